@@ -36,7 +36,8 @@ def tune(
     budget_s: float | None = None,
     budget: str | float | None = None,
     search: str = "evolutionary",
-    model: str = "xgb",
+    cost_model: str | os.PathLike[str] | None = None,
+    model: str | os.PathLike[str] = "xgb",
     db: str | os.PathLike[str] | None = None,
     seed: int = 0,
     rtol: float | None = None,
@@ -64,8 +65,9 @@ def tune(
       is a `FleetResult`.
     - ``trials``: new trials at most. 0: no search, only a first pick.
     - ``budget_s``: seconds (default: 60). ``budget``: the same as the command line has it, such as "2m".
-    - ``search``: "evolutionary", "local", "random" or "grid". ``model``: "xgb", "blend", "analytic",
-      "scratch" or "random".
+    - ``search``: "evolutionary", "local", "random" or "grid".
+    - ``cost_model``: "xgb", "blend", "analytic", "scratch" or "random", or the path of a file that ``autotune
+      train`` made of a log of your own. ``model`` is another name of it.
     - ``db``: the log, a path or the URL of a database; None takes ``AUTOTUNE_DB``, else the user's own.
     - ``seed``: of every random choice.
     - ``rtol``, ``atol``: an output is right within ``atol + rtol * |reference|``; without them, within what
@@ -95,8 +97,9 @@ def tune(
     seconds = seconds_of(budget, budget_s, DEFAULT_S)
     goal = targets.parse(_alone(target), threads) if fleet is None else None
     options = TuneOptions(
-        trials=trials, budget_s=seconds, search=search, model=model, seed=seed, rtol=rtol, atol=atol
-    )
+        trials=trials, budget_s=seconds, search=search, seed=seed, rtol=rtol, atol=atol,
+        model=_cost_model(cost_model, model),
+    )  # fmt: skip
     constant_weights = ahead(constant_weights)
     dynamic = as_dynamic(program, params, dtype, layout, constant_weights, tune)
     if dynamic is not None and goal is None:
@@ -162,7 +165,8 @@ def tune_suite(
     budget_s: float | None = None,
     budget: str | float | None = None,
     search: str = "evolutionary",
-    model: str = "xgb",
+    cost_model: str | os.PathLike[str] | None = None,
+    model: str | os.PathLike[str] = "xgb",
     db: str | os.PathLike[str] | None = None,
     seed: int = 0,
     rtol: float | None = None,
@@ -217,8 +221,9 @@ def tune_suite(
         raise SettingsError("the suite has no tasks; give at least one")
     goal = targets.parse(_alone(target), threads) if fleet is None else None
     options = TuneOptions(
-        trials=trials, budget_s=seconds, search=search, model=model, seed=seed, rtol=rtol, atol=atol
-    )
+        trials=trials, budget_s=seconds, search=search, seed=seed, rtol=rtol, atol=atol,
+        model=_cost_model(cost_model, model),
+    )  # fmt: skip
     follow = suite_followed if fleet is None else fleet_followed
     with Log(database(db)) as log, follow(progress) as tell:
         if goal is None:
@@ -230,6 +235,15 @@ def tune_suite(
             result = run(tasks, goal, log, options, tell)
     concluded(progress, str(result))
     return result
+
+
+def _cost_model(
+    cost_model: str | os.PathLike[str] | None, model: str | os.PathLike[str]
+) -> str | os.PathLike[str]:
+    """The one that is given of two names of a setting. Raises `SettingsError` for two of them."""
+    if cost_model is not None and model not in ("xgb", cost_model):
+        raise SettingsError("cost_model and model are names of one setting; give cost_model alone")
+    return model if cost_model is None else cost_model
 
 
 def build(schedule: Schedule, target: str | Target = "cpu", threads: int | None = None) -> Kernel:

@@ -1,11 +1,12 @@
-"""What a fleet costs: candidates a second through one worker beside none, and slots that one client keeps busy.
+"""What a fleet costs: candidates a second through one worker beside none, and slots that a client keeps busy.
 
     python benchmarks/fleet.py overhead [--shape m=256,n=256,k=256] [--rounds 7] [--batch 32] [--json FILE]
     python benchmarks/fleet.py slots [--workers 64] [--takes 1.0] [--budget 60] [--json FILE]
 
 ``overhead``: the same candidates are built, checked and timed by this process and by a worker on loopback, in
 turns; given is the median of the ratios. ``slots``: workers that sleep in place of measuring, as threads of
-one process beside the client's; given is the share of their time that they sleep, from when each task is searched.
+one process beside the client's; given is the share of their time that they sleep, from when each task is
+searched.
 """
 
 from __future__ import annotations

@@ -13,55 +13,21 @@ import argparse
 import json
 import lzma
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from statistics import median_low
 from typing import Any
 
 import numpy as np
 from suite import commit
 
-from autotune.search.decisions import DECISIONS
+from autotune.tuning.measured import Measured, Sketch, measured
 from kernels_db.exchange import named_text
-from kernels_db.records import Record
 from kernels_db.store import Log
 from schedules.model import Target, Workload
-from schedules.space import DerivedSpace, derive
+from schedules.space import derive
 
 DIGITS = 4  # of a time; it repeats to a percent
-
-
-@dataclass(frozen=True)
-class Sketch:
-    """Candidates of one sketch: decisions ``rows`` [n, holes], seconds ``time_s`` [n] (NaN: failed) and
-    whether each was ``drawn`` at random [n]."""
-
-    name: str
-    holes: tuple[str, ...]
-    rows: np.ndarray
-    time_s: np.ndarray
-    drawn: np.ndarray
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A task and its candidates by sketch, which are called after the names in the workload's DAG: canonical
-    ones, or in older files those of the library."""
-
-    workload: Workload
-    target: Target
-    sketches: tuple[Sketch, ...]
-
-
-def still_offered(task: Measured, space: DerivedSpace) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Of each sketch that the space still has: its place in the task and in the space, and which of its
-    candidates are valid there, [n]."""
-    number = {name: k for k, name in enumerate(space.sketches)}
-    for i, s in enumerate(task.sketches):
-        k = number.get(s.name)
-        if k is not None and tuple(space.holes(k)) == s.holes:
-            yield i, k, space.valid(k, s.rows)
 
 
 def of_log(log: Log) -> Iterator[Measured]:
@@ -69,34 +35,11 @@ def of_log(log: Log) -> Iterator[Measured]:
     for w, t in log.tasks():
         workload, target = log.workload(w), log.target(t)
         workload = replace(workload, dag=workload.canonical)
-        space = derive(workload.dag, target)
         random = {r.uid for r in log.runs(workload=w, target=t) if r.options.get("search") == "random"}
-        number = {name: i for i, name in enumerate(space.sketches)}
-        found: dict[int, dict[tuple[int, ...], list[Record]]] = {}
-        for r in log.seen(w, t):
-            row = r.environment.get(DECISIONS)
-            if r.kind != "trial" or r.sketch not in number or not isinstance(row, list):
-                continue
-            s = number[r.sketch]
-            if len(row) == len(space.holes(s)) and space.valid(s, np.array([row], dtype=np.int64))[0]:
-                found.setdefault(s, {}).setdefault(tuple(row), []).append(r)
-        sketches = []
-        for s, trials in sorted(found.items()):
-            rows = np.array(list(trials), dtype=np.int64).reshape(len(trials), -1)
-            times = np.array([_time_s(each) for each in trials.values()])
-            drawn = np.array([any(r.run in random for r in each) for each in trials.values()])
-            sketches.append(Sketch(space.sketches[s], tuple(space.holes(s)), rows, times, drawn))
-        if sketches:
-            yield Measured(workload, target, tuple(sketches))
-
-
-def _time_s(trials: Sequence[Record]) -> float:
-    """The median, the lower of two, of those that were not given up where there are any; NaN for one that
-    failed."""
-    for status in ("ok", "slow"):
-        if times := [r.time_s for r in trials if r.status == status and r.time_s]:
-            return median_low(times)
-    return math.nan
+        space = derive(workload.dag, target)
+        found = measured(workload, target, space, log.seen(w, t), frozenset(random))
+        if found.sketches:
+            yield found
 
 
 def write(path: Path, tasks: Iterable[Measured], facts: Mapping[str, Any]) -> int:

@@ -18,12 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from measured import Measured, Sketch, read, still_offered, write
+from measured import read, write
 from suite import commit
 from train_cost_model import HELD_OUT
 
 from autotune import targets
 from autotune.measure.roofline import waits_for_memory
+from autotune.tuning.measured import Measured, Sketch, still_offered
 from autotune.tuning.preparation import measurer
 from schedules.space import derive
 from schedules.trace_names import to_canonical

@@ -24,13 +24,14 @@ from unittest.mock import patch
 
 import numpy as np
 import train_cost_model
-from measured import Measured, read
+from measured import read
 
 import autotune as at
 from autotune import targets
 from autotune.building.generator_version import this_machine
 from autotune.search import policies
 from autotune.tuning import preparation, suites
+from autotune.tuning.measured import Measured
 from cost_model import pretrained
 from schedules.model import Target, Trace, Workload
 from schedules.space import derive
@@ -152,7 +153,7 @@ def main() -> None:
             continue
         if tasks and w.op not in without:
             others = [t for t in tasks if t.op != w.op]
-            without[w.op] = train_cost_model.document(train_cost_model.train(others), others[0].names)
+            without[w.op] = train_cost_model.document(train_cost_model.train(others), others[0].feature_names)
         document = without.get(w.op) or pretrained.shipped(target)
         with patch.object(pretrained, "shipped", lambda target=None, document=document: document):
             best = best_of(known[w.digest, target.digest])

@@ -14,18 +14,16 @@ searches, replayed on the measured tables with the models that have not seen the
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measured import Measured, still_offered
 from measured import read as read_measured
 
 from autotune import targets
@@ -35,56 +33,38 @@ from autotune.search.random import RandomSearch
 from autotune.search.recorded import Table
 from autotune.search.simulate import play
 from autotune.search.table import Sheet, TableSpace
-from cost_model import pretrained
+from autotune.tuning.measured import Measured, data_of, still_offered
+from cost_model import pretrained, training
 from cost_model.analytic import AnalyticModel
-from cost_model.features import inputs, usual
 from cost_model.metrics import pairwise_accuracy, top_k
 from cost_model.xgb import XGBModel, encode
+from schedules.model import Target
 from schedules.space import derive
 
 LEAST = 30  # candidates of a task to learn from
 HELD_OUT = 200  # random candidates that a task needs to be judged
 FOLDS, PARTS = 8, 5  # of all tasks; of the candidates of one
 ROUND = 16  # candidates that a search is asked for at a time, as in tuning
-PARAMETERS = {
-    "objective": "reg:squarederror",
-    "max_depth": 7,
-    "eta": 0.07,
-    "subsample": 0.7,
-    "colsample_bytree": 0.5,
-    "min_child_weight": 3,
-    "tree_method": "hist",
-    "max_bin": 32,
-}
-TREES, BAG = 300, 2
 AFTER = (1, 4, 8, 16, 32, 64)
+ARRAYS = ("features", "time_s", "drawn", "sketch", "rows", "reference")  # of a `TaskData`
 
 
-@dataclass(frozen=True)
-class TaskData:
-    """Candidates of a task: features, seconds (NaN: failed), whether drawn at random, sketch and decisions;
-    ``cpu``: the one that measured them; ``reference``: features of a random sample of its space."""
+@dataclass(frozen=True, eq=False)
+class TaskData(training.TaskData):
+    """What a table of a task needs beside what is learnt from: whether each candidate was drawn at random,
+    its sketch and decisions. ``name`` and ``workload`` are the same on every CPU."""
 
     op: str
     params: dict[str, Any]
-    cpu: str
-    names: tuple[str, ...]
-    features: np.ndarray
-    time_s: np.ndarray
     drawn: np.ndarray
     sketch: np.ndarray
     rows: np.ndarray  # padded with -1
     holes: list[list[str]]
-    reference: np.ndarray
 
     @property
-    def name(self) -> str:
-        """The same on every CPU."""
-        return f"{self.op} {self.params}"
-
-    @property
-    def throughput(self) -> np.ndarray:
-        return np.where(np.isfinite(self.time_s), 1.0 / self.time_s, 0.0)
+    def cpu(self) -> str:
+        """The one that measured it."""
+        return self.target.arch
 
 
 def extract(measured: Sequence[Path], out: Path) -> None:
@@ -97,13 +77,10 @@ def extract(measured: Sequence[Path], out: Path) -> None:
     with ProcessPoolExecutor() as pool:
         tasks = [t for t in pool.map(of_task, found, chunksize=4) if t is not None]
     heads = [
-        {"op": t.op, "params": t.params, "cpu": t.cpu, "names": t.names, "holes": t.holes} for t in tasks
+        {"op": t.op, "params": t.params, "target": t.target.json, "names": t.feature_names, "holes": t.holes}
+        for t in tasks
     ]
-    arrays = {
-        f"{i}.{k}": getattr(t, k)
-        for i, t in enumerate(tasks)
-        for k in ("features", "time_s", "drawn", "sketch", "rows", "reference")
-    }
+    arrays = {f"{i}.{k}": getattr(t, k) for i, t in enumerate(tasks) for k in ARRAYS}
     np.savez_compressed(out, heads=json.dumps(heads), facts=json.dumps(facts), **arrays)
     print(f"{len(tasks)} tasks, {sum(len(t.time_s) for t in tasks)} candidates")
 
@@ -111,30 +88,26 @@ def extract(measured: Sequence[Path], out: Path) -> None:
 def of_task(measured: Measured) -> TaskData | None:
     """None where fewer than `LEAST` of the candidates are left."""
     space = derive(measured.workload.dag, measured.target)
+    learnt = data_of(measured, space, LEAST)
+    if learnt is None:
+        return None
     kept = []
     for i, s, valid in still_offered(measured, space):
         sketch = measured.sketches[i]
-        kept.append((s, sketch.rows[valid], sketch.time_s[valid], sketch.drawn[valid]))
-    if sum(len(rows) for _, rows, _, _ in kept) < LEAST:
-        return None
-    width = max(rows.shape[1] for _, rows, _, _ in kept)
-    rng = np.random.default_rng(0)
-    sample = [space.sample(s, 128, rng) for s in range(len(space.sketches))]
-    sample = [x[space.valid(s, x)] for s, x in enumerate(sample)]
+        kept.append((s, sketch.rows[valid], sketch.drawn[valid]))
+    width = max(rows.shape[1] for _, rows, _ in kept)
+    name = f"{measured.workload.op} {dict(measured.workload.params)}"
     return TaskData(
-        measured.workload.op,
-        dict(measured.workload.params),
-        measured.target.arch,
-        space.feature_names,
-        np.concatenate([space.features(s, x) for s, x, _, _ in kept]),
-        np.concatenate([time_s for _, _, time_s, _ in kept]),
-        np.concatenate([drawn for _, _, _, drawn in kept]),
-        np.concatenate([np.full(len(x), s) for s, x, _, _ in kept]),
-        np.concatenate(
-            [np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=-1) for _, x, _, _ in kept]
+        **{f.name: getattr(learnt, f.name) for f in fields(training.TaskData)}
+        | {"name": name, "workload": name},
+        op=measured.workload.op,
+        params=dict(measured.workload.params),
+        drawn=np.concatenate([drawn for _, _, drawn in kept]),
+        sketch=np.concatenate([np.full(len(x), s) for s, x, _ in kept]),
+        rows=np.concatenate(
+            [np.pad(x, ((0, 0), (0, width - x.shape[1])), constant_values=-1) for _, x, _ in kept]
         ),
-        [list(space.holes(s)) for s in range(len(space.sketches))],
-        np.concatenate([space.features(s, x) for s, x in enumerate(sample)]),
+        holes=[list(space.holes(s)) for s in range(len(space.sketches))],
     )
 
 
@@ -143,13 +116,14 @@ def read(path: Path) -> list[TaskData]:
         heads = json.loads(str(file["heads"]))
         return [
             TaskData(
-                h["op"],
-                h["params"],
-                h["cpu"],
-                tuple(h["names"]),
-                *(file[f"{i}.{k}"] for k in ("features", "time_s", "drawn", "sketch", "rows")),
-                h["holes"],
-                file[f"{i}.reference"],
+                name=(name := f"{h['op']} {h['params']}"),
+                workload=name,
+                target=Target.from_json(h["target"]),
+                feature_names=tuple(h["names"]),
+                op=h["op"],
+                params=h["params"],
+                holes=h["holes"],
+                **{k: file[f"{i}.{k}"] for k in ARRAYS},
             )
             for i, h in enumerate(heads)
         ]
@@ -166,25 +140,8 @@ def facts_of(path: Path) -> list[dict[str, Any]]:
 
 
 def train(tasks: Sequence[TaskData], seed: int = 0) -> list[Any]:
-    """A bag of boosters on what candidates are worth; a task weighs as up to 200 candidates."""
-    xgb = importlib.import_module("xgboost")
-    seen = [inputs(t.features, t.names, tasks[0].names, usual(t.reference, t.names)) for t in tasks]
-    labels = [worth(t.throughput) for t in tasks]
-    weights = [np.full(len(y), min(1.0, 200 / len(y))) for y in labels]
-    data = xgb.QuantileDMatrix(
-        np.concatenate(seen), label=np.concatenate(labels), weight=np.concatenate(weights), max_bin=32
-    )
-    return [
-        xgb.train(PARAMETERS | {"seed": seed * BAG + k, "nthread": 1, "verbosity": 0}, data, TREES)
-        for k in range(BAG)
-    ]
-
-
-def worth(throughput: np.ndarray) -> np.ndarray:
-    """The mean of throughput over the best of the task and of the share of its candidates that are slower:
-    where most are slow, throughput alone hardly tells them apart, and ranks alone not what is best."""
-    slower = np.argsort(np.argsort(throughput, kind="stable"), kind="stable") / len(throughput)
-    return (throughput / throughput.max() + slower) / 2
+    """A bag of boosters on what candidates are worth, as ``autotune train`` makes it."""
+    return training.boosters(training.rows_of(tasks, tasks[0].feature_names), seed)
 
 
 def document(bag: list[Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -201,7 +158,7 @@ def table(t: TaskData) -> Table:
         holes = tuple(t.holes[s])
         rows, first = np.unique(t.rows[mine][:, : len(holes)], axis=0, return_index=True)
         sheets.append(Sheet(f"sketch {s}", holes, rows, t.time_s[mine][first], t.features[mine][first]))
-    return Table(t.op, TableSpace(sheets, t.names))
+    return Table(t.op, TableSpace(sheets, t.feature_names))
 
 
 def columns(t: TaskData) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
@@ -214,7 +171,7 @@ def columns(t: TaskData) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
         mine = t.sketch == s
         seen[mine] = model_matrix(space, i, t.rows[mine][:, : len(t.holes[s])])
     reference = np.full((len(t.reference), len(names)), np.nan, dtype=np.float32)
-    reference[:, : len(t.names)] = t.reference
+    reference[:, : len(t.feature_names)] = t.reference
     return names, seen, reference
 
 
@@ -277,11 +234,13 @@ def judge(tasks: list[TaskData], cpu: str, seeds: int, trials: int) -> dict[str,
     unseen: dict[int, dict[str, Any]] = {}
     for k in range(FOLDS):
         if asked := [i for i in judged if fold[i] == k]:
-            doc = document(train([t for t, f in zip(tasks, fold, strict=True) if f != k]), tasks[0].names)
+            doc = document(
+                train([t for t, f in zip(tasks, fold, strict=True) if f != k]), tasks[0].feature_names
+            )
             unseen |= dict.fromkeys(asked, doc)
     rows = []
     for op in sorted({tasks[i].op for i in judged}):
-        doc = document(train([t for t in tasks if t.op != op]), tasks[0].names)
+        doc = document(train([t for t in tasks if t.op != op]), tasks[0].feature_names)
         for i in (i for i in judged if tasks[i].op == op):
             t, begin = tasks[i], time.perf_counter()
             names, features, reference = columns(t)
@@ -383,7 +342,7 @@ def main() -> None:
             "candidates": sum(len(t.time_s) for t in tasks),
             "tasks": list(dict.fromkeys(t.name for t in tasks)),
         }
-        pretrained.write(options.out, tasks[0].names, train(tasks), provenance)
+        pretrained.write(options.out, tasks[0].feature_names, train(tasks), provenance)
         print(f"{options.out}: {options.out.stat().st_size / 1e6:.2f} MB")
     else:
         found = judge(tasks, options.cpu, options.seeds, options.trials)

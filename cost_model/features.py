@@ -16,6 +16,9 @@ import numpy.typing as npt
 from cost_model.analytic import ESTIMATE
 from cost_model.base import Features
 
+# Version of what the columns mean, those of spaces too. Raise it with a formula: a model that a user trained
+# on others is refused then.
+COLUMNS = 1
 # Blocks with columns of their own.
 BLOCKS = 3
 # Rows that are computed at a time, so that what is read twice is in the cache.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from cost_model.analytic import AnalyticModel
 from cost_model.base import CostModel, CostModelError
 from cost_model.blend import BlendModel
 from cost_model.random import RandomModel
+from cost_model.saved import SavedModel, read
 from cost_model.xgb import XGBModel
+from schedules.errors import suggest
 
 # {name: (feature names, seed, threads, prior) -> a fresh model}.
 MODELS: dict[str, Callable[[tuple[str, ...], int, int, CostModel | None], CostModel]] = {
@@ -24,6 +27,29 @@ MODELS: dict[str, Callable[[tuple[str, ...], int, int, CostModel | None], CostMo
 LEARNED = ("xgb", "blend", "scratch")
 # Models that begin with the shipped model.
 PRIORED = ("xgb", "blend")
+
+
+# What a search can be given: a name of `MODELS`, or a model that a user trained.
+Model = str | SavedModel
+
+
+def chosen(model: str | os.PathLike[str] | SavedModel) -> Model:
+    """The model that a user names. A name of `MODELS`, else a file that ``autotune train``
+    made. Raises CostModelError for another name, and as `cost_model.saved.read`."""
+    if isinstance(model, SavedModel) or (isinstance(model, str) and model in MODELS):
+        return model
+    if isinstance(model, os.PathLike) or (isinstance(model, str) and names_file(model)):
+        return read(model)
+    known = ", ".join(MODELS)
+    hint = suggest(model, MODELS) if isinstance(model, str) else ""
+    raise CostModelError(
+        f"unknown model {model!r}{hint}; choose from {known}, or give a file that autotune train made"
+    )
+
+
+def names_file(model: str) -> bool:
+    """Whether it is the path of a file rather than a name: it has a dot or a slash, or the file exists."""
+    return any(sign in model for sign in f"./{os.sep}") or os.path.isfile(model)
 
 
 def create(

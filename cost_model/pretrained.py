@@ -1,10 +1,10 @@
-"""The shipped models: trained on measured candidates of many operators, and good before the first trial (ADR
-29).
+"""Models of other tasks, good before the first trial: the shipped ones, trained on measured candidates of
+many operators (ADR 29), and those that users train of their own logs (`cost_model.saved`).
 
-There is one for each width of vectors, and one for Intel's servers, because such CPUs agree on what is fast
-more than others do. ``benchmarks/train_cost_model.py`` makes the files in ``data``; their ``provenance``
-names the tasks. Columns are found by name, so that a model serves later versions of the features: a missing
-column is a missing value, and a new one is not used.
+There is a shipped one for each width of vectors, and one for Intel's servers, because such CPUs agree on what
+is fast more than others do. ``benchmarks/train_cost_model.py`` makes the files in ``data``; their
+``provenance`` names the tasks. Columns are found by name, so that a shipped model serves later versions of
+the features: a missing column is a missing value, and a new one is not used.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy.typing as npt
 from cost_model.analytic import ESTIMATE
 from cost_model.base import CostModelError, Features, Scores, check_features, write_document
 from cost_model.features import DERIVED, inputs, usual
+from cost_model.saved import SavedModel
 from cost_model.xgb import DRAFT_TREES, decode, encode
 from schedules.microarchitecture import is_intel_server
 from schedules.model import Target
@@ -41,15 +42,17 @@ KNOWN = 0.5
 
 
 class Prior:
-    """A shipped model, ``document``, for one task. Ready at once. ``reference``: features of a random sample
-    of the task's candidates, which say what is usual there."""
+    """A model of other tasks for one task: a shipped one's document, or one that a user trained. Ready at
+    once. ``reference``: features of a random sample of the task's candidates, which say what is usual
+    there."""
 
     def __init__(
-        self, feature_names: tuple[str, ...], reference: Features, document: Mapping[str, Any]
+        self, feature_names: tuple[str, ...], reference: Features, model: Mapping[str, Any] | SavedModel
     ) -> None:
         self.feature_names = feature_names
-        self._document = document
-        self._wanted = tuple(document["feature_names"])
+        self._model = model
+        names = model.feature_names if isinstance(model, SavedModel) else model["feature_names"]
+        self._wanted = tuple(names)
         self._usual = usual(check_features(reference, feature_names), feature_names)
 
     @property
@@ -85,7 +88,9 @@ class Prior:
 
     @cached_property
     def _bag(self) -> list[Any]:
-        return decode(self._document, len(self._wanted) + len(DERIVED), Path("data"))
+        if isinstance(self._model, SavedModel):
+            return self._model.boosters
+        return decode(self._model, len(self._wanted) + len(DERIVED), Path("data"))
 
     def _inputs(self, features: Features) -> Features:
         matrix = check_features(features, self.feature_names)
@@ -93,10 +98,10 @@ class Prior:
 
     @staticmethod
     def _expected(seen: Features, bag: list[Any], trees: int) -> Scores:
-        """The expectation by the first ``trees`` of each booster (0: all of them)."""
+        """The expectation by the first ``trees`` of each booster (0: all of them), or what it has."""
         if not len(seen):
             return np.zeros(0)
-        each = [m.inplace_predict(seen, iteration_range=(0, trees)) for m in bag]
+        each = [m.inplace_predict(seen, iteration_range=(0, min(trees, m.num_boosted_rounds()))) for m in bag]
         return np.mean(each, axis=0).astype(np.float64)
 
     def _mean(self, features: Features, bag: list[Any], trees: int) -> Scores:

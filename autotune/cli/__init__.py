@@ -19,6 +19,10 @@ def main() -> None:
             for found in answer(get_command(app), " ".join(sys.argv[2:])):
                 print(found)
             return
+        if sys.argv[1:2] == ["tune"]:
+            # xgboost imports scikit-learn where it is installed, which takes longer than itself; tuning
+            # uses none of it
+            sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]
     except KeyboardInterrupt:  # before a command handles it
         raise SystemExit(130) from None
     app()

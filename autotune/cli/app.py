@@ -19,6 +19,7 @@ from autotune.cli import (
     cache,
     completion,
     doctor,
+    evaluate,
     explain,
     export,
     fleet,
@@ -27,6 +28,7 @@ from autotune.cli import (
     replay,
     report,
     streams,
+    train,
     tune,
     verbosity,
     worker,
@@ -170,6 +172,8 @@ app.command("export", no_args_is_help=True, short_help="Write a kernel for C pro
 app.command("replay", no_args_is_help=True, short_help="Search a recorded table.")(replay.replay)
 app.command("worker", no_args_is_help=True, short_help="Offer this machine to a fleet.")(worker.worker)
 app.command("fleet", no_args_is_help=True, short_help="Show the machines of a fleet.")(fleet.fleet)
+app.command("train", short_help="Make a cost model of tuning logs.")(train.train)
+app.command("evaluate", short_help="Say how well cost models order a log's candidates.")(evaluate.evaluate)
 app.command("ops", short_help="List the operators and their parameters.")(ops.ops)
 app.command("doctor", short_help="Say what works on this machine.")(doctor.doctor)
 app.add_typer(log.app, name="log")

@@ -206,5 +206,6 @@ VALUES: dict[str, Callable[[str, str], Iterable[str]]] = {
     "--must-beat": _peers,
     "--search": _searches,
     "--model": _models,
+    "--cost-model": _models,
     "--log-level": lambda op, last: LOG_LEVELS,
 }

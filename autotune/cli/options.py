@@ -58,6 +58,15 @@ SEARCHES = ("evolutionary", "local", "random", "grid")
 MODELS = ("xgb", "blend", "analytic", "scratch", "random")
 SearchOption = Annotated[str, typer.Option("--search", help=f"Strategy: {', '.join(SEARCHES)}.")]
 ModelOption = Annotated[str, typer.Option("--model", help=f"Cost model: {', '.join(MODELS)}.")]
+CostModelOption = Annotated[
+    str,
+    typer.Option(
+        "--cost-model",
+        "--model",
+        metavar="NAME|FILE",
+        help=f"Cost model: {', '.join(MODELS)}, or a file that autotune train made.",
+    ),
+]
 TargetOption = Annotated[
     str, typer.Option("--target", metavar="TARGET", help="What to compile for: cpu is the detected host.")
 ]
@@ -164,6 +173,14 @@ def one_of(option: str, value: str, known: Sequence[str]) -> None:
     if value not in known:
         listed = ", ".join(known)
         raise typer.BadParameter(f"{option} {value!r} is not one of {listed}{suggest(value, known)}")
+
+
+def cost_model(value: str) -> None:
+    """Raises `typer.BadParameter` for a name that is no cost model. A file is read where it is used."""
+    from cost_model.models import names_file
+
+    if not names_file(value):
+        one_of("--cost-model", value, MODELS)
 
 
 def compulsory_bytes(workload: Workload) -> int:

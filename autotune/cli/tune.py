@@ -47,7 +47,7 @@ def tune(
         str, typer.Option("--budget", metavar="TIME", help="Stop after: 60s, 2m, 500ms.")
     ] = "60s",
     search: opt.SearchOption = "evolutionary",
-    model: opt.ModelOption = "xgb",
+    model: opt.CostModelOption = "xgb",
     frozen: Annotated[
         bool, typer.Option("--frozen", help="Take what the log has and measure nothing.")
     ] = False,
@@ -98,7 +98,7 @@ def tune(
     """
     budget_s = opt.parse_budget(budget)
     opt.one_of("--search", search, opt.SEARCHES)
-    opt.one_of("--model", model, opt.MODELS)
+    opt.cost_model(model)
     if models.is_model(op):
         models.check_options(ctx, "frozen")
         if fleet is not None:

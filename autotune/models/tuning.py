@@ -25,6 +25,7 @@ from autotune.tuning.frozen import frozen
 from autotune.tuning.site import HERE
 from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, TaskResult, tune_suite
 from autotune.tuning.tuner import TuneOptions
+from cost_model.saved import SavedModel
 from kernels_db.store import Log
 from schedules.model import Target
 
@@ -100,7 +101,7 @@ def tune_model(
     budget: str | float | None = None,
     trials: int | None = None,
     search: str = "evolutionary",
-    cost_model: str = "xgb",
+    cost_model: str | os.PathLike[str] | SavedModel = "xgb",
     db: str | os.PathLike[str] | None = None,
     seed: int = 0,
     rtol: float | None = None,
@@ -121,7 +122,7 @@ def tune_model(
     cold as in use, and `compile_model` takes those that are the fastest there. Not so on a GPU: there tuning
     times kernels with cold caches.
 
-    ``search``, ``cost_model`` (``model`` there), ``rtol``, ``atol``, ``db``, ``seed``, ``progress``: as of
+    ``search``, ``cost_model``, ``rtol``, ``atol``, ``db``, ``seed``, ``progress``: as of
     `autotune.tune`; a function is called with each `SuiteProgress`.
     Warns of a budget below 2 s a task.
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from autotune.measure.inputs import Tolerance
 from autotune.search import policies
 from autotune.settings import SettingsError
-from cost_model.models import LEARNED, MODELS
+from cost_model.base import CostModelError
+from cost_model.models import LEARNED, chosen
+from cost_model.saved import SavedModel
 from kernels_db.records import Record
 from schedules.errors import ScheduleError, suggest
 from schedules.model import Target, Trace, Workload
@@ -36,7 +38,8 @@ class TuneOptions:
 
     ``trials``: most new trials (None: no limit; 0: no search, only the few candidates of a first pick, where
     nothing is known). ``budget_s``: seconds from the call of `tune`. ``search``, ``model``, ``seed``: the
-    policy, its cost model, and the seed of all its choices. ``batch``: trials a round (None: chosen by their
+    policy, its cost model, and the seed of all its choices; a model is a name, or what ``autotune train``
+    made, as a path or read. ``batch``: trials a round (None: chosen by their
     duration). ``rtol``, ``atol``: an output is right within ``atol + rtol * |reference|`` (both None: within
     rounding; one None: 0). ``share_s``: of the budget, where several tasks share it (seconds): the task's
     part if all had the same (None: all of it). Raises `SettingsError` for a value out of range."""
@@ -44,7 +47,7 @@ class TuneOptions:
     trials: int | None = None
     budget_s: float = 60.0
     search: str = "evolutionary"
-    model: str = "xgb"
+    model: str | os.PathLike[str] | SavedModel = "xgb"
     seed: int = 0
     batch: int | None = None
     rtol: float | None = None
@@ -64,11 +67,23 @@ class TuneOptions:
                 raise SettingsError(f"{name} is {part!r}; it must be a finite number of at least 0, or None")
         if not _is(int, self.seed) or not 0 <= self.seed < 2**63:
             raise SettingsError(f"the seed is {self.seed!r}; it must be an integer from 0 to 2^63 - 1")
-        for what, name, known in (("search", self.search, policies.POLICIES), ("model", self.model, MODELS)):
-            if name not in known:
-                raise SettingsError(
-                    f"unknown {what} {name!r}{suggest(name, known)}; choose from {', '.join(known)}"
-                )
+        known, name = policies.POLICIES, self.search
+        if name not in known:
+            raise SettingsError(
+                f"unknown search {name!r}{suggest(name, known)}; choose from {', '.join(known)}"
+            )
+        try:
+            object.__setattr__(self, "model", chosen(self.model))  # a file is read once
+        except CostModelError as err:
+            raise SettingsError(str(err)) from None
+
+    def check(self, target: Target) -> None:
+        """Raises `SettingsError` for a trained model of other targets."""
+        if isinstance(self.model, SavedModel) and self.model.serves != ("gpus" if target.grid else "cpus"):
+            raise SettingsError(
+                f"the cost model {self.model.origin} is for {self.model.serves}, and {target.kind} is none "
+                "of them; train one of a log of that kind with autotune train, or leave it out"
+            )
 
     @property
     def tolerance(self) -> Tolerance | None:
@@ -78,9 +93,10 @@ class TuneOptions:
         return Tolerance(self.rtol or 0.0, self.atol or 0.0)
 
     @property
-    def guide(self) -> str:
+    def guide(self) -> str | SavedModel:
         """The model of the search. A short budget gets one that loads fast."""
-        return "analytic" if self.model in LEARNED and self.budget_s < SHORT_S else self.model
+        model = chosen(self.model)
+        return "analytic" if _learns(model) and self.budget_s < SHORT_S else model
 
     @property
     def begins_at_once(self) -> bool:
@@ -90,7 +106,7 @@ class TuneOptions:
     @property
     def needs_xgboost(self) -> bool:
         """Whether the search uses a model that needs xgboost."""
-        return self.trials != 0 and self.search == "evolutionary" and self.guide in LEARNED
+        return self.trials != 0 and self.search == "evolutionary" and _learns(self.guide)
 
 
 @dataclass(frozen=True)
@@ -238,6 +254,10 @@ class TuneResult:
     def trials(self) -> Trials:
         """The numbers of trials."""
         return Trials(self.measured, self.failed, self.resumed, self.stopped_early)
+
+
+def _learns(model: str | SavedModel) -> bool:
+    return isinstance(model, SavedModel) or model in LEARNED
 
 
 def _is(kind: type | tuple[type, ...], value: object) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.tuning import resume
 from autotune.tuning.options import Best, TuneOptions
+from cost_model.saved import SavedModel
 from kernels_db.records import NewRecord, Record
 from schedules.model import Target, Trace, TraceError, Workload
 
@@ -68,6 +69,13 @@ def trace_of(record: Record) -> Trace | None:
         return None
 
 
+def _model(options: TuneOptions) -> dict[str, object]:
+    """The cost model, without the path of a file: logs are given away."""
+    if isinstance(options.model, SavedModel):
+        return {"model": "trained", "trained": options.model.digest[:16]}
+    return {"model": options.model}
+
+
 def run_options(options: TuneOptions) -> dict[str, object]:
     """The options of a run as JSON."""
     return {
@@ -75,7 +83,7 @@ def run_options(options: TuneOptions) -> dict[str, object]:
         "budget_s": options.budget_s,
         "share_s": options.budget_s if options.share_s is None else options.share_s,
         "search": options.search,
-        "model": options.model,
+        **_model(options),
         "batch": options.batch,
         **{k: v for k, v in (("rtol", options.rtol), ("atol", options.atol)) if v is not None},
     }

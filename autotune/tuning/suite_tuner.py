@@ -155,6 +155,7 @@ def tune_suite(
     """
     started = time.monotonic()
     options = options or TuneOptions()
+    options.check(target)
     if measurers is None:
         site.check(target)
         for task in tasks:

@@ -51,6 +51,7 @@ def tune(
     started = time.monotonic()
     options = options or TuneOptions()
     budget = options.budget_s
+    options.check(target)
     if measurer is None:
         site.check(target)
         preparation.check_feasible(workload, budget)

@@ -62,7 +62,7 @@ def test_each_candidate_is_kept_once_with_its_median(tmp_path: Path) -> None:
         assert np.array_equal(before.rows, after.rows) and before.holes == after.holes
 
     data = train_cost_model.of_task(task)
-    assert data is not None and data.op == "matmul" and data.names == FEATURE_NAMES
+    assert data is not None and data.op == "matmul" and data.feature_names == FEATURE_NAMES
     assert data.features.shape == (50, len(FEATURE_NAMES)) and len(data.rows) == 50
     assert data.cpu == target().arch and data.name == f"matmul {dict(MATMUL.params)}"
     first = task.sketches[0]
@@ -95,6 +95,10 @@ def test_a_task_that_two_cpus_have_measured_is_in_one_fold() -> None:
     sketch = measured.Sketch(space.sketches[0], tuple(space.holes(0)), rows, ok, drawn)
     data = train_cost_model.of_task(measured.Measured(MATMUL, target(), (sketch,)))
     assert data is not None
-    tasks = [replace(data, cpu=cpu, params={"m": m}) for cpu in ("znver4", "znver5") for m in range(40)]
+    tasks = [
+        replace(data, target=replace(data.target, arch=cpu), name=f"matmul {m}")
+        for cpu in ("znver4", "znver5")
+        for m in range(40)
+    ]
     found = train_cost_model.folds(tasks)
     assert found[:40] == found[40:] and set(found) == set(range(train_cost_model.FOLDS))
