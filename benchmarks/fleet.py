@@ -187,7 +187,7 @@ def _slept(
 ) -> tuple[SuiteResult, float, float, list[list[tuple[float, float]]]]:
     """The result of a run, when it began, its CPU seconds here, and when each worker slept."""
     out = folder / "slept.json"
-    with local._scheduler() as address:
+    with local.scheduler() as address:
         command = [
             sys.executable,
             str(Path(__file__).resolve()),

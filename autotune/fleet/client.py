@@ -136,9 +136,7 @@ class Fleet:
             seen[address] = before if before is not None and before[0] == last else (last, now)
         self._seen = seen
         return {
-            a: told
-            for a, told in workers.items()
-            if now - seen[a][1] < SILENT_S and a not in self._shunned
+            a: told for a, told in workers.items() if now - seen[a][1] < SILENT_S and a not in self._shunned
         }
 
     def _watching(self) -> None:
@@ -200,7 +198,7 @@ class Fleet:
         """The next of an exchange: an event, `LOOK`, `DONE`, or None at ``until`` (`time.monotonic`). The
         turn is free meanwhile. Raises KeyboardInterrupt after `stop`, and `FleetError` where the scheduler is
         lost."""
-        with self._freed():
+        with self.freed():
             try:
                 wait = None if until is None else max(0.0, until - time.monotonic())
                 found = exchange.events.get(timeout=wait)
@@ -250,7 +248,7 @@ class Fleet:
             raise MessageError("an answer came from another machine than was asked; nothing of it is kept")
 
     @contextmanager
-    def _freed(self) -> Iterator[None]:
+    def freed(self) -> Iterator[None]:
         """Let other threads have their turn."""
         try:
             self.turn.release()

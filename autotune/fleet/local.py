@@ -50,7 +50,7 @@ def reached(
         return
     with ExitStack() as stack:
         names = [stack.enter_context(_named(t)) for t in targets]
-        here = stack.enter_context(_scheduler())
+        here = stack.enter_context(scheduler())
         processes = stack.enter_context(workers(here, count, names, threads))
         with Fleet(connection.connect(here), here) as fleet:
             _wait(fleet, processes)
@@ -70,7 +70,7 @@ def _named(target: str | Target) -> Iterator[str]:
 
 
 @contextmanager
-def _scheduler() -> Iterator[str]:
+def scheduler() -> Iterator[str]:
     """A scheduler of Dask in this process, reached on this machine alone. Gives its address."""
     library = connection.distributed()
     connection.quiet()

@@ -272,7 +272,7 @@ class RemoteMeasuring:
     def _waited(self, seconds: float) -> None:
         """Let time pass, in which others have their turn."""
         fleet = self.site.fleet
-        with fleet._freed():
+        with fleet.freed():
             time.sleep(seconds)
         if fleet.stopped:
             raise KeyboardInterrupt

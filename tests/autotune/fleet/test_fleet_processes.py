@@ -20,7 +20,7 @@ import pytest
 from needs import imported
 
 import autotune as at
-from autotune.fleet import local
+from autotune.fleet import client, local
 from kernels_db.records import Record
 
 imported("distributed")
@@ -180,16 +180,16 @@ def test_kill_9_of_a_worker_and_of_the_scheduler(tmp_path: Path) -> None:
     with processes(tmp_path) as here:
         scheduler = here.scheduler()
         worker = here.worker("--name", "box")
-        client = here.client(db)
+        user = here.client(db)
         wait_until(lambda: len(trials(db)) >= 5)
         here.kill(worker)
         before = len(trials(db))
         here.worker("--name", "box")
         wait_until(lambda: len(trials(db)) >= before + 5)
-        assert client.poll() is None
+        assert user.poll() is None
         here.kill(scheduler)
-        assert client.wait(40) == 2
-        told = json.loads(said(client))
+        assert user.wait(40) == 2
+        told = json.loads(said(user))
         assert "does not answer" in told["error"]["message"] and "is kept" in told["error"]["message"]
         kept = trials(db)
         assert once(kept) and not [r for r in kept if r.status == "crash"]
@@ -206,9 +206,9 @@ def test_kill_9_and_ctrl_c_of_the_client(tmp_path: Path) -> None:
     with processes(tmp_path) as here:
         here.scheduler()
         worker = psutil.Process(here.worker().pid)
-        client = here.client(db)
+        user = here.client(db)
         wait_until(lambda: len(trials(db)) >= 3)
-        here.kill(client)
+        here.kill(user)
         kept = {r.uid for r in trials(db)}
         second = here.client(db)
         wait_until(lambda: len(trials(db)) >= len(kept) + 3)
@@ -221,6 +221,31 @@ def test_kill_9_and_ctrl_c_of_the_client(tmp_path: Path) -> None:
         assert worker.is_running()
 
 
+def test_a_worker_that_hangs_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one of the machine goes on. (It has locks of its own: a lock of who hangs is not given up.)"""
+    monkeypatch.setattr(client, "SILENT_S", 3.0)
+    db = tmp_path / "t.db"
+    with processes(tmp_path) as here:
+        here.scheduler()
+        first = here.worker("--name", "box")
+        seen: list[int] = []
+
+        def during(progress: Any) -> None:
+            seen.append(progress.measured)
+            if progress.measured == 5 and len(here.all) == 2:
+                os.kill(first.pid, signal.SIGSTOP)
+                (tmp_path / "locks").mkdir()
+                here.environment |= {"TMPDIR": str(tmp_path / "locks")}
+                here.worker("--name", "box")
+
+        result = at.tune(
+            "matmul", m=64, n=64, k=64, fleet=here.address, trials=12, budget_s=90, db=db, progress=during
+        )  # fmt: skip
+        here.environment |= {"TMPDIR": str(tmp_path)}
+        assert result.measured == 12 and once(trials(db)) and result.best is not None
+        os.kill(first.pid, signal.SIGCONT)
+
+
 @pytest.mark.slow
 def test_fifty_kills(tmp_path: Path) -> None:
     """Of workers, the scheduler and the client in turn: no record is lost, none is stored twice."""
@@ -228,7 +253,7 @@ def test_fifty_kills(tmp_path: Path) -> None:
     with processes(tmp_path) as here:
         scheduler = here.scheduler()
         workers = [here.worker("--name", "box") for _ in range(2)]
-        client = here.client(db, "20m", "--seed", "0")
+        user = here.client(db, "20m", "--seed", "0")
         kept: set[str] = set()
         for number in range(50):
             time.sleep(rng.uniform(1.0, 6.0))
@@ -240,14 +265,14 @@ def test_fifty_kills(tmp_path: Path) -> None:
                     here.kill(workers.pop(0))
                     workers.append(here.worker("--name", "box"))
                 case 1:
-                    here.kill(client)
+                    here.kill(user)
                 case _:
                     here.kill(scheduler)
-                    if client.poll() is None:
-                        assert client.wait(60) in (0, 2)
+                    if user.poll() is None:
+                        assert user.wait(60) in (0, 2)
                     scheduler = here.scheduler()
-            if client.poll() is not None:
-                client = here.client(db, "20m", "--seed", str(number))
+            if user.poll() is not None:
+                user = here.client(db, "20m", "--seed", str(number))
         final = wait_until(lambda: len(trials(db)) > len(kept) and trials(db), 90)
         assert kept <= {r.uid for r in final} and once(final)
         print(len(final), "trials,", sum(r.status == "crash" for r in final), "of them crashes")
