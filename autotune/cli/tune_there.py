@@ -9,12 +9,13 @@ import typer
 
 from autotune.cli import results
 from autotune.cli import suite as of_suite
-from autotune.cli.output import console, print_json, table, task_text
+from autotune.cli.output import console, print_json, table
 from autotune.fleet.tuning import tune_there as run
 from autotune.progress.display import say
 from autotune.progress.following import fleet_shown
-from autotune.progress.text import ending
+from autotune.progress.text import ending, of_result
 from autotune.progress.units import seconds
+from autotune.run.describing import describe
 from autotune.tuning import suites
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.options import TuneOptions
@@ -88,15 +89,16 @@ def _print(found: Sequence[SuiteResult], where: str) -> None:
     for r in found:
         target = r.tasks[0].result.target
         out.print(f"{target.kind} {target.arch}, threads: {target.threads}", style="bold")
+        if len(r.tasks) == 1:
+            out.print(f"  {of_result(r.tasks[0].result)}")
+            continue
         rows = []
         for t in r.tasks:
             best, speed, share, trials, failed = results.cells(t.result)
-            name = task_text(t.result.workload, target.threads)
-            rows.append(
-                (t.task.group, name, best, speed, share, f"{t.task.weight:g}", trials, t.error or failed)
-            )
-        table(out, ("group", "task", ">best", ">rate", ">of peak", ">weight", ">trials", "remarks"), rows)
-        if r.weighted_s is not None and len(r.tasks) > 1:
+            name = describe(t.result.workload)
+            rows.append((name, best, speed, share, f"{t.task.weight:g}", trials, t.error or failed))
+        table(out, ("task", ">best", ">rate", ">of peak", ">weight", ">trials", "remarks"), rows)
+        if r.weighted_s is not None:
             out.print(f"  weighted latency {seconds(r.weighted_s)}")
     out.print(f"  time     {max(r.elapsed_s for r in found):.1f} s ({ending(found[0].stopped)})")
     out.print(f"  log      {locate(where)}")

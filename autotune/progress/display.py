@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
-from autotune.progress.units import visible, visible_lines
+from autotune.progress.units import visible_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +23,7 @@ _busy = threading.Lock()
 
 
 class State(NamedTuple):
-    """What is shown: ``text``, and ``share`` of the budget that is used, from 0 to 1."""
+    """What is shown: ``text``, in a line or several; ``share`` of the budget that is used, from 0 to 1."""
 
     text: str
     share: float
@@ -77,7 +77,7 @@ def _line_in(err: Console) -> Iterator[Show]:
         transient=True,
         redirect_stdout=_terminal(sys.stdout),
     ):
-        yield lambda state: spinner.update(text=Text(visible(state().text)))
+        yield lambda state: spinner.update(text=Text(visible_lines(state().text)))
 
 
 def _terminal(stream: Any) -> bool:
@@ -172,7 +172,8 @@ class _Bar:
 def bar(state: State) -> str:
     """The HTML of a state. Its text is escaped: names of tasks may come from anywhere."""
     filled = f"<progress max='100' value='{100 * state.share:.0f}' style='width: 24em'></progress>"
-    return f"{filled}<br><code>{html.escape(visible(state.text))}</code>"
+    lines = html.escape(visible_lines(state.text)).replace("\n", "<br>")
+    return f"{filled}<br><code>{lines}</code>"
 
 
 def _plain(clock: Callable[[], float]) -> Show:
@@ -182,6 +183,6 @@ def _plain(clock: Callable[[], float]) -> Show:
         nonlocal last
         if clock() - last >= PLAIN_PERIOD_S:
             last = clock()
-            _line(visible(state().text))
+            _line(visible_lines(state().text))
 
     return show

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from autotune.progress.units import counts, percent, rate, seconds
+from autotune.progress.units import counts, percent, rate, seconds, visible
 
 if TYPE_CHECKING:
     from autotune.models.tuning import ModelTuneResult
@@ -82,7 +82,7 @@ def of_fleet(machines: Mapping[str, SuiteProgress]) -> str:
     from autotune.run.describing import describe
 
     lines = [
-        f"{name}: {p.task.phase} {p.number + 1} of {p.tasks}, {describe(p.workload)}, "
+        f"{visible(name)}: {p.task.phase} {p.number + 1} of {p.tasks}, {describe(p.workload)}, "
         f"best {_best(p.workload, p.task)}, {p.task.measured} trials"
         for name, p in machines.items()
     ]
