@@ -37,11 +37,11 @@ def evaluate(
 ) -> None:
     """Say how well cost models order the measured candidates of tasks that they have not learnt from.
 
-    The workloads are parted into folds, and what is trained on the others is asked about each: XGBoost,
-    HistGradientBoosting and a random forest, beside the shipped model and the analytic estimate. pairwise:
-    the share of pairs of candidates, 2 % apart or more, that a model orders rightly; 0.5 is a guess. top1 and
-    top8: the best of its first picks over the best known. Importance: how much pairwise falls when a column
-    is mixed. Needs the extra train.
+    The workloads are parted into folds, and what is trained on the others is asked about each: XGBoost after
+    the shipped model and from scratch, HistGradientBoosting and a random forest, beside the shipped model and
+    the analytic estimate. pairwise: the share of pairs of candidates, 2 % apart or more, that a model orders
+    rightly; 0.5 is a guess. top1 and top8: the best of its first picks over the best known. Importance: how
+    much pairwise falls when a column is mixed. Needs the extra train.
 
     \b
     Examples:
