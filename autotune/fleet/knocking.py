@@ -33,9 +33,10 @@ _ALERTS = {
 }
 
 
-def reach(address: str, security: Any, role: str, timeout_s: float) -> None:
+def reach(address: str, security: Any, role: str, timeout_s: float) -> str:
     """Wait until a scheduler answers. ``security``: of Dask. ``role``: whose certificate is shown, "client"
-    or "worker". Raises `FleetError`: at once for a refusal, and after ``timeout_s`` where nobody answers."""
+    or "worker". Returns what `knock` does. Raises `FleetError`: at once for a refusal, and after
+    ``timeout_s`` where nobody answers."""
     until = time.monotonic() + timeout_s
     while True:
         try:
@@ -49,37 +50,26 @@ def reach(address: str, security: Any, role: str, timeout_s: float) -> None:
         time.sleep(AGAIN_S)
 
 
-def knock(address: str, security: Any, role: str, timeout_s: float = ANSWER_S) -> None:
-    """Connect once. Raises `FleetError` for a refusal, and `OSError` where nobody answers."""
-    scheme, place = _parts(address)
-    rest = address.partition("://")[2]
+def knock(address: str, security: Any, role: str, timeout_s: float = ANSWER_S) -> str:
+    """Connect once. Returns the address of this machine that faces the scheduler: 127.0.0.1 for one that is
+    here; of IPv6 in brackets, as Dask has it. Raises `FleetError` for a refusal, and `OSError` where nobody
+    answers."""
+    scheme, _, rest = address.partition("://")
+    host, _, port = rest.rpartition(":")
+    place = host.strip("[]"), int(port)
     if scheme == "tls":
         context = _context(address, security, role)
-        first = _with_tls(address, place, context, security, role, timeout_s)
+        first, here = _with_tls(address, place, context, security, role, timeout_s)
     elif security.require_encryption:
         raise FleetError(
             f"{address} has no TLS, and Dask's setting distributed.comm.require-encryption asks for it; use "
             f"tls://{rest}"
         )
     else:
-        first = _plain(address, place, timeout_s)
+        first, here = _plain(address, place, timeout_s)
     if not 0 < struct.unpack("<Q", first)[0] <= MOST_FRAMES:  # its messages begin with their length
         raise FleetError(f"what answers at {address} is no scheduler of Dask; its port is usually 8786")
-
-
-def own_host(address: str) -> str:
-    """The address of this machine that faces a scheduler: 127.0.0.1 for one that is here. Raises OSError."""
-    _, place = _parts(address)
-    family, kind, proto, _, found = socket.getaddrinfo(*place, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind, proto) as sock:
-        sock.connect(found)  # which sends nothing
-        return str(sock.getsockname()[0])
-
-
-def _parts(address: str) -> tuple[str, tuple[str, int]]:
-    scheme, _, rest = address.partition("://")
-    host, _, port = rest.rpartition(":")
-    return scheme, (host.strip("[]"), int(port))
+    return f"[{here}]" if ":" in here else here
 
 
 def reason(err: BaseException) -> str:
@@ -135,12 +125,14 @@ def _with_tls(
     security: Any,
     role: str,
     timeout_s: float,
-) -> bytes:
-    """The first bytes that come, once both sides took each other's certificate."""
+) -> tuple[bytes, str]:
+    """The first bytes that come, once both sides took each other's certificate, and the own address."""
     with socket.create_connection(place, timeout_s) as plain:
         try:
             with context.wrap_socket(plain) as sock:
-                return _eight(sock)  # before, it is not known whether our certificate was taken
+                return _eight(sock), str(
+                    sock.getsockname()[0]
+                )  # before, it is not known whether our certificate was taken
         except ssl.SSLCertVerificationError as err:
             raise FleetError(
                 f"the scheduler at {address} shows a certificate that is not trusted here "
@@ -171,12 +163,12 @@ def _shown(value: str) -> str:
 # -- without TLS ----------------------------------------------------------------------------------------
 
 
-def _plain(address: str, place: tuple[str, int], timeout_s: float) -> bytes:
-    """The first bytes that come."""
+def _plain(address: str, place: tuple[str, int], timeout_s: float) -> tuple[bytes, str]:
+    """The first bytes that come, and the own address."""
     with socket.create_connection(place, timeout_s) as sock:
         sock.settimeout(min(SPEAKS_S, timeout_s))
         try:
-            return _eight(sock)
+            return _eight(sock), str(sock.getsockname()[0])
         except TimeoutError:
             if _has_tls(place):
                 raise FleetError(
@@ -185,7 +177,7 @@ def _plain(address: str, place: tuple[str, int], timeout_s: float) -> bytes:
                 ) from None
             sock.settimeout(timeout_s)  # it is slow
             try:
-                return _eight(sock)
+                return _eight(sock), str(sock.getsockname()[0])
             except TimeoutError:
                 raise TimeoutError("what answers there says nothing; is it the scheduler's port?") from None
 

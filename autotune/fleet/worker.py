@@ -133,15 +133,21 @@ class BenchThreadPoolExecutor(ThreadPoolExecutor):
         super().shutdown(wait=False, cancel_futures=True)
 
 
-def make_worker(address: str, offer: Offer, thread: BenchThreadPoolExecutor, machine: str = "") -> Worker:
-    """A worker of Dask, not started yet. Its tasks run in the thread of a bench. It listens where the
-    scheduler is, and on no other network: who reaches it can run code. Raises OSError."""
+def make_worker(
+    address: str,
+    offer: Offer,
+    thread: BenchThreadPoolExecutor,
+    machine: str = "",
+    host: str | None = None,
+) -> Worker:
+    """A worker of Dask, not started yet. Its tasks run in the thread of a bench. ``host``: the address that
+    it listens at, and no other, because who reaches it can run code. None: all."""
     distributed = connection.distributed()
     advert = offer.advert(thread.bench.facts, machine)
     slots = [t["slot"] for t in json.loads(advert)["targets"]]
     worker = distributed.Worker(
         address,
-        host=knocking.own_host(address),
+        host=host,
         nthreads=1,
         name=f"{offer.name or 'autotune'}-{secrets.token_hex(4)}",
         executor=thread,
@@ -170,8 +176,8 @@ async def run(
     try:
         while True:
             try:
-                await asyncio.to_thread(answers, address, connection.security(), "worker")
-                async with _working(make_worker(address, offer, thread), thread) as worker:
+                host = await asyncio.to_thread(answers, address, connection.security(), "worker")
+                async with _working(make_worker(address, offer, thread, host=host), thread) as worker:
                     say(f"connected to {address}, offers {shown}")
                     await worker.finished()
                 if once:

@@ -206,7 +206,7 @@ def test_the_scheduler_itself_keeps_others_out(
     plain: bool, made: Certificates, with_tls: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not only our own question before: it could be left out."""
-    monkeypatch.setattr(knocking, "reach", lambda *_, **__: None)
+    monkeypatch.setattr(knocking, "reach", lambda *_, **__: "127.0.0.1")
     monkeypatch.setattr(worker, "LET_IN_S", 2.0)
     address = with_tls.replace("tls://", "tcp://") if plain else with_tls
     with settings(made.mine, made.other):
@@ -253,9 +253,14 @@ def test_encryption_that_the_settings_ask_for_is_kept(without_tls: str) -> None:
 
 
 @contextmanager
-def answering(answer: bytes | None) -> Iterator[str]:
+def answering(answer: bytes | None, host: str = "127.0.0.1") -> Iterator[str]:
     """A server that says so to whoever connects, and no more. None: it ends the connection."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as server, ExitStack() as stack:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        server = socket.create_server((host, 0), family=family)
+    except OSError:
+        pytest.skip(f"{host} is not usable here")
+    with closing(server), ExitStack() as stack:
 
         def serve() -> None:
             while True:
@@ -271,7 +276,7 @@ def answering(answer: bytes | None) -> Iterator[str]:
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        yield f"tcp://{f'[{host}]' if ':' in host else host}:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
         thread.join(5)
 
@@ -289,6 +294,14 @@ def test_other_servers_are_no_schedulers(monkeypatch: pytest.MonkeyPatch) -> Non
         knocking.reach(address, security, "client", 0.3)
     assert "no scheduler answers at tcp://127" in str(caught.value)
     assert "(it ended the connection)" in str(caught.value) and "dask scheduler" in str(caught.value)
+
+
+def test_a_connection_tells_by_which_address_of_this_machine() -> None:
+    hello = (100).to_bytes(8, "little")
+    with answering(hello) as address:
+        assert knocking.knock(address, connection.security(), "worker") == "127.0.0.1"
+    with answering(hello, "::1") as address:
+        assert knocking.knock(address, connection.security(), "worker") == "[::1]"
 
 
 def test_nobody_there_is_told_with_the_reason(made: Certificates) -> None:
