@@ -126,9 +126,9 @@ def test_a_terminal_of_ascii_gets_ascii(tmp_path: Path) -> None:
 
 
 def test_text_of_a_line_is_no_markup_and_moves_no_cursor(tmp_path: Path) -> None:
-    hostile = "a[/x] [red]b[/red] \x1b]0;title\x07\x1b[5A\nnext\u202e"
+    hostile = "a[/x] [red]b[/red] \x1b]0;title\x07\x1b[5A\rnext\u202e"
     seen = in_terminal(showing(hostile), tmp_path / "out")
-    plain = b"a[/x] [red]b[/red] \\x1b]0;title\\x07\\x1b[5A\\nnext\\u202e"
+    plain = b"a[/x] [red]b[/red] \\x1b]0;title\\x07\\x1b[5A\\rnext\\u202e"
     assert plain in seen and b"\x1b]" not in seen and b"\x1b[5A" not in seen
 
 
@@ -334,3 +334,8 @@ def test_tune_shows_its_progress_unless_told_otherwise(
 def test_what_is_no_progress_is_refused(tmp_path: Any) -> None:
     with pytest.raises(SettingsError, match="progress is 'loud'; it must be a function of one"):
         tune(tmp_path, 0, progress="loud")
+
+
+def test_several_lines_are_shown(tmp_path: Path) -> None:
+    seen = in_terminal(showing("one: a\ntwo: b"), tmp_path / "out")
+    assert b"one: a\r\ntwo: b" in seen
