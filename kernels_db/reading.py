@@ -236,6 +236,14 @@ class LogReader:
             counts["by_status"] = {str(status): n for status, n in grouped}
         return counts
 
+    def by_machine(self) -> list[tuple[Machine, int]]:
+        """Machines with the number of their records, those with most first."""
+        number = func.count()
+        query = select(RecordRow.machine, number).group_by(RecordRow.machine)
+        with self._read() as session:
+            found = session.execute(query.order_by(number.desc(), RecordRow.machine)).all()
+        return [(self.machine(str(key)), n) for key, n in found]
+
     def pinned(self, workload: WorkloadLike, target: TargetLike) -> Record | None:
         """The record that a task is pinned to."""
         with self._read() as session:

@@ -51,7 +51,7 @@ def stats(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
     with existing(opt.db_of(db)) as log:
         from autotune.tuning import prediction_quality
 
-        found = log.stats() | {"search": prediction_quality.of_log(log)}
+        found = log.stats() | {"by_machine": _machines(log), "search": prediction_quality.of_log(log)}
         where = log.path
     if json:
         print_json(found)
@@ -62,8 +62,20 @@ def stats(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
         out.print(f"  {name:9} {found[name]}")
     if found["by_status"]:
         out.print(f"  {'of these':9} {counts(found['by_status'])}")
+    if len(found["by_machine"]) > 1:
+        for m in found["by_machine"]:
+            called = f"{m['name']} ({m['cpu']})" if m["name"] else m["cpu"]
+            out.print(f"  {'machine':9} {called}: {m['records']} records")
     for line in search_lines(found["search"]):
         out.print(f"  {line}")
+
+
+def _machines(log: Log) -> list[dict[str, Any]]:
+    """Machines with the number of their records. Other software makes no other machine."""
+    found: Counter[tuple[str, str]] = Counter()
+    for machine, count in log.by_machine():
+        found[str(machine.info.get("name") or ""), str(machine.info.get("cpu") or "unknown")] += count
+    return [{"name": name or None, "cpu": cpu, "records": n} for (name, cpu), n in found.most_common()]
 
 
 @app.command("list", short_help="List every task and its best time.")

@@ -30,6 +30,8 @@ from schedules.model import Target, Trace, Workload
 WAY_S, LATE_S, HANGS_S, AWAY_S = 0.1, 4.0, 180.0, 20.0
 # Workers that end while a candidate runs until it counts as a crash. After the first it runs alone.
 KILLS = 2
+# Seconds in which the limit of a machine is asked once.
+SAME_S = 1.0
 # Objects that are kept here of what was compiled here, and candidates that are sent at a time.
 KEEP, AT_ONCE = 64, 8
 
@@ -88,12 +90,13 @@ class _Limit:
     site: FleetSite
     task: Task
     rates: dict[str, float] = field(default_factory=dict)
-    _last: float | None = None
+    _last: tuple[float, float] | None = None  # when, and what
 
     def __call__(self) -> float:
-        if self._last is None:  # the worker takes several samples at once
-            self._last = self._ask()
-        return self._last
+        now = time.monotonic()
+        if self._last is None or now - self._last[0] > SAME_S:  # the worker takes several samples at once
+            self._last = now, self._ask()
+        return self._last[1]
 
     def _ask(self) -> float:
         site = self.site

@@ -320,3 +320,18 @@ def test_names_of_a_log_move_no_cursor(tmp_path: Path) -> None:
         said = found.out + found.err
         assert not set(said) & set("\x1b\x07\r\u202e\x9b"), (words, said)
     assert "x\\x1b[2J\\x1b]0;t\\x07\\r\\ny" in run("log", "list", "--db", db).out
+
+
+
+
+def test_stats_tell_machines_apart(db: Path) -> None:
+    workload = ops.workload("add", {"n": 64})
+    with Log(db) as log:
+        for name, python, count in (("rack-7", "3.12", 2), ("rack-7", "3.13", 1), ("rack-8", "3.13", 7)):
+            about = {"cpu": "a \x1b[2J processor", "name": name, "python": python}
+            session = log.start_run(workload, host(), about, seed=0)
+            for n in range(count):
+                log.add(NewRecord(session.uid, n, "by hand", Trace(), "ok", times_s=(1e-6,)))
+    found = run("log", "stats", "--db", db, "--json").json["by_machine"]
+    assert [(m["name"], m["records"]) for m in found] == [("rack-8", 7), (None, 4), ("rack-7", 3)]
+    assert r"machine   rack-8 (a \x1b[2J processor): 7 records" in run("log", "stats", "--db", db).out
