@@ -1,23 +1,38 @@
 """Compiles here what a machine of a fleet measures: for slow boards, and where a compiler is missing.
 
 Candidates are compiled in processes of their own, several at a time. One that takes too long, or ends its
-process, is a failed build of that candidate.
+process, is a failed build of that candidate alone.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import queue
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 
 from autotune.fleet.messages import Task
+from autotune.measure import wire
+from autotune.measure.builder import attempt
 from autotune.measure.results import Measurement, Options
 from autotune.targets import usable_cpus
-from schedules.model import Trace
+from schedules.model import Target, Trace, Workload
 
-LONGEST_S = Options().build_timeout_s
+# Longest build, longest start of a process (seconds), and its niceness.
+BUILD_S, START_S, NICE = Options().build_timeout_s, 60.0, 10
+# Program of a process. It needs nothing of the user's script.
+_BOOT = (
+    "import sys, json\n"
+    "sys.path[:] = json.loads(sys.argv[1])\n"
+    "from autotune.fleet.building import serve\n"
+    "serve(int(sys.argv[2]))\n"
+)
 
 Built = tuple[str, str, bytes]  # status, reason, object
 
@@ -27,97 +42,111 @@ class Builders:
 
     def __init__(self, count: int | None = None) -> None:
         self._count = count or usable_cpus()
-        self._pool: ProcessPoolExecutor | None = None
+        self._idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
+        self._threads: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Builders:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.drop()
+        if self._threads is not None:
+            self._threads.shutdown(wait=True, cancel_futures=True)
+        with suppress(queue.Empty):
+            while True:
+                self._idle.get_nowait().end()
 
     def begin(self, task: Task, traces: Sequence[Trace]) -> Batch:
         """Begin to compile candidates."""
-        return Batch(self, task, traces)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._count, "autotune-build")
+        workload, target = task.workload.json, task.target.json
+        return Batch([self._threads.submit(self._build, workload, target, t.to_json()) for t in traces])
 
-    def submit(self, task: Task, trace: Trace) -> Future[Built]:
-        """Compile one."""
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(self._count, get_context("spawn"))
-        workload = task.workload
-        return self._pool.submit(_build, workload.json, trace.to_json(), task.target.json)
-
-    def drop(self) -> None:
-        """End all processes, whatever they do."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            for process in list((pool._processes or {}).values()):
-                process.kill()
-            pool.shutdown(wait=True, cancel_futures=True)
+    def _build(self, workload: str, target: str, trace: str) -> Built:
+        try:
+            process = self._idle.get_nowait()
+        except queue.Empty:
+            process = _Process()
+        found = process.build(workload, target, trace)
+        if process.usable:
+            self._idle.put(process)
+        return found
 
 
 class Batch:
     """Candidates of one round."""
 
-    def __init__(self, owner: Builders, task: Task, traces: Sequence[Trace]) -> None:
-        self._owner, self._task, self._traces = owner, task, traces
-        self._futures = {i: owner.submit(task, t) for i, t in enumerate(traces)}
-        self._built: dict[int, Built] = {}
+    def __init__(self, futures: Sequence[Future[Built]]) -> None:
+        self._futures = futures
 
     def object(self, index: int) -> bytes:
         """What `refusal` found no fault with."""
-        return self._built[index][2]
+        return self._futures[index].result()[2]
 
     def refusal(self, index: int, waiting: Callable[[float], None]) -> Measurement | None:
         """Wait for a candidate. Its measurement if it could not be built, else None. ``waiting`` lets so many
         seconds pass."""
-        if index not in self._built:
-            began = time.monotonic()
-            while not self._futures[index].done():
-                if time.monotonic() - began > LONGEST_S:
-                    self._again(index)
-                    self._built[index] = ("timeout", f"building took longer than {LONGEST_S:.1f} s", b"")
-                    break
-                waiting(0.01)
-            else:
-                self._built[index] = self._result(index)
-        status, reason, _ = self._built[index]
+        while not self._futures[index].done():
+            waiting(0.01)
+        status, reason, _ = self._futures[index].result()
         return None if status == "ok" else Measurement(status, reason)
 
     def close(self) -> None:
-        """Give up what is not built yet."""
-        for future in self._futures.values():
+        """Give up what is not begun."""
+        for future in self._futures:
             future.cancel()
 
-    def _result(self, index: int) -> Built:
+
+class _Process:
+    """A process that compiles, of one thread."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._sock, self.usable = ours, True
+        self._started = False
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, json.dumps(sys.path), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # Ctrl-C in the terminal is for the parent alone
+            )
+
+    def build(self, workload: str, target: str, trace: str) -> Built:
+        """Compile a candidate. Where that ends the process, or takes too long, it is not usable any more."""
+        begin = time.monotonic()
         try:
-            return self._futures[index].result()
-        except BrokenProcessPool:
-            return self._alone(index)
+            self._sock.settimeout(BUILD_S if self._started else BUILD_S + START_S)
+            wire.send(self._sock, {"workload": workload, "target": target, "trace": trace})
+            header, code, _ = wire.receive(self._sock)
+            self._started = True
+            return str(header["status"]), str(header["reason"]), code
+        except wire.Closed:
+            late = time.monotonic() - begin >= BUILD_S
+            self.end()
+            if late:
+                return "timeout", f"building took longer than {BUILD_S:.1f} s", b""
+            return "crash", "the builder ended", b""
 
-    def _alone(self, index: int) -> Built:
-        """A process died. This candidate is compiled alone, so that the right one is blamed."""
-        self._owner.drop()
-        future = self._owner.submit(self._task, self._traces[index])
-        try:
-            found = future.result(LONGEST_S)
-        except (BrokenProcessPool, TimeoutError):
-            found = ("crash", "the builder died", b"")
-            self._owner.drop()
-        self._again(index)
-        return found
-
-    def _again(self, but: int) -> None:
-        """Begin anew with what is not built, in new processes."""
-        self._owner.drop()
-        for i, trace in enumerate(self._traces):
-            if i > but and i not in self._built:
-                self._futures[i] = self._owner.submit(self._task, trace)
+    def end(self) -> None:
+        """Kill it."""
+        self.usable = False
+        self._sock.close()
+        self._process.kill()
+        self._process.wait()
 
 
-def _build(workload: str, trace: str, target: str) -> Built:
-    """Runs in a process of its own."""
+def serve(fd: int) -> None:
+    """The life of such a process: an answer for each request, until the parent goes away."""
     from autotune.building.from_trace import build_object
-    from autotune.measure.builder import attempt
-    from schedules.model import Target, Workload
 
-    return attempt(build_object, Workload.from_json(workload).canonical, trace, Target.from_json(target))
+    os.nice(NICE)
+    sock = socket.socket(fileno=fd)
+    with suppress(wire.Closed):
+        while True:
+            told, _, _ = wire.receive(sock)
+            dag = Workload.from_json(told["workload"]).canonical
+            status, reason, code = attempt(build_object, dag, told["trace"], Target.from_json(told["target"]))
+            wire.send(sock, {"status": status, "reason": reason}, code)

@@ -43,10 +43,11 @@ def xgboost_on_its_way() -> Iterator[None]:
             thread.join()
 
 
-def check_feasible(workload: Workload, budget_s: float) -> None:
-    """Raises `WorkloadError` for arrays that do not fit in memory, and `SettingsError` for a budget (seconds)
-    that one run alone would use up."""
-    check_fits(workload.dag)
+def check_feasible(workload: Workload, budget_s: float, memory: bool = True) -> None:
+    """Raises `WorkloadError` for arrays that do not fit in memory, if ``memory`` (else they are elsewhere), and
+    `SettingsError` for a budget (seconds) that one run alone would use up."""
+    if memory:
+        check_fits(workload.dag)
     if workload.flops > FASTEST * max(budget_s, LEAST_S):
         raise SettingsError(
             f"one run takes {workload.flops / 1e9:.3g} GFLOP: it alone would use up the budget of "

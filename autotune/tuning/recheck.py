@@ -83,7 +83,7 @@ def _task(
     if not ops.makes(workload):  # another log states its name and its arithmetic
         checked = Workload(workload.dag, flops=count_flops(workload.dag))
     try:
-        preparation.check_feasible(checked, PATIENCE_S)
+        preparation.check_feasible(checked, PATIENCE_S, memory=site is HERE)
     except (WorkloadError, SettingsError) as err:
         for record, _ in readable:
             yield Verdict(record, workload, target, "skipped", str(err), None)

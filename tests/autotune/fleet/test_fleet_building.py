@@ -1,0 +1,66 @@
+"""Compiling on the client for machines that do not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from fleet_cases import A
+
+from autotune.fleet import building
+from autotune.fleet.building import Builders
+from autotune.fleet.messages import Task
+from autotune.targets import detect, parse
+from schedules import ops
+from schedules.model import Step, Target, Trace
+
+WORKLOAD = ops.workload("add", {"n": 64})
+NO_LOOP = Trace((Step("unroll", (("loop", "nowhere"),)),))
+
+
+@pytest.fixture
+def builders() -> Iterator[Builders]:
+    with Builders(2) as made:
+        yield made
+
+
+def task(target: Target | None = None) -> Task:
+    return Task(WORKLOAD, target or detect(1), 10.0)
+
+
+def test_what_is_right_is_built_and_what_is_not_has_a_reason(builders: Builders) -> None:
+    batch = builders.begin(task(), [Trace(), NO_LOOP, Trace()])
+    refused = [batch.refusal(i, time.sleep) for i in range(3)]
+    assert refused[0] is None and refused[2] is None and refused[1] is not None
+    assert refused[1].status == "illegal" and "nowhere" in refused[1].reason
+    assert batch.object(0) == batch.object(2) and batch.object(0)[:4] == b"\x7fELF"
+
+
+def test_code_for_another_processor_is_built(builders: Builders) -> None:
+    batch = builders.begin(task(parse("x86-64-v3", 1)), [Trace()])
+    assert batch.refusal(0, time.sleep) is None
+
+
+def test_a_builder_that_ends_fails_its_candidate_alone(
+    builders: Builders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LLVM ends the process for a processor that it does not know."""
+    batch = builders.begin(task(A), [Trace()])
+    found = batch.refusal(0, time.sleep)
+    assert found is None or found.status in ("crash", "compile_error")
+    monkeypatch.setattr(building, "_BOOT", "import os, sys\nos._exit(3)\n")
+    with Builders(1) as broken:
+        dead = broken.begin(task(), [Trace()]).refusal(0, time.sleep)
+        assert dead is not None and (dead.status, dead.reason) == ("crash", "the builder ended")
+        monkeypatch.undo()
+        assert broken.begin(task(), [Trace()]).refusal(0, time.sleep) is None
+
+
+def test_a_build_that_takes_too_long_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "BUILD_S", 0.2)
+    monkeypatch.setattr(building, "START_S", 0.1)
+    monkeypatch.setattr(building, "_BOOT", "import time\ntime.sleep(60)\n")
+    with Builders(1) as slow:
+        found = slow.begin(task(), [Trace()]).refusal(0, time.sleep)
+        assert found is not None and found.status == "timeout"
