@@ -44,8 +44,8 @@ def xgboost_on_its_way() -> Iterator[None]:
 
 
 def check_feasible(workload: Workload, budget_s: float, memory: bool = True) -> None:
-    """Raises `WorkloadError` for arrays that do not fit in memory, if ``memory`` (else they are elsewhere), and
-    `SettingsError` for a budget (seconds) that one run alone would use up."""
+    """Raises `WorkloadError` for arrays that do not fit in memory, and `SettingsError` for a budget (seconds)
+    that one run alone would use up. ``memory``: whether the arrays are on this machine."""
     if memory:
         check_fits(workload.dag)
     if workload.flops > FASTEST * max(budget_s, LEAST_S):

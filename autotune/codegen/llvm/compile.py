@@ -78,13 +78,18 @@ def host_arch() -> tuple[str, tuple[str, ...], str]:
 @cache
 def _machine(arch: str, features: tuple[str, ...], triple: str, level: int = 2) -> llvm.TargetMachine:
     llvm = _llvm()
+    own = llvm.get_process_triple()
+    foreign = bool(triple) and triple.partition("-")[0] != own.partition("-")[0]
+    if foreign:  # for a board of a fleet
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
     try:
-        found = llvm.Target.from_triple(triple or llvm.get_process_triple())
+        found = llvm.Target.from_triple(triple or own)
     except RuntimeError as err:
         raise CompileError(f"no code generator for triple {triple!r}: {err}") from None
     # A hypervisor may hide extensions that the CPU's name implies. If a list is given, all others are
     # switched off.
-    known = set(llvm.get_host_cpu_features()) if features else set()
+    known = set(llvm.get_host_cpu_features()) if features and not foreign else set()
     off = sorted(known - set(features) - _X86_64_BASELINE)
     flags = ",".join([*(f"-{f}" for f in off), *(f"+{f}" for f in features)])
     return found.create_target_machine(

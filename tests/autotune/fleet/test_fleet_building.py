@@ -42,6 +42,17 @@ def test_code_for_another_processor_is_built(builders: Builders) -> None:
     assert batch.refusal(0, time.sleep) is None
 
 
+def test_code_for_a_machine_of_another_family_is_built(builders: Builders) -> None:
+    limits = (("vector_bytes", 16), ("vector_registers", 32))
+    board = Target("cpu", "cortex-a78", "aarch64-unknown-linux-gnu", ("neon",), 1, limits)
+    others = [ops.workload("matmul", {"m": 8, "n": 8, "k": 8}), ops.workload("softmax", {"m": 4, "n": 8})]
+    for workload in [WORKLOAD, *others]:
+        batch = builders.begin(Task(workload, board, 10.0), [Trace()])
+        assert batch.refusal(0, time.sleep) is None
+        code = batch.object(0)
+        assert code[:4] == b"\x7fELF" and int.from_bytes(code[18:20], "little") == 183  # EM_AARCH64
+
+
 def test_a_builder_that_ends_fails_its_candidate_alone(
     builders: Builders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
