@@ -69,6 +69,12 @@ def check_features(features: Features, names: tuple[str, ...]) -> Features:
     return matrix
 
 
+def without_infinities(matrix: Features) -> Features:
+    """``matrix`` with NaN, XGBoost's missing value, in place of infinities, which it refuses."""
+    ok = np.isfinite(matrix)
+    return matrix if ok.all() else np.where(ok, matrix, np.float32(np.nan))
+
+
 def relative_throughput(throughput: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> Scores:
     """Throughput over the best of its group, in [0, 1]; all 0 in a group where nothing ran. Raises
     CostModelError for lengths that differ, and for values that are negative or not finite."""

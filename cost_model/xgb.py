@@ -31,6 +31,7 @@ from cost_model.base import (
     Features,
     Scores,
     check_features,
+    without_infinities,
     read_document,
     relative_throughput,
     write_document,
@@ -106,7 +107,7 @@ class XGBModel:
             self._bag = []
             return
         xgb = importlib.import_module("xgboost")
-        finite, label = _finite(matrix), target.astype(np.float32)
+        finite, label = without_infinities(matrix), target.astype(np.float32)
         own = np.ones(len(label), bool) if groups is None else np.asarray(groups) == 0
         weight = np.where(own, 1.0, 1.0 / (1.0 + np.count_nonzero(own) / OUTVOTED)).astype(np.float32)
         margin = None
@@ -159,7 +160,7 @@ class XGBModel:
             return self.predict(matrix) if scores is None else scores
         margin = None if scores is None else self._margin(scores)
         few = (0, DRAFT_TREES)
-        first = self._bag[0].inplace_predict(_finite(matrix), iteration_range=few, base_margin=margin)
+        first = self._bag[0].inplace_predict(without_infinities(matrix), iteration_range=few, base_margin=margin)
         return first.astype(np.float64)
 
     def predict_spread(self, features: Features) -> tuple[Scores, Scores]:
@@ -176,7 +177,7 @@ class XGBModel:
             if not self._bag:
                 return scores, np.zeros(len(scores))
             margin = self._margin(scores)
-        finite = _finite(matrix)
+        finite = without_infinities(matrix)
         each = np.stack(
             self._each(lambda m: m.inplace_predict(finite, base_margin=margin), self._bag)
         ).astype(np.float64)
@@ -259,9 +260,3 @@ def _fit_scale(scores: Scores, target: Scores) -> tuple[float, float]:
     pull = STEADY * 0.04  # the variance of a usual task's scores
     slope = max(0.1, float((x @ y + pull) / (x @ x + pull)))
     return float(target.mean() - slope * scores.mean()), slope
-
-
-def _finite(matrix: Features) -> Features:
-    """``matrix`` with NaN, XGBoost's missing value, in place of infinities, which it refuses."""
-    finite = np.isfinite(matrix)
-    return matrix if finite.all() else np.where(finite, matrix, np.float32(np.nan))

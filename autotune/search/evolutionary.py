@@ -1,9 +1,11 @@
 """Evolutionary search guided by a cost model.
 
 Each round evolves a population in every competing sketch, scores whole matrices of candidates with the model,
-and proposes a mix: the best predicted, neighbours of the best measured, and a random part (ε-greedy), which
-grows while nothing better is found. Before the model has data, candidates are chosen by the analytic estimate
-if the features carry one, else at random. Reasons: ADR 11.
+and proposes a mix: the best predicted, neighbours of the best measured, and a part that explores. That part
+is drawn at random (ε-greedy) and grows while nothing better is found; with an explorer
+(`autotune.search.improvement`), what it expects the most improvement of takes its place after a few rounds.
+Before the model has data, candidates are chosen by the analytic estimate if the features carry one, else at
+random. Reasons: ADR 11, ADR 60.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotune.search.base import Known, Result, candidates, unique
+from autotune.search.improvement import ExpectedImprovement
 from autotune.search.stopping import Stopping
 from cost_model.analytic import ESTIMATE, AnalyticModel
 from cost_model.base import CostModel
@@ -68,7 +71,8 @@ class EvolutionarySearch:
     predictions of ``compiled``, if given.
 
     ``near``: measured candidates of similar tasks, with the space's features, from which the model learns
-    too. ``judges``: models of the same features whose predictions are only recorded.
+    too. ``judges``: models of the same features whose predictions are only recorded. ``explorer``: chooses a
+    part of every round in place of dice, from the same features.
     """
 
     def __init__(
@@ -80,8 +84,10 @@ class EvolutionarySearch:
         near: Dataset | None = None,
         judges: Mapping[str, CostModel] | None = None,
         compiled: RegisterModel | None = None,
+        explorer: ExpectedImprovement | None = None,
     ) -> None:
         self._space, self._model, self._compiled = space, model, compiled
+        self._explorer = explorer
         self._options = options or EvolutionOptions()
         self._near = near
         self._judges = dict(judges or {})
@@ -127,8 +133,12 @@ class EvolutionarySearch:
         self._explore(chosen, n, scorer)
         left = n - len(chosen)
         if scorer is not None and left:
-            drawn = min(left, max(1, round(epsilon * n))) if n > 1 else 0
+            explorer = self._ready_explorer()
+            share = epsilon if explorer is None else max(epsilon, explorer.options.share)
+            drawn = min(left, max(1, round(share * n))) if n > 1 else 0
             self._exploit(chosen, n - drawn, scorer)
+            if explorer is not None:
+                self._improve(chosen, n, explorer)
         self._random(chosen, n)
         if scorer is not None and len(chosen) > 1:
             scores = scorer.predict(self._seen(self._matrix_of(chosen)))
@@ -217,6 +227,31 @@ class EvolutionarySearch:
         for i, slots in self._rivals(sketches, round(self._options.rivals * (n - len(chosen)))):
             self._take_best(chosen, len(chosen) + slots, pools[i : i + 1])
         self._take_best(chosen, n, pools)
+
+    def _ready_explorer(self) -> ExpectedImprovement | None:
+        """The explorer, once the model and it have learnt from trials of this task."""
+        if self._explorer is None or not self._fitted:
+            return None
+        throughput = np.array([r.throughput for r in self._measured])
+        return self._explorer if self._explorer.ready(throughput) else None
+
+    def _improve(self, chosen: list[Candidate], n: int, explorer: ExpectedImprovement) -> None:
+        """Fill up to ``n`` with the greatest expected improvement among fresh random rows of all sketches and
+        mutations of the best measured."""
+        if len(chosen) >= n:
+            return
+        throughput = np.array([r.throughput for r in self._measured])
+        explorer.fit(self._seen(np.concatenate(self._features)), throughput)
+        live, near = self._known.live(), dict(self._neighbours())
+        pools = []
+        for sketch in live:
+            drawn = self._known.draw(sketch, max(64, explorer.options.pool // len(live)), self._rng)
+            rows = unique(np.concatenate([drawn, near[sketch]]) if sketch in near else drawn)
+            if len(rows):
+                features = self._seen(model_matrix(self._space, sketch, rows))
+                pools.append(_Pool(sketch, rows, explorer.score(features)))
+        if pools:
+            self._take_best(chosen, n, pools)
 
     def _random(self, chosen: list[Candidate], n: int) -> None:
         """Fill up to ``n`` at random. Sketches take turns."""

@@ -10,6 +10,7 @@ import numpy as np
 from autotune.search.base import SearchPolicy
 from autotune.search.evolutionary import EvolutionarySearch, model_features, model_matrix
 from autotune.search.grid import GridSearch
+from autotune.search.improvement import ExpectedImprovement
 from autotune.search.local import LocalSearch
 from autotune.search.random import RandomSearch
 from autotune.targets import usable_cpus
@@ -17,7 +18,7 @@ from cost_model import pretrained
 from cost_model.analytic import ESTIMATE, AnalyticModel
 from cost_model.base import CostModel, CostModelError
 from cost_model.dataset import Dataset
-from cost_model.models import PRIORED, Model
+from cost_model.models import LEARNED, PRIORED, Model
 from cost_model.models import create as create_model
 from cost_model.register_model import NAMES as COMPILED
 from cost_model.register_model import RegisterModel
@@ -50,7 +51,10 @@ def _evolutionary(
     if prior is not None:
         judges["prior"] = prior
     made = create_model(model, names, seed, usable_cpus(), prior)
-    return EvolutionarySearch(space, made, seed, near=near, judges=judges, compiled=compiled)
+    explorer = ExpectedImprovement(names, seed) if model in LEARNED and prior is None else None
+    return EvolutionarySearch(
+        space, made, seed, near=near, judges=judges, compiled=compiled, explorer=explorer
+    )
 
 
 # {name: (space, model, seed, near, target) -> a fresh policy}.

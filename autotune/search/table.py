@@ -6,6 +6,7 @@ the rows of the table.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,11 @@ import numpy.typing as npt
 
 from schedules.model import Step, Trace
 from schedules.space.base import Candidate, Rows
-from schedules.space.holes import size
+from schedules.space.holes import STEP, size
+
+# Rows that differ from another one in one hole only: the hole, its values there, ascending, and where the
+# table has them.
+_Line = tuple[int, list[int], list[int]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class TableSpace:
     def __init__(self, sheets: Sequence[Sheet], feature_names: Sequence[str]) -> None:
         self._sheets = tuple(sheets)
         self._names = tuple(feature_names)
-        self._neighbours: list[dict[bytes, list[npt.NDArray[np.int64]]]] = [{} for _ in self._sheets]
+        self._neighbours: list[dict[bytes, list[_Line]]] = [{} for _ in self._sheets]
         self._at = [{row.tobytes(): i for i, row in enumerate(_rows(s.rows))} for s in self._sheets]
 
     @property
@@ -54,27 +59,38 @@ class TableSpace:
         return rows[rng.integers(len(rows), size=n)]
 
     def mutate(self, sketch: int, rows: Rows, rng: np.random.Generator) -> Rows:
-        """Each row with one decision changed to another one in the table; any row where there is none."""
+        """Each row with one decision changed, of those that the table has with other values there: `STEP` of
+        the time to the next value above or below, else to any other. Any row of the table where no decision
+        can change."""
         table = self._sheets[sketch].rows
-        out = self.sample(sketch, len(rows), rng)
-        if not table.shape[1]:
-            return out
-        hole = rng.integers(table.shape[1], size=len(rows))
-        for i, row in enumerate(_rows(rows)):
-            near = self._near(sketch, row.tobytes(), int(hole[i]))
-            if len(near):
-                out[i] = table[near[rng.integers(len(near))]]
-        return out
+        places = rng.integers(len(table), size=len(rows))
+        draws = zip(*rng.random((4, len(rows))).tolist(), strict=True)
+        for i, (row, (direction, place, step, up)) in enumerate(zip(_rows(rows), draws, strict=True)):
+            near = self._near(sketch, row.tobytes())
+            if near:
+                hole, values, at = near[int(direction * len(near))]
+                k = int(place * len(at))
+                if step < STEP:
+                    above = bisect(values, row[hole])
+                    k = above if above < len(at) and (up < 0.5 or not above) else above - 1
+                places[i] = at[k]
+        return table[places]
 
-    def _near(self, sketch: int, key: bytes, hole: int) -> npt.NDArray[np.int64]:
-        """Rows of the table that differ from a row in this hole only. Cached by row."""
-        if key not in self._neighbours[sketch]:
+    def _near(self, sketch: int, key: bytes) -> list[_Line]:
+        """What the table has in each direction from a row, without directions in which it has nothing. Cached
+        by row."""
+        cached = self._neighbours[sketch]
+        if key not in cached:
             table = self._sheets[sketch].rows
             differs = table != np.frombuffer(key, dtype=np.int64)
-            one = differs.sum(axis=1) == 1
-            holes = range(table.shape[1])
-            self._neighbours[sketch][key] = [np.flatnonzero(one & differs[:, h]) for h in holes]
-        return self._neighbours[sketch][key][hole]
+            one = np.flatnonzero(differs.sum(axis=1) == 1)
+            cached[key] = []
+            for hole in range(table.shape[1]):
+                at = one[differs[one, hole]]
+                if len(at):
+                    at = at[np.argsort(table[at, hole], kind="stable")]
+                    cached[key].append((hole, table[at, hole].tolist(), at.tolist()))
+        return cached[key]
 
     def crossover(self, sketch: int, a: Rows, b: Rows, rng: np.random.Generator) -> Rows:
         """Uniform crossover. A child that the table lacks becomes its first parent."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import and_, or_
 from typing import Any
 
@@ -16,6 +16,13 @@ import numpy as np
 
 from schedules import expr as E
 from schedules.expr import Expr
+
+
+# (largest allowed decision below each of a column, least above). Where there is none, and the decision itself
+# is allowed, it is the decision itself.
+Around = tuple[np.ndarray, np.ndarray]
+# Share of mutations that move a decision to the next one above or below. The others draw it again.
+STEP = 0.5
 
 
 class Columns(dict[str, Any]):
@@ -39,6 +46,9 @@ class Choice:
 
     def domains(self, known: Mapping[str, np.ndarray], n: int) -> tuple[np.ndarray, list[np.ndarray]]:
         return np.zeros(n, dtype=np.int64), [np.unique(np.asarray(self.options, dtype=np.int64))]
+
+    def around(self, known: Mapping[str, np.ndarray], column: np.ndarray) -> Around:
+        return _beside(_ascending(self.options), column)
 
     def allowed(self, known: Mapping[str, Any], column: Any) -> Any:
         return reduce(or_, (column == x for x in self.options))
@@ -68,6 +78,14 @@ class PerfectTile:
         total = np.broadcast_to(np.asarray(E.evaluate(self.of, known), dtype=np.int64), (n,))
         totals, which = np.unique(total, return_inverse=True)
         return which.reshape(-1), [self._divisors(int(t)) for t in totals]
+
+    def around(self, known: Mapping[str, np.ndarray], column: np.ndarray) -> Around:
+        total = np.broadcast_to(np.asarray(E.evaluate(self.of, known), dtype=np.int64), column.shape)
+        below, above = np.empty_like(column), np.empty_like(column)
+        for t in np.unique(total):
+            rows = total == t
+            below[rows], above[rows] = _beside(self._divisors(int(t)), column[rows])
+        return below, above
 
     def allowed(self, known: Mapping[str, Any], column: Any) -> Any:
         total = E.evaluate(self.of, known)
@@ -104,6 +122,19 @@ class EvenTile:
         kinds, which = np.unique(both, axis=0, return_inverse=True)
         return which.reshape(-1), [even_tiles(int(of), int(unit)) for of, unit in kinds]
 
+    def around(self, known: Mapping[str, np.ndarray], column: np.ndarray) -> Around:
+        of, unit = self._of(known), self._unit(known)
+        # The most units that are less make some number of parts, whose even tile is the next smaller one.
+        most = np.maximum(np.minimum(column - 1, of) // unit * unit, unit)
+        below = even_tile(of, unit, -(-of // most))
+        largest = even_tile(of, unit, -(-of // np.maximum(of // unit * unit, unit)))
+        # One part less than as many units as the column has make is the next larger one.
+        units = column // unit
+        parts = -(-of // np.maximum(units * unit, 1)) - 1
+        above = even_tile(of, unit, np.maximum(parts, 1))
+        above = np.where((parts < 1) | (above > of), largest, above)
+        return below, np.where(units < 1, unit, above)
+
     def allowed(self, known: Mapping[str, Any], column: Any) -> Any:
         of, unit = E.evaluate(self.of, known), E.evaluate(self.unit, known)
         tile = np.maximum(column, 1)
@@ -119,6 +150,17 @@ class EvenTile:
 
 
 HoleSpec = Choice | PerfectTile | EvenTile
+
+
+def _beside(domain: np.ndarray, column: np.ndarray) -> Around:
+    """The values of a sorted domain beside each decision of a column, at its ends the last ones."""
+    below = domain[np.maximum(np.searchsorted(domain, column) - 1, 0)]
+    return below, domain[np.minimum(np.searchsorted(domain, column, side="right"), len(domain) - 1)]
+
+
+@lru_cache(1 << 10)
+def _ascending(options: tuple[int, ...]) -> np.ndarray:
+    return np.unique(np.asarray(options, dtype=np.int64))
 
 
 def even_tile(of: np.ndarray, unit: np.ndarray, parts: np.ndarray) -> np.ndarray:
@@ -156,17 +198,64 @@ def sample(holes: tuple[HoleSpec, ...], n: int, rng: np.random.Generator) -> np.
 
 
 def mutate(holes: tuple[HoleSpec, ...], rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Each row with one hole drawn again, and with it the later ones that no longer fit."""
+    """Each row with one decision changed, of those that have another value there: `STEP` of the time to the
+    next one above or below, else to any other. Later decisions that no longer fit become the nearest that
+    does, or are drawn again with it. A row in which nothing can change stays as it is."""
     n = len(rows)
-    if not holes:
+    if not holes or not n:
         return rows.copy()
-    pick = rng.integers(len(holes), size=n)
-    known: dict[str, np.ndarray] = {}
+    old = columns(holes, rows)
+    around = [h.around(old, old[h.name]) for h in holes]
+    varies = np.stack([below != above for below, above in around])
+    pick, steps, up = _pick(varies, rng), rng.random(n) < STEP, rng.random(n) < 0.5
+    known = Columns()
     for k, h in enumerate(holes):
-        old = rows[:, k]
-        fresh = h.sample(known, n, rng)
-        known[h.name] = np.where((pick == k) | ~h.allowed(known, old), fresh, old)
+        column = old[h.name].copy()
+        if k and not isinstance(h, Choice):
+            misfits = np.flatnonzero(~np.broadcast_to(h.allowed(known, column), (n,)))
+            near, anew = misfits[steps[misfits]], misfits[~steps[misfits]]
+            if len(near):
+                column[near] = _nearest(h, _Part(known, near), column[near])
+            if len(anew):
+                column[anew] = h.sample(_Part(known, anew), len(anew), rng)
+        mine = np.flatnonzero(pick == k)
+        if len(mine):
+            before, (below, above) = column[mine], around[k]
+            below, above = below[mine], above[mine]
+            value = np.where((below == before) | (up[mine] & (above != before)), above, below)
+            again = np.flatnonzero(~steps[mine])
+            if len(again):
+                drawn = h.sample(_Part(known, mine[again]), len(again), rng)
+                value[again] = np.where(drawn == before[again], value[again], drawn)
+            column[mine] = value
+        known[h.name] = column
     return np.stack(list(known.values()), axis=1)
+
+
+def _pick(varies: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """For each row any of the holes that vary there, ``varies``: [holes, rows]; -1 where none does."""
+    count = varies.cumsum(axis=0)
+    wanted = (rng.random(varies.shape[1]) * count[-1]).astype(np.int64)
+    return np.where(count[-1] > 0, (count > wanted).argmax(axis=0), -1)
+
+
+class _Part(dict[str, np.ndarray]):
+    """The columns of some rows, made when they are asked for."""
+
+    def __init__(self, known: Columns, rows: np.ndarray) -> None:
+        super().__init__()
+        self._known, self._rows = known, rows
+
+    def __missing__(self, name: str) -> np.ndarray:
+        column = self[name] = self._known[name][self._rows]
+        return column
+
+
+def _nearest(h: HoleSpec, known: Mapping[str, np.ndarray], column: np.ndarray) -> np.ndarray:
+    """The nearest allowed decisions to those of a column, none of which is allowed."""
+    below, above = h.around(known, column)
+    here = size(column)
+    return np.where(np.abs(here - size(below)) <= np.abs(here - size(above)), below, above)
 
 
 def crossover(
