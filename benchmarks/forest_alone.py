@@ -32,10 +32,11 @@ class ForestAlone(Unguided):
 
     def ask(self, n: int) -> list[Candidate]:
         throughput = np.array([r.throughput for r in self._told])
-        if not self._forest.ready(throughput):
-            return [c for _ in range(n) if (c := self._turns.next()) is not None]
         rows = np.array([r.candidate.row for r in self._told], dtype=np.int64)
-        self._forest.fit(model_matrix(self._space, 0, rows), throughput)
+        if len(rows):
+            self._forest.fit(model_matrix(self._space, 0, rows), throughput)
+        if not self._forest.ready:
+            return [c for _ in range(n) if (c := self._turns.next()) is not None]
         top = rows[np.argsort(-throughput, kind="stable")[:TOP]]
         near = self._space.mutate(0, np.repeat(top, MUTATIONS, axis=0), self._rng)
         drawn = self._known.draw(0, self._forest.options.pool, self._rng)

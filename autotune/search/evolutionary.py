@@ -133,7 +133,7 @@ class EvolutionarySearch:
         self._explore(chosen, n, scorer)
         left = n - len(chosen)
         if scorer is not None and left:
-            explorer = self._ready_explorer()
+            explorer = self._explorer if self._explorer is not None and self._explorer.ready else None
             share = epsilon if explorer is None else max(epsilon, explorer.options.share)
             drawn = min(left, max(1, round(share * n))) if n > 1 else 0
             self._exploit(chosen, n - drawn, scorer)
@@ -159,6 +159,8 @@ class EvolutionarySearch:
             others = self._rng.choice(order[limit // 2 :], limit - limit // 2, replace=False)
             rows = np.sort(np.concatenate([order[: limit // 2], others]))
             features, throughput = features[rows], throughput[rows]
+        if self._explorer is not None:
+            self._explorer.fit(self._seen(features), throughput)
         groups = np.zeros(len(throughput), dtype=np.int64)
         if self._near is not None:
             features = np.concatenate([features, self._near.features])
@@ -228,20 +230,11 @@ class EvolutionarySearch:
             self._take_best(chosen, len(chosen) + slots, pools[i : i + 1])
         self._take_best(chosen, n, pools)
 
-    def _ready_explorer(self) -> ExpectedImprovement | None:
-        """The explorer, once the model and it have learnt from trials of this task."""
-        if self._explorer is None or not self._fitted:
-            return None
-        throughput = np.array([r.throughput for r in self._measured])
-        return self._explorer if self._explorer.ready(throughput) else None
-
     def _improve(self, chosen: list[Candidate], n: int, explorer: ExpectedImprovement) -> None:
         """Fill up to ``n`` with the greatest expected improvement among fresh random rows of all sketches and
         mutations of the best measured."""
         if len(chosen) >= n:
             return
-        throughput = np.array([r.throughput for r in self._measured])
-        explorer.fit(self._seen(np.concatenate(self._features)), throughput)
         live, near = self._known.live(), dict(self._neighbours())
         pools = []
         for sketch in live:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from cost_model.base import Features, Scores
+from cost_model.base import CostModelError, Features, Scores
 from cost_model.forest import Forest
 
 # Least standard deviation: a forest that has seen the same result twice is not certain.
@@ -29,13 +29,12 @@ LEAST = 1e-9
 @dataclass(frozen=True)
 class ImprovementOptions:
     """``share``: part of a round that is chosen by expected improvement, in place of the random part.
-    ``after``: trials before that. ``pool``: fresh random rows that are scored, over all sketches; mutations
-    of the best measured are scored too. ``rows``: most results that a forest is fitted to."""
+    ``after``: results before that. ``pool``: fresh random rows that are scored, over all sketches; mutations
+    of the best measured are scored too."""
 
     share: float = 0.5
     after: int = 32
     pool: int = 2000
-    rows: int = 1000
 
 
 class ExpectedImprovement:
@@ -49,27 +48,26 @@ class ExpectedImprovement:
     ) -> None:
         self.options = options or ImprovementOptions()
         self._names, self._seed = feature_names, seed
-        self._fitted = 0
-        self._forest = Forest(feature_names, seed)
+        self._forest: Forest | None = None
 
-    def ready(self, throughput: Scores) -> bool:
-        """Whether there are results enough, some of which ran. ``throughput``: [n] of all trials."""
-        return len(throughput) >= self.options.after and bool((throughput > 0).any())
+    @property
+    def ready(self) -> bool:
+        """Whether it has learnt from results enough, some of which ran."""
+        return self._forest is not None
 
     def fit(self, features: Features, throughput: Scores) -> None:
-        """Learn from scratch from all results: [n, features] and [n], 0 for a failure, which counts as the
-        slowest that ran."""
-        if len(throughput) > self.options.rows:
-            best = np.argsort(-throughput, kind="stable")
-            half = self.options.rows // 2
-            rng = np.random.default_rng((self._seed, len(throughput)))
-            rows = np.sort(np.concatenate([best[:half], rng.choice(best[half:], half, replace=False)]))
-            features, throughput = features[rows], throughput[rows]
-        self._forest = Forest(self._names, self._seed + len(throughput))
-        self._forest.fit(features, throughput)
+        """Learn from scratch: features [n, features] of trials, and their throughput [n], 0 for a failure,
+        which counts as the slowest that ran."""
+        self._forest = None
+        if len(throughput) >= self.options.after and (throughput > 0).any():
+            self._forest = Forest(self._names, self._seed + len(throughput))
+            self._forest.fit(features, throughput)
 
     def score(self, features: Features) -> Scores:
-        """Expected improvement [n] of candidates, of the logarithm of throughput."""
+        """Expected improvement [n] of candidates, of the logarithm of throughput. Raises CostModelError
+        before it is `ready`."""
+        if self._forest is None:
+            raise CostModelError(f"expected improvement needs {self.options.after} results: ask `ready` first")
         mean, deviation = self._forest.predict(features)
         return expected_improvement(mean, deviation, self._forest.best)
 
