@@ -1,5 +1,5 @@
-"""Strategies of Kernel Tuner (1.5) on recorded tables, for `replay.py`. Kernel Tuner is no dependency: install
-`kernel_tuner` beside autotune to use this.
+"""Strategies of Kernel Tuner (1.5) on recorded tables, for `replay.py`. Kernel Tuner is no dependency:
+install `kernel_tuner` beside autotune to use this.
 
 Two traps, which this module avoids. A `Searchspace` keeps in its caches of neighbours what a run has visited,
 so that a second run on it starts from there: every run has its own. And bayes_opt takes the largest float,
@@ -39,17 +39,14 @@ class Parameters:
         self.names = [names[k] for k in vary]
         self.values = {n: np.unique(values[:, i]).tolist() for i, n in enumerate(self.names)}
         self.candidates = {
-            tuple(v): Candidate(0, tuple(row))
-            for v, row in zip(values.tolist(), rows.tolist(), strict=True)
+            tuple(v): Candidate(0, tuple(row)) for v, row in zip(values.tolist(), rows.tolist(), strict=True)
         }
 
     def searchspace(self) -> Any:
         """A fresh `Searchspace`, without what other runs left in its caches."""
         from kernel_tuner.searchspace import Searchspace
 
-        cache = {
-            ",".join(map(str, c)): dict(zip(self.names, c, strict=True)) for c in self.candidates
-        }
+        cache = {",".join(map(str, c)): dict(zip(self.names, c, strict=True)) for c in self.candidates}
         return Searchspace(None, None, None, from_cache={"tune_params": dict(self.values), "cache": cache})
 
 
@@ -126,7 +123,7 @@ def play(strategy: str, table: Table, trials: int, seed: int) -> Run:
         }
     )  # fmt: skip
     random.seed(seed)
-    np.random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002, strategies draw from it
     try:
         importlib.import_module(f"kernel_tuner.strategies.{strategy}").tune(searchspace, runner, options)
     except util.StopCriterionReached:

@@ -1,23 +1,30 @@
-"""How near the best known a search comes, on the machine: with no trial, after 16, after 64.
+"""How near the best known a search comes, on the machine: with no trial, after 16, after 64, or as asked.
 
     python benchmarks/search_quality.py ops.toml:quick --known data/cpu-znver4.jsonl.xz \
-        --data data.npz --out FILE
+        --data data.npz --out FILE [--after 16 64 400] [--beside CHECKOUT]
 
 ``known``: measured candidates of each task (`measured.py`); every run made here counts too. ``data``:
 what `train_cost_model.py extract` made of it: "shipped" is then a model trained without the task's operator,
 else it is the shipped model itself. "scratch" learns from its own trials only, the first picked by the
 analytic model. A run is `autotune.tune` as it is, finalists included; what it chose is timed again in turns
 with the best known, in three spells some seconds apart, of which the fastest counts. Rows that the file has
-are kept, so that a run can be resumed.
+are kept, so that a run can be resumed. ``beside``: another checkout of this project, an earlier one say,
+whose search runs in processes of its own; what both chose is timed in the same turns ("shipped" and "scratch"
+are this one's, "shipped beside" and "scratch beside" the other's).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -40,6 +47,7 @@ from schedules.trace_names import to_canonical
 AFTER = (16, 64)  # trials
 MODELS = {"shipped": "xgb", "scratch": "scratch"}
 ROUNDS, SPELLS, PAUSE_S = 10, 3, 5.0  # of the comparison: a neighbour's spell lasts seconds
+ROOT = Path(__file__).resolve().parents[1]
 EXPLAINED = 0.95  # of the best known's speed: what has less is kept as a whole
 
 
@@ -51,10 +59,12 @@ def first_pick(workload: Workload, target: Target, model: str, seed: int) -> tup
     return space.trace(pick.sketch, np.array(pick.row)), time.perf_counter() - begin
 
 
-def chosen(workload: Workload, model: str, seed: int, threads: int, db: Path) -> list[Trace]:
-    """What a run chose after each of `AFTER`, its finalists timed; the later resumes the earlier."""
+def chosen(
+    workload: Workload, model: str, seed: int, threads: int, db: Path, after: tuple[int, ...]
+) -> list[Trace]:
+    """What a run chose after each of ``after`` trials, its finalists timed; the later resumes the earlier."""
     found, before = [], 0
-    for trials in AFTER:
+    for trials in after:
         result = at.tune(
             workload, threads=threads, trials=trials - before, seed=seed, db=db, model=model, budget_s=300.0
         )
@@ -84,17 +94,79 @@ def compared(workload: Workload, target: Target, traces: list[Trace]) -> list[li
     return times
 
 
-def one_task(workload: Workload, target: Target, best: Trace, seeds: int) -> dict[str, Any]:
-    picks: dict[str, dict[str, list[str]]] = {n: {str(k): [] for k in (0, *AFTER)} for n in MODELS}  # digests
+@dataclass(frozen=True)
+class Picks:
+    """What one search chose with no trial and after each number of trials, the seconds of the first choice,
+    and trials a second of the longest run."""
+
+    traces: list[Trace]
+    first_s: float
+    rate: float
+
+
+# {name: (task, target, seed, trials after which it chooses) -> what it chose}.
+Searches = dict[str, Callable[[suites.Task, Target, int, tuple[int, ...]], Picks]]
+
+
+def searched(task: suites.Task, target: Target, model: str, seed: int, after: tuple[int, ...]) -> Picks:
+    """The search of this checkout."""
+    workload = task.workload
+    trace, took = first_pick(workload, target, model, seed)
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        later = chosen(workload, model, seed, target.threads, Path(folder) / "t.db", after)
+    return Picks([trace, *later], took, after[-1] / (time.perf_counter() - begin))
+
+
+def searched_beside(
+    checkout: Path,
+    suite: str,
+    task: suites.Task,
+    target: Target,
+    model: str,
+    seed: int,
+    after: tuple[int, ...],
+) -> Picks:
+    """The search of another checkout, in a process of its own that runs this file."""
+    asked = {
+        "suite": suite, "digest": task.workload.digest, "threads": target.threads, "model": model,
+        "seed": seed, "after": after,
+    }  # fmt: skip
+    paths = [str(checkout), str(checkout / "benchmarks")]
+    done = subprocess.run(
+        [sys.executable, __file__, "--asked", json.dumps(asked)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"},
+        stdout=subprocess.PIPE, check=True, text=True,
+    )  # fmt: skip
+    found = json.loads(done.stdout.splitlines()[-1])
+    return Picks([Trace.from_json(t) for t in found["traces"]], found["first_s"], found["rate"])
+
+
+def answer(asked: dict[str, Any]) -> str:
+    """What `searched_beside` reads: the choice of the checkout on the path."""
+    task = next(t for t in suites.read(asked["suite"]) if t.workload.digest == asked["digest"])
+    target = targets.parse("cpu", asked["threads"])
+    found = searched(task, target, asked["model"], asked["seed"], tuple(asked["after"]))
+    return json.dumps(
+        {"traces": [t.to_json() for t in found.traces], "first_s": found.first_s, "rate": found.rate}
+    )
+
+
+def one_task(
+    task: suites.Task, target: Target, best: Trace, seeds: int, after: tuple[int, ...], searches: Searches
+) -> dict[str, Any]:
+    """``searches``: {name: (task, target, seed, trials) -> what it chose}, which take turns."""
+    workload, counts = task.workload, (0, *after)
+    picks: dict[str, dict[str, list[str]]] = {n: {str(k): [] for k in counts} for n in searches}  # digests
+    rates: dict[str, list[float]] = {n: [] for n in searches}
     traces: list[Trace] = []
     seconds = []
     for seed in range(seeds):
-        for name, model in MODELS.items():
-            trace, took = first_pick(workload, target, model, seed)
-            seconds.append(took)
-            with tempfile.TemporaryDirectory() as folder:
-                later = chosen(workload, model, seed, target.threads, Path(folder) / "t.db")
-            for trials, t in zip((0, *AFTER), (trace, *later), strict=True):
+        for name, search in searches.items():
+            found = search(task, target, seed, after)
+            seconds.append(found.first_s)
+            rates[name].append(round(found.rate, 2))
+            for trials, t in zip(counts, found.traces, strict=True):
                 picks[name][str(trials)].append(t.digest)
                 traces.append(t)
     distinct = list({t.digest: t for t in (best, *traces)}.values())
@@ -109,6 +181,7 @@ def one_task(workload: Workload, target: Target, best: Trace, seeds: int) -> dic
         "shares": shares,
         "known": round(speed[best.digest] / most, 4),
         "first_s": max(seconds),
+        "rates": rates,
         "picks": picks,
         "compared": [
             {"digest": t.digest, "times_s": each}
@@ -119,26 +192,55 @@ def one_task(workload: Workload, target: Target, best: Trace, seeds: int) -> dic
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Geometric mean over tasks and seeds, and the worst of all."""
+    """Geometric mean over tasks and seeds, and the worst of all; trials a second, their geometric mean."""
     out: dict[str, Any] = {}
-    for name in MODELS:
-        for trials in map(str, (0, *AFTER)):
+    for name, by_trials in rows[0]["shares"].items():
+        for trials in by_trials:
             each = [x for r in rows for x in r["shares"][name][trials]]
             mean = statistics.geometric_mean(max(x, 1e-3) for x in each)
             out[f"{name} {trials}"] = {"mean": round(mean, 4), "worst": min(each)}
+        if rates := [x for r in rows for x in r.get("rates", {}).get(name, ())]:
+            out[f"{name} trials a second"] = round(statistics.geometric_mean(rates), 2)
+    return out
+
+
+def searches_of(suite: str, beside: Path | None, models: Sequence[str]) -> Searches:
+    """The searches that are compared, by name."""
+    out: Searches = {}
+    for name in models:
+        out[name] = lambda task, target, seed, after, m=MODELS[name]: searched(task, target, m, seed, after)
+        if beside is not None:
+            out[f"{name} beside"] = lambda task, target, seed, after, m=MODELS[name]: searched_beside(
+                beside, suite, task, target, m, seed, after
+            )
+            # Both in processes of their own, which have the same to import.
+            out[name] = lambda task, target, seed, after, m=MODELS[name]: searched_beside(
+                ROOT, suite, task, target, m, seed, after
+            )
     return out
 
 
 def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("suite", help="FILE[:NAME]")
-    parser.add_argument("--known", type=Path, required=True)
+    parser.add_argument("suite", nargs="?", help="FILE[:NAME]")
+    parser.add_argument("--known", type=Path)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--after", type=int, nargs="+", default=list(AFTER))
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--beside", type=Path, help="another checkout")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--asked", help=argparse.SUPPRESS)  # by `searched_beside`
     options = parser.parse_args()
+    if options.asked:
+        print(answer(json.loads(options.asked)))
+        return
+    if not (options.suite and options.known and options.out):
+        parser.error("a suite, --known and --out are needed")
+    if options.beside and options.data:
+        parser.error("a model without the task's operator (--data) is of one checkout: leave out --beside")
     target = targets.parse("cpu", options.threads)
     tasks = train_cost_model.read(options.data) if options.data else []
     known = {(m.workload.digest, m.target.digest): m for m in read(options.known)[1]}
@@ -146,6 +248,7 @@ def main() -> None:
     done: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {"rows": []}
     done |= {"machine": this_machine(), "seeds": options.seeds, "held_out": bool(tasks)}
     have = [r["task"] for r in done["rows"]]
+    searches = searches_of(options.suite, options.beside and options.beside.resolve(), options.models)
     for task in suites.read(options.suite):
         w = task.workload
         name = f"{w.op} {dict(w.params)}"
@@ -157,7 +260,7 @@ def main() -> None:
         document = without.get(w.op) or pretrained.shipped(target)
         with patch.object(pretrained, "shipped", lambda target=None, document=document: document):
             best = best_of(known[w.digest, target.digest])
-            row = one_task(w, target, best, options.seeds)
+            row = one_task(task, target, best, options.seeds, tuple(options.after), searches)
         done["rows"].append({"task": name, **row})
         print(name, json.dumps(row), flush=True)
         done["summary"] = summary(done["rows"])

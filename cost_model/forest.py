@@ -1,4 +1,4 @@
-"""A random forest on the logarithm of throughput, for its doubts: where its trees disagree, trials are missing.
+"""A random forest on the logarithm of throughput, for its doubts: where trees disagree, trials are missing.
 
 The trees are xgboost's, grown in one round on random parts of the results. A failed candidate is as slow as
 the slowest that ran. Source of forests as surrogates: Hutter, Hoos, Leyton-Brown, "Sequential Model-Based
@@ -48,15 +48,18 @@ class Forest:
         CostModelError if nothing ran, or if lengths differ."""
         matrix = check_features(features, self.feature_names)
         speed = np.asarray(throughput, dtype=np.float64)
-        if speed.shape != (len(matrix),) or not (speed > 0).any():
-            raise CostModelError(f"{len(matrix)} rows of features and throughput of {np.count_nonzero(speed)}")
+        if speed.shape != (len(matrix),):
+            raise CostModelError(f"{len(matrix)} rows of features and {speed.size} of throughput")
+        if not (speed > 0).any():
+            raise CostModelError(f"none of {len(speed)} results ran: a forest needs one that did")
         label = np.log(np.maximum(speed, speed[speed > 0].min()))
         self.best, mean = float(label.max()), float(label.mean())
         xgb = importlib.import_module("xgboost")
         parameters = {
-            "objective": "reg:squarederror", "tree_method": "hist", "max_bin": BINS, "num_parallel_tree": TREES,
-            "eta": 1.0, "subsample": ROWS, "colsample_bynode": COLUMNS, "max_depth": DEPTH, "min_child_weight": 1,
-            "lambda": 0.0, "base_score": mean, "nthread": 1, "seed": self._seed % 2**31, "verbosity": 0,
+            "objective": "reg:squarederror", "tree_method": "hist", "max_bin": BINS, "max_depth": DEPTH,
+            "num_parallel_tree": TREES, "subsample": ROWS, "colsample_bynode": COLUMNS, "eta": 1.0,
+            "lambda": 0.0, "min_child_weight": 1, "base_score": mean, "nthread": 1, "verbosity": 0,
+            "seed": self._seed % 2**31,
         }  # fmt: skip
         matrix = without_infinities(matrix)
         self._columns = _telling(matrix)
@@ -85,8 +88,8 @@ class Forest:
 
 
 def _telling(matrix: Features) -> npt.NDArray[np.int64]:
-    """The columns that differ in how they order the rows, the first of each kind, without constant ones. Trees
-    see nothing but the order: a number, its logarithm and its rank are the same to them."""
+    """The columns that differ in how they order the rows, the first of each kind, without constant ones.
+    Trees see nothing but the order: a number, its logarithm and its rank are the same to them."""
     found: dict[bytes, int] = {}
     for k, column in enumerate(matrix.T):
         values, order = np.unique(column, return_inverse=True)

@@ -31,9 +31,9 @@ from cost_model.base import (
     Features,
     Scores,
     check_features,
-    without_infinities,
     read_document,
     relative_throughput,
+    without_infinities,
     write_document,
 )
 
@@ -160,7 +160,9 @@ class XGBModel:
             return self.predict(matrix) if scores is None else scores
         margin = None if scores is None else self._margin(scores)
         few = (0, DRAFT_TREES)
-        first = self._bag[0].inplace_predict(without_infinities(matrix), iteration_range=few, base_margin=margin)
+        first = self._bag[0].inplace_predict(
+            without_infinities(matrix), iteration_range=few, base_margin=margin
+        )
         return first.astype(np.float64)
 
     def predict_spread(self, features: Features) -> tuple[Scores, Scores]:

@@ -134,11 +134,11 @@ class EvolutionarySearch:
         left = n - len(chosen)
         if scorer is not None and left:
             explorer = self._explorer if self._explorer is not None and self._explorer.ready else None
-            share = epsilon if explorer is None else max(epsilon, explorer.options.share)
-            drawn = min(left, max(1, round(share * n))) if n > 1 else 0
-            self._exploit(chosen, n - drawn, scorer)
+            share = epsilon if explorer is None else explorer.options.share
+            explored = min(left, max(1, round(share * n))) if n > 1 else 0
+            self._exploit(chosen, n - explored, scorer)
             if explorer is not None:
-                self._improve(chosen, n, explorer)
+                self._improve(chosen, n - round(epsilon * explored), explorer)
         self._random(chosen, n)
         if scorer is not None and len(chosen) > 1:
             scores = scorer.predict(self._seen(self._matrix_of(chosen)))

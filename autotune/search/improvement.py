@@ -67,7 +67,9 @@ class ExpectedImprovement:
         """Expected improvement [n] of candidates, of the logarithm of throughput. Raises CostModelError
         before it is `ready`."""
         if self._forest is None:
-            raise CostModelError(f"expected improvement needs {self.options.after} results: ask `ready` first")
+            raise CostModelError(
+                f"expected improvement needs {self.options.after} results: ask `ready` first"
+            )
         mean, deviation = self._forest.predict(features)
         return expected_improvement(mean, deviation, self._forest.best)
 

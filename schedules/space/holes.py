@@ -17,7 +17,6 @@ import numpy as np
 from schedules import expr as E
 from schedules.expr import Expr
 
-
 # (largest allowed decision below each of a column, least above). Where there is none, and the decision itself
 # is allowed, it is the decision itself.
 Around = tuple[np.ndarray, np.ndarray]

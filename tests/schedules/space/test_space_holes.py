@@ -90,11 +90,100 @@ def test_the_least_divisor_is_the_number_itself_where_that_is_less() -> None:
     assert not H.allowed(holes, H.columns(holes, outside)).any()
 
 
-def test_mutation_changes_most_rows() -> None:
+def test_every_mutation_of_a_real_space_changes_a_row() -> None:
     space = big_space("matmul")
     rng = np.random.default_rng(0)
     rows = space.sample(0, 200, rng)
-    assert (space.mutate(0, rows, rng) != rows).any(axis=1).mean() > 0.5
+    assert (space.mutate(0, rows, rng) != rows).any(axis=1).all()
+
+
+def domain(hole: H.HoleSpec, known: dict[str, np.ndarray]) -> list[int]:
+    """What a hole allows after the earlier decisions of one row, by trying."""
+    tried = np.arange(0, 500)
+    columns = {name: np.full(len(tried), value) for name, value in known.items()}
+    return tried[np.broadcast_to(hole.allowed(columns, tried), tried.shape)].tolist()
+
+
+@given(SPECS, st.integers(0, 2**32 - 1))
+def test_the_decisions_beside_another_are_the_next_that_are_allowed(
+    specs: list[tuple[int, ...]], seed: int
+) -> None:
+    """Also beside decisions that are not allowed."""
+    holes = build(specs)
+    rng = np.random.default_rng(seed)
+    row = H.sample(holes, 1, rng)[0]
+    asked = rng.integers(1, 80, 12)
+    for k, hole in enumerate(holes):
+        known = {h.name: row[i] for i, h in enumerate(holes[:k])}
+        allowed = np.array(domain(hole, known))
+        below, above = hole.around({n: np.full(12, x) for n, x in known.items()}, asked)
+        assert below.tolist() == [max(allowed[allowed < x], default=allowed[0]) for x in asked]
+        assert above.tolist() == [min(allowed[allowed > x], default=allowed[-1]) for x in asked]
+
+
+@given(SPECS, st.integers(0, 2**32 - 1))
+def test_a_mutation_changes_one_decision_that_can_change(specs: list[tuple[int, ...]], seed: int) -> None:
+    """The first that differs is the one that was changed: to a value that the hole has besides. What comes
+    before is as it was; what comes after differs only where it would not fit."""
+    holes = build(specs)
+    rng = np.random.default_rng(seed)
+    rows = H.sample(holes, 8, rng)
+    for old, new in zip(rows.tolist(), H.mutate(holes, rows, rng).tolist()):
+        changed = [k for k in range(len(holes)) if old[k] != new[k]]
+        free = [
+            k for k, h in enumerate(holes)
+            if len(domain(h, {x.name: old[i] for i, x in enumerate(holes[:k])})) > 1
+        ]  # fmt: skip
+        assert bool(changed) == bool(free)
+        if changed:
+            assert changed[0] in free
+        for k in changed[1:]:
+            assert old[k] not in domain(holes[k], {x.name: new[i] for i, x in enumerate(holes[:k])})
+
+
+def test_constant_holes_take_no_mutations_and_the_others_the_same_number() -> None:
+    holes = (H.Choice("a", (4,)), H.Choice("b", (1, 2)), H.PerfectTile("c", Const(1)), H.Choice("d", (1, 2)))
+    rows = H.sample(holes, 4000, np.random.default_rng(0))
+    changed = (H.mutate(holes, rows, np.random.default_rng(1)) != rows).mean(axis=0)
+    assert changed[0] == changed[2] == 0
+    assert changed[1] + changed[3] == 1 and 0.45 < changed[1] < 0.55
+
+
+@pytest.mark.parametrize(
+    "hole",
+    [
+        H.Choice("h", (1, 2, 4, 8, 16, 32, 64, 128)),
+        H.PerfectTile("h", Const(128)),
+        H.EvenTile("h", Const(31), Const(1)),
+    ],
+    ids=["choice", "divisor", "even tile"],
+)  # fmt: skip
+def test_half_of_the_mutations_move_to_the_next_value(hole: H.HoleSpec) -> None:
+    values = np.array(domain(hole, {}))
+    assert len(values) >= 8
+    middle = values[len(values) // 2]
+    rows = np.full((4000, 1), middle)
+    made = H.mutate((hole,), rows, np.random.default_rng(0))[:, 0]
+    place = np.searchsorted(values, made) - len(values) // 2
+    assert set(made.tolist()) == set(values.tolist()) - {middle}  # the other half goes anywhere
+    assert 0.5 < (np.abs(place) == 1).mean() < 0.85
+    assert 0.4 < (place[np.abs(place) == 1] > 0).mean() < 0.6
+    ends = np.where(np.arange(4000) % 2 == 0, values[0], values[-1])[:, None]
+    made = H.mutate((hole,), ends, np.random.default_rng(0))[:, 0]
+    assert (made != ends[:, 0]).all()
+    assert (made[::2] == values[1]).mean() > 0.5 and (made[1::2] == values[-2]).mean() > 0.5
+
+
+def test_what_no_longer_fits_moves_with_its_unit() -> None:
+    """A tile in units of a vector: a step of the vector leaves the tile about as it was."""
+    holes = (H.Choice("vector", (4, 8)), H.EvenTile("tile", Const(1024), Hole("vector")))
+    rows = np.tile(
+        [[4, 36]], (4000, 1)
+    )  # 8 does not divide 36: the nearest multiples that cut evenly are 32, 40
+    assert H.allowed(holes, H.columns(holes, rows)).all() and 36 not in even_tiles(1024, 8)
+    made = H.mutate(holes, rows, np.random.default_rng(0))
+    tiles = made[made[:, 0] == 8, 1]
+    assert np.isin(tiles, [32, 40]).mean() > 0.5 and len(set(tiles.tolist())) > 5
 
 
 def even_tiles(n: int, unit: int) -> list[int]:
