@@ -3,6 +3,7 @@ model-based optimisation (SMAC and its like) does, with the forest and the pool 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -42,5 +43,5 @@ class ForestAlone(Unguided):
         drawn = self._known.draw(0, self._forest.options.pool, self._rng)
         pool = unique(np.concatenate([drawn, near[self._known.fresh(0, near)]]))
         best = np.argsort(-self._forest.score(model_matrix(self._space, 0, pool)), kind="stable")
-        chosen = (c for c in candidates(0, pool[best]) if self._known.admit(c))
-        return [c for c, _ in zip(chosen, range(n), strict=False)]
+        fresh = (c for c in candidates(0, pool[best]) if self._known.admit(c))
+        return list(itertools.islice(fresh, n))

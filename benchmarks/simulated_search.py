@@ -34,6 +34,7 @@ from schedules.space.base import Candidate
 ROUND = 16
 AFTER = (1, 16, 64, 128, 400)
 MODELS = {"shipped": "xgb", "scratch": "scratch"}
+FEWEST = 100  # candidates that trees learn a task from
 LEAST = 1e-3  # throughput over the best: trees may predict less than nothing
 
 
@@ -82,12 +83,14 @@ def best_after(
     }
 
 
-def one_task(known: Measured, seeds: int, models: Sequence[str]) -> dict[str, Any]:
+def one_task(known: Measured, seeds: int, models: Sequence[str]) -> dict[str, Any] | None:
+    """The runs of one task; None if too few of its candidates are still in its space."""
     space = derive(known.workload.dag, known.target, compile_columns)
+    if sum(valid.sum() for _, _, valid in still_offered(known, space)) < FEWEST:
+        return None
     machine = Machine(known, space)
     return {
-        "task": f"{known.workload.op} {dict(known.workload.params)}",
-        **{m: [best_after(space, known, machine, MODELS[m], seed) for seed in range(seeds)] for m in models},
+        m: [best_after(space, known, machine, MODELS[m], seed) for seed in range(seeds)] for m in models
     }
 
 
@@ -130,8 +133,13 @@ def main() -> None:
     for op, tasks in by_op.items():
         tasks.sort(key=lambda m: -sum(len(s.rows) for s in m.sketches))
         for known in tasks[: options.most] if not options.ops or op in options.ops else ():
-            if f"{op} {dict(known.workload.params)}" not in [r["task"] for r in done]:
-                done.append(one_task(known, options.seeds, options.models))
+            name = f"{op} {dict(known.workload.params)}"
+            if name not in [r["task"] for r in done]:
+                row = one_task(known, options.seeds, options.models)
+                if row is None:
+                    print(f"{name}: too few candidates")
+                    continue
+                done.append({"task": name, **row})
                 document = {"seeds": options.seeds, "after": AFTER, "rows": done}
                 options.out.write_text(json.dumps(document) + "\n")
                 print(done[-1]["task"], flush=True)

@@ -87,15 +87,14 @@ def found(space: TableSpace, policy: EvolutionarySearch, trials: int) -> float:
 def test_a_search_whose_model_is_stuck_finds_the_other_hill() -> None:
     space, names = trap(), model_features(trap())
     alone, exploring = [], []
-    for seed in range(3):
+    for seed in range(4):
         search = EvolutionarySearch(space, Stuck(names), seed, SMALL)
         alone.append(found(space, search, 96))
         explorer = ExpectedImprovement(names, seed)
         exploring.append(
             found(space, EvolutionarySearch(space, Stuck(names), seed, SMALL, explorer=explorer), 96)
         )
-    assert np.mean(exploring) > np.mean(alone)
-    assert np.mean(exploring) > 1.95
+    assert np.mean(exploring) > 1.2 * np.mean(alone)
 
 
 class Watched(ExpectedImprovement):
@@ -109,15 +108,32 @@ class Watched(ExpectedImprovement):
 
 
 def test_half_of_a_round_is_the_explorers_after_32_trials() -> None:
+    """And a half of that half is drawn by dice when nothing better was found for long."""
     space = trap()
     names = model_features(space)
     explorer = Watched(names, options=ImprovementOptions(pool=200))
     policy = EvolutionarySearch(space, Stuck(names), 0, SMALL, explorer=explorer)
-    found(space, policy, 32)
+    policy.tell([Result(c, 1.0) for _ in range(2) for c in policy.ask(16)][:31])
+    explorer.asked = 0
+    policy.ask(8)
     assert explorer.asked == 0
-    chosen = policy.ask(8)
-    assert sum(c.row[0] >= 20 for c in chosen) == 4  # the other half is the model's, on its hill
+    policy = EvolutionarySearch(space, Stuck(names), 0, SMALL, explorer=explorer)
+    for k in range(2):
+        policy.tell([Result(c, 1.0 + k + i / 16) for i, c in enumerate(policy.ask(16))])
+
+    def sides(n: int) -> tuple[int, int]:
+        """How many of a round the explorer and the model prefer: the first parameter at its end, or all on
+        the first hill."""
+        chosen = policy.ask(n)
+        policy.tell([Result(c, 1.0) for c in chosen])
+        return sum(c.row[0] == 7 for c in chosen), sum(max(c.row) <= 3 for c in chosen)
+
+    assert sides(8) == (4, 4)
     assert 200 <= explorer.asked <= 200 + 8 * 32
+    for _ in range(8):
+        found_first = sides(16)
+    explorers, models = sides(16)
+    assert found_first[1] >= 6 and models >= 6 and 4 <= explorers <= 6  # of 16: 8, 4, and 4 by dice
 
 
 def test_the_whole_space_is_still_measured_and_then_exhausted() -> None:

@@ -1,0 +1,98 @@
+"""benchmarks/replay.py and simulated_search.py: what they count, on tables made here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from needs import imported
+
+from autotune.search.simulate import Run, play, read
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import forest_alone  # noqa: E402
+import replay  # noqa: E402
+
+
+def cache(path: Path) -> Path:
+    """A cache of Kernel Tuner: best at x = 8, y = 5; one of ten does not run; one parameter is constant."""
+    entries = {}
+    for x in (1, 2, 4, 8, 16, 32):
+        for y in range(1, 9):
+            t = "RuntimeFailedConfig" if (x + y) % 10 == 0 else 1.0 + abs(np.log2(x) - 3) + 0.2 * abs(y - 5)
+            entries[f"{x},{y},0"] = {"x": x, "y": y, "z": 0, "time": t}
+    document = {"tune_params_keys": ["x", "y", "z"], "cache": entries, "kernel_name": "k", "device_name": "d"}
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_shares_at_the_checkpoints() -> None:
+    best = [None, 4.0, *[2.0] * 60, *[1.0] * 100]
+    assert replay.shares(best, 1.0) == [0.5, 0.5, 1.0, 1.0, 1.0]  # the run ended after 162
+    assert replay.shares([None] * 30, 1.0) == [0.0] * 5 == replay.shares([], 1.0)
+
+
+def row(name: str, first: list[list[float]], second: list[list[float]]) -> dict[str, object]:
+    return {
+        "file": name,
+        "a": {"shares": first, "cpu_ms": 2.0},
+        "b": {"shares": second, "cpu_ms": 4.0},
+    }
+
+
+def test_mean_near_and_worst_are_of_all_tables() -> None:
+    one, half = [1.0] * 5, [0.5] * 5
+    rows = [row("t", [one, half], [half, half]), row("u", [[0.992] * 5, one], [half, [0.0] * 5])]
+    found = replay.summary(rows, "a")
+    assert len(found) == 5
+    assert found[2]["mean"] == pytest.approx((0.75 * 0.996) ** 0.5)
+    assert found[2]["near"] == 0.75 and found[2]["worst"] == 0.5
+    expected = {"mean": pytest.approx((0.5 * 0.25) ** 0.5), "near": 0.0, "worst": 0.0}
+    assert replay.summary(rows, "b")[0] == expected
+    text = replay.report(rows, ["a", "b", "missing"])
+    assert "| a | 2 | 0.864, 75%, 0.50 |" in text and "missing | 0" not in text
+
+
+def test_ahead_is_by_more_than_the_interval_of_the_difference() -> None:
+    low, high = [[0.5 + 0.01 * i] * 5 for i in range(10)], [[0.8 + 0.01 * i] * 5 for i in range(10)]
+    assert replay.ahead(row("t", high, low), "a", "b", 100)
+    assert not replay.ahead(row("t", low, high), "a", "b", 100)
+    wide = [[x] * 5 for x in (0.35, 1.0) * 5]
+    assert not replay.ahead(row("t", high, wide), "a", "b", 100)
+
+
+def test_one_table_runs_each_search_by_its_seeds(tmp_path: Path) -> None:
+    found = replay.one_table(cache(tmp_path / "t.json"), ["random", "local"], 2)
+    assert (found["configurations"], found["ran"]) == (48, 43)
+    for search in ("random", "local"):
+        runs = found[search]["shares"]
+        assert len(runs) == 2 and all(run[-1] == 1.0 for run in runs)  # the whole table
+        assert all(a <= b for run in runs for a, b in pairwise(run))
+    again = replay.one_table(cache(tmp_path / "t.json"), ["random"], 2)
+    assert again["random"]["shares"] == found["random"]["shares"]
+
+
+def test_a_forest_alone_is_a_policy_that_finds_the_optimum(tmp_path: Path) -> None:
+    table = read(cache(tmp_path / "t.json"))
+    policy = forest_alone.ForestAlone(table.space, 1)
+    run = play(table, policy, 1000, 1, batch=1)
+    assert len(run.best_s) == 48 and run.best_s[-1] == pytest.approx(1e-3)
+    assert run.best_s[29] == pytest.approx(1e-3)
+    assert policy.ask(1) == []
+
+
+def test_strategies_of_kernel_tuner_see_nothing_of_each_other(tmp_path: Path) -> None:
+    """A second run of the same seed is the first: nothing of it was left in the caches."""
+    imported("kernel_tuner")
+    import kernel_tuner_strategies as strategies
+
+    table = read(cache(tmp_path / "t.json"))
+    first = strategies.play("genetic_algorithm", table, 30, 3)
+    strategies.play("greedy_ils", table, 30, 4)
+    assert strategies.play("genetic_algorithm", table, 30, 3) == first
+    assert 0 < len(first.best_s) <= 30 and isinstance(first, Run)
