@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from schedules.space.base import Candidate, Rows, Space
+from schedules.space.base import Candidate, Rows, Space, row_keys
 
 # Samples of a sketch without a new row after which it counts as exhausted.
 DRAWS = 32
@@ -87,10 +87,10 @@ class Known:
 
     def fresh(self, sketch: int, rows: Rows) -> npt.NDArray[np.bool_]:
         """Which rows are valid and not known, each once."""
-        rows = np.ascontiguousarray(rows, dtype=np.int64)
         known, keep, seen = self._rows[sketch], np.zeros(len(rows), dtype=bool), set()
-        for i in np.flatnonzero(self._space.valid(sketch, rows)) if len(rows) else ():
-            key = rows[i].tobytes()
+        keys = row_keys(rows)
+        for i in np.flatnonzero(self._space.valid(sketch, rows)).tolist() if len(rows) else ():
+            key = keys[i]
             if key not in known and key not in seen:
                 seen.add(key)
                 keep[i] = True

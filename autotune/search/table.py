@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schedules.model import Step, Trace
-from schedules.space.base import Candidate, Rows
+from schedules.space.base import Candidate, Rows, row_keys
 from schedules.space.holes import STEP, size
 
 # Rows that differ from another one in one hole only: the hole, its values there, ascending, and where the
@@ -41,7 +41,7 @@ class TableSpace:
         self._sheets = tuple(sheets)
         self._names = tuple(feature_names)
         self._neighbours: list[dict[bytes, list[_Line]]] = [{} for _ in self._sheets]
-        self._at = [{row.tobytes(): i for i, row in enumerate(_rows(s.rows))} for s in self._sheets]
+        self._at = [{key: i for i, key in enumerate(row_keys(s.rows))} for s in self._sheets]
 
     @property
     def sketches(self) -> tuple[str, ...]:
@@ -65,13 +65,13 @@ class TableSpace:
         table = self._sheets[sketch].rows
         places = rng.integers(len(table), size=len(rows))
         draws = zip(*rng.random((4, len(rows))).tolist(), strict=True)
-        for i, (row, (direction, place, step, up)) in enumerate(zip(_rows(rows), draws, strict=True)):
-            near = self._near(sketch, row.tobytes())
+        for i, (key, (direction, place, step, up)) in enumerate(zip(row_keys(rows), draws, strict=True)):
+            near = self._near(sketch, key)
             if near:
                 hole, values, at = near[int(direction * len(near))]
                 k = int(place * len(at))
                 if step < STEP:
-                    above = bisect(values, row[hole])
+                    above = bisect(values, rows[i, hole])
                     k = above if above < len(at) and (up < 0.5 or not above) else above - 1
                 places[i] = at[k]
         return table[places]
@@ -111,11 +111,11 @@ class TableSpace:
 
     def valid(self, sketch: int, rows: Rows) -> npt.NDArray[np.bool_]:
         at = self._at[sketch]
-        return np.array([row.tobytes() in at for row in _rows(rows)], dtype=bool)
+        return np.array([key in at for key in row_keys(rows)], dtype=bool)
 
     def features(self, sketch: int, rows: Rows) -> npt.NDArray[np.float32]:
         at = self._at[sketch]
-        return self._sheets[sketch].features[[at[row.tobytes()] for row in _rows(rows)]]
+        return self._sheets[sketch].features[[at[key] for key in row_keys(rows)]]
 
     def trace(self, sketch: int, row: Rows) -> Trace:
         sheet = self._sheets[sketch]
@@ -138,7 +138,3 @@ class TableSpace:
     def configurations(self) -> int:
         """Number of candidates."""
         return sum(len(s.rows) for s in self._sheets)
-
-
-def _rows(rows: Rows) -> Rows:
-    return np.ascontiguousarray(rows, dtype=np.int64)

@@ -32,6 +32,16 @@ def trace_of(space: Space, candidate: Candidate) -> Trace:
     return space.trace(candidate.sketch, np.array(candidate.row, dtype=np.int64))
 
 
+def row_keys(rows: Rows) -> list[bytes]:
+    """Of each row what tells it from others in a set or a dict.
+
+    >>> row_keys(np.array([[1, 2], [3, 4]]))[1] == np.array([3, 4]).tobytes()
+    True
+    """
+    width, data = 8 * rows.shape[1], np.ascontiguousarray(rows, dtype=np.int64).tobytes()
+    return [data[i * width : (i + 1) * width] for i in range(len(rows))]
+
+
 class Space(Protocol):
     """Sketches and their decision rows. All randomness comes from the generator that is passed."""
 
