@@ -47,15 +47,15 @@ def row(name: str, first: list[list[float]], second: list[list[float]]) -> dict[
 
 def test_mean_near_and_worst_are_of_all_tables() -> None:
     one, half = [1.0] * 5, [0.5] * 5
-    rows = [row("t", [one, half], [half, half]), row("u", [[0.992] * 5, one], [half, [0.0] * 5])]
+    rows = [row("t", [one, [0.98] * 5], [half, half]), row("u", [[0.992] * 5, one], [half, [0.0] * 5])]
     found = replay.summary(rows, "a")
     assert len(found) == 5
-    assert found[2]["mean"] == pytest.approx((0.75 * 0.996) ** 0.5)
-    assert found[2]["near"] == 0.75 and found[2]["worst"] == 0.5
+    assert found[2]["mean"] == pytest.approx((0.99 * 0.996) ** 0.5)
+    assert found[2]["near"] == 0.75 and found[2]["worst"] == 0.98
     expected = {"mean": pytest.approx((0.5 * 0.25) ** 0.5), "near": 0.0, "worst": 0.0}
     assert replay.summary(rows, "b")[0] == expected
     text = replay.report(rows, ["a", "b", "missing"])
-    assert "| a | 2 | 0.864, 75%, 0.50 |" in text and "missing | 0" not in text
+    assert "| a | 2 | 0.993, 75%, 0.98 |" in text and "missing | 0" not in text
 
 
 def test_ahead_is_by_more_than_the_interval_of_the_difference() -> None:
