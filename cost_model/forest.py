@@ -16,8 +16,10 @@ import numpy.typing as npt
 
 from cost_model.base import CostModelError, Features, Scores, check_features, without_infinities
 
-# Trees, and the share of the results and of the columns that each, or each of its splits, sees.
+# Trees, the share of the results that each sees, and the share of its columns that each of its splits sees.
 TREES, ROWS, COLUMNS = 30, 0.632, 0.8
+# Most columns that a tree sees, drawn at random: the time of a fit grows with them.
+MOST = 48
 DEPTH = 12
 # Quantiles of a column: the time of a fit grows with them.
 BINS = 32
@@ -54,15 +56,16 @@ class Forest:
             raise CostModelError(f"none of {len(speed)} results ran: a forest needs one that did")
         label = np.log(np.maximum(speed, speed[speed > 0].min()))
         self.best, mean = float(label.max()), float(label.mean())
+        matrix = without_infinities(matrix)
+        self._columns = _telling(matrix)
         xgb = importlib.import_module("xgboost")
         parameters = {
             "objective": "reg:squarederror", "tree_method": "hist", "max_bin": BINS, "max_depth": DEPTH,
             "num_parallel_tree": TREES, "subsample": ROWS, "colsample_bynode": COLUMNS, "eta": 1.0,
+            "colsample_bytree": min(1.0, MOST / len(self._columns)),
             "lambda": 0.0, "min_child_weight": 1, "base_score": mean, "nthread": 1, "verbosity": 0,
             "seed": self._seed % 2**31,
         }  # fmt: skip
-        matrix = without_infinities(matrix)
-        self._columns = _telling(matrix)
         data = xgb.DMatrix(matrix[:, self._columns], label, nthread=1)
         self._booster = xgb.train(parameters, data, num_boost_round=1)
         trees = json.loads(self._booster.save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"]

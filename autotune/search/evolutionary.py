@@ -5,7 +5,7 @@ and proposes a mix: the best predicted, neighbours of the best measured, and a p
 is drawn at random (ε-greedy) and grows while nothing better is found; with an explorer
 (`autotune.search.improvement`), what it expects the most improvement of takes its place after a few rounds.
 Before the model has data, candidates are chosen by the analytic estimate if the features carry one, else at
-random. Reasons: ADR 11, ADR 60.
+random. Reasons: ADR 11, ADR 61.
 """
 
 from __future__ import annotations
