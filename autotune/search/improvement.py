@@ -88,9 +88,6 @@ def expected_improvement(mean: Scores, deviation: Scores, best: float) -> Scores
     return found
 
 
-_erf = np.frompyfunc(math.erf, 1, 1)
-
-
 def _distribution(z: npt.NDArray[np.float64]) -> Scores:
     """The distribution function of the standard normal."""
-    return 0.5 * (1.0 + _erf(z / math.sqrt(2)).astype(np.float64))
+    return 0.5 * (1.0 + np.array([math.erf(x) for x in (z / math.sqrt(2)).tolist()]))
