@@ -59,15 +59,15 @@ class Machine:
 
 
 def best_after(
-    space: DerivedSpace, known: Measured, machine: Machine, model: str, seed: int
+    space: DerivedSpace, known: Measured, machine: Machine, model: str, seed: int, after: Sequence[int]
 ) -> dict[str, Any]:
-    """{"best": throughput of the best after each of `AFTER`, "cpu_ms": of searching, a trial}."""
+    """{"best": throughput of the best after each number of trials, "cpu_ms": of searching, a trial}."""
     policy = policies.create("evolutionary", space, model, seed, target=known.target)
     best: list[float] = []
     spent = 0.0
-    while len(best) < AFTER[-1]:
+    while len(best) < after[-1]:
         begin = time.process_time()
-        asked = policy.ask(min(ROUND, AFTER[-1] - len(best)) if best else 1)
+        asked = policy.ask(min(ROUND, after[-1] - len(best)) if best else 1)
         spent += time.process_time() - begin
         if not asked:
             break
@@ -78,23 +78,28 @@ def best_after(
         for r in told:
             best.append(max(r.throughput, best[-1] if best else 0.0))
     return {
-        "best": [round(best[min(k, len(best)) - 1], 5) for k in AFTER],
+        "best": [round(best[min(k, len(best)) - 1], 5) for k in after],
         "cpu_ms": round(1e3 * spent / len(best), 2),
     }
 
 
-def one_task(known: Measured, seeds: int, models: Sequence[str]) -> dict[str, Any] | None:
+def one_task(
+    known: Measured, seeds: int, models: Sequence[str], after: Sequence[int]
+) -> dict[str, Any] | None:
     """The runs of one task; None if too few of its candidates are still in its space."""
     space = derive(known.workload.dag, known.target, compile_columns)
     if sum(valid.sum() for _, _, valid in still_offered(known, space)) < FEWEST:
         return None
     machine = Machine(known, space)
     return {
-        m: [best_after(space, known, machine, MODELS[m], seed) for seed in range(seeds)] for m in models
+        m: [best_after(space, known, machine, MODELS[m], seed, after) for seed in range(seeds)]
+        for m in models
     }
 
 
-def report(rows: Sequence[dict[str, Any]], beside: Sequence[dict[str, Any]] = ()) -> str:
+def report(
+    rows: Sequence[dict[str, Any]], after: Sequence[int], beside: Sequence[dict[str, Any]] = ()
+) -> str:
     """Shares of the best found, geometric mean over tasks and seeds (worst), and CPU time of searching."""
     both = {"this": {r["task"]: r for r in rows}, "beside": {r["task"]: r for r in beside}}
     tasks = [t for t in both["this"] if not beside or t in both["beside"]]
@@ -103,12 +108,12 @@ def report(rows: Sequence[dict[str, Any]], beside: Sequence[dict[str, Any]] = ()
         t: max(x["best"][-1] for each in both.values() if t in each for m in models for x in each[t][m])
         for t in tasks
     }
-    lines = [f"{len(tasks)} tasks; after {', '.join(map(str, AFTER))} trials"]
+    lines = [f"{len(tasks)} tasks; after {', '.join(map(str, after))} trials"]
     for model in models:
         for name, each in both.items():
             if each:
                 runs = [(t, x) for t in tasks for x in each[t][model]]
-                columns = [[x["best"][k] / best[t] for t, x in runs] for k in range(len(AFTER))]
+                columns = [[x["best"][k] / best[t] for t, x in runs] for k in range(len(after))]
                 shares = [f"{statistics.geometric_mean(c):.4f} ({min(c):.2f})" for c in columns]
                 cpu = statistics.fmean(x["cpu_ms"] for _, x in runs)
                 lines.append(f"{model:8} {name:7} {'  '.join(shares)}  {cpu:.1f} ms of CPU a trial")
@@ -123,6 +128,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=1, help="tasks of each operator, the best known")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--after", type=int, nargs="+", default=list(AFTER), help="trials, ascending")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--beside", type=Path)
     options = parser.parse_args()
@@ -135,16 +141,16 @@ def main() -> None:
         for known in tasks[: options.most] if not options.ops or op in options.ops else ():
             name = f"{op} {dict(known.workload.params)}"
             if name not in [r["task"] for r in done]:
-                row = one_task(known, options.seeds, options.models)
+                row = one_task(known, options.seeds, options.models, options.after)
                 if row is None:
                     print(f"{name}: too few candidates")
                     continue
                 done.append({"task": name, **row})
-                document = {"seeds": options.seeds, "after": AFTER, "rows": done}
+                document = {"seeds": options.seeds, "after": options.after, "rows": done}
                 options.out.write_text(json.dumps(document) + "\n")
                 print(done[-1]["task"], flush=True)
     beside = json.loads(options.beside.read_text())["rows"] if options.beside else []
-    print(report(done, beside))
+    print(report(done, options.after, beside))
 
 
 if __name__ == "__main__":

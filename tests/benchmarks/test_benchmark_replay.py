@@ -12,11 +12,17 @@ import pytest
 from needs import imported
 
 from autotune.search.simulate import Run, play, read
+from autotune.targets import from_name
+from schedules import ops
+from schedules.space import derive
+from schedules.space.base import Candidate
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import forest_alone  # noqa: E402
+import measured  # noqa: E402
 import replay  # noqa: E402
+import simulated_search  # noqa: E402
 
 
 def cache(path: Path) -> Path:
@@ -96,3 +102,41 @@ def test_strategies_of_kernel_tuner_see_nothing_of_each_other(tmp_path: Path) ->
     strategies.play("greedy_ils", table, 30, 4)
     assert strategies.play("genetic_algorithm", table, 30, 3) == first
     assert 0 < len(first.best_s) <= 30 and isinstance(first, Run)
+
+
+def known_product() -> measured.Measured:
+    """Made-up times of 200 candidates of a small product: the larger the decisions in sum, the slower."""
+    workload, cpu = ops.workload("matmul", {"m": 48, "n": 64, "k": 80}), from_name("x86-64-v3")
+    space, rng, sketches = derive(workload.dag, cpu), np.random.default_rng(0), []
+    for s, name in enumerate(space.sketches[:2]):
+        rows = np.unique(space.sample(s, 400, rng), axis=0)[:100]
+        time_s = 1e-6 * (100.0 + rows.sum(axis=1))
+        time_s[::10] = np.nan
+        sketches.append(measured.Sketch(name, space.holes(s), rows, time_s, np.ones(len(rows), bool)))
+    return measured.Measured(workload, cpu, tuple(sketches))
+
+
+def test_a_simulated_machine_orders_as_its_task_does() -> None:
+    known = known_product()
+    space = derive(known.workload.dag, known.target)
+    machine = simulated_search.Machine(known, space)
+    rows = known.sketches[0].rows
+    told = machine.run([Candidate(0, tuple(r)) for r in rows.tolist()])
+    speed, ran = np.array([r.throughput for r in told]), np.isfinite(known.sketches[0].time_s)
+    assert speed.min() > 0 and speed[~ran].mean() < 0.8 * speed[ran].mean()
+    assert np.corrcoef(speed[ran], 1 / known.sketches[0].time_s[ran])[0, 1] > 0.8
+
+
+def test_a_simulated_search_is_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulated_search, "FEWEST", 50)
+    runs = [simulated_search.one_task(known_product(), 1, ["scratch"], (1, 8)) for _ in range(2)]
+    assert runs[0] is not None and runs[1] is not None
+    first, second = (r["scratch"][0]["best"] for r in runs)
+    assert first == second and 0 < first[0] <= first[1]
+    rows = [{"task": "t", "scratch": [{"best": [0.4, 0.8], "cpu_ms": 2.0}]}]
+    other = [{"task": "t", "scratch": [{"best": [0.5, 1.0], "cpu_ms": 3.0}]}]
+    text = simulated_search.report(rows, (1, 8), other)
+    assert "scratch  this    0.4000 (0.40)  0.8000 (0.80)  2.0 ms" in text
+    assert "scratch  beside  0.5000 (0.50)  1.0000 (1.00)  3.0 ms" in text
+    monkeypatch.setattr(simulated_search, "FEWEST", 500)
+    assert simulated_search.one_task(known_product(), 1, ["scratch"], (1,)) is None
