@@ -38,7 +38,7 @@ from autotune import targets
 from autotune.building.generator_version import this_machine
 from autotune.search import policies
 from autotune.tuning import preparation, suites
-from autotune.tuning.measured import Measured
+from autotune.tuning.measured import Measured, still_offered
 from cost_model import pretrained
 from schedules.model import Target, Trace, Workload
 from schedules.space import derive
@@ -74,12 +74,16 @@ def chosen(
     return found
 
 
-def best_of(known: Measured) -> Trace:
-    """The fastest candidate that was measured."""
+def best_of(known: Measured) -> Trace | None:
+    """The fastest measured candidate that the space still has, None without one."""
     space = derive(known.workload.dag, known.target)
-    fastest = min(known.sketches, key=lambda s: np.nanmin(s.time_s, initial=np.inf))
-    row = fastest.rows[np.nanargmin(fastest.time_s)]
-    return to_canonical(known.workload, space.trace(space.sketches.index(fastest.name), row))[0]
+    best: tuple[float, Trace | None] = (np.inf, None)
+    for i, sketch, valid in still_offered(known, space):
+        times = np.where(valid, known.sketches[i].time_s, np.nan)
+        if np.nanmin(times, initial=np.inf) < best[0]:
+            row = known.sketches[i].rows[np.nanargmin(times)]
+            best = (float(np.nanmin(times)), to_canonical(known.workload, space.trace(sketch, row))[0])
+    return best[1]
 
 
 def compared(workload: Workload, target: Target, traces: list[Trace]) -> list[list[float]]:
@@ -153,7 +157,12 @@ def answer(asked: dict[str, Any]) -> str:
 
 
 def one_task(
-    task: suites.Task, target: Target, best: Trace, seeds: int, after: tuple[int, ...], searches: Searches
+    task: suites.Task,
+    target: Target,
+    best: Trace | None,
+    seeds: int,
+    after: tuple[int, ...],
+    searches: Searches,
 ) -> dict[str, Any]:
     """``searches``: {name: (task, target, seed, trials) -> what it chose}, which take turns."""
     workload, counts = task.workload, (0, *after)
@@ -169,7 +178,7 @@ def one_task(
             for trials, t in zip(counts, found.traces, strict=True):
                 picks[name][str(trials)].append(t.digest)
                 traces.append(t)
-    distinct = list({t.digest: t for t in (best, *traces)}.values())
+    distinct = list({t.digest: t for t in (best, *traces) if t is not None}.values())
     times = compared(workload, target, distinct)
     speed = {t.digest: 1.0 / min(each) if each else 0.0 for t, each in zip(distinct, times, strict=True)}
     most = max(speed.values())
@@ -179,7 +188,7 @@ def one_task(
     }
     return {
         "shares": shares,
-        "known": round(speed[best.digest] / most, 4),
+        "known": round(speed[best.digest] / most, 4) if best else None,
         "first_s": max(seconds),
         "rates": rates,
         "picks": picks,
