@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measured import Measured, read, still_offered
+from measured import read
 
 from autotune.search import policies
 from autotune.search.base import Result
 from autotune.search.columns import compile_columns
 from autotune.search.evolutionary import model_features, model_matrix
+from autotune.tuning.measured import Measured, still_offered
 from cost_model.xgb import XGBModel
 from schedules.space import DerivedSpace, derive
 from schedules.space.base import Candidate

@@ -13,6 +13,7 @@ from needs import imported
 
 from autotune.search.simulate import Run, play, read
 from autotune.targets import from_name
+from autotune.tuning.measured import Measured, Sketch
 from schedules import ops
 from schedules.space import derive
 from schedules.space.base import Candidate
@@ -20,7 +21,6 @@ from schedules.space.base import Candidate
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import forest_alone  # noqa: E402
-import measured  # noqa: E402
 import replay  # noqa: E402
 import simulated_search  # noqa: E402
 
@@ -104,7 +104,7 @@ def test_strategies_of_kernel_tuner_see_nothing_of_each_other(tmp_path: Path) ->
     assert 0 < len(first.best_s) <= 30 and isinstance(first, Run)
 
 
-def known_product() -> measured.Measured:
+def known_product() -> Measured:
     """Made-up times of 200 candidates of a small product: the larger the decisions in sum, the slower."""
     workload, cpu = ops.workload("matmul", {"m": 48, "n": 64, "k": 80}), from_name("x86-64-v3")
     space, rng, sketches = derive(workload.dag, cpu), np.random.default_rng(0), []
@@ -112,8 +112,8 @@ def known_product() -> measured.Measured:
         rows = np.unique(space.sample(s, 400, rng), axis=0)[:100]
         time_s = 1e-6 * (100.0 + rows.sum(axis=1))
         time_s[::10] = np.nan
-        sketches.append(measured.Sketch(name, space.holes(s), rows, time_s, np.ones(len(rows), bool)))
-    return measured.Measured(workload, cpu, tuple(sketches))
+        sketches.append(Sketch(name, space.holes(s), rows, time_s, np.ones(len(rows), bool)))
+    return Measured(workload, cpu, tuple(sketches))
 
 
 def test_a_simulated_machine_orders_as_its_task_does() -> None:
