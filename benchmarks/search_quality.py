@@ -3,7 +3,7 @@
     python benchmarks/search_quality.py ops.toml:quick --known data/cpu-znver4.jsonl.xz \
         --data data.npz --out FILE [--after 16 64 400] [--beside CHECKOUT]
 
-``known``: measured candidates of each task (`measured.py`); every run made here counts too. ``data``:
+``known``: measured candidates of tasks (`measured.py`); every run made here counts too. ``data``:
 what `train_cost_model.py extract` made of it: "shipped" is then a model trained without the task's operator,
 else it is the shipped model itself. "scratch" learns from its own trials only, the first picked by the
 analytic model. A run is `autotune.tune` as it is, finalists included; what it chose is timed again in turns
@@ -268,7 +268,8 @@ def main() -> None:
             without[w.op] = train_cost_model.document(train_cost_model.train(others), others[0].feature_names)
         document = without.get(w.op) or pretrained.shipped(target)
         with patch.object(pretrained, "shipped", lambda target=None, document=document: document):
-            best = best_of(known[w.digest, target.digest])
+            measured_before = known.get((w.digest, target.digest))
+            best = best_of(measured_before) if measured_before is not None else None
             row = one_task(task, target, best, options.seeds, tuple(options.after), searches)
         done["rows"].append({"task": name, **row})
         print(name, json.dumps(row), flush=True)
