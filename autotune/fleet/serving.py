@@ -8,7 +8,6 @@ answer the next one.
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,8 +32,9 @@ from schedules.te.compute_dag import ComputeDAG
 OPEN, IDLE_S = 6, 30.0
 # Tasks of which the control and the normal speed are remembered.
 REMEMBERED = 256
-# Seconds between signs of life while CPUs are waited for, or a reference is computed.
-SIGN_S = 5.0
+# Seconds between signs of life while CPUs are waited for, or a reference is computed; and between two events
+# with measurements, because each costs CPU time of who measures.
+SIGN_S, TELL_S = 5.0, 0.1
 # Samples of the machine's limit that a request takes.
 SAMPLES = 3
 
@@ -45,6 +45,46 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 class Unwanted(BaseException):
     """Nobody waits for the answer any more. Not an error, so that nothing takes it for one of a candidate."""
+
+
+class _Telling:
+    """What a worker says before its answer, some times a second at most."""
+
+    def __init__(self, batch: str, tell: Tell) -> None:
+        self._batch, self._tell = batch, tell
+        self._last = time.monotonic()
+        self._found: list[Any] = []
+        self._begins: int | None = None
+
+    def sign(self, what: str) -> None:
+        """Say it now."""
+        self._last = time.monotonic()
+        self._tell({"batch": self._batch, "sign": what})
+
+    def begins(self, index: int) -> None:
+        """A candidate begins to run."""
+        self._begins = index
+        self._soon()
+
+    def found(self, index: int, m: Measurement) -> None:
+        """A candidate was measured."""
+        self._found.append([index, messages.of_measurement(m)])
+        self._soon()
+
+    def pause(self) -> None:
+        """Nothing happens just now."""
+        self._soon()
+        if time.monotonic() - self._last > SIGN_S:
+            self.sign("waiting")
+
+    def _soon(self) -> None:
+        now = time.monotonic()
+        if now - self._last < TELL_S or (not self._found and self._begins is None):
+            return
+        self._last = now
+        begins = {} if self._begins is None else {"begins": self._begins}
+        self._tell({"batch": self._batch, "found": self._found, **begins})
+        self._found, self._begins = [], None
 
 
 @dataclass
@@ -145,22 +185,19 @@ class Bench:
             self._drop(key)
             return {}
         began = time.monotonic()
-        last = began
+        telling = _Telling(request.batch, tell)
 
         def waiting() -> None:
-            nonlocal last
             if not wanted():
                 raise Unwanted
-            if time.monotonic() - last > SIGN_S:
-                last = time.monotonic()
-                tell({"batch": request.batch, "sign": "waiting"})
+            telling.pause()
 
-        tell({"batch": request.batch, "sign": "begun", "pid": os.getpid()})
+        telling.sign("begun")
         try:
             with machine_lock.held(self.cpus, waiting, self.folder):
                 if not wanted():
                     raise Unwanted
-                return self._measure(request, code, tell, waiting, began)
+                return self._measure(request, code, telling, waiting, began)
         except BaseException as err:  # nobody knows what still runs
             if not isinstance(err, TargetError):
                 self._drop(key)
@@ -170,7 +207,7 @@ class Bench:
         self,
         request: Request,
         code: Mapping[int, bytes],
-        tell: Tell,
+        telling: _Telling,
         waiting: Callable[[], None],
         began: float,
     ) -> dict[str, Any]:
@@ -180,7 +217,7 @@ class Bench:
             return self._limit(request)
         kept = self._measurer(request)
         kept.measurer.waiting = waiting
-        kept.measurer.begins = lambda index: tell({"batch": request.batch, "begins": index})
+        kept.measurer.begins = telling.begins
         if kept.place != request.place:
             kept.measurer.move()
             kept.place = request.place
@@ -197,7 +234,7 @@ class Bench:
             ) as arrivals:
                 for index, m in arrivals:
                     found.append((index, m))
-                    tell({"batch": request.batch, "index": index, "measurement": messages.of_measurement(m)})
+                    telling.found(index, m)
         kept.used = time.monotonic()
         return {"found": [[i, messages.of_measurement(m)] for i, m in found]}
 

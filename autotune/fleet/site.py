@@ -300,7 +300,7 @@ class RemoteMeasuring:
 
 def _found(body: Mapping[str, Any]) -> Iterator[tuple[int, Measurement]]:
     """Measurements in an event or an answer. Raises `MessageError`."""
-    listed = body.get("found", [[body["index"], body.get("measurement")]] if "index" in body else [])
+    listed = body.get("found", [])
     for x in listed if isinstance(listed, list) else [None]:
         if not isinstance(x, list) or len(x) != 2 or type(x[0]) is not int or x[0] < 0:
             raise MessageError("an answer has something else than measurements")

@@ -151,6 +151,9 @@ def test_a_draft_asks_a_booster_about_what_the_estimate_puts_first() -> None:
     class Half:
         asked = 0
 
+        def num_boosted_rounds(self) -> int:
+            return 300
+
         def inplace_predict(self, seen: np.ndarray, iteration_range: tuple[int, int]) -> np.ndarray:
             self.asked += len(seen)
             return np.full(len(seen), 0.5)

@@ -47,6 +47,15 @@ def sizes_that_vary(db: Path) -> at.DynamicKernel:
     return kernel
 
 
+def on_a_fleet(address: str) -> at.TuneResult:
+    targets = ["znver4", at.Target("cpu", "x86-64-v3")]
+    result = at.tune("matmul", m=512, n=512, k=512, fleet=address, target=targets, threads=1)
+    if isinstance(result, at.FleetResult):
+        return result.by_target["znver4"]
+    assert_type(at.tune_suite("ops.toml", fleet=address), at.SuiteResult)
+    return result
+
+
 def own_operator() -> list[te.Tensor]:
     a, b = te.placeholder((1000, 300), name="a"), te.placeholder((300, 70), name="b")
     k = te.reduce_axis(300, name="k")
@@ -108,6 +117,7 @@ def settings_and_errors() -> tuple[str, at.Settings | None]:
     errors: tuple[type[at.AutotuneError], ...] = (
         at.ArgumentError,
         at.CompileError,
+        at.FleetError,
         at.MissingExtraError,
         at.KernelNotFound,
         at.LogError,

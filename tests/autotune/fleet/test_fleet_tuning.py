@@ -13,8 +13,8 @@ from fleet_cases import A, B, FakeSite, Rack, facts, fleet_of, rack
 from needs import imported
 
 import autotune as at
+from autotune.fleet import serving, tuning
 from autotune.fleet import site as fleet_site
-from autotune.fleet import tuning
 from autotune.fleet.client import Fleet
 from autotune.fleet.errors import FleetError
 from autotune.fleet.members import targets_of
@@ -35,7 +35,8 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
 
 
 @pytest.fixture
-def there(scheduler: Rack) -> Iterator[Rack]:
+def there(scheduler: Rack, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rack]:
+    monkeypatch.setattr(serving, "TELL_S", 0.0)  # these candidates take no time
     yield scheduler
     scheduler.stop()
 

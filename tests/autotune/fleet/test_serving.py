@@ -16,7 +16,7 @@ import pytest
 from fleet_cases import PEAK_S, A, B, FakeSite, facts
 
 from autotune.building.from_trace import build_object
-from autotune.fleet import machine_lock, messages
+from autotune.fleet import machine_lock, messages, serving
 from autotune.fleet.errors import FleetError
 from autotune.fleet.messages import Request, Task
 from autotune.fleet.serving import OPEN, Bench, Unwanted, object_digest
@@ -36,15 +36,23 @@ def bench(tmp_path: Path, site: FakeSite | None = None) -> Bench:
     return Bench([A], facts("here"), (0, 1), "g", site=site or FakeSite(), folder=tmp_path)
 
 
-def test_what_is_measured_is_told_at_once_and_answered(tmp_path: Path) -> None:
+def test_what_is_measured_is_told_soon_and_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "TELL_S", 0.0)
     told: list[Any] = []
-    answer = messages.opened(
-        bench(tmp_path).answer(request(traces=(Trace(), Trace())).text(), (), told.append)
-    )
+    sent = request(traces=(Trace(), Trace())).text()
+    answer = messages.opened(bench(tmp_path).answer(sent, (), told.append))
     assert answer["machine"] == facts("here")
     assert [i for i, _ in answer["found"]] == [0, 1]
     assert messages.measurement(answer["found"][0][1]).time_s == 20 * PEAK_S
-    assert told[0]["sign"] == "begun" and [x.get("index", x.get("begins")) for x in told[1:]] == [0, 0, 1, 1]
+    assert told[0]["sign"] == "begun"
+    assert [x["begins"] for x in told if "begins" in x] == [0, 1]
+    assert [i for x in told[1:] for i, _ in x["found"]] == [0, 1]
+    monkeypatch.setattr(serving, "TELL_S", 9.0)
+    told.clear()
+    bench(tmp_path).answer(sent, (), told.append)
+    assert len(told) == 1  # the answer has all
 
 
 def test_the_limit_of_the_machine(tmp_path: Path) -> None:
