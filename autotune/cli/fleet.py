@@ -45,7 +45,7 @@ def fleet(
         if members:
             table(
                 out,
-                ("worker", "machine", "targets", ">tasks", "autotune", "python", "llvm"),
+                ("worker", "machine", "targets", ">slots", ">busy", "autotune", "python", "llvm"),
                 map(_row, members),
             )
         for m in members:
@@ -67,6 +67,7 @@ def _row(m: Member) -> tuple[str, ...]:
         m.name,
         str(facts.get("cpu", "-")),
         offered or "-",
+        "1",
         str(m.busy),
         *(str(facts.get(k, "-")) for k in ("autotune", "python", "llvm")),
     )

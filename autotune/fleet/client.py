@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from autotune.building.generator_version import generator_version
-from autotune.fleet import messages
+from autotune.fleet import connection, messages
 from autotune.fleet.errors import FleetError, MessageError
 from autotune.fleet.members import Machine, Member, facts_digest, machines_of, members_of
 from autotune.fleet.messages import Request
@@ -193,6 +193,14 @@ class Fleet:
         exchange.future = future
         future.add_done_callback(lambda f: exchange.events.put(DONE))
         return exchange
+
+    def tell(self, request: Request, machine: Machine) -> None:
+        """Send a request whose answer nobody waits for. It is done even if the client has left meanwhile."""
+        exchange = self.send(request, machine)
+        if exchange.future is not None:
+            with suppress(Exception):
+                connection.distributed().fire_and_forget(exchange.future)
+        self.end(exchange)
 
     def get(self, exchange: Exchange, until: float | None = None) -> Any:
         """The next of an exchange: an event, `LOOK`, `DONE`, or None at ``until`` (`time.monotonic`). The

@@ -144,9 +144,7 @@ class RemoteMeasuring:
         """The worker ends its processes for the task: now if it is there, else after a while."""
         fleet = self.site.fleet
         if fleet.lost is None and self.site.there:
-            exchange = fleet.send(self._request("close"), self.site.where)
-            exchange.future = None  # nobody waits for it
-            fleet.end(exchange)
+            fleet.tell(self._request("close"), self.site.where)
 
     def start(self) -> None:
         """Nothing: the first request starts what it needs."""

@@ -48,7 +48,7 @@ def sizes_that_vary(db: Path) -> at.DynamicKernel:
 
 
 def on_a_fleet(address: str) -> at.TuneResult:
-    targets = ["znver4", at.Target("cpu", "x86-64-v3")]
+    targets: list[str | at.Target] = ["znver4", at.Target("cpu", "x86-64-v3")]
     result = at.tune("matmul", m=512, n=512, k=512, fleet=address, target=targets, threads=1)
     if isinstance(result, at.FleetResult):
         return result.by_target["znver4"]
