@@ -235,7 +235,7 @@ def _pick(varies: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """For each row any of the holes that vary there, ``varies``: [holes, rows]; -1 where none does."""
     count = varies.cumsum(axis=0)
     wanted = (rng.random(varies.shape[1]) * count[-1]).astype(np.int64)
-    return np.where(count[-1] > 0, (count > wanted).argmax(axis=0), -1)
+    return np.where(count[-1] > 0, (count <= wanted).sum(axis=0), -1)  # counts never fall
 
 
 class _Part(dict[str, np.ndarray]):

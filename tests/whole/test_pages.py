@@ -32,7 +32,7 @@ LONGEST = 40  # words of a sentence
 OF_TORCH = {"docs/tutorials/model.md", "docs/how-to/torch.md", "docs/how-to/models.md"}
 OF_FLEET = {"docs/how-to/fleet.md"}
 # Pages whose examples take many seconds.
-LONG = {f"docs/how-to/{name}.md" for name in ("fleet", "sizes", "suites", "precision", "weights")}
+LONG = {f"docs/how-to/{name}.md" for name in ("fleet", "sizes", "suites", "precision", "train", "weights")}
 RUN = sorted(str(page.relative_to(ROOT)) for page in PAGES if MARKED.search(page.read_text("utf-8")))
 
 
