@@ -50,7 +50,7 @@ def serving(answer: Callable[[BaseHTTPRequestHandler, str], bytes | None]) -> It
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             endpoint.paths.append(self.path)
             endpoint.asked.append(body)
-            endpoint.headers.append(dict(self.headers))
+            endpoint.headers.append({k.lower(): v for k, v in self.headers.items()})
             try:
                 sent = answer(self, endpoint.prompt())
                 if sent is not None:

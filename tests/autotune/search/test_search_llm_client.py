@@ -6,8 +6,10 @@ import json
 import socket
 import time
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 
 import pytest
+from cli_runner import run
 from llm_server import envelope, serving
 from needs import imported
 
@@ -30,7 +32,7 @@ def test_a_prompt_is_sent_and_answered() -> None:
     with serving(lambda handler, prompt: envelope("[1]")) as endpoint:
         assert asked(endpoint.url) == "[1]"
     assert endpoint.paths == ["/v1/chat/completions"] and endpoint.prompt() == "prompt"
-    assert endpoint.asked[0]["model"] == "m" and endpoint.headers[0]["Authorization"] == f"Bearer {KEY}"
+    assert endpoint.asked[0]["model"] == "m" and endpoint.headers[0]["authorization"] == f"Bearer {KEY}"
 
 
 def test_without_a_name_the_first_model_answers() -> None:
@@ -139,10 +141,8 @@ def test_settings_say_what_is_wrong_and_hide_the_key() -> None:
 
 
 def test_a_search_on_a_table_asks_the_endpoint(
-    monkeypatch: pytest.MonkeyPatch, tmp_path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from cli_runner import ran
-
     cache = {
         "tune_params_keys": ["x", "y"],
         "cache": {f"{x},{y}": {"x": x, "y": y, "time": 1.0 + x + y} for x in range(20) for y in range(20)},
@@ -152,8 +152,7 @@ def test_a_search_on_a_table_asks_the_endpoint(
     with serving(lambda handler, prompt: envelope('[{"sketch": 0, "x": 0, "y": 0}]')) as endpoint:
         monkeypatch.setenv("AUTOTUNE_LLM_URL", endpoint.url)
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
-        found = json.loads(
-            ran("replay", str(path), "--search", "llm", "--model", "random", "--trials", "8", "--seeds", "1", "--json")
-        )
+        words = ["replay", path, "--search", "llm", "--model", "random", "--trials", 8, "--seeds", 1, "--json"]
+        found = run(*words).json
     assert found["runs"][0]["best_s"][-1] == 1e-3
     assert KEY not in endpoint.prompt() and "Sketches and their holes" in endpoint.prompt()
