@@ -109,11 +109,20 @@ class LlmSettings:
             )
         if parts.username is not None or parts.password is not None:
             raise SettingsError("AUTOTUNE_LLM_URL has a name or a password; give the key in OPENAI_API_KEY")
-        if self.key and parts.scheme == "http" and not _loopback(host):
+        if self.key and parts.scheme == "http" and not self.local:
             raise SettingsError(
                 "AUTOTUNE_LLM_URL is http on another machine, which would show the key to the network; use "
                 "https, or unset OPENAI_API_KEY"
             )
+
+    @property
+    def local(self) -> bool:
+        """Whether the endpoint is on this machine."""
+        host = urlsplit(self.url).hostname or ""
+        try:
+            return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
 
     @staticmethod
     def from_environment(environ: Mapping[str, str] | None = None) -> LlmSettings:
@@ -126,13 +135,6 @@ class LlmSettings:
                 "that speaks OpenAI's API, such as http://localhost:8000/v1"
             )
         return LlmSettings(url, env.get("AUTOTUNE_LLM_MODEL", ""), env.get("OPENAI_API_KEY", "").strip())
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def seconds_of(budget: str | float | None, budget_s: float | None, otherwise: float) -> float:

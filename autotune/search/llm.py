@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 EXCHANGES = "llm"
 # Longest prompt and answer in a record (bytes of JSON). A record's environment has 64 KiB.
 KEPT = 20_000
+# Time for which a patient search waits beyond the deadline (seconds).
+MARGIN_S = 1.0
 # Control characters, which a log does not need and a terminal obeys.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -55,6 +57,7 @@ class _Call:
 
     def __init__(self, client: Client, prompt: str, deadline_s: float) -> None:
         self.prompt, self.answer, self.error = prompt, "", ""
+        self._lock, self._ended, self._closing = threading.Lock(), False, False
         self._client, self._deadline_s = client, deadline_s
         self._thread = threading.Thread(target=self._run, name="autotune-llm", daemon=True)
         self._thread.start()
@@ -66,6 +69,17 @@ class _Call:
             self.error = str(err) or "no answer"
         except Exception as err:  # a client's fault must not look like a model that is still thinking
             self.error = type(err).__name__
+        with self._lock:
+            self._ended, closing = True, self._closing
+        if closing:
+            self._client.close()
+
+    def close(self) -> None:
+        """Close the client as soon as it has ended."""
+        with self._lock:
+            self._closing, ended = True, self._ended
+        if ended:
+            self._client.close()
 
     def done(self, wait_s: float = 0.0) -> bool:
         """Whether it ended, after at most ``wait_s`` seconds."""
@@ -114,7 +128,7 @@ class Proposing:
         self._listen()
         self._begin()
         if self._patient and not self._queue:
-            self._listen(self._options.deadline_s)
+            self._listen(self._options.deadline_s + MARGIN_S)
         self._credit = min(self._credit + self._options.share * n, max(self._options.share * n, 1.0))
         mine: list[Candidate] = []
         while self._queue and len(mine) < min(int(self._credit), n):
@@ -138,6 +152,8 @@ class Proposing:
             ran = [r for r in self._results if r.throughput > 0]
             failed = [r for r in self._results if not r.throughput > 0]
             self._results = [*ran[:shown], *ran[shown:][-shown:], *failed[-shown:]]
+        self._listen()
+        self._begin()  # so that it has the time of a round
 
     def exclude(self, digests: Iterable[str]) -> None:
         known = list(digests)
@@ -147,6 +163,14 @@ class Proposing:
 
     def predicted(self, chosen: Sequence[Candidate]) -> Mapping[str, Sequence[float]]:
         return self._policy.predicted(chosen)
+
+    def close(self) -> None:
+        """Ask the model no more, and close its client once an answer that is under way has come."""
+        self.failures = self._options.failures
+        if self._call is None:
+            self._client.close()
+        else:
+            self._call.close()
 
     # -- for the record ----------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Reads what a language model answers: decisions, and nothing else of the text.
 
-An answer is untrusted. The first JSON array of objects in it is read, up to a number of rows. Each row becomes
-a candidate that the space allows, or is dropped. Nothing is executed.
+An answer is untrusted. The first JSON array of objects in it is read, up to a number of rows. Each row
+becomes a candidate that the space allows, or is dropped. Nothing is executed.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def candidate_of(
         if not len(near):
             return None
         rows = near[[int(np.abs(size(near) - size(rows)).sum(axis=1).argmin())]]
-    said = [h in row and not isinstance(row[h], bool) and row[h] == v for h, v in zip(holes, rows[0].tolist())]
+    said = [
+        h in row and not isinstance(row[h], bool) and row[h] == v for h, v in zip(holes, rows[0].tolist())
+    ]
     return Candidate(sketch, tuple(rows[0].tolist())), not all(said)
 
 

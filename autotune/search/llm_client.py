@@ -40,6 +40,9 @@ class Client(Protocol):
     def complete(self, prompt: str, deadline_s: float) -> str:
         """The answer to a prompt, within ``deadline_s`` seconds. Raises `LlmError`."""
 
+    def close(self) -> None:
+        """Close connections. No prompt is being answered."""
+
 
 @dataclass(frozen=True)
 class _Limit:
@@ -69,7 +72,10 @@ class OpenAiClient:
         openai = library()
         self._settings, self._model = settings, settings.model
         http: Any = openai.DefaultHttpxClient(
-            follow_redirects=False, event_hooks={"response": [_refuse]}, headers={"Accept-Encoding": "identity"}
+            follow_redirects=False,
+            trust_env=not settings.local,  # no proxy sees what stays on this machine
+            event_hooks={"response": [_refuse]},
+            headers={"Accept-Encoding": "identity"},
         )
         self._openai: Any = openai.OpenAI(
             api_key=settings.key or "none", base_url=settings.url, max_retries=0, http_client=http
@@ -99,7 +105,6 @@ class OpenAiClient:
             return self._hidden(text)
 
     def close(self) -> None:
-        """Close connections."""
         self._openai.close()
 
     def _first_model(self, limit: _Limit) -> str:

@@ -84,9 +84,9 @@ def prompt_of(
         facts=facts_of(target),
         holes=holes_of(space, first),
         trials=trials,
-        results="\n".join(
-            [*_lines(space, "best", best), *_lines(space, "worst", worst)] or ["none yet"]
-        )[:3000],
+        results="\n".join([*_lines(space, "best", best), *_lines(space, "worst", worst)] or ["none yet"])[
+            :3000
+        ],
         n=n,
     )
     return text[:MOST_PROMPT]

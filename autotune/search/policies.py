@@ -60,9 +60,7 @@ def _evolutionary(
     )
 
 
-def _llm(
-    space: Space, model: Model, seed: int, near: Dataset | None, target: Target | None
-) -> SearchPolicy:
+def _llm(space: Space, model: Model, seed: int, near: Dataset | None, target: Target | None) -> SearchPolicy:
     return proposing(space, model, seed, near, target)
 
 

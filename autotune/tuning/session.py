@@ -40,9 +40,9 @@ from schedules.space.base import Candidate, Space
 from schedules.space.base import trace_of as schedule_of
 
 if TYPE_CHECKING:
+    from autotune.measure.results import Measurement
     from autotune.search.llm import Proposing
     from cost_model.dataset import Dataset
-    from autotune.measure.results import Measurement
     from kernels_db.store import Log
 
 # Trials a round: in the first, at least, at most.
@@ -213,6 +213,7 @@ class Session:
             return policies.create(options.search, space, options.guide, options.seed, near, self.target)
         text = str(Schedule(self.workload.canonical))
         self._llm = policies.proposing(space, options.guide, options.seed, near, self.target, text)
+        self._stack.callback(self._llm.close)
         return self._llm
 
     def known_limit(self) -> dict[str, object]:

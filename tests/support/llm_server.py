@@ -31,8 +31,8 @@ class Endpoint:
 
 @contextmanager
 def serving(answer: Callable[[BaseHTTPRequestHandler, str], bytes | None]) -> Iterator[Endpoint]:
-    """An endpoint on loopback. ``answer``: given the handler and the prompt, the body of the response, or None
-    if it wrote one itself."""
+    """An endpoint on loopback. ``answer``: given the handler and the prompt, the body of the response, or
+    None if it wrote one itself."""
 
     class Handler(BaseHTTPRequestHandler):
         def _send(self, body: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
 
@@ -30,11 +31,14 @@ class Model:
     model = "recorded"
 
     def __init__(self, answer: Callable[[str], str]) -> None:
-        self.answer, self.prompts = answer, []
+        self.answer, self.prompts, self.closed = answer, [], 0
 
     def complete(self, prompt: str, deadline_s: float) -> str:
         self.prompts.append(prompt)
         return self.answer(prompt)
+
+    def close(self) -> None:
+        self.closed += 1
 
 
 def failing(prompt: str) -> str:
@@ -163,6 +167,22 @@ def test_a_silent_model_delays_no_round() -> None:
     assert len(policy._client.prompts) == 1 and not policy._proposed
     assert policy._call is not None and policy._call.done(5.0)
     assert Candidate(0, (1, 2, 3)) in policy.ask(8) or policy.counters.repeated
+
+
+def test_closing_waits_for_nobody_and_closes_the_client_once_it_is_done() -> None:
+    go_on = threading.Event()
+    policy = searching(lambda _: "[]" if go_on.wait(5.0) else "", patient=False)
+    policy.ask(4)
+    call = policy._call
+    policy.close()
+    assert call is not None and not policy._client.closed
+    go_on.set()
+    assert call.done(5.0) and policy._client.closed == 1
+    policy.ask(4)
+    assert len(policy._client.prompts) == 1
+    idle = searching(lambda _: "[]")
+    idle.close()
+    assert idle._client.closed == 1
 
 
 def test_calls_of_a_run_are_limited() -> None:

@@ -140,9 +140,7 @@ def test_settings_say_what_is_wrong_and_hide_the_key() -> None:
     assert (settings.model, settings.key) == ("m", KEY) and KEY not in repr(settings)
 
 
-def test_a_search_on_a_table_asks_the_endpoint(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_search_on_a_table_asks_the_endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cache = {
         "tune_params_keys": ["x", "y"],
         "cache": {f"{x},{y}": {"x": x, "y": y, "time": 1.0 + x + y} for x in range(20) for y in range(20)},
@@ -152,7 +150,19 @@ def test_a_search_on_a_table_asks_the_endpoint(
     with serving(lambda handler, prompt: envelope('[{"sketch": 0, "x": 0, "y": 0}]')) as endpoint:
         monkeypatch.setenv("AUTOTUNE_LLM_URL", endpoint.url)
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
-        words = ["replay", path, "--search", "llm", "--model", "random", "--trials", 8, "--seeds", 1, "--json"]
+        words = [
+            "replay",
+            path,
+            "--search",
+            "llm",
+            "--model",
+            "random",
+            "--trials",
+            8,
+            "--seeds",
+            1,
+            "--json",
+        ]
         found = run(*words).json
     assert found["runs"][0]["best_s"][-1] == 1e-3
     assert KEY not in endpoint.prompt() and "Sketches and their holes" in endpoint.prompt()
