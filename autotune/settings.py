@@ -109,6 +109,8 @@ class LlmSettings:
             )
         if parts.username is not None or parts.password is not None:
             raise SettingsError("AUTOTUNE_LLM_URL has a name or a password; give the key in OPENAI_API_KEY")
+        if not all("!" <= c <= "~" for c in self.key):
+            raise SettingsError("OPENAI_API_KEY has characters that no key has, such as spaces; set it again")
         if self.key and parts.scheme == "http" and not self.local:
             raise SettingsError(
                 "AUTOTUNE_LLM_URL is http on another machine, which would show the key to the network; use "

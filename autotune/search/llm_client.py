@@ -22,8 +22,9 @@ from schedules.errors import AutotuneError
 MOST_BYTES = 1 << 20
 # Longest answer that a model is asked for (tokens), where it thinks aloud too.
 MOST_TOKENS = 8192
-# What stands for the key in texts.
-HIDDEN = "[key]"
+# What stands for the key in texts, and the shortest key that is hidden (characters): servers that ask for none
+# are given words such as EMPTY, which may occur in any answer.
+HIDDEN, SHORTEST_KEY = "[key]", 8
 
 
 class LlmError(AutotuneError):
@@ -116,7 +117,8 @@ class OpenAiClient:
         return name
 
     def _hidden(self, text: str) -> str:
-        return text.replace(self._settings.key, HIDDEN) if self._settings.key else text
+        key = self._settings.key
+        return text.replace(key, HIDDEN) if len(key) >= SHORTEST_KEY else text
 
     @contextmanager
     def _failing(self) -> Iterator[None]:

@@ -46,6 +46,20 @@ def test_a_key_that_comes_back_is_hidden() -> None:
         assert asked(endpoint.url) == "your key is [key]"
 
 
+def test_a_word_in_place_of_a_key_leaves_answers_whole() -> None:
+    with serving(lambda handler, prompt: envelope('[{"x0": 4}]')) as endpoint:
+        assert OpenAiClient(LlmSettings(endpoint.url, "m", "x")).complete("prompt", 5.0) == '[{"x0": 4}]'
+
+
+def test_no_proxy_sees_what_goes_to_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with serving(lambda handler, prompt: envelope("[1]")) as endpoint:
+        assert asked(endpoint.url) == "[1]"
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -135,6 +149,9 @@ def test_settings_say_what_is_wrong_and_hide_the_key() -> None:
         LlmSettings("https://me:word@host/v1")
     with pytest.raises(SettingsError, match="use https, or unset OPENAI_API_KEY"):
         LlmSettings("http://host/v1", key=KEY)
+    with pytest.raises(SettingsError, match="OPENAI_API_KEY has characters") as caught:
+        LlmSettings("https://host/v1", key=f"{KEY}\nX-Other: 1")
+    assert KEY not in str(caught.value)
     env = {"AUTOTUNE_LLM_URL": "https://host/v1", "AUTOTUNE_LLM_MODEL": "m", "OPENAI_API_KEY": KEY}
     settings = LlmSettings.from_environment(env)
     assert (settings.model, settings.key) == ("m", KEY) and KEY not in repr(settings)
