@@ -22,8 +22,8 @@ from schedules.errors import AutotuneError
 MOST_BYTES = 1 << 20
 # Longest answer that a model is asked for (tokens), where it thinks aloud too.
 MOST_TOKENS = 8192
-# What stands for the key in texts, and the shortest key that is hidden (characters): servers that ask for none
-# are given words such as EMPTY, which may occur in any answer.
+# What stands for the key in texts, and the shortest key that is hidden (characters): servers that ask for
+# none are given words such as EMPTY, which may occur in any answer.
 HIDDEN, SHORTEST_KEY = "[key]", 8
 
 

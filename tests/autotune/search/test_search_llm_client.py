@@ -20,8 +20,8 @@ imported("openai")
 KEY = "sk-secret-of-a-user"
 
 
-def asked(url: str, deadline_s: float = 5.0, model: str = "m") -> str:
-    client = OpenAiClient(LlmSettings(url, model, KEY))
+def asked(url: str, deadline_s: float = 5.0, model: str = "m", key: str = KEY) -> str:
+    client = OpenAiClient(LlmSettings(url, model, key))
     try:
         return client.complete("prompt", deadline_s)
     finally:
@@ -48,7 +48,7 @@ def test_a_key_that_comes_back_is_hidden() -> None:
 
 def test_a_word_in_place_of_a_key_leaves_answers_whole() -> None:
     with serving(lambda handler, prompt: envelope('[{"x0": 4}]')) as endpoint:
-        assert OpenAiClient(LlmSettings(endpoint.url, "m", "x")).complete("prompt", 5.0) == '[{"x0": 4}]'
+        assert asked(endpoint.url, key="x") == '[{"x0": 4}]'
 
 
 def test_no_proxy_sees_what_goes_to_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
