@@ -111,7 +111,6 @@ class Proposing:
         self._options = options or LlmOptions()
         self._rng = np.random.default_rng(seed)
         self._known = Known(space)
-        self._digests: set[str] = set()  # told by `exclude`
         self._queue: deque[Candidate] = deque()
         self._proposed: set[Candidate] = set()
         self._credit = 0.0  # trials that the model may have: its share of those asked for
@@ -157,7 +156,6 @@ class Proposing:
 
     def exclude(self, digests: Iterable[str]) -> None:
         known = list(digests)
-        self._digests.update(known)
         self._known.exclude(known)
         self._policy.exclude(known)
 
@@ -188,11 +186,10 @@ class Proposing:
     def _propose(self, mine: list[Candidate]) -> None:
         """Move the next of the queue to ``mine``, unless it was tried or excluded meanwhile."""
         candidate = self._queue.popleft()
-        digest = trace_of(self._space, candidate).digest
-        if digest in self._digests or not self._known.admit(candidate):
+        if not self._known.admit(candidate):
             self.counters.repeated += 1
             return
-        self._policy.exclude([digest])
+        self._policy.exclude([trace_of(self._space, candidate).digest])
         self._proposed.add(candidate)
         mine.append(candidate)
 

@@ -205,6 +205,17 @@ def test_excluded_schedules_are_not_proposed() -> None:
     assert policy.counters.repeated == 1
 
 
+def test_the_policy_does_not_propose_what_the_model_did() -> None:
+    small = FormulaSpace(choices=((6, 4),), peaks=(1.0,))
+    every = small.every(0, 100)
+    assert every is not None
+    rows = [dict(zip(("h0", "h1"), r)) for r in every.tolist()]
+    policy = Proposing(create("grid", small), small, Model(lambda _: json.dumps(rows)), patient=True)
+    asked = [*policy.ask(40), *policy.ask(40)]
+    assert any(policy.proposed(c) for c in asked)
+    assert len(asked) == len(set(asked)) == small.valid(0, every).sum()
+
+
 def test_exchanges_are_kept_once_and_short() -> None:
     policy = searching(lambda _: "x\x1b[2J\ud800" * 50_000)
     policy.ask(4)
