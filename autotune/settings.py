@@ -6,14 +6,16 @@ first needed, and its result is passed on.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from schedules.errors import AutotuneError
 
@@ -83,6 +85,58 @@ class Settings:
             log_level=env.get("AUTOTUNE_LOG_LEVEL", "warning").lower(),
             cuda_binding=env.get("AUTOTUNE_CUDA_BINDING", "auto").lower(),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class LlmSettings:
+    """The endpoint of ``--search llm``. ``url``: where it is, such as ``http://localhost:8000/v1``.
+    ``model``: its name there; empty: the first that the endpoint lists. ``key``: what it asks for, in no
+    `repr`. Raises `SettingsError`."""
+
+    url: str
+    model: str = ""
+    key: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        try:
+            parts = urlsplit(self.url)
+            host, _ = parts.hostname, parts.port
+        except ValueError:
+            host = None
+        if not host or parts.scheme not in ("http", "https"):
+            raise SettingsError(
+                "AUTOTUNE_LLM_URL is no address of an endpoint; give one such as http://localhost:8000/v1"
+            )
+        if parts.username is not None or parts.password is not None:
+            raise SettingsError("AUTOTUNE_LLM_URL has a name or a password; give the key in OPENAI_API_KEY")
+        if not all("!" <= c <= "~" for c in self.key):
+            raise SettingsError("OPENAI_API_KEY has characters that no key has, such as spaces; set it again")
+        if self.key and parts.scheme == "http" and not self.local:
+            raise SettingsError(
+                "AUTOTUNE_LLM_URL is http on another machine, which would show the key to the network; use "
+                "https, or unset OPENAI_API_KEY"
+            )
+
+    @property
+    def local(self) -> bool:
+        """Whether the endpoint is on this machine."""
+        host = urlsplit(self.url).hostname or ""
+        try:
+            return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
+
+    @staticmethod
+    def from_environment(environ: Mapping[str, str] | None = None) -> LlmSettings:
+        """Settings from ``AUTOTUNE_LLM_URL``, ``AUTOTUNE_LLM_MODEL`` and ``OPENAI_API_KEY``."""
+        env = os.environ if environ is None else environ
+        url = env.get("AUTOTUNE_LLM_URL", "")
+        if not url:
+            raise SettingsError(
+                "--search llm asks a language model, and AUTOTUNE_LLM_URL is not set; set it to an endpoint "
+                "that speaks OpenAI's API, such as http://localhost:8000/v1"
+            )
+        return LlmSettings(url, env.get("AUTOTUNE_LLM_MODEL", ""), env.get("OPENAI_API_KEY", "").strip())
 
 
 def seconds_of(budget: str | float | None, budget_s: float | None, otherwise: float) -> float:

@@ -54,7 +54,7 @@ ConstantsOption = Annotated[
     typer.Option("--constant-weights", help="Weights are known ahead, and packed once, not at each call."),
 ]
 # Names of policies and cost models. They are repeated here so that help needs no import of them.
-SEARCHES = ("evolutionary", "local", "random", "grid")
+SEARCHES = ("evolutionary", "local", "random", "grid", "llm")
 MODELS = ("xgb", "blend", "analytic", "scratch", "random")
 SearchOption = Annotated[str, typer.Option("--search", help=f"Strategy: {', '.join(SEARCHES)}.")]
 ModelOption = Annotated[str, typer.Option("--model", help=f"Cost model: {', '.join(MODELS)}.")]

@@ -11,8 +11,11 @@ from autotune.search.base import SearchPolicy
 from autotune.search.evolutionary import EvolutionarySearch, model_features, model_matrix
 from autotune.search.grid import GridSearch
 from autotune.search.improvement import ExpectedImprovement
+from autotune.search.llm import Proposing
+from autotune.search.llm_client import OpenAiClient
 from autotune.search.local import LocalSearch
 from autotune.search.random import RandomSearch
+from autotune.settings import LlmSettings
 from autotune.targets import usable_cpus
 from cost_model import pretrained
 from cost_model.analytic import ESTIMATE, AnalyticModel
@@ -57,12 +60,36 @@ def _evolutionary(
     )
 
 
+def _llm(space: Space, model: Model, seed: int, near: Dataset | None, target: Target | None) -> SearchPolicy:
+    return proposing(space, model, seed, near, target)
+
+
+def proposing(
+    space: Space,
+    model: Model,
+    seed: int,
+    near: Dataset | None = None,
+    target: Target | None = None,
+    expression: str | None = None,
+) -> Proposing:
+    """A search beside which a language model proposes. ``expression``: the computation, as text; None: a
+    recorded table, whose trials take no time, so that answers are waited for. Raises `SettingsError` where no
+    endpoint is set, and `MissingExtraError`."""
+    client = OpenAiClient(LlmSettings.from_environment())
+    policy = _evolutionary(space, model, seed, near, target)
+    patient = expression is None
+    return Proposing(
+        policy, space, client, expression=expression or "", target=target, seed=seed, patient=patient
+    )
+
+
 # {name: (space, model, seed, near, target) -> a fresh policy}.
 POLICIES: dict[str, Callable[[Space, Model, int, Dataset | None, Target | None], SearchPolicy]] = {
     "evolutionary": _evolutionary,
     "local": lambda space, model, seed, near, target: LocalSearch(space, seed),
     "random": lambda space, model, seed, near, target: RandomSearch(space, seed),
     "grid": lambda space, model, seed, near, target: GridSearch(space),
+    "llm": _llm,
 }
 
 

@@ -25,6 +25,7 @@ from pydantic import BaseModel, ValidationError
 
 from autotune.search import policies
 from autotune.search.base import Result, SearchPolicy
+from autotune.search.llm import Proposing
 from autotune.search.recorded import NO_TABLE, ReplayError, Table
 from autotune.search.table import Sheet, TableSpace
 from kernels_db.compression import opened_text
@@ -89,7 +90,12 @@ class Run:
 
 def replay(table: Table, search: str, model: str, trials: int, seed: int) -> Run:
     """One search, until the trials or the table are used up."""
-    return play(table, policies.create(search, table.space, model, seed), trials, seed)
+    policy = policies.create(search, table.space, model, seed)
+    try:
+        return play(table, policy, trials, seed)
+    finally:
+        if isinstance(policy, Proposing):
+            policy.close()
 
 
 def play(table: Table, policy: SearchPolicy, trials: int, seed: int, batch: int = BATCH) -> Run:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autotune.measure.inputs import Tolerance
-from autotune.search import policies
-from autotune.settings import SettingsError
+from autotune.search import llm_client, policies
+from autotune.settings import LlmSettings, SettingsError
 from cost_model.base import CostModelError
 from cost_model.models import LEARNED, chosen
 from cost_model.saved import SavedModel
@@ -72,6 +72,9 @@ class TuneOptions:
             raise SettingsError(
                 f"unknown search {name!r}{suggest(name, known)}; choose from {', '.join(known)}"
             )
+        if self.search == "llm":
+            LlmSettings.from_environment()  # before any work is done
+            llm_client.library()
         try:
             object.__setattr__(self, "model", chosen(self.model))  # a file is read once
         except CostModelError as err:
@@ -106,7 +109,7 @@ class TuneOptions:
     @property
     def needs_xgboost(self) -> bool:
         """Whether the search uses a model that needs xgboost."""
-        return self.trials != 0 and self.search == "evolutionary" and _learns(self.guide)
+        return self.trials != 0 and self.search in ("evolutionary", "llm") and _learns(self.guide)
 
 
 @dataclass(frozen=True)

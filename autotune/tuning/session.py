@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from autotune import backends
 from autotune.search import policies
 from autotune.search.ahead import AskAhead
-from autotune.search.base import Result
+from autotune.search.base import Result, SearchPolicy
 from autotune.search.decisions import DECISIONS
 from autotune.search.seeded import Seeded
 from autotune.search.stopping import Stopping
@@ -35,11 +35,14 @@ from autotune.tuning.site import HERE, Measuring, Site, SiteLost
 from cost_model.metrics import pairwise_accuracy
 from kernels_db.records import NewRecord, Record
 from schedules.model import Target, Trace, Workload
+from schedules.schedule import Schedule
 from schedules.space.base import Candidate, Space
 from schedules.space.base import trace_of as schedule_of
 
 if TYPE_CHECKING:
     from autotune.measure.results import Measurement
+    from autotune.search.llm import Proposing
+    from cost_model.dataset import Dataset
     from kernels_db.store import Log
 
 # Trials a round: in the first, at least, at most.
@@ -115,6 +118,7 @@ class Session:
         self.warm_runs = self.backend.warm_runs(workload.dag, target)
         self._expectation = Stopping()
         self._peak: Callable[[], float] | None = None
+        self._llm: Proposing | None = None
         self._limit: dict[str, float] = {}  # what was measured of it, and not logged yet
         self._stack = contextlib.ExitStack()
         self.finals = Finalists(self)
@@ -192,7 +196,7 @@ class Session:
         self.sample_peak()
         options, space = self.options, self.space
         near = neighbours.neighbours(self.log, self.workload, self.target, space, options)
-        policy = policies.create(options.search, space, options.guide, options.seed, near, self.target)
+        policy = self._policy(near)
         similar = seeds(self.workload, self.target, space, self.log.place, SEEDS)
         policy = Seeded(policy, space, [s.candidate for s in similar])
         diagnostics.searching(self.workload, options, len(similar), self.peak_s)
@@ -202,10 +206,22 @@ class Session:
         self._search = self._stack.enter_context(AskAhead(policy))
         self._begun = True
 
+    def _policy(self, near: Dataset | None) -> SearchPolicy:
+        """A fresh search. A language model is told the expression, in canonical names."""
+        options, space = self.options, self.space
+        if options.search != "llm":
+            return policies.create(options.search, space, options.guide, options.seed, near, self.target)
+        text = str(Schedule(self.workload.canonical))
+        self._llm = policies.proposing(space, options.guide, options.seed, near, self.target, text)
+        self._stack.callback(self._llm.close)
+        return self._llm
+
     def known_limit(self) -> dict[str, object]:
-        """What was measured of the machine's limit since the last record, as a part of an environment."""
+        """What was measured of the machine's limit since the last record, and what a language model said, as
+        a part of an environment."""
         limit, self._limit = self._limit, {}
-        return {LIMIT: limit} if limit else {}
+        said = {} if self._llm is None else self._llm.exchanges()
+        return {LIMIT: limit, **said} if limit else said
 
     def sample_peak(self) -> None:
         """Measure the machine's limit, once more: a disturbed sample makes the peak look low."""
@@ -375,6 +391,8 @@ class Session:
             candidate, trace = asked[index], traces[index]
             name, decisions = space.sketches[candidate.sketch], list(candidate.row)
             facts = {DECISIONS: decisions, "round": self.rounds, **moved(space, candidate)}
+            if self._llm is not None and self._llm.proposed(candidate):
+                facts["chosen_by"] = "llm"
             if predicted:
                 facts[PREDICTED] = {k: round(float(v[index]), 6) for k, v in predicted.items()}
             results[index] = Result(candidate, self._take(m, name, trace, facts, searched), m.facts)

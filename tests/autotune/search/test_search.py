@@ -308,4 +308,4 @@ def test_unknown_names_are_refused() -> None:
         create("magic", FormulaSpace())
     with pytest.raises(CostModelError, match="unknown cost model"):
         create("evolutionary", FormulaSpace(), "magic")
-    assert set(POLICIES) == {"evolutionary", "local", "random", "grid"}
+    assert set(POLICIES) == {"evolutionary", "local", "random", "grid", "llm"}
