@@ -48,7 +48,8 @@ def facts_of(target: Target | None) -> str:
 def holes_of(space: Space, first: Sequence[int] = ()) -> str:
     """The sketches with their holes, as many as fit; those of ``first`` before others."""
     rng = np.random.default_rng(0)
-    lines, left = [], MOST_HOLES
+    lines: list[str] = []
+    left = MOST_HOLES
     order = list(dict.fromkeys([*first, *range(len(space.sketches))]))
     for s in order:
         rows = space.sample(s, SAMPLE, rng)
