@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from autotune.building.generator_version import generator_version
-from autotune.fleet import connection, messages
+from autotune.fleet import messages
 from autotune.fleet.errors import FleetError, MessageError
 from autotune.fleet.members import Machine, Member, facts_digest, machines_of, members_of
 from autotune.fleet.messages import Request
@@ -22,6 +22,8 @@ from schedules.model import Target
 if TYPE_CHECKING:
     from distributed import Client, Future
 
+# Time that is given at the end to what was told workers (seconds).
+TOLD_S = 3.0
 # Time between two looks at who is there, longest time that an answer to one may take, time without a sign of
 # life after which a worker counts as gone, and time that a scheduler may be away (seconds).
 LOOK_S, ANSWER_S, SILENT_S, AWAY_S = 1.0, 5.0, 15.0, 10.0
@@ -62,6 +64,7 @@ class Fleet:
         self._seen: dict[str, tuple[object, float]] = {}
         self.looked = time.monotonic()  # when the scheduler last said who is there
         self._shunned: set[str] = set()
+        self._told: list[Exchange] = []  # of which no answer is waited for
         self._over = threading.Event()
         client.subscribe_topic(self._topic, self._heard)
         self.look()
@@ -80,6 +83,16 @@ class Fleet:
         """Take back what was asked, and leave. Closing again does nothing."""
         if self._over.is_set():
             return
+        until = time.monotonic() + TOLD_S
+        for exchange in self._told:
+            while (
+                exchange.future is not None
+                and not exchange.future.done()
+                and self.lost is None
+                and self.alive(exchange)
+                and time.monotonic() < until
+            ):
+                time.sleep(0.02)
         self._over.set()
         with self._lock:
             left = list(self._exchanges.values())
@@ -195,12 +208,12 @@ class Fleet:
         return exchange
 
     def tell(self, request: Request, machine: Machine) -> None:
-        """Send a request whose answer nobody waits for. It is done even if the client has left meanwhile."""
-        exchange = self.send(request, machine)
-        if exchange.future is not None:
-            with suppress(Exception):
-                connection.distributed().fire_and_forget(exchange.future)
-        self.end(exchange)
+        """Send a request whose answer nobody waits for. `close` gives it some time, so that nothing is left
+        at the scheduler."""
+        for done in [x for x in self._told if x.future is None or x.future.done()]:
+            self._told.remove(done)
+            self.end(done)
+        self._told.append(self.send(request, machine))
 
     def get(self, exchange: Exchange, until: float | None = None) -> Any:
         """The next of an exchange: an event, `LOOK`, `DONE`, or None at ``until`` (`time.monotonic`). The
