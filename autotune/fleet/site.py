@@ -323,7 +323,8 @@ def _asked(
             if item is None:
                 if until is not None and now >= until:
                     yield False, None
-                fleet.shun(exchange)  # it hangs: as good as dead
+                else:
+                    fleet.shun(exchange)  # it hangs: as good as dead
                 return
             if item == LOOK:
                 if not fleet.alive(exchange):

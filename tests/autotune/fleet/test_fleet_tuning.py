@@ -253,6 +253,18 @@ def test_a_worker_that_gives_no_sign_of_life_is_left_out(
         assert fleet._alive({"w": {"last_seen": 8.0}})
 
 
+def test_a_worker_that_is_late_keeps_its_place(there: Rack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have waited for others. Only one that says nothing for long counts as hung."""
+    monkeypatch.setattr(fleet_site, "LATE_S", 0.1)
+    there.add("slow", site=FakeSite(takes_s=1.0))
+    with fleet_of(there) as fleet:
+        (machine,) = fleet.machines(A).values()
+        with fleet_site.FleetSite(fleet, machine).measurer(WORKLOADS[0], A, 10.0) as measuring:
+            assert list(measuring.arrivals([Trace()], None, time.monotonic() + 0.2)) == []
+        fleet.look()
+        assert [m.problem for m in fleet.members()] == [""]
+
+
 def test_what_is_compiled_here_is_measured_there(there: Rack, tmp_path: Path) -> None:
     from autotune.targets import detect
 
