@@ -15,7 +15,7 @@ from autotune.progress.units import seconds
 
 if TYPE_CHECKING:
     from autotune.tuning.options import TuneOptions
-    from autotune.tuning.suite_tuner import SuiteResult, TaskResult
+    from autotune.tuning.suite_tuner import SuiteResult, SuiteTask, TaskResult
     from schedules.model import Target
 
 
@@ -23,15 +23,11 @@ def tune_suite(
     file: str, constant_weights: bool, target: Target, where: str, options: TuneOptions, json: bool
 ) -> None:
     """Tune the tasks of ``FILE[:NAME]``. Exit status 1: a task has no kernel afterwards."""
-    from autotune.tuning import suites
     from autotune.tuning.interrupts import Interrupts
-    from autotune.tuning.suite_tuner import SuiteTask
     from autotune.tuning.suite_tuner import tune_suite as run
     from kernels_db.store import Log
 
-    tasks = [SuiteTask(t.workload, t.weight, t.group) for t in suites.read(file, constant_weights)]
-    if not tasks:
-        raise suites.SuiteError(f"{file} has no tasks; give a NAME of the file that has some")
+    tasks = tasks_of(file, constant_weights)
     with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C must not cut off the report
         with Log(where) as log, suite_shown(quiet=json) as report:
             result = run(tasks, target, log, options, report, interrupts=interrupts)
@@ -40,6 +36,17 @@ def tune_suite(
         else:
             _print(result, where)
     raise typer.Exit(results.status((t.result for t in result.tasks), result.stopped))
+
+
+def tasks_of(file: str, constant_weights: bool) -> list[SuiteTask]:
+    """The tasks of ``FILE[:NAME]``. Raises `SuiteError`."""
+    from autotune.tuning import suites
+    from autotune.tuning.suite_tuner import SuiteTask
+
+    tasks = [SuiteTask(t.workload, t.weight, t.group) for t in suites.read(file, constant_weights)]
+    if not tasks:
+        raise suites.SuiteError(f"{file} has no tasks; give a NAME of the file that has some")
+    return tasks
 
 
 def document(result: SuiteResult, target: Target) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from autotune.cli import options as opt
 from autotune.cli.dynamic import tune_dynamic
 from autotune.cli.output import console, print_json, task_text
 from autotune.cli.results import document, status
-from autotune.cli.suite import tune_suite
+from autotune.cli.suite import tasks_of, tune_suite
 from autotune.progress.following import task_shown
 from autotune.progress.text import ending
 from autotune.progress.units import counts, percent, rate, seconds
@@ -133,8 +133,9 @@ def tune(
     )
     if goal is None:
         from autotune.cli import tune_there
+        from autotune.tuning.suite_tuner import SuiteTask
 
-        tasks = tune_there.tasks_of(workload if suite is None else suite, constant_weights)
+        tasks = [SuiteTask(workload)] if suite is None else tasks_of(suite, constant_weights)
         wanted = target if opt.given(ctx, "target") else None
         there = tune_there.There(str(fleet), wanted, threads, build_here)
         tune_there.tune_there(there, tasks, suite is not None, where, chosen, dtype, json)

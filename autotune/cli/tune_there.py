@@ -16,13 +16,11 @@ from autotune.progress.following import fleet_shown
 from autotune.progress.text import ending, of_result
 from autotune.progress.units import seconds
 from autotune.run.describing import describe
-from autotune.tuning import suites
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.suite_tuner import SuiteResult, SuiteTask
 from kernels_db.place import locate
 from kernels_db.store import Log
-from schedules.model import Workload
 
 
 @dataclass(frozen=True)
@@ -34,17 +32,6 @@ class There:
     targets: str | None
     threads: int | None
     build_here: bool
-
-
-def tasks_of(what: Workload | str, constant_weights: bool) -> list[SuiteTask]:
-    """A workload as a task, or the tasks of ``FILE[:NAME]``. Raises `SuiteError`."""
-    if isinstance(what, Workload):
-        return [SuiteTask(what)]
-    file = what
-    tasks = [SuiteTask(t.workload, t.weight, t.group) for t in suites.read(file, constant_weights)]
-    if not tasks:
-        raise suites.SuiteError(f"{file} has no tasks; give a NAME of the file that has some")
-    return tasks
 
 
 def tune_there(

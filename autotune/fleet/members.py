@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from autotune.fleet.errors import FleetError, MessageError
@@ -58,13 +59,18 @@ class Machine:
     builds: bool
     workers: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Of its facts, which every message of it has."""
         return facts_digest(self.facts)
 
     def __repr__(self) -> str:
         return f"<Machine {self.name}: {self.target!r}>"
+
+
+def slot(key: str, target: Target) -> str:
+    """The resource of Dask that stands for a target on a machine."""
+    return f"autotune:{key}:{target.digest[:12]}"
 
 
 def facts_digest(facts: Mapping[str, str | int]) -> str:
@@ -180,7 +186,7 @@ def _member(address: str, name: str, advert: object, busy: int) -> Member:
     if not isinstance(key, str) or len(key) != 12 or not key.isalnum():
         raise MessageError("it does not say which machine it is of")
     for offer in offers:
-        if offer.slot != f"autotune:{key}:{offer.target.digest[:12]}":
+        if offer.slot != slot(key, offer.target):
             raise MessageError(f"its slot for {offer.asked} is not of that target")
         _check_family(offer.target, facts)
     return Member(address, name, key, facts, tuple(offers), generator, builds, busy)

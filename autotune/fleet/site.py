@@ -16,13 +16,11 @@ from autotune.fleet.errors import FleetError, MachineLost, MessageError
 from autotune.fleet.members import Machine
 from autotune.fleet.messages import Request, Task
 from autotune.fleet.serving import object_digest
-from autotune.measure.control import comparing_s
 from autotune.measure.inputs import Tolerance
 from autotune.measure.process import MeasureError
 from autotune.measure.results import Control, Measurement, Nominal
-from autotune.measure.timing import finals_s
 from autotune.targets import TargetError
-from autotune.tuning.site import MOVE_S
+from autotune.tuning.site import HERE
 from schedules.model import Target, Trace, Workload
 
 # Time on the way to a worker and back, at most; after a deadline until a request is taken back; without any
@@ -59,10 +57,10 @@ class FleetSite:
         return _Limit(self, Task(workload, target, 60.0))
 
     def cost_s(self, time_s: float, count: int, rounds: int, repeats: int, warm_runs: int) -> float:
-        return WAY_S + finals_s(time_s, count, rounds, repeats, warm_runs)
+        return WAY_S + HERE.cost_s(time_s, count, rounds, repeats, warm_runs)
 
     def move_s(self, time_s: float, warm_runs: int) -> float:
-        return MOVE_S + comparing_s(time_s, warm_runs)
+        return HERE.move_s(time_s, warm_runs)
 
     def measurer(
         self,
@@ -101,15 +99,13 @@ class _Limit:
     def _ask(self) -> float:
         site = self.site
         request = Request("limit", site.fleet.name(), self.task, generator=site.fleet.generator)
-        for event, body in _asked(site, request, (), None):
-            if event:
-                continue
-            found = body.get("limit_s")
-            if found is None:
-                return 0.0
-            self.rates = messages.numbers_of(body, "rates")
-            return messages.seconds_of(body, "limit_s")
-        raise MachineLost(f"{site.where.name} has left the fleet")
+        body = _answered(site, request)
+        if body is None:
+            raise MachineLost(f"{site.where.name} has left the fleet")
+        if body.get("limit_s") is None:
+            return 0.0
+        self.rates = messages.numbers_of(body, "rates")
+        return messages.seconds_of(body, "limit_s")
 
 
 @dataclass
@@ -207,15 +203,15 @@ class RemoteMeasuring:
         )
         code = {i: self._objects[t.digest][1] for i, t in enumerate(traces) if t.digest in self._objects}
         for _ in range(KILLS):
-            for event, body in _asked(self.site, self._with(request, code), list(code.values()), None):
-                if event:
-                    continue
-                found = dict(_found(body))
-                if sorted(found) != list(range(len(traces))):
-                    raise MessageError("an answer has not as many measurements as were asked for")
-                self._timed |= {t.digest for i, t in enumerate(traces) if found[i].ok}
-                return [found[i] for i in range(len(traces))]
-            self._returned(None)
+            body = _answered(self.site, self._with(request, code), list(code.values()))
+            if body is None:
+                self._returned(None)
+                continue
+            found = dict(_found(body))
+            if sorted(found) != list(range(len(traces))):
+                raise MessageError("an answer has not as many measurements as were asked for")
+            self._timed |= {t.digest for i, t in enumerate(traces) if found[i].ok}
+            return [found[i] for i in range(len(traces))]
         raise MeasureError(f"{self.site.where.name}: the worker ended whenever finalists were timed")
 
     # -- parts -------------------------------------------------------------------------------
@@ -349,6 +345,14 @@ def _asked(
             yield True, item
     finally:
         fleet.end(exchange)
+
+
+def _answered(site: FleetSite, request: Request, objects: Sequence[bytes] = ()) -> dict[str, Any] | None:
+    """The answer to a request without a deadline. None: its worker died. Raises as `_asked`."""
+    for event, body in _asked(site, request, objects, None):
+        if not event:
+            return body
+    return None
 
 
 def _error(site: FleetSite, error: object) -> Exception:

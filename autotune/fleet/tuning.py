@@ -128,14 +128,13 @@ class _Run:
         builders: Builders,
         build_here: bool,
     ) -> None:
-        self.fleet, self.log, self.builders, self.build_here = fleet, log, builders, build_here
+        self.fleet, self.builders, self.build_here = fleet, builders, build_here
         quiet = Interrupts()  # only the thread that follows is interrupted; it tells the others
         self.suites = {t.digest: Suite(tasks, t, log, options, progress, quiet, started) for t in targets}
         self.broken: BaseException | None = None
         self._threads: dict[tuple[str, str], threading.Thread] = {}  # by target and slot
         self._ends: dict[str, str] = {}
         self._alone: dict[str, float] = {}
-        self._until = started + options.budget_s
 
     def follow(self) -> None:
         """Give machines to suites until all have ended."""

@@ -22,6 +22,7 @@ from autotune import backends, targets
 from autotune.building.generator_version import generator_version, this_machine
 from autotune.fleet import connection, knocking
 from autotune.fleet.errors import FleetError
+from autotune.fleet.members import slot
 from autotune.fleet.serving import Bench
 from autotune.tuning.site import HERE, Site
 from schedules.errors import AutotuneError
@@ -64,11 +65,6 @@ class Offer:
                 ],
             }
         )
-
-
-def slot(key: str, target: Target) -> str:
-    """The resource of Dask that stands for a target on a machine."""
-    return f"autotune:{key}:{target.digest[:12]}"
 
 
 def machine_key(facts: dict[str, str | int]) -> str:

@@ -24,6 +24,7 @@ from cost_model.training import TaskData
 from kernels_db.errors import LogError
 from kernels_db.place import locate
 from kernels_db.records import Record
+from kernels_db.sqlite import database_exists
 from kernels_db.store import Log
 from schedules.errors import AutotuneError
 from schedules.model import Target, Workload
@@ -40,8 +41,6 @@ SAMPLE = 128
 FACTS = ("name", "cpu", "cpus", "memory_gib", "architecture")
 # Times between which a log's times are believed (seconds).
 SHORTEST_S, LONGEST_S = 1e-12, 1e12
-# First bytes of a SQLite database.
-SQLITE = b"SQLite format 3\0"
 
 
 @dataclass(frozen=True)
@@ -134,18 +133,13 @@ def _opened(place: str) -> Iterator[Log]:
     if not located.exists():
         raise LogError(f"there is no tuning log at {located}; give the path of a log or of an export")
     path = Path(place)
-    if "://" in place or not path.is_file() or _is_sqlite(path):
+    if "://" in place or not path.is_file() or database_exists(path):
         with Log(place, read_only=True) as log:
             yield log
         return
     with tempfile.TemporaryDirectory() as folder, Log(Path(folder) / "import.db") as log:
         log.merge(path)
         yield log
-
-
-def _is_sqlite(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(SQLITE)) == SQLITE
 
 
 def _of_task(logs: Sequence[Log], workload: str, target: str) -> list[tuple[TaskData | None, int]]:
