@@ -18,7 +18,7 @@ from pathlib import Path
 
 from autotune import backends
 from autotune.building.object_cache import refusal_of
-from autotune.settings import Settings
+from autotune.settings import LlmSettings, Settings, SettingsError
 from schedules.distribution import install
 
 
@@ -51,6 +51,7 @@ def examine(db: str, settings: Settings) -> list[Finding]:
         ("torch", torch),
         ("export", export),
         ("fleet", fleet),
+        ("llm", llm),
         *((name, partial(device, name)) for name in backends.BACKENDS[1:]),
     ]
     return [_guarded(name, check) for name, check in checks]
@@ -256,6 +257,22 @@ def fleet() -> Finding:
     from importlib.metadata import version
 
     return Finding("fleet", "ok", f"distributed {version('distributed')}")
+
+
+def llm() -> Finding:
+    """Whether a search can ask a language model. No endpoint is asked here."""
+    if importlib.util.find_spec("openai") is None:
+        return Finding("llm", "ok", "not installed; tune --search llm needs it", install("llm"))
+    from importlib.metadata import version
+
+    found = f"openai {version('openai')}"
+    if not LlmSettings.named():
+        return Finding("llm", "ok", f"{found}; AUTOTUNE_LLM_URL names no endpoint")
+    try:
+        settings = LlmSettings.from_environment()
+    except SettingsError as err:
+        return Finding("llm", "warn", f"{found}; {err}")
+    return Finding("llm", "ok", f"{found}; {settings.model or 'the first model'} at {settings.host}")
 
 
 def device(name: str) -> Finding:

@@ -91,13 +91,18 @@ class Settings:
 class LlmSettings:
     """The endpoint of ``--search llm``. ``url``: where it is, such as ``http://localhost:8000/v1``.
     ``model``: its name there; empty: the first that the endpoint lists. ``key``: what it asks for, in no
-    `repr`. Raises `SettingsError`."""
+    `repr`. ``prompts``: most prompts of a task. Raises `SettingsError`."""
 
     url: str
     model: str = ""
     key: str = field(default="", repr=False)
+    prompts: int = 32
 
     def __post_init__(self) -> None:
+        if self.prompts < 1:
+            raise SettingsError(
+                f"AUTOTUNE_LLM_PROMPTS is {self.prompts}; give 1 or more, or leave out --search llm"
+            )
         try:
             parts = urlsplit(self.url)
             host, _ = parts.hostname, parts.port
@@ -118,25 +123,38 @@ class LlmSettings:
             )
 
     @property
+    def host(self) -> str:
+        """The machine that the endpoint is on."""
+        return urlsplit(self.url).hostname or ""
+
+    @property
     def local(self) -> bool:
         """Whether the endpoint is on this machine."""
-        host = urlsplit(self.url).hostname or ""
         try:
-            return host == "localhost" or ipaddress.ip_address(host).is_loopback
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
 
     @staticmethod
+    def named(environ: Mapping[str, str] | None = None) -> bool:
+        """Whether ``AUTOTUNE_LLM_URL`` is set."""
+        return bool((os.environ if environ is None else environ).get("AUTOTUNE_LLM_URL"))
+
+    @staticmethod
     def from_environment(environ: Mapping[str, str] | None = None) -> LlmSettings:
-        """Settings from ``AUTOTUNE_LLM_URL``, ``AUTOTUNE_LLM_MODEL`` and ``OPENAI_API_KEY``."""
+        """Settings from ``AUTOTUNE_LLM_URL``, ``AUTOTUNE_LLM_MODEL``, ``AUTOTUNE_LLM_PROMPTS`` and
+        ``OPENAI_API_KEY``."""
         env = os.environ if environ is None else environ
-        url = env.get("AUTOTUNE_LLM_URL", "")
-        if not url:
+        if not LlmSettings.named(env):
             raise SettingsError(
                 "--search llm asks a language model, and AUTOTUNE_LLM_URL is not set; set it to an endpoint "
                 "that speaks OpenAI's API, such as http://localhost:8000/v1"
             )
-        return LlmSettings(url, env.get("AUTOTUNE_LLM_MODEL", ""), env.get("OPENAI_API_KEY", "").strip())
+        prompts = env.get("AUTOTUNE_LLM_PROMPTS", "32").strip()
+        if not re.fullmatch("[0-9]{1,9}", prompts):
+            raise SettingsError(f"AUTOTUNE_LLM_PROMPTS is {prompts!r}; it is a number of prompts, such as 32")
+        key = env.get("OPENAI_API_KEY", "").strip()
+        return LlmSettings(env["AUTOTUNE_LLM_URL"], env.get("AUTOTUNE_LLM_MODEL", ""), key, int(prompts))
 
 
 def seconds_of(budget: str | float | None, budget_s: float | None, otherwise: float) -> float:

@@ -27,7 +27,6 @@ from autotune.codegen.llvm.emit import emit
 from autotune.measure import Measurer
 from autotune.targets import detect, from_name
 from kernels_db.records import NewRecord
-from schedules import expr as E
 from schedules import ops, te
 from schedules.ir import printer
 from schedules.model import Step, Target, Trace
@@ -35,7 +34,7 @@ from schedules.passes.lower import lower, stages
 from schedules.primitives import PRIMITIVES
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
-from schedules.space.holes import Choice, PerfectTile
+from schedules.space.holes import words
 from schedules.trace_names import to_canonical, to_named
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -156,15 +155,14 @@ def _space(page: Page, target: Target) -> DerivedSpace:
         """)
     page.show("text", "\n".join(f"{n}  {name}" for n, name in enumerate(space.sketches)))
     chosen = space.sketches.index(SKETCH)
-    page.say(f"The holes of sketch {chosen}, *{SKETCH}*:")
+    page.say(f"""
+        The loops of sketch {chosen}, *{SKETCH}*, without indices. `?` marks a hole:
+        """)
+    page.show("text", printer.outline(space.sketch(chosen).nest))
+    page.say("What each of its holes allows:")
     lines = []
     for hole in space.sketch(chosen).holes:
-        if isinstance(hole, Choice):
-            lines.append(f"{hole.name:9} one of {', '.join(map(str, hole.options))}")
-        elif isinstance(hole, PerfectTile):
-            lines.append(f"{hole.name:9} a divisor of {E.show(hole.of)}")
-        else:
-            lines.append(f"{hole.name:9} what cuts {E.show(hole.of)} into even parts")
+        lines.append(f"{hole.name:9} {words(hole)}")
     page.show("text", "\n".join(lines))
     return space
 

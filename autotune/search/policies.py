@@ -11,7 +11,7 @@ from autotune.search.base import SearchPolicy
 from autotune.search.evolutionary import EvolutionarySearch, model_features, model_matrix
 from autotune.search.grid import GridSearch
 from autotune.search.improvement import ExpectedImprovement
-from autotune.search.llm import Proposing
+from autotune.search.llm import LlmOptions, Proposing
 from autotune.search.llm_client import OpenAiClient
 from autotune.search.local import LocalSearch
 from autotune.search.random import RandomSearch
@@ -75,11 +75,18 @@ def proposing(
     """A search beside which a language model proposes. ``expression``: the computation, as text; None: a
     recorded table, whose trials take no time, so that answers are waited for. Raises `SettingsError` where no
     endpoint is set, and `MissingExtraError`."""
-    client = OpenAiClient(LlmSettings.from_environment())
+    settings = LlmSettings.from_environment()
+    client = OpenAiClient(settings)
     policy = _evolutionary(space, model, seed, near, target)
-    patient = expression is None
     return Proposing(
-        policy, space, client, expression=expression or "", target=target, seed=seed, patient=patient
+        policy,
+        space,
+        client,
+        expression=expression or "",
+        target=target,
+        seed=seed,
+        patient=expression is None,
+        options=LlmOptions(calls=settings.prompts),
     )
 
 

@@ -54,6 +54,9 @@ class TableSpace:
     def holes(self, sketch: int) -> tuple[str, ...]:
         return self._sheets[sketch].holes
 
+    def describe(self, sketch: int) -> str:
+        return ""  # a table tells names of parameters only
+
     def sample(self, sketch: int, n: int, rng: np.random.Generator) -> Rows:
         rows = self._sheets[sketch].rows
         return rows[rng.integers(len(rows), size=n)]

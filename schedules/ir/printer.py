@@ -24,7 +24,7 @@ from schedules.ir import (
     kids,
 )
 from schedules.ir.exprs import expressions, places
-from schedules.ir.nest import bound, domain
+from schedules.ir.nest import bound, domain, reads
 from schedules.te.compute_dag import operand
 
 
@@ -44,6 +44,49 @@ def show(program: Nest | LoweredFunc) -> str:
     return "\n".join(lines)
 
 
+# Longest loop variable and extent in an outline (characters).
+_LONGEST_NAME, _LONGEST_EXTENT = 40, 120
+
+
+def outline(nest: Nest) -> str:
+    """The loops of a nest with what each block computes, without indices: what matters about a schedule, in
+    a tenth of the text. Loops that run once are left out. Of a long extent only the holes are named.
+
+    >>> from schedules import te
+    >>> from schedules.ir.nest import initial
+    >>> a = te.placeholder((2, 4), name="a")
+    >>> k = te.reduce_axis((0, 4), "k")
+    >>> s = te.compute((2,), lambda i: te.sum(a[i, k], axis=k), name="s")
+    >>> print(outline(initial(te.dag([a, s]))))
+    for s_i in range(2):
+     for s_k in range(4):
+      s = sum of a
+    """
+    lines: list[str] = []
+    _outline(nest.body, 0, lines)
+    return "\n".join(lines)
+
+
+def _outline(s: Stmt, depth: int, out: list[str]) -> None:
+    pad = " " * depth
+    if isinstance(s, Loop) and const(s.extent) != 1:
+        name, extent = s.var, E.show(s.extent)
+        if len(name) > _LONGEST_NAME:
+            name = f"{name[:_LONGEST_NAME]}..."
+        if len(extent) > _LONGEST_EXTENT:
+            extent = f"of {', '.join(f'?{h}' for h in sorted(E.holes(s.extent)))}"
+        out.append(f"{pad}{_loop(s, name, extent)}")
+        _outline(s.body, depth + 1, out)
+    elif isinstance(s, Block):
+        written = [w.buffer for w in s.writes]
+        read = ", ".join(dict.fromkeys(x.buffer for x in reads(s) if x.buffer not in written))
+        how = f"{s.reducer.name} of" if s.reducer else "from"
+        out.append(f"{pad}{', '.join(written)} = {f'{how} {read}' if read else 'a constant'}")
+    else:
+        for x in kids(s):
+            _outline(x, depth, out)
+
+
 def _buffer(b: Buffer) -> str:
     strides = "" if b.strides is None else f" strides [{', '.join(map(E.show, b.strides))}]"
     return f"{b.name}: {b.dtype}[{', '.join(E.show(n) for n in b.shape)}]{strides}"
@@ -52,13 +95,17 @@ def _buffer(b: Buffer) -> str:
 _WORD = {"serial": "for", "parallel": "parallel", "vectorize": "vectorize", "unroll": "unroll"}
 
 
+def _loop(s: Loop, name: str, extent: str) -> str:
+    word = _WORD.get(s.kind, f"bind[{s.kind}]")
+    marks = "".join(f"  # {k}={E.show(v) if isinstance(v, E.Hole) else v}" for k, v in s.annotations)
+    return f"{word} {name} in range({extent}):{marks}"
+
+
 def _stmt(s: Stmt, depth: int, out: list[str], ranges: Ranges) -> None:
     pad = "    " * depth
     match s:
         case Loop():
-            word = _WORD.get(s.kind, f"bind[{s.kind}]")
-            marks = "".join(f"  # {k}={v}" for k, v in s.annotations)
-            out.append(f"{pad}{word} {s.var} in range({E.show(s.extent)}):{marks}")
+            out.append(f"{pad}{_loop(s, s.var, E.show(s.extent))}")
             n = const(s.extent)
             _stmt(s.body, depth + 1, out, ranges if n is None else {**ranges, s.var: (0, n - 1)})
         case Seq(stmts=xs):
@@ -128,5 +175,3 @@ def _block(b: Block, pad: str, out: list[str], ranges: Ranges) -> None:
             text = f"{place} = {E.show(b.reducer.apply(acc, new)[n])}"
         init = f"  (starts at {E.show(b.reducer.identity[n])})" if b.init else ""
         out.append(f"{pad}{where}{text}  # block {b.name}, {b.reducer.name}{init}")
-
-

@@ -56,6 +56,10 @@ class Space(Protocol):
     def holes(self, sketch: int) -> tuple[str, ...]:
         """Names of the holes of a sketch, the columns of its rows."""
 
+    def describe(self, sketch: int) -> str:
+        """What the holes of a sketch decide, for readers: what each of them allows, and the loops that they
+        stand in. Empty where only names are known."""
+
     def sample(self, sketch: int, n: int, rng: np.random.Generator) -> Rows:
         """``n`` random rows, not necessarily distinct or valid."""
 

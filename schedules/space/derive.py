@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from schedules.ir import Nest
+from schedules.ir.printer import outline
 from schedules.model import Target, Trace
 from schedules.schedule import fill
 from schedules.space import holes as H
@@ -100,6 +101,10 @@ class DerivedSpace:
 
     def holes(self, sketch: int) -> tuple[str, ...]:
         return tuple(h.name for h in self._sketches[sketch].holes)
+
+    def describe(self, sketch: int) -> str:
+        s = self._sketches[sketch]
+        return "\n".join([*(f"{h.name}: {H.words(h)}" for h in s.holes), outline(s.nest)])
 
     def sample(self, sketch: int, n: int, rng: np.random.Generator) -> Rows:
         return H.sample(self._sketches[sketch].holes, n, rng)

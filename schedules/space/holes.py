@@ -22,6 +22,8 @@ from schedules.expr import Expr
 Around = tuple[np.ndarray, np.ndarray]
 # Share of mutations that move a decision to the next one above or below. The others draw it again.
 STEP = 0.5
+# Largest divisor where no other is named.
+NO_CAP = 1 << 40
 
 
 class Columns(dict[str, Any]):
@@ -60,7 +62,7 @@ class PerfectTile:
 
     name: str
     of: Expr
-    cap: int = 1 << 40
+    cap: int = NO_CAP
     least: int = 1
 
     def sample(self, known: Mapping[str, np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
@@ -149,6 +151,21 @@ class EvenTile:
 
 
 HoleSpec = Choice | PerfectTile | EvenTile
+
+
+def words(hole: HoleSpec) -> str:
+    """What a hole allows, for readers.
+
+    >>> words(Choice("c.vec", (8, 16)))
+    'one of 8, 16'
+    """
+    if isinstance(hole, Choice):
+        return f"one of {', '.join(map(str, hole.options))}"
+    if isinstance(hole, PerfectTile):
+        most = f", at most {hole.cap}" if hole.cap < NO_CAP else ""
+        return f"a divisor of {E.show(hole.of)}{most}"
+    unit = "" if hole.unit == E.Const(1) else f", in units of {E.show(hole.unit)}"
+    return f"what cuts {E.show(hole.of)} into even parts{unit}"
 
 
 def _beside(domain: np.ndarray, column: np.ndarray) -> Around:

@@ -17,7 +17,7 @@ from schedules.ir import Block, Loop, walk
 from schedules.ir.nest import find_block, loops_of, subtree_of
 from schedules.model import Target
 from schedules.schedule import Schedule
-from schedules.space.holes import Choice, EvenTile, HoleSpec, PerfectTile
+from schedules.space.holes import NO_CAP, Choice, EvenTile, HoleSpec, PerfectTile
 from schedules.te.compute_dag import ComputeDAG
 
 # Most sketches of a space.
@@ -61,7 +61,7 @@ class SketchBuilder:
             return options[0]
         return self._hole(Choice(name, options))
 
-    def divisor(self, name: str, of: Expr, cap: int = 1 << 40, least: int = 1) -> int | Hole:
+    def divisor(self, name: str, of: Expr, cap: int = NO_CAP, least: int = 1) -> int | Hole:
         """A hole that divides ``of``."""
         if isinstance(of, Const) and int(of.value) == 1:
             return 1

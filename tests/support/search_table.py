@@ -37,6 +37,9 @@ class FormulaSpace:
     def holes(self, sketch: int) -> tuple[str, ...]:
         return tuple(f"h{i}" for i in range(len(self.choices[sketch])))
 
+    def describe(self, sketch: int) -> str:
+        return f"h0: one of {self.choices[sketch][0]}"
+
     def sample(self, sketch: int, n: int, rng: np.random.Generator) -> Rows:
         return rng.integers(0, self.choices[sketch], (n, len(self.choices[sketch])), dtype=np.int64)
 

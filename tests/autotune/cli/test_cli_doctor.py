@@ -56,6 +56,20 @@ def test_the_extra_for_fleets_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.fleet() == doctor.Finding("fleet", "ok", "distributed 2026.8.0")
 
 
+def test_the_extra_for_language_models_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AUTOTUNE_LLM_URL", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    found = doctor.llm()
+    assert found.status == "ok" and "--search llm" in found.detail and "[llm]'" in found.remedy
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.0")
+    assert doctor.llm() == doctor.Finding("llm", "ok", "openai 1.0; AUTOTUNE_LLM_URL names no endpoint")
+    monkeypatch.setenv("AUTOTUNE_LLM_URL", "https://host:99/v1?key=secret")
+    assert doctor.llm() == doctor.Finding("llm", "ok", "openai 1.0; the first model at host")
+    monkeypatch.setenv("AUTOTUNE_LLM_URL", "host")
+    assert doctor.llm().status == "warn" and "no address of an endpoint" in doctor.llm().detail
+
+
 def test_a_directory_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: object) -> None:
         raise PermissionError(13, "Permission denied")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from search_table import FormulaSpace
 
+from autotune import targets
 from autotune.search.base import Result
 from autotune.search.llm import EXCHANGES, LlmOptions, Proposing, plain
 from autotune.search.llm_answers import candidate_of, rows_of
@@ -19,6 +21,8 @@ from autotune.search.llm_prompt import prompt_of
 from autotune.search.policies import create
 from autotune.search.simulate import play
 from autotune.search.table import Sheet, TableSpace
+from schedules import ops
+from schedules.space import derive
 from schedules.space.base import Candidate, trace_of
 
 SPACE = FormulaSpace(choices=((8, 8, 8), (6, 4)), peaks=(1.0, 0.7))
@@ -235,8 +239,8 @@ def test_the_prompt_has_the_best_and_the_worst() -> None:
     policy.ask(8)
     prompt = policy._client.prompts[-1]
     assert "Trials so far: 64" in prompt
-    assert f'best: {{"sketch": 0, "h0": 7, "h1": 7, "h2": 0}} {1e6 / 63:.4g} us' in prompt
-    assert 'worst: {"sketch": 0, "h0": 0, "h1": 0, "h2": 0} failed' in prompt
+    assert f'best: {{"sketch":0,"h0":7,"h1":7,"h2":0}} {1e6 / 63:.4g} us' in prompt
+    assert 'worst: {"sketch":0,"h0":0,"h1":0,"h2":0} failed' in prompt
     assert prompt.count("best: ") == prompt.count("worst: ") == 8
 
 
@@ -245,6 +249,41 @@ def test_a_prompt_is_never_long() -> None:
     results = [Result(Candidate(s, (1,) * 30), 1.0) for s in range(8)]
     prompt = prompt_of(space, "x" * 100_000, None, results, results, 10**6, 16)
     assert len(prompt) <= 16_000 and "# Answer" in prompt and "more sketches" in prompt
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "h100"])
+@pytest.mark.parametrize(
+    "op, shape",
+    [
+        ("matmul", {"m": 64, "n": 48, "k": 32}),
+        ("conv2d", {"h": 14, "w": 14, "ci": 16, "co": 32, "k": 3}),
+        ("attention", {"heads": 2, "seq": 64, "dim": 32}),
+    ],
+)
+def test_the_prompt_tells_what_each_hole_decides(op: str, shape: dict[str, int], target: str) -> None:
+    workload = ops.workload(op, shape)
+    machine = targets.from_name(target)
+    space = derive(workload.canonical, machine)
+    rng = np.random.default_rng(0)
+    best = [Result(Candidate(s, tuple(space.sample(s, 1, rng)[0].tolist())), 1.0) for s in (1, 1, 0)]
+    prompt = prompt_of(space, "the computation", machine, best, best, 6, 16)
+    told = prompt.split("# Some sketches in full")[1].split("# Trials")[0]
+    assert told.index("sketch 1:") > 0
+    assert all(f"\n{hole}: " in told for hole in space.holes(1))
+    assert "\n...\n" in told or all(f"?{hole}" in told for hole in space.holes(1))
+    for line in re.findall("^(?:best|worst): (.*) \\S+ us$", prompt, re.MULTILINE):
+        assert set(json.loads(line)) in [{"sketch", *space.holes(s)} for s in (0, 1)]
+    assert len(prompt) <= 16_000 and plain(prompt) == prompt  # a log keeps it whole
+    assert prompt.rstrip().endswith("...]")
+
+
+def test_loops_that_do_not_fit_are_cut_at_a_line() -> None:
+    space = FormulaSpace()
+    space.describe = lambda sketch: "\n".join(f"for i{n} in range({n}):" for n in range(1000))
+    prompt = prompt_of(space, "", None, [], [], 0, 16)
+    loops = prompt.split("# Some sketches in full")[1].split("# Trials")[0].strip().splitlines()[2:]
+    assert loops[0] == "sketch 0:" and loops[-1] == "..."
+    assert loops[-2] == f"for i{len(loops) - 3} in range({len(loops) - 3}):"
 
 
 def test_a_model_that_knows_the_best_finds_it_on_a_table() -> None:

@@ -12,7 +12,10 @@ import pytest
 from cli_runner import run
 from llm_server import envelope, serving
 from needs import imported
+from search_table import FormulaSpace
 
+from autotune.search import policies
+from autotune.search.base import Result
 from autotune.search.llm_client import LlmError, OpenAiClient
 from autotune.settings import LlmSettings, SettingsError
 
@@ -155,6 +158,24 @@ def test_settings_say_what_is_wrong_and_hide_the_key() -> None:
     env = {"AUTOTUNE_LLM_URL": "https://host/v1", "AUTOTUNE_LLM_MODEL": "m", "OPENAI_API_KEY": KEY}
     settings = LlmSettings.from_environment(env)
     assert (settings.model, settings.key) == ("m", KEY) and KEY not in repr(settings)
+    assert settings.prompts == 32
+    assert LlmSettings.from_environment(env | {"AUTOTUNE_LLM_PROMPTS": "3"}).prompts == 3
+    with pytest.raises(SettingsError, match="AUTOTUNE_LLM_PROMPTS is 'many'; it is a number of prompts"):
+        LlmSettings.from_environment(env | {"AUTOTUNE_LLM_PROMPTS": "many"})
+    with pytest.raises(SettingsError, match="AUTOTUNE_LLM_PROMPTS is 0; give 1 or more"):
+        LlmSettings.from_environment(env | {"AUTOTUNE_LLM_PROMPTS": "0"})
+
+
+def test_the_prompts_of_a_task_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = FormulaSpace()
+    with serving(lambda handler, prompt: envelope('[{"sketch": 0, "h0": 1}]')) as endpoint:
+        monkeypatch.setenv("AUTOTUNE_LLM_URL", endpoint.url)
+        monkeypatch.setenv("AUTOTUNE_LLM_PROMPTS", "2")
+        policy = policies.create("llm", space, "random")
+        for _ in range(6):
+            policy.tell([Result(c, 1.0) for c in policy.ask(16)])
+        assert policy.calls == 2 and len(endpoint.asked) == 2
+        policy.close()
 
 
 def test_a_search_on_a_table_asks_the_endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
