@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune import targets
-from autotune.run.dynamic_workload import as_dynamic
+from autotune.run.dynamic_workload import DynamicWorkload, as_dynamic
 from autotune.settings import SettingsError, database, seconds_of
 from autotune.workloads import Program, ahead, as_workload, named, with_constants_each
 from schedules import ops as ops
@@ -19,7 +19,7 @@ from schedules.schedule import Schedule
 if TYPE_CHECKING:
     from autotune.run.kernel import Kernel
     from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult
-    from autotune.tuning.tuner import Progress, TuneOptions, TuneResult
+    from autotune.tuning.tuner import Progress, TuneResult
 
 DEFAULT_S = 60.0  # seconds of a budget that is not given
 
@@ -89,67 +89,43 @@ def tune(
     >>> result.best.time_s < 1.0
     True
     """
-    from autotune.progress.following import concluded, suite_followed, task_followed
+    from autotune.progress.following import concluded, fleet_followed, suite_followed, task_followed
     from autotune.tuning.tuner import TuneOptions
     from autotune.tuning.tuner import tune as run
     from kernels_db.store import Log
 
     seconds = seconds_of(budget, budget_s, DEFAULT_S)
-    goal = targets.parse(_alone(target), threads) if fleet is None else None
+    goal = targets.parse(targets.alone(target), threads) if fleet is None else None
     options = TuneOptions(
         trials=trials, budget_s=seconds, search=search, seed=seed, rtol=rtol, atol=atol,
         model=_cost_model(cost_model, model),
     )  # fmt: skip
     constant_weights = ahead(constant_weights)
-    dynamic = as_dynamic(program, params, dtype, layout, constant_weights, tune)
-    if dynamic is not None and goal is None:
-        raise SettingsError("sizes that vary cannot be tuned on a fleet; tune some of them, one by one")
-    if dynamic is not None and goal is not None:
-        from autotune.tuning.dynamic_tuner import tune_dynamic
+    found: Workload | DynamicWorkload | None
+    found = as_dynamic(program, params, dtype, layout, constant_weights, tune)
+    if found is None:
+        found = as_workload(program, params, dtype, layout, constant_weights, tune)
+        found = found if name is None else named(found, name)
+    elif name is not None:
+        found = found.named(name)
+    of_all = (lambda p: progress(p.task)) if callable(progress) else progress
+    result: TuneResult
+    with Log(database(db)) as log:
+        if goal is None:
+            from autotune.fleet.program import tune_program_there
+            from autotune.fleet.tuning import There, as_one
 
-        if name is not None:
-            dynamic = dynamic.named(name)
-        of_all = (lambda p: progress(p.task)) if callable(progress) else progress
-        with Log(database(db)) as log, suite_followed(of_all) as every:
-            of_sizes = tune_dynamic(dynamic, goal, log, options, every)
-        concluded(progress, str(of_sizes))
-        return of_sizes
-    workload = as_workload(program, params, dtype, layout, constant_weights, tune)
-    if name is not None:
-        workload = named(workload, name)
-    if goal is None:
-        return _tune_there(str(fleet), workload, target, threads, database(db), options, progress)
-    with Log(database(db)) as log, task_followed(progress, workload) as tell:
-        result = run(workload, goal, log, options, tell)
-    concluded(progress, str(result))
-    return result
+            with fleet_followed(of_all) as every:
+                there = There(str(fleet), target, threads)
+                result = as_one(tune_program_there(there, found, log, options, every))
+        elif isinstance(found, DynamicWorkload):
+            from autotune.tuning.dynamic_tuner import tune_dynamic
 
-
-def _alone(target: str | Target | Sequence[str | Target] | None) -> str | Target | None:
-    """The one target that is tuned for on this machine."""
-    if target is None or isinstance(target, (str, Target)):
-        return target
-    raise SettingsError("several targets are tuned for on a fleet: give fleet=ADDRESS too, or one target")
-
-
-def _tune_there(
-    fleet: str,
-    workload: Workload,
-    target: str | Target | Sequence[str | Target] | None,
-    threads: int | None,
-    db: str,
-    options: TuneOptions,
-    progress: Callable[[Progress], None] | Literal["auto"] | None,
-) -> TuneResult:
-    from autotune.fleet.tuning import of_one_task, tune_there
-    from autotune.progress.following import concluded, fleet_followed
-    from autotune.tuning.suite_tuner import SuiteTask
-    from kernels_db.store import Log
-
-    of_task = (lambda p: progress(p.task)) if callable(progress) else progress
-    with Log(db) as log, fleet_followed(of_task) as tell:
-        found = tune_there(fleet, [SuiteTask(workload)], target, threads, log, options, tell)
-    result = of_one_task(found)
+            with suite_followed(of_all) as every:
+                result = tune_dynamic(found, goal, log, options, every)
+        else:
+            with task_followed(progress, found) as tell:
+                result = run(found, goal, log, options, tell)
     concluded(progress, str(result))
     return result
 
@@ -219,7 +195,7 @@ def tune_suite(
         tasks = [replace(t, weight=float(w)) for t, w in zip(tasks, weights, strict=True)]
     if not tasks:
         raise SettingsError("the suite has no tasks; give at least one")
-    goal = targets.parse(_alone(target), threads) if fleet is None else None
+    goal = targets.parse(targets.alone(target), threads) if fleet is None else None
     options = TuneOptions(
         trials=trials, budget_s=seconds, search=search, seed=seed, rtol=rtol, atol=atol,
         model=_cost_model(cost_model, model),
@@ -227,9 +203,11 @@ def tune_suite(
     follow = suite_followed if fleet is None else fleet_followed
     with Log(database(db)) as log, follow(progress) as tell:
         if goal is None:
-            from autotune.fleet.tuning import together, tune_there
+            from autotune.fleet.tuning import There, together, tune_there
+            from autotune.tuning.suite_tuner import Job
 
-            found = tune_there(str(fleet), tasks, target, threads, log, options, tell)
+            job = Job(tasks, options)
+            found = tune_there(There(str(fleet), target, threads), lambda _: job, log, tell)
             result = together(found, seconds)
         else:
             result = run(tasks, goal, log, options, tell)

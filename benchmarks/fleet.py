@@ -38,7 +38,7 @@ from autotune.measure.results import Measurement
 from autotune.tuning import preparation
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.site import Here, Measuring
-from autotune.tuning.suite_tuner import SuiteResult, SuiteTask
+from autotune.tuning.suite_tuner import Job, SuiteResult, SuiteTask
 from kernels_db.store import Log
 from schedules import ops
 from schedules.model import Target, Trace, Workload
@@ -207,7 +207,7 @@ def _slept(
             goals = targets_of(fleet.members(), [])
             begin, cpu = time.monotonic(), time.process_time()
             options = TuneOptions(budget_s=budget_s, search="random", trials=10**6)  # none converges
-            (result,) = tune_on_fleet(fleet, tasks, goals, log, options)
+            (result,) = tune_on_fleet(fleet, dict.fromkeys(goals, Job(tasks, options)), log).values()
             cpu_s = time.process_time() - cpu
     process.wait(30)
     # CLOCK_MONOTONIC is the same for all processes

@@ -32,7 +32,7 @@ def tune_dynamic(
         if json:
             print_json(document(dynamic, result, dtype))
         else:
-            _print(dynamic, result, where)
+            show(dynamic, result, where)
     raise typer.Exit(results.status(result.by_size.values() or [result], result.stopped))
 
 
@@ -49,7 +49,8 @@ def document(dynamic: DynamicWorkload, result: DynamicResult, dtype: str) -> dic
     return whole | {"sizes": sizes}
 
 
-def _print(dynamic: DynamicWorkload, result: DynamicResult, where: str) -> None:
+def show(dynamic: DynamicWorkload, result: DynamicResult, where: str) -> None:
+    """Print a table of the sizes."""
     from kernels_db.place import locate  # its text hides a URL's password
 
     out = console()

@@ -94,7 +94,7 @@ def tune_model(
         if json:
             print_json(document(result, goal))
         else:
-            _print(result, where)
+            show(result, where)
     raise typer.Exit(results.status((t.result for t in result.tasks), result.stopped))
 
 
@@ -116,7 +116,8 @@ def document(result: ModelTuneResult, target: Target) -> dict[str, Any]:
     }
 
 
-def _print(result: ModelTuneResult, where: str) -> None:
+def show(result: ModelTuneResult, where: str) -> None:
+    """Print a table of the tasks, and what a call takes."""
     from kernels_db.place import locate  # its text hides a URL's password
 
     out = console()

@@ -34,7 +34,7 @@ def tune_suite(
         if json:
             print_json(document(result, target))
         else:
-            _print(result, where)
+            show(result, where)
     raise typer.Exit(results.status((t.result for t in result.tasks), result.stopped))
 
 
@@ -76,7 +76,8 @@ def task_document(t: TaskResult) -> dict[str, Any]:
     }
 
 
-def _print(result: SuiteResult, where: str) -> None:
+def show(result: SuiteResult, where: str) -> None:
+    """Print a table of the tasks, and what they take together."""
     from kernels_db.place import locate  # its text hides a URL's password
 
     out = console()

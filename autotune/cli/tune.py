@@ -95,14 +95,13 @@ def tune(
       autotune tune --suite ops.toml:quick --budget 10m --threads 1
       autotune tune net.onnx --shape x=1x3x224x224 --threads 1 --budget 3m
       autotune tune --suite ops.toml --fleet tcp://host:8786 --target znver4,x86-64-v3 --budget 10m
+      autotune tune net.onnx --fleet tcp://host:8786 --budget 10m
     """
     budget_s = opt.parse_budget(budget)
     opt.one_of("--search", search, opt.SEARCHES)
     opt.cost_model(model)
     if models.is_model(op):
         models.check_options(ctx, "frozen")
-        if fleet is not None:
-            raise typer.BadParameter("--fleet does not go with a model; tune it on the machine that runs it")
     if fleet is None and "," in target:
         raise typer.BadParameter("several targets are tuned for on a fleet; give --fleet too, or one target")
     if build_here and fleet is None:
@@ -117,8 +116,6 @@ def tune(
             workload = opt.workload_of(op, shape, dtype, layout, constant_weights, where)
         elif frozen:
             raise typer.BadParameter("--frozen takes one size, not a range")
-        elif fleet is not None:
-            raise typer.BadParameter("--fleet takes one size, not a range; tune some sizes of it")
     if fleet is not None and frozen:
         raise typer.BadParameter("--frozen measures nothing, so --fleet does not go with it")
     goal = opt.target_of(target, threads) if fleet is None else None
@@ -131,19 +128,21 @@ def tune(
     chosen = TuneOptions(
         trials=trials, budget_s=budget_s, search=search, model=model, seed=seed, rtol=rtol, atol=atol
     )
+    own_s = budget_s if opt.given(ctx, "budget") else None
     if goal is None:
         from autotune.cli import tune_there
-        from autotune.tuning.suite_tuner import SuiteTask
 
-        tasks = [SuiteTask(workload)] if suite is None else tasks_of(suite, constant_weights)
         wanted = target if opt.given(ctx, "target") else None
-        there = tune_there.There(str(fleet), wanted, threads, build_here)
-        tune_there.tune_there(there, tasks, suite is not None, where, chosen, dtype, json)
+        there = tune_there.there_of(str(fleet), wanted, threads, build_here)
+        if suite is not None:
+            tune_there.suite_there(there, tasks_of(suite, constant_weights), where, chosen, json)
+        elif models.is_model(op):
+            tune_there.model_there(there, str(op), shape, where, chosen, own_s, json)
+        else:
+            tune_there.program_there(there, dynamic or workload, where, chosen, dtype, json)
         return
     if models.is_model(op):
-        assert op is not None
-        own_s = budget_s if opt.given(ctx, "budget") else None
-        models.tune_model(op, shape, goal, where, chosen, own_s, json)
+        models.tune_model(str(op), shape, goal, where, chosen, own_s, json)
         return
     if suite is not None:
         tune_suite(suite, constant_weights, goal, where, chosen, json)

@@ -2,90 +2,139 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import typer
 
+from autotune.cli import dynamic as of_range
+from autotune.cli import models as of_model
 from autotune.cli import results
 from autotune.cli import suite as of_suite
-from autotune.cli.output import console, print_json, table
-from autotune.fleet.tuning import tune_there as run
+from autotune.cli.output import console, print_json
+from autotune.fleet.program import tune_program_there
+from autotune.fleet.tuning import There, tune_there
+from autotune.models.tuning import tune_model
 from autotune.progress.display import say
 from autotune.progress.following import fleet_shown
 from autotune.progress.text import ending, of_result
-from autotune.progress.units import seconds
-from autotune.run.describing import describe
+from autotune.run.dynamic_workload import DynamicWorkload
+from autotune.tuning.dynamic_tuner import DynamicResult
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.options import TuneOptions
-from autotune.tuning.suite_tuner import SuiteResult, SuiteTask
+from autotune.tuning.options import TuneOptions, TuneResult
+from autotune.tuning.suite_tuner import Job, SuiteProgress, SuiteTask
 from kernels_db.place import locate
 from kernels_db.store import Log
+from schedules.model import Target, Workload
 
 
-@dataclass(frozen=True)
-class There:
-    """Where to measure: the address of a fleet, targets with commas between (None: all that it offers), and
-    threads (None: any). ``build_here``: compile on this machine."""
-
-    address: str
-    targets: str | None
-    threads: int | None
-    build_here: bool
+def there_of(address: str, wanted: str | None, threads: int | None, build_here: bool) -> There:
+    """Where ``--fleet`` tunes. ``wanted``: ``--target``, None where it was not given."""
+    return There(address, wanted, threads, build_here, say)
 
 
-def tune_there(
+def suite_there(
+    there: There, tasks: Sequence[SuiteTask], where: str, options: TuneOptions, json: bool
+) -> None:
+    """Tune a suite. Exit status 1: a task has no kernel for a target afterwards."""
+    job = Job(tasks, options)
+    with _followed(json) as (interrupts, report):
+        with Log(where) as log:
+            found = tune_there(there, lambda _: job, log, report, interrupts=interrupts)
+        _show(
+            *(found, json),
+            lambda target, r: of_suite.document(r, target),
+            lambda r: of_suite.show(r, where),
+        )
+    _exit([t.result for r in found.values() for t in r.tasks], [r.stopped for r in found.values()])
+
+
+def program_there(
     there: There,
-    tasks: Sequence[SuiteTask],
-    is_suite: bool,
+    program: Workload | DynamicWorkload,
     where: str,
     options: TuneOptions,
     dtype: str,
     json: bool,
 ) -> None:
-    """Tune tasks on a fleet. Exit status 1: a task has no kernel for a target afterwards."""
-    with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C must not cut off the report
-        with Log(where) as log, fleet_shown(quiet=json) as report:
-            found = run(
-                *(there.address, tasks, there.targets, there.threads, log, options, report),
-                interrupts=interrupts,
-                build_here=there.build_here,
-                say=say,
-            )
-        if json:
-            _print_json(found, is_suite, dtype)
-        else:
-            _print(found, where)
-    if any(t.result.best is None for r in found for t in r.tasks):
-        raise typer.Exit(1)
+    """Tune an operator of one size, or of a range. Exit status 1: as of `suite_there`, for a size."""
+    with _followed(json) as (interrupts, report):
+        with Log(where) as log:
+            found = tune_program_there(there, program, log, options, report, interrupts=interrupts)
+
+        def document(target: Target, r: TuneResult) -> dict[str, Any]:
+            if isinstance(r, DynamicResult) and isinstance(program, DynamicWorkload):
+                return of_range.document(program, r, dtype)
+            return results.document(r, dtype) | {"error": r.error}
+
+        def show(r: TuneResult) -> None:
+            if isinstance(r, DynamicResult) and isinstance(program, DynamicWorkload):
+                of_range.show(program, r, where)
+            else:
+                console().print(f"  {of_result(r)}")
+
+        _show(found, json, document, show)
+        if isinstance(program, Workload) and not json:
+            each = [*found.values()]
+            console().print(f"  time     {max(r.elapsed_s for r in each):.1f} s ({ending(each[0].stopped)})")
+            console().print(f"  log      {locate(where)}")
+    sizes = [x for r in found.values() for x in (r.by_size.values() if isinstance(r, DynamicResult) else [r])]
+    _exit(sizes, [r.stopped for r in found.values()])
 
 
-def _print_json(found: Sequence[SuiteResult], is_suite: bool, dtype: str) -> None:
+def model_there(
+    there: There, path: str, shape: str, where: str, options: TuneOptions, given_s: float | None, json: bool
+) -> None:
+    """Tune what a model's file runs. ``given_s``: as of `models.tune_model`. Exit status 1: as of
+    `suite_there`."""
+    model = of_model.imported(path, shape)
+    with _followed(json) as (interrupts, report):
+        result = tune_model(
+            model,
+            budget_s=given_s,
+            trials=options.trials,
+            search=options.search,
+            cost_model=options.model,
+            db=where,
+            seed=options.seed,
+            rtol=options.rtol,
+            atol=options.atol,
+            fleet=there,
+            progress=report,
+            interrupts=interrupts,
+        )
+        found = {r.target: r for r in result.by_target.values() if r.target is not None}
+        _show(
+            *(found, json),
+            lambda target, r: of_model.document(r, target),
+            lambda r: of_model.show(r, where),
+        )
+    _exit([t.result for t in result.tasks], [result.stopped])
+
+
+@contextmanager
+def _followed(json: bool) -> Iterator[tuple[Interrupts, Callable[[SuiteProgress], None]]]:
+    """Ctrl-C to the end of the report, which a second one must not cut off, and a line a machine."""
+    with Interrupts(to_the_end=True) as interrupts, fleet_shown(quiet=json) as report:
+        yield interrupts, report
+
+
+def _show(
+    found: Mapping[Target, Any],
+    json: bool,
+    document: Callable[[Target, Any], dict[str, Any]],
+    show: Callable[[Any], None],
+) -> None:
     """For one target the document that ``tune --json`` prints without a fleet; else one for each of them."""
-    each = [
-        of_suite.document(r, r.tasks[0].result.target)
-        if is_suite
-        else results.document(r.tasks[0].result, dtype) | {"error": r.tasks[0].error}
-        for r in found
-    ]
-    print_json(each[0] if len(each) == 1 else {"targets": each})
+    if json:
+        each = [document(t, r) for t, r in found.items()]
+        print_json(each[0] if len(each) == 1 else {"targets": each})
+        return
+    for target, result in found.items():
+        console().print(f"{target.kind} {target.arch}, threads: {target.threads}", style="bold")
+        show(result)
 
 
-def _print(found: Sequence[SuiteResult], where: str) -> None:
-    out = console()
-    for r in found:
-        target = r.tasks[0].result.target
-        out.print(f"{target.kind} {target.arch}, threads: {target.threads}", style="bold")
-        if len(r.tasks) == 1:
-            out.print(f"  {of_result(r.tasks[0].result)}")
-            continue
-        rows = []
-        for t in r.tasks:
-            best, speed, share, trials, failed = results.cells(t.result)
-            name = describe(t.result.workload)
-            rows.append((name, best, speed, share, f"{t.task.weight:g}", trials, t.error or failed))
-        table(out, ("task", ">best", ">rate", ">of peak", ">weight", ">trials", "remarks"), rows)
-        if r.weighted_s is not None:
-            out.print(f"  weighted latency {seconds(r.weighted_s)}")
-    out.print(f"  time     {max(r.elapsed_s for r in found):.1f} s ({ending(found[0].stopped)})")
-    out.print(f"  log      {locate(where)}")
+def _exit(each: Sequence[TuneResult], ends: Sequence[str]) -> None:
+    raise typer.Exit(results.status(each, "interrupted" if "interrupted" in ends else ends[0]))

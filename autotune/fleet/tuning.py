@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from autotune.fleet import local
 from autotune.fleet.building import Builders
@@ -24,45 +24,52 @@ from autotune.progress import text
 from autotune.run.warned import warn
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.options import TuneOptions, TuneResult
+from autotune.tuning.options import TuneResult
 from autotune.tuning.site import SiteLost
-from autotune.tuning.suite_tuner import Suite, SuiteProgress, SuiteResult, SuiteTask
+from autotune.tuning.suite_tuner import Job, Suite, SuiteProgress, SuiteResult
 from kernels_db.errors import LogError
 from schedules.model import Target
 
 if TYPE_CHECKING:
     from kernels_db.store import Log
 
+Result = TypeVar("Result")
+
 # Time between two looks for machines that came or left, that the first may take to come, that a target may be
 # without any machine, and that threads may take to end after Ctrl-C (seconds).
 LOOK_S, JOIN_S, ALONE_S, END_S = 0.2, 10.0, 30.0, 20.0
 
 
+@dataclass(frozen=True)
+class There:
+    """Where to tune. ``address``: tcp://HOST:PORT, tls://HOST:PORT or local:N. ``wanted``: one target,
+    several with commas between or in a list, None for all that workers offer. ``threads``: None for any.
+    ``build_here``: compile on this machine. ``say``: as of `local.reached`."""
+
+    address: str
+    wanted: str | Target | Sequence[str | Target] | None = None
+    threads: int | None = None
+    build_here: bool = False
+    say: Callable[[str], None] = warn
+
+
 def tune_there(
-    address: str,
-    tasks: Sequence[SuiteTask],
-    wanted: str | Target | Sequence[str | Target] | None,
-    threads: int | None,
+    there: There,
+    job_of: Callable[[Target], Job],
     log: Log,
-    options: TuneOptions,
     progress: Callable[[SuiteProgress], None] | None = None,
     *,
     interrupts: Interrupts | None = None,
-    build_here: bool = False,
-    say: Callable[[str], None] = warn,
-) -> list[SuiteResult]:
-    """Tune tasks on the fleet at an address, tcp://HOST:PORT, tls://HOST:PORT or local:N, for targets that
-    its workers offer (None: all): `tune_on_fleet`. ``say``: as of `local.reached`. Raises `FleetError`,
-    `MissingExtraError`."""
-    asked = listed(wanted)
-    with local.reached(address, asked, threads, say) as fleet:
+) -> dict[Target, SuiteResult]:
+    """Tune on a fleet. ``job_of``: a target's tasks. Returns the result of each target: `tune_on_fleet`.
+    Raises `FleetError`, `MissingExtraError`."""
+    asked = listed(there.wanted)
+    with local.reached(there.address, asked, there.threads, there.say) as fleet:
         until = time.monotonic() + JOIN_S
         while not any(not m.problem for m in fleet.members()) and time.monotonic() < until:
             time.sleep(LOOK_S)
-        goals = targets_of(fleet.members(), asked, threads)
-        return tune_on_fleet(
-            *(fleet, tasks, goals, log, options, progress), interrupts=interrupts, build_here=build_here
-        )
+        jobs = {t: job_of(t) for t in targets_of(fleet.members(), asked, there.threads)}
+        return tune_on_fleet(fleet, jobs, log, progress, interrupts=interrupts, build_here=there.build_here)
 
 
 def listed(wanted: str | Target | Sequence[str | Target] | None) -> list[str | Target]:
@@ -76,29 +83,28 @@ def listed(wanted: str | Target | Sequence[str | Target] | None) -> list[str | T
 
 def tune_on_fleet(
     fleet: Fleet,
-    tasks: Sequence[SuiteTask],
-    targets: Sequence[Target],
+    jobs: Mapping[Target, Job],
     log: Log,
-    options: TuneOptions,
     progress: Callable[[SuiteProgress], None] | None = None,
     *,
     interrupts: Interrupts | None = None,
     build_here: bool = False,
-) -> list[SuiteResult]:
-    """Tune tasks for each of some targets until the budget is used up: a result for each target.
+) -> dict[Target, SuiteResult]:
+    """Tune the tasks of each of some targets until its budget is used up: a result for each target.
 
     A task has one machine at a time. Machines that come later get tasks that no other has begun, and those of
     machines that left. ``build_here``: compile here for all of them; else for those that do not compile.
     Ctrl-C keeps everything. Raises `FleetError` where the scheduler is lost, and `LogError`.
     """
     started = time.monotonic()
-    for task in tasks:
-        preparation.check_feasible(task.workload, options.budget_s, memory=False)
+    for job in jobs.values():
+        for task in job.tasks:
+            preparation.check_feasible(task.workload, job.options.budget_s, memory=False)
     with contextlib.ExitStack() as stack:
         interrupts = interrupts or stack.enter_context(Interrupts())
         builders = stack.enter_context(Builders())
-        run = _Run(fleet, tasks, targets, log, options, progress, started, builders, build_here)
-        if options.needs_xgboost:
+        run = _Run(fleet, jobs, log, progress, started, builders, build_here)
+        if any(job.options.needs_xgboost for job in jobs.values()):
             stack.enter_context(preparation.xgboost_on_its_way())
         interrupted = False
         try:
@@ -107,9 +113,10 @@ def tune_on_fleet(
             interrupted = True
         run.end(interrupted)
         with fleet.turn:
-            results = [
-                s.result("interrupted" if interrupted else run.stopped(s)) for s in run.suites.values()
-            ]
+            results = {
+                s.target: s.result("interrupted" if interrupted else run.stopped(s))
+                for s in run.suites.values()
+            }
     if run.broken is not None:
         raise run.broken
     return results
@@ -119,10 +126,8 @@ class _Run:
     def __init__(
         self,
         fleet: Fleet,
-        tasks: Sequence[SuiteTask],
-        targets: Sequence[Target],
+        jobs: Mapping[Target, Job],
         log: Log,
-        options: TuneOptions,
         progress: Callable[[SuiteProgress], None] | None,
         started: float,
         builders: Builders,
@@ -130,7 +135,10 @@ class _Run:
     ) -> None:
         self.fleet, self.builders, self.build_here = fleet, builders, build_here
         quiet = Interrupts()  # only the thread that follows is interrupted; it tells the others
-        self.suites = {t.digest: Suite(tasks, t, log, options, progress, quiet, started) for t in targets}
+        self.suites = {
+            t.digest: Suite(job.tasks, t, log, job.options, progress, quiet, started)
+            for t, job in jobs.items()
+        }
         self.broken: BaseException | None = None
         self._threads: dict[tuple[str, str], threading.Thread] = {}  # by target and slot
         self._ends: dict[str, str] = {}
@@ -234,16 +242,19 @@ class FleetResult(TuneResult):
         return "\n".join(f"{name}: {text.of_result(r)}" for name, r in self.by_target.items())
 
 
-def of_one_task(results: Sequence[SuiteResult]) -> TuneResult:
-    """The results of one task for each target, as one."""
-    each = [r.tasks[0].result for r in results]
+def by_name(results: Mapping[Target, Result]) -> dict[str, Result]:
+    """Results by the names of processors, with threads where several targets have one name."""
+    archs = Counter(t.arch for t in results)
+    return {
+        t.arch if archs[t.arch] == 1 else f"{t.arch}, threads: {t.threads}": r for t, r in results.items()
+    }
+
+
+def as_one(results: Mapping[Target, TuneResult]) -> TuneResult:
+    """The results of a task, or of a range of sizes, for each target, as one."""
+    each = [*results.values()]
     if len(each) == 1:
         return each[0]
-    archs = Counter(r.target.arch for r in each)
-    named = {
-        r.target.arch if archs[r.target.arch] == 1 else f"{r.target.arch}, threads: {r.target.threads}": r
-        for r in each
-    }
     failed: Counter[str] = Counter()
     for r in each:
         failed.update(r.failed)
@@ -253,11 +264,12 @@ def of_one_task(results: Sequence[SuiteResult]) -> TuneResult:
         "failed": dict(sorted(failed.items())),
         "elapsed_s": max(r.elapsed_s for r in each),
     }
-    return FleetResult(**told, by_target=named)
+    return FleetResult(**told, by_target=by_name(results))
 
 
-def together(results: Sequence[SuiteResult], budget_s: float) -> SuiteResult:
+def together(found: Mapping[Target, SuiteResult], budget_s: float) -> SuiteResult:
     """The results for several targets as one: the tasks of the first target, then of the next."""
+    results = [*found.values()]
     if len(results) == 1:
         return results[0]
     tasks = tuple(t for r in results for t in r.tasks)

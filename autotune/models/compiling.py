@@ -63,7 +63,7 @@ def compile_model(
     return Module(program, wanted, model.name, [tuned_s(k) for k in kernels], origin)
 
 
-def model_target(target: str | Target, threads: int | None) -> Target:
+def model_target(target: str | Target | None, threads: int | None) -> Target:
     """The target of a model. Raises `TargetError` for a GPU that is not here."""
     wanted = targets.parse(target, threads)
     if wanted.grid:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from autotune import targets
 from autotune.models import in_place
 from autotune.models.compiling import model_target
 from autotune.models.fallback import run_island
@@ -23,13 +24,14 @@ from autotune.run.stored import stored
 from autotune.settings import database, seconds_of
 from autotune.tuning.frozen import frozen
 from autotune.tuning.site import HERE
-from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, TaskResult, tune_suite
+from autotune.tuning.suite_tuner import Job, SuiteProgress, SuiteResult, SuiteTask, TaskResult, tune_suite
 from autotune.tuning.tuner import TuneOptions
 from cost_model.saved import SavedModel
 from kernels_db.store import Log
 from schedules.model import Target
 
 if TYPE_CHECKING:
+    from autotune.fleet.tuning import There
     from autotune.report import Written
     from autotune.tuning.interrupts import Interrupts
 
@@ -49,7 +51,8 @@ class ModelTuneResult:
     one is missing. ``skipped``: tasks that had their share of the budget, or of trials, in earlier runs.
     ``budget_s``: what the others had together. ``stopped``: as of `SuiteResult`, or "tuned" where all were
     skipped. ``in_place``: of tasks whose finalists were timed inside the model, what was found. ``model``:
-    what was tuned.
+    what was tuned. ``target``: for what, None for several. ``by_target``: on a fleet the results of the
+    targets, by the names of their processors; then ``tasks`` and numbers are of all together.
 
     Example: ``[task.result.best.time_s for task in at.tune_model(model).tasks]``.
     """
@@ -65,6 +68,8 @@ class ModelTuneResult:
     stopped: str
     in_place: tuple[InPlace, ...] = ()
     model: Model | None = field(default=None, repr=False, compare=False)
+    target: Target | None = None
+    by_target: Mapping[str, ModelTuneResult] = field(default_factory=dict)
 
     def report(self, path: str | os.PathLike[str]) -> Written:
         """Write one page of HTML about this model: its graph before and after each rewrite, the time of its
@@ -96,7 +101,7 @@ def tune_model(
     model: Model,
     *,
     threads: int | None = None,
-    target: str | Target = "cpu",
+    target: str | Target | Sequence[str | Target] | None = None,
     budget_s: float | None = None,
     budget: str | float | None = None,
     trials: int | None = None,
@@ -106,6 +111,7 @@ def tune_model(
     seed: int = 0,
     rtol: float | None = None,
     atol: float | None = None,
+    fleet: str | There | None = None,
     progress: Callable[[SuiteProgress], None] | Literal["auto"] | None = "auto",
     interrupts: Interrupts | None = None,
 ) -> ModelTuneResult:
@@ -122,16 +128,20 @@ def tune_model(
     cold as in use, and `compile_model` takes those that are the fastest there. Not so on a GPU: there tuning
     times kernels with cold caches.
 
-    ``search``, ``cost_model``, ``rtol``, ``atol``, ``db``, ``seed``, ``progress``: as of
-    `autotune.tune`; a function is called with each `SuiteProgress`.
+    ``fleet``: as of `autotune.tune`; ``target`` may then be several. Each target has the whole budget.
+    Schedules are not timed inside the model there. A second call without ``fleet``, with the same budget and
+    on the machine that is to run the model, does just that.
+
+    ``target`` (default: this CPU), ``search``, ``cost_model``, ``rtol``, ``atol``, ``db``, ``seed``,
+    ``progress``: as of `autotune.tune`; a function is called with each `SuiteProgress`.
     Warns of a budget below 2 s a task.
 
     Example: ``at.tune_model(at.import_onnx("net.onnx"), threads=1, budget_s=180)``.
 
-    Raises `ModelError`, `TargetError`, `WorkloadError`, `SettingsError` or `LogError` for input that cannot
-    be used. A task that cannot be tuned has an ``error`` in its result."""
+    Raises `ModelError`, `TargetError`, `WorkloadError`, `SettingsError`, `FleetError` or `LogError` for input
+    that cannot be used. A task that cannot be tuned has an ``error`` in its result."""
     started = time.monotonic()
-    goal = model_target(target, threads)
+    goal = model_target(targets.alone(target), threads) if fleet is None else None
     ready = prepared(model)
     tasks = [SuiteTask(t.workload, float(t.count), t.shown) for t in tasks_of(ready.parts)]
     whole_s = seconds_of(budget, budget_s, EACH_S * max(len(tasks), 1))
@@ -144,48 +154,108 @@ def tune_model(
             f"give budget_s={LEAST_S * len(tasks):g} for kernels of all; the heaviest are tuned first",
             stacklevel=2,
         )
-    # on a GPU, arrays are cold when kernels are tuned
-    inside_share = 0.0 if goal.grid else IN_PLACE_SHARE
-    share_s = (1 - inside_share) * whole_s / max(len(tasks), 1)
+    # on a GPU, arrays are cold when kernels are tuned; on a fleet, this machine may be another one
+    inside_share = 0.0 if goal is None or goal.grid else IN_PLACE_SHARE
     where = database(db)
     with Log(where) as log:
-        left = _unfinished(tasks, goal, log, share_s, trials)
-        result: SuiteResult | None = None
-        if left:
-            mine = replace(options, budget_s=share_s * len(left))
-            with suite_followed(progress) as tell:
-                result = tune_suite([*left.values()], goal, log, mine, tell, interrupts=interrupts)
-        found = dict(zip(left, () if result is None else result.tasks, strict=True))
-        results = tuple(
-            found[i] if i in found else TaskResult(t, frozen(t.workload, goal, log, seed), 0.0)
-            for i, t in enumerate(tasks)
-        )
-        stopped = "tuned" if result is None else result.stopped
-        inside: tuple[InPlace, ...] = ()
-        if stopped != "interrupted" and inside_share:
-            until = time.monotonic() + max(inside_share * whole_s, IN_PLACE_S)
-            try:
-                inside = _in_place(ready, results, goal, log, where, bool(left), until)
-            except KeyboardInterrupt:
-                stopped = "interrupted"
-    best = {r.result.workload.digest: r.result.best.time_s for r in results if r.result.best is not None}
-    running = ready.outline(lambda w: best.get(w.digest))
-    times = [best.get(w.digest) for w in running.tasks]
-    whole = ModelTuneResult(
-        name=model.name,
-        tasks=results,
-        weighted_s=None if None in times else sum(running.count(i) * (t or 0.0) for i, t in enumerate(times)),
-        measured=sum(r.result.measured for r in results),
-        skipped=len(tasks) - len(left),
-        elapsed_s=time.monotonic() - started,
-        budget_s=share_s * len(left),
-        seed=seed,
-        stopped=stopped,
-        in_place=inside,
-        model=model,
-    )
+        run = _Run(ready, tasks, replace(options, budget_s=(1 - inside_share) * whole_s), log, started)
+        if goal is None:
+            whole = _there(run, fleet, target, threads, progress, interrupts)
+        else:
+            job, found = run.job(goal), None
+            if job.tasks:
+                with suite_followed(progress) as tell:
+                    found = tune_suite(job.tasks, goal, log, job.options, tell, interrupts=interrupts)
+            whole = run.result(goal, found)
+            if whole.stopped != "interrupted" and inside_share:
+                until = time.monotonic() + max(inside_share * whole_s, IN_PLACE_S)
+                try:
+                    inside = _in_place(ready, whole.tasks, goal, log, where, bool(job.tasks), until)
+                    whole = replace(whole, in_place=inside)
+                except KeyboardInterrupt:
+                    whole = replace(whole, stopped="interrupted")
+        whole = replace(whole, elapsed_s=time.monotonic() - started)
     concluded(progress, str(whole))
     return whole
+
+
+@dataclass
+class _Run:
+    """What a model runs, and what is to tune of it. ``options``: their budget is that of all tasks, the
+    trials that of each. ``started``: `time.monotonic`."""
+
+    ready: Prepared
+    tasks: Sequence[SuiteTask]
+    options: TuneOptions
+    log: Log
+    started: float
+    left: dict[Target, dict[int, SuiteTask]] = field(default_factory=dict)
+
+    def job(self, target: Target) -> Job:
+        """The tasks that have not had their share, and the shares of these."""
+        share_s = self.options.budget_s / max(len(self.tasks), 1)
+        left = _unfinished(self.tasks, target, self.log, share_s, self.options.trials)
+        self.left[target] = left
+        shares = replace(self.options, budget_s=share_s * len(left)) if left else self.options
+        return Job([*left.values()], shares)
+
+    def result(self, target: Target, found: SuiteResult | None) -> ModelTuneResult:
+        """``found``: of the tasks of `job`."""
+        left = self.left[target]
+        tuned = dict(zip(left, () if found is None else found.tasks, strict=True))
+        results = tuple(
+            tuned[i] if i in tuned else TaskResult(t, frozen(t.workload, target, self.log), 0.0)
+            for i, t in enumerate(self.tasks)
+        )
+        best = {r.result.workload.digest: r.result.best.time_s for r in results if r.result.best is not None}
+        running = self.ready.outline(lambda w: best.get(w.digest))
+        times = [best.get(w.digest) for w in running.tasks]
+        together = sum(running.count(i) * (t or 0.0) for i, t in enumerate(times))
+        return ModelTuneResult(
+            name=self.ready.model.name,
+            tasks=results,
+            weighted_s=None if None in times else together,
+            measured=sum(r.result.measured for r in results),
+            skipped=len(self.tasks) - len(left),
+            elapsed_s=time.monotonic() - self.started,
+            budget_s=self.options.budget_s * len(left) / max(len(self.tasks), 1),
+            seed=self.options.seed,
+            stopped="tuned" if found is None or not left else found.stopped,
+            model=self.ready.model,
+            target=target,
+        )
+
+
+def _there(
+    run: _Run,
+    fleet: str | There | None,
+    target: str | Target | Sequence[str | Target] | None,
+    threads: int | None,
+    progress: Callable[[SuiteProgress], None] | Literal["auto"] | None,
+    interrupts: Interrupts | None,
+) -> ModelTuneResult:
+    """Tune on a fleet. With several targets: the tasks of the first, then of the next."""
+    from autotune.fleet.tuning import There, by_name, tune_there
+    from autotune.progress.following import fleet_followed
+
+    there = fleet if isinstance(fleet, There) else There(str(fleet), target, threads)
+    with fleet_followed(progress) as tell:
+        found = tune_there(there, run.job, run.log, tell, interrupts=interrupts)
+    results = {t: run.result(t, r) for t, r in found.items()}
+    each = [*results.values()]
+    weighted = [r.weighted_s for r in each]
+    ends = [r.stopped for r in each if r.stopped != "tuned"]
+    return replace(
+        each[0],
+        tasks=tuple(t for r in each for t in r.tasks),
+        weighted_s=None if None in weighted else sum(s or 0.0 for s in weighted),
+        measured=sum(r.measured for r in each),
+        skipped=sum(r.skipped for r in each),
+        budget_s=max(r.budget_s for r in each),
+        stopped=("interrupted" if "interrupted" in ends else ends[0]) if ends else "tuned",
+        target=each[0].target if len(each) == 1 else None,
+        by_target=by_name(results),
+    )
 
 
 def _in_place(

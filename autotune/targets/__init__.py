@@ -5,10 +5,10 @@ from autotune.targets.cpus import cores_first, on_cpus, usable_cpu_set, usable_c
 from autotune.targets.facts import machine
 from autotune.targets.host import check_here, confined, lacking, measured_by, runnable
 from autotune.targets.names import TargetError, brief, detect, from_name
-from autotune.targets.parse_target import parse
+from autotune.targets.parse_target import alone, parse
 
 __all__ = [
-    "TargetError", "brief", "check_here", "confined", "cores_first", "detect",
+    "TargetError", "alone", "brief", "check_here", "confined", "cores_first", "detect",
     "from_name", "lacking", "machine", "measured_by", "on_cpus", "parse", "runnable", "usable_cpu_set",
     "usable_cpus",
 ]  # fmt: skip

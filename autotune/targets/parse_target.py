@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from autotune import backends
+from autotune.settings import SettingsError
 from autotune.targets.names import TargetError, check_threads, detect, from_name
 from schedules.model import Target
+
+
+def alone(target: str | Target | Sequence[str | Target] | None) -> str | Target | None:
+    """The one target that is tuned for on this machine. Raises `SettingsError` for several."""
+    if isinstance(target, (list, tuple)):
+        raise SettingsError("several targets are tuned for on a fleet: give fleet=ADDRESS too, or one target")
+    return target  # type: ignore[return-value]
 
 
 def parse(target: str | Target | None, threads: int | None = None) -> Target:

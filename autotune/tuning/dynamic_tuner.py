@@ -122,7 +122,7 @@ class _Run:
         share = TUNED_SHARE * options.budget_s - self._spent()
         if share > LEAST_LEFT_S:
             chosen = [s for s in chosen if s not in self.errors]
-            tasks = [self._task(s) for s in chosen]
+            tasks = [task_of(self.dynamic, s) for s in chosen]
             suite = tune_suite(
                 *(tasks, self.target, self.log, replace(options, budget_s=share), self.progress),
                 interrupts=self.interrupts,
@@ -177,15 +177,6 @@ class _Run:
             place=self.log.place,
         )
 
-    def _task(self, sizes: Sizes) -> SuiteTask:
-        """A task of the suite. Its weight makes all sizes count alike."""
-        workload = self.dynamic.at(sizes)
-        cost = workload.flops + FLOPS_A_BYTE * compulsory_bytes(workload.dag)
-        return SuiteTask(workload, 1.0 / max(cost, 1.0), self._named(sizes))
-
-    def _named(self, sizes: Sizes) -> str:
-        return ",".join(f"{d.name}={n}" for d, n in zip(self.dynamic.dims, sizes, strict=True))
-
     def _report(self, sizes: Sizes) -> Callable[[Progress], None] | None:
         """Tells the progress of a first pick as that of the whole."""
         tell = self.progress
@@ -213,22 +204,42 @@ class _Run:
         return report
 
     def _result(self) -> DynamicResult:
-        results = self.results
-        largest = self.dynamic.largest
-        workload = self.dynamic.at(largest)
-        failed: Counter[str] = Counter()
-        for r in results.values():
-            failed.update(r.failed)
-        whole = results.get(largest) or TuneResult(
-            *(workload, self.target, best_of(workload, self.target, self.log, None), 0, {}, 0, 0.0),
-            *(self.options.seed, self.stopped),
-            place=self.log.place,
+        return result_of(
+            self.dynamic, self.target, self.log, self.results, self.stopped, self._spent(), self.options.seed
         )
-        own = {f.name: getattr(whole, f.name) for f in fields(TuneResult)}
-        own |= {"measured": sum(r.measured for r in results.values()), "failed": dict(failed)}
-        own |= {n: sum(getattr(r, n) for r in results.values()) for n in ("resumed", "stopped_early")}
-        own |= {"elapsed_s": self._spent(), "stopped": self.stopped}
-        return DynamicResult(**own, by_size=dict(sorted(results.items())))
+
+
+def result_of(
+    dynamic: DynamicWorkload,
+    target: Target,
+    log: Log,
+    results: Mapping[Sizes, TuneResult],
+    stopped: str,
+    elapsed_s: float,
+    seed: int,
+) -> DynamicResult:
+    """The results of some sizes, as one."""
+    workload = dynamic.at(dynamic.largest)
+    failed: Counter[str] = Counter()
+    for r in results.values():
+        failed.update(r.failed)
+    whole = results.get(dynamic.largest) or TuneResult(
+        *(workload, target, best_of(workload, target, log, None), 0, {}, 0, 0.0, seed, stopped),
+        place=log.place,
+    )
+    own = {f.name: getattr(whole, f.name) for f in fields(TuneResult)}
+    own |= {"measured": sum(r.measured for r in results.values()), "failed": dict(failed)}
+    own |= {n: sum(getattr(r, n) for r in results.values()) for n in ("resumed", "stopped_early")}
+    own |= {"elapsed_s": elapsed_s, "stopped": stopped}
+    return DynamicResult(**own, by_size=dict(sorted(results.items())))
+
+
+def task_of(dynamic: DynamicWorkload, sizes: Sizes) -> SuiteTask:
+    """A size as a task of a suite. Its weight makes all sizes count alike."""
+    workload = dynamic.at(sizes)
+    cost = workload.flops + FLOPS_A_BYTE * compulsory_bytes(workload.dag)
+    named = ",".join(f"{d.name}={n}" for d, n in zip(dynamic.dims, sizes, strict=True))
+    return SuiteTask(workload, 1.0 / max(cost, 1.0), named)
 
 
 def _joined(before: TuneResult | None, after: TuneResult) -> TuneResult:

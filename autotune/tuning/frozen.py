@@ -28,8 +28,10 @@ def frozen(workload: Workload, target: Target, log: Log, seed: int = 0) -> TuneR
         records = [] if log.doubts(pinned) else [pinned]
     best = next((b for r in records if (b := _best(workload, target, r)) is not None), None)
     took = time.monotonic() - started
-    error = None if best is not None else no_kernel.why(
-        {}, {}, "frozen", prepared_s=0.0, elapsed_s=took, budget_s=0.0
+    error = (
+        None
+        if best is not None
+        else no_kernel.why({}, {}, "frozen", prepared_s=0.0, elapsed_s=took, budget_s=0.0)
     )
     return TuneResult(
         *(workload, target, best, 0, {}, known, took, seed, "frozen"), error=error, place=log.place

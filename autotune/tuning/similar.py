@@ -54,9 +54,7 @@ def seeds(workload: Workload, target: Target, space: Space, where: str | Place, 
     return list(found.values())[:most]
 
 
-def _hits(
-    workload: Workload, target: Target, where: str | Place, most: int
-) -> Iterator[tuple[Hit, bool]]:
+def _hits(workload: Workload, target: Target, where: str | Place, most: int) -> Iterator[tuple[Hit, bool]]:
     """The best records of the nearest workloads, in turns, and whether they are of the same workload."""
     turns = []
     for _, digest in _near(workload, where):

@@ -61,6 +61,14 @@ class SuiteTask:
 
 
 @dataclass(frozen=True)
+class Job:
+    """What is tuned for a target: tasks, and the options of the run in which they share a budget."""
+
+    tasks: Sequence[SuiteTask]
+    options: TuneOptions
+
+
+@dataclass(frozen=True)
 class TaskResult:
     """``seconds``: time of the budget that the task took; ``error``: why it could not be tuned or has no
     kernel, else None."""

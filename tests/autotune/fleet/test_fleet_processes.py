@@ -15,13 +15,16 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
+from model_cases import layers, model_of
 from needs import imported
 
 import autotune as at
 from autotune.fleet import client, local
 from kernels_db.records import Record
+from schedules.graph.evaluate import evaluate
 
 imported("distributed")
 SHAPE = "m=64,n=64,k=64"
@@ -165,6 +168,18 @@ def test_a_local_fleet_tunes_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
         facts = {r.machine for r in log.records()}
         assert len(facts) == 1 and log.machine(facts.pop()).info["cpu"]
     wait_until(lambda: not orphans(tmp_path), 10)
+
+
+def test_a_model_that_a_local_fleet_tuned_runs_here(tmp_path: Path) -> None:
+    graph, x = layers(2)
+    model, db = model_of(graph), tmp_path / "t.db"
+    kwargs: dict[str, Any] = {"threads": 1, "db": db, "trials": 2, "budget_s": 60, "progress": None}
+    there = at.tune_model(model, fleet="local:1", target="cpu", **kwargs)
+    assert there.measured == 2 * len(there.tasks) and there.in_place == ()
+    net = at.compile_model(model, threads=1, db=db)
+    np.testing.assert_array_equal(net(x), evaluate(graph, [x])[0])
+    here = at.tune_model(model, **kwargs)  # the schedules are timed inside the model, and nothing else is
+    assert (here.measured, here.skipped) == (0, len(here.tasks)) and here.in_place
 
 
 def test_a_worker_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from autotune.fleet.client import Fleet
 from autotune.fleet.errors import FleetError
 from autotune.fleet.members import targets_of
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.suite_tuner import SuiteResult, SuiteTask
+from autotune.tuning.suite_tuner import Job, SuiteResult, SuiteTask
 from kernels_db.records import Record
 from schedules import ops
 from schedules.model import Target, Trace
@@ -51,9 +51,9 @@ def tuned(
 ) -> list[SuiteResult]:
     chosen = TuneOptions(**{"trials": 12, "budget_s": 20.0, "search": "random"} | options)
     with fleet_of(there) as fleet:
-        return tuning.tune_on_fleet(
-            fleet, [SuiteTask(w) for w in WORKLOADS[:tasks]], targets or (A,), log, chosen, during
-        )
+        job = Job([SuiteTask(w) for w in WORKLOADS[:tasks]], chosen)
+        found = tuning.tune_on_fleet(fleet, dict.fromkeys(targets or (A,), job), log, during)
+        return [*found.values()]
 
 
 def names(log: at.Log, kind: str = "trial") -> list[str]:
@@ -89,9 +89,10 @@ def test_one_command_tunes_for_two_targets(there: Rack, tmp_path: Path) -> None:
         for r, target in zip(results, (A, B), strict=True):
             assert {t.result.target for t in r.tasks} == {target}
     assert set(shown) == {"one (kind-a)", "two (kind-b)"}
-    whole = tuning.together(results, 20.0)
+    found = dict(zip((A, B), results, strict=True))
+    whole = tuning.together(found, 20.0)
     assert whole.measured == 48 and len(whole.tasks) == 4
-    one = tuning.of_one_task(results)
+    one = tuning.as_one({t: r.tasks[0].result for t, r in found.items()})
     assert isinstance(one, at.FleetResult)
     assert list(one.by_target) == ["kind-a", "kind-b"] and one.measured == 24
 

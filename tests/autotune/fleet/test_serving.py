@@ -36,9 +36,7 @@ def bench(tmp_path: Path, site: FakeSite | None = None) -> Bench:
     return Bench([A], facts("here"), (0, 1), "g", site=site or FakeSite(), folder=tmp_path)
 
 
-def test_what_is_measured_is_told_soon_and_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_measured_is_told_soon_and_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "TELL_S", 0.0)
     told: list[Any] = []
     sent = request(traces=(Trace(), Trace())).text()

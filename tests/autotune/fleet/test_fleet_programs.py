@@ -1,0 +1,111 @@
+"""Models and ranges of sizes on a fleet: what is tuned for which target, and not again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fleet_cases import A, B, FakeSite, Rack, rack
+from model_cases import each_stage, layers, model_of
+from needs import imported
+
+import autotune as at
+from autotune.fleet import serving
+from autotune.fleet.program import tune_program_there
+from autotune.fleet.tuning import There
+from autotune.models import preparation
+from autotune.models.tuning import tune_model
+from autotune.run.dynamic_workload import as_dynamic
+from autotune.tuning.dynamic_tuner import DynamicResult
+from autotune.tuning.options import TuneOptions
+from schedules.model import Trace
+
+imported("distributed")
+
+
+@pytest.fixture(scope="module")
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
+    with rack(tmp_path_factory.mktemp("locks")) as made:
+        yield made
+
+
+@pytest.fixture
+def there(scheduler: Rack, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rack]:
+    monkeypatch.setattr(serving, "TELL_S", 0.0)  # these candidates take no time
+    monkeypatch.setattr(preparation, "cut", each_stage)
+    yield scheduler
+    scheduler.stop()
+
+
+def test_a_model_is_tuned_for_two_targets_and_not_again(there: Rack, tmp_path: Path) -> None:
+    there.add("one", A)
+    graph, _ = layers(4)
+    db = tmp_path / "t.db"
+    first = tune_model(model_of(graph), fleet=there.address, db=db, trials=2, search="random")
+    assert list(first.by_target) == ["kind-a"] and first.target == A
+    assert (first.measured, first.skipped, first.stopped) == (4, 0, "trials")
+    assert [t.task.weight for t in first.tasks] == [4, 4] and first.in_place == ()
+
+    there.add("two", B)
+    both = tune_model(model_of(graph), fleet=there.address, db=db, trials=2, search="random")
+    assert list(both.by_target) == ["kind-a", "kind-b"] and both.target is None
+    assert (both.measured, both.skipped, both.stopped) == (4, 2, "trials")
+    old, new = both.by_target["kind-a"], both.by_target["kind-b"]
+    assert (old.measured, old.skipped, old.stopped) == (0, 2, "tuned")
+    assert (new.measured, new.skipped, new.stopped) == (4, 0, "trials")
+    assert {t.result.target for t in new.tasks} == {B} and len(both.tasks) == 4
+    assert old.weighted_s == first.weighted_s and both.weighted_s == old.weighted_s + new.weighted_s
+
+    again = tune_model(model_of(graph), fleet=there.address, target=["kind-b"], db=db, trials=2)
+    assert (again.measured, again.skipped, again.stopped) == (0, 2, "tuned") and again.target == B
+
+
+def test_each_target_of_a_model_has_the_whole_budget(there: Rack, tmp_path: Path) -> None:
+    there.add("one", A)
+    there.add("two", B)
+    graph, _ = layers(1)
+    result = tune_model(
+        model_of(graph), fleet=there.address, db=tmp_path / "t.db", budget_s=5, search="random"
+    )
+    assert {r.budget_s for r in result.by_target.values()} == {5.0} and result.budget_s == 5.0
+    with at.Log(tmp_path / "t.db") as log:
+        assert {r.options["share_s"] for r in log.runs()} == {2.5}
+
+
+def test_a_range_of_sizes_is_tuned_for_two_targets(there: Rack, tmp_path: Path) -> None:
+    there.add("one", A)
+    there.add("two", B)
+    dynamic = as_dynamic("matmul", {"m": at.dim(1, 64), "n": 32, "k": 32}, "float32", None, False, None)
+    assert dynamic is not None
+    options = TuneOptions(trials=2, budget_s=40.0, search="random")
+    with at.Log(tmp_path / "t.db") as log:
+        found = tune_program_there(There(there.address), dynamic, log, options)
+    assert list(found) == [A, B]
+    for target, result in found.items():
+        assert isinstance(result, DynamicResult)
+        assert list(result.by_size) == [(1,), (8,), (64,)] and result.measured == 6
+        assert {r.target for r in result.by_size.values()} == {target}
+        assert dict(result.workload.params)["m"] == 64
+
+    tuned = at.tune(
+        "matmul", m=at.dim(1, 64), n=32, k=32, fleet=there.address, db=tmp_path / "t.db",
+        trials=2, budget_s=40.0, search="random",
+    )  # fmt: skip
+    assert isinstance(tuned, at.FleetResult) and list(tuned.by_target) == ["kind-a", "kind-b"]
+    assert tuned.measured == 12
+    assert all(isinstance(r, DynamicResult) for r in tuned.by_target.values())
+
+
+def test_a_size_that_fails_is_told_of_its_own(there: Rack, tmp_path: Path) -> None:
+    def during(trace: Trace) -> None:
+        raise RuntimeError("no memory")
+
+    there.add("one", A, site=FakeSite(during=during))
+    dynamic = as_dynamic("matmul", {"m": at.dim(1, 4), "n": 8, "k": 8}, "float32", None, False, None)
+    assert dynamic is not None
+    options = TuneOptions(trials=2, budget_s=20.0, search="random")
+    with at.Log(tmp_path / "t.db") as log:
+        (result,) = tune_program_there(There(there.address), dynamic, log, options).values()
+    assert isinstance(result, DynamicResult) and result.best is None
+    assert all("no memory" in str(r.error) for r in result.by_size.values())
