@@ -118,9 +118,10 @@ def list_(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
 
 
 def _shape(task: dict[str, Any]) -> str:
-    """The shape, with the inputs known ahead. For a user's own expression a part of its digest."""
+    """The shape, with the inputs known ahead. Of a user's own expression what it computes, and a part of its
+    digest."""
     ahead = f"constant {', '.join(task['constants'])}" if task["constants"] else ""
-    return " ".join(filter(None, (task["shape"] or task["workload"][:12], ahead)))
+    return " ".join(filter(None, (task["shape"] or f"{task['computes']} {task['workload'][:12]}", ahead)))
 
 
 def _where_from(task: dict[str, Any]) -> str:
@@ -147,6 +148,7 @@ def _tasks(log: Log) -> list[dict[str, Any]]:
 def _task(
     log: Log, workload_digest: str, target_digest: str, pinned: str | None, here: Mapping[str, Any]
 ) -> dict[str, Any]:
+    from autotune.run.describing import made
     from autotune.workloads import dtype_of, param_text, shown_params
 
     workload, target = log.workload(workload_digest), log.target(target_digest)
@@ -160,6 +162,7 @@ def _task(
         "op": workload.op,
         "params": dict(workload.params),
         "shape": " ".join(f"{k}={param_text(v)}" for k, v in shown_params(workload).items()),
+        "computes": made(workload),
         "constants": list(workload.dag.constants),
         "dtype": dtype_of(workload),
         "target": opt.target_summary(target),

@@ -16,11 +16,15 @@ def describe(workload: Workload, threads: int | None = None) -> str:
         return f"{describe(workload)}, {threads} thread{'s' if threads != 1 else ''}"
     constants = [f"constant {', '.join(workload.dag.constants)}"] if workload.dag.constants else []
     if own(workload):
-        made = ", ".join(f"{n}{list(workload.dag.tensors[n].shape)}" for n in workload.dag.outputs)
         what = "the expression" if workload.op == "custom" else workload.op
-        return visible(" ".join([f"{what} of {made} {dtype_of(workload)}", *constants]))
+        return visible(" ".join([f"{what} of {made(workload)} {dtype_of(workload)}", *constants]))
     words = [f"{k}={param_text(v)}" for k, v in shown_params(workload).items()]
     return visible(" ".join([workload.op, *words, dtype_of(workload), *constants]))
+
+
+def made(workload: Workload) -> str:
+    """What an expression computes: ``relu[16, 128]``."""
+    return ", ".join(f"{n}{list(workload.dag.tensors[n].shape)}" for n in workload.dag.outputs)
 
 
 def tune_command(workload: Workload, db: str, threads: int | None) -> str:

@@ -13,7 +13,7 @@ from cli_runner import run
 from log_filler import fill, host
 from report_cases import add_task
 
-from autotune.cli.suite import _print as print_suite
+from autotune.cli.suite import show as print_suite
 from autotune.tuning.suite_tuner import SuiteResult
 from autotune.workloads import as_workload, with_constants
 from kernels_db import Log
@@ -294,6 +294,17 @@ def test_nothing_is_written_over_a_log_or_to_a_url(tmp_path: Path) -> None:
     assert not list(Path().glob("postgresql*"))
 
 
+def test_an_expression_is_listed_by_what_it_computes(tmp_path: Path) -> None:
+    x = te.placeholder((8, 16), "float32", "x")
+    workload = as_workload([x, te.compute((8, 16), lambda i, j: x[i, j] * 2.0, "doubled")], {})
+    with Log(tmp_path / "t.db") as log:
+        add_task(log, workload, 2)
+    assert (
+        f"custom    doubled[8, 16] {workload.digest[:12]}"
+        in run("log", "list", "--db", tmp_path / "t.db").out
+    )
+
+
 def test_names_of_a_log_move_no_cursor(tmp_path: Path) -> None:
     """Names, shapes, reasons and places of a stranger's log are shown with their control characters
     spelled."""
@@ -320,8 +331,6 @@ def test_names_of_a_log_move_no_cursor(tmp_path: Path) -> None:
         said = found.out + found.err
         assert not set(said) & set("\x1b\x07\r\u202e\x9b"), (words, said)
     assert "x\\x1b[2J\\x1b]0;t\\x07\\r\\ny" in run("log", "list", "--db", db).out
-
-
 
 
 def test_stats_tell_machines_apart(db: Path) -> None:
