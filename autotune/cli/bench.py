@@ -227,7 +227,7 @@ def _bench_suite(
         for text in missing:
             out.print(f"not tuned: {text}", style="yellow")
     if not done:
-        raise KernelNotFound(f"nothing of {suite} is tuned; tune it first, one operator at a time")
+        raise KernelNotFound(f"nothing of {suite} is tuned; tune it first: autotune tune --suite {suite}")
     return must_beat is None or all(each["ratio"].get(must_beat, 2.0) > 1 for each in done)
 
 

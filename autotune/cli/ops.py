@@ -43,7 +43,10 @@ def ops(
     if json:
         print_json(found[0] if op is not None else {"operators": found})
     elif op is None:
-        table(console(), ("operator", "parameters"), [(d["name"], d["usage"]) for d in found])
+        # spaces, so that a narrow terminal breaks between parameters
+        rows = [(d["name"], d["usage"].replace(",", ", ")) for d in found]
+        table(console(), ("operator", "parameters"), rows)
+        console().print("more on one, with an example: autotune ops conv2d")
     else:
         _print(found[0])
 
