@@ -73,7 +73,7 @@ def bench(
       autotune bench softmax --shape m=512,n=512 --against torch,tvm --duration 20s
       autotune bench net.onnx --shape x=1x3x224x224 --threads 1 --against onnxruntime
     """
-    time_s = opt.parse_budget(duration)
+    time_s = opt.parse_budget(duration, "--duration")
     names = _peer_names(_default(ctx, op, against))
     if must_beat is not None and must_beat not in names:
         raise typer.BadParameter(

@@ -242,7 +242,7 @@ def verify(
 def pin(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="Also write the pins to this lock file; - is stdout."),
+        typer.Argument(metavar="FILE", help="Also write the pins to this lock file; - is stdout."),
     ] = None,
     source: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="Pin as this lock file says; - is stdin.")

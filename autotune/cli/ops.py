@@ -14,7 +14,7 @@ from autotune.cli.output import console, print_json, table
 def ops(
     op: Annotated[
         str | None,
-        typer.Argument(metavar="[OP]", help="One operator, or NET.onnx; all operators without it."),
+        typer.Argument(metavar="OP", help="One operator, or NET.onnx; all operators without it."),
     ] = None,
     shape: Annotated[
         str, typer.Option("--shape", metavar="NAME=N,...", help="What NET.onnx leaves open: x=1x3x224x224.")
