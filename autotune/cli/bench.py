@@ -11,7 +11,7 @@ import typer
 
 from autotune.cli import models
 from autotune.cli import options as opt
-from autotune.cli.output import console, print_json, table, task_text
+from autotune.cli.output import console, hang, print_json, table, task_text
 from autotune.progress.units import percent, rate, seconds
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ def _print(done: Comparison) -> None:
     )
     if done.ratio:  # a median over rounds, not the quotient of the times above
         said = f"All took turns, {done.rounds} rounds"
-        out.print(f"{said}. Times are medians; shares and ratios are medians over the rounds.", style="dim")
+        hang(out, "", f"{said}. Times are medians; shares and ratios are medians over the rounds.", "dim")
     for name in done.left_out:
         out.print(f"{name} is left out: it has no {done.workload.op}.", style="dim")
     for name, factor in done.ratio.items():
@@ -283,4 +283,4 @@ def _print(done: Comparison) -> None:
         worst = max(unsteady, key=lambda n: unsteady[n][1] / unsteady[n][0])
         first, third = unsteady[worst]
         said = f"Rounds differ: the middle half of the ratios to {worst} goes from {first:.2f} to {third:.2f}"
-        out.print(f"{said}. Let other work here end, or measure longer (--duration).", style="yellow")
+        hang(out, "", f"{said}. Let other work here end, or measure longer (--duration).", "yellow")

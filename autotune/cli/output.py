@@ -144,20 +144,25 @@ def table(out: Console, headers: Sequence[str], rows: Iterable[Sequence[str]]) -
         print(line.rstrip(), file=out.file)
 
 
-def hang(out: Console, lead: str, text: str) -> None:
-    """Prints a text after ``lead``. In a terminal it is wrapped between words, and goes on below its beginning
-    where that leaves room."""
+def hanging(out: Console, lead: str, text: str) -> list[str]:
+    """The lines of a text after ``lead``. In a terminal it is wrapped between words, and goes on below its
+    beginning where that leaves room."""
     indent = len(lead) if len(lead) + LEAST_TEXT <= out.width else 2
     lines = textwrap.wrap(
-        text,
+        visible(text),
         out.width if out.is_terminal else len(lead + text) + 1,
         initial_indent=lead,
         subsequent_indent=" " * indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
-    for line in lines or [lead]:
-        out.print(line, soft_wrap=True)
+    return lines or [lead]
+
+
+def hang(out: Console, lead: str, text: str, style: str | None = None) -> None:
+    """Prints `hanging`."""
+    for line in hanging(out, lead, text):
+        out.print(line, style=style, soft_wrap=True)
 
 
 def task_text(workload: Workload, threads: int | None = None) -> str:

@@ -36,7 +36,7 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Default kernels in the place of first picks, which take seconds."""
 
-    def kernels(outline: Any, missing: Any, wanted: Any, where: str) -> dict[int, Any]:
+    def kernels(outline: Any, missing: Any, wanted: Any, where: str, remedy: str) -> dict[int, Any]:
         return {m.task: default_kernel(outline.tasks[m.task], wanted) for m in missing}
 
     monkeypatch.setattr(compiling, "untuned_kernels", kernels)

@@ -147,6 +147,18 @@ def test_a_task_that_had_no_turn_says_so(log: Log) -> None:
     assert late.error.startswith("the budget ended before its first turn; give a larger budget")
 
 
+def test_a_task_whose_turn_an_interrupt_took_says_so(log: Log) -> None:
+    def pressed(trace: Trace) -> bool:
+        raise KeyboardInterrupt
+
+    result = suite(log, {n: Failing(pressed) for n in "ab"})
+    assert result.stopped == "interrupted"
+    assert {t.error for t in result.tasks} == {
+        "the run was interrupted before its first trial ended",
+        "the run was interrupted before its first turn",
+    }
+
+
 def test_a_budget_that_preparing_used_up_is_told() -> None:
     told = why({}, {}, "budget", prepared_s=11.0, elapsed_s=12.2, budget_s=12.0)
     assert told == (
