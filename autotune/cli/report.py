@@ -157,7 +157,9 @@ def _nothing(
 
     place = str(locate(where))
     what = describe(workload, threads) + (f" for {ctx.params['target']}" if named else "")
-    remedy = f"tune it first: {tune_command(workload, place, threads)}; or see what there is: autotune log list"
+    remedy = (
+        f"tune it first: {tune_command(workload, place, threads)}; or see what there is: autotune log list"
+    )
     return KernelNotFound(f"no trials of {what} in {place}; {remedy}")
 
 

@@ -55,8 +55,8 @@ class Imported:
 
 def read_program(program: Any, weights: Mapping[str, Any], name: str, remedy: str = "") -> Imported:
     """The model of a program that was `decomposed`. ``weights``: {placeholder: torch tensor} for inputs of
-    the program that are weights, as those are that torch.compile lifts out of a module. ``remedy``: for operators without an expression.
-    Raises ModelError."""
+    the program that are weights, as those are that torch.compile lifts out of a module. ``remedy``: what ends
+    the error for operators without an expression. Raises ModelError."""
     from autotune.models.torch_scope import Lowering, shape_and_dtype
 
     label = f"torch program {name}"

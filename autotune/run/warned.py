@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import warnings
 
-
 # A user's program calls autotune, or torch does so for it.
 _BETWEEN = ("autotune.", "torch.")
 

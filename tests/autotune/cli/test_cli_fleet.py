@@ -79,7 +79,8 @@ def test_results_are_printed_when_the_progress_is_gone(
     monkeypatch.setattr(tune_there, "tune_there", found)
     monkeypatch.setattr(tune_there, "tune_program_there", lambda *x, **y: {target: (found(), result)[1]})
     (tmp_path / "s.toml").write_text(
-        '[[group]]\nsuite = "s"\nname = "g"\nop = "matmul"\nfields = ["m", "n", "k"]\nshapes = [[64, 64, 64]]\n'
+        '[[group]]\nsuite = "s"\nname = "g"\nop = "matmul"\n'
+        'fields = ["m", "n", "k"]\nshapes = [[64, 64, 64]]\n'
     )
     for words in (("matmul", *SHAPE), ("--suite", tmp_path / "s.toml")):
         ran = run("tune", *words, "--fleet", "local:1", "--db", tmp_path / "t.db")

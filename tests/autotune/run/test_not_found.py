@@ -104,3 +104,9 @@ def test_a_module_is_no_model() -> None:
     for call in (at.tune_model, at.compile_model):
         with pytest.raises(at.ModelError, match=r"^the model is a list, not a Model: .*import_torch\(torch"):
             call([1.0] * 1000)  # type: ignore[arg-type]
+
+
+def test_without_torch_its_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(at.MissingExtraError, match=r"torch\.op needs torch, .*'autotune-compiler\[torch\]'"):
+        at.torch.op(None)  # type: ignore[arg-type]

@@ -46,7 +46,9 @@ def test_a_tensor_is_no_array(made: Callable[[Any, Any], object]) -> None:
 @pytest.mark.parametrize("function", [np.exp, np.sqrt, math.exp, math.erf])
 def test_functions_of_numbers_point_at_those_of_expressions(function: Callable[[Any], Any]) -> None:
     x = te.placeholder((4,), "float32", name="x")
-    with pytest.raises(WorkloadError, match=r"^stage z: .*; numpy and math compute with numbers: take te\.exp"):
+    with pytest.raises(
+        WorkloadError, match=r"^stage z: .*; numpy and math compute with numbers: take te\.exp"
+    ):
         te.compute((4,), lambda i: function(x[i]), name="z")
     with pytest.raises(WorkloadError, match=r"^stage z: (?!.*te\.exp)"):
         te.compute((4,), lambda i: len(x[i]), name="z")  # another mistake
