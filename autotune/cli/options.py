@@ -175,7 +175,7 @@ def _check_operator(op: str, db: str | None) -> None:
     if db is not None and not suggest(op, ops.REGISTRY):
         close = own_names.close(op, db)
         if close:
-            raise typer.BadParameter(f"{op!r} is no operator, and no expression in the log{close}")
+            raise typer.BadParameter(f"unknown operator {op!r}, and no expression in the log{close}")
 
 
 def dynamic_of(

@@ -14,7 +14,7 @@ import typer
 from cli_runner import run
 
 from autotune.cli.options import parse_budget
-from autotune.progress.units import counts, percent, rate, seconds
+from autotune.progress.units import counts, digits, number, percent, rate, seconds
 from kernels_db import Log
 
 SHAPE = ("--shape", "m=8,n=8,k=8")
@@ -204,6 +204,14 @@ def test_numbers_for_people() -> None:
     assert rate(2 << 20, 20 << 20, 1e-3) == "21.0 GB/s"
     assert rate(1, 1, None) == "-"
     assert (percent(0.9871), percent(None), percent(float("nan"))) == ("98.7 %", "-", "-")
+    assert [digits(x) for x in (6.613, 99.95, 246123.0, 6600.0, 0.0)] == [
+        "6.61",
+        "100",
+        "246,000",
+        "6,600",
+        "0",
+    ]
+    assert [number(n, "record") for n in (0, 1, 31)] == ["0 records", "1 record", "31 records"]
     assert counts({"timeout": 1, "crash": 0, "compile_error": 2}) == "compile_error 2, timeout 1"
 
 
