@@ -227,8 +227,8 @@ def torch() -> Finding:
     if importlib.util.find_spec("torch") is None:
         return Finding(
             "torch",
-            "warn",
-            "not installed; bench --against torch and autotune.torch.op need it",
+            "ok",
+            "not installed; import_torch, torch.compile, torch.op and bench --against torch need it",
             install("torch"),
         )
     from importlib.metadata import version

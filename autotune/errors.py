@@ -35,7 +35,13 @@ class KernelNotFound(AutotuneError, LookupError):
     Traceback (most recent call last):
         ...
     autotune.errors.KernelNotFound: no tuned kernel of matmul m=63 n=64 k=64 float32 for this machine in ...
+
+    ``message``: its text without ``in_python``, a remedy that calls have and commands have not.
     """
+
+    def __init__(self, message: str, in_python: str = "") -> None:
+        super().__init__(f"{message}\n{in_python}" if in_python else message)
+        self.message = message
 
 
 class MissingExtraError(AutotuneError, ImportError):

@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotune.errors import ArgumentError
+from autotune.errors import ArgumentError, MissingExtraError
 from autotune.run import torch_operator
 from autotune.run.kernel import Kernel
 from schedules.distribution import install
@@ -61,7 +61,8 @@ def op(
     the first digits of the workload's digest. An operator lives, and holds its kernel, until the process
     ends.
 
-    Raises `ArgumentError` for a name that is taken, for a ``backward`` that does not fit, and without torch.
+    Raises `ArgumentError` for a name that is taken and for a ``backward`` that does not fit, and
+    `MissingExtraError` without torch.
 
         >>> matmul = at.load("matmul", m=64, n=32, k=48)
         >>> da = at.torch.op(at.load("matmul", m=64, n=48, k=32, transpose_b=1))
@@ -70,7 +71,7 @@ def op(
         >>> mm(a, b).sum().backward()
     """
     if importlib.util.find_spec("torch") is None:
-        raise ArgumentError(f"autotune.torch.op needs torch, which is not installed: {install('torch')}")
+        raise MissingExtraError(f"autotune.torch.op needs torch, which is not installed: {install('torch')}")
     if not isinstance(kernel, Kernel):
         raise ArgumentError(f"op takes a kernel, as at.load gives it, not a {type(kernel).__name__}")
     if backward is None and name is None:

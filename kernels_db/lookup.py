@@ -47,6 +47,7 @@ ABOUT_FLOPS = """
     ORDER BY ABS(flops - ?), digest LIMIT 256"""
 COUNT = "SELECT COUNT(*) AS number FROM workload"
 NAME = "SELECT op FROM workload WHERE digest = ?"
+NAMES = "SELECT DISTINCT op FROM workload ORDER BY op LIMIT 1000"
 NAMED = "SELECT json, op, params, flops, names FROM workload WHERE op = ? ORDER BY digest LIMIT 100"
 OPTIONS = """
     SELECT options FROM run WHERE workload = ? AND target = ? AND state = 'done'
@@ -130,6 +131,11 @@ def name(where: str | os.PathLike[str] | Place, digest: str, *, timeout_s: float
     """What the workload with this digest is called. None if there is no such workload, or no log."""
     rows = _rows(where, NAME, (digest,), timeout_s)
     return str(rows[0]["op"]) if rows else None
+
+
+def names(where: str | os.PathLike[str] | Place, *, timeout_s: float = 30.0) -> list[str]:
+    """What workloads are called, a thousand names at most. Empty if there is no log."""
+    return [str(row["op"]) for row in _rows(where, NAMES, (), timeout_s)]
 
 
 def called(where: str | os.PathLike[str] | Place, name: str, *, timeout_s: float = 30.0) -> list[Workload]:

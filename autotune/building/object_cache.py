@@ -188,7 +188,11 @@ class ObjectCache:
     def _warn(self, reason: str) -> None:
         if not self._warned:
             self._warned = True
-            log.warning("object cache %s is not used: %s", self.directory, reason)
+            log.warning(
+                "object cache %s is not used: %s; AUTOTUNE_CACHE_DIR names another place",
+                self.directory,
+                reason,
+            )
 
 
 def refusal_of(status: os.stat_result) -> str | None:

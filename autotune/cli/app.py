@@ -78,7 +78,7 @@ class Group(TyperGroup):
                 message += "; write parameters with commas between them: --shape m=512,n=512"
             status = _complain(message, arguments, usage=True)
         except KernelNotFound as err:
-            status = _complain(str(err), arguments, status=1)
+            status = _complain(err.message, arguments, status=1)
         except AutotuneError as err:
             status = _complain(str(err), arguments)
         except BrokenPipeError:

@@ -11,7 +11,7 @@ import typer
 
 from autotune.cli import models
 from autotune.cli import options as opt
-from autotune.cli.output import console, print_json, table, task_text
+from autotune.cli.output import console, hang, print_json, table, task_text
 from autotune.progress.units import percent, rate, seconds
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def bench(
       autotune bench softmax --shape m=512,n=512 --against torch,tvm --duration 20s
       autotune bench net.onnx --shape x=1x3x224x224 --threads 1 --against onnxruntime
     """
-    time_s = opt.parse_budget(duration)
+    time_s = opt.parse_budget(duration, "--duration")
     names = _peer_names(_default(ctx, op, against))
     if must_beat is not None and must_beat not in names:
         raise typer.BadParameter(
@@ -227,7 +227,7 @@ def _bench_suite(
         for text in missing:
             out.print(f"not tuned: {text}", style="yellow")
     if not done:
-        raise KernelNotFound(f"nothing of {suite} is tuned; tune it first, one operator at a time")
+        raise KernelNotFound(f"nothing of {suite} is tuned; tune it first: autotune tune --suite {suite}")
     return must_beat is None or all(each["ratio"].get(must_beat, 2.0) > 1 for each in done)
 
 
@@ -270,7 +270,7 @@ def _print(done: Comparison) -> None:
     )
     if done.ratio:  # a median over rounds, not the quotient of the times above
         said = f"All took turns, {done.rounds} rounds"
-        out.print(f"{said}. Times are medians; shares and ratios are medians over the rounds.", style="dim")
+        hang(out, "", f"{said}. Times are medians; shares and ratios are medians over the rounds.", "dim")
     for name in done.left_out:
         out.print(f"{name} is left out: it has no {done.workload.op}.", style="dim")
     for name, factor in done.ratio.items():
@@ -283,4 +283,4 @@ def _print(done: Comparison) -> None:
         worst = max(unsteady, key=lambda n: unsteady[n][1] / unsteady[n][0])
         first, third = unsteady[worst]
         said = f"Rounds differ: the middle half of the ratios to {worst} goes from {first:.2f} to {third:.2f}"
-        out.print(f"{said}. Let other work here end, or measure longer (--duration).", style="yellow")
+        hang(out, "", f"{said}. Let other work here end, or measure longer (--duration).", "yellow")

@@ -196,7 +196,6 @@ def _models(op: str, last: str) -> Iterable[str]:
 # which the shell completes.
 VALUES: dict[str, Callable[[str, str], Iterable[str]]] = {
     "OP": _operators,
-    "[OP]": _operators,
     "SHELL": lambda op, last: SCRIPTS,
     "--shape": _shape,
     "--dtype": _dtypes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from autotune.cli import options as opt
-from autotune.cli.output import console, print_json
+from autotune.cli.output import console, hanging, print_json
 
 # {status of a finding: colour}.
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -35,8 +35,9 @@ def doctor(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
             colour = _COLOURS[f.status]
             word = "-" if f.status == "ok" and f.remedy else f.status  # absent, and not needed
             out.print(f"{word:4}", style=colour, end="")
-            out.print(f"  {f.name:{width}}  ", end="")
-            out.print(f.detail)
+            first, *rest = hanging(out, f"{word:4}  {f.name:{width}}  ", f.detail)
+            for line in (first.removeprefix(f"{word:4}"), *rest):
+                out.print(line)
             if f.remedy:
                 out.print(f"{'':6}{'':{width}}  -> {f.remedy}")
         out.print(

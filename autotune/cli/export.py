@@ -40,10 +40,14 @@ def export(
     where = opt.db_of(db)
     workload = opt.workload_of(op, shape, dtype, layout, constant_weights, where)
 
+    from autotune.errors import KernelNotFound
     from autotune.run.export import export as write
     from autotune.run.loading import load_workload
 
-    kernel = load_workload(workload, target=target, threads=threads, db=where, fallback=fallback)
+    try:
+        kernel = load_workload(workload, target=target, threads=threads, db=where, fallback=fallback)
+    except KernelNotFound as err:
+        raise KernelNotFound(f"{err.message}\nor take a schedule that is not tuned: --fallback") from None
     files = write(kernel, directory, name)
     written = {part: str(getattr(files, part)) for part in ("library", "header", "contract", "example")}
     if json:

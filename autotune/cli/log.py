@@ -16,7 +16,7 @@ from autotune.cli import log_exchange
 from autotune.cli import options as opt
 from autotune.cli.log_exchange import existing
 from autotune.cli.metrics import search_lines
-from autotune.cli.output import console, print_json, table, task_text
+from autotune.cli.output import console, hang, print_json, table, task_text
 from autotune.progress.units import counts, seconds
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def stats(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
             called = f"{m['name']} ({m['cpu']})" if m["name"] else m["cpu"]
             out.print(f"  {'machine':9} {called}: {m['records']} records")
     for line in search_lines(found["search"]):
-        out.print(f"  {line}")
+        hang(out, "  ", line)
 
 
 def _machines(log: Log) -> list[dict[str, Any]]:
@@ -242,7 +242,7 @@ def verify(
 def pin(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="Also write the pins to this lock file; - is stdout."),
+        typer.Argument(metavar="FILE", help="Also write the pins to this lock file; - is stdout."),
     ] = None,
     source: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="Pin as this lock file says; - is stdin.")

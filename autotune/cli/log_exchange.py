@@ -11,6 +11,7 @@ import typer
 
 from autotune.cli import options as opt
 from autotune.cli.output import console, print_json
+from autotune.progress.units import number
 
 if TYPE_CHECKING:
     from kernels_db.store import Log
@@ -58,7 +59,7 @@ def export(
     else:
         # A pipe must get nothing but the log.
         console(stderr=not file.is_file()).print(
-            f"{n} records written to {'stdout' if place is sys.stdout else file}"
+            f"{number(n, 'record')} written to {'stdout' if place is sys.stdout else file}"
         )
 
 
@@ -122,7 +123,9 @@ def _merge(sources: list[str], db: str, json: bool) -> None:
         print_json({"new": new, "known": known, "refused": dict(sorted(refused.items()))})
     else:
         out = console()
-        out.print(f"{new} new records, {known} known already, {refused.total()} lines refused")
+        out.print(
+            f"{number(new, 'new record')}, {known} known already, {number(refused.total(), 'line')} refused"
+        )
         for reason, n in refused.most_common():
             out.print(f"  {n:6}  {reason}")
     if refused:

@@ -220,6 +220,7 @@ def bench_model(
     `KernelNotFound` where it is not tuned."""
     from autotune.compare.bench import Contender, compare
     from autotune.compare.models import PEERS, agree, inputs_for, onnxruntime_call
+    from autotune.errors import KernelNotFound
     from autotune.models.compiling import compile_model
 
     for name in names:
@@ -229,7 +230,12 @@ def bench_model(
                 f"--against {name} does not go with {path}: {why}; compare with onnxruntime"
             )
     model = imported(path, shape)
-    module = compile_model(model, target=target, threads=threads, db=where)
+    try:
+        module = compile_model(model, target=target, threads=threads, db=where)
+    except KernelNotFound as err:
+        command = f"autotune tune {path}" + (f" --shape {shape}" if shape else "")
+        command += f" --threads {threads}" if threads else ""
+        raise KernelNotFound(f"{err.message}\ntune them: {command}") from None
     inputs = inputs_for(module.inputs, seed)
     found = module(*inputs)
     ours = list(found) if isinstance(found, tuple) else [found]

@@ -14,7 +14,7 @@ from autotune.cli.output import console, print_json, table
 def ops(
     op: Annotated[
         str | None,
-        typer.Argument(metavar="[OP]", help="One operator, or NET.onnx; all operators without it."),
+        typer.Argument(metavar="OP", help="One operator, or NET.onnx; all operators without it."),
     ] = None,
     shape: Annotated[
         str, typer.Option("--shape", metavar="NAME=N,...", help="What NET.onnx leaves open: x=1x3x224x224.")
@@ -43,7 +43,10 @@ def ops(
     if json:
         print_json(found[0] if op is not None else {"operators": found})
     elif op is None:
-        table(console(), ("operator", "parameters"), [(d["name"], d["usage"]) for d in found])
+        # spaces, so that a narrow terminal breaks between parameters
+        rows = [(d["name"], d["usage"].replace(",", ", ")) for d in found]
+        table(console(), ("operator", "parameters"), rows)
+        console().print("more on one, with an example: autotune ops conv2d")
     else:
         _print(found[0])
 

@@ -19,16 +19,19 @@ if TYPE_CHECKING:
     from schedules.model import Target, Trace, Workload
 
 
-def parse_budget(text: str) -> float:
-    """Seconds of a `duration`. Raises `typer.BadParameter`."""
+def parse_budget(text: str, option: str) -> float:
+    """Seconds of a `duration` that an option has. Raises `typer.BadParameter`."""
     try:
         return duration(text)
     except SettingsError as err:
-        raise typer.BadParameter(str(err)) from None
+        raise typer.BadParameter(f"{option}: {err}") from None
 
 
 OpArgument = Annotated[
-    str, typer.Argument(metavar="OP", help="An operator of the library (see: autotune ops).")
+    str,
+    typer.Argument(
+        metavar="OP", help="An operator (see: autotune ops), or the name of an expression of yours."
+    ),
 ]
 ShapeOption = Annotated[
     str,
@@ -68,7 +71,13 @@ CostModelOption = Annotated[
     ),
 ]
 TargetOption = Annotated[
-    str, typer.Option("--target", metavar="TARGET", help="What to compile for: cpu is the detected host.")
+    str,
+    typer.Option(
+        "--target",
+        metavar="TARGET",
+        help="What to compile for: cpu (this machine), cuda, opencl, cuda-emulator, a processor such as "
+        "x86-64-v3 or h100, or a JSON file.",
+    ),
 ]
 
 
@@ -141,8 +150,32 @@ def workload_of(
             if shape or layout or constant_weights:
                 raise typer.BadParameter(f"{op} is your own expression; leave out all but its name")
             return found
+    if op not in ops.REGISTRY:
+        _check_operator(op, db)
 
     return as_workload(op, ops.parse_shape(shape), dtype, layout, constant_weights)
+
+
+def _check_operator(op: str, db: str | None) -> None:
+    """Raises `typer.BadParameter` for a file in the place of an operator's name, and for what is nearly the
+    name of an expression in a log ``db``."""
+    from autotune.cli.models import is_model
+    from autotune.run import own_names
+    from schedules import ops
+
+    if is_model(op):
+        raise typer.BadParameter(
+            f"{op} is a model's file, and this command takes one operator; ops, tune, bench, explain and "
+            "report take models, and in Python autotune.compile_model makes one callable, which it can save"
+        )
+    if "." in op:
+        raise typer.BadParameter(
+            f"{op!r} is no operator (see: autotune ops), and no model's file: its name would end in .onnx"
+        )
+    if db is not None and not suggest(op, ops.REGISTRY):
+        close = own_names.close(op, db)
+        if close:
+            raise typer.BadParameter(f"unknown operator {op!r}, and no expression in the log{close}")
 
 
 def dynamic_of(

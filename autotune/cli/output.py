@@ -10,11 +10,13 @@ import io
 import json
 import math
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
@@ -25,8 +27,13 @@ if TYPE_CHECKING:
 
     from schedules.model import Workload
 
-# Width of text in a pipe (characters): rows of tables stay on one line.
+# Width of text in a pipe (characters), for what is laid out in columns.
 PLAIN_WIDTH = 200
+# Of a table: the least width of a column of text, and the space between two columns, of which a narrow
+# terminal gets one less (characters).
+LEAST_WIDTH, GAP = 12, 2
+# The least room for text that hangs below its beginning (characters).
+LEAST_TEXT = 24
 # {character: its spelling in ASCII}.
 _PLAIN = str.maketrans(
     {
@@ -105,21 +112,57 @@ def console(stderr: bool = False) -> Console:
     characters are spelled, because text may come from a log or a file."""
     made = partial(_Console, stderr=stderr, highlight=False, markup=False)
     found = made(soft_wrap=True)
-    return found if found.is_terminal else made(width=PLAIN_WIDTH)
+    return found if found.is_terminal else made(soft_wrap=True, width=PLAIN_WIDTH)
 
 
 def table(out: Console, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints a table; columns whose header starts with ``>`` are aligned right."""
-    drawn = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
-    for h in headers:
-        right = h.startswith(">")
-        drawn.add_column(h.removeprefix(">"), justify="right" if right else "left", no_wrap=not right)
-    for row in rows:
-        drawn.add_row(*map(visible, row))
-    with out.capture() as held:
-        out.print(drawn, soft_wrap=False)
+    """Prints a table; columns whose header starts with ``>`` are aligned right. Nothing is cut. In a terminal
+    that is too narrow, a text goes on below, in its column, and a number stays whole. In a pipe a row is a
+    line."""
+    names = [h.removeprefix(">") for h in headers]
+    right = [h.startswith(">") for h in headers]
+    cells = [[*map(visible, row)] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
+    least = [w if r else min(w, LEAST_WIDTH) for w, r in zip(widths, right, strict=True)]
+    shown, columns = out.width, len(names) - 1
+    gap = GAP if not out.is_terminal or sum(least) + GAP * columns <= shown else GAP - 1
+    drawn = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
+    for name, numbers, width in zip(names, right, least, strict=True):
+        if numbers:
+            drawn.add_column(name, justify="right", no_wrap=True, min_width=width)
+        else:
+            drawn.add_column(name, overflow="fold", min_width=width)
+    for row in cells:
+        drawn.add_row(*row)
+    out.width = max(shown, sum(least if out.is_terminal else widths) + gap * columns)
+    try:
+        with out.capture() as held:
+            out.print(drawn, soft_wrap=False)
+    finally:
+        out.width = shown
     for line in held.get().splitlines():
         print(line.rstrip(), file=out.file)
+
+
+def hanging(out: Console, lead: str, text: str) -> list[str]:
+    """The lines of a text after ``lead``. In a terminal it is wrapped between words, and goes on below its
+    beginning where that leaves room."""
+    indent = len(lead) if len(lead) + LEAST_TEXT <= out.width else 2
+    lines = textwrap.wrap(
+        visible(text),
+        out.width if out.is_terminal else len(lead + text) + 1,
+        initial_indent=lead,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return lines or [lead]
+
+
+def hang(out: Console, lead: str, text: str, style: str | None = None) -> None:
+    """Prints `hanging`."""
+    for line in hanging(out, lead, text):
+        out.print(line, style=style, soft_wrap=True)
 
 
 def task_text(workload: Workload, threads: int | None = None) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from autotune.cli import options as opt
-from autotune.cli.output import console, print_json, table
+from autotune.cli.output import console, hang, print_json, table
 from autotune.progress.units import seconds
 
 
@@ -74,7 +74,7 @@ def replay(
     if len(recorded.tasks) > 1:
         largest = "" if task else ", that with the most records"
         which = f"task {recorded.task} of {len(recorded.tasks)}{largest}"
-        out.print(f"  {which}; choose with --task: {listed(recorded.tasks)}")
+        hang(out, "  ", f"{which}; choose with --task: {listed(recorded.tasks)}")
     rows = []
     for after in sorted({k for k in (1, 4, 8, 16, 32, 64, 100, trials) if k <= trials}):
         reached = [r.best_s[min(after, len(r.best_s)) - 1] for r in runs if r.best_s]

@@ -15,7 +15,9 @@ from autotune.cli.output import console, print_json
 from autotune.progress.units import size
 
 if TYPE_CHECKING:
+    from autotune.errors import KernelNotFound
     from autotune.report import Written
+    from schedules.model import Workload
 
 # What --against takes.
 AGAINST = ("onnxruntime",)
@@ -25,7 +27,7 @@ def report(
     ctx: typer.Context,
     op: Annotated[
         str | None,
-        typer.Argument(metavar="[OP]", help="An operator, or NET.onnx; the whole log without it."),
+        typer.Argument(metavar="OP", help="An operator, or NET.onnx; the whole log without it."),
     ] = None,
     output: Annotated[
         Path,
@@ -69,7 +71,7 @@ def report(
     before and after each rewrite, and the time of its kernels.
 
     The page has all that it needs in it, so that it can be mailed, and opens without a network. Nothing is
-    measured but with --profile or --against.
+    measured but with --profile or --against. Exit status 1: the log has no trials of OP.
 
     \b
     Examples:
@@ -139,18 +141,33 @@ def _of_log(
         return of_log(output, where)
     workload = opt.workload_of(op, shape, dtype, layout, constant_weights, where)
     named = opt.given(ctx, "target")
-    return of_log(output, where, [workload.digest], _targets(where, workload.digest, named, threads, ctx))
+    found = _targets(where, workload.digest, named, threads, ctx)
+    if not found:
+        raise _nothing(workload, where, named, threads, ctx)
+    return of_log(output, where, [workload.digest], found)
 
 
-def _targets(
-    where: str, digest: str, named: bool, threads: int | None, ctx: typer.Context
-) -> list[str] | None:
-    """Digests of the log's targets that the options name; None for all. Not the detected host alone: a log
-    may be of another machine."""
+def _nothing(
+    workload: Workload, where: str, named: bool, threads: int | None, ctx: typer.Context
+) -> KernelNotFound:
+    """The error for an operator of which there is nothing to show."""
+    from autotune.errors import KernelNotFound
+    from autotune.run.describing import describe, tune_command
+    from kernels_db.place import locate
+
+    place = str(locate(where))
+    what = describe(workload, threads) + (f" for {ctx.params['target']}" if named else "")
+    remedy = (
+        f"tune it first: {tune_command(workload, place, threads)}; or see what there is: autotune log list"
+    )
+    return KernelNotFound(f"no trials of {what} in {place}; {remedy}")
+
+
+def _targets(where: str, digest: str, named: bool, threads: int | None, ctx: typer.Context) -> list[str]:
+    """Digests of the log's targets that the options name; all without them. Not the detected host alone: a
+    log may be of another machine."""
     from kernels_db.store import Log
 
-    if not named and threads is None:
-        return None
     with Log(where, read_only=True) as log:
         known = [log.target(t) for _, t in log.tasks(workload=digest)]
     if named:

@@ -4,6 +4,7 @@ here too."""
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -99,6 +100,8 @@ def check_writable(out: Path) -> None:
         raise typer.BadParameter(f"--out {out} is a directory; give a file in it")
     if not out.parent.is_dir():
         raise typer.BadParameter(f"--out {out}: there is no directory {out.parent}; make it first")
+    if not os.access(out.parent, os.W_OK):  # a new file takes the place of an old one
+        raise typer.BadParameter(f"--out {out}: the directory cannot be written; choose another with --out")
 
 
 def places_of(logs: list[str] | None, db: str | None) -> list[str]:

@@ -97,7 +97,7 @@ def tune(
       autotune tune --suite ops.toml --fleet tcp://host:8786 --target znver4,x86-64-v3 --budget 10m
       autotune tune net.onnx --fleet tcp://host:8786 --budget 10m
     """
-    budget_s = opt.parse_budget(budget)
+    budget_s = opt.parse_budget(budget, "--budget")
     opt.one_of("--search", search, opt.SEARCHES)
     opt.cost_model(model)
     if models.is_model(op):
@@ -176,7 +176,8 @@ def _print(result: TuneResult, workload: Workload, where: str) -> None:
     else:
         b = result.best
         speed = rate(workload.flops, opt.compulsory_bytes(workload), b.time_s)
-        out.print(f"  best     {seconds(b.time_s)}, {speed}, {percent(b.share_of_peak)} of peak")
+        share = "" if b.share_of_peak is None else f", {percent(b.share_of_peak)} of peak"
+        out.print(f"  best     {seconds(b.time_s)}, {speed}{share}")
         out.print(f"  record   {b.record_id}")
     failures = counts(result.failed)
     out.print(

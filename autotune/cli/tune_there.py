@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import typer
@@ -23,7 +22,7 @@ from autotune.run.dynamic_workload import DynamicWorkload
 from autotune.tuning.dynamic_tuner import DynamicResult
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.options import TuneOptions, TuneResult
-from autotune.tuning.suite_tuner import Job, SuiteProgress, SuiteTask
+from autotune.tuning.suite_tuner import Job, SuiteTask
 from kernels_db.place import locate
 from kernels_db.store import Log
 from schedules.model import Target, Workload
@@ -37,10 +36,11 @@ def there_of(address: str, wanted: str | None, threads: int | None, build_here: 
 def suite_there(
     there: There, tasks: Sequence[SuiteTask], where: str, options: TuneOptions, json: bool
 ) -> None:
-    """Tune a suite. Exit status 1: a task has no kernel for a target afterwards."""
+    """Tune a suite. Exit status 1: a task has no kernel for a target afterwards. The results are printed when
+    the lines of progress are gone, which would take some of them along."""
     job = Job(tasks, options)
-    with _followed(json) as (interrupts, report):
-        with Log(where) as log:
+    with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C must not cut off the report
+        with Log(where) as log, fleet_shown(quiet=json) as report:
             found = tune_there(there, lambda _: job, log, report, interrupts=interrupts)
         _show(
             *(found, json),
@@ -59,8 +59,8 @@ def program_there(
     json: bool,
 ) -> None:
     """Tune an operator of one size, or of a range. Exit status 1: as of `suite_there`, for a size."""
-    with _followed(json) as (interrupts, report):
-        with Log(where) as log:
+    with Interrupts(to_the_end=True) as interrupts:
+        with Log(where) as log, fleet_shown(quiet=json) as report:
             found = tune_program_there(there, program, log, options, report, interrupts=interrupts)
 
         def document(target: Target, r: TuneResult) -> dict[str, Any]:
@@ -89,21 +89,22 @@ def model_there(
     """Tune what a model's file runs. ``given_s``: as of `models.tune_model`. Exit status 1: as of
     `suite_there`."""
     model = of_model.imported(path, shape)
-    with _followed(json) as (interrupts, report):
-        result = tune_model(
-            model,
-            budget_s=given_s,
-            trials=options.trials,
-            search=options.search,
-            cost_model=options.model,
-            db=where,
-            seed=options.seed,
-            rtol=options.rtol,
-            atol=options.atol,
-            fleet=there,
-            progress=report,
-            interrupts=interrupts,
-        )
+    with Interrupts(to_the_end=True) as interrupts:
+        with fleet_shown(quiet=json) as report:
+            result = tune_model(
+                model,
+                budget_s=given_s,
+                trials=options.trials,
+                search=options.search,
+                cost_model=options.model,
+                db=where,
+                seed=options.seed,
+                rtol=options.rtol,
+                atol=options.atol,
+                fleet=there,
+                progress=report,
+                interrupts=interrupts,
+            )
         found = {r.target: r for r in result.by_target.values() if r.target is not None}
         _show(
             *(found, json),
@@ -111,13 +112,6 @@ def model_there(
             lambda r: of_model.show(r, where),
         )
     _exit([t.result for t in result.tasks], [result.stopped])
-
-
-@contextmanager
-def _followed(json: bool) -> Iterator[tuple[Interrupts, Callable[[SuiteProgress], None]]]:
-    """Ctrl-C to the end of the report, which a second one must not cut off, and a line a machine."""
-    with Interrupts(to_the_end=True) as interrupts, fleet_shown(quiet=json) as report:
-        yield interrupts, report
 
 
 def _show(

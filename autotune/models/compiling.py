@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -20,7 +19,8 @@ from autotune.models.preparation import prepared
 from autotune.models.programs import program_of
 from autotune.run.describing import describe
 from autotune.run.kernel import Kernel
-from autotune.run.stored import asked_threads, hits, stored
+from autotune.run.stored import asked_threads, hits, named_place, stored, stored_elsewhere
+from autotune.run.warned import warn
 from autotune.settings import database
 from schedules.errors import AutotuneError
 from schedules.model import Target, Workload
@@ -50,12 +50,22 @@ def compile_model(
     Raises `KernelNotFound` that names all nodes without a kernel, `ModelError`, `TargetError`, `LogError`
     for a log that cannot be read, and `DeviceError` for a device that has no room for the weights.
     """
-    where = database(db)
+    return compiled(model, threads, target, database(db), fallback, "model")
+
+
+def compiled(
+    model: Model, threads: int | None, target: str | Target, where: str, fallback: bool, named: str
+) -> Module:
+    """`compile_model`. ``named``: the model in a message, as an argument of `autotune.tune_model`."""
     wanted = model_target(target, threads)
     asked = asked_threads(target, threads)
     ready = prepared(model)
     outline = ready.outline(lambda w: _seconds(w, wanted, asked, where))
-    kernels = _kernels(outline, wanted, asked, where, fallback)
+    arguments = [named]
+    arguments += [] if wanted.kind == "cpu" else [f"target={wanted.kind!r}"]
+    arguments += [] if asked is None else [f"threads={asked}"]
+    remedy = f"tune them: autotune.tune_model({', '.join(arguments)})"
+    kernels = _kernels(outline, wanted, asked, where, fallback, remedy)
     origin = Origin.of(model.name, model.graph, ready.graph)
     values = dict(ready.graph.values)
     del ready  # so that what is packed is not kept
@@ -91,9 +101,10 @@ class Missing:
 
 
 def _kernels(
-    outline: Outline, wanted: Target, threads: int | None, where: str, fallback: bool
+    outline: Outline, wanted: Target, threads: int | None, where: str, fallback: bool, remedy: str
 ) -> list[Kernel]:
-    """A kernel of each task. Raises `KernelNotFound` for all that have none together."""
+    """A kernel of each task. ``remedy``: the call that tunes. Raises `KernelNotFound` for all that have none
+    together."""
     kernels: dict[int, Kernel] = {}
     missing: list[Missing] = []
     for task, workload in enumerate(outline.tasks):
@@ -102,22 +113,26 @@ def _kernels(
             pinned = any(h.pinned for h in islice(hits(workload, wanted, threads, where), 1))
             kernels[task] = found if pinned else preferred(found, where)
         else:
-            missing.append(Missing(task, "not tuned" if unusable is None else str(unusable)))
+            elsewhere = stored_elsewhere(workload, where)
+            why = f"not tuned; {elsewhere}" if elsewhere else "not tuned"
+            missing.append(Missing(task, why if unusable is None else str(unusable)))
     if missing and not fallback:
+        number = "" if threads is None else f" with {threads} thread{'s' if threads > 1 else ''}"
         raise KernelNotFound(
-            f"{len(missing)} of {len(outline.tasks)} tasks have no tuned kernel for this machine in "
-            f"{where}:\n{_listed(outline, missing)}\n"
-            "tune them: autotune.tune_model(model, ...); or allow kernels that are not tuned: fallback=True"
+            f"{len(missing)} of {len(outline.tasks)} tasks have no tuned kernel for this machine{number} in "
+            f"{named_place(where)}:\n{_listed(outline, missing)}",
+            f"{remedy}; or allow kernels that are not tuned: fallback=True",
         )
     if missing:
-        kernels |= untuned_kernels(outline, missing, wanted, where)
+        kernels |= untuned_kernels(outline, missing, wanted, where, remedy)
     return [kernels[i] for i in range(len(outline.tasks))]
 
 
 def untuned_kernels(
-    outline: Outline, missing: Sequence[Missing], wanted: Target, where: str
+    outline: Outline, missing: Sequence[Missing], wanted: Target, where: str, remedy: str
 ) -> dict[int, Kernel]:
-    """First picks of tasks, with one warning for all. Raises `ModelError` for those that have none."""
+    """First picks of tasks, with one warning for all, which ends with the ``remedy``. Raises `ModelError` for
+    those that have none."""
     from autotune.run.untuned import untuned
 
     kernels: dict[int, Kernel] = {}
@@ -130,10 +145,7 @@ def untuned_kernels(
     if failed:
         raise ModelError(f"{len(failed)} tasks cannot be compiled:\n{_listed(outline, failed)}")
     share = f"{len(missing)} of {len(outline.tasks)} tasks"
-    warnings.warn(
-        f"{share} run kernels that are not tuned:\n{_listed(outline, missing)}",
-        stacklevel=4,
-    )
+    warn(f"{share} run kernels that are not tuned:\n{_listed(outline, missing)}\n{remedy}")
     return kernels
 
 

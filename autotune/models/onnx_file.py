@@ -79,12 +79,12 @@ def _parse(model: Any) -> tuple[str, Path | None, Any]:
         path = Path(model)
         label, folder = str(path), path.absolute().parent
         try:
-            if not path.is_file():
-                why = "is no file" if path.exists() else "does not exist"
-                raise ModelError(f"{label} {why}")
-            data = path.read_bytes()
+            why = "" if path.is_file() else "is no file" if path.exists() else "does not exist"
+            data = b"" if why else path.read_bytes()
         except (OSError, ValueError) as err:
             raise ModelError(f"{label} cannot be read: {err}") from err
+        if why:
+            raise ModelError(f"{label} {why}; give the path of a model's file")
     if not data:
         raise ModelError(f"{label} is empty")
     try:

@@ -295,7 +295,8 @@ class Lowering:
             ""
             if self.islands
             else (
-                "\nislands=True runs operators of ONNX of known shapes in onnx's reference evaluator, slowly"
+                "\nautotune.import_onnx(path, islands=True) runs operators of ONNX of known shapes in onnx's "
+                "reference evaluator, slowly"
             )
         )
         return refusal(self.label, self.unsupported, remedy)

@@ -37,8 +37,11 @@ def prepared(model: Model) -> Prepared:
     """A model, rewritten and cut. Raises `ModelError`."""
     given: object = model
     if not isinstance(given, Model):
-        how = "at.import_onnx reads a file, at.import_torch takes what torch.export.export gives"
-        raise ModelError(f"{str(given)[:80]!r} is a {type(given).__name__}, not a Model: {how}")
+        how = (
+            "autotune.import_onnx(path) or autotune.import_torch(torch.export.export(module.eval(), inputs)) "
+            "makes one"
+        )
+        raise ModelError(f"the model is a {type(given).__name__}, not a Model: {how}")
     try:
         graph, parts = cut(model.graph)
     except ValueError as err:

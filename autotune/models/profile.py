@@ -14,6 +14,7 @@ from statistics import median
 from autotune.models.outline import Call
 from autotune.models.program import Times
 from autotune.models.programs import AnyProgram
+from autotune.progress.units import number
 from autotune.run.describing import describe
 from schedules.graph.graph import Island
 
@@ -77,7 +78,7 @@ class Profile:
         ]
         ratio = self.in_place_over_tuned
         lines.append(
-            f"{_ms(self.total_s)} ms in {len(self.rows)} steps; "
+            f"{_ms(self.total_s)} ms in {number(len(self.rows), 'step')}; "
             + (f"in place ÷ tuned: {ratio:.2f}" if ratio is not None else NOTHING_IS_TUNED)
         )
         if self.copies:

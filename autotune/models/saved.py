@@ -269,7 +269,7 @@ def _kernels(
             # a model for a GPU runs on that of this machine, else on its CPU
             there = target.grid and backend.available()
             wanted = backend.detect() if there else targets.detect(target.threads)
-            kernels |= untuned_kernels(outline, missing, wanted, where)
+            kernels |= untuned_kernels(outline, missing, wanted, where, "tune the model here, and save it")
         except AutotuneError as err:
             raise ModelError(f"{place}: {err}") from err
     return [kernels[i] for i in range(len(stored))]

@@ -14,16 +14,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.errors import ArgumentError, ModelError
-from autotune.models.compiling import compile_model
+from autotune.models.compiling import compiled
 from autotune.models.model import Model
 from autotune.models.module import Module
 from autotune.models.torch_import import decomposed, read_program
+from autotune.run.warned import warn
+from autotune.settings import database
 from autotune.targets import usable_cpus
 from schedules.errors import AutotuneError, suggest
 
 # Most sets of sizes and weights of one graph that are kept as compiled models.
 MOST = 64
 OPTIONS = ("threads", "strict")
+# What a user's module is as a model.
+EXPORTED = "autotune.import_torch(torch.export.export(module, inputs))"
 NEEDS_GRADIENT = "its call needs gradients, and kernels compute none: call it under torch.no_grad()"
 
 _graphs: list[weakref.ref[TorchGraph]] = []
@@ -156,7 +160,7 @@ class TorchGraph:
             raise ModelError(f"a graph of torch.compile is not compiled: {why}")
         if why not in self.warned:
             self.warned.add(why)
-            warnings.warn(f"a graph of torch.compile runs as torch runs it: {why}", stacklevel=3)
+            warn(f"a graph of torch.compile runs as torch runs it: {why}")
         return None if args is None else self.graph(*args)
 
     def _made(self, args: Sequence[Any], weights: Sequence[Any], sizes: Any, old: Entry | None) -> Entry:
@@ -176,7 +180,7 @@ class TorchGraph:
         module = None if old is None else _with_weights(old.module, found.model)
         if module is None:
             threads = self.threads or min(torch.get_num_threads(), usable_cpus())
-            module = compile_model(found.model, threads=threads, fallback=True)
+            module = compiled(found.model, threads, "cpu", database(None), True, EXPORTED)
         return Entry(module, seen, inputs, found.results, strides)
 
     def _exported(self, args: Sequence[Any]) -> tuple[Any, Mapping[int, tuple[int, ...]]]:

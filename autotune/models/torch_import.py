@@ -12,6 +12,12 @@ from autotune.models.assembling import assemble
 from autotune.models.model import Model
 from schedules import te
 
+# Where a program has operators without an expression.
+REMEDY = (
+    "\nexport a part of the module without them; or take torch.compile(module, backend='autotune'), which "
+    "leaves such graphs to torch"
+)
+
 
 def import_torch(exported: Any) -> Model:
     """An exported program of torch (`torch.export.export`) as a graph of tensor expressions.
@@ -35,7 +41,7 @@ def import_torch(exported: Any) -> Model:
             f"import_torch takes an exported program of torch, not a {kind.__name__}: give "
             "torch.export.export(module.eval(), example_inputs)"
         )
-    return read_program(decomposed(exported), {}, _name(exported)).model
+    return read_program(decomposed(exported), {}, _name(exported), REMEDY).model
 
 
 @dataclass(frozen=True)
@@ -47,9 +53,10 @@ class Imported:
     results: tuple[tuple[bool, Any], ...]
 
 
-def read_program(program: Any, weights: Mapping[str, Any], name: str) -> Imported:
+def read_program(program: Any, weights: Mapping[str, Any], name: str, remedy: str = "") -> Imported:
     """The model of a program that was `decomposed`. ``weights``: {placeholder: torch tensor} for inputs of
-    the program that are weights, as those are that torch.compile lifts out of a module. Raises ModelError."""
+    the program that are weights, as those are that torch.compile lifts out of a module. ``remedy``: what ends
+    the error for operators without an expression. Raises ModelError."""
     from autotune.models.torch_scope import Lowering, shape_and_dtype
 
     label = f"torch program {name}"
@@ -81,7 +88,7 @@ def read_program(program: Any, weights: Mapping[str, Any], name: str) -> Importe
     returned = next(n for n in program.graph.nodes if n.op == "output").args[0]
     lowering.run(program.graph, returned)
     if lowering.unsupported:
-        raise lowering.refusal()
+        raise lowering.refusal(remedy)
     outputs: list[tuple[str, te.Tensor]] = []
     results: list[tuple[bool, Any]] = []
     for spec, value in zip(program.graph_signature.output_specs, returned, strict=True):

@@ -251,9 +251,9 @@ class Lowering:
 
     # --- refusal ------------------------------------------------------------------------------
 
-    def refusal(self) -> ModelError:
-        """All that is not supported, as one error."""
-        return refusal(self.label, self.unsupported)
+    def refusal(self, remedy: str) -> ModelError:
+        """All that is not supported, as one error, which ends with the ``remedy``."""
+        return refusal(self.label, self.unsupported, remedy)
 
 
 # --- helpers ----------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def _why_not(node: Any, op: str) -> str:
     import torch
 
     if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-        return "it makes random numbers"
+        return "it makes random numbers; dropout makes none after module.eval()"
     if not hasattr(node.target, "overloadpacket"):
         return (
             "control flow is not supported" if "cond" in op or "loop" in op else "it is no operator of ATen"

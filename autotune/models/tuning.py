@@ -83,7 +83,11 @@ class ModelTuneResult:
         from autotune.progress import text
 
         moved = sum(p.chosen != p.best for p in self.in_place)
-        inside = f"; {moved} of {len(self.in_place)} timed inside run another schedule there" if moved else ""
+        inside = (
+            f"; inside the model, another schedule is faster for {moved} of {len(self.in_place)}"
+            if moved
+            else ""
+        )
         return f"{self.name}: {text.of_tasks(self)}{inside}"
 
     def __repr__(self) -> str:

@@ -53,6 +53,16 @@ def rate(flops: int, moved_bytes: int, time_s: float | None) -> str:
     return f"{flops / time_s / 1e9:.1f} GFLOP/s"
 
 
+def digits(value: float) -> str:
+    """Three digits, and zeros where the value is larger: ``6.61``, ``246,000``."""
+    return f"{float(f'{value:.3g}'):,.0f}" if 100 <= abs(value) < 1e15 else f"{value:.3g}"
+
+
+def number(n: int, what: str) -> str:
+    """``1 record``, ``2 records``."""
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
 def percent(share: float | None) -> str:
     """A share as a percentage."""
     return "-" if share is None or not math.isfinite(share) else f"{100 * share:.1f} %"

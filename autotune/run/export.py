@@ -52,7 +52,8 @@ def export(kernel: Kernel, directory: str | os.PathLike[str], name: str | None =
     ``name``: an identifier of C; by default the operator's. A kernel with constant weights has
     ``NAME_pack_WEIGHT`` for each that it reads packed.
 
-    Raises `ArgumentError` for a name that is none, or a kernel whose schedule is not known, and
+    Raises `ArgumentError` for a name that is none, a directory that cannot be written, or a kernel whose
+    schedule is not known, and
     `CompileError` for a kernel of a GPU, and where there is no linker (install gcc, or the extra
     ``emulator``).
 
@@ -74,13 +75,18 @@ def export(kernel: Kernel, directory: str | os.PathLike[str], name: str | None =
     symbols = {f.of: f.name for f in functions}
     library = backends.of(target).shared_library(dag, trace, target, symbols, soname)
     folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
     contract = _contract(kernel, name, functions)
     files = Exported(*(folder / x for x in (soname, f"{name}.h", f"{name}.json", f"{name}_example.c")))
-    _write(files.library, library)
-    _write(files.header, export_text.header(name, functions, contract).encode())
-    _write(files.contract, (json.dumps(contract, indent=1) + "\n").encode())
-    _write(files.example, export_text.example(name, functions).encode())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(files.library, library)
+        _write(files.header, export_text.header(name, functions, contract).encode())
+        _write(files.contract, (json.dumps(contract, indent=1) + "\n").encode())
+        _write(files.example, export_text.example(name, functions).encode())
+    except OSError as err:
+        raise ArgumentError(
+            f"the kernel cannot be exported to {folder}: {err.strerror or err}; choose another directory"
+        ) from err
     return files
 
 

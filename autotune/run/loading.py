@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune import backends, targets
+from autotune.errors import KernelNotFound
 from autotune.run import own_names, recent
 from autotune.run.dynamic_workload import as_dynamic
 from autotune.run.stored import asked_threads, first, hits, not_found, stored
@@ -124,13 +125,13 @@ def _load(
         if tried is not None:
             warn(f"nothing is stored for this machine; {tried}")
             return tried.kernel, False
-    missing = unusable or not_found(workload, where, threads)
+    missing = unusable or not_found(workload, where, wanted, threads)
     if not fallback:
         raise missing
     from autotune.run.untuned import untuned
 
     kernel, why = untuned(workload, wanted, where)
-    warn(f"{missing}\n{why}")
+    warn(f"{missing.message if isinstance(missing, KernelNotFound) else missing}\n{why}")
     return kernel, False
 
 
@@ -193,4 +194,4 @@ def find(
                 raise refused(workload, tried)
             warn(f"nothing is stored for this machine; {tried}")
             return tried.hit
-    raise unusable or not_found(workload, where, threads)
+    raise unusable or not_found(workload, where, wanted, threads)

@@ -61,7 +61,7 @@ def load_dynamic(
         if kernel is not None:
             wanted = targets.parse(target, kernel.target.threads)
         elif not fallback:
-            raise errors[0] if errors else _not_found(dynamic, sizes, where, threads)
+            raise errors[0] if errors else _not_found(dynamic, sizes, where, wanted, threads)
 
     def make(workload: Workload) -> Kernel:
         found, _ = stored(workload, wanted, wanted.threads, where)
@@ -77,11 +77,12 @@ def load_dynamic(
 
 
 def _not_found(
-    dynamic: DynamicWorkload, sizes: list[tuple[int, ...]], where: str, threads: int | None
+    dynamic: DynamicWorkload, sizes: list[tuple[int, ...]], where: str, wanted: Target, threads: int | None
 ) -> KernelNotFound:
     if sizes:  # on other machines, or with other threads
-        return not_found(dynamic.at(sizes[-1]), where, threads)
+        return not_found(dynamic.at(sizes[-1]), where, wanted, threads)
     return KernelNotFound(
         f"no tuned kernel of {dynamic} in {locate(where)}\n"
-        "tune it first: autotune.tune with the same arguments, or take fallback=True"
+        "tune it first: autotune.tune with the same arguments",
+        "or take schedules that are not tuned: fallback=True",
     )

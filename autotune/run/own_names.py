@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from autotune.workloads import own
 from kernels_db import lookup
-from schedules.errors import WorkloadError
+from schedules.errors import WorkloadError, suggest
 from schedules.model import Workload
 
 
@@ -22,6 +22,13 @@ def shown(workload: Workload, where: str) -> Workload:
         return workload
     known = replace(workload, op=name)
     return known if own(known) else workload
+
+
+def close(name: str, where: str) -> str:
+    """`` (did you mean 'x'?)`` if an expression in a log has a name that is close, else empty."""
+    from schedules import ops
+
+    return suggest(name, [x for x in lookup.names(where) if x not in ops.REGISTRY and x != "custom"])
 
 
 def find(name: str, where: str) -> Workload | None:

@@ -87,22 +87,23 @@ def first(use: Callable[[Hit], Made], found: Iterable[Hit]) -> tuple[Made | None
     return None, unusable[0] if unusable else None
 
 
-def not_found(workload: Workload, where: str, threads: int | None) -> KernelNotFound:
+def not_found(workload: Workload, where: str, wanted: Target, threads: int | None) -> KernelNotFound:
     """What was looked for, where, what is there instead, and the command that would help."""
     from autotune.run.reordered import reordered
 
-    place = str(locate(where))
     others = _targets(workload, where)
-    wanted = "" if threads is None else f" with {threads} thread{'s' if threads > 1 else ''}"
-    lines = [f"no tuned kernel of {describe(workload)} for this machine{wanted} in {place}"]
+    asked = "" if threads is None else f" with {threads} thread{'s' if threads > 1 else ''}"
+    lines = [f"no tuned kernel of {describe(workload)} for this machine{asked} in {named_place(where)}"]
     if others:
-        shown = sorted({targets.brief(t) for t in others})
-        lines.append(f"stored there: {'; '.join(shown[:5])}" + (" ..." if len(shown) > 5 else ""))
+        lines.append(f"stored there: {_listed(others)}")
+        numbers = threads_of(others, wanted)
         missing = sorted({f for t in others for f in targets.lacking(t)})
         if missing:
             lines.append(f"this CPU lacks {', '.join(missing[:8])}" + (" ..." if len(missing) > 8 else ""))
-        if any(not t.grid and targets.runnable(t) for t in others):
-            lines.append("try that of the most similar machine: --nearest, or nearest=True")
+        if numbers:
+            lines.append(f"take that: threads={numbers[0]}, on the command line --threads {numbers[0]}")
+        elif any(not t.grid and targets.runnable(t) for t in others):
+            lines.append("try that of the most similar machine: nearest=True, or autotune best --nearest")
     twin = otherwise_constant(workload)
     what = "tune it first"
     if twin is not None and _targets(twin, where):
@@ -113,9 +114,31 @@ def not_found(workload: Workload, where: str, threads: int | None) -> KernelNotF
     if not others and (other_order := reordered(workload, where)) is not None:
         lines.append(other_order)
         what = "or tune this one"
-    lines.append(f"{what}: {tune_command(workload, place, threads)}")
-    lines.append("or take a schedule that is not tuned: fallback=True")
-    return KernelNotFound("\n".join(lines))
+    lines.append(f"{what}: {tune_command(workload, str(locate(where)), threads)}")
+    return KernelNotFound("\n".join(lines), "or take a schedule that is not tuned: fallback=True")
+
+
+def named_place(where: str) -> str:
+    """The place of a log, and whether nothing is there."""
+    place = locate(where)
+    return f"{place}" if place.exists() else f"{place}, which does not exist"
+
+
+def stored_elsewhere(workload: Workload, where: str) -> str:
+    """``stored: cpu znver4, 1 thread`` for what a log has of a workload, for any target; "" for nothing."""
+    others = _targets(workload, where)
+    return f"stored: {_listed(others)}" if others else ""
+
+
+def threads_of(others: Iterable[Target], wanted: Target) -> list[int]:
+    """Numbers of threads that this machine has kernels of, among targets of a log."""
+    same = (t for t in others if replace(t, threads=wanted.threads) == wanted)
+    return sorted({t.threads for t in same if t.threads <= targets.usable_cpus()})
+
+
+def _listed(others: Iterable[Target]) -> str:
+    shown = sorted({targets.brief(t) for t in others})
+    return "; ".join(shown[:5]) + (" ..." if len(shown) > 5 else "")
 
 
 def _targets(workload: Workload, where: str) -> list[Target]:

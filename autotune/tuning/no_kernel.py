@@ -21,7 +21,7 @@ def why(
     """The reason. ``failed``: failed trials by status; ``reasons``: the last reason of each status;
     ``stopped``: as of `TuneResult`; ``prepared_s``: seconds before the search, in which references are
     computed; ``stopped_early``: trials that were too slow to be timed to the end."""
-    more = "; give it more with --budget" if stopped == "budget" else ""
+    more = "; give a larger budget" if stopped == "budget" else ""
     if failed:
         total = sum(failed.values())
         every = sorted(failed, key=lambda s: -failed[s])

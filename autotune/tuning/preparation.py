@@ -12,6 +12,7 @@ from autotune.measure import Control, Measurer, Nominal, Options
 from autotune.measure.inputs import Tolerance
 from autotune.measure.memory import check_fits
 from autotune.measure.sampled import whole_s
+from autotune.progress.units import digits
 from autotune.settings import SettingsError
 from schedules.model import Target, Workload
 
@@ -50,7 +51,7 @@ def check_feasible(workload: Workload, budget_s: float, memory: bool = True) -> 
         check_fits(workload.dag)
     if workload.flops > FASTEST * max(budget_s, LEAST_S):
         raise SettingsError(
-            f"one run takes {workload.flops / 1e9:.3g} GFLOP: it alone would use up the budget of "
+            f"one run takes {digits(workload.flops / 1e9)} GFLOP: it alone would use up the budget of "
             f"{budget_s:g} s; give more time, or use smaller sizes"
         )
 

@@ -366,7 +366,11 @@ class Suite:
             if session is None:
                 best = best_of(task.workload, self.target, self.log, None)
                 seen = sum(self.log.by_status(task.workload, self.target).values())
-                late = "the budget ended before its first turn; give it more with --budget"
+                late = (
+                    "the run was interrupted before its first turn"
+                    if stopped == "interrupted"
+                    else "the budget ended before its first turn; give a larger budget"
+                )
                 one = TuneResult(
                     *(task.workload, self.target, best, 0, {}, seen, 0.0, self.options.seed, "not begun"),
                     error=None if best is not None else late,

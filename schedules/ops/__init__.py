@@ -205,7 +205,8 @@ def parse_shape(text: str) -> dict[str, Any]:
         m = _ITEM.match(text, at)
         if m is None:
             raise WorkloadError(
-                f"shape {text!r}: cannot read {text[at:]!r}; write name=integer, and a comma before the next"
+                f"shape {text!r}: cannot read {text[at:]!r}; write name=integer with commas between them, "
+                "such as m=512,n=512"
             )
         name, value = m.groups()
         if name in out:

@@ -137,7 +137,9 @@ def compute(
     try:
         body = fn(*ivars)
     except (TypeError, ZeroDivisionError) as err:
-        raise WorkloadError(f"stage {label}: {err}") from err
+        numbers = isinstance(err, TypeError) and ("ufunc" in str(err) or "real number" in str(err))
+        remedy = "; numpy and math compute with numbers: take te.exp, te.maximum and so on" if numbers else ""
+        raise WorkloadError(f"stage {label}: {err}{remedy}") from err
     except RecursionError:
         raise _too_deep(f"stage {label}") from None
     if isinstance(body, Reduction):

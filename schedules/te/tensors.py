@@ -92,6 +92,17 @@ class Tensor:
             raise WorkloadError(f"{self!r} is indexed by {x!r}; an index is an axis or an integer")
         return Const(int(x))
 
+    def _misused(self, *_: Any) -> NoReturn:
+        raise WorkloadError(
+            f"{self!r} is no array that can be computed with: say what an element is, "
+            "as in te.compute(shape, lambda i, j: x[i, j] + y[i, j])"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _misused
+    __matmul__ = __rmatmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __pow__ = _misused
+    # numpy asks an array's other operand, in place of computing with each element
+    __array_ufunc__ = None
+
     def __iter__(self) -> NoReturn:
         raise WorkloadError(f"{self!r} cannot be iterated; index it inside te.compute")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotune.progress.units import percent, size
+from autotune.progress.units import digits, percent, size
 from autotune.report.explain.explanation import Row, Section
 from schedules.constants import split_constants
 from schedules.dtypes import DTYPES, computed
@@ -51,7 +51,7 @@ def sections(workload: Workload, plain: Nest, nest: Nest, target: Target) -> lis
 def _rest(blocks: Sequence[tuple[BlockFacts, Mapping[str, float]]], total: float) -> Row:
     cycles = sum(m["cycles"] for _, m in blocks)
     names = ", ".join(b.name for b, _ in blocks)
-    text = f"{cycles:.3g} cycles, {percent(cycles / total if total else 0.0)} of all, in {names}"
+    text = f"{digits(cycles)} cycles, {percent(cycles / total if total else 0.0)} of all, in {names}"
     return Row("others", text, "estimate", {"cycles": cycles, "blocks": len(blocks)})
 
 
@@ -222,7 +222,7 @@ def _bound(b: BlockFacts, m: dict[str, float], rates: CpuRates, total: float) ->
         cycles[f"bytes from {name}"] = n / rate
     worst = max(cycles, key=lambda k: cycles[k])
     others = [k for k in cycles if k != worst and cycles[worst] and cycles[k] >= NEAR * cycles[worst]]
-    text = f"{worst}: {cycles[worst]:.3g} cycles" + (
+    text = f"{worst}: {digits(cycles[worst])} cycles" + (
         f"; nearly as long: {', '.join(others)}" if others else ""
     )
     few = m["parallel"] < rates.threads

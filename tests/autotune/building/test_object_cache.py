@@ -94,6 +94,7 @@ def test_a_directory_that_others_may_write_is_not_used(folder, caplog, mode):
         cache.put(K2, b"other")
     assert entries(folder) == [K1 + ".o"]
     (record,) = caplog.records
+    assert record.getMessage().endswith("; AUTOTUNE_CACHE_DIR names another place")
     assert "written by others" in record.getMessage() and "chmod 700" in record.getMessage()
 
 

@@ -56,6 +56,13 @@ def test_the_extra_for_fleets_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.fleet() == doctor.Finding("fleet", "ok", "distributed 2026.8.0")
 
 
+def test_torch_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    found = doctor.torch()
+    assert found.status == "ok" and found.detail.startswith("not installed; import_torch, torch.compile, ")
+    assert "[torch]'" in found.remedy
+
+
 def test_the_extra_for_language_models_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AUTOTUNE_LLM_URL", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from cli_runner import run
 from needs import imported
+
+import autotune as at
+from autotune.cli import output, tune_there
+from autotune.progress import display
+from autotune.tuning.options import Best, TuneResult
+from autotune.tuning.suite_tuner import SuiteResult, SuiteTask, TaskResult
+from schedules.model import Target, Trace
 
 SHAPE = ("--shape", "m=64,n=64,k=64")
 ADDRESS = "no address of a scheduler; give one such as tcp://host:8786 or tls://host:8786"
@@ -43,3 +53,36 @@ def test_addresses_that_are_none() -> None:
         assert ran.status == 2 and "local:2 is a fleet that tune and log verify start and end" in ran.err
     ran = run("tune", "matmul", *SHAPE, "--fleet", "local:0")
     assert ran.status == 2 and "fleet 'local:0' has no workers; give local:1 or more" in ran.err
+
+
+def test_results_are_printed_when_the_progress_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line that goes takes along what was printed below it."""
+    target = at.targets.parse("x86-64-v3", 1)
+    workload = at.ops.workload("matmul", {"m": 64, "n": 64, "k": 64})
+    best = Best(1e-4, 20.0, None, Trace(), "r")
+    result = TuneResult(workload, target, best, 9, {}, 0, 3.0, 0, "budget")
+    task = TaskResult(SuiteTask(workload, 1.0, "mine"), result, 2.0)
+    suite = SuiteResult((task,), 1e-4, 9, 3.0, 6.0, 0, "budget")
+    shown: list[bool] = []
+
+    def found(*_: object, **__: object) -> dict[Target, object]:
+        assert display._busy.locked()  # the progress is shown meanwhile
+        return {target: suite}
+
+    def console() -> Any:
+        shown.append(display._busy.locked())
+        return output.console()
+
+    monkeypatch.setattr(tune_there, "console", console)
+    monkeypatch.setattr(tune_there, "tune_there", found)
+    monkeypatch.setattr(tune_there, "tune_program_there", lambda *x, **y: {target: (found(), result)[1]})
+    (tmp_path / "s.toml").write_text(
+        '[[group]]\nsuite = "s"\nname = "g"\nop = "matmul"\n'
+        'fields = ["m", "n", "k"]\nshapes = [[64, 64, 64]]\n'
+    )
+    for words in (("matmul", *SHAPE), ("--suite", tmp_path / "s.toml")):
+        ran = run("tune", *words, "--fleet", "local:1", "--db", tmp_path / "t.db")
+        assert ran.status == 0 and "100 us" in ran.out and "  log " in ran.out, ran
+    assert shown and not any(shown)

@@ -14,7 +14,7 @@ import typer
 from cli_runner import run
 
 from autotune.cli.options import parse_budget
-from autotune.progress.units import counts, percent, rate, seconds
+from autotune.progress.units import counts, digits, number, percent, rate, seconds
 from kernels_db import Log
 
 SHAPE = ("--shape", "m=8,n=8,k=8")
@@ -24,6 +24,11 @@ COMMANDS = ("tune", "best", "bench", "ops", "log", "doctor", "cache", "completio
 
 # words -> what the message must name
 BAD = [
+    (("best", "net.onnx"), "net.onnx is a model's file, and this command takes one operator"),
+    (("export", "nets/net", "made"), "ops, tune, bench, explain and report take models"),
+    (("tune", "net.onx"), "'net.onx' is no operator (see: autotune ops), and no model's file"),
+    ((*TUNE, "--budget", "10x"), "--budget: '10x' is not a duration"),
+    (("bench", "matmul", *SHAPE, "--duration", "10x"), "--duration: '10x' is not a duration"),
     (("tunes",), "tunes"),
     (("--colour",), "--colour"),
     (("tune", "matmul", "--shap", "m=8"), "--shap"),
@@ -183,13 +188,13 @@ def test_ops_lists_the_library_and_describes_one() -> None:
     [("60s", 60), ("2m", 120), ("500ms", 0.5), ("1.5h", 5400), ("30", 30), (" 10S ", 10)],
 )
 def test_budgets(text: str, expected: float) -> None:
-    assert parse_budget(text) == pytest.approx(expected)
+    assert parse_budget(text, "--budget") == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("text", ["", "s", "1d", "1e3s", "nan", "inf", "60 s", "0ms", "999999h", "٣s"])
 def test_budgets_that_are_none(text: str) -> None:
     with pytest.raises(typer.BadParameter):
-        parse_budget(text)
+        parse_budget(text, "--budget")
 
 
 def test_numbers_for_people() -> None:
@@ -199,6 +204,14 @@ def test_numbers_for_people() -> None:
     assert rate(2 << 20, 20 << 20, 1e-3) == "21.0 GB/s"
     assert rate(1, 1, None) == "-"
     assert (percent(0.9871), percent(None), percent(float("nan"))) == ("98.7 %", "-", "-")
+    assert [digits(x) for x in (6.613, 99.95, 246123.0, 6600.0, 0.0)] == [
+        "6.61",
+        "100",
+        "246,000",
+        "6,600",
+        "0",
+    ]
+    assert [number(n, "record") for n in (0, 1, 31)] == ["0 records", "1 record", "31 records"]
     assert counts({"timeout": 1, "crash": 0, "compile_error": 2}) == "compile_error 2, timeout 1"
 
 
@@ -263,3 +276,9 @@ def test_a_closed_stderr_and_stdin_do_no_harm(tmp_path: Path) -> None:
     done = subprocess.run(command, shell=True, stdout=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 0 and json.loads(done.stdout)["best"]
     assert run("log", "stats", "--db", db).status == 0
+
+
+def test_the_usage_of_an_argument_has_one_pair_of_brackets() -> None:
+    for command in ("report", "ops"):
+        assert run(command, "--help").out.splitlines()[0].endswith("[OPTIONS] [OP]")
+    assert run("log", "pin", "--help").out.splitlines()[0].endswith("[OPTIONS] [FILE]")

@@ -92,10 +92,10 @@ def test_evaluate_judges_a_file_on_what_it_has_not_seen(log: Path, tmp_path: Pat
 def without_sklearn(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
-    def no(name: str, *rest: Any) -> Any:
+    def no(name: str, *rest: Any, **named: Any) -> Any:
         if name.split(".")[0] == "sklearn":
             raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
-        return real(name, *rest)
+        return real(name, *rest, **named)
 
     monkeypatch.setattr(builtins, "__import__", no)
 
@@ -135,6 +135,15 @@ def test_mistakes_are_told_before_logs_are_read(
     ):
         done = run(*words)
         assert done.status == 2 and said in done.err, (words, done.err)
+
+
+def test_a_directory_that_cannot_be_written_is_told_before_the_training(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.tuning.measured.of_places", None)
+    monkeypatch.setattr("os.access", lambda place, mode: False)
+    done = run("train", log, "--out", tmp_path / "m.json")
+    assert done.status == 2 and f"--out {tmp_path / 'm.json'}: the directory cannot be written" in done.err
 
 
 def test_logs_that_are_missing_are_named(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Default kernels in the place of first picks, which take seconds."""
 
-    def kernels(outline: Any, missing: Any, wanted: Any, where: str) -> dict[int, Any]:
+    def kernels(outline: Any, missing: Any, wanted: Any, where: str, remedy: str) -> dict[int, Any]:
         return {m.task: default_kernel(outline.tasks[m.task], wanted) for m in missing}
 
     monkeypatch.setattr(compiling, "untuned_kernels", kernels)
@@ -237,11 +237,26 @@ def test_what_has_no_expression_runs_as_torch_runs_it_with_one_warning(case: str
         compiled(Of(fn), strict=True)(x.clone())
 
 
+def test_what_is_not_tuned_is_told_with_the_call_that_tunes() -> None:
+    module, x = nn.Linear(4, 3).eval(), torch.randn(2, 4)
+    with torch.no_grad(), pytest.warns(UserWarning, match="1 of 1 tasks run kernels") as told:
+        compiled(module)(x)
+    (warning,) = [w for w in told if "not tuned" in str(w.message)]
+    call = "autotune.tune_model(autotune.import_torch(torch.export.export(module, inputs)), threads=1)"
+    assert str(warning.message).endswith(f": not tuned\ntune them: {call}") and warning.filename == __file__
+    at.tune_model(at.import_torch(exported(module, x)), threads=1, trials=0, progress=None)
+    torch.compiler.reset()
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*not tuned")
+        compiled(module)(x)
+
+
 def test_a_call_that_needs_gradients_runs_as_torch_runs_it() -> None:
     module, x = Net(), torch.randn(6, 4)
     f = compiled(module)
-    with pytest.warns(UserWarning, match=r"needs gradients.*torch\.no_grad\(\)"):
+    with pytest.warns(UserWarning, match=r"needs gradients.*torch\.no_grad\(\)") as told:
         f(x).sum().backward()
+    assert {w.filename for w in told if "needs gradients" in str(w.message)} == {__file__}
     assert module.inner.weight.grad is not None and at.torch.modules() == []
     with pytest.raises(ModelError, match=r"torch\.no_grad\(\)"):
         compiled(Net(), strict=True)(x)

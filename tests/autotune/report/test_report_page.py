@@ -318,11 +318,14 @@ def test_the_command(small, tmp_path):
     )
     assert one.json["tasks"] == 1 and one.json["trials"] == 60
     none = run("report", "matmul", "--shape", "m=1,n=1,k=1", "--db", small, "-o", tmp_path / "0.html")
-    assert none.status == 0
+    said = f"no trials of matmul m=1 n=1 k=1 float32 in {small}; tune it first: autotune tune matmul --shape"
+    assert none.status == 1 and said in none.err and none.err.rstrip().endswith("autotune log list")
+    apart = run("report", "matmul", "--shape", "m=64,n=48,k=32", "--threads", "7", "--target", "x86-64-v3",
+                "--db", small, "-o", tmp_path / "0.html")  # fmt: skip
+    assert apart.status == 1 and "no trials of matmul m=64 n=48 k=32 float32, 7 threads for x86" in apart.err
+    assert not (tmp_path / "0.html").exists()
+    report.of_log(tmp_path / "0.html", small, ["0" * 32])
     assert "nothing of what was asked for" in _Text((tmp_path / "0.html").read_text("utf-8")).text
-    apart = run("report", "matmul", "--shape", "m=64,n=48,k=32", "--threads", "7", "--db", small, "-o",
-                tmp_path / "0.html", "--json")  # fmt: skip
-    assert apart.json["tasks"] == 0
     for wrong in (("--shape", "m=1"), ("--threads", "1"), ("--profile",), ("--against", "numpy")):
         assert run("report", "--db", small, "-o", tmp_path / "x.html", *wrong).status == 2
     assert not (tmp_path / "x.html").exists()

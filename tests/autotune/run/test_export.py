@@ -229,6 +229,12 @@ def test_a_missing_linker_is_explained(tmp_path, monkeypatch) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_directory_that_cannot_be_made_is_named(tmp_path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(at.ArgumentError, match=r"cannot be exported to \S*/file/to: Not a directory; choose"):
+        at.export(matmul(), tmp_path / "file" / "to")
+
+
 def test_kernels_of_gpus_are_refused() -> None:
     kernel = matmul()
     with pytest.raises(at.CompileError, match="a kernel for cuda is no function of C.*compile_for"):

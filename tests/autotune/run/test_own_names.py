@@ -53,6 +53,22 @@ def test_every_command_shows_the_name_and_takes_it(tmp_path: Path) -> None:
     assert shaped.status == 2 and "geglu is your own expression; leave out all but its name" in shaped.err
 
 
+def test_a_name_that_is_nearly_right_is_suggested(tmp_path: Path) -> None:
+    db = tmp_path / "t.db"
+    store(db, "geglu")
+    store(db, None, 41)  # which is called custom
+    for command in ("best", "tune", "bench", "explain"):
+        ran = run(command, "gelgu", "--db", db)
+        assert (
+            ran.status == 2
+            and "unknown operator 'gelgu', and no expression in the log (did you mean" in ran.err
+        )
+        assert "'geglu'" in ran.err
+    assert "unknown operator 'customs'; operators are" in run("best", "customs", "--db", db).err
+    assert "(did you mean 'matmul'?)" in run("best", "matmull", "--db", db).err
+    assert "unknown operator 'gelgu'; operators are" in run("best", "gelgu", "--db", tmp_path / "none.db").err
+
+
 def test_a_kernel_has_the_name_that_the_log_knows(tmp_path: Path) -> None:
     db = tmp_path / "t.db"
     store(db, "geglu")

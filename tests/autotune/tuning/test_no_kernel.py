@@ -144,14 +144,26 @@ def test_a_task_that_had_no_turn_says_so(log: Log) -> None:
     result = suite(log, {n: Failing(lambda t: True, 0.4) for n in "ab"}, budget_s=0.3)
     (late,) = (t for t in result.tasks if t.result.stopped == "not begun")
     assert late.error is not None
-    assert late.error.startswith("the budget ended before its first turn; give it more")
+    assert late.error.startswith("the budget ended before its first turn; give a larger budget")
+
+
+def test_a_task_whose_turn_an_interrupt_took_says_so(log: Log) -> None:
+    def pressed(trace: Trace) -> bool:
+        raise KeyboardInterrupt
+
+    result = suite(log, {n: Failing(pressed) for n in "ab"})
+    assert result.stopped == "interrupted"
+    assert {t.error for t in result.tasks} == {
+        "the run was interrupted before its first trial ended",
+        "the run was interrupted before its first turn",
+    }
 
 
 def test_a_budget_that_preparing_used_up_is_told() -> None:
     told = why({}, {}, "budget", prepared_s=11.0, elapsed_s=12.2, budget_s=12.0)
     assert told == (
         "the budget ended before the first trial did, as deriving the space and the right outputs took 11.0 "
-        "s of 12 s; give it more with --budget"
+        "s of 12 s; give a larger budget"
     )
     assert "deriving" not in why({}, {}, "budget", prepared_s=0.3, elapsed_s=1.0, budget_s=1.0)
 
@@ -163,7 +175,7 @@ def test_a_budget_that_preparing_used_up_is_told() -> None:
         (
             {"timeout": 4, "illegal": 7},
             "budget",
-            "none of 11 trials gave a kernel: 7 illegal (gone), 4 timeout (late); give it more with --budget",
+            "none of 11 trials gave a kernel: 7 illegal (gone), 4 timeout (late); give a larger budget",
         ),
         ({}, "interrupted", "the run was interrupted before its first trial ended"),
         ({}, "exhausted", "the space has no schedule that keeps the limits of the target"),
