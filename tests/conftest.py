@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -12,15 +15,28 @@ from postgres_server import Server, started
 
 from kernels_db import Log
 
+# Hundreds of tests start Python. Byte code is kept for them, also where the environment asks for none: without it
+# each child compiles this project, which takes half of its start. pytest-xdist starts its workers after this.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # No deadline: a busy machine must not fail a test. Derandomised: a red run can be repeated.
 settings.register_profile("autotune", deadline=None, derandomize=True)
 settings.load_profile("autotune")
 
 
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Paths that nobody has used. A numbered ``mktemp`` would read the names of all before, thousands of times."""
+    folder = tmp_path_factory.mktemp("homes")
+    return (folder / str(n) for n in count())
+
+
 @pytest.fixture(autouse=True)
-def own_places(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_places(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     """A database and a cache directory of this test's own, inherited by its child processes."""
-    place = tmp_path_factory.mktemp("home")
+    place = next(homes)
+    place.mkdir()
     monkeypatch.setenv("AUTOTUNE_DB", str(place / "tuning.db"))
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(place / "cache"))
     monkeypatch.delenv("AUTOTUNE_LOG_LEVEL", raising=False)
