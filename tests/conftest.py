@@ -16,8 +16,8 @@ from postgres_server import Server, started
 
 from kernels_db import Log
 
-# Hundreds of tests start Python. Byte code is kept for them, also where the environment asks for none: without it
-# each child compiles this project, which takes half of its start. pytest-xdist starts its workers after this.
+# Hundreds of tests start Python. Byte code is kept for them, also where the environment asks for none:
+# without it each child compiles this project, which is half of its start. Workers of pytest-xdist start later.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
@@ -38,7 +38,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Paths that nobody has used. A numbered ``mktemp`` would read the names of all before, thousands of times."""
+    """Paths that nobody has used. ``mktemp`` would read the names of all of them for each test."""
     folder = tmp_path_factory.mktemp("homes")
     return (folder / str(n) for n in count())
 

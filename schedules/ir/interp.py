@@ -155,7 +155,7 @@ def new_array(b: Buffer) -> np.ndarray:
 
 @cache
 def rounding(dtype: str) -> Callable[[Any], Any]:
-    """A Python number as a value of the dtype. What is beyond the largest is infinity, of which numpy warns."""
+    """A Python number as a value of the dtype: infinity beyond its largest, of which numpy warns."""
     if E.is_float(dtype):
         kind = DTYPES[dtype].numpy.type
         return float if dtype == "float64" else lambda v: float(kind(v))
