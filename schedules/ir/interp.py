@@ -11,7 +11,7 @@ update (`ir.multiply_add`) at once. Integers wrap, and dividing them by zero giv
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -153,10 +153,12 @@ def new_array(b: Buffer) -> np.ndarray:
     return as_strided(memory, shape, [s * memory.itemsize for s in known_strides(b)])
 
 
+@cache
 def rounding(dtype: str) -> Callable[[Any], Any]:
-    """A Python number as a value of the dtype."""
+    """A Python number as a value of the dtype: infinity beyond its largest, of which numpy warns."""
     if E.is_float(dtype):
-        return float if dtype == "float64" else partial(_rounded, DTYPES[dtype].numpy)
+        kind = DTYPES[dtype].numpy.type
+        return float if dtype == "float64" else lambda v: float(kind(v))
     if is_integer(dtype):
         least, size = DTYPES[dtype].range[0], 1 << 8 * DTYPES[dtype].itemsize
         return lambda v: (int(v) - least) % size + least
@@ -169,9 +171,10 @@ def saturating(dtype: str) -> Callable[[float], int]:
     return lambda v: 0 if v != v else int(min(max(v, least), most))
 
 
-def _rounded(dtype: np.dtype[Any], v: Any) -> float:
-    with np.errstate(over="ignore"):  # beyond the largest it is infinity
-        return float(dtype.type(v))
+@cache
+def _keeping(dtype: np.dtype[Any]) -> Callable[[Any], Any]:
+    """`rounding` by the dtype of an array, whose name numpy makes up at each use."""
+    return rounding(dtype.name)
 
 
 class Compiler:
@@ -239,12 +242,12 @@ class Compiler:
 
     def load(self, buffer: str, ix: tuple[Expr, ...]) -> Thunk:
         at = [self.expr(i) for i in ix]
-        mem = self.mem
+        mem, key = self.mem, f"load {buffer}"
 
         def f(env: Env) -> Any:
-            p = tuple(i(env) for i in at)
+            p = tuple([i(env) for i in at])
             self.bounds(buffer, p, "reads")
-            self.count(f"load {buffer}")
+            self.count(key)
             return mem.arrays[buffer][p].item()
 
         return f
@@ -340,14 +343,14 @@ class Compiler:
 
     def place(self, name: str, ix: tuple[Expr, ...]) -> Callable[[Env], Callable[[Any], None]]:
         at = [self.expr(i) for i in ix]
-        mem = self.mem
+        mem, key = self.mem, f"store {name}"
 
         def f(env: Env) -> Callable[[Any], None]:
-            p = tuple(i(env) for i in at)
+            p = tuple([i(env) for i in at])
             self.bounds(name, p, "writes")
-            self.count(f"store {name}")
+            self.count(key)
             a, w = mem.arrays[name], mem.written[name]
-            r = rounding(a.dtype.name)
+            r = _keeping(a.dtype)
 
             def put(v: Any) -> None:
                 a[p] = r(v)

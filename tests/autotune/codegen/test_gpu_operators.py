@@ -25,7 +25,8 @@ from space_cases import BIG
 
 import autotune as at
 from autotune import targets
-from autotune.codegen.simt import cuda, emulator, nvrtc
+from autotune.building.grid_code import grid_code
+from autotune.codegen.simt import cuda, cxx, emulator, nvrtc
 from schedules import ops, te
 from schedules.ir import Alloc, nbytes, walk
 from schedules.passes.simt import lower_simt
@@ -43,6 +44,21 @@ def test_every_operator_is_here() -> None:
 @pytest.mark.parametrize("op", SMALL)
 def test_sampled_schedules_compute_the_operator(op: str) -> None:
     emulate(case(op), EACH)
+
+
+def test_loops_of_the_emulator_stay_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU's compiler is told to unroll, clang would too, and take 15 times as long."""
+    programs = [program(case("matmul").dag, trace) for _, trace in sampled(case("matmul").dag, 1)]
+    sources = [cuda.source(p) for p in programs]
+    assert any("#pragma unroll" in x for x in sources)
+    codes = [grid_code(p, "cuda", cuda.generate(p)) for p in programs]
+    compiled: list[str] = []
+    monkeypatch.setattr(cxx, "build", lambda source, *flags: compiled.append(source) or b"")
+    emulator.build(*programs)
+    for code in codes:
+        emulator.driver(code)
+    assert len(compiled) == 1 + len(codes)
+    assert not any("unroll" in line for x in compiled for line in x.splitlines() if line.lstrip()[:1] == "#")
 
 
 @pytest.mark.slow
