@@ -196,10 +196,10 @@ def test_a_worker_that_connects_again_did_not_end(there: Rack, tmp_path: Path) -
         if sum(len(s.measured) for s in sites) >= 3 and (not hit or trace.digest == hit[0]):
             if len(hit) < KILLS + 1:
                 hit.append(trace.digest)
-                name = next(iter(there.workers))
-                sites.append(add(f"again-{len(hit)}"))
-                there.kill(name)
+                time.sleep(0.1)  # until it is heard what runs
+                there.kill(next(iter(there.workers)))
                 time.sleep(0.3)
+                sites.append(add(f"again-{len(hit)}"))
 
     def add(name: str) -> FakeSite:
         return there.add(name, machine="box", process="same", site=FakeSite(during=during))
