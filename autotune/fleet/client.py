@@ -67,7 +67,7 @@ class Fleet:
         self.lost: str | None = None  # why there is no scheduler any more
         self.notices: queue.SimpleQueue[str] = queue.SimpleQueue()  # what the user should know
         self._lock = threading.Lock()
-        self._topic = f"autotune-{client.id}"
+        self._topic = client.id  # a scheduler forgets such events an hour after their client left
         self._exchanges: dict[str, Exchange] = {}
         self._count = 0
         self._members: list[Member] = []

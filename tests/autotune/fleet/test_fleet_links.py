@@ -107,6 +107,22 @@ def test_a_client_whose_connection_breaks_goes_on(there: Rack, tmp_path: Path) -
         assert topic.subscribers == {fleet.client.id}
 
 
+def test_a_scheduler_forgets_what_it_passed_on(there: Rack, tmp_path: Path) -> None:
+    """It keeps the events of a topic. Those of a client it drops some time after the client left."""
+    import dask
+
+    there.add("far")
+    with dask.config.set({"distributed.scheduler.events-cleanup-delay": "0s"}):
+        with fleet_of(there) as fleet, at.Log(tmp_path / "t.db") as log:
+            tuned(fleet, log)
+            topic = fleet._topic
+            assert len(there.cluster.scheduler.get_events(topic)) > 8
+        until = time.monotonic() + 5
+        while there.cluster.scheduler.get_events(topic) and time.monotonic() < until:
+            time.sleep(0.02)
+        assert not there.cluster.scheduler.get_events(topic)
+
+
 # -- breaks ---------------------------------------------------------------------------------------------
 
 
