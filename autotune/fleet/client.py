@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from autotune.building.generator_version import generator_version
-from autotune.fleet import messages
+from autotune.fleet import knocking, messages
 from autotune.fleet.errors import FleetError, MessageError
 from autotune.fleet.members import Machine, Member, facts_digest, machines_of, members_of
 from autotune.fleet.messages import Request
@@ -153,7 +153,9 @@ class Fleet:
             workers = info["workers"]
             self._subscribe()
         except Exception as err:
-            raise FleetError(f"the scheduler at {self.address} does not answer: {err!r:.200}") from None
+            raise FleetError(
+                f"the scheduler at {self.address} does not answer ({knocking.reason(err)})"
+            ) from None
         self.looked = time.monotonic()
         self._took_s = self.looked - began
         alive = self._alive(workers)
@@ -190,7 +192,10 @@ class Fleet:
             except FleetError as err:
                 away_s = time.monotonic() - self.looked
                 if away_s > AWAY_S or self.client.status == "closed":
-                    self.lost = f"{err}; what was measured is kept, and the same command goes on from there"
+                    self.lost = (
+                        f"{err}; see whether it runs and the network is up; what was measured is kept, and "
+                        "the same command goes on from there"
+                    )
                     self._poke()
                     return
                 if away_s > NOTICE_S and not waits:
