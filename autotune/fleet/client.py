@@ -153,9 +153,9 @@ class Fleet:
             workers = info["workers"]
             self._subscribe()
         except Exception as err:
-            raise FleetError(
-                f"the scheduler at {self.address} does not answer ({knocking.reason(err)})"
-            ) from None
+            closed = self.client.status == "closed"  # and has no scheduler to ask
+            why = "the connection is closed" if closed else knocking.reason(err)
+            raise FleetError(f"the scheduler at {self.address} does not answer ({why})") from None
         self.looked = time.monotonic()
         self._took_s = self.looked - began
         alive = self._alive(workers)

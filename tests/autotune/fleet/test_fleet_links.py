@@ -164,6 +164,15 @@ def test_a_scheduler_that_does_not_answer_is_told_of_and_waited_for(
         assert not fleet._watch.is_alive()
 
 
+def test_a_connection_that_was_given_up_is_told_in_words(there: Rack) -> None:
+    with fleet_of(there) as fleet:
+        fleet.client.close()
+        with pytest.raises(FleetError, match=r"does not answer \(the connection is closed\)"):
+            fleet.look()
+        fleet._watch.join(5)
+        assert "see whether it runs and the network is up" in str(fleet.lost)
+
+
 class Silence:
     """Hides workers: the scheduler has them, and hears nothing of them."""
 
