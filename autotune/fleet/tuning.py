@@ -211,7 +211,7 @@ class _Run:
                 except SiteLost as err:  # its tasks are free for others
                     self.fleet.notices.put(
                         f"{err}; its task goes on at another machine that offers {machine.target.arch}, or "
-                        "when it is back"
+                        "when it is back, while there is time"
                     )
                 except KeyboardInterrupt:
                     self._ends[suite.target.digest] = "interrupted"
