@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from autotune.building.generator_version import generator_version
-from autotune.fleet import messages
+from autotune.fleet import knocking, messages
 from autotune.fleet.errors import FleetError, MessageError
 from autotune.fleet.members import Machine, Member, facts_digest, machines_of, members_of
 from autotune.fleet.messages import Request
@@ -24,23 +24,32 @@ if TYPE_CHECKING:
 
 # Time that is given at the end to what was told workers (seconds).
 TOLD_S = 3.0
-# Time between two looks at who is there, longest time that an answer to one may take, time without a sign of
-# life after which a worker counts as gone, and time that a scheduler may be away (seconds).
-LOOK_S, ANSWER_S, SILENT_S, AWAY_S = 1.0, 5.0, 15.0, 10.0
+# Time between two looks at who is there, and longest time that an answer to one may take (seconds).
+LOOK_S, ANSWER_S = 1.0, 8.0
+# Over a slow link a look takes long: most of the time between two, in times what one took, and in seconds.
+RARER, LOOKS_S = 5.0, 5.0
+# Time without a sign of life after which a worker counts as silent, and without an answer after which the
+# scheduler counts as lost (seconds). After a break TCP waits up to as long again as the break was, and Dask
+# drops a connection after 30 s.
+SILENT_S, AWAY_S = 25.0, 25.0
+# Time without an answer after which the user is told (seconds).
+NOTICE_S = 5.0
 
 LOOK, DONE = "look", "done"  # what `Exchange.get` returns beside events
 
 
 @dataclass
 class Exchange:
-    """A request that was sent. ``events``: what came of it: objects of messages, and `LOOK` whenever
-    something may have changed."""
+    """A request that was sent. ``events``: what came of it: objects of messages, of which the answer is the
+    last, `DONE` after it, and `LOOK` whenever something may have changed. ``worker``: its address;
+    ``process``: as of `Member`."""
 
     request: Request
     machine: Machine
     events: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
     future: Future | None = None
-    worker: str = ""  # its address
+    worker: str = ""
+    process: str = ""
 
 
 class Fleet:
@@ -56,17 +65,20 @@ class Fleet:
         self.turn = threading.RLock()
         self.stopped = False
         self.lost: str | None = None  # why there is no scheduler any more
+        self.notices: queue.SimpleQueue[str] = queue.SimpleQueue()  # what the user should know
         self._lock = threading.Lock()
-        self._topic = f"autotune-{client.id}"
+        self._topic = client.id  # a scheduler forgets such events an hour after their client left
         self._exchanges: dict[str, Exchange] = {}
         self._count = 0
         self._members: list[Member] = []
+        self._processes: set[str] = set()
         self._seen: dict[str, tuple[object, float]] = {}
         self.looked = time.monotonic()  # when the scheduler last said who is there
         self._shunned: set[str] = set()
         self._told: list[Exchange] = []  # of which no answer is waited for
         self._over = threading.Event()
-        client.subscribe_topic(self._topic, self._heard)
+        self._stream: object = None  # by which the scheduler was asked for events
+        self._took_s = 0.0  # by the last look
         self.look()
         self._watch = threading.Thread(target=self._watching, name="autotune-fleet", daemon=True)
         self._watch.start()
@@ -122,6 +134,11 @@ class Fleet:
         """Whether the worker of an exchange is there."""
         return any(m.address == exchange.worker for m in self.members())
 
+    def listed(self, process: str) -> bool:
+        """Whether the scheduler has a worker of a process, silent or not."""
+        with self._lock:
+            return process in self._processes
+
     def shun(self, exchange: Exchange) -> None:
         """Give no more to the worker of an exchange: it hangs."""
         with self._lock:
@@ -130,14 +147,29 @@ class Fleet:
 
     def look(self) -> None:
         """Ask the scheduler who is there. Raises `FleetError`."""
+        began = time.monotonic()
         try:
             info = self.client.sync(self.client.scheduler.identity, n_workers=-1, callback_timeout=ANSWER_S)
             workers = info["workers"]
+            self._subscribe()
         except Exception as err:
-            raise FleetError(f"the scheduler at {self.address} does not answer: {err!r:.200}") from None
+            closed = self.client.status == "closed"  # and has no scheduler to ask
+            why = "the connection is closed" if closed else knocking.reason(err)
+            raise FleetError(f"the scheduler at {self.address} does not answer ({why})") from None
         self.looked = time.monotonic()
+        self._took_s = self.looked - began
+        alive = self._alive(workers)
+        found = members_of(workers, self.generator)
         with self._lock:
-            self._members = members_of(self._alive(workers), self.generator)
+            self._processes = {m.process for m in found if m.process}
+            self._members = [m for m in found if m.address in alive]
+
+    def _subscribe(self) -> None:
+        """Ask for events, once a connection: a scheduler that began anew knows nothing of an earlier one."""
+        stream = self.client.scheduler_comm
+        if stream is not None and stream is not self._stream:
+            self.client.subscribe_topic(self._topic, self._heard)
+            self._stream = stream
 
     def _alive(self, workers: Mapping[str, Any]) -> dict[str, Any]:
         """Those that gave a sign of life lately. Clocks of two machines are not compared."""
@@ -153,12 +185,29 @@ class Fleet:
         }
 
     def _watching(self) -> None:
-        while not self._over.wait(LOOK_S):
+        waits = False
+        while not self._over.wait(max(LOOK_S, min(RARER * self._took_s, LOOKS_S))):
             try:
                 self.look()
             except FleetError as err:
-                if time.monotonic() - self.looked > AWAY_S or self.client.status == "closed":
-                    self.lost = f"{err}; what was measured is kept, and the same command goes on from there"
+                away_s = time.monotonic() - self.looked
+                if away_s > AWAY_S or self.client.status == "closed":
+                    self.lost = (
+                        f"{err}; see whether it runs and the network is up; what was measured is kept, and "
+                        "the same command goes on from there"
+                    )
+                    self._poke()
+                    return
+                if away_s > NOTICE_S and not waits:
+                    waits = True
+                    self.notices.put(
+                        f"the scheduler at {self.address} has not answered for {away_s:.0f} s; "
+                        f"waiting for up to {AWAY_S:.0f} s"
+                    )
+            else:
+                if waits:
+                    self.notices.put(f"the scheduler at {self.address} answers again")
+                waits = False
             self._poke()
 
     def _poke(self) -> None:
@@ -186,6 +235,7 @@ class Fleet:
         with self._lock:
             busy = [x.worker for x in self._exchanges.values()]
             exchange.worker = min(present.workers, key=busy.count)
+            exchange.process = next((m.process for m in self._members if m.address == exchange.worker), "")
             self._exchanges[request.batch] = exchange
         try:
             future = self.client.submit(
@@ -231,27 +281,19 @@ class Fleet:
             raise FleetError(self.lost)
         return found
 
-    def answer(self, exchange: Exchange) -> dict[str, Any] | None:
-        """The answer, once it is `DONE`. None if there is none: its worker died, or the scheduler is gone.
-        Raises `MessageError`."""
+    def failure(self, exchange: Exchange) -> None:
+        """What is known of a request that is `DONE` without an answer: nothing if its worker died, or the
+        connection broke. Raises `FleetError` for what its worker could not do."""
         future = exchange.future
-        assert future is not None
+        if future is None or future.status != "error":
+            return
         try:
-            text = future.result(timeout=ANSWER_S)
-        except Exception as err:
-            if type(err).__name__ in (
-                "KilledWorker",
-                "CancelledError",
-                "FutureCancelledError",
-                "TimeoutError",
-            ):
-                return None
-            raise FleetError(f"a worker could not answer: {type(err).__name__}: {str(err)[:300]}") from None
-        if not text:
-            return None
-        found = messages.opened(text)
-        self.check(exchange, found)
-        return found
+            err = future.exception(timeout=ANSWER_S)
+        except Exception as other:
+            err = other
+        if err is None or type(err).__name__ in ("KilledWorker", "CancelledError", "TimeoutError"):
+            return
+        raise FleetError(f"a worker could not answer: {type(err).__name__}: {str(err)[:300]}")
 
     def end(self, exchange: Exchange) -> None:
         """Take a request back, if it is not answered. Its worker ends what it began."""
@@ -286,7 +328,7 @@ class Fleet:
         try:
             body = messages.opened(event[1])
         except (MessageError, IndexError, TypeError, KeyError):
-            return  # the answer has it too
+            return  # the answer has it too, and without an answer it is asked again
         with self._lock:
             exchange = self._exchanges.get(str(body.get("batch")))
         if exchange is not None:

@@ -28,9 +28,11 @@ _ALERTS = {
     "UNKNOWN_CA": "it was signed by a CA that the scheduler does not know",
     "CERTIFICATE_REQUIRED": "none was shown",
     "CERTIFICATE_EXPIRED": "it has expired",
-    "BAD_CERTIFICATE": "it is broken",
+    "BAD_CERTIFICATE": "it is broken, or not valid yet",  # OpenSSL says both so
     "UNSUPPORTED_CERTIFICATE": "its kind is not supported",
 }
+# What a clock may be the cause of: such alerts, and OpenSSL's errors "not yet valid" and "has expired".
+_TIMES, _TIME_CODES = ("CERTIFICATE_EXPIRED", "BAD_CERTIFICATE"), (9, 10)
 
 
 def reach(address: str, security: Any, role: str, timeout_s: float) -> str:
@@ -134,10 +136,15 @@ def _with_tls(
                     sock.getsockname()[0]
                 )  # before, it is not known whether our certificate was taken
         except ssl.SSLCertVerificationError as err:
+            remedy = (
+                f"it must be signed by the CA of {_shown(security.tls_ca_file)}, Dask's setting "
+                "distributed.comm.tls.ca-file"
+            )
+            if err.verify_code in _TIME_CODES:
+                remedy = _clocks()
             raise FleetError(
                 f"the scheduler at {address} shows a certificate that is not trusted here "
-                f"({err.verify_message}); it must be signed by the CA of "
-                f"{_shown(security.tls_ca_file)}, Dask's setting distributed.comm.tls.ca-file"
+                f"({err.verify_message}); {remedy}"
             ) from None
         except ssl.SSLEOFError:
             raise ConnectionResetError("it ended the connection during the handshake of TLS") from None
@@ -150,10 +157,18 @@ def _with_tls(
                 ) from None
             words = next((w for name, w in _ALERTS.items() if name in said), said.lower().replace("_", " "))
             own = _shown(getattr(security, f"tls_{role}_cert"))
+            remedy = "must be signed by the CA that the scheduler has"
+            if any(name in said for name in _TIMES):
+                remedy = f"has a time from and until which it holds: {_clocks()}"
             raise FleetError(
                 f"the scheduler at {address} refuses the certificate of this {role}: {words}; {own}, Dask's "
-                f"setting distributed.comm.tls.{role}.cert, must be signed by the CA that the scheduler has"
+                f"setting distributed.comm.tls.{role}.cert, {remedy}"
             ) from None
+
+
+def _clocks() -> str:
+    now = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
+    return f"compare the clocks of both machines (here it is {now} UTC), or make a new certificate"
 
 
 def _shown(value: str) -> str:

@@ -31,7 +31,8 @@ class Offered:
 @dataclass(frozen=True)
 class Member:
     """A worker. ``key``: its machine's; ``facts``: of the machine. ``builds``: whether it compiles. ``busy``:
-    tasks that it has. ``problem``: why it gets no work, if it gets none."""
+    tasks that it has. ``process``: names its process, whatever address that has after it connected again.
+    ``problem``: why it gets no work, if it gets none."""
 
     address: str
     name: str
@@ -42,6 +43,7 @@ class Member:
     builds: bool
     busy: int
     problem: str = ""
+    process: str = ""
 
     def __repr__(self) -> str:
         return f"<Member {self.name} at {self.address}>"
@@ -178,6 +180,7 @@ def _member(address: str, name: str, advert: object, busy: int) -> Member:
             target = Target.from_json(canonical(x["target"]))
             offers.append(Offered(str(x["asked"])[:200], target, str(x["slot"])))
         generator, builds = str(told["generator"]), told["builds"] is True
+        process = str(told["process"])[:40]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as err:
         raise MessageError(f"what it says of itself cannot be read: {str(err)[:200]}") from None
     plain = isinstance(facts, dict) and len(facts) < 100
@@ -189,7 +192,7 @@ def _member(address: str, name: str, advert: object, busy: int) -> Member:
         if offer.slot != slot(key, offer.target):
             raise MessageError(f"its slot for {offer.asked} is not of that target")
         _check_family(offer.target, facts)
-    return Member(address, name, key, facts, tuple(offers), generator, builds, busy)
+    return Member(address, name, key, facts, tuple(offers), generator, builds, busy, process=process)
 
 
 def _check_family(target: Target, facts: Mapping[str, Any]) -> None:

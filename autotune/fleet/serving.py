@@ -125,10 +125,10 @@ class Bench:
         objects: Sequence[bytes] = (),
         tell: Tell = lambda event: None,
         wanted: Callable[[], bool] = lambda: True,
+        batch: str = "",
     ) -> str:
         """The answer to a request, as text. ``tell`` is given what is known before. Once ``wanted`` says no,
-        everything ends, and `Unwanted` is raised."""
-        batch = ""
+        everything ends, and `Unwanted` is raised. ``batch``: the name of a request that cannot be read."""
         try:
             request = messages.request(message)
             batch = request.batch
@@ -137,7 +137,7 @@ class Bench:
         except AutotuneError as err:
             kind = "message" if isinstance(err, MessageError) else "task"
             found = {"error": {"kind": kind, "text": str(err)[: messages.MOST_REASON]}}
-        return messages.sealed({"batch": batch, "machine": self.facts, **found})
+        return messages.sealed({"batch": batch, "answer": True, "machine": self.facts, **found})
 
     def close(self) -> None:
         """End all processes."""
@@ -197,6 +197,7 @@ class Bench:
             with machine_lock.held(self.cpus, waiting, self.folder):
                 if not wanted():
                     raise Unwanted
+                telling.sign("measuring")
                 return self._measure(request, code, telling, waiting, began)
         except BaseException as err:  # nobody knows what still runs
             if not isinstance(err, TargetError):
@@ -296,31 +297,28 @@ def object_digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def serve(message: str, objects: Sequence[bytes] = ()) -> str:
-    """The task that Dask runs: `Bench.answer` of the worker that it runs on."""
+def serve(message: str, objects: Sequence[bytes] = ()) -> None:
+    """The task that Dask runs: `Bench.answer` of the worker that it runs on. The answer is the last event,
+    and nothing is returned: for a result the scheduler would connect to the worker, and a firewall, or a
+    router between two networks, lets nobody in."""
     from distributed import get_worker
 
     worker = get_worker()
+    key = str(worker.get_current_task())
+    topic = key.partition(".")[0]
     bench: Bench | None = getattr(worker, "autotune_bench", None)
     if bench is None:
-        return messages.sealed(
-            {
-                "batch": "",
-                "machine": {},
-                "error": {"kind": "message", "text": f"{worker.address} is no worker of autotune"},
-            }
-        )
-    key = worker.get_current_task()
+        error = {"kind": "message", "text": f"{worker.address} is no worker of autotune"}
+        body = {"batch": key, "answer": True, "machine": {}, "error": error}
+        worker.log_event(topic, messages.sealed(body))
+        return
 
     def wanted() -> bool:
         state = worker.state.tasks.get(key)
         return state is not None and state.state == "executing" and worker.status.name in _AT_WORK
 
     def tell(event: Mapping[str, Any]) -> None:
-        topic = str(event["batch"]).partition(".")[0]
         worker.log_event(topic, messages.sealed({"worker": worker.address, "machine": bench.facts, **event}))
 
-    try:
-        return bench.answer(message, objects, tell, wanted)
-    except Unwanted:
-        return ""
+    with suppress(Unwanted):
+        worker.log_event(topic, bench.answer(message, objects, tell, wanted, key))

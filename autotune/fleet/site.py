@@ -11,7 +11,7 @@ from typing import Any
 
 from autotune.fleet import messages
 from autotune.fleet.building import Batch, Builders
-from autotune.fleet.client import DONE, LOOK, Fleet
+from autotune.fleet.client import DONE, LOOK, NOTICE_S, Fleet
 from autotune.fleet.errors import FleetError, MachineLost, MessageError
 from autotune.fleet.members import Machine
 from autotune.fleet.messages import Request, Task
@@ -23,11 +23,16 @@ from autotune.targets import TargetError
 from autotune.tuning.site import HERE
 from schedules.model import Target, Trace, Workload
 
-# Time on the way to a worker and back, at most; after a deadline until a request is taken back; without any
+# Time on the way to a worker and back, at least; after a deadline until a request is taken back; without any
 # event until a worker counts as hung; and that a machine may be away (seconds).
 WAY_S, LATE_S, HANGS_S, AWAY_S = 0.1, 4.0, 180.0, 20.0
-# Workers that end while a candidate runs until it counts as a crash. After the first it runs alone.
-KILLS = 2
+# Time that a machine may be away which was silent before (seconds).
+SILENT_AWAY_S = 5.0
+# Workers that end while a candidate runs until it counts as a crash. After the first it runs alone. And how
+# often a machine may fall silent meanwhile: that is mostly the network's doing.
+KILLS, SILENCES = 2, 4
+# How often a request is asked whose answer did not come.
+ASKS = 4
 # Seconds in which the limit of a machine is asked once.
 SAME_S = 1.0
 # Objects that are kept here of what was compiled here, and candidates that are sent at a time.
@@ -42,6 +47,7 @@ class FleetSite:
     fleet: Fleet
     where: Machine
     builders: Builders | None = None
+    way_s: float | None = None  # the least that was seen
 
     def machine(self) -> Mapping[str, str | int]:
         return self.where.facts
@@ -57,7 +63,7 @@ class FleetSite:
         return _Limit(self, Task(workload, target, 60.0))
 
     def cost_s(self, time_s: float, count: int, rounds: int, repeats: int, warm_runs: int) -> float:
-        return WAY_S + HERE.cost_s(time_s, count, rounds, repeats, warm_runs)
+        return max(WAY_S, self.way_s or 0.0) + HERE.cost_s(time_s, count, rounds, repeats, warm_runs)
 
     def move_s(self, time_s: float, warm_runs: int) -> float:
         return HERE.move_s(time_s, warm_runs)
@@ -91,17 +97,19 @@ class _Limit:
     _last: tuple[float, float] | None = None  # when, and what
 
     def __call__(self) -> float:
-        now = time.monotonic()
-        if self._last is None or now - self._last[0] > SAME_S:  # the worker takes several samples at once
-            self._last = now, self._ask()
+        # the worker takes several samples at once
+        if self._last is None or time.monotonic() - self._last[0] > SAME_S:
+            found = self._ask()
+            self._last = time.monotonic(), found  # its way may be long
         return self._last[1]
 
     def _ask(self) -> float:
         site = self.site
         request = Request("limit", site.fleet.name(), self.task, generator=site.fleet.generator)
-        body = _answered(site, request)
+        end = _End()
+        body = _answered(site, request, (), end)
         if body is None:
-            raise MachineLost(f"{site.where.name} has left the fleet")
+            raise MachineLost(f"{site.where.name} {end.told}")
         if body.get("limit_s") is None:
             return 0.0
         self.rates = messages.numbers_of(body, "rates")
@@ -110,11 +118,42 @@ class _Limit:
 
 @dataclass
 class _End:
-    """Why a request gave no more: it is "done", "late" (the deadline came), or its worker "died".
-    ``running``: the number of the candidate that ran last."""
+    """Why a request gave no more: it is "done"; "late", as the deadline came; its worker "died", or it
+    "hung"; or it is "silent", and the scheduler has it still. ``process``: the worker's. ``begun``: whether
+    it had its CPUs. ``running``: the number of the candidate that ran last."""
 
     how: str = "died"
+    process: str = ""
+    begun: bool = False
     running: int = -1
+
+    @property
+    def told(self) -> str:
+        return "gives no sign of life" if self.how == "silent" else "has left the fleet"
+
+
+@dataclass
+class _Suspects:
+    """What happened while candidates ran: workers that ended, and silences, in which none need have ended."""
+
+    ended: Counter[int] = field(default_factory=Counter)
+    silences: Counter[int] = field(default_factory=Counter)
+
+    def add(self, number: int, end: _End) -> str | None:
+        """Why it is a crash, if it is one now."""
+        (self.ended if self._sure(end) else self.silences)[number] += 1
+        if self.ended[number] >= KILLS:
+            return f"{KILLS} workers ended while it ran"
+        return f"its worker fell silent {SILENCES} times" if self.silences[number] >= SILENCES else None
+
+    def clear(self, number: int, end: _End) -> None:
+        """The process of the worker did not end: it lost its connection."""
+        if self._sure(end) and end.how == "died":
+            self.ended[number] -= 1
+            self.silences[number] += 1
+
+    def _sure(self, end: _End) -> bool:
+        return end.begun and end.how != "silent"
 
 
 class RemoteMeasuring:
@@ -157,11 +196,11 @@ class RemoteMeasuring:
     ) -> Iterator[tuple[int, Measurement]]:
         """Raises `MachineLost` where the machine has left, `MeasureError`, `FleetError`."""
         left = dict(enumerate(traces))
-        deaths: Counter[int] = Counter()  # of workers, while a candidate ran
+        suspects = _Suspects()
         built = self.site.builders.begin(self.task, traces) if self.site.builders else None
         try:
             while left:
-                alone = next((i for i in left if deaths[i]), None)
+                alone = next((i for i in left if suspects.ended[i]), None)
                 chosen = [alone] if alone is not None else list(left)
                 if built is not None:
                     chosen = chosen[:AT_ONCE]
@@ -178,14 +217,15 @@ class RemoteMeasuring:
                         best_s = m.time_s if best_s is None else min(best_s, m.time_s)
                         self._note(traces[i], m.time_s, built.object(i) if built else None)
                     yield i, m
-                if end.how == "died":
+                if end.how in ("died", "hung", "silent"):
                     suspect = next((i for i in (end.running, *chosen) if i in left), None)
-                    if suspect is not None:
-                        deaths[suspect] += 1
-                        if deaths[suspect] >= KILLS:
-                            del left[suspect]
-                            yield suspect, Measurement("crash", f"{KILLS} workers ended while it ran")
-                    self._returned(deadline)
+                    crash = None if suspect is None else suspects.add(suspect, end)
+                    if suspect is not None and crash is not None:
+                        del left[suspect]
+                        yield suspect, Measurement("crash", crash)
+                    self._returned(deadline, end)
+                    if suspect is not None and self.site.fleet.listed(end.process):
+                        suspects.clear(suspect, end)
                 elif end.how == "late" or (deadline is not None and time.monotonic() >= deadline):
                     return
         finally:
@@ -202,17 +242,23 @@ class RemoteMeasuring:
             place=self._place,
         )
         code = {i: self._objects[t.digest][1] for i, t in enumerate(traces) if t.digest in self._objects}
-        for _ in range(KILLS):
-            body = _answered(self.site, self._with(request, code), list(code.values()))
+        ended = 0
+        for _ in range(SILENCES):
+            end = _End()
+            body = _answered(self.site, self._with(request, code), list(code.values()), end)
             if body is None:
-                self._returned(None)
+                ended += end.how != "silent"
+                if ended == KILLS:
+                    break
+                self._returned(None, end)
                 continue
             found = dict(_found(body))
             if sorted(found) != list(range(len(traces))):
                 raise MessageError("an answer has not as many measurements as were asked for")
             self._timed |= {t.digest for i, t in enumerate(traces) if found[i].ok}
             return [found[i] for i in range(len(traces))]
-        raise MeasureError(f"{self.site.where.name}: the worker ended whenever finalists were timed")
+        name = self.site.where.name
+        raise MeasureError(f"{name}: the worker ended, or fell silent, whenever finalists were timed")
 
     # -- parts -------------------------------------------------------------------------------
 
@@ -236,14 +282,12 @@ class RemoteMeasuring:
             place=self._place,
         )
         seen: set[int] = set()
-        until = None if deadline is None else deadline + LATE_S
-        for event, body in _asked(self.site, self._with(request, code), list(code.values()), until):
-            if not event:
-                end.how = "late" if body is None else "done"
-            begins = (body or {}).get("begins")
+        until = None if deadline is None else deadline + LATE_S + (self.site.way_s or 0.0)
+        for body in _asked(self.site, self._with(request, code), list(code.values()), until, end):
+            begins = body.get("begins")
             if isinstance(begins, int) and 0 <= begins < len(chosen):
                 end.running = chosen[begins]
-            for k, m in _found(body or {}):
+            for k, m in _found(body):
                 if k not in seen and k < len(chosen):
                     seen.add(k)
                     yield chosen[k], m
@@ -257,14 +301,21 @@ class RemoteMeasuring:
             if refused is not None:
                 yield i, refused
 
-    def _returned(self, deadline: float | None) -> None:
+    def _returned(self, deadline: float | None, end: _End) -> None:
         """Wait until the machine is back. Raises `MachineLost` if it stays away."""
-        site = self.site
-        until = time.monotonic() + AWAY_S
+        site, notices, name = self.site, self.site.fleet.notices, self.site.where.name
+        began, told = time.monotonic(), False
+        until = began + (SILENT_AWAY_S if end.how == "silent" else AWAY_S)
         while not site.there:
-            if time.monotonic() >= min(until, deadline or until):
-                raise MachineLost(f"{site.where.name} has left the fleet")
+            now = time.monotonic()
+            if now >= min(until, deadline or until):
+                raise MachineLost(f"{name} {end.told}")
+            if not told and (end.how == "silent" or now - began > NOTICE_S):
+                notices.put(f"{name} {end.told}; waiting for it for up to {until - now:.0f} s")
+                told = True
             self._waited(0.2)
+        if told:
+            notices.put(f"{name} is back")
 
     def _waited(self, seconds: float) -> None:
         """Let time pass, in which others have their turn."""
@@ -302,57 +353,72 @@ def _found(body: Mapping[str, Any]) -> Iterator[tuple[int, Measurement]]:
 
 
 def _asked(
-    site: FleetSite, request: Request, objects: Sequence[bytes], until: float | None
-) -> Iterator[tuple[bool, Any]]:
-    """(True, event) of a request, and at last (False, answer); (False, None) at ``until``; nothing more where
-    its worker died. A request that was lost otherwise is asked again. Raises `MeasureError` for what the
-    worker could not do."""
+    site: FleetSite, request: Request, objects: Sequence[bytes], until: float | None, end: _End
+) -> Iterator[dict[str, Any]]:
+    """Events of a request, and at last the answer. ``end`` says why there are no more. A request that was
+    lost on its way is asked again. Raises `MeasureError` for what the worker could not do."""
     fleet = site.fleet
     exchange = fleet.send(request, site.where, objects)
-    heard = time.monotonic()
+    sent = heard = time.monotonic()
     unanswered: float | None = None
+    asks = 1
     try:
         while True:
+            end.process = exchange.process
             wake = heard + HANGS_S if until is None else min(until, heard + HANGS_S)
             item = fleet.get(exchange, wake)
             now = time.monotonic()
             if item is None:
-                if until is not None and now >= until:
-                    yield False, None
-                else:
-                    fleet.shun(exchange)  # it hangs: as good as dead
+                end.how = "late" if until is not None and now >= until else "hung"
+                if end.how == "hung":
+                    fleet.shun(exchange)  # as good as dead
                 return
             if item == LOOK:
                 if not fleet.alive(exchange):
+                    end.how = "silent" if fleet.listed(exchange.process) else "died"
                     return
                 if unanswered is not None and fleet.looked > unanswered:
+                    if asks >= ASKS:
+                        raise MeasureError(_unanswered(site))
                     fleet.end(exchange)
                     exchange = fleet.send(replace(request, batch=fleet.name()), site.where, objects)
-                    unanswered, heard = None, time.monotonic()
+                    sent = heard = time.monotonic()
+                    unanswered, asks = None, asks + 1
                 continue
-            if item == DONE:
-                body = fleet.answer(exchange)
-                if body is None:  # whether its worker is gone, the next look at who is there says
-                    unanswered = now
-                    continue
-                error = body.get("error")
-                if error is not None:
-                    raise _error(site, error)
-                yield False, body
-                return
+            if item == DONE:  # without an answer: whether its worker is gone, the next look says
+                fleet.failure(exchange)
+                unanswered = now
+                continue
             fleet.check(exchange, item)
+            if item.get("sign") == "begun" and not objects:
+                site.way_s = min(now - sent, site.way_s or now - sent)
+            end.begun = end.begun or item.get("sign") not in ("begun", "waiting")
             heard = now
-            yield True, item
+            if item.get("answer") is not True:
+                yield item
+                continue
+            if item.get("error") is not None:
+                raise _error(site, item["error"])
+            end.how = "done"
+            yield item
+            return
     finally:
         fleet.end(exchange)
 
 
-def _answered(site: FleetSite, request: Request, objects: Sequence[bytes] = ()) -> dict[str, Any] | None:
-    """The answer to a request without a deadline. None: its worker died. Raises as `_asked`."""
-    for event, body in _asked(site, request, objects, None):
-        if not event:
-            return body
-    return None
+def _unanswered(site: FleetSite) -> str:
+    return (
+        f"{site.where.name} was asked {ASKS} times, and no answer came; see what its worker and the "
+        "scheduler say on stderr, and start them again"
+    )
+
+
+def _answered(
+    site: FleetSite, request: Request, objects: Sequence[bytes], end: _End
+) -> dict[str, Any] | None:
+    """The answer to a request without a deadline. None: ``end`` says why. Raises as `_asked`."""
+    *_, last = None, *_asked(site, request, objects, None, end)
+    return last if end.how == "done" else None
 
 
 def _error(site: FleetSite, error: object) -> Exception:

@@ -7,6 +7,7 @@ machines, so that nothing here is shared between two.
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
 import time
 from collections import Counter
@@ -69,7 +70,12 @@ def tune_there(
         while not any(not m.problem for m in fleet.members()) and time.monotonic() < until:
             time.sleep(LOOK_S)
         jobs = {t: job_of(t) for t in targets_of(fleet.members(), asked, there.threads)}
-        return tune_on_fleet(fleet, jobs, log, progress, interrupts=interrupts, build_here=there.build_here)
+        return tune_on_fleet(
+            *(fleet, jobs, log, progress),
+            interrupts=interrupts,
+            build_here=there.build_here,
+            say=there.say,
+        )
 
 
 def listed(wanted: str | Target | Sequence[str | Target] | None) -> list[str | Target]:
@@ -89,12 +95,14 @@ def tune_on_fleet(
     *,
     interrupts: Interrupts | None = None,
     build_here: bool = False,
+    say: Callable[[str], None] = warn,
 ) -> dict[Target, SuiteResult]:
     """Tune the tasks of each of some targets until its budget is used up: a result for each target.
 
     A task has one machine at a time. Machines that come later get tasks that no other has begun, and those of
     machines that left. ``build_here``: compile here for all of them; else for those that do not compile.
-    Ctrl-C keeps everything. Raises `FleetError` where the scheduler is lost, and `LogError`.
+    ``say``: as of `local.reached`. Ctrl-C keeps everything. Raises `FleetError` where the scheduler is lost,
+    and `LogError`.
     """
     started = time.monotonic()
     for job in jobs.values():
@@ -103,7 +111,7 @@ def tune_on_fleet(
     with contextlib.ExitStack() as stack:
         interrupts = interrupts or stack.enter_context(Interrupts())
         builders = stack.enter_context(Builders())
-        run = _Run(fleet, jobs, log, progress, started, builders, build_here)
+        run = _Run(fleet, jobs, log, progress, started, builders, build_here, say)
         if any(job.options.needs_xgboost for job in jobs.values()):
             stack.enter_context(preparation.xgboost_on_its_way())
         interrupted = False
@@ -132,8 +140,9 @@ class _Run:
         started: float,
         builders: Builders,
         build_here: bool,
+        say: Callable[[str], None],
     ) -> None:
-        self.fleet, self.builders, self.build_here = fleet, builders, build_here
+        self.fleet, self.builders, self.build_here, self.say = fleet, builders, build_here, say
         quiet = Interrupts()  # only the thread that follows is interrupted; it tells the others
         self.suites = {
             t.digest: Suite(job.tasks, t, log, job.options, progress, quiet, started)
@@ -147,6 +156,7 @@ class _Run:
     def follow(self) -> None:
         """Give machines to suites until all have ended."""
         while self.broken is None:
+            self._notify()
             if self.fleet.lost is not None:
                 self.broken = FleetError(self.fleet.lost)
                 return
@@ -154,6 +164,12 @@ class _Run:
             if not waiting and not any(t.is_alive() for t in self._threads.values()):
                 return
             time.sleep(LOOK_S)
+
+    def _notify(self) -> None:
+        """Say what the user should know of the fleet."""
+        with contextlib.suppress(queue.Empty, Warning):  # nor does a warning that is an error end a run
+            while True:
+                self.say(self.fleet.notices.get_nowait())
 
     def _hire(self, suite: Suite) -> bool:
         """Start a thread for every machine that a suite may use. Returns whether it waits for one."""
@@ -192,8 +208,11 @@ class _Run:
                 try:
                     self._ends[suite.target.digest] = suite.search(lane)
                     suite.finalists(lane)
-                except SiteLost:
-                    pass  # its tasks are free for others
+                except SiteLost as err:  # its tasks are free for others
+                    self.fleet.notices.put(
+                        f"{err}; its task goes on at another machine that offers {machine.target.arch}, or "
+                        "when it is back, while there is time"
+                    )
                 except KeyboardInterrupt:
                     self._ends[suite.target.digest] = "interrupted"
                 except BaseException as err:
@@ -216,6 +235,7 @@ class _Run:
             while thread.is_alive() and (not soon or time.monotonic() < until):
                 with contextlib.suppress(KeyboardInterrupt):
                     thread.join(0.2)
+        self._notify()
         if self.broken is not None:
             for suite in self.suites.values():
                 for session in suite.sessions.values():

@@ -50,13 +50,15 @@ class Offer:
         """Of this machine, as records have them."""
         return {**this_machine(), **({"name": self.name} if self.name else {})}
 
-    def advert(self, facts: dict[str, str | int], machine: str = "") -> str:
-        """What the worker tells the scheduler about itself, as JSON. ``machine``: see `machine_key`."""
+    def advert(self, facts: dict[str, str | int], machine: str = "", process: str = "") -> str:
+        """What the worker tells the scheduler about itself, as JSON. ``machine``: see `machine_key`.
+        ``process``: names the process that has its bench."""
         key = machine or machine_key(facts)
         return canonical(
             {
                 "machine": facts,
                 "key": key,
+                "process": process,
                 "generator": generator_version(),
                 "builds": self.builds,
                 "targets": [
@@ -116,7 +118,7 @@ class BenchThreadPoolExecutor(ThreadPoolExecutor):
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(1, "autotune-bench")
-        self.bench = bench
+        self.bench, self.process = bench, secrets.token_hex(8)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Nothing: see `end`."""
@@ -139,7 +141,7 @@ def make_worker(
     """A worker of Dask, not started yet. Its tasks run in the thread of a bench. ``host``: the address that
     it listens at, and no other, because who reaches it can run code. None: all."""
     distributed = connection.distributed()
-    advert = offer.advert(thread.bench.facts, machine)
+    advert = offer.advert(thread.bench.facts, machine, thread.process)
     slots = [t["slot"] for t in json.loads(advert)["targets"]]
     worker = distributed.Worker(
         address,

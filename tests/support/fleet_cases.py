@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -137,9 +138,12 @@ class Rack:
         told: Mapping[str, str | int] | None = None,
         cpus: Sequence[int] = (),
         builds: bool = True,
+        process: str = "",
+        walled: bool = False,
     ) -> FakeSite:
         """A worker called ``name``. ``machine``: its key, default: made of the name. ``told``: what its
-        answers say of the machine, where that is a lie."""
+        answers say of the machine, where that is a lie. ``process``: names its process. ``walled``: nobody
+        can connect to it, as behind a firewall."""
         site = site or FakeSite()
         offer = Offer({t.arch: t for t in targets or (A,)}, name, builds)
         about = facts(machine or name)
@@ -147,12 +151,16 @@ class Rack:
             list(offer.asked.values()), about, cpus, generator_version(), site=site, folder=self.folder
         )
         key = (machine or name).ljust(12, "0")[:12]
+        thread = BenchThreadPoolExecutor(bench)
+        thread.process = process or thread.process
 
         async def start() -> Any:
-            worker = make_worker(self.address, offer, BenchThreadPoolExecutor(bench), key)
+            worker = make_worker(self.address, offer, thread, key)
             if told is not None:
                 bench.facts = dict(told)
             await worker
+            for listener in worker.listeners if walled else ():
+                await listener.stop() if inspect.iscoroutinefunction(listener.stop) else listener.stop()
             return worker
 
         self.workers[name] = self.cluster.sync(start)

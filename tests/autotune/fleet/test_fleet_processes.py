@@ -95,6 +95,12 @@ def said(process: subprocess.Popen[str]) -> str:
     return str(log.read())
 
 
+def document(process: subprocess.Popen[str]) -> Any:
+    """What ``--json`` printed, after notices on stderr."""
+    text = said(process)
+    return json.loads(text[text.index("{") :])
+
+
 @contextmanager
 def processes(folder: Path) -> Iterator[Processes]:
     """Ends all, and sees that nothing is left of what they started."""
@@ -204,14 +210,14 @@ def test_kill_9_of_a_worker_and_of_the_scheduler(tmp_path: Path) -> None:
         assert user.poll() is None
         here.kill(scheduler)
         assert user.wait(40) == 2
-        told = json.loads(said(user))
+        told = document(user)
         assert "does not answer" in told["error"]["message"] and "is kept" in told["error"]["message"]
         kept = trials(db)
         assert once(kept) and not [r for r in kept if r.status == "crash"]
         here.scheduler()  # the worker comes back to it by itself
         again = here.client(db, "20s", "--trials", "5")
         assert again.wait(60) == 0, said(again)
-        told = json.loads(said(again))
+        told = document(again)
         assert told["trials"]["measured"] == 5 and told["trials"]["resumed"] >= len(kept)
 
 
@@ -229,7 +235,7 @@ def test_kill_9_and_ctrl_c_of_the_client(tmp_path: Path) -> None:
         wait_until(lambda: len(trials(db)) >= len(kept) + 3)
         os.killpg(second.pid, signal.SIGINT)
         assert second.wait(30) == 0, said(second)
-        told = json.loads(said(second))
+        told = document(second)
         assert told["stopped"] == "interrupted" and told["best"]["time_s"] > 0
         assert kept <= {r.uid for r in trials(db)} and once(trials(db))
         wait_until(lambda: not worker.children(recursive=True), 5)

@@ -44,13 +44,13 @@ def test_what_is_measured_is_told_soon_and_answered(tmp_path: Path, monkeypatch:
     assert answer["machine"] == facts("here")
     assert [i for i, _ in answer["found"]] == [0, 1]
     assert messages.measurement(answer["found"][0][1]).time_s == 20 * PEAK_S
-    assert told[0]["sign"] == "begun"
+    assert [x["sign"] for x in told[:2]] == ["begun", "measuring"]
     assert [x["begins"] for x in told if "begins" in x] == [0, 1]
-    assert [i for x in told[1:] for i, _ in x["found"]] == [0, 1]
+    assert [i for x in told[2:] for i, _ in x["found"]] == [0, 1]
     monkeypatch.setattr(serving, "TELL_S", 9.0)
     told.clear()
     bench(tmp_path).answer(sent, (), told.append)
-    assert len(told) == 1  # the answer has all
+    assert len(told) == 2  # the answer has all
 
 
 def test_the_limit_of_the_machine(tmp_path: Path) -> None:

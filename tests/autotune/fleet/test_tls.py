@@ -9,12 +9,13 @@ import os
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,70 @@ def test_a_certificate_of_another_fleet_is_refused_by_the_scheduler(
         said = refusal(do, with_tls)
     assert f"refuses the certificate of this {role}: it was signed by a CA that the sch" in said
     assert f"{made.other / 'cert.pem'}, Dask's setting distributed.comm.tls.{role}.cert, must" in said
+
+
+# Signed by the fleet's CA, and valid at another time: as if a machine's clock were wrong.
+TIMED = """
+cat > ca.cnf <<END
+[ca]
+default_ca = d
+[d]
+database = index
+serial = serial
+new_certs_dir = .
+default_md = sha256
+policy = p
+[p]
+commonName = supplied
+END
+touch index; echo 01 > serial
+openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=late -keyout key.pem -out csr.pem
+openssl ca -config ca.cnf -batch -notext -in csr.pem -cert {each}/ca.pem -keyfile {each}/ca.key \
+  -startdate {begin}0101000000Z -enddate {end}0101000000Z -out cert.pem
+"""
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "here", "there"),
+    [
+        (2001, 2002, "certificate has expired", "it has expired"),
+        (2098, 2099, "certificate is not yet valid", "it is broken, or not valid yet"),
+    ],
+)
+def test_a_certificate_of_another_time_points_to_the_clocks(
+    begin: int, end: int, here: str, there: str, made: Certificates, tmp_path: Path
+) -> None:
+    late = done(TIMED.format(each=made.each, begin=begin, end=end), tmp_path / "late")
+    bad, good = (late / "cert.pem", late / "key.pem"), (made.each / "laptop.pem", made.each / "laptop.key")
+    clocks = r".*compare the clocks of both machines \(here it is 20.* UTC\), or make a new certificate"
+    ca = made.each / "ca.pem"
+    for server, client, words in ((good, bad, there), (bad, good, here)):
+        told = {"ca-file": str(ca), "client": dict(zip(("cert", "key"), map(str, client), strict=True))}
+        with (
+            dask.config.set({f"distributed.comm.tls.{k}": v for k, v in told.items()}),
+            speaking_tls(ca, *server) as address,
+        ):
+            assert re.search(re.escape(words) + clocks, refusal(connect, address))
+
+
+@contextmanager
+def speaking_tls(ca: Path, cert: Path, key: Path) -> Iterator[str]:
+    """A server that shows a certificate, and asks for one of the same CA, as a scheduler does."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(ca))
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(cert, key)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    plain, _ = server.accept()
+                    with suppress(OSError), context.wrap_socket(plain, server_side=True):
+                        pass
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"tls://127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
 
 
 @BOTH
