@@ -17,7 +17,7 @@ from postgres_server import Server, started
 from kernels_db import Log
 
 # Hundreds of tests start Python. Byte code is kept for them, also where the environment asks for none:
-# without it each child compiles this project, which is half of its start. Workers of pytest-xdist start later.
+# without it each child compiles this project, half of its start. Workers of pytest-xdist start later.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
