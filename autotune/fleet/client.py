@@ -119,6 +119,12 @@ class Fleet:
         self.stopped = True
         self._poke()
 
+    def news(self) -> Iterator[str]:
+        """What the user should know, and was not given yet."""
+        with suppress(queue.Empty):
+            while True:
+                yield self.notices.get_nowait()
+
     # -- who is there ------------------------------------------------------------------------
 
     def members(self) -> list[Member]:
