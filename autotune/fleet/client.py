@@ -119,6 +119,12 @@ class Fleet:
         self.stopped = True
         self._poke()
 
+    def news(self) -> Iterator[str]:
+        """What the user should know, and was not given yet."""
+        with suppress(queue.Empty):
+            while True:
+                yield self.notices.get_nowait()
+
     # -- who is there ------------------------------------------------------------------------
 
     def members(self) -> list[Member]:
@@ -156,13 +162,13 @@ class Fleet:
             closed = self.client.status == "closed"  # and has no scheduler to ask
             why = "the connection is closed" if closed else knocking.reason(err)
             raise FleetError(f"the scheduler at {self.address} does not answer ({why})") from None
-        self.looked = time.monotonic()
-        self._took_s = self.looked - began
+        now = time.monotonic()
         alive = self._alive(workers)
         found = members_of(workers, self.generator)
         with self._lock:
             self._processes = {m.process for m in found if m.process}
             self._members = [m for m in found if m.address in alive]
+        self.looked, self._took_s = now, now - began  # who asks by this finds the members of now
 
     def _subscribe(self) -> None:
         """Ask for events, once a connection: a scheduler that began anew knows nothing of an earlier one."""

@@ -29,7 +29,7 @@ WAY_S, LATE_S, HANGS_S, AWAY_S = 0.1, 4.0, 180.0, 20.0
 # Time that a machine may be away which was silent before (seconds).
 SILENT_AWAY_S = 5.0
 # Workers that end while a candidate runs until it counts as a crash. After the first it runs alone. And how
-# often a machine may fall silent meanwhile: that is mostly the network's doing.
+# often a machine may fall silent meanwhile, which is mostly the network's doing, until it is given up.
 KILLS, SILENCES = 2, 4
 # How often a request is asked whose answer did not come.
 ASKS = 4
@@ -139,12 +139,14 @@ class _Suspects:
     ended: Counter[int] = field(default_factory=Counter)
     silences: Counter[int] = field(default_factory=Counter)
 
-    def add(self, number: int, end: _End) -> str | None:
-        """Why it is a crash, if it is one now."""
+    def add(self, number: int, end: _End) -> Measurement | None:
+        """Its measurement, where that has happened too often: a crash, or nothing is known of it."""
         (self.ended if self._sure(end) else self.silences)[number] += 1
         if self.ended[number] >= KILLS:
-            return f"{KILLS} workers ended while it ran"
-        return f"its worker fell silent {SILENCES} times" if self.silences[number] >= SILENCES else None
+            return Measurement("crash", f"{KILLS} workers ended while it ran")
+        if self.silences[number] >= SILENCES:
+            return Measurement("error", f"its worker fell silent, or lost its connection, {SILENCES} times")
+        return None
 
     def clear(self, number: int, end: _End) -> None:
         """The process of the worker did not end: it lost its connection."""
@@ -219,10 +221,10 @@ class RemoteMeasuring:
                     yield i, m
                 if end.how in ("died", "hung", "silent"):
                     suspect = next((i for i in (end.running, *chosen) if i in left), None)
-                    crash = None if suspect is None else suspects.add(suspect, end)
-                    if suspect is not None and crash is not None:
+                    last = None if suspect is None else suspects.add(suspect, end)
+                    if suspect is not None and last is not None:
                         del left[suspect]
-                        yield suspect, Measurement("crash", crash)
+                        yield suspect, last
                     self._returned(deadline, end)
                     if suspect is not None and self.site.fleet.listed(end.process):
                         suspects.clear(suspect, end)

@@ -7,7 +7,6 @@ machines, so that nothing here is shared between two.
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 import time
 from collections import Counter
@@ -167,9 +166,9 @@ class _Run:
 
     def _notify(self) -> None:
         """Say what the user should know of the fleet."""
-        with contextlib.suppress(queue.Empty, Warning):  # nor does a warning that is an error end a run
-            while True:
-                self.say(self.fleet.notices.get_nowait())
+        with contextlib.suppress(Warning):  # one that is an error ends no run
+            for notice in self.fleet.news():
+                self.say(notice)
 
     def _hire(self, suite: Suite) -> bool:
         """Start a thread for every machine that a suite may use. Returns whether it waits for one."""

@@ -23,6 +23,8 @@ def sites(address: str, say: Callable[[str], None] = warn) -> Iterator[Callable[
         targets_of(fleet.members(), [])  # which says why, if nobody can be used
 
         def site_of(target: Target) -> FleetSite | None:
+            for notice in fleet.news():
+                say(notice)
             for machine in fleet.machines(target).values():
                 return FleetSite(fleet, machine, None if machine.builds else builders)
             return None

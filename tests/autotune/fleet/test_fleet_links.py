@@ -19,6 +19,7 @@ from autotune.fleet.client import Fleet
 from autotune.fleet.errors import FleetError
 from autotune.fleet.site import KILLS, SILENCES, FleetSite, _End, _Suspects
 from autotune.measure.process import MeasureError
+from autotune.measure.results import Measurement
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.site import HERE
 from autotune.tuning.suite_tuner import Job, SuiteResult, SuiteTask
@@ -244,11 +245,13 @@ def test_what_happened_before_a_candidate_began_is_not_its_doing() -> None:
     assert suspects.add(1, _End("died", begun=True)) is None
     suspects.clear(1, _End("died", begun=True))
     assert suspects.add(1, _End("died", begun=True)) is None
-    assert suspects.add(1, _End("hung", begun=True)) == f"{KILLS} workers ended while it ran"
+    crash = Measurement("crash", f"{KILLS} workers ended while it ran")
+    assert suspects.add(1, _End("hung", begun=True)) == crash
     suspects.clear(1, _End("hung", begun=True))
     assert suspects.ended[1] == KILLS  # its process is there, and hangs
-    reasons = [suspects.add(2, _End("silent", begun=True)) for _ in range(SILENCES)]
-    assert reasons == [*[None] * (SILENCES - 1), f"its worker fell silent {SILENCES} times"]
+    found = [suspects.add(2, _End("silent", begun=True)) for _ in range(SILENCES)]
+    unknown = Measurement("error", f"its worker fell silent, or lost its connection, {SILENCES} times")
+    assert found == [*[None] * (SILENCES - 1), unknown]
 
 
 def test_a_machine_that_stays_silent_is_told_of(
