@@ -89,7 +89,7 @@ class FleetSite:
 
 @dataclass
 class _Limit:
-    """Measures the least seconds that a machine needs for a workload."""
+    """Measures the least seconds that a machine needs for a workload; 0 where it does not know."""
 
     site: FleetSite
     task: Task

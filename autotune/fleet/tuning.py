@@ -102,10 +102,11 @@ def tune_on_fleet(
     A task has one machine at a time. Machines that come later get tasks that no other has begun, and those of
     machines that left. ``build_here``: compile here for all of them; else for those that do not compile.
     ``say``: as of `local.reached`. Ctrl-C keeps everything. Raises `FleetError` where the scheduler is lost,
-    and `LogError`.
+    `LogError`, and as `tune_suite` for what cannot be tuned.
     """
     started = time.monotonic()
-    for job in jobs.values():
+    for target, job in jobs.items():
+        job.options.check(target)
         for task in job.tasks:
             preparation.check_feasible(task.workload, job.options.budget_s, memory=False)
     with contextlib.ExitStack() as stack:
@@ -174,25 +175,28 @@ class _Run:
     def _hire(self, suite: Suite) -> bool:
         """Start a thread for every machine that a suite may use. Returns whether it waits for one."""
         with self.fleet.turn:
-            if not suite.waits:
+            if not suite.waits():
                 return False
-            machines = self.fleet.machines(suite.target)
-            for slot, machine in machines.items():
+            able = False
+            for slot, machine in self.fleet.machines(suite.target).items():
                 thread = self._threads.get((suite.target.digest, slot))
-                if (thread is None or not thread.is_alive()) and suite.waits:
+                busy = thread is not None and thread.is_alive()
+                if not busy and suite.waits(slot):
                     self._start(suite, machine)
+                    busy = True
+                able = able or busy
         now = time.monotonic()
-        if machines:
+        if able or self._working(suite):
             self._alone.pop(suite.target.digest, None)
             return True
         if now - self._alone.setdefault(suite.target.digest, now) < ALONE_S:
             return True
-        if self._working(suite):
-            return True
         self._ends[suite.target.digest] = "no machine"
-        for number in suite.free():
-            suite.errors[number] = f"no worker of the fleet offers {suite.target.arch} any more"
-            suite.scheduler.end(number)
+        with self.fleet.turn:
+            for number in suite.free():
+                gone = f"no worker of the fleet offers {suite.target.arch} any more"
+                suite.errors.setdefault(number, gone)
+                suite.scheduler.end(number)
         return False
 
     def _working(self, suite: Suite) -> bool:
@@ -201,7 +205,7 @@ class _Run:
     def _start(self, suite: Suite, machine: Machine) -> None:
         here = self.build_here or not machine.builds
         site = FleetSite(self.fleet, machine, self.builders if here else None)
-        lane = suite.lane(site, name=f"{machine.name} ({machine.target.arch})")
+        lane = suite.lane(site, name=f"{machine.name} ({machine.target.arch})", key=machine.slot)
 
         def work() -> None:
             with self.fleet.turn:

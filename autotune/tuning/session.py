@@ -29,11 +29,12 @@ from autotune.tuning.notes import notes, small
 from autotune.tuning.options import Progress, TuneOptions, TuneResult
 from autotune.tuning.plain_loops import PlainLoops
 from autotune.tuning.prediction_quality import PREDICTED
-from autotune.tuning.run_records import best_of, new_record, run_options
+from autotune.tuning.run_records import FINALISTS, best_of, new_record, run_options, trace_of
 from autotune.tuning.similar import seeds
-from autotune.tuning.site import HERE, Measuring, Site, SiteLost
+from autotune.tuning.site import HERE, Measuring, Site
 from cost_model.metrics import pairwise_accuracy
 from kernels_db.records import NewRecord, Record
+from schedules.errors import AutotuneError
 from schedules.model import Target, Trace, Workload
 from schedules.schedule import Schedule
 from schedules.space.base import Candidate, Space
@@ -111,7 +112,7 @@ class Session:
         self._tried: set[str] = set()  # digests of this run's trials
         self._left: Chosen | None = None  # cut off by a deadline; the search will not propose them again
         self._batch_size = FIRST_BATCH
-        self._begun, self._tried_plain = False, 0
+        self.prepared, self._begun, self._tried_plain = False, False, 0
         self._rescued = False
         self._few: int | None = None  # configurations of a small space
         self.backend = backends.of(target)
@@ -171,21 +172,24 @@ class Session:
             self._expectation.begin(1.0 / self.best_s)
         self._batch_size = max(FIRST_BATCH, min(len(space.sketches), LARGEST_BATCH))
         diagnostics.prepared(self.workload, space, self._few, derived_s, self._earlier, self.best_s)
+        self.prepared = True
 
     def relocate(self, site: Site, measurer: Measuring) -> None:
         """Go on on another machine, as a run of its own. The best so far is measured there first, because
         times of two machines do not compare."""
-        self.log.finish_run(self.run)
-        self.site, self.spare = site, site.spare(self.target)
+        self.log.finish_run(self.run, "interrupted")  # it had a part of its share
+        self.site, self.spare, self.finals = site, site.spare(self.target), Finalists(self)
         self._start()
+        self.peak_s = self._peak = None
         if self._begun:
-            self.peak_s, self._peak = None, site.roofline(self.workload, self.target)
+            self._peak = site.roofline(self.workload, self.target)
             self.sample_peak()
-        best = self.log.best(self.workload, self.target)
-        if best is None:
+        top = self.log.top_k(self.workload, self.target, FINALISTS)
+        best = next((r for r in top if trace_of(r)), None)
+        if best is None or not self.trials_left:
             return
         self.best_s = None
-        for _, m in measurer.arrivals([best.trace]):
+        for _, m in measurer.arrivals([best.trace], None, self.until):
             kept = {k: v for k, v in best.environment.items() if k == DECISIONS}
             self._take(m, best.sketch, best.trace, kept, 0.0)
 
@@ -229,7 +233,7 @@ class Session:
             return
         for _ in range(PEAK_SAMPLES):
             found = self._peak()
-            if self.peak_s is None or found < self.peak_s:
+            if found > 0 and (self.peak_s is None or found < self.peak_s):
                 self.peak_s = found
                 # who measures elsewhere may know the seconds alone
                 self._limit = {"seconds": found, **getattr(self._peak, "rates", {})}
@@ -386,8 +390,8 @@ class Session:
         sized = chosen is self._left  # the rest of a round says nothing of the size of the next one
         measurements = measurer.arrivals(traces, self.best_s, until())
         started = last = time.monotonic()
-        lost: list[SiteLost] = []
-        for number, (index, m) in enumerate(_until_lost(measurements, lost), 1):
+        failed: list[AutotuneError] = []
+        for number, (index, m) in enumerate(_until_failed(measurements, failed), 1):
             candidate, trace = asked[index], traces[index]
             name, decisions = space.sketches[candidate.sketch], list(candidate.row)
             facts = {DECISIONS: decisions, "round": self.rounds, **moved(space, candidate)}
@@ -417,7 +421,7 @@ class Session:
         took_s = time.monotonic() - started
         diagnostics.round_done(self.workload, self.rounds, len(asked), len(results), self.best_s, took_s)
         rest = [i for i in range(len(asked)) if i not in results]
-        if not results and not lost and took_s > HANGS_S:  # it must not cost every turn its time
+        if not results and not failed and took_s > HANGS_S:  # it must not cost every turn its time
             rest = rest[1:]
         again = {model: [values[i] for i in rest] for model, values in predicted.items()}
         self._left = Chosen([asked[i] for i in rest], again, searched) if rest else None
@@ -425,8 +429,8 @@ class Session:
             guide = list(predicted.values())[-1]
             reached = [r.throughput for r in results.values()]
             self.pairwise = pairwise_accuracy([guide[i] for i in results], reached, gap=0.02)
-        if lost:
-            raise lost[0]
+        if failed:
+            raise failed[0]
 
     def _grow(self, took_s: float) -> None:
         """Double the next round if choosing took too large a share of the time. Its duration hardly depends
@@ -548,11 +552,11 @@ class Session:
         return None if time_s is None or self.peak_s is None else self.peak_s / time_s
 
 
-def _until_lost(
-    measurements: Iterator[tuple[int, Measurement]], lost: list[SiteLost]
+def _until_failed(
+    measurements: Iterator[tuple[int, Measurement]], failed: list[AutotuneError]
 ) -> Iterator[tuple[int, Measurement]]:
-    """Measurements until the machine is gone, which ``lost`` then says."""
+    """Measurements until the machine is gone or cannot measure, which ``failed`` then says."""
     try:
         yield from measurements
-    except SiteLost as err:
-        lost.append(err)
+    except AutotuneError as err:
+        failed.append(err)
