@@ -222,7 +222,8 @@ class _Fitted:
 def importance_of(model: SavedModel, tasks: Sequence[TaskData], seed: int = 0) -> tuple[Importance, ...]:
     """scikit-learn's permutation importance of the columns that the model sees, on tasks that it should not
     have seen: how much the mean over tasks of the pairwise accuracy falls, largest first. Columns that say
-    much the same share what they tell. Raises ImportError without scikit-learn."""
+    much the same share what they tell. Empty where no task has two candidates that ran. Raises ImportError
+    without scikit-learn."""
     inspection = importlib.import_module("sklearn.inspection")
     rng = np.random.default_rng(seed)
     chosen, left = [], IMPORTANCE_ROWS
@@ -232,6 +233,8 @@ def importance_of(model: SavedModel, tasks: Sequence[TaskData], seed: int = 0) -
         if len(ran) >= 2 and left > 0:
             chosen.append((tasks[i], ran))
             left -= len(ran)
+    if not chosen:
+        return ()
     columns = np.concatenate([t.columns(model.feature_names)[ran] for t, ran in chosen])
     fast = np.concatenate([t.throughput[ran] for t, ran in chosen])
     ends = np.cumsum([len(ran) for _, ran in chosen])[:-1]
