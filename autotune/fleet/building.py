@@ -12,6 +12,7 @@ import queue
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -43,17 +44,22 @@ class Builders:
     def __init__(self, count: int | None = None) -> None:
         self._count = count or usable_cpus()
         self._idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
+        self._guard, self._all, self._over = threading.Lock(), list[_Process](), False
         self._threads: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Builders:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """What is being compiled ends too: nobody waits for it."""
+        with self._guard:
+            self._over, left = True, list(self._all)
+        for process in left:
+            process.kill()
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)
-        with suppress(queue.Empty):
-            while True:
-                self._idle.get_nowait().end()
+        for process in self._all:
+            process.end()
 
     def begin(self, task: Task, traces: Sequence[Trace]) -> Batch:
         """Begin to compile candidates."""
@@ -66,10 +72,17 @@ class Builders:
         try:
             process = self._idle.get_nowait()
         except queue.Empty:
-            process = _Process()
+            with self._guard:
+                if self._over:
+                    return "crash", "nobody waits for it", b""
+                process = _Process()
+                self._all.append(process)
         found = process.build(workload, target, trace)
         if process.usable:
             self._idle.put(process)
+        else:
+            with self._guard:
+                self._all.remove(process)
         return found
 
 
@@ -130,8 +143,12 @@ class _Process:
                 return "timeout", f"building took longer than {BUILD_S:.1f} s", b""
             return "crash", "the builder ended", b""
 
+    def kill(self) -> None:
+        """Kill it. A build that another thread waits for is none."""
+        self._process.kill()
+
     def end(self) -> None:
-        """Kill it."""
+        """Kill it, and close what leads to it."""
         self.usable = False
         self._sock.close()
         self._process.kill()

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeGuard
 
 from autotune.fleet.errors import MessageError
 from autotune.measure.inputs import Tolerance
-from autotune.measure.results import STATUSES, Measurement
+from autotune.measure.results import SHORTEST_S, STATUSES, Measurement
 from schedules.errors import AutotuneError
 from schedules.model import Target, Trace, Workload, canonical, digest
 
@@ -26,8 +26,7 @@ MOST_TRACES = 4096
 # in its facts, and words in a list of these.
 MOST_TIMES, MOST_REASON, MOST_FACTS, MOST_NESTED, MOST_WORDS = 160, 4000, 12_000, 200, 32
 MOST_NUMBERS = 32
-# Times between which a machine's are believed (seconds).
-SHORTEST_S, LONGEST_S = 1e-12, 30 * 86400.0
+LONGEST_S = 30 * 86400.0
 
 Json = Mapping[str, Any]
 

@@ -45,5 +45,8 @@ def tune_program_there(
 
 
 def _with_error(task: TaskResult) -> TuneResult:
-    """The result of a task, with why it has none."""
-    return replace(task.result, error=task.error or task.result.error)
+    """The result of a task, with why it has no kernel, or why it got less time than it had."""
+    result = task.result
+    if task.error is None or result.best is None:
+        return replace(result, error=task.error or result.error)
+    return replace(result, notes=(*result.notes, f"it ended early: {task.error}"))

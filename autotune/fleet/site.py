@@ -23,9 +23,12 @@ from autotune.targets import TargetError
 from autotune.tuning.site import HERE
 from schedules.model import Target, Trace, Workload
 
-# Time on the way to a worker and back, at least; after a deadline until a request is taken back; without any
-# event until a worker counts as hung; and that a machine may be away (seconds).
-WAY_S, LATE_S, HANGS_S, AWAY_S = 0.1, 4.0, 180.0, 20.0
+# Time on the way to a worker and back, at least; after a deadline until a request is taken back; and that a
+# machine may be away (seconds).
+WAY_S, LATE_S, AWAY_S = 0.1, 4.0, 20.0
+# Time without any event until a worker counts as hung: while it has the request, and before it began, when it
+# may be busy with those of others (seconds).
+HANGS_S, QUEUED_S = 180.0, 900.0
 # Time that a machine may be away which was silent before (seconds).
 SILENT_AWAY_S = 5.0
 # Workers that end while a candidate runs until it counts as a crash. After the first it runs alone. And how
@@ -360,12 +363,14 @@ def _asked(
     fleet = site.fleet
     exchange = fleet.send(request, site.where, objects)
     sent = heard = time.monotonic()
+    told = False  # whether its worker has begun
     unanswered: float | None = None
     asks = 1
     try:
         while True:
             end.process = exchange.process
-            wake = heard + HANGS_S if until is None else min(until, heard + HANGS_S)
+            hangs = heard + (HANGS_S if told else QUEUED_S)
+            wake = hangs if until is None else min(until, hangs)
             item = fleet.get(exchange, wake)
             now = time.monotonic()
             if item is None:
@@ -383,7 +388,7 @@ def _asked(
                     fleet.end(exchange)
                     exchange = fleet.send(replace(request, batch=fleet.name()), site.where, objects)
                     sent = heard = time.monotonic()
-                    unanswered, asks = None, asks + 1
+                    unanswered, asks, told = None, asks + 1, False
                 continue
             if item == DONE:  # without an answer: whether its worker is gone, the next look says
                 fleet.failure(exchange)
@@ -393,7 +398,7 @@ def _asked(
             if item.get("sign") == "begun" and not objects:
                 site.way_s = min(now - sent, site.way_s or now - sent)
             end.begun = end.begun or item.get("sign") not in ("begun", "waiting")
-            heard = now
+            heard, told = now, True
             if item.get("answer") is not True:
                 yield item
                 continue

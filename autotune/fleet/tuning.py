@@ -25,7 +25,7 @@ from autotune.progress import text
 from autotune.run.warned import warn
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.options import TuneResult
+from autotune.tuning.options import TuneResult, totals
 from autotune.tuning.site import SiteLost
 from autotune.tuning.suite_tuner import Job, Suite, SuiteProgress, SuiteResult
 from kernels_db.errors import LogError
@@ -254,8 +254,8 @@ class _Run:
 @dataclass(frozen=True, repr=False)
 class FleetResult(TuneResult):
     """The result for the first of several targets, and ``by_target``: of all, by the name of the processor,
-    with its threads where several targets have that name. ``measured``, ``failed`` and ``elapsed_s`` are of
-    all together.
+    with its threads where several targets have that name. Numbers of trials and ``elapsed_s`` are of all
+    together.
 
     Example: ``at.tune("matmul", m=64, n=64, k=64, fleet="tcp://host:8786").by_target["znver4"].best.time_s``.
     """
@@ -264,6 +264,15 @@ class FleetResult(TuneResult):
 
     def __str__(self) -> str:
         return "\n".join(f"{name}: {text.of_result(r)}" for name, r in self.by_target.items())
+
+    def _repr_html_(self) -> str:
+        from autotune.progress import html
+
+        return html.of_targets(self)
+
+    @property
+    def parts(self) -> tuple[TuneResult, ...]:
+        return tuple(part for r in self.by_target.values() for part in r.parts)
 
 
 def by_name(results: Mapping[Target, Result]) -> dict[str, Result]:
@@ -279,15 +288,8 @@ def as_one(results: Mapping[Target, TuneResult]) -> TuneResult:
     each = [*results.values()]
     if len(each) == 1:
         return each[0]
-    failed: Counter[str] = Counter()
-    for r in each:
-        failed.update(r.failed)
     told = {f.name: getattr(each[0], f.name) for f in fields(TuneResult)}
-    told |= {
-        "measured": sum(r.measured for r in each),
-        "failed": dict(sorted(failed.items())),
-        "elapsed_s": max(r.elapsed_s for r in each),
-    }
+    told |= totals(each) | {"elapsed_s": max(r.elapsed_s for r in each)}
     return FleetResult(**told, by_target=by_name(results))
 
 

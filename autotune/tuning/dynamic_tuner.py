@@ -8,18 +8,16 @@ between them get first picks while there is time. A size that is left gets its p
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise, product
-from typing import TYPE_CHECKING
 
 from autotune.run.dynamic_workload import DynamicWorkload, Sizes
 from autotune.targets import TargetError
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.options import Progress, TuneOptions, TuneResult
+from autotune.tuning.options import Progress, TuneOptions, TuneResult, totals
 from autotune.tuning.run_records import best_of
 from autotune.tuning.site import HERE, Site
 from autotune.tuning.suite_tuner import SuiteProgress, SuiteTask, tune_suite
@@ -30,9 +28,6 @@ from schedules.errors import AutotuneError
 from schedules.model import Target
 from schedules.ops.base import compulsory_bytes
 from schedules.te.dims import Dim
-
-if TYPE_CHECKING:
-    from autotune.report import Written
 
 # Seconds of the budget that a tuned size takes, and the share of the budget that tuned sizes get.
 SECONDS_A_SIZE, TUNED_SHARE = 8.0, 0.75
@@ -49,7 +44,7 @@ LEAST_LEFT_S = 2.0
 @dataclass(frozen=True, repr=False)
 class DynamicResult(TuneResult):
     """The result for the largest sizes, and ``by_size``: of all that were tuned or got a first pick, by the
-    values of the sizes that vary. ``measured``, ``failed`` and ``elapsed_s`` are of all together.
+    values of the sizes that vary. Numbers of trials and ``elapsed_s`` are of all together.
 
     Example: ``at.tune("matmul", m=at.dim(1, 512), n=64, k=64).by_size[(512,)].best.time_s``.
     """
@@ -65,11 +60,9 @@ class DynamicResult(TuneResult):
 
         return html.of_sizes(self)
 
-    def report(self, path: str | os.PathLike[str]) -> Written:
-        """Write one page of HTML about all sizes that were tuned. See `TuneResult.report`."""
-        from autotune import report
-
-        return report.of_results(path, [*self.by_size.values()])
+    @property
+    def parts(self) -> tuple[TuneResult, ...]:
+        return (*self.by_size.values(),)
 
 
 def tune_dynamic(
@@ -220,17 +213,12 @@ def result_of(
 ) -> DynamicResult:
     """The results of some sizes, as one."""
     workload = dynamic.at(dynamic.largest)
-    failed: Counter[str] = Counter()
-    for r in results.values():
-        failed.update(r.failed)
     whole = results.get(dynamic.largest) or TuneResult(
         *(workload, target, best_of(workload, target, log, None), 0, {}, 0, 0.0, seed, stopped),
         place=log.place,
     )
     own = {f.name: getattr(whole, f.name) for f in fields(TuneResult)}
-    own |= {"measured": sum(r.measured for r in results.values()), "failed": dict(failed)}
-    own |= {n: sum(getattr(r, n) for r in results.values()) for n in ("resumed", "stopped_early")}
-    own |= {"elapsed_s": elapsed_s, "stopped": stopped}
+    own |= totals(results.values()) | {"elapsed_s": elapsed_s, "stopped": stopped}
     return DynamicResult(**own, by_size=dict(sorted(results.items())))
 
 
@@ -246,11 +234,10 @@ def _joined(before: TuneResult | None, after: TuneResult) -> TuneResult:
     """The result of two runs of a task, of which the second resumed the first."""
     if before is None:
         return after
-    failed = Counter(before.failed)
-    failed.update(after.failed)
-    measured = before.measured + after.measured
-    early = before.stopped_early + after.stopped_early
-    return replace(after, measured=measured, failed=dict(failed), resumed=before.resumed, stopped_early=early)
+    spent = Counter(before.spent_s)
+    spent.update(after.spent_s)
+    counts = totals([before, after]) | {"resumed": before.resumed}
+    return replace(after, **counts, elapsed_s=before.elapsed_s + after.elapsed_s, spent_s=dict(spent))
 
 
 def sizes_for(dims: Sequence[Dim], options: TuneOptions) -> list[Sizes]:

@@ -18,6 +18,7 @@ from statistics import median_low
 
 import numpy as np
 
+from autotune.measure.results import SHORTEST_S
 from autotune.run.describing import describe
 from autotune.search.decisions import candidate_of
 from cost_model.training import TaskData
@@ -37,8 +38,8 @@ LEAST = 8
 MOST = 2000
 # Rows of each sketch that say what is usual in a space.
 SAMPLE = 128
-# Times between which a log's times are believed (seconds).
-SHORTEST_S, LONGEST_S = 1e-12, 1e12
+# Longest time of a log that is believed (seconds); the shortest: `SHORTEST_S`.
+LONGEST_S = 1e12
 
 
 @dataclass(frozen=True)
@@ -259,6 +260,6 @@ def _time_s(trials: Sequence[Record]) -> float:
     failed."""
     for status in ("ok", "slow"):
         times = [r.time_s for r in trials if r.status == status and r.time_s is not None]
-        if times := [t for t in times if SHORTEST_S < t < LONGEST_S]:
+        if times := [t for t in times if SHORTEST_S <= t < LONGEST_S]:
             return median_low(times)
     return math.nan

@@ -109,8 +109,8 @@ class SuiteProgress:
 @dataclass(frozen=True)
 class SuiteResult:
     """Results in the order of the tasks. ``weighted_s``: Σ weight · best time (seconds), None if a task has
-    no kernel. ``stopped``: "budget", "trials", "exhausted", "converged" (no gain expected of any task) or
-    "interrupted".
+    no kernel. ``stopped``: "budget", "trials", "exhausted", "converged" (no gain expected of any task),
+    "interrupted", or "no machine" (the last one of a fleet left).
 
     Example: ``[task.result.best for task in result.tasks]``.
     """

@@ -91,6 +91,22 @@ def test_without_a_kernel_there_is_no_schedule() -> None:
         result.schedule()
 
 
+def result_of(measured: int, **more: Any) -> at.TuneResult:
+    w = at.ops.workload("matmul", {"m": 2, "n": 2, "k": 2})
+    return at.TuneResult(
+        w, targets.parse("cpu", 1), None, measured, {"crash": 1}, 5, 1.5, 0, "budget", **more
+    )
+
+
+def test_a_first_pick_and_the_run_after_it_are_counted_together() -> None:
+    first = result_of(3, throttled={"heat": 1}, spent_s={"search": 1.0}, stopped_early=1)
+    then = result_of(4, throttled={"heat": 2, "power": 1}, spent_s={"search": 2.0, "run": 1.0})
+    both = dynamic_tuner._joined(first, then)
+    assert (both.measured, both.resumed, both.stopped_early, both.elapsed_s) == (7, 5, 1, 3.0)
+    assert both.failed == {"crash": 2} and both.throttled == {"heat": 3, "power": 1}
+    assert both.spent_s == {"search": 3.0, "run": 1.0}
+
+
 def failing(monkeypatch: pytest.MonkeyPatch, sizes: set[int], error: Exception) -> list[int]:
     """Has the first picks of these sizes fail. Returns the sizes that are picked."""
     picked: list[int] = []
