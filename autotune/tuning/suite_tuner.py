@@ -345,7 +345,7 @@ class Suite:
         for n, session in own.items():
             if session.best_s is None and n not in self.errors:
                 with self._account(lane, n):
-                    session.rescue(lane.open.get(n, session.workload))
+                    session.fallbacks.rescue(lane.open.get(n, session.workload))
         order = sorted(
             (n for n, s in own.items() if s.best_s and n not in self.errors),
             key=lambda n: -self.tasks[n].weight * (self.sessions[n].best_s or 0.0),
