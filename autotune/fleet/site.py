@@ -237,16 +237,18 @@ class RemoteMeasuring:
 
     def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
         """Raises as `arrivals`."""
+        code, found = self._compiled(traces)
+        sent = [i for i in range(len(traces)) if i not in found]
+        code = {k: code[i] for k, i in enumerate(sent) if i in code}
         request = replace(
             self._request("finalists"),
-            traces=tuple(traces),
+            traces=tuple(traces[i] for i in sent),
             rounds=rounds,
             repeats=repeats,
             place=self._place,
         )
-        code = {i: self._objects[t.digest][1] for i, t in enumerate(traces) if t.digest in self._objects}
         ended = 0
-        for _ in range(SILENCES):
+        for _ in range(SILENCES if sent else 0):
             end = _End()
             body = _answered(self.site, self._with(request, code), list(code.values()), end)
             if body is None:
@@ -255,13 +257,16 @@ class RemoteMeasuring:
                     break
                 self._returned(None, end)
                 continue
-            found = dict(_found(body))
-            if sorted(found) != list(range(len(traces))):
+            timed = dict(_found(body))
+            if sorted(timed) != list(range(len(sent))):
                 raise MessageError("an answer has not as many measurements as were asked for")
-            self._timed |= {t.digest for i, t in enumerate(traces) if found[i].ok}
-            return [found[i] for i in range(len(traces))]
-        name = self.site.where.name
-        raise MeasureError(f"{name}: the worker ended, or fell silent, whenever finalists were timed")
+            found |= {i: timed[k] for k, i in enumerate(sent)}
+            break
+        if len(found) < len(traces):
+            name = self.site.where.name
+            raise MeasureError(f"{name}: the worker ended, or fell silent, whenever finalists were timed")
+        self._timed |= {t.digest for i, t in enumerate(traces) if found[i].ok}
+        return [found[i] for i in range(len(traces))]
 
     # -- parts -------------------------------------------------------------------------------
 
@@ -296,6 +301,22 @@ class RemoteMeasuring:
                     yield chosen[k], m
         if end.how == "done" and len(seen) < len(chosen):
             end.how = "late"
+
+    def _compiled(self, traces: Sequence[Trace]) -> tuple[dict[int, bytes], dict[int, Measurement]]:
+        """Objects of candidates that are compiled here, those of earlier runs too; and measurements of those
+        that could not be."""
+        code = {i: self._objects[t.digest][1] for i, t in enumerate(traces) if t.digest in self._objects}
+        refused: dict[int, Measurement] = {}
+        if self.site.builders is not None:
+            missing = [i for i in range(len(traces)) if i not in code]
+            built = self.site.builders.begin(self.task, [traces[i] for i in missing])
+            try:
+                failed = dict(self._refused(built, range(len(missing))))
+                refused = {missing[k]: m for k, m in failed.items()}
+                code |= {i: built.object(k) for k, i in enumerate(missing) if k not in failed}
+            finally:
+                built.close()
+        return code, refused
 
     def _refused(self, built: Batch, chosen: Sequence[int]) -> Iterator[tuple[int, Measurement]]:
         """Those that could not be built here."""

@@ -16,16 +16,18 @@ from needs import imported
 import autotune as at
 from autotune.fleet import serving, tuning
 from autotune.fleet import site as fleet_site
+from autotune.fleet.building import Builders
 from autotune.fleet.client import Fleet
 from autotune.fleet.errors import FleetError, MachineLost
 from autotune.fleet.members import targets_of
 from autotune.measure.process import MeasureError
+from autotune.targets import detect
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.suite_tuner import Job, SuiteResult, SuiteTask
 from cost_model.saved import GPU_FEATURES, SavedModel
 from kernels_db.records import Record
 from schedules import ops
-from schedules.model import Target, Trace
+from schedules.model import Step, Target, Trace
 
 imported("distributed")
 WORKLOADS = [ops.workload("add", {"n": n}) for n in (4096, 8192, 16384)]
@@ -348,8 +350,6 @@ def test_a_worker_that_is_busy_with_others_does_not_hang(
 
 
 def test_what_is_compiled_here_is_measured_there(there: Rack, tmp_path: Path) -> None:
-    from autotune.targets import detect
-
     own = detect(1)
 
     class Runs(FakeSite):
@@ -361,7 +361,28 @@ def test_what_is_compiled_here_is_measured_there(there: Rack, tmp_path: Path) ->
         (result,) = tuned(there, log, own, trials=4)
         assert result.measured == 4
         done = [r for r in log.records() if r.kind == "trial" and r.status == "ok"]
-        assert len(site.given) == len(done) >= 3 and all(x[:4] == b"\x7fELF" for x in site.given)
+        assert len(site.given) == len(site.measured) >= len(done) >= 3  # those of finalists too
+        assert all(x[:4] == b"\x7fELF" for x in site.given)
+
+
+def test_finalists_of_earlier_runs_are_compiled_here_for_a_machine_that_does_not(there: Rack) -> None:
+    """Else the machine, which cannot, would say that they do not compile: the best of the log would be lost."""
+    own = detect(1)
+
+    class Runs(FakeSite):
+        def check(self, target: Target) -> None:
+            assert target == own
+
+    site = there.add("board", own, site=Runs(), builds=False)
+    nowhere = Trace((Step("unroll", (("loop", "nowhere"),)),))
+    with fleet_of(there) as fleet, Builders(1) as builders:
+        (machine,) = fleet.machines(own).values()
+        made = fleet_site.FleetSite(fleet, machine, builders).measurer(WORKLOADS[0], own, 10.0)
+        with made as measuring:
+            found = measuring.finalists([nowhere, Trace()])
+            assert [m.status for m in found] == ["illegal", "ok"] and "nowhere" in found[0].reason
+            assert [x[:4] for x in site.given] == [b"\x7fELF"] and site.measured == [Trace().digest]
+            assert [m.status for m in measuring.finalists([nowhere])] == ["illegal"]
 
 
 def test_targets_are_asked_for_by_the_names_of_workers(there: Rack) -> None:
