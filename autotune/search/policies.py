@@ -99,6 +99,10 @@ POLICIES: dict[str, Callable[[Space, Model, int, Dataset | None, Target | None],
 }
 
 
+# Those that ask a cost model.
+GUIDED = ("evolutionary", "llm")
+
+
 def create(
     name: str,
     space: Space,

@@ -82,6 +82,12 @@ class TuneOptions:
             object.__setattr__(self, "model", chosen(self.model))  # a file is read once
         except CostModelError as err:
             raise SettingsError(str(err)) from None
+        if isinstance(self.model, SavedModel) and self.search not in policies.GUIDED:
+            named = self.model.origin or "the one given"
+            raise SettingsError(
+                f"search {self.search} asks no cost model, so that {named} would do nothing; leave it out, or "
+                f"choose search {policies.GUIDED[0]}"
+            )
 
     def check(self, target: Target) -> None:
         """Raises `SettingsError` for a trained model of other targets."""
@@ -112,7 +118,7 @@ class TuneOptions:
     @property
     def needs_xgboost(self) -> bool:
         """Whether the search uses a model that needs xgboost."""
-        return self.trials != 0 and self.search in ("evolutionary", "llm") and _learns(self.guide)
+        return self.trials != 0 and self.search in policies.GUIDED and _learns(self.guide)
 
 
 @dataclass(frozen=True)

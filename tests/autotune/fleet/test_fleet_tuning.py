@@ -366,7 +366,7 @@ def test_what_is_compiled_here_is_measured_there(there: Rack, tmp_path: Path) ->
 
 
 def test_finalists_of_earlier_runs_are_compiled_here_for_a_machine_that_does_not(there: Rack) -> None:
-    """Else the machine, which cannot, would say that they do not compile: the best of the log would be lost."""
+    """Else the machine would say that they do not compile, and the best of the log would be lost."""
     own = detect(1)
 
     class Runs(FakeSite):
