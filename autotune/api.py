@@ -83,8 +83,8 @@ def tune(
     share the budget, and the result is a `DynamicResult`: that of the largest size, with those of all in
     ``by_size``.
 
-    Raises `WorkloadError`, `TargetError`, `SettingsError`, `FleetError` or `LogError` for input that cannot be
-    used.
+    Raises `WorkloadError`, `TargetError`, `SettingsError`, `FleetError` or `LogError` for input that cannot
+    be used.
 
     >>> result = at.tune("matmul", m=64, n=64, k=64, threads=1, trials=0, progress=None)
     >>> result.best.time_s < 1.0

@@ -6,6 +6,7 @@ process, is a failed build of that candidate alone.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -16,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 
 from autotune.fleet.messages import Task
 from autotune.measure import wire
@@ -75,7 +75,10 @@ class Builders:
             with self._guard:
                 if self._over:
                     return "crash", "nobody waits for it", b""
-                process = _Process()
+                try:
+                    process = _Process()
+                except OSError as err:
+                    return "error", f"no process that compiles could be started here: {err}", b""
                 self._all.append(process)
         found = process.build(workload, target, trace)
         if process.usable:
@@ -117,7 +120,9 @@ class _Process:
         ours, theirs = socket.socketpair()
         self._sock, self.usable = ours, True
         self._started = False
-        with theirs:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(ours)  # closed if no process can be started
+            stack.enter_context(theirs)
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, json.dumps(sys.path), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
@@ -126,6 +131,8 @@ class _Process:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,  # Ctrl-C in the terminal is for the parent alone
             )
+            theirs.close()
+            stack.pop_all()
 
     def build(self, workload: str, target: str, trace: str) -> Built:
         """Compile a candidate. Where that ends the process, or takes too long, it is not usable any more."""
@@ -161,7 +168,7 @@ def serve(fd: int) -> None:
 
     os.nice(NICE)
     sock = socket.socket(fileno=fd)
-    with suppress(wire.Closed):
+    with contextlib.suppress(wire.Closed):
         while True:
             told, _, _ = wire.receive(sock)
             dag = Workload.from_json(told["workload"]).canonical

@@ -85,8 +85,8 @@ class TuneOptions:
         if isinstance(self.model, SavedModel) and self.search not in policies.GUIDED:
             named = self.model.origin or "the one given"
             raise SettingsError(
-                f"search {self.search} asks no cost model, so that {named} would do nothing; leave it out, or "
-                f"choose search {policies.GUIDED[0]}"
+                f"search {self.search} asks no cost model, so that {named} would do nothing; leave it out, "
+                f"or choose search {policies.GUIDED[0]}"
             )
 
     def check(self, target: Target) -> None:

@@ -68,6 +68,18 @@ def test_a_builder_that_ends_fails_its_candidate_alone(
         assert broken.begin(task(), [Trace()]).refusal(0, time.sleep) is None
 
 
+def test_where_no_process_can_be_started_nothing_is_known_of_a_candidate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(building.subprocess, "Popen", full)
+    with Builders(1) as made:
+        found = made.begin(task(), [Trace()]).refusal(0, time.sleep)
+        assert found is not None and found.status == "error" and "temporarily unavailable" in found.reason
+
+
 def test_nobody_waits_for_a_build_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after Ctrl-C, in the midst of a build that takes long."""
     monkeypatch.setattr(building, "_BOOT", "import time\ntime.sleep(60)\n")
