@@ -50,10 +50,11 @@ def reached(
     count = asked_for(address)
     if count is None:
         connection.warn_of_plain(address, say)
-        with Fleet(connection.connect(address), address) as fleet:
-            yield fleet
-        return
     with ExitStack() as stack:
+        stack.enter_context(connection.quieted())
+        if count is None:
+            yield stack.enter_context(Fleet(connection.connect(address), address))
+            return
         names = [stack.enter_context(_named(t)) for t in targets]
         here = stack.enter_context(scheduler())
         started = stack.enter_context(workers(here, count, names, threads))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -383,6 +384,18 @@ def test_finalists_of_earlier_runs_are_compiled_here_for_a_machine_that_does_not
             assert [m.status for m in found] == ["illegal", "ok"] and "nowhere" in found[0].reason
             assert [x[:4] for x in site.given] == [b"\x7fELF"] and site.measured == [Trace().digest]
             assert [m.status for m in measuring.finalists([nowhere])] == ["illegal"]
+
+
+def test_loggers_of_others_are_as_before(there: Rack) -> None:
+    logger = logging.getLogger("tornado.application")
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    try:
+        with fleet_of(there):
+            assert logger.level == logging.CRITICAL
+        assert logger.level == logging.INFO
+    finally:
+        logger.setLevel(before)
 
 
 def test_targets_are_asked_for_by_the_names_of_workers(there: Rack) -> None:
