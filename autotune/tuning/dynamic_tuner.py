@@ -16,6 +16,7 @@ from itertools import pairwise, product
 
 from autotune.run.dynamic_workload import DynamicWorkload, Sizes
 from autotune.targets import TargetError
+from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.options import Progress, TuneOptions, TuneResult, totals
 from autotune.tuning.run_records import best_of
@@ -25,7 +26,7 @@ from autotune.tuning.tuner import tune
 from kernels_db.errors import LogError
 from kernels_db.store import Log
 from schedules.errors import AutotuneError
-from schedules.model import Target
+from schedules.model import Target, Workload
 from schedules.ops.base import compulsory_bytes
 from schedules.te.dims import Dim
 
@@ -115,18 +116,24 @@ class _Run:
         share = TUNED_SHARE * options.budget_s - self._spent()
         if share > LEAST_LEFT_S:
             chosen = [s for s in chosen if s not in self.errors]
-            tasks = [task_of(self.dynamic, s) for s in chosen]
-            suite = tune_suite(
-                *(tasks, self.target, self.log, replace(options, budget_s=share), self.progress),
-                interrupts=self.interrupts,
-                site=self.site,
-            )
-            for s, t in zip(chosen, suite.tasks, strict=True):
-                self.results[s] = _joined(self.results.get(s), t.result)
-            self.stopped = suite.stopped
+            self._tune(feasible(self.dynamic, chosen, share)[0], share)
         if self.stopped != "interrupted" and options.trials is None:
             self._pick(more_sizes(dims, chosen), least_s=LEAST_LEFT_S)
         return self._result()
+
+    def _tune(self, sizes: Sequence[Sizes], budget_s: float) -> None:
+        """Tune sizes as tasks of a suite."""
+        if not sizes:
+            return
+        suite = tune_suite(
+            [task_of(self.dynamic, s) for s in sizes],
+            *(self.target, self.log, replace(self.options, budget_s=budget_s), self.progress),
+            interrupts=self.interrupts,
+            site=self.site,
+        )
+        for s, t in zip(sizes, suite.tasks, strict=True):
+            self.results[s] = _joined(self.results.get(s), t.result)
+        self.stopped = suite.stopped
 
     def _spent(self) -> float:
         return time.monotonic() - self.started
@@ -151,7 +158,7 @@ class _Run:
                 self.errors[one] = err
                 if len(self.errors) == len(self.results) + 1 == ALWAYS:
                     break
-                found = self._failed(one, err)
+                found = failed(self.dynamic.at(one), self.target, self.log, options.seed, err)
             self.results[one] = found
             if found.stopped == "interrupted":
                 self.stopped = "interrupted"
@@ -159,16 +166,6 @@ class _Run:
         if self.errors and len(self.errors) >= len(self.results):
             raise next(iter(self.errors.values()))
         return True
-
-    def _failed(self, sizes: Sizes, err: AutotuneError) -> TuneResult:
-        """The result of a size that cannot be tuned."""
-        workload = self.dynamic.at(sizes)
-        return TuneResult(
-            *(workload, self.target, best_of(workload, self.target, self.log, None), 0, {}, 0, 0.0),
-            *(self.options.seed, "failed"),
-            error=str(err),
-            place=self.log.place,
-        )
 
     def _report(self, sizes: Sizes) -> Callable[[Progress], None] | None:
         """Tells the progress of a first pick as that of the whole."""
@@ -200,6 +197,33 @@ class _Run:
         return result_of(
             self.dynamic, self.target, self.log, self.results, self.stopped, self._spent(), self.options.seed
         )
+
+
+def feasible(
+    dynamic: DynamicWorkload, sizes: Iterable[Sizes], budget_s: float, memory: bool = True
+) -> tuple[list[Sizes], dict[Sizes, AutotuneError]]:
+    """The sizes that can be tuned within a budget (seconds), and why the others cannot. ``memory``: as of
+    `preparation.check_feasible`."""
+    able, others = [], dict[Sizes, AutotuneError]()
+    for one in sizes:
+        try:
+            preparation.check_feasible(dynamic.at(one), budget_s, memory)
+        except AutotuneError as err:
+            others[one] = err
+        else:
+            able.append(one)
+    return able, others
+
+
+def failed(workload: Workload, target: Target, log: Log, seed: int, err: AutotuneError) -> TuneResult:
+    """The result of a size that cannot be tuned."""
+    best = best_of(workload, target, log, None)
+    return TuneResult(
+        *(workload, target, best, 0, {}, 0, 0.0, seed, "failed"),
+        error=None if best is not None else str(err),
+        notes=() if best is None else (f"it was not tuned: {err}",),
+        place=log.place,
+    )
 
 
 def result_of(

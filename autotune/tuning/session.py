@@ -242,6 +242,9 @@ class Session:
         if self.options.trials == 0:
             self.stopped = "trials"
         while self.stopped is None and time.monotonic() < until():
+            if not self.trials_left:  # a first pick may have taken all
+                self.stopped = "trials"
+                break
             if plain.cheap(self.round_s):
                 if not fallbacks.try_plain_loops(measurer, until()):
                     break

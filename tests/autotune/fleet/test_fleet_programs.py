@@ -105,6 +105,28 @@ def test_a_range_of_sizes_is_tuned_for_two_targets(there: Rack, tmp_path: Path) 
     assert tuned.report(tmp_path / "report.html").tasks == 6
 
 
+def test_a_size_that_is_too_large_for_the_budget_costs_the_others_nothing(
+    there: Rack, tmp_path: Path
+) -> None:
+    there.add("one", A)
+    options = TuneOptions(trials=2, budget_s=5.0, search="random")
+
+    def tuned(least: int, log: at.Log) -> DynamicResult:
+        sizes = {"m": at.dim(least, 1 << 20), "n": 1 << 10, "k": 1 << 10}
+        dynamic = as_dynamic("matmul", sizes, "float32", None, False, None)
+        assert dynamic is not None
+        (result,) = tune_program_there(There(there.address), dynamic, log, options).values()
+        assert isinstance(result, DynamicResult)
+        return result
+
+    with at.Log(tmp_path / "t.db") as log:
+        small, large = tuned(1, log).by_size.values()
+        assert small.measured == 2 and small.error is None
+        assert (large.stopped, large.measured) == ("failed", 0) and "use up the budget" in str(large.error)
+        with pytest.raises(at.SettingsError, match="use up the budget of 5 s"):
+            tuned(1 << 19, log)
+
+
 def test_an_error_beside_a_kernel_is_a_note() -> None:
     """A result has an error where it has no kernel, and else none."""
     workload = at.ops.workload("add", {"n": 64})

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 import autotune as at
 from autotune import targets
 from autotune.measure.process import MeasureError
-from autotune.tuning import dynamic_tuner
+from autotune.settings import SettingsError
+from autotune.tuning import dynamic_tuner, preparation
 from autotune.tuning.dynamic_tuner import more_sizes, sizes_for, spread
 from autotune.tuning.options import TuneOptions
 from kernels_db.errors import LogError
@@ -146,6 +147,26 @@ def test_a_size_that_fails_costs_the_others_nothing(
     assert bad["stopped"] == "failed" and good["trials"]["measured"] >= 1
     table = run(*words[:-1], 0, "--db", tmp_path / "log.db")
     assert table.status == 1 and "error: out of memory\n" in table.out
+
+
+def test_a_size_that_is_too_large_for_the_rest_of_the_budget_keeps_its_first_pick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left for tuning is less than what the first pick had."""
+    check = preparation.check_feasible
+
+    def check_less(workload: Any, budget_s: float, memory: bool = True) -> None:
+        if dict(workload.params)["m"] == 40 and budget_s < 18.0:
+            raise SettingsError("it alone would use up the budget")
+        check(workload, budget_s, memory)
+
+    monkeypatch.setattr(preparation, "check_feasible", check_less)
+    result = at.tune(
+        "matmul", m=at.dim(1, 40), n=8, k=8, threads=1, trials=1, budget_s=20.0, db=tmp_path / "log.db",
+        progress=None,
+    )  # fmt: skip
+    assert isinstance(result, dynamic_tuner.DynamicResult)
+    assert all(r.best is not None and r.error is None for r in result.by_size.values())
 
 
 def test_where_no_size_can_be_tuned_the_first_error_is_raised(

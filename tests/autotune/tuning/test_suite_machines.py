@@ -159,6 +159,15 @@ def test_what_no_machine_can_measure_has_an_error_and_had_no_share(tmp_path: Pat
         assert had_share_s(log, TASKS[0].workload, A) == 0.0
 
 
+@pytest.mark.parametrize("trials", [1, 2, 8])
+def test_a_short_budget_has_no_more_trials_than_asked_for(tmp_path: Path, trials: int) -> None:
+    """It begins with a first pick, and the plain loops are quick."""
+    with at.Log(tmp_path / "t.db") as log:
+        options = TuneOptions(trials=trials, budget_s=6.0, search="random")
+        (task,) = tune_suite(TASKS[:1], A, log, options, site=FakeSite()).tasks
+        assert options.begins_at_once and task.result.measured == trials and task.result.stopped == "trials"
+
+
 def test_a_machine_that_does_not_know_its_limit_gives_no_share_of_it(tmp_path: Path) -> None:
     class Unknown(FakeSite):
         def roofline(self, workload: Workload, target: Target) -> Callable[[], float]:
