@@ -193,9 +193,10 @@ class _Run:
             return True
         self._ends[suite.target.digest] = "no machine"
         with self.fleet.turn:
-            for number in suite.free():
-                gone = f"no worker of the fleet offers {suite.target.arch} any more"
+            gone = f"no worker of the fleet offers {suite.target.arch} any more"
+            for number in suite.scheduler.wanting(suite.free()):
                 suite.errors.setdefault(number, gone)
+            for number in suite.free():
                 suite.scheduler.end(number)
         return False
 

@@ -298,6 +298,22 @@ def test_a_target_that_nobody_offers_any_more(
         assert result.tasks[0].result.best is not None and len(names(log)) >= 4
 
 
+def test_tasks_that_were_done_before_the_last_machine_left_are_no_failures(
+    there: Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_site, "AWAY_S", 0.5)
+    monkeypatch.setattr(tuning, "ALONE_S", 0.5)
+    site = there.add("far", site=FakeSite(takes_s=0.02))
+    site.during = after(9, lambda: there.kill("far"))
+    with at.Log(tmp_path / "t.db") as log:
+        (result,) = tuned(there, log, tasks=2, trials=6)
+        cut, done = sorted((t.result for t in result.tasks), key=lambda r: r.measured)
+        assert (done.measured, done.stopped, cut.stopped) == (6, "trials", "failed")
+        errors = {t.result.measured: t.error for t in result.tasks}
+        assert errors[6] is None and "no worker of the fleet" in str(errors[cut.measured])
+        assert sorted(r.state for r in log.runs()) == ["done", "failed"]
+
+
 def test_a_worker_that_gives_no_sign_of_life_is_left_out(
     there: Rack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
