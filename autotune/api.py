@@ -83,7 +83,8 @@ def tune(
     share the budget, and the result is a `DynamicResult`: that of the largest size, with those of all in
     ``by_size``.
 
-    Raises `WorkloadError`, `TargetError`, `SettingsError` or `LogError` for input that cannot be used.
+    Raises `WorkloadError`, `TargetError`, `SettingsError`, `FleetError` or `LogError` for input that cannot
+    be used.
 
     >>> result = at.tune("matmul", m=64, n=64, k=64, threads=1, trials=0, progress=None)
     >>> result.best.time_s < 1.0
@@ -165,8 +166,8 @@ def tune_suite(
 
     ``progress``: as of `tune`; a function is called with each `SuiteProgress`.
 
-    Raises `SuiteError`, `WorkloadError`, `TargetError`, `SettingsError` or `LogError` for input that
-    cannot be used. A task that cannot be tuned has an ``error`` in its result.
+    Raises `SuiteError`, `WorkloadError`, `TargetError`, `SettingsError`, `FleetError` or `LogError` for input
+    that cannot be used. A task that cannot be tuned has an ``error`` in its result.
 
     >>> task = at.ops.workload("matmul", {"m": 64, "n": 64, "k": 64})
     >>> result = at.tune_suite([task], weights=[2.0], threads=1, trials=0, progress=None)

@@ -28,6 +28,8 @@ GAP = 0.02
 FOLDS = 5
 # Rows that importance is measured on at most, and how often each column is mixed.
 IMPORTANCE_ROWS, REPEATS = 2000, 3
+# Seconds that stand for an estimate that is none.
+LONGEST_S = 1e300
 # Names of models in tables: without training here; trained on the other folds.
 SHIPPED, ESTIMATED, OF_FILE = "shipped", "estimate alone", "file"
 TRAINED = {
@@ -190,7 +192,7 @@ def _untrained(tasks: Sequence[TaskData]) -> dict[str, tuple[Figures, ...]]:
 
 def _estimate(task: TaskData) -> Scores:
     seconds = task.features[:, task.feature_names.index(ESTIMATE)].astype(np.float64)
-    return -np.where(np.isfinite(seconds), seconds, np.inf)
+    return -np.where(np.isfinite(seconds), seconds, LONGEST_S)  # differences of infinities are no numbers
 
 
 def _figures(task: TaskData, scores: Scores, learned: Scores | None) -> Figures:
@@ -222,7 +224,8 @@ class _Fitted:
 def importance_of(model: SavedModel, tasks: Sequence[TaskData], seed: int = 0) -> tuple[Importance, ...]:
     """scikit-learn's permutation importance of the columns that the model sees, on tasks that it should not
     have seen: how much the mean over tasks of the pairwise accuracy falls, largest first. Columns that say
-    much the same share what they tell. Raises ImportError without scikit-learn."""
+    much the same share what they tell. Empty where no task has two candidates that ran. Raises ImportError
+    without scikit-learn."""
     inspection = importlib.import_module("sklearn.inspection")
     rng = np.random.default_rng(seed)
     chosen, left = [], IMPORTANCE_ROWS
@@ -232,6 +235,8 @@ def importance_of(model: SavedModel, tasks: Sequence[TaskData], seed: int = 0) -
         if len(ran) >= 2 and left > 0:
             chosen.append((tasks[i], ran))
             left -= len(ran)
+    if not chosen:
+        return ()
     columns = np.concatenate([t.columns(model.feature_names)[ran] for t, ran in chosen])
     fast = np.concatenate([t.throughput[ran] for t, ran in chosen])
     ends = np.cumsum([len(ran) for _, ran in chosen])[:-1]

@@ -90,7 +90,7 @@ class SavedModel:
         return frozenset(x for x in found if isinstance(x, str)) if isinstance(found, list) else frozenset()
 
     def save(self, path: Path) -> None:
-        """Write the file; an existing one is replaced as a whole. Raises OSError."""
+        """Write the file; an existing one is replaced as a whole, or what a link names. Raises OSError."""
         document = {
             "kind": KIND,
             "version": VERSION,
@@ -101,10 +101,11 @@ class SavedModel:
             "provenance": dict(self.provenance),
             "bags": [_packed(bag) for bag in self.bags],
         }
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        home = path.resolve()
+        beside = home.with_name(f".{home.name}.{os.getpid()}")
         try:
             beside.write_text(json.dumps(document, sort_keys=True, indent=0) + "\n", encoding="utf-8")
-            beside.replace(path)
+            beside.replace(home)
         finally:
             beside.unlink(missing_ok=True)
 

@@ -79,7 +79,8 @@ class TreeEnsemble:
         """Raises CostModelError unless each tree is a tree, of finite numbers, over so many features, and not
         too large."""
         starts, nodes = self.starts, len(self.feature)
-        if len(starts) < 2 or starts[0] != 0 or starts[-1] != nodes or np.any(np.diff(starts) < 1):
+        # compared, because differences of numbers of a file may overflow
+        if len(starts) < 2 or starts[0] != 0 or starts[-1] != nodes or np.any(starts[1:] <= starts[:-1]):
             raise CostModelError("its trees have no nodes")
         each = (self.threshold, self.left, self.right, self.missing_left)
         if any(len(x) != nodes for x in each):

@@ -54,10 +54,11 @@ def evaluate(
 
     places = places_of(logs, db)
     model = None
-    if cost_model is not None and names_file(cost_model):
-        model = read_model(cost_model)
-    elif cost_model is not None:
-        opt.one_of("--cost-model", cost_model, UNTRAINED)
+    if cost_model is not None and cost_model not in UNTRAINED:  # a file of that name does not change it
+        if names_file(cost_model):
+            model = read_model(cost_model)
+        else:
+            opt.one_of("--cost-model", cost_model, UNTRAINED)
     with needing_extra("evaluate"):
         if cost_model is None or model is not None:
             import sklearn  # noqa: F401  # before the logs are read, which takes long

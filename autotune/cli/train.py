@@ -95,13 +95,17 @@ def train(
 
 
 def check_writable(out: Path) -> None:
-    """Raises `typer.BadParameter` where no file can be: found before an hour of work."""
+    """Raises `typer.BadParameter` where no file can be, and `LogError` where one must stay, such as the log:
+    found before an hour of work."""
+    from kernels_db.replacing import check_replaceable
+
     if out.is_dir():
         raise typer.BadParameter(f"--out {out} is a directory; give a file in it")
     if not out.parent.is_dir():
         raise typer.BadParameter(f"--out {out}: there is no directory {out.parent}; make it first")
     if not os.access(out.parent, os.W_OK):  # a new file takes the place of an old one
         raise typer.BadParameter(f"--out {out}: the directory cannot be written; choose another with --out")
+    check_replaceable(out)
 
 
 def places_of(logs: list[str] | None, db: str | None) -> list[str]:

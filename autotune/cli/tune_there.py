@@ -66,21 +66,22 @@ def program_there(
         def document(target: Target, r: TuneResult) -> dict[str, Any]:
             if isinstance(r, DynamicResult) and isinstance(program, DynamicWorkload):
                 return of_range.document(program, r, dtype)
-            return results.document(r, dtype) | {"error": r.error}
+            return results.document(r, dtype)
 
         def show(r: TuneResult) -> None:
             if isinstance(r, DynamicResult) and isinstance(program, DynamicWorkload):
                 of_range.show(program, r, where)
             else:
                 console().print(f"  {of_result(r)}")
+                for note in r.notes:
+                    console().print(f"  note     {note}")
 
         _show(found, json, document, show)
         if isinstance(program, Workload) and not json:
             each = [*found.values()]
             console().print(f"  time     {max(r.elapsed_s for r in each):.1f} s ({ending(each[0].stopped)})")
             console().print(f"  log      {locate(where)}")
-    sizes = [x for r in found.values() for x in (r.by_size.values() if isinstance(r, DynamicResult) else [r])]
-    _exit(sizes, [r.stopped for r in found.values()])
+    _exit([part for r in found.values() for part in r.parts], [r.stopped for r in found.values()])
 
 
 def model_there(

@@ -6,16 +6,17 @@ process, is a failed build of that candidate alone.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 
 from autotune.fleet.messages import Task
 from autotune.measure import wire
@@ -43,17 +44,22 @@ class Builders:
     def __init__(self, count: int | None = None) -> None:
         self._count = count or usable_cpus()
         self._idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
+        self._guard, self._all, self._over = threading.Lock(), list[_Process](), False
         self._threads: ThreadPoolExecutor | None = None
 
     def __enter__(self) -> Builders:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """What is being compiled ends too: nobody waits for it."""
+        with self._guard:
+            self._over, left = True, list(self._all)
+        for process in left:
+            process.kill()
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)
-        with suppress(queue.Empty):
-            while True:
-                self._idle.get_nowait().end()
+        for process in self._all:
+            process.end()
 
     def begin(self, task: Task, traces: Sequence[Trace]) -> Batch:
         """Begin to compile candidates."""
@@ -66,10 +72,20 @@ class Builders:
         try:
             process = self._idle.get_nowait()
         except queue.Empty:
-            process = _Process()
+            with self._guard:
+                if self._over:
+                    return "crash", "nobody waits for it", b""
+                try:
+                    process = _Process()
+                except OSError as err:
+                    return "error", f"no process that compiles could be started here: {err}", b""
+                self._all.append(process)
         found = process.build(workload, target, trace)
         if process.usable:
             self._idle.put(process)
+        else:
+            with self._guard:
+                self._all.remove(process)
         return found
 
 
@@ -104,7 +120,9 @@ class _Process:
         ours, theirs = socket.socketpair()
         self._sock, self.usable = ours, True
         self._started = False
-        with theirs:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(ours)  # closed if no process can be started
+            stack.enter_context(theirs)
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, json.dumps(sys.path), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
@@ -113,6 +131,8 @@ class _Process:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,  # Ctrl-C in the terminal is for the parent alone
             )
+            theirs.close()
+            stack.pop_all()
 
     def build(self, workload: str, target: str, trace: str) -> Built:
         """Compile a candidate. Where that ends the process, or takes too long, it is not usable any more."""
@@ -130,8 +150,12 @@ class _Process:
                 return "timeout", f"building took longer than {BUILD_S:.1f} s", b""
             return "crash", "the builder ended", b""
 
+    def kill(self) -> None:
+        """Kill it. A build that another thread waits for is none."""
+        self._process.kill()
+
     def end(self) -> None:
-        """Kill it."""
+        """Kill it, and close what leads to it."""
         self.usable = False
         self._sock.close()
         self._process.kill()
@@ -144,7 +168,7 @@ def serve(fd: int) -> None:
 
     os.nice(NICE)
     sock = socket.socket(fileno=fd)
-    with suppress(wire.Closed):
+    with contextlib.suppress(wire.Closed):
         while True:
             told, _, _ = wire.receive(sock)
             dag = Workload.from_json(told["workload"]).canonical

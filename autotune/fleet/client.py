@@ -79,7 +79,11 @@ class Fleet:
         self._over = threading.Event()
         self._stream: object = None  # by which the scheduler was asked for events
         self._took_s = 0.0  # by the last look
-        self.look()
+        try:
+            self.look()
+        except BaseException:
+            _leave(client)
+            raise
         self._watch = threading.Thread(target=self._watching, name="autotune-fleet", daemon=True)
         self._watch.start()
 
@@ -111,8 +115,7 @@ class Fleet:
         for exchange in left:
             self.end(exchange)
         self._watch.join(ANSWER_S + LOOK_S)
-        with suppress(Exception):
-            self.client.close(timeout=3)
+        _leave(self.client)
 
     def stop(self) -> None:
         """Have whoever waits for an answer be interrupted."""
@@ -195,7 +198,7 @@ class Fleet:
         while not self._over.wait(max(LOOK_S, min(RARER * self._took_s, LOOKS_S))):
             try:
                 self.look()
-            except FleetError as err:
+            except Exception as err:  # else nobody would look any more
                 away_s = time.monotonic() - self.looked
                 if away_s > AWAY_S or self.client.status == "closed":
                     self.lost = (
@@ -313,7 +316,7 @@ class Fleet:
     def check(self, exchange: Exchange, body: Mapping[str, Any]) -> None:
         """Raises `MessageError` unless a message is of the machine that was asked."""
         facts = body.get("machine")
-        if not isinstance(facts, dict) or facts_digest(facts) != exchange.machine.digest:
+        if not messages.small(facts) or facts_digest(facts) != exchange.machine.digest:
             raise MessageError("an answer came from another machine than was asked; nothing of it is kept")
 
     @contextmanager
@@ -339,3 +342,9 @@ class Fleet:
             exchange = self._exchanges.get(str(body.get("batch")))
         if exchange is not None:
             exchange.events.put(body)
+
+
+def _leave(client: Client) -> None:
+    """End a client's connection and its threads."""
+    with suppress(Exception):
+        client.close(timeout=3)

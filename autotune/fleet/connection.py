@@ -9,7 +9,8 @@ from __future__ import annotations
 import ipaddress
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import MissingExtraError
@@ -94,6 +95,23 @@ def connect(address: str, timeout_s: float = CONNECT_S) -> Client:
 def quiet() -> None:
     """Keep Dask's own lines about connections, which say less than ours, from stderr."""
     distributed()  # which sets them up
-    for name in list(logging.root.manager.loggerDict):
-        if name.partition(".")[0] in ("distributed", "tornado"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+    for logger in (*_loggers("distributed"), *_loggers("tornado")):
+        logger.setLevel(logging.CRITICAL)
+
+
+@contextmanager
+def quieted() -> Iterator[None]:
+    """`quiet` for a while: others in this process, such as a notebook's kernel, use Tornado too."""
+    distributed()
+    before = [(logger, logger.level) for logger in _loggers("tornado")]
+    quiet()
+    try:
+        yield
+    finally:
+        for logger, level in before:
+            logger.setLevel(level)
+
+
+def _loggers(package: str) -> list[logging.Logger]:
+    names = [n for n in logging.root.manager.loggerDict if n.partition(".")[0] == package]
+    return [logging.getLogger(n) for n in names]

@@ -3,6 +3,7 @@ runs. All share the CPUs and take turns, so it is for trying a fleet, and for se
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -11,6 +12,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import IO
 
 from autotune.fleet import connection
 from autotune.fleet.client import Fleet
@@ -21,6 +24,8 @@ from schedules.model import Target
 _LOCAL = re.compile(r"local:([0-9]{1,3})")
 # Longest time until the first worker is there, and until a worker ends by itself (seconds).
 START_S, END_S = 60.0, 3.0
+# Bytes of what a worker said that are looked at.
+MOST_SAID = 4096
 
 
 def asked_for(address: str) -> int | None:
@@ -45,15 +50,16 @@ def reached(
     count = asked_for(address)
     if count is None:
         connection.warn_of_plain(address, say)
-        with Fleet(connection.connect(address), address) as fleet:
-            yield fleet
-        return
     with ExitStack() as stack:
+        stack.enter_context(connection.quieted())
+        if count is None:
+            yield stack.enter_context(Fleet(connection.connect(address), address))
+            return
         names = [stack.enter_context(_named(t)) for t in targets]
         here = stack.enter_context(scheduler())
-        processes = stack.enter_context(workers(here, count, names, threads))
+        started = stack.enter_context(workers(here, count, names, threads))
         with Fleet(connection.connect(here), here) as fleet:
-            _wait(fleet, processes)
+            _wait(fleet, started)
             yield fleet
 
 
@@ -89,50 +95,64 @@ def scheduler() -> Iterator[str]:
             cluster.close(timeout=3)
 
 
+@dataclass(frozen=True)
+class Started:
+    """A process of ``autotune worker``, and a file with what it says on stderr: nobody reads a pipe
+    meanwhile, and what writes to a full one waits for ever."""
+
+    process: subprocess.Popen[bytes]
+    said: IO[bytes]
+
+    def last_words(self) -> str:
+        """The last line that it said, or its exit status."""
+        self.said.seek(max(0, self.said.seek(0, os.SEEK_END) - MOST_SAID))
+        lines = self.said.read().decode(errors="replace").strip().splitlines()
+        return lines[-1][:400] if lines else f"exit status {self.process.returncode}"
+
+
 @contextmanager
 def workers(
     address: str, count: int, targets: Sequence[str] = (), threads: int | None = None
-) -> Iterator[list[subprocess.Popen[bytes]]]:
+) -> Iterator[list[Started]]:
     """Processes of ``autotune worker``. They end with the scheduler, however it ends."""
     command = [sys.executable, "-m", "autotune", "worker", address, "--once"]
     command += [x for t in targets for x in ("--target", t)]
     command += [] if threads is None else ["--threads", str(threads)]
-    processes: list[subprocess.Popen[bytes]] = []
-    try:
+    started: list[Started] = []
+    with ExitStack() as stack:
+        stack.callback(_end, started)
         for _ in range(count):
-            processes.append(
-                subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                    start_new_session=True,  # Ctrl-C in the terminal is for this process alone
-                )
+            said = stack.enter_context(tempfile.TemporaryFile())
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                start_new_session=True,  # Ctrl-C in the terminal is for this process alone
             )
-        yield processes
-    finally:
-        for process in processes:
-            process.send_signal(signal.SIGTERM)
-        until = time.monotonic() + END_S
-        for process in processes:
-            try:
-                process.wait(max(0.1, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            if process.stderr is not None:
-                process.stderr.close()
+            started.append(Started(process, said))
+        yield started
 
 
-def _wait(fleet: Fleet, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+def _end(started: Sequence[Started]) -> None:
+    for one in started:
+        one.process.send_signal(signal.SIGTERM)
+    until = time.monotonic() + END_S
+    for one in started:
+        try:
+            one.process.wait(max(0.1, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            one.process.kill()
+            one.process.wait()
+
+
+def _wait(fleet: Fleet, started: Sequence[Started]) -> None:
     """Wait until every worker is there. Raises `FleetError` where one ends, with what it said."""
     until = time.monotonic() + START_S
-    while len(fleet.members()) < len(processes):
-        for process in processes:
-            if process.poll() is not None:
-                said = process.stderr.read().decode(errors="replace").strip() if process.stderr else ""
-                last = said.splitlines()[-1] if said else f"exit status {process.returncode}"
-                raise FleetError(f"a worker could not start: {last[:400]}")
+    while len(fleet.members()) < len(started):
+        for one in started:
+            if one.process.poll() is not None:
+                raise FleetError(f"a worker could not start: {one.last_words()}")
         if time.monotonic() > until:
             raise FleetError(f"the workers did not start within {START_S:.0f} s; is the machine busy?")
         time.sleep(0.1)

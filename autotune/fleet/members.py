@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from autotune.fleet.errors import FleetError, MessageError
+from autotune.fleet.messages import small
 from schedules.errors import suggest
 from schedules.model import Target, canonical, digest
 
@@ -183,8 +184,7 @@ def _member(address: str, name: str, advert: object, busy: int) -> Member:
         process = str(told["process"])[:40]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as err:
         raise MessageError(f"what it says of itself cannot be read: {str(err)[:200]}") from None
-    plain = isinstance(facts, dict) and len(facts) < 100
-    if not plain or not all(isinstance(v, (str, int)) and len(str(v)) < 500 for v in facts.values()):
+    if not small(facts) or not all(isinstance(v, (str, int)) and len(str(v)) < 500 for v in facts.values()):
         raise MessageError("what it says of its machine is no small object")
     if not isinstance(key, str) or len(key) != 12 or not key.isalnum():
         raise MessageError("it does not say which machine it is of")
@@ -208,5 +208,5 @@ def _check_family(target: Target, facts: Mapping[str, Any]) -> None:
 def _busy(told: Mapping[str, Any]) -> int:
     try:
         return int(told["metrics"]["task_counts"].get("executing", 0))
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return 0

@@ -10,19 +10,22 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from autotune.fleet.errors import MessageError
 from autotune.measure.inputs import Tolerance
-from autotune.measure.results import STATUSES, Measurement
+from autotune.measure.results import SHORTEST_S, STATUSES, Measurement
 from schedules.errors import AutotuneError
 from schedules.model import Target, Trace, Workload, canonical, digest
 
 VERSION = 1
 DIGEST = 32  # characters
 MOST_TEXT = 64 << 20  # characters
-MOST_TRACES, MOST_TIMES = 4096, 1 << 16
-MOST_REASON, MOST_FACTS = 4000, 1 << 16  # characters
+MOST_TRACES = 4096
+# Of a measurement, below what a log takes beside the rest of a record: times, characters, objects and lists
+# in its facts, and words in a list of these.
+MOST_TIMES, MOST_REASON, MOST_FACTS, MOST_NESTED, MOST_WORDS = 160, 4000, 12_000, 200, 32
+MOST_NUMBERS = 32
 LONGEST_S = 30 * 86400.0
 
 Json = Mapping[str, Any]
@@ -114,7 +117,7 @@ def opened(message: object) -> dict[str, Any]:
     if not text.isascii() or digest(text) != message[:DIGEST]:
         _refuse("its digest does not fit; it was changed on its way")
     try:
-        body = json.loads(text, parse_constant=_constant)
+        body = json.loads(text, parse_constant=_constant, parse_float=_float)
     except (ValueError, RecursionError):
         _refuse("it is no JSON")
     if not isinstance(body, dict):
@@ -214,7 +217,7 @@ def of_measurement(m: Measurement) -> dict[str, Any]:
     return {
         "status": m.status,
         "reason": m.reason[:MOST_REASON],
-        "times_s": list(m.times_s),
+        "times_s": list(m.times_s[:MOST_TIMES]),
         "time_s": m.time_s,
         "error": m.error if m.error is None or math.isfinite(m.error) else None,
         "reference_rate": m.reference_rate,
@@ -237,14 +240,17 @@ def measurement(body: object) -> Measurement:
     if (status == "ok" and time_s is None) or (time_s is not None and status not in ("ok", "slow")):
         _refuse(f"a measurement of status {status} and time {time_s}")
     facts = body["facts"]
-    if not isinstance(facts, dict) or len(canonical(facts)) > MOST_FACTS:
+    if not small(facts) or not _words(facts.get("throttled", [])):
         _refuse("the facts of a measurement are no small object")
+    error = _number(body["error"], "error")
+    if error is not None and error < 0:
+        _refuse("error is no size of an error")
     return Measurement(
         status=status,
         reason=reason,
-        times_s=tuple(_second(t, "times_s") for t in times),
+        times_s=tuple(_second(t, "times_s", above=True) for t in times),
         time_s=time_s,
-        error=_number(body["error"], "error"),
+        error=error,
         reference_rate=_number(body["reference_rate"], "reference_rate"),
         build_s=_second(body["build_s"], "build_s"),
         check_s=_second(body["check_s"], "check_s"),
@@ -261,9 +267,20 @@ def seconds_of(body: Json, name: str) -> float:
 def numbers_of(body: Json, name: str) -> dict[str, float]:
     """Numbers by their names in a message. Raises `MessageError`."""
     found = body.get(name)
-    if not isinstance(found, dict) or len(found) > 100:
+    if not isinstance(found, dict) or len(found) > MOST_NUMBERS:
         _refuse(f"{name} has no numbers")
     return {str(k)[:80]: _number(v, name) or 0.0 for k, v in found.items()}
+
+
+def small(value: object) -> TypeGuard[dict[str, Any]]:
+    """Whether a value is a JSON object that a log takes as a part of a record."""
+    if not isinstance(value, dict):
+        return False
+    try:
+        text = canonical(value)
+    except (ValueError, TypeError, RecursionError):  # infinite, no JSON, deep
+        return False
+    return len(text) <= MOST_FACTS and text.count("[") + text.count("{") <= MOST_NESTED
 
 
 # -- parts ----------------------------------------------------------------------------------------------
@@ -275,6 +292,17 @@ def _refuse(reason: str) -> NoReturn:
 
 def _constant(text: str) -> NoReturn:
     raise ValueError(text)
+
+
+def _float(text: str) -> float:
+    found = float(text)
+    if not math.isfinite(found):  # such as 1e999
+        raise ValueError(text)
+    return found
+
+
+def _words(value: object) -> bool:
+    return isinstance(value, list) and len(value) <= MOST_WORDS and all(map(_name, value))
 
 
 def _known(body: object, names: Sequence[str], what: str) -> None:
@@ -304,8 +332,8 @@ def _number(value: object, name: str) -> float | None:
     return float(value)
 
 
-def _second(value: object, name: str) -> float:
-    found = _seconds(value, name)
+def _second(value: object, name: str, above: bool = False) -> float:
+    found = _seconds(value, name, above)
     if found is None:
         _refuse(f"{name} is missing")
     return found
@@ -313,6 +341,6 @@ def _second(value: object, name: str) -> float:
 
 def _seconds(value: object, name: str, above: bool = False) -> float | None:
     found = _number(value, name)
-    if (found is not None and not (0 < found if above else 0 <= found)) or (found or 0.0) > LONGEST_S:
+    if found is not None and not (SHORTEST_S if above else 0.0) <= found <= LONGEST_S:
         _refuse(f"{name} is no number of seconds")
     return found

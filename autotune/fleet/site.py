@@ -23,9 +23,12 @@ from autotune.targets import TargetError
 from autotune.tuning.site import HERE
 from schedules.model import Target, Trace, Workload
 
-# Time on the way to a worker and back, at least; after a deadline until a request is taken back; without any
-# event until a worker counts as hung; and that a machine may be away (seconds).
-WAY_S, LATE_S, HANGS_S, AWAY_S = 0.1, 4.0, 180.0, 20.0
+# Time on the way to a worker and back, at least; after a deadline until a request is taken back; and that a
+# machine may be away (seconds).
+WAY_S, LATE_S, AWAY_S = 0.1, 4.0, 20.0
+# Time without any event until a worker counts as hung: while it has the request, and before it began, when it
+# may be busy with those of others (seconds).
+HANGS_S, QUEUED_S = 180.0, 900.0
 # Time that a machine may be away which was silent before (seconds).
 SILENT_AWAY_S = 5.0
 # Workers that end while a candidate runs until it counts as a crash. After the first it runs alone. And how
@@ -89,7 +92,7 @@ class FleetSite:
 
 @dataclass
 class _Limit:
-    """Measures the least seconds that a machine needs for a workload."""
+    """Measures the least seconds that a machine needs for a workload; 0 where it does not know."""
 
     site: FleetSite
     task: Task
@@ -236,16 +239,18 @@ class RemoteMeasuring:
 
     def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
         """Raises as `arrivals`."""
+        code, found = self._compiled(traces)
+        sent = [i for i in range(len(traces)) if i not in found]
+        code = {k: code[i] for k, i in enumerate(sent) if i in code}
         request = replace(
             self._request("finalists"),
-            traces=tuple(traces),
+            traces=tuple(traces[i] for i in sent),
             rounds=rounds,
             repeats=repeats,
             place=self._place,
         )
-        code = {i: self._objects[t.digest][1] for i, t in enumerate(traces) if t.digest in self._objects}
         ended = 0
-        for _ in range(SILENCES):
+        for _ in range(SILENCES if sent else 0):
             end = _End()
             body = _answered(self.site, self._with(request, code), list(code.values()), end)
             if body is None:
@@ -254,13 +259,16 @@ class RemoteMeasuring:
                     break
                 self._returned(None, end)
                 continue
-            found = dict(_found(body))
-            if sorted(found) != list(range(len(traces))):
+            timed = dict(_found(body))
+            if sorted(timed) != list(range(len(sent))):
                 raise MessageError("an answer has not as many measurements as were asked for")
-            self._timed |= {t.digest for i, t in enumerate(traces) if found[i].ok}
-            return [found[i] for i in range(len(traces))]
-        name = self.site.where.name
-        raise MeasureError(f"{name}: the worker ended, or fell silent, whenever finalists were timed")
+            found |= {i: timed[k] for k, i in enumerate(sent)}
+            break
+        if len(found) < len(traces):
+            name = self.site.where.name
+            raise MeasureError(f"{name}: the worker ended, or fell silent, whenever finalists were timed")
+        self._timed |= {t.digest for i, t in enumerate(traces) if found[i].ok}
+        return [found[i] for i in range(len(traces))]
 
     # -- parts -------------------------------------------------------------------------------
 
@@ -295,6 +303,22 @@ class RemoteMeasuring:
                     yield chosen[k], m
         if end.how == "done" and len(seen) < len(chosen):
             end.how = "late"
+
+    def _compiled(self, traces: Sequence[Trace]) -> tuple[dict[int, bytes], dict[int, Measurement]]:
+        """Objects of candidates that are compiled here, those of earlier runs too; and measurements of those
+        that could not be."""
+        code = {i: self._objects[t.digest][1] for i, t in enumerate(traces) if t.digest in self._objects}
+        refused: dict[int, Measurement] = {}
+        if self.site.builders is not None:
+            missing = [i for i in range(len(traces)) if i not in code]
+            built = self.site.builders.begin(self.task, [traces[i] for i in missing])
+            try:
+                failed = dict(self._refused(built, range(len(missing))))
+                refused = {missing[k]: m for k, m in failed.items()}
+                code |= {i: built.object(k) for k, i in enumerate(missing) if k not in failed}
+            finally:
+                built.close()
+        return code, refused
 
     def _refused(self, built: Batch, chosen: Sequence[int]) -> Iterator[tuple[int, Measurement]]:
         """Those that could not be built here."""
@@ -362,12 +386,14 @@ def _asked(
     fleet = site.fleet
     exchange = fleet.send(request, site.where, objects)
     sent = heard = time.monotonic()
+    told = False  # whether its worker has begun
     unanswered: float | None = None
     asks = 1
     try:
         while True:
             end.process = exchange.process
-            wake = heard + HANGS_S if until is None else min(until, heard + HANGS_S)
+            hangs = heard + (HANGS_S if told else QUEUED_S)
+            wake = hangs if until is None else min(until, hangs)
             item = fleet.get(exchange, wake)
             now = time.monotonic()
             if item is None:
@@ -385,7 +411,7 @@ def _asked(
                     fleet.end(exchange)
                     exchange = fleet.send(replace(request, batch=fleet.name()), site.where, objects)
                     sent = heard = time.monotonic()
-                    unanswered, asks = None, asks + 1
+                    unanswered, asks, told = None, asks + 1, False
                 continue
             if item == DONE:  # without an answer: whether its worker is gone, the next look says
                 fleet.failure(exchange)
@@ -395,7 +421,7 @@ def _asked(
             if item.get("sign") == "begun" and not objects:
                 site.way_s = min(now - sent, site.way_s or now - sent)
             end.begun = end.begun or item.get("sign") not in ("begun", "waiting")
-            heard = now
+            heard, told = now, True
             if item.get("answer") is not True:
                 yield item
                 continue

@@ -24,7 +24,7 @@ from autotune.progress import text
 from autotune.run.warned import warn
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.options import TuneResult
+from autotune.tuning.options import TuneResult, totals
 from autotune.tuning.site import SiteLost
 from autotune.tuning.suite_tuner import Job, Suite, SuiteProgress, SuiteResult
 from kernels_db.errors import LogError
@@ -101,10 +101,11 @@ def tune_on_fleet(
     A task has one machine at a time. Machines that come later get tasks that no other has begun, and those of
     machines that left. ``build_here``: compile here for all of them; else for those that do not compile.
     ``say``: as of `local.reached`. Ctrl-C keeps everything. Raises `FleetError` where the scheduler is lost,
-    and `LogError`.
+    `LogError`, and as `tune_suite` for what cannot be tuned.
     """
     started = time.monotonic()
-    for job in jobs.values():
+    for target, job in jobs.items():
+        job.options.check(target)
         for task in job.tasks:
             preparation.check_feasible(task.workload, job.options.budget_s, memory=False)
     with contextlib.ExitStack() as stack:
@@ -173,25 +174,29 @@ class _Run:
     def _hire(self, suite: Suite) -> bool:
         """Start a thread for every machine that a suite may use. Returns whether it waits for one."""
         with self.fleet.turn:
-            if not suite.waits:
+            if not suite.waits():
                 return False
-            machines = self.fleet.machines(suite.target)
-            for slot, machine in machines.items():
+            able = False
+            for slot, machine in self.fleet.machines(suite.target).items():
                 thread = self._threads.get((suite.target.digest, slot))
-                if (thread is None or not thread.is_alive()) and suite.waits:
+                busy = thread is not None and thread.is_alive()
+                if not busy and suite.waits(slot):
                     self._start(suite, machine)
+                    busy = True
+                able = able or busy
         now = time.monotonic()
-        if machines:
+        if able or self._working(suite):
             self._alone.pop(suite.target.digest, None)
             return True
         if now - self._alone.setdefault(suite.target.digest, now) < ALONE_S:
             return True
-        if self._working(suite):
-            return True
         self._ends[suite.target.digest] = "no machine"
-        for number in suite.free():
-            suite.errors[number] = f"no worker of the fleet offers {suite.target.arch} any more"
-            suite.scheduler.end(number)
+        with self.fleet.turn:
+            gone = f"no worker of the fleet offers {suite.target.arch} any more"
+            for number in suite.scheduler.wanting(suite.free()):
+                suite.errors.setdefault(number, gone)
+            for number in suite.free():
+                suite.scheduler.end(number)
         return False
 
     def _working(self, suite: Suite) -> bool:
@@ -200,7 +205,7 @@ class _Run:
     def _start(self, suite: Suite, machine: Machine) -> None:
         here = self.build_here or not machine.builds
         site = FleetSite(self.fleet, machine, self.builders if here else None)
-        lane = suite.lane(site, name=f"{machine.name} ({machine.target.arch})")
+        lane = suite.lane(site, name=f"{machine.name} ({machine.target.arch})", key=machine.slot)
 
         def work() -> None:
             with self.fleet.turn:
@@ -249,8 +254,8 @@ class _Run:
 @dataclass(frozen=True, repr=False)
 class FleetResult(TuneResult):
     """The result for the first of several targets, and ``by_target``: of all, by the name of the processor,
-    with its threads where several targets have that name. ``measured``, ``failed`` and ``elapsed_s`` are of
-    all together.
+    with its threads where several targets have that name. Numbers of trials and ``elapsed_s`` are of all
+    together.
 
     Example: ``at.tune("matmul", m=64, n=64, k=64, fleet="tcp://host:8786").by_target["znver4"].best.time_s``.
     """
@@ -259,6 +264,15 @@ class FleetResult(TuneResult):
 
     def __str__(self) -> str:
         return "\n".join(f"{name}: {text.of_result(r)}" for name, r in self.by_target.items())
+
+    def _repr_html_(self) -> str:
+        from autotune.progress import html
+
+        return html.of_targets(self)
+
+    @property
+    def parts(self) -> tuple[TuneResult, ...]:
+        return tuple(part for r in self.by_target.values() for part in r.parts)
 
 
 def by_name(results: Mapping[Target, Result]) -> dict[str, Result]:
@@ -274,15 +288,8 @@ def as_one(results: Mapping[Target, TuneResult]) -> TuneResult:
     each = [*results.values()]
     if len(each) == 1:
         return each[0]
-    failed: Counter[str] = Counter()
-    for r in each:
-        failed.update(r.failed)
     told = {f.name: getattr(each[0], f.name) for f in fields(TuneResult)}
-    told |= {
-        "measured": sum(r.measured for r in each),
-        "failed": dict(sorted(failed.items())),
-        "elapsed_s": max(r.elapsed_s for r in each),
-    }
+    told |= totals(each) | {"elapsed_s": max(r.elapsed_s for r in each)}
     return FleetResult(**told, by_target=by_name(results))
 
 

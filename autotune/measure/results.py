@@ -17,6 +17,8 @@ STATUSES = (
     "out_of_bounds",
     "error",
 )
+# Times below it (seconds) are none of a kernel, whoever says so: the throughput of less may not be finite.
+SHORTEST_S = 1e-12
 
 
 class Nominal(NamedTuple):

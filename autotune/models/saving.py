@@ -22,7 +22,7 @@ from autotune.errors import ModelError
 from autotune.models.outline import Call
 from autotune.models.programs import AnyProgram
 from kernels_db.errors import LogError
-from kernels_db.replacing import refuse_database
+from kernels_db.replacing import check_replaceable
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Island
 from schedules.model import Target, canonical
@@ -43,7 +43,7 @@ def save(
     """Write a model to a file, whole or not at all. ``tuned_s``: as of `Module`. Raises `ModelError`."""
     place = Path(path)
     try:
-        refuse_database(place)
+        check_replaceable(place)
     except LogError as err:
         raise ModelError(str(err)) from None
     document = canonical(_document(program, name, target, tuned_s))

@@ -13,6 +13,7 @@ from autotune.progress import text
 from autotune.progress.units import percent, seconds
 
 if TYPE_CHECKING:
+    from autotune.fleet.tuning import FleetResult
     from autotune.models.profile import Profile
     from autotune.models.tuning import ModelTuneResult
     from autotune.tuning.dynamic_tuner import DynamicResult
@@ -43,6 +44,12 @@ def of_result(result: TuneResult) -> str:
 def of_sizes(result: DynamicResult) -> str:
     """A row for each size."""
     return table(HEADS, [_row(r) for r in result.by_size.values()], _ending(result))
+
+
+def of_targets(result: FleetResult) -> str:
+    """A row for each target, and for each of its sizes."""
+    rows = [(name, *_row(part)) for name, r in result.by_target.items() for part in r.parts]
+    return table(("target", *HEADS), rows, _ending(result))
 
 
 def of_tasks(result: SuiteResult | ModelTuneResult) -> str:

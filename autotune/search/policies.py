@@ -76,12 +76,11 @@ def proposing(
     recorded table, whose trials take no time, so that answers are waited for. Raises `SettingsError` where no
     endpoint is set, and `MissingExtraError`."""
     settings = LlmSettings.from_environment()
-    client = OpenAiClient(settings)
-    policy = _evolutionary(space, model, seed, near, target)
+    policy = _evolutionary(space, model, seed, near, target)  # it may fail, and a client must be closed
     return Proposing(
         policy,
         space,
-        client,
+        OpenAiClient(settings),
         expression=expression or "",
         target=target,
         seed=seed,
@@ -98,6 +97,10 @@ POLICIES: dict[str, Callable[[Space, Model, int, Dataset | None, Target | None],
     "grid": lambda space, model, seed, near, target: GridSearch(space),
     "llm": _llm,
 }
+
+
+# Those that ask a cost model.
+GUIDED = ("evolutionary", "llm")
 
 
 def create(

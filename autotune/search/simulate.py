@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from autotune.measure.results import SHORTEST_S
 from autotune.search import policies
 from autotune.search.base import Result, SearchPolicy
 from autotune.search.llm import Proposing
@@ -110,7 +111,7 @@ def play(table: Table, policy: SearchPolicy, trials: int, seed: int, batch: int 
             t = table.space.time_s(candidate)
             before = best[-1] if best else None
             best.append(t if before is None else before if t is None else min(before, t))
-            results.append(Result(candidate, 1.0 / t if t else 0.0))
+            results.append(Result(candidate, 1.0 / t if t is not None and t >= SHORTEST_S else 0.0))
         policy.tell(results)
     return Run(seed, tuple(best))
 

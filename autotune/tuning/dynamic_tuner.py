@@ -8,18 +8,17 @@ between them get first picks while there is time. A size that is left gets its p
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise, product
-from typing import TYPE_CHECKING
 
 from autotune.run.dynamic_workload import DynamicWorkload, Sizes
 from autotune.targets import TargetError
+from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.options import Progress, TuneOptions, TuneResult
+from autotune.tuning.options import Progress, TuneOptions, TuneResult, totals
 from autotune.tuning.run_records import best_of
 from autotune.tuning.site import HERE, Site
 from autotune.tuning.suite_tuner import SuiteProgress, SuiteTask, tune_suite
@@ -27,12 +26,9 @@ from autotune.tuning.tuner import tune
 from kernels_db.errors import LogError
 from kernels_db.store import Log
 from schedules.errors import AutotuneError
-from schedules.model import Target
+from schedules.model import Target, Workload
 from schedules.ops.base import compulsory_bytes
 from schedules.te.dims import Dim
-
-if TYPE_CHECKING:
-    from autotune.report import Written
 
 # Seconds of the budget that a tuned size takes, and the share of the budget that tuned sizes get.
 SECONDS_A_SIZE, TUNED_SHARE = 8.0, 0.75
@@ -49,7 +45,7 @@ LEAST_LEFT_S = 2.0
 @dataclass(frozen=True, repr=False)
 class DynamicResult(TuneResult):
     """The result for the largest sizes, and ``by_size``: of all that were tuned or got a first pick, by the
-    values of the sizes that vary. ``measured``, ``failed`` and ``elapsed_s`` are of all together.
+    values of the sizes that vary. Numbers of trials and ``elapsed_s`` are of all together.
 
     Example: ``at.tune("matmul", m=at.dim(1, 512), n=64, k=64).by_size[(512,)].best.time_s``.
     """
@@ -65,11 +61,9 @@ class DynamicResult(TuneResult):
 
         return html.of_sizes(self)
 
-    def report(self, path: str | os.PathLike[str]) -> Written:
-        """Write one page of HTML about all sizes that were tuned. See `TuneResult.report`."""
-        from autotune import report
-
-        return report.of_results(path, [*self.by_size.values()])
+    @property
+    def parts(self) -> tuple[TuneResult, ...]:
+        return (*self.by_size.values(),)
 
 
 def tune_dynamic(
@@ -122,18 +116,24 @@ class _Run:
         share = TUNED_SHARE * options.budget_s - self._spent()
         if share > LEAST_LEFT_S:
             chosen = [s for s in chosen if s not in self.errors]
-            tasks = [task_of(self.dynamic, s) for s in chosen]
-            suite = tune_suite(
-                *(tasks, self.target, self.log, replace(options, budget_s=share), self.progress),
-                interrupts=self.interrupts,
-                site=self.site,
-            )
-            for s, t in zip(chosen, suite.tasks, strict=True):
-                self.results[s] = _joined(self.results.get(s), t.result)
-            self.stopped = suite.stopped
+            self._tune(feasible(self.dynamic, chosen, share)[0], share)
         if self.stopped != "interrupted" and options.trials is None:
             self._pick(more_sizes(dims, chosen), least_s=LEAST_LEFT_S)
         return self._result()
+
+    def _tune(self, sizes: Sequence[Sizes], budget_s: float) -> None:
+        """Tune sizes as tasks of a suite."""
+        if not sizes:
+            return
+        suite = tune_suite(
+            [task_of(self.dynamic, s) for s in sizes],
+            *(self.target, self.log, replace(self.options, budget_s=budget_s), self.progress),
+            interrupts=self.interrupts,
+            site=self.site,
+        )
+        for s, t in zip(sizes, suite.tasks, strict=True):
+            self.results[s] = _joined(self.results.get(s), t.result)
+        self.stopped = suite.stopped
 
     def _spent(self) -> float:
         return time.monotonic() - self.started
@@ -158,7 +158,7 @@ class _Run:
                 self.errors[one] = err
                 if len(self.errors) == len(self.results) + 1 == ALWAYS:
                     break
-                found = self._failed(one, err)
+                found = failed(self.dynamic.at(one), self.target, self.log, options.seed, err)
             self.results[one] = found
             if found.stopped == "interrupted":
                 self.stopped = "interrupted"
@@ -166,16 +166,6 @@ class _Run:
         if self.errors and len(self.errors) >= len(self.results):
             raise next(iter(self.errors.values()))
         return True
-
-    def _failed(self, sizes: Sizes, err: AutotuneError) -> TuneResult:
-        """The result of a size that cannot be tuned."""
-        workload = self.dynamic.at(sizes)
-        return TuneResult(
-            *(workload, self.target, best_of(workload, self.target, self.log, None), 0, {}, 0, 0.0),
-            *(self.options.seed, "failed"),
-            error=str(err),
-            place=self.log.place,
-        )
 
     def _report(self, sizes: Sizes) -> Callable[[Progress], None] | None:
         """Tells the progress of a first pick as that of the whole."""
@@ -209,6 +199,33 @@ class _Run:
         )
 
 
+def feasible(
+    dynamic: DynamicWorkload, sizes: Iterable[Sizes], budget_s: float, memory: bool = True
+) -> tuple[list[Sizes], dict[Sizes, AutotuneError]]:
+    """The sizes that can be tuned within a budget (seconds), and why the others cannot. ``memory``: as of
+    `preparation.check_feasible`."""
+    able, others = [], dict[Sizes, AutotuneError]()
+    for one in sizes:
+        try:
+            preparation.check_feasible(dynamic.at(one), budget_s, memory)
+        except AutotuneError as err:
+            others[one] = err
+        else:
+            able.append(one)
+    return able, others
+
+
+def failed(workload: Workload, target: Target, log: Log, seed: int, err: AutotuneError) -> TuneResult:
+    """The result of a size that cannot be tuned."""
+    best = best_of(workload, target, log, None)
+    return TuneResult(
+        *(workload, target, best, 0, {}, 0, 0.0, seed, "failed"),
+        error=None if best is not None else str(err),
+        notes=() if best is None else (f"it was not tuned: {err}",),
+        place=log.place,
+    )
+
+
 def result_of(
     dynamic: DynamicWorkload,
     target: Target,
@@ -220,17 +237,12 @@ def result_of(
 ) -> DynamicResult:
     """The results of some sizes, as one."""
     workload = dynamic.at(dynamic.largest)
-    failed: Counter[str] = Counter()
-    for r in results.values():
-        failed.update(r.failed)
     whole = results.get(dynamic.largest) or TuneResult(
         *(workload, target, best_of(workload, target, log, None), 0, {}, 0, 0.0, seed, stopped),
         place=log.place,
     )
     own = {f.name: getattr(whole, f.name) for f in fields(TuneResult)}
-    own |= {"measured": sum(r.measured for r in results.values()), "failed": dict(failed)}
-    own |= {n: sum(getattr(r, n) for r in results.values()) for n in ("resumed", "stopped_early")}
-    own |= {"elapsed_s": elapsed_s, "stopped": stopped}
+    own |= totals(results.values()) | {"elapsed_s": elapsed_s, "stopped": stopped}
     return DynamicResult(**own, by_size=dict(sorted(results.items())))
 
 
@@ -246,11 +258,10 @@ def _joined(before: TuneResult | None, after: TuneResult) -> TuneResult:
     """The result of two runs of a task, of which the second resumed the first."""
     if before is None:
         return after
-    failed = Counter(before.failed)
-    failed.update(after.failed)
-    measured = before.measured + after.measured
-    early = before.stopped_early + after.stopped_early
-    return replace(after, measured=measured, failed=dict(failed), resumed=before.resumed, stopped_early=early)
+    spent = Counter(before.spent_s)
+    spent.update(after.spent_s)
+    counts = totals([before, after]) | {"resumed": before.resumed}
+    return replace(after, **counts, elapsed_s=before.elapsed_s + after.elapsed_s, spent_s=dict(spent))
 
 
 def sizes_for(dims: Sequence[Dim], options: TuneOptions) -> list[Sizes]:

@@ -41,7 +41,7 @@ class Finalists:
         memory while there is time, because pages change each candidate's time by some percent (ADR 28)."""
         run = self._session
         begin = time.monotonic()
-        run.last_resorts(measurer)
+        run.fallbacks.last_resorts(measurer)
         places = run.backend.measuring.places
         done = 0  # passes that were not rough
         lost: set[str] = set()  # digests of those of which nothing was found out, and would be next time
@@ -122,4 +122,4 @@ class Finalists:
             times = tuple(t for p in passes for t in p.times_s)
             m = replace(m, times_s=times, time_s=statistics.median(p.time_s for p in passes if p.time_s))
         kept = {k: v for k, v in r.environment.items() if k in (DECISIONS, MEMORY_BYTES)}
-        run.add(new_record(run.run, r.trial, r.sketch, trace, m, kept | run.known_limit(), "final"))
+        run.add(new_record(run.run, r.trial, r.sketch, trace, m, kept | run.news(), "final"))

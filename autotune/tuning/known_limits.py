@@ -1,10 +1,12 @@
-"""What records keep so that a report can draw rooflines without measuring: the machine's limit, and traffic.
+"""The machine's limit, as a run measures it. And what records keep so that a report can draw rooflines
+without measuring: that limit, and traffic.
 
 The keys stand in the ``environment`` of records.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +19,39 @@ if TYPE_CHECKING:
 # a candidate moves from and to memory, by the estimate.
 LIMIT, MEMORY_BYTES = "limit", "memory_bytes"
 ESTIMATED_BYTES = "total.memory_bytes"  # the feature; spaces of GPUs have none
+
+# Samples of the limit at a time.
+SAMPLES = 5
+
+
+class MachineLimit:
+    """The least seconds that a machine needs for a workload, in a run. ``measure``: gives a sample, 0 if it
+    is not known; None: nobody can. ``seconds``: the least sample, None before there is one: a disturbed one
+    makes the limit look long."""
+
+    def __init__(self, measure: Callable[[], float] | None = None) -> None:
+        self.measure = measure
+        self.seconds: float | None = None
+        self._news: dict[str, float] = {}
+
+    def sample(self) -> None:
+        """Take some samples."""
+        for _ in range(SAMPLES if self.measure is not None else 0):
+            assert self.measure is not None
+            found = self.measure()
+            if found > 0 and (self.seconds is None or found < self.seconds):
+                self.seconds = found
+                # who measures elsewhere may know the seconds alone
+                self._news = {**getattr(self.measure, "rates", {}), "seconds": found}
+
+    def news(self) -> dict[str, object]:
+        """What was measured since the last call, as a part of an environment."""
+        news, self._news = self._news, {}
+        return {LIMIT: news} if news else {}
+
+    def share(self, time_s: float | None) -> float | None:
+        """The share of the limit that a time reaches."""
+        return None if time_s is None or self.seconds is None else self.seconds / time_s
 
 
 def moved(space: Space, candidate: Candidate) -> dict[str, int]:

@@ -7,10 +7,10 @@ features of those candidates that it still offers. Candidates of one task are co
 from __future__ import annotations
 
 import contextlib
-import json
+import heapq
 import math
 import tempfile
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,12 +18,13 @@ from statistics import median_low
 
 import numpy as np
 
+from autotune.measure.results import SHORTEST_S
 from autotune.run.describing import describe
 from autotune.search.decisions import candidate_of
 from cost_model.training import TaskData
 from kernels_db.errors import LogError
 from kernels_db.place import locate
-from kernels_db.records import Record
+from kernels_db.records import Record, host_digest
 from kernels_db.sqlite import database_exists
 from kernels_db.store import Log
 from schedules.errors import AutotuneError
@@ -37,10 +38,8 @@ LEAST = 8
 MOST = 2000
 # Rows of each sketch that say what is usual in a space.
 SAMPLE = 128
-# Facts that tell machines apart in a log; a new version of some software makes no other machine.
-FACTS = ("name", "cpu", "cpus", "memory_gib", "architecture")
-# Times between which a log's times are believed (seconds).
-SHORTEST_S, LONGEST_S = 1e-12, 1e12
+# Longest time of a log that is believed (seconds); the shortest: `SHORTEST_S`.
+LONGEST_S = 1e12
 
 
 @dataclass(frozen=True)
@@ -144,12 +143,20 @@ def _opened(place: str) -> Iterator[Log]:
 
 def _of_task(logs: Sequence[Log], workload: str, target: str) -> list[tuple[TaskData | None, int]]:
     """Data of a task on each machine that measured it, and how many candidates the logs have."""
-    by_machine: defaultdict[str, dict[str, Record]] = defaultdict(dict)
-    home: Log | None = None
-    for log in logs:
-        for record in log.records(workload=workload, target=target, kind="trial"):
-            by_machine[_machine(log, record.machine)].setdefault(record.uid, record)
-            home = home or log
+    latest: defaultdict[str, deque[Record]] = defaultdict(lambda: deque(maxlen=MOST))
+    seen: Counter[str] = Counter()
+    machines: dict[str, str] = {}
+    home, last = None, ""
+    for log, record in _in_order(logs, workload, target):
+        home = home or log
+        if record.uid == last:  # in several logs, which have it at the same time
+            continue
+        last = record.uid
+        if record.machine not in machines:
+            machines[record.machine] = _machine(log, record.machine)
+        mine = machines[record.machine]
+        latest[mine].append(record)
+        seen[mine] += 1
     if home is None:
         return []
     of, on = home.workload(workload), home.target(target)
@@ -157,17 +164,27 @@ def _of_task(logs: Sequence[Log], workload: str, target: str) -> list[tuple[Task
     with gc_paused():
         space = derive(of.dag, on)
         return [
-            (data_of(measured(of, on, space, list(mine.values())[-MOST:]), space), len(mine))
-            for _, mine in sorted(by_machine.items())
+            (data_of(measured(of, on, space, mine), space), seen[machine])
+            for machine, mine in sorted(latest.items())
         ]
 
 
+def _in_order(logs: Sequence[Log], workload: str, target: str) -> Iterator[tuple[Log, Record]]:
+    """The trials of a task in all logs, oldest first. A log may have more than fit in memory."""
+
+    def of(log: Log) -> Iterator[tuple[Log, Record]]:
+        return ((log, r) for r in log.records(workload=workload, target=target, kind="trial"))
+
+    return heapq.merge(*map(of, logs), key=lambda found: (found[1].created, found[1].uid))
+
+
 def _machine(log: Log, digest: str) -> str:
+    """What tells a machine from others in a log, whatever its software: its name and its hardware."""
     try:
         info = log.machine(digest).info
     except LogError:  # damaged
         return digest
-    return json.dumps([info.get(fact) for fact in FACTS], default=str)
+    return f"{info.get('name')} {host_digest(info)}"
 
 
 def measured(
@@ -243,6 +260,6 @@ def _time_s(trials: Sequence[Record]) -> float:
     failed."""
     for status in ("ok", "slow"):
         times = [r.time_s for r in trials if r.status == status and r.time_s is not None]
-        if times := [t for t in times if SHORTEST_S < t < LONGEST_S]:
+        if times := [t for t in times if SHORTEST_S <= t < LONGEST_S]:
             return median_low(times)
     return math.nan

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.measure.inputs import Tolerance
 from autotune.search import llm_client, policies
@@ -30,6 +31,8 @@ SHORT_S = 3.0
 # Budgets below this begin with a first pick (seconds): plain loops are slow, and a search on a busy machine
 # may have time for little else.
 AT_ONCE_S = 10.0
+# Fields of results that are numbers of trials, and those that have such numbers by a name.
+COUNTS, COUNTS_BY_NAME = ("measured", "resumed", "stopped_early"), ("failed", "throttled")
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,12 @@ class TuneOptions:
             object.__setattr__(self, "model", chosen(self.model))  # a file is read once
         except CostModelError as err:
             raise SettingsError(str(err)) from None
+        if isinstance(self.model, SavedModel) and self.search not in policies.GUIDED:
+            named = self.model.origin or "the one given"
+            raise SettingsError(
+                f"search {self.search} asks no cost model, so that {named} would do nothing; leave it out, "
+                f"or choose search {policies.GUIDED[0]}"
+            )
 
     def check(self, target: Target) -> None:
         """Raises `SettingsError` for a trained model of other targets."""
@@ -109,7 +118,7 @@ class TuneOptions:
     @property
     def needs_xgboost(self) -> bool:
         """Whether the search uses a model that needs xgboost."""
-        return self.trials != 0 and self.search in ("evolutionary", "llm") and _learns(self.guide)
+        return self.trials != 0 and self.search in policies.GUIDED and _learns(self.guide)
 
 
 @dataclass(frozen=True)
@@ -174,7 +183,8 @@ class Trials:
 @dataclass(frozen=True)
 class TuneResult:
     """The result of a run. ``best``: the best of the whole log, None if nothing valid is known. ``stopped``:
-    "trials", "budget", "exhausted", "converged" (no gain expected), "interrupted" or "frozen".
+    "trials", "budget", "exhausted", "converged" (no gain expected), "interrupted" or "frozen"; of a task
+    among others also "failed" (it could not be measured) or "not begun".
     ``spent_s``: seconds by phase: prepare, plain loops, search, measure (of which build, check and run, which
     overlap), finalists. ``throttled``: new trials by the reason why the device ran slower beside them.
     ``notes``: sentences on what to expect of more time (`autotune.tuning.notes`). ``error``: why there is no
@@ -232,14 +242,20 @@ class TuneResult:
             )
         return Schedule.replay(self.workload.dag, self.best.trace, self.target)
 
+    @property
+    def parts(self) -> tuple[TuneResult, ...]:
+        """The results that this one is of: itself; of several sizes or targets, those of each."""
+        return (self,)
+
     def report(self, path: str | os.PathLike[str]) -> Written:
-        """Write one page of HTML about this task: how the search went, the winner, what bounds it
-        (`autotune.report`). An existing file is replaced. Raises `ReportError` where none can be written.
+        """Write one page of HTML about this task, all its sizes and targets: how the search went, the winner,
+        what bounds it (`autotune.report`). An existing file is replaced. Raises `ReportError` where none can
+        be written.
 
         Example: ``at.tune("matmul", m=512, n=512, k=512).report("report.html")``."""
         from autotune import report
 
-        return report.of_results(path, [self])
+        return report.of_results(path, self.parts)
 
     def explain(self) -> Explanation:
         """Why the best schedule is as fast as it is: ``print(result.explain())``. Raises `ScheduleError`
@@ -257,6 +273,18 @@ class TuneResult:
     def trials(self) -> Trials:
         """The numbers of trials."""
         return Trials(self.measured, self.failed, self.resumed, self.stopped_early)
+
+
+def totals(results: Iterable[TuneResult]) -> dict[str, Any]:
+    """The fields of a result that are numbers of trials, each of all ``results`` together."""
+    each = [*results]
+    counted: dict[str, Any] = {n: sum(getattr(r, n) for r in each) for n in COUNTS}
+    for name in COUNTS_BY_NAME:
+        found: Counter[str] = Counter()
+        for r in each:
+            found.update(getattr(r, name))
+        counted[name] = dict(sorted(found.items()))
+    return counted
 
 
 def _learns(model: str | SavedModel) -> bool:

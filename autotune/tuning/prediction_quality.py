@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.tuning.resume import throughput
 from cost_model.metrics import pairwise_accuracy, recall_at_k, rmse, top_k
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ PREDICTED = "predicted"
 GAP = 0.02
 # Fewest candidates of a task that counts.
 LEAST = 8
-# Times (seconds) above this count: no kernel is as quick, and the throughput of less may not be finite.
-SHORTEST_S = 1e-15
 # Most trials of a task that count, the latest: the number of pairs grows with the square.
 MOST = 2000
 # Phases of a trial whose seconds its record has.
@@ -66,15 +65,15 @@ def of_task(records: Iterable[Record], model: str) -> dict[str, float] | None:
     pairs = []
     for r in records:
         score = r.environment[PREDICTED].get(model)
-        timed = r.status in ("ok", "slow") and (r.time_s or 0.0) > SHORTEST_S
-        if timed and isinstance(score, (int, float)) and abs(score) < 1e300:
-            pairs.append((float(score), 1.0 / (r.time_s or 1.0)))
+        reached = throughput(r.status, r.time_s)
+        if reached and isinstance(score, (int, float)) and abs(score) < 1e300:
+            pairs.append((float(score), reached))
     if len(pairs) < LEAST:
         return None
-    predicted, throughput = np.array(pairs).T
-    found = of_predictions(predicted, throughput)
+    predicted, fast = np.array(pairs).T
+    found = of_predictions(predicted, fast)
     if model != "analytic":  # its scores are no shares of the best
-        found["rmse"] = rmse(predicted, throughput / throughput.max())
+        found["rmse"] = rmse(predicted, fast / fast.max())
     return found
 
 

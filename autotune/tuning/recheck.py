@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from autotune import targets
+from autotune.measure.process import MeasureError
 from autotune.measure.results import Measurement
 from autotune.settings import SettingsError
 from autotune.tuning import preparation
@@ -52,7 +53,8 @@ def verify(
     the machine for a target, None if there is none.
 
     Verdicts are noted in the log if it is writable. A record from elsewhere then loses its mark, and a wrong
-    or failing one is no longer chosen. Raises `MeasureError` if measuring itself does not work.
+    or failing one is no longer chosen. Raises `MeasureError` if measuring itself does not work here; records
+    that another machine cannot measure are skipped.
     """
     for workload_digest, target_digest in log.tasks():
         workload, target = log.workload(workload_digest), log.target(target_digest)
@@ -95,6 +97,10 @@ def _task(
             found.update(measurer.arrivals([t for _, t in readable]))
         except SiteLost as err:
             lost = str(err)
+        except MeasureError as err:
+            if site is HERE:
+                raise
+            lost = str(err)  # such as arrays that do not fit in memory there
         for i, (record, _) in enumerate(readable):
             m = found.get(i, Measurement("error", lost or "it was not measured"))
             status, reason = "failed", m.reason or m.status

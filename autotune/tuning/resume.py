@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.building.generator_version import generator_version
+from autotune.measure.results import SHORTEST_S
 from autotune.search.base import Result
 from autotune.search.decisions import candidate_of
 from kernels_db.errors import LogError
@@ -44,8 +45,10 @@ class Earlier:
 
 
 def throughput(status: str, time_s: float | None) -> float:
-    """Runs a second, 0 for a failure. A candidate given up as slow counts with its time, because it ran."""
-    return 1.0 / time_s if status in ("ok", "slow") and time_s is not None and time_s > 0 else 0.0
+    """Runs a second, 0 for a failure, and for a time that no kernel takes. A candidate given up as slow
+    counts with its time, because it ran."""
+    ran = status in ("ok", "slow") and time_s is not None and time_s >= SHORTEST_S
+    return 1.0 / time_s if ran and time_s is not None else 0.0
 
 
 def read(

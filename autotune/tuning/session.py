@@ -20,20 +20,21 @@ from autotune.search.base import Result, SearchPolicy
 from autotune.search.decisions import DECISIONS
 from autotune.search.seeded import Seeded
 from autotune.search.stopping import Stopping
-from autotune.tuning import diagnostics, first_pick, neighbours, no_kernel, plain_loops, resume
+from autotune.tuning import diagnostics, neighbours, no_kernel, plain_loops, resume
 from autotune.tuning.credible import credible
+from autotune.tuning.fallbacks import Fallbacks
 from autotune.tuning.finalists import Finalists
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.known_limits import LIMIT, moved
+from autotune.tuning.known_limits import MachineLimit, moved
 from autotune.tuning.notes import notes, small
 from autotune.tuning.options import Progress, TuneOptions, TuneResult
-from autotune.tuning.plain_loops import PlainLoops
 from autotune.tuning.prediction_quality import PREDICTED
-from autotune.tuning.run_records import best_of, new_record, run_options
+from autotune.tuning.run_records import FINALISTS, best_of, new_record, run_options, trace_of
 from autotune.tuning.similar import seeds
-from autotune.tuning.site import HERE, Measuring, Site, SiteLost
+from autotune.tuning.site import HERE, Measuring, Site
 from cost_model.metrics import pairwise_accuracy
 from kernels_db.records import NewRecord, Record
+from schedules.errors import AutotuneError
 from schedules.model import Target, Trace, Workload
 from schedules.schedule import Schedule
 from schedules.space.base import Candidate, Space
@@ -51,9 +52,6 @@ SEEDS = 6  # of the first round: candidates of similar tasks
 SEARCH_SHARE = 0.1  # of the time: batches grow while choosing them costs more
 ROUND_SHARE = 0.1  # of the budget: batches shrink so that results come back sooner
 RESERVE_SHARE = 0.1  # of the budget, for the finalists
-PEAK_SAMPLES = 5
-# Time that quick plain loops have in any budget if nothing else was found (seconds).
-LEAST_S = 5.0
 # Longest first round while nothing was right, in rounds: then comes a first pick.
 FRUITLESS = 4
 # Duration of a round without any result after which its candidate is dropped (seconds).
@@ -97,7 +95,6 @@ class Session:
         self.started, self.until, self.round_s = started, until, round_s
         self.spare = site.spare(target)
         self.stopped: str | None = None  # what ended the search for good
-        self.peak_s: float | None = None
         self.best_s: float | None = None
         self.provisional = False  # whether the best was not timed again yet
         self.measured, self.resumed, self.rounds = 0, 0, 0
@@ -107,21 +104,18 @@ class Session:
         self.throttled: Counter[str] = Counter()  # {reason: trials beside which the device ran slower}
         self.spent: defaultdict[str, float] = defaultdict(float)
         self.pairwise: float | None = None  # share of pairs that the model ordered rightly in the last round
-        self._picked: list[Result] = []  # of a first pick
-        self._tried: set[str] = set()  # digests of this run's trials
+        self.tried: set[str] = set()  # digests of this run's trials
         self._left: Chosen | None = None  # cut off by a deadline; the search will not propose them again
         self._batch_size = FIRST_BATCH
-        self._begun, self._tried_plain = False, 0
-        self._rescued = False
+        self.prepared = self._begun = False
         self._few: int | None = None  # configurations of a small space
         self.backend = backends.of(target)
         self.warm_runs = self.backend.warm_runs(workload.dag, target)
         self._expectation = Stopping()
-        self._peak: Callable[[], float] | None = None
+        self.limit = MachineLimit()
         self._llm: Proposing | None = None
-        self._limit: dict[str, float] = {}  # what was measured of it, and not logged yet
         self._stack = contextlib.ExitStack()
-        self.finals = Finalists(self)
+        self.finals, self.fallbacks = Finalists(self), Fallbacks(self)
 
     def __enter__(self) -> Session:
         self._start()
@@ -159,50 +153,50 @@ class Session:
 
             space = derive(self.workload.canonical, self.target, compile_columns)
         derived_s = time.monotonic() - begin
-        self.space, self._peak = space, peak
+        self.space, self.limit = space, MachineLimit(peak)
         self._few = small(space)
         tolerant = self.options.tolerance is not None
-        self._earlier = resume.read(self.log, self.workload, self.target, space, tolerant=tolerant)
-        self.resumed = self._earlier.trials
-        known = plain_loops.TRACE.digest in self._earlier.digests
-        self.plain = PlainLoops(self.workload, self.target, known)
+        self.earlier = resume.read(self.log, self.workload, self.target, space, tolerant=tolerant)
+        self.resumed = self.earlier.trials
+        self.fallbacks.prepare()
         self.look_up_the_best()
         if self.best_s:
             self._expectation.begin(1.0 / self.best_s)
         self._batch_size = max(FIRST_BATCH, min(len(space.sketches), LARGEST_BATCH))
-        diagnostics.prepared(self.workload, space, self._few, derived_s, self._earlier, self.best_s)
+        diagnostics.prepared(self.workload, space, self._few, derived_s, self.earlier, self.best_s)
+        self.prepared = True
 
     def relocate(self, site: Site, measurer: Measuring) -> None:
         """Go on on another machine, as a run of its own. The best so far is measured there first, because
         times of two machines do not compare."""
-        self.log.finish_run(self.run)
-        self.site, self.spare = site, site.spare(self.target)
+        self.log.finish_run(self.run, "interrupted")  # it had a part of its share
+        self.site, self.spare, self.finals = site, site.spare(self.target), Finalists(self)
         self._start()
+        self.limit = MachineLimit()
         if self._begun:
-            self.peak_s, self._peak = None, site.roofline(self.workload, self.target)
-            self.sample_peak()
-        best = self.log.best(self.workload, self.target)
-        if best is None:
+            self.measure_limit()
+        top = self.log.top_k(self.workload, self.target, FINALISTS)
+        best = next((r for r in top if trace_of(r)), None)
+        if best is None or not self.trials_left:
             return
         self.best_s = None
-        for _, m in measurer.arrivals([best.trace]):
+        for _, m in measurer.arrivals([best.trace], None, self.until):
             kept = {k: v for k, v in best.environment.items() if k == DECISIONS}
-            self._take(m, best.sketch, best.trace, kept, 0.0)
+            self.take(m, best.sketch, best.trace, kept)
 
     def _begin_search(self) -> None:
         """Measure the limit, and tell a search what earlier runs found."""
-        if self._peak is None:
-            self._peak = self.site.roofline(self.workload, self.target)
-        self.sample_peak()
+        self.measure_limit()
         options, space = self.options, self.space
         near = neighbours.neighbours(self.log, self.workload, self.target, space, options)
         policy = self._policy(near)
         similar = seeds(self.workload, self.target, space, self.log.place, SEEDS)
         policy = Seeded(policy, space, [s.candidate for s in similar])
         diagnostics.searching(self.workload, options, len(similar), self.peak_s)
-        picked = [schedule_of(space, r.candidate).digest for r in self._picked]
-        policy.exclude({*self._earlier.digests, *picked, plain_loops.TRACE.digest})
-        policy.tell([*self._earlier.results, *self._picked])
+        told = self.fallbacks.picked
+        picked = [schedule_of(space, r.candidate).digest for r in told]
+        policy.exclude({*self.earlier.digests, *picked, plain_loops.TRACE.digest})
+        policy.tell([*self.earlier.results, *told])
         self._search = self._stack.enter_context(AskAhead(policy))
         self._begun = True
 
@@ -216,23 +210,22 @@ class Session:
         self._stack.callback(self._llm.close)
         return self._llm
 
-    def known_limit(self) -> dict[str, object]:
+    def measure_limit(self) -> None:
+        """Measure the machine's limit, or measure it again."""
+        if self.limit.measure is None:
+            self.limit.measure = self.site.roofline(self.workload, self.target)
+        self.limit.sample()
+
+    def news(self) -> dict[str, object]:
         """What was measured of the machine's limit since the last record, and what a language model said, as
         a part of an environment."""
-        limit, self._limit = self._limit, {}
         said = {} if self._llm is None else self._llm.exchanges()
-        return {LIMIT: limit, **said} if limit else said
+        return {**self.limit.news(), **said}
 
-    def sample_peak(self) -> None:
-        """Measure the machine's limit, once more: a disturbed sample makes the peak look low."""
-        if self._peak is None:
-            return
-        for _ in range(PEAK_SAMPLES):
-            found = self._peak()
-            if self.peak_s is None or found < self.peak_s:
-                self.peak_s = found
-                # who measures elsewhere may know the seconds alone
-                self._limit = {"seconds": found, **getattr(self._peak, "rates", {})}
+    @property
+    def peak_s(self) -> float | None:
+        """The machine's limit (seconds), as far as it is known."""
+        return self.limit.seconds
 
     @property
     def converged(self) -> bool:
@@ -242,13 +235,18 @@ class Session:
     def search(self, measurer: Measuring, until: Callable[[], float], *, keep_on: bool = False) -> str | None:
         """Rounds of trials until ``until()``. Returns what ended the search for good: "trials", "exhausted"
         or "converged" (not with ``keep_on``); else None."""
+        fallbacks = self.fallbacks
+        plain = fallbacks.plain
         if self.options.begins_at_once and self.best_s is None:
-            self._pick(measurer)
+            fallbacks.pick(measurer)
         if self.options.trials == 0:
             self.stopped = "trials"
         while self.stopped is None and time.monotonic() < until():
-            if self.plain.cheap(self.round_s):
-                if not self.try_plain_loops(measurer, until()):
+            if not self.trials_left:  # a first pick may have taken all
+                self.stopped = "trials"
+                break
+            if plain.cheap(self.round_s):
+                if not fallbacks.try_plain_loops(measurer, until()):
                     break
                 continue
             if not self._begun:
@@ -256,10 +254,10 @@ class Session:
                 with self.timed("prepare"):
                     self._begin_search()
             n = self._batch()
-            if n < 1 and self.plain.pending and self.trials_left:  # the last trial is kept for plain loops
-                if self.plain.in_reach(self.best_s):
-                    self.try_plain_loops(measurer, until())
-                self.plain.pending = False
+            if n < 1 and plain.pending and self.trials_left:  # the last trial is kept for plain loops
+                if plain.in_reach(self.best_s):
+                    fallbacks.try_plain_loops(measurer, until())
+                plain.pending = False
                 continue
             if n < 1:
                 self.stopped = "trials"
@@ -272,64 +270,18 @@ class Session:
                 self.stopped = "exhausted"
                 break
             self._round(measurer, chosen, self._patient(until))
-            if self.best_s is None and not self._rescued:
-                self.rescue(measurer, until())
+            if self.best_s is None:
+                fallbacks.rescue(measurer, until())
             if self.converged and not keep_on:
                 self.stopped = "converged"
         return self.stopped
 
     def _patient(self, until: Callable[[], float]) -> Callable[[], float]:
         """When a round must end: sooner while nothing was right."""
-        if self.best_s is not None or self._rescued:
+        if self.best_s is not None or self.fallbacks.rescued:
             return until
         soon = time.monotonic() + FRUITLESS * self.round_s
         return lambda: min(until(), soon)
-
-    def rescue(self, measurer: Measuring, until: float = 0.0) -> None:
-        """Try what most likely gives a kernel, once, as nothing was right so far: plain loops if they are
-        quick, the candidates of a first pick, any plain loops. ``until``: when it must be over; quick plain
-        loops have `LEAST_S` in any case."""
-        if self._rescued or not self.trials_left:
-            return
-        self._rescued = True
-        now = time.monotonic()
-        if self.plain.pending and self.plain.quick:
-            self.try_plain_loops(measurer, max(until, now + LEAST_S))
-        if self.best_s is not None or now >= until or not self.trials_left:
-            return
-        told = len(self._picked)
-        self._pick(measurer, until)
-        if self._begun:
-            self._search.tell(self._picked[told:])
-
-    def _pick(self, measurer: Measuring, latest: float | None = None) -> None:
-        """Try the candidates of a first pick, until there is a best and the budget is used up. ``latest``:
-        when all must be over."""
-        self.report("measuring")
-        with self.timed("first pick"):
-            proposed = first_pick.proposals(self.workload, self.target, self.space, self.log.place)
-            known = self._earlier.digests | self._tried
-            proposed = [p for p in proposed if schedule_of(self.space, p.candidate).digest not in known]
-            if self.options.trials:
-                proposed = proposed[: self.options.trials - self.measured]
-            traces = [schedule_of(self.space, p.candidate) for p in proposed]
-            until = max(self.started + first_pick.LIMIT_S - first_pick.MARGIN_S, time.monotonic())
-            grace_s = first_pick.grace_s(self.workload)
-            if latest is not None:
-                until = min(time.monotonic() + first_pick.LIMIT_S, latest)
-                grace_s = max(0.0, min(grace_s, latest - until))
-            with contextlib.closing(first_pick.race(measurer, traces, until, grace_s)) as arrivals:
-                for i, m in arrivals:
-                    candidate = proposed[i].candidate
-                    facts = {DECISIONS: list(candidate.row), "chosen_by": proposed[i].chosen_by}
-                    reached = self._take(m, self.space.sketches[candidate.sketch], traces[i], facts, 0.0)
-                    self._picked.append(Result(candidate, reached, m.facts))
-                    if self.best_s is not None and time.monotonic() > self.until:
-                        break
-        left = self.trials_left or self.options.trials == 0
-        time_left = self.best_s is None or time.monotonic() < self.until
-        if left and time_left and self.plain.worth(self.best_s):
-            self.try_plain_loops(measurer, until)
 
     def _ask(self, n: int) -> Chosen:
         search = self._search
@@ -338,23 +290,19 @@ class Session:
             asked = search.ask(n)
         return Chosen(asked, search.predicted, search.seconds / max(len(asked), 1))
 
-    def try_plain_loops(self, measurer: Measuring, until: float) -> bool:
-        """Make a trial of the plain loops. Returns whether there was time for it."""
-        self.report("measuring")
-        with self.timed("plain loops"):
-            for _, m in measurer.arrivals([plain_loops.TRACE], self.best_s, until):
-                self.plain.pending, self._tried_plain = False, 1
-                self._take(m, plain_loops.SKETCH, plain_loops.TRACE, {}, 0.0)
-        return not self.plain.pending
+    def tell(self, results: Sequence[Result]) -> None:
+        """Tell the search results of candidates that it did not choose, if it has begun."""
+        if self._begun:
+            self._search.tell(results)
 
-    def _take(
-        self, m: Measurement, sketch: str, trace: Trace, facts: Mapping[str, object], searched: float
+    def take(
+        self, m: Measurement, sketch: str, trace: Trace, facts: Mapping[str, object], searched: float = 0.0
     ) -> float:
         """Log a trial and count it. Returns its throughput (runs a second)."""
         m = credible(m, self.peak_s)
-        facts = {**facts, **self.known_limit()}
+        facts = {**facts, **self.news()}
         self.add(new_record(self.run, self.measured, sketch, trace, m, facts, search_s=searched))
-        self._tried.add(trace.digest)
+        self.tried.add(trace.digest)
         self.measured += 1
         diagnostics.trial(self.workload, self.measured, sketch, m)
         for phase, seconds in (("build", m.build_s), ("check", m.check_s), ("run", m.run_s)):
@@ -386,8 +334,8 @@ class Session:
         sized = chosen is self._left  # the rest of a round says nothing of the size of the next one
         measurements = measurer.arrivals(traces, self.best_s, until())
         started = last = time.monotonic()
-        lost: list[SiteLost] = []
-        for number, (index, m) in enumerate(_until_lost(measurements, lost), 1):
+        failed: list[AutotuneError] = []
+        for number, (index, m) in enumerate(_until_failed(measurements, failed), 1):
             candidate, trace = asked[index], traces[index]
             name, decisions = space.sketches[candidate.sketch], list(candidate.row)
             facts = {DECISIONS: decisions, "round": self.rounds, **moved(space, candidate)}
@@ -395,7 +343,7 @@ class Session:
                 facts["chosen_by"] = "llm"
             if predicted:
                 facts[PREDICTED] = {k: round(float(v[index]), 6) for k, v in predicted.items()}
-            results[index] = Result(candidate, self._take(m, name, trace, facts, searched), m.facts)
+            results[index] = Result(candidate, self.take(m, name, trace, facts, searched), m.facts)
             untold.add(index)
             now = time.monotonic()
             self.spent["measure"] += now - last
@@ -417,7 +365,7 @@ class Session:
         took_s = time.monotonic() - started
         diagnostics.round_done(self.workload, self.rounds, len(asked), len(results), self.best_s, took_s)
         rest = [i for i in range(len(asked)) if i not in results]
-        if not results and not lost and took_s > HANGS_S:  # it must not cost every turn its time
+        if not results and not failed and took_s > HANGS_S:  # it must not cost every turn its time
             rest = rest[1:]
         again = {model: [values[i] for i in rest] for model, values in predicted.items()}
         self._left = Chosen([asked[i] for i in rest], again, searched) if rest else None
@@ -425,24 +373,14 @@ class Session:
             guide = list(predicted.values())[-1]
             reached = [r.throughput for r in results.values()]
             self.pairwise = pairwise_accuracy([guide[i] for i in results], reached, gap=0.02)
-        if lost:
-            raise lost[0]
+        if failed:
+            raise failed[0]
 
     def _grow(self, took_s: float) -> None:
         """Double the next round if choosing took too large a share of the time. Its duration hardly depends
         on the size of the round."""
         if self._search.seconds > SEARCH_SHARE * took_s:
             self._batch_size = min(LARGEST_BATCH, 2 * self._batch_size)
-
-    def last_resorts(self, measurer: Measuring) -> None:
-        """What is tried before the finalists: where nothing was right, what most likely is; and plain loops
-        that may win."""
-        begin = time.monotonic()
-        if self.best_s is None:
-            self.rescue(measurer, self.until)
-        if self.plain.in_reach(self.best_s) and self.trials_left:
-            least = begin + LEAST_S if self.best_s is None and self.plain.quick else 0.0
-            self.try_plain_loops(measurer, max(self.until, least))
 
     def look_up_the_best(self) -> None:
         """Take the best of the log as that of this run, as it was timed last."""
@@ -455,7 +393,8 @@ class Session:
     @property
     def each_s(self) -> float | None:
         """Seconds that a trial takes; None before there was one."""
-        trials = self.measured - self._tried_plain  # starting processes is part of the plain loops' trial
+        # starting processes is part of the plain loops' trial
+        trials = self.measured - self.fallbacks.tried_plain
         return self.spent["measure"] / trials if trials else None
 
     @property
@@ -471,7 +410,7 @@ class Session:
             fitting = self.round_s / max(self.each_s, 1e-9)
             batch = max(SMALLEST_BATCH, min(batch, int(min(fitting, LARGEST_BATCH))))
         if self.options.trials is not None:
-            left_over = self.plain.pending and self.options.trials > 1  # for the plain loops
+            left_over = self.fallbacks.plain.pending and self.options.trials > 1  # for the plain loops
             batch = min(batch, self.options.trials - self.measured - under_way - left_over)
         return batch
 
@@ -505,7 +444,7 @@ class Session:
                 best_time_s=self.best_s,
                 provisional=self.provisional,
                 best_gflops=None if self.best_s is None else self.workload.flops / self.best_s / 1e9,
-                share_of_peak=self._share(self.best_s),
+                share_of_peak=self.limit.share(self.best_s),
                 elapsed_s=time.monotonic() - self.started,
                 budget_s=self.until - self.started,
                 trials=self.options.trials,
@@ -544,15 +483,12 @@ class Session:
             stopped_early=self.stopped_early,
         )
 
-    def _share(self, time_s: float | None) -> float | None:
-        return None if time_s is None or self.peak_s is None else self.peak_s / time_s
 
-
-def _until_lost(
-    measurements: Iterator[tuple[int, Measurement]], lost: list[SiteLost]
+def _until_failed(
+    measurements: Iterator[tuple[int, Measurement]], failed: list[AutotuneError]
 ) -> Iterator[tuple[int, Measurement]]:
-    """Measurements until the machine is gone, which ``lost`` then says."""
+    """Measurements until the machine is gone or cannot measure, which ``failed`` then says."""
     try:
         yield from measurements
-    except SiteLost as err:
-        lost.append(err)
+    except AutotuneError as err:
+        failed.append(err)

@@ -84,7 +84,8 @@ class Site(Protocol):
         """Whether this process may use a CPU while the site measures for a target."""
 
     def roofline(self, workload: Workload, target: Target) -> Callable[[], float] | None:
-        """A function that measures the least seconds that it needs for a workload. None: unknown."""
+        """A function that measures the least seconds that it needs for a workload. None, or a function that
+        gives 0: unknown."""
 
     def cost_s(self, time_s: float, count: int, rounds: int, repeats: int, warm_runs: int) -> float:
         """Seconds that `Measuring.finalists` takes at most for ``count`` candidates of about ``time_s``."""

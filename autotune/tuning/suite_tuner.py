@@ -109,8 +109,8 @@ class SuiteProgress:
 @dataclass(frozen=True)
 class SuiteResult:
     """Results in the order of the tasks. ``weighted_s``: Σ weight · best time (seconds), None if a task has
-    no kernel. ``stopped``: "budget", "trials", "exhausted", "converged" (no gain expected of any task) or
-    "interrupted".
+    no kernel. ``stopped``: "budget", "trials", "exhausted", "converged" (no gain expected of any task),
+    "interrupted", or "no machine" (the last one of a fleet left).
 
     Example: ``[task.result.best for task in result.tasks]``.
     """
@@ -185,10 +185,11 @@ def tune_suite(
 
 
 class Lane:
-    """A machine that takes turns of a suite's tasks, one at a time, and its open measurers."""
+    """A machine that takes turns of a suite's tasks, one at a time, and its open measurers. ``key``: which
+    machine it is."""
 
-    def __init__(self, site: Site, name: str, make: Callable[[Workload], Measuring]) -> None:
-        self.site, self.name = site, name
+    def __init__(self, site: Site, name: str, key: str, make: Callable[[Workload], Measuring]) -> None:
+        self.site, self.name, self.key = site, name, key
         self.open = _OpenMeasurers(make)
         self.made: dict[str, Measuring] = {}  # the last one of each task, by the digest of its workload
         self.number: int | None = None  # of the task whose turn it is
@@ -202,7 +203,8 @@ class Lane:
 
 class Suite:
     """Tasks of one target, and the machines that take turns of them: one, or several of a fleet, each in a
-    thread of its own while no other is at work here. A task stays with the machine that began it."""
+    thread of its own while no other is at work here. A task stays with the machine that began it, unless that
+    leaves or cannot measure it: then others may take it."""
 
     def __init__(
         self,
@@ -225,32 +227,46 @@ class Suite:
         self.errors: dict[int, str] = {}
         self.lanes: list[Lane] = []
         self._owner: dict[int, Lane] = {}
+        self._unable: set[tuple[int, str]] = set()  # tasks, and keys of machines that cannot measure them
 
     def lane(
-        self, site: Site, measurers: Callable[[Workload], Measuring] | None = None, name: str = ""
+        self,
+        site: Site,
+        measurers: Callable[[Workload], Measuring] | None = None,
+        name: str = "",
+        key: str = "",
     ) -> Lane:
-        """A new machine. ``measurers``: what measures a task on it; default: as the site has it."""
+        """A new machine. ``measurers``: what measures a task on it; default: as the site has it. ``key``:
+        which machine it is, the same when it comes again."""
         make = measurers or (lambda workload: self._measurer(lane, workload))
-        lane = Lane(site, name, make)
+        lane = Lane(site, name, key, make)
         self.lanes.append(lane)
         return lane
 
     @property
-    def turn_s(self) -> float:
-        """Seconds of a turn: longer where several machines share the tasks."""
-        share = max(len(self.tasks) / max(sum(not x.closed for x in self.lanes), 1), 1.0)
-        return min(max(self.options.budget_s / (TURNS * share), SHORTEST_S), LONGEST_S)
-
-    def free(self, lane: Lane | None = None) -> list[int]:
-        """The tasks that a machine may take: those that no other has. None: a new machine."""
-        return [
-            n for n in range(len(self.tasks)) if self._owner.get(n, lane) is lane or self._owner[n].closed
-        ]
+    def _machines(self) -> int:
+        """How many machines there are now, at least one."""
+        return max(sum(not x.closed for x in self.lanes), 1)
 
     @property
-    def waits(self) -> bool:
-        """Whether there is a task for another machine."""
-        return time.monotonic() < self._search_until() and self.scheduler.next(self.free()) is not None
+    def turn_s(self) -> float:
+        """Seconds of a turn: longer where several machines share the tasks."""
+        share = max(len(self.tasks) / self._machines, 1.0)
+        return min(max(self.options.budget_s / (TURNS * share), SHORTEST_S), LONGEST_S)
+
+    def free(self, lane: Lane | None = None, key: str = "") -> list[int]:
+        """The tasks that a machine may take: those that no other has, and which it can measure. Without a
+        lane: a new machine of that key."""
+        key = key if lane is None else lane.key
+        return [
+            n
+            for n in range(len(self.tasks))
+            if (self._owner.get(n, lane) is lane or self._owner[n].closed) and (n, key) not in self._unable
+        ]
+
+    def waits(self, key: str = "") -> bool:
+        """Whether there is a task for another machine, which has that key."""
+        return time.monotonic() < self._search_until() and self.scheduler.next(self.free(key=key)) is not None
 
     # -- phases ------------------------------------------------------------------------------
 
@@ -265,12 +281,11 @@ class Suite:
             self._owner[number], lane.number = lane, number
             try:
                 self._turn(lane, number)
+                self.errors.pop(number, None)
             except (LogError, SiteLost):  # the other tasks would lose their trials too
                 raise
             except AutotuneError as err:
-                self.errors[number] = str(err)
-                self.scheduler.end(number)
-                lane.open.drop(number)
+                self._failed(lane, number, str(err))
             took = time.monotonic() - begin
             self.seconds[number] += took
             session = self.sessions.get(number)
@@ -281,6 +296,18 @@ class Suite:
             elif session is not None:
                 self.scheduler.settle(number, session.converged)
         return "budget"
+
+    def _failed(self, lane: Lane, number: int, why: str) -> None:
+        """A machine cannot measure a task. It may be the machine's fault: the others try it."""
+        lane.open.drop(number)
+        self.errors[number] = why
+        self._unable.add((number, lane.key))
+        session = self.sessions.get(number)
+        others = any((number, x.key) not in self._unable for x in self.lanes if not x.closed)
+        if session is not None and session.prepared and others:
+            del self._owner[number]
+        else:
+            self.scheduler.end(number)
 
     def _turn(self, lane: Lane, number: int) -> None:
         """Rounds of trials of one task, for a turn's time."""
@@ -318,7 +345,7 @@ class Suite:
         for n, session in own.items():
             if session.best_s is None and n not in self.errors:
                 with self._account(lane, n):
-                    session.rescue(lane.open.get(n, session.workload))
+                    session.fallbacks.rescue(lane.open.get(n, session.workload))
         order = sorted(
             (n for n, s in own.items() if s.best_s and n not in self.errors),
             key=lambda n: -self.tasks[n].weight * (self.sessions[n].best_s or 0.0),
@@ -379,8 +406,9 @@ class Suite:
             else:
                 if stopped == "interrupted":
                     session.stopped = "interrupted"
-                one = session.result("failed" if n in self.errors else _end_of(session) or stopped)
-                session.__exit__(None, None, None)
+                error = self.errors.get(n)
+                one = session.result(_end_of(session) or stopped if error is None else "failed")
+                session.__exit__(None if error is None else AutotuneError, None, None)
             results.append(TaskResult(task, one, self.seconds[n], self.errors.get(n) or one.error))
         times = [(r.task.weight, r.result.best.time_s) for r in results if r.result.best is not None]
         return SuiteResult(
@@ -397,7 +425,7 @@ class Suite:
 
     def _search_until(self) -> float:
         """When the last turn must end, so that finalists have time."""
-        needed = sum(s.finals.cost_s() for s in self.sessions.values() if s.best_s) / max(len(self.lanes), 1)
+        needed = sum(s.finals.cost_s() for s in self.sessions.values() if s.best_s) / self._machines
         budget = self.options.budget_s
         return self.until - max(RESERVE_SHARE * budget, min(needed, 2 * RESERVE_SHARE * budget))
 

@@ -59,7 +59,7 @@ class GradientScheduler:
         """The task whose turn it is, of those ``among`` (None: all). None when each of these has ended or is
         settled."""
         open_ = [i for i, s in enumerate(self._states) if not s.ended and (among is None or i in among)]
-        if all(self._states[i].settled for i in open_):
+        if not self.wanting(among):
             return None
         new = [i for i in open_ if len(self._states[i].best_s) == 1]
         if new:
@@ -72,6 +72,14 @@ class GradientScheduler:
             if hopeful:
                 return min(hopeful, key=lambda i: (self._states[i].spent_s[-1], i))
         return max(open_, key=lambda i: (self.gain(i), -self._states[i].spent_s[-1], -i))
+
+    def wanting(self, among: Container[int] | None = None) -> list[int]:
+        """The tasks, of those ``among``, that have not ended and of which more is expected."""
+        return [
+            i
+            for i, s in enumerate(self._states)
+            if not (s.ended or s.settled) and (among is None or i in among)
+        ]
 
     def add(self, task: int, seconds: float, best_s: float | None, limit_s: float | None = None) -> None:
         """A turn of ``seconds`` ended with the best time ``best_s`` (None: nothing ran yet)."""

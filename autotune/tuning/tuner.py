@@ -86,7 +86,7 @@ def tune(
 
             stopped = session.search(measurer, until) or "budget"
             with session.timed("finalists"):
-                session.sample_peak()  # next to the finalists, whose records keep it
+                session.limit.sample()  # next to the finalists, whose records keep it
                 session.finals.time(measurer)
         except KeyboardInterrupt:
             stopped = session.stopped = "interrupted"

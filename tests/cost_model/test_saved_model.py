@@ -83,6 +83,11 @@ def test_saving_replaces_a_file_as_a_whole(model: SavedModel, tmp_path: Path) ->
     first = path.read_bytes()
     model.save(path)
     assert path.read_bytes() == first and os.listdir(tmp_path) == ["m.json"]
+    link = tmp_path / "link.json"
+    link.symlink_to(path)
+    path.write_text("before")
+    model.save(link)
+    assert link.is_symlink() and path.read_bytes() == first
 
 
 def test_inclusive_thresholds_part_all_numbers_as_before() -> None:
@@ -119,6 +124,11 @@ def put(name: str, place: int, value: float) -> Callable[[dict[str, Any]], None]
     return change
 
 
+def overflowing(starts: np.ndarray) -> np.ndarray:
+    """Starts whose differences are positive as numbers of 64 bits."""
+    return np.array([0, 1 << 62, -1 << 63, -1 << 62, starts[-1]], dtype=starts.dtype)
+
+
 ROOT = 1  # node 0 is the leaf of the base score; here the first tree of several nodes begins
 REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "kind": (lambda d: d.update(kind="xgb"), "it is no trained cost model"),
@@ -150,6 +160,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "large leaf": (put("threshold", 0, 1e30), "not finite, or too large"),
     "starts": (put("starts", 1, -5), "no nodes"),
     "other end": (put("starts", -1, 1 << 60), "no nodes"),
+    "starts that overflow": (lambda d: array(d, "starts", overflowing), "no nodes"),
     "shorter": (lambda d: array(d, "threshold", lambda a: a[:-1]), "unlike lengths"),
     "none": (lambda d: [array(d, n, lambda a: a[:0]) for n in saved.ARRAYS], "no nodes"),
 }  # fmt: skip

@@ -173,6 +173,19 @@ def test_the_planted_column_is_the_important_one() -> None:
     assert first.column in ("block0.outer", "block0.outer_over_usual") and first.mean > 0.1
 
 
+def test_estimates_that_are_infinite_are_ordered() -> None:
+    features = TASKS[0].features.copy()
+    features[5:15, ESTIMATE] = np.inf
+    judged = untrained([replace(TASKS[0], features=features)])
+    assert 0 <= judged.summary(ESTIMATED).pairwise <= 1
+
+
+def test_where_a_candidate_ran_alone_no_column_is_important() -> None:
+    imported("sklearn")
+    alone = [replace(t, time_s=np.where(np.arange(len(t)) == 1, t.time_s, np.nan)) for t in TASKS]
+    assert by_folds(alone, learners=["xgb"]).importance == ()
+
+
 def test_a_file_is_judged_beside_the_shipped_model() -> None:
     imported("sklearn")
     model = train(TASKS[:4], provenance={"workloads": [t.workload for t in TASKS[:4]]})

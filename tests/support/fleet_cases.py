@@ -74,7 +74,7 @@ class Fake:
         objects: Mapping[int, bytes] | None = None,
     ) -> list[Measurement]:
         self.site.finals += 1
-        return [self.site.measure(t, None) for t in traces]
+        return [self.site.measure(t, (objects or {}).get(n)) for n, t in enumerate(traces)]
 
     def object(self, trace: Trace) -> bytes | None:
         return None

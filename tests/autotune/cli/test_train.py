@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,8 @@ def test_without_the_extra_its_command_is_told(
         assert f"autotune {words[0]}" in done.err
     assert not (tmp_path / "m.json").exists()
     assert issubclass(MissingExtraError, ImportError)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "xgb").write_text("a file of that name")
     assert run("evaluate", log, "--cost-model", "xgb", "--json").json["models"].keys() == {
         "shipped", "estimate alone"
     }  # fmt: skip
@@ -144,6 +147,24 @@ def test_a_directory_that_cannot_be_written_is_told_before_the_training(
     monkeypatch.setattr("os.access", lambda place, mode: False)
     done = run("train", log, "--out", tmp_path / "m.json")
     assert done.status == 2 and f"--out {tmp_path / 'm.json'}: the directory cannot be written" in done.err
+
+
+def test_a_model_takes_the_place_of_no_log_and_no_device(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.tuning.measured.of_places", None)
+    before, link, pipe = log.read_bytes(), tmp_path / "link.json", tmp_path / "pipe"
+    link.symlink_to(log)
+    os.mkfifo(pipe)
+    for out, said in (
+        (log, f"{log} is a database and would be overwritten"),
+        (link, f"{log} is a database and would be overwritten"),
+        (Path(f"{log}-wal"), "is a file of the database"),
+        (pipe, f"{pipe} is no regular file and would be replaced"),
+    ):
+        done = run("train", log, "--out", out)
+        assert done.status == 2 and said in done.err, done.err
+    assert log.read_bytes() == before and link.is_symlink() and pipe.is_fifo()
 
 
 def test_logs_that_are_missing_are_named(tmp_path: Path) -> None:

@@ -68,6 +68,30 @@ def test_a_builder_that_ends_fails_its_candidate_alone(
         assert broken.begin(task(), [Trace()]).refusal(0, time.sleep) is None
 
 
+def test_where_no_process_can_be_started_nothing_is_known_of_a_candidate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(building.subprocess, "Popen", full)
+    with Builders(1) as made:
+        found = made.begin(task(), [Trace()]).refusal(0, time.sleep)
+        assert found is not None and found.status == "error" and "temporarily unavailable" in found.reason
+
+
+def test_nobody_waits_for_a_build_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after Ctrl-C, in the midst of a build that takes long."""
+    monkeypatch.setattr(building, "_BOOT", "import time\ntime.sleep(60)\n")
+    began = time.monotonic()
+    with Builders(1) as slow:
+        batch = slow.begin(task(), [Trace(), Trace()])
+        time.sleep(0.3)  # until it is being built
+        batch.close()
+    assert time.monotonic() - began < 5.0
+    assert batch._futures[0].result()[0] == "crash" and batch._futures[1].cancelled()
+
+
 def test_a_build_that_takes_too_long_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "BUILD_S", 0.2)
     monkeypatch.setattr(building, "START_S", 0.1)

@@ -188,6 +188,17 @@ def test_a_model_that_a_local_fleet_tuned_runs_here(tmp_path: Path) -> None:
     assert (here.measured, here.skipped) == (0, len(here.tasks)) and here.in_place
 
 
+def test_a_worker_may_say_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than a pipe takes while nobody reads it."""
+    script = tmp_path / "worker"
+    says = "head -c 300000 /dev/zero | tr '\\0' x >&2; echo >&2; echo last >&2; exit 3"
+    script.write_text(f"#!/bin/sh\n{says}\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    with local.workers("tcp://127.0.0.1:1", 1) as (one,):
+        assert one.process.wait(20) == 3 and one.last_words() == "last"
+
+
 def test_a_worker_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(at.FleetError, match="a worker could not start: .*no-such"):
         with local.reached("local:1", ["no-such-target"]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,14 @@ from needs import imported
 
 import autotune as at
 from autotune.fleet import serving
-from autotune.fleet.program import tune_program_there
+from autotune.fleet.program import _with_error, tune_program_there
 from autotune.fleet.tuning import There
 from autotune.models import preparation
 from autotune.models.tuning import tune_model
 from autotune.run.dynamic_workload import as_dynamic
 from autotune.tuning.dynamic_tuner import DynamicResult
-from autotune.tuning.options import TuneOptions
+from autotune.tuning.options import Best, TuneOptions
+from autotune.tuning.suite_tuner import SuiteTask, TaskResult
 from schedules.model import Trace
 
 imported("distributed")
@@ -95,6 +97,46 @@ def test_a_range_of_sizes_is_tuned_for_two_targets(there: Rack, tmp_path: Path) 
     assert isinstance(tuned, at.FleetResult) and list(tuned.by_target) == ["kind-a", "kind-b"]
     assert tuned.measured == 12
     assert all(isinstance(r, DynamicResult) for r in tuned.by_target.values())
+    each = [r for one in tuned.by_target.values() for r in one.parts]
+    assert list(tuned.parts) == each and len(each) == 6
+    assert tuned.resumed == sum(r.resumed for r in each) and tuned.resumed > 0
+    shown = tuned._repr_html_()
+    assert shown.count("<td>kind-a</td>") == shown.count("<td>kind-b</td>") == 3
+    assert tuned.report(tmp_path / "report.html").tasks == 6
+
+
+def test_a_size_that_is_too_large_for_the_budget_costs_the_others_nothing(
+    there: Rack, tmp_path: Path
+) -> None:
+    there.add("one", A)
+    options = TuneOptions(trials=2, budget_s=5.0, search="random")
+
+    def tuned(least: int, log: at.Log) -> DynamicResult:
+        sizes = {"m": at.dim(least, 1 << 20), "n": 1 << 10, "k": 1 << 10}
+        dynamic = as_dynamic("matmul", sizes, "float32", None, False, None)
+        assert dynamic is not None
+        (result,) = tune_program_there(There(there.address), dynamic, log, options).values()
+        assert isinstance(result, DynamicResult)
+        return result
+
+    with at.Log(tmp_path / "t.db") as log:
+        small, large = tuned(1, log).by_size.values()
+        assert small.measured == 2 and small.error is None
+        assert (large.stopped, large.measured) == ("failed", 0) and "use up the budget" in str(large.error)
+        with pytest.raises(at.SettingsError, match="use up the budget of 5 s"):
+            tuned(1 << 19, log)
+
+
+def test_an_error_beside_a_kernel_is_a_note() -> None:
+    """A result has an error where it has no kernel, and else none."""
+    workload = at.ops.workload("add", {"n": 64})
+    none = at.TuneResult(workload, A, None, 0, {}, 0, 1.0, 0, "failed", error="no trial was made")
+    some = replace(none, best=Best(1e-3, 1.0, None, Trace(), "0"), error=None, notes=("it is small",))
+    gone = "no worker of the fleet offers kind-a any more"
+    assert _with_error(TaskResult(SuiteTask(workload), none, 1.0, gone)).error == gone
+    assert _with_error(TaskResult(SuiteTask(workload), none, 1.0)).error == "no trial was made"
+    found = _with_error(TaskResult(SuiteTask(workload), some, 1.0, gone))
+    assert found.error is None and found.notes == ("it is small", f"it ended early: {gone}")
 
 
 def test_a_size_that_fails_is_told_of_its_own(there: Rack, tmp_path: Path) -> None:

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet_cases import A, B, FakeSite, Rack, facts, fleet_of, rack
+from fleet_cases import PEAK_S, A, B, FakeSite, Rack, facts, fleet_of, rack
 from needs import imported
 
 import autotune as at
 from autotune.fleet import serving, tuning
 from autotune.fleet import site as fleet_site
+from autotune.fleet.building import Builders
 from autotune.fleet.client import Fleet
-from autotune.fleet.errors import FleetError
+from autotune.fleet.errors import FleetError, MachineLost
 from autotune.fleet.members import targets_of
+from autotune.measure.process import MeasureError
+from autotune.targets import detect
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.suite_tuner import Job, SuiteResult, SuiteTask
+from cost_model.saved import GPU_FEATURES, SavedModel
 from kernels_db.records import Record
 from schedules import ops
-from schedules.model import Target, Trace
+from schedules.model import Step, Target, Trace
 
 imported("distributed")
 WORKLOADS = [ops.workload("add", {"n": n}) for n in (4096, 8192, 16384)]
@@ -202,6 +208,61 @@ def test_nothing_is_kept_of_a_worker_that_names_another_machine(there: Rack, tmp
         assert not list(log.records())
 
 
+def test_a_machine_that_measures_nothing_takes_no_task_from_the_others(there: Rack, tmp_path: Path) -> None:
+    def during(trace: Trace) -> None:
+        raise MeasureError("its disk is full")
+
+    there.add("sick", site=FakeSite(during=during))
+    there.add("well", site=FakeSite(takes_s=0.01))
+    with at.Log(tmp_path / "t.db") as log:
+        (result,) = tuned(there, log, tasks=3)
+        assert [t.error for t in result.tasks] == [None] * 3 and result.measured == 36
+        assert set(names(log)) == {"well"}
+
+
+def test_where_no_machine_can_measure_a_task_it_says_why(
+    there: Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "ALONE_S", 0.5)
+
+    def during(trace: Trace) -> None:
+        raise MeasureError("its disk is full")
+
+    for name in ("sick", "ill"):
+        there.add(name, site=FakeSite(during=during))
+    began = time.monotonic()
+    with at.Log(tmp_path / "t.db") as log:
+        (result,) = tuned(there, log, tasks=2)
+        assert all("its disk is full" in str(t.error) for t in result.tasks)
+    assert time.monotonic() - began < 15.0  # it does not wait for the end of the budget
+
+
+def test_the_limit_of_a_busy_machine_is_asked_for_once(there: Rack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer may take longer than the time for which it counts."""
+    monkeypatch.setattr(fleet_site, "SAME_S", 0.2)
+    there.add("far")
+    asked: list[str] = []
+
+    def answered(site: Any, request: Any) -> dict[str, Any]:
+        asked.append(request.do)
+        time.sleep(0.3)
+        return {"limit_s": PEAK_S, "rates": {}}
+
+    monkeypatch.setattr(fleet_site, "_answered", answered)
+    with fleet_of(there) as fleet:
+        (machine,) = fleet.machines(A).values()
+        limit = fleet_site.FleetSite(fleet, machine).roofline(WORKLOADS[0], A)
+        assert limit is not None and [limit() for _ in range(5)] == [PEAK_S] * 5
+    assert asked == ["limit"]
+
+
+def test_a_model_of_another_kind_of_target_is_refused_at_once(there: Rack, tmp_path: Path) -> None:
+    there.add("far")
+    model = SavedModel("xgb", GPU_FEATURES, (), origin="gpus.json")
+    with at.Log(tmp_path / "t.db") as log, pytest.raises(at.SettingsError, match="gpus.json is for gpus"):
+        tuned(there, log, search="evolutionary", model=model)
+
+
 def test_stopping_leaves_no_task(there: Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Ctrl-C does: `follow` raises KeyboardInterrupt in the main thread."""
     site = there.add("far", site=FakeSite(takes_s=0.05))
@@ -237,6 +298,22 @@ def test_a_target_that_nobody_offers_any_more(
         assert result.tasks[0].result.best is not None and len(names(log)) >= 4
 
 
+def test_tasks_that_were_done_before_the_last_machine_left_are_no_failures(
+    there: Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_site, "AWAY_S", 0.5)
+    monkeypatch.setattr(tuning, "ALONE_S", 0.5)
+    site = there.add("far", site=FakeSite(takes_s=0.02))
+    site.during = after(9, lambda: there.kill("far"))
+    with at.Log(tmp_path / "t.db") as log:
+        (result,) = tuned(there, log, tasks=2, trials=6)
+        cut, done = sorted((t.result for t in result.tasks), key=lambda r: r.measured)
+        assert (done.measured, done.stopped, cut.stopped) == (6, "trials", "failed")
+        errors = {t.result.measured: t.error for t in result.tasks}
+        assert errors[6] is None and "no worker of the fleet" in str(errors[cut.measured])
+        assert sorted(r.state for r in log.runs()) == ["done", "failed"]
+
+
 def test_a_worker_that_gives_no_sign_of_life_is_left_out(
     there: Rack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,9 +343,30 @@ def test_a_worker_that_is_late_keeps_its_place(there: Rack, monkeypatch: pytest.
         assert [m.problem for m in fleet.members()] == [""]
 
 
-def test_what_is_compiled_here_is_measured_there(there: Rack, tmp_path: Path) -> None:
-    from autotune.targets import detect
+def test_a_worker_that_is_busy_with_others_does_not_hang(
+    there: Rack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the request that it has gives signs of life."""
+    monkeypatch.setattr(fleet_site, "HANGS_S", 0.5)
+    there.add("busy", site=FakeSite(takes_s=0.1))
+    with fleet_of(there) as fleet:
+        (machine,) = fleet.machines(A).values()
+        site = fleet_site.FleetSite(fleet, machine)
+        long = site.measurer(WORKLOADS[0], A, 10.0)._request("measure")
+        first = fleet.send(replace(long, traces=(Trace(),) * 15), machine)
+        with site.measurer(WORKLOADS[1], A, 10.0) as measuring:
+            assert [m.status for _, m in measuring.arrivals([Trace()])] == ["ok"]
+        assert first.future is not None and first.future.done()
+        fleet.end(first)
+        monkeypatch.setattr(fleet_site, "QUEUED_S", 0.5)
+        again = fleet.send(replace(long, batch=fleet.name(), traces=(Trace(),) * 15), machine)
+        monkeypatch.setattr(fleet_site, "AWAY_S", 0.2)
+        with site.measurer(WORKLOADS[1], A, 10.0) as measuring, pytest.raises(MachineLost, match="has left"):
+            list(measuring.arrivals([Trace()]))
+        fleet.end(again)
 
+
+def test_what_is_compiled_here_is_measured_there(there: Rack, tmp_path: Path) -> None:
     own = detect(1)
 
     class Runs(FakeSite):
@@ -280,7 +378,40 @@ def test_what_is_compiled_here_is_measured_there(there: Rack, tmp_path: Path) ->
         (result,) = tuned(there, log, own, trials=4)
         assert result.measured == 4
         done = [r for r in log.records() if r.kind == "trial" and r.status == "ok"]
-        assert len(site.given) == len(done) >= 3 and all(x[:4] == b"\x7fELF" for x in site.given)
+        assert len(site.given) == len(site.measured) >= len(done) >= 3  # those of finalists too
+        assert all(x[:4] == b"\x7fELF" for x in site.given)
+
+
+def test_finalists_of_earlier_runs_are_compiled_here_for_a_machine_that_does_not(there: Rack) -> None:
+    """Else the machine would say that they do not compile, and the best of the log would be lost."""
+    own = detect(1)
+
+    class Runs(FakeSite):
+        def check(self, target: Target) -> None:
+            assert target == own
+
+    site = there.add("board", own, site=Runs(), builds=False)
+    nowhere = Trace((Step("unroll", (("loop", "nowhere"),)),))
+    with fleet_of(there) as fleet, Builders(1) as builders:
+        (machine,) = fleet.machines(own).values()
+        made = fleet_site.FleetSite(fleet, machine, builders).measurer(WORKLOADS[0], own, 10.0)
+        with made as measuring:
+            found = measuring.finalists([nowhere, Trace()])
+            assert [m.status for m in found] == ["illegal", "ok"] and "nowhere" in found[0].reason
+            assert [x[:4] for x in site.given] == [b"\x7fELF"] and site.measured == [Trace().digest]
+            assert [m.status for m in measuring.finalists([nowhere])] == ["illegal"]
+
+
+def test_loggers_of_others_are_as_before(there: Rack) -> None:
+    logger = logging.getLogger("tornado.application")
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    try:
+        with fleet_of(there):
+            assert logger.level == logging.CRITICAL
+        assert logger.level == logging.INFO
+    finally:
+        logger.setLevel(before)
 
 
 def test_targets_are_asked_for_by_the_names_of_workers(there: Rack) -> None:

@@ -67,6 +67,7 @@ ARM = Target("cpu", "cortex-a78", "aarch64-unknown-linux-gnu", (), 1)
         (told(machine=[]), "no small object"),
         (told(machine={"cpu": ["x"]}), "no small object"),
         (told(machine={"cpu": "x" * 1000}), "no small object"),
+        (told(machine={"c" * 100_000: "x"}), "no small object"),
         (told(key="short"), "which machine it is of"),
         (told(key=None), "which machine it is of"),
         (told(targets=[{"asked": "a", "target": {}, "slot": "s"}]), "cannot be read"),
@@ -85,6 +86,11 @@ def test_who_says_what_cannot_be_gets_no_work(worker: dict[str, Any], problem: s
     assert not machines_of([member], A)
     with pytest.raises(FleetError, match="no worker of the fleet can be used: box-1: "):
         targets_of([member], [])
+
+
+def test_figures_of_a_worker_that_are_no_counts_are_0() -> None:
+    for executing in (float("inf"), float("nan"), None, "x"):
+        assert one(told() | {"metrics": {"task_counts": {"executing": executing}}}).busy == 0
 
 
 def test_changed_adverts_are_read_or_are_a_problem() -> None:

@@ -5,17 +5,25 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fleet_cases import A, facts
 
+import autotune as at
 from autotune.fleet import messages
 from autotune.fleet.errors import MessageError
 from autotune.fleet.messages import Request, Task
 from autotune.fleet.serving import Bench
 from autotune.measure.inputs import Tolerance
 from autotune.measure.results import Measurement
+from autotune.search.decisions import DECISIONS
+from autotune.search.llm import EXCHANGES, KEPT
+from autotune.tuning.known_limits import LIMIT
+from autotune.tuning.prediction_quality import PREDICTED
+from autotune.tuning.run_records import new_record
 from schedules import ops
 from schedules.model import Step, Trace
 
@@ -87,7 +95,15 @@ def test_an_infinite_error_is_left_out() -> None:
         ({"reason": 7}, "no reason"),
         ({"reason": "x" * 5000}, "no reason"),
         ({"facts": []}, "no small object"),
+        ({"time_s": 5e-324}, "time_s is no number of seconds"),
+        ({"times_s": [0.0]}, "times_s is no number of seconds"),
+        ({"error": -1.0}, "no size of an error"),
         ({"facts": {"x": "y" * 100_000}}, "no small object"),
+        ({"facts": {"x": math.inf}}, "no small object"),
+        ({"facts": {"x": [[]] * 300}}, "no small object"),
+        ({"facts": {"throttled": 5}}, "no small object"),
+        ({"facts": {"throttled": {"heat": "x"}}}, "no small object"),
+        ({"facts": {"throttled": [["heat"]]}}, "no small object"),
         ({"more": 1}, "and nothing else"),
         ({"build_s": None}, "build_s is missing"),
     ],
@@ -96,6 +112,30 @@ def test_a_measurement_that_cannot_be_is_refused(change: dict[str, Any], reason:
     body = messages.of_measurement(Measurement("ok", "", (1e-3,), 1e-3)) | change
     with pytest.raises(MessageError, match=reason):
         messages.measurement(body)
+
+
+def test_what_is_read_of_a_measurement_fits_into_a_log(tmp_path: Path) -> None:
+    """With the largest facts, beside all else that a record may have: one that is too large would end the
+    runs of all machines."""
+    largest = {"x": "\\" * ((messages.MOST_FACTS - 10) // 2)}
+    times = [1e-3] * messages.MOST_TIMES
+    said = {"model": "m" * 200, "prompt": "p" * KEPT, "answer": "a" * KEPT, "error": "e" * 500}
+    rates = messages.numbers_of({"r": {f"{i:080}": 1 / 3 for i in range(messages.MOST_NUMBERS)}}, "r")
+    environment = {EXCHANGES: said, LIMIT: rates, DECISIONS: [1 << 40] * 100, PREDICTED: {"model": 1 / 3}}
+    body = messages.of_measurement(Measurement("ok", "r" * 9999, (1e-3,), 1e-3)) | {"facts": largest}
+    with at.Log(tmp_path / "t.db") as log:
+        run = log.start_run(task().workload, A, facts("box"), seed=0)
+        for many in (times, times[:1]):
+            m = messages.measurement(body | {"times_s": many})
+            log.add(new_record(run.uid, 0, "s", TRACE, m, environment))
+            passes = 6  # of finalists, whose times one record has
+            log.add(new_record(run.uid, 0, "s", TRACE, replace(m, times_s=m.times_s * passes), {}, "final"))
+
+
+def test_numbers_that_are_infinite_are_no_message() -> None:
+    text = '{"version":1,"x":1e999}'
+    with pytest.raises(MessageError, match="no JSON"):
+        messages.opened(messages.digest(text) + text)
 
 
 def changed(sent: Request, **changes: Any) -> str:

@@ -129,6 +129,16 @@ def test_a_search_finds_the_best_and_is_the_same_every_time(tmp_path: Path, sear
     assert replay(table, search, "xgb", 40, 3) != replay(table, search, "xgb", 40, 4)
 
 
+def test_a_time_that_no_kernel_takes_ends_no_search(tmp_path: Path) -> None:
+    """Its throughput would be infinite."""
+    document = kernel_tuner()
+    first, *_, last = document["cache"].values()
+    first["time"] = last["time"] = 1e-310
+    path = tmp_path / "cache.json"
+    path.write_text(json.dumps(document))
+    assert len(replay(read(path), "evolutionary", "scratch", 40, 0).best_s) == 40
+
+
 def test_a_model_finds_more_than_chance(tmp_path: Path) -> None:
     table = read(written(tmp_path / "cache.json", kernel_tuner()))
 

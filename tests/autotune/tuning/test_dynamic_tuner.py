@@ -16,9 +16,12 @@ from hypothesis import strategies as st
 import autotune as at
 from autotune import targets
 from autotune.measure.process import MeasureError
-from autotune.tuning import dynamic_tuner
+from autotune.run.dynamic_workload import as_dynamic
+from autotune.settings import SettingsError
+from autotune.tuning import dynamic_tuner, preparation
 from autotune.tuning.dynamic_tuner import more_sizes, sizes_for, spread
 from autotune.tuning.options import TuneOptions
+from autotune.tuning.suite_tuner import SuiteResult, TaskResult
 from kernels_db.errors import LogError
 from schedules import te
 from schedules.te.dims import dim
@@ -91,6 +94,22 @@ def test_without_a_kernel_there_is_no_schedule() -> None:
         result.schedule()
 
 
+def result_of(measured: int, **more: Any) -> at.TuneResult:
+    w = at.ops.workload("matmul", {"m": 2, "n": 2, "k": 2})
+    return at.TuneResult(
+        w, targets.parse("cpu", 1), None, measured, {"crash": 1}, 5, 1.5, 0, "budget", **more
+    )
+
+
+def test_a_first_pick_and_the_run_after_it_are_counted_together() -> None:
+    first = result_of(3, throttled={"heat": 1}, spent_s={"search": 1.0}, stopped_early=1)
+    then = result_of(4, throttled={"heat": 2, "power": 1}, spent_s={"search": 2.0, "run": 1.0})
+    both = dynamic_tuner._joined(first, then)
+    assert (both.measured, both.resumed, both.stopped_early, both.elapsed_s) == (7, 5, 1, 3.0)
+    assert both.failed == {"crash": 2} and both.throttled == {"heat": 3, "power": 1}
+    assert both.spent_s == {"search": 3.0, "run": 1.0}
+
+
 def failing(monkeypatch: pytest.MonkeyPatch, sizes: set[int], error: Exception) -> list[int]:
     """Has the first picks of these sizes fail. Returns the sizes that are picked."""
     picked: list[int] = []
@@ -130,6 +149,34 @@ def test_a_size_that_fails_costs_the_others_nothing(
     assert bad["stopped"] == "failed" and good["trials"]["measured"] >= 1
     table = run(*words[:-1], 0, "--db", tmp_path / "log.db")
     assert table.status == 1 and "error: out of memory\n" in table.out
+
+
+def test_a_size_that_is_too_large_for_the_rest_of_the_budget_costs_the_others_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left for tuning is less than what its first pick had."""
+    check = preparation.check_feasible
+    tuned: list[int] = []
+
+    def check_less(workload: Any, budget_s: float, memory: bool = True) -> None:
+        if dict(workload.params)["m"] == 40 and budget_s < 18.0:
+            raise SettingsError("it alone would use up the budget")
+        check(workload, budget_s, memory)
+
+    def tune_suite(tasks: Any, *_: Any, **__: Any) -> SuiteResult:
+        tuned.extend(dict(t.workload.params)["m"] for t in tasks)
+        results = tuple(TaskResult(t, result_of(1), 1.0) for t in tasks)
+        return SuiteResult(results, None, 1, 1.0, 1.0, 0, "trials")
+
+    monkeypatch.setattr(preparation, "check_feasible", check_less)
+    monkeypatch.setattr(dynamic_tuner, "tune_suite", tune_suite)
+    monkeypatch.setattr(dynamic_tuner._Run, "_pick", lambda *_, **__: True)
+    sizes = as_dynamic("matmul", {"m": dim(1, 40), "n": 8, "k": 8}, "float32", None, False, None)
+    assert sizes is not None
+    with at.Log(tmp_path / "log.db") as log:
+        options = TuneOptions(trials=1, budget_s=20.0)
+        dynamic_tuner.tune_dynamic(sizes, targets.parse("cpu", 1), log, options)
+    assert tuned == [1]
 
 
 def test_where_no_size_can_be_tuned_the_first_error_is_raised(

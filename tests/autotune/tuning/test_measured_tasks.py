@@ -63,6 +63,19 @@ def test_logs_of_several_machines_are_compared_on_each_by_itself(log: Path, tmp_
     assert len(of_places([str(log), str(same)]).tasks) == 2, "other software makes no other machine"
 
 
+def test_of_many_candidates_the_latest_of_all_logs_are_learnt_from(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the order of the logs. Only those are kept in memory."""
+    later = fill(tmp_path / "b.db", SIZES[:1], seed=2, factor=1e3)
+    monkeypatch.setattr(measured, "MOST", 10)
+    for places in ((log, later), (later, log)):
+        found = of_places([str(p) for p in places])
+        assert found.candidates == 3 * 24 and [len(t) for t in found.tasks] == [10, 10]
+        slow = [np.nanmin(t.time_s) > 1e-4 for t in found.tasks]
+        assert sorted(slow) == [False, True], "of the first task those of the second log are later"
+
+
 def test_what_the_space_no_longer_offers_is_left_out(log: Path, tmp_path: Path) -> None:
     other = tmp_path / "old.db"
     other.write_bytes(log.read_bytes())

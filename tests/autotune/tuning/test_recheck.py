@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 from cli_runner import run
+from fleet_cases import A, FakeSite
 from log_cases import copy_of
 from log_filler import host
 
 import autotune as at
 from autotune.building.generator_version import this_machine
 from autotune.measure import Measurer
+from autotune.measure.process import MeasureError
 from autotune.measure.results import Measurement
 from autotune.tuning.recheck import verify
 from kernels_db.records import NewRecord
@@ -132,6 +134,31 @@ def test_what_measuring_could_not_find_out_is_held_against_nobody(
     assert (ran.status, ran.json["checked"], ran.json["skipped"]) == (0, 0, 1)
     assert ran.json["records"][0]["reason"] == lost.reason
     assert at.best("matmul", **MATMUL, threads=1, db=db).origin.verified == {}  # type: ignore[union-attr]
+
+
+def test_what_a_machine_elsewhere_cannot_measure_is_skipped_and_the_rest_checked(tmp_path: Path) -> None:
+    """Such as arrays that do not fit in its memory. Here it would mean that nothing can be measured."""
+    db = tmp_path / "tuning.db"
+    store(db, Trace(), 1.0, A)
+    store(db, Trace(), 1.0, A, "softmax")
+
+    class Small(FakeSite):
+        def measurer(self, workload: Workload, *_: Any, **__: Any) -> Any:
+            made = super().measurer()
+            if workload.op == "softmax":
+                made.arrivals = refuse
+            return made
+
+    def refuse(traces: Any) -> Any:
+        raise MeasureError("board-7: 3 GiB of memory are free; use smaller sizes")
+
+    with Log(db) as log:
+        found = {v.workload.op: v for v in verify(log, site_of=lambda _: Small())}
+        assert (found["matmul"].status, found["softmax"].status) == ("ok", "skipped")
+        assert "3 GiB of memory are free" in found["softmax"].reason
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(MeasureError):
+            patch.setattr("autotune.tuning.recheck.HERE", site := Small())
+            list(verify(log, site_of=lambda _: site))
 
 
 def test_what_is_pinned_and_found_wrong_is_taken_no_longer(tmp_path: Path) -> None:

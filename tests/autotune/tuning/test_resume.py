@@ -88,3 +88,4 @@ def test_resumed_throughput() -> None:
     assert resume.throughput("ok", 0.5) == 2
     assert resume.throughput("slow", 0.5) == 2
     assert resume.throughput("slow", None) == resume.throughput("crash", 0.5) == 0
+    assert resume.throughput("ok", 5e-324) == 0, "a log may say anything, and 1 / this is infinite"

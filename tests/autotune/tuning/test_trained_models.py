@@ -72,6 +72,17 @@ def test_options_read_a_file_once(file: Path) -> None:
     assert TuneOptions(model="xgb").model == "xgb"
 
 
+def test_a_file_beside_a_search_that_asks_no_model_is_refused(file: Path) -> None:
+    """A name is left alone: it may be the default."""
+    for search in ("random", "grid", "local"):
+        TuneOptions(search=search, model="blend")
+        with pytest.raises(
+            SettingsError, match=f"search {search} asks no cost model, so that .*team.json would"
+        ):
+            TuneOptions(search=search, model=file)
+    assert set(policies.GUIDED) < set(policies.POLICIES)
+
+
 def test_a_name_of_a_file_without_a_dot_is_one(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
     file.rename("team")

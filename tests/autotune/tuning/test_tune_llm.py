@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-import time
+import threading
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -29,11 +29,11 @@ def test_a_run_keeps_prompts_and_answers_and_its_budget(
     silent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     imported("openai")
-    db = tmp_path / "tuning.db"
+    db, over = tmp_path / "tuning.db", threading.Event()
 
     def answer(handler: BaseHTTPRequestHandler, prompt: str) -> bytes:
         if silent:
-            time.sleep(3.0)
+            over.wait(60.0)
         rows = [{"sketch": s, "T2.vec": v, "T2.x0": 4} for s in range(4) for v in (8, 16)]
         return envelope(f"{KEY} DROP TABLE record; {json.dumps(rows)}")
 
@@ -43,7 +43,10 @@ def test_a_run_keeps_prompts_and_answers_and_its_budget(
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         options = TuneOptions(trials=12, budget_s=20.0, search="llm", model="random", batch=4)
         with Log(db) as log:
-            result = tune(WORKLOAD, detect(1), log, options, peak=lambda: 1e-9)
+            try:
+                result = tune(WORKLOAD, detect(1), log, options, peak=lambda: 1e-9)
+            finally:
+                over.set()
             records = list(log.records())
             assert log.runs()[0].options["search"] == "llm"
         assert "T2" in endpoint.prompt() and "vector_bytes" in endpoint.prompt()

@@ -20,7 +20,7 @@ from search_table import FormulaSpace
 from autotune import backends
 from autotune.measure.results import Measurement, Options
 from autotune.settings import SettingsError
-from autotune.tuning import finalists, plain_loops, preparation, session, site
+from autotune.tuning import fallbacks, finalists, plain_loops, preparation, session, site
 from autotune.tuning.notes import notes, small
 from autotune.tuning.prediction_quality import PREDICTED
 from autotune.tuning.tuner import Best, Progress, TuneOptions, TuneResult, tune
@@ -467,7 +467,7 @@ def test_plain_loops_that_take_long_come_last_if_they_may_be_the_fastest(
             self.foretold_s = share_of_reach * plain_loops.FAR * (best_s or 0.0)
             return super().in_reach(best_s) if best_s else False
 
-    monkeypatch.setattr(session, "PlainLoops", Foretold)
+    monkeypatch.setattr(fallbacks, "PlainLoops", Foretold)
     result = run(log, measured, trials=trials)
     assert result.measured == trials == len(measured.measured)
     assert measured.measured[-1:] == [plain_loops.TRACE.digest] if tried and trials > 1 else True

@@ -1,0 +1,110 @@
+"""Candidates that need no search: the plain loops, and those of a first pick.
+
+They come first where time is short, and last where nothing was right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from autotune.search.base import Result
+from autotune.search.decisions import DECISIONS
+from autotune.tuning import first_pick, plain_loops
+from autotune.tuning.plain_loops import PlainLoops
+from schedules.space.base import trace_of as schedule_of
+
+if TYPE_CHECKING:
+    from autotune.tuning.session import Session
+    from autotune.tuning.site import Measuring
+
+# Time that quick plain loops have in any budget if nothing else was found (seconds).
+LEAST_S = 5.0
+
+
+class Fallbacks:
+    """Those of a `Session`. ``picked``: results of first picks. ``rescued``: whether what most likely gives
+    a kernel was tried, as nothing was right. ``plain``: when to try the plain loops, known after `prepare`;
+    ``tried_plain``: trials of them."""
+
+    plain: PlainLoops
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.picked: list[Result] = []
+        self.rescued, self.tried_plain = False, 0
+
+    def prepare(self) -> None:
+        """Once earlier runs are read."""
+        run = self._session
+        known = plain_loops.TRACE.digest in run.earlier.digests
+        self.plain = PlainLoops(run.workload, run.target, known)
+
+    def pick(self, measurer: Measuring, latest: float | None = None) -> None:
+        """Try the candidates of a first pick, until there is a best and the budget is used up. ``latest``:
+        when all must be over."""
+        run = self._session
+        run.report("measuring")
+        with run.timed("first pick"):
+            proposed = first_pick.proposals(run.workload, run.target, run.space, run.log.place)
+            known = run.earlier.digests | run.tried
+            proposed = [p for p in proposed if schedule_of(run.space, p.candidate).digest not in known]
+            if run.options.trials:
+                proposed = proposed[: run.options.trials - run.measured]
+            traces = [schedule_of(run.space, p.candidate) for p in proposed]
+            until = max(run.started + first_pick.LIMIT_S - first_pick.MARGIN_S, time.monotonic())
+            grace_s = first_pick.grace_s(run.workload)
+            if latest is not None:
+                until = min(time.monotonic() + first_pick.LIMIT_S, latest)
+                grace_s = max(0.0, min(grace_s, latest - until))
+            with contextlib.closing(first_pick.race(measurer, traces, until, grace_s)) as arrivals:
+                for i, m in arrivals:
+                    candidate = proposed[i].candidate
+                    facts = {DECISIONS: list(candidate.row), "chosen_by": proposed[i].chosen_by}
+                    reached = run.take(m, run.space.sketches[candidate.sketch], traces[i], facts)
+                    self.picked.append(Result(candidate, reached, m.facts))
+                    if run.best_s is not None and time.monotonic() > run.until:
+                        break
+        left = run.trials_left or run.options.trials == 0
+        time_left = run.best_s is None or time.monotonic() < run.until
+        if left and time_left and self.plain.worth(run.best_s):
+            self.try_plain_loops(measurer, until)
+
+    def rescue(self, measurer: Measuring, until: float = 0.0) -> None:
+        """Try what most likely gives a kernel, once, as nothing was right so far: plain loops if they are
+        quick, the candidates of a first pick, any plain loops. ``until``: when it must be over; quick plain
+        loops have `LEAST_S` in any case."""
+        run = self._session
+        if self.rescued or not run.trials_left:
+            return
+        self.rescued = True
+        now = time.monotonic()
+        if self.plain.pending and self.plain.quick:
+            self.try_plain_loops(measurer, max(until, now + LEAST_S))
+        if run.best_s is not None or now >= until or not run.trials_left:
+            return
+        told = len(self.picked)
+        self.pick(measurer, until)
+        run.tell(self.picked[told:])
+
+    def try_plain_loops(self, measurer: Measuring, until: float) -> bool:
+        """Make a trial of the plain loops. Returns whether there was time for it."""
+        run = self._session
+        run.report("measuring")
+        with run.timed("plain loops"):
+            for _, m in measurer.arrivals([plain_loops.TRACE], run.best_s, until):
+                self.plain.pending, self.tried_plain = False, 1
+                run.take(m, plain_loops.SKETCH, plain_loops.TRACE, {})
+        return not self.plain.pending
+
+    def last_resorts(self, measurer: Measuring) -> None:
+        """What is tried before the finalists: where nothing was right, what most likely is; and plain loops
+        that may win."""
+        run = self._session
+        begin = time.monotonic()
+        if run.best_s is None:
+            self.rescue(measurer, run.until)
+        if self.plain.in_reach(run.best_s) and run.trials_left:
+            least = begin + LEAST_S if run.best_s is None and self.plain.quick else 0.0
+            self.try_plain_loops(measurer, max(run.until, least))
