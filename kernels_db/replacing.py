@@ -58,7 +58,7 @@ def replaced(place: str | os.PathLike[str] | IO[str]) -> Iterator[IO[str]]:
 def check_replaceable(path: Path) -> None:
     """Raises `LogError` where another file must not take the place of what is there, nor of what a link
     names: of a database, of a file of one, and of what is no regular file."""
-    for file in {path, path.resolve()}:
+    for file in (path, path.resolve()):
         refuse_database(file)
     if path.exists() and not path.is_file():
         raise LogError(f"{path} is no regular file and would be replaced; choose another file")

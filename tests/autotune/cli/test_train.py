@@ -158,7 +158,7 @@ def test_a_model_takes_the_place_of_no_log_and_no_device(
     os.mkfifo(pipe)
     for out, said in (
         (log, f"{log} is a database and would be overwritten"),
-        (link, f"{log} is a database and would be overwritten"),
+        (link, f"{link} is a database and would be overwritten"),
         (Path(f"{log}-wal"), "is a file of the database"),
         (pipe, f"{pipe} is no regular file and would be replaced"),
     ):

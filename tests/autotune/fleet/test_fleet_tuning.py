@@ -243,7 +243,7 @@ def test_the_limit_of_a_busy_machine_is_asked_for_once(there: Rack, monkeypatch:
     there.add("far")
     asked: list[str] = []
 
-    def answered(site: Any, request: Any) -> dict[str, Any]:
+    def answered(site: Any, request: Any, *_: Any) -> dict[str, Any]:
         asked.append(request.do)
         time.sleep(0.3)
         return {"limit_s": PEAK_S, "rates": {}}
