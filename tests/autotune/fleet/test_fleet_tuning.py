@@ -361,6 +361,8 @@ def test_a_worker_that_is_busy_with_others_does_not_hang(
         monkeypatch.setattr(fleet_site, "QUEUED_S", 0.5)
         again = fleet.send(replace(long, batch=fleet.name(), traces=(Trace(),) * 15), machine)
         monkeypatch.setattr(fleet_site, "AWAY_S", 0.2)
+        while again.events.empty():  # of two that are sent at once Dask may take either first
+            time.sleep(0.01)
         with site.measurer(WORKLOADS[1], A, 10.0) as measuring, pytest.raises(MachineLost, match="has left"):
             list(measuring.arrivals([Trace()]))
         fleet.end(again)
