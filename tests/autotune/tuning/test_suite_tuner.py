@@ -167,14 +167,17 @@ def test_a_converged_task_has_further_turns_until_all_are_converged(
         return search(self, *args, **options)
 
     monkeypatch.setattr(Session, "search", counted)
-    result = run(log, trials=None, budget_s=2.5)
+    for budget_s in (2.5, 15.0):  # a busy machine needs more
+        result = run(log, trials=None, budget_s=budget_s)
+        if turns[heavy] > 2:
+            break
     assert result.stopped == "budget"
     assert result.tasks[-1].result.stopped == "converged" and result.tasks[0].result.stopped == "budget"
-    assert turns[heavy] > 1, "more than a first turn"
+    assert turns[heavy] > 2, "more than a first turn of each run"
     monkeypatch.setattr(Session, "converged", property(lambda self: True))
     monkeypatch.setattr("autotune.tuning.suite_tuner.SHORTEST_S", 1.5)  # a busy machine needs more than 0.2
-    again = run(log, trials=None, budget_s=9.0)
-    assert again.stopped == "converged" and again.elapsed_s < 6
+    again = run(log, trials=None, budget_s=30.0)
+    assert again.stopped == "converged" and again.elapsed_s < 20
     assert all(t.result.measured > 0 for t in again.tasks)
 
 
