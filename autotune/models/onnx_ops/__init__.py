@@ -6,13 +6,17 @@ from autotune.models.onnx_ops import (
     matmul,
     movement,
     normalization,
+    ordering,
     quantization,
+    recurrent,
     reduction,
     resize,
+    sampling,
+    scatter,
     windows,
 )
 
 __all__ = [
-    "elementwise", "indexing", "matmul", "movement", "normalization", "quantization", "reduction", "resize",
-    "windows",
+    "elementwise", "indexing", "matmul", "movement", "normalization", "ordering", "quantization", "recurrent",
+    "reduction", "resize", "sampling", "scatter", "windows",
 ]  # fmt: skip

@@ -7,12 +7,15 @@ from autotune.models.torch_ops import (
     matmul,
     movement,
     normalization,
+    ordering,
     reduction,
+    sampling,
+    scatter,
     windows,
 )
 from autotune.models.torch_ops.table import ROWS
 
 __all__ = [
-    "ROWS", "creation", "elementwise", "indexing", "matmul", "movement", "normalization", "reduction",
-    "windows",
+    "ROWS", "creation", "elementwise", "indexing", "matmul", "movement", "normalization", "ordering",
+    "reduction", "sampling", "scatter", "windows",
 ]  # fmt: skip

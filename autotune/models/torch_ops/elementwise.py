@@ -104,6 +104,19 @@ def _leaky_relu(node: Node, x: Value, slope: float = 0.01) -> te.Tensor:
     return node.elementwise(lambda v: te.select(v > 0, v, v * slope), x)
 
 
+@aten("rrelu_with_noise_functional.default", "rrelu_with_noise.default")
+def _rrelu(
+    node: Node, x: Value, noise: Value, low: float = 1 / 8, high: float = 1 / 3, training: bool = False,
+    generator: Any = None,
+) -> list[te.Tensor | None]:  # fmt: skip
+    """Outside of training a leaky relu with the middle of both slopes."""
+    if training:
+        raise UnsupportedForm("it makes random numbers in training: export module.eval()")
+    node.only(1)
+    y = node.elementwise(lambda v: f.leaky_relu(v, (low + high) / 2), x)
+    return [y, None]
+
+
 @aten("softplus.default")
 def _softplus(node: Node, x: Value, beta: float = 1.0, threshold: float = 20.0) -> te.Tensor:
     """Linear above the threshold, where the difference is below the precision of float32."""
