@@ -2,6 +2,7 @@
 
 from autotune.models.onnx_ops import (
     elementwise,
+    fourier,
     indexing,
     matmul,
     movement,
@@ -17,6 +18,6 @@ from autotune.models.onnx_ops import (
 )
 
 __all__ = [
-    "elementwise", "indexing", "matmul", "movement", "normalization", "ordering", "quantization", "recurrent",
-    "reduction", "resize", "sampling", "scatter", "windows",
+    "elementwise", "fourier", "indexing", "matmul", "movement", "normalization", "ordering", "quantization",
+    "recurrent", "reduction", "resize", "sampling", "scatter", "windows",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """The operators of ATen, a family a file. Importing this package fills `table.ROWS`."""
 
 from autotune.models.torch_ops import (
+    complex,
     creation,
     elementwise,
     indexing,
@@ -13,9 +14,10 @@ from autotune.models.torch_ops import (
     scatter,
     windows,
 )
+from autotune.models.torch_ops.complex import COMPLEX_ROWS
 from autotune.models.torch_ops.table import ROWS
 
 __all__ = [
-    "ROWS", "creation", "elementwise", "indexing", "matmul", "movement", "normalization", "ordering",
-    "reduction", "sampling", "scatter", "windows",
+    "COMPLEX_ROWS", "ROWS", "complex", "creation", "elementwise", "indexing", "matmul", "movement",
+    "normalization", "ordering", "reduction", "sampling", "scatter", "windows",
 ]  # fmt: skip

@@ -25,6 +25,7 @@ _FLOAT: dict[str, ExprFn] = {
     "exp": te.exp, "log": te.log, "sqrt": te.sqrt, "rsqrt": te.rsqrt, "erf": te.erf, "sigmoid": te.sigmoid,
     "tanh": te.tanh, "sin": te.sin, "cos": te.cos, "tan": te.tan, "expm1": te.expm1, "log1p": te.log1p,
     "sinh": f.sinh, "cosh": f.cosh, "asinh": f.asinh, "acosh": f.acosh, "atanh": f.atanh,
+    "asin": f.asin, "acos": f.acos, "atan": f.atan,
     "reciprocal": lambda x: 1.0 / x, "log2": lambda x: te.log(x) * (1 / math.log(2)),
     "log10": lambda x: te.log(x) * (1 / math.log(10)), "exp2": lambda x: te.pow(2.0, x),
     "silu": f.swish, "mish": f.mish, "hardswish": f.hard_swish,
@@ -165,21 +166,24 @@ def _binary(node: Node, a: Any_, b: Any_) -> te.Tensor:
         fn = te.any if node.name == "maximum" else te.all
         return node.elementwise(fn, a, b)
     if node.name in ("fmod", "remainder") and is_float(node.dtype):
-        return node.elementwise(_float_remainder(node.name), a, b)
+        return node.elementwise(f.float_c_remainder if node.name == "fmod" else f.float_remainder, a, b)
     return node.elementwise(_BINARY[node.name], a, b)
 
 
-def _float_remainder(name: str) -> ExprFn:
-    """a - b · quotient, the quotient rounded down, or towards zero."""
+@aten("atan2.default", "hypot.default", "copysign.Tensor", "copysign.Scalar")
+def _of_two(node: Node, a: Any_, b: Any_) -> te.Tensor:
+    fns: dict[str, ExprFn] = {"atan2": f.atan2, "hypot": f.hypot, "copysign": f.with_sign}
+    return node.elementwise(fns[node.name], a, b)
 
-    def value(a: Expr, b: Expr) -> Expr:
-        q = a / b
-        whole = te.floor(q)
-        if name == "fmod":
-            whole = te.select(q < 0, te.ceil(q), whole)
-        return a - b * whole
 
-    return value
+@aten("signbit.default")
+def _sign_bit(node: Node, x: Value) -> te.Tensor:
+    t = node.tensor(x)
+    if is_float(t.dtype):
+        return node.elementwise(f.negative, t, common=t.dtype)
+    if t.dtype == "bool":
+        raise UnsupportedForm("bool is not supported by it")
+    return node.elementwise(lambda v: v < 0, t, common=t.dtype)
 
 
 @aten("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar")

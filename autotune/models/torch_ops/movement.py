@@ -102,7 +102,17 @@ def _split(node: Node, x: Value, how: Any, dim: int = 0) -> list[Value | None]:
     else:
         sizes = [int(n) for n in how]
     starts = np.cumsum([0, *sizes])
-    return [m.part(t, axis, int(starts[i]), n) if i in node.used else None for i, n in enumerate(sizes)]
+    return [_piece(t, axis, int(starts[i]), n) if i in node.used else None for i, n in enumerate(sizes)]
+
+
+def _piece(t: te.Tensor, axis: int, start: int, extent: int) -> Value:
+    """A part of an axis, which may have no elements."""
+    if extent:
+        return m.part(t, axis, start, extent)
+    import torch
+
+    shape = [0 if d == axis else n for d, n in enumerate(t.shape)]
+    return Known(torch.empty(shape, dtype=getattr(torch, t.dtype)), False)
 
 
 @aten("unbind.int")

@@ -45,7 +45,8 @@ CASES = {
     "topk": "TopK", "scatternd": "ScatterND", "scatterelements": "ScatterElements", "scatter": "Scatter",
     "tensorscatter": "TensorScatter", "maxunpool": "MaxUnpool", "maxpool": "MaxPool", "col2im": "Col2Im",
     "gridsample": "GridSample", "affinegrid": "AffineGrid", "lstm": "LSTM", "gru": "GRU", "rnn": "RNN",
-    "cumsum": "CumSum",
+    "cumsum": "CumSum", "dft": "DFT", "stft": "STFT", "asin": "Asin", "acos": "Acos", "atan": "Atan",
+    "mod": "Mod",
 }  # fmt: skip
 
 
@@ -164,6 +165,28 @@ def test_the_largest_of_an_older_version() -> None:
     np.testing.assert_array_equal(values, np.take_along_axis(x, places, 1))
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("length", [None, 4, 8])
+def test_transforms_of_other_lengths_are_cut_or_padded(parts: int, length: int | None) -> None:
+    x = RNG.standard_normal((2, 5, parts)).astype(np.float32)
+    z = (x[..., 0] + 1j * x[..., 1]) if parts == 2 else x[..., 0]
+    known = {} if length is None else {"n": np.array(length)}
+    net = nets.one("DFT", [nets.value("x", [2, 5, parts])], known, axis=1)
+    (got,) = evaluate(at.import_onnx(net).graph, [x])
+    want = np.fft.fft(z, length, axis=1)
+    np.testing.assert_allclose(got[..., 0] + 1j * got[..., 1], want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", [6, 7])
+def test_the_inverse_of_one_side_is_real(n: int) -> None:
+    x = RNG.standard_normal((2, 4, 2)).astype(np.float32)
+    known = {"n": np.array(n), "axis": np.array(1)}
+    net = nets.one("DFT", [nets.value("x", [2, 4, 2])], known, 20, inverse=1, onesided=1)
+    (got,) = evaluate(at.import_onnx(net).graph, [x])
+    want = np.fft.irfft(x[..., 0] + 1j * x[..., 1], n, axis=1)
+    np.testing.assert_allclose(got[..., 0], want, rtol=1e-5, atol=1e-5)
+
+
 def top(n: int, *more: Any, **known: Any) -> Any:
     """The k largest of n."""
     names = " ".join(["x", *(m.name for m in more), *known])
@@ -175,6 +198,8 @@ def top(n: int, *more: Any, **known: Any) -> Any:
     ("net", "why"),
     [
         (lambda: top(4, k=np.array([5])), "K is 5, of 4 elements"),
+        (lambda: nets.one("DFT", [nets.value("x", [2, 5000, 1])], axis=1), "5000 elements, more than 4096"),
+        (lambda: nets.one("DFT", [nets.value("x", [2, 5, 3])], axis=1), "not end with an axis of 1 or 2"),
         (
             lambda: top(2**15, k=np.array([5])),
             r"TopK \(1\): topk_y: its axis has 32768 elements, more than 16384",

@@ -1,4 +1,4 @@
-"""Operators of torch whose places are data: sorting and writing. On small odd shapes, against torch."""
+"""Operators of torch whose places are data: sorting, writing, sampling, on small odd shapes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from torch_cases import Many, Of, compared, exported, ops, torch
+from torch_cases import F, Many, Of, compared, exported, ops, torch
 
 import autotune as at
 from autotune.errors import ModelError
@@ -125,7 +125,83 @@ def assigned(x: Any, p: Any, r: Any) -> Any:
     return y
 
 
-BUNDLES = {"ordering": (ordering, cumulative), "scattering": (scattering,)}
+def sampling() -> Family:
+    """Grids reach outside of the image."""
+    grid, volume = torch.rand(2, 4, 3, 2) * 3 - 1.5, torch.rand(2, 2, 3, 2, 3) * 3 - 1.5
+    kinds = [(m, p, a) for m in ("bilinear", "nearest", "bicubic") for a in (True, False) for p in PADDINGS]
+    return [rand(2, 3, 5, 4), grid, rand(2, 2, 3, 4, 3), volume], [
+        *(lambda x, g, v, w, m=m, p=p, a=a: F.grid_sample(x, g, m, p, a) for m, p, a in kinds),
+        lambda x, g, v, w: F.grid_sample(v, w, "bilinear", "border", True),
+        lambda x, g, v, w: F.grid_sample(v, w, "nearest", "zeros", False),
+        lambda x, g, v, w: F.affine_grid(x[:, 0, :2, :3], [2, 1, 3, 4], align_corners=False),
+        lambda x, g, v, w: F.affine_grid(v[:, 0, :, :, 0], [2, 1, 2, 4, 3], align_corners=True),
+        lambda x, g, v, w: F.interpolate(x, size=(3, 7), mode="bilinear", antialias=True),
+        lambda x, g, v, w: F.interpolate(x, size=(2, 2), mode="bicubic", antialias=True),
+        lambda x, g, v, w: F.interpolate(x, size=7, mode="nearest-exact"),
+    ]
+
+
+PADDINGS = ("zeros", "border", "reflection")
+
+
+def windows() -> Family:
+    return [rand(2, 3, 7, 5), rand(2, 12, 4)], [
+        lambda x, c: F.adaptive_avg_pool2d(x, (3, 4)),
+        lambda x, c: F.adaptive_avg_pool2d(x, (9, 2)),
+        lambda x, c: F.adaptive_avg_pool1d(x[0], 3),
+        lambda x, c: F.adaptive_avg_pool3d(x, (2, 2, 3)),
+        lambda x, c: F.adaptive_max_pool2d(x, (3, 4), return_indices=True),
+        lambda x, c: F.adaptive_max_pool2d(x, (7, 1), return_indices=True),
+        lambda x, c: F.adaptive_max_pool2d(-x.abs(), (4, 2)),
+        lambda x, c: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+        lambda x, c: F.max_pool2d(x, 2, dilation=2, ceil_mode=True, return_indices=True),
+        lambda x, c: F.max_pool1d(x[0], 2, return_indices=True),
+        lambda x, c: F.max_pool3d(x, 2, return_indices=True),
+        lambda x, c: F.max_unpool2d(*F.max_pool2d(x[..., :6, :4], 2, return_indices=True), 2),
+        lambda x, c: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2, output_size=(7, 5)),
+        lambda x, c: F.unfold(x, (3, 2), padding=1, stride=2),
+        lambda x, c: F.unfold(x[0], 2, dilation=(2, 1)),
+        lambda x, c: F.fold(c, (4, 4), 2, stride=2),
+        lambda x, c: F.fold(c[0], (3, 3), 2),
+        lambda x, c: F.fold(c, (2, 4), (3, 2), dilation=(1, 2), padding=(1, 0)),
+        lambda x, c: F.fold(F.unfold(x, 3, padding=1), (7, 5), 3, padding=1),
+        lambda x, c: F.rrelu(x),
+    ]
+
+
+def bags() -> Family:
+    """Of bags of one size, and of bags whose ends are data, one of them empty."""
+    table, pairs, flat = rand(9, 4), ints(3, 5, low=0, high=9), ints(7, low=0, high=9)
+    ends = torch.tensor([2, 2, 5])
+    return [table, pairs, flat, torch.tensor([0, 3, 3]), rand(3, 5), rand(2, 4, 3), ends], [
+        *(lambda t, p, f, o, y, z, e, m=m: F.embedding_bag(p, t, mode=m) for m in ("sum", "mean", "max")),
+        *(lambda t, p, f, o, y, z, e, m=m: F.embedding_bag(f, t, o, mode=m) for m in ("sum", "mean", "max")),
+        lambda t, p, f, o, y, z, e: F.embedding_bag(p, t, mode="sum", per_sample_weights=y),
+        lambda t, p, f, o, y, z, e: F.embedding_bag(f, t, o, mode="mean", include_last_offset=True),
+        lambda t, p, f, o, y, z, e: F.embedding_bag(p, t, mode="mean", padding_idx=3),
+        lambda t, p, f, o, y, z, e: F.embedding_bag(p, t, mode="max", padding_idx=3),
+        *(lambda t, p, f, o, y, z, e, r=r: torch.cdist(z, z[:1] + 1, p=r) for r in (2.0, 1.0, 0.0, INF, 3.0)),
+        lambda t, p, f, o, y, z, e: F.bilinear(y[:, :4], y, rand_of(6, 4, 5), t[0].repeat(2)[:6]),
+        lambda t, p, f, o, y, z, e: F.bilinear(z, z, rand_of(2, 3, 3)),
+        lambda t, p, f, o, y, z, e: F.grouped_mm(whole(5, 8), whole(3, 8, 8), offs=e.int()),
+    ]
+
+
+def whole(*shape: int) -> Any:
+    """Numbers whose products are exact in bfloat16."""
+    return (torch.arange(torch.Size(shape).numel()).reshape(shape) % 5 - 2).bfloat16()
+
+
+def rand_of(*shape: int) -> Any:
+    """The same numbers at every call."""
+    return torch.linspace(-1, 1, torch.Size(shape).numel()).reshape(shape)
+
+
+BUNDLES = {
+    "ordering": (ordering, cumulative),
+    "scattering": (scattering, bags),
+    "windows": (sampling, windows),
+}
 
 
 @pytest.mark.filterwarnings("ignore:The reduce argument", "ignore:index_reduce")

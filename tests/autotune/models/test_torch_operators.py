@@ -13,6 +13,10 @@ from autotune.models.torch_ops import table
 Family = tuple[list[Any], list[Callable[..., Any]]]
 
 
+# Zeros of both signs, infinities and NaN.
+EDGES = torch.tensor([0.0, -0.0, 1.0, -1.0, torch.inf, -torch.inf, torch.nan])
+
+
 def rand(*shape: int) -> Any:
     return torch.randn(shape)
 
@@ -53,6 +57,17 @@ def floats_of_one() -> Family:
         lambda x: torch.rsqrt(x.abs() + 0.1),
         lambda x: torch.acosh(x.abs() + 1),
         lambda x: torch.atanh(x / 9),
+        torch.atan,
+        lambda x: torch.atan(x * 1e3),
+        lambda x: torch.asin(x.tanh()),
+        lambda x: torch.acos(x.tanh()),
+        lambda x: torch.acos(x.sign()),
+        lambda x: torch.asin(x * 0 + 1),
+        lambda x: torch.atan(x / 0).double(),
+        torch.signbit,
+        lambda x: torch.signbit(x * 0),
+        torch.frac,
+        torch.sinc,
         F.silu,
         F.mish,
         F.hardswish,
@@ -108,6 +123,19 @@ def two_floats() -> Family:
         lambda a, b, c: a // 0.3,
         lambda a, b, c: torch.remainder(a, c),
         lambda a, b, c: torch.fmod(a, c),
+        lambda a, b, c: torch.remainder(a, -c),
+        lambda a, b, c: torch.remainder(a, torch.inf * b.sign()),
+        lambda a, b, c: torch.fmod(a, torch.inf),
+        lambda a, b, c: torch.fmod(torch.floor(a * 1e5), 3.0),
+        lambda a, b, c: torch.atan2(a, b),
+        lambda a, b, c: torch.atan2(EDGES[:, None], EDGES) + a[0, 0] * 0,
+        lambda a, b, c: torch.atan2(EDGES[:, None] + a[0, 0] * 0, EDGES),
+        lambda a, b, c: torch.hypot(EDGES[:, None] + a[0, 0] * 0, EDGES),
+        lambda a, b, c: torch.hypot(a * 1e30, b * 1e30),
+        lambda a, b, c: torch.copysign(a, b * 0),
+        lambda a, b, c: torch.copysign(a.double(), -1),
+        lambda a, b, c: torch.logaddexp(a, b),
+        lambda a, b, c: torch.heaviside(a, b),
         lambda a, b, c: c**a,
         lambda a, b, c: a**2,
         lambda a, b, c: a**3,
