@@ -56,7 +56,7 @@ def places(graph: Any, args: Sequence[Any], dynamic: bool) -> Mapping[int, Place
                     f"its output {n} shares memory with another output of another dtype: return a clone()"
                 )
             size = y.untyped_storage().nbytes() // y.dtype.itemsize
-            out[n] = Placed(strides, y.storage_offset(), None, numbers[key], size)
+            out[n] = Placed(strides, int(y.storage_offset()), None, numbers[key], size)
         elif not y.is_contiguous():
             out[n] = Placed(strides)
     return out

@@ -162,6 +162,12 @@ def average_pool(x: te.Tensor, at: Windows, count_padding: bool) -> te.Tensor:
     return stage(total.shape, mean, "average_pool")
 
 
+def sum_pool(x: te.Tensor, at: Windows, by: float) -> te.Tensor:
+    """The sum of every window times ``by``. What lies around the input is 0."""
+    total = _folded(x, padded(x, 2, at.padding), at, te.sum, lambda v: v, "total")
+    return stage(total.shape, lambda *i: te.cast(total[i] * number(by, x.dtype), x.dtype), "sum_pool")
+
+
 def _counts(start: Array, kernel: int, dilation: int, first: int, last: int) -> set[int]:
     """How many taps of windows lie in ``first`` to ``last``: the numbers that occur."""
     low = np.maximum(-(-(first - start) // dilation), 0)

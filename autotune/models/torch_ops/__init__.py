@@ -9,6 +9,7 @@ from autotune.models.torch_ops import (
     movement,
     normalization,
     ordering,
+    quantization,
     reduction,
     sampling,
     scatter,
@@ -19,5 +20,5 @@ from autotune.models.torch_ops.table import ROWS
 
 __all__ = [
     "COMPLEX_ROWS", "ROWS", "complex", "creation", "elementwise", "indexing", "matmul", "movement",
-    "normalization", "ordering", "reduction", "sampling", "scatter", "windows",
+    "normalization", "ordering", "quantization", "reduction", "sampling", "scatter", "windows",
 ]  # fmt: skip

@@ -170,6 +170,11 @@ def _binary(node: Node, a: Any_, b: Any_) -> te.Tensor:
     return node.elementwise(_BINARY[node.name], a, b)
 
 
+@aten("ldexp.Tensor")
+def _ldexp(node: Node, x: Any_, by: Any_) -> te.Tensor:
+    return node.elementwise(lambda v, n: v * te.pow(te.const(2, computed(node.dtype)), n), x, by)
+
+
 @aten("atan2.default", "hypot.default", "copysign.Tensor", "copysign.Scalar")
 def _of_two(node: Node, a: Any_, b: Any_) -> te.Tensor:
     fns: dict[str, ExprFn] = {"atan2": f.atan2, "hypot": f.hypot, "copysign": f.with_sign}

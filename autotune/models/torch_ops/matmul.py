@@ -17,11 +17,17 @@ def _matmul(node: Node, a: Value, b: Value) -> te.Tensor:
     return cast(mm.matmul(x, node.tensor(b)), x.dtype)
 
 
-@aten("addmm.default", "baddbmm.default")
+@aten("addmm.default", "baddbmm.default", "addmv.default")
 def _addmm(node: Node, c: Value, a: Value, b: Value, beta: Scalar = 1, alpha: Scalar = 1) -> te.Tensor:
     x, y = node.tensor(a), node.tensor(b)
     bias = None if beta == 0 else node.operand(c)
     return mm.scaled(mm.matmul(x, y), bias, float(alpha), float(beta), x.dtype)
+
+
+@aten("_int_mm.default")
+def _int_matmul(node: Node, a: Value, b: Value) -> te.Tensor:
+    """Of int8, as int32."""
+    return cast(mm.matmul(node.tensor(a), node.tensor(b)), node.dtype)
 
 
 @aten("linear.default")

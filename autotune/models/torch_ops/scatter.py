@@ -140,6 +140,18 @@ def _masked_scatter(node: Node, x: Value, mask: Value, src: Value) -> te.Tensor:
     return s.masked_scatter(t, expand(node.cast(mask, "bool"), node.shape), node.cast(src))
 
 
+@aten("put.default")
+def _put(node: Node, x: Value, ids: Value, src: Value, accumulate: bool = False) -> te.Tensor:
+    """Places count through all elements."""
+    t, i = node.tensor(x), _ids(node, ids)
+    size, count = math.prod(t.shape), math.prod(i.shape)
+    _afford(size, count)
+    fold = _fold(node, "sum") if accumulate else s.LAST
+    written = reshape(node.cast(src), (count,))
+    flat = s.scatter_elements(reshape(t, (size,)), reshape(i, (count,)), written, 0, fold)
+    return reshape(flat, node.shape)
+
+
 @aten("max_unpool2d.default", "max_unpool3d.default")
 def _max_unpool(node: Node, x: Value, ids: Value, *how: Any) -> te.Tensor:
     """Elements go to the places that a pool took them from, all else is 0."""

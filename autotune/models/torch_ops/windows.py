@@ -85,13 +85,13 @@ def _average_pool(
     node: Node, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> te.Tensor:  # fmt: skip
-    if divisor_override is not None:
-        raise UnsupportedForm("divisor_override is not supported")
     rank = int(node.name[-2])
     t = _batched(node.floats(x), rank)
-    y = pooling.average_pool(
-        t, _pool_windows(t, rank, kernel, stride, padding, 1, ceil_mode), count_include_pad
-    )
+    at = _pool_windows(t, rank, kernel, stride, padding, 1, ceil_mode)
+    if divisor_override is not None:
+        y = pooling.sum_pool(t, at, 1.0 / divisor_override)
+    else:
+        y = pooling.average_pool(t, at, count_include_pad)
     return reshape(y, node.shape)
 
 

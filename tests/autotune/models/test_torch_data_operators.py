@@ -113,6 +113,8 @@ def scattering() -> Family:
         lambda x, i, s, p, r: x.index_put((x[:, 0] > 0,), torch.tensor(2.0), accumulate=True),
         lambda x, i, s, p, r: x.masked_scatter(x > 0, s.repeat(1, 3)),
         lambda x, i, s, p, r: ops.masked_scatter(x, (x[:, :1] > 0), s.repeat(1, 3)),
+        lambda x, i, s, p, r: x.put(p[0], s[0]),
+        lambda x, i, s, p, r: x.put(i[:2], s[:2], accumulate=True),
         lambda x, i, s, p, r: assigned(x, p, r),
     ]
 
