@@ -245,8 +245,14 @@ class Lowering:
         if weight and op in ROWS:
             return None
         _afford(node)
-        with torch.no_grad():
-            made = node.target(*_plain(args), **{k: _plain(v) for k, v in kwargs.items()})
+        plain = _plain(args)
+        if op.startswith("aten.as_strided"):
+            plain[0] = _as_in_memory(plain[0], node.args[0].meta["val"])
+        try:
+            with torch.no_grad():
+                made = node.target(*plain, **{k: _plain(v) for k, v in kwargs.items()})
+        except RuntimeError as err:
+            raise ModelError(f"torch cannot compute it: {' '.join(str(err).split())}") from err
         if isinstance(made, torch.Tensor):
             return self._called(Known(made, weight), node)
         if isinstance(made, (list, tuple)):
@@ -291,6 +297,16 @@ def nothing(val: Any) -> Known:
     import torch
 
     return Known(torch.empty(tuple(val.shape), dtype=val.dtype), False)
+
+
+def _as_in_memory(x: Any, val: Any) -> Any:
+    """A known tensor with the strides that it has in the program. Raises UnsupportedForm for a part of a
+    larger one, whose other elements are not known here."""
+    import torch
+
+    if val.untyped_storage().nbytes() != val.numel() * val.dtype.itemsize or val.storage_offset():
+        raise UnsupportedForm("it reads the memory around a part of a tensor")
+    return torch.empty_strided(val.shape, val.stride(), dtype=x.dtype).copy_(x)
 
 
 def _is_complex(val: Any) -> bool:

@@ -13,6 +13,7 @@ from autotune.models.torch_ops import (
     reduction,
     sampling,
     scatter,
+    transformer,
     windows,
 )
 from autotune.models.torch_ops.complex import COMPLEX_ROWS
@@ -20,5 +21,5 @@ from autotune.models.torch_ops.table import ROWS
 
 __all__ = [
     "COMPLEX_ROWS", "ROWS", "complex", "creation", "elementwise", "indexing", "matmul", "movement",
-    "normalization", "ordering", "quantization", "reduction", "sampling", "scatter", "windows",
+    "normalization", "ordering", "quantization", "reduction", "sampling", "scatter", "transformer", "windows",
 ]  # fmt: skip

@@ -153,6 +153,17 @@ def test_updates_of_one_place_are_folded(reduction: str) -> None:
     compared(net, {**given, "u": nets.whole(RNG, 3), "i": np.array([[0, 1], [0, -3], [2, 3]])})
 
 
+def test_known_elements_are_gathered_of_a_part() -> None:
+    """As exporters write the types of tokens: fewer indices than the known data has."""
+    data, ids = nets.whole(RNG, 3, 8), np.array([[5, -8, 7], [0, 1, 1]])
+    nodes = [nets.node("GatherElements", "d i", "g", axis=1), nets.node("Add", "x g", "y")]
+    net = nets.model(nodes, [nets.value("x", [2, 3])], ["y"], {"d": data, "i": ids})
+    (got,) = evaluate(at.import_onnx(net).graph, [np.zeros((2, 3), np.float32)])
+    np.testing.assert_array_equal(got, np.take_along_axis(data[:2], ids, 1))
+    net = nets.model(nodes, [nets.value("x", [2, 3])], ["y"], {"d": data, "i": ids + 3})
+    assert "GatherElements): it cannot be evaluated: index 8 is out of bounds" in refused(net)
+
+
 def test_the_largest_of_an_older_version() -> None:
     """How many is an attribute, and of equals the first ones count."""
     net = nets.one("TopK", [nets.value("x", [2, 6])], opset=9, k=3, axis=1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch_cases import compared, exported, torch
+from torch_cases import Many, compared, exported, torch
 
 import autotune as at
 from autotune.errors import ModelError
@@ -108,6 +108,47 @@ SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in networks.NETWORKS if n 
 def test_a_small_network_is_what_torch_computes(name: str) -> None:
     module, inputs, _ = networks.network(name, **networks.SMALL[name])
     compared(module, *inputs)
+
+
+def test_known_tensors_are_strided_as_they_are_in_the_program() -> None:
+    """Where all elements are one number, none is stored more than once here."""
+
+    class Strided(nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            ones = torch.ones_like(x)
+            places = torch.arange(12).reshape(3, 4).t().contiguous().t()
+            return x[:2, :3] + ones.as_strided((2, 3), (4, 1), 1) * places.as_strided((2, 3), (1, 3), 2)
+
+    compared(Strided(), torch.randn(3, 4))
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_whole_layers_of_a_transformer_are_what_torch_computes(norm_first: bool) -> None:
+    """The operators that the modules of torch call in evaluation, and an export does not: torch.compile
+    does."""
+    layer = nn.TransformerEncoderLayer(
+        8, 2, 12, batch_first=True, activation="gelu" if norm_first else "relu", norm_first=norm_first
+    )
+    a, names = layer.self_attn, ("norm1", "norm2", "linear1", "linear2")
+    rest = [t for n in names for t in (getattr(layer, n).weight, getattr(layer, n).bias)]
+    own = (a.in_proj_weight, a.in_proj_bias, a.out_proj.weight, a.out_proj.bias)
+    columns = torch.tensor([[False, True, False], [True, True, True]])  # the second sees nothing
+    rows = torch.ones(3, 3).triu(1).bool()
+    every = rows.expand(2, 2, 3, 3) | torch.tensor([True, False]).view(2, 1, 1, 1) & torch.eye(3).bool()
+    masks = [(None, None), (columns, 1), (rows, 0), (every, 2)]
+
+    def whole(x: Any, mask: Any, kind: int | None) -> Any:
+        return torch._transformer_encoder_layer_fwd(
+            x, 8, 2, *own, norm_first, norm_first, 1e-5, *rest, mask, kind
+        )
+
+    def attended(x: Any, mask: Any, kind: int | None) -> Any:
+        return torch._native_multi_head_attention(x, x, x, 8, 2, *own, mask, False, True, kind)[0]
+
+    functions = [lambda x, fn=fn, m=m, k=k: fn(x, m, k) for fn in (whole, attended) for m, k in masks]
+    for p in layer.parameters():
+        p.requires_grad_(False)
+    compared(Many(functions), torch.randn(2, 3, 8))
 
 
 # --- refusals ---------------------------------------------------------------------------------
