@@ -249,7 +249,8 @@ CASES = {
         r"its output 0 shares memory with .* another dtype",
     ),
     "writes": (lambda x: x.add_(1) * 2, r"writes to input"),
-    "dtypes": (lambda x: x.to(torch.complex64) * 2, r"complex64, which is not supported"),
+    "dtypes": (lambda x: x.to(torch.int16) * 2, r"int16, which is not supported"),
+    "complex": (lambda x: x.to(torch.complex64) * 2, r"is complex, which is not supported"),
     "random": (lambda x: F.dropout(x, 0.5), r"it makes random numbers"),
 }
 
