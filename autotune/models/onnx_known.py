@@ -49,6 +49,8 @@ class Known:
         if node.op_type == "Range":
             values = _scalars(values)
         self._afford(node, values, opsets)
+        if node.op_type == "GatherElements":
+            return [_gather_elements(node, values)]
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
@@ -83,6 +85,20 @@ class Known:
                     f"its output of shape {list(shape)} is known at import but too large to keep: values "
                     f"computed at import may have {MAX_BYTES >> 20} MB, and four times the size of the file"
                 )
+
+
+def _gather_elements(node: Any, values: Mapping[str, Array]) -> Array:
+    """By numpy: onnx's evaluator fails where the indices are a part of an axis."""
+    data, ids = (values[n] for n in node.input)
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+    if not -data.ndim <= axis < data.ndim or ids.ndim != data.ndim:
+        raise ModelError(f"indices of {list(ids.shape)} for data of {list(data.shape)} along axis {axis}")
+    axis %= data.ndim
+    part = tuple(slice(None) if d == axis else slice(n) for d, n in enumerate(ids.shape))
+    try:
+        return np.asarray(np.take_along_axis(data[part], ids, axis))
+    except (IndexError, ValueError) as err:
+        raise ModelError(f"it cannot be evaluated: {err}") from err
 
 
 def _scalars(values: Mapping[str, Array]) -> dict[str, Array]:

@@ -35,8 +35,8 @@ MAX_BYTES = 2**33
 # Most functions that call each other.
 MAX_DEPTH = 24
 CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-# Operators that make random numbers only when training.
-_STILL = frozenset({"Dropout"})
+# Operators that make random numbers only when training, and one that makes none although onnx says so.
+_STILL = frozenset({"Dropout", "AffineGrid"})
 # Most nodes that are lowered, those of functions each time that they are called.
 MAX_NODES = 50_000
 

@@ -18,6 +18,7 @@ from autotune.models.compiling import compiled
 from autotune.models.model import Model
 from autotune.models.module import Module
 from autotune.models.torch_import import decomposed, read_program
+from autotune.models.torch_outputs import Placed, laid_out, places
 from autotune.run.warned import warn
 from autotune.settings import database
 from autotune.targets import usable_cpus
@@ -79,14 +80,14 @@ def modules() -> list[Module]:
 class Entry:
     """A graph as a model, for one set of weights, of sizes and of threads. ``seen``: each weight with the
     count of its changes in place, None where torch counts none. ``inputs``: places of the model's inputs
-    among the arguments. ``results``: as of `Imported`. ``strides``: {output: strides that the graph gives it
-    and a model does not}."""
+    among the arguments. ``results``: as of `Imported`. ``placed``: {output: where the graph puts it, and a
+    model does not}."""
 
     module: Module
     seen: tuple[tuple[Callable[[], Any], int | None], ...]
     inputs: tuple[int, ...]
     results: tuple[tuple[bool, Any], ...]
-    strides: Mapping[int, tuple[int, ...]]
+    placed: Mapping[int, Placed]
 
     def fits(self, weights: Sequence[Any]) -> bool:
         """Whether the weights are those that were packed, and as they were."""
@@ -110,7 +111,7 @@ class TorchGraph:
         self.weights = [i for i, (n, x) in enumerate(zip(placeholders, examples)) if _is_weight(n, x)]
         self.dynamic = any(_is_open(n) for n in placeholders)
         self.entries: dict[Any, Entry] = {}
-        self.programs: dict[Any, tuple[Any, Mapping[int, tuple[int, ...]]]] = {}
+        self.programs: dict[Any, tuple[Any, Mapping[int, Placed]]] = {}
         self.last: Entry | None = None
         self.warned: set[str] = set()
         self.eager: set[Any] = set()  # sizes for which the graph runs as torch runs it
@@ -128,8 +129,8 @@ class TorchGraph:
                 return self.graph(*args)
         made = entry.module(*[args[i] for i in entry.inputs])
         every = made if isinstance(made, tuple) else (made,)
-        if entry.strides:
-            every = tuple(_laid_out(y, entry.strides.get(n)) for n, y in enumerate(every))
+        if entry.placed:
+            every = laid_out(every, entry.placed, args)
         return tuple(every[x] if is_output else x for is_output, x in entry.results)
 
     def _entry(self, args: Sequence[Any], weights: Sequence[Any]) -> Entry | None:
@@ -171,7 +172,7 @@ class TorchGraph:
         seen = tuple((weakref.ref(w), None if w.is_inference() else w._version) for w in weights)
         if sizes not in self.programs:
             self.programs[sizes] = self._exported(args)
-        program, strides = self.programs[sizes]
+        program, placed = self.programs[sizes]
         # An export names inputs anew, and keeps their order.
         given = [s.arg.name for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
         held = {given[i]: w for i, w in zip(self.weights, weights, strict=True)}
@@ -181,20 +182,20 @@ class TorchGraph:
         if module is None:
             threads = self.threads or min(torch.get_num_threads(), usable_cpus())
             module = compiled(found.model, threads, "cpu", database(None), True, EXPORTED)
-        return Entry(module, seen, inputs, found.results, strides)
+        return Entry(module, seen, inputs, found.results, placed)
 
-    def _exported(self, args: Sequence[Any]) -> tuple[Any, Mapping[int, tuple[int, ...]]]:
-        """(the decomposed program, strides of its outputs that a model does not give). Raises ModelError."""
+    def _exported(self, args: Sequence[Any]) -> tuple[Any, Mapping[int, Placed]]:
+        """(the decomposed program, where its outputs are put and a model does not). Raises ModelError."""
         import torch
 
-        strides = _strides(self.graph, args)
         try:
+            placed = places(self.graph, args, self.dynamic)
             with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
                 warnings.simplefilter("ignore")  # torch warns of its own ways
                 plain = [x.clone() if isinstance(x, torch.Tensor) and x.is_inference() else x for x in args]
                 program = decomposed(torch.export.export(self.graph, tuple(plain)))
                 program.example_inputs = None  # which would keep the arguments
-                return program, strides
+                return program, placed
         except AutotuneError:
             raise
         except Exception as err:  # whatever torch raises
@@ -236,33 +237,3 @@ def _class_name(graph: Any) -> str:
         for _, kind in (node.meta.get("nn_module_stack") or {}).values():
             return str(kind if isinstance(kind, str) else kind.__name__).rsplit(".", 1)[-1]
     return "graph"
-
-
-def _strides(graph: Any, args: Sequence[Any]) -> Mapping[int, tuple[int, ...]]:
-    """{output: its strides} for tensors that are not row-major. Raises ModelError for a graph that returns
-    what shares memory with an input or with another output, of which a model would return copies."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
-        fakes = [mode.from_tensor(x) if isinstance(x, torch.Tensor) else x for x in args]
-        made = graph(*fakes)
-    taken = {x.untyped_storage()._cdata for x in fakes if isinstance(x, torch.Tensor)}
-    strides = {}
-    tensors = [y for y in made if isinstance(y, torch.Tensor)]
-    for n, y in enumerate(tensors):
-        if (memory := y.untyped_storage()._cdata) in taken:
-            raise ModelError(
-                f"its output {n} shares memory with an input or another output: return a clone()"
-            )
-        taken.add(memory)
-        if not y.is_contiguous():
-            strides[n] = tuple(y.stride())
-    return strides
-
-
-def _laid_out(y: Any, strides: tuple[int, ...] | None) -> Any:
-    """A tensor with strides."""
-    import torch
-
-    return y if strides is None else torch.empty_strided(y.shape, strides, dtype=y.dtype).copy_(y)

@@ -19,7 +19,8 @@ from autotune.errors import ModelError
 from autotune.models.lowering.base import Array
 from autotune.models.model import identifier
 from autotune.models.refusals import refusal
-from autotune.models.torch_ops import ROWS
+from autotune.models.torch_ops import COMPLEX_ROWS, ROWS
+from autotune.models.torch_ops.complex import PARTS, Complex, is_complex
 from autotune.models.torch_ops.table import Known, Node, UnsupportedForm, Value
 from schedules import te
 from schedules.dtypes import DTYPES
@@ -37,7 +38,7 @@ class Gap:
     why: str
 
 
-Scoped = Value | Gap | Sequence[Value | Gap]
+Scoped = Value | Complex | Gap | Sequence[Value | Complex | Gap]
 
 
 def dtype_name(val: Any) -> str:
@@ -106,6 +107,11 @@ class Lowering:
     def result(self, node: Any) -> te.Tensor:
         """What a node that the program returns stands for."""
         x = self.values[node]
+        if isinstance(x, Complex):
+            raise ModelError(
+                f"{self.label}: output {node.name} is complex, which is not supported: return "
+                "torch.view_as_real of it"
+            )
         if isinstance(x, Known):
             return self.constant(x)
         assert isinstance(x, te.Tensor)
@@ -119,6 +125,8 @@ class Lowering:
         for node in graph.nodes:
             if node.op == "call_function" and node in needed:
                 self.values[node] = self._lowered(node, needed)
+            elif node.op == "get_attr" and node in needed:
+                self.values[node] = Gap("it is a graph of its own")
             elif node.op not in ("placeholder", "output") and node in needed:
                 raise ModelError(
                     f"{self.label}: node {node.name} is a {node.op}, which no exported program has"
@@ -136,8 +144,8 @@ class Lowering:
         except (ModelError, AutotuneError, ValueError, TypeError, LookupError, ArithmeticError) as err:
             raise ModelError(f"{self.label}: node {path} ({op}): {err}") from err
         for x in made if isinstance(made, (list, tuple)) else (made,):
-            if isinstance(x, te.Tensor):
-                self._settle(x, path)
+            if isinstance(x, (te.Tensor, Complex)):
+                self._settle(x.parts if isinstance(x, Complex) else x, path)
         return made
 
     def _gap(self, op: str, path: str, why: str) -> Gap:
@@ -157,22 +165,28 @@ class Lowering:
 
     def _outputs(self, node: Any, op: str, needed: set[Any]) -> Scoped:
         args, kwargs = self._arguments(node.args), {k: self._argument(v) for k, v in node.kwargs.items()}
-        row = ROWS.get(op)
+        row = self._row(node, op, args, kwargs)
         if any(isinstance(x, Gap) for x in _flat((args, list(kwargs.values())))):
             if row is None:
-                raise UnsupportedForm("no expression for it")
+                raise UnsupportedForm(_why_not(node, op))
             return Gap("what it reads is not supported")
         known = self._known(node, op, args, kwargs)
         if known is not None:
             return known
         if row is None:
-            raise UnsupportedForm(_why_not(node, op))
+            why = "complex numbers are not supported by it" if op in ROWS else _why_not(node, op)
+            raise UnsupportedForm(why)
         vals = node.meta["val"]
         many = isinstance(vals, (list, tuple))
         first = vals[0] if many else vals
         if any(not isinstance(n, int) for n in first.shape):
             raise UnsupportedForm("the shape of its output depends on data")
-        shape, dtype = shape_and_dtype(first, "its output")
+        if not many and 0 in first.shape:
+            return self._called(nothing(first), node)
+        shape = tuple(int(n) for n in first.shape)
+        dtype = PARTS.get(dtype_name(first), dtype_name(first))
+        if not _is_complex(first) and 0 not in shape:  # of several outputs some may be empty
+            shape_and_dtype(first, "its output")
         used = (
             {u.args[1] for u in node.users if u in needed and u.target is operator.getitem} if many else {0}
         )
@@ -185,10 +199,21 @@ class Lowering:
             return outputs[0]
         return [Gap(f"its output {i} has no expression") if x is None else x for i, x in enumerate(outputs)]
 
-    def _check(self, outputs: Sequence[Value | None], vals: Sequence[Any]) -> None:
+    def _row(self, node: Any, op: str, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What states an operator: of complex numbers another function."""
+        vals = _flat(node.meta.get("val"))
+        given = _flat((args, list(kwargs.values())))
+        if any(is_complex(x) for x in given) or any(_is_complex(v) for v in vals):
+            return COMPLEX_ROWS.get(op)
+        return ROWS.get(op)
+
+    def _check(self, outputs: Sequence[Value | Complex | None], vals: Sequence[Any]) -> None:
         """Raise ModelError where a row and torch disagree on what is made."""
         for x, val in zip(outputs, vals, strict=False):
-            if isinstance(x, te.Tensor) and (x.shape, x.dtype) != (tuple(val.shape), dtype_name(val)):
+            if isinstance(x, Complex):
+                if (x.shape, x.parts.dtype) != (tuple(val.shape), PARTS.get(dtype_name(val))):
+                    raise ModelError(f"{x.parts!r} was stated for {dtype_name(val)}{list(val.shape)}")
+            elif isinstance(x, te.Tensor) and (x.shape, x.dtype) != (tuple(val.shape), dtype_name(val)):
                 raise ModelError(
                     f"{x.dtype}{list(x.shape)} was stated for {dtype_name(val)}{list(val.shape)}"
                 )
@@ -209,7 +234,9 @@ class Lowering:
         those of weights that have a row: rewrites of the graph compute them, and again of other weights."""
         import torch
 
-        tensors = [x for x in _flat((args, list(kwargs.values()))) if isinstance(x, (te.Tensor, Known))]
+        tensors = [
+            x for x in _flat((args, list(kwargs.values()))) if isinstance(x, (te.Tensor, Complex, Known))
+        ]
         if not all(isinstance(x, Known) for x in tensors) or not hasattr(node.target, "tags"):
             return None
         if torch.Tag.nondeterministic_seeded in node.target.tags:
@@ -218,8 +245,14 @@ class Lowering:
         if weight and op in ROWS:
             return None
         _afford(node)
-        with torch.no_grad():
-            made = node.target(*_plain(args), **{k: _plain(v) for k, v in kwargs.items()})
+        plain = _plain(args)
+        if op.startswith("aten.as_strided"):
+            plain[0] = _as_in_memory(plain[0], node.args[0].meta["val"])
+        try:
+            with torch.no_grad():
+                made = node.target(*plain, **{k: _plain(v) for k, v in kwargs.items()})
+        except RuntimeError as err:
+            raise ModelError(f"torch cannot compute it: {' '.join(str(err).split())}") from err
         if isinstance(made, torch.Tensor):
             return self._called(Known(made, weight), node)
         if isinstance(made, (list, tuple)):
@@ -257,6 +290,27 @@ class Lowering:
 
 
 # --- helpers ----------------------------------------------------------------------------------
+
+
+def nothing(val: Any) -> Known:
+    """A tensor without elements, of which all is known."""
+    import torch
+
+    return Known(torch.empty(tuple(val.shape), dtype=val.dtype), False)
+
+
+def _as_in_memory(x: Any, val: Any) -> Any:
+    """A known tensor with the strides that it has in the program. Raises UnsupportedForm for a part of a
+    larger one, whose other elements are not known here."""
+    import torch
+
+    if val.untyped_storage().nbytes() != val.numel() * val.dtype.itemsize or val.storage_offset():
+        raise UnsupportedForm("it reads the memory around a part of a tensor")
+    return torch.empty_strided(val.shape, val.stride(), dtype=x.dtype).copy_(x)
+
+
+def _is_complex(val: Any) -> bool:
+    return hasattr(val, "dtype") and val.dtype.is_complex
 
 
 def path_of(node: Any) -> str:

@@ -30,6 +30,17 @@ class Many(torch.nn.Module):  # type: ignore[misc,name-defined]
         return tuple(fn(*xs) for fn in self.functions)
 
 
+class Of(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """A function as a module."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, *xs: Any) -> Any:
+        return self.fn(*xs)
+
+
 def exported(module: Any, *args: Any, **how: Any) -> Any:
     """The exported program of a module in evaluation."""
     with warnings.catch_warnings():

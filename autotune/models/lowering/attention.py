@@ -15,14 +15,14 @@ from schedules.ops.axes import broadcast
 
 def attention(
     q: te.Tensor, k: te.Tensor, v: te.Tensor, mask: te.Tensor | None, is_causal: bool, scale: float,
-    shared_heads: bool = False,
+    shared_heads: bool = False, empty_rows: bool = True,
 ) -> te.Tensor:  # fmt: skip
     """softmax(q·kᵀ · scale + mask)·v (Vaswani et al., Attention is all you need, 2017).
 
     ``q`` (…, rows, dim), ``k`` (…, columns, dim), ``v`` (…, columns, out); axes in front broadcast. ``mask``
     broadcasts to (…, rows, columns): floats are added, and bool says what is seen. A row that sees nothing is
-    0. ``is_causal``: row i sees columns up to i. ``shared_heads``: every head of ``k`` and ``v``, the third
-    axis from the end, serves several of ``q``, side by side.
+    0, or NaN without ``empty_rows``. ``is_causal``: row i sees columns up to i. ``shared_heads``: every head
+    of ``k`` and ``v``, the third axis from the end, serves several of ``q``, side by side.
     """
     front = [t.shape[:-2] for t in (q, k, v)]
     groups = [1, 1, 1]
@@ -54,7 +54,7 @@ def attention(
         return te.select(at[-1] <= at[-2], value, hidden) if is_causal else value
 
     scores = stage(dot.shape, score, "scores")
-    e, inverse = exponentials(scores, len(outer) + 1, empty_rows=mask is not None)
+    e, inverse = exponentials(scores, len(outer) + 1, empty_rows=empty_rows and mask is not None)
 
     def mixed(*at: Expr) -> te.Reduction:
         i, c = at[-2:]

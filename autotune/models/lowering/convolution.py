@@ -110,3 +110,53 @@ def transposed_convolution(
         return cast(y, x.dtype)
     b = bias
     return stage(y.shape, lambda n, o, *p: te.cast(y[(n, o, *p)] + b[o], x.dtype), "bias_add")
+
+
+# --- windows as columns -----------------------------------------------------------------------
+
+
+def columns(x: te.Tensor, at: Windows) -> te.Tensor:
+    """Every window of ``x`` (n, c, sizes…) as a column: (n, c · taps, windows), the last axis and the taps in
+    row-major order."""
+    z = padded(x, 2, at.padding)
+    taps, out = math.prod(at.kernel), at.out
+
+    def value(n: Expr, k: Expr, w: Expr) -> Expr:
+        places = at.places(_unflattened(w, out), _unflattened(k % taps, at.kernel))
+        return z[(n, k // taps, *places)]
+
+    return stage((x.shape[0], x.shape[1] * taps, math.prod(out)), value, "columns")
+
+
+def of_columns(x: te.Tensor, at: Windows) -> te.Tensor:
+    """The sum of windows over each element of (n, c, sizes…), of columns (n, c · taps, windows): the adjoint
+    of `columns`. Raises ValueError where their numbers are others."""
+    taps, out, sizes = math.prod(at.kernel), at.out, at.sizes
+    if x.shape[1] % taps or x.shape[2] != math.prod(out):
+        raise ValueError(f"columns of {list(x.shape)} for {taps} taps and {list(out)} windows")
+    channels = x.shape[1] // taps
+    index, over = _axes(at.kernel, "rstuvw")
+
+    def value(n: Expr, c: Expr, *place: Expr) -> te.Reduction | Expr:
+        k: ExprLike = c
+        w: ExprLike = 0
+        exist: list[Expr] = []
+        for d, i in enumerate(place):
+            step = at.stride[d]
+            start = i + at.sides[d][0] - index[d] * at.dilation[d]
+            nth = start // step
+            exist += [te.equal(start % step, 0)] if step > 1 else []
+            exist += [nth >= 0, nth < out[d]]
+            k, w = k * at.kernel[d] + index[d], w * out[d] + nth
+        own = te.select(te.all(*exist), x[n, k, w], number(0, x.dtype))
+        return te.sum(own, axis=over) if over else own
+
+    return cast(stage((x.shape[0], channels, *sizes), value, "image"), x.dtype)
+
+
+def _unflattened(flat: Expr, shape: Sequence[int]) -> list[Expr]:
+    """The index of a row-major place."""
+    index = [flat] * len(shape)
+    for d in reversed(range(len(shape))):
+        index[d], flat = (flat % shape[d] if d else flat), flat // shape[d]
+    return index

@@ -132,3 +132,99 @@ def thresholded_relu(x: Expr, alpha: float = 1.0) -> Expr:
 
 def shrink(x: Expr, bias: float, lambd: float) -> Expr:
     return te.select(x < -lambd, x + bias, te.select(x > lambd, x - bias, _like(x, 0)))
+
+
+# --- angles -----------------------------------------------------------------------------------
+
+# Cephes' atan (Moshier, Methods and programs for mathematical functions, 1989): both of x², of highest first.
+_ATAN_P = (
+    -0.8750608600031904,
+    -16.157537187333652,
+    -75.00855792314705,
+    -122.88666844901361,
+    -64.85021904942025,
+)
+_ATAN_Q = (
+    1.0,
+    24.858464901423062,
+    165.02700983169885,
+    432.88106049129027,
+    485.3903996359137,
+    194.5506571482614,
+)
+
+
+def _polynomial(x: Expr, coefficients: tuple[float, ...]) -> Expr:
+    out = x * coefficients[0] + coefficients[1]
+    for c in coefficients[2:]:
+        out = out * x + c
+    return out
+
+
+def negative(x: Expr) -> Expr:
+    """Whether the sign of a float is set: of -0 too."""
+    return te.any(x < 0, te.all(te.equal(x, 0), 1.0 / x < 0))
+
+
+def with_sign(size: Expr, of: Expr) -> Expr:
+    """The size of a float with the sign of another."""
+    size = te.abs(size)
+    return te.select(negative(of), -size, size)
+
+
+def atan(x: Expr) -> Expr:
+    size = te.abs(x)
+    far, middle = size > 2.414213562373095, size > 0.66
+    one = _like(x, 1)
+    near = te.select(far, -one / size, te.select(middle, (size - 1.0) / (size + 1.0), size))
+    z = near * near
+    value = near + near * (z * _polynomial(z, _ATAN_P) / _polynomial(z, _ATAN_Q))
+    start = te.select(far, _like(x, math.pi / 2), te.select(middle, _like(x, math.pi / 4), _like(x, 0)))
+    return with_sign(start + value, x)
+
+
+def asin(x: Expr) -> Expr:
+    return atan(x / te.sqrt((1.0 - x) * (1.0 + x)))
+
+
+def acos(x: Expr) -> Expr:
+    return atan(te.sqrt(1.0 - x) / te.sqrt(1.0 + x)) * 2.0
+
+
+def atan2(y: Expr, x: Expr) -> Expr:
+    """The angle of the point (x, y), with C's values for zeros and infinities."""
+    endless = te.all(te.equal(te.abs(x), te.inf), te.equal(te.abs(y), te.inf))
+    nothing = te.all(te.equal(x, 0), te.equal(y, 0))
+    steep = te.select(endless, _like(x, 1), te.select(nothing, _like(x, 0), te.abs(y) / te.abs(x)))
+    angle = atan(steep)
+    angle = te.select(negative(x), math.pi - angle, angle)
+    unknown = te.any(te.not_equal(x, x), te.not_equal(y, y))
+    return te.select(unknown, x + y, with_sign(angle, y))
+
+
+def hypot(x: Expr, y: Expr) -> Expr:
+    """√(x² + y²), of which no part overflows."""
+    a, b = te.abs(x), te.abs(y)
+    large, small = te.maximum(a, b), te.minimum(a, b)
+    ratio = small / large
+    value = large * te.sqrt(ratio * ratio + 1.0)
+    plain = te.any(te.equal(large, 0), te.equal(a, te.inf), te.equal(b, te.inf))
+    return te.select(plain, te.select(te.equal(large, 0), large, _like(x, math.inf)), value)
+
+
+def float_c_remainder(a: Expr, b: Expr) -> Expr:
+    """The remainder of floats with the sign of ``a``, as C's fmod; exact for quotients below 2^23."""
+    kind = computed(dtype_of(a))
+    a, b = te.cast(a, kind), te.cast(b, kind)
+    q = a / b
+    rest = te.fma(-te.select(q < 0, te.ceil(q), te.floor(q)), b, a)
+    # A quotient that was rounded up to a whole number is one too large.
+    rest = te.select(te.any(te.all(rest < 0, a > 0), te.all(rest > 0, a < 0)), rest + with_sign(b, a), rest)
+    return te.select(te.all(te.equal(te.abs(b), te.inf), te.isfinite(a)), a, rest)
+
+
+def float_remainder(a: Expr, b: Expr) -> Expr:
+    """The remainder of floats with the sign of ``b``, as Python's."""
+    rest = float_c_remainder(a, b)
+    other = te.any(te.all(rest < 0, b > 0), te.all(rest > 0, b < 0))
+    return te.select(other, rest + te.cast(b, computed(dtype_of(b))), rest)

@@ -3,9 +3,11 @@ ends, so that no data lets a kernel read outside of a tensor."""
 
 from __future__ import annotations
 
-from autotune.models.lowering.base import Operand, read, stage
+from autotune.models.lowering.base import Operand, cast, number, read, stage
 from schedules import te
+from schedules.dtypes import computed
 from schedules.expr import Expr
+from schedules.te.scalars import limit
 
 
 def from_end(index: Expr, extent: int) -> Expr:
@@ -79,3 +81,58 @@ def reverse_sequence(x: te.Tensor, lengths: te.Tensor, batch: int, time: int) ->
         return x[tuple(own if d == time else v for d, v in enumerate(at))]
 
     return stage(x.shape, value, "reverse")
+
+
+def equal_bags(x: te.Tensor, ids: te.Tensor, by: te.Tensor | None, bags: int, kind: str) -> te.Tensor:
+    """The "sum", "mean" or "max" of the rows of ``x`` that each bag names, of as many indices as any other.
+    ``by``: a factor for each."""
+    each = ids.shape[0] // bags
+    r = te.reduce_axis(each, "r")
+
+    def value(b: Expr, j: Expr) -> te.Reduction:
+        v = x[from_end(ids[b * each + r], x.shape[0]), j]
+        if kind == "max":
+            return te.max(v, axis=r)
+        return te.sum(v if by is None else v * by[b * each + r], axis=r)
+
+    total = stage((bags, x.shape[1]), value, "bag")
+    if kind != "mean":
+        return cast(total, x.dtype)
+    return stage(total.shape, lambda b, j: te.cast(total[b, j] / float(each), x.dtype), "mean")
+
+
+def bags(
+    x: te.Tensor, ids: te.Tensor, by: te.Tensor | None, starts: te.Tensor, count: int, kind: str, padding: int
+) -> te.Tensor:
+    """As `equal_bags`, of bags that go from one of ``starts`` to before the next one. An index of
+    ``padding`` counts for nothing. A bag without indices is 0."""
+    n, wide = ids.shape[0], computed(x.dtype)
+    r = te.reduce_axis(n, "r")
+
+    def mine(b: Expr) -> Expr:
+        place = te.cast(r, starts.dtype)
+        inside = [starts[b] <= place]
+        more = starts.shape[0] > count
+        end = starts[b + 1 if more else te.minimum(b + 1, count - 1)]
+        inside += [place < end] if more else [te.any(place < end, b >= count - 1)]
+        inside += [te.not_equal(ids[r], padding)] if padding >= 0 else []
+        return te.all(*inside)
+
+    def value(b: Expr, j: Expr) -> te.Reduction:
+        v = x[from_end(ids[r], x.shape[0]), j]
+        if kind == "max":
+            return te.max(te.select(mine(b), v, limit(x.dtype, -1)), axis=r)
+        return te.sum(te.select(mine(b), v if by is None else v * by[r], number(0, wide)), axis=r)
+
+    total = stage((count, x.shape[1]), value, "bag")
+    if kind == "sum":
+        return cast(total, x.dtype)
+    one, none = te.const(1, "int32"), te.const(0, "int32")
+    sizes = stage((count,), lambda b: te.sum(te.select(mine(b), one, none), axis=r), "size")
+
+    def finish(b: Expr, j: Expr) -> Expr:
+        if kind == "max":
+            return te.cast(te.select(sizes[b] > 0, total[b, j], number(0, total.dtype)), x.dtype)
+        return te.cast(total[b, j] / te.cast(te.maximum(sizes[b], 1), total.dtype), x.dtype)
+
+    return stage(total.shape, finish, kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -138,3 +139,75 @@ def einsum(xs: Sequence[te.Tensor], equation: str) -> te.Tensor:
         return te.cast(product, computed(xs[0].dtype))
 
     return cast(stage([sizes[n] for n in out], value, "dot"), xs[0].dtype)
+
+
+def grouped(x: te.Tensor, w: te.Tensor, ends: te.Tensor) -> te.Tensor:
+    """Rows of ``x`` (rows, k), each times the matrix of its group, of ``w`` (groups, k, n). Group g has the
+    rows from where the one before it ends to before ``ends[g]``. A row after the last one is 0."""
+    groups, depth, columns = w.shape
+    if x.shape[1:] != (depth,) or ends.shape != (groups,):
+        raise ValueError(f"{list(x.shape)} times {list(w.shape)} in groups that end at {list(ends.shape)}")
+    g, k = te.reduce_axis(groups, "g"), te.reduce_axis(depth, "k")
+    one, none = te.const(1, "int32"), te.const(0, "int32")
+
+    def ended(i: Expr) -> te.Reduction:
+        return te.sum(te.select(ends[g] <= te.cast(i, ends.dtype), one, none), axis=g)
+
+    before = stage(x.shape[:1], ended, "group")
+
+    def value(i: Expr, j: Expr) -> te.Reduction:
+        return te.sum(x[i, k] * w[te.minimum(before[i], groups - 1), k, j], axis=k)
+
+    dot = stage((x.shape[0], columns), value, "dot")
+
+    def kept(i: Expr, j: Expr) -> Expr:
+        return te.cast(te.select(before[i] < groups, dot[i, j], te.const(0, dot.dtype)), x.dtype)
+
+    return stage(dot.shape, kept, "grouped")
+
+
+def distances(a: te.Tensor, b: te.Tensor, order: float) -> te.Tensor:
+    """The norm of ``order`` of the differences of all rows of ``a`` (…, m, k) and of ``b`` (…, n, k), to
+    (…, m, n). Order 0 counts the elements that differ."""
+    left, right = a.shape[:-2], b.shape[:-2]
+    outer = np.broadcast_shapes(left, right)
+    k = te.reduce_axis(a.shape[-1], "k")
+
+    def value(*at: Expr) -> te.Reduction:
+        batch, (i, j) = at[: len(outer)], at[len(outer) :]
+        d = te.abs(a[(*broadcast(left, batch), i, k)] - b[(*broadcast(right, batch), j, k)])
+        if order == math.inf:
+            return te.max(d, axis=k)
+        if order == 0:
+            return te.sum(te.select(d > 0, te.const(1, wide), te.const(0, wide)), axis=k)
+        return te.sum(d if order == 1 else d * d if order == 2 else te.pow(d, float(order)), axis=k)
+
+    wide = computed(a.dtype)
+    total = stage((*outer, a.shape[-2], b.shape[-2]), value, "distance")
+    if order in (0, 1, math.inf):
+        return cast(total, a.dtype)
+
+    def root(*at: Expr) -> Expr:
+        y = total[at]
+        return te.cast(te.sqrt(y) if order == 2 else te.pow(y, 1.0 / order), a.dtype)
+
+    return stage(total.shape, root, "norm")
+
+
+def bilinear(a: te.Tensor, b: te.Tensor, w: te.Tensor, bias: te.Tensor | None) -> te.Tensor:
+    """aᵀ·W·b of the last axes of ``a`` and ``b``, for every matrix of ``w`` (out, in a, in b), plus a number
+    for each."""
+    i, j = te.reduce_axis(w.shape[1], "r"), te.reduce_axis(w.shape[2], "s")
+
+    def half(*at: Expr) -> te.Reduction:
+        return te.sum(a[(*at[:-2], i)] * w[at[-2], i, at[-1]], axis=i)
+
+    left = stage((*a.shape[:-1], w.shape[0], w.shape[2]), half, "half")
+
+    def value(*at: Expr) -> te.Reduction:
+        return te.sum(left[(*at, j)] * b[(*at[:-1], j)], axis=j)
+
+    dot = stage((*a.shape[:-1], w.shape[0]), value, "dot")
+    if bias is None:
+        return cast(dot, a.dtype)
+    return stage(dot.shape, lambda *at: te.cast(dot[at] + bias[at[-1]], a.dtype), "bilinear")

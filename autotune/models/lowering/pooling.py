@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from autotune.models.lowering.base import Array, cast, stage
+from autotune.models.lowering.base import Array, cast, number, stage
 from autotune.models.lowering.convolution import _axes
 from autotune.models.lowering.movement import pad, padded
 from autotune.models.lowering.windows import Windows
 from schedules import te
+from schedules.dtypes import computed
 from schedules.expr import Expr, ExprLike
+from schedules.expr import minimum as index_minimum
 from schedules.te.scalars import limit
 
 
@@ -40,6 +42,92 @@ def max_pool(x: te.Tensor, at: Windows) -> te.Tensor:
     lowest = limit(x.dtype, -1)
     z = pad(x, ((0, 0), (0, 0), *at.padding), fill=lowest)
     return cast(_folded(x, z, at, te.max, lambda v: v, "max_pool"), x.dtype)
+
+
+def max_places(x: te.Tensor, top: te.Tensor, at: Windows, by_column: bool = False) -> te.Tensor:
+    """Where the largest element ``top`` of every window lies among the elements of its channel, as int64: of
+    equals the first one. ``by_column``: they are counted with the first spatial axis the fastest."""
+    taps, over = _axes(at.kernel, "rstuvw")
+    none = math.prod(at.sizes)
+
+    def value(n: Expr, c: Expr, *place: Expr) -> te.Reduction | Expr:
+        index: list[Expr] = []
+        inside: list[Expr] = []
+        for d, i in enumerate(at.places(place, taps)):
+            lo, hi = at.padding[d]
+            own = i - lo
+            inside += [own >= 0] * (lo > 0) + [own < at.sizes[d]] * (hi > 0)
+            index.append(own)
+        v, best = x[(n, c, *index)], top[(n, c, *place)]
+        same = te.any(te.equal(v, best), te.all(te.not_equal(v, v), te.not_equal(best, best)))
+        flat: ExprLike = 0
+        order = list(enumerate(index))
+        for d, i in reversed(order) if by_column else order:
+            flat = flat * at.sizes[d] + i
+        found = te.select(same, te.cast(flat, "int32"), te.const(none, "int32"))
+        found = te.select(te.all(*inside), found, te.const(none, "int32")) if inside else found
+        return te.min(found, axis=over) if over else found
+
+    return cast(stage(top.shape, value, "place"), "int64")
+
+
+def unequal_pool(x: te.Tensor, out: Sequence[int], average: bool) -> tuple[te.Tensor, te.Tensor | None]:
+    """(the average, or the largest element, of each of ``out`` parts of the axes after two; the place of that
+    element among those of its channel, as int64). Part i of m goes from ⌊i n / m⌋ to before ⌈(i + 1) n / m⌉:
+    parts may overlap."""
+    sizes = x.shape[2:]
+    longest = [
+        max(-(-(i + 1) * n // m) - i * n // m for i in range(m)) for n, m in zip(sizes, out, strict=True)
+    ]
+    taps, over = _axes(longest, "rstuvw")
+    wide = computed(x.dtype)
+
+    def bounds(place: Sequence[Expr]) -> list[tuple[Expr, Expr]]:
+        every = zip(place, sizes, out, strict=True)
+        return [(i * n // m, ((i + 1) * n + m - 1) // m) for i, n, m in every]
+
+    def element(n: Expr, c: Expr, place: Sequence[Expr]) -> tuple[Expr, list[Expr], list[Expr]]:
+        """(an element of a part, conditions for it to be in it, where it lies)."""
+        index, inside = [], []
+        for d, (first, last) in enumerate(bounds(place)):
+            i = first + taps[d]
+            inside += [i < last] if longest[d] > 1 else []
+            index.append(i)
+        # Beyond the last part nothing is: what is not inside is not read from there.
+        clipped = [index_minimum(i, m - 1) for i, m in zip(index, sizes, strict=True)]
+        return x[(n, c, *clipped)], inside, index
+
+    def total(n: Expr, c: Expr, *place: Expr) -> te.Reduction | Expr:
+        v, inside, _ = element(n, c, place)
+        other = number(0, wide) if average else limit(x.dtype, -1)
+        v = te.select(te.all(*inside), v, other) if inside else v
+        return ((te.sum if average else te.max)(v, axis=over)) if over else v
+
+    shape = (*x.shape[:2], *out)
+    made = stage(shape, total, "total" if average else "max_pool")
+    if average:
+
+        def mean(n: Expr, c: Expr, *place: Expr) -> Expr:
+            count: ExprLike = 1
+            for first, last in bounds(place):
+                count = count * (last - first)
+            return te.cast(made[(n, c, *place)] / te.cast(count, wide), x.dtype)
+
+        return stage(shape, mean, "average_pool"), None
+    top = cast(made, x.dtype)
+    none = te.const(math.prod(sizes), "int32")
+
+    def value(n: Expr, c: Expr, *place: Expr) -> te.Reduction | Expr:
+        v, inside, index = element(n, c, place)
+        best = top[(n, c, *place)]
+        same = te.any(te.equal(v, best), te.all(te.not_equal(v, v), te.not_equal(best, best)))
+        flat: ExprLike = 0
+        for i, m in zip(index, sizes, strict=True):
+            flat = flat * m + i
+        found = te.select(te.all(*inside, same), te.cast(flat, "int32"), none)
+        return te.min(found, axis=over) if over else found
+
+    return top, cast(stage(shape, value, "place"), "int64")
 
 
 def average_pool(x: te.Tensor, at: Windows, count_padding: bool) -> te.Tensor:
@@ -72,6 +160,12 @@ def average_pool(x: te.Tensor, at: Windows, count_padding: bool) -> te.Tensor:
 
     y_dtype = total.dtype
     return stage(total.shape, mean, "average_pool")
+
+
+def sum_pool(x: te.Tensor, at: Windows, by: float) -> te.Tensor:
+    """The sum of every window times ``by``. What lies around the input is 0."""
+    total = _folded(x, padded(x, 2, at.padding), at, te.sum, lambda v: v, "total")
+    return stage(total.shape, lambda *i: te.cast(total[i] * number(by, x.dtype), x.dtype), "sum_pool")
 
 
 def _counts(start: Array, kernel: int, dilation: int, first: int, last: int) -> set[int]:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotune.models.lowering.base import cast, number, stage, within, without
-from autotune.models.lowering.movement import reshape
+from autotune.models.lowering.movement import pad, part, reshape
 from schedules import te
 from schedules.dtypes import computed
-from schedules.expr import Expr
+from schedules.expr import Const, Expr
+from schedules.te.scalars import limit
 
 Fold = Callable[..., te.Reduction]
 Fn = Callable[[Expr], Any]
@@ -95,17 +96,91 @@ def arg_extreme(x: te.Tensor, axis: int, keepdims: bool, largest: bool, last: bo
     return reshape(out, [1 if d == axis else m for d, m in enumerate(x.shape)]) if keepdims else out
 
 
+# Longest axis whose cumulative results each read all elements, and the length of the parts of longer ones.
+DIRECT, PART = 128, 64
+_JOIN: dict[Fold, Callable[[Expr, Expr], Expr]] = {
+    te.sum: lambda a, b: a + b, te.prod: lambda a, b: a * b, te.max: te.maximum, te.min: te.minimum,
+}  # fmt: skip
+
+
 def cumulative(
-    x: te.Tensor, axis: int, exclusive: bool, backwards: bool, fold: Fold, neutral: float
+    x: te.Tensor, axis: int, exclusive: bool, backwards: bool, fold: Fold, neutral: float | Const
 ) -> te.Tensor:
-    """Sums, or products, of all elements up to each along an axis. Every result reads all of them, so this is
-    for short axes."""
+    """Sums, products or extremes of all elements up to each along an axis.
+
+    Every result of a short axis reads all elements. A longer one is cut into parts: what lies before a part
+    is added to the results within it (Blelloch, Prefix sums and their applications, 1990).
+    """
+    return cast(_cumulative(x, axis, exclusive, backwards, fold, neutral), x.dtype)
+
+
+def _cumulative(
+    x: te.Tensor, axis: int, exclusive: bool, backwards: bool, fold: Fold, neutral: float | Const
+) -> te.Tensor:
+    """In the dtype that is computed with."""
+    n = x.shape[axis]
+    fill = neutral if isinstance(neutral, Const) else te.const(neutral, x.dtype)
+    if n <= DIRECT:
+        return _direct(x, axis, exclusive, backwards, fold, fill)
+    parts = -(-n // PART)
+    padded = pad(x, [(0, parts * PART - n if d == axis else 0) for d in range(len(x.shape))], fill=fill)
+    cut = reshape(padded, (*x.shape[:axis], parts, PART, *x.shape[axis + 1 :]))
+    within_part = _direct(cut, axis + 1, exclusive, backwards, fold, fill)
+    totals = folded(cut, [axis + 1], fold, name="part")
+    wide = te.const(fill.value, totals.dtype)
+    before = _cumulative(totals, axis, True, backwards, fold, wide)
+    join = _JOIN[fold]
+
+    def value(*at: Expr) -> Expr:
+        return join(within_part[at], before[without(at, [axis + 1])])
+
+    joined = stage(cut.shape, value, "cumulative")
+    return part(reshape(joined, padded.shape), axis, 0, n)
+
+
+def _direct(
+    x: te.Tensor, axis: int, exclusive: bool, backwards: bool, fold: Fold, neutral: Const
+) -> te.Tensor:
     r = te.reduce_axis(x.shape[axis], "r")
 
     def value(*at: Expr) -> te.Reduction:
         i = at[axis]
         counts = (r > i if exclusive else r >= i) if backwards else (r < i if exclusive else r <= i)
         own = x[(*at[:axis], r, *at[axis + 1 :])]
-        return fold(te.select(counts, own, te.const(neutral, x.dtype)), axis=r)
+        return fold(te.select(counts, own, neutral), axis=r)
 
-    return cast(stage(x.shape, value, "cumulative"), x.dtype)
+    return stage(x.shape, value, "cumulative")
+
+
+def cumulative_extreme(x: te.Tensor, axis: int, largest: bool) -> tuple[te.Tensor, Callable[[], te.Tensor]]:
+    """(the largest element up to each along an axis, or the least; makes their places as int64). Of equals
+    the last one counts. NaN is larger, and less, than all."""
+    top = cumulative(
+        x, axis, False, False, te.max if largest else te.min, limit(x.dtype, -1 if largest else 1)
+    )
+    r = te.reduce_axis(x.shape[axis], "r")
+
+    def place(*at: Expr) -> te.Reduction:
+        v, best = x[(*at[:axis], r, *at[axis + 1 :])], top[at]
+        same = te.any(te.equal(v, best), te.all(te.not_equal(v, v), te.not_equal(best, best)))
+        found = te.all(r <= at[axis], same)
+        return te.max(te.select(found, te.cast(r, "int32"), te.const(0, "int32")), axis=r)
+
+    return top, lambda: cast(stage(x.shape, place, "place"), "int64")
+
+
+def log_cumulative_sum_exp(x: te.Tensor, axis: int) -> te.Tensor:
+    """log of the sum of exp(x) up to each element along an axis, of what is left after the maximum up to it
+    is taken away. Every result reads all elements."""
+    top, _ = cumulative_extreme(x, axis, True)
+    r = te.reduce_axis(x.shape[axis], "r")
+
+    def finite(v: Expr) -> Expr:
+        return te.select(te.isfinite(v), v, number(0, x.dtype))
+
+    def sums(*at: Expr) -> te.Reduction:
+        v = te.exp(x[(*at[:axis], r, *at[axis + 1 :])] - finite(top[at]))
+        return te.sum(te.select(r <= at[axis], v, number(0, x.dtype)), axis=r)
+
+    total = stage(x.shape, sums, "row_sum")
+    return stage(x.shape, lambda *at: te.cast(te.log(total[at]) + finite(top[at]), x.dtype), "log_sum_exp")

@@ -2,17 +2,22 @@
 
 from autotune.models.onnx_ops import (
     elementwise,
+    fourier,
     indexing,
     matmul,
     movement,
     normalization,
+    ordering,
     quantization,
+    recurrent,
     reduction,
     resize,
+    sampling,
+    scatter,
     windows,
 )
 
 __all__ = [
-    "elementwise", "indexing", "matmul", "movement", "normalization", "quantization", "reduction", "resize",
-    "windows",
+    "elementwise", "fourier", "indexing", "matmul", "movement", "normalization", "ordering", "quantization",
+    "recurrent", "reduction", "resize", "sampling", "scatter", "windows",
 ]  # fmt: skip

@@ -26,6 +26,7 @@ _FLOAT: dict[str, ExprFn] = {
     "Exp": te.exp, "Log": te.log, "Sqrt": te.sqrt, "Erf": te.erf, "Sigmoid": te.sigmoid, "Tanh": te.tanh,
     "Sin": te.sin, "Cos": te.cos, "Tan": te.tan, "Floor": te.floor, "Ceil": te.ceil, "Round": te.round,
     "Sinh": f.sinh, "Cosh": f.cosh, "Asinh": f.asinh, "Acosh": f.acosh, "Atanh": f.atanh,
+    "Asin": f.asin, "Acos": f.acos, "Atan": f.atan,
     "Reciprocal": lambda x: 1.0 / x, "Softplus": f.softplus, "Softsign": f.softsign, "Mish": f.mish,
     "HardSwish": f.hard_swish,
 }  # fmt: skip
@@ -193,7 +194,9 @@ def _shift(node: Node, a: Value, b: Value) -> te.Tensor:
 def _mod(node: Node, a: Value, b: Value) -> te.Tensor:
     x, y = _pair(node, a, b)
     if is_float(dtype_of(x)):
-        raise UnsupportedForm("remainders of floating point have no expression")
+        return elementwise(
+            f.float_c_remainder if node.attr("fmod", 0) else f.float_remainder, x, y, name="mod"
+        )
     return elementwise(f.c_remainder if node.attr("fmod", 0) else lambda v, w: v % w, x, y, name="mod")
 
 

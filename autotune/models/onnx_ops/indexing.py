@@ -73,6 +73,6 @@ def _reverse_sequence(node: Node, x: Value, lengths: Value) -> te.Tensor:
     return ix.reverse_sequence(t, n, batch, time)
 
 
-@onnx_op("ScatterND", "ScatterElements", "Scatter", "NonMaxSuppression")
-def _scatter(node: Node, *xs: Value) -> te.Tensor:
-    raise UnsupportedForm("writes to places that are data have no expression")
+@onnx_op("NonMaxSuppression")
+def _unknown(node: Node, *xs: Value) -> te.Tensor:
+    raise UnsupportedForm("the shape of its output depends on data")

@@ -10,9 +10,6 @@ from autotune.models.lowering.base import is_float, positive, positives
 from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
 from schedules import te
 
-# Longest axis of a cumulative sum: its work grows with the square.
-LONGEST = 1024
-
 Fn = Callable[..., Any]
 # {operator: (reduction, function before, function after)}.
 _REDUCE: dict[str, tuple[Fn, Fn | None, Fn | None]] = {
@@ -76,7 +73,5 @@ def _arg(node: Node, x: Value) -> te.Tensor:
 def _cumulative(node: Node, x: Value, axis: Value) -> te.Tensor:
     t = node.tensor(x)
     d = positive(int(node.known(axis, "axis").item()), len(t.shape))
-    if t.shape[d] > LONGEST:
-        raise UnsupportedForm(f"its axis has {t.shape[d]} elements, more than {LONGEST}")
     fold, neutral = (te.sum, 0.0) if node.op == "CumSum" else (te.prod, 1.0)
     return r.cumulative(t, d, bool(node.attr("exclusive", 0)), bool(node.attr("reverse", 0)), fold, neutral)

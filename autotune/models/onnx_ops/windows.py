@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from autotune.models.lowering import pooling
-from autotune.models.lowering.convolution import convolution, transposed_convolution
+from autotune.models.lowering.base import stage
+from autotune.models.lowering.convolution import convolution, of_columns, transposed_convolution
 from autotune.models.lowering.reduction import mean, reduce
 from autotune.models.lowering.windows import Sides, Windows, same_sides
 from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
@@ -119,12 +121,27 @@ def _conv_transpose(node: Node, x: Value, w: Value, b: Value | None = None) -> t
 
 
 @onnx_op("MaxPool")
-def _max_pool(node: Node, x: Value) -> te.Tensor:
-    node.only(1)
+def _max_pool(node: Node, x: Value) -> list[te.Tensor]:
     t = node.tensor(x)
-    return pooling.max_pool(
-        t, _windows(node, _spatial(t), node.attr("kernel_shape"), bool(node.attr("ceil_mode", 0)))
-    )
+    at = _windows(node, _spatial(t), node.attr("kernel_shape"), bool(node.attr("ceil_mode", 0)))
+    y = pooling.max_pool(t, at)
+    if not node.wants(1):
+        return [y]
+    place = pooling.max_places(t, y, at, bool(node.attr("storage_order", 0)))
+    (channels, size), rest = (t.shape[1], math.prod(t.shape[2:])), len(t.shape) - 2
+
+    def through_all(n: Expr, c: Expr, *at_: Expr) -> Expr:
+        """ONNX counts through the whole tensor."""
+        return place[(n, c, *at_[:rest])] + te.cast((n * channels + c) * size, "int64")
+
+    return [y, stage(place.shape, through_all, "place")]
+
+
+@onnx_op("Col2Im")
+def _of_columns(node: Node, x: Value, image: Value, block: Value) -> te.Tensor:
+    """Columns back to an image: the sum of the windows over each element."""
+    t, sizes, kernel = node.tensor(x), node.ints(image, "image_shape"), node.ints(block, "block_shape")
+    return of_columns(t, _windows(node, sizes, kernel))
 
 
 @onnx_op("AveragePool")

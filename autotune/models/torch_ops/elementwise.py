@@ -25,6 +25,7 @@ _FLOAT: dict[str, ExprFn] = {
     "exp": te.exp, "log": te.log, "sqrt": te.sqrt, "rsqrt": te.rsqrt, "erf": te.erf, "sigmoid": te.sigmoid,
     "tanh": te.tanh, "sin": te.sin, "cos": te.cos, "tan": te.tan, "expm1": te.expm1, "log1p": te.log1p,
     "sinh": f.sinh, "cosh": f.cosh, "asinh": f.asinh, "acosh": f.acosh, "atanh": f.atanh,
+    "asin": f.asin, "acos": f.acos, "atan": f.atan,
     "reciprocal": lambda x: 1.0 / x, "log2": lambda x: te.log(x) * (1 / math.log(2)),
     "log10": lambda x: te.log(x) * (1 / math.log(10)), "exp2": lambda x: te.pow(2.0, x),
     "silu": f.swish, "mish": f.mish, "hardswish": f.hard_swish,
@@ -104,6 +105,19 @@ def _leaky_relu(node: Node, x: Value, slope: float = 0.01) -> te.Tensor:
     return node.elementwise(lambda v: te.select(v > 0, v, v * slope), x)
 
 
+@aten("rrelu_with_noise_functional.default", "rrelu_with_noise.default")
+def _rrelu(
+    node: Node, x: Value, noise: Value, low: float = 1 / 8, high: float = 1 / 3, training: bool = False,
+    generator: Any = None,
+) -> list[te.Tensor | None]:  # fmt: skip
+    """Outside of training a leaky relu with the middle of both slopes."""
+    if training:
+        raise UnsupportedForm("it makes random numbers in training: export module.eval()")
+    node.only(1)
+    y = node.elementwise(lambda v: f.leaky_relu(v, (low + high) / 2), x)
+    return [y, None]
+
+
 @aten("softplus.default")
 def _softplus(node: Node, x: Value, beta: float = 1.0, threshold: float = 20.0) -> te.Tensor:
     """Linear above the threshold, where the difference is below the precision of float32."""
@@ -152,21 +166,29 @@ def _binary(node: Node, a: Any_, b: Any_) -> te.Tensor:
         fn = te.any if node.name == "maximum" else te.all
         return node.elementwise(fn, a, b)
     if node.name in ("fmod", "remainder") and is_float(node.dtype):
-        return node.elementwise(_float_remainder(node.name), a, b)
+        return node.elementwise(f.float_c_remainder if node.name == "fmod" else f.float_remainder, a, b)
     return node.elementwise(_BINARY[node.name], a, b)
 
 
-def _float_remainder(name: str) -> ExprFn:
-    """a - b · quotient, the quotient rounded down, or towards zero."""
+@aten("ldexp.Tensor")
+def _ldexp(node: Node, x: Any_, by: Any_) -> te.Tensor:
+    return node.elementwise(lambda v, n: v * te.pow(te.const(2, computed(node.dtype)), n), x, by)
 
-    def value(a: Expr, b: Expr) -> Expr:
-        q = a / b
-        whole = te.floor(q)
-        if name == "fmod":
-            whole = te.select(q < 0, te.ceil(q), whole)
-        return a - b * whole
 
-    return value
+@aten("atan2.default", "hypot.default", "copysign.Tensor", "copysign.Scalar")
+def _of_two(node: Node, a: Any_, b: Any_) -> te.Tensor:
+    fns: dict[str, ExprFn] = {"atan2": f.atan2, "hypot": f.hypot, "copysign": f.with_sign}
+    return node.elementwise(fns[node.name], a, b)
+
+
+@aten("signbit.default")
+def _sign_bit(node: Node, x: Value) -> te.Tensor:
+    t = node.tensor(x)
+    if is_float(t.dtype):
+        return node.elementwise(f.negative, t, common=t.dtype)
+    if t.dtype == "bool":
+        raise UnsupportedForm("bool is not supported by it")
+    return node.elementwise(lambda v: v < 0, t, common=t.dtype)
 
 
 @aten("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar")

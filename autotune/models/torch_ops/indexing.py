@@ -14,6 +14,9 @@ from schedules import te
 from schedules.expr import Expr
 from schedules.ops.axes import broadcast
 
+# Most pairs of a bag and an index, where each bag asks all indices whether they are its own.
+MOST_PAIRS = 2**24
+
 
 def _ids(node: Node, ids: Value) -> te.Tensor:
     t = node.tensor(ids)
@@ -25,6 +28,26 @@ def _ids(node: Node, ids: Value) -> te.Tensor:
 @aten("embedding.default")
 def _embedding(node: Node, table: Value, ids: Value, padding_idx: int = -1, *how: bool) -> te.Tensor:
     return _taken(node, table, ids, 0)
+
+
+@aten("_embedding_bag.default", "_embedding_bag_forward_only.default")
+def _embedding_bag(
+    node: Node, table: Value, ids: Value, offsets: Value, scale_grad: bool = False, mode: int = 0,
+    sparse: bool = False, weights: Value | None = None, last_offset: bool = False, padding: int = -1,
+) -> list[te.Tensor | None]:  # fmt: skip
+    """Bags of one size where the offsets are known to say so."""
+    node.only(1)
+    t, i = node.tensor(table), _ids(node, ids)
+    kind = ("sum", "mean", "max")[mode]
+    by = None if weights is None else node.tensor(weights)
+    bags, count = node.shape[0], i.shape[0]
+    if isinstance(offsets, Known) and not offsets.weight and padding < 0 and count % bags == 0:
+        starts = [n * (count // bags) for n in range(len(offsets.tensor))]
+        if offsets.tensor.tolist() == starts:
+            return [ix.equal_bags(t, i, by, bags, kind), None, None, None]
+    if bags * count > MOST_PAIRS:
+        raise UnsupportedForm(f"its {bags} bags would each ask {count} indices, and where bags end is data")
+    return [ix.bags(t, i, by, node.tensor(offsets), bags, kind, padding), None, None, None]
 
 
 @aten("index_select.default")
@@ -79,14 +102,6 @@ def _index(node: Node, x: Value, indices: Sequence[Value | None]) -> te.Tensor:
         ]
 
     return stage(node.shape, value, "gather")
-
-
-@aten(
-    "scatter.src", "scatter.value", "scatter_add.default", "scatter_reduce.two", "index_put.default",
-    "index_add.default", "masked_scatter.default", "_unsafe_index_put.default",
-)  # fmt: skip
-def _scatter(node: Node, *xs: object, **how: object) -> te.Tensor:
-    raise UnsupportedForm("writes to places that are data have no expression")
 
 
 @aten("nonzero.default", "masked_select.default", "unique_dim.default", "_unique2.default")

@@ -17,11 +17,17 @@ def _matmul(node: Node, a: Value, b: Value) -> te.Tensor:
     return cast(mm.matmul(x, node.tensor(b)), x.dtype)
 
 
-@aten("addmm.default", "baddbmm.default")
+@aten("addmm.default", "baddbmm.default", "addmv.default")
 def _addmm(node: Node, c: Value, a: Value, b: Value, beta: Scalar = 1, alpha: Scalar = 1) -> te.Tensor:
     x, y = node.tensor(a), node.tensor(b)
     bias = None if beta == 0 else node.operand(c)
     return mm.scaled(mm.matmul(x, y), bias, float(alpha), float(beta), x.dtype)
+
+
+@aten("_int_mm.default")
+def _int_matmul(node: Node, a: Value, b: Value) -> te.Tensor:
+    """Of int8, as int32."""
+    return cast(mm.matmul(node.tensor(a), node.tensor(b)), node.dtype)
 
 
 @aten("linear.default")
@@ -44,3 +50,26 @@ def _attention(
     query, key, value = node.floats(q), node.floats(k), node.floats(v)
     by = query.shape[-1] ** -0.5 if scale is None else float(scale)
     return attention(query, key, value, node.optional(mask), is_causal, by, enable_gqa)
+
+
+@aten("bilinear.default")
+def _bilinear(node: Node, a: Value, b: Value, w: Value, bias: Value | None = None) -> te.Tensor:
+    return mm.bilinear(node.floats(a), node.floats(b), node.tensor(w), node.optional(bias))
+
+
+@aten("_cdist_forward.default", "cdist.default")
+def _cdist(node: Node, a: Value, b: Value, p: float = 2.0, mode: int | None = None) -> te.Tensor:
+    if p < 0:
+        raise UnsupportedForm(f"p={p} is not supported")
+    return mm.distances(node.floats(a), node.floats(b), float(p))
+
+
+@aten("_grouped_mm.default", "transformers::grouped_mm_fallback.default")
+def _grouped(
+    node: Node, x: Value, w: Value, ends: Value | None = None, bias: Value | None = None, dtype: Any = None
+) -> te.Tensor:
+    """Rows in groups, each with a matrix of its own: mixtures of experts."""
+    t, m = node.floats(x), node.tensor(w)
+    if bias is not None or len(t.shape) != 2 or len(m.shape) != 3 or ends is None:
+        raise UnsupportedForm("only rows of one matrix, times a matrix for each group, are supported")
+    return cast(mm.grouped(t, m, node.tensor(ends)), node.dtype)

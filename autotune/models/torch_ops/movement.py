@@ -10,7 +10,7 @@ import numpy as np
 
 from autotune.models.lowering import movement as m
 from autotune.models.lowering.base import positive, positives, stage
-from autotune.models.torch_ops.table import Known, Node, Scalar, UnsupportedForm, Value, aten
+from autotune.models.torch_ops.table import Known, Node, Scalar, Value, aten
 from schedules import te
 from schedules.expr import Expr
 
@@ -102,7 +102,17 @@ def _split(node: Node, x: Value, how: Any, dim: int = 0) -> list[Value | None]:
     else:
         sizes = [int(n) for n in how]
     starts = np.cumsum([0, *sizes])
-    return [m.part(t, axis, int(starts[i]), n) if i in node.used else None for i, n in enumerate(sizes)]
+    return [_piece(t, axis, int(starts[i]), n) if i in node.used else None for i, n in enumerate(sizes)]
+
+
+def _piece(t: te.Tensor, axis: int, start: int, extent: int) -> Value:
+    """A part of an axis, which may have no elements."""
+    if extent:
+        return m.part(t, axis, start, extent)
+    import torch
+
+    shape = [0 if d == axis else n for d, n in enumerate(t.shape)]
+    return Known(torch.empty(shape, dtype=getattr(torch, t.dtype)), False)
 
 
 @aten("unbind.int")
@@ -247,15 +257,28 @@ def _unfold(node: Node, x: Value, dim: int, size: int, step: int) -> te.Tensor:
 
 @aten("pixel_shuffle.default", "pixel_unshuffle.default")
 def _pixel_shuffle(node: Node, x: Value, factor: int) -> te.Tensor:
+    """Of the last three axes."""
     t = node.tensor(x)
-    if len(t.shape) != 4:
-        raise UnsupportedForm(f"its input has {len(t.shape)} axes, not 4")
+    images = m.reshape(t, (math.prod(t.shape[:-3]), *t.shape[-3:]))
     if node.name == "pixel_shuffle":
-        return m.depth_to_space(t, factor, "CRD")
-    n, c, h, w = t.shape
+        made = m.depth_to_space(images, factor, "CRD")
+    else:
+        made = m.space_to_depth(images, factor, "CRD")
+    return m.reshape(made, node.shape)
 
-    def value(b: Expr, k: Expr, i: Expr, j: Expr) -> Expr:
-        at = k % (factor * factor)
-        return t[b, k // (factor * factor), i * factor + at // factor, j * factor + at % factor]
 
-    return stage((n, c * factor * factor, h // factor, w // factor), value, "space_to_depth")
+@aten("diagonal_scatter.default")
+def _diagonal_scatter(
+    node: Node, x: Value, src: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> te.Tensor:
+    """``x`` with ``src`` on a diagonal of two axes. Other axes come first in ``src``."""
+    t, s = node.tensor(x), node.cast(src)
+    a, b = positive(dim1, len(t.shape)), positive(dim2, len(t.shape))
+
+    def value(*at: Expr) -> Expr:
+        place = at[a] - max(-offset, 0)
+        inside = te.all(te.equal(at[b] - at[a], offset), place >= 0, place < s.shape[-1])
+        rest = [i for d, i in enumerate(at) if d not in (a, b)]
+        return te.select(inside, s[(*rest, place)], t[at])
+
+    return stage(t.shape, value, "diagonal_scatter")

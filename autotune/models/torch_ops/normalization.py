@@ -9,7 +9,7 @@ from autotune.models.lowering.base import positive, positives
 from autotune.models.lowering.reduction import reduce
 from autotune.models.torch_ops.table import Node, UnsupportedForm, Value, aten
 from schedules import te
-from schedules.dtypes import DTYPES
+from schedules.dtypes import DTYPES, computed
 
 
 @aten("_softmax.default", "_log_softmax.default", "softmax.int", "log_softmax.int")
@@ -86,6 +86,18 @@ def _batch_norm(
     return [_normalized(node, node.floats(x), w, b, mean, var, eps), None, None]
 
 
+@aten("_native_batch_norm_legit.no_stats")
+def _batch_norm_of_batch(
+    node: Node, x: Value, w: Value | None, b: Value | None, training: bool, momentum: float, eps: float
+) -> list[te.Tensor | None]:
+    """Without running statistics: those of the batch itself."""
+    node.only(1)
+    t = node.floats(x)
+    axes = [d for d in range(len(t.shape)) if d != 1]
+    var, mean = n.variance(t, axes, False, 0.0, root=False)
+    return [n.batch_norm(t, node.optional(w), node.optional(b), mean(), var, eps), None, None]
+
+
 @aten("native_batch_norm.default")
 def _native_batch_norm(
     node: Node, x: Value, w: Value | None, b: Value | None, mean: Value | None, var: Value | None,
@@ -118,8 +130,11 @@ def _vector_norm(
         return reduce(t, axes, keepdim, te.sum, te.abs, name="norm")
     if order == float("inf"):
         return reduce(t, axes, keepdim, te.max, te.abs, name="norm")
-    if order <= 0:
-        raise UnsupportedForm(f"order {order} is not supported")
+    if order == -float("inf"):
+        return reduce(t, axes, keepdim, te.min, te.abs, name="norm")
+    if order == 0:
+        one, none = (te.const(v, computed(t.dtype)) for v in (1, 0))
+        return reduce(t, axes, keepdim, te.sum, lambda v: te.select(te.equal(v, 0), none, one), name="norm")
     by = float(order)
     return reduce(
         t, axes, keepdim, te.sum, lambda v: te.pow(te.abs(v), by), lambda v: te.pow(v, 1 / by), name="norm"

@@ -13,7 +13,7 @@ from autotune.models.lowering.normalization import variance
 from autotune.models.torch_ops.table import Node, UnsupportedForm, Value, aten
 from schedules import te
 
-# Longest axis of a cumulative sum: its work grows with the square.
+# Longest axis of a cumulative sum of exponentials: its work grows with the square.
 LONGEST = 1024
 _FOLDS = {"sum": te.sum, "prod": te.prod, "amax": te.max, "amin": te.min, "max": te.max, "min": te.min}
 
@@ -98,8 +98,27 @@ def _variance(
 @aten("cumsum.default", "cumprod.default")
 def _cumulative(node: Node, x: Value, dim: int, dtype: Any = None) -> te.Tensor:
     t = node.cast(x)
+    if not t.shape:
+        return t
+    fold, neutral = (te.sum, 0) if node.name == "cumsum" else (te.prod, 1)
+    return r.cumulative(t, positive(dim, len(t.shape)), False, False, fold, neutral)
+
+
+@aten("cummax.default", "cummin.default")
+def _cumulative_extreme(node: Node, x: Value, dim: int) -> list[te.Tensor | None]:
+    t = node.tensor(x)
+    if not t.shape or t.dtype == "bool":
+        raise UnsupportedForm("its input is one number" if not t.shape else "bool is not supported by it")
+    top, place = r.cumulative_extreme(t, positive(dim, len(t.shape)), node.name == "cummax")
+    return [top, place() if 1 in node.used else None]
+
+
+@aten("logcumsumexp.default")
+def _log_cumulative(node: Node, x: Value, dim: int) -> te.Tensor:
+    t = node.floats(x)
+    if not t.shape:
+        return t
     axis = positive(dim, len(t.shape))
     if t.shape[axis] > LONGEST:
         raise UnsupportedForm(f"its axis has {t.shape[axis]} elements, more than {LONGEST}")
-    fold, neutral = (te.sum, 0) if node.name == "cumsum" else (te.prod, 1)
-    return r.cumulative(t, axis, False, False, fold, neutral)
+    return r.log_cumulative_sum_exp(t, axis)

@@ -129,11 +129,13 @@ ROWS: dict[str, Lower] = {}
 
 
 def aten(*overloads: str) -> Callable[[Lower], Lower]:
-    """Enter a function into the table, for overloads of ATen: "add.Tensor"."""
+    """Enter a function into the table, for overloads of ATen: "add.Tensor"; of another library of operators
+    with its name: "library::name.default"."""
 
     def enter(lower: Lower) -> Lower:
         for name in overloads:
-            ROWS[f"aten.{name}"] = lower
+            library, _, op = name.rpartition("::")
+            ROWS[f"{library or 'aten'}.{op}"] = lower
         return lower
 
     return enter

@@ -10,7 +10,12 @@ import numpy as np
 
 from autotune.models.lowering import pooling
 from autotune.models.lowering import resize as rs
-from autotune.models.lowering.convolution import convolution, transposed_convolution
+from autotune.models.lowering.convolution import (
+    columns,
+    convolution,
+    of_columns,
+    transposed_convolution,
+)
 from autotune.models.lowering.movement import reshape
 from autotune.models.lowering.windows import Windows
 from autotune.models.torch_ops.table import Node, UnsupportedForm, Value, aten
@@ -65,11 +70,14 @@ def _max_pool(
     node: Node, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> list[te.Tensor | None]:  # fmt: skip
-    node.only(1)
     rank = 2 if "2d" in node.name else 3
     t = _batched(node.tensor(x), rank)
-    y = pooling.max_pool(t, _pool_windows(t, rank, kernel, stride, padding, dilation, ceil_mode))
-    return [reshape(y, node.shape), None]
+    at = _pool_windows(t, rank, kernel, stride, padding, dilation, ceil_mode)
+    y = pooling.max_pool(t, at)
+    return [
+        reshape(y, node.shape),
+        reshape(pooling.max_places(t, y, at), node.shape) if 1 in node.used else None,
+    ]
 
 
 @aten("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
@@ -77,13 +85,13 @@ def _average_pool(
     node: Node, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> te.Tensor:  # fmt: skip
-    if divisor_override is not None:
-        raise UnsupportedForm("divisor_override is not supported")
     rank = int(node.name[-2])
     t = _batched(node.floats(x), rank)
-    y = pooling.average_pool(
-        t, _pool_windows(t, rank, kernel, stride, padding, 1, ceil_mode), count_include_pad
-    )
+    at = _pool_windows(t, rank, kernel, stride, padding, 1, ceil_mode)
+    if divisor_override is not None:
+        y = pooling.sum_pool(t, at, 1.0 / divisor_override)
+    else:
+        y = pooling.average_pool(t, at, count_include_pad)
     return reshape(y, node.shape)
 
 
@@ -94,27 +102,56 @@ def _average_pool(
 def _adaptive_average(node: Node, x: Value, size: Sequence[int]) -> te.Tensor:
     rank = int(node.name[-2])
     t = _batched(node.floats(x), rank)
-    return reshape(pooling.average_pool(t, _adaptive(t, rank, node.shape), True), node.shape)
+    at = _equal_parts(t, rank, node.shape)
+    if at is None:
+        return reshape(pooling.unequal_pool(t, node.shape[-rank:], True)[0], node.shape)
+    return reshape(pooling.average_pool(t, at, True), node.shape)
 
 
 @aten("adaptive_max_pool2d.default", "adaptive_max_pool3d.default", "adaptive_max_pool1d.default")
 def _adaptive_max(node: Node, x: Value, size: Sequence[int]) -> list[te.Tensor | None]:
-    node.only(1)
     rank = int(node.name[-2])
     t = _batched(node.tensor(x), rank)
-    return [reshape(pooling.max_pool(t, _adaptive(t, rank, node.shape)), node.shape), None]
+    at, places = _equal_parts(t, rank, node.shape), None
+    if at is None:
+        y, places = pooling.unequal_pool(t, node.shape[-rank:], False)
+    else:
+        y = pooling.max_pool(t, at)
+        places = pooling.max_places(t, y, at) if 1 in node.used else None
+    used = places is not None and 1 in node.used
+    return [reshape(y, node.shape), reshape(places, node.shape) if used else None]  # type: ignore[arg-type]
 
 
-def _adaptive(t: te.Tensor, rank: int, shape: Sequence[int]) -> Windows:
-    """Windows that all have one size."""
+def _equal_parts(t: te.Tensor, rank: int, shape: Sequence[int]) -> Windows | None:
+    """Windows that all have one size; None where there are none such."""
     sizes, out = t.shape[2:], shape[-rank:]
     if any(n % m for n, m in zip(sizes, out, strict=True)):
-        raise UnsupportedForm(
-            f"{list(sizes)} elements do not split into {list(out)} equal parts, and pools of unequal parts "
-            "have no expression"
-        )
+        return None
     each = tuple(n // m for n, m in zip(sizes, out, strict=True))
     return Windows(sizes, each, each, (1,) * rank, ((0, 0),) * rank)
+
+
+@aten("im2col.default")
+def _columns(
+    node: Node, x: Value, kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int],
+    stride: Sequence[int],
+) -> te.Tensor:  # fmt: skip
+    t = _batched(node.tensor(x), 2)
+    sides = tuple((p, p) for p in _each(padding, 2, 0))
+    at = Windows(t.shape[2:], _each(kernel, 2, 1), _each(stride, 2, 1), _each(dilation, 2, 1), sides)
+    return reshape(columns(t, at), node.shape)
+
+
+@aten("col2im.default")
+def _of_columns(
+    node: Node, x: Value, size: Sequence[int], kernel: Sequence[int], dilation: Sequence[int],
+    padding: Sequence[int], stride: Sequence[int],
+) -> te.Tensor:  # fmt: skip
+    t = node.tensor(x)
+    t = t if len(t.shape) == 3 else reshape(t, (1, *t.shape))
+    sides = tuple((p, p) for p in _each(padding, 2, 0))
+    at = Windows(_each(size, 2, 1), _each(kernel, 2, 1), _each(stride, 2, 1), _each(dilation, 2, 1), sides)
+    return reshape(of_columns(t, at), node.shape)
 
 
 # --- resizing ---------------------------------------------------------------------------------
@@ -144,6 +181,26 @@ def _nearest_of(node: Node, x: Value, factors: Any) -> te.Tensor:
 )
 def _smooth(node: Node, x: Value, size: Any, align_corners: bool, factors: Any) -> te.Tensor:
     return _smooth_of(node, x, align_corners, factors)
+
+
+@aten(
+    "_upsample_bilinear2d_aa.default", "_upsample_bilinear2d_aa.vec",
+    "_upsample_bicubic2d_aa.default", "_upsample_bicubic2d_aa.vec",
+)  # fmt: skip
+def _smooth_wide(node: Node, x: Value, size: Any, align_corners: bool, *factors: Any) -> te.Tensor:
+    """Filters as wide as the outputs are apart. Weights are inside the image alone, and their sum is 1."""
+    given = factors[0] if len(factors) == 1 and isinstance(factors[0], (list, tuple)) else factors
+    t = node.floats(x)
+    for axis, out, scale in _scales(t, node.shape, given):
+        n = t.shape[axis]
+        if align_corners:
+            scale = (out - 1) / (n - 1) if out > 1 and n > 1 else math.inf
+        if math.isinf(scale):
+            raise UnsupportedForm("align_corners with one element is not supported")
+        places = (np.arange(out) + 0.5) / scale - 0.5
+        taps = rs.filter_taps(places, n, scale, -0.5 if "cubic" in node.name else None, True, True)
+        t = rs.resample(t, axis, taps, scale, _constants(node))
+    return t
 
 
 @aten("upsample_bilinear2d.default", "upsample_bicubic2d.default")

@@ -194,11 +194,42 @@ def test_inference_mode() -> None:
     assert len(at.torch.modules()) == 1
 
 
+# --- memory that is shared --------------------------------------------------------------------
+
+
+def shares(x: Any) -> Any:
+    """Views of an input, of one result, and what is alone."""
+    y = torch.relu(x) + 1
+    a, b = y.chunk(2, 1)
+    return x.t(), a, b.t(), x[1:, ::2], x + 1, (x * 2).t(), y
+
+
+@pytest.mark.filterwarnings("ignore:.*tasks run kernels that are not tuned")
+def test_results_share_memory_where_they_do_in_torch() -> None:
+    """A write to one is seen in all that share its memory, and in no other."""
+    base = torch.randn(5, 6)
+    views = []
+    for fn in (shares, compiled(Of(shares), strict=True)):
+        x = base.clone()[1:]  # begins inside its memory
+        with torch.no_grad():
+            made = fn(x)
+            fn(x)
+            made[0][0, 0] = 7.0
+            made[1][2, 1] = 8.0
+            made[6][0, 5] = 9.0
+            made[4][1, 1] = 10.0
+        views.append((x, *made))
+    for have, want in zip(*views, strict=True):
+        torch.testing.assert_close(have, want)
+        assert have.stride() == want.stride()
+    assert len(at.torch.modules()) == 1
+
+
 # --- what torch runs --------------------------------------------------------------------------
 
 
-def sorts(x: Any) -> Any:
-    return torch.sort(x)[0] * 2
+def special(x: Any) -> Any:
+    return torch.special.i0(x) * 2
 
 
 class Of(nn.Module):  # type: ignore[misc,name-defined]
@@ -211,10 +242,15 @@ class Of(nn.Module):  # type: ignore[misc,name-defined]
 
 
 CASES = {
-    "operators": (sorts, r"aten\.sort\.default \(1\)"),
-    "views": (lambda x: x.view(-1), r"its output 0 shares memory with an input"),
+    "operators": (special, r"aten\.i0\.default \(1\)"),
+    "views": (lambda x: x.view(torch.int32), r"its output 0 is a view of an input of another dtype"),
+    "views of both": (
+        lambda x: ((y := x * 2), y.view(torch.int32)),
+        r"its output 0 shares memory with .* another dtype",
+    ),
     "writes": (lambda x: x.add_(1) * 2, r"writes to input"),
-    "dtypes": (lambda x: x.to(torch.complex64) * 2, r"complex64, which is not supported"),
+    "dtypes": (lambda x: x.to(torch.int16) * 2, r"int16, which is not supported"),
+    "complex": (lambda x: x.to(torch.complex64) * 2, r"is complex, which is not supported"),
     "random": (lambda x: F.dropout(x, 0.5), r"it makes random numbers"),
 }
 
@@ -249,6 +285,13 @@ def test_what_is_not_tuned_is_told_with_the_call_that_tunes() -> None:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.filterwarnings("error", ".*not tuned")
         compiled(module)(x)
+
+
+def test_a_graph_that_torch_cannot_export_runs_as_torch_runs_it() -> None:
+    graph, x = torch.fx.symbolic_trace(lambda x: (x * x.sum().item(),)), torch.ones(3)
+    f = torch_backend.backend(graph, [x])
+    with pytest.warns(UserWarning, match=r"torch cannot export it: .*data-dependent|scalar_dense"):
+        torch.testing.assert_close(f(x)[0], torch.full((3,), 3.0))
 
 
 def test_a_call_that_needs_gradients_runs_as_torch_runs_it() -> None:

@@ -13,6 +13,11 @@ from autotune.models.torch_ops import table
 Family = tuple[list[Any], list[Callable[..., Any]]]
 
 
+INT8 = (torch.arange(40).reshape(5, 8) % 11 - 5).to(torch.int8)
+# Zeros of both signs, infinities and NaN.
+EDGES = torch.tensor([0.0, -0.0, 1.0, -1.0, torch.inf, -torch.inf, torch.nan])
+
+
 def rand(*shape: int) -> Any:
     return torch.randn(shape)
 
@@ -53,6 +58,17 @@ def floats_of_one() -> Family:
         lambda x: torch.rsqrt(x.abs() + 0.1),
         lambda x: torch.acosh(x.abs() + 1),
         lambda x: torch.atanh(x / 9),
+        torch.atan,
+        lambda x: torch.atan(x * 1e3),
+        lambda x: torch.asin(x.tanh()),
+        lambda x: torch.acos(x.tanh()),
+        lambda x: torch.acos(x.sign()),
+        lambda x: torch.asin(x * 0 + 1),
+        lambda x: torch.atan(x / 0).double(),
+        torch.signbit,
+        lambda x: torch.signbit(x * 0),
+        torch.frac,
+        torch.sinc,
         F.silu,
         F.mish,
         F.hardswish,
@@ -108,6 +124,20 @@ def two_floats() -> Family:
         lambda a, b, c: a // 0.3,
         lambda a, b, c: torch.remainder(a, c),
         lambda a, b, c: torch.fmod(a, c),
+        lambda a, b, c: torch.remainder(a, -c),
+        lambda a, b, c: torch.remainder(a, torch.inf * b.sign()),
+        lambda a, b, c: torch.fmod(a, torch.inf),
+        lambda a, b, c: torch.fmod(torch.floor(a * 1e5), 3.0),
+        lambda a, b, c: torch.atan2(a, b),
+        lambda a, b, c: torch.atan2(EDGES[:, None], EDGES) + a[0, 0] * 0,
+        lambda a, b, c: torch.atan2(EDGES[:, None] + a[0, 0] * 0, EDGES),
+        lambda a, b, c: torch.hypot(EDGES[:, None] + a[0, 0] * 0, EDGES),
+        lambda a, b, c: torch.hypot(a * 1e30, b * 1e30),
+        lambda a, b, c: torch.copysign(a, b * 0),
+        lambda a, b, c: torch.copysign(a.double(), -1),
+        lambda a, b, c: torch.logaddexp(a, b),
+        lambda a, b, c: torch.heaviside(a, b),
+        lambda a, b, c: torch.ldexp(a, torch.tensor([3, -2, 0, 1, 4])),
         lambda a, b, c: c**a,
         lambda a, b, c: a**2,
         lambda a, b, c: a**3,
@@ -227,6 +257,8 @@ def movement() -> Family:
         lambda x, y: torch.slice_scatter(x, y, 0, 1, 2),
         lambda x, y: torch.slice_scatter(x, y[:, :2].expand(3, 2, 5), 1, 0, 4, 2),
         lambda x, y: torch.select_scatter(x, y[0], 0, 2),
+        lambda x, y: torch.diagonal_scatter(x, y[0, :3].T, 1, 0, 1),
+        lambda x, y: torch.diagonal_scatter(x, y[0, :3, :3], -1, 1, 2),
         lambda x, y: x.repeat_interleave(2, 1),
         lambda x, y: x.T if x.ndim == 2 else x[0].T,
         lambda x, y: x.contiguous().clone(),
@@ -256,6 +288,8 @@ def images() -> Family:
     return [rand(2, 4, 7, 9)], [
         lambda x: F.pixel_shuffle(x, 2),
         lambda x: F.pixel_unshuffle(x[:, :, :6, :6], 3),
+        lambda x: F.pixel_shuffle(x[0], 2),
+        lambda x: F.pixel_unshuffle(x[None, :, :, :6, :8], 2),
         lambda x: F.channel_shuffle(x, 2),
         lambda x: F.pad(x, (1, 2, 3, 0), mode="reflect"),
         lambda x: F.max_pool2d(x, 3, 2, 1),
@@ -264,6 +298,7 @@ def images() -> Family:
         lambda x: F.avg_pool2d(x, 3, 2, 1),
         lambda x: F.avg_pool1d(x[0], 2),
         lambda x: F.avg_pool2d(x, 3, 2, 1, True, False),
+        lambda x: F.avg_pool2d(x, 3, 2, 1, divisor_override=5),
         lambda x: F.adaptive_avg_pool2d(x, 1),
         lambda x: F.adaptive_avg_pool2d(x, (7, 3)),
         lambda x: F.adaptive_max_pool2d(x, (1, 3)),
@@ -309,6 +344,8 @@ def products() -> Family:
         lambda x, y, v: torch.mv(x[0], v),
         lambda x, y, v: torch.addmm(v[:4], x[0], y[0], beta=0.5, alpha=2),
         lambda x, y, v: torch.baddbmm(x[..., :4], x, y),
+        lambda x, y, v: torch.addmv(v[:3], x[0], v, beta=0.5, alpha=2),
+        lambda x, y, v: torch._int_mm((x.reshape(6, 5) * 9).repeat(3, 1).to(torch.int8), INT8),
         lambda x, y, v: F.linear(x, w),
         lambda x, y, v: F.linear(x[0], w, v[:1].expand(6)),
         lambda x, y, v: F.linear(v, w),
@@ -352,11 +389,20 @@ def normalizations() -> Family:
         lambda x, y: F.instance_norm(x),
         lambda x, y: F.batch_norm(x, mean, var, w, b),
         lambda x, y: F.batch_norm(x, mean, var),
+        lambda x, y: F.batch_norm(x, None, None, w, b, training=True),
         lambda x, y: F.normalize(x, dim=1),
         lambda x, y: F.normalize(x, p=1.0, dim=1),
         lambda x, y: torch.linalg.vector_norm(x, 3, dim=(0, 2)),
         lambda x, y: x.norm(),
         lambda x, y: torch.linalg.vector_norm(x, torch.inf, 1, True),
+        lambda x, y: torch.linalg.vector_norm(x, -torch.inf, 1),
+        lambda x, y: torch.linalg.vector_norm(x.round(), 0),
+        lambda x, y: torch.linalg.vector_norm(x, -1.5, 2),
+        lambda x, y: torch.fake_quantize_per_tensor_affine(x, 0.1, 3, -7, 8),
+        lambda x, y: torch.fake_quantize_per_channel_affine(
+            x, torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([0, 1, -1, 2], dtype=torch.int32), 1, -8, 7
+        ),
+        lambda x, y: ops.fake_quantize_per_tensor_affine_cachemask(x, 0.1, 3, -7, 8)[1],
         lambda x, y: F.local_response_norm(x, 3),
         lambda x, y: ops.native_layer_norm(y, [4], w, b, 1e-5),
     ]
@@ -448,7 +494,8 @@ def test_indices_are_data() -> None:
 def test_every_row_names_an_operator_of_torch() -> None:
     missing = []
     for name in table.ROWS:
-        _, packet, overload = name.split(".")
-        if overload not in getattr(getattr(torch.ops.aten, packet, None), "overloads", list)():
+        library, packet, overload = name.split(".")
+        found = getattr(getattr(torch.ops.aten, packet, None), "overloads", list)()
+        if library == "aten" and overload not in found:
             missing.append(name)
     assert not missing

@@ -1,0 +1,92 @@
+"""Sorting, the largest elements, medians, and what is counted between bounds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from autotune.models.lowering import ordering as o
+from autotune.models.lowering.base import positive
+from autotune.models.lowering.movement import reshape
+from autotune.models.torch_ops.table import Node, Scalar, UnsupportedForm, Value, aten
+from schedules import te
+
+Two = list[te.Tensor | None]
+
+
+def _row(node: Node, x: Value, dim: int) -> tuple[te.Tensor, int]:
+    """A tensor and an axis of it that is not too long. One number is a row of one."""
+    t = node.tensor(x)
+    if not t.shape:
+        t = reshape(t, (1,))
+    axis = positive(dim, len(t.shape))
+    if why := o.too_long(t.shape[axis]):
+        raise UnsupportedForm(why)
+    return t, axis
+
+
+def _shaped(node: Node, *made: te.Tensor) -> Two:
+    return [reshape(t, node.shape) for t in made]
+
+
+@aten("sort.default", "sort.stable")
+def _sort(
+    node: Node, x: Value, dim: int = -1, descending: bool = False, *, stable: bool | None = None
+) -> Two:
+    """Equals keep their order, also where that was not asked for."""
+    t, axis = _row(node, x, dim)
+    return _shaped(node, *o.ordered(t, axis, t.shape[axis], descending))
+
+
+@aten("argsort.default", "argsort.stable")
+def _argsort(
+    node: Node, x: Value, dim: int = -1, descending: bool = False, *, stable: bool | None = None
+) -> te.Tensor:
+    t, axis = _row(node, x, dim)
+    return reshape(o.ordered(t, axis, t.shape[axis], descending)[1], node.shape)
+
+
+@aten("topk.default")
+def _topk(
+    node: Node, x: Value, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True, **how: bool
+) -> Two:
+    """In order, also where that was not asked for; of equals the first ones."""
+    t, axis = _row(node, x, dim)
+    return _shaped(node, *o.ordered(t, axis, int(k), bool(how.get("largest", largest))))
+
+
+@aten("kthvalue.default")
+def _kth(node: Node, x: Value, k: int, dim: int = -1, keepdim: bool = False) -> Two:
+    t, axis = _row(node, x, dim)
+    return _shaped(node, *o.ordered(t, axis, 1, False, int(k) - 1))
+
+
+@aten("median.dim")
+def _median(node: Node, x: Value, dim: int, keepdim: bool = False) -> Two:
+    return _shaped(node, *o.median(*_row(node, x, dim)))
+
+
+@aten("median.default")
+def _median_of_all(node: Node, x: Value) -> te.Tensor:
+    t = node.tensor(x)
+    row, axis = _row(node, reshape(t, (math.prod(t.shape),)), 0)
+    return reshape(o.median(row, axis)[0], node.shape)
+
+
+@aten("bucketize.Tensor", "searchsorted.Tensor")
+def _bucket(
+    node: Node, a: Value, b: Value, *, out_int32: bool = False, right: bool = False,
+    side: str | None = None, sorter: Any = None,
+) -> te.Tensor:  # fmt: skip
+    """The values come first for one of them, the bounds for the other."""
+    x, bounds = (a, b) if node.name == "bucketize" else (b, a)
+    if sorter is not None:
+        raise UnsupportedForm("sorter is not supported: give sorted bounds")
+    return o.insertion(node.tensor(bounds), node.tensor(x), right or side == "right", node.dtype)
+
+
+@aten("histc.default")
+def _histc(node: Node, x: Value, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> te.Tensor:
+    if min == max:
+        raise UnsupportedForm("its bounds are those of its data: give min and max")
+    return o.histogram(node.tensor(x), int(bins), float(min), float(max))
