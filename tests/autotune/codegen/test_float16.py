@@ -174,8 +174,8 @@ def test_conversions_of_the_reference(which: int) -> None:
 @settings(max_examples=200)
 def test_conversions_of_the_interpreter(x: float, h: float) -> None:
     with np.errstate(over="ignore"):
-        want = np.float32(x).astype(np.float16)
-    equal(np.array([interp.rounding("float16")(x)]).astype("float16"), np.array([want]))
+        want, found = np.float32(x).astype(np.float16), interp.rounding("float16")(x)
+    equal(np.array([found]).astype("float16"), np.array([want]))
     assert interp.rounding("float16")(h) == h or h != h
 
 
