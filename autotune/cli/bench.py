@@ -79,7 +79,7 @@ def bench(
         raise typer.BadParameter(
             f"--must-beat {must_beat!r} is not one of the peers of --against {against!r}"
         )
-    if op is not None and models.is_model(op):
+    if op is not None and opt.is_model(op):
         models.check_options(ctx)
         where = opt.db_of(db)
         ratio = models.bench_model(op, shape, target, threads, where, names, time_s, seed, json)
@@ -233,7 +233,7 @@ def _bench_suite(
 
 def _default(ctx: typer.Context, op: str | None, against: str) -> str:
     """The peers that are meant: of a model's file onnxruntime, where none are given."""
-    return "onnxruntime" if models.is_model(op) and not opt.given(ctx, "against") else against
+    return "onnxruntime" if opt.is_model(op) and not opt.given(ctx, "against") else against
 
 
 def _peer_names(against: str) -> list[str]:

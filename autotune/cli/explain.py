@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from autotune.cli import options as opt
-from autotune.cli.models import imported, is_model
+from autotune.cli.models import imported
 from autotune.cli.output import console, print_json
 
 ProgramArgument = Annotated[
@@ -40,7 +40,7 @@ def explain(
     from rich.text import Text
 
     where = opt.db_of(db)
-    if is_model(op):
+    if opt.is_model(op):
         from autotune.report.explain.model import of_model
 
         found = of_model(imported(op, shape), opt.target_of(target, threads), where)

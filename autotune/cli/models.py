@@ -26,11 +26,6 @@ _SHAPE = re.compile(r"([^=,]+)=(\d+(?:x\d+)*)")
 OF_OPERATORS = ("dtype", "layout", "constant_weights", "suite")
 
 
-def is_model(op: str | None) -> bool:
-    """Whether what stands in the place of an operator's name is a model's file."""
-    return op is not None and (op.lower().endswith(".onnx") or "/" in op or "\\" in op)
-
-
 def imported(path: str, shape: str, islands: bool = False) -> Model:
     """The model of a file. ``shape``: as ``--shape`` has it. Raises `ModelError`."""
     from autotune.models.onnx_import import import_onnx

@@ -32,7 +32,7 @@ def ops(
     """
     from schedules import ops as library
 
-    if op is not None and models.is_model(op):
+    if op is not None and opt.is_model(op):
         models.show_model(op, shape, json)
         return
     if shape:

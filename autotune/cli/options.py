@@ -156,10 +156,14 @@ def workload_of(
     return as_workload(op, ops.parse_shape(shape), dtype, layout, constant_weights)
 
 
+def is_model(op: str | None) -> bool:
+    """Whether what stands in the place of an operator's name is a model's file."""
+    return op is not None and (op.lower().endswith(".onnx") or "/" in op or "\\" in op)
+
+
 def _check_operator(op: str, db: str | None) -> None:
     """Raises `typer.BadParameter` for a file in the place of an operator's name, and for what is nearly the
     name of an expression in a log ``db``."""
-    from autotune.cli.models import is_model
     from autotune.run import own_names
     from schedules import ops
 

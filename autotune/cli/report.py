@@ -87,7 +87,7 @@ def report(
         opt.one_of("--against", against, AGAINST)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "report.html" if on_stdout else output
-        if models.is_model(op):
+        if opt.is_model(op):
             assert op is not None
             models.check_options(ctx)
             written = _of_model(op, shape, place, where, target, threads, profile, against)

@@ -100,7 +100,7 @@ def tune(
     budget_s = opt.parse_budget(budget, "--budget")
     opt.one_of("--search", search, opt.SEARCHES)
     opt.cost_model(model)
-    if models.is_model(op):
+    if opt.is_model(op):
         models.check_options(ctx, "frozen")
     if fleet is None and "," in target:
         raise typer.BadParameter("several targets are tuned for on a fleet; give --fleet too, or one target")
@@ -109,7 +109,7 @@ def tune(
     opt.operator_or_suite(ctx, op, suite, "frozen")
     where = opt.db_of(db)
     dynamic = None
-    if suite is None and not models.is_model(op):
+    if suite is None and not opt.is_model(op):
         assert op is not None
         dynamic = opt.dynamic_of(op, shape, dtype, layout, constant_weights)
         if dynamic is None:
@@ -136,12 +136,12 @@ def tune(
         there = tune_there.there_of(str(fleet), wanted, threads, build_here)
         if suite is not None:
             tune_there.suite_there(there, tasks_of(suite, constant_weights), where, chosen, json)
-        elif models.is_model(op):
+        elif opt.is_model(op):
             tune_there.model_there(there, str(op), shape, where, chosen, own_s, json)
         else:
             tune_there.program_there(there, dynamic or workload, where, chosen, dtype, json)
         return
-    if models.is_model(op):
+    if opt.is_model(op):
         models.tune_model(str(op), shape, goal, where, chosen, own_s, json)
         return
     if suite is not None:

@@ -62,7 +62,7 @@ def compiled(
     ready = prepared(model)
     outline = ready.outline(lambda w: _seconds(w, wanted, asked, where))
     arguments = [named]
-    arguments += [] if wanted.kind == "cpu" else [f"target={wanted.kind!r}"]
+    arguments += [f"target={wanted.kind!r}"] if wanted.grid else []
     arguments += [] if asked is None else [f"threads={asked}"]
     remedy = f"tune them: autotune.tune_model({', '.join(arguments)})"
     kernels = _kernels(outline, wanted, asked, where, fallback, remedy)
