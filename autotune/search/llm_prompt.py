@@ -16,8 +16,9 @@ from schedules.space.base import Space
 MOST_PROMPT = 16_000
 MOST_EXPRESSION, MOST_FACTS, MOST_LOOPS = 2_800, 900, 4_000
 MOST_HOLES, MOST_BEST, MOST_WORST = 3_500, 2_600, 1_200
-# Rows of a sketch from which the values of its holes are taken, and most values shown of one.
-SAMPLE, MOST_VALUES = 256, 16
+# Rows of a sketch from which the values of its holes are taken, and most values shown of one: usually, and of
+# a sketch with many holes.
+SAMPLE, MOST_VALUES, FEW_VALUES = 256, 16, 3
 
 _TASK = """You choose schedules for a tensor program, to make it run as fast as possible.
 Each schedule is a sketch (its structure) and an integer for each hole of the sketch.
@@ -54,14 +55,19 @@ def facts_of(target: Target | None) -> str:
 
 
 def holes_of(space: Space, order: Sequence[int]) -> str:
-    """The sketches with their holes and values of these, in this order, as many as fit."""
+    """The sketches with their holes and values of these, in this order, as many as fit. Of the first one
+    fewer values are shown where it is large."""
     rng = np.random.default_rng(0)
     lines: list[str] = []
     left = MOST_HOLES
     for s in order:
         rows = space.sample(s, SAMPLE, rng)
-        values = {h: _spread(np.unique(rows[:, k])) for k, h in enumerate(space.holes(s))}
-        line = f"sketch {s} ({space.sketches[s][:200]}): {_compact(values)}"
+        values = [np.unique(column) for column in rows.T]
+        for most in (MOST_VALUES, FEW_VALUES) if not lines else (MOST_VALUES,):
+            shown = dict(zip(space.holes(s), (_spread(v, most) for v in values)))
+            line = f"sketch {s} ({space.sketches[s][:200]}): {_compact(shown)}"
+            if len(line) < left:
+                break
         left -= len(line) + 1
         if left < 0:
             lines.append(f"and {len(order) - len(lines)} more sketches")
@@ -113,9 +119,9 @@ def prompt_of(
     return text[:MOST_PROMPT]
 
 
-def _spread(values: np.ndarray) -> list[int]:
-    """At most `MOST_VALUES` values, evenly distributed, first and last among them."""
-    places = np.linspace(0, len(values) - 1, min(len(values), MOST_VALUES)).round().astype(int)
+def _spread(values: np.ndarray, most: int) -> list[int]:
+    """At most ``most`` values, evenly distributed, first and last among them."""
+    places = np.linspace(0, len(values) - 1, min(len(values), most)).round().astype(int)
     return [int(v) for v in values[np.unique(places)]]
 
 

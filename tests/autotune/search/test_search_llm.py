@@ -277,6 +277,13 @@ def test_the_prompt_tells_what_each_hole_decides(op: str, shape: dict[str, int],
     assert prompt.rstrip().endswith("...]")
 
 
+def test_a_large_sketch_is_told_with_fewer_values() -> None:
+    space = FormulaSpace(choices=((40,) * 120,), peaks=(1.0,))
+    prompt = prompt_of(space, "", None, [], [], 0, 16)
+    assert re.search(r'"h119":\[\d+,\d+,\d+\]\}', prompt)
+    assert '"h0":[0,3,' in prompt_of(FormulaSpace(choices=((40,),), peaks=(1.0,)), "", None, [], [], 0, 16)
+
+
 def test_loops_that_do_not_fit_are_cut_at_a_line() -> None:
     space = FormulaSpace()
     space.describe = lambda sketch: "\n".join(f"for i{n} in range({n}):" for n in range(1000))
