@@ -72,25 +72,27 @@ def tune_model(
     model = imported(path, shape)
     with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C must not cut off the report
         with suite_shown(quiet=json) as report:
-            result = run(
-                model,
-                target=goal,
-                budget_s=given_s,
-                trials=options.trials,
-                search=options.search,
-                cost_model=options.model,
-                db=where,
-                seed=options.seed,
-                rtol=options.rtol,
-                atol=options.atol,
-                progress=report,
-                interrupts=interrupts,
-            )
+            chosen = choices(options, given_s, where)
+            result = run(model, target=goal, progress=report, interrupts=interrupts, **chosen)
         if json:
             print_json(document(result, goal))
         else:
             show(result, where)
     raise typer.Exit(results.status((t.result for t in result.tasks), result.stopped))
+
+
+def choices(options: TuneOptions, given_s: float | None, where: str) -> dict[str, Any]:
+    """The options of a command as those of `autotune.tune_model`. ``given_s``: as of `tune_model`."""
+    return {
+        "budget_s": given_s,
+        "trials": options.trials,
+        "search": options.search,
+        "cost_model": options.model,
+        "db": where,
+        "seed": options.seed,
+        "rtol": options.rtol,
+        "atol": options.atol,
+    }
 
 
 def document(result: ModelTuneResult, target: Target) -> dict[str, Any]:

@@ -92,20 +92,8 @@ def model_there(
     model = of_model.imported(path, shape)
     with Interrupts(to_the_end=True) as interrupts:
         with fleet_shown(quiet=json) as report:
-            result = tune_model(
-                model,
-                budget_s=given_s,
-                trials=options.trials,
-                search=options.search,
-                cost_model=options.model,
-                db=where,
-                seed=options.seed,
-                rtol=options.rtol,
-                atol=options.atol,
-                fleet=there,
-                progress=report,
-                interrupts=interrupts,
-            )
+            chosen = of_model.choices(options, given_s, where)
+            result = tune_model(model, fleet=there, progress=report, interrupts=interrupts, **chosen)
         found = {r.target: r for r in result.by_target.values() if r.target is not None}
         _show(
             *(found, json),

@@ -10,15 +10,14 @@ import contextlib
 import logging
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from autotune.measure import memory
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
+from autotune.tuning.open_measurers import OpenMeasurers
 from autotune.tuning.options import Progress, TuneOptions, TuneResult
 from autotune.tuning.run_records import best_of
 from autotune.tuning.session import RESERVE_SHARE, Session
@@ -27,7 +26,6 @@ from autotune.tuning.task_scheduler import GradientScheduler, ScheduledTask
 from kernels_db.errors import LogError
 from schedules.errors import AutotuneError
 from schedules.model import Target, Workload
-from schedules.te.compute_dag import ComputeDAG
 from schedules.te.structure import structure
 
 if TYPE_CHECKING:
@@ -39,8 +37,6 @@ TURNS = 5
 SHORTEST_S, LONGEST_S = 2.0, 20.0
 # Least rounds of trials in a turn.
 ROUNDS = 2
-# Most tasks whose worker processes are kept between turns.
-OPEN = 6
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +186,7 @@ class Lane:
 
     def __init__(self, site: Site, name: str, key: str, make: Callable[[Workload], Measuring]) -> None:
         self.site, self.name, self.key = site, name, key
-        self.open = _OpenMeasurers(make)
+        self.open = OpenMeasurers(make)
         self.made: dict[str, Measuring] = {}  # the last one of each task, by the digest of its workload
         self.number: int | None = None  # of the task whose turn it is
         self.closed = False
@@ -474,38 +470,6 @@ class Suite:
             )
 
         return report
-
-
-class _OpenMeasurers:
-    """Measurers by task. Above `OPEN`, or more than fit in memory, the one used longest ago is closed."""
-
-    def __init__(self, make: Callable[[Workload], Measuring]) -> None:
-        self._make = make
-        self._open: OrderedDict[int, tuple[Measuring, contextlib.ExitStack, ComputeDAG]] = OrderedDict()
-        self._free = memory.free_bytes()  # before measurers take any
-
-    def get(self, number: int, workload: Workload) -> Measuring:
-        if number not in self._open:
-            while self._open and not self._room(workload.dag):
-                self.drop(next(iter(self._open)))
-            made, stack = self._make(workload), contextlib.ExitStack()
-            if hasattr(made, "__enter__"):  # those that are given may stay open
-                stack.enter_context(made)
-            self._open[number] = (made, stack, workload.dag)
-        self._open.move_to_end(number)
-        return self._open[number][0]
-
-    def drop(self, number: int) -> None:
-        if number in self._open:
-            self._open.pop(number)[1].close()
-
-    def close(self) -> None:
-        for number in list(self._open):
-            self.drop(number)
-
-    def _room(self, dag: ComputeDAG) -> bool:
-        dags = [d for _, _, d in self._open.values()]
-        return len(dags) < OPEN and memory.fit([*dags, dag], self._free)
 
 
 def _end_of(session: Session) -> str | None:

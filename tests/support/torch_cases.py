@@ -19,6 +19,26 @@ F = torch.nn.functional
 ops = torch.ops.aten
 
 
+# Inputs, and functions of all of them.
+Family = tuple[list[Any], list[Callable[..., Any]]]
+
+
+def bundled(families: Sequence[Callable[[], Family]]) -> tuple[list[Callable[..., Any]], list[Any]]:
+    """The functions of several families, each of all inputs of all families, and these inputs."""
+    functions: list[Callable[..., Any]] = []
+    inputs: list[Any] = []
+    for family in families:
+        own, some = family()
+        functions += [_of(fn, len(inputs), len(own)) for fn in some]
+        inputs += own
+    return functions, inputs
+
+
+def _of(fn: Callable[..., Any], first: int, count: int) -> Callable[..., Any]:
+    """A function of some of all inputs."""
+    return lambda *xs: fn(*xs[first : first + count])
+
+
 class Many(torch.nn.Module):  # type: ignore[misc,name-defined]
     """Functions of the same inputs, all their results one after the other."""
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet_cases import PEAK_S, A, FakeSite, Rack, fleet_of, rack
+from fleet_cases import PEAK_S, A, FakeSite, Rack, fleet_of
 from needs import imported
 
 import autotune as at
-from autotune.fleet import client, messages, serving, tuning
+from autotune.fleet import client, messages, tuning
 from autotune.fleet import site as fleet_site
 from autotune.fleet.client import Fleet
 from autotune.fleet.errors import FleetError
@@ -30,18 +29,10 @@ imported("distributed")
 ADD = ops.workload("add", {"n": 4096})
 
 
-@pytest.fixture(scope="module")
-def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
-    with rack(tmp_path_factory.mktemp("locks")) as made:
-        yield made
-
-
-@pytest.fixture
-def there(scheduler: Rack, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rack]:
-    monkeypatch.setattr(serving, "TELL_S", 0.0)  # these candidates take no time
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients look often who is there."""
     monkeypatch.setattr(client, "LOOK_S", 0.05)
-    yield scheduler
-    scheduler.stop()
 
 
 def tuned(fleet: Fleet, log: at.Log, said: list[str] | None = None, **options: Any) -> SuiteResult:

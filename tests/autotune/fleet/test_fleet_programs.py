@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fleet_cases import A, B, FakeSite, Rack, rack
+from fleet_cases import A, B, FakeSite, Rack
 from model_cases import each_stage, layers, model_of
 from needs import imported
 
 import autotune as at
-from autotune.fleet import serving
 from autotune.fleet.program import _with_error, tune_program_there
 from autotune.fleet.tuning import There
 from autotune.models import preparation
@@ -26,18 +24,9 @@ from schedules.model import Trace
 imported("distributed")
 
 
-@pytest.fixture(scope="module")
-def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
-    with rack(tmp_path_factory.mktemp("locks")) as made:
-        yield made
-
-
-@pytest.fixture
-def there(scheduler: Rack, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rack]:
-    monkeypatch.setattr(serving, "TELL_S", 0.0)  # these candidates take no time
+@pytest.fixture(autouse=True)
+def one_group_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "cut", each_stage)
-    yield scheduler
-    scheduler.stop()
 
 
 def test_a_model_is_tuned_for_two_targets_and_not_again(there: Rack, tmp_path: Path) -> None:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet_cases import PEAK_S, A, B, FakeSite, Rack, facts, fleet_of, rack
+from fleet_cases import PEAK_S, A, B, FakeSite, Rack, facts, fleet_of
 from needs import imported
 
 import autotune as at
-from autotune.fleet import serving, tuning
 from autotune.fleet import site as fleet_site
+from autotune.fleet import tuning
 from autotune.fleet.building import Builders
 from autotune.fleet.client import Fleet
 from autotune.fleet.errors import FleetError, MachineLost
@@ -32,19 +31,6 @@ from schedules.model import Step, Target, Trace
 
 imported("distributed")
 WORKLOADS = [ops.workload("add", {"n": n}) for n in (4096, 8192, 16384)]
-
-
-@pytest.fixture(scope="module")
-def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
-    with rack(tmp_path_factory.mktemp("locks")) as made:
-        yield made
-
-
-@pytest.fixture
-def there(scheduler: Rack, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rack]:
-    monkeypatch.setattr(serving, "TELL_S", 0.0)  # these candidates take no time
-    yield scheduler
-    scheduler.stop()
 
 
 def tuned(

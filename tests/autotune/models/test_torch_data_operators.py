@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from torch_cases import F, Many, Of, compared, exported, ops, torch
+from torch_cases import F, Family, Many, Of, bundled, compared, exported, ops, torch
 
 import autotune as at
 from autotune.errors import ModelError
 
-Family = tuple[list[Any], list[Callable[..., Any]]]
 NAN, INF = float("nan"), float("inf")
 
 
@@ -210,18 +208,8 @@ BUNDLES = {
 @pytest.mark.parametrize("bundle", BUNDLES)
 def test_operators_of_places_mean_what_they_mean_in_torch(bundle: str) -> None:
     torch.manual_seed(3)
-    inputs: list[Any] = []
-    functions: list[Callable[..., Any]] = []
-    for family in BUNDLES[bundle]:
-        own, some = family()
-        functions += [_of(fn, len(inputs), len(own)) for fn in some]
-        inputs += own
+    functions, inputs = bundled(BUNDLES[bundle])
     compared(Many(functions), *inputs, rtol=2e-5)
-
-
-def _of(fn: Callable[..., Any], first: int, count: int) -> Callable[..., Any]:
-    """A function of some of all inputs."""
-    return lambda *xs: fn(*xs[first : first + count])
 
 
 # --- refusals ---------------------------------------------------------------------------------

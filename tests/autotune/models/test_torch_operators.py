@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from torch_cases import F, Many, compared, ops, torch
+from torch_cases import F, Family, Many, bundled, compared, ops, torch
 
 from autotune.models.torch_ops import table
-
-Family = tuple[list[Any], list[Callable[..., Any]]]
-
 
 INT8 = (torch.arange(40).reshape(5, 8) % 11 - 5).to(torch.int8)
 # Zeros of both signs, infinities and NaN.
@@ -455,18 +451,8 @@ BUNDLES = {
 @pytest.mark.parametrize("bundle", BUNDLES)
 def test_operators_mean_what_they_mean_in_torch(bundle: str) -> None:
     torch.manual_seed(3)
-    inputs: list[Any] = []
-    functions: list[Callable[..., Any]] = []
-    for family in BUNDLES[bundle]:
-        own, some = family()
-        functions += [_of(fn, len(inputs), len(own)) for fn in some]
-        inputs += own
+    functions, inputs = bundled(BUNDLES[bundle])
     compared(Many(functions), *inputs, rtol=2e-5)
-
-
-def _of(fn: Callable[..., Any], first: int, count: int) -> Callable[..., Any]:
-    """A function of some of all inputs."""
-    return lambda *xs: fn(*xs[first : first + count])
 
 
 def gathers() -> Family:

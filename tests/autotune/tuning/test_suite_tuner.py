@@ -14,10 +14,11 @@ from log_cases import TARGETS
 from autotune.measure.inputs import Tolerance
 from autotune.measure.memory import RESERVE, needed_bytes
 from autotune.measure.results import Control, Measurement, Nominal
+from autotune.tuning.open_measurers import OpenMeasurers
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.session import Session
 from autotune.tuning.site import Here
-from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, _OpenMeasurers, tune_suite
+from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, tune_suite
 from kernels_db import Log, LogError, NewRecord, Record
 from schedules import ops
 from schedules.errors import ScheduleError
@@ -228,7 +229,7 @@ def test_the_runs_of_a_suite_end_with_whatever_ends_it(log: Log) -> None:
 
 
 def test_few_measurers_are_open_at_a_time(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.tuning.suite_tuner.OPEN", 1)
+    monkeypatch.setattr("autotune.tuning.open_measurers.OPEN", 1)
     made: list[str] = []
     tune_suite(
         TASKS,
@@ -245,12 +246,12 @@ def test_no_more_measurers_are_open_than_memory_holds(monkeypatch: pytest.Monkey
     two = needed_bytes(dags[0]) + needed_bytes(dags[2])
     monkeypatch.setattr("autotune.measure.memory.free_bytes", lambda: 1 + two / (1 - RESERVE))
     made: list[Workload] = []
-    opened = _OpenMeasurers(lambda w: made.append(w) or Made(w))  # type: ignore[func-returns-value]
+    opened = OpenMeasurers(lambda w: made.append(w) or Made(w))  # type: ignore[func-returns-value]
     for number in (0, 1, 0, 2):  # two of the small ones, the largest beside the one that was used last
         opened.get(number, TASKS[number].workload)
     assert list(opened._open) == [0, 2] and len(made) == 3
     monkeypatch.setattr("autotune.measure.memory.free_bytes", lambda: 0)
-    alone = _OpenMeasurers(Made)
+    alone = OpenMeasurers(Made)
     for number in (0, 1):
         alone.get(number, TASKS[number].workload)
     assert list(alone._open) == [1]
@@ -287,7 +288,7 @@ def test_times_of_a_task_are_by_the_first_normal_speed_and_beside_its_last_contr
         made.workload, made.nominal = workload, nominal
         return made
 
-    monkeypatch.setattr("autotune.tuning.suite_tuner.OPEN", 1)
+    monkeypatch.setattr("autotune.tuning.open_measurers.OPEN", 1)
     monkeypatch.setattr("autotune.tuning.preparation.measurer", make)
     monkeypatch.setattr("autotune.targets.check_here", lambda target: None)
     tune_suite(TASKS, TARGET, log, TuneOptions(trials=30, search="random", model="analytic", batch=4))
