@@ -44,6 +44,19 @@ def max_pool(x: te.Tensor, at: Windows) -> te.Tensor:
     return cast(_folded(x, z, at, te.max, lambda v: v, "max_pool"), x.dtype)
 
 
+def _same(a: Expr, b: Expr) -> Expr:
+    """Whether two are equal, where NaN is equal to NaN."""
+    return te.any(te.equal(a, b), te.all(te.not_equal(a, a), te.not_equal(b, b)))
+
+
+def _flat(index: Sequence[Expr], sizes: Sequence[int]) -> ExprLike:
+    """The place of an element among all, the last axis the fastest."""
+    flat: ExprLike = 0
+    for i, m in zip(index, sizes, strict=True):
+        flat = flat * m + i
+    return flat
+
+
 def max_places(x: te.Tensor, top: te.Tensor, at: Windows, by_column: bool = False) -> te.Tensor:
     """Where the largest element ``top`` of every window lies among the elements of its channel, as int64: of
     equals the first one. ``by_column``: they are counted with the first spatial axis the fastest."""
@@ -58,12 +71,9 @@ def max_places(x: te.Tensor, top: te.Tensor, at: Windows, by_column: bool = Fals
             own = i - lo
             inside += [own >= 0] * (lo > 0) + [own < at.sizes[d]] * (hi > 0)
             index.append(own)
-        v, best = x[(n, c, *index)], top[(n, c, *place)]
-        same = te.any(te.equal(v, best), te.all(te.not_equal(v, v), te.not_equal(best, best)))
-        flat: ExprLike = 0
-        order = list(enumerate(index))
-        for d, i in reversed(order) if by_column else order:
-            flat = flat * at.sizes[d] + i
+        way = -1 if by_column else 1
+        flat = _flat(index[::way], at.sizes[::way])
+        same = _same(x[(n, c, *index)], top[(n, c, *place)])
         found = te.select(same, te.cast(flat, "int32"), te.const(none, "int32"))
         found = te.select(te.all(*inside), found, te.const(none, "int32")) if inside else found
         return te.min(found, axis=over) if over else found
@@ -119,12 +129,8 @@ def unequal_pool(x: te.Tensor, out: Sequence[int], average: bool) -> tuple[te.Te
 
     def value(n: Expr, c: Expr, *place: Expr) -> te.Reduction | Expr:
         v, inside, index = element(n, c, place)
-        best = top[(n, c, *place)]
-        same = te.any(te.equal(v, best), te.all(te.not_equal(v, v), te.not_equal(best, best)))
-        flat: ExprLike = 0
-        for i, m in zip(index, sizes, strict=True):
-            flat = flat * m + i
-        found = te.select(te.all(*inside, same), te.cast(flat, "int32"), none)
+        same = _same(v, top[(n, c, *place)])
+        found = te.select(te.all(*inside, same), te.cast(_flat(index, sizes), "int32"), none)
         return te.min(found, axis=over) if over else found
 
     return top, cast(stage(shape, value, "place"), "int64")
