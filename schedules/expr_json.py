@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from typing import Any
 
 from schedules.expr import (
@@ -57,48 +58,64 @@ def to_json(e: Expr) -> Any:
 
 
 def from_json(v: Any) -> Expr:
-    """Inverse of `to_json`. Raises ValueError on anything else."""
+    """Inverse of `to_json`. Raises ValueError on anything else. Whether types fit is not looked at here: see
+    `schedules.te.typed`."""
     try:
         return _from_json(v)
-    except (IndexError, TypeError, KeyError, ZeroDivisionError) as err:
-        raise ValueError(f"malformed expression {str(v)[:80]!r}: {err}") from None
+    except (IndexError, TypeError, KeyError, OverflowError, RecursionError) as err:
+        raise ValueError(f"malformed expression {short(v)}: {err}") from None
 
 
 def _from_json(v: Any) -> Expr:
-    if isinstance(v, int) and not isinstance(v, bool):
+    if type(v) is int:
         return Const(v)
-    if not isinstance(v, list) or not v or not isinstance(v[0], str):
-        raise ValueError(f"malformed expression {str(v)[:80]!r}")
-    tag, rest = v[0], v[1:]
+    if not isinstance(v, list) or not v:
+        raise ValueError(f"malformed expression {short(v)}")
+    tag, rest = _text(v[0]), v[1:]
     if tag == "const":
-        d, x = rest
-        if isinstance(x, str):
-            x = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[x]
-        elif is_float(d):
-            x = float(x)
-        return Const(x, d)
-    if tag in ("var", "hole") and isinstance(rest[0], str):
-        return Var(rest[0]) if tag == "var" else Hole(rest[0])
+        dtype, x = rest
+        return _const(_text(dtype), x)
+    if tag in ("var", "hole"):
+        (name,) = rest
+        return Var(_text(name)) if tag == "var" else Hole(_text(name))
+    if tag == "load":
+        return Load(_text(rest[0]), tuple(map(_from_json, rest[2:])), _text(rest[1]))
+    if tag == "cast":
+        dtype, x = rest
+        return Cast(_text(dtype), _from_json(x))
     if tag == "call":
-        if rest[0] not in FUNCTIONS:
-            raise ValueError(f"unknown function {rest[0]!r}")
         args = tuple(map(_from_json, rest[1:]))
+        if rest[0] not in FUNCTIONS:
+            raise ValueError(f"unknown function {short(rest[0])}")
         if len(args) != FUNCTIONS[rest[0]].arity:
             raise ValueError(f"{rest[0]} has {len(args)} arguments, not {FUNCTIONS[rest[0]].arity}")
         return Call(rest[0], args)
-    if tag == "fma":
-        return Fma(*map(_from_json, rest))
-    if tag == "select":
-        return Select(*map(_from_json, rest))
-    if tag == "cast":
-        return Cast(rest[0], _from_json(rest[1]))
-    if tag == "load":
-        return Load(rest[0], tuple(map(_from_json, rest[2:])), rest[1])
     kids = tuple(map(_from_json, rest))
+    if tag == "fma":
+        return Fma(*kids)
+    if tag == "select":
+        return Select(*kids)
     if tag in ("and", "or", "not"):
         return Logic(tag, kids)
     if tag in COMPARISONS:
         return Compare(tag, *kids)
     if tag in NUMERIC:
         return Binary(tag, *kids)
-    raise ValueError(f"unknown expression tag {tag!r}")
+    raise ValueError(f"unknown expression tag {short(tag)}")
+
+
+def _const(dtype: str, x: Any) -> Const:
+    if isinstance(x, str):
+        return Const({"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[x], dtype)
+    return Const(float(x) if is_float(dtype) and type(x) is int else x, dtype)
+
+
+def _text(x: Any) -> str:
+    if not isinstance(x, str):
+        raise ValueError(f"malformed expression: expected a text, got {short(x)}")
+    return x
+
+
+def short(x: Any) -> str:
+    """A value of a file for a message: a few words of it, however large or deep it is."""
+    return reprlib.repr(x)[:120]

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from schedules import expr as E
-from schedules.dtypes import DTYPES, computed, is_storage
-from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Var
-from schedules.expr_json import from_json, to_json
+from schedules.dtypes import DTYPES
+from schedules.expr import Binary, Const, Expr, Load
+from schedules.expr_json import from_json, short, to_json
 from schedules.strides import flaw, settled, span, strides_of
 from schedules.te.inside import check_loads
+from schedules.te.size import check_size
+from schedules.te.typed import check_types
+
+# Largest tensor and largest domain of a stage: products and sums of a few of them stay within 64 bits.
+MOST_BYTES, MOST_POINTS = 2**56, 2**60
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +72,7 @@ class Reducer:
         """The combined tuple: ``combine`` with its operands replaced."""
         env = {f"x{i}": a for i, a in enumerate(acc)} | {f"y{i}": b for i, b in enumerate(new)}
         return tuple(
-            E.rewrite(c, lambda e: env.get(e.buffer) if isinstance(e, Load) else None)
-            for c in self.combine
+            E.rewrite(c, lambda e: env.get(e.buffer) if isinstance(e, Load) else None) for c in self.combine
         )
 
     def operation(self, n: int) -> str:
@@ -84,31 +89,40 @@ class Reducer:
         return all(self.operation(n) for n in range(len(self.combine)))
 
 
-def _computed_storage(e: Expr) -> Expr | None:
-    """A part of ``e`` that is arithmetic on a dtype of storage, or converts it from or to another dtype than
-    what it is computed with. Whether conditions are equal may be asked; one is made by a comparison."""
-    for x in E.walk(e):
-        if isinstance(x, (Binary, Compare, Call, Fma)):
-            dtypes = {E.dtype_of(y) for y in E.children(x)}
-            wrong = any(map(is_storage, dtypes)) and not (dtypes == {"bool"} and _is_equality(x))
-        elif isinstance(x, Cast):
-            both = (x.dtype, E.dtype_of(x.a))
-            wrong = x.dtype == "bool" or any(is_storage(d) and computed(d) not in both for d in both)
-        else:
-            continue
-        if wrong:
-            return x
-    return None
+def _check_tensor(t: Tensor, *, written: bool) -> None:
+    """Raise ValueError for a tensor that no memory can hold, or no code can name."""
+    if not t.name.isidentifier():
+        raise ValueError(f"tensor name {t.name[:40]!r} is not an identifier")
+    if t.dtype not in DTYPES:
+        raise ValueError(f"tensor {t.name}: dtype {t.dtype[:40]!r} is not one of {', '.join(DTYPES)}")
+    if any(not isinstance(n, int) or n < 1 for n in t.shape):
+        raise ValueError(f"tensor {t.name}: shape {t.shape} has an extent below 1; every extent must be >= 1")
+    if t.strides is not None and (wrong := flaw(t.shape, t.strides, written=written)):
+        raise ValueError(f"tensor {t.name}: {wrong}")
+    if t.nbytes > MOST_BYTES:
+        raise ValueError(f"tensor {t.name}: it has more than {MOST_BYTES} bytes; make its shape smaller")
 
 
-def _no_index(e: Expr) -> Expr | None:
-    """A part of ``e`` that makes an index of what is none: only int32 and int64 are converted."""
-    casts = (x for x in E.walk(e) if isinstance(x, Cast) and x.dtype == INDEX)
-    return next((x for x in casts if E.dtype_of(x.a) not in ("int32", "int64")), None)
-
-
-def _is_equality(e: Expr) -> bool:
-    return isinstance(e, Compare) and e.op in ("==", "!=")
+def _check_axes(s: Stage) -> None:
+    """Raise ValueError for axes that are not those of the outputs, or that no loop can count."""
+    if not s.outputs:
+        raise ValueError("a stage has no output")
+    axes = (*s.axes, *s.reduce_axes)
+    names = [a.var for a in axes]
+    if len(set(names)) != len(names):
+        raise ValueError(f"stage {s.name}: two axes share a name in {names}")
+    for a in axes:
+        if not a.var.isidentifier():
+            raise ValueError(f"stage {s.name}: axis name {a.var[:40]!r} is not an identifier")
+        if not isinstance(a.extent, int) or a.extent < 1:
+            raise ValueError(f"stage {s.name}: axis {a.var} has extent {a.extent}; it must be >= 1")
+    if prod(a.extent for a in axes) > MOST_POINTS:
+        raise ValueError(
+            f"stage {s.name}: it has more than {MOST_POINTS} elements and terms; make it smaller"
+        )
+    for o in s.outputs:
+        if o.shape != tuple(a.extent for a in s.axes):
+            raise ValueError(f"stage {s.name}: output shape {o.shape} is not its axes'")
 
 
 def operand(name: str, dtype: str) -> Load:
@@ -144,10 +158,11 @@ class ComputeDAG:
     ``constants``: inputs that are known before the calls, such as weights. What a schedule makes of them
     alone may be done once, before (see `schedules.constants`).
 
-    Invariants (checked on construction, `ValueError` names the stage): names are unique, every
-    load reads an input or an earlier stage with the right rank and dtype and is proved to stay inside it
-    (see `schedules.te.inside`), axes have extent >= 1, and nothing is computed in a dtype of storage: it is
-    only loaded, chosen, and converted from and to the dtype that it is computed with.
+    Invariants (checked on construction, `ValueError` names the stage): names are unique identifiers, every
+    expression has types that fit (see `schedules.te.typed`), every load reads an input or an earlier stage
+    and is proved to stay inside it (see `schedules.te.inside`), axes have extent >= 1, and nothing is
+    computed in a dtype of storage: it is only loaded, chosen, and converted from and to the dtype that it is
+    computed with.
     """
 
     inputs: tuple[Tensor, ...]
@@ -166,69 +181,28 @@ class ComputeDAG:
         def define(t: Tensor, *, written: bool) -> None:
             if t.name in known:
                 raise ValueError(f"two tensors are named {t.name!r}; give each its own name=")
-            if not t.name.isidentifier():
-                raise ValueError(f"tensor name {t.name!r} is not an identifier")
-            if t.dtype not in DTYPES:
-                raise ValueError(
-                    f"tensor {t.name}: dtype {t.dtype!r} is not one of {', '.join(DTYPES)}"
-                )
-            if any(not isinstance(n, int) or n < 1 for n in t.shape):
-                raise ValueError(
-                    f"tensor {t.name}: shape {t.shape} has an extent below 1; every extent must be >= 1"
-                )
-            if t.strides is not None and (wrong := flaw(t.shape, t.strides, written=written)):
-                raise ValueError(f"tensor {t.name}: {wrong}")
+            _check_tensor(t, written=written)
             known[t.name] = t
 
         for t in self.inputs:
             define(t, written=False)
         for s in self.stages:
-            vars_ = [a.var for a in (*s.axes, *s.reduce_axes)]
-            if len(set(vars_)) != len(vars_):
-                raise ValueError(f"stage {s.name}: two axes share a name in {vars_}")
-            scope = set(vars_)
-            for v in (*s.values, *(s.reducer.combine if s.reducer else ())):
-                if (bad := _computed_storage(v)) is not None:
-                    one = next(d for x in (bad, *E.children(bad)) if is_storage(d := E.dtype_of(x)))
-                    raise ValueError(
-                        f"stage {s.name}: {E.show(bad)} computes in {one}, a dtype for storage only; "
-                        f'use te.cast(x, "{computed(one)}")'
-                    )
-                if (bad := _no_index(v)) is not None:
-                    raise ValueError(
-                        f"stage {s.name}: {E.show(bad)} makes an index of {E.dtype_of(bad.a)}; "  # type: ignore[attr-defined]
-                        'convert it to int32 or int64 first, e.g. te.cast(x, "int32")'
-                    )
-            for v in s.values:
-                for x in E.walk(v):
-                    if isinstance(x, Var) and x.name not in scope:
-                        raise ValueError(
-                            f"stage {s.name}: axis {x.name!r} is not an axis of this stage"
-                        )
-                    if isinstance(x, Load):
-                        if x.buffer not in known:
-                            raise ValueError(
-                                f"stage {s.name}: reads {x.buffer!r}, which no earlier stage computes"
-                            )
-                        t = known[x.buffer]
-                        if len(x.indices) != len(t.shape) or x.dtype != t.dtype:
-                            raise ValueError(
-                                f"stage {s.name}: {E.show(x)} does not fit {t.name}{list(t.shape)} {t.dtype}"
-                            )
+            _check_axes(s)
+            check_types(s, known)
             extents = {a.var: a.extent for a in (*s.axes, *s.reduce_axes)}
             check_loads(s.name, s.values, extents, lambda e: known[e.buffer].shape)
             for o in s.outputs:
-                if o.shape != tuple(a.extent for a in s.axes):
-                    raise ValueError(f"stage {s.name}: output shape {o.shape} is not its axes'")
                 define(o, written=True)
+        inputs = [t.name for t in self.inputs]
+        if len(set(self.outputs)) != len(self.outputs):
+            raise ValueError(f"an output stands twice in {self.outputs}")
         for n in self.outputs:
-            if n not in known or n in {t.name for t in self.inputs}:
+            if n not in known or n in inputs:
                 raise ValueError(f"output {n!r} is not computed by any stage")
-        names = [t.name for t in self.inputs]
         for n in self.constants:
-            if n not in names:
-                raise ValueError(f"constant {n!r} is not an input; the inputs are {', '.join(names)}")
-        if list(self.constants) != [n for n in names if n in self.constants]:
+            if n not in inputs:
+                raise ValueError(f"constant {n!r} is not an input; the inputs are {', '.join(inputs)}")
+        if list(self.constants) != [n for n in inputs if n in self.constants]:
             raise ValueError(f"constants {self.constants} must stand once each, in the order of the inputs")
 
     @cached_property
@@ -286,52 +260,50 @@ class ComputeDAG:
 
     @staticmethod
     def from_json(v: Any) -> ComputeDAG:
-        """Inverse of `to_json`. Raises ValueError on anything malformed."""
+        """Inverse of `to_json`. The value may come from anywhere. Raises ValueError on anything malformed."""
         try:
-
-            def tensor(x: Any) -> Tensor:
-                name, shape, dtype, *more = x
-                if len(more) > 1:
-                    raise ValueError(f"a tensor is [name, shape, dtype] or these and strides, not {x!r}")
-                strides = tuple(_int(n) for n in more[0]) if more else None
-                return Tensor(str(name), tuple(_int(n) for n in shape), str(dtype), strides)
-
-            def axes(xs: Any) -> tuple[Axis, ...]:
-                return tuple(Axis(str(n), _int(e)) for n, e in xs)
-
-            stages = []
-            for s in v["stages"]:
-                r = s["reducer"]
-                reducer = None
-                if r is not None:
-                    identity = tuple(from_json(c) for c in r["identity"])
-                    if not all(isinstance(c, Const) for c in identity):
-                        raise ValueError("a reducer's identity must be constants")
-                    reducer = Reducer(
-                        str(r["name"]),
-                        identity,  # type: ignore[arg-type]
-                        tuple(from_json(c) for c in r["combine"]),
-                    )
-                stages.append(
-                    Stage(
-                        tuple(tensor(t) for t in s["outputs"]),
-                        axes(s["axes"]),
-                        axes(s["reduce_axes"]),
-                        tuple(from_json(x) for x in s["values"]),
-                        reducer,
-                    )
-                )
             return ComputeDAG(
-                tuple(tensor(t) for t in v["inputs"]),
-                tuple(stages),
-                tuple(map(str, v["outputs"])),
-                tuple(map(str, v.get("constants", ()))),
+                tuple(map(_read_tensor, v["inputs"])),
+                tuple(map(_read_stage, v["stages"])),
+                tuple(map(_text, v["outputs"])),
+                tuple(map(_text, v.get("constants", ()))),
             )
-        except (KeyError, TypeError, IndexError) as err:
-            raise ValueError(f"malformed compute DAG: {err!r}") from None
+        except (KeyError, TypeError, IndexError, AttributeError) as err:
+            raise ValueError(f"malformed compute DAG: {str(err)[:200]}") from None
+
+
+def _read_tensor(x: Any) -> Tensor:
+    name, shape, dtype, *more = x
+    if len(more) > 1:
+        raise ValueError(f"a tensor is [name, shape, dtype] or these and strides, not {short(x)}")
+    strides = tuple(map(_int, more[0])) if more else None
+    return Tensor(_text(name), tuple(map(_int, shape)), _text(dtype), strides)
+
+
+def _read_axes(xs: Any) -> tuple[Axis, ...]:
+    return tuple(Axis(_text(n), _int(extent)) for n, extent in xs)
+
+
+def _read_stage(s: Any) -> Stage:
+    outputs = tuple(map(_read_tensor, s["outputs"]))
+    values, r = tuple(map(from_json, s["values"])), s["reducer"]
+    reducer = None
+    if r is not None:
+        identity, combine = (tuple(map(from_json, r[part])) for part in ("identity", "combine"))
+        reducer = Reducer(_text(r["name"]), identity, combine)  # type: ignore[arg-type]  # check_types looks
+    for parts in (values, *([reducer.identity, reducer.combine] if reducer else [])):
+        if parts:
+            check_size(parts, f"stage {outputs[0].name if outputs else ''}")
+    return Stage(outputs, _read_axes(s["axes"]), _read_axes(s["reduce_axes"]), values, reducer)
+
+
+def _text(x: Any) -> str:
+    if not isinstance(x, str):
+        raise ValueError(f"expected a text, got {short(x)}")
+    return x
 
 
 def _int(x: Any) -> int:
-    if not isinstance(x, int) or isinstance(x, bool):
-        raise ValueError(f"expected an integer, got {x!r}")
+    if type(x) is not int:
+        raise ValueError(f"expected an integer, got {short(x)}")
     return x

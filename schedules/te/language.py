@@ -71,6 +71,7 @@ from schedules.te.scalars import (
     tan,
     tanh,
 )
+from schedules.te.size import check_size, too_deep
 from schedules.te.tensors import IterVar, Op, Reduction, Tensor, TensorLoad, dag
 
 __all__ = [
@@ -141,7 +142,7 @@ def compute(
         remedy = "; numpy and math compute with numbers: take te.exp, te.maximum and so on" if numbers else ""
         raise WorkloadError(f"stage {label}: {err}{remedy}") from err
     except RecursionError:
-        raise _too_deep(f"stage {label}") from None
+        raise too_deep(f"stage {label}") from None
     if isinstance(body, Reduction):
         many, values, reducer, raxes = len(body.values) > 1, body.values, body.reducer, body.axes
     else:
@@ -189,27 +190,6 @@ def _value(x: Any, label: str) -> Expr:
     raise WorkloadError(
         f"stage {label}: the value is {x!r} ({type(x).__name__}); return an expression, "
         'e.g. te.const(0, "int32")'
-    )
-
-
-def check_size(values: Sequence[Expr], what: str) -> None:
-    """Raise WorkloadError for values that take minutes to compile, or exceed Python's recursion limit."""
-    sizes = [E.size(v) for v in values]
-    if builtins.max(d for _, d in sizes) > E.MAX_DEPTH:
-        raise _too_deep(what)
-    nodes = builtins.sum(n for n, _ in sizes)
-    if nodes > E.MAX_NODES:
-        count = f"{nodes}" if nodes < 10**6 else "millions of"
-        raise WorkloadError(
-            f"{what}: its expression has {count} operations and operands, more than {E.MAX_NODES}; a part "
-            "that is used several times counts each time: make it a stage of its own (te.compute)"
-        )
-
-
-def _too_deep(what: str) -> WorkloadError:
-    return WorkloadError(
-        f"{what}: its expression nests more than {E.MAX_DEPTH} levels; split it into several stages "
-        "(te.compute), or write a long chain of one operation as a reduction (te.sum, te.reducer)"
     )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from schedules.dtypes import DTYPES, is_float, is_storage
+from schedules.dtypes import DTYPES, is_float, is_storage, rounded
 
 # How LLVM spells dtypes: as types, and in the names of intrinsics. bfloat16 is its bits: conversions of
 # LLVM's own are calls to a library where the processor has none.
@@ -71,6 +71,5 @@ def literal(value: int | float | bool, dtype: str) -> str:
             bits = int(np.array(value, DTYPES[dtype].numpy).view(np.uint16))
         return f"0xH{bits:04X}" if LLVM_TYPE[dtype] == "half" else str(bits)
     if is_float(dtype):
-        v = float(np.float32(value)) if dtype == "float32" else float(value)
-        return f"0x{struct.unpack('>Q', struct.pack('>d', v))[0]:016X}"
+        return f"0x{struct.unpack('>Q', struct.pack('>d', rounded(value, dtype)))[0]:016X}"
     return str(int(value))

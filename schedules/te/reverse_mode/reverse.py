@@ -11,7 +11,7 @@ from schedules.errors import WorkloadError
 from schedules.expr import Const, Expr, Var
 from schedules.te.dims import dims_of
 from schedules.te.inside import check_loads
-from schedules.te.language import check_size, placeholder
+from schedules.te.language import placeholder
 from schedules.te.reverse_mode.copies import without_copies
 from schedules.te.reverse_mode.gather import gather
 from schedules.te.reverse_mode.graph import (
@@ -35,6 +35,7 @@ from schedules.te.reverse_mode.slopes import Term, terms
 from schedules.te.reverse_mode.trim import trimmed
 from schedules.te.reverse_mode.unroll import written_out
 from schedules.te.scalars import cast
+from schedules.te.size import check_size
 from schedules.te.tensors import Op, Tensor, TensorLoad, discover
 
 Tensors = Tensor | Sequence[Tensor]
