@@ -68,7 +68,7 @@ def mutated(dags: Sequence[Any], seed: int) -> Any:
 
 
 def changed(v: Any, rng: random.Random) -> Any:
-    """A copy of a JSON value with one to three changes. One that finds nothing to change leaves it as it is."""
+    """A copy of a JSON value with one to three changes; one that finds nothing to change changes nothing."""
     v = copy.deepcopy(v)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         rng.choice((_dtype, _number, _operand, _operand, _tag, _name, _list, _swap, _reducer, _shape))(v, rng)
