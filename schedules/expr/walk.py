@@ -104,13 +104,18 @@ def size(e: Expr) -> tuple[int, int]:
     while stack:
         x = stack[-1]
         kids = children(x)
-        todo = [k for k in kids if id(k) not in known]
-        if todo:
-            stack += todo
-            continue
-        stack.pop()
-        sizes = [known[id(k)] for k in kids]
-        known[id(x)] = 1 + sum(n for n, _ in sizes), 1 + max((d for _, d in sizes), default=0)
+        nodes = depth = 1
+        for k in kids:
+            found = known.get(id(k))
+            if found is None:
+                stack.append(k)
+                nodes = 0
+            elif nodes:
+                nodes += found[0]
+                depth = max(depth, 1 + found[1])
+        if nodes:
+            stack.pop()
+            known[id(x)] = nodes, depth
     return known[id(e)]
 
 

@@ -7,6 +7,7 @@ makes a compute DAG goes through here. A user's own expression has met the same 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from schedules import expr as E
@@ -86,24 +87,14 @@ def check_types(stage: Stage, known: Mapping[str, Tensor]) -> None:
                 )
 
 
-def _dtype(root: Expr, axes: set[str], tensors: Tensors, what: str) -> str:
+def _dtype(e: Expr, axes: set[str], tensors: Tensors, what: str) -> str:
     """The dtype of an expression. ``tensors``: what may be read."""
-    found: dict[int, str] = {}  # by identity: parts are shared
-    stack = [root]
-    while stack:  # not by recursion: expressions are deep
-        e = stack[-1]
-        kids = E.children(e)
-        todo = [k for k in kids if id(k) not in found]
-        if todo:
-            stack += todo
-            continue
-        stack.pop()
-        if id(e) not in found:
-            wrong = _flaw(e, [found[id(k)] for k in kids], axes, tensors)
-            if wrong:
-                raise ValueError(f"{what}: {wrong}")
-            found[id(e)] = E.dtype_of(e)
-    return found[id(root)]
+    # `map` adds no frame of its own: expressions are deep
+    kids = list(map(_dtype, E.children(e), repeat(axes), repeat(tensors), repeat(what)))
+    wrong = _flaw(e, kids, axes, tensors)
+    if wrong:
+        raise ValueError(f"{what}: {wrong}")
+    return kids[0] if isinstance(e, Binary) else E.dtype_of(e)
 
 
 def _flaw(e: Expr, kids: list[str], axes: set[str], tensors: Tensors) -> str:
