@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,6 +23,7 @@ from schedules.te.names import canonical as canonical_names
 
 TRACE_VERSION = 1
 WORKLOAD_VERSION = 2  # with canonical names; version 1 has the names that it was written under
+MOST_THREADS, MOST_OF_A_LIMIT = 1 << 15, 1 << 50  # of a target: more is a mistake
 LINE = 64  # bytes of a cache line, on the CPUs that are tuned for
 
 
@@ -172,22 +174,31 @@ class Target:
 
     @staticmethod
     def from_json(text: str) -> Target:
-        """Inverse of `json`. Raises ValueError on malformed text."""
+        """Inverse of `json`. The text may come from anywhere. Raises ValueError on malformed text."""
         v = _object(text, "target")
         try:
-            if int(v["threads"]) < 1:
-                raise ValueError(f"malformed target: threads is {v['threads']!r}, not a positive integer")
-            limits = {str(k): int(x) for k, x in v["limits"].items()}
+            kind, features = _word(v["kind"]), tuple(sorted(map(_word, v["features"])))
+            # what a CPU has none of has a usual size (`autotune.targets.facts`); attributes of devices may be 0
+            least = 1 if kind == "cpu" else 0
+            limits = {_word(k): _number(x, least, MOST_OF_A_LIMIT) for k, x in v["limits"].items()}
+            threads = _number(v["threads"], 1, MOST_THREADS)
             return Target(
-                str(v["kind"]),
-                str(v["arch"]),
-                str(v["triple"]),
-                tuple(sorted(map(str, v["features"]))),
-                int(v["threads"]),
-                tuple(sorted(limits.items())),
+                kind, _word(v["arch"]), _word(v["triple"]), features, threads, tuple(sorted(limits.items()))
             )
-        except (KeyError, TypeError, AttributeError, OverflowError) as err:
+        except (KeyError, TypeError, AttributeError) as err:
             raise ValueError(f"malformed target: {err!r}") from None
+
+
+def _word(x: Any) -> str:
+    if not isinstance(x, str) or len(x) > 200 or not x.isprintable():
+        raise ValueError(f"malformed target: {reprlib.repr(x)} is no name")
+    return x
+
+
+def _number(x: Any, least: int, most: int) -> int:
+    if type(x) is not int or not least <= x <= most:
+        raise ValueError(f"malformed target: {reprlib.repr(x)} is not a whole number from {least} to {most}")
+    return x
 
 
 JSONScalar = Any  # int, str, bool, None, or lists of these; a hole is {"hole": name}

@@ -135,3 +135,28 @@ def test_machine_names_nobody() -> None:
     assert "/" not in text.replace("CPU/", "") or "home" not in text
     assert len(socket.gethostname()) < 4 or socket.gethostname() not in text
     assert f'"{getpass.getuser()}"' not in text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"threads": 10**9}, "1000000000 is not a whole number from 1 to"),
+        ({"threads": True}, "True is not a whole number"),
+        ({"threads": "2"}, "'2' is not a whole number"),
+        ({"threads": 2.0}, "2.0 is not a whole number"),
+        ({"limits": {"vector_bytes": 0}}, "0 is not a whole number from 1"),
+        ({"limits": {"l1_bytes": -(10**40)}}, "is not a whole number"),
+        ({"limits": {"l1_bytes": None}}, "None is not a whole number"),
+        ({"limits": []}, "malformed target"),
+        ({"triple": "x\n@evil"}, "is no name"),
+        ({"features": ["avx512f\n"]}, "is no name"),
+        ({"features": None}, "malformed target"),
+        ({"arch": "a" * 1000}, "is no name"),
+        ({"kind": ["cpu"]}, "is no name"),
+    ],
+)
+def test_a_target_of_a_file_is_held_to_types_and_ranges(change: dict[str, Any], message: str) -> None:
+    text = json.loads(targets.detect(1).json)
+    assert Target.from_json(json.dumps(text)) == targets.detect(1)
+    with pytest.raises(ValueError, match=message):
+        Target.from_json(json.dumps({**text, **change}))
