@@ -178,7 +178,7 @@ class Target:
         v = _object(text, "target")
         try:
             kind, features = _word(v["kind"]), tuple(sorted(map(_word, v["features"])))
-            # what a CPU has none of has a usual size (`autotune.targets.facts`); attributes of devices may be 0
+            # sizes of a CPU are never 0 (`autotune.targets.facts`); attributes of devices may be
             least = 1 if kind == "cpu" else 0
             limits = {_word(k): _number(x, least, MOST_OF_A_LIMIT) for k, x in v["limits"].items()}
             threads = _number(v["threads"], 1, MOST_THREADS)
