@@ -40,7 +40,7 @@ class Outline:
     a call. ``constants``: names of the weights. ``tasks``: each workload once. ``steps``: in an order in
     which all is written before it is read. ``labels``: {name of an input or output: what users call it},
     where that is another name. Raises ValueError for steps that read outside a tensor, or before it is
-    written."""
+    written, and for weights that no step reads."""
 
     tensors: Mapping[str, Tensor]
     inputs: tuple[str, ...]
@@ -61,6 +61,9 @@ class Outline:
         written = set(given)
         for step in self.steps:
             self._check_step(step, written)
+        read = {n for s in self.steps for n in _names_read(s)}
+        if idle := [n for n in self.constants if n not in read]:
+            raise ValueError(f"no step reads weight {idle[0]!r}")
         if missing := [n for n in self.outputs if n not in written - set(given)]:
             raise ValueError(f"no step writes output {missing[0]!r}")
 
@@ -132,9 +135,7 @@ def arena(outline: Outline, alignment: int = ALIGNMENT) -> Plan:
     elsewhere = {*outline.inputs, *outline.outputs, *outline.constants}
     sizes = {n: nbytes(t) for n, t in outline.tensors.items() if n not in elsewhere}
     steps = [
-        Step(s.reads, tuple(t.name for t in s.writes))
-        if isinstance(s, Island)
-        else Step(tuple(a.tensor for a in s.reads), s.writes)
+        Step(_names_read(s), tuple(t.name for t in s.writes) if isinstance(s, Island) else s.writes)
         for s in outline.steps
     ]
     return plan(steps, sizes, alignment=alignment)
@@ -171,6 +172,10 @@ def workload_of(dag: ComputeDAG) -> Workload:
 
 def _written(parts: Iterable[Part]) -> set[str]:
     return {n for p in parts for n in ([t.name for t in p.writes] if isinstance(p, Island) else p.outputs)}
+
+
+def _names_read(step: Call | Island) -> tuple[str, ...]:
+    return step.reads if isinstance(step, Island) else tuple(a.tensor for a in step.reads)
 
 
 def _read(parts: Iterable[Part]) -> set[str]:

@@ -192,6 +192,9 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "two of a name": (lambda v: v["tensors"].append(v["tensors"][0]), "two tensors have one name"),
     "other dtype": (lambda v: v["tensors"][0].__setitem__(2, "object"), "dtype 'object' is not known"),
     "missing output": (lambda v: v.update(outputs=["nothing"]), "output 'nothing' is no tensor"),
+    "a weight that nobody reads": (
+        lambda v: v["steps"][1]["reads"].__setitem__(1, v["steps"][0]["reads"][1]), "no step reads weight"
+    ),
     "an input is an output": (lambda v: v.update(outputs=["x"]), "no step writes output 'x'"),
     "swapped weights": (lambda v: v.update(weights=v["weights"][::-1]), "weight '.*' is (larger|float32)"),
     "seconds": (lambda v: v["kernels"][0].update(tuned_s="now"), "expected seconds, got 'now'"),
