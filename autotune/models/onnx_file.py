@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from autotune.errors import ModelError
 from autotune.models.lowering.base import Array
+from schedules.dtypes import DTYPES
 
 # Types whose elements share bytes: only onnx unpacks these.
 _PACKED = frozenset(
@@ -179,6 +180,15 @@ def to_array(t: Any, what: str, folder: Path | None) -> Array:
         return np.asarray(numpy_helper.to_array(t))
     except Exception as err:  # of a damaged tensor: anything that numpy raises
         raise ModelError(f"{what} cannot be read: {' '.join(str(err).split())}") from err
+
+
+def dtype_of(elem_type: int) -> str | None:
+    """The dtype of tensors of that type, None where there is none."""
+    try:
+        name = np.dtype(helper.tensor_dtype_to_np_dtype(elem_type)).name
+    except (KeyError, TypeError, ValueError):
+        return None
+    return name if name in DTYPES else None
 
 
 def type_name(elem_type: int) -> str:

@@ -88,7 +88,7 @@ def import_onnx(
 
 def _inputs(file: Any, shapes: Mapping[str, int | Sequence[int]]) -> dict[str, tuple[tuple[int, ...], str]]:
     """{input: (shape, dtype)}. Raises ModelError naming all dimensions that are open."""
-    from autotune.models.onnx_file import type_name
+    from autotune.models.onnx_file import dtype_of, type_name
     from autotune.models.onnx_scope import check_size
 
     label = file.label
@@ -106,7 +106,7 @@ def _inputs(file: Any, shapes: Mapping[str, int | Sequence[int]]) -> dict[str, t
                 f"{what} is no tensor but {kind}; sequences and optional values are not supported"
             )
         tensor = port.type.tensor_type
-        dtype = _dtype(tensor.elem_type)
+        dtype = dtype_of(tensor.elem_type)
         if dtype is None:
             name = type_name(tensor.elem_type)
             raise ModelError(
@@ -148,17 +148,6 @@ def _inputs(file: Any, shapes: Mapping[str, int | Sequence[int]]) -> dict[str, t
             f"open; the inputs are {names}"
         )
     return out
-
-
-def _dtype(elem_type: int) -> str | None:
-    """The name of a dtype that tensors may have."""
-    from onnx import helper
-
-    try:
-        name = np.dtype(helper.tensor_dtype_to_np_dtype(elem_type)).name
-    except (KeyError, TypeError, ValueError):
-        return None
-    return name if name in DTYPES else None
 
 
 def _given(what: str, given: Sequence[int], tensor: Any) -> tuple[int, ...]:
