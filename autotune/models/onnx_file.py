@@ -18,7 +18,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 
-from autotune.errors import ModelError
+from autotune.errors import ModelError, refused
 from autotune.models.lowering.base import Array
 from schedules.dtypes import DTYPES
 
@@ -82,7 +82,9 @@ def _parse(model: Any) -> tuple[str, Path | None, Any]:
         try:
             why = "" if path.is_file() else "is no file" if path.exists() else "does not exist"
             data = b"" if why else path.read_bytes()
-        except (OSError, ValueError) as err:
+        except OSError as err:
+            raise ModelError(f"{label} cannot be read: {refused(err)}") from err
+        except ValueError as err:
             raise ModelError(f"{label} cannot be read: {err}") from err
         if why:
             raise ModelError(f"{label} {why}; give the path of a model's file")
@@ -226,7 +228,7 @@ def _external(t: Any, what: str, folder: Path | None, dtype: np.dtype[Any], coun
                 )
             return np.fromfile(file, dtype, count, offset=offset)
     except OSError as err:
-        raise ModelError(f"{what}: its data {where!r} cannot be read: {err.strerror}") from err
+        raise ModelError(f"{what}: its data {where!r} cannot be read: {refused(err)}") from err
 
 
 def _inside(where: str, what: str, folder: Path) -> Path:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.errors import MissingExtraError, ModelError
+from autotune.errors import MissingExtraError, ModelError, refused
 from autotune.models.assembling import assemble
 from autotune.models.lowering.base import Array
 from autotune.models.model import Model, identifier
@@ -77,6 +77,8 @@ def import_onnx(
         return _finish(lowering, ports, dict(zip(wanted, found, strict=True)), graph.name, file.label)
     except UnicodeDecodeError as err:
         raise ModelError(f"the model is no ONNX model: a text in it is not UTF-8 ({err})") from err
+    except OSError as err:
+        raise ModelError(f"the model cannot be imported: {refused(err)}") from err
     except RecursionError:
         raise ModelError("the model's graphs nest too deeply") from None
     except MemoryError as err:

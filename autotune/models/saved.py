@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune import backends, targets
-from autotune.errors import CompileError, MissingExtraError, ModelError
+from autotune.errors import CompileError, MissingExtraError, ModelError, refused
 from autotune.measure.memory import free_bytes
 from autotune.models.compiling import Missing, untuned_kernels
 from autotune.models.fallback import run_island
@@ -73,7 +73,7 @@ def load_model(
     except zipfile.BadZipFile as err:
         raise ModelError(f"{place} is no saved model, or damaged: {err}") from None
     except OSError as err:
-        raise ModelError(f"{place} cannot be read: {err.strerror or err}") from err
+        raise ModelError(f"{place} cannot be read: {refused(err)}") from err
     except _Damaged as err:
         raise ModelError(f"{place} is damaged: {err}") from err.__cause__
 

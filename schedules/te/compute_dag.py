@@ -221,14 +221,15 @@ class ComputeDAG:
                 if o.shape != tuple(a.extent for a in s.axes):
                     raise ValueError(f"stage {s.name}: output shape {o.shape} is not its axes'")
                 define(o, written=True)
+        names = {t.name: t for t in self.inputs}
         for n in self.outputs:
-            if n not in known or n in {t.name for t in self.inputs}:
+            if n not in known or n in names:
                 raise ValueError(f"output {n!r} is not computed by any stage")
-        names = [t.name for t in self.inputs]
         for n in self.constants:
             if n not in names:
                 raise ValueError(f"constant {n!r} is not an input; the inputs are {', '.join(names)}")
-        if list(self.constants) != [n for n in names if n in self.constants]:
+        constants = set(self.constants)
+        if list(self.constants) != [n for n in names if n in constants]:
             raise ValueError(f"constants {self.constants} must stand once each, in the order of the inputs")
 
     @cached_property

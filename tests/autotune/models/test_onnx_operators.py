@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import onnx_models as nets
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from needs import imported
 
 import autotune as at
@@ -358,6 +361,40 @@ def test_einsum(equation: str, shapes: Any) -> None:
     given = nets.arrays(net)
     (got,) = evaluate(at.import_onnx(net).graph, list(given.values()))
     np.testing.assert_array_equal(got, np.einsum(equation, *given.values()))
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=40)
+def test_einsums_of_many_tensors(data: st.DataObject) -> None:
+    """They are multiplied two at a time; whole numbers are exact in any order."""
+    sizes = {n: data.draw(st.integers(1, 3)) for n in "abcde"}
+    terms = data.draw(st.lists(st.text("abcde", min_size=0, max_size=3), min_size=1, max_size=6))
+    used = sorted({n for t in terms for n in t})
+    out = "".join(data.draw(st.permutations(used))[: data.draw(st.integers(0, len(used)))])
+    equation = ",".join(terms) + "->" + out
+    rng = np.random.default_rng(0)
+    given = [rng.integers(-2, 3, [sizes[n] for n in t]).astype(np.float32) for t in terms]
+    ports = [nets.value(f"x{i}", x.shape) for i, x in enumerate(given)]
+    (got,) = evaluate(at.import_onnx(nets.one("Einsum", ports, equation=equation)).graph, given)
+    np.testing.assert_array_equal(got, np.einsum(equation, *given))
+
+
+def test_an_einsum_of_many_axes_is_products_of_two() -> None:
+    """All at once, its loops would have 16^26 points."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    ports = [nets.value(f"x{n}", [16]) for n in letters]
+    model = at.import_onnx(nets.one("Einsum", ports, equation=",".join(letters) + "->"))
+    most = max(math.prod(a.extent for a in (*s.axes, *s.reduce_axes)) for s in model.graph.dag.stages)
+    assert most == 16**2
+    given = [np.ones(16, np.float32)] * 5 + [np.eye(16, dtype=np.float32)[0]] * 21
+    np.testing.assert_array_equal(evaluate(model.graph, given)[0], 16.0**5)
+
+
+def test_einsums_with_too_large_loops_are_refused() -> None:
+    ports = [nets.value(n, [2**13] * 2) for n in ("a", "b")]
+    for equation in ("ab,cd->", "ab,cd->abcd"):
+        with pytest.raises(at.ModelError, match=r"node n0 \(Einsum\): a product over 4 axes has loops of"):
+            at.import_onnx(nets.one("Einsum", ports, equation=equation))
 
 
 @pytest.mark.parametrize("equation", ["ij,jk->iz", "ij->ii", "ijk,jk->i", "ij,jk,kl->il", "->"])
