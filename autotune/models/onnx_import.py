@@ -37,7 +37,8 @@ def import_onnx(
     kept as islands, which onnx's reference evaluator runs; else they are refused.
 
     What is known before a call, such as the arithmetic on shapes, is computed here. Data outside the file is
-    read from the file's own folder only. Raises ModelError for what is no valid model and for all operators
+    read from the folder of the file's path, and from that where the file lies after all links. Raises
+    ModelError for what is no valid model and for all operators
     that have no expression, at once; MissingExtraError where the extra ``onnx`` is not installed. Example:
 
         model = at.import_onnx("net.onnx", shapes={"x": (1, 3, 224, 224)})

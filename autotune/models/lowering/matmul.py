@@ -98,7 +98,8 @@ MOST_POINTS, MOST_ELEMENTS = 2**48, 2**31
 
 def einsum(xs: Sequence[te.Tensor], equation: str) -> te.Tensor:
     """numpy's einsum without spaces; "..." stands for axes that broadcast. More than two tensors are
-    multiplied two at a time. Raises ValueError for what is no equation of these tensors, or has too large loops."""
+    multiplied two at a time. Raises ValueError for what is no equation of these tensors, or has too large
+    loops."""
     terms, _, result = equation.replace(" ", "").partition("->")
     inputs = terms.split(",")
     if len(inputs) != len(xs):

@@ -136,7 +136,9 @@ def test_no_descriptor_leaks_over_many_candidates() -> None:
         assert len(zygote.children()) <= 1 + max(1, targets.usable_cpus())
 
 
-@pytest.mark.parametrize("refusing", ["socket.socketpair", "autotune.measure.wire.anonymous_file", "subprocess.Popen"])
+@pytest.mark.parametrize(
+    "refusing", ["socket.socketpair", "autotune.measure.wire.anonymous_file", "subprocess.Popen"]
+)
 @pytest.mark.parametrize("started", [False, True])
 def test_too_many_open_files_are_told_with_a_remedy(
     refusing: str, started: bool, monkeypatch: pytest.MonkeyPatch
