@@ -17,6 +17,7 @@ from autotune.models.lowering.movement import segments
 from autotune.models.lowering.resize import quotient_form
 from autotune.models.onnx_ops.table import ROWS
 from schedules.graph.evaluate import evaluate
+from schedules.graph.optimize import optimize
 
 onnx = imported("onnx")
 from onnx import TensorProto  # noqa: E402
@@ -540,6 +541,25 @@ def test_floats_of_other_sizes_keep_their_type(elem: int) -> None:
     z = np.lib.stride_tricks.sliding_window_view(x.astype(np.float64), (3, 3), (2, 3))
     want = np.maximum(np.einsum("ncpqij,ocij->nopq", z, w.astype(np.float64)), 0).max((2, 3), keepdims=True)
     np.testing.assert_array_equal(got, want.astype(dtype))
+
+
+@pytest.mark.parametrize("ids", [[2, 0, 5, -1], [[1, 1], [0, -6]], 3])
+def test_a_known_list_of_a_reshaped_axis_keeps_its_places(ids: Any) -> None:
+    """Places are sums too, of which none becomes a bias."""
+    nodes = [
+        nets.node("MatMul", "x w", "m"), nets.node("Add", "m c", "a"), nets.node("Reshape", "a shape", "r"),
+        nets.node("Gather", "r ids", "y", axis=1),
+    ]  # fmt: skip
+    known = {
+        "w": nets.whole(RNG, 12, 48),
+        "c": nets.whole(RNG, 48),
+        "shape": np.array([3, 6, 8]),
+        "ids": np.array(ids),
+    }
+    net = nets.model(nodes, [nets.value("x", [3, 12])], ["y"], known)
+    graph, given_ = optimize(at.import_onnx(net).graph), nets.arrays(net)
+    (want,) = ReferenceEvaluator(net).run(None, given_)
+    np.testing.assert_array_equal(evaluate(graph, list(given_.values()))[0], want)
 
 
 def test_quantized_round_trip() -> None:
