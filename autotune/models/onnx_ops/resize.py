@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-
-import numpy as np
+from collections.abc import Sequence
 
 from autotune.models.lowering import resize as r
 from autotune.models.lowering.base import is_float, positives
@@ -13,6 +12,44 @@ from schedules import te
 
 # Most elements of an axis of the result, and most times that one shrinks with a filter as wide.
 MOST, FEWEST = 2**20, 16
+
+
+@onnx_op("Upsample", "Resize")
+def _by_scales(node: Node, x: Value, scales: Value | None = None) -> te.Tensor:
+    """The versions before Resize 11: outputs lie at i / scale. The nearest element is the one before, and the
+    one after where an axis shrinks."""
+    t, mode = node.tensor(x), node.attr("mode", "nearest")
+    if mode not in ("nearest", "linear", "bilinear"):
+        raise ValueError(f"mode {mode!r} is unknown")
+    if mode != "nearest" and not is_float(t.dtype):
+        raise UnsupportedForm(f"mode {mode} of {t.dtype} is not supported")
+    if node.version == 1:  # of images
+        by = [1.0, 1.0, float(node.attr("height_scale")), float(node.attr("width_scale"))]
+    else:
+        given = node.attributes.get("scales") if scales is None else node.known(scales, "scales").reshape(-1)
+        by = [float(s) for s in given] if given is not None else []
+    out = _extents(t.shape, by)
+    if out == list(t.shape):
+        return t  # as ONNX Runtime, whatever the scales are
+    for axis, (size, n, scale) in enumerate(zip(t.shape, out, by, strict=True)):
+        if scale != 1:
+            x_ = r.coordinates("asymmetric", size, n, scale)
+            if mode == "nearest":
+                taps = r.nearest_taps(x_, size, "ceil" if scale < 1 else "floor")
+            else:
+                taps = r.filter_taps(x_, size, scale, None, False, False)
+            t = r.resample(t, axis, taps, scale, node.constant)
+    return t
+
+
+def _extents(extents: Sequence[int], scales: Sequence[float]) -> list[int]:
+    """Extents of the output for the scale of each axis."""
+    if len(scales) != len(extents) or any(not math.isfinite(s) or s <= 0 for s in scales):
+        raise ValueError(f"scales {scales} are not one number above 0 for each of {len(extents)} axes")
+    out = [math.floor(n * s) for n, s in zip(extents, scales, strict=True)]
+    if any(not 1 <= n <= MOST for n in out):
+        raise ValueError(f"extents {out} are not from 1 to {MOST}")
+    return out
 
 
 @onnx_op("Resize", since=11)
@@ -29,9 +66,7 @@ def _resize(
         if scales is None:
             raise ValueError("neither scales nor sizes are given")
         by = [float(s) for s in node.known(scales, "scales").reshape(-1)]
-        if len(by) != len(axes) or any(not math.isfinite(s) or s <= 0 for s in by):
-            raise ValueError(f"scales {by} are not one number above 0 for each of {len(axes)} axes")
-        out = [math.floor(n * s) for n, s in zip(extents, by, strict=True)]
+        out = _extents(extents, by)
     if any(not 1 <= n <= MOST for n in out):
         raise ValueError(f"extents {out} are not from 1 to {MOST}")
     return _resampled(node, t, list(zip(axes, out, by, strict=True)))
@@ -71,23 +106,4 @@ def _resampled(node: Node, t: te.Tensor, how: list[tuple[int, int, float]]) -> t
             outside = bool(node.attr("exclude_outside", 0))
             taps = r.filter_taps(x, size, scale, a, bool(node.attr("antialias", 0)), outside)
         t = r.resample(t, axis, taps, scale, node.constant)
-    return t
-
-
-@onnx_op("Upsample", since=9)
-def _upsample(node: Node, x: Value, scales: Value) -> te.Tensor:
-    """Elements are repeated, as by an asymmetric Resize that rounds down."""
-    t = node.tensor(x)
-    if node.attr("mode", "nearest") != "nearest":
-        raise UnsupportedForm("mode linear is not supported; convert the model to opset 13")
-    by = [float(s) for s in node.known(scales, "scales").reshape(-1)]
-    if len(by) != len(t.shape) or any(not math.isfinite(s) or s < 1 for s in by):
-        raise ValueError(f"scales {by} are not one number from 1 on for each axis")
-    for axis, s in enumerate(by):
-        out = math.floor(t.shape[axis] * s)
-        if out > MOST:
-            raise ValueError(f"extent {out} is more than {MOST}")
-        if out != t.shape[axis]:
-            taps = r.nearest_taps(np.arange(out) / s, t.shape[axis], "floor")
-            t = r.resample(t, axis, taps, s, node.constant)
     return t
