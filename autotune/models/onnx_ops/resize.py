@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from autotune.models.lowering import resize as r
-from autotune.models.lowering.base import is_float, positives
+from autotune.models.lowering.base import Array, is_float, number, positives, stage
 from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
 from schedules import te
+from schedules.expr import Expr
 
 # Most elements of an axis of the result, and most times that one shrinks with a filter as wide.
 MOST, FEWEST = 2**20, 16
@@ -60,6 +63,9 @@ def _resize(
     axes = positives(node.attr("axes", range(len(t.shape))), len(t.shape))
     extents = [t.shape[d] for d in axes]
     given = None if sizes is None else node.ints(sizes, "sizes")
+    crop = node.attr("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    if crop and not given:
+        raise UnsupportedForm("tf_crop_and_resize is supported with sizes only, not with scales")
     if given:
         out, by = _of_sizes(node, extents, given)
     else:
@@ -69,7 +75,40 @@ def _resize(
         out = _extents(extents, by)
     if any(not 1 <= n <= MOST for n in out):
         raise ValueError(f"extents {out} are not from 1 to {MOST}")
-    return _resampled(node, t, list(zip(axes, out, by, strict=True)))
+    places = _crop(node, roi, extents, out) if crop else [None] * len(axes)
+    made = _resampled(node, t, list(zip(axes, out, by, places, strict=True)))
+    return _filled(node, made, dict(zip(axes, places, strict=True)), t.shape) if crop else made
+
+
+def _crop(node: Node, roi: Value | None, extents: Sequence[int], out: Sequence[int]) -> list[Array]:
+    """Where the outputs of each axis lie in the part of the input that ``roi`` tells. Rounded as by ONNX."""
+    ends = node.known(roi, "roi").astype(np.float32).reshape(-1)
+    if len(ends) != 2 * len(extents) or not np.isfinite(ends).all():
+        raise ValueError(f"a roi of {len(ends)} numbers for {len(extents)} axes")
+    found = []
+    for a, b, n, size in zip(ends[: len(out)], ends[len(out) :], out, extents, strict=True):
+        last, i = np.float32(size - 1), np.arange(n, dtype=np.float32)
+        step = i * (b - a) * last / np.float32(n - 1) if n > 1 else (b - a) * last / np.full(1, 2, np.float32)
+        found.append(step + a * last)
+    return found
+
+
+def _filled(node: Node, t: te.Tensor, places: Mapping[int, Array], shape: Sequence[int]) -> te.Tensor:
+    """``t`` with what lies outside the input as ``extrapolation_value``, which is at the ends of axes."""
+    inside: dict[int, tuple[int, int]] = {}
+    for d, x in places.items():
+        (at,) = np.nonzero((x >= 0) & (x <= shape[d] - 1))
+        inside[d] = (int(at[0]), int(at[-1]) + 1) if at.size else (0, 0)
+    cut = {d: ends for d, ends in inside.items() if ends != (0, t.shape[d])}
+    if not cut:
+        return t
+    other = number(float(node.attr("extrapolation_value", 0.0)), t.dtype)
+
+    def value(*at: Expr) -> Expr:
+        within = [c for d, (a, b) in cut.items() for c in (at[d] >= a, at[d] < b)]
+        return te.cast(te.select(te.all(*within), te.cast(t[at], other.dtype), other), t.dtype)
+
+    return stage(t.shape, value, "crop")
 
 
 def _of_sizes(node: Node, extents: list[int], sizes: list[int]) -> tuple[list[int], list[float]]:
@@ -84,19 +123,18 @@ def _of_sizes(node: Node, extents: list[int], sizes: list[int]) -> tuple[list[in
     return [math.floor(scale * n + 0.5) for n in extents], [scale] * len(extents)
 
 
-def _resampled(node: Node, t: te.Tensor, how: list[tuple[int, int, float]]) -> te.Tensor:
+def _resampled(node: Node, t: te.Tensor, how: list[tuple[int, int, float, Array | None]]) -> te.Tensor:
+    """``how``: (axis, extent, scale, places of the outputs where they are not told by the transformation)."""
     mode, transform = node.attr("mode", "nearest"), node.attr("coordinate_transformation_mode", "half_pixel")
-    if transform == "tf_crop_and_resize":
-        raise UnsupportedForm("coordinate_transformation_mode tf_crop_and_resize is not supported")
     if mode not in ("nearest", "linear", "cubic"):
         raise ValueError(f"mode {mode!r} is unknown")
     if mode != "nearest" and not is_float(t.dtype):
         raise UnsupportedForm(f"mode {mode} of {t.dtype} is not supported")
-    for axis, out, scale in how:
+    for axis, out, scale, places in how:
         size = t.shape[axis]
-        if size == out and scale == 1:
+        if places is None and size == out and scale == 1:
             continue
-        x = r.coordinates(transform, size, out, scale)
+        x = r.coordinates(transform, size, out, scale) if places is None else places
         if mode == "nearest":
             taps = r.nearest_taps(x, size, node.attr("nearest_mode", "round_prefer_floor"))
         elif mode != "nearest" and node.attr("antialias", 0) and scale < 1 / FEWEST:

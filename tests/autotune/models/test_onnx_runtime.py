@@ -16,6 +16,7 @@ from schedules.graph.evaluate import evaluate
 
 onnx, runtime = imported("onnx"), imported("onnxruntime")
 from onnx import TensorProto, helper  # noqa: E402
+from onnx.reference import ReferenceEvaluator  # noqa: E402
 
 runtime.set_default_logger_severity(4)
 small = st.integers(1, 6)
@@ -98,6 +99,26 @@ def test_scales_that_are_none_are_refused(scales: list[float]) -> None:
     net = nets.one("Resize", [nets.value("x", [1, 1, 2, 2])], {"s": np.array(scales, np.float32)}, opset=10)
     with pytest.raises(at.ModelError, match=r"node n0 \(Resize\): .*scales"):
         at.import_onnx(net)
+
+
+@quick
+@given(st.data())
+def test_parts_of_images_that_reach_beyond_them(data: st.DataObject) -> None:
+    """As ONNX's own evaluator has them: ONNX Runtime takes no part along an axis whose extent stays."""
+    mode = data.draw(st.sampled_from(["linear", "cubic"]))
+    size, out = ([1, 2, *(data.draw(small) for _ in range(2))] for _ in range(2))
+    low, high = (
+        [data.draw(st.sampled_from(ends)) for _ in range(2)] for ends in ((0, 0.25, -0.25), (1, 1.25, 0.5))
+    )
+    known = {"roi": np.array([0, 0, *low, 1, 1, *high], np.float32), "sizes": np.array(out, np.int64)}
+    node = helper.make_node(
+        "Resize", ["x", "roi", "", "sizes"], ["y"], name="n0", mode=mode, extrapolation_value=7.0,
+        coordinate_transformation_mode="tf_crop_and_resize",
+    )  # fmt: skip
+    net = nets.model([node], [nets.value("x", size)], ["y"], known)
+    x = whole(data, *size)
+    (got,) = evaluate(at.import_onnx(net).graph, [x])
+    np.testing.assert_allclose(got, ReferenceEvaluator(net).run(None, {"x": x})[0], rtol=1e-4, atol=1e-4)
 
 
 # --- powers -----------------------------------------------------------------------------------
