@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from autotune.models.lowering import resize as r
-from autotune.models.lowering.base import Array, is_float, number, positives, stage
+from autotune.models.lowering.base import Array, is_float, positives, stage
 from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
 from schedules import te
+from schedules.dtypes import computed
 from schedules.expr import Expr
 
 # Most elements of an axis of the result, and most times that one shrinks with a filter as wide.
@@ -75,9 +76,9 @@ def _resize(
         out = _extents(extents, by)
     if any(not 1 <= n <= MOST for n in out):
         raise ValueError(f"extents {out} are not from 1 to {MOST}")
-    places = _crop(node, roi, extents, out) if crop else [None] * len(axes)
-    made = _resampled(node, t, list(zip(axes, out, by, places, strict=True)))
-    return _filled(node, made, dict(zip(axes, places, strict=True)), t.shape) if crop else made
+    places = dict(zip(axes, _crop(node, roi, extents, out), strict=True)) if crop else {}
+    made = _resampled(node, t, list(zip(axes, out, by, strict=True)), places)
+    return _filled(node, made, places, t.shape)
 
 
 def _crop(node: Node, roi: Value | None, extents: Sequence[int], out: Sequence[int]) -> list[Array]:
@@ -102,11 +103,13 @@ def _filled(node: Node, t: te.Tensor, places: Mapping[int, Array], shape: Sequen
     cut = {d: ends for d, ends in inside.items() if ends != (0, t.shape[d])}
     if not cut:
         return t
-    other = number(float(node.attr("extrapolation_value", 0.0)), t.dtype)
+    wide = computed(t.dtype)
+    outside = float(node.attr("extrapolation_value", 0.0))
+    other = te.const(outside if is_float(wide) else int(outside), wide)
 
     def value(*at: Expr) -> Expr:
         within = [c for d, (a, b) in cut.items() for c in (at[d] >= a, at[d] < b)]
-        return te.cast(te.select(te.all(*within), te.cast(t[at], other.dtype), other), t.dtype)
+        return te.cast(te.select(te.all(*within), te.cast(t[at], wide), other), t.dtype)
 
     return stage(t.shape, value, "crop")
 
@@ -123,18 +126,20 @@ def _of_sizes(node: Node, extents: list[int], sizes: list[int]) -> tuple[list[in
     return [math.floor(scale * n + 0.5) for n in extents], [scale] * len(extents)
 
 
-def _resampled(node: Node, t: te.Tensor, how: list[tuple[int, int, float, Array | None]]) -> te.Tensor:
-    """``how``: (axis, extent, scale, places of the outputs where they are not told by the transformation)."""
+def _resampled(
+    node: Node, t: te.Tensor, how: list[tuple[int, int, float]], places: Mapping[int, Array]
+) -> te.Tensor:
+    """``how``: (axis, extent, scale). ``places``: {axis: of its outputs}, if no transformation tells them."""
     mode, transform = node.attr("mode", "nearest"), node.attr("coordinate_transformation_mode", "half_pixel")
     if mode not in ("nearest", "linear", "cubic"):
         raise ValueError(f"mode {mode!r} is unknown")
     if mode != "nearest" and not is_float(t.dtype):
         raise UnsupportedForm(f"mode {mode} of {t.dtype} is not supported")
-    for axis, out, scale, places in how:
+    for axis, out, scale in how:
         size = t.shape[axis]
-        if places is None and size == out and scale == 1:
+        if axis not in places and size == out and scale == 1:
             continue
-        x = r.coordinates(transform, size, out, scale) if places is None else places
+        x = places[axis] if axis in places else r.coordinates(transform, size, out, scale)
         if mode == "nearest":
             taps = r.nearest_taps(x, size, node.attr("nearest_mode", "round_prefer_floor"))
         elif mode != "nearest" and node.attr("antialias", 0) and scale < 1 / FEWEST:
