@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from schedules.errors import AutotuneError
 
 __all__ = [
@@ -67,3 +69,9 @@ class ReportError(AutotuneError):
         ...
     autotune.errors.ReportError: the report cannot be written to ...: it is a directory; give a file in it
     """
+
+
+def refused(err: OSError) -> str:
+    """Why the system refused something, with a remedy where there is one."""
+    many = err.errno in (errno.EMFILE, errno.ENFILE)
+    return (err.strerror or str(err)) + "; allow more: ulimit -n 1024" * many

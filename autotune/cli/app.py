@@ -34,7 +34,7 @@ from autotune.cli import (
     worker,
 )
 from autotune.cli.output import error_document, print_whatever_the_encoding
-from autotune.errors import KernelNotFound
+from autotune.errors import KernelNotFound, refused
 from autotune.progress.units import visible_lines
 from autotune.settings import Settings
 from schedules.errors import AutotuneError
@@ -86,7 +86,9 @@ class Group(TyperGroup):
             status = 1
         except OSError as err:
             if err.filename is not None:
-                status = _complain(f"{err.filename}: {err.strerror or err}", arguments)
+                status = _complain(f"{err.filename}: {refused(err)}", arguments)
+            elif err.errno in (errno.EMFILE, errno.ENFILE):
+                status = _complain(refused(err), arguments)
             elif err.errno in _UNWRITABLE:
                 streams.silence(sys.stdout)
                 status = _complain(f"the output cannot be written: {err.strerror}", ())

@@ -11,13 +11,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, refused
 from autotune.measure import wire
 from autotune.measure.arena import Span
 from autotune.measure.inputs import Draw
@@ -52,6 +53,15 @@ log = logging.getLogger(__name__)
 
 class MeasureError(AutotuneError):
     """Measuring itself does not work. No candidate caused it."""
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What the system refuses as a `MeasureError`."""
+    try:
+        yield
+    except OSError as err:
+        raise MeasureError(f"measuring could not start: {refused(err)}") from err
 
 
 @dataclass(frozen=True)
@@ -118,13 +128,18 @@ class Zygote:
         found: Nominal | None = self._setup["nominal"]
         return found
 
+    @_told()
     def start(self) -> None:
         """Start the process if it does not run. Raises `MeasureError`."""
         if self._control is not None:
             return
         begin = time.monotonic()
-        ours, theirs = socket.socketpair()
         stderr = wire.anonymous_file("stderr")
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:
+            os.close(stderr)
+            raise
         try:
             arguments = [json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())]
             self._process = subprocess.Popen(
@@ -146,6 +161,7 @@ class Zygote:
             self.end()
             raise MeasureError(f"measuring could not start: {text or err}") from None
         except BaseException:
+            ours.close()
             self.end()
             raise
         finally:
@@ -156,21 +172,26 @@ class Zygote:
         took_s = time.monotonic() - begin
         log.debug("measuring process %d started in %.2f s", self._process.pid, took_s)
 
+    @_told()
     def fork(self, role: str) -> Child:
         """A new child: "worker" or "builder". Raises `MeasureError`."""
         for attempt in (1, 2):
             self.start()
             ours, theirs = socket.socketpair()
-            files = [wire.anonymous_file("stderr"), wire.anonymous_file("fault")]
+            files: list[int] = []
             try:
+                files += [wire.anonymous_file("stderr")]
+                files += [wire.anonymous_file("fault")]
                 pid = self._ask({"do": "fork", "role": role}, (theirs.fileno(), *files))["pid"]
                 ours.settimeout(SEND_S)
                 log.debug("%s process %d started", role, pid)
                 return Child(pid, ours, *files)
-            except (wire.Closed, KeyError):
+            except (wire.Closed, KeyError, OSError) as err:
                 ours.close()
                 for f in files:
                     os.close(f)
+                if not isinstance(err, (wire.Closed, KeyError)):
+                    raise
                 self.end()  # it was killed from outside, and its children with it: start again
                 if attempt == 2:
                     raise MeasureError(

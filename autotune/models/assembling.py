@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -31,24 +30,24 @@ def assemble(
     """The model that computes ``outputs`` of ``inputs``, both by what users call them and in their order.
     ``constants``: the value of each tensor that is known, of which those that are read are kept. ``origins``:
     the model's node of each stage. ``calls``: its islands."""
-    written = [t for call in calls for t in call.outputs.values()]
-    results: list[te.Tensor] = []
+    written = {t: None for call in calls for t in call.outputs.values()}
+    results: dict[te.Tensor, None] = {}  # each once, in order
     named = dict(origins)
     for port, t in outputs:
         if (t.op is None and t not in written) or t in results:
             t = _copy(t)
             assert t.op is not None
             named[t.op] = port
-        results.append(t)
+        results[t] = None
     reads = [t for call in calls for t in call.reads]
     computed = list(dict.fromkeys(t for t in (*results, *reads) if t.op is not None))
     ops, leaves = discover([t.op for t in computed if t.op is not None])
     needed = {*leaves, *reads}
     known = [t for t in constants if t in needed]
     ports = list(inputs.values())
-    dag, names = _dag([*ports, *known, *written], computed, leaves)
+    dag, names = _dag([*ports, *known, *written], known, computed, leaves)
     graph = Graph(
-        replace(dag, constants=tuple(names[t] for t in known)),
+        dag,
         MappingProxyType({names[t]: constants[t] for t in known}),
         tuple(names[t] for t in ports),
         tuple(names[t] for t in results),
@@ -80,11 +79,15 @@ def _copy(t: te.Tensor) -> te.Tensor:
 
 
 def _dag(
-    listed: Sequence[te.Tensor], computed: Sequence[te.Tensor], leaves: Sequence[te.Tensor]
+    listed: Sequence[te.Tensor],
+    known: Sequence[te.Tensor],
+    computed: Sequence[te.Tensor],
+    leaves: Sequence[te.Tensor],
 ) -> tuple[ComputeDAG, dict[te.Tensor, str]]:
     """(the DAG, the name of each listed and computed tensor). Inputs that no stage reads are its inputs
-    too."""
-    used = [t for t in listed if t in set(leaves)]
+    too; those that are ``known`` are its constants."""
+    read = set(leaves)
+    used = [t for t in listed if t in read]
     names: dict[te.Tensor, str] = {}
     if computed:
         dag = te.dag([*used, *computed])
@@ -94,14 +97,14 @@ def _dag(
         stages, outputs = dag.stages, dag.outputs
     else:
         taken, stages, outputs = set(), (), ()
+    numbers: dict[str, int] = {}
     for t in listed:
         if t not in names:
             base = name = t.name or "x"
-            n = 0
             while name in taken:
-                n += 1
-                name = f"{base}_{n}"
+                numbers[base] = numbers.get(base, 0) + 1
+                name = f"{base}_{numbers[base]}"
             taken.add(name)
             names[t] = name
     inputs = tuple(DagTensor(names[t], t.shape, t.dtype) for t in listed)
-    return ComputeDAG(inputs, stages, outputs), names
+    return ComputeDAG(inputs, stages, outputs, tuple(names[t] for t in known)), names

@@ -22,8 +22,8 @@ def run_island(island: Island, reads: Sequence[Array]) -> list[Array]:
     Its payload is a model of one node, whose inputs that are known are initializers. Slow: it is Python and
     numpy. Raises ModelError where the evaluator fails, or gives another shape or dtype than was inferred.
     """
-    names, evaluator = _evaluator(island.payload)
     try:
+        names, evaluator = _evaluator(island.payload)
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             made = evaluator.run(None, dict(zip(names, reads, strict=True)))

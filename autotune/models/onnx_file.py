@@ -1,7 +1,7 @@
 """Reads an ONNX file: its graph without the weights, and the weights as arrays.
 
-Nothing in a file is trusted. Data outside the file is read from the file's own folder only. Sizes are
-compared with the bytes that are there before anything is allocated. onnx's checker sees the rest.
+Nothing in a file is trusted. Data outside the file is read from the model's folder only (`_inside`). Sizes
+are compared with the bytes that are there before anything is allocated. onnx's checker sees the rest.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 
-from autotune.errors import ModelError
+from autotune.errors import ModelError, refused
 from autotune.models.lowering.base import Array
+from schedules.dtypes import DTYPES
 
 # Types whose elements share bytes: only onnx unpacks these.
 _PACKED = frozenset(
@@ -32,12 +33,11 @@ _PACKED = frozenset(
 @dataclass(frozen=True)
 class File:
     """``proto``: the model without its initializers. ``initializers``: {name: array}, not to be written to.
-    ``label``: what messages call it. ``folder``: where data outside the file may lie, None if nowhere."""
+    ``label``: what messages call it."""
 
     proto: Any
     initializers: dict[str, Array]
     label: str
-    folder: Path | None
 
     @property
     def opsets(self) -> dict[str, int]:
@@ -52,7 +52,7 @@ def domain(name: str) -> str:
 
 def read_file(model: Any) -> File:
     """Read a path, bytes, or a ModelProto, which is not changed. Raises ModelError."""
-    label, folder, proto = _parse(model)
+    label, place, proto = _parse(model)
     if not proto.HasField("graph"):
         raise ModelError(f"{label} is no ONNX model: it has no graph")
     if proto.graph.sparse_initializer:
@@ -65,30 +65,32 @@ def read_file(model: Any) -> File:
     for t in proto.graph.initializer:
         if t.name in weights:
             raise ModelError(f"{label}: two initializers are named {t.name!r}")
-        weights[t.name] = to_array(t, f"{label}: initializer {t.name!r}", folder)
+        weights[t.name] = to_array(t, f"{label}: initializer {t.name!r}", place)
     _check(skeleton, proto, label)
-    return File(skeleton, weights, label, folder)
+    return File(skeleton, weights, label)
 
 
 def _parse(model: Any) -> tuple[str, Path | None, Any]:
     if isinstance(model, onnx.ModelProto):
         return f"model {model.graph.name!r}", None, model
     if isinstance(model, (bytes, bytearray, memoryview)):
-        label, folder, data = "model (bytes)", None, bytes(model)
+        label, place, data = "model (bytes)", None, bytes(model)
     else:
         path = Path(model)
-        label, folder = str(path), path.absolute().parent
+        label, place = str(path), path.absolute()
         try:
             why = "" if path.is_file() else "is no file" if path.exists() else "does not exist"
             data = b"" if why else path.read_bytes()
-        except (OSError, ValueError) as err:
+        except OSError as err:
+            raise ModelError(f"{label} cannot be read: {refused(err)}") from err
+        except ValueError as err:
             raise ModelError(f"{label} cannot be read: {err}") from err
         if why:
             raise ModelError(f"{label} {why}; give the path of a model's file")
     if not data:
         raise ModelError(f"{label} is empty")
     try:
-        return label, folder, onnx.ModelProto.FromString(data)
+        return label, place, onnx.ModelProto.FromString(data)
     except (DecodeError, ValueError, RuntimeError) as err:
         raise ModelError(f"{label} is no ONNX model, or was cut off: {err}") from err
 
@@ -153,8 +155,9 @@ def _check(skeleton: Any, proto: Any, label: str) -> None:
         raise ModelError(f"{label} is no valid ONNX model: {' '.join(str(err).split())}") from err
 
 
-def to_array(t: Any, what: str, folder: Path | None) -> Array:
-    """The values of a tensor of a file. Raises ModelError where they are not there, or not all of them."""
+def to_array(t: Any, what: str, place: Path | None) -> Array:
+    """The values of a tensor of a file. ``place``: the path of the model's file, None where no other file may
+    be read. Raises ModelError where they are not there, or not all of them."""
     dims = tuple(t.dims)
     if any(n < 0 for n in dims):
         raise ModelError(f"{what} has shape {list(dims)}; extents are not negative")
@@ -166,7 +169,7 @@ def to_array(t: Any, what: str, folder: Path | None) -> Array:
     if t.data_location == TensorProto.EXTERNAL:
         if t.data_type in _PACKED or dtype.hasobject:
             raise ModelError(f"{what} has type {type_name(t.data_type)}, not supported outside of the file")
-        return _external(t, what, folder, dtype, count).reshape(dims)
+        return _external(t, what, place, dtype, count).reshape(dims)
     if t.HasField("raw_data") and t.data_type not in _PACKED and not dtype.hasobject:
         data = t.raw_data
         if len(data) != count * dtype.itemsize:
@@ -181,6 +184,15 @@ def to_array(t: Any, what: str, folder: Path | None) -> Array:
         raise ModelError(f"{what} cannot be read: {' '.join(str(err).split())}") from err
 
 
+def dtype_of(elem_type: int) -> str | None:
+    """The dtype of tensors of that type, None where there is none."""
+    try:
+        name = np.dtype(helper.tensor_dtype_to_np_dtype(elem_type)).name
+    except (KeyError, TypeError, ValueError):
+        return None
+    return name if name in DTYPES else None
+
+
 def type_name(elem_type: int) -> str:
     """ONNX's name of a type of elements."""
     try:
@@ -189,11 +201,11 @@ def type_name(elem_type: int) -> str:
         return str(elem_type)
 
 
-def _external(t: Any, what: str, folder: Path | None, dtype: np.dtype[Any], count: int) -> Array:
-    """Values that lie in another file, in the model's folder or below."""
+def _external(t: Any, what: str, place: Path | None, dtype: np.dtype[Any], count: int) -> Array:
+    """Values that lie in another file."""
     keys = {e.key: e.value for e in t.external_data}
     where = keys.get("location", "")
-    if folder is None:
+    if place is None:
         raise ModelError(f"{what} lies in another file, {where!r}; give the model as a path, not as bytes")
     nbytes = count * dtype.itemsize
     try:
@@ -202,10 +214,11 @@ def _external(t: Any, what: str, folder: Path | None, dtype: np.dtype[Any], coun
         raise ModelError(f"{what}: offset or length of its data is no number") from None
     if offset < 0 or length != nbytes:
         raise ModelError(f"{what}: {length} bytes from {offset} on are not {dtype}{list(t.dims)}")
-    path = _inside(where, what, folder)
+    path = _inside(where, what, place)
     try:
         # Opened without waiting, in case it is a pipe.
-        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+        with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise ModelError(f"{what}: {where!r} is no regular file")
@@ -216,24 +229,29 @@ def _external(t: Any, what: str, folder: Path | None, dtype: np.dtype[Any], coun
                 )
             return np.fromfile(file, dtype, count, offset=offset)
     except OSError as err:
-        raise ModelError(f"{what}: its data {where!r} cannot be read: {err.strerror}") from err
+        raise ModelError(f"{what}: its data {where!r} cannot be read: {refused(err)}") from err
 
 
-def _inside(where: str, what: str, folder: Path) -> Path:
-    """The path of data, after all links. Raises ModelError unless it lies in the model's folder."""
-    outside = ModelError(
-        f"{what}: its data {where!r} lies outside the model's folder; only files in {folder} are read"
-    )
+def _inside(where: str, what: str, place: Path) -> Path:
+    """The path of a model's data, after all links. Raises ModelError unless it lies in the folder that the
+    model's path names, or in that where the model lies after all links, or below one. So the links of a hub's
+    cache are followed, a model's and its data's, and no others lead out."""
     if not where or "\0" in where:
         raise ModelError(f"{what} lies in another file, whose name is {where!r}")
+    named = place.parent
+    outside = ModelError(
+        f"{what}: its data {where!r} lies outside the model's folder; only files in {named} are read"
+    )
     if os.path.isabs(where) or ".." in where.replace("\\", "/").split("/"):
         raise outside
     try:
-        path = (folder / where).resolve()
-        if not path.is_relative_to(folder.resolve()):
-            raise outside
+        folders = (named.resolve(), place.resolve().parent)
+        for folder in folders:
+            path = (folder / where).resolve()
+            if not any(path.is_relative_to(f) for f in folders):
+                raise outside
+            if path.exists():
+                return path
     except (OSError, RuntimeError, ValueError) as err:  # RuntimeError: links in a circle
         raise ModelError(f"{what}: its data {where!r} cannot be found: {err}") from err
-    if not path.exists():
-        raise ModelError(f"{what}: its data {where!r} is missing in {folder}; copy it beside the model")
-    return path
+    raise ModelError(f"{what}: its data {where!r} is missing in {named}; copy it beside the model")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.errors import MissingExtraError, ModelError
+from autotune.errors import MissingExtraError, ModelError, refused
 from autotune.models.assembling import assemble
 from autotune.models.lowering.base import Array
 from autotune.models.model import Model, identifier
@@ -37,7 +37,8 @@ def import_onnx(
     kept as islands, which onnx's reference evaluator runs; else they are refused.
 
     What is known before a call, such as the arithmetic on shapes, is computed here. Data outside the file is
-    read from the file's own folder only. Raises ModelError for what is no valid model and for all operators
+    read from the folder of the file's path, and from that where the file lies after all links. Raises
+    ModelError for what is no valid model and for all operators
     that have no expression, at once; MissingExtraError where the extra ``onnx`` is not installed. Example:
 
         model = at.import_onnx("net.onnx", shapes={"x": (1, 3, 224, 224)})
@@ -77,6 +78,8 @@ def import_onnx(
         return _finish(lowering, ports, dict(zip(wanted, found, strict=True)), graph.name, file.label)
     except UnicodeDecodeError as err:
         raise ModelError(f"the model is no ONNX model: a text in it is not UTF-8 ({err})") from err
+    except OSError as err:
+        raise ModelError(f"the model cannot be imported: {refused(err)}") from err
     except RecursionError:
         raise ModelError("the model's graphs nest too deeply") from None
     except MemoryError as err:
@@ -88,7 +91,7 @@ def import_onnx(
 
 def _inputs(file: Any, shapes: Mapping[str, int | Sequence[int]]) -> dict[str, tuple[tuple[int, ...], str]]:
     """{input: (shape, dtype)}. Raises ModelError naming all dimensions that are open."""
-    from autotune.models.onnx_file import type_name
+    from autotune.models.onnx_file import dtype_of, type_name
     from autotune.models.onnx_scope import check_size
 
     label = file.label
@@ -106,7 +109,7 @@ def _inputs(file: Any, shapes: Mapping[str, int | Sequence[int]]) -> dict[str, t
                 f"{what} is no tensor but {kind}; sequences and optional values are not supported"
             )
         tensor = port.type.tensor_type
-        dtype = _dtype(tensor.elem_type)
+        dtype = dtype_of(tensor.elem_type)
         if dtype is None:
             name = type_name(tensor.elem_type)
             raise ModelError(
@@ -148,17 +151,6 @@ def _inputs(file: Any, shapes: Mapping[str, int | Sequence[int]]) -> dict[str, t
             f"open; the inputs are {names}"
         )
     return out
-
-
-def _dtype(elem_type: int) -> str | None:
-    """The name of a dtype that tensors may have."""
-    from onnx import helper
-
-    try:
-        name = np.dtype(helper.tensor_dtype_to_np_dtype(elem_type)).name
-    except (KeyError, TypeError, ValueError):
-        return None
-    return name if name in DTYPES else None
 
 
 def _given(what: str, given: Sequence[int], tensor: Any) -> tuple[int, ...]:

@@ -10,10 +10,12 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from autotune.errors import ModelError
 from autotune.models.lowering.base import Array
 from autotune.models.model import identifier
 from autotune.models.onnx_known import output_types, static_shape, type_of
 from autotune.models.onnx_ops.table import UnsupportedForm
+from autotune.models.onnx_payload import check_payload
 from schedules import te
 from schedules.dtypes import DTYPES
 
@@ -42,11 +44,6 @@ def island_call(
 ) -> Call:
     """The island of a node of ONNX's own domains. Raises UnsupportedForm with the ``reason`` why it has no
     expression, where it cannot be an island either."""
-    if any(a.HasField("g") or a.graphs for a in node.attribute):
-        raise UnsupportedForm(f"{reason}, and nodes with graphs inside are no islands")
-    schema: Any = onnx.defs.get_schema(node.op_type, opsets[node.domain], node.domain)
-    if schema.node_determinism == onnx.defs.OpSchema.NodeDeterminism.NonDeterministic:
-        raise UnsupportedForm("it makes random numbers")
     types = output_types(node, values_of(values), opsets)
     outputs: dict[str, te.Tensor] = {}
     for name in filter(None, node.output):
@@ -71,7 +68,12 @@ def island_call(
             held[name] = x
         elif x is not None:
             reads[name] = constant(x)
-    return Call(path, node.op_type, tuple(reads.values()), outputs, _payload(node, reads, held, opsets))
+    payload = _payload(node, reads, held, opsets)
+    try:
+        check_payload(payload, node.op_type, tuple(reads.values()), tuple(outputs.values()))
+    except ModelError as err:
+        raise UnsupportedForm(f"{reason}, and {err}") from err
+    return Call(path, node.op_type, tuple(reads.values()), outputs, payload)
 
 
 def values_of(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ MAX_DEPTH = 24
 CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 # Operators that make random numbers only when training, and one that makes none although onnx says so.
 _STILL = frozenset({"Dropout", "AffineGrid"})
-# Most nodes that are lowered, those of functions each time that they are called.
+# Most nodes of functions and branches that are lowered, each time that they are called.
 MAX_NODES = 50_000
 
 
@@ -109,7 +109,7 @@ class Lowering:
 
     def _node(self, proto: Any, scope: Scope) -> None:
         op = proto.op_type
-        self._nodes += 1
+        self._nodes += scope.depth > 0  # what the file itself has is as long as the file
         if self._nodes > MAX_NODES:
             raise ModelError(f"{self.label}: functions and branches have more than {MAX_NODES} nodes in all")
         label = proto.name or next(filter(None, proto.output), op)

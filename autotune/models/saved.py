@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune import backends, targets
-from autotune.errors import CompileError, ModelError
+from autotune.errors import CompileError, MissingExtraError, ModelError, refused
 from autotune.measure.memory import free_bytes
 from autotune.models.compiling import Missing, untuned_kernels
 from autotune.models.fallback import run_island
@@ -36,6 +36,7 @@ from autotune.run.kernels import kernel_of
 from autotune.run.pickled import read as read_kernel
 from autotune.run.untuned import WORDS
 from autotune.settings import database
+from schedules.distribution import install
 from schedules.dtypes import DTYPES
 from schedules.errors import AutotuneError, ScheduleError
 from schedules.graph.graph import Argument, Island
@@ -72,7 +73,7 @@ def load_model(
     except zipfile.BadZipFile as err:
         raise ModelError(f"{place} is no saved model, or damaged: {err}") from None
     except OSError as err:
-        raise ModelError(f"{place} cannot be read: {err.strerror or err}") from err
+        raise ModelError(f"{place} cannot be read: {refused(err)}") from err
     except _Damaged as err:
         raise ModelError(f"{place} is damaged: {err}") from err.__cause__
 
@@ -89,6 +90,7 @@ def _load(place: Path, z: zipfile.ZipFile, fallback: bool, where: str) -> Module
         kernels = [read_kernel(_text(k["text"])) for k in v["kernels"]]
         tuned_s = [_seconds(k["tuned_s"]) for k in v["kernels"]]
         outline = _outline(v, [workload for workload, *_ in kernels])
+        _check_islands(outline)
         name = _text(v["name"])
     except (*MALFORMED, CompileError) as err:
         raise _Damaged(_short(err)) from err
@@ -170,6 +172,21 @@ def _outline(v: Mapping[str, Any], tasks: Sequence[Workload]) -> Outline:
         steps,
         labels,
     )
+
+
+def _check_islands(outline: Outline) -> None:
+    """Raise ModelError for an island whose payload may do more than its step says."""
+    islands = [s for s in outline.steps if isinstance(s, Island)]
+    if not islands:
+        return
+    try:
+        from autotune.models.onnx_payload import check_payload
+    except ImportError as err:
+        raise MissingExtraError(
+            f"{err}; a model with islands needs the extra onnx: {install('onnx')}"
+        ) from err
+    for s in islands:
+        check_payload(s.payload, s.op, [outline.tensors[name] for name in s.reads], s.writes)
 
 
 def _read_tensor(x: Any) -> Tensor:

@@ -31,7 +31,7 @@ def xgboost_on_its_way() -> Iterator[None]:
     def work() -> None:
         from cost_model.xgb import prefetch
 
-        with contextlib.suppress(ImportError):  # the search will say so
+        with contextlib.suppress(ImportError, OSError):  # the search will say so
             prefetch(given_up.is_set)
 
     thread = threading.Thread(target=work, name="import xgboost")

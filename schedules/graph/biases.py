@@ -21,6 +21,8 @@ def add_biases(graph: Graph) -> Graph:
         made: list[Stage] = []
 
         def visit(x: Expr, s: Stage = s, made: list[Stage] = made) -> Expr | None:
+            if isinstance(x, Load) or E.dtype_of(x) == E.INDEX:
+                return x  # where an element lies is no value
             if not isinstance(x, Binary) or x.op != "+":
                 return None
             parts = terms(x)

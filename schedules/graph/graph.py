@@ -63,8 +63,9 @@ class Graph:
         known = {*self.inputs, *written, *self.dag.constants}
         if missing := [t.name for t in self.dag.inputs if t.name not in known]:
             raise ValueError(f"nothing gives the graph's {', '.join(missing)}")
+        computed = {*self.dag.outputs, *written}
         for name in self.outputs:
-            if name not in self.dag.outputs and name not in written:
+            if name not in computed:
                 raise ValueError(f"output {name!r} of the graph is not computed")
 
 

@@ -193,7 +193,7 @@ class ComputeDAG:
             check_loads(s.name, s.values, extents, lambda e: known[e.buffer].shape)
             for o in s.outputs:
                 define(o, written=True)
-        inputs = [t.name for t in self.inputs]
+        inputs = {t.name: t for t in self.inputs}
         if len(set(self.outputs)) != len(self.outputs):
             raise ValueError(f"an output stands twice in {self.outputs}")
         for n in self.outputs:
@@ -202,7 +202,8 @@ class ComputeDAG:
         for n in self.constants:
             if n not in inputs:
                 raise ValueError(f"constant {n!r} is not an input; the inputs are {', '.join(inputs)}")
-        if list(self.constants) != [n for n in inputs if n in self.constants]:
+        constants = set(self.constants)
+        if list(self.constants) != [n for n in inputs if n in constants]:
             raise ValueError(f"constants {self.constants} must stand once each, in the order of the inputs")
 
     @cached_property

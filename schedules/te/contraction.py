@@ -25,7 +25,8 @@ Array = NDArray[Any]
 MAX_CALLS = 20_000
 # Most elements of an operand slice: 16 MB in float64.
 MAX_ELEMENTS = 2**21
-
+# Most factors and axes that numpy's einsum takes, in every version.
+MAX_OPERANDS, MAX_LABELS = 31, 52
 
 # The factors of a product, each with a label for each dimension.
 Terms = list[tuple[Array, list[str]]]
@@ -54,6 +55,8 @@ def contract(
     fixed = _stepped(operands, extents, [a.var for a in stage.reduce_axes])
     used: frozenset[str] = frozenset().union(*(E.variables(x) for x in operands))
     if fixed is None or any(a.var not in used for a in stage.reduce_axes):
+        return None
+    if len(operands) > MAX_OPERANDS or len(used) > MAX_LABELS:
         return None
     tile = _tile(operands, extents, fixed)
     if math.prod(-(-extents[v] // tile[v]) for v in extents) > MAX_CALLS:

@@ -186,24 +186,27 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
     ['x']
     """
     listed: list[Tensor] = list(tensors) if isinstance(tensors, (tuple, list)) else [tensors]  # type: ignore[list-item]
+    seen: set[Tensor] = set()
     for i, t in enumerate(listed):
         if not isinstance(t, Tensor):
             raise WorkloadError(f"item {i} of the operator's tensors is {t!r}; list te tensors only")
-        if any(t is u for u in listed[:i]):
+        if t in seen:
             raise WorkloadError(f"{t!r} is listed twice; list each input and output once")
+        seen.add(t)
     inputs = [t for t in listed if t.op is None]
     computed = [t for t in listed if t.op is not None]
     if not computed:
         raise WorkloadError("the operator's tensors hold no output; list the result of te.compute too")
     ops, leaves = discover([t.op for t in computed if t.op is not None])
     for t in leaves:
-        if t not in inputs:
+        if t not in seen:
             raise WorkloadError(
                 f"{t!r} is read but not listed; list every input, "
                 f"e.g. [{t.name or 'A'}, ..., {computed[-1].name or 'C'}]"
             )
+    read = set(leaves)
     for t in inputs:
-        if t not in leaves:
+        if t not in read:
             raise WorkloadError(f"input {t!r} is read by no listed output; leave it out or list its output")
     unknown = [d for d in _dims(inputs, ops) if d not in sizes]
     if unknown:
@@ -275,14 +278,16 @@ def _assign(
 ) -> dict[tuple[Tensor | Op, int], str]:
     """A unique name for every tensor. Names given by users come before numbered ones."""
     taken: set[str] = set()
+    numbers: dict[str, int] = {}  # {name: the number that it was given last}
 
     def pick(name: str | None, default: str) -> str:
         if name is not None and name not in taken:
             taken.add(name)
             return name
-        base, out, i = name or default, name or default, 1
+        base = out = name or default
         while out in taken or out in reserved:
-            out, i = f"{base}_{i}", i + 1
+            numbers[base] = numbers.get(base, 0) + 1
+            out = f"{base}_{numbers[base]}"
         taken.add(out)
         return out
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -92,9 +92,14 @@ def linear(x: te.Tensor, w: te.Tensor, bias: te.Tensor | None) -> te.Tensor:
     return stage(dot.shape, lambda *at: te.cast(dot[at] + bias[at[-1]], x.dtype), "linear")
 
 
+# Most points of the loops of one product, and most elements of what lies between two.
+MOST_POINTS, MOST_ELEMENTS = 2**48, 2**31
+
+
 def einsum(xs: Sequence[te.Tensor], equation: str) -> te.Tensor:
-    """numpy's einsum without spaces; "..." stands for axes that broadcast. Raises ValueError for what is no
-    equation of these tensors."""
+    """numpy's einsum without spaces; "..." stands for axes that broadcast. More than two tensors are
+    multiplied two at a time. Raises ValueError for what is no equation of these tensors, or has too large
+    loops."""
     terms, _, result = equation.replace(" ", "").partition("->")
     inputs = terms.split(",")
     if len(inputs) != len(xs):
@@ -125,20 +130,46 @@ def einsum(xs: Sequence[te.Tensor], equation: str) -> te.Tensor:
         out = [*dots, *sorted(n for n in sizes if n not in dots and counted.count(n) == 1)]
     if any(n not in sizes for n in out) or len(set(out)) != len(out):
         raise ValueError(f"equation {equation!r} has a result that its inputs do not make")
-    summed = {n: te.reduce_axis(size, f"r{i}") for i, (n, size) in enumerate(sizes.items()) if n not in out}
+    left = list(zip(named, xs, strict=True))
+    while len(left) > 2:
+        first = left.pop(0)
+        second = min(left, key=lambda other: _points(sizes, {*first[0], *other[0]}))
+        left.remove(second)
+        needed = {*out, *(n for names, _ in left for n in names)}
+        kept = [n for n in dict.fromkeys((*first[0], *second[0])) if n in needed]
+        left.insert(0, (kept, _contracted([first, second], kept, sizes)))
+    return cast(_contracted(left, out, sizes), xs[0].dtype)
+
+
+def _points(sizes: Mapping[str, int], axes: Iterable[str]) -> int:
+    return math.prod(sizes[n] for n in axes)
+
+
+def _contracted(
+    xs: Sequence[tuple[Sequence[str], te.Tensor]], out: Sequence[str], sizes: Mapping[str, int]
+) -> te.Tensor:
+    """The product of tensors with named axes, summed over all but those of ``out``, in the dtype that is
+    computed with."""
+    axes = dict.fromkeys(n for names, _ in xs for n in names)
+    if _points(sizes, axes) > MOST_POINTS or _points(sizes, out) > MOST_ELEMENTS:
+        raise ValueError(
+            f"a product over {len(axes)} axes has loops of {_points(sizes, axes):.1e} points; at most "
+            f"{MOST_POINTS:.1e} are taken: write it as several products"
+        )
+    summed = {n: te.reduce_axis(sizes[n], f"r{i}") for i, n in enumerate(axes) if n not in out}
 
     def value(*at: Expr) -> te.Reduction | Expr:
         where: dict[str, Expr] = {**dict(zip(out, at, strict=True)), **summed}
         product = None
-        for names, x in zip(named, xs, strict=True):
+        for names, x in xs:
             own = x[tuple(0 if n == 1 else where[d] for d, n in zip(names, x.shape, strict=True))]
             product = own if product is None else product * own
         assert product is not None
         if summed:
             return te.sum(product, axis=tuple(summed.values()))
-        return te.cast(product, computed(xs[0].dtype))
+        return te.cast(product, computed(xs[0][1].dtype))
 
-    return cast(stage([sizes[n] for n in out], value, "dot"), xs[0].dtype)
+    return stage([sizes[n] for n in out], value, "dot")
 
 
 def grouped(x: te.Tensor, w: te.Tensor, ends: te.Tensor) -> te.Tensor:

@@ -10,7 +10,8 @@ import numpy as np
 from onnx import helper
 
 from autotune.models.lowering import functions as f
-from autotune.models.lowering.base import Operand, dtype_of, elementwise, is_float
+from autotune.models.lowering.base import Operand, cast, dtype_of, elementwise, is_float
+from autotune.models.lowering.powers import integer_power
 from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
 from schedules import te
 from schedules.dtypes import DTYPES, computed
@@ -157,9 +158,15 @@ def _pow(node: Node, a: Value, b: Value) -> te.Tensor:
         exponent = float(y.item())
         if is_float(dtype) or (exponent.is_integer() and 0 <= exponent <= 64):
             return elementwise(lambda v, _: te.pow(v, exponent), x, y, name="power")
-    if not is_float(dtype):
-        raise UnsupportedForm("powers of integers need an exponent that is known, from 0 to 64")
-    return elementwise(lambda v, w: te.pow(v, te.cast(w, computed(dtype))), x, y, name="power")
+    if is_float(dtype):
+        return elementwise(lambda v, w: te.pow(v, te.cast(w, computed(dtype))), x, y, name="power")
+    if is_float(dtype_of(y)):
+        return elementwise(
+            lambda v, w: te.pow(te.cast(v, "float64"), te.cast(w, "float64")), x, y, dtype=dtype, name="power"
+        )
+    both = "int64" if "int64" in (dtype, dtype_of(y)) else "int32"
+    base, power = (cast(node.tensor(v), both) for v in (a, b))
+    return cast(integer_power(base, power, np.broadcast_shapes(base.shape, power.shape), both), dtype)
 
 
 _COMPARE: dict[str, ExprFn] = {

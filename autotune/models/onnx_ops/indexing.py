@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from autotune.models.lowering import indexing as ix
@@ -23,6 +25,24 @@ def _gather(node: Node, x: Value, ids: Value) -> te.Tensor:
     """Indices that are known and evenly apart are a slice."""
     t = node.tensor(x)
     axis = positive(node.attr("axis", 0), len(t.shape))
+    return _picked(node, t, ids, axis)
+
+
+@onnx_op("Compress")
+def _compress(node: Node, x: Value, mask: Value) -> te.Tensor:
+    """The slices of an axis, or the elements, where a known mask is true."""
+    t = node.tensor(x)
+    axis = node.attributes.get("axis")
+    if axis is None:
+        t, axis = m.reshape(t, (math.prod(t.shape),)), 0
+    axis = positive(axis, len(t.shape))
+    kept = np.flatnonzero(node.known(mask, "condition"))
+    if not kept.size:
+        raise UnsupportedForm("its condition takes no element")
+    return _picked(node, t, kept, axis)
+
+
+def _picked(node: Node, t: te.Tensor, ids: Value, axis: int) -> te.Tensor:
     if isinstance(ids, np.ndarray) and ids.size:
         size = t.shape[axis]
         flat = np.where(ids < 0, ids + size, ids).reshape(-1)

@@ -11,6 +11,7 @@ from onnx import helper
 from autotune.models.lowering.base import Operand, dtype_of, read, stage
 from autotune.models.lowering.base import positive as axis_of
 from autotune.models.lowering.matmul import matmul
+from autotune.models.lowering.reduction import reduce
 from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
 from schedules import te
 from schedules.dtypes import DTYPES, computed, is_integer
@@ -80,6 +81,33 @@ def _quantized(x: Expr, scale: Expr, zero: Expr | None, dtype: str) -> Expr:
     # An int32 is far from its ends here: a zero point has 8 bits.
     q = te.clip(q, -(2**30), 2**30)
     return te.cast(te.clip(q if zero is None else q + te.cast(zero, "int32"), low, high), dtype)
+
+
+@onnx_op("DynamicQuantizeLinear")
+def _dynamic_quantize(node: Node, x: Value) -> list[te.Tensor]:
+    """Quantized to uint8, with the scale and the zero point that its range has, which 0 is in. Where all is 0
+    the scale is 1, as ONNX Runtime has it."""
+    t = node.tensor(x)
+    every, zero = range(len(t.shape)), te.const(0.0, "float32")
+    top, low = (reduce(t, every, False, fold) for fold in (te.max, te.min))
+
+    def scales() -> Expr:
+        span = te.maximum(top[()], zero) - te.minimum(low[()], zero)
+        return te.select(te.equal(span, zero), te.const(1.0, "float32"), span / 255.0)
+
+    scale = stage((), scales, "scale")
+
+    def zeros() -> Expr:
+        place = zero - te.minimum(low[()], zero) / scale[()]
+        return te.cast(te.round(te.select(place < 255.0, te.maximum(place, zero), 255.0)), "uint8")
+
+    point = stage((), zeros, "zero_point")
+
+    def value(*at: Expr) -> Expr:
+        v = te.round(t[at] / scale[()]) + te.cast(point[()], "float32")
+        return te.cast(te.select(v > 0.0, te.minimum(v, 255.0), zero), "uint8")  # NaN is 0
+
+    return [stage(t.shape, value, "quantize"), scale, point]
 
 
 def _named(elem_type: int) -> str:

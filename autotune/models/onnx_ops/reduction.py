@@ -11,6 +11,10 @@ from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
 from schedules import te
 
 Fn = Callable[..., Any]
+# Those that change nothing where each element is on its own.
+_SAME_OF_ONE = frozenset(
+    {"ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceMean", "ReduceLogSumExp"}
+)
 # {operator: (reduction, function before, function after)}.
 _REDUCE: dict[str, tuple[Fn, Fn | None, Fn | None]] = {
     "ReduceSum": (te.sum, None, None),
@@ -38,16 +42,7 @@ def _axes(node: Node, x: te.Tensor, axes: Value | None) -> tuple[int, ...]:
 def _reduce(node: Node, x: Value, axes: Value | None = None) -> te.Tensor:
     t = node.tensor(x)
     where, keep = _axes(node, t, axes), bool(node.attr("keepdims", 1))
-    if not where:
-        if node.attr("noop_with_empty_axes", 0) and node.op in (
-            "ReduceSum",
-            "ReduceMax",
-            "ReduceMin",
-            "ReduceProd",
-        ):
-            return t
-        if t.shape:
-            raise UnsupportedForm("without axes it changes elements one by one")
+    if not where and node.op in _SAME_OF_ONE:
         return t
     if node.op == "ReduceMean":
         return r.mean(t, where, keep)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ from children import folders
 
 from autotune import targets
 from autotune.measure import Measurer, Options
+from autotune.measure.process import MeasureError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="parent-death signals are Linux's")
 QUICK = Options(timeout_s=30.0, patience_s=2.0, repeats=1)
@@ -132,6 +134,32 @@ def test_no_descriptor_leaks_over_many_candidates() -> None:
         assert len(os.listdir("/proc/self/fd")) <= before + 3  # one child more may be alive now
         assert zygote.num_fds() <= zygote_before
         assert len(zygote.children()) <= 1 + max(1, targets.usable_cpus())
+
+
+@pytest.mark.parametrize(
+    "refusing", ["socket.socketpair", "autotune.measure.wire.anonymous_file", "subprocess.Popen"]
+)
+@pytest.mark.parametrize("started", [False, True])
+def test_too_many_open_files_are_told_with_a_remedy(
+    refusing: str, started: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
+        if started:
+            m.start()
+            if refusing == "subprocess.Popen":
+                m._zygote.end()
+        before = len(os.listdir("/proc/self/fd"))
+        with monkeypatch.context() as patched:
+            patched.setattr(refusing, refuse)
+            with pytest.raises(
+                MeasureError, match=r"could not start: Too many open files; allow more: ulimit"
+            ):
+                list(m.measure([fakes.trace("right")]))
+        assert len(os.listdir("/proc/self/fd")) <= before
+        assert next(m.measure([fakes.trace("right")])).ok
 
 
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")

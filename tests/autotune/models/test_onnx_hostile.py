@@ -162,6 +162,88 @@ def test_data_outside_the_models_folder_is_never_read(
     assert not opened
 
 
+# --- caches of hubs: models are links into a folder of blobs ----------------------------------
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """The folder of a model in a hub's cache, which is a link into ``blobs``. Its data is w.bin."""
+    snapshot = tmp_path / "hub" / "snapshots" / "1f0e" / "onnx"
+    blobs = tmp_path / "hub" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    external(snapshot, "w.bin").rename(blobs / "11aa")
+    (snapshot / "net.onnx").symlink_to("../../../blobs/11aa")
+    np.arange(4, dtype=np.float32).tofile(blobs / "22bb")
+    np.arange(9, dtype=np.float32).tofile(tmp_path / "secret.bin")
+    return snapshot
+
+
+def values(model: Path) -> list[float]:
+    (got,) = at.import_onnx(model).graph.values.values()
+    return [float(x) for x in got]
+
+
+@pytest.mark.parametrize("layout", ["both are links", "only the model is", "data lies beside the blob"])
+def test_models_in_caches_of_hubs_are_read(cache: Path, layout: str) -> None:
+    blob = cache.parents[2] / "blobs" / "22bb"
+    if layout == "both are links":
+        (cache / "w.bin").symlink_to("../../../blobs/22bb")
+    else:
+        blob.rename(cache / "w.bin" if layout == "only the model is" else blob.parent / "w.bin")
+    assert values(cache / "net.onnx") == [0, 1, 2, 3]
+    (cache / "again.onnx").symlink_to("net.onnx")  # a link to the link is the same model
+    assert values(cache / "again.onnx") == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("link", "match"),
+    [
+        ("/etc/passwd", "lies outside"), ("../../../../secret.bin", "lies outside"),
+        ("../../../blobs", "no regular file|cannot be read"), ("chain", "lies outside"),
+        ("chained/passwd", "lies outside"), ("w.bin", "cannot be found|is missing"),
+        ("pipe", "no regular file"),
+        ("../../../blobs/none", "is missing"), ("x" * 300, "cannot be (found|read)|is missing"),
+        ("long0", "cannot be (found|read)|lies outside|is missing"), ("/proc/self/environ", "lies outside"),
+        ("/dev/zero", "lies outside"),
+    ],
+)  # fmt: skip
+def test_links_out_of_a_cache_are_never_read(
+    cache: Path, link: str, match: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cache / "chain").symlink_to("chain1")
+    (cache / "chain1").symlink_to("../../../blobs/chain2")
+    (cache.parents[2] / "blobs" / "chain2").symlink_to("../../secret.bin")
+    (cache / "chained").symlink_to("/etc")
+    for n in range(100):
+        (cache / f"long{n}").symlink_to(f"long{n + 1}" if n < 99 else "/etc/passwd")
+    os.mkfifo(cache / "pipe")
+    (cache / "w.bin").symlink_to(link)
+    opened: list[str] = []
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda p, *rest, **more: opened.append(str(p)) or real(p, *rest, **more))
+    with pytest.raises(at.ModelError, match=rf"initializer 'w'.*({match})"):
+        at.import_onnx(cache / "net.onnx")
+    assert not any(x in p for p in opened for x in ("secret", "passwd", "environ", "zero"))
+
+
+@pytest.mark.parametrize("location", ["../blobs/22bb", "../../../blobs/22bb", "blobs/../../secret.bin"])
+def test_data_of_a_link_is_named_without_steps_up(cache: Path, location: str) -> None:
+    external(cache.parents[2] / "blobs", location).rename(cache.parents[2] / "blobs" / "11aa")
+    with pytest.raises(at.ModelError, match="lies outside the model's folder"):
+        at.import_onnx(cache / "net.onnx")
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors are not listed here")
+def test_nothing_stays_open_after_a_refusal(folder: Path) -> None:
+    path = external(folder, "sub")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(at.ModelError):
+            at.import_onnx(path)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_absolute_paths_are_refused_even_into_the_folder(folder: Path) -> None:
     with pytest.raises(at.ModelError, match="lies outside the model's folder"):
         at.import_onnx(external(folder, str(folder / "w.bin")))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -293,6 +296,33 @@ def test_absurd_shapes_of_inputs_and_results_are_refused() -> None:
     net = nets.one("Expand", [nets.value("x", [1])], {"n": np.array([2**40])})
     with pytest.raises(at.ModelError, match=r"node n0 \(Expand\): .*\[1099511627776\]"):
         at.import_onnx(net)
+
+
+def test_a_file_may_have_as_many_nodes_as_it_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_scope, "MAX_NODES", 10)
+    names = ["x", *(f"a{i}" for i in range(2000))]
+    nodes = [
+        helper.make_node("Identity" if i % 2 else "Add", [a] if i % 2 else [a, "x"], [b])
+        for i, (a, b) in enumerate(pairwise(names))
+    ]
+    model = at.import_onnx(nets.model(nodes, [nets.value("x", [2])], [names[-1]]))
+    assert len(model.graph.dag.stages) == 1000
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_too_many_open_files_are_told_with_a_remedy(
+    code: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net.onnx").write_bytes(nets.convolutional().SerializeToString())
+
+    def refuse(*_: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("pathlib.Path.read_bytes", refuse)
+    with pytest.raises(
+        at.ModelError, match=r"net\.onnx cannot be read: Too many open files.*; allow more: ulimit -n"
+    ):
+        at.import_onnx(tmp_path / "net.onnx")
 
 
 def test_functions_that_call_each_other_many_times_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

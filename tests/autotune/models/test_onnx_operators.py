@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import onnx_models as nets
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from needs import imported
 
 import autotune as at
@@ -14,6 +17,7 @@ from autotune.models.lowering.movement import segments
 from autotune.models.lowering.resize import quotient_form
 from autotune.models.onnx_ops.table import ROWS
 from schedules.graph.evaluate import evaluate
+from schedules.graph.optimize import optimize
 
 onnx = imported("onnx")
 from onnx import TensorProto  # noqa: E402
@@ -360,6 +364,40 @@ def test_einsum(equation: str, shapes: Any) -> None:
     np.testing.assert_array_equal(got, np.einsum(equation, *given.values()))
 
 
+@given(st.data())
+@settings(deadline=None, max_examples=40)
+def test_einsums_of_many_tensors(data: st.DataObject) -> None:
+    """They are multiplied two at a time; whole numbers are exact in any order."""
+    sizes = {n: data.draw(st.integers(1, 3)) for n in "abcde"}
+    terms = data.draw(st.lists(st.text("abcde", min_size=0, max_size=3), min_size=1, max_size=6))
+    used = sorted({n for t in terms for n in t})
+    out = "".join(data.draw(st.permutations(used))[: data.draw(st.integers(0, len(used)))])
+    equation = ",".join(terms) + "->" + out
+    rng = np.random.default_rng(0)
+    given = [rng.integers(-2, 3, [sizes[n] for n in t]).astype(np.float32) for t in terms]
+    ports = [nets.value(f"x{i}", x.shape) for i, x in enumerate(given)]
+    (got,) = evaluate(at.import_onnx(nets.one("Einsum", ports, equation=equation)).graph, given)
+    np.testing.assert_array_equal(got, np.einsum(equation, *given))
+
+
+def test_an_einsum_of_many_axes_is_products_of_two() -> None:
+    """All at once, its loops would have 16^26 points."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    ports = [nets.value(f"x{n}", [16]) for n in letters]
+    model = at.import_onnx(nets.one("Einsum", ports, equation=",".join(letters) + "->"))
+    most = max(math.prod(a.extent for a in (*s.axes, *s.reduce_axes)) for s in model.graph.dag.stages)
+    assert most == 16**2
+    given = [np.ones(16, np.float32)] * 5 + [np.eye(16, dtype=np.float32)[0]] * 21
+    np.testing.assert_array_equal(evaluate(model.graph, given)[0], 16.0**5)
+
+
+def test_einsums_with_too_large_loops_are_refused() -> None:
+    ports = [nets.value(n, [2**13] * 2) for n in ("a", "b")]
+    for equation in ("ab,cd->", "ab,cd->abcd"):
+        with pytest.raises(at.ModelError, match=r"node n0 \(Einsum\): a product over 4 axes has loops of"):
+            at.import_onnx(nets.one("Einsum", ports, equation=equation))
+
+
 @pytest.mark.parametrize("equation", ["ij,jk->iz", "ij->ii", "ijk,jk->i", "ij,jk,kl->il", "->"])
 def test_wrong_equations_are_refused(equation: str) -> None:
     ports = [nets.value("a", [2, 3]), nets.value("b", [3, 4])]
@@ -503,6 +541,25 @@ def test_floats_of_other_sizes_keep_their_type(elem: int) -> None:
     z = np.lib.stride_tricks.sliding_window_view(x.astype(np.float64), (3, 3), (2, 3))
     want = np.maximum(np.einsum("ncpqij,ocij->nopq", z, w.astype(np.float64)), 0).max((2, 3), keepdims=True)
     np.testing.assert_array_equal(got, want.astype(dtype))
+
+
+@pytest.mark.parametrize("ids", [[2, 0, 5, -1], [[1, 1], [0, -6]], 3])
+def test_a_known_list_of_a_reshaped_axis_keeps_its_places(ids: Any) -> None:
+    """Places are sums too, of which none becomes a bias."""
+    nodes = [
+        nets.node("MatMul", "x w", "m"), nets.node("Add", "m c", "a"), nets.node("Reshape", "a shape", "r"),
+        nets.node("Gather", "r ids", "y", axis=1),
+    ]  # fmt: skip
+    known = {
+        "w": nets.whole(RNG, 12, 48),
+        "c": nets.whole(RNG, 48),
+        "shape": np.array([3, 6, 8]),
+        "ids": np.array(ids),
+    }
+    net = nets.model(nodes, [nets.value("x", [3, 12])], ["y"], known)
+    graph, given_ = optimize(at.import_onnx(net).graph), nets.arrays(net)
+    (want,) = ReferenceEvaluator(net).run(None, given_)
+    np.testing.assert_array_equal(evaluate(graph, list(given_.values()))[0], want)
 
 
 def test_quantized_round_trip() -> None:

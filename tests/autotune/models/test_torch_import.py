@@ -14,6 +14,7 @@ from torch_cases import Many, compared, exported, torch
 import autotune as at
 from autotune.errors import ModelError
 from schedules.graph.evaluate import evaluate
+from schedules.graph.optimize import optimize
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 import networks
@@ -243,3 +244,68 @@ def test_training_is_refused() -> None:
 def test_sizes_that_depend_on_data_are_refused() -> None:
     assert "depends on data" in refusal(lambda self, x: torch.nonzero(x) + 1, torch.ones(3))
     assert "on data" in refusal(lambda self, x: x[x > 0], torch.ones(3))
+
+
+# --- known index lists after a sum with a constant --------------------------------------------
+
+
+class Listed(nn.Module):  # type: ignore[misc,name-defined]
+    """A linear layer whose reshaped columns are taken by a list."""
+
+    def __init__(self, take: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.inner, self.take = whole_linear(12, 48), take
+
+    def forward(self, x: Any) -> Any:
+        return self.take(self.inner(x))
+
+
+class FusedHeads(nn.Module):  # type: ignore[misc,name-defined]
+    """Attention as Falcon has it: groups of queries and one key and value each, in one product."""
+
+    def __init__(self, kv_heads: int, groups: int, dim: int) -> None:
+        super().__init__()
+        self.shape = kv_heads, groups + 2, dim
+        self.qkv = whole_linear(12, kv_heads * (groups + 2) * dim)
+
+    def forward(self, x: Any) -> Any:
+        batch, length, _ = x.shape
+        qkv = self.qkv(x).view(batch, length, *self.shape)
+        query, key, value = qkv[:, :, :, :-2], qkv[:, :, :, [-2]], qkv[:, :, :, [-1]]
+        key, value = torch.broadcast_to(key, query.shape), torch.broadcast_to(value, query.shape)
+        query, key, value = (v.flatten(2, 3).transpose(1, 2) for v in (query, key, value))
+        return (query @ key.transpose(2, 3)) @ value
+
+
+def whole_linear(inputs: int, outputs: int) -> Any:
+    layer = nn.Linear(inputs, outputs)
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.copy_(torch.randint(-2, 3, p.shape))
+    return layer
+
+
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda y: y.view(2, 9, 6, 8)[:, :, [2, 0, 5, -1]],
+        lambda y: y.view(2, 9, 6, 8)[:, :, [2, 0, 5, -1]][..., [1, 7, 3]],
+        lambda y: torch.relu(y).view(18 * 6, 8)[[2, 0, 5, 100, -1]] + 1,
+        lambda y: y.view(2, 9, 6, 8)[:, :, [2, 0]] + y.view(2, 9, 6, 8)[:, :, [1, 1]],
+        lambda y: y.view(2, 9, 6, 8).permute(2, 0, 1, 3)[[3, 1]].reshape(2, -1)[:, [5, 0, 9]],
+        lambda y: y.view(2, 9, 6, 8)[:, [0, 8], [5, -6]],
+    ],
+)
+def test_known_index_lists_of_a_reshaped_axis(take: Callable[[Any], Any]) -> None:
+    optimized(Listed(take), torch.randint(-2, 3, (2, 9, 12)).float())
+
+
+def test_heads_that_are_taken_from_one_product_by_lists() -> None:
+    for shape in ((2, 3, 4), (1, 5, 2), (3, 1, 4)):
+        optimized(FusedHeads(*shape), torch.randint(-2, 3, (2, 5, 12)).float())
+
+
+def optimized(module: Any, x: Any) -> None:
+    """The rewritten graph of a module gives the module's own bits."""
+    graph = optimize(at.import_torch(exported(module.eval(), x)).graph)
+    np.testing.assert_array_equal(evaluate(graph, [x.numpy()])[0], module(x).detach().numpy())

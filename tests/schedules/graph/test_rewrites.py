@@ -327,3 +327,129 @@ def test_random_graphs_keep_their_meaning(graph: Graph) -> None:
 @given(graphs())
 def test_many_random_graphs_keep_their_meaning(graph: Graph) -> None:
     check_random(graph)
+
+
+# --- known index lists ------------------------------------------------------------------------
+
+FACTORS = {
+    24: [(24,), (2, 12), (4, 6), (2, 3, 4), (6, 2, 2), (1, 24)],
+    12: [(12,), (3, 4), (2, 6), (2, 2, 3)],
+}
+
+
+@st.composite
+def gathers(draw: st.DrawFn) -> tuple[Graph, list[Any], list[Any]]:
+    """(a graph of views, sums, products and index lists, its arrays, what numpy makes of them)."""
+    b = cases.Builder(draw(st.integers(0, 9)))
+    x = b.input("x", 3, 12)
+    places = b.input("places", 5, dtype="int64")
+    arrays = [b.rng.integers(-3, 4, (3, 12)).astype("float32"), b.rng.integers(0, 4, 5)]
+    values = [(x, arrays[0])]
+
+    def ids(name: str, count: int, most: int) -> tuple[Any, Any]:
+        t = te.placeholder((count,), "int64", name)
+        value = b.rng.integers(0, most, count)
+        b.constants[name] = (t, value)
+        return t, value
+
+    for n, step in enumerate(draw(st.lists(st.sampled_from(GATHERS), min_size=2, max_size=7))):
+        t, a = values[draw(st.integers(max(0, len(values) - 2), len(values) - 1))]
+        d = draw(st.integers(0, t.ndim - 1))
+        shape, dims = list(t.shape), range(t.ndim)
+        match step:
+            case "dense" if t.ndim == 2:
+                w = b.constant(f"w{n}", t.shape[1], 24)
+                made, got = te.compute((t.shape[0], 24), lambda i, j, t=t, w=w: product(t, w, i, j)), None
+                made = cases.add(made, broadcast(b.constant(f"c{n}", 24), made.shape))
+                got = a @ b.constants[f"w{n}"][1] + b.constants[f"c{n}"][1]
+            case "view":
+                parts = draw(st.sampled_from(FACTORS.get(shape[d], [(shape[d],)])))
+                new = (*shape[:d], *parts, *shape[d + 1 :])
+                made, got = cases.reshape(t, *new), a.reshape(new)
+            case "flatten":
+                new = (int(np.prod(shape[: d + 1])), *shape[d + 1 :])
+                made, got = cases.reshape(t, *new), a.reshape(new)
+            case "turn":
+                order = tuple(draw(st.permutations(dims)))
+                made, got = cases.transpose(t, *order), a.transpose(order)
+            case "list of a digit" if shape[d] in FACTORS:
+                parts = draw(st.sampled_from([f for f in FACTORS[shape[d]] if len(f) > 1]))
+                e = d + draw(st.integers(0, len(parts) - 1))
+                new = (*shape[:d], *parts, *shape[d + 1 :])
+                i, one = ids(f"i{n}", 4, new[e])
+                made = taken(cases.reshape(t, *new), e, 4, lambda k, i=i: i[k])
+                got = a.reshape(new).take(one, e)
+            case "list" | "sum of lists":
+                count = draw(st.integers(1, 6))
+                (i, one), (j, two) = (ids(f"{k}{n}", count, shape[d]) for k in "ij")
+                both = step == "sum of lists"
+                at_ = np.minimum(one + two * both, shape[d] - 1)
+                made = taken(t, d, count, lambda k, i=i, j=j, both=both: i[k] + j[k] if both else i[k])
+                got = a.take(at_, d)
+            case "places":
+                made = taken(t, d, 5, lambda k: places[k])
+                got = a.take(np.minimum(arrays[1], shape[d] - 1), d)
+            case "add":
+                c = b.constant(f"c{n}", shape[-1])
+                made, got = cases.add(t, broadcast(c, t.shape)), a + b.constants[f"c{n}"][1]
+            case "cut":
+                edge = draw(st.integers(0, shape[d]))
+                made = cases.stage(
+                    shape, lambda *i, t=t, d=d, e=edge: te.select(i[d] + 1 <= e, t[i], te.const(2, "float32"))
+                )
+                inside = np.arange(shape[d]).reshape([-1 if k == d else 1 for k in dims]) < edge
+                got = np.where(inside, a, np.float32(2))
+            case _:
+                made, got = cases.relu(t), np.maximum(a, 0)
+        if np.abs(got).max(initial=0) < 2**16 and got.size < 5000:
+            values.append((made, got))
+    read = cases.stage((5,), lambda k: places[k])  # so that it is read
+    results = list(dict(values[-2:] if draw(st.booleans()) else values[-1:]).items())
+    results = [
+        (t if t is not x else cases.relu(t), a if t is not x else np.maximum(a, 0)) for t, a in results
+    ]
+    return b.graph(*(t for t, _ in results), read), arrays, [*(a for _, a in results), arrays[1]]
+
+
+GATHERS = (
+    "dense", "dense", "view", "view", "flatten", "turn", "list", "list of a digit", "list of a digit",
+    "sum of lists", "places", "add", "cut", "relu",
+)  # fmt: skip
+
+
+def product(x: Any, w: Any, i: Any, j: Any) -> Any:
+    k = te.reduce_axis(x.shape[1], "k")
+    return te.sum(x[i, k] * w[k, j], axis=k)
+
+
+def broadcast(c: Any, shape: Any) -> Any:
+    return cases.stage(shape, lambda *i: c[i[-1]])
+
+
+def taken(t: Any, d: int, count: int, place: Callable[[Any], Any]) -> Any:
+    """Elements of an axis by a list of places."""
+    shape = (*t.shape[:d], count, *t.shape[d + 1 :])
+    return cases.stage(shape, lambda *i: t[(*i[:d], place(i[d]), *i[d + 1 :])])
+
+
+def check_gathers(made: tuple[Graph, list[Any], list[Any]]) -> None:
+    after, arrays, want = made
+    for rewrite in (lambda g: g, *REWRITES):
+        after = rewrite(after)
+        for x, y in zip(want, evaluate(after, arrays), strict=True):
+            np.testing.assert_array_equal(y, x, err_msg=getattr(rewrite, "__name__", ""))
+    for x, y in zip(want, run_groups(after, arrays), strict=True):
+        np.testing.assert_array_equal(y, x)
+
+
+@settings(max_examples=40, deadline=None)
+@given(gathers())
+def test_index_lists_keep_their_meaning(made: tuple[Graph, list[Any], list[Any]]) -> None:
+    check_gathers(made)
+
+
+@pytest.mark.fuzz
+@settings(max_examples=1500, deadline=None)
+@given(gathers())
+def test_many_index_lists_keep_their_meaning(made: tuple[Graph, list[Any], list[Any]]) -> None:
+    check_gathers(made)

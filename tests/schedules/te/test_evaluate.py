@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from schedules.schedule import Schedule
 from schedules.te import evaluator as evaluate_module
 from schedules.te.compute_dag import Axis, ComputeDAG
 from schedules.te.contraction import contract
+from schedules.te.rounding import evaluate_with_bounds
 
 small = st.integers(1, 7)
 
@@ -327,3 +329,14 @@ def test_inputs_are_checked() -> None:
         te.evaluate(dag, [np.zeros(4, np.float32)])
     with pytest.raises(WorkloadError, match="float64; the operator needs"):
         te.evaluate(dag, [np.zeros(3)])
+
+
+def test_products_of_more_factors_than_numpy_takes() -> None:
+    """numpy's einsum has 32 or 64 arguments at most."""
+    xs = [te.placeholder((3,), "float32", f"x{n}") for n in range(70)]
+    k = te.reduce_axis(3, "k")
+    y = te.compute((), lambda: te.sum(functools.reduce(lambda a, b: a * b, (x[k] for x in xs)), axis=k), "y")
+    arrays = [np.array([1, -1, 2], np.float32), *[np.array([1, 1, 1], np.float32)] * 69]
+    np.testing.assert_array_equal(te.evaluate(te.dag([*xs, y]), arrays)[0], 2.0)
+    (found,) = evaluate_with_bounds(te.dag([*xs, y]), arrays).values
+    assert found == 2

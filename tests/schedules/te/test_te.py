@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,6 +114,30 @@ def test_the_ends_of_an_integer_dtype_are_literals_of_it() -> None:
         (got,) = te.evaluate(te.dag([x, y]), [np.array([-end, -1, 0, end - 1], dtype)])
         assert got.tolist() == [-end, -1, 0, 0]
     assert te.cast(2**70, "float64") == te.const(2.0**70, "float64")
+
+
+def steps_of_a_dag(stages: int) -> int:
+    """Lines of the walk from tensors to a DAG that are run for that many stages of one name, all outputs."""
+    x = te.placeholder((2,), "float32", "x")
+    made = [te.compute((2,), lambda i: x[i] + 1.0, "y") for _ in range(stages)]
+    lines = 0
+
+    def count(frame: Any, event: str, _: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count if frame.f_code.co_filename.endswith("tensors.py") else None
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        te.dag([x, *made])
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def test_the_work_for_a_dag_grows_as_it_does() -> None:
+    assert steps_of_a_dag(400) < 2.2 * steps_of_a_dag(200)
 
 
 def test_several_outputs() -> None:
