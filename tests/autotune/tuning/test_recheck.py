@@ -136,8 +136,8 @@ def test_what_measuring_could_not_find_out_is_held_against_nobody(
     assert at.best("matmul", **MATMUL, threads=1, db=db).origin.verified == {}  # type: ignore[union-attr]
 
 
-def test_what_a_machine_elsewhere_cannot_measure_is_skipped_and_the_rest_checked(tmp_path: Path) -> None:
-    """Such as arrays that do not fit in its memory. Here it would mean that nothing can be measured."""
+def test_what_a_machine_cannot_measure_is_skipped_and_the_rest_checked(tmp_path: Path) -> None:
+    """Such as arrays that do not fit in its memory. If nothing can be measured here, that is an error."""
     db = tmp_path / "tuning.db"
     store(db, Trace(), 1.0, A)
     store(db, Trace(), 1.0, A, "softmax")
@@ -152,13 +152,17 @@ def test_what_a_machine_elsewhere_cannot_measure_is_skipped_and_the_rest_checked
     def refuse(traces: Any) -> Any:
         raise MeasureError("board-7: 3 GiB of memory are free; use smaller sizes")
 
-    with Log(db) as log:
-        found = {v.workload.op: v for v in verify(log, site_of=lambda _: Small())}
-        assert (found["matmul"].status, found["softmax"].status) == ("ok", "skipped")
-        assert "3 GiB of memory are free" in found["softmax"].reason
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(MeasureError):
-            patch.setattr("autotune.tuning.recheck.HERE", site := Small())
-            list(verify(log, site_of=lambda _: site))
+    with Log(db) as log, pytest.MonkeyPatch.context() as patch:
+        for site in (Small(), here := Small()):
+            patch.setattr("autotune.tuning.recheck.HERE", here)
+            found = {v.workload.op: v for v in verify(log, site_of=lambda _, site=site: site)}  # type: ignore[misc]
+            assert (found["matmul"].status, found["softmax"].status) == ("ok", "skipped")
+            assert "3 GiB of memory are free" in found["softmax"].reason
+        patch.setattr(FakeSite, "measurer", lambda *_, **__: refuse(()))
+        assert {v.status for v in verify(log, site_of=lambda _: FakeSite())} == {"skipped"}
+        with pytest.raises(MeasureError):
+            patch.setattr("autotune.tuning.recheck.HERE", here := FakeSite())
+            list(verify(log, site_of=lambda _: here))
 
 
 def test_what_is_pinned_and_found_wrong_is_taken_no_longer(tmp_path: Path) -> None:
