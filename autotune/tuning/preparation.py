@@ -51,14 +51,15 @@ def check_feasible(
     workload: Workload, budget_s: float, memory: bool = True, most_s: float | None = None
 ) -> None:
     """Raises `WorkloadError` for arrays that do not fit in memory, and where computing the right result takes
-    longer than ``most_s`` seconds (None: than the budget); `SettingsError` for a budget (seconds) that one run
-    alone would use up. ``memory``: whether the arrays are on this machine."""
+    longer than ``most_s`` seconds (None: than the budget); `SettingsError` for a budget (seconds) that one
+    run alone would use up. ``memory``: whether the arrays are on this machine."""
     if memory:
         check_fits(workload.dag)
     if workload.flops > FASTEST * max(budget_s, LEAST_S):
+        takes = digits(min(workload.flops, MOST_FLOPS) / 1e9)
         raise SettingsError(
-            f"one run takes {digits(min(workload.flops, MOST_FLOPS) / 1e9)} GFLOP: it alone would use up the budget of "
-            f"{budget_s:g} s; give more time, or use smaller sizes"
+            f"one run takes {takes} GFLOP: it alone would use up the budget of {budget_s:g} s; "
+            f"give more time, or use smaller sizes"
         )
     _in_part(workload.dag, WHOLE_SHARE * budget_s, max(budget_s, LEAST_S) if most_s is None else most_s)
 

@@ -19,8 +19,8 @@ from schedules.te.flops import count_flops
 
 # Ratio to the stored time above which a record no longer holds.
 SLOWER = 1.25
-# Budget (seconds) whose measuring limits are used, and seconds that the reference of a draw may take. In part,
-# that of the largest operators takes a tenth of a second.
+# Budget (seconds) whose measuring limits are used, and seconds that the reference of a draw may take. That of
+# the largest operators, in part, takes a tenth of a second.
 PATIENCE_S, REFERENCE_S = 60.0, 5.0
 
 
@@ -53,8 +53,8 @@ def verify(
     the machine for a target, None if there is none.
 
     An error belongs to its task: the others are checked whatever a record or its workload holds. Verdicts are
-    noted in the log if it is writable. A record from elsewhere then loses its mark, and a wrong or failing one
-    is no longer chosen. Raises `MeasureError` if measuring works for none of them here, and `LogError`.
+    noted in the log if it is writable. A record from elsewhere then loses its mark, and a wrong or failing
+    one is no longer chosen. Raises `MeasureError` if measuring works for none of them here, and `LogError`.
     """
     unable: MeasureError | None = None
     able = False

@@ -18,11 +18,18 @@ Item = dict[str, Any]
 TYPES = ("workload", "target", "machine", "run", "record")
 # What is put in the place of something.
 ODD: tuple[Any, ...] = (
-    0, -1, -5, 1, 2, 7, 64, 10**6, 2**31, 2**40 + 1, 10**9, 10**11, 2**63 - 1, 10**40, 0.0, -0.0, 1.5, -1.0, 1e-12,
-    5e-324, 1e308, True, None, "", "x", "inf", "nan", "T0", "T2", "k0", "i0", "sum", "float64", "float16", "int8",
-    "int64", "bool", "index", "complex64", "cpu", "cuda", "matmul", "softmax", "../../x", [], {}, [[]], [0], [[], {}],
-    ["const", "int32", 1.5], ["const", "float32", "nan"], ["var", "i0"], ["load", "T0", "float32"], {"x": {}},
+    0, -1, -5, 1, 2, 7, 64, 10**6, 2**31, 2**40 + 1, 10**9, 10**11, 2**63 - 1, 10**40,
+    0.0, -0.0, 1.5, -1.0, 1e-12, 5e-324, 1e308, True, None, [], {}, [[]], [0], [[], {}], {"x": {}},
+    "", "x", "inf", "nan", "T0", "T2", "k0", "i0", "sum", "float64", "float16", "int8", "int64", "bool",
+    "index", "complex64", "cpu", "cuda", "matmul", "softmax", "../../x",
+    ["const", "int32", 1.5], ["const", "float32", "nan"], ["var", "i0"], ["load", "T0", "float32"],
 )  # fmt: skip
+# Times and other fields of a record that make no sense.
+NO_TIMES: tuple[Any, ...] = (
+    -1.0, 0.0, 5e-324, 1e308, "nan", None, [], [-1.0], [1e308] * 1000, 10**9, "ok", "crash",
+)  # fmt: skip
+# Decisions and predictions that make no sense.
+NO_CHOICE: tuple[Any, ...] = ([10**40] * 8, [-1] * 5, [1.5] * 5, ["x"] * 5, {"model": "x"})
 
 
 def parsed(lines: Sequence[str]) -> list[Item]:
@@ -139,7 +146,9 @@ def _long_sum(items: list[Item], random: Random) -> str:
 def _timed(items: list[Item], random: Random) -> str:
     record = random.choice([x for x in items if x["type"] == "record"])
     name = random.choice(("time_s", "times_s", "error", "trial", "created", "kind", "status", "reason"))
-    odd = random.choice((-1.0, 0.0, 5e-324, 1e308, "nan", None, [], [-1.0], [1e308] * 1000, 10**9, "ok", "crash"))
+    odd = random.choice(
+        (-1.0, 0.0, 5e-324, 1e308, "nan", None, [], [-1.0], [1e308] * 1000, 10**9, "ok", "crash")
+    )
     record[name] = odd
     return f"record {name}: {str(odd)[:40]}"
 
@@ -150,7 +159,9 @@ def _told(items: list[Item], random: Random) -> str:
     environment = record["environment"]
     keys = ("decisions", "predicted", "limit", "memory_bytes", "seconds", "reference_rate", "round", "device")
     key = random.choice((*environment, *keys))
-    environment[key] = copy.deepcopy(random.choice((*ODD, [10**40] * 8, [-1] * 5, [1.5] * 5, ["x"] * 5, {"model": "x"})))
+    environment[key] = copy.deepcopy(
+        random.choice((*ODD, [10**40] * 8, [-1] * 5, [1.5] * 5, ["x"] * 5, {"model": "x"}))
+    )
     return f"record environment {key}: {str(environment[key])[:40]}"
 
 
@@ -159,7 +170,9 @@ def _stepped(items: list[Item], random: Random) -> str:
     record = random.choice([x for x in items if x["type"] == "record"])
     steps = record["trace"]["steps"]
     if not steps:
-        steps.append(["split", {"factors": [None, random.choice((0, -1, 10**40))], "loop": "T2_i0", "tail": "guard"}])
+        steps.append(
+            ["split", {"factors": [None, random.choice((0, -1, 10**40))], "loop": "T2_i0", "tail": "guard"}]
+        )
     n = random.randrange(len(steps))
     change = random.choice(("repeat", "leave out", "shuffle", "odd"))
     if change == "repeat":
@@ -179,7 +192,9 @@ def _of_a_target(items: list[Item], random: Random) -> str:
     if way == "threads":
         target["threads"] = random.choice((0, -1, 10**9, 2**70, "1", 1.5))
     elif way == "limits":
-        target["limits"][random.choice((*target["limits"], "warp"))] = random.choice((0, -1, 1, 3, 10**12, 10**40, 1.5))
+        target["limits"][random.choice((*target["limits"], "warp"))] = random.choice(
+            (0, -1, 1, 3, 10**12, 10**40, 1.5)
+        )
     elif way == "unknown":
         target["flavour"] = 1
     else:
