@@ -26,17 +26,18 @@ MOST_BYTES = 1 << 25
 # Seconds that a reference takes for a point of a sum of products, and for one of anything else with at most
 # NODES operations.
 PRODUCT_S, POINT_S, NODES = 1e-9, 3e-8, 16
+DRAW_S = 3e-8  # for drawing an element of an input
 MOST_POINTS = 10**30  # extents from a file may have a product that no float holds
 
 
 def plan(dag: ComputeDAG, limit_s: float) -> tuple[bool, float]:
-    """Whether the reference of a draw is computed in part, and about the seconds that it takes. It is where
-    the whole takes longer than ``limit_s`` and the parts do not take as long."""
-    whole = whole_s(dag)
+    """Whether the reference of a draw is computed in part, and about the seconds that a draw takes. It is
+    where the whole takes longer than ``limit_s`` and the parts do not take as long."""
+    whole, drawn_s = whole_s(dag), DRAW_S * min(sum(prod(t.shape) for t in dag.inputs), MOST_POINTS)
     if whole <= limit_s:
-        return False, whole
+        return False, whole + drawn_s
     parts = sum(whole_s(x.dag) for x in boxes(dag))
-    return parts < whole, min(parts, whole)
+    return parts < whole, min(parts, whole) + drawn_s
 
 
 def whole_s(dag: ComputeDAG) -> float:

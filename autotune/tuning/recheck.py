@@ -19,9 +19,9 @@ from schedules.te.flops import count_flops
 
 # Ratio to the stored time above which a record no longer holds.
 SLOWER = 1.25
-# Budget (seconds) whose measuring limits are used, and seconds that the reference of a draw may take. That of
-# the largest operators, in part, takes a tenth of a second.
-PATIENCE_S, REFERENCE_S = 60.0, 5.0
+# Budget (seconds) whose measuring limits are used, and seconds that a draw with its reference may take. That
+# is a tenth of a second for the largest operators, in part.
+PATIENCE_S, REFERENCE_S = 60.0, 10.0
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,11 @@ def verify(
     """
     unable: MeasureError | None = None
     able = False
-    for workload_digest, target_digest in log.tasks():
-        workload, target = log.workload(workload_digest), log.target(target_digest)
+    for task, workload, target in log.readable_tasks():
         site = site_of(target)
         if site is None:
             continue
         machine = site.machine()
-        task = (workload_digest, target_digest)
         pinned = log.pinned(*task)
         chosen = [*log.top_k(*task, top), *([pinned] if pinned else []), *log.doubted(*task, machine)]
         records = list({r.uid: r for r in chosen}.values())
