@@ -1,5 +1,5 @@
-"""Whatever a stranger writes into an export, with digests that fit: it is refused with a reason, or every command
-that reads the log ends with a message, and what is good is found beside it."""
+"""Whatever a stranger writes into an export, with digests that fit: it is refused with a reason, or every
+command that reads the log ends with a message, and what is good is found beside it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from log_mutants import mutants, parsed
 
 import autotune as at
 from autotune.building.from_trace import check_legal
-from autotune.tuning import measured, neighbours, preparation, prediction_quality, recheck, resume
+from autotune.tuning import measured, neighbours, prediction_quality, preparation, recheck, resume
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.similar import seeds
 from kernels_db import Log, NewRecord
