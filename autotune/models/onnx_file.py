@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from autotune.errors import ModelError
 from autotune.models.lowering.base import Array
+from kernels_db.opening import open_regular
 
 # Types whose elements share bytes: only onnx unpacks these.
 _PACKED = frozenset(
@@ -80,7 +81,9 @@ def _parse(model: Any) -> tuple[str, Path | None, Any]:
         label, folder = str(path), path.absolute().parent
         try:
             why = "" if path.is_file() else "is no file" if path.exists() else "does not exist"
-            data = b"" if why else path.read_bytes()
+            if not why:
+                with open_regular(path) as f:
+                    data = f.read()
         except (OSError, ValueError) as err:
             raise ModelError(f"{label} cannot be read: {err}") from err
         if why:

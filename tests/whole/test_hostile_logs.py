@@ -50,7 +50,8 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """An export with tasks that can be learnt from, and softmax."""
     db = tmp_path_factory.mktemp("good") / "good.db"
     fill_learnable(db, (GOOD, (48, 32, 64)), n=12, on=host())
-    fill(db, [("softmax", {"m": 16, "n": 32}, 1e-3), ("conv2d", dict(h=8, w=8, ci=4, co=8, k=3), 1e-3)])
+    conv2d = {"h": 8, "w": 8, "ci": 4, "co": 8, "k": 3}
+    fill(db, [("softmax", {"m": 16, "n": 32}, 1e-3), ("conv2d", conv2d, 1e-3)])
     with Log(db) as log:
         return list(log.export_lines())
 
