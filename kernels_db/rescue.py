@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import sqlite3
 import tempfile
 from contextlib import closing
@@ -37,12 +38,11 @@ def saved(con: sqlite3.Connection, path: Path) -> Path:
     for folder in (path.absolute().parent, Path(tempfile.gettempdir())):
         try:
             sqlite.make_directory(folder / path.name)
-            handle, name = tempfile.mkstemp(".db", f"{path.stem}-saved-", folder)
-            os.close(handle)
-            with closing(sqlite3.connect(name)) as copied:
+            copy = folder / f"{path.stem}-saved-{secrets.token_hex(8)}.db"
+            with closing(sqlite3.connect(copy)) as copied:
                 con.backup(copied)
             _leave_whole(con)
-            return Path(name)
+            return copy
         except (LogError, OSError, sqlite3.Error) as err:
             refused = err
     raise LogError(

@@ -85,8 +85,9 @@ class ObjectCache:
         if folder is None:
             return
         try:
-            self._write(name, b"".join([MAGIC, key.encode(), b"\n", _hash(key, obj), obj]), folder)
-            self._prune(folder, len(obj))
+            data = b"".join([MAGIC, key.encode(), b"\n", _hash(key, obj), obj])
+            self._write(name, data, folder)
+            self._prune(folder, len(data))
         except OSError as err:
             self._warn(f"{name} cannot be stored: {err}")
         finally:
