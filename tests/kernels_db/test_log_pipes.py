@@ -70,9 +70,10 @@ def test_errors_name_the_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                 log.merge(pipe)
             pipe.unlink()
         monkeypatch.setattr(spool, "MAX_BYTES", 3 << 20)
-        with pytest.raises(
-            LogError, match="^/dev/zero gives more than 0 GB; write it to a file, and give that"
-        ):
+        pipe = piped(tmp_path / "pipe", b"{" + bytes(5 << 20))
+        with pytest.raises(LogError, match=f"^{pipe} gives more than 0 GB; write it to a file, and give that"):
+            log.merge(pipe)
+        with pytest.raises(LogError, match="^/dev/zero is neither a tuning log nor an export"):
             log.merge("/dev/zero")
         assert log.merge("/dev/null") == MergeResult(0, 0, {})
     assert list((tmp_path / "tmp").iterdir()) == []  # no copy is left behind
@@ -81,7 +82,7 @@ def test_errors_name_the_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.usefixtures("in_time")
 def test_a_pipe_that_cannot_be_copied(tmp_path: Path) -> None:
     """As on a full disk: the operating system refuses a write."""
-    pipe = piped(tmp_path / "pipe", b"x" * 300_000)
+    pipe = piped(tmp_path / "pipe", b"{" + b"x" * 300_000)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Log(tmp_path / "a.db") as log:
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))
