@@ -245,9 +245,8 @@ def _derived(task: Task) -> dict[str, float]:
     import numpy as np
 
     from autotune.search.columns import compile_columns
-    from autotune.search.decisions import candidate_of
+    from autotune.search.decisions import candidate_of, learnable
     from autotune.tuning.known_limits import ESTIMATED_BYTES
-    from autotune.tuning.measured import learnable
     from schedules.space import derive
 
     lacking = [r for r in task.trials if MEMORY_BYTES not in r.environment]

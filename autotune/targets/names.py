@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
 from autotune.settings import config_file
 from autotune.targets import cpus
@@ -85,9 +84,10 @@ def from_name(name_or_file: str, others: Iterable[str] = ("cpu",)) -> Target:
                 f"unknown target {name_or_file!r}{close}; known: {', '.join(known)}, "
                 "or the path of a target's JSON file"
             )
-        named = Path(name_or_file)
+        named = None
     try:
-        return Target.from_json(read_regular(named, MOST_BYTES).decode("utf-8"))
+        ours = None if named is None else named.read_text(encoding="utf-8")
+        return Target.from_json(ours or read_regular(name_or_file, MOST_BYTES).decode("utf-8"))
     except OSError as err:
         raise TargetError(f"target file {name_or_file!r} cannot be read: {err.strerror}") from None
     except ValueError as err:

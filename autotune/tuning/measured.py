@@ -20,18 +20,16 @@ import numpy as np
 
 from autotune.measure.results import SHORTEST_S
 from autotune.run.describing import describe
-from autotune.search.decisions import candidate_of
+from autotune.search.decisions import candidate_of, learnable
 from cost_model.training import TaskData
 from kernels_db.errors import LogError
 from kernels_db.place import locate
 from kernels_db.records import Record, host_digest
 from kernels_db.sqlite import database_exists
 from kernels_db.store import Log
-from schedules.errors import WorkloadError
 from schedules.model import Target, Workload
 from schedules.space import DerivedSpace, derive
 from schedules.space.gc_paused import gc_paused
-from schedules.te.compute_dag import ComputeDAG
 
 # Fewest candidates of a task that is learnt from.
 LEAST = 8
@@ -39,8 +37,6 @@ LEAST = 8
 MOST = 2000
 # Rows of each sketch that say what is usual in a space.
 SAMPLE = 128
-# Most stages of a task of a log whose space is derived to learn from it: the time grows with their square.
-STAGES = 64
 # Longest time of a log that is believed (seconds); the shortest: `SHORTEST_S`.
 LONGEST_S = 1e12
 
@@ -172,14 +168,6 @@ def _of_task(logs: Sequence[Log], workload: str, target: str) -> list[tuple[Task
             (data_of(measured(of, on, space, mine), space), seen[machine])
             for machine, mine in sorted(latest.items())
         ]
-
-
-def learnable(workload: Workload) -> ComputeDAG:
-    """The DAG of a workload of a log, which may be a stranger's, under canonical names. Raises
-    `WorkloadError` where it takes long to make a space of it."""
-    if len(workload.dag.stages) > STAGES:
-        raise WorkloadError(f"it has more than {STAGES} stages, of which no space is made here")
-    return workload.canonical
 
 
 def _in_order(logs: Sequence[Log], workload: str, target: str) -> Iterator[tuple[Log, Record]]:

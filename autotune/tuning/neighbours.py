@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.search.decisions import learnable
 from autotune.search.evolutionary import model_features, model_matrix
 from autotune.tuning import resume
-from autotune.tuning.measured import learnable
 from autotune.tuning.options import TuneOptions
 from cost_model.dataset import Dataset
 from kernels_db.errors import LogError

@@ -71,7 +71,7 @@ def test_errors_name_the_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             pipe.unlink()
         monkeypatch.setattr(spool, "MAX_BYTES", 3 << 20)
         pipe = piped(tmp_path / "pipe", b"{" + bytes(5 << 20))
-        with pytest.raises(LogError, match=f"^{pipe} gives more than 0 GB; write it to a file, and give that"):
+        with pytest.raises(LogError, match=f"^{pipe} gives more than 0 GB; write it to a file, and give"):
             log.merge(pipe)
         with pytest.raises(LogError, match="^/dev/zero is neither a tuning log nor an export"):
             log.merge("/dev/zero")

@@ -19,6 +19,7 @@ from log_mutants import mutants, parsed
 
 import autotune as at
 from autotune.building.from_trace import check_legal
+from autotune.search import decisions
 from autotune.tuning import measured, neighbours, prediction_quality, preparation, recheck, resume
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.similar import seeds
@@ -126,7 +127,7 @@ def test_an_expression_of_very_many_stages_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its space would take hours to derive. Other tasks are learnt from."""
-    monkeypatch.setattr(measured, "STAGES", 4)
+    monkeypatch.setattr(decisions, "STAGES", 4)
     db = fill_learnable(tmp_path / "a.db", (GOOD,), n=12)
     x = at.te.placeholder((8, 8), name="x")
     last = x
