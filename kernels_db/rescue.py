@@ -36,15 +36,17 @@ def saved(con: sqlite3.Connection, path: Path) -> Path:
     temporary files go. Raises `LogError`."""
     refused: Exception | None = None
     for folder in (path.absolute().parent, Path(tempfile.gettempdir())):
+        copy = folder / f"{path.stem}-saved-{secrets.token_hex(8)}.db"
         try:
             sqlite.make_directory(folder / path.name)
-            copy = folder / f"{path.stem}-saved-{secrets.token_hex(8)}.db"
             with closing(sqlite3.connect(copy)) as copied:
                 con.backup(copied)
             _leave_whole(con)
             return copy
         except (LogError, OSError, sqlite3.Error) as err:
             refused = err
+            with contextlib.suppress(OSError):
+                copy.unlink(missing_ok=True)
     raise LogError(
         f"the log {path} was moved, deleted or replaced while it was in use, and what it held cannot be "
         f"saved: {refused}"

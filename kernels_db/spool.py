@@ -59,6 +59,8 @@ def _copy(path: Path, to: Path) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(fd, "rb", buffering=0) as source, to.open("wb") as sink:
         piece = _first(path, fd)
+        while piece and len(piece) < len(MAGIC) and (more := source.read(PIECE)):
+            piece += more
         binary = piece.startswith(BINARY)
         while piece:
             size, lines = size + len(piece), lines + piece.count(b"\n") * (not binary)

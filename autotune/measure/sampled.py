@@ -53,9 +53,9 @@ def _stage_s(s: Stage) -> float:
     parts = split_sum(s) if sums else None
     each = (*s.values, *(s.reducer.combine if s.reducer else ()))
     point_s = POINT_S * max(1.0, sum(sum(1 for _ in E.walk(v)) for v in each) / NODES)
-    return (
-        points * point_s if parts is None else points * PRODUCT_S + min(gathered(s, parts), points) * point_s
-    )
+    if parts is None:
+        return points * point_s
+    return points * PRODUCT_S + min(gathered(s, parts), points) * point_s
 
 
 def judged_in_part(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:

@@ -101,9 +101,7 @@ def of_places(places: Sequence[str], progress: Callable[[int, int], None] | None
                 progress(k, len(found))
             try:
                 parts = _of_task(logs, workload, target)
-            except (
-                Exception
-            ):  # damaged, newer, or without a space: a log may hold any expression
+            except Exception:  # damaged, newer, or without a space: a log may hold any expression
                 left_out["this version cannot read it or makes no space of it"] += 1
                 continue
             for one, seen in parts:

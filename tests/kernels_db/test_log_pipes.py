@@ -7,6 +7,7 @@ import resource
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -53,6 +54,31 @@ def test_a_pipe_is_a_source(tmp_path: Path) -> None:
         pipe = piped(tmp_path / f"{name}.pipe", (tmp_path / name).read_bytes())
         with Log(tmp_path / f"{name}.into.db") as log:
             assert log.merge(pipe) == MergeResult(301, 0, {})
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize("name", ["a.db", "a.jsonl", "a.jsonl.gz", "a.json"])
+def test_a_pipe_may_begin_byte_by_byte(name: str, tmp_path: Path) -> None:
+    """What it is shows after some bytes only."""
+    with Log(tmp_path / "a.db") as log:
+        fill(log, 3)
+        for other in ("a.jsonl", "a.jsonl.gz"):
+            log.export(tmp_path / other)
+        log.export(tmp_path / "a.json", form="t4")
+    content = (tmp_path / name).read_bytes()
+    reader, writer = os.pipe()
+
+    def write() -> None:
+        for n in range(12):
+            os.write(writer, content[n : n + 1])
+            time.sleep(0.005)
+        with open(writer, "wb") as f:
+            f.write(content[12:])
+
+    threading.Thread(target=write, daemon=True).start()
+    with Log(tmp_path / "b.db") as log:
+        assert log.merge(f"/dev/fd/{reader}").new == 4
+    os.close(reader)
 
 
 @pytest.mark.usefixtures("in_time")
