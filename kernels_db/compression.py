@@ -23,7 +23,7 @@ from kernels_db.opening import open_regular
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 # Most unpacked bytes.
 MAX_BYTES = 4 << 30
-# Most unpacked bytes for each that is packed, once there are RATIO_FROM of them. Logs reach 40.
+# Most unpacked bytes for each that is packed, once there are RATIO_FROM of them. Logs have about ten.
 MAX_RATIO, RATIO_FROM = 300, 64 << 20
 # Most memory of xz (bytes). Its highest level needs 65 MB.
 MAX_WINDOW = 256 << 20
