@@ -95,10 +95,10 @@ def test_large_numbers_are_no_problem_of_the_estimate() -> None:
 @settings(max_examples=10, deadline=None)
 @given(
     op=st.sampled_from(("matmul", "conv2d", "softmax", "layer_norm", "attention", "max_pool2d")),
-    scale=st.integers(1, 64),
+    scale=st.integers(1, 20),
 )
 def test_what_people_tune_is_not_refused(op: str, scale: int) -> None:
-    """In part, even of operators far larger than any that a machine's memory holds at once."""
+    """In part, up to products of 10,240 by 10,240, of which one run takes longer than a minute."""
     sizes = {
         "matmul": {"m": 512 * scale, "n": 512 * scale, "k": 512 * scale},
         "conv2d": {"h": 8 * scale, "w": 8 * scale, "ci": 16 * scale, "co": 16 * scale, "k": 3, "padding": 1},
