@@ -7,7 +7,10 @@ task, higher is better. Their unit is the model's own.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,6 +23,8 @@ Features = npt.NDArray[np.float32]
 Scores = npt.NDArray[np.float64]
 # Version of model files.
 VERSION = 2
+# Largest of them (bytes).
+LARGEST = 64 << 20
 
 
 class CostModelError(AutotuneError, ValueError):
@@ -92,6 +97,16 @@ def relative_throughput(throughput: npt.ArrayLike, groups: npt.ArrayLike | None 
     return values / np.where(best > 0, best, 1.0)[index]
 
 
+def read_regular(path: Path, most: int) -> bytes:
+    """The content of a regular file, at most a byte more than ``most``. Raises OSError, also for anything
+    else: a pipe would be waited for."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        return file.read(most + 1)
+
+
 def write_document(path: Path, kind: str, names: tuple[str, ...], body: dict[str, Any]) -> None:
     """Write a model file: one JSON object with its kind, its version and its feature names."""
     document = {"kind": kind, "version": VERSION, "feature_names": list(names), **body}
@@ -101,7 +116,10 @@ def write_document(path: Path, kind: str, names: tuple[str, ...], body: dict[str
 def read_document(path: Path, kind: str, names: tuple[str, ...]) -> dict[str, Any]:
     """Inverse of `write_document`. Raises CostModelError for another kind, version or feature names."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        raw = read_regular(path, LARGEST)
+        if len(raw) > LARGEST:
+            raise CostModelError(f"cannot read the cost model {path}: it is larger than {LARGEST >> 20} MiB")
+        document = json.loads(raw.decode("utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as err:
         raise CostModelError(f"cannot read the cost model {path}: {err}; train and save it again") from None
     if not isinstance(document, dict) or document.get("kind") != kind or document.get("version") != VERSION:

@@ -11,7 +11,6 @@ import binascii
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,7 +19,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from cost_model.base import CostModelError
+from cost_model.base import LARGEST, CostModelError, read_regular
 from cost_model.features import COLUMNS, DERIVED
 from cost_model.tree_ensemble import MOST_NODES, MOST_TREES, TreeEnsemble
 from schedules.space.estimate.cpu.features import FEATURE_NAMES as CPU_FEATURES
@@ -31,8 +30,7 @@ KIND, VERSION = "trained", 1
 FEATURES = {"cpus": CPU_FEATURES, "gpus": GPU_FEATURES}
 # Names of learners that make such files.
 LEARNERS = ("xgb", "scratch", "forest", "hist")
-# Largest file (bytes), and most parts of its JSON: an empty list in a file is small, and large in memory.
-LARGEST = 64 << 20
+# Most parts of a file's JSON: an empty list in a file is small, and large in memory.
 MOST_PARTS = 200_000
 # Most ensembles, whose mean is the prediction.
 MOST_BAGS = 64
@@ -143,11 +141,7 @@ def read(path: str | os.PathLike[str]) -> SavedModel:
 
 def _parsed(path: Path, name: str) -> dict[str, Any]:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not be waited for
-        with os.fdopen(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                _refuse(name, "it is no regular file")
-            raw = file.read(LARGEST + 1)
+        raw = read_regular(path, LARGEST)
     except OSError as err:
         _refuse(name, err.strerror or str(err))
     except ValueError as err:  # a zero byte in the name

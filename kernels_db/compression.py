@@ -17,11 +17,14 @@ from typing import IO, BinaryIO, Protocol, cast
 
 from kernels_db.encoding import HEAD, foreign, refusal
 from kernels_db.errors import LogError
+from kernels_db.opening import open_regular
 
 # First bytes of packed files.
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 # Most unpacked bytes.
 MAX_BYTES = 4 << 30
+# Most unpacked bytes for each that is packed, once there are RATIO_FROM of them. Logs have about ten.
+MAX_RATIO, RATIO_FROM = 300, 64 << 20
 # Most memory of xz (bytes). Its highest level needs 65 MB.
 MAX_WINDOW = 256 << 20
 # Bytes read at a time.
@@ -45,9 +48,9 @@ def is_packed(head: bytes) -> bool:
 
 
 def opened(path: Path) -> io.BufferedReader:
-    """A file opened for reading, unpacked. Reading raises `LogError` if packed data is torn, damaged or too
-    large. Raises OSError if the file cannot be opened."""
-    f = path.open("rb")
+    """A regular file opened for reading, unpacked. Reading raises `LogError` if packed data is torn, damaged
+    or too large. Raises OSError if the file cannot be opened."""
+    f = open_regular(path)
     head = f.peek(len(XZ))[: len(XZ)]
     if not is_packed(head):
         return f
@@ -89,6 +92,8 @@ class _Unpacked(io.RawIOBase):
         self._sum += len(data)
         if self._sum > MAX_BYTES:
             raise LogError(f"{self._path} unpacks to more than {MAX_BYTES >> 30} GB; give parts of it")
+        if self._sum > max(RATIO_FROM, MAX_RATIO * self._f.tell()):
+            raise LogError(f"{self._path} unpacks to more than {MAX_RATIO} times its size, as no log does")
         room[: len(data)] = data
         return len(data)
 

@@ -16,6 +16,7 @@ from typing import IO, Any
 from kernels_db.compression import opened
 from kernels_db.errors import LogError
 from kernels_db.replacing import replaced
+from kernels_db.spool import as_file
 from schedules.distribution import UPGRADE
 from schedules.model import canonical
 
@@ -50,7 +51,7 @@ def write(path: Path | IO[str], pins: Iterable[Pin]) -> int:
 def read(path: Path) -> list[Pin]:
     """The pins of a lock file. Raises `LogError`."""
     try:
-        with opened(path) as f:
+        with as_file(path) as file, opened(file) as f:
             text = f.read(MOST_BYTES + 1)
         if len(text) > MOST_BYTES:
             raise LogError(f"{path} is larger than any lock file: {MOST_BYTES >> 20} MB")

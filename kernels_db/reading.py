@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ from kernels_db.schema import (
 )
 from schedules.errors import NotPicklable
 from schedules.model import Target, Workload
+
+log = logging.getLogger(__name__)
 
 # A workload or its digest; a target or its digest.
 WorkloadLike = Workload | str
@@ -201,9 +204,7 @@ class LogReader:
         with self._read() as session:
             return list(session.scalars(select(WorkloadRow.digest).order_by(WorkloadRow.digest)))
 
-    def tasks(
-        self, *, workload: WorkloadLike | None = None, op: str | None = None
-    ) -> list[tuple[str, str]]:
+    def tasks(self, *, workload: WorkloadLike | None = None, op: str | None = None) -> list[tuple[str, str]]:
         """The (workload, target) digests that have records, sorted. Filters: one workload, one operator."""
         wanted: list[ColumnElement[bool]] = []
         if workload is not None:
@@ -216,6 +217,17 @@ class LogReader:
             with self._damage("task", repr(task)):
                 _are(str, *task)
         return found
+
+    def readable_tasks(self) -> Iterator[tuple[tuple[str, str], Workload, Target]]:
+        """`tasks` with what their digests name. Those that this version cannot read are left out, with a
+        warning that says why: they hide no others."""
+        for task in self.tasks():
+            try:
+                workload, target = self.workload(task[0]), self.target(task[1])
+            except LogError as err:
+                log.warning("a task is left out: %s", err)
+                continue
+            yield task, workload, target
 
     def by_status(self, workload: WorkloadLike, target: TargetLike) -> dict[str, int]:
         """{status: number of records of a task}."""

@@ -256,6 +256,9 @@ def check_file(path: Path) -> None:
             return
         if not path.is_file():
             raise LogError(f"{path} is not a regular file; give the path of a tuning log")
+        for beside in (Path(os.path.realpath(path) + suffix) for suffix in COMPANIONS):
+            if beside.exists() and not beside.is_file():  # SQLite would wait for a pipe
+                raise LogError(f"{beside}, which SQLite would read too, is not a regular file; remove it")
         head = first_bytes(path, HEAD)
         if head is None:  # it was looked into when it was opened
             return

@@ -9,26 +9,29 @@ killed.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
+import sqlite3
 import tempfile
+import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from sqlalchemy import Connection, bindparam, delete, func, select
 from sqlalchemy.orm import Session
 
-from kernels_db import engine, exchange, sqlite, t4, transfer
+from kernels_db import engine, exchange, rescue, sqlite, t4, transfer
 from kernels_db.compat import HEADER
 from kernels_db.decoding import Raw, decoded
 from kernels_db.errors import LogError
 from kernels_db.lookup import stored_record
 from kernels_db.pins import Pin
-from kernels_db.place import locate
+from kernels_db.place import Place, locate
 from kernels_db.postgresql import PostgresDatabase
 from kernels_db.prune import Pruned, prune
 from kernels_db.reading import LogReader, ranked, tasks_of
@@ -54,6 +57,8 @@ from kernels_db.spool import as_file
 from kernels_db.sqlite import SqliteFile
 from schedules.model import Target, Workload, canonical, digest
 
+logger = logging.getLogger(__name__)
+
 
 class Log(LogReader):
     """The tuning log; a context manager.
@@ -61,7 +66,8 @@ class Log(LogReader):
     ``path``: a file, a ``sqlite:///PATH`` or a ``postgresql+psycopg://USER@HOST/DATABASE`` URL. A missing or
     empty file becomes a new log, with its directory; so does an empty database. An older schema is upgraded
     in one transaction. ``read_only``: the file must exist, and nothing is written. ``timeout_s``: longest
-    wait for another writer (seconds).
+    wait for another writer (seconds). A file that is moved, deleted or replaced meanwhile is noticed at the
+    next write: a warning says so, and where all that it held is written on (`kernels_db.rescue`).
 
     Every method raises `LogError` if the file or a value does not allow what is asked. Do not use a log on
     both sides of a fork: open one in each process.
@@ -70,6 +76,13 @@ class Log(LogReader):
     ...     log.stats()["records"]
     0
     """
+
+    def __init__(
+        self, path: str | os.PathLike[str] | Place, read_only: bool = False, *, timeout_s: float = 30.0
+    ) -> None:
+        super().__init__(path, read_only, timeout_s=timeout_s)
+        self._file = self._which_file()
+        self._looking = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<Log {self.place}>"
@@ -361,11 +374,41 @@ class Log(LogReader):
         with engine.explained(self.place, self.timeout_s), self._engine.connect() as con:
             yield con.execution_options(isolation_level="AUTOCOMMIT")
 
+    def _which_file(self) -> rescue.Identity | None:
+        return rescue.identity(self.place.path) if isinstance(self.place, SqliteFile) else None
+
+    def _stay(self) -> None:
+        """Notice that the file was moved, deleted or replaced, and go on where nothing is lost."""
+        with self._looking:
+            if isinstance(self.place, SqliteFile) and self._which_file() != self._file:
+                self._rescue(self.place.path)
+
+    def _rescue(self, path: Path) -> None:
+        with self._raw() as con:
+            copy = rescue.saved(cast(sqlite3.Connection, con.connection.dbapi_connection), path)
+        assert self._engine is not None
+        self._engine.dispose()
+        told = "its records are written there again"
+        if not rescue.put_back(copy, path):
+            try:
+                with Log(path, timeout_s=self.timeout_s) as other:
+                    other.merge(copy)
+                told = "its records are merged into the log that is there now"
+                copy.unlink()
+                rescue.forget_changes(copy)
+            except (LogError, OSError) as err:
+                self.place = SqliteFile(copy)
+                told = f"its records are in {copy} from now on, because {err}"
+        self._engine = engine.open_writer(self.place, self.timeout_s)
+        self._file = self._which_file()
+        logger.warning("the log %s was moved, deleted or replaced while it was in use: %s", path, told)
+
     @contextmanager
     def _write(self, access: engine.Access = "change") -> Iterator[Session]:
         if self._engine is None or self.read_only:
             why = "has been closed" if self._engine is None else "is opened for reading only"
             raise LogError(f"the log {self.path} {why}; open it again with Log({self.path!r})")
+        self._stay()
         with (
             engine.explained(self.place, self.timeout_s),
             Session(engine.accessing(self._engine, access)) as session,

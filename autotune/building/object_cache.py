@@ -2,8 +2,9 @@
 
 A cached object is code that will run with the user's rights. So the directory and each file must
 belong to the user and be writable by nobody else, or they are not read; objects come only from this
-user's own compiler, never from a log. Each file is `MAGIC`, the blake2b-256 of the object, the object.
-What is truncated or altered counts as missing and is removed.
+user's own compiler, never from a log. Each file is `MAGIC`, its key, a new line, the blake2b-256 of key and
+object, the object. What is truncated or altered counts as missing and is removed, and so does the object of
+another key, of which a warning tells.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import NamedTuple
 
 from schedules.model import canonical, digest
 
-MAGIC = b"autotune-object-1\n"
+MAGIC = b"autotune-object-2\n"
 SUFFIX = ".o"
 CAP_BYTES = 512 << 20
 _DIGEST_BYTES = 32
@@ -84,8 +85,9 @@ class ObjectCache:
         if folder is None:
             return
         try:
-            self._write(name, MAGIC + _hash(obj) + obj, folder)
-            self._prune(folder, len(obj))
+            data = b"".join([MAGIC, key.encode(), b"\n", _hash(key, obj), obj])
+            self._write(name, data, folder)
+            self._prune(folder, len(data))
         except OSError as err:
             self._warn(f"{name} cannot be stored: {err}")
         finally:
@@ -138,18 +140,21 @@ class ObjectCache:
         return folder
 
     def _read(self, name: str, folder: int) -> bytes | None:
-        with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder), "rb") as f:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # no pipe is waited for
+        with os.fdopen(os.open(name, flags, dir_fd=folder), "rb") as f:
             status = os.fstat(f.fileno())
             refusal = refusal_of(status)
             if refusal or not stat.S_ISREG(status.st_mode):
                 self._warn(f"{name} {refusal or 'is not a regular file'}; remove it")
                 return None
-            data = f.read()
-            body = len(MAGIC) + _DIGEST_BYTES
-            obj = data[body:]
-            if data[: len(MAGIC)] != MAGIC or data[len(MAGIC) : body] != _hash(obj):
+            found = _unpacked(f.read())
+            if found is None or found[0] != name.removesuffix(SUFFIX):
+                if found is not None:
+                    what = "is the object of another kernel; it is removed, and built again"
+                    log.warning("object cache %s: %s %s", self.directory, name, what)
                 os.unlink(name, dir_fd=folder)
                 return None
+            obj = found[1]
             if time.time() - status.st_mtime > _TOUCH_S:
                 os.utime(f.fileno())  # the order of use; access times are often switched off
             return obj
@@ -218,8 +223,20 @@ def _objects(folder: int) -> list[tuple[int, int, str]]:
     return files
 
 
-def _hash(obj: bytes) -> bytes:
-    return hashlib.blake2b(obj, digest_size=_DIGEST_BYTES).digest()
+def _unpacked(data: bytes) -> tuple[str, bytes] | None:
+    """(key, object) of a file; None if it is none, or was altered."""
+    end = data.find(b"\n", len(MAGIC), len(MAGIC) + 129)
+    if not data.startswith(MAGIC) or end < 0:
+        return None
+    key, body = data[len(MAGIC) : end].decode("ascii", "replace"), end + 1 + _DIGEST_BYTES
+    obj = data[body:]
+    return (key, obj) if data[end + 1 : body] == _hash(key, obj) else None
+
+
+def _hash(key: str, obj: bytes) -> bytes:
+    made = hashlib.blake2b(key.encode(), digest_size=_DIGEST_BYTES)
+    made.update(obj)
+    return made.digest()
 
 
 def _file_name(key: str) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from autotune.tuning.site import Site
     from kernels_db.pins import Pin
     from kernels_db.store import Log
-    from schedules.model import Target
+    from schedules.model import Target, Workload
 
 app = typer.Typer(
     help="""The tuning log: look into it, check, pin, share it.
@@ -142,16 +142,21 @@ def _tasks(log: Log) -> list[dict[str, Any]]:
 
     here = this_machine()
     pins = {(p.workload, p.target): p.record for p in log.pins()}
-    return [_task(log, w, t, pins.get((w, t)), here) for w, t in log.tasks()]
+    return [_task(log, *task, w, t, pins.get(task), here) for task, w, t in log.readable_tasks()]
 
 
 def _task(
-    log: Log, workload_digest: str, target_digest: str, pinned: str | None, here: Mapping[str, Any]
+    log: Log,
+    workload_digest: str,
+    target_digest: str,
+    workload: Workload,
+    target: Target,
+    pinned: str | None,
+    here: Mapping[str, Any],
 ) -> dict[str, Any]:
     from autotune.run.describing import made
     from autotune.workloads import dtype_of, param_text, shown_params
 
-    workload, target = log.workload(workload_digest), log.target(target_digest)
     by_status = log.by_status(workload_digest, target_digest)
     best = log.best(workload_digest, target_digest) if pinned is None else log.get(pinned)
     origin = None if best is None else log.origin(best)

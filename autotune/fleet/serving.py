@@ -47,6 +47,10 @@ class Unwanted(BaseException):
     """Nobody waits for the answer any more. Not an error, so that nothing takes it for one of a candidate."""
 
 
+class _Late(BaseException):
+    """The deadline of a request came before its first candidate could begin."""
+
+
 class _Telling:
     """What a worker says before its answer, some times a second at most."""
 
@@ -216,7 +220,17 @@ class Bench:
         self.site.check(task.target)
         if request.do == "limit":
             return self._limit(request)
-        kept = self._measurer(request)
+        deadline = None if request.left_s is None else began + request.left_s
+
+        def in_time() -> None:
+            waiting()
+            if deadline is not None and time.monotonic() >= deadline:
+                raise _Late
+
+        try:
+            kept = self._measurer(request, in_time)
+        except _Late:
+            return {"found": []}
         kept.measurer.waiting = waiting
         kept.measurer.begins = telling.begins
         if kept.place != request.place:
@@ -227,7 +241,6 @@ class Bench:
             timed = kept.measurer.finalists(list(request.traces), request.rounds, request.repeats, **more)
             found = list(enumerate(timed))
         else:
-            deadline = None if request.left_s is None else began + request.left_s
             found = []
             arrivals: Iterator[tuple[int, Measurement]]
             with closing(
@@ -254,7 +267,8 @@ class Bench:
 
     # -- what is kept ------------------------------------------------------------------------
 
-    def _measurer(self, request: Request) -> _Kept:
+    def _measurer(self, request: Request, waiting: Callable[[], None]) -> _Kept:
+        """``waiting``: called now and then while a reference is computed; what it raises ends that."""
         task, key = request.task, request.task.key
         if key not in self._kept:
             dag = task.workload.dag
@@ -270,6 +284,7 @@ class Bench:
                 control=control,
                 tolerance=task.tolerance,
                 reference_s=task.reference_s,
+                waiting=waiting,
             )
             made.__enter__()
             self._kept[key] = _Kept(made, dag, request.place)

@@ -80,6 +80,7 @@ class FleetSite:
         control: Control | None = None,
         tolerance: Tolerance | None = None,
         reference_s: float | None = None,
+        waiting: Callable[[], None] = lambda: None,
     ) -> RemoteMeasuring:
         """``nominal`` and ``control`` stay on the worker, which remembers those of a task."""
         return RemoteMeasuring(self, Task(workload, target, budget_s, tolerance, reference_s))

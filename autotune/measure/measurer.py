@@ -16,7 +16,7 @@ import numpy as np
 from autotune import backends
 from autotune.measure import sampled
 from autotune.measure.control import WITNESSES, ControlKeeper
-from autotune.measure.inputs import Tolerance, draws, judged, random_inputs
+from autotune.measure.inputs import MOST_BYTES, Draw, Tolerance, draws, judged, random_inputs
 from autotune.measure.process import Death, MeasureError, Zygote
 from autotune.measure.results import Control, Measurement, Nominal, Options
 from autotune.measure.runner import Builder, Runner, building_died, running_died
@@ -45,6 +45,8 @@ class Measurer:
     ``nominal``: that of another measurer of the same target, so that times compare; default: measured first.
     ``control``: that of another measurer of the workload; default: chosen among the first candidates.
 
+    ``waiting``: called before the right outputs of each draw are computed; what it raises ends that.
+
     Use it as a context manager, from one thread. Its processes end with it. A candidate's failure is a
     `Measurement`; `MeasureError` means that measuring itself does not work.
 
@@ -69,12 +71,18 @@ class Measurer:
         in_part: bool = False,
         nominal: Nominal | None = None,
         control: Control | None = None,
+        waiting: Callable[[], None] = lambda: None,
     ) -> None:
         dag = workload.dag if isinstance(workload, Workload) else workload
         named = workload.canonical if isinstance(workload, Workload) else workload
         if inputs is None:
-            few = (sampled.judged_in_part, sampled.MOST_BYTES) if in_part else ()
-            chosen = draws(dag, seed, *few)
+            right, most = (sampled.judged_in_part, sampled.MOST_BYTES) if in_part else (judged, MOST_BYTES)
+
+            def judge(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:
+                waiting()
+                return right(dag, inputs, **kind)
+
+            chosen = draws(dag, seed, judge, most)
         else:
             given = [
                 np.ascontiguousarray(a, dtype=t.dtype).reshape(t.shape)
@@ -83,8 +91,8 @@ class Measurer:
             chosen = [judged(dag, given)]
             if reference is not None:
                 same = zip(reference, chosen[0].reference, strict=True)
-                right = tuple(np.asarray(a, r.dtype).reshape(r.shape) for a, r in same)
-                chosen = [replace(chosen[0], reference=right)]
+                told = tuple(np.asarray(a, r.dtype).reshape(r.shape) for a, r in same)
+                chosen = [replace(chosen[0], reference=told)]
         chosen = [x.within(tolerance) for x in chosen]
         backend = backends.of(target)
         self.options = options or Options()

@@ -8,8 +8,9 @@ from math import prod
 import numpy as np
 
 from autotune.measure.inputs import Draw, judged
+from schedules import expr as E
 from schedules.te.compute_dag import ComputeDAG, Stage
-from schedules.te.contraction import factors
+from schedules.te.contraction import is_contracted
 from schedules.te.factored import gathered, split_sum
 from schedules.te.flops import count_flops
 from schedules.te.part import Box, Part, part
@@ -22,8 +23,21 @@ SIDE, OPERATIONS = 32, 1 << 21
 
 # Most bytes of a draw: as `inputs.MOST_BYTES`, but operators that take long have few draws.
 MOST_BYTES = 1 << 25
-# Seconds that a reference takes for a point of a sum of products, and for one of anything else.
-PRODUCT_S, POINT_S = 1e-9, 3e-8
+# Seconds that a reference takes for a point of a sum of products, and for one of anything else with at most
+# NODES operations.
+PRODUCT_S, POINT_S, NODES = 1e-9, 3e-8, 16
+DRAW_S = 3e-8  # for drawing an element of an input
+MOST_POINTS = 10**30  # extents from a file may have a product that no float holds
+
+
+def plan(dag: ComputeDAG, limit_s: float) -> tuple[bool, float]:
+    """Whether the reference of a draw is computed in part, and about the seconds that a draw takes. It is
+    where the whole takes longer than ``limit_s`` and the parts do not take as long."""
+    whole, drawn_s = whole_s(dag), DRAW_S * min(sum(prod(t.shape) for t in dag.inputs), MOST_POINTS)
+    if whole <= limit_s:
+        return False, whole + drawn_s
+    parts = sum(whole_s(x.dag) for x in boxes(dag))
+    return parts < whole, min(parts, whole) + drawn_s
 
 
 def whole_s(dag: ComputeDAG) -> float:
@@ -32,12 +46,16 @@ def whole_s(dag: ComputeDAG) -> float:
 
 
 def _stage_s(s: Stage) -> float:
-    points = prod(a.extent for a in (*s.axes, *s.reduce_axes))
+    points = min(prod(a.extent for a in (*s.axes, *s.reduce_axes)), MOST_POINTS)
     sums = s.reducer is not None and len(s.outputs) == 1 and s.reducer.operation(0) == "+"
-    if sums and factors(s) is not None:
+    if sums and is_contracted(s):
         return points * PRODUCT_S
     parts = split_sum(s) if sums else None
-    return points * POINT_S if parts is None else points * PRODUCT_S + gathered(s, parts) * POINT_S
+    each = (*s.values, *(s.reducer.combine if s.reducer else ()))
+    point_s = POINT_S * max(1.0, sum(sum(1 for _ in E.walk(v)) for v in each) / NODES)
+    if parts is None:
+        return points * point_s
+    return points * PRODUCT_S + min(gathered(s, parts), points) * point_s
 
 
 def judged_in_part(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:

@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from autotune.errors import ModelError, refused
 from autotune.models.lowering.base import Array
+from kernels_db.opening import open_regular
 from schedules.dtypes import DTYPES
 
 # Types whose elements share bytes: only onnx unpacks these.
@@ -80,7 +81,9 @@ def _parse(model: Any) -> tuple[str, Path | None, Any]:
         label, place = str(path), path.absolute()
         try:
             why = "" if path.is_file() else "is no file" if path.exists() else "does not exist"
-            data = b"" if why else path.read_bytes()
+            if not why:
+                with open_regular(path) as f:
+                    data = f.read()
         except OSError as err:
             raise ModelError(f"{label} cannot be read: {refused(err)}") from err
         except ValueError as err:

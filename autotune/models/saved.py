@@ -37,6 +37,7 @@ from autotune.run.pickled import read as read_kernel
 from autotune.run.untuned import WORDS
 from autotune.settings import database
 from schedules.distribution import install
+from kernels_db.opening import open_regular
 from schedules.dtypes import DTYPES
 from schedules.errors import AutotuneError, ScheduleError
 from schedules.graph.graph import Argument, Island
@@ -68,7 +69,7 @@ def load_model(
     """
     place = Path(path)
     try:
-        with zipfile.ZipFile(place) as z:
+        with open_regular(place) as f, zipfile.ZipFile(f) as z:
             return _load(place, z, fallback, database(db))
     except zipfile.BadZipFile as err:
         raise ModelError(f"{place} is no saved model, or damaged: {err}") from None

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from autotune.run.describing import describe
 from autotune.tuning.known_limits import LIMIT, MEMORY_BYTES
 from kernels_db.records import Record, Run
-from schedules.errors import AutotuneError
 from schedules.model import Target, Workload
 from schedules.ops import compulsory_bytes
 from schedules.space.gc_paused import gc_paused
@@ -194,17 +193,18 @@ def read(
     from kernels_db.store import Log
 
     with Log(db, read_only=True) as log:
-        wanted = [
-            t
-            for t in log.tasks()
-            if (workloads is None or t[0] in workloads) and (targets is None or t[1] in targets)
-        ]
+        known = {
+            task: (w, t)
+            for task, w, t in log.readable_tasks()
+            if (workloads is None or task[0] in workloads) and (targets is None or task[1] in targets)
+        }
+        wanted = list(known)
         if len(wanted) <= DERIVED:
             records = [r for w, t in wanted for r in log.records(workload=w, target=t)]
         else:
             chosen = {*wanted}
             records = [r for r in log.records() if (r.workload, r.target) in chosen]
-        tasks = _tasks(log, wanted, records)
+        tasks = _tasks(log, known, records)
         found = LogData(log.path, tasks, workloads is None)
     if 0 < len(tasks) <= DERIVED:
         derived = {(t.workload.digest, t.target.digest): _derived(t) for t in tasks}
@@ -212,23 +212,23 @@ def read(
     return found
 
 
-def _tasks(log: Log, wanted: Sequence[tuple[str, str]], records: Sequence[Record]) -> list[Task]:
+def _tasks(
+    log: Log, known: Mapping[tuple[str, str], tuple[Workload, Target]], records: Sequence[Record]
+) -> list[Task]:
     by_task: defaultdict[tuple[str, str], list[Record]] = defaultdict(list)
     for r in records:
         by_task[r.workload, r.target].append(r)
     runs: defaultdict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in log.runs():
         runs[run.workload, run.target].append(run)
-    workloads = {w: log.workload(w) for w in {w for w, _ in wanted}}
-    targets = {t: log.target(t) for t in {t for _, t in wanted}}
     machines = {m: dict(log.machine(m).info) for m in {r.machine for r in records}}
     tasks = []
-    for key in wanted:
+    for key, (workload, target) in known.items():
         of_task = by_task[key]
         tasks.append(
             Task(
-                workload=workloads[key[0]],
-                target=targets[key[1]],
+                workload=workload,
+                target=target,
                 trials=[r for r in of_task if r.kind == "trial"],
                 finals=[r for r in of_task if r.kind == "final"],
                 runs=runs[key],
@@ -245,7 +245,7 @@ def _derived(task: Task) -> dict[str, float]:
     import numpy as np
 
     from autotune.search.columns import compile_columns
-    from autotune.search.decisions import candidate_of
+    from autotune.search.decisions import candidate_of, learnable
     from autotune.tuning.known_limits import ESTIMATED_BYTES
     from schedules.space import derive
 
@@ -253,8 +253,8 @@ def _derived(task: Task) -> dict[str, float]:
     if not lacking:
         return {}
     try:
-        space = derive(task.workload.canonical, task.target, compile_columns)
-    except AutotuneError:  # a target of another version, or an expression that has no space any more
+        space = derive(learnable(task.workload), task.target, compile_columns)
+    except Exception:  # a target of another version, or an expression that has no space: a log may hold any
         return {}
     if ESTIMATED_BYTES not in space.feature_names:
         return {}

@@ -42,7 +42,8 @@ def of_log(log: Log, task: str | None, path: str | None = None) -> Table:
     """The table of one task: the one asked for, else the one with the most records. ``path``: name of the log
     in messages. Raises `ReplayError`."""
     path = path or log.path
-    tasks = sorted((_name(log, *t), t) for t in log.tasks())
+    known = log.readable_tasks()
+    tasks = sorted((f"{describe(w, t.threads)} on {t.arch}", task) for task, w, t in known)
     if not tasks:
         raise ReplayError(f"{path} has no records")
     names = tuple(name for name, _ in tasks)
@@ -52,11 +53,6 @@ def of_log(log: Log, task: str | None, path: str | None = None) -> Table:
         index = _chosen(names, task, path)
     table = _of_task(log, *tasks[index][1], names[index], path)
     return replace(table, task=index + 1, tasks=names)
-
-
-def _name(log: Log, workload: str, target: str) -> str:
-    t = log.target(target)
-    return f"{describe(log.workload(workload), t.threads)} on {t.arch}"
 
 
 def _chosen(names: Sequence[str], task: str, path: str) -> int:

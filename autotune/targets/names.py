@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
 from autotune.settings import config_file
 from autotune.targets import cpus
 from autotune.targets.facts import CPU_CACHES, caches, vector_unit
+from kernels_db.opening import read_regular
 from schedules.errors import AutotuneError, suggest
 from schedules.model import Target
 
+# Largest file of a target (bytes).
+MOST_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -82,9 +84,10 @@ def from_name(name_or_file: str, others: Iterable[str] = ("cpu",)) -> Target:
                 f"unknown target {name_or_file!r}{close}; known: {', '.join(known)}, "
                 "or the path of a target's JSON file"
             )
-        named = Path(name_or_file)
+        named = None
     try:
-        return Target.from_json(named.read_text(encoding="utf-8"))
+        ours = None if named is None else named.read_text(encoding="utf-8")
+        return Target.from_json(ours or read_regular(name_or_file, MOST_BYTES).decode("utf-8"))
     except OSError as err:
         raise TargetError(f"target file {name_or_file!r} cannot be read: {err.strerror}") from None
     except ValueError as err:

@@ -20,14 +20,13 @@ import numpy as np
 
 from autotune.measure.results import SHORTEST_S
 from autotune.run.describing import describe
-from autotune.search.decisions import candidate_of
+from autotune.search.decisions import candidate_of, learnable
 from cost_model.training import TaskData
 from kernels_db.errors import LogError
 from kernels_db.place import locate
 from kernels_db.records import Record, host_digest
 from kernels_db.sqlite import database_exists
 from kernels_db.store import Log
-from schedules.errors import AutotuneError
 from schedules.model import Target, Workload
 from schedules.space import DerivedSpace, derive
 from schedules.space.gc_paused import gc_paused
@@ -102,7 +101,7 @@ def of_places(places: Sequence[str], progress: Callable[[int, int], None] | None
                 progress(k, len(found))
             try:
                 parts = _of_task(logs, workload, target)
-            except AutotuneError:  # damaged, of a newer version, or without a space
+            except Exception:  # damaged, newer, or without a space: a log may hold any expression
                 left_out["this version cannot read it or makes no space of it"] += 1
                 continue
             for one, seen in parts:
@@ -160,7 +159,7 @@ def _of_task(logs: Sequence[Log], workload: str, target: str) -> list[tuple[Task
     if home is None:
         return []
     of, on = home.workload(workload), home.target(target)
-    of = replace(of, dag=of.canonical)
+    of = replace(of, dag=learnable(of))
     with gc_paused():
         space = derive(of.dag, on)
         return [

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autotune.search.decisions import learnable
 from autotune.search.evolutionary import model_features, model_matrix
 from autotune.tuning import resume
 from autotune.tuning.options import TuneOptions
 from cost_model.dataset import Dataset
 from kernels_db.errors import LogError
-from schedules.errors import AutotuneError
 from schedules.model import Target, Workload
 from schedules.space.base import Space
 from schedules.te.structure import distance, structure
@@ -51,7 +51,7 @@ def neighbours(
     def apart(digest: str) -> float:
         try:
             return distance(own, structure(log.workload(digest).dag))
-        except LogError:  # damaged, or of a newer version
+        except Exception:  # damaged, or of a newer version: a log may hold any expression
             return math.inf
 
     @cache
@@ -81,11 +81,11 @@ def _rows(
     from schedules.space import derive
 
     try:
-        other = derive(log.workload(workload).canonical, log.target(target))
+        other = derive(learnable(log.workload(workload)), log.target(target))
         if other.feature_names != space.feature_names:
             return None
         earlier = resume.read(log, workload, target, other, most=2 * ROWS)
-    except AutotuneError:
+    except Exception:  # another's task: a log may hold any expression
         return None
     results = sorted(earlier.results, key=lambda r: -r.throughput)
     half = ROWS // 2

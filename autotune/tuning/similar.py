@@ -26,6 +26,8 @@ from schedules.te.structure import distance, structure
 FARTHEST = 8.0
 # Distance that another target adds (doublings): one that differs in its number of threads only, and others.
 OTHER_THREADS, OTHER_TARGET = 1.0, 2.0
+# Times the text of the expression that a similar one may have.
+LONGER = 2
 # Workloads that are asked for schedules, the nearest, and records that are looked at of each.
 WORKLOADS, RECORDS = 3, 64
 # Rows near a schedule that is not valid at other sizes, one of which may be.
@@ -74,10 +76,12 @@ def _near(workload: Workload, where: str | Place) -> list[tuple[float, str]]:
     own = structure(workload.dag)
     found = []
     for text, names in lookup.about_flops(where, workload.flops, 2.0**FARTHEST):
+        if len(text) > LONGER * len(workload.json):  # not of one structure, and may take long to read
+            continue
         try:
             other = Workload.from_json(text, names=json.loads(names))
             apart = distance(own, structure(other.dag))
-        except (ValueError, TypeError, AttributeError, RecursionError):  # damaged, or of another version
+        except Exception:  # damaged, or of another version: a log may hold any expression
             continue
         if apart <= FARTHEST:
             found.append((apart, other.digest))

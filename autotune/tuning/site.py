@@ -102,10 +102,12 @@ class Site(Protocol):
         control: Control | None = None,
         tolerance: Tolerance | None = None,
         reference_s: float | None = None,
+        waiting: Callable[[], None] = lambda: None,
     ) -> Measuring:
         """What measures a task. ``budget_s``: of the run. ``nominal``, ``control``: of an
         earlier one of the same run. ``reference_s``: seconds that a reference may take, else it is computed
-        in part; None: a share of the budget."""
+        in part; None: a share of the budget. ``waiting``: called now and then while that is computed here;
+        what it raises ends it. Raises `WorkloadError` where a reference takes longer than the budget."""
 
 
 class Here:
@@ -138,8 +140,10 @@ class Here:
         control: Control | None = None,
         tolerance: Tolerance | None = None,
         reference_s: float | None = None,
+        waiting: Callable[[], None] = lambda: None,
     ) -> Measuring:
-        return preparation.measurer(workload, target, budget_s, nominal, control, tolerance, reference_s)
+        more = (nominal, control, tolerance, reference_s, waiting)
+        return preparation.measurer(workload, target, budget_s, *more)
 
 
 HERE: Site = Here()

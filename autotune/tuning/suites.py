@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from autotune.workloads import with_constants
 from kernels_db.encoding import HEAD, foreign, refusal
+from kernels_db.opening import read_regular
 from schedules import ops
 from schedules.errors import AutotuneError
 from schedules.model import Workload
@@ -36,6 +37,10 @@ class SuiteError(AutotuneError):
         ...
     autotune.tuning.suites.SuiteError: cannot read suite missing.toml: No such file or directory
     """
+
+
+# Largest file of a suite (bytes).
+MOST_BYTES = 16 << 20
 
 
 class Group(BaseModel):
@@ -84,11 +89,11 @@ def read(text: str, constant_weights: bool = False) -> list[Task]:
     ahead. Raises `SuiteError`, or `WorkloadError` for a bad shape."""
     path, name = _where(text)
     try:
-        with path.open("rb") as f:
-            encoding = foreign(f.peek(HEAD)[:HEAD])
-            if encoding is not None:
-                raise SuiteError(refusal(f"suite {path}", encoding))
-            content = tomllib.load(f)
+        data = read_regular(path, MOST_BYTES)
+        encoding = foreign(data[:HEAD])
+        if encoding is not None:
+            raise SuiteError(refusal(f"suite {path}", encoding))
+        content = tomllib.loads(data.decode("utf-8"))
     except OSError as err:
         raise SuiteError(f"cannot read suite {path}: {err.strerror or err}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:

@@ -37,6 +37,11 @@ def factors(stage: Stage) -> list[Load] | None:
     return _factors(stage.values[0])
 
 
+def is_contracted(stage: Stage) -> bool:
+    """Whether `contract` takes a stage, unless it reads out of bounds."""
+    return _plan(stage) is not None
+
+
 def contract(
     stage: Stage,
     arrays: Mapping[str, Array] | Sequence[Array],
@@ -45,22 +50,13 @@ def contract(
     """The output of a sum-of-products stage, None for other stages. float32 is summed and returned in
     float64; integers wrap. ``arrays``: by name, or one for each of `factors`. ``product``: replaces the sum
     of products over all labels except the free ones, in float64 (for example `size`)."""
-    operands = _factors(stage.values[0])
-    if operands is None:
+    plan = _plan(stage)
+    if plan is None:
         return None
+    operands, fixed, tile, extents = plan
     if isinstance(arrays, Mapping):
         arrays = [arrays[x.buffer] for x in operands]
     product = product or product_of
-    extents = {a.var: a.extent for a in (*stage.axes, *stage.reduce_axes)}
-    fixed = _stepped(operands, extents, [a.var for a in stage.reduce_axes])
-    used: frozenset[str] = frozenset().union(*(E.variables(x) for x in operands))
-    if fixed is None or any(a.var not in used for a in stage.reduce_axes):
-        return None
-    if len(operands) > MAX_OPERANDS or len(used) > MAX_LABELS:
-        return None
-    tile = _tile(operands, extents, fixed)
-    if math.prod(-(-extents[v] // tile[v]) for v in extents) > MAX_CALLS:
-        return None
     t = stage.outputs[0]
     out = np.zeros(t.shape, np.float64 if product is not product_of or t.dtype == "float32" else t.dtype)
     cuts = [[(lo, min(lo + tile[v], n)) for lo in range(0, n, tile[v])] for v, n in extents.items()]
@@ -81,6 +77,25 @@ def contract(
             [sizes[v] if v in free else 1 for v in spatial]
         )
     return out
+
+
+def _plan(stage: Stage) -> tuple[list[Load], list[str], dict[str, int], dict[str, int]] | None:
+    """(what is multiplied, the axes that are looped over, the extents of a block, those of the whole sum);
+    None for a stage that is no sum of products, or one in too many blocks."""
+    operands = _factors(stage.values[0])
+    if operands is None:
+        return None
+    extents = {a.var: a.extent for a in (*stage.axes, *stage.reduce_axes)}
+    fixed = _stepped(operands, extents, [a.var for a in stage.reduce_axes])
+    used: frozenset[str] = frozenset().union(*(E.variables(x) for x in operands))
+    if fixed is None or any(a.var not in used for a in stage.reduce_axes):
+        return None
+    if len(operands) > MAX_OPERANDS or len(used) > MAX_LABELS:
+        return None
+    tile = _tile(operands, extents, fixed)
+    if math.prod(-(-extents[v] // tile[v]) for v in extents) > MAX_CALLS:
+        return None
+    return operands, fixed, tile, extents
 
 
 def _factors(e: Expr) -> list[Load] | None:

@@ -113,6 +113,15 @@ def test_something_that_is_no_regular_file(tmp_path: Path) -> None:
     refused(tmp_path / "pipe", "not a regular file", slice(0, 3))
 
 
+@pytest.mark.parametrize("suffix", sqlite.COMPANIONS)
+def test_a_pipe_beside_a_log_is_not_waited_for(log_file: Path, suffix: str, tmp_path: Path) -> None:
+    """SQLite reads what has the log's name and a suffix, of the file that a link names."""
+    os.mkfifo(f"{log_file}{suffix}")
+    (tmp_path / "link.db").symlink_to(log_file)
+    for path in (log_file, tmp_path / "link.db"):
+        refused(path, f"{suffix}, which SQLite would read too, is not a regular file; remove it", slice(0, 4))
+
+
 def test_a_file_in_the_way_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(LogError, match="cannot"):

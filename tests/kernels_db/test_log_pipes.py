@@ -7,6 +7,7 @@ import resource
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -56,6 +57,31 @@ def test_a_pipe_is_a_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize("name", ["a.db", "a.jsonl", "a.jsonl.gz", "a.json"])
+def test_a_pipe_may_begin_byte_by_byte(name: str, tmp_path: Path) -> None:
+    """What it is shows after some bytes only."""
+    with Log(tmp_path / "a.db") as log:
+        fill(log, 3)
+        for other in ("a.jsonl", "a.jsonl.gz"):
+            log.export(tmp_path / other)
+        log.export(tmp_path / "a.json", form="t4")
+    content = (tmp_path / name).read_bytes()
+    reader, writer = os.pipe()
+
+    def write() -> None:
+        for n in range(12):
+            os.write(writer, content[n : n + 1])
+            time.sleep(0.005)
+        with open(writer, "wb") as f:
+            f.write(content[12:])
+
+    threading.Thread(target=write, daemon=True).start()
+    with Log(tmp_path / "b.db") as log:
+        assert log.merge(f"/dev/fd/{reader}").new == 4
+    os.close(reader)
+
+
+@pytest.mark.usefixtures("in_time")
 def test_errors_name_the_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
@@ -70,9 +96,10 @@ def test_errors_name_the_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                 log.merge(pipe)
             pipe.unlink()
         monkeypatch.setattr(spool, "MAX_BYTES", 3 << 20)
-        with pytest.raises(
-            LogError, match="^/dev/zero gives more than 0 GB; write it to a file, and give that"
-        ):
+        pipe = piped(tmp_path / "pipe", b"{" + bytes(5 << 20))
+        with pytest.raises(LogError, match=f"^{pipe} gives more than 0 GB; write it to a file, and give"):
+            log.merge(pipe)
+        with pytest.raises(LogError, match="^/dev/zero is neither a tuning log nor an export"):
             log.merge("/dev/zero")
         assert log.merge("/dev/null") == MergeResult(0, 0, {})
     assert list((tmp_path / "tmp").iterdir()) == []  # no copy is left behind
@@ -81,7 +108,7 @@ def test_errors_name_the_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.usefixtures("in_time")
 def test_a_pipe_that_cannot_be_copied(tmp_path: Path) -> None:
     """As on a full disk: the operating system refuses a write."""
-    pipe = piped(tmp_path / "pipe", b"x" * 300_000)
+    pipe = piped(tmp_path / "pipe", b"{" + b"x" * 300_000)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Log(tmp_path / "a.db") as log:
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))

@@ -13,6 +13,7 @@ import pytest
 
 from kernels_db import Log, LogError, NewRecord, Record, lookup
 from schedules import expr as E
+from schedules import te
 from schedules.model import Step, Target, Trace, Workload
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage, Tensor
 
@@ -30,6 +31,13 @@ def copy_of(n: int, op: str = "copy") -> Workload:
     a, b = Tensor("A", (n,), "float32"), Tensor("B", (n,), "float32")
     stage = Stage((b,), (Axis("i", n),), (), (E.Load("A", (E.Var("i"),), "float32"),))
     return Workload(ComputeDAG((a,), (stage,), ("B",)), op, (("n", n),), n)
+
+
+def long_sum(terms: int, elements: int = 8) -> Workload:
+    """B[i] = the sum of so many terms of A, which has few elements."""
+    a, k = te.placeholder((elements,), name="A"), te.reduce_axis(terms, name="k")
+    dag = te.dag([a, te.compute((4,), lambda i: te.sum(a[k % elements], axis=k), name="B")])
+    return Workload(dag, "custom", (), 4 * terms)
 
 
 def trace(i: int) -> Trace:

@@ -147,7 +147,7 @@ def test_a_full_disk_means_no_cache(folder, caplog, monkeypatch):
 
 
 def test_the_least_recently_used_go_first(folder):
-    cache = ObjectCache(folder, cap_bytes=1000)
+    cache = ObjectCache(folder, cap_bytes=1200)
     keys = [f"{i:032x}" for i in range(6)]
     for age, k in enumerate(keys[:3]):
         cache.put(k, bytes(200))
@@ -159,7 +159,7 @@ def test_the_least_recently_used_go_first(folder):
     assert cache.get(keys[1]) is None
     cache.put(keys[5], bytes(5000))
     held = sum((folder / name).stat().st_size for name in entries(folder))
-    assert held <= 1000
+    assert held <= 1200
 
 
 def test_leftovers_of_dead_processes_are_removed(folder):
@@ -200,3 +200,38 @@ def test_writers_and_readers_at_once(folder):
     reader.join()
     assert not wrong
     assert ObjectCache(folder).get(K3) in objects
+
+
+def test_the_object_of_another_kernel_is_not_used(folder, caplog):
+    """Its content is whole, and its file is the user's: only what is written in it tells whose it is."""
+    cache = ObjectCache(folder)
+    cache.put(K1, b"of one")
+    cache.put(K2, b"of another")
+    os.replace(folder / (K2 + ".o"), folder / (K1 + ".o"))
+    assert cache.get(K1) is None
+    assert [r.getMessage() for r in caplog.records] == [
+        f"object cache {folder}: {K1}.o is the object of another kernel; it is removed, and built again"
+    ]
+    assert entries(folder) == []
+    cache.put(K1, b"of one")
+    assert cache.get(K1) == b"of one" and len(caplog.records) == 1
+
+
+def test_changing_the_key_in_a_file_is_damage(folder, caplog):
+    cache = ObjectCache(folder)
+    cache.put(K2, b"of another")
+    data = (folder / (K2 + ".o")).read_bytes()
+    (folder / (K1 + ".o")).write_bytes(data.replace(K2.encode(), K1.encode()))
+    (folder / (K1 + ".o")).chmod(0o600)
+    assert cache.get(K1) is None and cache.get(K2) == b"of another"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_not_waited_for(folder, caplog, make):
+    cache = ObjectCache(folder)
+    cache.put(K2, b"object")
+    make(folder / (K1 + ".o"), 0o600)
+    assert cache.get(K1) is None
+    assert "is not a regular file; remove it" in caplog.text or "Is a directory" in caplog.text
+    cache.put(K1, b"new")
+    assert cache.get(K1) == (b"new" if make is os.mkfifo else None)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from fleet_cases import PEAK_S, A, B, FakeSite, facts
+from log_cases import long_sum
 
 from autotune.building.from_trace import build_object
 from autotune.fleet import machine_lock, messages, serving
@@ -194,3 +195,30 @@ def test_a_lock_is_no_way_to_write_elsewhere(tmp_path: Path) -> None:
     ):
         pass
     assert not victim.exists()
+
+
+def test_a_reference_is_not_computed_beyond_the_deadline_nor_where_it_takes_for_ever(tmp_path: Path) -> None:
+    target = detect(1)
+    made = Bench([target], facts("here"), (0, 1), "g", folder=tmp_path)  # which really measures
+    task = Task(ADD, target, 10.0)
+    late = messages.opened(made.answer(request(task=task, left_s=0.0).text()))
+    assert late["found"] == [] and not made._kept
+    endless = Task(long_sum(10**11), target, 10.0)
+    for more in ({}, {"left_s": 1.0}):
+        error = messages.opened(made.answer(request(task=endless, **more).text()))["error"]
+        assert error["kind"] == "task" and "takes about" in error["text"] and "smaller sizes" in error["text"]
+
+
+def test_a_reference_ends_where_nobody_waits(tmp_path: Path) -> None:
+    target = detect(1)
+    made = Bench([target], facts("here"), (0, 1), "g", folder=tmp_path)
+    asked = 0
+
+    def wanted() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked < 3  # at the beginning, and once it has the CPUs
+
+    with pytest.raises(Unwanted):
+        made.answer(request(task=Task(ADD, target, 10.0)).text(), wanted=wanted)
+    assert not made._kept

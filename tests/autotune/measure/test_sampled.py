@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from log_cases import long_sum
 
 from autotune.measure.check import Checker
 from autotune.measure.inputs import Tolerance, draws, judged, random_inputs
-from autotune.measure.sampled import BOXES, OPERATIONS, boxes, judged_in_part, whole_s
+from autotune.measure.sampled import BOXES, OPERATIONS, boxes, judged_in_part, plan, whole_s
+from autotune.settings import SettingsError
+from autotune.tuning.preparation import check_feasible
+from autotune.tuning.recheck import REFERENCE_S
 from schedules import ops, te
+from schedules.model import Workload
 from schedules.te.flops import count_flops
 
 CASES = [
@@ -60,3 +67,44 @@ def test_inputs_are_turned_where_parts_would_be_nan() -> None:
     dag = te.dag([x, te.compute((3000,), lambda i: te.sqrt(x[i]), "y")])
     (draw,) = draws(dag, 0, judged_in_part)
     assert draw.nan_share == 0 and (draw.inputs[0] >= 0).all()
+
+
+def test_what_a_reference_takes_is_known_before() -> None:
+    """Of an operator in part, where that is quicker; of a sum that no part makes shorter, all of it."""
+    dag = ops.workload("matmul", {"m": 4096, "n": 4096, "k": 4096}).dag
+    in_part, takes_s = plan(dag, 100.0)
+    assert not in_part and takes_s > whole_s(dag) > 10
+    in_part, takes_s = plan(dag, 1.0)
+    assert in_part and takes_s < 3
+    for sum_of in (long_sum(10**9), long_sum(10**11), long_sum(10**11, 1)):
+        assert plan(sum_of.dag, 1.0)[1] > 10
+    k = te.reduce_axis(10**8, "k")
+    x = te.placeholder((10**8,), "float32", "x")
+    assert plan(te.dag([x, te.compute((1,), lambda i: te.sum(x[k], axis=k), "y")]), 1.0)[1] < 5
+
+
+def test_large_numbers_are_no_problem_of_the_estimate() -> None:
+    """Extents of a file may have a product that no float holds."""
+    x, k = te.placeholder((8,), "float32", "x"), [te.reduce_axis(2**40, f"k{n}") for n in range(40)]
+    dag = te.dag([x, te.compute((8,), lambda i: te.sum(x[k[0] % 8] + x[i], axis=k), "y")])
+    assert plan(dag, 1.0)[1] > 1e20
+    with pytest.raises(SettingsError, match="one run takes"):
+        check_feasible(Workload(dag, flops=count_flops(dag)), 60.0, memory=False)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    op=st.sampled_from(("matmul", "conv2d", "softmax", "layer_norm", "attention", "max_pool2d")),
+    scale=st.integers(1, 20),
+)
+def test_what_people_tune_is_not_refused(op: str, scale: int) -> None:
+    """In part, up to products of 10,240 by 10,240."""
+    sizes = {
+        "matmul": {"m": 512 * scale, "n": 512 * scale, "k": 512 * scale},
+        "conv2d": {"h": 8 * scale, "w": 8 * scale, "ci": 16 * scale, "co": 16 * scale, "k": 3, "padding": 1},
+        "softmax": {"m": 512 * scale, "n": 512 * scale},
+        "layer_norm": {"m": 512 * scale, "n": 512 * scale},
+        "attention": {"b": 1, "heads": scale, "seq": 128 * scale, "dim": 128},
+        "max_pool2d": {"h": 16 * scale, "w": 16 * scale, "c": 16 * scale, "k": 3, "stride": 2, "padding": 1},
+    }
+    assert plan(ops.workload(op, sizes[op]).dag, 6.0)[1] < REFERENCE_S

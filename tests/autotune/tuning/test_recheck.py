@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cli_runner import run
 from fleet_cases import A, FakeSite
-from log_cases import copy_of
+from log_cases import copy_of, long_sum
 from log_filler import host
 
 import autotune as at
@@ -136,8 +136,8 @@ def test_what_measuring_could_not_find_out_is_held_against_nobody(
     assert at.best("matmul", **MATMUL, threads=1, db=db).origin.verified == {}  # type: ignore[union-attr]
 
 
-def test_what_a_machine_elsewhere_cannot_measure_is_skipped_and_the_rest_checked(tmp_path: Path) -> None:
-    """Such as arrays that do not fit in its memory. Here it would mean that nothing can be measured."""
+def test_what_a_machine_cannot_measure_is_skipped_and_the_rest_checked(tmp_path: Path) -> None:
+    """Such as arrays that do not fit in its memory. If nothing can be measured here, that is an error."""
     db = tmp_path / "tuning.db"
     store(db, Trace(), 1.0, A)
     store(db, Trace(), 1.0, A, "softmax")
@@ -152,13 +152,17 @@ def test_what_a_machine_elsewhere_cannot_measure_is_skipped_and_the_rest_checked
     def refuse(traces: Any) -> Any:
         raise MeasureError("board-7: 3 GiB of memory are free; use smaller sizes")
 
-    with Log(db) as log:
-        found = {v.workload.op: v for v in verify(log, site_of=lambda _: Small())}
-        assert (found["matmul"].status, found["softmax"].status) == ("ok", "skipped")
-        assert "3 GiB of memory are free" in found["softmax"].reason
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(MeasureError):
-            patch.setattr("autotune.tuning.recheck.HERE", site := Small())
-            list(verify(log, site_of=lambda _: site))
+    with Log(db) as log, pytest.MonkeyPatch.context() as patch:
+        for site in (Small(), here := Small()):
+            patch.setattr("autotune.tuning.recheck.HERE", here)
+            found = {v.workload.op: v for v in verify(log, site_of=lambda _, site=site: site)}  # type: ignore[misc]
+            assert (found["matmul"].status, found["softmax"].status) == ("ok", "skipped")
+            assert "3 GiB of memory are free" in found["softmax"].reason
+        patch.setattr(FakeSite, "measurer", lambda *_, **__: refuse(()))
+        assert {v.status for v in verify(log, site_of=lambda _: FakeSite())} == {"skipped"}
+        with pytest.raises(MeasureError):
+            patch.setattr("autotune.tuning.recheck.HERE", here := FakeSite())
+            list(verify(log, site_of=lambda _: here))
 
 
 def test_what_is_pinned_and_found_wrong_is_taken_no_longer(tmp_path: Path) -> None:
@@ -208,3 +212,56 @@ def test_what_is_too_large_for_this_machine_is_skipped_and_the_rest_checked(tmp_
     ran = run("log", "verify", "--db", db, "--json")
     assert (ran.status, ran.json["checked"], ran.json["skipped"]) == (0, 1, 2)
     assert all("smaller sizes" in r["reason"] for r in ran.json["records"] if r["status"] == "skipped")
+
+
+def test_a_sum_without_an_end_is_skipped_and_the_rest_checked(tmp_path: Path) -> None:
+    """Of few elements, so that it takes no memory: its right result alone would take hours."""
+    db = tmp_path / "tuning.db"
+    tasks = [long_sum(10**11), copy_of(64), long_sum(5 * 10**11, 1), long_sum(16)]
+    with Log(db) as log:
+        for w in tasks:
+            session = log.start_run(w, host(), {"cpu": "test"}, seed=0)
+            log.add(NewRecord(session.uid, 0, "by hand", Trace(), "ok", times_s=(1.0,)))
+        found = {v.workload.digest: v for v in verify(log)}
+    assert [found[w.digest].status for w in tasks] == ["skipped", "ok", "skipped", "ok"]
+    assert all("takes about" in found[w.digest].reason for w in (tasks[0], tasks[2]))
+
+
+def test_an_error_of_any_kind_belongs_to_its_record(tmp_path: Path) -> None:
+    """Also where it comes while other records of the task are measured."""
+    db = tmp_path / "tuning.db"
+    bad = at.Trace((Step("unroll", (("loop", "nowhere"),)),))
+    store(db, bad, 1e-9, A)
+    store(db, Trace(), 1.0, A)
+    store(db, Trace(), 1.0, A, "softmax")
+    errors = (ZeroDivisionError("of nothing"), RecursionError(), KeyError("x"), OverflowError("large"))
+
+    for error in (*errors, MemoryError(), OSError("no descriptors"), at.WorkloadError("odd")):
+
+        def fail(trace: Trace, error: Exception = error) -> None:
+            if trace == bad:
+                raise error
+
+        site = FakeSite(during=fail)
+        with Log(db, read_only=True) as log:
+            verdicts = list(verify(log, 9, site_of=lambda _, site=site: site))  # type: ignore[misc]
+        odd = next(v for v in verdicts if v.record.time_s == 1e-9)
+        assert odd.status == ("failed" if error in errors else "skipped")
+        assert type(error).__name__ in odd.reason or "odd" in odd.reason
+        assert [v.status for v in verdicts if v is not odd] == ["ok", "ok"]
+
+
+def test_what_makes_no_sense_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error before anything is measured."""
+    db = tmp_path / "tuning.db"
+    store(db, Trace(), 1.0, A)
+    store(db, Trace(), 1.0, A, "softmax")
+
+    def odd(workload: Workload) -> bool:
+        return 1 // (workload.op == "softmax") == 0  # raises for the others
+
+    monkeypatch.setattr("autotune.tuning.recheck.ops.makes", odd)
+    with Log(db) as log:
+        found = {v.workload.op: v for v in verify(log, site_of=lambda _: FakeSite())}
+    assert (found["matmul"].status, found["softmax"].status) == ("failed", "ok")
+    assert "ZeroDivisionError" in found["matmul"].reason

@@ -1,0 +1,38 @@
+"""Opens files that somebody names, so that none is waited for: a pipe without a writer would never open."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path
+
+
+def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
+    """A regular file to read. Raises OSError for anything else: a directory, a pipe, a device."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+    return os.fdopen(fd, "rb")
+
+
+def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
+    """The content of a regular file of at most ``most`` bytes. Raises OSError, also for a larger one."""
+    with open_regular(path) as f:
+        data = f.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most >> 20} MB", os.fspath(path))
+    return data
+
+
+def is_named_pipe(path: Path) -> bool:
+    """Whether a path names a pipe in the file system, and not one of this process, such as its stdin."""
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode) and os.path.exists(os.path.realpath(path))
+    except OSError:
+        return False
