@@ -36,8 +36,8 @@ from autotune.run.kernels import kernel_of
 from autotune.run.pickled import read as read_kernel
 from autotune.run.untuned import WORDS
 from autotune.settings import database
-from schedules.distribution import install
 from kernels_db.opening import open_regular
+from schedules.distribution import install
 from schedules.dtypes import DTYPES
 from schedules.errors import AutotuneError, ScheduleError
 from schedules.graph.graph import Argument, Island
