@@ -345,7 +345,8 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
     ea, eb, d = _pair(a, b)
     if d != INDEX and is_float(d):
         if op in ("//", "%"):
-            raise TypeError(f"operator {op!r} needs integers, got {d}")
+            instead = "te.remainder" if op == "%" else "te.floor_divide"
+            raise TypeError(f"operator {op!r} needs integers, got {d}; use {instead}(x, y)")
         return Binary(op, ea, eb)
     if op == "/":
         raise TypeError(f"true division needs floating point, got {d}; use // or te.cast")

@@ -33,7 +33,9 @@ from schedules.te.language import (
     exp,
     expm1,
     floor,
+    floor_divide,
     fma,
+    fmod,
     if_then_else,
     inf,
     isfinite,
@@ -54,6 +56,7 @@ from schedules.te.language import (
     prod,
     reduce_axis,
     reducer,
+    remainder,
     right_shift,
     round,
     rsqrt,
@@ -70,8 +73,8 @@ from schedules.te.reverse_mode import cut, gradient, inputs
 __all__ = [
     "Expr", "Reduction", "Tensor", "abs", "all", "any", "bitwise_and", "bitwise_not", "bitwise_or",
     "bitwise_xor", "cast", "ceil", "clip", "compute", "const", "cos", "cut", "dag", "equal", "erf",
-    "evaluate", "exp", "expm1", "floor", "fma", "gradient", "if_then_else", "inf", "inputs", "isfinite",
+    "evaluate", "exp", "expm1", "floor", "floor_divide", "fma", "fmod", "gradient", "if_then_else", "inf", "inputs", "isfinite",
     "isnan", "left_shift", "log", "log1p", "logical_not", "max", "max_value", "maximum", "min", "min_value",
-    "minimum", "not_equal", "placeholder", "pow", "prod", "reduce_axis", "reducer", "right_shift", "round",
+    "minimum", "not_equal", "placeholder", "pow", "prod", "reduce_axis", "reducer", "remainder", "right_shift", "round",
     "rsqrt", "select", "sigmoid", "sin", "sqrt", "sum", "tan", "tanh",
 ]  # fmt: skip

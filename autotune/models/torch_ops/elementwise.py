@@ -166,7 +166,7 @@ def _binary(node: Node, a: Any_, b: Any_) -> te.Tensor:
         fn = te.any if node.name == "maximum" else te.all
         return node.elementwise(fn, a, b)
     if node.name in ("fmod", "remainder") and is_float(node.dtype):
-        return node.elementwise(f.float_c_remainder if node.name == "fmod" else f.float_remainder, a, b)
+        return node.elementwise(te.fmod if node.name == "fmod" else te.remainder, a, b)
     return node.elementwise(_BINARY[node.name], a, b)
 
 
@@ -217,8 +217,10 @@ def _div(node: Node, a: Any_, b: Any_, rounding_mode: str | None = None) -> te.T
             return x / y
         if integers:
             return x // y if mode == "floor" else f.truncated_quotient(x, y)
+        if mode == "floor":
+            return te.floor_divide(x, y)
         q = x / y
-        return te.floor(q) if mode == "floor" else te.select(q < 0, te.ceil(q), te.floor(q))
+        return te.select(q < 0, te.ceil(q), te.floor(q))
 
     return node.elementwise(value, a, b, name="div")
 
