@@ -73,8 +73,9 @@ from schedules.te.reverse_mode import cut, gradient, inputs
 __all__ = [
     "Expr", "Reduction", "Tensor", "abs", "all", "any", "bitwise_and", "bitwise_not", "bitwise_or",
     "bitwise_xor", "cast", "ceil", "clip", "compute", "const", "cos", "cut", "dag", "equal", "erf",
-    "evaluate", "exp", "expm1", "floor", "floor_divide", "fma", "fmod", "gradient", "if_then_else", "inf", "inputs", "isfinite",
-    "isnan", "left_shift", "log", "log1p", "logical_not", "max", "max_value", "maximum", "min", "min_value",
-    "minimum", "not_equal", "placeholder", "pow", "prod", "reduce_axis", "reducer", "remainder", "right_shift", "round",
-    "rsqrt", "select", "sigmoid", "sin", "sqrt", "sum", "tan", "tanh",
+    "evaluate", "exp", "expm1", "floor", "floor_divide", "fma", "fmod", "gradient", "if_then_else", "inf",
+    "inputs", "isfinite", "isnan", "left_shift", "log", "log1p", "logical_not", "max", "max_value",
+    "maximum", "min", "min_value", "minimum", "not_equal", "placeholder", "pow", "prod", "reduce_axis",
+    "reducer", "remainder", "right_shift", "round", "rsqrt", "select", "sigmoid", "sin", "sqrt", "sum",
+    "tan", "tanh",
 ]  # fmt: skip

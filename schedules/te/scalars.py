@@ -304,9 +304,9 @@ def pow(x: ExprLike, y: ExprLike) -> Expr:
 
 
 def fmod(x: ExprLike, y: ExprLike) -> Expr:
-    """The remainder of x / y with the sign of x, as C's fmod: x - q y, where q is the quotient rounded towards
-    0. Exact for quotients of any size; NaN where x is infinite or y is 0. Raises `WorkloadError` unless both
-    are floating point, of one dtype.
+    """The remainder of x / y with the sign of x, as C's fmod: x - q y, where q is the quotient rounded
+    towards 0. Exact for quotients of any size; NaN where x is infinite or y is 0. Raises `WorkloadError`
+    unless both are floating point, of one dtype.
     Example: ``te.fmod(x[i], 360.0)``."""
     q = _quotient("fmod", x, y)
     return E.Call("fmod", (q.a, q.b))

@@ -38,7 +38,7 @@ def dag_of(n: int, dtype: str) -> ComputeDAG:
 
 
 def wanted(x: Array, y: Array) -> list[Array]:
-    """By numpy, whose fmod is C's. Zeros of its remainder have the sign of y, those of torch the sign of x."""
+    """By numpy, whose fmod is C's. Its zeros of a remainder have the sign of y; here it is that of x."""
     with np.errstate(all="ignore"):
         rest = np.fmod(x, y)
         return [rest, np.where(rest == 0, rest, np.remainder(x, y)), np.floor_divide(x, y)]
@@ -49,9 +49,8 @@ def same_bits(got: Sequence[Array], want: Sequence[Array], arrays: Sequence[Arra
         assert a.dtype == b.dtype
         equal = ((a == b) & (np.signbit(a) == np.signbit(b))) | (np.isnan(a) & np.isnan(b))
         at = np.flatnonzero(~equal)
-        assert not len(at), (
-            f"{name} by {what}: {len(at)} wrong, first of {[v[at[0]] for v in arrays]}: {a[at[0]]}, not {b[at[0]]}"
-        )
+        first = [v[at[:1]] for v in (*arrays, a, b)]
+        assert not len(at), f"{name} by {what}: {len(at)} wrong, first (x, y, got, wanted): {first}"
 
 
 def special(dtype: str) -> Array:
@@ -156,5 +155,7 @@ def test_they_take_numbers_and_need_floats_of_one_dtype() -> None:
                 value(bad)
     with pytest.raises(WorkloadError, match=r"operator '%' needs integers, got float32; use te\.remainder"):
         value(lambda i: x[i] % 2)
-    with pytest.raises(WorkloadError, match=r"operator '//' needs integers, got float32; use te\.floor_divide"):
+    with pytest.raises(
+        WorkloadError, match=r"operator '//' needs integers, got float32; use te\.floor_divide"
+    ):
         value(lambda i: x[i] // 2)
