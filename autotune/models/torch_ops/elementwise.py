@@ -9,7 +9,7 @@ from typing import Any
 from autotune.models.lowering import functions as f
 from autotune.models.lowering.base import read as _read
 from autotune.models.lowering.base import stage as _stage
-from autotune.models.torch_ops.table import Known, Node, Scalar, UnsupportedForm, Value, aten
+from autotune.models.torch_ops.table import Known, Node, Scalar, UnsupportedForm, Value, aten, of_dtype
 from schedules import te
 from schedules.dtypes import DTYPES, computed, is_float
 from schedules.expr import Expr
@@ -294,11 +294,11 @@ def _where(node: Node, cond: Value, a: Any_, b: Any_) -> te.Tensor:
     if isinstance(c, Known):
         chosen = a if bool(c.tensor.reshape(-1)[0]) else b
         return node.elementwise(lambda v: v, chosen, name="where")
+    node.fits(a, b)
     mask, two = c, [node.operand(x) for x in (a, b)]
-    kind = node.dtype if node.dtype == "bool" else computed(node.dtype)
 
     def element(x: Any, at: tuple[Expr, ...]) -> Expr:
-        return te.cast(_read(x, at), kind) if isinstance(x, te.Tensor) else te.const(x.item(), kind)
+        return of_dtype(_read(x, at) if isinstance(x, te.Tensor) else x.item(), node.dtype)
 
     def value(*at: Expr) -> Expr:
         return te.cast(te.select(_read(mask, at), element(two[0], at), element(two[1], at)), node.dtype)
@@ -318,11 +318,13 @@ def _clamp(node: Node, x: Value, low: Any_ | None = None, high: Any_ | None = No
         out = out if low is None else te.maximum(out, rest.pop(0))
         return out if high is None else te.minimum(out, rest.pop(0))
 
+    node.fits(low, high)
     return node.elementwise(value, x, *(b for b in (low, high) if b is not None), name="clip")
 
 
 @aten("clamp_min.default", "clamp_min.Tensor", "clamp_max.default", "clamp_max.Tensor")
 def _clamp_one(node: Node, x: Value, bound: Any_) -> te.Tensor:
+    node.fits(bound)
     return node.elementwise(te.maximum if node.name == "clamp_min" else te.minimum, x, bound, name="clip")
 
 
