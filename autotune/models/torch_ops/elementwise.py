@@ -11,8 +11,8 @@ from autotune.models.lowering.base import read as _read
 from autotune.models.lowering.base import stage as _stage
 from autotune.models.torch_ops.table import Known, Node, Scalar, UnsupportedForm, Value, aten, of_dtype
 from schedules import te
-from schedules.dtypes import DTYPES, computed, is_float
-from schedules.expr import Expr
+from schedules.dtypes import DTYPES, computed, is_float, rounded
+from schedules.expr import Expr, dtype_of
 
 ExprFn = Callable[..., Any]
 Any_ = Value | Scalar
@@ -159,13 +159,15 @@ _BINARY: dict[str, ExprFn] = {
 
 @aten(
     "mul.Tensor", "mul.Scalar", "maximum.default", "minimum.default",
-    "fmod.Tensor", "fmod.Scalar", "remainder.Tensor", "remainder.Scalar",
+    "fmod.Tensor", "fmod.Scalar", "remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor",
 )  # fmt: skip
 def _binary(node: Node, a: Any_, b: Any_) -> te.Tensor:
     if node.dtype == "bool":
         fn = te.any if node.name == "maximum" else te.all
         return node.elementwise(fn, a, b)
     if node.name in ("fmod", "remainder") and is_float(node.dtype):
+        # torch rounds numbers beside these to the dtype of the tensor
+        a, b = (x if isinstance(x, te.Tensor | Known) else rounded(x, node.dtype) for x in (a, b))
         return node.elementwise(te.fmod if node.name == "fmod" else te.remainder, a, b)
     return node.elementwise(_BINARY[node.name], a, b)
 
@@ -219,7 +221,7 @@ def _div(node: Node, a: Any_, b: Any_, rounding_mode: str | None = None) -> te.T
             return x // y if mode == "floor" else f.truncated_quotient(x, y)
         if mode == "floor":
             return te.floor_divide(x, y)
-        q = x / y
+        q = te.cast(te.cast(x / y, node.dtype), dtype_of(x))  # rounded before it is cut off
         return te.select(q < 0, te.ceil(q), te.floor(q))
 
     return node.elementwise(value, a, b, name="div")
