@@ -107,6 +107,12 @@ def computed(dtype: str) -> str:
     return DTYPES[dtype].computed if dtype in _STORAGE else dtype
 
 
+def wrapped(value: int, dtype: str) -> int:
+    """An integer as one of ``dtype``: its lowest bits."""
+    least = DTYPES[dtype].range[0]
+    return (value - least) % (1 << 8 * DTYPES[dtype].itemsize) + least
+
+
 def bound_dtype(dtype: str) -> str:
     """What says how far outputs of ``dtype`` may be from a reference: float64 for float64, else float32."""
     return "float64" if dtype == "float64" else "float32"

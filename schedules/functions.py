@@ -127,6 +127,20 @@ def _pow_open(a: Array, b: Array, ea: Array, eb: Array) -> Array:
     return np.isinf(ea) | np.isinf(eb) | ((ea > 0) & (np.abs(a) <= ea)) | ((eb > 0) & ~(a > 0))
 
 
+def _fmod_change(a: Array, b: Array, ea: Array, eb: Array, v: Array) -> Array:
+    """Of a - q b with a whole q: as far as both move it, unless q may be another."""
+    size, by = np.abs(v), np.abs(b)
+    q = np.abs(np.rint((a - v) / b))
+    slip = unbounded(ea + q * eb)
+    stays = (slip < by - eb - size) & ((q == 0) | (slip < size))
+    return np.where((ea > 0) | (eb > 0), np.where(stays, slip, size + by + eb), 0)
+
+
+def _fmod_open(a: Array, b: Array, ea: Array, eb: Array) -> Array:
+    """A divisor that may be 0, or a dividend that may be infinite."""
+    return _near_zero(b, eb) | _leaves(a, ea)
+
+
 FUNCTIONS = {
     row.name: row
     for row in (
@@ -148,6 +162,7 @@ FUNCTIONS = {
         Function("cos", np.cos, 8.0, _turns(np.sin), _leaves),
         Function("tan", np.tan, 10.0, _tan_change, _leaves),
         Function("pow", _pow, 32.0, _pow_change, _pow_open, arity=2),
+        Function("fmod", np.fmod, change=_fmod_change, open=_fmod_open, arity=2),
         Function(
             "log1p", np.log1p, 4.0,
             lambda a, e, v: _log_change(1 + a, e, v), lambda a, e: _near_zero(1 + a, e),

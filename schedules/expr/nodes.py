@@ -345,7 +345,8 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
     ea, eb, d = _pair(a, b)
     if d != INDEX and is_float(d):
         if op in ("//", "%"):
-            raise TypeError(f"operator {op!r} needs integers, got {d}")
+            instead = "te.remainder" if op == "%" else "te.floor_divide"
+            raise TypeError(f"operator {op!r} needs integers, got {d}; use {instead}(x, y)")
         return Binary(op, ea, eb)
     if op == "/":
         raise TypeError(f"true division needs floating point, got {d}; use // or te.cast")
@@ -449,7 +450,12 @@ def _product(x: Expr, n: int) -> Expr:
 
 
 def compare(op: str, a: ExprLike, b: ExprLike) -> Expr:
-    """A folded comparison; ``op`` is < <= == or !=. Literals are rounded to their dtype first."""
+    """A folded comparison; ``op`` is < <= == or !=. Beside floating point, literals are rounded to their dtype
+    first. Integers are compared with any number, as mathematics has it."""
+    if not isinstance(a, Expr) or not isinstance(b, Expr):
+        known = _beside_integer(op, a, b)
+        if known is not None:
+            return known
     if op in ("==", "!=") and all(isinstance(x, Expr) and dtype_of(x) == "bool" for x in (a, b)):
         ea, eb, d = wrap(a), wrap(b), "bool"
     else:
@@ -457,6 +463,39 @@ def compare(op: str, a: ExprLike, b: ExprLike) -> Expr:
     if isinstance(ea, Const) and isinstance(eb, Const):
         return Const(bool(FOLD[op](rounded(ea.value, d), rounded(eb.value, d))), "bool")
     return Compare(op, ea, eb)
+
+
+def _beside_integer(op: str, a: ExprLike, b: ExprLike) -> Expr | None:
+    """A comparison of an integer with a Python number that its dtype does not have; None for others. It is one
+    with a number that the dtype has. So the integer is read, also where the answer is known."""
+    e, x = (a, b) if isinstance(a, Expr) else (b, a)
+    if (type(x) is int and -(1 << 31) <= x < 1 << 31) or isinstance(x, bool) or not isinstance(e, Expr):
+        return None
+    d = computed(dtype_of(e))
+    if is_float(d) or not (hasattr(x, "__index__") or hasattr(x, "__float__")):
+        return None
+    values = DTYPES["int64" if d == INDEX else d].range
+    low, high = values[0], values[-1]
+    number: float = int(x) if hasattr(x, "__index__") else float(x)  # type: ignore[arg-type]
+    if low <= number <= high and number == math.floor(number):
+        return None
+    if number != number or op in ("==", "!="):
+        holds = op == "!="
+    else:
+        number = min(max(number, low - 1), high + 1)
+        if e is a:  # e <= most
+            most = math.ceil(number) - 1 if op == "<" else math.floor(number)
+            if low <= most < high:
+                return compare("<=", e, most)
+            holds = most >= high
+        else:
+            least = math.floor(number) + 1 if op == "<" else math.ceil(number)
+            if low < least <= high:
+                return compare("<=", least, e)
+            holds = least <= low
+    if d == INDEX:
+        return TRUE if holds else FALSE
+    return compare("<=", low, e) if holds else compare("<", e, low)
 
 
 def all_of(*conds: Expr) -> Expr:

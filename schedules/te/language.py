@@ -45,7 +45,9 @@ from schedules.te.scalars import (
     exp,
     expm1,
     floor,
+    floor_divide,
     fma,
+    fmod,
     if_then_else,
     inf,
     isfinite,
@@ -61,6 +63,7 @@ from schedules.te.scalars import (
     minimum,
     not_equal,
     pow,
+    remainder,
     right_shift,
     round,
     rsqrt,
@@ -77,10 +80,10 @@ from schedules.te.tensors import IterVar, Op, Reduction, Tensor, TensorLoad, dag
 __all__ = [
     "Reduction", "Tensor", "abs", "all", "any", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor",
     "cast", "ceil", "clip", "compute", "const", "cos", "dag", "equal", "erf", "evaluate", "exp", "expm1",
-    "floor", "fma", "if_then_else", "inf", "isfinite", "isnan", "left_shift", "log", "log1p", "logical_not",
-    "max", "max_value", "maximum", "min", "min_value", "minimum", "not_equal", "placeholder", "pow", "prod",
-    "reduce_axis", "reducer", "right_shift", "round", "rsqrt", "select", "sigmoid", "sin", "sqrt", "sum",
-    "tan", "tanh",
+    "floor", "floor_divide", "fma", "fmod", "if_then_else", "inf", "isfinite", "isnan", "left_shift", "log",
+    "log1p", "logical_not", "max", "max_value", "maximum", "min", "min_value", "minimum", "not_equal",
+    "placeholder", "pow", "prod", "reduce_axis", "reducer", "remainder", "right_shift", "round", "rsqrt",
+    "select", "sigmoid", "sin", "sqrt", "sum", "tan", "tanh",
 ]  # fmt: skip
 
 

@@ -295,10 +295,10 @@ class ErrorScope:
         if certain:
             return rounded(v, own, dtype) if f.error else (v, None)
         errors = [_some(e) for _, e in args]
-        if not f.error:
-            return v, f.change(*values, *errors, v)
         anything = f.open(*values, *errors)
         e = np.where(anything, np.inf, f.change(*values, *errors, v))
+        if not f.error:
+            return v, e
         return rounded(v, e + own, dtype, anything=anything)
 
     def _cast(self, old: str, new: str, x: Value) -> Value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from autotune.codegen.llvm import transpose, vector_math
 from autotune.codegen.llvm.address import Addresses, Flat
@@ -53,6 +54,8 @@ class Expressions(Addresses):
         super().__init__(scopes)
         self.declare = declare
         self.features = features  # of the target
+        # {a call, and where: its value}, as far as a statement is emitted; None outside of statements.
+        self.calls: dict[Any, Value] | None = None
 
     def scalar(self, e: Expr) -> Value:
         return self.of_all_lanes(self.value(e), e)
@@ -112,8 +115,8 @@ class Expressions(Addresses):
                 for v in vs[1:]:
                     out = Value(self.s.emit(f"{op} {out}, {v.ref}"), "bool", out.lanes)
                 return out
-            case Call(fn=fn, args=args):
-                return self._call(fn, self.same_lanes(*map(self.value, args)))
+            case Call():
+                return self._call_once(e)
             case Fma(a=a, b=b, c=c):
                 return self.multiply_add(a, b, c)
             case Cast(dtype=d, a=a):
@@ -271,6 +274,17 @@ class Expressions(Addresses):
             return self.scalar(e)
         finally:
             self.lane_var, self.lanes, self.mask = held
+
+    def _call_once(self, e: Call) -> Value:
+        """A call. A statement that has it several times evaluates it once: some functions branch, and LLVM
+        would keep each."""
+        at = e, self.mask, self.lane_var, self.lane_base, self.lanes
+        known = None if self.calls is None else self.calls.get(at)
+        if known is None:
+            known = self._call(e.fn, self.same_lanes(*map(self.value, e.args)))
+            if self.calls is not None:
+                self.calls[at] = known
+        return known
 
     def _call(self, fn: str, args: Sequence[Value]) -> Value:
         x = args[0]
@@ -533,8 +547,10 @@ class Expressions(Addresses):
         sides: list[tuple[Value, Scope]] = []
         for label, side in ((then, e.a), (other, e.b)):
             self.s.stack.append(Scope(label, False, frozenset()))
+            before, self.calls = self.calls, None if self.calls is None else dict(self.calls)
             v = self.value(side)
             v = self.splat(v, lanes) if lanes > 1 else v
+            self.calls = before
             sides.append((v, self.s.stack.pop()))
         self.s.do(f"br {cond}, label %{then}, label %{other}")
         for label, (_, scope) in zip((then, other), sides, strict=True):

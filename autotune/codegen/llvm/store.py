@@ -60,6 +60,11 @@ class Stores(Expressions):
 
     def store(self, s: Store) -> None:
         """Emit a store, for all lanes."""
+        self.calls = {}
+        self._store(s)
+        self.calls = None
+
+    def _store(self, s: Store) -> None:
         flat = self.flat(s.buffer, s.indices)
         dtype = self.places[s.buffer].dtype
         align = DTYPES[dtype].itemsize

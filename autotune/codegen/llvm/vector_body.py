@@ -214,6 +214,14 @@ class Body:
         """Whether two tests hold."""
         return self.emit(f"and {self._vector('i1')} {a}, {b}")
 
+    def any(self, test: str) -> str:
+        """Whether a test holds in some lane."""
+        if self.lanes == 1:
+            return test
+        name = f"@llvm.vector.reduce.or.v{self.lanes}i1"
+        self.declares[f"declare i1 {name}({self._vector('i1')})"] = None
+        return self.emit(f"call i1 {name}({self._vector('i1')} {test})")
+
     def choose(self, mask: str, then: str, otherwise: str) -> str:
         """`then` where a test holds, else `otherwise`."""
         return self.emit(f"select {self._vector('i1')} {mask}, {self.type} {then}, {self.type} {otherwise}")
@@ -228,11 +236,7 @@ class Body:
     ) -> tuple[str, ...]:  # fmt: skip
         """The values of `then()` for all lanes if `a predicate b` holds in any lane, else those of
         `otherwise()`, the common case."""
-        mask = self.test(a, predicate, b)
-        if self.lanes > 1:
-            name = f"@llvm.vector.reduce.or.v{self.lanes}i1"
-            self.declares[f"declare i1 {name}({self._vector('i1')})"] = None
-            mask = self.emit(f"call i1 {name}({self._vector('i1')} {mask})")
+        mask = self.any(self.test(a, predicate, b))
         rare, common, done = (f"{self.prefix}{side}{len(self.lines)}" for side in ("rare", "common", "done"))
         weights = '!prof !{!"branch_weights", i32 1, i32 1000}'
         self.lines.append(f"br i1 {mask}, label %{rare}, label %{common}, {weights}")

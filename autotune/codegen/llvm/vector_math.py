@@ -4,7 +4,8 @@
 function is a short sequence of vector instructions for float32 or float64 and any number of lanes; the
 backend splits or widens odd numbers. Special values follow IEEE 754 and C: infinities, NaN, signed zero,
 overflow to infinity, gradual underflow. There is no errno and no exception flag. Only exp branches
-(`vector_exp`), and sin, cos and tan, for large arguments (`vector_turns`).
+(`vector_exp`), sin, cos and tan, for large arguments (`vector_turns`), and fmod, for large quotients
+(`vector_remainder`).
 
 Multiply-add is `llvm.fmuladd`: one FMA if the target has it, else mul and add, never a call of `fma`.
 Argument reductions are exact either way, because the high part of ln 2 has trailing zeros. No instruction has
@@ -15,8 +16,8 @@ rational fit of our own (reweighted least squares); the float64 erf has the rati
 (ndtr.c, S. Moshier).
 
 Largest relative errors measured over dense grids, with FMA (float32 / float64): exp 8.4e-8 / 1.6e-16, log
-8.0e-8 / 1.6e-16, tanh 1.8e-7 / 3.7e-16, erf 3.0e-7 / 4.5e-16, sigmoid 1.8e-7 / 3.2e-16; sqrt, abs, floor,
-ceil and round are exact. ADR 45 has the others.
+8.0e-8 / 1.6e-16, tanh 1.8e-7 / 3.7e-16, erf 3.0e-7 / 4.5e-16, sigmoid 1.8e-7 / 3.2e-16; sqrt, fmod,
+abs, floor, ceil and round are exact. ADR 45 has the others.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from autotune.codegen.llvm import vector_exp, vector_turns
+from autotune.codegen.llvm import vector_exp, vector_remainder, vector_turns
 from autotune.codegen.llvm.vector_body import FORMATS, Body
 from autotune.codegen.llvm.vector_exp import power_of_two, reduce_exp
 from schedules.errors import WorkloadError
@@ -171,6 +172,7 @@ _EMITTERS: dict[str, Callable[..., str]] = {
     "cos": vector_turns.cos,
     "tan": vector_turns.tan,
     "pow": vector_exp.pow,
+    "fmod": vector_remainder.fmod,
     "log1p": vector_exp.log1p,
     "expm1": vector_exp.expm1,
     "abs": lambda b, x: b.intrinsic("fabs", x),

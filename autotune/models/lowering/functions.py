@@ -210,21 +210,3 @@ def hypot(x: Expr, y: Expr) -> Expr:
     value = large * te.sqrt(ratio * ratio + 1.0)
     plain = te.any(te.equal(large, 0), te.equal(a, te.inf), te.equal(b, te.inf))
     return te.select(plain, te.select(te.equal(large, 0), large, _like(x, math.inf)), value)
-
-
-def float_c_remainder(a: Expr, b: Expr) -> Expr:
-    """The remainder of floats with the sign of ``a``, as C's fmod; exact for quotients below 2^23."""
-    kind = computed(dtype_of(a))
-    a, b = te.cast(a, kind), te.cast(b, kind)
-    q = a / b
-    rest = te.fma(-te.select(q < 0, te.ceil(q), te.floor(q)), b, a)
-    # A quotient that was rounded up to a whole number is one too large.
-    rest = te.select(te.any(te.all(rest < 0, a > 0), te.all(rest > 0, a < 0)), rest + with_sign(b, a), rest)
-    return te.select(te.all(te.equal(te.abs(b), te.inf), te.isfinite(a)), a, rest)
-
-
-def float_remainder(a: Expr, b: Expr) -> Expr:
-    """The remainder of floats with the sign of ``b``, as Python's."""
-    rest = float_c_remainder(a, b)
-    other = te.any(te.all(rest < 0, b > 0), te.all(rest > 0, b < 0))
-    return te.select(other, rest + te.cast(b, computed(dtype_of(b))), rest)

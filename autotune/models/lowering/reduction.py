@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from autotune.models.lowering.base import cast, number, stage, within, without
+from autotune.models.lowering.base import cast, is_float, number, stage, stages, within, without
 from autotune.models.lowering.movement import pad, part, reshape
 from schedules import te
 from schedules.dtypes import computed
@@ -96,8 +97,25 @@ def arg_extreme(x: te.Tensor, axis: int, keepdims: bool, largest: bool, last: bo
     return reshape(out, [1 if d == axis else m for d, m in enumerate(x.shape)]) if keepdims else out
 
 
-# Longest axis whose cumulative results each read all elements, and the length of the parts of longer ones.
-DIRECT, PART = 128, 64
+# --- cumulative results -----------------------------------------------------------------------
+
+Tensors = tuple[te.Tensor, ...]
+Exprs = tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """What is joined along an axis: tuples of elements. ``fold``: of a tuple along an axis; ``join``: of two;
+    ``neutral``: what changes nothing. ``direct``: the longest axis whose results each read all elements;
+    ``part``: the length of the parts of longer ones."""
+
+    fold: Fold
+    join: Callable[[Exprs, Exprs], Exprs]
+    neutral: tuple[Const, ...]
+    direct: int = 128
+    part: int = 64
+
+
 _JOIN: dict[Fold, Callable[[Expr, Expr], Expr]] = {
     te.sum: lambda a, b: a + b, te.prod: lambda a, b: a * b, te.max: te.maximum, te.min: te.minimum,
 }  # fmt: skip
@@ -109,47 +127,101 @@ def cumulative(
     """Sums, products or extremes of all elements up to each along an axis.
 
     Every result of a short axis reads all elements. A longer one is cut into parts: what lies before a part
-    is added to the results within it (Blelloch, Prefix sums and their applications, 1990).
+    is added to the results within it (Blelloch, Prefix sums and their applications, 1990). Sums and products
+    of floats are float64's, as those of torch on CPUs: what a part has may be beyond float32 although no
+    result is.
     """
-    return cast(_cumulative(x, axis, exclusive, backwards, fold, neutral), x.dtype)
+    if is_float(x.dtype) and fold is te.prod:
+        return cast(_cumulative_product(x, axis, exclusive, backwards), x.dtype)
+    if is_float(x.dtype) and fold is te.sum:
+        x, out = cast(x, "float64"), x.dtype
+    else:
+        out = x.dtype
+    fill = neutral if isinstance(neutral, Const) else number(neutral, x.dtype)
+    scan = _Scan(lambda v, axis: fold(v[0], axis=axis), lambda a, b: (_JOIN[fold](a[0], b[0]),), (fill,))
+    (made,) = _prefixes((x,), axis, exclusive, backwards, scan)
+    return cast(made, out)
 
 
-def _cumulative(
-    x: te.Tensor, axis: int, exclusive: bool, backwards: bool, fold: Fold, neutral: float | Const
-) -> te.Tensor:
-    """In the dtype that is computed with."""
-    n = x.shape[axis]
-    fill = neutral if isinstance(neutral, Const) else te.const(neutral, x.dtype)
-    if n <= DIRECT:
-        return _direct(x, axis, exclusive, backwards, fold, fill)
-    parts = -(-n // PART)
-    padded = pad(x, [(0, parts * PART - n if d == axis else 0) for d in range(len(x.shape))], fill=fill)
-    cut = reshape(padded, (*x.shape[:axis], parts, PART, *x.shape[axis + 1 :]))
-    within_part = _direct(cut, axis + 1, exclusive, backwards, fold, fill)
-    totals = folded(cut, [axis + 1], fold, name="part")
-    wide = te.const(fill.value, totals.dtype)
-    before = _cumulative(totals, axis, True, backwards, fold, wide)
-    join = _JOIN[fold]
+# A product is a number of at most this size and at least its inverse, times a power of the square of it.
+_SIZE = 2.0**256
+
+
+def _normal(m: Expr, e: Expr) -> Exprs:
+    """The same product, m times the e-th power of `_SIZE` squared, with an m of no extreme size."""
+    large, small = te.abs(m) > _SIZE, te.abs(m) < 1 / _SIZE
+    return (
+        te.select(large, m * _SIZE**-2, te.select(small, m * _SIZE**2, m)),
+        te.select(large, e + 1.0, te.select(small, e - 1.0, e)),
+    )
+
+
+def _cumulative_product(x: te.Tensor, axis: int, exclusive: bool, backwards: bool) -> te.Tensor:
+    """In float64. Products of parts, and in whatever order a schedule takes, may be beyond it although no
+    result is: they have exponents of their own."""
+    one, zero = te.const(1, "float64"), te.const(0, "float64")
+
+    def join(a: Exprs, b: Exprs) -> Exprs:
+        return _normal(a[0] * b[0], a[1] + b[1])
+
+    product = te.reducer((1.0, 0.0), join, "product")
+    scan = _Scan(product, join, (one, zero), direct=32, part=16)
+    split = _stages(x.shape, lambda *at: _normal(*_normal(te.cast(x[at], "float64"), zero)), "factor")
+    m, e = _prefixes(split, axis, exclusive, backwards, scan)
 
     def value(*at: Expr) -> Expr:
-        return join(within_part[at], before[without(at, [axis + 1])])
+        out = m[at]
+        for n in range(3):  # more make it infinite or 0
+            by = te.select(e[at] > n, _SIZE**2, te.select(e[at] < -n, _SIZE**-2, one))
+            out = out * by
+        return out
 
-    joined = stage(cut.shape, value, "cumulative")
-    return part(reshape(joined, padded.shape), axis, 0, n)
+    return stage(x.shape, value, "cumulative")
 
 
-def _direct(
-    x: te.Tensor, axis: int, exclusive: bool, backwards: bool, fold: Fold, neutral: Const
-) -> te.Tensor:
-    r = te.reduce_axis(x.shape[axis], "r")
+def _prefixes(xs: Tensors, axis: int, exclusive: bool, backwards: bool, scan: _Scan) -> Tensors:
+    """In the dtypes that are computed with."""
+    shape, n = xs[0].shape, xs[0].shape[axis]
+    if n <= scan.direct:
+        return _direct(xs, axis, exclusive, backwards, scan)
+    parts = -(-n // scan.part)
+    sides = [(0, parts * scan.part - n if d == axis else 0) for d in range(len(shape))]
+    padded = [pad(x, sides, fill=te.const(c.value, x.dtype)) for x, c in zip(xs, scan.neutral, strict=True)]
+    cut = tuple(reshape(x, (*shape[:axis], parts, scan.part, *shape[axis + 1 :])) for x in padded)
+    inside = _direct(cut, axis + 1, exclusive, backwards, scan)
+    r = te.reduce_axis(scan.part, "r")
+
+    def total(*at: Expr) -> te.Reduction:
+        return scan.fold(tuple(x[within(at, [axis + 1], [r])] for x in cut), axis=r)
+
+    totals = _stages(without(cut[0].shape, [axis + 1]), total, "part")
+    before = _prefixes(totals, axis, True, backwards, scan)
+
+    def joined(*at: Expr) -> Exprs:
+        there = without(at, [axis + 1])
+        return scan.join(tuple(x[at] for x in inside), tuple(x[there] for x in before))
+
+    made = _stages(cut[0].shape, joined, "cumulative")
+    return tuple(part(reshape(x, padded[0].shape), axis, 0, n) for x in made)
+
+
+def _direct(xs: Tensors, axis: int, exclusive: bool, backwards: bool, scan: _Scan) -> Tensors:
+    r = te.reduce_axis(xs[0].shape[axis], "r")
 
     def value(*at: Expr) -> te.Reduction:
         i = at[axis]
         counts = (r > i if exclusive else r >= i) if backwards else (r < i if exclusive else r <= i)
-        own = x[(*at[:axis], r, *at[axis + 1 :])]
-        return fold(te.select(counts, own, neutral), axis=r)
+        own = [x[(*at[:axis], r, *at[axis + 1 :])] for x in xs]
+        kept = (te.select(counts, v, c) for v, c in zip(own, scan.neutral, strict=True))
+        return scan.fold(tuple(kept), axis=r)
 
-    return stage(x.shape, value, "cumulative")
+    return _stages(xs[0].shape, value, "cumulative")
+
+
+def _stages(shape: Sequence[int], value: Callable[..., Any], name: str) -> Tensors:
+    """`stage` of a tuple of values, or of a reduction over tuples."""
+    made = stages(shape, value, name)
+    return made if isinstance(made, tuple) else (made,)
 
 
 def cumulative_extreme(x: te.Tensor, axis: int, largest: bool) -> tuple[te.Tensor, Callable[[], te.Tensor]]:

@@ -201,9 +201,7 @@ def _shift(node: Node, a: Value, b: Value) -> te.Tensor:
 def _mod(node: Node, a: Value, b: Value) -> te.Tensor:
     x, y = _pair(node, a, b)
     if is_float(dtype_of(x)):
-        return elementwise(
-            f.float_c_remainder if node.attr("fmod", 0) else f.float_remainder, x, y, name="mod"
-        )
+        return elementwise(te.fmod if node.attr("fmod", 0) else te.remainder, x, y, name="mod")
     return elementwise(f.c_remainder if node.attr("fmod", 0) else lambda v, w: v % w, x, y, name="mod")
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from autotune.models.lowering import functions as f
 from autotune.models.lowering.base import read as _read
 from autotune.models.lowering.base import stage as _stage
-from autotune.models.torch_ops.table import Known, Node, Scalar, UnsupportedForm, Value, aten
+from autotune.models.torch_ops.table import Known, Node, Scalar, UnsupportedForm, Value, aten, of_dtype
 from schedules import te
-from schedules.dtypes import DTYPES, computed, is_float
-from schedules.expr import Expr
+from schedules.dtypes import DTYPES, computed, is_float, rounded
+from schedules.expr import Expr, dtype_of
 
 ExprFn = Callable[..., Any]
 Any_ = Value | Scalar
@@ -159,14 +159,16 @@ _BINARY: dict[str, ExprFn] = {
 
 @aten(
     "mul.Tensor", "mul.Scalar", "maximum.default", "minimum.default",
-    "fmod.Tensor", "fmod.Scalar", "remainder.Tensor", "remainder.Scalar",
+    "fmod.Tensor", "fmod.Scalar", "remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor",
 )  # fmt: skip
 def _binary(node: Node, a: Any_, b: Any_) -> te.Tensor:
     if node.dtype == "bool":
         fn = te.any if node.name == "maximum" else te.all
         return node.elementwise(fn, a, b)
     if node.name in ("fmod", "remainder") and is_float(node.dtype):
-        return node.elementwise(f.float_c_remainder if node.name == "fmod" else f.float_remainder, a, b)
+        # torch rounds numbers beside these to the dtype of the tensor
+        a, b = (x if isinstance(x, te.Tensor | Known) else rounded(x, node.dtype) for x in (a, b))
+        return node.elementwise(te.fmod if node.name == "fmod" else te.remainder, a, b)
     return node.elementwise(_BINARY[node.name], a, b)
 
 
@@ -217,8 +219,10 @@ def _div(node: Node, a: Any_, b: Any_, rounding_mode: str | None = None) -> te.T
             return x / y
         if integers:
             return x // y if mode == "floor" else f.truncated_quotient(x, y)
-        q = x / y
-        return te.floor(q) if mode == "floor" else te.select(q < 0, te.ceil(q), te.floor(q))
+        if mode == "floor":
+            return te.floor_divide(x, y)
+        q = te.cast(te.cast(x / y, node.dtype), dtype_of(x))  # rounded before it is cut off
+        return te.select(q < 0, te.ceil(q), te.floor(q))
 
     return node.elementwise(value, a, b, name="div")
 
@@ -292,11 +296,11 @@ def _where(node: Node, cond: Value, a: Any_, b: Any_) -> te.Tensor:
     if isinstance(c, Known):
         chosen = a if bool(c.tensor.reshape(-1)[0]) else b
         return node.elementwise(lambda v: v, chosen, name="where")
+    node.fits(a, b)
     mask, two = c, [node.operand(x) for x in (a, b)]
-    kind = node.dtype if node.dtype == "bool" else computed(node.dtype)
 
     def element(x: Any, at: tuple[Expr, ...]) -> Expr:
-        return te.cast(_read(x, at), kind) if isinstance(x, te.Tensor) else te.const(x.item(), kind)
+        return of_dtype(_read(x, at) if isinstance(x, te.Tensor) else x.item(), node.dtype)
 
     def value(*at: Expr) -> Expr:
         return te.cast(te.select(_read(mask, at), element(two[0], at), element(two[1], at)), node.dtype)
@@ -316,11 +320,13 @@ def _clamp(node: Node, x: Value, low: Any_ | None = None, high: Any_ | None = No
         out = out if low is None else te.maximum(out, rest.pop(0))
         return out if high is None else te.minimum(out, rest.pop(0))
 
+    node.fits(low, high)
     return node.elementwise(value, x, *(b for b in (low, high) if b is not None), name="clip")
 
 
 @aten("clamp_min.default", "clamp_min.Tensor", "clamp_max.default", "clamp_max.Tensor")
 def _clamp_one(node: Node, x: Value, bound: Any_) -> te.Tensor:
+    node.fits(bound)
     return node.elementwise(te.maximum if node.name == "clamp_min" else te.minimum, x, bound, name="clip")
 
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from autotune.errors import ModelError
 from autotune.models.lowering.base import Array, Operand, read, stage
+from schedules import expr as E
 from schedules import te
-from schedules.dtypes import DTYPES, computed
+from schedules.dtypes import DTYPES, computed, is_integer, wrapped
 from schedules.expr import Expr
 
 
@@ -97,6 +98,14 @@ class Node:
             raise UnsupportedForm(f"{t.dtype} is not supported by it, only floating point")
         return t
 
+    def fits(self, *xs: Value | Scalar | None) -> None:
+        """Raise UnsupportedForm for a number that the output's dtype of integers does not have, where torch
+        raises too. As there, unsigned ones have negative numbers, which wrap."""
+        for x in xs if is_integer(self.dtype) else ():
+            least, most = DTYPES[self.dtype].range[0], DTYPES[self.dtype].range[-1]
+            if isinstance(x, int) and not (least or -most) <= x <= most:
+                raise UnsupportedForm(f"{x} is not a value of {self.dtype}; use one from {least} to {most}")
+
     def elementwise(
         self, fn: Callable[..., Any], *xs: Value | Scalar, common: str = "", dtype: str = "", name: str = ""
     ) -> te.Tensor:
@@ -106,10 +115,7 @@ class Node:
         wide, out = common or self.dtype, dtype or self.dtype
 
         def element(x: Operand, at: Sequence[Expr]) -> Expr:
-            kind = wide if wide == "bool" else computed(wide)
-            if isinstance(x, te.Tensor):
-                return te.cast(read(x, at), kind)
-            return te.const(x.item(), kind)
+            return of_dtype(read(x, at) if isinstance(x, te.Tensor) else x.item(), wide)
 
         def value(*at: Expr) -> Expr:
             return te.cast(fn(*(element(x, at) for x in operands)), out)
@@ -120,6 +126,17 @@ class Node:
         """An argument in another dtype, by default that of the output."""
         t, to = self.tensor(x), dtype or self.dtype
         return t if t.dtype == to else stage(t.shape, lambda *at: te.cast(t[at], to), "cast")
+
+
+def of_dtype(x: Expr | Scalar, dtype: str) -> Expr:
+    """An element or a number as one of ``dtype``, in the dtype that is computed with. Beside a tensor of
+    integers a number takes their dtype, and wraps, as in torch: beside uint8, -1 is 255."""
+    kind = dtype if dtype == "bool" else computed(dtype)
+    if not is_integer(dtype):
+        return te.cast(x, kind) if isinstance(x, Expr) else te.const(x, kind)
+    if isinstance(x, Expr):
+        return te.cast(te.cast(x, dtype) if is_integer(E.dtype_of(x)) else x, kind)
+    return te.const(wrapped(x, dtype) if isinstance(x, int) else x, kind)
 
 
 Lowered = Value | Sequence[Value | None]

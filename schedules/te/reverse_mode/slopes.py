@@ -204,6 +204,12 @@ def _pow(args: tuple[Expr, ...], result: Expr) -> tuple[Expr | None, Expr | None
     return E.select(E.compare("==", y, 0.0), 0.0, lower), _log_slope(x, y, result)
 
 
+def _fmod(args: tuple[Expr, ...], result: Expr) -> tuple[Expr | None, Expr | None]:
+    """Of x - q y: the slopes 1 and -q, by the whole number q."""
+    x, y = args
+    return E.wrap(1.0, E.dtype_of(x)), Call("round", (E.binary("/", E.binary("-", result, x), y),))
+
+
 def _sign(x: Expr) -> Expr:
     one = E.wrap(1.0, E.dtype_of(x))
     return E.select(E.compare("<", 0.0, x), one, E.select(E.compare("<", x, 0.0), -1.0, zero(one.dtype)))  # type: ignore[attr-defined]
@@ -222,6 +228,7 @@ SLOPES: dict[str, Callable[[tuple[Expr, ...], Expr], tuple[Expr | None, ...]]] =
     "cos": lambda x, y: (negative(Call("sin", x)),),
     "tan": lambda x, y: (1.0 + y * y,),
     "pow": _pow,
+    "fmod": _fmod,
     "log1p": lambda x, y: (1.0 / (1.0 + x[0]),),
     "expm1": lambda x, y: (y + 1.0,),
     "abs": lambda x, y: (_sign(x[0]),),

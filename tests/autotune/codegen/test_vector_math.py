@@ -162,7 +162,7 @@ def test_accuracy_over_dense_grid(jit: llvm.LLJIT, fn: str, dtype: str, lanes: i
 
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("fn", [fn for fn in FUNCTIONS if fn != "pow"])
+@pytest.mark.parametrize("fn", [fn for fn in FUNCTIONS if ROWS[fn].arity == 1])
 def test_special_values(jit: llvm.LLJIT, fn: str, dtype: str, lanes: int) -> None:
     inf, nan, big = math.inf, math.nan, float(np.finfo(dtype).max)
     x = np.array([inf, -inf, nan, 0.0, -0.0, -1.0, big, -big], dtype)
@@ -204,6 +204,25 @@ def test_powers_of_special_values(jit: llvm.LLJIT, dtype: str, lanes: int) -> No
     got = _run(jit, "pow", lanes, x, y)
     np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(expected[got == 0]))
     np.testing.assert_allclose(got, expected, rtol=info.eps, atol=info.smallest_subnormal)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_remainders_of_quotients_of_any_size(jit: llvm.LLJIT, dtype: str, lanes: int) -> None:
+    info = np.finfo(dtype)
+    values = [0, 1, 3, 0.1, 2.0**26 - 1, 2.0**26 + 1, 1e30, math.inf, info.tiny, info.smallest_subnormal]
+    values += [3 * info.smallest_subnormal, info.max, info.max / 3]
+    some = np.array([*values, *(-v for v in values), math.nan], dtype)
+    rng = np.random.default_rng(0)
+    kind = np.dtype(f"u{some.itemsize}")
+    bits = rng.integers(0, np.iinfo(kind).max, (2, 5000), kind, endpoint=True).view(dtype)
+    x, y = (np.append(v.ravel(), w) for v, w in zip(np.meshgrid(some, some), bits, strict=True))
+    with np.errstate(all="ignore"):
+        expected = np.fmod(x, y)
+    got = _run(jit, "fmod", lanes, x, y)
+    np.testing.assert_array_equal(got, expected)
+    zero = expected == 0
+    np.testing.assert_array_equal(np.signbit(got[zero]), np.signbit(expected[zero]))
 
 
 @pytest.mark.parametrize("lanes", LANES)

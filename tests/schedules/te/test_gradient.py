@@ -106,11 +106,13 @@ def test_every_function_has_a_slope_or_is_flat() -> None:
     assert set(SLOPES) | FLAT == set(FUNCTIONS) and not set(SLOPES) & FLAT
 
 
-UNARY = {f: lambda a, b, f=f: getattr(te, f)(a) for f in SLOPES if f != "pow"}
+UNARY = {f: lambda a, b, f=f: getattr(te, f)(a) for f in SLOPES if FUNCTIONS[f].arity == 1}
 OPERATIONS = UNARY | {
     "pow": lambda a, b: te.pow(a, b),
     "pow 2.5": lambda a, b: te.pow(a, 2.5) + a**-1 + a**3,
     "number to a power": lambda a, b: 2.0**b,
+    "fmod": lambda a, b: te.fmod(a * 7.0, b) * a + te.fmod(-a, b * 5.0),
+    "remainder": lambda a, b: te.remainder(a * 7.0, -b) * b + te.floor_divide(a, b) * a,
     "rsqrt": lambda a, b: te.rsqrt(a) + b / te.sqrt(a),
     "quotient": lambda a, b: a / b + 1.0 / b,
     "difference": lambda a, b: (a - b) * (b - a),

@@ -249,7 +249,8 @@ BODIES = {
         r"stage X: the literal 4294967301 is out of the range of int32, the dtype that it meets; "
         r'cast that first: te.cast\(x, "int64"\)',
     ),
-    "bound too large": (lambda i, j: te.select(N[i, j] < 2**32, 1.0, 0.0), "4294967296 is out of the range"),
+    "bound too large": (lambda i, j: te.clip(N[i, j], 0, 2**32), "4294967296 is out of the range of int32"),
+    "side too large": (lambda i, j: te.select(i < 2, N[i, j], 2**31), "2147483648 is out of the range"),
     "minimum too large": (lambda i, j: te.minimum(2**33, N[i, j]), "8589934592 is out of the range of int32"),
     "too large for int64": (
         lambda i, j: te.cast(N[i, j], "int64") - 2**70,
