@@ -4,12 +4,14 @@
     nice python benchmarks/mutants.py --under schedules/te --seed 7 --json mutants.json
 
 Draws changes (`mutations.py`) of the packages: in lines that a commit has not yet (``--since``), in files and
-folders (``--under``), or anywhere. All happens in a copy of the tree. Tests are run nearest first, by folders and
-by imports, until one fails or ``--seconds`` of tests are over. A test that fails without the change too
-doesn't count. A survivor is a change that no test noticed: it asks for a test, or for less code. What a seed
-draws stays the same while the code does: ``--only 7,12`` runs some of the draw again.
+folders (``--under``), or anywhere. All happens in a copy of the tree. Tests are run nearest first, by folders
+and by imports, until one fails or ``--seconds`` of tests are over. It counts if it fails again when it is run
+alone, and passes without the change; else it is left out from then on, and told at the end. A survivor is a
+change that no test noticed: it asks for a test, or for less code. A seed draws the same from the same code:
+``--only 7,12`` runs some of the draw again.
 
-Tools of others run one command for all changes (cosmic-ray), or all tests once with each function wrapped (mutmut).
+Tools of others run one command for all changes (cosmic-ray), or all tests once with each function wrapped
+(mutmut).
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from pathlib import Path
 
 from mutations import Change, changes
 
-# -- in the process of the tests: this file is a plugin of pytest --------------------------------------------------
+# -- in the process of the tests: this file is a plugin of pytest ----------------------------------
 REPORT, UNTIL, WORDS = "MUTANTS_REPORT", "MUTANTS_UNTIL", "MUTANTS_WORDS"
 
 
@@ -76,7 +78,7 @@ def pytest_sessionfinish() -> None:
     _tell("finished", "all")
 
 
-# -- which changes -------------------------------------------------------------------------------------------------
+# -- which changes ---------------------------------------------------------------------------------
 def git(root: Path, *args: str) -> str:
     return subprocess.run(["git", *args], cwd=root, check=True, capture_output=True, text=True).stdout
 
@@ -118,7 +120,7 @@ def drawn(root: Path, under: list[str], since: str | None, seed: int, count: int
     return out
 
 
-# -- which tests ---------------------------------------------------------------------------------------------------
+# -- which tests -----------------------------------------------------------------------------------
 def words(file: str, source: bytes, change: Change) -> list[str]:
     """Beginnings of the words of a changed line, its function and its file: names of tests tell of these."""
     around = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef | ast.ClassDef)]
@@ -187,7 +189,7 @@ class Imports:
         return sorted((f for f in self.files if Path(f).name.startswith("test_")), key=distance)
 
 
-# -- running them --------------------------------------------------------------------------------------------------
+# -- running them ----------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Verdict:
     """What became of a change: ``caught`` names the test, None where all passed."""
@@ -204,7 +206,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds of tests for a change, seconds without an event that are called a hang, and how many files of tests."""
+    """Seconds of tests for a change, seconds of a test that are a hang, and how many files of tests."""
 
     seconds: float
     hang: float
@@ -216,7 +218,9 @@ class Tree:
 
     def __init__(self, root: Path, place: Path, limits: Limits) -> None:
         self.root, self.place, self.limits = place / "tree", place, limits
-        self.files = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")[:-1]
+        self.files = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")[
+            :-1
+        ]
         self.files = [f for f in self.files if (root / f).is_file()]
         for f in self.files:
             (self.root / f).parent.mkdir(parents=True, exist_ok=True)
@@ -254,20 +258,32 @@ class Tree:
         command = [sys.executable, "-c", say]
         found = subprocess.run(command, cwd=self.root, env=self.environment(), capture_output=True, text=True)
         if Path(found.stdout.strip()) != self.root / file:
-            raise SystemExit(f"{module}: imported from {found.stdout.strip() or found.stderr}, not from the copy")
+            raise SystemExit(
+                f"{module}: imported from {found.stdout.strip() or found.stderr}, not from the copy"
+            )
 
     def run(self, tests: list[str], seconds: float, words: list[str]) -> str | None:
         """The first test that fails or hangs, or None. First come those whose names have the words."""
         report, until = self.place / "report", time.time() + seconds
         report.write_text("")
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "mutants"]
-        command += [f"--basetemp={self.place / 'base'}", *(f"--deselect={t}" for t in sorted(self.unfit)), *tests]
+        command += [
+            f"--basetemp={self.place / 'base'}",
+            *(f"--deselect={t}" for t in sorted(self.unfit)),
+            *tests,
+        ]
         environment = self.environment() | {REPORT: str(report), UNTIL: str(until), WORDS: " ".join(words)}
         with open(self.place / "output", "wb") as output:
             process = subprocess.Popen(
-                command, cwd=self.root, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True, preexec_fn=_less_memory,
-            )  # fmt: skip
+                command,
+                cwd=self.root,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=_less_memory,
+            )
         try:
             while process.poll() is None and time.time() - report.stat().st_mtime < self.limits.hang:
                 time.sleep(0.05)
@@ -284,14 +300,15 @@ class Tree:
         return events[-1][2] if events else tests[-1]  # the process died in it, or before
 
     def fails_alone(self, test: str) -> bool:
-        """Whether a test, or the collection of a file, fails without a change."""
-        if test in self.passing:
-            return False
+        """Whether a test, or the collection of a file, fails when it is run alone."""
         only = [] if "::" in test else ["--collect-only"]
-        if self.run([*only, test], self.limits.seconds, []) is None:
+        return self.run([*only, test], self.limits.seconds, []) is not None
+
+    def holds(self, test: str) -> bool:
+        """Whether a test passes without a change."""
+        if test not in self.passing and not self.fails_alone(test):
             self.passing.add(test)
-            return False
-        return True
+        return test in self.passing
 
     def verdict(self, number: int, file: str, change: Change) -> Verdict:
         """Run the nearest tests with a change, some files at a time."""
@@ -301,14 +318,14 @@ class Tree:
         while tests and caught is None and (left := self.limits.seconds - (time.monotonic() - begin)) > 0:
             with self.changed(file, change):
                 failed = self.run(tests[:some], left, words(file, source, change))
+                again = failed is not None and self.fails_alone(failed)
             if failed is None:
                 tests, some = tests[some:], 2 * some
-            elif self.fails_alone(failed):
-                self.unfit.add(failed)
-                print(f"  {failed} fails without the change too; it is left out", flush=True)
-                tests = [t for t in tests if t != failed]
-            else:
+            elif again and self.holds(failed):
                 caught = failed
+            else:
+                self.unfit.add(failed)
+                tests = [t for t in tests if t != failed]
         before, after = source.splitlines(), change.applied(source).splitlines()
         at = next(i for i, (a, b) in enumerate(zip(before, [*after, b""])) if a != b)
         shown = [lines[at].decode().strip() if at < len(lines) else "" for lines in (before, after)]
@@ -321,7 +338,9 @@ def _less_memory() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (half, half))
 
 
-def run(root: Path, draw: list[tuple[int, str, Change]], limits: Limits, say: Callable[[str], None]) -> list[Verdict]:
+def run(
+    root: Path, draw: list[tuple[int, str, Change]], limits: Limits, say: Callable[[str], None]
+) -> list[Verdict]:
     """What becomes of each change, (number, file, change), of the tree at ``root``, which stays as it is."""
     out = []
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as place:
@@ -332,15 +351,23 @@ def run(root: Path, draw: list[tuple[int, str, Change]], limits: Limits, say: Ca
             say(f"{v.number:3} {v.file}:{v.line} ({v.kind}, {v.seconds:.0f} s) {v.caught or 'SURVIVED'}")
             say(f"    - {v.before}\n    + {v.after}")
             out.append(v)
+        for test in sorted(tree.unfit):
+            say(f"left out, as it fails without a change, or not always: {test}")
     return out
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run from the command line; 1 where too few are caught, 2 where there is nothing to change."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, default=Path.cwd(), help="a git tree (default: the current folder)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--root", type=Path, default=Path.cwd(), help="a git tree (default: the current folder)"
+    )
     parser.add_argument("--since", metavar="COMMIT", help="only lines that this commit has not")
-    parser.add_argument("--under", metavar="PATH", nargs="+", help="only these files and folders (default: packages)")
+    parser.add_argument(
+        "--under", metavar="PATH", nargs="+", help="only these files and folders (default: packages)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--only", metavar="N,N", help="only these numbers of the draw")
@@ -367,7 +394,10 @@ def main(argv: list[str] | None = None) -> int:
     if a.json:
         a.json.write_text(json.dumps([asdict(v) for v in verdicts], indent=1) + "\n")
     caught = sum(v.caught is not None for v in verdicts)
-    print(f"{caught} of {len(verdicts)} caught; survivors: " + (", ".join(f"{v.number}" for v in verdicts if not v.caught) or "none"))
+    print(
+        f"{caught} of {len(verdicts)} caught; survivors: "
+        + (", ".join(f"{v.number}" for v in verdicts if not v.caught) or "none")
+    )
     return int(caught < math.ceil(a.at_least * len(verdicts) - 1e-9))
 
 

@@ -1,8 +1,9 @@
 """Small changes of Python source that its tests should notice.
 
-`mutants.py` draws some of them and runs the tests. A change is made in the text at the place that `ast` tells, so
-that all else stays as it was. Left out is what tests rightly don't hold: annotations, docstrings, texts, messages
-of errors, logging, ``__repr__``, decorators, `assert`, large numbers (limits), and arguments about speed.
+`mutants.py` draws some of them and runs the tests. A change is made in the text at the place that `ast` tells,
+so that all else stays as it was. Left out is what tests rightly don't hold: annotations, docstrings, texts,
+messages of errors, logging, ``__repr__``, decorators, `assert`, arguments about speed, and numbers that are set
+by measuring (large ones, and those of constants with names in capitals).
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 COMPARED = {
-    ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"), ast.Eq: ("==", "!="),
-    ast.NotEq: ("!=", "=="), ast.Is: ("is", "is not"), ast.IsNot: (r"is\s+not", "is"), ast.In: ("in", "not in"),
-    ast.NotIn: (r"not\s+in", "in"),
+    ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"),
+    ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.Is: ("is", "is not"), ast.IsNot: (r"is\s+not", "is"),
+    ast.In: ("in", "not in"), ast.NotIn: (r"not\s+in", "in"),
 }  # fmt: skip
 COMPUTED = {
     ast.Add: (r"\+", "-"), ast.Sub: ("-", "+"), ast.Mult: (r"\*", "//"), ast.FloorDiv: ("//", "*"),
@@ -63,8 +64,9 @@ def _left_out(node: ast.AST) -> bool:
             return True
         case ast.FunctionDef(name="__repr__"):
             return True
-        case ast.Assign(targets=[ast.Name(id="__all__")]):
-            return True
+        case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=value):
+            name = ast.unparse(target)
+            return name == "__all__" or (name.upper() == name and _are_numbers(value))
         case ast.Call(func=ast.Attribute(attr=name)):
             return name in LOGGED
         case ast.If(test=test):
@@ -142,7 +144,9 @@ class _Finder:
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         """The bytes of a node."""
-        return self.starts[node.lineno - 1] + node.col_offset, self.starts[node.end_lineno - 1] + node.end_col_offset
+        return self.starts[node.lineno - 1] + node.col_offset, self.starts[
+            node.end_lineno - 1
+        ] + node.end_col_offset
 
     def text(self, node: ast.AST) -> str:
         start, end = self.span(node)
@@ -180,9 +184,19 @@ class _Finder:
             yield self.change(start, end, f"{self.text(kept)},", kind)
 
 
+def _are_numbers(node: ast.AST | None) -> bool:
+    """Whether it is a number, an expression of numbers, or a tuple of such."""
+    parts = [] if node is None else list(ast.walk(node))
+    fine = (ast.operator, ast.unaryop, ast.expr_context, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.Constant)
+    return all(isinstance(n, fine) and not isinstance(getattr(n, "value", 0), str | None) for n in parts)
+
+
 def _is_none(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
 def _is_text(*nodes: ast.AST) -> bool:
-    return any(isinstance(n, ast.JoinedStr) or (isinstance(n, ast.Constant) and isinstance(n.value, str)) for n in nodes)
+    return any(
+        isinstance(n, ast.JoinedStr) or (isinstance(n, ast.Constant) and isinstance(n.value, str))
+        for n in nodes
+    )

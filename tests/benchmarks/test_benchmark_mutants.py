@@ -1,4 +1,4 @@
-"""benchmarks/mutants.py on a small project: survivors are found, the tree stays as it was, a seed draws the same."""
+"""benchmarks/mutants.py on a small project: survivors are found, the tree stays, a seed draws the same."""
 
 from __future__ import annotations
 
@@ -90,14 +90,31 @@ def test_a_survivor_is_told_and_the_tree_stays(toy: Path, capsys: pytest.Capture
     assert run(toy, "--under", "toy/limit.py", "--at-least", "0")[0] == 0
 
 
-def test_a_test_that_fails_without_the_change_does_not_count(toy: Path) -> None:
-    put(toy, "tests/toy/test_limit.py", TEST.format(check="assert limited(4) == 7") + "\ndef test_more(): pass\n")
+def test_a_test_that_fails_without_the_change_does_not_count(
+    toy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(
+        toy,
+        "tests/toy/test_limit.py",
+        TEST.format(check="assert limited(4) == 7") + "\ndef test_more(): pass\n",
+    )
+    assert [v["caught"] for v in run(toy, "--under", "toy/limit.py")[1]] == [None]
+    assert "or not always: tests/toy/test_limit.py::test_runs\n" in capsys.readouterr().out
+
+
+def test_a_test_that_fails_once_does_not_count(toy: Path) -> None:
+    check = (
+        f"m = __import__('pathlib').Path({str(toy.parent / 'm')!r}); was = m.exists(); m.touch(); assert was"
+    )
+    put(toy, "tests/toy/test_limit.py", TEST.format(check=check))
     assert [v["caught"] for v in run(toy, "--under", "toy/limit.py")[1]] == [None]
 
 
 def test_a_test_that_dies_with_the_change_has_caught_it(toy: Path) -> None:
     put(toy, "tests/toy/test_limit.py", TEST.format(check="limited(4) == 3 or __import__('os')._exit(0)"))
-    assert [v["caught"] for v in run(toy, "--under", "toy/limit.py")[1]] == ["tests/toy/test_limit.py::test_runs"]
+    assert [v["caught"] for v in run(toy, "--under", "toy/limit.py")[1]] == [
+        "tests/toy/test_limit.py::test_runs"
+    ]
 
 
 @pytest.mark.slow
@@ -120,7 +137,11 @@ def test_nothing_to_change(toy: Path) -> None:
 
 
 def test_new_lines_are_drawn_and_by_the_seed(toy: Path) -> None:
-    put(toy, "toy/limit.py", LIMIT + "\n\ndef more(x):\n    if x < 1:\n        return x + 2\n    return x * 3\n")
+    put(
+        toy,
+        "toy/limit.py",
+        LIMIT + "\n\ndef more(x):\n    if x < 1:\n        return x + 2\n    return x * 3\n",
+    )
     put(toy, "toy/new.py", "x = 1\n")
     new = mutants.drawn(toy, ["toy"], "HEAD", 0, 40)
     assert {(f, c.line) for f, c in new} == {("toy/limit.py", n) for n in (6, 7, 8)}  # git knows no new.py
@@ -152,7 +173,7 @@ def test_words_of_a_change_are_of_its_line_and_function() -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_it_leaves_nothing(toy: Path, how: signal.Signals) -> None:
-    """Stopped in the middle of a test: the copy is gone, the test's process too, and the tree is as it was."""
+    """Stopped in the middle of a test: the copy and the test's process are gone, the tree is as it was."""
     pid = toy.parent / "pid"
     wait = f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     put(toy, "tests/toy/test_limit.py", TEST.format(check=wait))
@@ -160,7 +181,9 @@ def test_stopped_it_leaves_nothing(toy: Path, how: signal.Signals) -> None:
     places.mkdir()
     command = [sys.executable, ROOT / "benchmarks" / "mutants.py", "--root", toy, "--under", "toy/limit.py"]
     process = subprocess.Popen(
-        command, env=os.environ | {"TMPDIR": str(places)}, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+        command,
+        env=os.environ | {"TMPDIR": str(places)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     while not (pid.exists() and pid.read_text()):
         assert process.poll() is None

@@ -35,6 +35,7 @@ def changed(source: str) -> set[str]:
         ("a and b and c", {"a or b and c", "a and b or c"}),
         ("not a", {"(a)"}),
         ("x = 3", {"x = 4"}),
+        ("NAMES = ['a', f(2)]", {"NAMES = ['a', f(3)]", "NAMES = ['a',]", "NAMES = [f(2),]"}),
         ("min(a, b)", {"max(a, b)", "pass"}),
         ("x = np.minimum(a, b)", {"x = np.maximum(a, b)"}),
         ("x = f(a, k=b)", {"x = f(a)"}),
@@ -73,6 +74,9 @@ def test_changes_of_a_kind(source: str, wanted: set[str]) -> None:
         "x = f(timeout=3)",
         "x = 'a' + b",
         "x = 1000",
+        "BINS = 32",
+        "_FIRST, _LAST = 4, -(1 << 5)",
+        "class C:\n    LEAST_S: ClassVar[float] = 5.0 * 2",
         "__all__ = ['a', 'b']",
     ],
 )
@@ -80,7 +84,9 @@ def test_what_is_left_out(source: str) -> None:
     assert changed(source) == set()
 
 
-@pytest.mark.parametrize("file", ["schedules/affine.py", "autotune/fleet/messages.py", "autotune/cli/output.py"])
+@pytest.mark.parametrize(
+    "file", ["schedules/affine.py", "autotune/fleet/messages.py", "autotune/cli/output.py"]
+)
 def test_changes_of_real_files_are_in_their_line_and_mostly_python(file: str) -> None:
     source = (ROOT / file).read_bytes()
     lines = source.decode().splitlines()

@@ -62,4 +62,7 @@ def test_text_hangs_below_its_beginning() -> None:
 
 def test_names_with_hyphens_stay_whole() -> None:
     out = output._Console(file=io.StringIO(), force_terminal=True, width=24, color_system=None)
-    assert output.hanging(out, "note: ", "measured by cuda-emulator") == ["note: measured by", "  cuda-emulator"]
+    assert output.hanging(out, "note: ", "measured by cuda-emulator") == [
+        "note: measured by",
+        "  cuda-emulator",
+    ]
