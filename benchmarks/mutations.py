@@ -1,9 +1,9 @@
 """Small changes of Python source that its tests should notice.
 
-`mutants.py` draws some of them and runs the tests. A change is made in the text at the place that `ast` tells,
-so that all else stays as it was. Left out is what tests rightly don't hold: annotations, docstrings, texts,
-messages of errors, logging, ``__repr__``, decorators, `assert`, arguments about speed, and numbers that are set
-by measuring (large ones, and those of constants with names in capitals).
+`mutants.py` draws some and runs the tests. A change is made in the text, where `ast` tells. Left out is
+what tests rightly don't hold: annotations, docstrings, texts, messages of errors, logging, ``__repr__``,
+decorators, `assert`, arguments about speed, and numbers that were set by measuring (large ones, and those of
+constants with names in capitals).
 """
 
 from __future__ import annotations
