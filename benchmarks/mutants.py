@@ -38,44 +38,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 
+import watched_tests
 from mutations import Change, changes
-
-# -- in the process of the tests: this file is a plugin of pytest ----------------------------------
-REPORT, UNTIL, WORDS = "MUTANTS_REPORT", "MUTANTS_UNTIL", "MUTANTS_WORDS"
-
-
-def pytest_collection_modifyitems(items: list) -> None:
-    """First the tests whose names have words of the changed code."""
-    words = os.environ[WORDS].split()
-    items.sort(key=lambda item: -sum(w in item.nodeid for w in words))
-
-
-def _tell(event: str, test: str) -> None:
-    with open(os.environ[REPORT], "a") as file:
-        file.write(f"{event} {test}\n")
-
-
-def pytest_runtest_logstart(nodeid: str) -> None:
-    _tell("started", nodeid)
-
-
-def pytest_runtest_logreport(report) -> None:
-    if report.failed:
-        _tell("failed", report.nodeid)
-
-
-def pytest_collectreport(report) -> None:
-    if report.failed:
-        _tell("failed", report.nodeid)
-
-
-def pytest_runtest_teardown(item) -> None:
-    if time.time() > float(os.environ[UNTIL]):
-        item.session.shouldstop = "the time is over"
-
-
-def pytest_sessionfinish() -> None:
-    _tell("finished", "all")
+from watched_tests import REPORT, UNTIL, WORDS
 
 
 # -- which changes ---------------------------------------------------------------------------------
@@ -225,8 +190,7 @@ class Tree:
         for f in self.files:
             (self.root / f).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / f, self.root / f)
-        for module in ("mutants.py", "mutations.py"):  # the plugin: this file may be changed meanwhile
-            shutil.copy2(Path(__file__).with_name(module), place / module)
+        shutil.copy2(watched_tests.__file__, place)
         self.imports = Imports(self.root, [f for f in self.files if f.endswith(".py")])
         self.passing: set[str] = set()
         self.unfit: set[str] = set()
@@ -266,7 +230,17 @@ class Tree:
         """The first test that fails or hangs, or None. First come those whose names have the words."""
         report, until = self.place / "report", time.time() + seconds
         report.write_text("")
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "mutants"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "watched_tests",
+        ]
         command += [
             f"--basetemp={self.place / 'base'}",
             *(f"--deselect={t}" for t in sorted(self.unfit)),
