@@ -54,6 +54,12 @@ def packages(root: Path) -> list[str]:
     return project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 
 
+def listed(root: Path, *under: str) -> list[str]:
+    """The files of a tree, those too that git does not know yet, without those that it ignores."""
+    names = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *under)
+    return sorted({f for f in names.split("\0") if f and (root / f).is_file()})
+
+
 def new_lines(root: Path, commit: str) -> dict[str, set[int]]:
     """The lines of each file that are not as in ``commit``."""
     out: dict[str, set[int]] = {}
@@ -67,10 +73,9 @@ def new_lines(root: Path, commit: str) -> dict[str, set[int]]:
 
 def drawn(root: Path, under: list[str], since: str | None, seed: int, count: int) -> list[tuple[str, Change]]:
     """So many changes, of different lines: (file, change). Lines are drawn, then a change of each."""
-    files = git(root, "ls-files", "--cached", "--others", "--exclude-standard", *under).splitlines()
     new = new_lines(root, since) if since else None
     places: dict[tuple[str, int], list[Change]] = {}
-    for file in sorted(f for f in files if f.endswith(".py") and (root / f).is_file()):
+    for file in (f for f in listed(root, *under) if f.endswith(".py")):
         for change in changes((root / file).read_bytes()):
             if new is None or change.line in new.get(file, ()):
                 places.setdefault((file, change.line), []).append(change)
@@ -183,15 +188,12 @@ class Tree:
 
     def __init__(self, root: Path, place: Path, limits: Limits) -> None:
         self.root, self.place, self.limits = place / "tree", place, limits
-        self.files = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")[
-            :-1
-        ]
-        self.files = [f for f in self.files if (root / f).is_file()]
-        for f in self.files:
+        files = listed(root)
+        for f in files:
             (self.root / f).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / f, self.root / f)
         shutil.copy2(watched_tests.__file__, place)
-        self.imports = Imports(self.root, [f for f in self.files if f.endswith(".py")])
+        self.imports = Imports(self.root, [f for f in files if f.endswith(".py")])
         self.passing: set[str] = set()
         self.unfit: set[str] = set()
         self.clock = int(time.time())
@@ -230,22 +232,9 @@ class Tree:
         """The first test that fails or hangs, or None. First come those whose names have the words."""
         report, until = self.place / "report", time.time() + seconds
         report.write_text("")
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-x",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "watched_tests",
-        ]
-        command += [
-            f"--basetemp={self.place / 'base'}",
-            *(f"--deselect={t}" for t in sorted(self.unfit)),
-            *tests,
-        ]
+        options = f"-m pytest -x -q -p no:cacheprovider -p {watched_tests.__name__}".split()
+        left_out = (f"--deselect={t}" for t in sorted(self.unfit))
+        command = [sys.executable, *options, f"--basetemp={self.place / 'base'}", *left_out, *tests]
         environment = self.environment() | {REPORT: str(report), UNTIL: str(until), WORDS: " ".join(words)}
         with open(self.place / "output", "wb") as output:
             process = subprocess.Popen(
@@ -367,11 +356,9 @@ def main(argv: list[str] | None = None) -> int:
     verdicts = run(root, chosen, Limits(a.seconds, a.hang, a.files), lambda line: print(line, flush=True))
     if a.json:
         a.json.write_text(json.dumps([asdict(v) for v in verdicts], indent=1) + "\n")
+    survivors = ", ".join(str(v.number) for v in verdicts if not v.caught)
     caught = sum(v.caught is not None for v in verdicts)
-    print(
-        f"{caught} of {len(verdicts)} caught; survivors: "
-        + (", ".join(f"{v.number}" for v in verdicts if not v.caught) or "none")
-    )
+    print(f"{caught} of {len(verdicts)} caught; survivors: {survivors or 'none'}")
     return int(caught < math.ceil(a.at_least * len(verdicts) - 1e-9))
 
 
