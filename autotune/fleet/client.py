@@ -253,10 +253,7 @@ class Fleet:
                 list(objects),
                 key=request.batch,
                 workers=[exchange.worker],
-                allow_other_workers=False,
                 resources={machine.slot: 1},
-                pure=False,
-                retries=0,
             )
         except Exception as err:  # the connection is gone
             self.lost = self.lost or f"the scheduler at {self.address} is gone: {err!r:.200}"

@@ -90,7 +90,7 @@ def test_shells_complete_it_and_go_on_behind_it() -> None:
 def told(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "autotune", *map(str, words)]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=True, env={**os.environ, **environment}
+        command, capture_output=True, text=True, timeout=180, check=True, env={**os.environ, **environment}
     )
 
 
@@ -107,7 +107,7 @@ def test_debug_says_what_goes_on_and_leaves_stdout_alone(tmp_path: Path) -> None
         "--model",
         "analytic",
     )
-    more = ("--budget", "6s", "--db", tmp_path / "t.db", "--json")
+    more = ("--budget", "60s", "--db", tmp_path / "t.db", "--json")
     done = told(*tune, *more, "--log-level", "debug")
     assert json.loads(done.stdout)["best"]
     for said in (

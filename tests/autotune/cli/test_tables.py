@@ -58,3 +58,11 @@ def test_text_hangs_below_its_beginning() -> None:
     pipe = output._Console(file=io.StringIO(), force_terminal=False, width=40)
     output.hang(pipe, "  ", "word " * 20)
     assert pipe.file.getvalue().count("\n") == 1  # type: ignore[attr-defined]
+
+
+def test_names_with_hyphens_stay_whole() -> None:
+    out = output._Console(file=io.StringIO(), force_terminal=True, width=24, color_system=None)
+    assert output.hanging(out, "note: ", "measured by cuda-emulator") == [
+        "note: measured by",
+        "  cuda-emulator",
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from cli_runner import run
 from learnable_logs import SIZES, fill
 from needs import imported
 
+from autotune.cli import train
 from autotune.errors import MissingExtraError
 from autotune.tuning.measured import Learnable, of_places
 from cost_model import evaluation, training
@@ -51,6 +53,17 @@ def test_train_writes_a_model_and_says_of_what(log: Path, tmp_path: Path, learna
     assert again.status == 0 and not again.err
     assert again.json["digest"] == model.digest and again.json["tasks"] == 3 and again.json["seed"] == 0
     assert again.json["bytes"] == out.stat().st_size and again.json["candidates_in_logs"] == 60
+
+
+def test_on_a_terminal_it_says_how_far_it_is_and_clears_the_line(
+    log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    train.read([str(log)], quiet=False)
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.endswith("\rreading task 3 of 3 \r\033[K")
+    train.read([str(log)], quiet=True)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_train_reads_several_logs_and_makes_a_forest(log: Path, tmp_path: Path) -> None:

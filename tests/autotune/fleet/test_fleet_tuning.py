@@ -415,3 +415,10 @@ def test_targets_are_asked_for_by_the_names_of_workers(there: Rack) -> None:
             targets_of(members, ["kind-c"])
         with pytest.raises(FleetError, match="autotune worker ADDRESS --target kind-a --threads 3"):
             targets_of(members, ["kind-a"], 3)
+
+
+def test_targets_are_given_in_many_ways() -> None:
+    assert tuning.listed(None) == tuning.listed("") == []
+    assert tuning.listed("kind-a, kind-b,") == ["kind-a", "kind-b"]
+    assert tuning.listed(A) == tuning.listed((A,)) == [A]
+    assert tuning.listed(["kind-b", A]) == ["kind-b", A]

@@ -91,6 +91,8 @@ def test_who_says_what_cannot_be_gets_no_work(worker: dict[str, Any], problem: s
 def test_figures_of_a_worker_that_are_no_counts_are_0() -> None:
     for executing in (float("inf"), float("nan"), None, "x"):
         assert one(told() | {"metrics": {"task_counts": {"executing": executing}}}).busy == 0
+    assert one(told() | {"metrics": {"task_counts": {}}}).busy == 0
+    assert one(told() | {"metrics": {"task_counts": {"executing": 2}}}).busy == 2
 
 
 def test_changed_adverts_are_read_or_are_a_problem() -> None:

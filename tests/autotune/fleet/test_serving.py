@@ -17,6 +17,7 @@ from fleet_cases import PEAK_S, A, B, FakeSite, facts
 from log_cases import long_sum
 
 from autotune.building.from_trace import build_object
+from autotune.building.grid_code import MAGIC
 from autotune.fleet import machine_lock, messages, serving
 from autotune.fleet.errors import FleetError
 from autotune.fleet.messages import Request, Task
@@ -26,6 +27,7 @@ from schedules import ops
 from schedules.model import Trace
 
 ADD = ops.workload("add", {"n": 64})
+GRID = MAGIC + b'{"kind": "cuda"}\n'
 
 
 def request(do: str = "measure", n: int = 64, **more: Any) -> Request:
@@ -67,6 +69,7 @@ def test_the_limit_of_the_machine(tmp_path: Path) -> None:
         ({"objects": ((0, "0" * 32),)}, (), "not as many as it says"),
         ({"objects": ((0, "0" * 32),)}, (b"code",), "an object was changed on its way"),
         ({"objects": ((0, object_digest(b"AUTOTUNE-GRID")),)}, ("text",), "not as many as it says"),
+        ({"objects": ((0, object_digest(GRID)),)}, (GRID,), "an object is not for the target"),
     ],
 )
 def test_a_request_for_others_is_refused(

@@ -56,6 +56,14 @@ def test_a_size_is_made_once() -> None:
     assert kernel.at(m=5) is kernel.at(m=5)
 
 
+def test_a_range_of_which_nothing_is_stored_needs_fallback(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"m": at.dim(1, 4), "n": 3, "k": 2, "threads": 1, "db": tmp_path / "t.db"}
+    with pytest.raises(at.KernelNotFound, match="no tuned kernel of matmul"):
+        at.load("matmul", **asked)
+    kernel = at.load("matmul", **asked, fallback=True)
+    assert isinstance(kernel, DynamicKernel)  # each size is made when it is asked for
+
+
 def test_two_sizes_of_a_reduction() -> None:
     kernel = kernel_of(as_dynamic("matmul", {"m": at.dim(1, 4), "n": 3, "k": at.dim(2, 5)}))
     for m in range(1, 5):

@@ -100,6 +100,17 @@ def test_a_model_that_was_tuned_for_other_threads_says_so(tmp_path: Path) -> Non
     assert said[0].filename == __file__
 
 
+def test_a_model_of_which_nothing_is_stored_says_no_more(tmp_path: Path) -> None:
+    with pytest.raises(KernelNotFound) as caught:
+        at.compile_model(model_of(layers(1)[0]), threads=1, db=tmp_path / "t.db")
+    assert [line.split(": ")[-1] for line in str(caught.value).splitlines()[1:-1]] == ["not tuned"]
+
+
+def test_a_model_for_a_device_names_it_in_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(KernelNotFound, match=r"tune them: autotune\.tune_model\(model, target='cuda"):
+        at.compile_model(model_of(layers(1)[0]), target="cuda-emulator", db=tmp_path / "t.db")
+
+
 def test_a_module_is_no_model() -> None:
     for call in (at.tune_model, at.compile_model):
         with pytest.raises(at.ModelError, match=r"^the model is a list, not a Model: .*import_torch\(torch"):

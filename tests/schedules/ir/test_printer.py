@@ -6,6 +6,7 @@ import pytest
 
 from schedules import te
 from schedules.expr import Hole
+from schedules.ir.printer import outline
 from schedules.primitives import PRIMITIVES
 from schedules.schedule import Schedule
 
@@ -50,3 +51,9 @@ def test_nothing_is_said_of_holes() -> None:
 def test_a_method_is_documented_as_its_primitive(name: str) -> None:
     doc = getattr(Schedule, name).__doc__
     assert doc == PRIMITIVES[name].__doc__ and len(doc.splitlines()) > 1
+
+
+def test_an_outline_leaves_out_loops_of_one_step() -> None:
+    a = te.placeholder((2, 1), name="A")
+    s = Schedule([a, te.compute((2, 1), lambda i, j: a[i, j] + 1.0, name="C")])
+    assert outline(s.nest) == "for C_i in range(2):\n C = from A"

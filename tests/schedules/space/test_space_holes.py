@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,6 +12,7 @@ from space_cases import big_space
 
 from schedules.expr import Const, Hole, ceildiv
 from schedules.space import holes as H
+from schedules.space.base import row_keys
 
 SPECS = st.lists(
     st.one_of(
@@ -32,6 +35,14 @@ def build(specs: list[tuple[int, ...]]) -> tuple[H.HoleSpec, ...]:
         else:
             out.append(H.Choice(f"h{n}", spec))
     return tuple(out)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 1)), max_size=8))
+def test_rows_have_one_key_if_they_are_equal(rows: list[tuple[int, int]]) -> None:
+    keys = row_keys(np.array(rows, dtype=np.int64).reshape(-1, 2))
+    assert len(keys) == len(rows)
+    for i, j in product(range(len(rows)), repeat=2):
+        assert (keys[i] == keys[j]) == (rows[i] == rows[j])
 
 
 @given(SPECS, st.integers(0, 40), st.integers(0, 2**32 - 1))
