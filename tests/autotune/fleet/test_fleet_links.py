@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from fleet_cases import PEAK_S, A, FakeSite, Rack, fleet_of
 from needs import imported
+from waiting import wait_until
 
 import autotune as at
 from autotune.fleet import client, messages, tuning
@@ -109,10 +111,24 @@ def test_a_scheduler_forgets_what_it_passed_on(there: Rack, tmp_path: Path) -> N
             tuned(fleet, log)
             topic = fleet._topic
             assert len(there.cluster.scheduler.get_events(topic)) > 8
-        until = time.monotonic() + 5
-        while there.cluster.scheduler.get_events(topic) and time.monotonic() < until:
-            time.sleep(0.02)
-        assert not there.cluster.scheduler.get_events(topic)
+        wait_until(lambda: not there.cluster.scheduler.get_events(topic))
+
+
+def test_a_scheduler_tells_nothing_to_a_client_that_left(
+    there: Rack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would be told of its own leaving, and the scheduler complains that it cannot."""
+    scheduler = logging.getLogger("distributed.scheduler")
+    scheduler.addHandler(caplog.handler)
+    try:
+        with fleet_of(there) as fleet:
+            name, topic = fleet.client.id, there.cluster.scheduler._broker._topics[fleet._topic]
+            wait_until(lambda: topic.subscribers == {name})
+        wait_until(lambda: name not in there.cluster.scheduler.clients)
+        assert not topic.subscribers
+    finally:
+        scheduler.removeHandler(caplog.handler)
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == []
 
 
 # -- breaks ---------------------------------------------------------------------------------------------
