@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from autotune import backends
-from autotune.building.object_cache import refusal_of
+from autotune.own_folders import refusal_of
 from autotune.settings import LlmSettings, Settings, SettingsError
 from schedules.distribution import install
 

@@ -301,7 +301,7 @@ def make_directory(path: Path) -> None:
     except OSError as err:
         raise LogError(
             f"cannot create the directory {path.parent} for the log {path.name}: {err.strerror}; "
-            f"choose another place with --db"
+            f"choose another place with --db or AUTOTUNE_DB"
         ) from None
 
 
