@@ -6,7 +6,6 @@ never hides the others.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import platform
 import sys
@@ -17,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from autotune import backends
-from autotune.building.object_cache import refusal_of
+from autotune.own_folders import refusal_of
 from autotune.settings import LlmSettings, Settings, SettingsError
 from schedules.distribution import install
 
@@ -163,8 +162,10 @@ def blas() -> Finding:
 
 
 def xgboost() -> Finding:
+    from cost_model.library import xgboost as imported
+
     try:
-        module = importlib.import_module("xgboost")
+        module = imported()
     except Exception as err:  # a broken native library raises its own kinds of error
         return Finding(
             "cost model",

@@ -9,18 +9,20 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from autotune.own_folders import instead_of_home
 from schedules.errors import AutotuneError
 
 CUDA_BINDINGS = ("auto", "cuda-python", "pycuda")
 LOG_LEVELS = ("debug", "info", "warning", "error")
+NO_DB = "AUTOTUNE_DB is empty; unset it or give a path or a database URL"
 # A duration: a number and a unit. {unit: seconds}. The longest (seconds): 30 days.
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|)")
 _UNITS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
@@ -56,15 +58,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not self.db:
-            raise SettingsError("AUTOTUNE_DB is empty; unset it or give a path or a database URL")
-        if self.log_level not in LOG_LEVELS:
-            raise SettingsError(
-                f"AUTOTUNE_LOG_LEVEL is {self.log_level!r}; it is one of {', '.join(LOG_LEVELS)}"
-            )
-        if self.cuda_binding not in CUDA_BINDINGS:
-            raise SettingsError(
-                f"AUTOTUNE_CUDA_BINDING is {self.cuda_binding!r}; it is one of {', '.join(CUDA_BINDINGS)}"
-            )
+            raise SettingsError(NO_DB)
+        _one_of("AUTOTUNE_LOG_LEVEL", self.log_level, LOG_LEVELS)
+        _one_of("AUTOTUNE_CUDA_BINDING", self.cuda_binding, CUDA_BINDINGS)
 
     @staticmethod
     def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
@@ -75,16 +71,7 @@ class Settings:
         'info'
         """
         env = os.environ if environ is None else environ
-        db = env.get("AUTOTUNE_DB")
-        cache = env.get("AUTOTUNE_CACHE_DIR")
-        if cache == "":
-            raise SettingsError("AUTOTUNE_CACHE_DIR is empty; unset it or name a directory")
-        return Settings(
-            db=default_db() if db is None else db,
-            cache_dir=default_cache_dir() if cache is None else _home(cache),
-            log_level=env.get("AUTOTUNE_LOG_LEVEL", "warning").lower(),
-            cuda_binding=env.get("AUTOTUNE_CUDA_BINDING", "auto").lower(),
-        )
+        return Settings(_db(env), cache_dir(env), log_level(env), cuda_binding(env))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,18 +170,59 @@ def duration(text: str) -> float:
     return value
 
 
-def default_db() -> str:
-    """The tuning log of this user: ``tuning.db`` in the user data directory."""
+# Each of `Settings` alone. Who needs one asks for no other, because a place may be missing.
+
+
+def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """`Settings.cache_dir`: ``AUTOTUNE_CACHE_DIR``, or a directory of the user. Raises `SettingsError`."""
+    named = (os.environ if environ is None else environ).get("AUTOTUNE_CACHE_DIR")
+    if named == "":
+        raise SettingsError("AUTOTUNE_CACHE_DIR is empty; unset it or name a directory")
+    return _of_the_user("user_cache_dir", "AUTOTUNE_CACHE_DIR") if named is None else _home(named)
+
+
+def log_level(environ: Mapping[str, str] | None = None) -> str:
+    """`Settings.log_level`: ``AUTOTUNE_LOG_LEVEL``, or "warning". Raises `SettingsError`."""
+    level = (os.environ if environ is None else environ).get("AUTOTUNE_LOG_LEVEL", "warning").lower()
+    return _one_of("AUTOTUNE_LOG_LEVEL", level, LOG_LEVELS)
+
+
+def cuda_binding(environ: Mapping[str, str] | None = None) -> str:
+    """`Settings.cuda_binding`: ``AUTOTUNE_CUDA_BINDING``, or "auto". Raises `SettingsError`."""
+    binding = (os.environ if environ is None else environ).get("AUTOTUNE_CUDA_BINDING", "auto").lower()
+    return _one_of("AUTOTUNE_CUDA_BINDING", binding, CUDA_BINDINGS)
+
+
+def _db(environ: Mapping[str, str]) -> str:
+    """`Settings.db`: ``AUTOTUNE_DB``, or ``tuning.db`` in a directory of the user."""
+    named = environ.get("AUTOTUNE_DB")
+    if named == "":
+        raise SettingsError(NO_DB)
+    return str(_of_the_user("user_data_dir", "AUTOTUNE_DB") / "tuning.db") if named is None else named
+
+
+def _one_of(variable: str, value: str, known: Sequence[str]) -> str:
+    if value not in known:
+        raise SettingsError(f"{variable} is {value!r}; it is one of {', '.join(known)}")
+    return value
+
+
+def _of_the_user(kind: str, variable: str) -> Path:
+    """A directory of the user, by a name of `platformdirs`; who has no home directory has one among temporary
+    files. ``variable``: names another place."""
     import platformdirs
 
-    return str(Path(platformdirs.user_data_dir("autotune", appauthor=False)) / "tuning.db")
-
-
-def default_cache_dir() -> Path:
-    """Where compiled objects of this user are kept."""
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("autotune", appauthor=False))
+    with suppress(RuntimeError):
+        found = Path(getattr(platformdirs, kind)("autotune", appauthor=False))
+        if found.is_absolute():
+            return found
+    try:
+        return instead_of_home()
+    except OSError as err:
+        raise SettingsError(
+            f"this user has no home directory, and {err.filename or 'the directory of temporary files'} "
+            f"{err.strerror or err}: it is not used; name a directory of this user alone with {variable}"
+        ) from None
 
 
 def config_file(*parts: str) -> Traversable:
@@ -214,7 +242,7 @@ def database(db: str | os.PathLike[str] | None) -> str:
     Raises `SettingsError` for an empty name.
     """
     if db is None:
-        return _expanded(Settings.from_environment().db)
+        return _expanded(_db(os.environ))
     if not isinstance(db, (str, os.PathLike)):
         raise SettingsError(f"the database is {db!r}; give a path or a database URL")
     text = os.fspath(db)

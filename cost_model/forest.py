@@ -7,7 +7,6 @@ Optimization for General Algorithm Configuration", 2011.
 
 from __future__ import annotations
 
-import importlib
 import json
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_model.base import CostModelError, Features, Scores, check_features, without_infinities
+from cost_model.library import xgboost
 
 # Trees, the share of the results that each sees, and the share of its columns that each of its splits sees.
 TREES, ROWS, COLUMNS = 30, 0.632, 0.8
@@ -58,7 +58,7 @@ class Forest:
         self.best, mean = float(label.max()), float(label.mean())
         matrix = without_infinities(matrix)
         self._columns = _telling(matrix)
-        xgb = importlib.import_module("xgboost")
+        xgb = xgboost()
         parameters = {
             "objective": "reg:squarederror", "tree_method": "hist", "max_bin": BINS, "max_depth": DEPTH,
             "num_parallel_tree": TREES, "subsample": ROWS, "colsample_bynode": COLUMNS, "eta": 1.0,
@@ -83,7 +83,7 @@ class Forest:
             raise CostModelError("the forest has learnt nothing yet: fit it first")
         if not len(matrix):
             return np.zeros(0), np.zeros(0)
-        xgb = importlib.import_module("xgboost")
+        xgb = xgboost()
         data = xgb.DMatrix(without_infinities(matrix[:, self._columns]), nthread=1)
         leaf = self._booster.predict(data, pred_leaf=True).astype(np.int64).reshape(len(matrix), -1)
         each = self._leaves[np.arange(leaf.shape[1]), leaf]

@@ -104,6 +104,9 @@ class SavedModel:
         try:
             beside.write_text(json.dumps(document, sort_keys=True, indent=0) + "\n", encoding="utf-8")
             beside.replace(home)
+        except OSError as err:
+            err.filename = err.filename or str(path)  # errors of writing name none
+            raise
         finally:
             beside.unlink(missing_ok=True)
 

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from cost_model import pretrained
 from cost_model.base import CostModelError, Features
 from cost_model.features import DERIVED, Usual, inputs, usual
+from cost_model.library import xgboost
 from cost_model.saved import SavedModel
 from cost_model.tree_ensemble import NONE, TreeEnsemble, inclusive, leaf, of_booster
 from cost_model.xgb import decode
@@ -170,7 +171,7 @@ def _boosters(
 ) -> list[Any]:
     """One thread a model: several in one wait for each other, which is slow on a busy machine. ``margin``:
     what is known of each row before."""
-    xgb = importlib.import_module("xgboost")
+    xgb = xgboost()
     data = xgb.QuantileDMatrix(
         *(rows.columns, rows.worth),
         weight=rows.weights,

@@ -7,7 +7,6 @@ or never end on others.
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cost_model.base import CostModelError
+from cost_model.library import xgboost
 
 # Most trees and nodes of an ensemble, and most nodes on a way from a root to a leaf: predicting takes trees x
 # depth steps a row.
@@ -123,7 +123,7 @@ class TreeEnsemble:
 
     def booster(self, features: int) -> Any:
         """An XGBoost model that predicts the sum of the trees. The arrays must have passed `check`."""
-        xgb = importlib.import_module("xgboost")
+        xgb = xgboost()
         settings = {"objective": "reg:squarederror", "tree_method": "hist", "base_score": 0.0, "nthread": 1}
         data = xgb.DMatrix(np.zeros((2, features), np.float32), label=np.zeros(2), nthread=1)
         document = json.loads(xgb.train(settings | {"verbosity": 0}, data, 1).save_raw("json"))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import importlib
 import importlib.util
 import json
 import zlib
@@ -36,6 +35,7 @@ from cost_model.base import (
     without_infinities,
     write_document,
 )
+from cost_model.library import xgboost
 
 # Fewest measured candidates that are learnt from.
 MIN_ROWS = 8
@@ -64,7 +64,7 @@ def prefetch(given_up: Callable[[], bool] = lambda: False) -> None:
                 while not given_up() and f.read(1 << 20):
                     pass
     if not given_up():
-        importlib.import_module("xgboost")
+        xgboost()
 
 
 class XGBModel:
@@ -106,7 +106,7 @@ class XGBModel:
         if len(matrix) < MIN_ROWS or not target.any():
             self._bag = []
             return
-        xgb = importlib.import_module("xgboost")
+        xgb = xgboost()
         finite, label = without_infinities(matrix), target.astype(np.float32)
         own = np.ones(len(label), bool) if groups is None else np.asarray(groups) == 0
         weight = np.where(own, 1.0, 1.0 / (1.0 + np.count_nonzero(own) / OUTVOTED)).astype(np.float32)
@@ -213,7 +213,7 @@ class XGBModel:
 
 def encode(bag: Iterable[Any]) -> list[str]:
     """Boosters as text: UBJ, deflated, in base64, without the numbers that only training needs."""
-    xgb = importlib.import_module("xgboost")
+    xgb = xgboost()
     out = []
     for m in bag:
         document = json.loads(m.save_raw("json"))
@@ -229,7 +229,7 @@ def encode(bag: Iterable[Any]) -> list[str]:
 def decode(document: Mapping[str, Any], features: int, path: Path) -> list[Any]:
     """The boosters under ``models``, each with ``features`` features. Raises CostModelError naming
     ``path``."""
-    xgb = importlib.import_module("xgboost")
+    xgb = xgboost()
     bag = []
     try:
         for text in document["models"]:

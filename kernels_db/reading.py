@@ -168,6 +168,20 @@ class LogReader:
         with self._read() as session:
             return [self._run(row) for row in session.scalars(query)]
 
+    def runs_by_state(self) -> dict[str, int]:
+        """How many runs the log has in each state."""
+        with self._read() as session:
+            found = session.execute(select(RunRow.state, func.count()).group_by(RunRow.state)).all()
+        return {str(state): n for state, n in found}
+
+    def open_runs(self) -> list[tuple[Run, str]]:
+        """The runs that no one closed, oldest first, each with its last sign of life: when its last record
+        was made, or when it began."""
+        last = select(func.max(RecordRow.created)).where(RecordRow.run == RunRow.uid).scalar_subquery()
+        query = select(RunRow, last).where(RunRow.state == "running").order_by(RunRow.started, RunRow.uid)
+        with self._read() as session:
+            return [(self._run(row), str(made or row.started)) for row, made in session.execute(query)]
+
     def workload(self, key: str) -> Workload:
         """The workload with this digest. Raises `LogError` if there is none."""
         with self._read() as session:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sqlite3
 import struct
 import time
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from kernels_db import refusals
 from kernels_db.compat import check_schema
 from kernels_db.errors import LogError
 from kernels_db.locked_files import connect as connect_to
@@ -45,6 +47,10 @@ _COMPUTED = """
 MAX_VALUE = 2 << 20
 # Errors of SQLite. Its messages quote the file; if that is damaged, Python raises UnicodeDecodeError.
 FAULTS = (sqlite3.Error, UnicodeDecodeError)
+# Errors of SQLite where it cannot make a file beside the database.
+NO_ROOM = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
+# What SQLite was about in an error of reading or writing that a network share gives: its locks.
+_LOCKS = re.compile("LOCK|SHM|PROTOCOL")
 
 
 @dataclass(frozen=True)
@@ -135,10 +141,10 @@ def _ready(
     try:
         con.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.OperationalError as err:
-        if err.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+        if err.sqlite_errorcode & 0xFF not in NO_ROOM:
             raise
-        # A WAL database in a read-only directory has no place for its -shm file. Without a -wal file nobody
-        # writes to it, so the file can be read as it is.
+        # A WAL database in a read-only directory, or on a full disk, has no place for its -shm file. Without
+        # a -wal file nobody writes to it, so the file can be read as it is.
         con.close()
         if _has_wal(path):
             raise
@@ -304,7 +310,7 @@ def make_directory(path: Path) -> None:
     except OSError as err:
         raise LogError(
             f"cannot create the directory {path.parent} for the log {path.name}: {err.strerror}; "
-            f"choose another place with --db"
+            f"choose another place with --db or AUTOTUNE_DB"
         ) from None
 
 
@@ -318,7 +324,8 @@ def _damaged(path: Path) -> LogError:
 def explain(err: BaseException, path: Path, timeout_s: float | None = None) -> LogError:
     """The `LogError` for an error of SQLite or the operating system: file, reason, remedy."""
     if isinstance(err, OSError):
-        return LogError(f"cannot read {path}: {err.strerror or err}; check the path and its permissions")
+        why = refusals.words(err) or f"{err.strerror or err}; check the path and its permissions"
+        return LogError(f"cannot read {path}: {why}")
     if isinstance(err, UnicodeDecodeError):
         return _damaged(path)
     code = (getattr(err, "sqlite_errorcode", None) or 0) & 0xFF
@@ -331,6 +338,8 @@ def explain(err: BaseException, path: Path, timeout_s: float | None = None) -> L
                 f"backup) and try again. Committed records are kept"
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+            if (why := refusals.found(path)) is not None:
+                return LogError(f"cannot use the log {path}: {why}")
             what = "the directory" if not os.access(folder, os.W_OK) else "the file"
             if path.exists() and not os.access(path, os.R_OK):
                 return LogError(
@@ -347,14 +356,18 @@ def explain(err: BaseException, path: Path, timeout_s: float | None = None) -> L
                 f"{path} is damaged, or not to be trusted: a row has more than {MAX_VALUE >> 20} MB, and no "
                 f"tuning log has such rows. Restore it from a copy or an export"
             )
-        case sqlite3.SQLITE_FULL:
-            return LogError(
-                f"cannot write the log {path}: the disk is full; free some space. What was committed is kept"
-            )
-        case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_PROTOCOL:
-            return LogError(
-                f"cannot use {path}: {err}; a log needs a local file system (not a network share)"
-            )
+        case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR | sqlite3.SQLITE_PROTOCOL:
+            why = refusals.found(path)
+            if why is None and code == sqlite3.SQLITE_FULL:
+                why = "the disk is full; free some space"
+            if why is not None:
+                return LogError(f"cannot write the log {path}: {why}. What was committed is kept")
+            name = str(getattr(err, "sqlite_errorname", ""))
+            if _LOCKS.search(name):
+                why = "a log needs a local file system (not a network share)"
+            else:
+                why = "the disk may be failing, or was full; the system's log may say more"
+            return LogError(f"cannot use {path}: {err} ({name}); {why}")
     if "no such" in str(err):
         return LogError(f"{path} is damaged: {err}. Restore it from a copy or an export")
     return LogError(

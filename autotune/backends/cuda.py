@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from autotune.backends.grids import Grids
 from autotune.building.generator_version import generator_version
 from autotune.devices.protocol import Device
-from autotune.settings import Settings
+from autotune.settings import cuda_binding
 from schedules.distribution import install
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG
@@ -47,7 +47,7 @@ class Cuda(Grids):
     def _binding(self) -> ModuleType | None:
         """The module of `autotune.devices` that reaches a GPU: the one that a setting names, or the first."""
         bindings = self._bindings()
-        chosen = Settings.from_environment().cuda_binding
+        chosen = cuda_binding()
         wanted = bindings.values() if chosen == "auto" else [bindings[chosen]]
         return next((m for m in wanted if m.available()), None)
 
@@ -81,7 +81,7 @@ class Cuda(Grids):
             gpu = binding.device()
             through = next(name for name, m in self._bindings().items() if m is binding)
             return f"NVRTC, and {gpu.name()} ({gpu.arch()}) through {through}: use --target cuda", ""
-        if Settings.from_environment().cuda_binding == "pycuda" and find_spec("pycuda") is None:
+        if cuda_binding() == "pycuda" and find_spec("pycuda") is None:
             return "NVRTC, and AUTOTUNE_CUDA_BINDING=pycuda, but PyCUDA is not installed", PYCUDA
         name = ctypes.util.find_library("cuda") or "libcuda.so.1"
         try:

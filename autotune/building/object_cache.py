@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from autotune.own_folders import refusal_of
 from schedules.model import canonical, digest
 
 MAGIC = b"autotune-object-2\n"
@@ -32,6 +33,7 @@ _STALE_S = 3600  # a temporary file this old was left behind by a process that d
 _TOUCH_S = 600  # a file read again within this time keeps its place in the order of use
 
 log = logging.getLogger(__name__)
+_told: set[Path] = set()  # directories of which this process was told that they are not used
 
 
 def key(trace_json: str, workload_digest: str, target_digest: str, codegen_version: str) -> str:
@@ -51,14 +53,13 @@ class ObjectCache:
     """Objects by `key` in one directory, the least recently used removed beyond ``cap_bytes``.
 
     Never raises for what the file system does: a directory that cannot be used means no cache, and
-    one warning in the log says why. Processes may share a directory, threads an instance.
+    one warning of a process says why. Processes may share a directory, threads an instance.
     """
 
     def __init__(self, directory: str | os.PathLike[str], cap_bytes: int = CAP_BYTES) -> None:
         self.directory = Path(directory)
         self.cap_bytes = cap_bytes
         self._lock = threading.Lock()
-        self._warned = False
         self._bytes: int | None = None  # estimate of what the directory holds; None: not yet counted
 
     def get(self, key: str) -> bytes | None:
@@ -127,10 +128,9 @@ class ObjectCache:
             if create:
                 self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
         except OSError as err:
-            self._warn(f"{err.strerror}")
+            if create or not isinstance(err, FileNotFoundError):  # before the first object nothing is there
+                self._warn(f"{err.strerror}")
             return None
         refusal = refusal_of(os.fstat(folder))
         if refusal:
@@ -191,22 +191,13 @@ class ObjectCache:
             self._bytes = total
 
     def _warn(self, reason: str) -> None:
-        if not self._warned:
-            self._warned = True
+        if self.directory not in _told:
+            _told.add(self.directory)
             log.warning(
                 "object cache %s is not used: %s; AUTOTUNE_CACHE_DIR names another place",
                 self.directory,
                 reason,
             )
-
-
-def refusal_of(status: os.stat_result) -> str | None:
-    """Why a file or directory is not to be trusted, or None."""
-    if status.st_uid != os.geteuid():
-        return f"belongs to user {status.st_uid}, not to {os.geteuid()}"
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"may be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
-    return None
 
 
 def _objects(folder: int) -> list[tuple[int, int, str]]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from autotune import settings
 from autotune.cli import (
     bench,
     best,
@@ -36,7 +37,6 @@ from autotune.cli import (
 from autotune.cli.output import error_document, print_whatever_the_encoding
 from autotune.errors import KernelNotFound, refused
 from autotune.progress.units import visible_lines
-from autotune.settings import Settings
 from schedules.errors import AutotuneError
 
 # click's base class of usage errors. Some versions of Typer carry a private copy of it.
@@ -159,7 +159,7 @@ def _root(
 ) -> None:
     """What every command begins with."""
     if log_level is None:
-        verbosity.report(Settings.from_environment().log_level)
+        verbosity.report(settings.log_level())
 
 
 # One line each, short enough for the list of commands in 80 columns.

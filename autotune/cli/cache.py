@@ -11,7 +11,7 @@ import typer
 from autotune.cli import options as opt
 from autotune.cli.output import console, print_json
 from autotune.progress.units import size
-from autotune.settings import Settings, SettingsError
+from autotune.settings import SettingsError, cache_dir
 
 if TYPE_CHECKING:
     from autotune.building.object_cache import Contents, ObjectCache
@@ -69,9 +69,9 @@ def clear(ctx: typer.Context, json: opt.JsonOption = False) -> None:
 
 def _usable() -> Path:
     """The directory. Raises `SettingsError` where it is not to be trusted."""
-    from autotune.building.object_cache import refusal_of
+    from autotune.own_folders import refusal_of
 
-    folder = Settings.from_environment().cache_dir
+    folder = cache_dir()
     refusal = refusal_of(folder.stat()) if folder.exists() else None
     if folder.exists() and not folder.is_dir():
         refusal = "is not a directory"

@@ -23,17 +23,16 @@ def tune_dynamic(
 ) -> None:
     """Tune a range of sizes. Exit status 1: a size that was tried has no kernel afterwards."""
     from autotune.tuning.dynamic_tuner import tune_dynamic as run
-    from autotune.tuning.interrupts import Interrupts
     from kernels_db.store import Log
 
-    with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C must not cut off the report
+    with results.interruptible() as interrupts:
         with Log(where) as log, suite_shown(quiet=json) as report:
             result = run(dynamic, target, log, options, report, interrupts=interrupts)
         if json:
             print_json(document(dynamic, result, dtype))
         else:
             show(dynamic, result, where)
-    raise typer.Exit(results.status(result.by_size.values() or [result], result.stopped))
+        raise typer.Exit(results.status(result.by_size.values() or [result], result.stopped))
 
 
 def document(dynamic: DynamicWorkload, result: DynamicResult, dtype: str) -> dict[str, Any]:

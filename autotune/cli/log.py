@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -49,9 +49,10 @@ def stats(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
       autotune log stats --db tuning.db
     """
     with existing(opt.db_of(db)) as log:
-        from autotune.tuning import prediction_quality
+        from autotune.tuning import prediction_quality, run_state
 
-        found = log.stats() | {"by_machine": _machines(log), "search": prediction_quality.of_log(log)}
+        found = log.stats() | {"runs_by_state": run_state.states(log), "by_machine": _machines(log)}
+        found["search"] = prediction_quality.of_log(log)
         where = log.path
     if json:
         print_json(found)
@@ -60,8 +61,9 @@ def stats(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
     out.print(where)
     for name in ("workloads", "targets", "machines", "runs", "records"):
         out.print(f"  {name:9} {found[name]}")
-    if found["by_status"]:
-        out.print(f"  {'of these':9} {counts(found['by_status'])}")
+        of_these = counts(found.get({"runs": "runs_by_state", "records": "by_status"}.get(name, ""), {}))
+        if of_these:
+            out.print(f"  {'of these':9} {of_these}")
     if len(found["by_machine"]) > 1:
         for m in found["by_machine"]:
             called = f"{m['name']} ({m['cpu']})" if m["name"] else m["cpu"]
@@ -115,6 +117,8 @@ def list_(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
             for t in tasks
         ],
     )
+    if unclosed := counts(sum((Counter(t["open_runs"]) for t in tasks), Counter())):
+        console().print(f"open runs: {unclosed}")
 
 
 def _shape(task: dict[str, Any]) -> str:
@@ -139,10 +143,17 @@ def _where_from(task: dict[str, Any]) -> str:
 
 def _tasks(log: Log) -> list[dict[str, Any]]:
     from autotune.building.generator_version import this_machine
+    from autotune.tuning import run_state
 
     here = this_machine()
     pins = {(p.workload, p.target): p.record for p in log.pins()}
-    return [_task(log, *task, w, t, pins.get(task), here) for task, w, t in log.readable_tasks()]
+    unclosed: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for run, last in log.open_runs():
+        unclosed[run.workload, run.target][run_state.state_of(run, last)] += 1
+    return [
+        {**_task(log, *task, w, t, pins.get(task), here), "open_runs": dict(unclosed[task])}
+        for task, w, t in log.readable_tasks()
+    ]
 
 
 def _task(

@@ -67,10 +67,9 @@ def tune_model(
     """Tune what a model runs. ``given_s``: the budget, None for one by the number of tasks. Exit status 1: a
     task has no kernel afterwards."""
     from autotune.models.tuning import tune_model as run
-    from autotune.tuning.interrupts import Interrupts
 
     model = imported(path, shape)
-    with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C must not cut off the report
+    with results.interruptible() as interrupts:
         with suite_shown(quiet=json) as report:
             chosen = choices(options, given_s, where)
             result = run(model, target=goal, progress=report, interrupts=interrupts, **chosen)
@@ -78,7 +77,7 @@ def tune_model(
             print_json(document(result, goal))
         else:
             show(result, where)
-    raise typer.Exit(results.status((t.result for t in result.tasks), result.stopped))
+        raise typer.Exit(results.status((t.result for t in result.tasks), result.stopped))
 
 
 def choices(options: TuneOptions, given_s: float | None, where: str) -> dict[str, Any]:

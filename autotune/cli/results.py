@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import errno
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from autotune.cli import options as opt
+from autotune.cli import streams
 from autotune.progress.units import counts, percent, rate, seconds
 
 if TYPE_CHECKING:
+    from autotune.tuning.interrupts import Interrupts
     from autotune.tuning.options import TuneResult
 
 
@@ -26,6 +34,28 @@ def cells(result: TuneResult) -> tuple[str, str, str, str, str]:
         f"{result.measured}{f'+{result.resumed}' if result.resumed else ''}",
         "; ".join(filter(None, (error, early, f"failed: {failed}" if failed else ""))),
     )
+
+
+@contextmanager
+def interruptible() -> Iterator[Interrupts]:
+    """For a command that tunes. The first signal that ends it is an interrupt, so that the log is closed and
+    the best is printed; a second one does not cut that off. After SIGTERM or SIGHUP the exit status is 128
+    and its number, as a shell has it."""
+    from autotune.tuning.interrupts import ENDING, Interrupts
+
+    interrupts = Interrupts(to_the_end=True, signals=ENDING)
+    try:
+        with interrupts:
+            yield interrupts
+    except (KeyboardInterrupt, typer.Exit, OSError) as err:
+        number = interrupts.number
+        if number is None or number == signal.SIGINT:
+            raise
+        if isinstance(err, OSError):
+            if err.errno != errno.EIO or err.filename is not None:
+                raise
+            streams.silence(sys.stdout)  # the terminal is gone
+        raise typer.Exit(128 + number) from None
 
 
 def status(results: Iterable[TuneResult], stopped: str) -> int:

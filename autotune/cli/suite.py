@@ -23,19 +23,18 @@ def tune_suite(
     file: str, constant_weights: bool, target: Target, where: str, options: TuneOptions, json: bool
 ) -> None:
     """Tune the tasks of ``FILE[:NAME]``. Exit status 1: a task has no kernel afterwards."""
-    from autotune.tuning.interrupts import Interrupts
     from autotune.tuning.suite_tuner import tune_suite as run
     from kernels_db.store import Log
 
     tasks = tasks_of(file, constant_weights)
-    with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C must not cut off the report
+    with results.interruptible() as interrupts:
         with Log(where) as log, suite_shown(quiet=json) as report:
             result = run(tasks, target, log, options, report, interrupts=interrupts)
         if json:
             print_json(document(result, target))
         else:
             show(result, where)
-    raise typer.Exit(results.status((t.result for t in result.tasks), result.stopped))
+        raise typer.Exit(results.status((t.result for t in result.tasks), result.stopped))
 
 
 def tasks_of(file: str, constant_weights: bool) -> list[SuiteTask]:

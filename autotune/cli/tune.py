@@ -10,7 +10,7 @@ from autotune.cli import models
 from autotune.cli import options as opt
 from autotune.cli.dynamic import tune_dynamic
 from autotune.cli.output import console, print_json, task_text
-from autotune.cli.results import document, status
+from autotune.cli.results import document, interruptible, status
 from autotune.cli.suite import tasks_of, tune_suite
 from autotune.progress.following import task_shown
 from autotune.progress.text import ending
@@ -120,7 +120,6 @@ def tune(
         raise typer.BadParameter("--frozen measures nothing, so --fleet does not go with it")
     goal = opt.target_of(target, threads) if fleet is None else None
 
-    from autotune.tuning.interrupts import Interrupts
     from autotune.tuning.tuner import TuneOptions
     from autotune.tuning.tuner import tune as run
     from kernels_db.store import Log
@@ -150,7 +149,7 @@ def tune(
     if dynamic is not None:
         tune_dynamic(dynamic, goal, where, chosen, dtype, json)
         return
-    with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C must not cut off the report
+    with interruptible() as interrupts:
         with Log(where, read_only=frozen) as log, task_shown(workload, quiet=json) as report:
             if frozen:
                 from autotune.tuning.frozen import frozen as stored
@@ -162,7 +161,7 @@ def tune(
             print_json(document(result, dtype))
         else:
             _print(result, workload, where)
-    raise typer.Exit(status([result], result.stopped))
+        raise typer.Exit(status([result], result.stopped))
 
 
 def _print(result: TuneResult, workload: Workload, where: str) -> None:

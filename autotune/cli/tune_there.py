@@ -20,7 +20,6 @@ from autotune.progress.following import fleet_shown
 from autotune.progress.text import ending, of_result
 from autotune.run.dynamic_workload import DynamicWorkload
 from autotune.tuning.dynamic_tuner import DynamicResult
-from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.options import TuneOptions, TuneResult
 from autotune.tuning.suite_tuner import Job, SuiteTask
 from kernels_db.place import locate
@@ -39,7 +38,7 @@ def suite_there(
     """Tune a suite. Exit status 1: a task has no kernel for a target afterwards. The results are printed when
     the lines of progress are gone, which would take some of them along."""
     job = Job(tasks, options)
-    with Interrupts(to_the_end=True) as interrupts:  # a second Ctrl-C must not cut off the report
+    with results.interruptible() as interrupts:
         with Log(where) as log, fleet_shown(quiet=json) as report:
             found = tune_there(there, lambda _: job, log, report, interrupts=interrupts)
         _show(
@@ -47,7 +46,7 @@ def suite_there(
             lambda target, r: of_suite.document(r, target),
             lambda r: of_suite.show(r, where),
         )
-    _exit([t.result for r in found.values() for t in r.tasks], [r.stopped for r in found.values()])
+        _exit([t.result for r in found.values() for t in r.tasks], [r.stopped for r in found.values()])
 
 
 def program_there(
@@ -59,7 +58,7 @@ def program_there(
     json: bool,
 ) -> None:
     """Tune an operator of one size, or of a range. Exit status 1: as of `suite_there`, for a size."""
-    with Interrupts(to_the_end=True) as interrupts:
+    with results.interruptible() as interrupts:
         with Log(where) as log, fleet_shown(quiet=json) as report:
             found = tune_program_there(there, program, log, options, report, interrupts=interrupts)
 
@@ -81,7 +80,7 @@ def program_there(
             each = [*found.values()]
             console().print(f"  time     {max(r.elapsed_s for r in each):.1f} s ({ending(each[0].stopped)})")
             console().print(f"  log      {locate(where)}")
-    _exit([part for r in found.values() for part in r.parts], [r.stopped for r in found.values()])
+        _exit([part for r in found.values() for part in r.parts], [r.stopped for r in found.values()])
 
 
 def model_there(
@@ -90,7 +89,7 @@ def model_there(
     """Tune what a model's file runs. ``given_s``: as of `models.tune_model`. Exit status 1: as of
     `suite_there`."""
     model = of_model.imported(path, shape)
-    with Interrupts(to_the_end=True) as interrupts:
+    with results.interruptible() as interrupts:
         with fleet_shown(quiet=json) as report:
             chosen = of_model.choices(options, given_s, where)
             result = tune_model(model, fleet=there, progress=report, interrupts=interrupts, **chosen)
@@ -100,7 +99,7 @@ def model_there(
             lambda target, r: of_model.document(r, target),
             lambda r: of_model.show(r, where),
         )
-    _exit([t.result for t in result.tasks], [result.stopped])
+        _exit([t.result for t in result.tasks], [result.stopped])
 
 
 def _show(

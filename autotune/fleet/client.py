@@ -82,7 +82,7 @@ class Fleet:
         try:
             self.look()
         except BaseException:
-            _leave(client)
+            self._leave()
             raise
         self._watch = threading.Thread(target=self._watching, name="autotune-fleet", daemon=True)
         self._watch.start()
@@ -115,7 +115,14 @@ class Fleet:
         for exchange in left:
             self.end(exchange)
         self._watch.join(ANSWER_S + LOOK_S)
-        _leave(self.client)
+        self._leave()
+
+    def _leave(self) -> None:
+        """End the connection and its threads."""
+        with suppress(Exception):  # else the scheduler tells who has left of it, and complains
+            self.client.unsubscribe_topic(self._topic)
+        with suppress(Exception):
+            self.client.close(timeout=3)
 
     def stop(self) -> None:
         """Have whoever waits for an answer be interrupted."""
@@ -339,9 +346,3 @@ class Fleet:
             exchange = self._exchanges.get(str(body.get("batch")))
         if exchange is not None:
             exchange.events.put(body)
-
-
-def _leave(client: Client) -> None:
-    """End a client's connection and its threads."""
-    with suppress(Exception):
-        client.close(timeout=3)

@@ -119,12 +119,13 @@ def tune_on_fleet(
             run.follow()
         except KeyboardInterrupt:
             interrupted = True
-        run.end(interrupted)
-        with fleet.turn:
-            results = {
-                s.target: s.result("interrupted" if interrupted else run.stopped(s))
-                for s in run.suites.values()
-            }
+        with interrupts.hold():  # the runs of all tasks are closed
+            run.end(interrupted)
+            with fleet.turn:
+                results = {
+                    s.target: s.result("interrupted" if interrupted else run.stopped(s))
+                    for s in run.suites.values()
+                }
     if run.broken is not None:
         raise run.broken
     return results

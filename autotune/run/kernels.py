@@ -12,7 +12,7 @@ from autotune.building.object_cache import ObjectCache, key
 from autotune.errors import CompileError
 from autotune.run.kernel import Kernel
 from autotune.run.pickled import read, text_of
-from autotune.settings import Settings
+from autotune.settings import cache_dir
 from autotune.targets import check_here, confined
 from schedules.errors import ScheduleError
 from schedules.expr import wrap
@@ -39,7 +39,7 @@ def kernel_of(
     """
     chosen_by = chosen_by if record is None else "log"
     by_hand = chosen_by == "schedule"
-    objects = ObjectCache(Settings.from_environment().cache_dir)
+    objects = ObjectCache(cache_dir())
     code = confined(target)
     of = workload.named_digest if by_hand else workload.digest
     versions = backends.of(code).versions(code)

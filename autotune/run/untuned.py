@@ -10,7 +10,7 @@ from autotune.building.object_cache import ObjectCache, key
 from autotune.errors import CompileError
 from autotune.run.kernel import Kernel
 from autotune.run.kernels import default_kernel, kernel_of
-from autotune.settings import Settings
+from autotune.settings import cache_dir
 from kernels_db import lookup
 from kernels_db.errors import LogError
 from kernels_db.place import locate
@@ -37,7 +37,7 @@ def untuned(workload: Workload, target: Target, where: str) -> tuple[Kernel, str
     `TargetError` for a target that cannot run here.
     """
     targets.check_here(target)
-    objects = ObjectCache(Settings.from_environment().cache_dir)
+    objects = ObjectCache(cache_dir())
     version = backends.of(target).versions(target)[0]
     name = key("first pick", workload.digest, target.digest, f"{version} {locate(where)}")
     seen = _workloads(where)

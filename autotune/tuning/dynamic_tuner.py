@@ -106,20 +106,26 @@ class _Run:
 
     def result(self) -> DynamicResult:
         """Run, and give the result."""
+        try:
+            self._run()
+        except KeyboardInterrupt:  # between the runs of two sizes
+            self.stopped = "interrupted"
+        return self._result()
+
+    def _run(self) -> None:
         dims, options = self.dynamic.dims, self.options
         chosen = sizes_for(dims, options)
         if not self._pick(reversed(chosen), least_s=0.0 if options.trials == 0 else LEAST_LEFT_S):
-            return self._result()
+            return
         if options.trials == 0:
             self.stopped = "trials"
-            return self._result()
+            return
         share = TUNED_SHARE * options.budget_s - self._spent()
         if share > LEAST_LEFT_S:
             chosen = [s for s in chosen if s not in self.errors]
             self._tune(feasible(self.dynamic, chosen, share)[0], share)
         if self.stopped != "interrupted" and options.trials is None:
             self._pick(more_sizes(dims, chosen), least_s=LEAST_LEFT_S)
-        return self._result()
 
     def _tune(self, sizes: Sequence[Sizes], budget_s: float) -> None:
         """Tune sizes as tasks of a suite."""

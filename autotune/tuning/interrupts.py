@@ -1,4 +1,5 @@
-"""Handles Ctrl-C for a long run: it acts once, and never within a block that must be completed."""
+"""Handles Ctrl-C for a long run, and what else ends one: it acts once, and never within a block that must be
+completed."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ import _thread
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 # Code of imports. An exception in the midst of it may leave the lock of all imports taken, and another thread
 # would wait for it for ever.
@@ -16,49 +18,58 @@ _IMPORTS = "<frozen importlib"
 AGAIN_S = 0.02  # until an interrupt that comes there is tried again
 
 
+# What ends a command: Ctrl-C, a supervisor or a shutdown, and a terminal that goes away.
+ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
 class Interrupts:
-    """A context manager within which the first SIGINT raises KeyboardInterrupt, if need be at the end of a
-    `hold` block, or after the code of an import. Later ones are ignored, so that they cannot cut off the
-    report of the first.
+    """A context manager within which the first of some signals raises KeyboardInterrupt, if need be at the
+    end of a `hold` block, or after the code of an import. Later ones are ignored, so that they cannot cut off
+    the report of the first, whose number is ``number``.
 
-    ``to_the_end``: this holds after the ``with`` block too, for a process that ends then. Nothing is changed
-    outside the main thread, or where SIGINT is ignored or handled by others."""
+    ``to_the_end``: this holds after the ``with`` block too, for a process that ends then. ``signals``: which
+    ones; a library leaves all but Ctrl-C to the program. Nothing is changed outside the main thread, and of a
+    signal that is ignored or handled by others."""
 
-    def __init__(self, to_the_end: bool = False) -> None:
-        self._to_the_end = to_the_end
-        self._ours = self._seen = self._holding = False
+    def __init__(self, to_the_end: bool = False, signals: Sequence[int] = (signal.SIGINT,)) -> None:
+        self._to_the_end, self._signals = to_the_end, signals
+        self._holding = False
+        self._before: dict[int, Any] = {}  # handlers that were there
+        self.number: int | None = None
 
     def __enter__(self) -> Interrupts:
-        main = threading.current_thread() is threading.main_thread()
-        if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, self._handle)
-            self._ours = True
+        if threading.current_thread() is threading.main_thread():
+            for number in self._signals:
+                usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+                if signal.getsignal(number) is usual:
+                    self._before[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._ours:
-            ignore = self._seen and self._to_the_end
-            signal.signal(signal.SIGINT, signal.SIG_IGN if ignore else signal.default_int_handler)
+        ignore = self.number is not None and self._to_the_end
+        while self._before:
+            number, before = self._before.popitem()
+            signal.signal(number, signal.SIG_IGN if ignore else before)
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Delays an interrupt until the end of the block."""
-        before = self._seen
+        """Delays an interrupt until the end of the block, or of the outermost of several."""
+        before, outer = self.number, self._holding
         self._holding = True
         try:
             yield
         finally:
-            self._holding = False
-        if self._seen and not before:
+            self._holding = outer
+        if self.number is not None and before is None and not outer:
             raise KeyboardInterrupt
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._seen:
+        if self.number is not None:
             return
         if frame is not None and frame.f_code.co_filename.startswith(_IMPORTS):
             _thread.start_new_thread(_again, (number,))
             return
-        self._seen = True
+        self.number = number
         if not self._holding:
             raise KeyboardInterrupt
 

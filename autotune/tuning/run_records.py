@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from autotune.tuning import resume
+from autotune.tuning import resume, run_state
 from autotune.tuning.options import Best, TuneOptions
 from cost_model.saved import SavedModel
 from kernels_db.records import NewRecord, Record
@@ -77,7 +77,8 @@ def _model(options: TuneOptions) -> dict[str, object]:
 
 
 def run_options(options: TuneOptions) -> dict[str, object]:
-    """The options of a run as JSON."""
+    """The options of a run as JSON, and which process makes it."""
+    process = run_state.own_process()
     return {
         "trials": options.trials,
         "budget_s": options.budget_s,
@@ -86,4 +87,5 @@ def run_options(options: TuneOptions) -> dict[str, object]:
         **_model(options),
         "batch": options.batch,
         **{k: v for k, v in (("rtol", options.rtol), ("atol", options.atol)) if v is not None},
+        **({} if process is None else {run_state.PROCESS: process}),
     }

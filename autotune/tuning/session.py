@@ -134,12 +134,15 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.close()
         if kind is not None and not issubclass(kind, KeyboardInterrupt):
             state = "failed"
         else:
             state = "interrupted" if kind is not None or self.stopped == "interrupted" else "done"
-        self.log.finish_run(self.run, state)
+        try:
+            self._stack.close()
+        finally:
+            with self.interrupts.hold():
+                self.log.finish_run(self.run, state)
 
     # -- phases ------------------------------------------------------------------------------
 

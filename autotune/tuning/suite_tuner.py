@@ -177,7 +177,8 @@ def tune_suite(
                 suite.finalists(lane)
         except KeyboardInterrupt:
             stopped = "interrupted"
-        return suite.result(stopped)
+        with interrupts.hold():  # it closes the runs of all tasks
+            return suite.result(stopped)
 
 
 class Lane:

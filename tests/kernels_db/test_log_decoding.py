@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from log_cases import copy_of, exported, fill
+from waiting import wait_until
 
 from kernels_db import Log, compat, decoding, exchange, transfer
 from kernels_db.decoding import Raw, decoded
@@ -186,10 +186,7 @@ def test_helpers_end_with_a_merge_that_is_killed(tmp_path: Path, lines: list[Raw
         helpers = helpers_of(merging.pid)
         assert helpers
         os.kill(merging.pid, signal.SIGKILL)
-    until = time.monotonic() + 20
-    while [p for p in helpers if p.is_running()] and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not [p for p in helpers if p.is_running()]
+    wait_until(lambda: not [p for p in helpers if p.is_running()])
 
 
 def test_a_merge_with_helpers_makes_the_same_log(tmp_path: Path, lines: list[Raw]) -> None:

@@ -122,13 +122,19 @@ def test_ctrl_c_keeps_all_and_prints_the_best(tmp_path: Path, times: int) -> Non
 
 
 @pytest.mark.slow
-def test_sigterm_leaves_no_process_and_keeps_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_a_run_does_as_ctrl_c(tmp_path: Path, number: signal.Signals) -> None:
     db = tmp_path / "t.db"
     process = start(db, "--budget", "120s")
     wait_for_trials(db, 5)
     relatives, before = family(process), committed(db)
-    process.terminate()
-    process.communicate(timeout=20)
-    assert process.returncode != 0
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, err
+    document = json.loads(out)
+    assert document["stopped"] == "interrupted" and document["best"]["time_s"] > 0
     assert gone(relatives)
     assert before.items() <= committed(db).items()
+    con = sqlite3.connect(db)
+    assert con.execute("SELECT state FROM run").fetchall() == [("interrupted",)]
+    con.close()

@@ -16,7 +16,7 @@ from typing import Any
 from autotune.building.object_cache import ObjectCache
 from autotune.compare.peers import Arrays, PeerError, Prepared
 from autotune.compare.peers.apart import prepare_apart
-from autotune.settings import Settings
+from autotune.settings import cache_dir
 from schedules.model import Workload, canonical, digest
 
 # Trials of MetaSchedule: it reports nothing before so many.
@@ -42,7 +42,7 @@ def prepare_here(workload: Workload, inputs: Arrays, outputs: Arrays, threads: i
     os.close(quiet)
     import tvm
 
-    kept = ObjectCache(Settings.from_environment().cache_dir / "tvm")
+    kept = ObjectCache(cache_dir() / "tvm")
     what = [workload.digest, target(threads).export(), TRIALS, version("apache-tvm")]
     name = digest(canonical([str(x) for x in what]))
     found = kept.get(name)

@@ -7,11 +7,11 @@ from collections import Counter
 from autotune.progress.units import percent
 from autotune.report.data import CAUSES, LogData, Task
 from autotune.report.parts import Part, Section, rate, seconds, short, table, text, unit
+from autotune.tuning import run_state
 from kernels_db.records import Run
 
 # What describes a machine, in the order in which it is told.
 MACHINE = ("cpu", "gpu", "device", "usable_cpus", "memory_gib", "system", "autotune", "llvm")
-STATES = {"done": "done", "running": "not ended", "interrupted": "interrupted", "failed": "failed"}
 
 
 def failures(task: Task) -> str:
@@ -147,7 +147,7 @@ def of_task(log: LogData, task: Task) -> Part:
     rows = [
         (
             text(run.started[:19].replace("T", " ")),
-            text(STATES.get(run.state, run.state)),
+            text(_state(task, run)),
             str(sum(r.run == run.uid for r in task.trials)) if len(task.runs) < 50 else _count(task, run),
             str(run.seed),
             short(_options(run), 120),
@@ -166,6 +166,8 @@ def of_task(log: LogData, task: Task) -> Part:
     )
 
 
+# Options of runs that are not shown: for programs.
+UNSHOWN = ("in_place", run_state.PROCESS)
 # Most runs of a task that are listed.
 SHOWN = 20
 
@@ -174,8 +176,17 @@ def _count(task: Task, run: Run) -> str:
     return str(Counter(r.run for r in task.trials)[run.uid])
 
 
+def _state(task: Task, run: Run) -> str:
+    if run.state != "running":
+        return run.state
+    last = max((r.created for r in task.trials if r.run == run.uid), default=run.started)
+    state = run_state.state_of(run, last)
+    return "not ended" if state == "running" else state
+
+
 def _options(run: Run) -> str:
-    return ", ".join(f"{k}={v}" for k, v in run.options.items() if v is not None and k != "in_place") or "–"
+    shown = {k: v for k, v in run.options.items() if v is not None and k not in UNSHOWN}
+    return ", ".join(f"{k}={v}" for k, v in shown.items()) or "–"
 
 
 def _nothing(task: Task) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -81,7 +83,7 @@ Calls = list[tuple[Workload, Target, str, TuneOptions]]
 def tuner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Calls]:
     """Puts a tuner in place that gives one answer; returns what it was called with."""
 
-    def install(best: bool = True, stopped: str = "budget") -> Calls:
+    def install(best: bool = True, stopped: str = "budget", signals: Sequence[int] = ()) -> Calls:
         calls: Calls = []
 
         def tune(
@@ -89,6 +91,9 @@ def tuner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Calls]:
         ) -> TuneResult:
             calls.append((workload, target, str(log.path), options))
             progress(Progress())
+            for number in signals:
+                with suppress(KeyboardInterrupt):  # as the tuner does
+                    signal.raise_signal(number)
             trace = Trace((Step("split", (("factors", (None, 8)), ("loop", "i"))),))
             found = Best(1e-3, 0.001024, 0.5, trace, "ab12") if best else None
             return TuneResult(workload, target, found, 12, {"timeout": 2}, 3, 10.5, options.seed, stopped)
@@ -206,6 +211,24 @@ def test_interrupted_before_there_is_a_kernel_is_status_130(tuner: Callable[...,
     tuner(best=False, stopped="interrupted")
     ran = run("tune", "matmul", "--shape", "m=8,n=8,k=8")
     assert ran.status == 130 and "no valid kernel found" in ran.out
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("best", [True, False])
+def test_a_run_that_a_signal_ends_prints_its_best(
+    tuner: Callable[..., Calls], number: signal.Signals, best: bool
+) -> None:
+    """Two signals at once are one: a supervisor may send both. The process of a test gets its handlers
+    back."""
+    before = [signal.signal(n, signal.SIG_DFL) for n in (signal.SIGTERM, signal.SIGHUP)]
+    try:
+        tuner(best=best, stopped="interrupted", signals=[number, signal.SIGHUP, signal.SIGTERM])
+        ran = run("tune", "matmul", "--shape", "m=8,n=8,k=8")
+    finally:
+        for n, handler in zip((signal.SIGTERM, signal.SIGHUP), before, strict=True):
+            signal.signal(n, handler)
+    assert ran.status == 128 + number and ("ab12" in ran.out) == best
+    assert "interrupted; everything measured is kept" in ran.out
 
 
 @pytest.mark.parametrize(

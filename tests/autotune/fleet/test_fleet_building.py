@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from fleet_cases import A
+from waiting import wait_until
 
 from autotune.fleet import building
 from autotune.fleet.building import Builders
@@ -82,20 +83,20 @@ def test_where_no_process_can_be_started_nothing_is_known_of_a_candidate(
 
 def test_nobody_waits_for_a_build_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after Ctrl-C, in the midst of a build that takes long."""
-    monkeypatch.setattr(building, "_BOOT", "import time\ntime.sleep(60)\n")
+    monkeypatch.setattr(building, "_BOOT", "import time\ntime.sleep(600)\n")
     began = time.monotonic()
     with Builders(1) as slow:
         batch = slow.begin(task(), [Trace(), Trace()])
-        time.sleep(0.3)  # until it is being built
+        wait_until(batch._futures[0].running)
         batch.close()
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 120.0  # that of a build is 600 s
     assert batch._futures[0].result()[0] == "crash" and batch._futures[1].cancelled()
 
 
 def test_a_build_that_takes_too_long_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "BUILD_S", 0.2)
     monkeypatch.setattr(building, "START_S", 0.1)
-    monkeypatch.setattr(building, "_BOOT", "import time\ntime.sleep(60)\n")
+    monkeypatch.setattr(building, "_BOOT", "import time\ntime.sleep(600)\n")
     with Builders(1) as slow:
         found = slow.begin(task(), [Trace()]).refusal(0, time.sleep)
         assert found is not None and found.status == "timeout"

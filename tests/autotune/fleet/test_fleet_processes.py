@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import psutil
 import pytest
 from model_cases import layers, model_of
 from needs import imported
+from waiting import wait_until
 
 import autotune as at
 from autotune.fleet import client, local
@@ -133,16 +134,6 @@ def orphans(folder: Path) -> list[str]:
     return [x for x in found if x != "zombie"]
 
 
-def wait_until(what: Callable[[], Any], seconds: float = 60.0) -> Any:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        found = what()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it did not happen")
-
-
 def trials(db: Path) -> list[Record]:
     if not db.exists():
         return []
@@ -173,7 +164,23 @@ def test_a_local_fleet_tunes_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     with at.Log(db) as log:
         facts = {r.machine for r in log.records()}
         assert len(facts) == 1 and log.machine(facts.pop()).info["cpu"]
-    wait_until(lambda: not orphans(tmp_path), 10)
+    wait_until(lambda: not orphans(tmp_path))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_local_fleet_in_good_order(tmp_path: Path, number: signal.Signals) -> None:
+    db = tmp_path / "t.db"
+    with processes(tmp_path) as here:
+        here.address = "local:2"
+        user = here.client(db, "60s", "--threads", "1", "--target", "cpu")
+        wait_until(lambda: len(trials(db)) >= 3)
+        user.send_signal(number)
+        assert user.wait(60) == (0 if number == signal.SIGINT else 128 + number), said(user)
+        told = document(user)
+        assert told["stopped"] == "interrupted" and told["best"]["time_s"] > 0
+        assert "Traceback" not in said(user) and "CRITICAL" not in said(user)
+        with at.Log(db, read_only=True) as log:
+            assert {r.state for r in log.runs()} == {"interrupted"}
 
 
 def test_a_model_that_a_local_fleet_tuned_runs_here(tmp_path: Path) -> None:
@@ -249,7 +256,7 @@ def test_kill_9_and_ctrl_c_of_the_client(tmp_path: Path) -> None:
         told = document(second)
         assert told["stopped"] == "interrupted" and told["best"]["time_s"] > 0
         assert kept <= {r.uid for r in trials(db)} and once(trials(db))
-        wait_until(lambda: not worker.children(recursive=True), 5)
+        wait_until(lambda: not worker.children(recursive=True))
         assert worker.is_running()
 
 

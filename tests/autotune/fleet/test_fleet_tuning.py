@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from fleet_cases import PEAK_S, A, B, FakeSite, Rack, facts, fleet_of
 from needs import imported
+from waiting import wait_until
 
 import autotune as at
 from autotune.fleet import site as fleet_site
@@ -41,7 +42,7 @@ def tuned(
     during: Any = None,
     **options: Any,
 ) -> list[SuiteResult]:
-    chosen = TuneOptions(**{"trials": 12, "budget_s": 20.0, "search": "random"} | options)
+    chosen = TuneOptions(**{"trials": 12, "budget_s": 120.0, "search": "random"} | options)
     with fleet_of(there) as fleet:
         job = Job([SuiteTask(w) for w in WORKLOADS[:tasks]], chosen)
         found = tuning.tune_on_fleet(fleet, dict.fromkeys(targets or (A,), job), log, during)
@@ -64,10 +65,7 @@ def test_records_are_of_the_machine_that_measured(there: Rack, tmp_path: Path) -
         assert set(names(log)) == set(names(log, "final")) == {"far"}
         assert {r.state for r in log.runs()} == {"done"}
     assert len(set(site.measured)) == 12 and site.finals
-    until = time.monotonic() + 5
-    while site.open and time.monotonic() < until:
-        time.sleep(0.05)
-    assert site.open == 0  # its processes ended with the run
+    wait_until(lambda: site.open == 0)  # its processes end with the run
 
 
 def test_one_command_tunes_for_two_targets(there: Rack, tmp_path: Path) -> None:
@@ -178,7 +176,7 @@ def test_a_candidate_that_takes_workers_with_it_is_a_crash(there: Rack, tmp_path
 
     sites = [there.add("w0", machine="box", site=FakeSite(during=deadly))]
     with at.Log(tmp_path / "t.db") as log:
-        (result,) = tuned(there, log, budget_s=40.0)
+        (result,) = tuned(there, log, budget_s=240.0)
         crashed = [r for r in log.records() if r.status == "crash"]
         assert [r.trace_digest for r in crashed] == killer
         assert crashed[0].reason == "2 workers ended while it ran"
@@ -216,11 +214,10 @@ def test_where_no_machine_can_measure_a_task_it_says_why(
 
     for name in ("sick", "ill"):
         there.add(name, site=FakeSite(during=during))
-    began = time.monotonic()
     with at.Log(tmp_path / "t.db") as log:
-        (result,) = tuned(there, log, tasks=2)
+        (result,) = tuned(there, log, tasks=2, budget_s=3600.0)
         assert all("its disk is full" in str(t.error) for t in result.tasks)
-    assert time.monotonic() - began < 15.0  # it does not wait for the end of the budget
+    assert result.elapsed_s < 600.0  # it does not wait for the end of the budget
 
 
 def test_the_limit_of_a_busy_machine_is_asked_for_once(there: Rack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,8 +251,7 @@ def test_stopping_leaves_no_task(there: Rack, tmp_path: Path, monkeypatch: pytes
     site = there.add("far", site=FakeSite(takes_s=0.05))
 
     def follow(self: Any) -> None:
-        until = time.monotonic() + 20
-        while len(site.measured) < 5 and time.monotonic() < until:
+        while len(site.measured) < 5:
             self._hire(next(iter(self.suites.values())))
             time.sleep(0.01)
         raise KeyboardInterrupt
@@ -265,10 +261,8 @@ def test_stopping_leaves_no_task(there: Rack, tmp_path: Path, monkeypatch: pytes
         (result,) = tuned(there, log, trials=100)
         assert result.stopped == "interrupted" and result.measured == len(names(log)) >= 4
         assert {r.state for r in log.runs()} == {"interrupted"}
-    until = time.monotonic() + 5
-    while site.open and time.monotonic() < until:
-        time.sleep(0.05)
-    assert site.open == 0 and not there.cluster.scheduler.tasks
+    wait_until(lambda: site.open == 0)
+    assert not there.cluster.scheduler.tasks
 
 
 def test_a_target_that_nobody_offers_any_more(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from fleet_cases import PEAK_S, A, B, FakeSite, facts
 from log_cases import long_sum
+from waiting import LIMIT_S
 
 from autotune.building.from_trace import build_object
 from autotune.building.grid_code import MAGIC
@@ -148,32 +149,40 @@ from pathlib import Path
 from autotune.fleet import machine_lock
 with machine_lock.held(map(int, sys.argv[2].split(",")), folder=Path(sys.argv[1])):
     print("held", flush=True)
-    time.sleep(float(sys.argv[3]))
+    sys.stdin.read()
 """
 
 
 @contextmanager
-def holder(folder: Path, cpus: str, seconds: float) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", HOLD, str(folder), cpus, str(seconds)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as found:
+def holder(folder: Path, cpus: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has CPUs until its stdin is closed."""
+    command = [sys.executable, "-c", HOLD, str(folder), cpus]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as found:
         assert found.stdout is not None and found.stdout.readline() == "held\n"
         yield found
         found.kill()
 
 
 def test_workers_that_share_a_cpu_take_turns(tmp_path: Path) -> None:
-    with holder(tmp_path, "1,2", 0.5) as other:
-        begin = time.monotonic()
+    with holder(tmp_path, "1,2") as other:
         with machine_lock.held((3, 4), folder=tmp_path):
-            assert time.monotonic() - begin < 0.4  # it shares none with these
-        with machine_lock.held((0, 1), folder=tmp_path):
-            assert other.wait(5) == 0
+            assert other.poll() is None  # it shares none with these
+        waited = []
+
+        def waiting() -> None:
+            assert other.stdin is not None
+            waited.append(other.poll())
+            other.stdin.close()
+
+        with machine_lock.held((0, 1), waiting, folder=tmp_path):
+            assert other.wait(LIMIT_S) == 0 and waited[0] is None
         with machine_lock.held((2, 1), folder=tmp_path):
             pass
 
 
 def test_a_process_that_is_killed_holds_nothing(tmp_path: Path) -> None:
-    with holder(tmp_path, "0", 100.0) as other:
+    with holder(tmp_path, "0") as other:
         os.kill(other.pid, signal.SIGKILL)
         other.wait()
         with machine_lock.held((0,), folder=tmp_path):
@@ -184,7 +193,7 @@ def test_waiting_for_a_cpu_can_be_given_up(tmp_path: Path) -> None:
     site = FakeSite()
     made = bench(tmp_path, site)
     calls = iter([True] * 20 + [False] * 1000)
-    with holder(tmp_path, "0,1", 100.0), pytest.raises(Unwanted):
+    with holder(tmp_path, "0,1"), pytest.raises(Unwanted):
         made.answer(request().text(), (), lambda event: None, lambda: next(calls))
     assert not site.measured
 

@@ -36,7 +36,7 @@ if shutil.which("openssl") is None:
     missing("openssl")
 
 PAGE = (ROOT / "docs/how-to/fleet.md").read_text("utf-8")
-SOON_S = 6.0  # within which a refusal is told
+SOON_S = 60.0  # within which a refusal is told: whoever tries again does so for ever
 HOME = "/home/me/fleet"
 
 

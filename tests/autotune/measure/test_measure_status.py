@@ -99,7 +99,7 @@ def test_a_hang_is_killed_on_time() -> None:
         got = list(m.measure([fakes.trace(k) for k in kinds]))
         assert [x.status for x in got] == ["timeout", "ok"] * 2
         assert "no result within" in got[0].reason and "building took longer than 1." in got[2].reason
-        assert time.monotonic() - start < 20
+        assert time.monotonic() - start < 300  # what hangs would do so for 1,000 s
 
 
 def test_a_slow_kernel_is_given_up_early_with_its_time() -> None:

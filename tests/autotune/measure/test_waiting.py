@@ -9,6 +9,7 @@ import time
 
 import measure_fakes as fakes
 import pytest
+from waiting import wait_until
 
 from autotune import targets
 from autotune.measure import Measurer, Options, process
@@ -25,9 +26,7 @@ def test_waiting_for_a_cpu_is_told_and_sleeping_is_none() -> None:
     spins = [subprocess.Popen([sys.executable, "-c", pin + "while True: pass"]) for _ in range(3)]
     sleeps = subprocess.Popen([sys.executable, "-c", pin + "time.sleep(60)"])
     try:
-        until = time.monotonic() + 10
-        while min(waiting_s(p.pid) for p in spins) < 0.3 and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_until(lambda: min(waiting_s(p.pid) for p in spins) >= 0.3)
         begin = waiting_s(sleeps.pid)
         time.sleep(0.3)
         assert min(waiting_s(p.pid) for p in spins) >= 0.3

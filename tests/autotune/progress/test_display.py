@@ -305,7 +305,7 @@ def test_a_bar_escapes_its_text() -> None:
 
 def tune(tmp_path: Any, trials: int, **more: Any) -> at.TuneResult:
     sizes = {"m": 8, "n": 8, "k": 8}
-    return at.tune("matmul", **sizes, threads=1, trials=trials, budget_s=4, db=tmp_path / "t.db", **more)
+    return at.tune("matmul", **sizes, threads=1, trials=trials, budget_s=120, db=tmp_path / "t.db", **more)
 
 
 def test_tune_shows_its_progress_unless_told_otherwise(

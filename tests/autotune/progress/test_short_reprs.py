@@ -18,10 +18,10 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     db = tmp_path_factory.mktemp("log") / "t.db"
     sizes = {"m": 16, "n": 16, "k": 16}
     every: list[Any] = []
-    result = at.tune("matmul", **sizes, threads=1, trials=2, budget_s=4, db=db, progress=every.append)
+    result = at.tune("matmul", **sizes, threads=1, trials=2, budget_s=120, db=db, progress=every.append)
     suite: list[Any] = []
     many = at.tune_suite(
-        [at.ops.workload("matmul", sizes)], threads=1, trials=1, budget_s=4, db=db, progress=suite.append
+        [at.ops.workload("matmul", sizes)], threads=1, trials=1, budget_s=120, db=db, progress=suite.append
     )
     kernel = at.load("matmul", **sizes, threads=1, db=db)
     with at.Log(db) as log:

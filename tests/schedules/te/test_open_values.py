@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 from helpers import host
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autotune.building.from_trace import build_object
 from autotune.codegen.llvm.compile import load_object
@@ -15,6 +18,7 @@ from autotune.measure.inputs import Draw, judged
 from schedules import te
 from schedules.model import Trace
 from schedules.te.compute_dag import ComputeDAG
+from schedules.te.rounding_expr import ErrorScope, Known
 
 
 def check(draw: Draw, dag: ComputeDAG, value: float, dtype: str) -> str:
@@ -141,3 +145,31 @@ def test_a_variance_of_equal_numbers_may_be_negative(f: Callable[[te.Expr], te.E
         assert Checker(dag.outputs, draw.reference, draw.bounds).check([out], 0).reason == ""
     spread = judged(dag, [np.random.default_rng(0).standard_normal((m, n)).astype("float32")])
     assert "8 of 8 elements wrong" in check(spread, dag, np.nan, "float32")
+
+
+PART = st.tuples(st.booleans(), st.booleans())
+
+
+@given(
+    st.sampled_from(["and", "or"]),
+    st.lists(st.lists(PART, min_size=3, max_size=3), min_size=1, max_size=4),
+    st.booleans(),
+)
+def test_a_condition_may_flip_where_no_certain_part_decides_it(
+    op: str, parts: list[list[tuple[bool, bool]]], told: bool
+) -> None:
+    """``parts``: of each its truth and whether it may flip, at three points. Every choice is tried."""
+    scope = ErrorScope("s", {}, Known({}, {}))
+    given_ = []
+    for part in parts:
+        truth, open_ = (np.array([x[i] for x in part]) for i in (0, 1))
+        given_.append((truth, open_ if open_.any() or told else None))
+    value, near = scope._logic(op, given_)
+    combine = all if op == "and" else any
+    for at in range(3):
+        each = [part[at] for part in parts]
+        results = {
+            combine(choice) for choice in itertools.product(*[{t, not t} if may else {t} for t, may in each])
+        }
+        assert value[at] == combine(t for t, _ in each)
+        assert (near is not None and near[at]) == (len(results) == 2)
