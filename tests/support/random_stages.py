@@ -1,7 +1,7 @@
 """Random programs of several stages: maps of any rank, windows, strides, gathers, reductions of any axes, tuples.
 
 Every value is a whole number and small, so that results are the same bits in any order of computing. What is
-drawn comes from a `Random`, which hypothesis has too (`strategies.randoms`): it then finds the smallest.
+drawn comes from a `Random`, which hypothesis has too (`strategies.randoms`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from schedules.te.compute_dag import ComputeDAG
 
 Axes = dict[Any, int]  # {axis: its extent}
 # Extents of programs: ones, primes, just beside powers of two.
-SMALL = (1, 2, 3, 4, 5, 7, 8, 9)
-LARGE = (*SMALL, 13, 16, 17, 24, 31, 33)
-# Largest size of a value that is read, that is reduced, and of a power of two within which floats are whole.
-READ, REDUCED, WHOLE = 32, 64, 1 << 22
-MOST = 1 << 12  # points of a stage, its reduction among them
+EXTENTS = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 24, 31, 33)
+# Largest size of a value that is read and of one that is reduced. Products stay whole floats.
+READ, REDUCED, PRODUCT = 32, 64, 1 << 14
 
 
 @dataclass
@@ -35,6 +33,7 @@ class Writer:
     rng: Random
     extents: Sequence[int]
     dtypes: Sequence[str]
+    most: int  # points of a stage; of a reduction four times as many
 
     def __post_init__(self) -> None:
         self.sizes: dict[te.Tensor, int] = {}
@@ -50,9 +49,9 @@ class Writer:
     def extent(self) -> int:
         return self.rng.choice(self.extents)
 
-    def shape(self, most: int = MOST) -> tuple[int, ...]:
-        shape = [self.extent() for _ in range(self.rng.choice((0, 1, 1, 2, 2, 2, 3, 3, 4)))]
-        while prod(shape) > most:
+    def shape(self) -> tuple[int, ...]:
+        shape = [self.extent() for _ in range(self.rng.choice((0, 0, 1, 1, 2, 2, 2, 3, 3, 4)))]
+        while prod(shape) > self.most:
             shape[self.rng.randrange(len(shape))] = self.rng.choice((1, 2))
         return tuple(shape)
 
@@ -129,7 +128,7 @@ class Writer:
         if self.flag(0.12) and axes:
             return self.guarded(axes, a, dtype), max(sa, READ)
         b, sb = self.value(axes, dtype, depth - 1)
-        if sa * sb > WHOLE >> 8:
+        if sa * sb > PRODUCT:
             return te.maximum(te.minimum(a, b), -2), max(sa, sb)
         return rng.choice(
             (
@@ -179,7 +178,7 @@ class Writer:
         like = rng.choice(list(self.sizes)).shape if self.flag(0.5) else self.shape()
         dtype = rng.choice(self.dtypes)
         kind = rng.choices(("map", "reduction", "tuple", "largest"), (6, 4, 1, 1))[0]
-        shape = like if prod(like) <= MOST else (2,)
+        shape = like if prod(like) <= self.most else (2,)
         letters = "ijklmnop"[: len(shape)]
         wide = computed(dtype)
 
@@ -211,7 +210,7 @@ class Writer:
         rng = self.rng
         source = rng.choice(list(self.sizes))
         extents = [rng.choice((*source.shape, self.extent())) for _ in range(rng.choice((1, 1, 2, 3)))]
-        while prod(extents) * prod(shape) > 4 * MOST:
+        while prod(extents) * prod(shape) > 4 * self.most:
             extents[rng.randrange(len(extents))] = rng.choice((1, 2))
         axes = [te.reduce_axis(n, f"r{k}") for k, n in enumerate(extents)]
         first = self.flag(0.4)  # axes of the reduction are met before those of the output
@@ -251,15 +250,15 @@ def _largest() -> Any:
     return te.reducer(low, join, "argmax")
 
 
-def random_stages(rng: Random, extents: Sequence[int] = SMALL, dtypes: Sequence[str] = ("float32",)) -> ComputeDAG:
-    """A program of one to seven stages over one to three inputs."""
+def random_stages(rng: Random, extents: Sequence[int], dtypes: Sequence[str], most: int) -> ComputeDAG:
+    """A program of two to eight stages, of at most so many points each, over one to three inputs."""
     few = [rng.choice(extents) for _ in range(rng.choice((1, 2, 2, 3)))]  # that shapes meet
-    w = Writer(rng, few, dtypes)
+    w = Writer(rng, few, dtypes, most)
     for _ in range(rng.randint(1, 3)):
         dtype = rng.choice(dtypes)
-        w.sizes[te.placeholder(w.shape(1 << 10), dtype, w.name("x"))] = 1 if dtype == "bool" else 4
+        w.sizes[te.placeholder(w.shape(), dtype, w.name("x"))] = 1 if dtype == "bool" else 4
     given = list(w.sizes)
-    for _ in range(rng.choice((1, 2, 3, 3, 4, 5, 6, 7))):
+    for _ in range(rng.choice((2, 3, 4, 5, 6, 7, 8))):
         w.stage()
     made = [t for t in w.sizes if t not in given]
     outputs = [t for t in made if t is made[-1] or w.flag(0.15)]
@@ -274,4 +273,7 @@ def random_stages(rng: Random, extents: Sequence[int] = SMALL, dtypes: Sequence[
 
 def whole_inputs(dag: ComputeDAG, rng: np.random.Generator) -> list[np.ndarray]:
     """Small whole numbers in the dtype of each input."""
-    return [rng.integers(*((0, 2) if t.dtype == "bool" else (-4, 5)), t.shape).astype(DTYPES[t.dtype].numpy) for t in dag.inputs]
+    return [
+        rng.integers(*((0, 2) if t.dtype == "bool" else (-4, 5)), t.shape).astype(DTYPES[t.dtype].numpy)
+        for t in dag.inputs
+    ]

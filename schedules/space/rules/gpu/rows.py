@@ -195,5 +195,3 @@ def _bind_rows(d: SketchBuilder, rows: list[str]) -> None:
     """Bind the last loop over rows to the rows of a block. The others have extent 1 there."""
     if rows and find_loop(d.s.nest, rows[-1]).extent != Const(1):
         d.s.bind(rows[-1], "threadIdx.y")
-
-
