@@ -1,4 +1,4 @@
-"""Random programs of several stages: maps of any rank, windows, strides, gathers, reductions of any axes, tuples.
+"""Random programs of several stages: maps of any rank, windows, strides, gathers, reductions, tuples.
 
 Every value is a whole number and small, so that results are the same bits in any order of computing. What is
 drawn comes from a `Random`, which hypothesis has too (`strategies.randoms`).

@@ -280,7 +280,9 @@ def _spans(loops: list[Loop]) -> tuple[Span, ...]:
 
 
 @lru_cache(256)
-def _nested(places: tuple[Place, ...], loops: tuple[Span, ...], tile: tuple[Span, ...]) -> tuple[Nested, ...]:
+def _nested(
+    places: tuple[Place, ...], loops: tuple[Span, ...], tile: tuple[Span, ...]
+) -> tuple[Nested, ...]:
     """All of the loops, and those inner parts that return to what an earlier iteration touched. The register
     tile alone does not count, because it is smaller than any cache."""
     for x in loops:
@@ -299,7 +301,9 @@ def _nested(places: tuple[Place, ...], loops: tuple[Span, ...], tile: tuple[Span
 
 
 @lru_cache(256)
-def _levels(places: tuple[Place, ...], loops: tuple[Span, ...], tile: tuple[Span, ...]) -> tuple[Level, ...]:
+def _levels(
+    places: tuple[Place, ...], loops: tuple[Span, ...], tile: tuple[Span, ...]
+) -> tuple[Level, ...]:
     out: list[Level] = []
     for k in range(len(loops), -1, -1):
         lines = runs = as_expr(0)
@@ -420,7 +424,9 @@ def _loaded(at: tuple[Expr, ...], box: list[Expr], tile: list[Loop]) -> Expr:
     return product([E.minimum(n, m) for n, m in zip(box, most, strict=True)])
 
 
-def _stride(at: tuple[Expr, ...], buf: Buffer, lane: Loop | None) -> tuple[Expr | None, tuple[Expr, ...]]:
+def _stride(
+    at: tuple[Expr, ...], buf: Buffer, lane: Loop | None
+) -> tuple[Expr | None, tuple[Expr, ...]]:
     """Elements between neighbouring lanes, by the strides of the buffer; and what lanes are divided by,
     quotients staying as they are and remainders going on by one."""
     out: Expr = Const(0)

@@ -108,3 +108,5 @@ def _tile_axes(d: SketchBuilder, name: str, loops: list[str]) -> None:
         d.s.partition(outer[-1])
     if across and take < len(outer):
         prefetch_blocks(d, outer[-1], name)
+
+

@@ -64,8 +64,8 @@ def schedule_rows(d: SketchBuilder, root: str, rank: int) -> None:
     block = d.s.fuse(*loops[: rank - 1], outer) if rank > 1 else outer
     d.s.bind(block, "blockIdx.x")
     blocks = [d.block(name) for name in d.s.blocks()]
-    # A reduction with more axes than rows is spread over threads by its readers, and a stage with fewer is not
-    # made row by row: a kernel of its own makes it.
+    # A reduction with more axes than rows is spread over threads by its readers. A stage with fewer axes is
+    # not made row by row. A kernel of its own makes them.
     d.roots |= {
         x.name
         for x in blocks
@@ -195,3 +195,5 @@ def _bind_rows(d: SketchBuilder, rows: list[str]) -> None:
     """Bind the last loop over rows to the rows of a block. The others have extent 1 there."""
     if rows and find_loop(d.s.nest, rows[-1]).extent != Const(1):
         d.s.bind(rows[-1], "threadIdx.y")
+
+
