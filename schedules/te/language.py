@@ -22,6 +22,7 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Const, Expr, ExprLike, Var
+from schedules.te.any_order import check_any_order
 from schedules.te.compute_dag import Reducer, operand
 from schedules.te.dims import MAX_EXTENT, Dim, dims_of
 from schedules.te.evaluator import evaluate
@@ -264,7 +265,20 @@ def reducer(
 
         argmax = te.reducer(lambda i, v: (te.max_value(i), -te.inf), join, "argmax")
         place, value = te.compute((m,), lambda i: argmax((te.cast(k, "int32"), A[i, k]), axis=k))
+
+    Where it is used, it is tried on a few small numbers in several orders and groupings. Raises
+    `WorkloadError` if results differ: the message shows the values.
     """
+    return _reducer(identity, combine, name, check_any_order)
+
+
+def _reducer(
+    identity: Callable[..., Any] | Sequence[int | float],
+    combine: Callable[[tuple[Expr, ...], tuple[Expr, ...]], Any],
+    name: str,
+    check: Callable[[Reducer, Sequence[Expr], Sequence[IterVar]], None] = lambda *_: None,
+) -> Callable[..., Reduction]:
+    """`reducer`, with what else is checked where it is used."""
 
     def reduce(values: Any, axis: ReduceAxes = None) -> Reduction:
         exprs = tuple(values) if isinstance(values, (tuple, list)) else (values,)
@@ -292,7 +306,9 @@ def reducer(
                     f"combine of {name} returned {E.show(x)} of dtype {E.dtype_of(x)}; it must have the "
                     f"dtype {d} of its operand and use nothing but its operands"
                 )
-        return Reduction(Reducer(name, consts, out), exprs, _axes(axis, name))
+        made = Reduction(Reducer(name, consts, out), exprs, _axes(axis, name))
+        check(made.reducer, made.values, made.axes)
+        return made
 
     return reduce
 
@@ -306,7 +322,7 @@ def sum(value: ExprLike, axis: ReduceAxes = None, dtype: str | None = None) -> R
     >>> y.dtype
     'float64'
     """
-    return reducer((0,), lambda x, y: (x[0] + y[0],), "sum")(_accumulated(value, dtype), axis)
+    return _reducer((0,), lambda x, y: (x[0] + y[0],), "sum")(_accumulated(value, dtype), axis)
 
 
 def prod(value: ExprLike, axis: ReduceAxes = None, dtype: str | None = None) -> Reduction:
@@ -315,7 +331,7 @@ def prod(value: ExprLike, axis: ReduceAxes = None, dtype: str | None = None) -> 
     >>> x, k = te.placeholder((8, 16), name="x"), te.reduce_axis(16, name="k")
     >>> y = te.compute((8,), lambda i: te.prod(x[i, k], axis=k), name="y")
     """
-    return reducer((1,), lambda x, y: (x[0] * y[0],), "prod")(_accumulated(value, dtype), axis)
+    return _reducer((1,), lambda x, y: (x[0] * y[0],), "prod")(_accumulated(value, dtype), axis)
 
 
 def _accumulated(value: ExprLike, dtype: str | None) -> ExprLike:
@@ -330,7 +346,7 @@ def max(value: ExprLike, axis: ReduceAxes = None) -> Reduction:
     >>> x, k = te.placeholder((8, 16), name="x"), te.reduce_axis(16, name="k")
     >>> y = te.compute((8,), lambda i: te.max(x[i, k], axis=k), name="y")
     """
-    return reducer(lambda d: (limit(d, -1),), lambda x, y: (E.maximum(x[0], y[0]),), "max")(value, axis)
+    return _reducer(lambda d: (limit(d, -1),), lambda x, y: (E.maximum(x[0], y[0]),), "max")(value, axis)
 
 
 def min(value: ExprLike, axis: ReduceAxes = None) -> Reduction:
@@ -341,7 +357,7 @@ def min(value: ExprLike, axis: ReduceAxes = None) -> Reduction:
     >>> x, k = te.placeholder((8, 16), name="x"), te.reduce_axis(16, name="k")
     >>> y = te.compute((8,), lambda i: te.min(x[i, k], axis=k), name="y")
     """
-    return reducer(lambda d: (limit(d, 1),), lambda x, y: (E.minimum(x[0], y[0]),), "min")(value, axis)
+    return _reducer(lambda d: (limit(d, 1),), lambda x, y: (E.minimum(x[0], y[0]),), "min")(value, axis)
 
 
 def _axes(axis: ReduceAxes, name: str) -> tuple[IterVar, ...]:

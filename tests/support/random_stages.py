@@ -251,7 +251,15 @@ def _largest() -> Any:
 
 
 def random_stages(rng: Random, extents: Sequence[int], dtypes: Sequence[str], most: int) -> ComputeDAG:
-    """A program of two to eight stages, of at most so many points each, over one to three inputs."""
+    """The DAG of `random_tensors`."""
+    return te.dag(random_tensors(rng, extents, dtypes, most))
+
+
+def random_tensors(
+    rng: Random, extents: Sequence[int], dtypes: Sequence[str], most: int
+) -> list[te.Tensor]:
+    """A program of two to eight stages, of at most ``most`` points each, over one to three inputs: its inputs
+    and outputs."""
     few = [rng.choice(extents) for _ in range(rng.choice((1, 2, 2, 3)))]  # that shapes meet
     w = Writer(rng, few, dtypes, most)
     for _ in range(rng.randint(1, 3)):
@@ -268,7 +276,7 @@ def random_stages(rng: Random, extents: Sequence[int], dtypes: Sequence[str], mo
         zero = te.cast(te.clip(te.cast(first[tuple(0 for _ in first.shape)], "int32"), 0, 0), "int32")
         outputs.append(te.compute((), lambda: zero, w.name("z")))
         read = te.inputs(outputs)
-    return te.dag([*read, *outputs])
+    return [*read, *outputs]
 
 
 def whole_inputs(dag: ComputeDAG, rng: np.random.Generator) -> list[np.ndarray]:
