@@ -21,7 +21,7 @@ from typing import Any
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.errors import WorkloadError
-from schedules.expr import INDEX, Const, Expr, ExprLike, Var
+from schedules.expr import INDEX, Const, Expr, ExprLike, Load, Var
 from schedules.te.any_order import check_any_order
 from schedules.te.compute_dag import Reducer, operand
 from schedules.te.dims import MAX_EXTENT, Dim, dims_of
@@ -41,6 +41,7 @@ from schedules.te.scalars import (
     clip,
     const,
     cos,
+    element_of,
     equal,
     erf,
     exp,
@@ -106,11 +107,21 @@ def reduce_axis(extent: int | tuple[int, int], name: str | None = None) -> IterV
 
     >>> k = te.reduce_axis(16, name="k")
     """
+    label = f"reduce_axis {name}" if name else "reduce_axis"
     if isinstance(extent, (tuple, list)):
         if len(extent) != 2 or extent[0] != 0:
-            raise WorkloadError(f"reduce_axis {name or ''}: {extent!r} is not (0, extent); axes start at 0")
+            remedy = ""
+            whole = builtins.all(isinstance(n, int) for n in extent)
+            if len(extent) == 2 and whole and extent[0] < extent[1]:
+                remedy = f": reduce over {extent[1] - extent[0]}, and read at {name or 'k'} + {extent[0]}"
+            raise WorkloadError(f"{label}: {extent!r} is not (0, extent); axes start at 0{remedy}")
         extent = extent[1]
-    return IterVar(_identifier(name or "r"), _extent(extent, f"reduce_axis {name or ''}"), True)
+    if isinstance(extent, Expr) and builtins.any(isinstance(x, (IterVar, Load)) for x in E.walk(extent)):
+        raise WorkloadError(
+            f"{label}: the extent {E.show(extent)} changes from point to point; reduce over the largest, and "
+            f"leave out the rest: te.select({name or 'k'} < {E.show(extent)}, value, 0.0)"
+        )
+    return IterVar(_identifier(name or "r"), _extent(extent, label), True)
 
 
 def compute(
@@ -137,8 +148,11 @@ def compute(
     env: dict[IterVar, Var] = {v: Var(_unique(v.name, taken)) for v in ivars}
     try:
         body = fn(*ivars)
-    except (TypeError, ZeroDivisionError) as err:
-        numbers = isinstance(err, TypeError) and ("ufunc" in str(err) or "real number" in str(err))
+    except (TypeError, ZeroDivisionError, AttributeError) as err:
+        asked = isinstance(err, AttributeError)  # numpy asks elements for methods named as its functions
+        if asked and not isinstance(getattr(err, "obj", None), (Expr, Tensor)):
+            raise  # a mistake in the function
+        numbers = asked or "ufunc" in str(err) or "real number" in str(err)
         remedy = "; numpy and math compute with numbers: take te.exp, te.maximum and so on" if numbers else ""
         raise WorkloadError(f"stage {label}: {err}{remedy}") from err
     except RecursionError:
@@ -283,10 +297,18 @@ def _reducer(
     def reduce(values: Any, axis: ReduceAxes = None) -> Reduction:
         exprs = tuple(values) if isinstance(values, (tuple, list)) else (values,)
         for v in exprs:
+            if isinstance(v, Reduction):
+                raise WorkloadError(repr(v))
+            if isinstance(v, Tensor):
+                raise WorkloadError(
+                    f"te.{name} reduces elements, and {v!r} is a tensor; index it with axes, those that are "
+                    f"reduced too, as in te.{name}({element_of(v)}, axis=...)"
+                )
             if not isinstance(v, Expr) or E.dtype_of(v) not in DTYPES:
                 got = E.dtype_of(v) if isinstance(v, Expr) else repr(v)
                 raise WorkloadError(
-                    f"te.{name} reduces expressions of {', '.join(DTYPES)}, got {got}; use te.cast"
+                    f"te.{name} reduces expressions of {', '.join(DTYPES)}, got {got}; "
+                    f'use te.{"cast" if isinstance(v, Expr) else "const"}'
                 )
         exprs = tuple(E.widen(v) for v in exprs)  # of storage none is added up
         dtypes = tuple(E.dtype_of(v) for v in exprs)

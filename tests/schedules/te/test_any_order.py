@@ -134,7 +134,7 @@ def test_the_values_that_are_shown_are_a_case() -> None:
 @settings(max_examples=60)
 @given(p=st.integers(-2, 2), q=st.integers(-2, 2), r=st.integers(-2, 2), dtype=st.sampled_from(["f", "i"]))
 def test_what_is_taken_is_the_same_in_any_order(p: int, q: int, r: int, dtype: str) -> None:
-    """Of ``p x + q y + r x y`` from 0: taken just where all orders and groupings of all small numbers agree."""
+    """Of ``p x + q y + r x y`` from 0: taken just where all orders and groupings of numbers agree."""
 
     def f(x: Any, y: Any) -> Any:
         return p * x + q * y + r * x * y
