@@ -357,12 +357,13 @@ def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr, str]:
 def _numbers(e: Expr, dtype: str) -> Expr | None:
     """An integer that is made of literals, as ``select(cond, 1, 0)``, as one of ``dtype``; None for what is
     made of axes."""
-    if type(e) is Const:
-        return wrap(e.value, dtype) if e.dtype == INDEX else None
-    if type(e) is Select or (type(e) is Binary and e.op in ("+", "-", "*", "min", "max")):
-        a, b = _numbers(e.a, dtype), _numbers(e.b, dtype)
-        if a is not None and b is not None:
-            return select(e.cond, a, b) if type(e) is Select else binary(e.op, a, b)
+    match e:
+        case Const(value=n, dtype="index"):
+            return wrap(n, dtype)
+        case Select(a=x, b=y) | Binary(op="+" | "-" | "*" | "min" | "max", a=x, b=y):
+            a, b = _numbers(x, dtype), _numbers(y, dtype)
+            if a is not None and b is not None:
+                return select(e.cond, a, b) if isinstance(e, Select) else binary(e.op, a, b)
     return None
 
 

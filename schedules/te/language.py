@@ -116,12 +116,13 @@ def reduce_axis(extent: int | tuple[int, int], name: str | None = None) -> IterV
                 remedy = f": reduce over {extent[1] - extent[0]}, and read at {name or 'k'} + {extent[0]}"
             raise WorkloadError(f"{label}: {extent!r} is not (0, extent); axes start at 0{remedy}")
         extent = extent[1]
-    if isinstance(extent, Expr) and builtins.any(isinstance(x, (IterVar, Load)) for x in E.walk(extent)):
+    n: Any = extent
+    if isinstance(n, Expr) and builtins.any(isinstance(x, (IterVar, Load)) for x in E.walk(n)):
         raise WorkloadError(
-            f"{label}: the extent {E.show(extent)} changes from point to point; reduce over the largest, and "
-            f"leave out the rest: te.select({name or 'k'} < {E.show(extent)}, value, 0.0)"
+            f"{label}: the extent {E.show(n)} changes from point to point; reduce over the largest, and "
+            f"leave out the rest: te.select({name or 'k'} < {E.show(n)}, value, 0.0)"
         )
-    return IterVar(_identifier(name or "r"), _extent(extent, label), True)
+    return IterVar(_identifier(name or "r"), _extent(n, label), True)
 
 
 def compute(

@@ -255,9 +255,7 @@ def random_stages(rng: Random, extents: Sequence[int], dtypes: Sequence[str], mo
     return te.dag(random_tensors(rng, extents, dtypes, most))
 
 
-def random_tensors(
-    rng: Random, extents: Sequence[int], dtypes: Sequence[str], most: int
-) -> list[te.Tensor]:
+def random_tensors(rng: Random, extents: Sequence[int], dtypes: Sequence[str], most: int) -> list[te.Tensor]:
     """A program of two to eight stages, of at most ``most`` points each, over one to three inputs: its inputs
     and outputs."""
     few = [rng.choice(extents) for _ in range(rng.choice((1, 2, 2, 3)))]  # that shapes meet
