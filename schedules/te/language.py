@@ -309,7 +309,7 @@ def _reducer(
                 got = E.dtype_of(v) if isinstance(v, Expr) else repr(v)
                 raise WorkloadError(
                     f"te.{name} reduces expressions of {', '.join(DTYPES)}, got {got}; "
-                    f'use te.{"cast" if isinstance(v, Expr) else "const"}'
+                    f"use te.{'cast' if isinstance(v, Expr) else 'const'}"
                 )
         exprs = tuple(E.widen(v) for v in exprs)  # of storage none is added up
         dtypes = tuple(E.dtype_of(v) for v in exprs)
