@@ -8,6 +8,7 @@ from typing import Any
 
 from autotune.errors import ArgumentError
 from autotune.run.dynamic_workload import DynamicWorkload, Sizes
+from autotune.run.host_arrays import is_number
 from autotune.run.kernel import Kernel
 from autotune.run.torch_operator import traced_as, traced_of_size
 from kernels_db.records import Record
@@ -195,6 +196,8 @@ def _key(places: Sequence[tuple[int, int]]) -> Callable[[Sequence[Any]], Any]:
 def _shape(x: Any) -> tuple[int, ...]:
     """The shape of an array or a buffer. Raises `ArgumentError`."""
     try:
-        return tuple(x.shape if hasattr(x, "shape") else memoryview(x).shape or ())
+        if hasattr(x, "shape"):
+            return tuple(x.shape)
+        return () if is_number(x) else tuple(memoryview(x).shape or ())
     except TypeError:
         raise ArgumentError(f"a {type(x).__name__} has no shape; give an array") from None

@@ -6,7 +6,7 @@ They are numpy's, or anything with DLPack, ``__array_interface__`` or the buffer
 from __future__ import annotations
 
 import ctypes
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from schedules.ir import Buffer
 _DEVICES = {1: "cpu", 2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm"}
 _DEVICES |= {11: "rocm_host", 13: "cuda_managed", 14: "oneapi"}
 _READABLE_HERE = (1, 3, 11, 13)  # memory that the CPU can read
+# {kind of dtype: Python's numbers that it takes}.
+_PYTHONS: dict[str, tuple[type, ...]] = {"bool": (bool,), "int": (int,), "float": (float, int)}
 # What takes arrays: what makes it take another shape.
 _OTHERWISE = {"kernel": "tune the kernel", "model": "import the model"}
 
@@ -50,8 +52,10 @@ def fitting(x: Any, b: Buffer, written: bool, taker: str) -> tuple[np.ndarray, b
     read-only). It may lie in memory as it likes. ``taker``: what takes it, "kernel" or "model". Raises
     ArgumentError."""
     name = name_of(b, written)
-    a, readonly = _as_numpy(x, name, written)
     shape = shape_of(b)
+    if not written and not shape and is_number(x):
+        return number(x, b, taker), True
+    a, readonly = _as_numpy(x, name, written)
     if a.dtype != np.dtype(b.dtype):
         if a.dtype.newbyteorder("=") == np.dtype(b.dtype):
             raise ArgumentError(
@@ -67,6 +71,32 @@ def fitting(x: Any, b: Buffer, written: bool, taker: str) -> tuple[np.ndarray, b
             + (f", or {_OTHERWISE[taker]} for {a.shape}" if a.ndim == len(shape) and a.size else "")
         )
     return a, readonly
+
+
+def is_number(x: Any) -> bool:
+    """Whether it is a number of Python's or one of numpy's."""
+    return isinstance(x, (int, float, np.generic))
+
+
+def number(x: Any, b: Buffer, taker: str = "kernel") -> np.ndarray:
+    """A number as what ``b``, an input without dimensions, takes. numpy's must have its dtype, as arrays
+    must. Python's must be of its kind and in its range: a bool for bool, an int for integers, an int or a
+    float for floating point, which rounds it. Raises ArgumentError."""
+    row, kind = DTYPES[b.dtype], type(x)
+    if isinstance(x, np.generic):
+        if x.dtype == np.dtype(b.dtype):
+            return np.asarray(x)
+        convert = f"convert it with .astype({b.dtype!r})"
+        raise ArgumentError(f"{name_of(b, False)} is {x.dtype}, but the {taker} takes {b.dtype}: {convert}")
+    if kind not in _PYTHONS[row.kind]:
+        give = f"give {' or '.join(k.__name__ for k in _PYTHONS[row.kind])}"
+        raise ArgumentError(
+            f"{name_of(b, False)} is the {kind.__name__} {x!r}, but the {taker} takes {b.dtype}: {give}"
+        )
+    whole = row.kind != "float"
+    if x not in row.range if whole else row.largest < abs(x) != inf:
+        raise ArgumentError(f"{name_of(b, False)} is outside the range of {b.dtype}: give a number inside it")
+    return np.array(x if whole else float(x), b.dtype)
 
 
 def _as_numpy(x: Any, name: str, written: bool) -> tuple[np.ndarray, bool]:

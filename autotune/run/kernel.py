@@ -17,7 +17,7 @@ import numpy as np
 from autotune.codegen.runtime.entry import parse_signature, shape_of, signature
 from autotune.errors import ArgumentError
 from autotune.run import aligned, torch_calls, torch_operator
-from autotune.run.host_arrays import name_of, view
+from autotune.run.host_arrays import is_number, name_of, number, view
 from schedules.dtypes import DTYPES
 from schedules.errors import NotPicklable, suggest
 from schedules.expr import wrap
@@ -48,7 +48,8 @@ class Kernel:
     """``kernel(*inputs, out=None)`` runs compiled code on arrays, without a copy.
 
     Inputs: numpy arrays, or anything with DLPack, ``__array_interface__`` or the buffer protocol;
-    C-contiguous, element-aligned, of exactly the kernel's shapes and dtypes. They may be given by name:
+    C-contiguous, element-aligned, of exactly the kernel's shapes and dtypes. An input without dimensions may
+    be a number: numpy's of its dtype, or Python's of its kind and in its range. They may be given by name:
     ``kernel(a=x, b=y)``. ``out``: an array to
     write, or a tuple of them when the kernel has several outputs; it may overlap nothing else.
     Returns ``out``, or new numpy arrays, or new torch tensors where the first input is one. A tensor that
@@ -70,6 +71,7 @@ class Kernel:
         "_fast",
         "_ins",
         "_loaded",
+        "_numbers",
         "_outs",
         "_packing",
         "_pickled",
@@ -117,6 +119,8 @@ class Kernel:
         self._loaded = loaded
         self._ins = params[: len(params) - len(outputs)]
         self._outs = params[len(self._ins) :]
+        # Inputs without dimensions, of which calls may give numbers.
+        self._numbers = tuple(i for i, b in enumerate(self._ins) if not b.shape)
         # (shape, dtype) of the only output, ready for np.empty.
         one = self._outs[0]
         self._single = (shape_of(one), DTYPES[one.dtype].numpy) if len(outputs) == 1 else None
@@ -286,6 +290,11 @@ class Kernel:
         """(status, result) of a call that the fast path refuses: arrays of other libraries, or a mistake.
         ``made``: whether ``result`` was made here, and is no array of the caller's."""
         outs = (result,) if self._single is not None else result
+        placed = self._with_arrays(inputs) if self._numbers else inputs
+        if placed is not inputs and type(outs) is tuple:
+            inputs, status = placed, self._fast(*placed, *outs)
+            if status != 1:
+                return status, result
         if self._torch is None:
             self._torch = torch_calls.of_process(self._loaded, self._outs)
         if self._torch is not None and (made or type(outs) is tuple):
@@ -300,6 +309,14 @@ class Kernel:
                     torch_calls.written(tensors)
                 return status, (tensors[0] if self._single is not None else tensors)
         return self._slow(inputs, outs), result
+
+    def _with_arrays(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        """``inputs`` with an array for each number that stands for one. Raises ArgumentError."""
+        placed = inputs
+        for i in self._numbers:
+            if i < len(inputs) and is_number(inputs[i]):
+                placed = (*placed[:i], number(inputs[i], self._ins[i]), *placed[i + 1 :])
+        return placed
 
     def _argument(self, i: int) -> str:
         """An argument in words, by its number."""

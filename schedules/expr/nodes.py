@@ -61,6 +61,17 @@ class Expr:
         # 0.0 - x would have the wrong sign for x = 0.0.
         return binary("*", -1, self) if is_float(dtype_of(self)) else binary("-", 0, self)
 
+    def __pos__(self) -> Expr:
+        return self
+
+    def __abs__(self) -> Expr:
+        return absolute(self)
+
+    def __round__(self, digits: int | None = None) -> Expr:
+        if digits is not None:
+            raise TypeError("round(x, 2) of an expression: write te.round(x * 100.0) / 100.0")
+        return Call("round", (widen(self),)) if is_float(dtype_of(self)) else self
+
     def __lt__(self, o: ExprLike) -> Expr:
         return compare("<", self, o)
 
@@ -291,6 +302,8 @@ def wrap(x: ExprLike, like: str = INDEX) -> Expr:
             wider = "int64" if int(x) in DTYPES["int64"].range else "float64"
             raise _out_of_range(x, like, f'cast that first: te.cast(x, "{wider}")')
         return Const(int(x), like)
+    if hasattr(x, "reducer"):  # a reduction says itself what to do
+        raise TypeError(repr(x))
     hint = "; index it, as in x[i, j]" if hasattr(x, "shape") and hasattr(x, "op") else ""
     raise TypeError(f"{x!r} ({type(x).__name__}) cannot be part of an expression{hint}")
 
@@ -331,8 +344,35 @@ def _pair(a: ExprLike, b: ExprLike) -> tuple[Expr, Expr, str]:
     if is_storage(db):
         eb, db = widen(eb), computed(db)
     if da != db:
-        raise TypeError(f"operands have different dtypes, {da} and {db}; convert one with te.cast(x, {da!r})")
+        if INDEX in (da, db):
+            old, d = (ea, db) if da == INDEX else (eb, da)
+            new = _numbers(old, d)
+            if new is not None:
+                return (new, eb, d) if old is ea else (ea, new, d)
+        to = db if da == INDEX else da
+        raise TypeError(f"operands have different dtypes, {da} and {db}; convert one with te.cast(x, {to!r})")
     return ea, eb, da
+
+
+def _numbers(e: Expr, dtype: str) -> Expr | None:
+    """An integer that is made of literals, as ``select(cond, 1, 0)``, as one of ``dtype``; None for what is
+    made of axes."""
+    match e:
+        case Const(value=n, dtype="index"):
+            return wrap(n, dtype)
+        case Select(a=x, b=y) | Binary(op="+" | "-" | "*" | "min" | "max", a=x, b=y):
+            a, b = _numbers(x, dtype), _numbers(y, dtype)
+            if a is not None and b is not None:
+                return select(e.cond, a, b) if isinstance(e, Select) else binary(e.op, a, b)
+    return None
+
+
+def absolute(e: Expr) -> Expr:
+    """The absolute value, of integers too."""
+    if is_float(dtype_of(e)):
+        return Call("abs", (widen(e),))
+    x = widen(e)
+    return select(compare("<", x, 0), binary("-", 0, x), x)
 
 
 def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:

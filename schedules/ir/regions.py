@@ -37,12 +37,11 @@ def span(e: Expr, inner: Mapping[str, Expr]) -> Span | None:
             if s is None:
                 return None
             b, n = s
-            if isinstance(coef, Const) and coef.value < 0:
-                base = base + (b + n - 1) * coef
-                extent = extent + (n - 1) * (-int(coef.value))
-            else:
-                base = base + b * coef
-                extent = extent + (n - 1) * coef
+            sign = _sign(coef)
+            if sign == 0:
+                return None
+            base = base + (b if sign > 0 else b + n - 1) * coef
+            extent = extent + (n - 1) * (coef if sign > 0 else coef * -1)
         return base, extent
     match e:
         case E.Var(name=name):
@@ -64,6 +63,23 @@ def span(e: Expr, inner: Mapping[str, Expr]) -> Span | None:
             base, n = s
             return Const(0), E.maximum(E.minimum(n, b), b * _misaligned(base, b))
     return None
+
+
+def _sign(e: Expr) -> int:
+    """1 for what is never below 0, -1 for what is never above it, 0 if that is not known. Holes are
+    positive."""
+    match e:
+        case Const(value=n):
+            return 1 if n >= 0 else -1
+        case E.Hole():
+            return 1
+        case Binary(op="*", a=a, b=b):
+            return _sign(a) * _sign(b)
+        case Binary(op="+" | "min" | "max", a=a, b=b):
+            return _sign(a) if _sign(a) == _sign(b) else 0
+        case Binary(op="//" | "ceildiv" | "%", a=a, b=b):
+            return _sign(a) if _sign(b) > 0 else 0
+    return 0
 
 
 def values_at_most(e: Expr, inner: Mapping[str, Expr]) -> Expr:
@@ -211,4 +227,4 @@ def footprint(
 def _may_be_negative(base: Expr) -> bool:
     """A base below 0 (a guarded read) must keep its extent: clipping it would cut the far end."""
     terms, const = affine.linear(base)
-    return any(isinstance(c, Const) and int(c.value) < 0 for c in (*terms.values(), const))
+    return any(_sign(c) < 0 for c in (*terms.values(), const))

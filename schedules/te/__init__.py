@@ -9,6 +9,8 @@ Nothing is global: tensors know the stage they come from, and `dag` walks from i
 mistake raises `WorkloadError`.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from schedules.expr import Expr
 from schedules.te.language import (
     Reduction,
@@ -79,3 +81,18 @@ __all__ = [
     "reducer", "remainder", "right_shift", "round", "rsqrt", "select", "sigmoid", "sin", "sqrt", "sum",
     "tan", "tanh",
 ]  # fmt: skip
+
+# {what others call a function: its name here}.
+_ELSEWHERE = {
+    "absolute": "abs", "amax": "max", "amin": "min", "fabs": "abs", "if_else": "select",
+    "invert": "bitwise_not", "logical_and": "all", "logical_or": "any", "logical_xor": "not_equal",
+    "power": "pow", "product": "prod", "rint": "round", "where": "select",
+}  # fmt: skip
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        close = f" (did you mean {_ELSEWHERE[name]!r}?)" if name in _ELSEWHERE else ""
+        every = "" if name.startswith("__") else f"{close}; it has {', '.join(__all__)}"
+        raise AttributeError(f"te has no {name!r}{every}", name=name)

@@ -21,7 +21,8 @@ from typing import Any
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.errors import WorkloadError
-from schedules.expr import INDEX, Const, Expr, ExprLike, Var
+from schedules.expr import INDEX, Const, Expr, ExprLike, Load, Var
+from schedules.te.any_order import check_any_order
 from schedules.te.compute_dag import Reducer, operand
 from schedules.te.dims import MAX_EXTENT, Dim, dims_of
 from schedules.te.evaluator import evaluate
@@ -40,6 +41,7 @@ from schedules.te.scalars import (
     clip,
     const,
     cos,
+    element_of,
     equal,
     erf,
     exp,
@@ -109,11 +111,22 @@ def reduce_axis(extent: int | tuple[int, int], name: str | None = None) -> IterV
 
     >>> k = te.reduce_axis(16, name="k")
     """
+    label = f"reduce_axis {name}" if name else "reduce_axis"
     if isinstance(extent, (tuple, list)):
         if len(extent) != 2 or extent[0] != 0:
-            raise WorkloadError(f"reduce_axis {name or ''}: {extent!r} is not (0, extent); axes start at 0")
+            remedy = ""
+            whole = builtins.all(isinstance(n, int) for n in extent)
+            if len(extent) == 2 and whole and extent[0] < extent[1]:
+                remedy = f": reduce over {extent[1] - extent[0]}, and read at {name or 'k'} + {extent[0]}"
+            raise WorkloadError(f"{label}: {extent!r} is not (0, extent); axes start at 0{remedy}")
         extent = extent[1]
-    return IterVar(_identifier(name or "r"), _extent(extent, f"reduce_axis {name or ''}"), True)
+    n: Any = extent
+    if isinstance(n, Expr) and builtins.any(isinstance(x, (IterVar, Load)) for x in E.walk(n)):
+        raise WorkloadError(
+            f"{label}: the extent {E.show(n)} changes from point to point; reduce over the largest, and "
+            f"leave out the rest: te.select({name or 'k'} < {E.show(n)}, value, 0.0)"
+        )
+    return IterVar(_identifier(name or "r"), _extent(n, label), True)
 
 
 def compute(
@@ -140,8 +153,11 @@ def compute(
     env: dict[IterVar, Var] = {v: Var(_unique(v.name, taken)) for v in ivars}
     try:
         body = fn(*ivars)
-    except (TypeError, ZeroDivisionError) as err:
-        numbers = isinstance(err, TypeError) and ("ufunc" in str(err) or "real number" in str(err))
+    except (TypeError, ZeroDivisionError, AttributeError) as err:
+        asked = isinstance(err, AttributeError)  # numpy asks elements for methods named as its functions
+        if asked and not isinstance(getattr(err, "obj", None), (Expr, Tensor)):
+            raise  # a mistake in the function
+        numbers = asked or "ufunc" in str(err) or "real number" in str(err)
         remedy = "; numpy and math compute with numbers: take te.exp, te.maximum and so on" if numbers else ""
         raise WorkloadError(f"stage {label}: {err}{remedy}") from err
     except RecursionError:
@@ -247,15 +263,36 @@ def reducer(
 
         argmax = te.reducer(lambda i, v: (te.max_value(i), -te.inf), join, "argmax")
         place, value = te.compute((m,), lambda i: argmax((te.cast(k, "int32"), A[i, k]), axis=k))
+
+    Where it is used, it is tried on a few small numbers in several orders and groupings. Raises
+    `WorkloadError` if results differ: the message shows the values.
     """
+    return _reducer(identity, combine, name, check_any_order)
+
+
+def _reducer(
+    identity: Callable[..., Any] | Sequence[int | float],
+    combine: Callable[[tuple[Expr, ...], tuple[Expr, ...]], Any],
+    name: str,
+    check: Callable[[Reducer, Sequence[Expr], Sequence[IterVar]], None] = lambda *_: None,
+) -> Callable[..., Reduction]:
+    """`reducer`, with what else is checked where it is used."""
 
     def reduce(values: Any, axis: ReduceAxes = None) -> Reduction:
         exprs = tuple(values) if isinstance(values, (tuple, list)) else (values,)
         for v in exprs:
+            if isinstance(v, Reduction):
+                raise WorkloadError(repr(v))
+            if isinstance(v, Tensor):
+                raise WorkloadError(
+                    f"te.{name} reduces elements, and {v!r} is a tensor; index it with axes, those that are "
+                    f"reduced too, as in te.{name}({element_of(v)}, axis=...)"
+                )
             if not isinstance(v, Expr) or E.dtype_of(v) not in DTYPES:
                 got = E.dtype_of(v) if isinstance(v, Expr) else repr(v)
                 raise WorkloadError(
-                    f"te.{name} reduces expressions of {', '.join(DTYPES)}, got {got}; use te.cast"
+                    f"te.{name} reduces expressions of {', '.join(DTYPES)}, got {got}; "
+                    f"use te.{'cast' if isinstance(v, Expr) else 'const'}"
                 )
         exprs = tuple(E.widen(v) for v in exprs)  # of storage none is added up
         dtypes = tuple(E.dtype_of(v) for v in exprs)
@@ -275,7 +312,9 @@ def reducer(
                     f"combine of {name} returned {E.show(x)} of dtype {E.dtype_of(x)}; it must have the "
                     f"dtype {d} of its operand and use nothing but its operands"
                 )
-        return Reduction(Reducer(name, consts, out), exprs, _axes(axis, name))
+        made = Reduction(Reducer(name, consts, out), exprs, _axes(axis, name))
+        check(made.reducer, made.values, made.axes)
+        return made
 
     return reduce
 
@@ -289,7 +328,7 @@ def sum(value: ExprLike, axis: ReduceAxes = None, dtype: str | None = None) -> R
     >>> y.dtype
     'float64'
     """
-    return reducer((0,), lambda x, y: (x[0] + y[0],), "sum")(_accumulated(value, dtype), axis)
+    return _reducer((0,), lambda x, y: (x[0] + y[0],), "sum")(_accumulated(value, dtype), axis)
 
 
 def prod(value: ExprLike, axis: ReduceAxes = None, dtype: str | None = None) -> Reduction:
@@ -298,7 +337,7 @@ def prod(value: ExprLike, axis: ReduceAxes = None, dtype: str | None = None) -> 
     >>> x, k = te.placeholder((8, 16), name="x"), te.reduce_axis(16, name="k")
     >>> y = te.compute((8,), lambda i: te.prod(x[i, k], axis=k), name="y")
     """
-    return reducer((1,), lambda x, y: (x[0] * y[0],), "prod")(_accumulated(value, dtype), axis)
+    return _reducer((1,), lambda x, y: (x[0] * y[0],), "prod")(_accumulated(value, dtype), axis)
 
 
 def _accumulated(value: ExprLike, dtype: str | None) -> ExprLike:
@@ -313,7 +352,7 @@ def max(value: ExprLike, axis: ReduceAxes = None) -> Reduction:
     >>> x, k = te.placeholder((8, 16), name="x"), te.reduce_axis(16, name="k")
     >>> y = te.compute((8,), lambda i: te.max(x[i, k], axis=k), name="y")
     """
-    return reducer(lambda d: (limit(d, -1),), lambda x, y: (E.maximum(x[0], y[0]),), "max")(value, axis)
+    return _reducer(lambda d: (limit(d, -1),), lambda x, y: (E.maximum(x[0], y[0]),), "max")(value, axis)
 
 
 def min(value: ExprLike, axis: ReduceAxes = None) -> Reduction:
@@ -324,7 +363,7 @@ def min(value: ExprLike, axis: ReduceAxes = None) -> Reduction:
     >>> x, k = te.placeholder((8, 16), name="x"), te.reduce_axis(16, name="k")
     >>> y = te.compute((8,), lambda i: te.min(x[i, k], axis=k), name="y")
     """
-    return reducer(lambda d: (limit(d, 1),), lambda x, y: (E.minimum(x[0], y[0]),), "min")(value, axis)
+    return _reducer(lambda d: (limit(d, 1),), lambda x, y: (E.minimum(x[0], y[0]),), "min")(value, axis)
 
 
 def _axes(axis: ReduceAxes, name: str) -> tuple[IterVar, ...]:

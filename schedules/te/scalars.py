@@ -19,6 +19,9 @@ inf = math.inf
 # {what others call a dtype: its name here}.
 SHORT = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "float": "float32"}
 SHORT |= {"f32": "float32", "fp64": "float64", "double": "float64", "int": "int32", "long": "int64"}
+# {a dtype that is not here: one that has its values}.
+WIDER = {"int16": "int32", "uint16": "int32", "uint32": "int64", "float128": "float64"}
+WIDER |= {"longdouble": "float64", "short": "int32", "ushort": "int32"}
 
 
 def check_dtype(dtype: Any, what: str) -> str:
@@ -31,12 +34,22 @@ def check_dtype(dtype: Any, what: str) -> str:
     except TypeError:
         name = ""
     if name not in DTYPES:
-        close = f" (did you mean {SHORT[text]!r}?)" if text in SHORT else suggest(dtype, DTYPES)
-        raise WorkloadError(
-            f"{what}: dtype {dtype!r} is not one of {', '.join(DTYPES)}{close}; "
-            "choose one of these"
-        )
+        remedy = _instead(text, name)
+        raise WorkloadError(f"{what}: dtype {dtype!r} is not one of {', '.join(DTYPES)}{remedy}")
     return name
+
+
+def _instead(text: str, name: str) -> str:
+    """What to take for a dtype that is not here. ``name``: numpy's, empty where numpy does not know it."""
+    known = name or text
+    if known in WIDER:
+        return f"; {WIDER[known]} has all its values"
+    if known == "uint64":
+        return "; int64 has its values below 2**63"
+    if known.startswith(("complex", "cfloat", "cdouble")):
+        return "; keep real and imaginary parts in a tensor each, which one stage may make"
+    close = f" (did you mean {SHORT[text]!r}?)" if text in SHORT else suggest(text, DTYPES)
+    return f"{close}; choose one of these"
 
 
 def const(value: int | float, dtype: str) -> Const:
@@ -194,17 +207,24 @@ def _operand(fn: str, x: Any) -> Expr:
     if isinstance(x, (int, float)) and not isinstance(x, bool):
         x = Const(float(x), "float32")
     if not isinstance(x, Expr) or not E.is_float(E.dtype_of(x)):
+        if hasattr(x, "reducer"):  # a reduction says itself what to do
+            raise WorkloadError(repr(x))
         if hasattr(x, "shape") and hasattr(x, "op"):
-            at = ", ".join("ijkl"[n : n + 1] or f"i{n}" for n in range(len(x.shape)))
             raise WorkloadError(
                 f"te.{fn} takes one element, and {x!r} is a tensor; "
-                f"write te.{fn}({x.name}[{at}]) in a te.compute"
+                f"write te.{fn}({element_of(x)}) in a te.compute"
             )
         got = f"dtype {E.dtype_of(x)}" if isinstance(x, Expr) else repr(x)
         raise WorkloadError(
             f'te.{fn} needs a floating-point expression, got {got}; use te.cast(x, "float32")'
         )
     return E.widen(x)
+
+
+def element_of(x: Any) -> str:
+    """How an element of a tensor is written, such as ``A[i, j]``."""
+    at = ", ".join("ijkl"[n : n + 1] or f"i{n}" for n in range(len(x.shape)))
+    return f"{x.name or 'x'}[{at or '()'}]"
 
 
 def _call(fn: str, x: Any) -> Expr:
@@ -373,10 +393,7 @@ def round(x: ExprLike) -> Expr:
 def abs(x: ExprLike) -> Expr:
     """The absolute value of x, of integers too.
     Example: ``te.abs(x[i] - y[i])``."""
-    if isinstance(x, Expr) and not E.is_float(E.dtype_of(x)):
-        x = E.widen(x)
-        return E.select(x < 0, -x, x)
-    return _call("abs", x)
+    return E.absolute(x if isinstance(x, Expr) else _operand("abs", x))
 
 
 def isnan(x: Expr) -> Expr:

@@ -92,7 +92,7 @@ class Tensor:
             raise WorkloadError(f"{self!r} is indexed by {x!r}; an index is an axis or an integer")
         return Const(int(x))
 
-    def _misused(self, *_: Any) -> NoReturn:
+    def _misused(self, *_: Any, **__: Any) -> NoReturn:
         raise WorkloadError(
             f"{self!r} is no array that can be computed with: say what an element is, "
             "as in te.compute(shape, lambda i, j: x[i, j] + y[i, j])"
@@ -100,8 +100,11 @@ class Tensor:
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _misused
     __matmul__ = __rmatmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __pow__ = _misused
-    # numpy asks an array's other operand, in place of computing with each element
-    __array_ufunc__ = None
+    __array_function__ = __abs__ = __round__ = _misused
+
+    def __array_ufunc__(self, ufunc: Any, *_: Any, **__: Any) -> bool:
+        """numpy asks its operands, in place of computing with each element. A tensor is no array's equal."""
+        return ufunc.__name__ == "not_equal" if "equal" in ufunc.__name__ else self._misused()
 
     def __iter__(self) -> NoReturn:
         raise WorkloadError(f"{self!r} cannot be iterated; index it inside te.compute")
@@ -157,11 +160,12 @@ class Reduction:
     values: tuple[Expr, ...]
     axes: tuple[IterVar, ...]
 
-    def _misused(self, *_: Any) -> NoReturn:
+    def _misused(self, *_: Any, **__: Any) -> NoReturn:
         raise WorkloadError(f"{self!r}")
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _misused
-    __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __neg__ = _misused
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __pow__ = __rpow__ = _misused
+    __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __neg__ = __abs__ = __round__ = _misused
+    __array_ufunc__ = __array_function__ = _misused
     __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = __iter__ = _misused
 
     def __repr__(self) -> str:

@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from random import Random
 from typing import Any
 
 import numpy as np
 from helpers import checker
+from random_stages import EXTENTS, random_stages, whole_inputs
 from space_expressions import OWN, REAL, Arrays, Draw
 
 from autotune.codegen.llvm.compile import host_arch
@@ -236,8 +238,21 @@ def _computed_in(dtype: np.dtype, exact: bool) -> str | np.dtype:
     return "float64" if not exact else computed(dtype.name)
 
 
+def stages_case(rng: Rng, big: int) -> Case:
+    """A program of random stages."""
+    draw = Random(int(rng.integers(1 << 62)))
+    dtypes = draw.choice((("float32",), ("float64", "int32"), tuple(DTYPES)))
+    dag = random_stages(draw, [n for n in EXTENTS if n <= big], dtypes, 8 * big)
+    data = whole_inputs(dag, rng)
+    shapes = " ".join(f"{t.name}{list(t.shape)}" for t in dag.params)
+    return Case(f"stages {shapes}", dag, data, te.evaluate(dag, data), True)
+
+
 def random_case(rng: Rng, big: int) -> Case:
-    """Half of them operators of the library."""
-    if rng.random() < 0.5:
+    """A third of them operators of the library."""
+    kind = rng.random()
+    if kind < 0.3:
+        return stages_case(rng, big)
+    if kind < 0.65:
         return library_case(str(rng.choice(sorted(ops.REGISTRY))), rng, big)
     return own_case(str(rng.choice(list(OWN))), rng, big)

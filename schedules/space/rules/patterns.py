@@ -68,9 +68,11 @@ def reduction_length(b: Block) -> int:
 
 
 def is_guarded_copy(b: Block) -> bool:
-    """Whether a block is a padding stage: a load where a condition holds, else a constant."""
+    """Whether a block is a padding stage: a load where a condition holds, else a constant. Of one element
+    nothing is padding."""
     return (
         is_map(b)
+        and len(b.iters) > 0
         and len(b.values) == 1
         and isinstance(b.values[0], Select)
         and isinstance(b.values[0].a, Load)
@@ -172,7 +174,8 @@ def is_short_window(b: Block) -> bool:
     """Whether a reduction is a window that moves with its output and is too short for lanes of its own."""
     n = extents(b)
     reduce = {i.var for i in b.iters if i.kind == "reduce"}
-    moves = any(reduce & E.variables(i) and len(E.variables(i)) > 1 for x in operands(b) for i in x.indices)
+    used = [E.variables(i) for x in operands(b) for i in x.indices]
+    moves = any(v & reduce and v - reduce for v in used)
     return moves and all(n[r] <= SHORT_WINDOW for r in reduce)
 
 

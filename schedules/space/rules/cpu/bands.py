@@ -57,9 +57,11 @@ def _stages_behind(d: SketchBuilder, root: Block) -> tuple[list[str], int]:
             b = next((w for w in writers(nest, made) if w.name not in d.done and w not in inside), None)
             if b is None or made in nest.params or not is_map(b) or len(b.writes) > 1:
                 continue
+            if len(inside) == STAGES or len(b.iters) != rank:
+                continue
             users = readers(nest, made)
             moves = [_moves(made, u, rank) for u in users]
-            if len(inside) == STAGES or len(b.iters) != rank or not all(moves):
+            if not all(moves):
                 continue
             first = min(next((k for k, far in enumerate(m) if far), rank) for m in moves)
             near = first < rank - 1 and all(0 <= m[first] <= NEAR for m in moves)
@@ -70,8 +72,8 @@ def _stages_behind(d: SketchBuilder, root: Block) -> tuple[list[str], int]:
 
 
 def _moves(made: str, user: Block, rank: int) -> list[int]:
-    """For each axis, how far from its own place a block reads a buffer, -1 for anywhere. Empty if the block
-    has another number of axes."""
+    """For each axis, how far from its own place a block reads a buffer of ``rank`` dimensions, -1 for
+    anywhere. Empty if the block has another number of axes."""
     axes = spatial(user)
     if len(axes) != rank:
         return []

@@ -64,11 +64,13 @@ def schedule_rows(d: SketchBuilder, root: str, rank: int) -> None:
     block = d.s.fuse(*loops[: rank - 1], outer) if rank > 1 else outer
     d.s.bind(block, "blockIdx.x")
     blocks = [d.block(name) for name in d.s.blocks()]
-    # A stage with more axes than rows is spread over threads by its readers, so a kernel of its own makes it.
+    # A reduction with more axes than rows is spread over threads by its readers. A stage with fewer axes is
+    # not made row by row. A kernel of its own makes them.
     d.roots |= {
         x.name
         for x in blocks
-        if x.reducer is not None and not (_joins(d.s.nest, x) and len(spatial(x)) == rank)
+        if len(spatial(x)) < rank
+        or (x.reducer is not None and not (_joins(d.s.nest, x) and len(spatial(x)) == rank))
     }
     # Buffers of which a thread reads another thread's elements are shared, or made by an earlier kernel.
     shared = {x.name for x in blocks if not all(_read_in_place(d, w.buffer, rank) for w in x.writes)}

@@ -169,8 +169,10 @@ def _worth_sharing(p: Block) -> bool:
 
 
 def _operands_to_share(p: Block) -> list[Load]:
+    """The operands that threads fetch together: none that has one element, nor any part of which may be
+    read."""
     anywhere = {x.buffer for x in reads(p) if is_gathered(x)}
-    shared = dict.fromkeys(x for x in operands(p) if x.buffer not in anywhere)
+    shared = dict.fromkeys(x for x in operands(p) if x.indices and x.buffer not in anywhere)
     return sorted(shared, key=lambda x: x.buffer)
 
 

@@ -1,0 +1,145 @@
+"""Refuses a reducer of a user's own that gives other results in another order or grouping.
+
+Three values that the reduction may meet are reduced in several ways, on a few small whole numbers. That finds
+most mistakes, and proves nothing. Equal numbers are not tried: of equals any may be the largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedules import expr as E
+from schedules.errors import WorkloadError
+from schedules.expr import Expr, Load, Var
+from schedules.te.compute_dag import Reducer
+from schedules.te.evaluator import Scope
+
+Array = NDArray[Any]
+Values = list[Array]  # a tuple that is reduced, in many cases at once
+Join = Callable[[Values, Values], Values]
+# Cases that are tried, and the largest number in them.
+CASES, LARGEST = 64, 4
+# How far results may be apart by rounding, as a part of the largest number of a case.
+ROUNDING = 1e-6
+# How the numbers of a value lie to each other. A reducer may rely on one of these: of a least and a largest,
+# or of the two largest. It is refused if it fails with all of them.
+LIE: tuple[Callable[[Array], Array], ...] = (
+    lambda x: x,
+    lambda x: np.sort(x, 0),
+    lambda x: np.sort(x, 0)[::-1],
+    lambda x: np.broadcast_to(x[:1], x.shape),
+)
+
+
+def check_any_order(reducer: Reducer, values: Sequence[Expr], axes: Sequence[Var]) -> None:
+    """Raise `WorkloadError` if a reduction of ``values`` over ``axes`` depends on order or grouping."""
+    fault = ""
+    for lie in LIE:
+        try:
+            with np.errstate(all="ignore"):
+                fault = _fault(reducer, _met(values, axes, lie))
+        except WorkloadError:  # what has no value here
+            return
+        if not fault:
+            return
+    raise WorkloadError(
+        f"te.{reducer.name} depends on order: {fault}. Schedules reduce parts in any order, each from the "
+        "identity: let combine commute and be associative, break ties by values, and give an identity that "
+        "changes nothing; what needs an order is no reduction: write a stage for each step"
+    )
+
+
+def _fault(reducer: Reducer, abc: list[Values]) -> str:
+    """A case in which another way to reduce gives another result, or nothing."""
+    a, b, c = abc
+    start = [np.asarray(_wide(x.value, x.dtype)) for x in reducer.identity]
+
+    def join(x: Values, y: Values) -> Values:
+        env = {f"{p}{n}": v for p, xs in (("x", x), ("y", y)) for n, v in enumerate(xs)}
+        scope = Scope(reducer.name, {}, env, wide=True)
+        return [np.broadcast_to(scope.value(e), (CASES,)) for e in reducer.combine]
+
+    def of(*xs: Values) -> Values:
+        out = start
+        for x in xs:
+            out = join(out, x)
+        return out
+
+    want = of(a, b, c)
+    for how, got in (
+        ("in the order b, a, c", of(b, a, c)),
+        ("in the order c, b, a", of(c, b, a)),
+        ("a joined with b and c", join(of(a), of(b, c))),
+        ("b and c joined with a", join(of(b, c), of(a))),
+    ):
+        n = _first_apart(want, got, [*a, *b, *c])
+        if n is not None:
+            shown = ", ".join(f"{name} = {_shown(x, n)}" for name, x in zip("abc", abc, strict=True))
+            return f"{shown} give {_shown(want, n)}, but {how} {_shown(got, n)}"
+    return ""
+
+
+def _first_apart(want: Values, got: Values, given: Values) -> int | None:
+    """The first case in which results differ by more than rounding, among those that are finite."""
+    every = np.stack([np.broadcast_to(x, (CASES,)).astype(np.float64) for x in (*want, *got, *given)])
+    usable = np.isfinite(every).all(0)
+    near = ROUNDING * (1 + np.abs(np.where(usable, every, 0)).max(0))
+    apart = np.zeros(CASES, bool)
+    for x, y in zip(want, got, strict=True):
+        same = np.abs(x.astype(np.float64) - y) <= near if x.dtype.kind == "f" else x == y
+        apart |= usable & ~same
+    return int(np.argmax(apart)) if apart.any() else None
+
+
+def _met(values: Sequence[Expr], axes: Sequence[Var], lie: Callable[[Array], Array]) -> list[Values]:
+    """Three values of one reduction. They differ in its axes and in what is read along these."""
+    rng = np.random.default_rng(0)
+    reduced = {a.name for a in axes}
+    loads = list(dict.fromkeys(x for v in values for x in _loads(v)))
+    names = {x.name for v in values for x in E.walk(v) if isinstance(x, Var)} | reduced
+    still = dict(zip(loads, rng.integers(1, LARGEST + 1, (len(loads), CASES)), strict=True))
+    place = dict.fromkeys(names, rng.integers(1, LARGEST + 1, CASES))
+    # No place is met twice, and no number of one load.
+    turns = rng.permuted(np.tile(np.arange(3), (CASES, 1)), axis=1).T
+    drawn = rng.permuted(np.tile(np.arange(1, LARGEST + 1), (len(loads), CASES, 1)), axis=2)
+    out = []
+    for n, turn in enumerate(turns):
+        moving = dict(zip(loads, lie(drawn[:, :, n]), strict=True))
+        found = {x: (moving if E.variables(x) & reduced else still)[x] for x in loads}
+        scope = _Drawn(place | dict.fromkeys(reduced, turn), found)
+        out.append([np.broadcast_to(scope.value(v), (CASES,)) for v in values])
+    return out
+
+
+def _loads(e: Expr) -> Iterator[Load]:
+    """The loads of an expression, without those inside their indices."""
+    if isinstance(e, Load):
+        yield e
+    else:
+        for x in E.children(e):
+            yield from _loads(x)
+
+
+class _Drawn(Scope):
+    """Evaluates an expression whose loads have numbers that were drawn."""
+
+    def __init__(self, points: dict[str, Array], found: dict[Load, Array]) -> None:
+        super().__init__("reducer", points, {}, wide=True)
+        self.found = found
+
+    def load(self, e: Load, mask: Any) -> Array:
+        x = self.found[e]
+        return x % 2 == 1 if e.dtype == "bool" else np.asarray(_wide(x, e.dtype))
+
+
+def _wide(x: Any, dtype: str) -> Array:
+    return np.asarray(x).astype(np.float64 if E.is_float(dtype) else dtype)
+
+
+def _shown(x: Values, n: int) -> str:
+    numbers = [f"{float(np.broadcast_to(v, (CASES,))[n]):.6g}" for v in x]
+    return numbers[0] if len(numbers) == 1 else f"({', '.join(numbers)})"

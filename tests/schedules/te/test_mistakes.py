@@ -1,0 +1,158 @@
+"""What is said of mistakes: the thing, the reason and the remedy. What has one meaning is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schedules import te
+from schedules.dtypes import DTYPES, NUMBERS, computed, is_float
+from schedules.errors import WorkloadError
+
+X, Q = te.placeholder((4, 4), "float64", "X"), te.reduce_axis(4, "q")
+F, K, U = (te.placeholder((4,), t, n) for t, n in (("float32", "F"), ("int32", "K"), ("uint8", "U")))
+WHOLE_BODY = "te.sum over q must be the whole body of a te.compute: give it a stage of its own"
+NO_ARRAY = r"tensor X\[4, 4\] float64 is no array .* te.compute"
+
+
+def total(i: Any) -> Any:
+    return te.sum(X[i, Q], axis=Q)
+
+
+def below(i: Any) -> Any:
+    return te.sum(X[i, Q], axis=te.reduce_axis(i, "r"))
+
+
+def value(fn: Callable[[Any], Any]) -> np.ndarray:
+    """A stage's values where its inputs are -2, -1, 0, 1 (of uint8: 254, 255, 0, 1)."""
+    y = te.compute((4,), fn, "y")
+    read = te.inputs([y])
+    return te.evaluate(te.dag([*read, y]), [np.arange(-2, 2).astype(t.dtype) for t in read])[0]
+
+
+IN_A_STAGE: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda i: np.arctan2(F[i], 1.0), "stage y: .*arctan2.*; numpy and math compute with numbers"),
+    (lambda i: F[i].exp(), "stage y: .*exp.*; numpy and math compute with numbers"),
+    (lambda i: np.exp(total(i)), WHOLE_BODY),
+    (lambda i: abs(total(i)), WHOLE_BODY),
+    (lambda i: total(i) ** 2, WHOLE_BODY),
+    (lambda i: te.sqrt(total(i)), f"^{WHOLE_BODY}[^;]*$"),
+    (lambda i: te.abs(total(i)), f"^{WHOLE_BODY}[^;]*$"),
+    (lambda i: te.maximum(total(i), 0.0), f"^stage y: {WHOLE_BODY} and read that stage's result$"),
+    (lambda i: te.const(1.5, "float64") * total(i), f"^stage y: {WHOLE_BODY} and read that stage's result$"),
+    (lambda i: te.sum(total(i), axis=Q), f"^{WHOLE_BODY} and read that stage's result$"),
+    (lambda i: round(F[i], 2), r"te.round\(x \* 100.0\) / 100.0"),
+    (lambda i: i + K[i], r"index and int32; convert one with te.cast\(x, 'int32'\)"),
+    (lambda i: K[i] + i, r"int32 and index; convert one with te.cast\(x, 'int32'\)"),
+    (lambda i: te.select(F[i] > 0.0, 2**40, 0) + K[i], "out of the range of int32"),
+    (below, r"reduce_axis r: the extent i changes .* te.select\(r < i, value, 0.0\)"),
+]
+
+
+@pytest.mark.parametrize(("fn", "said"), IN_A_STAGE)
+def test_a_mistake_in_a_stage(fn: Callable[[Any], Any], said: str) -> None:
+    with pytest.raises(WorkloadError, match=said):
+        te.compute((4,), fn, "y")
+
+
+ANYWHERE: list[tuple[Callable[[], Any], str]] = [
+    (lambda: np.sum(X), NO_ARRAY),
+    (lambda: np.mean(X), NO_ARRAY),
+    (lambda: np.exp(X), NO_ARRAY),
+    (lambda: np.concatenate([X, X]), NO_ARRAY),
+    (lambda: np.ones(4) * X, NO_ARRAY),
+    (lambda: abs(X), NO_ARRAY),
+    (lambda: te.sum(X, axis=Q), r"te.sum reduces elements, .* as in te.sum\(X\[i, j\], axis=...\)"),
+    (lambda: te.sum(1, axis=Q), "got 1; use te.const"),
+    (lambda: te.placeholder((4,), "int16", "z"), "'int16' is not one of .* bool; int32 has all its values$"),
+    (lambda: te.placeholder((4,), np.uint32, "z"), "; int64 has all its values$"),
+    (lambda: te.cast(F[0], "uint64"), r"; int64 has its values below 2\*\*63$"),
+    (lambda: te.placeholder((4,), "complex128", "z"), "; keep real and imaginary parts in a tensor each"),
+    (lambda: te.placeholder((4,), np.complex64, "z"), "; keep real and imaginary parts in a tensor each"),
+    (lambda: te.reduce_axis((1, 5), "q"), "axes start at 0: reduce over 4, and read at q \\+ 1$"),
+    (lambda: te.reduce_axis((5, 1), "q"), "axes start at 0$"),
+    (lambda: te.reduce_axis(K[0]), r"reduce_axis: the extent K\[0\] changes .* te.select"),
+]
+
+
+@pytest.mark.parametrize(("fn", "said"), ANYWHERE)
+def test_a_mistake_anywhere(fn: Callable[[], Any], said: str) -> None:
+    with pytest.raises(WorkloadError, match=said):
+        fn()
+
+
+def test_a_mistake_of_another_kind_in_a_stage_is_told_as_python_does() -> None:
+    with pytest.raises(AttributeError, match="'int' object has no attribute 'nope'"):
+        te.compute((4,), lambda i: F[i] + (3).nope, "y")  # type: ignore[attr-defined]
+
+
+def test_a_function_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="te has no 'arctan2'; it has .*abs, .*tanh$"):
+        te.arctan2  # noqa: B018
+    with pytest.raises(AttributeError, match=r"te has no 'where' \(did you mean 'select'\?\); it has"):
+        te.where  # noqa: B018
+
+
+def test_a_tensor_is_no_arrays_equal() -> None:
+    assert X in [np.ones(3), X]
+    assert X != np.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("fn", "want"),
+    [
+        (lambda i: abs(F[i]), [2.0, 1.0, 0.0, 1.0]),
+        (lambda i: abs(K[i]), [2, 1, 0, 1]),
+        (lambda i: abs(U[i]), [254, 255, 0, 1]),
+        (lambda i: +F[i], [-2.0, -1.0, 0.0, 1.0]),
+        (lambda i: round(F[i] / 4.0 + 1.0), [0.0, 1.0, 1.0, 1.0]),
+        (lambda i: round(K[i]), [-2, -1, 0, 1]),
+        (lambda i: F[abs(i - 2)], [0.0, -1.0, -2.0, -1.0]),
+    ],
+)
+def test_what_python_has_for_numbers(fn: Callable[[Any], Any], want: list[float]) -> None:
+    assert value(fn).tolist() == want
+
+
+@given(
+    dtype=st.sampled_from(NUMBERS),
+    picks=st.lists(st.integers(-100, 100), min_size=3, max_size=3),
+    op=st.sampled_from([lambda a, b: a + b, lambda a, b: a * b, te.minimum]),
+    first=st.booleans(),
+)
+def test_literals_that_are_chosen_have_the_dtype_that_they_meet(
+    dtype: str, picks: list[int], op: Callable[[Any, Any], Any], first: bool
+) -> None:
+    """As one literal would: ``te.select(cond, 1, 0) + x`` as ``1 + x`` or ``0 + x``."""
+    a, b, c = picks
+    if dtype == "uint8":
+        a, b, c = abs(a), abs(b), abs(c)
+    x = te.placeholder((4,), dtype, "x")
+
+    def chosen(i: Any) -> Any:
+        return te.select(F[i] > 0.0, te.select(K[i] > 0, a, b), c)
+
+    def joined(i: Any) -> Any:
+        return op(chosen(i), x[i]) if first else op(x[i], chosen(i))
+
+    def each(i: Any) -> Any:
+        one = lambda n: op(te.const(n, dtype), x[i]) if first else op(x[i], te.const(n, dtype))  # noqa: E731
+        return te.select(F[i] > 0.0, te.select(K[i] > 0, one(a), one(b)), one(c))
+
+    got, want = te.compute((4,), joined, "y"), te.compute((4,), each, "y")
+    assert got.dtype == want.dtype and got.dtype in (dtype, computed(dtype))
+    assert is_float(got.dtype) == is_float(dtype)
+    arrays = {
+        t: np.array([-1, 1, 2, 3]).astype(DTYPES[t.dtype].numpy)
+        for t in {*te.inputs([got]), *te.inputs([want])}
+    }
+    results = []
+    for y in (got, want):
+        read = te.inputs([y])
+        results.append(te.evaluate(te.dag([*read, y]), [arrays[t] for t in read])[0])
+    assert np.array_equal(*results)
