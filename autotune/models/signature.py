@@ -9,8 +9,8 @@ from __future__ import annotations
 import keyword
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import isnan
+from dataclasses import dataclass, field, fields, is_dataclass
+from math import isnan, prod
 from typing import Any
 
 import numpy as np
@@ -191,13 +191,15 @@ def _parts(node: Held, value: Any) -> Sequence[Any] | None:
     parts: Sequence[Any] | None = None
     if node.split is not None:
         parts = node.split(value)
+    elif node.keyed and is_dataclass(value) and not isinstance(value, (type, Mapping)):
+        value = {f.name: x for f in fields(value) if (x := getattr(value, f.name)) is not None}
     if parts is None and node.keyed and isinstance(value, Mapping):
         parts = [value[k] for k in node.keys] if set(value) == set(node.keys) else None
     elif parts is None and node.kind == "list" and isinstance(value, list):
         parts = value
     elif parts is None and isinstance(value, tuple) and not node.keyed and node.kind != "list":
-        fields = getattr(value, "_fields", None)
-        parts = value if fields is None or (node.kind != "tuple" and fields == node.keys) else None
+        own = getattr(value, "_fields", None)
+        parts = value if own is None or (node.kind != "tuple" and own == node.keys) else None
     return parts if parts is not None and len(parts) == len(node.parts) else None
 
 
@@ -291,7 +293,7 @@ def _read_node(v: Any, depth: int = 0) -> Node:
     if kind == "blank":
         shape, dtype = rest
         extents = tuple(map(_count, shape))
-        if dtype not in DTYPES or 0 not in extents or len(extents) > 64:
+        if dtype not in DTYPES or 0 not in extents or len(extents) > 32 or prod(n or 1 for n in extents) >= 1 << 48:
             raise ValueError("a tensor without elements is malformed")
         return Blank(extents, dtype)
     parts, keys, name = rest
@@ -308,13 +310,13 @@ def _read_node(v: Any, depth: int = 0) -> Node:
     return Held(kind, nodes, plain, name, named_tuple(name, plain) if kind == "named tuple" else None)
 
 
-def named_tuple(name: str, fields: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
+def named_tuple(name: str, keys: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
     """What makes named tuples of a class of this name, which is new. Raises ValueError for names that are
     none."""
-    for x in (name, *fields):
+    for x in (name, *keys):
         if not (isinstance(x, str) and x.isascii() and x.isidentifier()) or keyword.iskeyword(x):
             raise ValueError(f"{str(x)[:40]!r} is no name of a field")
-    return namedtuple(name, tuple(fields))._make  # type: ignore[misc]
+    return namedtuple(name, tuple(keys))._make  # type: ignore[misc]
 
 
 def _read_plain(x: Any) -> Any:
