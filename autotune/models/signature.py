@@ -121,8 +121,8 @@ class Signature:
         takes = f"{model} takes {', '.join([*shown, *(f'{n}=' for n in self.named)]) or 'no arguments'}"
         if len(given) > len(self.arguments):
             raise ArgumentError(
-                f"{takes}; {len(given)} arguments are given without a name, and {len(self.arguments)} are taken "
-                "so: leave out the others, or give them by name"
+                f"{takes}; {len(given)} arguments are given without a name, and {len(self.arguments)} are "
+                "taken so: leave out the others, or give them by name"
             )
         missing = []
         every = [*zip(shown, self.arguments, strict=True), *self.named.items()]
@@ -166,13 +166,15 @@ def _take(node: Node, value: Any, at: str, found: list[Any]) -> None:
     """Find the inputs of the model in an argument. ``at``: what it is called."""
     if isinstance(node, Slot):
         if value is None or isinstance(value, (bool, int, float, complex, str, list, tuple, dict)):
-            raise ArgumentError(f"{at} is {_shown(value)}; it takes a tensor: give one, as the export was given")
+            raise ArgumentError(
+                f"{at} is {_shown(value)}; it takes a tensor: give one, as the export was given"
+            )
         found[node.number] = value
     elif isinstance(node, Fixed):
         if not _equal(value, node.value):
             raise ArgumentError(
-                f"{at} is {_shown(value)}, and the export fixed it to {node.value!r}: give that, or export the "
-                f"module with {_shown(value)}"
+                f"{at} is {_shown(value)}, and the export fixed it to {node.value!r}: give that, or export "
+                f"the module with {_shown(value)}"
             )
     elif isinstance(node, Blank):
         shape, dtype = getattr(value, "shape", None), str(getattr(value, "dtype", "")).removeprefix("torch.")
@@ -181,7 +183,9 @@ def _take(node: Node, value: Any, at: str, found: list[Any]) -> None:
     else:
         parts = _parts(node, value)
         if parts is None:
-            raise ArgumentError(f"{at} is {_shown(value)}; it takes {node.shown}: give what the export was given")
+            raise ArgumentError(
+                f"{at} is {_shown(value)}; it takes {node.shown}: give what the export was given"
+            )
         for n, (part, x) in enumerate(zip(node.parts, parts, strict=True)):
             _take(part, x, at + node.part(n), found)
 
@@ -254,8 +258,8 @@ def _plain(x: Any) -> Any:
     if x is None or isinstance(x, (bool, int, str)):
         return x
     raise ModelError(
-        f"a model that takes or returns the key or value {str(x)[:60]!r} cannot be saved: a file has numbers, "
-        "texts and None; export the module without it"
+        f"a model that takes or returns the key or value {str(x)[:60]!r} cannot be saved: a file has "
+        "numbers, texts and None; export the module without it"
     )
 
 
@@ -293,7 +297,12 @@ def _read_node(v: Any, depth: int = 0) -> Node:
     if kind == "blank":
         shape, dtype = rest
         extents = tuple(map(_count, shape))
-        if dtype not in DTYPES or 0 not in extents or len(extents) > 32 or prod(n or 1 for n in extents) >= 1 << 48:
+        if (
+            dtype not in DTYPES
+            or 0 not in extents
+            or len(extents) > 32
+            or prod(n or 1 for n in extents) >= 1 << 48
+        ):
             raise ValueError("a tensor without elements is malformed")
         return Blank(extents, dtype)
     parts, keys, name = rest

@@ -18,8 +18,8 @@ from autotune.errors import ArgumentError, ModelError
 from autotune.models.compiling import compiled
 from autotune.models.model import Model
 from autotune.models.module import Module
-from autotune.models.torch_import import decomposed, read_program
 from autotune.models.signature import Slot
+from autotune.models.torch_import import decomposed, read_program
 from autotune.models.torch_outputs import Fresh, Result, laid_out, results_of
 from autotune.models.torch_threads import alone
 from autotune.run.warned import warn

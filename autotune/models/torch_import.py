@@ -135,9 +135,7 @@ def read_program(
         else:
             leaves.append(Slot(len(outputs)))
             outputs.append((spec.arg.name, lowering.result(value)))
-    written = {
-        s.target: x.number for s, x in zip(specs[:first], leaves, strict=False) if isinstance(x, Slot)
-    }
+    written = {s.target: x.number for s, x in zip(specs[:first], leaves, strict=False) if isinstance(x, Slot)}
     model = None
     if outputs:
         model = assemble(inputs, _distinct(outputs), lowering.constants, lowering.origins, name, label)

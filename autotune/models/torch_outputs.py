@@ -126,9 +126,7 @@ def _memory(x: Any) -> int:
     return int(x.untyped_storage()._cdata)
 
 
-def laid_out(
-    results: Sequence[Result], computed: Mapping[int, Any], args: Sequence[Any]
-) -> tuple[Any, ...]:
+def laid_out(results: Sequence[Result], computed: Mapping[int, Any], args: Sequence[Any]) -> tuple[Any, ...]:
     """The results of a call. ``computed``: {result: its value as a row-major tensor}, of all that are
     computed. ``args``: of the call."""
     import torch

@@ -321,7 +321,9 @@ def _from_its_start(args: list[Any], of: Any) -> list[Any]:
     if not rest or rest[0] is None:
         return [x, size, strides, 0]
     if of.op == "placeholder":
-        raise UnsupportedForm("what it reads depends on where its input begins in memory: leave out the offset")
+        raise UnsupportedForm(
+            "what it reads depends on where its input begins in memory: leave out the offset"
+        )
     return [x, size, strides, rest[0] - val.storage_offset()]
 
 

@@ -14,7 +14,9 @@ def blank(val: Any, what: str) -> Blank:
     """A tensor without elements. Raises ModelError for a dtype that is not supported."""
     dtype = str(val.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
-        raise ModelError(f"{what} is {dtype}, which is not supported: convert it to one of {', '.join(DTYPES)}")
+        raise ModelError(
+            f"{what} is {dtype}, which is not supported: convert it to one of {', '.join(DTYPES)}"
+        )
     return Blank(tuple(map(int, val.shape)), dtype)
 
 

@@ -57,9 +57,7 @@ def _expand(node: Node, x: Value, shape: Any, implicit: bool = False) -> te.Tens
 
 
 @aten("as_strided.default")
-def _as_strided(
-    node: Node, x: Value, size: Sequence[int], strides: Sequence[int], first: int
-) -> te.Tensor:
+def _as_strided(node: Node, x: Value, size: Sequence[int], strides: Sequence[int], first: int) -> te.Tensor:
     """Of a row-major tensor, from its element ``first`` on. Elements may be read several times."""
     t = node.tensor(x)
     last = first + sum((n - 1) * s for n, s in zip(size, strides, strict=True))

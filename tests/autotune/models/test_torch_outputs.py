@@ -93,7 +93,9 @@ def test_results_lie_where_torch_lays_them(chains: Any, turned: bool, one: bool)
     results = results_of(graph, arguments(turned, False))
     ours, theirs = arguments(turned, one), arguments(turned, one)
     made = graph.forward(*arguments(turned, one))
-    computed = {n: made[n].contiguous().clone() for n, r in enumerate(results) if isinstance(r, Fresh) and r.computed}
+    computed = {
+        n: made[n].contiguous().clone() for n, r in enumerate(results) if isinstance(r, Fresh) and r.computed
+    }
     got, want = list(laid_out(results, computed, ours)), list(graph.forward(*theirs))
     assert shared(got + ours) == shared(want + theirs)
     for number in (None, *range(len(got))):
