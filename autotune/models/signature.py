@@ -11,7 +11,7 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from math import isnan, prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -325,7 +325,8 @@ def named_tuple(name: str, keys: Sequence[Any]) -> Callable[[Sequence[Any]], Any
     for x in (name, *keys):
         if not (isinstance(x, str) and x.isascii() and x.isidentifier()) or keyword.iskeyword(x):
             raise ValueError(f"{str(x)[:40]!r} is no name of a field")
-    return namedtuple(name, tuple(keys))._make  # type: ignore[misc]
+    made: Any = namedtuple(name, tuple(keys))  # type: ignore[misc]
+    return cast(Callable[[Sequence[Any]], Any], made._make)
 
 
 def _read_plain(x: Any) -> Any:

@@ -43,7 +43,7 @@ def import_torch(exported: Any) -> Model:
     kind = type(exported)
     if not (kind.__module__.startswith("torch.export") and hasattr(exported, "graph_signature")):
         raise ModelError(
-            f"import_torch takes an exported program of torch, not a {kind.__name__}: give "
+            f"import_torch takes an exported program of torch, not a {kind.__called_}: give "
             "torch.export.export(module.eval(), example_inputs)"
         )
     name, program = _name(exported), decomposed(exported)
@@ -89,25 +89,25 @@ def read_program(
     _refuse_open([nodes[s.arg.name] for s in specs if hasattr(s.arg, "name") and s.arg.name in nodes], label)
     for spec in specs:
         what = spec.kind.name
-        name_ = getattr(spec.arg, "name", None)
-        node = nodes.get(name_)
+        called = str(getattr(spec.arg, "name", ""))
+        node = nodes.get(called)
         if what == "CUSTOM_OBJ":
-            raise ModelError(f"{label}: input {name_!r} is an object, not a tensor")
-        val = None if node is None else node.meta.get("val")
+            raise ModelError(f"{label}: input {called!r} is an object, not a tensor")
+        val: Any = None if node is None else node.meta.get("val")
         if what == "USER_INPUT" and not hasattr(val, "shape"):
             given.append(Fixed(getattr(spec.arg, "value", val)))  # a number or None, which the export fixed
         elif what == "TOKEN" or node is None:
             continue
-        elif what == "USER_INPUT" and name_ not in weights:
+        elif what == "USER_INPUT" and called not in weights:
             if 0 in val.shape:
-                given.append(blank(val, f"{label}: input {name_!r}"))
+                given.append(blank(val, f"{label}: input {called!r}"))
                 lowering.values[node] = nothing(val)
                 continue
-            shape, dtype = shape_and_dtype(val, f"{label}: input {name_!r}")
+            shape, dtype = shape_and_dtype(val, f"{label}: input {called!r}")
             given.append(Slot(len(inputs)))
-            inputs[name_] = lowering.values[node] = te.placeholder(shape, dtype, name_)
+            inputs[called] = lowering.values[node] = te.placeholder(shape, dtype, called)
         elif what == "USER_INPUT":
-            lowering.know(node, weights[name_], name_, weight=True)
+            lowering.know(node, weights[called], called, weight=True)
         else:
             held = program.state_dict if spec.target in program.state_dict else program.constants
             lowering.know(node, held[spec.target], spec.target, weight=what != "CONSTANT_TENSOR")
@@ -162,7 +162,7 @@ def _name(exported: Any) -> str:
     """The class of the module that was exported."""
     for node in exported.graph.nodes:
         for _, kind in (node.meta.get("nn_module_stack") or {}).values():
-            text = kind if isinstance(kind, str) else kind.__name__
+            text = kind if isinstance(kind, str) else kind.__called_
             return str(text).rsplit(".", 1)[-1]
     return "module"
 

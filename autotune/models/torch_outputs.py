@@ -98,9 +98,9 @@ def _result(n: int, y: Any, made: Sequence[Any], args: Sequence[Any], given: Map
     if not isinstance(y, torch.Tensor):
         return Value(y)
     for is_argument, others in ((True, args), (False, made[:n])):
-        for i, x in enumerate(others):
+        for number, x in enumerate(others):
             if x is y:
-                return Same(i, is_argument)
+                return Same(number, is_argument)
     key, shape, strides = _memory(y), tuple(map(int, y.shape)), tuple(map(int, y.stride()))
     offset = int(y.storage_offset())
     if (i := given.get(key)) is not None:
@@ -131,9 +131,10 @@ def laid_out(results: Sequence[Result], computed: Mapping[int, Any], args: Seque
     computed. ``args``: of the call."""
     import torch
 
-    numbered = [(n, r) for n, r in enumerate(results) if isinstance(r, Fresh) and r.whole and r.computed]
-    memories = {r.memory: computed[n] for n, r in reversed(numbered)}
-    copied: set[int] = set()
+    filled = [(r.memory, n) for n, r in enumerate(results) if isinstance(r, Fresh) and r.whole and r.computed]
+    wholes = {n: memory for memory, n in dict(reversed(filled)).items()}  # the first of each memory
+    memories = {memory: computed[n] for n, memory in wholes.items()}
+    empty: set[int] = set()  # memories that no result fills
     out: list[Any] = []
     for n, r in enumerate(results):
         if isinstance(r, Value):
@@ -143,16 +144,14 @@ def laid_out(results: Sequence[Result], computed: Mapping[int, Any], args: Seque
         elif isinstance(r, View):
             x = args[r.argument]
             out.append(x.as_strided(r.shape, r.strides, x.storage_offset() + r.offset))
-        elif memories.get(r.memory) is (y := computed.get(n)) and y is not None:
-            out.append(y)
         else:
             if r.memory not in memories:
                 memories[r.memory] = torch.empty(r.size, dtype=r.dtype)
-                copied.add(r.memory)
+                empty.add(r.memory)
             view = memories[r.memory].as_strided(r.shape, r.strides, r.offset)
-            if r.computed and r.memory in copied:
-                _fill(view, y)
-            out.append(view)
+            if r.computed and r.memory in empty:
+                _fill(view, computed[n])
+            out.append(computed[n] if n in wholes else view)
     return tuple(out)
 
 

@@ -241,8 +241,8 @@ def spread(a: Any, b: Any) -> Any:
     return (
         rows.expand(4, 6), rows.expand(4, 3), *torch.meshgrid(y[0], b[0] * 3, indexing="ij"),
         *torch.broadcast_tensors(a[:1], b, (a > 1)[:, :1]), y.as_strided((3, 3), (2, 1)), y.sum().expand(2),
-        y.sum(), y.contiguous(), y, a.contiguous(), b.unfold(1, 2, 1), torch.arange(3), torch.ones(2).expand(3, 2),
-        y[:0], a[:0].t(), b.new_empty(0, 3).sum(),
+        y.sum(), y.contiguous(), y, a.contiguous(), b.unfold(1, 2, 1), torch.arange(3),
+        torch.ones(2).expand(3, 2), y[:0], a[:0].t(), b.new_empty(0, 3).sum(),
     )  # fmt: skip
 
 
