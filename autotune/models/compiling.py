@@ -70,7 +70,7 @@ def compiled(
     values = dict(ready.graph.values)
     del ready  # so that what is packed is not kept
     program = program_of(outline, kernels, values.pop, run_island)
-    return Module(program, wanted, model.name, [tuned_s(k) for k in kernels], origin)
+    return Module(program, wanted, model.name, [tuned_s(k) for k in kernels], origin, model.signature)
 
 
 def model_target(target: str | Target | None, threads: int | None) -> Target:

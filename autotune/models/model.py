@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from keyword import iskeyword
 
+from autotune.models.signature import Signature
 from schedules.graph.graph import Graph
 
 
@@ -36,7 +37,8 @@ class Model:
 
     ``graph``: what it computes (`schedules.graph.graph.Graph`). ``inputs``, ``outputs``: in the order of the
     file, which is also that of ``graph.inputs`` and ``graph.outputs``. ``name``: that the file gives it.
-    ``source``: where it is from, for messages.
+    ``source``: where it is from, for messages. ``signature``: how it is called; None where that is with its
+    inputs, one after the other.
 
     Example: ``at.import_onnx("net.onnx").inputs[0].shape``.
     """
@@ -46,6 +48,7 @@ class Model:
     outputs: tuple[Port, ...]
     name: str
     source: str
+    signature: Signature | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         sizes = f"{len(self.graph.dag.stages)} stages, {len(self.graph.values)} constants"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -13,6 +13,7 @@ from autotune.codegen.runtime.entry import shape_of
 from autotune.errors import ArgumentError, ModelError
 from autotune.models.program import Times
 from autotune.models.programs import AnyProgram
+from autotune.models.signature import Signature
 from autotune.models.weights import aligned_copy
 from autotune.run import torch_calls
 from autotune.run.host_arrays import fitting
@@ -38,9 +39,16 @@ class Module:
     protocol, of exactly the model's shapes and dtypes, in the model's order or by name: ``module(x=image)``.
     Names that are no identifiers are given as ``module(**{"input.1": image})``. An input that is row-major is
     read where it lies; any other is copied first. Returns new numpy arrays, or new torch tensors where the
-    first input is one: one array, or a tuple where the model has several outputs. Raises `ArgumentError`,
-    which names the input. Calls from several threads at once are independent, and each has an arena of its
-    own. The GIL is released.
+    first input is one: one array, or a tuple where the model has several outputs. No result shares memory
+    with an input, a weight or another result: where the model returns such, it is a copy. Raises
+    `ArgumentError`, which names the input. Calls from several threads at once are independent, and each has
+    an arena of its own. The GIL is released.
+
+    A model of `import_torch` is called as the exported program is, with dicts, lists, numbers and None where
+    that has them, and returns its containers: ``module(x, {"mask": m}, use_cache=False)``. What the export
+    fixed may be left out; another value is refused. The model's inputs alone, one after the other, are taken
+    too. After `load_model`, a class that torch was told of (a dataclass) is a dict of its fields, or a tuple
+    where they have no names; a named tuple has a new class of the same name and fields.
 
     A model for a GPU takes arrays of the host too: inputs are copied there and outputs back. It has one arena
     on the device, so that calls wait for each other. Launches are captured at the first call, where the
@@ -57,19 +65,26 @@ class Module:
         name: str,
         tuned_s: Sequence[float | None],
         origin: Origin | None = None,
+        signature: Signature | None = None,
     ) -> None:
         """``tuned_s``: of each task, the seconds that its kernel took when it was tuned, None if it was
-        not."""
+        not. ``signature``: as of `Model`."""
         self._program, self._origin = program, origin
         self.target, self.name, self.tuned_s = target, name, tuple(tuned_s)
         ol = program.outline
         self._ins = [_buffer(ol.label(n), ol.tensors[n]) for n in ol.inputs]
         self._outs = [_buffer(ol.label(n), ol.tensors[n]) for n in dict.fromkeys(ol.outputs)]
         self._forms = {
-            (b.name, b in self._outs): (shape_of(b), DTYPES[b.dtype].numpy) for b in (*self._ins, *self._outs)
+            (b.name, written): (shape_of(b), DTYPES[b.dtype].numpy)
+            for written, buffers in enumerate((self._ins, self._outs))
+            for b in buffers
         }
         self._order = [list(dict.fromkeys(ol.outputs)).index(n) for n in ol.outputs]
         self._torch: torch_calls.TorchCalls | None = None
+        self._signature = signature
+        # what takes the inputs one after the other needs no look into the arguments of a call
+        self._takes = None if signature is None or signature.is_plain else signature
+        self._aliases = {} if signature is None else signature.aliases
 
     @property
     def program(self) -> AnyProgram:
@@ -94,26 +109,35 @@ class Module:
         return {} if self._origin is None else self._origin.weights
 
     def __call__(self, /, *inputs: Any, **named: Any) -> Any:
-        if named:
-            inputs = self._placed(inputs, named)
-        self._check_count(inputs)
+        inputs = self._given(inputs, named)
         results = self._results(inputs)
-        outputs = [self._viewed(x, b, True) for x, b in zip(results, self._outs, strict=True)]
-        self._program.run([self._read(x, b)[0] for x, b in zip(inputs, self._ins, strict=True)], outputs)
+        self._run(inputs, results)
         found = tuple(results[i] for i in self._order)
+        if self._signature is not None:
+            return self._signature.built(found, self._blank(inputs))
         return found[0] if len(found) == 1 else found
 
-    def profile(self, *inputs: Any, repeat: int = 10) -> Profile:
+    def tensors(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """The outputs as torch tensors, of the inputs one after the other, which may be none."""
+        import torch
+
+        made = [torch.empty(shape_of(b), dtype=getattr(torch, b.dtype)) for b in self._outs]
+        self._torch = self._torch or torch_calls.of_process(None, self._outs)
+        self._run(inputs, made)
+        return tuple(made[i] for i in self._order)
+
+    def profile(self, *inputs: Any, repeat: int = 10, **named: Any) -> Profile:
         """How long each step takes inside the model, beside what its kernel took when it was tuned: medians
         of ``repeat`` calls. Printed, it is a table. Without inputs it takes random ones (standard normal, or
         integers of -8 to 8). On a GPU each step runs alone, timed by the device's clock, with nothing in its
         second cache, as when it was tuned."""
         from autotune.models.profile import profile
 
-        if not inputs:
+        if inputs or named:
+            inputs = self._given(inputs, named)
+        else:
             rng = np.random.default_rng(0)
             inputs = tuple(random_array(rng, b) for b in self._ins)
-        self._check_count(inputs)
         if repeat < 1:
             raise ValueError(f"repeat must be at least 1, not {repeat}")
         read = [self._read(x, b) for x, b in zip(inputs, self._ins, strict=True)]
@@ -151,7 +175,7 @@ class Module:
         machine. It has no code. Raises `ModelError` where the file cannot be written."""
         from autotune.models.saving import save
 
-        save(self._program, self.name, self.target, self.tuned_s, path)
+        save(self._program, self.name, self.target, self.tuned_s, path, self._signature)
 
     def __repr__(self) -> str:
         ol = self._program.outline
@@ -165,6 +189,35 @@ class Module:
 
     # -- arguments ---------------------------------------------------------------------------
 
+    def _given(self, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The inputs of the model in the arguments of a call. Raises ArgumentError."""
+        if self._takes is not None:
+            try:
+                return tuple(self._takes.inputs(given, named, len(self._ins), self.name))
+            except ArgumentError:
+                if not self._one_by_one((*given, *named.values())):
+                    raise
+        if named:
+            given = self._placed(given, named)
+        self._check_count(given)
+        return given
+
+    def _one_by_one(self, given: Sequence[Any]) -> bool:
+        """Whether a call may have the model's inputs one after the other."""
+        return len(given) == len(self._ins) and all(hasattr(x, "shape") for x in given)
+
+    def _run(self, inputs: Sequence[Any], results: Sequence[Any]) -> None:
+        outputs = [self._viewed(x, b, True) for x, b in zip(results, self._outs, strict=True)]
+        self._program.run([self._read(x, b)[0] for x, b in zip(inputs, self._ins, strict=True)], outputs)
+
+    def _blank(self, inputs: Sequence[Any]) -> Callable[[tuple[int, ...], str], Any]:
+        """What makes a tensor without elements, of the kind of the first input."""
+        if inputs and torch_calls.is_tensor(inputs[0]):
+            import torch
+
+            return lambda shape, dtype: torch.empty(shape, dtype=getattr(torch, dtype))
+        return lambda shape, dtype: np.empty(shape, DTYPES[dtype].numpy)
+
     def _check_count(self, inputs: Sequence[Any]) -> None:
         if len(inputs) != len(self._ins):
             names = ", ".join(b.name for b in self._ins)
@@ -174,7 +227,7 @@ class Module:
         """All inputs in order, those that were given by name after the others. Raises ArgumentError."""
         ol = self._program.outline
         names = [b.name for b in self._ins]
-        known = {n: i for i, n in enumerate(ol.inputs)} | {n: i for i, n in enumerate(names)}
+        known = {n: i for i, n in enumerate(ol.inputs)} | {n: i for i, n in enumerate(names)} | self._aliases
         what = f"{self.name} takes {', '.join(names)}"
         placed: dict[int, Any] = dict(enumerate(inputs))
         for name, value in named.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from autotune.errors import MissingExtraError, ModelError, refused
 from autotune.models.assembling import assemble
 from autotune.models.lowering.base import Array
 from autotune.models.model import Model, identifier
+from autotune.models.signature import Blank, Held, Leaf, Signature, Slot
 from schedules import te
 from schedules.distribution import install
 from schedules.dtypes import DTYPES
@@ -75,7 +77,7 @@ def import_onnx(
                 raise ModelError(f"{file.label}: output {name!r} is computed by no node")
             found.append(scope.values[name])
         ports = {name: placeholders[name] for name in inputs}
-        return _finish(lowering, ports, dict(zip(wanted, found, strict=True)), graph.name, file.label)
+        return _finish(lowering, ports, [*zip(wanted, found, strict=True)], graph.name, file.label)
     except UnicodeDecodeError as err:
         raise ModelError(f"the model is no ONNX model: a text in it is not UTF-8 ({err})") from err
     except OSError as err:
@@ -186,16 +188,31 @@ def _open(label: str, open_: Sequence[tuple[str, str, list[int | str] | None]]) 
 
 
 def _finish(
-    lowering: Lowering, inputs: Mapping[str, te.Tensor], outputs: Mapping[str, Any], name: str, label: str
+    lowering: Lowering,
+    inputs: Mapping[str, te.Tensor],
+    outputs: Sequence[tuple[str, Any]],
+    name: str,
+    label: str,
 ) -> Model:
     """The model of lowered values."""
     results: list[tuple[str, te.Tensor]] = []
-    for port, x in outputs.items():
+    leaves: list[Leaf] = []
+    for port, x in outputs:
+        if isinstance(x, np.ndarray) and not x.size and x.dtype.name in DTYPES:
+            leaves.append(Blank(x.shape, x.dtype.name))
+            continue
         t = _constant(lowering, x, f"{label}: output {port!r}") if isinstance(x, np.ndarray) else x
         if not isinstance(t, te.Tensor):
             raise ModelError(f"{label}: output {port!r} has no value")
+        leaves.append(Slot(len(results)))
         results.append((port, t))
-    return assemble(inputs, results, lowering.constants, lowering.origins, name, label, lowering.calls)
+    if not results:
+        raise ModelError(f"{label}: it returns no tensor with elements")
+    model = assemble(inputs, results, lowering.constants, lowering.origins, name, label, lowering.calls)
+    if len(results) == len(leaves):
+        return model
+    slots = tuple(map(Slot, range(len(inputs))))
+    return replace(model, signature=Signature(slots, tuple(inputs), {}, Held("tuple", tuple(leaves))))
 
 
 def _constant(lowering: Lowering, x: Array, what: str) -> te.Tensor:

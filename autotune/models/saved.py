@@ -30,6 +30,7 @@ from autotune.models.module import Module
 from autotune.models.outline import Call, Outline, arena, nbytes
 from autotune.models.programs import program_of
 from autotune.models.saving import DOCUMENT, FORMAT, VERSION, member_name, plain_dtype
+from autotune.models.signature import read as read_signature
 from autotune.run import aligned
 from autotune.run.kernel import Kernel
 from autotune.run.kernels import kernel_of
@@ -93,6 +94,8 @@ def _load(place: Path, z: zipfile.ZipFile, fallback: bool, where: str) -> Module
         outline = _outline(v, [workload for workload, *_ in kernels])
         _check_islands(outline)
         name = _text(v["name"])
+        told = v.get("signature")
+        signature = None if told is None else read_signature(told, len(outline.inputs), len(outline.outputs))
     except (*MALFORMED, CompileError) as err:
         raise _Damaged(_short(err)) from err
     if odd := sorted(set(members) - {DOCUMENT, *map(member_name, range(len(outline.constants)))}):
@@ -103,7 +106,7 @@ def _load(place: Path, z: zipfile.ZipFile, fallback: bool, where: str) -> Module
     weights = _Weights(z, members, outline)
     program = program_of(outline, found, weights.read, run_island, mine=True)
     here = target if targets.runnable(target) or not found else found[0].target
-    return Module(program, here, name, tuned)
+    return Module(program, here, name, tuned, signature=signature)
 
 
 def _members(z: zipfile.ZipFile, place: Path) -> dict[str, zipfile.ZipInfo]:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from autotune.errors import ModelError
 from autotune.models.outline import Call
 from autotune.models.programs import AnyProgram
+from autotune.models.signature import Signature, as_json
 from kernels_db.errors import LogError
 from kernels_db.replacing import check_replaceable
 from schedules.dtypes import DTYPES
@@ -39,20 +40,24 @@ def save(
     target: Target,
     tuned_s: Sequence[float | None],
     path: str | os.PathLike[str],
+    signature: Signature | None = None,
 ) -> None:
-    """Write a model to a file, whole or not at all. ``tuned_s``: as of `Module`. Raises `ModelError`."""
+    """Write a model to a file, whole or not at all. ``tuned_s``, ``signature``: as of `Module`. Raises
+    `ModelError`."""
     place = Path(path)
     try:
         check_replaceable(place)
     except LogError as err:
         raise ModelError(str(err)) from None
-    document = canonical(_document(program, name, target, tuned_s))
+    document = _document(program, name, target, tuned_s)
+    if signature is not None:
+        document["signature"] = as_json(signature)
     constants = program.outline.constants
     try:
         with tempfile.NamedTemporaryFile(dir=place.parent, prefix=place.name, delete=False) as f:
             try:
                 with zipfile.ZipFile(f, "w", zipfile.ZIP_STORED) as z:
-                    z.writestr(zipfile.ZipInfo(DOCUMENT), document)
+                    z.writestr(zipfile.ZipInfo(DOCUMENT), canonical(document))
                     for i, weight in enumerate(constants):
                         with z.open(zipfile.ZipInfo(member_name(i)), "w", force_zip64=True) as member:
                             np.lib.format.write_array(

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
 from autotune.errors import ArgumentError, ModelError
 from autotune.models.compiling import compiled
 from autotune.models.model import Model
 from autotune.models.module import Module
+from autotune.models.signature import Slot
 from autotune.models.torch_import import decomposed, read_program
-from autotune.models.torch_outputs import Placed, laid_out, places
+from autotune.models.torch_outputs import Fresh, Result, laid_out, results_of
+from autotune.models.torch_threads import alone
 from autotune.run.warned import warn
 from autotune.settings import database
 from autotune.targets import usable_cpus
@@ -44,7 +47,8 @@ def backend(graph: Any, example_inputs: Sequence[Any], **how: Any) -> Callable[.
 
     Weights are packed at the first call. Where one was changed in place since, or is another tensor, the
     model is packed anew at the next call; a change through ``.data`` is not seen: torch.compiler.reset()
-    starts afresh. Outputs are new tensors.
+    starts afresh. Results lie in memory as torch's do: those that are an input, or a view of one or of each
+    other, share its memory. Inputs that the graph writes to are written.
 
     Raises ArgumentError for options that there are not.
 
@@ -73,21 +77,23 @@ def modules() -> list[Module]:
     """The compiled models behind graphs that torch.compile got from this backend and has still, oldest
     first."""
     alive = [g for r in _graphs if (g := r()) is not None]
-    return [e.module for g in alive for e in g.entries.values()]
+    return [e.module for g in alive for e in g.entries.values() if e.module is not None]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A graph as a model, for one set of weights, of sizes and of threads. ``seen``: each weight with the
-    count of its changes in place, None where torch counts none. ``inputs``: places of the model's inputs
-    among the arguments. ``results``: as of `Imported`. ``placed``: {output: where the graph puts it, and a
-    model does not}."""
+    """A graph as a model, for one set of weights, of sizes and of threads. ``module``: None where there is
+    nothing to compute. ``seen``: each weight with the count of its changes in place, None where torch counts
+    none. ``inputs``: places of the model's inputs among the arguments. ``results``: what the graph returns.
+    ``computed``: {result: number of the model's output}. ``written``: {argument that the graph writes to:
+    number of the output that is its new value}."""
 
-    module: Module
+    module: Module | None
     seen: tuple[tuple[Callable[[], Any], int | None], ...]
     inputs: tuple[int, ...]
-    results: tuple[tuple[bool, Any], ...]
-    placed: Mapping[int, Placed]
+    results: tuple[Result, ...]
+    computed: Mapping[int, int]
+    written: Mapping[int, int]
 
     def fits(self, weights: Sequence[Any]) -> bool:
         """Whether the weights are those that were packed, and as they were."""
@@ -111,10 +117,11 @@ class TorchGraph:
         self.weights = [i for i, (n, x) in enumerate(zip(placeholders, examples)) if _is_weight(n, x)]
         self.dynamic = any(_is_open(n) for n in placeholders)
         self.entries: dict[Any, Entry] = {}
-        self.programs: dict[Any, tuple[Any, Mapping[int, Placed]]] = {}
+        self.programs: dict[Any, tuple[Any, tuple[Result, ...]]] = {}
         self.last: Entry | None = None
         self.warned: set[str] = set()
         self.eager: set[Any] = set()  # sizes for which the graph runs as torch runs it
+        self.turn = RLock()  # one thread makes an entry; others wait for it
 
     def __call__(self, *args: Any) -> Any:
         import torch
@@ -124,14 +131,14 @@ class TorchGraph:
         weights = [args[i] for i in self.weights]
         entry = self.last
         if entry is None or self.dynamic or not entry.fits(weights):
-            entry = self._entry(args, weights)
-            if entry is None:
-                return self.graph(*args)
-        made = entry.module(*[args[i] for i in entry.inputs])
-        every = made if isinstance(made, tuple) else (made,)
-        if entry.placed:
-            every = laid_out(every, entry.placed, args)
-        return tuple(every[x] if is_output else x for is_output, x in entry.results)
+            with self.turn:
+                entry = self._entry(args, weights)
+        if entry is None or not _apart(args, entry.written):
+            return self.graph.forward(*args)
+        made = () if entry.module is None else entry.module.tensors([args[i] for i in entry.inputs])
+        for i, n in entry.written.items():
+            args[i].copy_(made[n])
+        return laid_out(entry.results, {r: made[n] for r, n in entry.computed.items()}, args)
 
     def _entry(self, args: Sequence[Any], weights: Sequence[Any]) -> Entry | None:
         """The model for arguments, made where there is none yet; None where torch runs the graph."""
@@ -162,7 +169,7 @@ class TorchGraph:
         if why not in self.warned:
             self.warned.add(why)
             warn(f"a graph of torch.compile runs as torch runs it: {why}")
-        return None if args is None else self.graph(*args)
+        return None if args is None else self.graph.forward(*args)
 
     def _made(self, args: Sequence[Any], weights: Sequence[Any], sizes: Any, old: Entry | None) -> Entry:
         """Export, import and compile. ``old``: what there is for other values of the weights, which takes
@@ -172,30 +179,35 @@ class TorchGraph:
         seen = tuple((weakref.ref(w), None if w.is_inference() else w._version) for w in weights)
         if sizes not in self.programs:
             self.programs[sizes] = self._exported(args)
-        program, placed = self.programs[sizes]
+        program, results = self.programs[sizes]
         # An export names inputs anew, and keeps their order.
         given = [s.arg.name for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
         held = {given[i]: w for i, w in zip(self.weights, weights, strict=True)}
-        found = read_program(program, held, _class_name(self.graph))
+        wanted = {n for n, r in enumerate(results) if isinstance(r, Fresh) and r.computed}
+        found = read_program(program, held, _class_name(self.graph), wanted)
+        computed = {n: x.number for n, x in enumerate(found.results) if isinstance(x, Slot)}
+        written = {given.index(name): n for name, n in found.written.items()}
+        if found.model is None:
+            return Entry(None, seen, (), results, computed, written)
         inputs = tuple(given.index(p.name) for p in found.model.inputs)
-        module = None if old is None else _with_weights(old.module, found.model)
+        module = None if old is None or old.module is None else _with_weights(old.module, found.model)
         if module is None:
             threads = self.threads or min(torch.get_num_threads(), usable_cpus())
             module = compiled(found.model, threads, "cpu", database(None), True, EXPORTED)
-        return Entry(module, seen, inputs, found.results, placed)
+        return Entry(module, seen, inputs, results, computed, written)
 
-    def _exported(self, args: Sequence[Any]) -> tuple[Any, Mapping[int, Placed]]:
-        """(the decomposed program, where its outputs are put and a model does not). Raises ModelError."""
+    def _exported(self, args: Sequence[Any]) -> tuple[Any, tuple[Result, ...]]:
+        """(the decomposed program, what the graph returns). Raises ModelError."""
         import torch
 
         try:
-            placed = places(self.graph, args, self.dynamic)
-            with warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
+            with alone(), warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
                 warnings.simplefilter("ignore")  # torch warns of its own ways
+                results = results_of(self.graph, args)
                 plain = [x.clone() if isinstance(x, torch.Tensor) and x.is_inference() else x for x in args]
                 program = decomposed(torch.export.export(self.graph, tuple(plain)))
                 program.example_inputs = None  # which would keep the arguments
-                return program, placed
+                return program, results
         except AutotuneError:
             raise
         except Exception as err:  # whatever torch raises
@@ -220,7 +232,19 @@ def _is_open(node: Any) -> bool:
 
 
 def _sizes(args: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(tuple(x.shape) if hasattr(x, "shape") else x for x in args)
+    """Shapes, and strides: a result that is a view has those of its argument."""
+    return tuple((tuple(x.shape), x.stride()) if hasattr(x, "shape") else x for x in args)
+
+
+def _apart(args: Sequence[Any], written: Iterable[int]) -> bool:
+    """Whether arguments that the graph writes to share memory with no other argument. If they do, what it
+    reads depends on the order of its operators."""
+    for i in written:
+        memory = args[i].untyped_storage().data_ptr()
+        for j, x in enumerate(args):
+            if j != i and hasattr(x, "untyped_storage") and x.untyped_storage().data_ptr() == memory:
+                return False
+    return True
 
 
 def _with_weights(module: Module, model: Model) -> Module | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.errors import ModelError
 from autotune.models.assembling import assemble
 from autotune.models.model import Model
+from autotune.models.signature import Fixed, Leaf, Slot
+from autotune.models.torch_signature import blank, signature_of
+from autotune.models.torch_threads import alone
 from schedules import te
 
 # Where a program has operators without an expression.
@@ -22,11 +25,13 @@ REMEDY = (
 def import_torch(exported: Any) -> Model:
     """An exported program of torch (`torch.export.export`) as a graph of tensor expressions.
 
-    Its inputs are the model's inputs, in order; an argument that is a number or None was fixed by the export.
-    Parameters, buffers and constants are the graph's constants, whose values share the memory of torch's
-    tensors. Outputs are the tensors that the program returns, in order, without None and numbers. Inputs and
-    outputs of any of the dtypes float32, float64, float16, bfloat16, int64, int32, int8, uint8 and bool are
-    taken. What is known before a call, such as positions and masks, is computed here.
+    Its tensors are the model's inputs, in order; an argument that is a number or None was fixed by the
+    export. Outputs are the tensors that the program returns, in order, without None, numbers and tensors
+    without elements. A compiled model is called as the program is, and returns the same containers (see
+    `Module`). Parameters, buffers and constants are the graph's constants, whose values share the memory of
+    torch's tensors. Inputs and outputs of any of the dtypes float32, float64, float16, bfloat16, int64,
+    int32, int8, uint8 and bool are taken. What is known before a call, such as positions and masks, is
+    computed here.
 
     Raises ModelError for what is no exported program, for sizes that were left open, for programs that write
     to their inputs or buffers, for dtypes that are not supported, and for all operators that have no
@@ -38,69 +43,103 @@ def import_torch(exported: Any) -> Model:
     kind = type(exported)
     if not (kind.__module__.startswith("torch.export") and hasattr(exported, "graph_signature")):
         raise ModelError(
-            f"import_torch takes an exported program of torch, not a {kind.__name__}: give "
+            f"import_torch takes an exported program of torch, not a {kind.__called_}: give "
             "torch.export.export(module.eval(), example_inputs)"
         )
-    return read_program(decomposed(exported), {}, _name(exported), REMEDY).model
+    name, program = _name(exported), decomposed(exported)
+    _refuse_writes(program, f"torch program {name}", {}, True)
+    found = read_program(program, {}, name, remedy=REMEDY)
+    if found.model is None:
+        raise ModelError(f"torch program {name}: it returns no tensor with elements")
+    return replace(found.model, signature=signature_of(exported, found.inputs, found.results))
 
 
 @dataclass(frozen=True)
 class Imported:
-    """``model``, and for each result of the program the number of its output, or what it is, if it is no
-    tensor: ``results`` has (True, number) or (False, value)."""
+    """``model``: None where there is nothing to compute. ``inputs``, ``results``: what the program takes and
+    returns, one after the other: a `Slot` for each input and output of the model. ``written``: {input of the
+    program that it writes to: number of the output that is the new value}."""
 
-    model: Model
-    results: tuple[tuple[bool, Any], ...]
+    model: Model | None
+    inputs: tuple[Leaf, ...]
+    results: tuple[Leaf, ...]
+    written: Mapping[str, int]
 
 
-def read_program(program: Any, weights: Mapping[str, Any], name: str, remedy: str = "") -> Imported:
+def read_program(
+    program: Any,
+    weights: Mapping[str, Any],
+    name: str,
+    wanted: Container[int] | None = None,
+    remedy: str = "",
+) -> Imported:
     """The model of a program that was `decomposed`. ``weights``: {placeholder: torch tensor} for inputs of
-    the program that are weights, as those are that torch.compile lifts out of a module. ``remedy``: what ends
-    the error for operators without an expression. Raises ModelError."""
-    from autotune.models.torch_scope import Lowering, shape_and_dtype
+    the program that are weights, as those are that torch.compile lifts out of a module. ``wanted``: the
+    results that are computed, None for all. ``remedy``: what ends the error for operators without an
+    expression. Raises ModelError."""
+    from autotune.models.torch_scope import Lowering, nothing, shape_and_dtype
 
     label = f"torch program {name}"
-    _refuse_writes(program, label, weights)
+    _refuse_writes(program, label, weights, False)
     specs = program.graph_signature.input_specs
     nodes = {n.name: n for n in program.graph.nodes}
     lowering = Lowering(label)
     inputs: dict[str, te.Tensor] = {}
+    given: list[Leaf] = []
     _refuse_open([nodes[s.arg.name] for s in specs if hasattr(s.arg, "name") and s.arg.name in nodes], label)
     for spec in specs:
         what = spec.kind.name
-        given = getattr(spec.arg, "name", None)
-        if what == "TOKEN" or given is None or given not in nodes:
-            continue
+        called = str(getattr(spec.arg, "name", ""))
+        node = nodes.get(called)
         if what == "CUSTOM_OBJ":
-            raise ModelError(f"{label}: input {given!r} is an object, not a tensor")
-        node = nodes[given]
-        if what == "USER_INPUT" and given not in weights:
-            if not hasattr(node.meta.get("val"), "shape"):
-                continue  # a number or None, which the export fixed
-            shape, dtype = shape_and_dtype(node.meta["val"], f"{label}: input {given!r}")
-            inputs[given] = lowering.values[node] = te.placeholder(shape, dtype, given)
+            raise ModelError(f"{label}: input {called!r} is an object, not a tensor")
+        val: Any = None if node is None else node.meta.get("val")
+        if what == "USER_INPUT" and not hasattr(val, "shape"):
+            given.append(Fixed(getattr(spec.arg, "value", val)))  # a number or None, which the export fixed
+        elif what == "TOKEN" or node is None:
+            continue
+        elif what == "USER_INPUT" and called not in weights:
+            if 0 in val.shape:
+                given.append(blank(val, f"{label}: input {called!r}"))
+                lowering.values[node] = nothing(val)
+                continue
+            shape, dtype = shape_and_dtype(val, f"{label}: input {called!r}")
+            given.append(Slot(len(inputs)))
+            inputs[called] = lowering.values[node] = te.placeholder(shape, dtype, called)
         elif what == "USER_INPUT":
-            lowering.know(node, weights[given], given, weight=True)
+            lowering.know(node, weights[called], called, weight=True)
         else:
             held = program.state_dict if spec.target in program.state_dict else program.constants
-            tensor = held[spec.target]
-            lowering.know(node, tensor, spec.target, weight=what != "CONSTANT_TENSOR")
-    returned = next(n for n in program.graph.nodes if n.op == "output").args[0]
-    lowering.run(program.graph, returned)
+            lowering.know(node, held[spec.target], spec.target, weight=what != "CONSTANT_TENSOR")
+    specs = program.graph_signature.output_specs
+    first = sum(s.kind.name != "USER_OUTPUT" for s in specs)  # new values of inputs come before results
+    every = next(n for n in program.graph.nodes if n.op == "output").args[0]
+    kept = [v for n, v in enumerate(every, -first) if n < 0 or wanted is None or n in wanted]
+    lowering.run(program.graph, kept)
     if lowering.unsupported:
         raise lowering.refusal(remedy)
     outputs: list[tuple[str, te.Tensor]] = []
-    results: list[tuple[bool, Any]] = []
-    for spec, value in zip(program.graph_signature.output_specs, returned, strict=True):
-        if hasattr(value, "meta") and hasattr(value.meta.get("val"), "shape"):
-            results.append((True, len(outputs)))
-            outputs.append((spec.arg.name, lowering.result(value)))
+    leaves: list[Leaf] = []
+    for n, (spec, value) in enumerate(zip(specs, every, strict=True), -first):
+        val = value.meta.get("val") if hasattr(value, "meta") else value
+        if not (n < 0 or wanted is None or n in wanted):
+            leaves.append(Fixed(None))
+        elif not hasattr(val, "shape"):
+            if hasattr(val, "node"):
+                raise ModelError(
+                    f"{label}: output {spec.arg.name} is a number that depends on data: return a tensor of it"
+                )
+            leaves.append(Fixed(val))
+        elif 0 in val.shape:
+            leaves.append(blank(val, f"{label}: output {spec.arg.name}"))
         else:
-            results.append((False, value))
-    if not outputs:
-        raise ModelError(f"{label}: it returns no tensor")
-    model = assemble(inputs, _distinct(outputs), lowering.constants, lowering.origins, name, label)
-    return Imported(model, tuple(results))
+            leaves.append(Slot(len(outputs)))
+            outputs.append((spec.arg.name, lowering.result(value)))
+    written = {s.target: x.number for s, x in zip(specs[:first], leaves, strict=False) if isinstance(x, Slot)}
+    model = None
+    if outputs:
+        model = assemble(inputs, _distinct(outputs), lowering.constants, lowering.origins, name, label)
+    return Imported(model, tuple(given), tuple(leaves[first:]), written)
 
 
 def decomposed(exported: Any) -> Any:
@@ -110,7 +149,7 @@ def decomposed(exported: Any) -> Any:
 
     from autotune.models.torch_ops import ROWS
 
-    with warnings.catch_warnings():
+    with alone(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of its own ways
         table = torch.export.default_decompositions()
         for overload in list(table):
@@ -123,18 +162,18 @@ def _name(exported: Any) -> str:
     """The class of the module that was exported."""
     for node in exported.graph.nodes:
         for _, kind in (node.meta.get("nn_module_stack") or {}).values():
-            text = kind if isinstance(kind, str) else kind.__name__
+            text = kind if isinstance(kind, str) else kind.__called_
             return str(text).rsplit(".", 1)[-1]
     return "module"
 
 
-def _refuse_writes(program: Any, label: str, weights: Mapping[str, Any]) -> None:
-    """Raise ModelError for programs that write to what they are given."""
+def _refuse_writes(program: Any, label: str, weights: Mapping[str, Any], inputs_too: bool) -> None:
+    """Raise ModelError for programs that write to their weights, or to what they are given."""
     sig = program.graph_signature
     buffers = [f"buffer {n!r}" for n in sig.buffers_to_mutate.values()]
     buffers += [f"parameter {n!r}" for n in getattr(sig, "parameters_to_mutate", {}).values()]
     buffers += [f"buffer {n!r}" for n in sig.user_inputs_to_mutate.values() if n in weights]
-    inputs = [f"input {n!r}" for n in sig.user_inputs_to_mutate.values() if n not in weights]
+    inputs = [f"input {n!r}" for n in sig.user_inputs_to_mutate.values() if inputs_too and n not in weights]
     if not buffers and not inputs:
         return
     remedy = []

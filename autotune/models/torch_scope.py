@@ -176,6 +176,8 @@ class Lowering:
         if row is None:
             why = "complex numbers are not supported by it" if op in ROWS else _why_not(node, op)
             raise UnsupportedForm(why)
+        if op.startswith("aten.as_strided"):
+            args = _from_its_start(args, node.args[0])
         vals = node.meta["val"]
         many = isinstance(vals, (list, tuple))
         first = vals[0] if many else vals
@@ -242,11 +244,12 @@ class Lowering:
         if torch.Tag.nondeterministic_seeded in node.target.tags:
             return None
         weight = any(x.weight for x in tensors if isinstance(x, Known))
-        if weight and op in ROWS:
+        in_memory = op.startswith("aten.as_strided")
+        if weight and op in ROWS and not in_memory:
             return None
         _afford(node)
         plain = _plain(args)
-        if op.startswith("aten.as_strided"):
+        if in_memory:
             plain[0] = _as_in_memory(plain[0], node.args[0].meta["val"])
         try:
             with torch.no_grad():
@@ -307,6 +310,21 @@ def _as_in_memory(x: Any, val: Any) -> Any:
     if val.untyped_storage().nbytes() != val.numel() * val.dtype.itemsize or val.storage_offset():
         raise UnsupportedForm("it reads the memory around a part of a tensor")
     return torch.empty_strided(val.shape, val.stride(), dtype=x.dtype).copy_(x)
+
+
+def _from_its_start(args: list[Any], of: Any) -> list[Any]:
+    """The arguments of as_strided, with an offset from the first element of the tensor. Raises
+    UnsupportedForm where that is not known, or the tensor is not row-major."""
+    val, (x, size, strides, *rest) = of.meta["val"], args
+    if not val.is_contiguous():
+        raise UnsupportedForm("it reads the memory of a tensor that is not row-major")
+    if not rest or rest[0] is None:
+        return [x, size, strides, 0]
+    if of.op == "placeholder":
+        raise UnsupportedForm(
+            "what it reads depends on where its input begins in memory: leave out the offset"
+        )
+    return [x, size, strides, rest[0] - val.storage_offset()]
 
 
 def _is_complex(val: Any) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from autotune.models.lowering import movement as m
 from autotune.models.lowering.base import positive, positives, stage
-from autotune.models.torch_ops.table import Known, Node, Scalar, Value, aten
+from autotune.models.torch_ops.table import Known, Node, Scalar, UnsupportedForm, Value, aten
 from schedules import te
 from schedules.expr import Expr
 
@@ -54,6 +54,21 @@ def _t(node: Node, x: Value) -> te.Tensor:
 @aten("expand.default", "expand_as.default")
 def _expand(node: Node, x: Value, shape: Any, implicit: bool = False) -> te.Tensor:
     return m.expand(node.tensor(x), node.shape)
+
+
+@aten("as_strided.default")
+def _as_strided(node: Node, x: Value, size: Sequence[int], strides: Sequence[int], first: int) -> te.Tensor:
+    """Of a row-major tensor, from its element ``first`` on. Elements may be read several times."""
+    t = node.tensor(x)
+    last = first + sum((n - 1) * s for n, s in zip(size, strides, strict=True))
+    if first < 0 or last >= math.prod(t.shape):
+        raise UnsupportedForm("it reads the memory around a tensor")
+    flat = m.reshape(t, (math.prod(t.shape),))
+
+    def value(*at: Expr) -> Expr:
+        return flat[first + sum(i * s for i, s in zip(at, strides, strict=True))]
+
+    return stage(node.shape, value, "as_strided")
 
 
 @aten("slice.Tensor")
