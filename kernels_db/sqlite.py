@@ -338,8 +338,8 @@ def explain(err: BaseException, path: Path, timeout_s: float | None = None) -> L
                 f"backup) and try again. Committed records are kept"
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
-            if (why := refusals.found(path)) is not None:
-                return LogError(f"cannot use the log {path}: {why}")
+            if refusal := refusals.found(path):
+                return LogError(f"cannot use the log {path}: {refusal}")
             what = "the directory" if not os.access(folder, os.W_OK) else "the file"
             if path.exists() and not os.access(path, os.R_OK):
                 return LogError(
@@ -357,11 +357,9 @@ def explain(err: BaseException, path: Path, timeout_s: float | None = None) -> L
                 f"tuning log has such rows. Restore it from a copy or an export"
             )
         case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR | sqlite3.SQLITE_PROTOCOL:
-            why = refusals.found(path)
-            if why is None and code == sqlite3.SQLITE_FULL:
-                why = "the disk is full; free some space"
-            if why is not None:
-                return LogError(f"cannot write the log {path}: {why}. What was committed is kept")
+            full = "the disk is full; free some space" if code == sqlite3.SQLITE_FULL else None
+            if refusal := refusals.found(path) or full:
+                return LogError(f"cannot write the log {path}: {refusal}. What was committed is kept")
             name = str(getattr(err, "sqlite_errorname", ""))
             if _LOCKS.search(name):
                 why = "a log needs a local file system (not a network share)"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from schedules import te
 from schedules.dtypes import DTYPES, computed
-from schedules.expr import Expr, ExprLike
+from schedules.expr import Const, Expr, ExprLike
 from schedules.ops.axes import LETTERS, broadcast, named
 
 Array = NDArray[Any]
@@ -61,7 +61,7 @@ def cast(x: te.Tensor, dtype: str) -> te.Tensor:
     return x if x.dtype == dtype else elementwise(lambda v: v, x, dtype=dtype, name="cast")
 
 
-def number(value: float, dtype: str) -> Expr:
+def number(value: float, dtype: str) -> Const:
     """A literal of the dtype that values of ``dtype`` are computed with."""
     return te.const(value, computed(dtype))
 
