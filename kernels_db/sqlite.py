@@ -324,8 +324,10 @@ def _damaged(path: Path) -> LogError:
 def explain(err: BaseException, path: Path, timeout_s: float | None = None) -> LogError:
     """The `LogError` for an error of SQLite or the operating system: file, reason, remedy."""
     if isinstance(err, OSError):
-        why = refusals.words(err) or f"{err.strerror or err}; check the path and its permissions"
-        return LogError(f"cannot read {path}: {why}")
+        known = refusals.words(err)
+        return LogError(
+            f"cannot read {path}: {known or f'{err.strerror or err}; check the path and its permissions'}"
+        )
     if isinstance(err, UnicodeDecodeError):
         return _damaged(path)
     code = (getattr(err, "sqlite_errorcode", None) or 0) & 0xFF

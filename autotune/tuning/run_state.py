@@ -40,8 +40,8 @@ def state_of(run: Run, last: str) -> str:
     told = run.options.get(PROCESS)
     if isinstance(told, Mapping) and told.get("where") == _where() is not None:
         pid = told.get("pid")
-        goes_on = type(pid) is int and 0 < pid < 1 << 32 and _began(pid) == told.get("began")
-        return "running" if goes_on else KILLED
+        began = _began(pid) if type(pid) is int and 0 < pid < 1 << 32 else None
+        return KILLED if began is None or began != told.get("began") else "running"
     return KILLED if _silent(run, last) else "running"
 
 

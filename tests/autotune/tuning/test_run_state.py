@@ -63,7 +63,16 @@ def test_a_run_whose_process_is_gone_was_killed(log: Log) -> None:
 @needs_proc
 @pytest.mark.parametrize(
     "wrong",
-    [{"began": 1}, {"began": None}, {"pid": -1}, {"pid": 0}, {"pid": 2**70}, {"pid": "1"}, {"pid": True}],
+    [
+        {"began": 1},
+        {"began": None},
+        {"pid": 2**31, "began": None},
+        {"pid": -1},
+        {"pid": 0},
+        {"pid": 2**70},
+        {"pid": "1"},
+        {"pid": True},
+    ],
 )
 def test_the_number_of_another_process_is_not_taken_for_it(wrong: dict[str, object]) -> None:
     """Numbers are given again; and a log may come from anywhere."""
