@@ -450,8 +450,8 @@ def _product(x: Expr, n: int) -> Expr:
 
 
 def compare(op: str, a: ExprLike, b: ExprLike) -> Expr:
-    """A folded comparison; ``op`` is < <= == or !=. Beside floating point, literals are rounded to their dtype
-    first. Integers are compared with any number, as mathematics has it."""
+    """A folded comparison; ``op`` is < <= == or !=. Beside floating point, literals are rounded to their
+    dtype first. Integers are compared with any number, as mathematics has it."""
     if not isinstance(a, Expr) or not isinstance(b, Expr):
         known = _beside_integer(op, a, b)
         if known is not None:
@@ -466,8 +466,8 @@ def compare(op: str, a: ExprLike, b: ExprLike) -> Expr:
 
 
 def _beside_integer(op: str, a: ExprLike, b: ExprLike) -> Expr | None:
-    """A comparison of an integer with a Python number that its dtype does not have; None for others. It is one
-    with a number that the dtype has. So the integer is read, also where the answer is known."""
+    """A comparison of an integer with a Python number that its dtype does not have; None for others. It is
+    one with a number that the dtype has. So the integer is read, also where the answer is known."""
     e, x = (a, b) if isinstance(a, Expr) else (b, a)
     if (type(x) is int and -(1 << 31) <= x < 1 << 31) or isinstance(x, bool) or not isinstance(e, Expr):
         return None
