@@ -137,7 +137,7 @@ def cumulative(
         x, out = cast(x, "float64"), x.dtype
     else:
         out = x.dtype
-    fill = neutral if isinstance(neutral, Const) else number(neutral, x.dtype)
+    fill = neutral if isinstance(neutral, Const) else te.const(neutral, computed(x.dtype))
     scan = _Scan(lambda v, axis: fold(v[0], axis=axis), lambda a, b: (_JOIN[fold](a[0], b[0]),), (fill,))
     (made,) = _prefixes((x,), axis, exclusive, backwards, scan)
     return cast(made, out)
