@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from schedules import te
 from schedules.dtypes import computed
@@ -36,6 +37,11 @@ def sign(x: Expr) -> Expr:
     """-1, 0 or 1; NaN of NaN."""
     zero = _like(x, 0)
     return te.select(x > 0, _like(x, 1), te.select(x < 0, _like(x, -1), te.select(te.equal(x, 0), zero, x)))
+
+
+def without_nan(fold: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
+    """A maximum or a minimum, of a number and NaN the number."""
+    return te.select(te.not_equal(a, a), b, te.select(te.not_equal(b, b), a, fold(a, b)))
 
 
 def sinh(x: Expr) -> Expr:

@@ -6,9 +6,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from autotune.models.lowering import functions as f
 from autotune.models.lowering.base import read as _read
 from autotune.models.lowering.base import stage as _stage
+from autotune.models.lowering.powers import integer_power
+from autotune.models.torch_ops.creation import filled
 from autotune.models.torch_ops.table import Known, Node, Scalar, UnsupportedForm, Value, aten
 from schedules import te
 from schedules.dtypes import DTYPES, computed, is_float
@@ -52,6 +56,21 @@ def _round(node: Node, x: Value) -> Value:
     return node.elementwise(_ROUND[node.name], x) if is_float(node.dtype) else x
 
 
+@aten("round.decimals")
+def _round_at(node: Node, x: Value, *, decimals: int) -> Value:
+    """Scaled by a power of ten, rounded, and scaled back."""
+    if decimals == 0 or not is_float(node.dtype):
+        return _round(node, x)  # type: ignore[return-value]
+    wide = computed(node.dtype)
+    with np.errstate(over="ignore"):
+        by = te.const(float(DTYPES[wide].numpy.type(10.0 ** abs(decimals))), wide)
+
+    def value(v: Expr) -> Expr:
+        return te.round(v * by) / by if decimals > 0 else te.round(v / by) * by
+
+    return node.elementwise(value, x)
+
+
 _ANY: dict[str, ExprFn] = {
     "abs": te.abs, "neg": lambda x: -x, "sign": f.sign, "relu": f.relu, "square": lambda x: x * x,
     "bitwise_not": te.bitwise_not,
@@ -73,8 +92,11 @@ def _not(node: Node, x: Value) -> te.Tensor:
 
 
 @aten("isnan.default", "isinf.default", "isfinite.default")
-def _is(node: Node, x: Value) -> te.Tensor:
-    t = node.floats(x)
+def _is(node: Node, x: Value) -> Value:
+    """Integers are finite."""
+    t = node.tensor(x)
+    if not is_float(t.dtype):
+        return filled(node, node.name == "isfinite")
     tests: dict[str, ExprFn] = {
         "isnan": lambda v: te.not_equal(v, v), "isinf": lambda v: te.equal(te.abs(v), te.inf),
         "isfinite": te.isfinite,
@@ -153,17 +175,18 @@ def _hardshrink(node: Node, x: Value, lambd: float = 0.5) -> te.Tensor:
 
 _BINARY: dict[str, ExprFn] = {
     "mul": lambda a, b: a * b, "maximum": te.maximum, "minimum": te.minimum,
+    "fmax": lambda a, b: f.without_nan(te.maximum, a, b), "fmin": lambda a, b: f.without_nan(te.minimum, a, b),
     "fmod": f.c_remainder, "remainder": lambda a, b: a % b,
 }  # fmt: skip
 
 
 @aten(
-    "mul.Tensor", "mul.Scalar", "maximum.default", "minimum.default",
+    "mul.Tensor", "mul.Scalar", "maximum.default", "minimum.default", "fmax.default", "fmin.default",
     "fmod.Tensor", "fmod.Scalar", "remainder.Tensor", "remainder.Scalar",
 )  # fmt: skip
 def _binary(node: Node, a: Any_, b: Any_) -> te.Tensor:
     if node.dtype == "bool":
-        fn = te.any if node.name == "maximum" else te.all
+        fn = te.any if node.name in ("maximum", "fmax") else te.all
         return node.elementwise(fn, a, b)
     if node.name in ("fmod", "remainder") and is_float(node.dtype):
         return node.elementwise(f.float_c_remainder if node.name == "fmod" else f.float_remainder, a, b)
@@ -182,12 +205,12 @@ def _of_two(node: Node, a: Any_, b: Any_) -> te.Tensor:
 
 
 @aten("signbit.default")
-def _sign_bit(node: Node, x: Value) -> te.Tensor:
+def _sign_bit(node: Node, x: Value) -> Value:
     t = node.tensor(x)
     if is_float(t.dtype):
         return node.elementwise(f.negative, t, common=t.dtype)
     if t.dtype == "bool":
-        raise UnsupportedForm("bool is not supported by it")
+        return filled(node, False)
     return node.elementwise(lambda v: v < 0, t, common=t.dtype)
 
 
@@ -234,8 +257,15 @@ def _pow(node: Node, a: Any_, b: Any_) -> te.Tensor:
                 return node.elementwise(te.sqrt, a, name="power")
             return node.elementwise(lambda v: te.pow(v, known), a, name="power")
     if not is_float(node.dtype):
-        raise UnsupportedForm("powers of integers need an exponent that is known, from 0 to 64")
+        return integer_power(*(_as_tensor(node, x) for x in (a, b)), node.shape, node.dtype)
     return node.elementwise(te.pow, a, b, name="power")
+
+
+def _as_tensor(node: Node, x: Any_) -> te.Tensor:
+    """An argument as a tensor of the dtype of the output."""
+    if isinstance(x, (bool, int, float)):
+        return _stage((), lambda: te.cast(node.number(x), node.dtype), "number")
+    return node.cast(x)
 
 
 _COMPARE: dict[str, ExprFn] = {

@@ -12,15 +12,13 @@ from schedules import te
 from schedules.dtypes import DTYPES, computed
 
 
-@aten("_softmax.default", "_log_softmax.default", "softmax.int", "log_softmax.int")
+@aten("_softmax.default", "_log_softmax.default", "softmax.int", "log_softmax.int", along=True)
 def _softmax(node: Node, x: Value, dim: int, wide: Any = None) -> te.Tensor:
     t = node.cast(x)
-    if not t.shape:
-        raise UnsupportedForm("its input is one number")
     return n.softmax(t, positive(dim, len(t.shape)), "log" in node.name)
 
 
-@aten("_safe_softmax.default")
+@aten("_safe_softmax.default", along=True)
 def _safe_softmax(node: Node, x: Value, dim: int, dtype: Any = None) -> te.Tensor:
     """Rows of -inf alone give 0."""
     t = node.cast(x)
@@ -117,7 +115,7 @@ def _normalized(
     return n.batch_norm(t, node.optional(w), node.optional(b), node.tensor(mean), node.tensor(var), eps)
 
 
-@aten("linalg_vector_norm.default")
+@aten("linalg_vector_norm.default", along=True)
 def _vector_norm(
     node: Node, x: Value, order: float = 2, dim: list[int] | None = None, keepdim: bool = False,
     dtype: Any = None,

@@ -10,6 +10,7 @@ import numpy as np
 
 from autotune.errors import ModelError
 from autotune.models.lowering.base import Array, Operand, read, stage
+from autotune.models.lowering.movement import reshape
 from schedules import te
 from schedules.dtypes import DTYPES, computed
 from schedules.expr import Expr
@@ -116,6 +117,14 @@ class Node:
 
         return stage(self.shape, value, name or self.name.strip("_"))
 
+    def number(self, x: Scalar, dtype: str = "") -> Expr:
+        """A number that torch makes one of a dtype, by default that of the output, as what that is computed
+        with."""
+        to = dtype or self.dtype
+        if to == "bool":
+            return te.const(bool(x), to)
+        return te.const(int(x) if DTYPES[to].kind != "float" else x, computed(to))
+
     def cast(self, x: Value, dtype: str = "") -> te.Tensor:
         """An argument in another dtype, by default that of the output."""
         t, to = self.tensor(x), dtype or self.dtype
@@ -128,14 +137,27 @@ Lower = Callable[..., Lowered]
 ROWS: dict[str, Lower] = {}
 
 
-def aten(*overloads: str) -> Callable[[Lower], Lower]:
+def aten(*overloads: str, along: bool = False) -> Callable[[Lower], Lower]:
     """Enter a function into the table, for overloads of ATen: "add.Tensor"; of another library of operators
-    with its name: "library::name.default"."""
+    with its name: "library::name.default". ``along``: it works along axes of its first tensor, which is a row
+    of one where it has none."""
 
     def enter(lower: Lower) -> Lower:
         for name in overloads:
             library, _, op = name.rpartition("::")
-            ROWS[f"{library or 'aten'}.{op}"] = lower
+            ROWS[f"{library or 'aten'}.{op}"] = _of_rows(lower) if along else lower
         return lower
 
     return enter
+
+
+def _of_rows(lower: Lower) -> Lower:
+    def lowered(node: Node, x: Value, *args: Any, **how: Any) -> Lowered:
+        if x.shape:
+            return lower(node, x, *args, **how)
+        made = lower(node, reshape(node.tensor(x), (1,)), *args, **how)
+        if isinstance(made, te.Tensor):
+            return reshape(made, node.shape)
+        return [reshape(y, node.shape) if isinstance(y, te.Tensor) else y for y in made]  # type: ignore[union-attr]
+
+    return lowered
