@@ -10,6 +10,7 @@ from typing import Any
 from autotune.errors import ModelError
 from autotune.models.assembling import assemble
 from autotune.models.model import Model
+from autotune.models.torch_masks import with_places
 from schedules import te
 
 # Where a program has operators without an expression.
@@ -41,7 +42,12 @@ def import_torch(exported: Any) -> Model:
             f"import_torch takes an exported program of torch, not a {kind.__name__}: give "
             "torch.export.export(module.eval(), example_inputs)"
         )
-    return read_program(decomposed(exported), {}, _name(exported), REMEDY).model
+    name = _name(exported)
+    try:
+        program = decomposed(exported)
+    except Exception as err:  # whatever torch raises, such as for a constant that the program writes to
+        raise ModelError(f"torch program {name}: torch cannot decompose it: {_short(err)}") from err
+    return read_program(program, {}, name, REMEDY).model
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,8 @@ def read_program(program: Any, weights: Mapping[str, Any], name: str, remedy: st
         if hasattr(value, "meta") and hasattr(value.meta.get("val"), "shape"):
             results.append((True, len(outputs)))
             outputs.append((spec.arg.name, lowering.result(value)))
+        elif hasattr(value, "meta"):
+            raise ModelError(f"{label}: it returns a number that is data ({value.name}): return the tensor")
         else:
             results.append((False, value))
     if not outputs:
@@ -116,7 +124,7 @@ def decomposed(exported: Any) -> Any:
         for overload in list(table):
             if str(overload) in ROWS:
                 del table[overload]
-        return exported.run_decompositions(table)
+        return with_places(exported).run_decompositions(table)
 
 
 def _name(exported: Any) -> str:
@@ -126,6 +134,10 @@ def _name(exported: Any) -> str:
             text = kind if isinstance(kind, str) else kind.__name__
             return str(text).rsplit(".", 1)[-1]
     return "module"
+
+
+def _short(err: BaseException) -> str:
+    return f"{type(err).__name__}: {' '.join(str(err).split())}"[:500]
 
 
 def _refuse_writes(program: Any, label: str, weights: Mapping[str, Any]) -> None:
