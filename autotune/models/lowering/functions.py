@@ -10,6 +10,10 @@ from schedules.dtypes import computed
 from schedules.expr import Const, Expr, dtype_of
 
 
+# Numbers whose square is not changed by 1.
+LARGE = 1e9
+
+
 def _like(x: Expr, value: float) -> Const:
     """A literal of the dtype that ``x`` is computed with."""
     return te.const(value, computed(dtype_of(x)))
@@ -54,16 +58,18 @@ def cosh(x: Expr) -> Expr:
 
 
 def asinh(x: Expr) -> Expr:
-    """sign(x) · log1p(|x| + x² / (1 + √(x² + 1))), which has all digits near 0."""
+    """sign(x) · log1p(|x| + x² / (1 + √(x² + 1))), which has all digits near 0; log 2|x| where x² is large."""
     size = te.abs(x)
     value = te.log1p(size + size * size / (te.sqrt(size * size + 1.0) + 1.0))
+    value = te.select(size > LARGE, te.log(size) + math.log(2), value)
     return te.select(x < 0, -value, value)
 
 
 def acosh(x: Expr) -> Expr:
-    """log(x + √(x² - 1)), of x - 1, which is exact near 1."""
+    """log(x + √(x² - 1)), of x - 1, which is exact near 1; log 2x where x² is large. NaN below 1."""
     d = x - 1.0
-    return te.log1p(d + te.sqrt(d * (d + 2.0)))
+    value = te.log1p(d + te.sqrt(te.select(d < 0, d, d * (d + 2.0))))
+    return te.select(x > LARGE, te.log(x) + math.log(2), value)
 
 
 def atanh(x: Expr) -> Expr:

@@ -78,11 +78,15 @@ _ANY: dict[str, ExprFn] = {
 
 
 @aten(*(f"{name}.default" for name in _ANY))
-def _any(node: Node, x: Value) -> te.Tensor:
+def _any(node: Node, x: Value) -> Value:
     if node.dtype == "bool":
+        if node.name == "sign":
+            return x
         if node.name != "bitwise_not":
             raise UnsupportedForm("bool is not supported by it")
         return node.elementwise(te.logical_not, x)
+    if node.name == "sign" and is_float(node.dtype):  # torch's is 0 of NaN
+        return node.elementwise(lambda v: te.select(te.equal(v, v), f.sign(v), node.number(0)), x)
     return node.elementwise(_ANY[node.name], x)
 
 
@@ -153,22 +157,29 @@ def _softplus(node: Node, x: Value, beta: float = 1.0, threshold: float = 20.0) 
 
 @aten("hardtanh.default")
 def _hardtanh(node: Node, x: Value, low: float = -1.0, high: float = 1.0) -> te.Tensor:
-    return node.elementwise(lambda v: te.minimum(te.maximum(v, low), high), x)
+    ends = node.number(low), node.number(high)
+    return node.elementwise(lambda v: te.minimum(te.maximum(v, ends[0]), ends[1]), x)
 
 
 @aten("threshold.default")
 def _threshold(node: Node, x: Value, threshold: float, value: float) -> te.Tensor:
-    return node.elementwise(lambda v: te.select(v > threshold, v, te.const(value, computed(node.dtype))), x)
+    least, other = node.number(threshold), node.number(value)
+    return node.elementwise(lambda v: te.select(v <= least, other, v), x)
 
 
 @aten("softshrink.default")
 def _softshrink(node: Node, x: Value, lambd: float = 0.5) -> te.Tensor:
-    return node.elementwise(lambda v: f.shrink(v, lambd, lambd), x)
+    return _shrunk(node, x, lambd, lambd)
 
 
 @aten("hardshrink.default")
 def _hardshrink(node: Node, x: Value, lambd: float = 0.5) -> te.Tensor:
-    return node.elementwise(lambda v: f.shrink(v, 0.0, lambd), x)
+    return _shrunk(node, x, 0.0, lambd)
+
+
+def _shrunk(node: Node, x: Value, bias: float, lambd: float) -> te.Tensor:
+    """NaN stays."""
+    return node.elementwise(lambda v: te.select(te.equal(v, v), f.shrink(v, bias, lambd), v), x)
 
 
 # --- two inputs -------------------------------------------------------------------------------
@@ -326,7 +337,7 @@ def _where(node: Node, cond: Value, a: Any_, b: Any_) -> te.Tensor:
     kind = node.dtype if node.dtype == "bool" else computed(node.dtype)
 
     def element(x: Any, at: tuple[Expr, ...]) -> Expr:
-        return te.cast(_read(x, at), kind) if isinstance(x, te.Tensor) else te.const(x.item(), kind)
+        return te.cast(_read(x, at), kind) if isinstance(x, te.Tensor) else node.number(x.item())
 
     def value(*at: Expr) -> Expr:
         return te.cast(te.select(_read(mask, at), element(two[0], at), element(two[1], at)), node.dtype)
@@ -346,12 +357,21 @@ def _clamp(node: Node, x: Value, low: Any_ | None = None, high: Any_ | None = No
         out = out if low is None else te.maximum(out, rest.pop(0))
         return out if high is None else te.minimum(out, rest.pop(0))
 
-    return node.elementwise(value, x, *(b for b in (low, high) if b is not None), name="clip")
+    return node.elementwise(value, x, *(_bound(node, b) for b in (low, high) if b is not None), name="clip")
 
 
 @aten("clamp_min.default", "clamp_min.Tensor", "clamp_max.default", "clamp_max.Tensor")
 def _clamp_one(node: Node, x: Value, bound: Any_) -> te.Tensor:
-    return node.elementwise(te.maximum if node.name == "clamp_min" else te.minimum, x, bound, name="clip")
+    fold = te.maximum if node.name == "clamp_min" else te.minimum
+    return node.elementwise(fold, x, _bound(node, bound), name="clip")
+
+
+def _bound(node: Node, x: Any_) -> Any_:
+    """A number as an element has it: of uint8, -1 is 255."""
+    if isinstance(x, (te.Tensor, Known)) or is_float(node.dtype):
+        return x
+    row = DTYPES[node.dtype]
+    return (int(x) - row.range[0]) % 2 ** (8 * row.itemsize) + row.range[0]
 
 
 @aten("addcmul.default", "addcdiv.default")

@@ -185,9 +185,10 @@ def _pad_like(node: Node, x: Value, pad: Sequence[int]) -> te.Tensor:
     mode = {"reflection": "reflect", "replication": "edge"}.get(node.name.split("_")[0], "wrap")
     t = node.tensor(x)
     sides = _sides(len(t.shape), pad)
-    if any(min(s) < 0 for s in sides):
+    if mode == "wrap" and any(min(s) < 0 for s in sides):  # what is cut off comes back in no other mode
         t = m.pad(t, [(min(lo, 0), min(hi, 0)) for lo, hi in sides])
-    return m.pad(t, [(max(lo, 0), max(hi, 0)) for lo, hi in sides], mode)
+        sides = [(max(lo, 0), max(hi, 0)) for lo, hi in sides]
+    return m.pad(t, sides, mode)
 
 
 # --- writes to places that are known ----------------------------------------------------------

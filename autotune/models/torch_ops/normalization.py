@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from autotune.models.lowering import normalization as n
 from autotune.models.lowering.base import positive, positives
@@ -137,3 +140,10 @@ def _vector_norm(
     return reduce(
         t, axes, keepdim, te.sum, lambda v: te.pow(te.abs(v), by), lambda v: te.pow(v, 1 / by), name="norm"
     )
+
+
+@aten("dist.default")
+def _dist(node: Node, x: Value, y: Value, order: float = 2) -> te.Tensor:
+    """The norm of a difference."""
+    shape = np.broadcast_shapes(x.shape, y.shape)
+    return _vector_norm(node, replace(node, shape=shape).elementwise(lambda a, b: a - b, x, y), order)  # type: ignore[return-value]

@@ -110,7 +110,7 @@ class Node:
             kind = wide if wide == "bool" else computed(wide)
             if isinstance(x, te.Tensor):
                 return te.cast(read(x, at), kind)
-            return te.const(x.item(), kind)
+            return self.number(x.item(), wide)
 
         def value(*at: Expr) -> Expr:
             return te.cast(fn(*(element(x, at) for x in operands)), out)
