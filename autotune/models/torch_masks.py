@@ -9,6 +9,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import numpy as np
+
 
 def with_places(exported: Any) -> Any:
     """The program with the places of known masks in their place; itself where it has no such mask."""
@@ -74,7 +76,7 @@ def _replace(node: Any, known: dict[Any, Any], module: Any) -> None:
     graph, aten = module.graph, torch.ops.aten
     x, given = node.args
     if str(node.target) == "aten.masked_select.default":
-        shape = torch.broadcast_shapes(x.meta["val"].shape, known[given].shape)
+        shape = np.broadcast_shapes(tuple(x.meta["val"].shape), tuple(known[given].shape))
         x = graph.call_function(aten.expand.default, (x, list(shape)))
         known, given = {given: known[given].expand(shape)}, [given]
     places: list[Any] = []

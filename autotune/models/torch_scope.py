@@ -264,7 +264,7 @@ class Lowering:
         if isinstance(made, (list, tuple)):
             return [self._called(Known(x, weight), node) for x in made]
         if op == ITEM and not weight:
-            return made  # type: ignore[no-any-return]
+            return made
         raise UnsupportedForm("it makes no tensor")
 
     def _called(self, known: Known, node: Any) -> Known:

@@ -93,8 +93,8 @@ def compared(module: Any, *args: Any, rtol: float = 1e-5) -> Model:
 
 
 def called(op: Any, *args: Any, **how: Any) -> list[np.ndarray]:
-    """What the import makes of one call of an operator of ATen, without an export. Tensors among the arguments
-    are inputs."""
+    """What the import makes of one call of an operator of ATen, without an export. Tensors among the
+    arguments are inputs."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     graph, mode = torch.fx.Graph(), FakeTensorMode()
@@ -130,7 +130,7 @@ def called(op: Any, *args: Any, **how: Any) -> list[np.ndarray]:
 
 def close(got: np.ndarray, want: np.ndarray, rtol: float, what: str) -> None:
     assert got.shape == want.shape and got.dtype == want.dtype, f"{what}: {got.dtype}{got.shape}"
-    if got.dtype.kind != "f":
+    if "float" not in got.dtype.name:
         assert np.array_equal(got, want), f"{what}: {got} is not {want}"
         return
     g, w = got.astype(np.float64), want.astype(np.float64)

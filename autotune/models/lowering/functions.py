@@ -9,7 +9,6 @@ from schedules import te
 from schedules.dtypes import computed
 from schedules.expr import Const, Expr, dtype_of
 
-
 # Numbers whose square is not changed by 1.
 LARGE = 1e9
 
@@ -58,7 +57,7 @@ def cosh(x: Expr) -> Expr:
 
 
 def asinh(x: Expr) -> Expr:
-    """sign(x) · log1p(|x| + x² / (1 + √(x² + 1))), which has all digits near 0; log 2|x| where x² is large."""
+    """sign(x) · log1p(|x| + x² / (1 + √(x² + 1))), which has all digits near 0. Of large |x| log 2|x|."""
     size = te.abs(x)
     value = te.log1p(size + size * size / (te.sqrt(size * size + 1.0) + 1.0))
     value = te.select(size > LARGE, te.log(size) + math.log(2), value)
@@ -66,7 +65,7 @@ def asinh(x: Expr) -> Expr:
 
 
 def acosh(x: Expr) -> Expr:
-    """log(x + √(x² - 1)), of x - 1, which is exact near 1; log 2x where x² is large. NaN below 1."""
+    """log(x + √(x² - 1)), of x - 1, which is exact near 1. Of large x log 2x; NaN below 1."""
     d = x - 1.0
     value = te.log1p(d + te.sqrt(te.select(d < 0, d, d * (d + 2.0))))
     return te.select(x > LARGE, te.log(x) + math.log(2), value)

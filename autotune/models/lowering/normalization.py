@@ -101,7 +101,7 @@ def variance(
         return te.cast(te.sqrt(v) if root else v, x.dtype)
 
     def exact(*at: Expr) -> Expr:
-        return te.cast(te.select(te.isfinite(mean[at]), mean[at] + off[at], mean[at]), x.dtype)
+        return te.cast(mean[at] if n == 1 else mean[at] + off[at], x.dtype)  # one may be infinite
 
     made = stage(mean.shape, value, "std" if root else "var")
     return reshape(made, shape), lambda: reshape(stage(mean.shape, exact, "exact_mean"), shape)

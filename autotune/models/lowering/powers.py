@@ -9,6 +9,7 @@ from schedules import te
 from schedules.dtypes import DTYPES, computed
 from schedules.expr import Expr
 from schedules.ops.axes import broadcast
+from schedules.te.tensors import IterVar
 
 # Bits of an exponent that one product of equal factors stands for.
 DIGIT = 6
@@ -39,7 +40,7 @@ def integer_power(a: te.Tensor, b: te.Tensor, shape: Sequence[int], dtype: str) 
     for low in range(0, bits - 2, DIGIT):
         r = te.reduce_axis((1 << DIGIT) - 1, "r")
 
-        def power(*at: Expr, low: int = low, base: te.Tensor = base, r: te.IterVar = r) -> te.Reduction:
+        def power(*at: Expr, low: int = low, base: te.Tensor = base, r: IterVar = r) -> te.Reduction:
             digit = te.bitwise_and(te.right_shift(exponent[at], low), number((1 << DIGIT) - 1))
             own = base[broadcast(base.shape, at)]
             return te.prod(te.select(te.cast(r, wide) < digit, own, number(1)), axis=r)
@@ -59,6 +60,6 @@ def integer_power(a: te.Tensor, b: te.Tensor, shape: Sequence[int], dtype: str) 
     return stage(shape, value, "power")
 
 
-def _same(v: Expr, s: te.IterVar) -> te.Reduction:
+def _same(v: Expr, s: IterVar) -> te.Reduction:
     """A product of equal factors."""
     return te.prod(te.select(s >= 0, v, v), axis=s)

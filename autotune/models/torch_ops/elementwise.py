@@ -186,7 +186,8 @@ def _shrunk(node: Node, x: Value, bias: float, lambd: float) -> te.Tensor:
 
 _BINARY: dict[str, ExprFn] = {
     "mul": lambda a, b: a * b, "maximum": te.maximum, "minimum": te.minimum,
-    "fmax": lambda a, b: f.without_nan(te.maximum, a, b), "fmin": lambda a, b: f.without_nan(te.minimum, a, b),
+    "fmax": lambda a, b: f.without_nan(te.maximum, a, b),
+    "fmin": lambda a, b: f.without_nan(te.minimum, a, b),
     "fmod": f.c_remainder, "remainder": lambda a, b: a % b,
 }  # fmt: skip
 
@@ -268,7 +269,7 @@ def _pow(node: Node, a: Any_, b: Any_) -> te.Tensor:
                 return node.elementwise(te.sqrt, a, name="power")
             return node.elementwise(lambda v: te.pow(v, known), a, name="power")
     if not is_float(node.dtype):
-        return integer_power(*(_as_tensor(node, x) for x in (a, b)), node.shape, node.dtype)
+        return integer_power(_as_tensor(node, a), _as_tensor(node, b), node.shape, node.dtype)
     return node.elementwise(te.pow, a, b, name="power")
 
 

@@ -67,7 +67,8 @@ def _median(node: Node, x: Value, dim: int, keepdim: bool = False) -> Two:
 @aten("median.default", "nanmedian.default")
 def _median_of_all(node: Node, x: Value) -> te.Tensor:
     t = node.tensor(x)
-    return reshape(_median(node, reshape(t, (math.prod(t.shape),)), 0)[0], node.shape)  # type: ignore[arg-type]
+    row, axis = _row(node, reshape(t, (math.prod(t.shape),)), 0)
+    return reshape(o.median(row, axis, ignore_nan=node.name == "nanmedian")[0], node.shape)
 
 
 @aten("bucketize.Tensor", "searchsorted.Tensor")
