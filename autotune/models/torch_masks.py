@@ -6,6 +6,7 @@ program is exported again, which finds all sizes.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import Any
 
@@ -18,7 +19,8 @@ def with_places(exported: Any) -> Any:
 
     if exported.example_inputs is None or not any(_mask_of(n) for n in exported.graph.nodes):
         return exported
-    module = exported.module(check_guards=False)
+    guards = "check_guards" in inspect.signature(exported.module).parameters  # of newer torch
+    module = exported.module(**({"check_guards": False} if guards else {}))
     found = False
     for node in list(module.graph.nodes):
         if (masks := _mask_of(node)) is None:
