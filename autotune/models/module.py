@@ -56,6 +56,9 @@ class Module:
 
     Weights are packed when the model is compiled. A change of the arrays that they came from changes nothing:
     see `load_weights`. Example: ``y = net(x); print(net.profile(x))``.
+
+    A copy (`copy.copy`, `copy.deepcopy`) is a module of its own, which shares the weights in memory until
+    either loads others. A pickle has what `save` writes, and is read as `load_model` reads that.
     """
 
     def __init__(
@@ -163,8 +166,8 @@ class Module:
         """
         if self._origin is None:
             raise ModelError(
-                f"{self.name} was read from a file, which has packed weights only: compile the model, load "
-                "the weights into that, and save it again"
+                f"{self.name} was read from a file or a pickle, which has packed weights only: compile the "
+                "model, load the weights into that, and save it again"
             )
         origin, read = self._origin.with_weights(values)
         self._program = self._program.with_weights({n: read[n] for n in self._program.outline.constants})
@@ -176,6 +179,23 @@ class Module:
         from autotune.models.saving import save
 
         save(self._program, self.name, self.target, self.tuned_s, path, self._signature)
+
+    def __copy__(self) -> Module:
+        """Another module, of the same program and the same weights until one of them loads others: a program
+        does not change."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Module:
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Module], tuple[bytes]]:
+        """A pickle has what a file has. Raises NotPicklable where the schedule of a kernel is not known."""
+        from autotune.models.saved import unpickled
+        from autotune.models.saving import as_bytes
+
+        return unpickled, (as_bytes(self._program, self.name, self.target, self.tuned_s, self._signature),)
 
     def __repr__(self) -> str:
         ol = self._program.outline

@@ -1,4 +1,4 @@
-"""Reads models from files (`autotune.models.saving`).
+"""Reads models from files and out of pickles (`autotune.models.saving`).
 
 A file may come from anywhere. Every schedule goes through the checks of one of a log and is compiled here, or
 found in this machine's own cache. Members are read by the names that this module gives them, each only as far
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import io
 import json
 import os
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -70,21 +71,45 @@ def load_model(
     """
     place = Path(path)
     try:
-        with open_regular(place) as f, zipfile.ZipFile(f) as z:
-            return _load(place, z, fallback, database(db))
-    except zipfile.BadZipFile as err:
-        raise ModelError(f"{place} is no saved model, or damaged: {err}") from None
+        with open_regular(place) as f:
+            return _loaded(_Place(str(place)), f, fallback, database(db))
     except OSError as err:
         raise ModelError(f"{place} cannot be read: {refused(err)}") from err
-    except _Damaged as err:
-        raise ModelError(f"{place} is damaged: {err}") from err.__cause__
+
+
+def unpickled(data: bytes) -> Module:
+    """The model of what `pickle` has in its place: the bytes of its file. They go through every check of one,
+    and no other machine's schedules are taken. Raises `ModelError`."""
+    remedy = "save it to a file, and allow it there: autotune.load_model(path, fallback=True)"
+    return _loaded(_Place("the pickled model", remedy), io.BytesIO(data), False, database(None))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a model is read from, for messages. ``allow``: how one for another machine is taken."""
+
+    name: str
+    allow: str = "allow it: fallback=True"
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class _Damaged(Exception):
     """What is wrong in a file."""
 
 
-def _load(place: Path, z: zipfile.ZipFile, fallback: bool, where: str) -> Module:
+def _loaded(place: _Place, f: IO[bytes], fallback: bool, where: str) -> Module:
+    try:
+        with zipfile.ZipFile(f) as z:
+            return _load(place, z, fallback, where)
+    except zipfile.BadZipFile as err:
+        raise ModelError(f"{place} is no saved model, or damaged: {err}") from None
+    except _Damaged as err:
+        raise ModelError(f"{place} is damaged: {err}") from err.__cause__
+
+
+def _load(place: _Place, z: zipfile.ZipFile, fallback: bool, where: str) -> Module:
     members = _members(z, place)
     v = _parsed(_read(z, members, DOCUMENT, MOST_TEXT), place)
     try:
@@ -109,10 +134,10 @@ def _load(place: Path, z: zipfile.ZipFile, fallback: bool, where: str) -> Module
     return Module(program, here, name, tuned, signature=signature)
 
 
-def _members(z: zipfile.ZipFile, place: Path) -> dict[str, zipfile.ZipInfo]:
+def _members(z: zipfile.ZipFile, place: _Place) -> dict[str, zipfile.ZipInfo]:
     """The members by name. All are stored as they are, so that none is larger than the file."""
     members: dict[str, zipfile.ZipInfo] = {}
-    size = place.stat().st_size
+    size = z.fp.seek(0, os.SEEK_END) if z.fp is not None else 0
     for info in z.infolist():
         if info.filename in members:
             raise _Damaged(f"it holds {info.filename!r} twice")
@@ -145,7 +170,7 @@ def _open(z: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], name: str)
         raise _Damaged(f"{name!r} cannot be read: {_short(err)}") from err
 
 
-def _parsed(data: bytes, place: Path) -> dict[str, Any]:
+def _parsed(data: bytes, place: _Place) -> dict[str, Any]:
     try:
         v = json.loads(data)
     except (ValueError, RecursionError) as err:
@@ -239,7 +264,7 @@ def _short(err: BaseException) -> str:
     return " ".join(text.split())[:300]
 
 
-def _check_room(place: Path, outline: Outline) -> None:
+def _check_room(place: _Place, outline: Outline) -> None:
     """Raise ModelError for what memory cannot hold."""
     kept = {*outline.constants}
     needed = arena(outline).nbytes + sum(nbytes(t) for n, t in outline.tensors.items() if n in kept)
@@ -249,7 +274,7 @@ def _check_room(place: Path, outline: Outline) -> None:
 
 
 def _kernels(
-    place: Path,
+    place: _Place,
     outline: Outline,
     stored: Sequence[tuple[Workload, Target, Trace, str]],
     target: Target,
@@ -268,7 +293,7 @@ def _kernels(
         if why and not fallback:
             raise ModelError(
                 f"{place} was tuned for {targets.brief(t)}, and {why}: tune the model on this machine and "
-                "save it again, or allow it: fallback=True"
+                f"save it again, or {place.allow}"
             )
         if why:
             foreign.add(targets.brief(t))

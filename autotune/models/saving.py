@@ -1,4 +1,4 @@
-"""Writes models to files: an uncompressed zip of one JSON document and the weights as ``.npy``.
+"""Writes models to files and pickles: an uncompressed zip of a JSON document and the weights as ``.npy``.
 
 The document has the outline of the model and, for each task, its expression, schedule and target as `pickle`
 has a kernel. There is no code in it. `autotune.models.saved` reads it.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import io
 import os
 import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,20 +50,11 @@ def save(
         check_replaceable(place)
     except LogError as err:
         raise ModelError(str(err)) from None
-    document = _document(program, name, target, tuned_s)
-    if signature is not None:
-        document["signature"] = as_json(signature)
-    constants = program.outline.constants
+    document = _document(program, name, target, tuned_s, signature)
     try:
         with tempfile.NamedTemporaryFile(dir=place.parent, prefix=place.name, delete=False) as f:
             try:
-                with zipfile.ZipFile(f, "w", zipfile.ZIP_STORED) as z:
-                    z.writestr(zipfile.ZipInfo(DOCUMENT), canonical(document))
-                    for i, weight in enumerate(constants):
-                        with z.open(zipfile.ZipInfo(member_name(i)), "w", force_zip64=True) as member:
-                            np.lib.format.write_array(
-                                member, _plain(program.weight(weight)), allow_pickle=False
-                            )
+                _write(f, canonical(document), program)
                 f.close()
                 os.replace(f.name, place)
             except BaseException:
@@ -73,11 +65,37 @@ def save(
         raise ModelError(f"{place} cannot be written: {err.strerror or err}") from err
 
 
+def as_bytes(
+    program: AnyProgram,
+    name: str,
+    target: Target,
+    tuned_s: Sequence[float | None],
+    signature: Signature | None = None,
+) -> bytes:
+    """What `save` would write, for a pickle."""
+    f = io.BytesIO()
+    _write(f, canonical(_document(program, name, target, tuned_s, signature)), program)
+    return f.getvalue()
+
+
+def _write(f: IO[bytes], document: str, program: AnyProgram) -> None:
+    with zipfile.ZipFile(f, "w", zipfile.ZIP_STORED) as z:
+        z.writestr(zipfile.ZipInfo(DOCUMENT), document)
+        for i, weight in enumerate(program.outline.constants):
+            with z.open(zipfile.ZipInfo(member_name(i)), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, _plain(program.weight(weight)), allow_pickle=False)
+
+
 def _document(
-    program: AnyProgram, name: str, target: Target, tuned_s: Sequence[float | None]
+    program: AnyProgram,
+    name: str,
+    target: Target,
+    tuned_s: Sequence[float | None],
+    signature: Signature | None,
 ) -> dict[str, Any]:
     ol = program.outline
-    return {
+    called = {} if signature is None else {"signature": as_json(signature)}
+    return called | {
         "format": FORMAT,
         "version": VERSION,
         "name": name,

@@ -11,6 +11,7 @@ from autotune.errors import ModelError
 from autotune.models.assembling import assemble
 from autotune.models.model import Model
 from autotune.models.signature import Fixed, Leaf, Slot
+from autotune.models.torch_masks import with_places
 from autotune.models.torch_signature import blank, signature_of
 from autotune.models.torch_threads import alone
 from schedules import te
@@ -43,10 +44,14 @@ def import_torch(exported: Any) -> Model:
     kind = type(exported)
     if not (kind.__module__.startswith("torch.export") and hasattr(exported, "graph_signature")):
         raise ModelError(
-            f"import_torch takes an exported program of torch, not a {kind.__called_}: give "
+            f"import_torch takes an exported program of torch, not a {kind.__name__}: give "
             "torch.export.export(module.eval(), example_inputs)"
         )
-    name, program = _name(exported), decomposed(exported)
+    name = _name(exported)
+    try:
+        program = decomposed(exported)
+    except Exception as err:  # whatever torch raises, such as for a constant that the program writes to
+        raise ModelError(f"torch program {name}: torch cannot decompose it: {_short(err)}") from err
     _refuse_writes(program, f"torch program {name}", {}, True)
     found = read_program(program, {}, name, remedy=REMEDY)
     if found.model is None:
@@ -155,16 +160,20 @@ def decomposed(exported: Any) -> Any:
         for overload in list(table):
             if str(overload) in ROWS:
                 del table[overload]
-        return exported.run_decompositions(table)
+        return with_places(exported).run_decompositions(table)
 
 
 def _name(exported: Any) -> str:
     """The class of the module that was exported."""
     for node in exported.graph.nodes:
         for _, kind in (node.meta.get("nn_module_stack") or {}).values():
-            text = kind if isinstance(kind, str) else kind.__called_
+            text = kind if isinstance(kind, str) else kind.__name__
             return str(text).rsplit(".", 1)[-1]
     return "module"
+
+
+def _short(err: BaseException) -> str:
+    return f"{type(err).__name__}: {' '.join(str(err).split())}"[:500]
 
 
 def _refuse_writes(program: Any, label: str, weights: Mapping[str, Any], inputs_too: bool) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from autotune.errors import ModelError
 from autotune.models.lowering.base import Array
+from autotune.models.lowering.movement import reshape
 from autotune.models.model import identifier
 from autotune.models.refusals import refusal
 from autotune.models.torch_ops import COMPLEX_ROWS, ROWS
@@ -27,6 +28,8 @@ from schedules.dtypes import DTYPES
 from schedules.errors import AutotuneError
 from schedules.te.tensors import Op
 
+# Makes a number of a tensor of one element. The tensor stands for it.
+ITEM = "aten._local_scalar_dense.default"
 # Most bytes of one tensor that is computed of nothing but numbers.
 MAX_BYTES = 2**30
 
@@ -173,6 +176,8 @@ class Lowering:
         known = self._known(node, op, args, kwargs)
         if known is not None:
             return known
+        if op == ITEM:
+            return reshape(args[0] if isinstance(args[0], te.Tensor) else self.constant(args[0]), ())
         if row is None:
             why = "complex numbers are not supported by it" if op in ROWS else _why_not(node, op)
             raise UnsupportedForm(why)
@@ -183,8 +188,9 @@ class Lowering:
         first = vals[0] if many else vals
         if any(not isinstance(n, int) for n in first.shape):
             raise UnsupportedForm("the shape of its output depends on data")
-        if not many and 0 in first.shape:
-            return self._called(nothing(first), node)
+        if all(0 in v.shape for v in _flat(vals)):
+            made = [self._called(nothing(v), node) for v in _flat(vals)]
+            return made if many else made[0]
         shape = tuple(int(n) for n in first.shape)
         dtype = PARTS.get(dtype_name(first), dtype_name(first))
         if not _is_complex(first) and 0 not in shape:  # of several outputs some may be empty
@@ -260,6 +266,8 @@ class Lowering:
             return self._called(Known(made, weight), node)
         if isinstance(made, (list, tuple)):
             return [self._called(Known(x, weight), node) for x in made]
+        if op == ITEM and not weight:
+            return made
         raise UnsupportedForm("it makes no tensor")
 
     def _called(self, known: Known, node: Any) -> Known:
@@ -278,7 +286,9 @@ class Lowering:
         """The dtype that tensors and numbers of a call promote to."""
         import torch
 
+        numbers = {torch.SymBool: True, torch.SymInt: 1, torch.SymFloat: 1.0}
         vals = [a.meta["val"] if hasattr(a, "meta") else a for a in node.args]
+        vals = [numbers.get(type(v), v) for v in vals]
         vals = [v for v in vals if isinstance(v, (torch.Tensor, bool, int, float))]
         while len(vals) > 1 and isinstance(vals[0], torch.Tensor):
             found = torch.result_type(vals[0], vals[1])

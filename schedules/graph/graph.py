@@ -68,6 +68,11 @@ class Graph:
             if name not in computed:
                 raise ValueError(f"output {name!r} of the graph is not computed")
 
+    def __reduce__(self) -> tuple[type[Graph], tuple[Any, ...]]:
+        """A copy or a pickle is made again of its parts, with every check."""
+        parts = (self.dag, dict(self.values), self.inputs, self.outputs, dict(self.origins), self.islands)
+        return Graph, parts
+
 
 @dataclass(frozen=True)
 class Argument:

@@ -6,6 +6,7 @@ digest of that form identifies a workload.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -174,6 +175,17 @@ class ComputeDAG:
         made = ", ".join(f"{n}{list(self.tensors[n].shape)}" for n in self.outputs)
         stages = f"{len(self.stages)} stage{'s' if len(self.stages) != 1 else ''}"
         return f"<ComputeDAG of {made[:120]}: {len(self.inputs)} inputs, {stages}>"
+
+    def __copy__(self) -> ComputeDAG:
+        """Itself: it does not change."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> ComputeDAG:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[[Any], ComputeDAG], tuple[Any]]:
+        """A pickle has its JSON: what reads it makes every check again."""
+        return ComputeDAG.from_json, (self.to_json(),)
 
     def __post_init__(self) -> None:
         known: dict[str, Tensor] = {}

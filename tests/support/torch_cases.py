@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import numpy as np
 from needs import imported
 
+from autotune.models.assembling import assemble
 from autotune.models.model import Model
 from autotune.models.torch_import import import_torch
-from autotune.models.torch_scope import to_numpy
+from autotune.models.torch_scope import Lowering, shape_and_dtype, to_numpy
+from schedules import te
 from schedules.graph.evaluate import evaluate
 
 torch = imported("torch")
@@ -89,9 +92,45 @@ def compared(module: Any, *args: Any, rtol: float = 1e-5) -> Model:
     return model
 
 
+def called(op: Any, *args: Any, **how: Any) -> list[np.ndarray]:
+    """What the import makes of one call of an operator of ATen, without an export. Tensors among the
+    arguments are inputs."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    graph, mode = torch.fx.Graph(), FakeTensorMode()
+    lowering, inputs, given = Lowering("call"), {}, []
+
+    def entered(x: Any) -> Any:
+        if isinstance(x, (list, tuple)):
+            return [entered(v) for v in x]
+        if not isinstance(x, torch.Tensor):
+            return x
+        node = graph.placeholder(f"x{len(inputs)}")
+        node.meta["val"] = mode.from_tensor(x)
+        shape, dtype = shape_and_dtype(x, node.name)
+        inputs[node.name] = lowering.values[node] = te.placeholder(shape, dtype, node.name)
+        given.append(x)
+        return node
+
+    node = graph.call_function(op, tuple(entered(x) for x in args), how)
+    with mode:
+        fakes = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+        node.meta["val"] = op(*fakes[0], **fakes[1])
+    results = [node]
+    if not isinstance(node.meta["val"], torch.Tensor):
+        results = [graph.call_function(operator.getitem, (node, i)) for i in range(len(node.meta["val"]))]
+    graph.output(results)
+    lowering.run(graph, results)
+    if lowering.unsupported:
+        raise lowering.refusal("")
+    outputs = [(f"y{i}", lowering.result(n)) for i, n in enumerate(results)]
+    model = assemble(inputs, outputs, lowering.constants, lowering.origins, "call", "call")
+    return evaluate(model.graph, arrays(*given))
+
+
 def close(got: np.ndarray, want: np.ndarray, rtol: float, what: str) -> None:
     assert got.shape == want.shape and got.dtype == want.dtype, f"{what}: {got.dtype}{got.shape}"
-    if got.dtype.kind != "f":
+    if "float" not in got.dtype.name:
         assert np.array_equal(got, want), f"{what}: {got} is not {want}"
         return
     g, w = got.astype(np.float64), want.astype(np.float64)

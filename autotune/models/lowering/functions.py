@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from schedules import te
 from schedules.dtypes import computed
 from schedules.expr import Const, Expr, dtype_of
+
+# Numbers whose square is not changed by 1.
+LARGE = 1e9
 
 
 def _like(x: Expr, value: float) -> Const:
@@ -38,6 +42,11 @@ def sign(x: Expr) -> Expr:
     return te.select(x > 0, _like(x, 1), te.select(x < 0, _like(x, -1), te.select(te.equal(x, 0), zero, x)))
 
 
+def without_nan(fold: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
+    """A maximum or a minimum, of a number and NaN the number."""
+    return te.select(te.not_equal(a, a), b, te.select(te.not_equal(b, b), a, fold(a, b)))
+
+
 def sinh(x: Expr) -> Expr:
     """With all digits near 0 too."""
     return (te.expm1(x) - te.expm1(-x)) * 0.5
@@ -48,16 +57,18 @@ def cosh(x: Expr) -> Expr:
 
 
 def asinh(x: Expr) -> Expr:
-    """sign(x) · log1p(|x| + x² / (1 + √(x² + 1))), which has all digits near 0."""
+    """sign(x) · log1p(|x| + x² / (1 + √(x² + 1))), which has all digits near 0. Of large |x| log 2|x|."""
     size = te.abs(x)
     value = te.log1p(size + size * size / (te.sqrt(size * size + 1.0) + 1.0))
+    value = te.select(size > LARGE, te.log(size) + math.log(2), value)
     return te.select(x < 0, -value, value)
 
 
 def acosh(x: Expr) -> Expr:
-    """log(x + √(x² - 1)), of x - 1, which is exact near 1."""
+    """log(x + √(x² - 1)), of x - 1, which is exact near 1. Of large x log 2x; NaN below 1."""
     d = x - 1.0
-    return te.log1p(d + te.sqrt(d * (d + 2.0)))
+    value = te.log1p(d + te.sqrt(te.select(d < 0, d, d * (d + 2.0))))
+    return te.select(x > LARGE, te.log(x) + math.log(2), value)
 
 
 def atanh(x: Expr) -> Expr:

@@ -101,7 +101,7 @@ def variance(
         return te.cast(te.sqrt(v) if root else v, x.dtype)
 
     def exact(*at: Expr) -> Expr:
-        return te.cast(mean[at] + off[at], x.dtype)
+        return te.cast(mean[at] if n == 1 else mean[at] + off[at], x.dtype)  # one may be infinite
 
     made = stage(mean.shape, value, "std" if root else "var")
     return reshape(made, shape), lambda: reshape(stage(mean.shape, exact, "exact_mean"), shape)
@@ -187,10 +187,9 @@ def group_norm(
     n, c = x.shape[:2]
     if c % groups:
         raise ValueError(f"{c} channels do not make {groups} groups")
-    split = reshape(x, (n, groups, c // groups, *x.shape[2:])) if c > groups else x
+    apart = c > groups or len(x.shape) == 2
+    split = reshape(x, (n, groups, c // groups, *x.shape[2:])) if apart else x
     axes = tuple(range(2, len(split.shape)))
-    if not axes:
-        raise ValueError(f"{list(x.shape)} has nothing to normalise over")
     mean, off, var = _moments(split, axes)
     inv = _inverse_root(var, eps, "inv_std")
     each = c // groups

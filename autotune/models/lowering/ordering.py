@@ -78,8 +78,9 @@ def ordered(
     return gather_elements(x, source, axis), source
 
 
-def median(x: te.Tensor, axis: int) -> tuple[te.Tensor, te.Tensor]:
-    """(the lower median along an axis, which keeps one element; where it lies). NaN where there is one."""
+def median(x: te.Tensor, axis: int, ignore_nan: bool = False) -> tuple[te.Tensor, te.Tensor]:
+    """(the lower median along an axis, which keeps one element; where it lies). NaN where there is one, or
+    where all are with ``ignore_nan``."""
     n, ranks = x.shape[axis], places(x, axis, False)
     middle = (n - 1) // 2
     if not is_float(x.dtype):
@@ -95,6 +96,8 @@ def median(x: te.Tensor, axis: int) -> tuple[te.Tensor, te.Tensor]:
 
     def place(at: Sequence[Expr]) -> Expr:
         count = known[without(at, [axis])]
+        if ignore_nan:
+            return te.maximum(count - 1, 0) // 2
         return te.select(count < n, count, te.const(middle, "int32"))
 
     source = at_places(ranks, axis, 1, place)

@@ -57,9 +57,12 @@ def _flat(index: Sequence[Expr], sizes: Sequence[int]) -> ExprLike:
     return flat
 
 
-def max_places(x: te.Tensor, top: te.Tensor, at: Windows, by_column: bool = False) -> te.Tensor:
+def max_places(
+    x: te.Tensor, top: te.Tensor, at: Windows, by_column: bool = False, nan_last: bool = False
+) -> te.Tensor:
     """Where the largest element ``top`` of every window lies among the elements of its channel, as int64: of
-    equals the first one. ``by_column``: they are counted with the first spatial axis the fastest."""
+    equals the first one. ``by_column``: they are counted with the first spatial axis the fastest.
+    ``nan_last``: of several NaN the last one."""
     taps, over = _axes(at.kernel, "rstuvw")
     none = math.prod(at.sizes)
 
@@ -73,12 +76,29 @@ def max_places(x: te.Tensor, top: te.Tensor, at: Windows, by_column: bool = Fals
             index.append(own)
         way = -1 if by_column else 1
         flat = _flat(index[::way], at.sizes[::way])
-        same = _same(x[(n, c, *index)], top[(n, c, *place)])
-        found = te.select(same, te.cast(flat, "int32"), te.const(none, "int32"))
+        own = x[(n, c, *index)]
+        key = _key(own, te.cast(flat, "int32")) if nan_last else te.cast(flat, "int32")
+        found = te.select(_same(own, top[(n, c, *place)]), key, te.const(none, "int32"))
         found = te.select(te.all(*inside), found, te.const(none, "int32")) if inside else found
         return te.min(found, axis=over) if over else found
 
-    return cast(stage(top.shape, value, "place"), "int64")
+    made = stage(top.shape, value, "place")
+    return _of_keys(made) if nan_last else cast(made, "int64")
+
+
+def _key(v: Expr, flat: Expr) -> Expr:
+    """What is least for the place that torch takes among equals: the first one, of NaN the last one."""
+    return te.select(te.not_equal(v, v), -1 - flat, flat)
+
+
+def _of_keys(keys: te.Tensor) -> te.Tensor:
+    """The places of keys, as int64."""
+
+    def value(*at: Expr) -> Expr:
+        k = keys[at]
+        return te.cast(te.select(k < 0, -1 - k, k), "int64")
+
+    return stage(keys.shape, value, "place")
 
 
 def unequal_pool(x: te.Tensor, out: Sequence[int], average: bool) -> tuple[te.Tensor, te.Tensor | None]:
@@ -130,10 +150,10 @@ def unequal_pool(x: te.Tensor, out: Sequence[int], average: bool) -> tuple[te.Te
     def value(n: Expr, c: Expr, *place: Expr) -> te.Reduction | Expr:
         v, inside, index = element(n, c, place)
         same = _same(v, top[(n, c, *place)])
-        found = te.select(te.all(*inside, same), te.cast(_flat(index, sizes), "int32"), none)
+        found = te.select(te.all(*inside, same), _key(v, te.cast(_flat(index, sizes), "int32")), none)
         return te.min(found, axis=over) if over else found
 
-    return top, cast(stage(shape, value, "place"), "int64")
+    return top, _of_keys(stage(shape, value, "place"))
 
 
 def average_pool(x: te.Tensor, at: Windows, count_padding: bool) -> te.Tensor:

@@ -5,25 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 from autotune.models.torch_ops.table import Known, Node, Scalar, Value, aten
+from schedules import te
 
 
 @aten("full_like.default", "new_full.default")
-def _full(node: Node, x: Value, *given: Any, **how: Any) -> Known:
+def _full(node: Node, x: Value, *given: Any, **how: Any) -> Value:
     """The number is the last argument."""
-    return _filled(node, given[-1])
+    if isinstance(given[-1], te.Tensor):
+        return node.elementwise(lambda v: v, given[-1])
+    return filled(node, given[-1])
 
 
 @aten("zeros_like.default", "new_zeros.default", "empty_like.default", "new_empty.default")
 def _zeros(node: Node, x: Value, *given: Any, **how: Any) -> Known:
-    return _filled(node, 0)
+    return filled(node, 0)
 
 
 @aten("ones_like.default", "new_ones.default")
 def _ones(node: Node, x: Value, *given: Any, **how: Any) -> Known:
-    return _filled(node, 1)
+    return filled(node, 1)
 
 
-def _filled(node: Node, value: Scalar) -> Known:
+def filled(node: Node, value: Scalar) -> Known:
     """One number that is seen everywhere."""
     import torch
 

@@ -6,9 +6,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from autotune.models.lowering import functions as f
 from autotune.models.lowering.base import read as _read
 from autotune.models.lowering.base import stage as _stage
+from autotune.models.lowering.powers import integer_power
+from autotune.models.torch_ops.creation import filled
 from autotune.models.torch_ops.table import Known, Node, Scalar, UnsupportedForm, Value, aten, of_dtype
 from schedules import te
 from schedules.dtypes import DTYPES, computed, is_float, rounded
@@ -52,6 +56,21 @@ def _round(node: Node, x: Value) -> Value:
     return node.elementwise(_ROUND[node.name], x) if is_float(node.dtype) else x
 
 
+@aten("round.decimals")
+def _round_at(node: Node, x: Value, *, decimals: int) -> Value:
+    """Scaled by a power of ten, rounded, and scaled back."""
+    if decimals == 0 or not is_float(node.dtype):
+        return _round(node, x)  # type: ignore[return-value]
+    wide = computed(node.dtype)
+    with np.errstate(over="ignore"):
+        by = te.const(float(DTYPES[wide].numpy.type(10.0 ** abs(decimals))), wide)
+
+    def value(v: Expr) -> Expr:
+        return te.round(v * by) / by if decimals > 0 else te.round(v / by) * by
+
+    return node.elementwise(value, x)
+
+
 _ANY: dict[str, ExprFn] = {
     "abs": te.abs, "neg": lambda x: -x, "sign": f.sign, "relu": f.relu, "square": lambda x: x * x,
     "bitwise_not": te.bitwise_not,
@@ -59,11 +78,15 @@ _ANY: dict[str, ExprFn] = {
 
 
 @aten(*(f"{name}.default" for name in _ANY))
-def _any(node: Node, x: Value) -> te.Tensor:
+def _any(node: Node, x: Value) -> Value:
     if node.dtype == "bool":
+        if node.name == "sign":
+            return x
         if node.name != "bitwise_not":
             raise UnsupportedForm("bool is not supported by it")
         return node.elementwise(te.logical_not, x)
+    if node.name == "sign" and is_float(node.dtype):  # torch's is 0 of NaN
+        return node.elementwise(lambda v: te.select(te.equal(v, v), f.sign(v), node.number(0)), x)
     return node.elementwise(_ANY[node.name], x)
 
 
@@ -73,8 +96,11 @@ def _not(node: Node, x: Value) -> te.Tensor:
 
 
 @aten("isnan.default", "isinf.default", "isfinite.default")
-def _is(node: Node, x: Value) -> te.Tensor:
-    t = node.floats(x)
+def _is(node: Node, x: Value) -> Value:
+    """Integers are finite."""
+    t = node.tensor(x)
+    if not is_float(t.dtype):
+        return filled(node, node.name == "isfinite")
     tests: dict[str, ExprFn] = {
         "isnan": lambda v: te.not_equal(v, v), "isinf": lambda v: te.equal(te.abs(v), te.inf),
         "isfinite": te.isfinite,
@@ -131,39 +157,48 @@ def _softplus(node: Node, x: Value, beta: float = 1.0, threshold: float = 20.0) 
 
 @aten("hardtanh.default")
 def _hardtanh(node: Node, x: Value, low: float = -1.0, high: float = 1.0) -> te.Tensor:
-    return node.elementwise(lambda v: te.minimum(te.maximum(v, low), high), x)
+    ends = node.number(low), node.number(high)
+    return node.elementwise(lambda v: te.minimum(te.maximum(v, ends[0]), ends[1]), x)
 
 
 @aten("threshold.default")
 def _threshold(node: Node, x: Value, threshold: float, value: float) -> te.Tensor:
-    return node.elementwise(lambda v: te.select(v > threshold, v, te.const(value, computed(node.dtype))), x)
+    least, other = node.number(threshold), node.number(value)
+    return node.elementwise(lambda v: te.select(v <= least, other, v), x)
 
 
 @aten("softshrink.default")
 def _softshrink(node: Node, x: Value, lambd: float = 0.5) -> te.Tensor:
-    return node.elementwise(lambda v: f.shrink(v, lambd, lambd), x)
+    return _shrunk(node, x, lambd, lambd)
 
 
 @aten("hardshrink.default")
 def _hardshrink(node: Node, x: Value, lambd: float = 0.5) -> te.Tensor:
-    return node.elementwise(lambda v: f.shrink(v, 0.0, lambd), x)
+    return _shrunk(node, x, 0.0, lambd)
+
+
+def _shrunk(node: Node, x: Value, bias: float, lambd: float) -> te.Tensor:
+    """NaN stays."""
+    return node.elementwise(lambda v: te.select(te.equal(v, v), f.shrink(v, bias, lambd), v), x)
 
 
 # --- two inputs -------------------------------------------------------------------------------
 
 _BINARY: dict[str, ExprFn] = {
     "mul": lambda a, b: a * b, "maximum": te.maximum, "minimum": te.minimum,
+    "fmax": lambda a, b: f.without_nan(te.maximum, a, b),
+    "fmin": lambda a, b: f.without_nan(te.minimum, a, b),
     "fmod": f.c_remainder, "remainder": lambda a, b: a % b,
 }  # fmt: skip
 
 
 @aten(
-    "mul.Tensor", "mul.Scalar", "maximum.default", "minimum.default",
+    "mul.Tensor", "mul.Scalar", "maximum.default", "minimum.default", "fmax.default", "fmin.default",
     "fmod.Tensor", "fmod.Scalar", "remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor",
 )  # fmt: skip
 def _binary(node: Node, a: Any_, b: Any_) -> te.Tensor:
     if node.dtype == "bool":
-        fn = te.any if node.name == "maximum" else te.all
+        fn = te.any if node.name in ("maximum", "fmax") else te.all
         return node.elementwise(fn, a, b)
     if node.name in ("fmod", "remainder") and is_float(node.dtype):
         # torch rounds numbers beside these to the dtype of the tensor
@@ -184,12 +219,12 @@ def _of_two(node: Node, a: Any_, b: Any_) -> te.Tensor:
 
 
 @aten("signbit.default")
-def _sign_bit(node: Node, x: Value) -> te.Tensor:
+def _sign_bit(node: Node, x: Value) -> Value:
     t = node.tensor(x)
     if is_float(t.dtype):
         return node.elementwise(f.negative, t, common=t.dtype)
     if t.dtype == "bool":
-        raise UnsupportedForm("bool is not supported by it")
+        return filled(node, False)
     return node.elementwise(lambda v: v < 0, t, common=t.dtype)
 
 
@@ -238,8 +273,15 @@ def _pow(node: Node, a: Any_, b: Any_) -> te.Tensor:
                 return node.elementwise(te.sqrt, a, name="power")
             return node.elementwise(lambda v: te.pow(v, known), a, name="power")
     if not is_float(node.dtype):
-        raise UnsupportedForm("powers of integers need an exponent that is known, from 0 to 64")
+        return integer_power(_as_tensor(node, a), _as_tensor(node, b), node.shape, node.dtype)
     return node.elementwise(te.pow, a, b, name="power")
+
+
+def _as_tensor(node: Node, x: Any_) -> te.Tensor:
+    """An argument as a tensor of the dtype of the output."""
+    if isinstance(x, (bool, int, float)):
+        return _stage((), lambda: te.cast(node.number(x), node.dtype), "number")
+    return node.cast(x)
 
 
 _COMPARE: dict[str, ExprFn] = {

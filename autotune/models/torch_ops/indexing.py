@@ -50,9 +50,10 @@ def _embedding_bag(
     return [ix.bags(t, i, by, node.tensor(offsets), bags, kind, padding), None, None, None]
 
 
-@aten("index_select.default")
+@aten("index_select.default", along=True)
 def _index_select(node: Node, x: Value, dim: int, ids: Value) -> te.Tensor:
-    return _taken(node, x, ids, positive(dim, len(node.shape)))
+    """One index may be given without an axis."""
+    return m.reshape(_taken(node, x, ids, positive(dim, len(x.shape))), node.shape)
 
 
 def _taken(node: Node, x: Value, ids: Value, axis: int) -> te.Tensor:
@@ -70,10 +71,12 @@ def _taken(node: Node, x: Value, ids: Value, axis: int) -> te.Tensor:
     return ix.gather(t, _ids(node, ids), axis)
 
 
-@aten("gather.default")
+@aten("gather.default", along=True)
 def _gather(node: Node, x: Value, dim: int, ids: Value, sparse_grad: bool = False) -> te.Tensor:
-    t = node.tensor(x)
-    return ix.gather_elements(t, _ids(node, ids), positive(dim, len(t.shape)))
+    t, i = node.tensor(x), _ids(node, ids)
+    if not i.shape:
+        i = m.reshape(i, (1,))
+    return m.reshape(ix.gather_elements(t, i, positive(dim, len(t.shape))), node.shape)
 
 
 @aten("index.Tensor", "_unsafe_index.Tensor")

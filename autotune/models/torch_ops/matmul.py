@@ -6,7 +6,8 @@ from typing import Any
 
 from autotune.models.lowering import matmul as mm
 from autotune.models.lowering.attention import attention
-from autotune.models.lowering.base import cast
+from autotune.models.lowering.base import cast, is_float
+from autotune.models.lowering.movement import reshape, transpose
 from autotune.models.torch_ops.table import Node, Scalar, UnsupportedForm, Value, aten
 from schedules import te
 
@@ -21,7 +22,17 @@ def _matmul(node: Node, a: Value, b: Value) -> te.Tensor:
 def _addmm(node: Node, c: Value, a: Value, b: Value, beta: Scalar = 1, alpha: Scalar = 1) -> te.Tensor:
     x, y = node.tensor(a), node.tensor(b)
     bias = None if beta == 0 else node.operand(c)
-    return mm.scaled(mm.matmul(x, y), bias, float(alpha), float(beta), x.dtype)
+    by = float if is_float(node.dtype) else int  # as torch makes numbers of integers
+    return mm.scaled(mm.matmul(x, y), bias, by(alpha), by(beta), x.dtype)
+
+
+@aten("addbmm.default")
+def _addbmm(node: Node, c: Value, a: Value, b: Value, beta: Scalar = 1, alpha: Scalar = 1) -> te.Tensor:
+    """The sum of the products of a batch is one product."""
+    x, y = node.tensor(a), node.tensor(b)
+    n, rows, inner = x.shape
+    x = reshape(transpose(x, (1, 0, 2)), (rows, n * inner))
+    return _addmm(node, c, x, reshape(y, (n * inner, y.shape[2])), beta, alpha)  # type: ignore[return-value]
 
 
 @aten("_int_mm.default")

@@ -10,6 +10,7 @@ import numpy as np
 
 from autotune.models.lowering import movement as m
 from autotune.models.lowering.base import positive, positives, stage
+from autotune.models.lowering.indexing import gather
 from autotune.models.torch_ops.table import Known, Node, Scalar, UnsupportedForm, Value, aten
 from schedules import te
 from schedules.expr import Expr
@@ -84,9 +85,12 @@ def _slice(
 
 
 @aten("select.int")
-def _select(node: Node, x: Value, dim: int, index: int) -> te.Tensor:
+def _select(node: Node, x: Value, dim: int, index: int | te.Tensor) -> te.Tensor:
+    """The index may be the element of a tensor."""
     t = node.tensor(x)
     axis = positive(dim, len(t.shape))
+    if isinstance(index, te.Tensor):
+        return gather(t, index, axis)
     return m.reshape(m.part(t, axis, index % t.shape[axis], 1), node.shape)
 
 
@@ -138,7 +142,7 @@ def _unbind(node: Node, x: Value, dim: int = 0) -> list[Value | None]:
     return [m.reshape(m.part(t, axis, i, 1), rest) if i in node.used else None for i in range(t.shape[axis])]
 
 
-@aten("flip.default")
+@aten("flip.default", along=True)
 def _flip(node: Node, x: Value, dims: Sequence[int]) -> te.Tensor:
     t = node.tensor(x)
     return m.flip(t, positives(dims, len(t.shape)))
@@ -196,9 +200,10 @@ def _pad_like(node: Node, x: Value, pad: Sequence[int]) -> te.Tensor:
     mode = {"reflection": "reflect", "replication": "edge"}.get(node.name.split("_")[0], "wrap")
     t = node.tensor(x)
     sides = _sides(len(t.shape), pad)
-    if any(min(s) < 0 for s in sides):
+    if mode == "wrap" and any(min(s) < 0 for s in sides):  # what is cut off comes back in no other mode
         t = m.pad(t, [(min(lo, 0), min(hi, 0)) for lo, hi in sides])
-    return m.pad(t, [(max(lo, 0), max(hi, 0)) for lo, hi in sides], mode)
+        sides = [(max(lo, 0), max(hi, 0)) for lo, hi in sides]
+    return m.pad(t, sides, mode)
 
 
 # --- writes to places that are known ----------------------------------------------------------
@@ -258,16 +263,17 @@ def _diagonal(node: Node, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 
     return stage(node.shape, value, "diagonal")
 
 
-@aten("unfold.default")
+@aten("unfold.default", along=True)
 def _unfold(node: Node, x: Value, dim: int, size: int, step: int) -> te.Tensor:
     """Windows of an axis; the last axis goes through a window."""
     t = node.tensor(x)
     axis = positive(dim, len(t.shape))
+    count = (t.shape[axis] - size) // step + 1
 
     def value(*at: Expr) -> Expr:
         return t[tuple(i * step + at[-1] if d == axis else i for d, i in enumerate(at[:-1]))]
 
-    return stage(node.shape, value, "unfold")
+    return stage((*t.shape[:axis], count, *t.shape[axis + 1 :], size), value, "unfold")
 
 
 @aten("pixel_shuffle.default", "pixel_unshuffle.default")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from autotune.models.lowering import normalization as n
 from autotune.models.lowering.base import positive, positives
@@ -12,15 +15,13 @@ from schedules import te
 from schedules.dtypes import DTYPES, computed
 
 
-@aten("_softmax.default", "_log_softmax.default", "softmax.int", "log_softmax.int")
+@aten("_softmax.default", "_log_softmax.default", "softmax.int", "log_softmax.int", along=True)
 def _softmax(node: Node, x: Value, dim: int, wide: Any = None) -> te.Tensor:
     t = node.cast(x)
-    if not t.shape:
-        raise UnsupportedForm("its input is one number")
     return n.softmax(t, positive(dim, len(t.shape)), "log" in node.name)
 
 
-@aten("_safe_softmax.default")
+@aten("_safe_softmax.default", along=True)
 def _safe_softmax(node: Node, x: Value, dim: int, dtype: Any = None) -> te.Tensor:
     """Rows of -inf alone give 0."""
     t = node.cast(x)
@@ -117,7 +118,7 @@ def _normalized(
     return n.batch_norm(t, node.optional(w), node.optional(b), node.tensor(mean), node.tensor(var), eps)
 
 
-@aten("linalg_vector_norm.default")
+@aten("linalg_vector_norm.default", along=True)
 def _vector_norm(
     node: Node, x: Value, order: float = 2, dim: list[int] | None = None, keepdim: bool = False,
     dtype: Any = None,
@@ -139,3 +140,10 @@ def _vector_norm(
     return reduce(
         t, axes, keepdim, te.sum, lambda v: te.pow(te.abs(v), by), lambda v: te.pow(v, 1 / by), name="norm"
     )
+
+
+@aten("dist.default")
+def _dist(node: Node, x: Value, y: Value, order: float = 2) -> te.Tensor:
+    """The norm of a difference."""
+    shape = np.broadcast_shapes(x.shape, y.shape)
+    return _vector_norm(node, replace(node, shape=shape).elementwise(lambda a, b: a - b, x, y), order)  # type: ignore[return-value]

@@ -15,10 +15,8 @@ Two = list[te.Tensor | None]
 
 
 def _row(node: Node, x: Value, dim: int) -> tuple[te.Tensor, int]:
-    """A tensor and an axis of it that is not too long. One number is a row of one."""
+    """A tensor and an axis of it that is not too long."""
     t = node.tensor(x)
-    if not t.shape:
-        t = reshape(t, (1,))
     axis = positive(dim, len(t.shape))
     if why := o.too_long(t.shape[axis]):
         raise UnsupportedForm(why)
@@ -29,7 +27,7 @@ def _shaped(node: Node, *made: te.Tensor) -> Two:
     return [reshape(t, node.shape) for t in made]
 
 
-@aten("sort.default", "sort.stable")
+@aten("sort.default", "sort.stable", along=True)
 def _sort(
     node: Node, x: Value, dim: int = -1, descending: bool = False, *, stable: bool | None = None
 ) -> Two:
@@ -38,7 +36,7 @@ def _sort(
     return _shaped(node, *o.ordered(t, axis, t.shape[axis], descending))
 
 
-@aten("argsort.default", "argsort.stable")
+@aten("argsort.default", "argsort.stable", along=True)
 def _argsort(
     node: Node, x: Value, dim: int = -1, descending: bool = False, *, stable: bool | None = None
 ) -> te.Tensor:
@@ -46,7 +44,7 @@ def _argsort(
     return reshape(o.ordered(t, axis, t.shape[axis], descending)[1], node.shape)
 
 
-@aten("topk.default")
+@aten("topk.default", along=True)
 def _topk(
     node: Node, x: Value, k: int, dim: int = -1, largest: bool = True, sorted_: bool = True, **how: bool
 ) -> Two:
@@ -55,22 +53,22 @@ def _topk(
     return _shaped(node, *o.ordered(t, axis, int(k), bool(how.get("largest", largest))))
 
 
-@aten("kthvalue.default")
+@aten("kthvalue.default", along=True)
 def _kth(node: Node, x: Value, k: int, dim: int = -1, keepdim: bool = False) -> Two:
     t, axis = _row(node, x, dim)
     return _shaped(node, *o.ordered(t, axis, 1, False, int(k) - 1))
 
 
-@aten("median.dim")
+@aten("median.dim", "nanmedian.dim", along=True)
 def _median(node: Node, x: Value, dim: int, keepdim: bool = False) -> Two:
-    return _shaped(node, *o.median(*_row(node, x, dim)))
+    return _shaped(node, *o.median(*_row(node, x, dim), ignore_nan=node.name == "nanmedian"))
 
 
-@aten("median.default")
+@aten("median.default", "nanmedian.default")
 def _median_of_all(node: Node, x: Value) -> te.Tensor:
     t = node.tensor(x)
     row, axis = _row(node, reshape(t, (math.prod(t.shape),)), 0)
-    return reshape(o.median(row, axis)[0], node.shape)
+    return reshape(o.median(row, axis, ignore_nan=node.name == "nanmedian")[0], node.shape)
 
 
 @aten("bucketize.Tensor", "searchsorted.Tensor")

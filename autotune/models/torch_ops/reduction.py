@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from autotune.models.lowering import reduction as r
-from autotune.models.lowering.base import cast, positive, positives
+from autotune.models.lowering.base import positive, positives
 from autotune.models.lowering.movement import reshape
 from autotune.models.lowering.normalization import variance
 from autotune.models.torch_ops.table import Node, UnsupportedForm, Value, aten
@@ -25,47 +24,39 @@ def _axes(t: te.Tensor, dim: Any) -> tuple[int, ...]:
     return positives([dim] if isinstance(dim, int) else dim, len(t.shape))
 
 
-@aten("sum.default", "sum.dim_IntList", "prod.default", "prod.dim_int")
+@aten("sum.default", "sum.dim_IntList", "prod.default", "prod.dim_int", along=True)
 def _sum(node: Node, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> te.Tensor:
     t = node.cast(x)
-    return _folded(node, t, _axes(t, dim), keepdim)
+    return r.reduce(t, _axes(t, dim), keepdim, _FOLDS[node.name], name=node.name)
 
 
-@aten("amax.default", "amin.default", "max.default", "min.default")
+@aten("amax.default", "amin.default", "max.default", "min.default", along=True)
 def _extreme(node: Node, x: Value, dim: Any = None, keepdim: bool = False) -> te.Tensor:
     t = node.tensor(x)
-    return _folded(node, t, _axes(t, dim), keepdim)
+    return r.reduce(t, _axes(t, dim), keepdim, _FOLDS[node.name], name=node.name)
 
 
-def _folded(node: Node, t: te.Tensor, axes: Sequence[int], keepdim: bool) -> te.Tensor:
-    if not axes:
-        return t
-    return r.reduce(t, axes, keepdim, _FOLDS[node.name], name=node.name)
-
-
-@aten("mean.default", "mean.dim")
+@aten("mean.default", "mean.dim", along=True)
 def _mean(node: Node, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> te.Tensor:
     t = node.cast(x)
-    return r.mean(t, axes, keepdim) if (axes := _axes(t, dim)) else t
+    return r.mean(t, _axes(t, dim), keepdim)
 
 
-@aten("any.default", "any.dim", "any.dims", "all.default", "all.dim", "all.dims")
+@aten("any.default", "any.dim", "any.dims", "all.default", "all.dim", "all.dims", along=True)
 def _any(node: Node, x: Value, dim: Any = None, keepdim: bool = False) -> te.Tensor:
-    """The largest of 0 and 1, or the least."""
+    """The largest of 0 and 1, or the least. Of uint8 it is a uint8."""
     t = node.cast(node.cast(x, "bool"), "int32")
-    axes = _axes(t, dim)
-    if not axes:
-        return node.cast(t)
-    return cast(r.reduce(t, axes, keepdim, te.max if node.name == "any" else te.min, name=node.name), "bool")
+    fold = te.max if node.name == "any" else te.min
+    return node.cast(r.reduce(t, _axes(t, dim), keepdim, fold, name=node.name))
 
 
-@aten("logsumexp.default")
+@aten("logsumexp.default", along=True)
 def _log_sum_exp(node: Node, x: Value, dim: Any, keepdim: bool = False) -> te.Tensor:
     t = node.cast(x)
-    return r.log_sum_exp(t, axes, keepdim) if (axes := _axes(t, dim)) else t
+    return r.log_sum_exp(t, _axes(t, dim), keepdim)
 
 
-@aten("max.dim", "min.dim")
+@aten("max.dim", "min.dim", along=True)
 def _with_place(node: Node, x: Value, dim: int, keepdim: bool = False) -> list[te.Tensor | None]:
     t = node.tensor(x)
     axis = positive(dim, len(t.shape))
@@ -75,7 +66,7 @@ def _with_place(node: Node, x: Value, dim: int, keepdim: bool = False) -> list[t
     return [top, place]
 
 
-@aten("argmax.default", "argmin.default")
+@aten("argmax.default", "argmin.default", along=True)
 def _place(node: Node, x: Value, dim: int | None = None, keepdim: bool = False) -> te.Tensor:
     t = node.tensor(x)
     if dim is None:
@@ -84,7 +75,7 @@ def _place(node: Node, x: Value, dim: int | None = None, keepdim: bool = False) 
     return r.arg_extreme(t, positive(dim, len(t.shape)), keepdim, node.name == "argmax", last=False)
 
 
-@aten("var.correction", "std.correction", "var_mean.correction", "std_mean.correction")
+@aten("var.correction", "std.correction", "var_mean.correction", "std_mean.correction", along=True)
 def _variance(
     node: Node, x: Value, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
 ) -> te.Tensor | list[te.Tensor]:
@@ -95,29 +86,23 @@ def _variance(
     return [var, mean()] if node.name.endswith("_mean") else var
 
 
-@aten("cumsum.default", "cumprod.default")
+@aten("cumsum.default", "cumprod.default", along=True)
 def _cumulative(node: Node, x: Value, dim: int, dtype: Any = None) -> te.Tensor:
     t = node.cast(x)
-    if not t.shape:
-        return t
     fold, neutral = (te.sum, 0) if node.name == "cumsum" else (te.prod, 1)
     return r.cumulative(t, positive(dim, len(t.shape)), False, False, fold, neutral)
 
 
-@aten("cummax.default", "cummin.default")
+@aten("cummax.default", "cummin.default", along=True)
 def _cumulative_extreme(node: Node, x: Value, dim: int) -> list[te.Tensor | None]:
-    t = node.tensor(x)
-    if not t.shape or t.dtype == "bool":
-        raise UnsupportedForm("its input is one number" if not t.shape else "bool is not supported by it")
+    t = node.cast(x, "int32" if x.dtype == "bool" else x.dtype)
     top, place = r.cumulative_extreme(t, positive(dim, len(t.shape)), node.name == "cummax")
-    return [top, place() if 1 in node.used else None]
+    return [node.cast(top), place() if 1 in node.used else None]
 
 
-@aten("logcumsumexp.default")
+@aten("logcumsumexp.default", along=True)
 def _log_cumulative(node: Node, x: Value, dim: int) -> te.Tensor:
     t = node.floats(x)
-    if not t.shape:
-        return t
     axis = positive(dim, len(t.shape))
     if t.shape[axis] > LONGEST:
         raise UnsupportedForm(f"its axis has {t.shape[axis]} elements, more than {LONGEST}")

@@ -45,8 +45,7 @@ def _scattered(node: Node, x: Value, dim: int, ids: Value, src: Value | Scalar, 
     axis = positive(dim, len(t.shape))
     _afford(math.prod(i.shape) // i.shape[axis] * t.shape[axis], i.shape[axis])
     if isinstance(src, (bool, int, float)):
-        kind = node.dtype if node.dtype == "bool" else computed(node.dtype)
-        return reshape(s.scatter_elements(t, i, te.const(src, kind), axis, fold), node.shape)
+        return reshape(s.scatter_elements(t, i, node.number(src), axis, fold), node.shape)
     written = node.cast(src)
     if len(written.shape) != len(t.shape):
         written = reshape(written, (1,) * len(t.shape))

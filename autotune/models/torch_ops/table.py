@@ -10,6 +10,7 @@ import numpy as np
 
 from autotune.errors import ModelError
 from autotune.models.lowering.base import Array, Operand, read, stage
+from autotune.models.lowering.movement import reshape
 from schedules import expr as E
 from schedules import te
 from schedules.dtypes import DTYPES, computed, is_integer, wrapped
@@ -122,6 +123,11 @@ class Node:
 
         return stage(self.shape, value, name or self.name.strip("_"))
 
+    def number(self, x: Scalar, dtype: str = "") -> Expr:
+        """A number that torch makes one of a dtype, by default that of the output, as what that is computed
+        with."""
+        return of_dtype(x, dtype or self.dtype)
+
     def cast(self, x: Value, dtype: str = "") -> te.Tensor:
         """An argument in another dtype, by default that of the output."""
         t, to = self.tensor(x), dtype or self.dtype
@@ -132,11 +138,12 @@ def of_dtype(x: Expr | Scalar, dtype: str) -> Expr:
     """An element or a number as one of ``dtype``, in the dtype that is computed with. Beside a tensor of
     integers a number takes their dtype, and wraps, as in torch: beside uint8, -1 is 255."""
     kind = dtype if dtype == "bool" else computed(dtype)
-    if not is_integer(dtype):
-        return te.cast(x, kind) if isinstance(x, Expr) else te.const(x, kind)
     if isinstance(x, Expr):
-        return te.cast(te.cast(x, dtype) if is_integer(E.dtype_of(x)) else x, kind)
-    return te.const(wrapped(x, dtype) if isinstance(x, int) else x, kind)
+        integers = is_integer(dtype) and is_integer(E.dtype_of(x))
+        return te.cast(te.cast(x, dtype) if integers else x, kind)
+    if dtype == "bool":
+        return te.const(bool(x), dtype)
+    return te.const(wrapped(int(x), dtype) if is_integer(dtype) else x, kind)
 
 
 Lowered = Value | Sequence[Value | None]
@@ -145,14 +152,27 @@ Lower = Callable[..., Lowered]
 ROWS: dict[str, Lower] = {}
 
 
-def aten(*overloads: str) -> Callable[[Lower], Lower]:
+def aten(*overloads: str, along: bool = False) -> Callable[[Lower], Lower]:
     """Enter a function into the table, for overloads of ATen: "add.Tensor"; of another library of operators
-    with its name: "library::name.default"."""
+    with its name: "library::name.default". ``along``: it works along axes of its first tensor, which is a row
+    of one where it has none."""
 
     def enter(lower: Lower) -> Lower:
         for name in overloads:
             library, _, op = name.rpartition("::")
-            ROWS[f"{library or 'aten'}.{op}"] = lower
+            ROWS[f"{library or 'aten'}.{op}"] = _of_rows(lower) if along else lower
         return lower
 
     return enter
+
+
+def _of_rows(lower: Lower) -> Lower:
+    def lowered(node: Node, x: Value, *args: Any, **how: Any) -> Lowered:
+        if x.shape:
+            return lower(node, x, *args, **how)
+        made = lower(node, reshape(node.tensor(x), (1,)), *args, **how)
+        if isinstance(made, te.Tensor):
+            return reshape(made, node.shape)
+        return [reshape(y, node.shape) if isinstance(y, te.Tensor) else y for y in made]  # type: ignore[union-attr]
+
+    return lowered

@@ -76,7 +76,7 @@ def _max_pool(
     y = pooling.max_pool(t, at)
     return [
         reshape(y, node.shape),
-        reshape(pooling.max_places(t, y, at), node.shape) if 1 in node.used else None,
+        reshape(pooling.max_places(t, y, at, nan_last=True), node.shape) if 1 in node.used else None,
     ]
 
 
@@ -117,7 +117,7 @@ def _adaptive_max(node: Node, x: Value, size: Sequence[int]) -> list[te.Tensor |
         y, places = pooling.unequal_pool(t, node.shape[-rank:], False)
     else:
         y = pooling.max_pool(t, at)
-        places = pooling.max_places(t, y, at) if 1 in node.used else None
+        places = pooling.max_places(t, y, at, nan_last=True) if 1 in node.used else None
     used = places is not None and 1 in node.used
     return [reshape(y, node.shape), reshape(places, node.shape) if used else None]  # type: ignore[arg-type]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import tomllib
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 from torch_cases import F, exported, torch
+from torch_cases import Of as Function
 
 import autotune as at
 from autotune.errors import ArgumentError, ModelError
@@ -406,3 +409,38 @@ def test_a_call_that_needs_gradients_runs_as_torch_runs_it() -> None:
 def test_options_that_there_are_not(how: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         torch_backend.backend(torch.fx.symbolic_trace(Net()), [], **how)
+
+
+def test_a_copy_of_a_compiled_module_has_weights_of_its_own(plain: None) -> None:
+    x = torch.randn(3, 4)
+    f = compiled(Net())
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        before = f(x)
+        for way in (copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))):
+            module = Net().eval()
+            module.compile(backend="autotune", options={"threads": 1})
+            was = module(x)
+            other = way(module)
+            torch.testing.assert_close(other(x), was)
+            other.norm.bias.add_(1)
+            torch.testing.assert_close(other(x), was + 1)
+            torch.testing.assert_close(module(x), was)
+        other = copy.deepcopy(f)
+        other.norm.bias.add_(1)
+        torch.testing.assert_close(other(x), before + 1)
+        torch.testing.assert_close(f(x), before)
+
+
+def test_tensors_without_axes_and_numbers_that_are_data(plain: None) -> None:
+    """An index that is data is seen anew in every call."""
+    f = compiled(
+        Function(lambda s, t: (s.sum(0) + 1, t.softmax(-1), (s > 0).any(0), torch.fmax(s, t.amax(0))))
+    )
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = f(torch.tensor(2.5), torch.tensor(3.0))
+        assert [y.item() for y in made] == [3.5, 1.0, True, 3.0] and at.torch.modules()
+        g, x = compiled(Function(lambda x, i: x[i] * 2)), torch.randn(4, 3)
+        for i in (2, 0, -1):
+            torch.testing.assert_close(g(x, torch.tensor(i)), x[i] * 2)
