@@ -207,7 +207,7 @@ def _finish(
         leaves.append(Slot(len(results)))
         results.append((port, t))
     if not results:
-        raise ModelError(f"{label}: it returns no tensor with elements")
+        raise ModelError(f"{label}: output {outputs[0][0]!r} has no elements: there is nothing to compute")
     model = assemble(inputs, results, lowering.constants, lowering.origins, name, label, lowering.calls)
     if len(results) == len(leaves):
         return model
