@@ -112,7 +112,8 @@ def test_a_number_that_the_dtype_has_is_compared_as_written() -> None:
     x = te.placeholder((6,), "int32", "x")
     for f, text in (
         (lambda v: v < 2.0, "x[i] < 2"), (lambda v: v < Fraction(5, 2), "x[i] <= 2"),
-        (lambda v: v > 7, "7 < x[i]"), (lambda v: v >= -0.5, "0 <= x[i]"), (lambda v: v < 2**31, "-2147483648 <= x[i]"),
+        (lambda v: v > 7, "7 < x[i]"), (lambda v: v >= -0.5, "0 <= x[i]"),
+        (lambda v: v < 2**31, "-2147483648 <= x[i]"),
     ):  # fmt: skip
         assert show(te.compute((6,), lambda i, f=f: f(x[i]), "y").op.values[0]) == text
 
