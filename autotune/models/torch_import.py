@@ -43,7 +43,7 @@ def import_torch(exported: Any) -> Model:
     kind = type(exported)
     if not (kind.__module__.startswith("torch.export") and hasattr(exported, "graph_signature")):
         raise ModelError(
-            f"import_torch takes an exported program of torch, not a {kind.__called_}: give "
+            f"import_torch takes an exported program of torch, not a {kind.__name__}: give "
             "torch.export.export(module.eval(), example_inputs)"
         )
     name, program = _name(exported), decomposed(exported)
@@ -162,7 +162,7 @@ def _name(exported: Any) -> str:
     """The class of the module that was exported."""
     for node in exported.graph.nodes:
         for _, kind in (node.meta.get("nn_module_stack") or {}).values():
-            text = kind if isinstance(kind, str) else kind.__called_
+            text = kind if isinstance(kind, str) else kind.__name__
             return str(text).rsplit(".", 1)[-1]
     return "module"
 
