@@ -65,8 +65,8 @@ def check(case: Any) -> str:
             return str(again)
     for inputs, outputs in sets:
         got = evaluate(imported_model.graph, [array(x) for x in inputs])
-        for port, have, expected in zip(imported_model.outputs, got, outputs, strict=True):
-            want = array(expected)
+        full = [x for x in map(array, outputs) if x.size]  # the others are none of the graph
+        for port, have, want in zip(imported_model.outputs, got, full, strict=True):
             assert have.shape == want.shape and have.dtype == want.dtype, (case.name, port)
             name = have.dtype.name
             # Numbers that are stored in 16 bits are rounded there, but not where ONNX's function rounds them.
