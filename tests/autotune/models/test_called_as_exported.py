@@ -3,6 +3,8 @@ are inputs, weights, or known."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 import zipfile
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -118,6 +120,8 @@ def test_a_model_is_called_as_its_program_is(case: str, tmp_path: Path) -> None:
     same(back(*args, **named), want)
     back.save(tmp_path / "again.at")
     assert (tmp_path / "again.at").read_bytes() == (tmp_path / "net.at").read_bytes()
+    for copied in (copy.deepcopy(net), pickle.loads(pickle.dumps(net)), pickle.loads(pickle.dumps(back))):
+        same(copied(*args, **named), want)
     assert net.profile(*args, **named).rows and back.profile().rows
 
 
