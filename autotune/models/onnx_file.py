@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -219,15 +218,11 @@ def _external(t: Any, what: str, place: Path | None, dtype: np.dtype[Any], count
         raise ModelError(f"{what}: {length} bytes from {offset} on are not {dtype}{list(t.dims)}")
     path = _inside(where, what, place)
     try:
-        # Opened without waiting, in case it is a pipe.
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
-        with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise ModelError(f"{what}: {where!r} is no regular file")
-            if offset + nbytes > status.st_size:
+        with open_regular(path, follow=False) as file:  # all links are followed already
+            size = os.fstat(file.fileno()).st_size
+            if offset + nbytes > size:
                 raise ModelError(
-                    f"{what}: {where!r} has {status.st_size} bytes, but {nbytes} from {offset} on are "
+                    f"{what}: {where!r} has {size} bytes, but {nbytes} from {offset} on are "
                     "needed: it is cut off, or not that of this model"
                 )
             return np.fromfile(file, dtype, count, offset=offset)
