@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from autotune.models.lowering import resize as r
-from autotune.models.lowering.base import Array, is_float, positives, stage
+from autotune.models.lowering.base import Array, positives, stage
 from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
 from schedules import te
-from schedules.dtypes import computed
+from schedules.dtypes import computed, is_float
 from schedules.expr import Expr
 
 # Most elements of an axis of the result, and most times that one shrinks with a filter as wide.
