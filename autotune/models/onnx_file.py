@@ -17,7 +17,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 
-from autotune.errors import ModelError, refused
+from autotune.errors import ModelError, one_line, refused
 from autotune.models.lowering.base import Array
 from kernels_db.opening import open_regular
 from schedules.dtypes import DTYPES
@@ -154,7 +154,7 @@ def _check(skeleton: Any, proto: Any, label: str) -> None:
     try:
         onnx.checker.check_model(seen)
     except Exception as err:  # onnx raises what its C++ raises
-        raise ModelError(f"{label} is no valid ONNX model: {' '.join(str(err).split())}") from err
+        raise ModelError(f"{label} is no valid ONNX model: {one_line(err)}") from err
 
 
 def to_array(t: Any, what: str, place: Path | None) -> Array:
@@ -183,7 +183,7 @@ def to_array(t: Any, what: str, place: Path | None) -> Array:
     try:
         return np.asarray(numpy_helper.to_array(t))
     except Exception as err:  # of a damaged tensor: anything that numpy raises
-        raise ModelError(f"{what} cannot be read: {' '.join(str(err).split())}") from err
+        raise ModelError(f"{what} cannot be read: {one_line(err)}") from err
 
 
 def dtype_of(elem_type: int) -> str | None:

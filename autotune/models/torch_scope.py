@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.errors import ModelError
+from autotune.errors import ModelError, one_line
 from autotune.models.lowering.base import Array
 from autotune.models.lowering.movement import reshape
 from autotune.models.model import identifier
@@ -261,7 +261,7 @@ class Lowering:
             with torch.no_grad():
                 made = node.target(*plain, **{k: _plain(v) for k, v in kwargs.items()})
         except RuntimeError as err:
-            raise ModelError(f"torch cannot compute it: {' '.join(str(err).split())}") from err
+            raise ModelError(f"torch cannot compute it: {one_line(err)}") from err
         if isinstance(made, torch.Tensor):
             return self._called(Known(made, weight), node)
         if isinstance(made, (list, tuple)):
