@@ -110,10 +110,9 @@ def _flaw(e: Expr, kids: list[str], axes: set[str], tensors: Tensors) -> str:
             fits = set(kids) == {"bool"} and (len(args) == 1 if op == "not" else op in ("and", "or"))
             return "" if fits else f"{_show(e)} needs conditions, got {', '.join(kids) or 'none'}"
         case Select():
-            fits = kids[0] == "bool" and kids[1] == kids[2]
-            return (
-                "" if fits else f"{_show(e)} needs a condition and two values of one dtype, got {', '.join(kids)}"
-            )
+            if kids[0] == "bool" and kids[1] == kids[2]:
+                return ""
+            return f"{_show(e)} needs a condition and two values of one dtype, got {', '.join(kids)}"
         case Cast(dtype=d):
             return _flaw_of_cast(e, d, kids[0])
         case Binary(op=op) | Compare(op=op):
