@@ -48,13 +48,19 @@ def dtype_name(val: Any) -> str:
     return str(val.dtype).removeprefix("torch.")
 
 
-def shape_and_dtype(val: Any, what: str) -> tuple[tuple[int, ...], str]:
+def supported_dtype(val: Any, what: str) -> str:
     """Of a tensor of torch. Raises ModelError for what is not supported."""
     dtype = dtype_name(val)
     if dtype not in DTYPES:
         raise ModelError(
             f"{what} is {dtype}, which is not supported: convert it to one of {', '.join(DTYPES)}"
         )
+    return dtype
+
+
+def shape_and_dtype(val: Any, what: str) -> tuple[tuple[int, ...], str]:
+    """Of a tensor of torch. Raises ModelError for what is not supported."""
+    dtype = supported_dtype(val, what)
     shape = tuple(int(n) for n in val.shape)
     if 0 in shape:
         raise ModelError(f"{what} of shape {list(shape)} has no elements")
