@@ -378,7 +378,7 @@ class Log(LogReader):
     def _which_file(self) -> File | None:
         return file_of(self.place.path) if isinstance(self.place, SqliteFile) else None
 
-    def _stay(self) -> None:
+    def _follow_file(self) -> None:
         """Notice that the file was moved, deleted or replaced, and go on where nothing is lost."""
         with self._looking:
             if isinstance(self.place, SqliteFile) and self._which_file() != self._file:
@@ -409,7 +409,7 @@ class Log(LogReader):
         if self._engine is None or self.read_only:
             why = "has been closed" if self._engine is None else "is opened for reading only"
             raise LogError(f"the log {self.path} {why}; open it again with Log({self.path!r})")
-        self._stay()
+        self._follow_file()
         with (
             engine.explained(self.place, self.timeout_s),
             Session(engine.accessing(self._engine, access)) as session,
