@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from autotune.errors import ModelError, one_line
 from autotune.models.lowering.base import Array
 from autotune.models.onnx_ops.table import UnsupportedForm, Value
-from schedules import te
+from schedules.dtypes import DTYPES
 
 # Most bytes of values that are computed at import, beside what the file itself has.
 MAX_BYTES = 2**30
@@ -121,9 +121,9 @@ def output_types(node: Any, values: Mapping[str, Value], opsets: Mapping[str, in
         raise ModelError(f"its inputs do not fit it: {one_line(err)}") from err
 
 
-def type_of(x: Value) -> Any:
-    """The ONNX type of a value."""
-    dtype = np.dtype(x.dtype) if isinstance(x, te.Tensor) else x.dtype
+def type_of(x: Any) -> Any:
+    """The ONNX type of a tensor, or of an array."""
+    dtype = np.dtype(DTYPES[x.dtype].numpy) if isinstance(x.dtype, str) else x.dtype
     try:
         elem = helper.np_dtype_to_tensor_dtype(dtype)
     except (KeyError, ValueError):

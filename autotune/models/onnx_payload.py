@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, Protocol
 
-import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, TensorProto, helper
@@ -19,10 +18,9 @@ from onnx import AttributeProto, TensorProto, helper
 from autotune.errors import ModelError, one_line
 from autotune.models.lowering.base import Array
 from autotune.models.onnx_file import domain, dtype_of, to_array, type_name
-from autotune.models.onnx_known import output_types, static_shape
+from autotune.models.onnx_known import output_types, static_shape, type_of
 from autotune.models.onnx_ops.table import ROWS
 from schedules import te
-from schedules.dtypes import DTYPES
 
 MAX_BYTES = 2**26  # of a payload
 MAX_STEPS = 2**28  # numbers that a convolution gathers before it adds them up
@@ -151,8 +149,7 @@ def _same(types: Sequence[tuple[Sequence[int], str]], tensors: Sequence[_Typed],
 def _typed(model: Any, writes: Sequence[_Typed]) -> Any:
     """The model with the types of its outputs, without which onnx's checker takes none."""
     for port, t in zip(model.graph.output, writes, strict=True):
-        elem = helper.np_dtype_to_tensor_dtype(np.dtype(DTYPES[t.dtype].numpy))
-        port.type.CopyFrom(helper.make_tensor_type_proto(elem, list(t.shape)))
+        port.type.CopyFrom(type_of(t))
     return model
 
 
