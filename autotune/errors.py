@@ -71,6 +71,11 @@ class ReportError(AutotuneError):
     """
 
 
+def one_line(err: BaseException | str, most: int | None = None) -> str:
+    """What an error of a library says, on one line, of at most so many characters."""
+    return " ".join(str(err).split())[:most]
+
+
 def refused(err: OSError) -> str:
     """Why the system refused something, with a remedy where there is one."""
     many = err.errno in (errno.EMFILE, errno.ENFILE)

@@ -97,14 +97,17 @@ def relative_throughput(throughput: npt.ArrayLike, groups: npt.ArrayLike | None 
     return values / np.where(best > 0, best, 1.0)[index]
 
 
-def read_regular(path: Path, most: int) -> bytes:
-    """The content of a regular file, at most a byte more than ``most``. Raises OSError, also for anything
-    else: a pipe would be waited for."""
+def read_regular(path: Path) -> bytes:
+    """The content of a regular file of at most `LARGEST` bytes. Raises OSError for a larger one, and for
+    anything else: a pipe would be waited for."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
-        return file.read(most + 1)
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise OSError(errno.EFBIG, f"it is larger than {LARGEST >> 20} MiB", str(path))
+    return content
 
 
 def write_document(path: Path, kind: str, names: tuple[str, ...], body: dict[str, Any]) -> None:
@@ -116,12 +119,10 @@ def write_document(path: Path, kind: str, names: tuple[str, ...], body: dict[str
 def read_document(path: Path, kind: str, names: tuple[str, ...]) -> dict[str, Any]:
     """Inverse of `write_document`. Raises CostModelError for another kind, version or feature names."""
     try:
-        raw = read_regular(path, LARGEST)
-        if len(raw) > LARGEST:
-            raise CostModelError(f"cannot read the cost model {path}: it is larger than {LARGEST >> 20} MiB")
-        document = json.loads(raw.decode("utf-8"))
+        document = json.loads(read_regular(path).decode("utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as err:
-        raise CostModelError(f"cannot read the cost model {path}: {err}; train and save it again") from None
+        why = getattr(err, "strerror", None) or err
+        raise CostModelError(f"cannot read the cost model {path}: {why}; train and save it again") from None
     if not isinstance(document, dict) or document.get("kind") != kind or document.get("version") != VERSION:
         wanted = f"a version {VERSION} {kind!r} cost model"
         raise CostModelError(f"{path} is not {wanted}; train and save it again")

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from cost_model.base import LARGEST, CostModelError, read_regular
+from cost_model.base import CostModelError, read_regular
 from cost_model.features import COLUMNS, DERIVED
 from cost_model.tree_ensemble import MOST_NODES, MOST_TREES, TreeEnsemble
 from schedules.space.estimate.cpu.features import FEATURE_NAMES as CPU_FEATURES
@@ -144,13 +144,11 @@ def read(path: str | os.PathLike[str]) -> SavedModel:
 
 def _parsed(path: Path, name: str) -> dict[str, Any]:
     try:
-        raw = read_regular(path, LARGEST)
+        raw = read_regular(path)
     except OSError as err:
         _refuse(name, err.strerror or str(err))
     except ValueError as err:  # a zero byte in the name
         _refuse(name, str(err))
-    if len(raw) > LARGEST:
-        _refuse(name, f"it is larger than {LARGEST >> 20} MiB")
     if sum(raw.count(sign) for sign in (b",", b"[", b"{", b'"')) > MOST_PARTS:
         _refuse(name, "its JSON has too many parts")
     try:

@@ -14,16 +14,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-_File = tuple[int, int]  # device and number
+File = tuple[int, int]  # device and number
 
 _guard = threading.RLock()  # no file is looked into while SQLite opens it
-_open: Counter[_File] = Counter()
+_open: Counter[File] = Counter()
 
 
 class Connection(sqlite3.Connection):
     """A connection that is counted until it is closed."""
 
-    _file: _File | None = None
+    _file: File | None = None
 
     def close(self) -> None:
         super().close()
@@ -33,7 +33,7 @@ class Connection(sqlite3.Connection):
         self._forget()
 
     def _count(self, path: Path) -> None:
-        self._file = _file_of(path)
+        self._file = file_of(path)
         if self._file is not None:
             _open[self._file] += 1
 
@@ -58,13 +58,14 @@ def first_bytes(path: Path, number: int) -> bytes | None:
     """The first bytes of a file; None where SQLite has it open here, so that it is a database. Raises
     OSError."""
     with _guard:
-        if _open[_file_of(path) or (0, 0)] > 0:
+        if _open[file_of(path) or (0, 0)] > 0:
             return None
         with path.open("rb") as f:
             return f.read(number)
 
 
-def _file_of(path: Path) -> _File | None:
+def file_of(path: Path) -> File | None:
+    """Which file a path names; None if it names none."""
     try:
         found = os.stat(path)
     except OSError:

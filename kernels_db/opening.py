@@ -9,15 +9,17 @@ from io import BufferedReader
 from pathlib import Path
 
 
-def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
-    """A regular file to read. Raises OSError for anything else: a directory, a pipe, a device."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0))
+def open_regular(path: str | os.PathLike[str], *, follow: bool = True) -> BufferedReader:
+    """A regular file to read. ``follow``: whether ``path`` may be a link. Raises OSError for anything else: a
+    directory, a pipe, a device."""
+    links = 0 if follow else getattr(os, "O_NOFOLLOW", 0)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0) | links)
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
         os.close(fd)
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-        raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+        raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
     return os.fdopen(fd, "rb")
 
 

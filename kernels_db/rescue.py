@@ -18,18 +18,6 @@ from pathlib import Path
 from kernels_db import sqlite
 from kernels_db.errors import LogError
 
-# Device and number of a file.
-Identity = tuple[int, int]
-
-
-def identity(path: Path) -> Identity | None:
-    """Which file a path names; None if it names none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
 
 def saved(con: sqlite3.Connection, path: Path) -> Path:
     """A new file with all that a connection reads, in the directory of ``path``, which is made, or else where

@@ -29,6 +29,7 @@ from kernels_db import engine, exchange, rescue, sqlite, t4, transfer
 from kernels_db.compat import HEADER
 from kernels_db.decoding import Raw, decoded
 from kernels_db.errors import LogError
+from kernels_db.locked_files import File, file_of
 from kernels_db.lookup import stored_record
 from kernels_db.pins import Pin
 from kernels_db.place import Place, locate
@@ -374,10 +375,10 @@ class Log(LogReader):
         with engine.explained(self.place, self.timeout_s), self._engine.connect() as con:
             yield con.execution_options(isolation_level="AUTOCOMMIT")
 
-    def _which_file(self) -> rescue.Identity | None:
-        return rescue.identity(self.place.path) if isinstance(self.place, SqliteFile) else None
+    def _which_file(self) -> File | None:
+        return file_of(self.place.path) if isinstance(self.place, SqliteFile) else None
 
-    def _stay(self) -> None:
+    def _follow_file(self) -> None:
         """Notice that the file was moved, deleted or replaced, and go on where nothing is lost."""
         with self._looking:
             if isinstance(self.place, SqliteFile) and self._which_file() != self._file:
@@ -408,7 +409,7 @@ class Log(LogReader):
         if self._engine is None or self.read_only:
             why = "has been closed" if self._engine is None else "is opened for reading only"
             raise LogError(f"the log {self.path} {why}; open it again with Log({self.path!r})")
-        self._stay()
+        self._follow_file()
         with (
             engine.explained(self.place, self.timeout_s),
             Session(engine.accessing(self._engine, access)) as session,

@@ -71,18 +71,18 @@ def _from_json(v: Any) -> Expr:
         return Const(v)
     if not isinstance(v, list) or not v:
         raise ValueError(f"malformed expression {short(v)}")
-    tag, rest = _text(v[0]), v[1:]
+    tag, rest = text_of(v[0]), v[1:]
     if tag == "const":
         dtype, x = rest
-        return _const(_text(dtype), x)
+        return _const(text_of(dtype), x)
     if tag in ("var", "hole"):
         (name,) = rest
-        return Var(_text(name)) if tag == "var" else Hole(_text(name))
+        return Var(text_of(name)) if tag == "var" else Hole(text_of(name))
     if tag == "load":
-        return Load(_text(rest[0]), tuple(map(_from_json, rest[2:])), _text(rest[1]))
+        return Load(text_of(rest[0]), tuple(map(_from_json, rest[2:])), text_of(rest[1]))
     if tag == "cast":
         dtype, x = rest
-        return Cast(_text(dtype), _from_json(x))
+        return Cast(text_of(dtype), _from_json(x))
     if tag == "call":
         args = tuple(map(_from_json, rest[1:]))
         if rest[0] not in FUNCTIONS:
@@ -110,9 +110,10 @@ def _const(dtype: str, x: Any) -> Const:
     return Const(float(x) if is_float(dtype) and type(x) is int else x, dtype)
 
 
-def _text(x: Any) -> str:
+def text_of(x: Any) -> str:
+    """A text of a file. Raises ValueError for anything else."""
     if not isinstance(x, str):
-        raise ValueError(f"malformed expression: expected a text, got {short(x)}")
+        raise ValueError(f"expected a text, got {short(x)}")
     return x
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +16,7 @@ from typing import Any
 
 from schedules.distribution import UPGRADE
 from schedules.errors import AutotuneError
+from schedules.expr_json import short
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.names import Names, rename
 from schedules.te.names import canonical as canonical_names
@@ -191,13 +191,13 @@ class Target:
 
 def _word(x: Any) -> str:
     if not isinstance(x, str) or len(x) > 200 or not x.isprintable():
-        raise ValueError(f"malformed target: {reprlib.repr(x)} is no name")
+        raise ValueError(f"malformed target: {short(x)} is no name")
     return x
 
 
 def _number(x: Any, least: int, most: int) -> int:
     if type(x) is not int or not least <= x <= most:
-        raise ValueError(f"malformed target: {reprlib.repr(x)} is not a whole number from {least} to {most}")
+        raise ValueError(f"malformed target: {short(x)} is not a whole number from {least} to {most}")
     return x
 
 

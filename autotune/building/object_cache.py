@@ -3,8 +3,8 @@
 A cached object is code that will run with the user's rights. So the directory and each file must
 belong to the user and be writable by nobody else, or they are not read; objects come only from this
 user's own compiler, never from a log. Each file is `MAGIC`, its key, a new line, the blake2b-256 of key and
-object, the object. What is truncated or altered counts as missing and is removed, and so does the object of
-another key, of which a warning tells.
+object, the object. What is truncated or altered counts as missing and is removed. So is the object of another
+key, and a warning says so.
 """
 
 from __future__ import annotations

@@ -151,15 +151,14 @@ def _tasks(log: Log) -> list[dict[str, Any]]:
     for run, last in log.open_runs():
         unclosed[run.workload, run.target][run_state.state_of(run, last)] += 1
     return [
-        {**_task(log, *task, w, t, pins.get(task), here), "open_runs": dict(unclosed[task])}
+        {**_task(log, task, w, t, pins.get(task), here), "open_runs": dict(unclosed[task])}
         for task, w, t in log.readable_tasks()
     ]
 
 
 def _task(
     log: Log,
-    workload_digest: str,
-    target_digest: str,
+    digests: tuple[str, str],
     workload: Workload,
     target: Target,
     pinned: str | None,
@@ -168,13 +167,13 @@ def _task(
     from autotune.run.describing import made
     from autotune.workloads import dtype_of, param_text, shown_params
 
-    by_status = log.by_status(workload_digest, target_digest)
-    best = log.best(workload_digest, target_digest) if pinned is None else log.get(pinned)
+    by_status = log.by_status(*digests)
+    best = log.best(*digests) if pinned is None else log.get(pinned)
     origin = None if best is None else log.origin(best)
     time_s = None if best is None else best.time_s
     gflops = workload.flops / time_s / 1e9 if time_s else math.nan
     return {
-        "workload": workload_digest,
+        "workload": digests[0],
         "op": workload.op,
         "params": dict(workload.params),
         "shape": " ".join(f"{k}={param_text(v)}" for k, v in shown_params(workload).items()),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from autotune.compare.bench import DisagreementError
 from autotune.compare.peers import PeerError
+from autotune.errors import one_line
 from autotune.models.module import Module
 from schedules.distribution import install
 from schedules.dtypes import DTYPES, is_float
@@ -54,7 +55,7 @@ def onnxruntime_call(
     try:
         session = ort.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
     except Exception as err:  # onnxruntime has no error class of its own
-        raise PeerError(f"onnxruntime does not run {path}: {' '.join(str(err).split())[:300]}") from None
+        raise PeerError(f"onnxruntime does not run {path}: {one_line(err, 300)}") from None
     feeds = {t.name: x for t, x in zip(module.inputs, inputs, strict=True)}
     names = [t.name for t in module.outputs]
     return lambda: list(session.run(names, feeds))

@@ -57,7 +57,7 @@ class MeasureError(AutotuneError):
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """What the system refuses as a `MeasureError`."""
+    """Raises `MeasureError` for what the system refuses."""
     try:
         yield
     except OSError as err:

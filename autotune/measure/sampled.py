@@ -31,8 +31,8 @@ MOST_POINTS = 10**30  # extents from a file may have a product that no float hol
 
 
 def plan(dag: ComputeDAG, limit_s: float) -> tuple[bool, float]:
-    """Whether the reference of a draw is computed in part, and about the seconds that a draw takes. It is
-    where the whole takes longer than ``limit_s`` and the parts do not take as long."""
+    """(whether the reference of a draw is computed in part, about how many seconds a draw takes). It is
+    computed in part where the whole takes longer than ``limit_s`` and the parts take less."""
     whole, drawn_s = whole_s(dag), DRAW_S * min(sum(prod(t.shape) for t in dag.inputs), MOST_POINTS)
     if whole <= limit_s:
         return False, whole + drawn_s

@@ -13,6 +13,7 @@ from schedules.graph.graph import Graph, Island
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.compute_dag import Tensor as DagTensor
 from schedules.te.tensors import Op, discover
+from schedules.te.unique import Taken
 
 if TYPE_CHECKING:
     from autotune.models.onnx_islands import Call
@@ -93,18 +94,12 @@ def _dag(
         dag = te.dag([*used, *computed])
         names |= {t: d.name for t, d in zip(used, dag.inputs, strict=True)}
         names |= dict(zip(computed, dag.outputs, strict=True))
-        taken = set(dag.tensors)
+        taken = Taken(dag.tensors)
         stages, outputs = dag.stages, dag.outputs
     else:
-        taken, stages, outputs = set(), (), ()
-    numbers: dict[str, int] = {}
+        taken, stages, outputs = Taken(), (), ()
     for t in listed:
         if t not in names:
-            base = name = t.name or "x"
-            while name in taken:
-                numbers[base] = numbers.get(base, 0) + 1
-                name = f"{base}_{numbers[base]}"
-            taken.add(name)
-            names[t] = name
+            names[t] = taken.add(t.name or "x")
     inputs = tuple(DagTensor(names[t], t.shape, t.dtype) for t in listed)
     return ComputeDAG(inputs, stages, outputs, tuple(names[t] for t in known)), names

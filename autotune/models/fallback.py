@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.errors import ModelError
+from autotune.errors import ModelError, one_line
 from schedules.graph.graph import Island
 
 Array = NDArray[Any]
@@ -29,7 +29,7 @@ def run_island(island: Island, reads: Sequence[Array]) -> list[Array]:
             made = evaluator.run(None, dict(zip(names, reads, strict=True)))
     except Exception as err:  # the evaluator raises what numpy raises
         raise ModelError(
-            f"{island.op} at {island.name} failed in onnx's reference evaluator: {' '.join(str(err).split())}"
+            f"{island.op} at {island.name} failed in onnx's reference evaluator: {one_line(err)}"
         ) from err
     out = []
     for t, x in zip(island.writes, made, strict=True):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 
-from autotune.errors import ModelError, refused
+from autotune.errors import ModelError, one_line, refused
 from autotune.models.lowering.base import Array
 from kernels_db.opening import open_regular
 from schedules.dtypes import DTYPES
@@ -155,7 +154,7 @@ def _check(skeleton: Any, proto: Any, label: str) -> None:
     try:
         onnx.checker.check_model(seen)
     except Exception as err:  # onnx raises what its C++ raises
-        raise ModelError(f"{label} is no valid ONNX model: {' '.join(str(err).split())}") from err
+        raise ModelError(f"{label} is no valid ONNX model: {one_line(err)}") from err
 
 
 def to_array(t: Any, what: str, place: Path | None) -> Array:
@@ -184,7 +183,7 @@ def to_array(t: Any, what: str, place: Path | None) -> Array:
     try:
         return np.asarray(numpy_helper.to_array(t))
     except Exception as err:  # of a damaged tensor: anything that numpy raises
-        raise ModelError(f"{what} cannot be read: {' '.join(str(err).split())}") from err
+        raise ModelError(f"{what} cannot be read: {one_line(err)}") from err
 
 
 def dtype_of(elem_type: int) -> str | None:
@@ -219,15 +218,11 @@ def _external(t: Any, what: str, place: Path | None, dtype: np.dtype[Any], count
         raise ModelError(f"{what}: {length} bytes from {offset} on are not {dtype}{list(t.dims)}")
     path = _inside(where, what, place)
     try:
-        # Opened without waiting, in case it is a pipe.
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
-        with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise ModelError(f"{what}: {where!r} is no regular file")
-            if offset + nbytes > status.st_size:
+        with open_regular(path, follow=False) as file:  # all links are followed already
+            size = os.fstat(file.fileno()).st_size
+            if offset + nbytes > size:
                 raise ModelError(
-                    f"{what}: {where!r} has {status.st_size} bytes, but {nbytes} from {offset} on are "
+                    f"{what}: {where!r} has {size} bytes, but {nbytes} from {offset} on are "
                     "needed: it is cut off, or not that of this model"
                 )
             return np.fromfile(file, dtype, count, offset=offset)

@@ -40,8 +40,8 @@ def import_onnx(
 
     What is known before a call, such as the arithmetic on shapes, is computed here. Data outside the file is
     read from the folder of the file's path, and from that where the file lies after all links. Raises
-    ModelError for what is no valid model and for all operators
-    that have no expression, at once; MissingExtraError where the extra ``onnx`` is not installed. Example:
+    ModelError for what is no valid model and for all operators that have no expression, at once;
+    MissingExtraError where the extra ``onnx`` is not installed. Example:
 
         model = at.import_onnx("net.onnx", shapes={"x": (1, 3, 224, 224)})
     """

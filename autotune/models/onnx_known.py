@@ -12,10 +12,10 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from autotune.errors import ModelError
+from autotune.errors import ModelError, one_line
 from autotune.models.lowering.base import Array
 from autotune.models.onnx_ops.table import UnsupportedForm, Value
-from schedules import te
+from schedules.dtypes import DTYPES
 
 # Most bytes of values that are computed at import, beside what the file itself has.
 MAX_BYTES = 2**30
@@ -56,7 +56,7 @@ class Known:
                 warnings.simplefilter("ignore")
                 made = ReferenceEvaluator(node, opsets=dict(opsets)).run(None, dict(values))
         except Exception as err:  # the evaluator raises what numpy raises
-            raise ModelError(f"it cannot be evaluated: {' '.join(str(err).split())}") from err
+            raise ModelError(f"it cannot be evaluated: {one_line(err)}") from err
         for x in made:
             if isinstance(x, (list, dict)):
                 raise UnsupportedForm("it makes a sequence")
@@ -118,12 +118,12 @@ def output_types(node: Any, values: Mapping[str, Value], opsets: Mapping[str, in
     try:
         return onnx.shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=ids)
     except Exception as err:  # what its C++ raises
-        raise ModelError(f"its inputs do not fit it: {' '.join(str(err).split())}") from err
+        raise ModelError(f"its inputs do not fit it: {one_line(err)}") from err
 
 
-def type_of(x: Value) -> Any:
-    """The ONNX type of a value."""
-    dtype = np.dtype(x.dtype) if isinstance(x, te.Tensor) else x.dtype
+def type_of(x: Any) -> Any:
+    """The ONNX type of a tensor, or of an array."""
+    dtype = np.dtype(DTYPES[x.dtype].numpy) if isinstance(x.dtype, str) else x.dtype
     try:
         elem = helper.np_dtype_to_tensor_dtype(dtype)
     except (KeyError, ValueError):

@@ -11,18 +11,16 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, Protocol
 
-import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, TensorProto, helper
 
-from autotune.errors import ModelError
+from autotune.errors import ModelError, one_line
 from autotune.models.lowering.base import Array
 from autotune.models.onnx_file import domain, dtype_of, to_array, type_name
-from autotune.models.onnx_known import output_types, static_shape
+from autotune.models.onnx_known import output_types, static_shape, type_of
 from autotune.models.onnx_ops.table import ROWS
 from schedules import te
-from schedules.dtypes import DTYPES
 
 MAX_BYTES = 2**26  # of a payload
 MAX_STEPS = 2**28  # numbers that a convolution gathers before it adds them up
@@ -71,10 +69,9 @@ def check_payload(payload: bytes, op: str, reads: Sequence[_Typed], writes: Sequ
     """Raise ModelError for a payload that is not one node of operator ``op``, from tensors such as ``reads``
     to tensors such as ``writes``. Nothing of it is run, and no other file is read."""
     try:
-        node, arrays, opsets = _node(payload)
+        model, node, arrays, opsets = _parsed(payload)
         if node.op_type != op:
             raise ModelError(f"its node is {node.op_type[:40]!r}")
-        model = onnx.ModelProto.FromString(payload)
         types = [(i.name, _stated(i.type)) for i in model.graph.input]
         _same([t for _, t in types], reads, "reads")
         if any(o.HasField("type") for o in model.graph.output):
@@ -89,14 +86,13 @@ def check_payload(payload: bytes, op: str, reads: Sequence[_Typed], writes: Sequ
         onnx.checker.check_model(_typed(model, writes))
         found = output_types(node, {**inputs, **arrays}, opsets)
         _same([_stated(found.get(n)) for n in names], writes, "writes")
-    except ModelError as err:
-        raise ModelError(f"the payload of island {op[:40]} is refused: {err}") from err
     except Exception as err:  # onnx raises what its C++ raises
-        raise ModelError(f"the payload of island {op[:40]} is refused: {' '.join(str(err).split())}") from err
+        raise ModelError(f"the payload of island {op[:40]} is refused: {one_line(err)}") from err
 
 
-def _node(payload: bytes) -> tuple[Any, dict[str, Array], dict[str, int]]:
-    """(the node, its inputs that are known, {domain: version}). Only what a node may have is let through."""
+def _parsed(payload: bytes) -> tuple[Any, Any, dict[str, Array], dict[str, int]]:
+    """(the model, its node, the node's inputs that are known, {domain: version}). Only what a node may have
+    is let through."""
     if len(payload) > MAX_BYTES:
         raise ModelError(f"it has {len(payload)} bytes; at most {MAX_BYTES} are read")
     try:
@@ -123,7 +119,7 @@ def _node(payload: bytes) -> tuple[Any, dict[str, Array], dict[str, int]]:
     names = [*(i.name for i in model.graph.input), *arrays]
     if len({*names} - {""}) != len(model.graph.input) + len(model.graph.initializer):
         raise ModelError("two of its inputs have one name, or one has none")
-    return node, arrays, opsets
+    return model, node, arrays, opsets
 
 
 def _only(message: Any, fields: frozenset[str], what: str) -> None:
@@ -153,8 +149,7 @@ def _same(types: Sequence[tuple[Sequence[int], str]], tensors: Sequence[_Typed],
 def _typed(model: Any, writes: Sequence[_Typed]) -> Any:
     """The model with the types of its outputs, without which onnx's checker takes none."""
     for port, t in zip(model.graph.output, writes, strict=True):
-        elem = helper.np_dtype_to_tensor_dtype(np.dtype(DTYPES[t.dtype].numpy))
-        port.type.CopyFrom(helper.make_tensor_type_proto(elem, list(t.shape)))
+        port.type.CopyFrom(type_of(t))
     return model
 
 

@@ -390,10 +390,7 @@ def _body(schema: Any, proto: Any, inputs: Sequence[Scoped], opsets: Mapping[str
     try:
         if schema.has_context_dependent_function:
             versions = [v for v in schema.context_dependent_function_opset_versions if v <= version]
-            types = [
-                (onnx.TypeProto() if x is None else type_of(x)).SerializeToString()  # type: ignore[arg-type]
-                for x in inputs
-            ]
+            types = [(onnx.TypeProto() if x is None else type_of(x)).SerializeToString() for x in inputs]
             if versions:
                 data = schema.get_context_dependent_function_with_opset_version(
                     max(versions), proto.SerializeToString(), types

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune import backends, targets
-from autotune.errors import CompileError, MissingExtraError, ModelError, refused
+from autotune.errors import CompileError, MissingExtraError, ModelError, one_line, refused
 from autotune.measure.memory import free_bytes
 from autotune.models.compiling import Missing, untuned_kernels
 from autotune.models.fallback import run_island
@@ -260,8 +260,7 @@ def _seconds(x: Any) -> float | None:
 
 
 def _short(err: BaseException) -> str:
-    text = str(err) if isinstance(err, ValueError) else repr(err)
-    return " ".join(text.split())[:300]
+    return one_line(err if isinstance(err, ValueError) else repr(err), 300)
 
 
 def _check_room(place: _Place, outline: Outline) -> None:

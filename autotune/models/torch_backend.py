@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
-from autotune.errors import ArgumentError, ModelError
+from autotune.errors import ArgumentError, ModelError, one_line
 from autotune.models.compiling import compiled
 from autotune.models.model import Model
 from autotune.models.module import Module
@@ -211,7 +211,7 @@ class TorchGraph:
         except AutotuneError:
             raise
         except Exception as err:  # whatever torch raises
-            raise ModelError(f"torch cannot export it: {' '.join(str(err).split())[:500]}") from err
+            raise ModelError(f"torch cannot export it: {one_line(err, 500)}") from err
 
 
 # --- helpers ----------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autotune.errors import ModelError
+from autotune.errors import ModelError, one_line
 from autotune.models.assembling import assemble
 from autotune.models.model import Model
 from autotune.models.signature import Fixed, Leaf, Slot
@@ -15,6 +15,9 @@ from autotune.models.torch_masks import with_places
 from autotune.models.torch_signature import blank, signature_of
 from autotune.models.torch_threads import alone
 from schedules import te
+
+if TYPE_CHECKING:
+    from autotune.models.torch_scope import Lowering
 
 # Where a program has operators without an expression.
 REMEDY = (
@@ -51,7 +54,9 @@ def import_torch(exported: Any) -> Model:
     try:
         program = decomposed(exported)
     except Exception as err:  # whatever torch raises, such as for a constant that the program writes to
-        raise ModelError(f"torch program {name}: torch cannot decompose it: {_short(err)}") from err
+        raise ModelError(
+            f"torch program {name}: torch cannot decompose it: {type(err).__name__}: {one_line(err, 500)}"
+        ) from err
     _refuse_writes(program, f"torch program {name}", {}, True)
     found = read_program(program, {}, name, remedy=REMEDY)
     if found.model is None:
@@ -82,13 +87,53 @@ def read_program(
     the program that are weights, as those are that torch.compile lifts out of a module. ``wanted``: the
     results that are computed, None for all. ``remedy``: what ends the error for operators without an
     expression. Raises ModelError."""
-    from autotune.models.torch_scope import Lowering, nothing, shape_and_dtype
+    from autotune.models.torch_scope import Lowering
 
     label = f"torch program {name}"
     _refuse_writes(program, label, weights, False)
+    lowering = Lowering(label)
+    inputs, given = _inputs(program, weights, lowering)
+    specs = program.graph_signature.output_specs
+    first = sum(s.kind.name != "USER_OUTPUT" for s in specs)  # new values of inputs come before results
+    every = next(n for n in program.graph.nodes if n.op == "output").args[0]
+    kept = [n < 0 or wanted is None or n in wanted for n in range(-first, len(every) - first)]
+    lowering.run(program.graph, [v for v, keep in zip(every, kept, strict=True) if keep])
+    if lowering.unsupported:
+        raise lowering.refusal(remedy)
+    outputs: list[tuple[str, te.Tensor]] = []
+    leaves: list[Leaf] = []
+    for spec, value, keep in zip(specs, every, kept, strict=True):
+        val = value.meta.get("val") if hasattr(value, "meta") else value
+        if not keep:
+            leaves.append(Fixed(None))
+        elif not hasattr(val, "shape"):
+            if hasattr(val, "node"):
+                raise ModelError(
+                    f"{label}: output {spec.arg.name} is a number that depends on data: return a tensor of it"
+                )
+            leaves.append(Fixed(val))
+        elif 0 in val.shape:
+            leaves.append(blank(val, f"{label}: output {spec.arg.name}"))
+        else:
+            leaves.append(Slot(len(outputs)))
+            outputs.append((spec.arg.name, lowering.result(value)))
+    written = {s.target: x.number for s, x in zip(specs[:first], leaves, strict=False) if isinstance(x, Slot)}
+    model = None
+    if outputs:
+        model = assemble(inputs, _distinct(outputs), lowering.constants, lowering.origins, name, label)
+    return Imported(model, tuple(given), tuple(leaves[first:]), written)
+
+
+def _inputs(
+    program: Any, weights: Mapping[str, Any], lowering: Lowering
+) -> tuple[dict[str, te.Tensor], list[Leaf]]:
+    """(the model's inputs by name, what the program takes). ``lowering`` learns their values, and those of
+    what is known."""
+    from autotune.models.torch_scope import nothing, shape_and_dtype
+
+    label = lowering.label
     specs = program.graph_signature.input_specs
     nodes = {n.name: n for n in program.graph.nodes}
-    lowering = Lowering(label)
     inputs: dict[str, te.Tensor] = {}
     given: list[Leaf] = []
     _refuse_open([nodes[s.arg.name] for s in specs if hasattr(s.arg, "name") and s.arg.name in nodes], label)
@@ -116,35 +161,7 @@ def read_program(
         else:
             held = program.state_dict if spec.target in program.state_dict else program.constants
             lowering.know(node, held[spec.target], spec.target, weight=what != "CONSTANT_TENSOR")
-    specs = program.graph_signature.output_specs
-    first = sum(s.kind.name != "USER_OUTPUT" for s in specs)  # new values of inputs come before results
-    every = next(n for n in program.graph.nodes if n.op == "output").args[0]
-    kept = [v for n, v in enumerate(every, -first) if n < 0 or wanted is None or n in wanted]
-    lowering.run(program.graph, kept)
-    if lowering.unsupported:
-        raise lowering.refusal(remedy)
-    outputs: list[tuple[str, te.Tensor]] = []
-    leaves: list[Leaf] = []
-    for n, (spec, value) in enumerate(zip(specs, every, strict=True), -first):
-        val = value.meta.get("val") if hasattr(value, "meta") else value
-        if not (n < 0 or wanted is None or n in wanted):
-            leaves.append(Fixed(None))
-        elif not hasattr(val, "shape"):
-            if hasattr(val, "node"):
-                raise ModelError(
-                    f"{label}: output {spec.arg.name} is a number that depends on data: return a tensor of it"
-                )
-            leaves.append(Fixed(val))
-        elif 0 in val.shape:
-            leaves.append(blank(val, f"{label}: output {spec.arg.name}"))
-        else:
-            leaves.append(Slot(len(outputs)))
-            outputs.append((spec.arg.name, lowering.result(value)))
-    written = {s.target: x.number for s, x in zip(specs[:first], leaves, strict=False) if isinstance(x, Slot)}
-    model = None
-    if outputs:
-        model = assemble(inputs, _distinct(outputs), lowering.constants, lowering.origins, name, label)
-    return Imported(model, tuple(given), tuple(leaves[first:]), written)
+    return inputs, given
 
 
 def decomposed(exported: Any) -> Any:
@@ -170,10 +187,6 @@ def _name(exported: Any) -> str:
             text = kind if isinstance(kind, str) else kind.__name__
             return str(text).rsplit(".", 1)[-1]
     return "module"
-
-
-def _short(err: BaseException) -> str:
-    return f"{type(err).__name__}: {' '.join(str(err).split())}"[:500]
 
 
 def _refuse_writes(program: Any, label: str, weights: Mapping[str, Any], inputs_too: bool) -> None:

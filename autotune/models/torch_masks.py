@@ -7,7 +7,6 @@ program is exported again, which finds all sizes.
 from __future__ import annotations
 
 import inspect
-import warnings
 from typing import Any
 
 import numpy as np
@@ -36,9 +35,7 @@ def with_places(exported: Any) -> Any:
     module.graph.eliminate_dead_code()
     module.recompile()
     args, kwargs = exported.example_inputs
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of its own ways
-        return torch.export.export(module, args, kwargs)
+    return torch.export.export(module, args, kwargs)
 
 
 def _mask_of(node: Any) -> list[Any] | None:

@@ -131,10 +131,11 @@ def laid_out(results: Sequence[Result], computed: Mapping[int, Any], args: Seque
     computed. ``args``: of the call."""
     import torch
 
-    filled = [(r.memory, n) for n, r in enumerate(results) if isinstance(r, Fresh) and r.whole and r.computed]
-    wholes = {n: memory for memory, n in dict(reversed(filled)).items()}  # the first of each memory
-    memories = {memory: computed[n] for n, memory in wholes.items()}
-    empty: set[int] = set()  # memories that no result fills
+    wholes: dict[int, int] = {}  # {memory: the first result that is all of it}
+    for n, r in enumerate(results):
+        if isinstance(r, Fresh) and r.whole and r.computed:
+            wholes.setdefault(r.memory, n)
+    memories = {memory: computed[n] for memory, n in wholes.items()}
     out: list[Any] = []
     for n, r in enumerate(results):
         if isinstance(r, Value):
@@ -147,11 +148,10 @@ def laid_out(results: Sequence[Result], computed: Mapping[int, Any], args: Seque
         else:
             if r.memory not in memories:
                 memories[r.memory] = torch.empty(r.size, dtype=r.dtype)
-                empty.add(r.memory)
             view = memories[r.memory].as_strided(r.shape, r.strides, r.offset)
-            if r.computed and r.memory in empty:
+            if r.computed and r.memory not in wholes:
                 _fill(view, computed[n])
-            out.append(computed[n] if n in wholes else view)
+            out.append(computed[n] if wholes.get(r.memory) == n else view)
     return tuple(out)
 
 

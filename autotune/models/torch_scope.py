@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.errors import ModelError
+from autotune.errors import ModelError, one_line
 from autotune.models.lowering.base import Array
 from autotune.models.lowering.movement import reshape
 from autotune.models.model import identifier
@@ -48,13 +48,19 @@ def dtype_name(val: Any) -> str:
     return str(val.dtype).removeprefix("torch.")
 
 
-def shape_and_dtype(val: Any, what: str) -> tuple[tuple[int, ...], str]:
+def supported_dtype(val: Any, what: str) -> str:
     """Of a tensor of torch. Raises ModelError for what is not supported."""
     dtype = dtype_name(val)
     if dtype not in DTYPES:
         raise ModelError(
             f"{what} is {dtype}, which is not supported: convert it to one of {', '.join(DTYPES)}"
         )
+    return dtype
+
+
+def shape_and_dtype(val: Any, what: str) -> tuple[tuple[int, ...], str]:
+    """Of a tensor of torch. Raises ModelError for what is not supported."""
+    dtype = supported_dtype(val, what)
     shape = tuple(int(n) for n in val.shape)
     if 0 in shape:
         raise ModelError(f"{what} of shape {list(shape)} has no elements")
@@ -261,7 +267,7 @@ class Lowering:
             with torch.no_grad():
                 made = node.target(*plain, **{k: _plain(v) for k, v in kwargs.items()})
         except RuntimeError as err:
-            raise ModelError(f"torch cannot compute it: {' '.join(str(err).split())}") from err
+            raise ModelError(f"torch cannot compute it: {one_line(err)}") from err
         if isinstance(made, torch.Tensor):
             return self._called(Known(made, weight), node)
         if isinstance(made, (list, tuple)):

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from autotune.errors import ModelError
 from autotune.models.signature import Blank, Held, Leaf, Node, Signature
-from schedules.dtypes import DTYPES
 
 
 def blank(val: Any, what: str) -> Blank:
     """A tensor without elements. Raises ModelError for a dtype that is not supported."""
-    dtype = str(val.dtype).removeprefix("torch.")
-    if dtype not in DTYPES:
-        raise ModelError(
-            f"{what} is {dtype}, which is not supported: convert it to one of {', '.join(DTYPES)}"
-        )
-    return Blank(tuple(map(int, val.shape)), dtype)
+    from autotune.models.torch_scope import supported_dtype
+
+    return Blank(tuple(map(int, val.shape)), supported_dtype(val, what))
 
 
 def signature_of(exported: Any, inputs: Sequence[Leaf], results: Sequence[Leaf]) -> Signature | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from autotune.compare.models import inputs_for
 from autotune.compare.peers import PeerError
+from autotune.errors import one_line
 from autotune.models.module import Module
 from schedules.distribution import install
 
@@ -49,7 +50,7 @@ def operator_times(path: str | os.PathLike[str], module: Module) -> list[Operato
                 session.run(None, feeds)
             written = session.end_profiling()
         except Exception as err:  # onnxruntime has no error class of its own
-            raise PeerError(f"onnxruntime does not run {path}: {' '.join(str(err).split())[:300]}") from None
+            raise PeerError(f"onnxruntime does not run {path}: {one_line(err, 300)}") from None
         events = json.loads(Path(written).read_text("utf-8"))
     return _summed(events)
 

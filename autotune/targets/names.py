@@ -86,8 +86,8 @@ def from_name(name_or_file: str, others: Iterable[str] = ("cpu",)) -> Target:
             )
         named = None
     try:
-        ours = None if named is None else named.read_text(encoding="utf-8")
-        return Target.from_json(ours or read_regular(name_or_file, MOST_BYTES).decode("utf-8"))
+        data = read_regular(name_or_file, MOST_BYTES) if named is None else named.read_bytes()
+        return Target.from_json(data.decode("utf-8"))
     except OSError as err:
         raise TargetError(f"target file {name_or_file!r} cannot be read: {err.strerror}") from None
     except ValueError as err:

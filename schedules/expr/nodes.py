@@ -506,8 +506,9 @@ def compare(op: str, a: ExprLike, b: ExprLike) -> Expr:
 
 
 def _beside_integer(op: str, a: ExprLike, b: ExprLike) -> Expr | None:
-    """A comparison of an integer with a Python number that its dtype does not have; None for others. It is
-    one with a number that the dtype has. So the integer is read, also where the answer is known."""
+    """A comparison of an integer with a Python number that its dtype does not have; None for others. It
+    becomes a comparison with a number that the dtype has. That reads the integer even where the answer is
+    known, so that no input is left unread."""
     e, x = (a, b) if isinstance(a, Expr) else (b, a)
     if (type(x) is int and -(1 << 31) <= x < 1 << 31) or isinstance(x, bool) or not isinstance(e, Expr):
         return None

@@ -25,9 +25,9 @@ Join = Callable[[Values, Values], Values]
 CASES, LARGEST = 64, 4
 # How far results may be apart by rounding, as a part of the largest number of a case.
 ROUNDING = 1e-6
-# How the numbers of a value lie to each other. A reducer may rely on one of these: of a least and a largest,
-# or of the two largest. It is refused if it fails with all of them.
-LIE: tuple[Callable[[Array], Array], ...] = (
+# How the numbers of one value are ordered among each other. A reducer may rely on one of these orders: of a
+# least and a largest, or of the two largest. It is refused if it fails with all of them.
+ORDERS: tuple[Callable[[Array], Array], ...] = (
     lambda x: x,
     lambda x: np.sort(x, 0),
     lambda x: np.sort(x, 0)[::-1],
@@ -38,10 +38,10 @@ LIE: tuple[Callable[[Array], Array], ...] = (
 def check_any_order(reducer: Reducer, values: Sequence[Expr], axes: Sequence[Var]) -> None:
     """Raise `WorkloadError` if a reduction of ``values`` over ``axes`` depends on order or grouping."""
     fault = ""
-    for lie in LIE:
+    for ordered in ORDERS:
         try:
             with np.errstate(all="ignore"):
-                fault = _fault(reducer, _met(values, axes, lie))
+                fault = _fault(reducer, _met(values, axes, ordered))
         except WorkloadError:  # what has no value here
             return
         if not fault:
@@ -95,7 +95,7 @@ def _first_apart(want: Values, got: Values, given: Values) -> int | None:
     return int(np.argmax(apart)) if apart.any() else None
 
 
-def _met(values: Sequence[Expr], axes: Sequence[Var], lie: Callable[[Array], Array]) -> list[Values]:
+def _met(values: Sequence[Expr], axes: Sequence[Var], ordered: Callable[[Array], Array]) -> list[Values]:
     """Three values of one reduction. They differ in its axes and in what is read along these."""
     rng = np.random.default_rng(0)
     reduced = {a.name for a in axes}
@@ -108,7 +108,7 @@ def _met(values: Sequence[Expr], axes: Sequence[Var], lie: Callable[[Array], Arr
     drawn = rng.permuted(np.tile(np.arange(1, LARGEST + 1), (len(loads), CASES, 1)), axis=2)
     out = []
     for n, turn in enumerate(turns):
-        moving = dict(zip(loads, lie(drawn[:, :, n]), strict=True))
+        moving = dict(zip(loads, ordered(drawn[:, :, n]), strict=True))
         found = {x: (moving if E.variables(x) & reduced else still)[x] for x in loads}
         scope = _Drawn(place | dict.fromkeys(reduced, turn), found)
         out.append([np.broadcast_to(scope.value(v), (CASES,)) for v in values])

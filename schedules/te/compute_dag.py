@@ -15,7 +15,7 @@ from typing import Any
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Const, Expr, Load
-from schedules.expr_json import from_json, short, to_json
+from schedules.expr_json import from_json, short, text_of, to_json
 from schedules.strides import flaw, settled, span, strides_of
 from schedules.te.inside import check_loads
 from schedules.te.size import check_size
@@ -278,8 +278,8 @@ class ComputeDAG:
             return ComputeDAG(
                 tuple(map(_read_tensor, v["inputs"])),
                 tuple(map(_read_stage, v["stages"])),
-                tuple(map(_text, v["outputs"])),
-                tuple(map(_text, v.get("constants", ()))),
+                tuple(map(text_of, v["outputs"])),
+                tuple(map(text_of, v.get("constants", ()))),
             )
         except (KeyError, TypeError, IndexError, AttributeError) as err:
             raise ValueError(f"malformed compute DAG: {str(err)[:200]}") from None
@@ -290,11 +290,11 @@ def _read_tensor(x: Any) -> Tensor:
     if len(more) > 1:
         raise ValueError(f"a tensor is [name, shape, dtype] or these and strides, not {short(x)}")
     strides = tuple(map(_int, more[0])) if more else None
-    return Tensor(_text(name), tuple(map(_int, shape)), _text(dtype), strides)
+    return Tensor(text_of(name), tuple(map(_int, shape)), text_of(dtype), strides)
 
 
 def _read_axes(xs: Any) -> tuple[Axis, ...]:
-    return tuple(Axis(_text(n), _int(extent)) for n, extent in xs)
+    return tuple(Axis(text_of(n), _int(extent)) for n, extent in xs)
 
 
 def _read_stage(s: Any) -> Stage:
@@ -303,17 +303,11 @@ def _read_stage(s: Any) -> Stage:
     reducer = None
     if r is not None:
         identity, combine = (tuple(map(from_json, r[part])) for part in ("identity", "combine"))
-        reducer = Reducer(_text(r["name"]), identity, combine)  # type: ignore[arg-type]  # check_types looks
+        reducer = Reducer(text_of(r["name"]), identity, combine)  # type: ignore[arg-type]  # check_types looks
     for parts in (values, *([reducer.identity, reducer.combine] if reducer else [])):
         if parts:
             check_size(parts, f"stage {outputs[0].name if outputs else ''}")
     return Stage(outputs, _read_axes(s["axes"]), _read_axes(s["reduce_axes"]), values, reducer)
-
-
-def _text(x: Any) -> str:
-    if not isinstance(x, str):
-        raise ValueError(f"expected a text, got {short(x)}")
-    return x
 
 
 def _int(x: Any) -> int:

@@ -78,6 +78,7 @@ from schedules.te.scalars import (
 )
 from schedules.te.size import check_size, too_deep
 from schedules.te.tensors import IterVar, Op, Reduction, Tensor, TensorLoad, dag
+from schedules.te.unique import Taken
 
 __all__ = [
     "Reduction", "Tensor", "abs", "all", "any", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor",
@@ -148,9 +149,9 @@ def compute(
     """
     label = name if isinstance(name, str) else "_".join(name) if name else "(unnamed)"
     dims = _shape(shape, f"stage {label}")
-    taken: set[str] = set()
+    taken = Taken()
     ivars = [IterVar(n, e, False) for n, e in zip(_parameters(fn, len(dims), label), dims, strict=True)]
-    env: dict[IterVar, Var] = {v: Var(_unique(v.name, taken)) for v in ivars}
+    env: dict[IterVar, Var] = {v: Var(taken.add(v.name)) for v in ivars}
     try:
         body = fn(*ivars)
     except (TypeError, ZeroDivisionError, AttributeError) as err:
@@ -171,7 +172,7 @@ def compute(
     if not values:
         raise WorkloadError(f"stage {label} computes nothing; return at least one value")
     check_size(values, f"stage {label}")
-    env |= {v: Var(_unique(v.name, taken)) for v in raxes}
+    env |= {v: Var(taken.add(v.name)) for v in raxes}
     values = tuple(_bind(v, env, label) for v in values)
     op = Op(
         tuple((env[v].name, v.extent) for v in ivars),
@@ -435,15 +436,6 @@ def _identifier(name: str) -> str:
     text = re.sub(r"[^A-Za-z0-9_]", "_", name) or "_"
     text = f"_{text}" if text[0].isdigit() else text
     return f"{text}_" if keyword.iskeyword(text) else text
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    """``name``, with a number when it is taken; the result is added to ``taken``."""
-    out, i = name, 1
-    while out in taken:
-        out, i = f"{name}_{i}", i + 1
-    taken.add(out)
-    return out
 
 
 def _parameters(fn: Callable[..., Any], n: int, label: str) -> list[str]:

@@ -15,6 +15,7 @@ from schedules.te.compute_dag import Axis, ComputeDAG, Reducer, Stage
 from schedules.te.compute_dag import Tensor as DagTensor
 from schedules.te.dims import Dim, at_sizes, dims_of, extent_at
 from schedules.te.scalars import cast
+from schedules.te.unique import Taken
 
 NO_SIZES: Mapping[Dim, int] = MappingProxyType({})
 
@@ -281,19 +282,11 @@ def _assign(
     inputs: Sequence[Tensor], ops: Sequence[Op], reserved: set[str]
 ) -> dict[tuple[Tensor | Op, int], str]:
     """A unique name for every tensor. Names given by users come before numbered ones."""
-    taken: set[str] = set()
-    numbers: dict[str, int] = {}  # {name: the number that it was given last}
+    taken = Taken()
 
     def pick(name: str | None, default: str) -> str:
-        if name is not None and name not in taken:
-            taken.add(name)
-            return name
-        base = out = name or default
-        while out in taken or out in reserved:
-            numbers[base] = numbers.get(base, 0) + 1
-            out = f"{base}_{numbers[base]}"
-        taken.add(out)
-        return out
+        free = name is not None and name not in taken
+        return taken.add(name or default, () if free else reserved)
 
     names: dict[tuple[Tensor | Op, int], str] = {}
     for i, t in enumerate(inputs):

@@ -110,10 +110,9 @@ def _flaw(e: Expr, kids: list[str], axes: set[str], tensors: Tensors) -> str:
             fits = set(kids) == {"bool"} and (len(args) == 1 if op == "not" else op in ("and", "or"))
             return "" if fits else f"{_show(e)} needs conditions, got {', '.join(kids) or 'none'}"
         case Select():
-            fits = kids[0] == "bool" and kids[1] == kids[2]
-            return (
-                "" if fits else f"{_show(e)} needs a condition and two values of one dtype, got {_list(kids)}"
-            )
+            if kids[0] == "bool" and kids[1] == kids[2]:
+                return ""
+            return f"{_show(e)} needs a condition and two values of one dtype, got {', '.join(kids)}"
         case Cast(dtype=d):
             return _flaw_of_cast(e, d, kids[0])
         case Binary(op=op) | Compare(op=op):
@@ -190,7 +189,7 @@ def _computes_in(e: Expr, stored: str) -> str:
 
 def _of_floats(e: Expr, kids: list[str]) -> str:
     fits = len(set(kids)) == 1 and is_float(kids[0])
-    return "" if fits else f"{_show(e)} needs operands of one floating-point dtype, got {_list(kids)}"
+    return "" if fits else f"{_show(e)} needs operands of one floating-point dtype, got {', '.join(kids)}"
 
 
 def _is_value(v: object, dtype: str) -> bool:
@@ -200,10 +199,6 @@ def _is_value(v: object, dtype: str) -> bool:
         return isinstance(v, (int, float)) and not isinstance(v, bool)
     values = DTYPES[dtype].range if dtype in DTYPES else _INDEX_RANGE if dtype == INDEX else range(0)
     return type(v) is int and v in values
-
-
-def _list(dtypes: list[str]) -> str:
-    return ", ".join(dtypes)
 
 
 def _name(x: object) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
 import tempfile
 import threading
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from log_cases import fill
+from signals import alarm
 
 from kernels_db import Log, LogError, MergeResult, spool, sqlite
 
@@ -21,15 +21,8 @@ from kernels_db import Log, LogError, MergeResult, spool, sqlite
 @pytest.fixture
 def in_time() -> Iterator[None]:
     """A pipe that is opened once too often would wait for ever."""
-
-    def late(*_: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    with alarm(60):
+        yield
 
 
 def piped(path: Path, content: bytes) -> Path:

@@ -3,7 +3,6 @@ command that reads the log ends with a message, and what is good is found beside
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from learnable_logs import matmul
 from log_cases import long_sum
 from log_filler import fill, host
 from log_mutants import mutants, parsed
+from signals import alarm
 
 import autotune as at
 from autotune.building.from_trace import check_legal
@@ -35,15 +35,8 @@ HEADER = '{"format":"autotune-log","version":2}\n'
 @pytest.fixture(autouse=True)
 def in_time() -> Iterator[None]:
     """What hangs fails. Nothing here takes a tenth of it."""
-
-    def late(*_: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(300)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    with alarm(300):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import lzma
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from cli_runner import run
 from log_cases import fill
+from signals import alarm
 
 import autotune as at
 from cost_model.analytic import AnalyticModel
@@ -46,15 +46,9 @@ SUFFIX = {"--target": ".json", "a model's file": ".onnx", "--cost-model": ".json
 
 @pytest.fixture(autouse=True)
 def in_time(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def late(*_: object) -> None:
-        raise TimeoutError
-
     monkeypatch.setattr(spool, "WRITER_S", 0.1)
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(120)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
+    with alarm(120):
+        yield
 
 
 def a_socket(path: Path) -> None:
@@ -113,10 +107,7 @@ def endless(code: str) -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize("text", ["y", '{"format":"autotune-log","version":2}', "{"])
 def test_input_that_repeats_for_ever_ends(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "MAX_LINES", 100_000)
-    code = f"import sys\nwhile True: sys.stdout.write({text!r} + '\\n')"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as p:
+    with endless(f"while True: sys.stdout.write({text!r} + '\\n')") as p:
         assert p.stdout is not None
         with Log(tmp_path / "a.db") as log, pytest.raises(LogError, match="neither a tuning|100,000 lines"):
             log.merge(f"/dev/fd/{p.stdout.fileno()}")
@@ -125,10 +116,7 @@ def test_input_that_repeats_for_ever_ends(text: str, tmp_path: Path, monkeypatch
 
 def test_a_line_without_an_end_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "MAX_BYTES", 8 << 20)
-    code = "import sys\nsys.stdout.write('{')\nwhile True: sys.stdout.write(' ' * 65536)"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as p:
+    with endless("sys.stdout.write('{')\nwhile True: sys.stdout.write(' ' * 65536)") as p:
         assert p.stdout is not None
         with Log(tmp_path / "a.db") as log, pytest.raises(LogError, match="gives more than 0 GB"):
             log.merge(f"/dev/fd/{p.stdout.fileno()}")

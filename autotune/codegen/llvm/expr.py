@@ -54,7 +54,7 @@ class Expressions(Addresses):
         super().__init__(scopes)
         self.declare = declare
         self.features = features  # of the target
-        # {a call, and where: its value}, as far as a statement is emitted; None outside of statements.
+        # {a call and its place: its value} in the statement that is being emitted; None outside of one.
         self.calls: dict[Any, Value] | None = None
 
     def scalar(self, e: Expr) -> Value:

@@ -19,6 +19,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, I
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImplemented_
 
 from autotune.compare.peers import Arrays, PeerError, Prepared
+from autotune.errors import one_line
 from schedules.model import Workload
 from schedules.ops import parameters
 from schedules.ops.axes import each
@@ -72,7 +73,7 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
         session.run_with_iobinding(binding)
     except FAILURES as err:
         raise PeerError(
-            f"ONNX Runtime lacks {workload.op!r} with these parameters: {' '.join(str(err).split())[:300]}; "
+            f"ONNX Runtime lacks {workload.op!r} with these parameters: {one_line(err, 300)}; "
             "leave onnxruntime out of --against"
         ) from None
     yield Prepared(

@@ -12,6 +12,7 @@ import torch._inductor.config as inductor
 
 from autotune.compare.peers import Arrays, PeerError, Prepared
 from autotune.compare.peers.with_torch import Make, Params, limited, operator, prepared
+from autotune.errors import one_line
 from schedules.model import Workload
 from schedules.ops import parameters
 
@@ -55,6 +56,6 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
                 yield prepared(call)
         except torch._dynamo.exc.BackendCompilerFailed as err:
             raise PeerError(
-                f"torch.compile failed for {workload.op!r}: {' '.join(str(err).split())[:300]}; "
+                f"torch.compile failed for {workload.op!r}: {one_line(err, 300)}; "
                 "leave torch.compile out of --against"
             ) from None

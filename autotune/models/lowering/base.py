@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules import te
-from schedules.dtypes import DTYPES, computed
+from schedules.dtypes import computed
 from schedules.expr import Const, Expr, ExprLike
 from schedules.ops.axes import LETTERS, broadcast, named
 
@@ -64,10 +64,6 @@ def cast(x: te.Tensor, dtype: str) -> te.Tensor:
 def number(value: float, dtype: str) -> Const:
     """A literal of the dtype that values of ``dtype`` are computed with."""
     return te.const(value, computed(dtype))
-
-
-def is_float(dtype: str) -> bool:
-    return DTYPES[dtype].kind == "float"
 
 
 def without(index: Sequence[Any], axes: Sequence[int]) -> tuple[Any, ...]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from autotune.models.lowering.base import cast, is_float, number, stage, within, without
+from autotune.models.lowering.base import cast, number, stage, within, without
 from autotune.models.lowering.indexing import gather_elements
 from schedules import te
-from schedules.dtypes import computed
+from schedules.dtypes import computed, is_float
 from schedules.expr import Expr, ExprLike
 
 # Longest axis that is sorted.

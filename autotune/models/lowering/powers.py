@@ -47,7 +47,11 @@ def integer_power(a: te.Tensor, b: te.Tensor, shape: Sequence[int], dtype: str) 
 
         factors.append(stage(shape, power, "power"))
         s = te.reduce_axis(1 << DIGIT, "s")
-        base = stage(base.shape, lambda *at, base=base, s=s: _same(base[at], s), "base")
+
+        def shifted(*at: Expr, base: te.Tensor = base, s: IterVar = s) -> te.Reduction:
+            return te.prod(base[at], axis=s)
+
+        base = stage(base.shape, shifted, "base")
 
     def value(*at: Expr) -> Expr:
         own, e = (te.cast(t[broadcast(t.shape, at)], wide) for t in (a, b))
@@ -58,8 +62,3 @@ def integer_power(a: te.Tensor, b: te.Tensor, shape: Sequence[int], dtype: str) 
         return te.cast(te.select(nothing, number(0), made), dtype)
 
     return stage(shape, value, "power")
-
-
-def _same(v: Expr, s: IterVar) -> te.Reduction:
-    """A product of equal factors."""
-    return te.prod(te.select(s >= 0, v, v), axis=s)

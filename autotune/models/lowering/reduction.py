@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.models.lowering.base import cast, is_float, number, stage, stages, within, without
+from autotune.models.lowering.base import cast, number, stage, stages, within, without
 from autotune.models.lowering.movement import pad, part, reshape
 from schedules import te
-from schedules.dtypes import computed
+from schedules.dtypes import computed, is_float
 from schedules.expr import Const, Expr
 from schedules.te.scalars import limit
 

@@ -10,11 +10,11 @@ import numpy as np
 from onnx import helper
 
 from autotune.models.lowering import functions as f
-from autotune.models.lowering.base import Operand, cast, dtype_of, elementwise, is_float
+from autotune.models.lowering.base import Operand, cast, dtype_of, elementwise
 from autotune.models.lowering.powers import integer_power
 from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
 from schedules import te
-from schedules.dtypes import DTYPES, computed
+from schedules.dtypes import DTYPES, computed, is_float
 from schedules.expr import Expr
 
 ExprFn = Callable[..., Any]

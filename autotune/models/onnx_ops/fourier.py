@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from autotune.models.lowering import fourier as ft
-from autotune.models.lowering.base import is_float, positive
+from autotune.models.lowering.base import positive
 from autotune.models.lowering.movement import reshape
 from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
 from schedules import te
+from schedules.dtypes import is_float
 
 
 def _complex(node: Node, x: Value) -> te.Tensor:

@@ -8,10 +8,10 @@ import numpy as np
 
 from autotune.models.lowering import functions as f
 from autotune.models.lowering import recurrent as rec
-from autotune.models.lowering.base import is_float
 from autotune.models.lowering.movement import part, reshape, transpose
 from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
 from schedules import te
+from schedules.dtypes import is_float
 from schedules.expr import Expr
 
 # {operator: (gates, functions by default)}.

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from autotune.models.lowering import reduction as r
-from autotune.models.lowering.base import is_float, positive, positives
+from autotune.models.lowering.base import positive, positives
 from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
 from schedules import te
+from schedules.dtypes import is_float
 
 Fn = Callable[..., Any]
 # Those that change nothing where each element is on its own.

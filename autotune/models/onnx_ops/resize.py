@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from autotune.models.lowering import resize as r
-from autotune.models.lowering.base import Array, is_float, positives, stage
+from autotune.models.lowering.base import Array, positives, stage
 from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
 from schedules import te
-from schedules.dtypes import computed
+from schedules.dtypes import computed, is_float
 from schedules.expr import Expr
 
 # Most elements of an axis of the result, and most times that one shrinks with a filter as wide.
@@ -51,9 +51,14 @@ def _extents(extents: Sequence[int], scales: Sequence[float]) -> list[int]:
     if len(scales) != len(extents) or any(not math.isfinite(s) or s <= 0 for s in scales):
         raise ValueError(f"scales {scales} are not one number above 0 for each of {len(extents)} axes")
     out = [math.floor(n * s) for n, s in zip(extents, scales, strict=True)]
-    if any(not 1 <= n <= MOST for n in out):
-        raise ValueError(f"extents {out} are not from 1 to {MOST}")
-    return out
+    return _checked(out)
+
+
+def _checked(extents: list[int]) -> list[int]:
+    """Themselves. Raises ValueError for extents that no result may have."""
+    if any(not 1 <= n <= MOST for n in extents):
+        raise ValueError(f"extents {extents} are not from 1 to {MOST}")
+    return extents
 
 
 @onnx_op("Resize", since=11)
@@ -74,8 +79,6 @@ def _resize(
             raise ValueError("neither scales nor sizes are given")
         by = [float(s) for s in node.known(scales, "scales").reshape(-1)]
         out = _extents(extents, by)
-    if any(not 1 <= n <= MOST for n in out):
-        raise ValueError(f"extents {out} are not from 1 to {MOST}")
     places = dict(zip(axes, _crop(node, roi, extents, out), strict=True)) if crop else {}
     made = _resampled(node, t, list(zip(axes, out, by, strict=True)), places)
     return _filled(node, made, places, t.shape)
@@ -121,9 +124,9 @@ def _of_sizes(node: Node, extents: list[int], sizes: list[int]) -> tuple[list[in
     by = [n / m for n, m in zip(sizes, extents, strict=True)]
     policy = node.attr("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
-        return sizes, by
+        return _checked(sizes), by
     scale = max(by) if policy == "not_smaller" else min(by)
-    return [math.floor(scale * n + 0.5) for n in extents], [scale] * len(extents)
+    return _checked([math.floor(scale * n + 0.5) for n in extents]), [scale] * len(extents)
 
 
 def _resampled(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from autotune.models.lowering import sampling as sa
-from autotune.models.lowering.base import is_float
 from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
 from schedules import te
+from schedules.dtypes import is_float
 
 # {how older versions call a mode: how newer ones do}.
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}

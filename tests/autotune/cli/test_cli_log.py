@@ -312,7 +312,7 @@ def test_names_of_a_log_move_no_cursor(tmp_path: Path) -> None:
     expression = te.placeholder((8, 16), "float32", "x")
     doubled = te.compute((8, 16), lambda i, j: expression[i, j] * 2.0, "y")
     strange = Workload(te.dag([expression, doubled]), evil, ((evil, evil),), 128)
-    target, db = Target("cpu", evil, threads=2, triple=evil), tmp_path / "t.db"
+    target, db = Target("cpu", "strange", threads=2, triple="strange"), tmp_path / "t.db"
     with Log(db) as log:
         add_task(log, strange, 6, reason=evil, machine={"cpu": evil}, target=target, sketch=evil)
     matmul = ("matmul", "--shape", "m=8,n=8,k=8")

@@ -318,7 +318,7 @@ def test_too_many_open_files_are_told_with_a_remedy(
     def refuse(*_: Any) -> Any:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("pathlib.Path.read_bytes", refuse)
+    monkeypatch.setattr("autotune.models.onnx_file.open_regular", refuse)
     with pytest.raises(
         at.ModelError, match=r"net\.onnx cannot be read: Too many open files.*; allow more: ulimit -n"
     ):

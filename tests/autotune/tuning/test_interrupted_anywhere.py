@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+import signals
 from search_table import FormulaSpace
 from test_suite_tuner import TARGET, TASKS, Made
 from test_tuner import WORKLOAD, FakeMeasurer
@@ -57,12 +58,8 @@ class After:
 def usual(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Signals as a program has them that does nothing about them; and no measured limits."""
     monkeypatch.setattr(Here, "roofline", lambda self, workload, target: None)
-    before = {n: signal.getsignal(n) for n in ENDING}
-    for n in ENDING:
-        signal.signal(n, signal.default_int_handler if n == signal.SIGINT else signal.SIG_DFL)
-    yield
-    for n, handler in before.items():
-        signal.signal(n, handler)
+    with signals.usual(ENDING):
+        yield
 
 
 def interrupted(

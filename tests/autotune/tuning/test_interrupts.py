@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import signals
 
 from autotune.tuning.interrupts import ENDING, Interrupts
 
@@ -16,12 +17,8 @@ RAISING = "import signal\nsignal.raise_signal(signal.SIGINT)\nreached.append('th
 @pytest.fixture(autouse=True)
 def handled() -> Iterator[None]:
     """Signals as a terminal has them: a shell has its background jobs ignore SIGINT."""
-    before = {n: signal.getsignal(n) for n in ENDING}
-    for n in ENDING:
-        signal.signal(n, signal.default_int_handler if n == signal.SIGINT else signal.SIG_DFL)
-    yield
-    for n, handler in before.items():
-        signal.signal(n, handler)
+    with signals.usual(ENDING):
+        yield
 
 
 def run(file: str, reached: list[str]) -> None:
