@@ -362,7 +362,7 @@ def _simplify_arithmetic(e: Expr, ranges: Ranges) -> Expr:
         return E.binary(op, x, y)
     if op in ("//", "%") and isinstance(y, Const) and y.value > 0:
         return _divide(op, x, int(y.value), ranges)
-    terms, const = linear(E.binary(op, x, y))
+    terms, const = linear(E.rebuild(e, (x, y)))
     return from_linear(terms, const)
 
 

@@ -58,6 +58,13 @@ class Held:
     make: Callable[[Sequence[Any]], Any] | None = field(default=None, compare=False, repr=False)
     split: Callable[[Any], Sequence[Any] | None] | None = field(default=None, compare=False, repr=False)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Held:
+        return self
+
+    def __reduce__(self) -> tuple[Callable[..., Held], tuple[Any, ...]]:
+        """A pickle has what a file has: no class."""
+        return plain_held, (self.kind, self.parts, self.keys, self.name)
+
     def of(self, parts: Sequence[Any]) -> Any:
         """The container of these parts."""
         if self.make is not None:
@@ -316,7 +323,12 @@ def _read_node(v: Any, depth: int = 0) -> Node:
         fits = len(plain) == len(nodes) or (kind == "other" and not plain)
     if not fits or len(set(plain)) != len(plain) or not isinstance(name, str):
         raise ValueError(f"a {kind} is malformed")
-    return Held(kind, nodes, plain, name, named_tuple(name, plain) if kind == "named tuple" else None)
+    return plain_held(kind, nodes, plain, name)
+
+
+def plain_held(kind: str, parts: tuple[Node, ...], keys: tuple[Any, ...], name: str) -> Held:
+    """A container without its class. Raises ValueError for a named tuple whose names are none."""
+    return Held(kind, parts, keys, name, named_tuple(name, keys) if kind == "named tuple" else None)
 
 
 def named_tuple(name: str, keys: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:

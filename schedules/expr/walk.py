@@ -30,9 +30,15 @@ from schedules.expr.nodes import (
 MAX_DEPTH, MAX_NODES = 420, 1 << 16
 
 
+def _is_zero(e: Expr) -> bool:
+    return isinstance(e, Const) and e.value == 0
+
+
 def rebuild(e: Expr, kids: tuple[Expr, ...]) -> Expr:
     """``e`` with its children replaced, folded again."""
     match e:
+        case Binary(op="//" | "%" | "ceildiv" as op) if _is_zero(kids[1]):
+            return Binary(op, *kids)  # gives 0, as one whose divisor is data does; a written 0 is refused
         case Binary(op=op):
             return binary(op, *kids)
         case Compare(op=op):

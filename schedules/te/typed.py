@@ -173,7 +173,7 @@ def _flaw_of_arithmetic(e: Expr, op: str, kids: list[str]) -> str:
         )
     if not fits:
         return f"{_show(e)}: operator {_name(op)} is not defined for {kids[0]}"
-    if kids[0] == INDEX and op in ("//", "%", "ceildiv") and E.children(e)[1] == Const(0):
+    if op in ("//", "%", "ceildiv") and E.children(e)[1] == Const(0, kids[0]):
         return f"{_show(e)} divides by zero"
     return ""
 

@@ -135,6 +135,25 @@ def test_classes_are_torchs_in_the_process_and_plain_in_a_file(tmp_path: Path) -
     assert type(state) is dict and type(rest) is dict and type(rest["m"]) is tuple
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_copies_and_pickles_before_it_is_compiled_are_called_so(case: str) -> None:
+    made, args, named = CASES[case]
+    program = exported(made(), *args, kwargs=named)
+    want = program.module()(*args, **named)
+    model = at.import_torch(program)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert other.signature == model.signature
+        net = at.compile_model(other, threads=1, fallback=True)
+        for one in (net, copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
+            same(one(*args, **named), want)
+    kept = at.compile_model(copy.deepcopy(model), threads=1, fallback=True)(*args, **named)
+    assert [type(x) for x in flat(kept)] == [type(x) for x in flat(want)]  # classes too, in this process
+
+
+def flat(x: Any) -> list[Any]:
+    return [x, *x] if isinstance(x, tuple) else [x]
+
+
 def test_what_the_export_fixed_may_be_left_out_and_not_be_changed() -> None:
     made, args, named = CASES["containers"]
     net = at.compile_model(at.import_torch(exported(made(), *args, kwargs=named)), threads=1, fallback=True)
