@@ -25,15 +25,14 @@ SIDE, OPERATIONS = 32, 1 << 21
 MOST_BYTES = 1 << 25
 # Seconds that a reference takes for a point of a sum of products, and for one of anything else with at most
 # NODES operations.
-PRODUCT_S, POINT_S, NODES = 1e-9, 3e-8, 16
+PRODUCT_S, POINT_S, NODES = 1e-9, 3e-8, 64
 DRAW_S = 3e-8  # for drawing an element of an input
-MOST_POINTS = 10**30  # extents from a file may have a product that no float holds
 
 
 def plan(dag: ComputeDAG, limit_s: float) -> tuple[bool, float]:
     """(whether the reference of a draw is computed in part, about how many seconds a draw takes). It is
     computed in part where the whole takes longer than ``limit_s`` and the parts take less."""
-    whole, drawn_s = whole_s(dag), DRAW_S * min(sum(prod(t.shape) for t in dag.inputs), MOST_POINTS)
+    whole, drawn_s = whole_s(dag), DRAW_S * sum(prod(t.shape) for t in dag.inputs)
     if whole <= limit_s:
         return False, whole + drawn_s
     parts = sum(whole_s(x.dag) for x in boxes(dag))
@@ -46,7 +45,7 @@ def whole_s(dag: ComputeDAG) -> float:
 
 
 def _stage_s(s: Stage) -> float:
-    points = min(prod(a.extent for a in (*s.axes, *s.reduce_axes)), MOST_POINTS)
+    points = prod(a.extent for a in (*s.axes, *s.reduce_axes))
     sums = s.reducer is not None and len(s.outputs) == 1 and s.reducer.operation(0) == "+"
     if sums and is_contracted(s):
         return points * PRODUCT_S
