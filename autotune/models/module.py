@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -192,9 +193,10 @@ class Module:
 
     def __reduce__(self) -> tuple[Callable[[bytes], Module], tuple[bytes]]:
         """A pickle has what a file has. Raises NotPicklable where the schedule of a kernel is not known."""
-        from autotune.models.saved import unpickled
         from autotune.models.saving import as_bytes
 
+        # what reads it makes modules, so it is looked up by its name, as by a pickle
+        unpickled = import_module("autotune.models.saved").unpickled
         return unpickled, (as_bytes(self._program, self.name, self.target, self.tuned_s, self._signature),)
 
     def __repr__(self) -> str:

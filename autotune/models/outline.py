@@ -61,11 +61,11 @@ class Outline:
         written = set(given)
         for step in self.steps:
             self._check_step(step, written)
+        if missing := [n for n in self.outputs if n not in written - set(given)]:
+            raise ValueError(f"no step writes output {missing[0]!r}")
         read = {n for s in self.steps for n in _names_read(s)}
         if idle := [n for n in self.constants if n not in read]:
             raise ValueError(f"no step reads weight {idle[0]!r}")
-        if missing := [n for n in self.outputs if n not in written - set(given)]:
-            raise ValueError(f"no step writes output {missing[0]!r}")
 
     def _check_step(self, step: Call | Island, written: set[str]) -> None:
         """Raise ValueError for a step that cannot run after those that wrote ``written``, which grows."""

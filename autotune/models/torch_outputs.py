@@ -112,7 +112,7 @@ def _result(n: int, y: Any, made: Sequence[Any], args: Sequence[Any], given: Map
         raise ModelError(
             f"its output {n} shares memory with another output of another dtype: return a clone()"
         )
-    if y.device.type != "cpu":
+    if not y.is_cpu:
         raise ModelError(f"its output {n} is on {y.device}: whole models run on CPUs; give module.cpu()")
     if beside:
         size = y.untyped_storage().nbytes() // y.dtype.itemsize

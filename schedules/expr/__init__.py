@@ -9,6 +9,7 @@ infinity, as in Python and numpy.
 """
 
 from schedules.dtypes import is_float
+from schedules.expr.arithmetic import ceildiv, fma, maximum, minimum
 from schedules.expr.evaluate import evaluate
 from schedules.expr.nodes import (
     FALSE,
@@ -32,16 +33,11 @@ from schedules.expr.nodes import (
     all_of,
     any_of,
     binary,
-    ceildiv,
     children,
     compare,
-    conjuncts,
     dtype_of,
-    fma,
     inverted,
     kind,
-    maximum,
-    minimum,
     power,
     select,
     widen,
@@ -54,6 +50,7 @@ from schedules.expr.show import (
 from schedules.expr.walk import (
     MAX_DEPTH,
     MAX_NODES,
+    conjuncts,
     fill,
     holes,
     loads,

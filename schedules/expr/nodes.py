@@ -563,13 +563,6 @@ def any_of(*conds: Expr) -> Expr:
     return some[0] if len(some) == 1 else Logic("or", some)
 
 
-def conjuncts(cond: Expr) -> tuple[Expr, ...]:
-    """The parts of a conjunction; empty for ``TRUE``."""
-    if cond == TRUE:
-        return ()
-    return cond.args if isinstance(cond, Logic) and cond.op == "and" else (cond,)
-
-
 def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
     """A folded select. Two values of one storage dtype, or one and a number, keep that dtype."""
     dtypes = {dtype_of(x) for x in (a, b) if isinstance(x, Expr)}
@@ -586,23 +579,6 @@ def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
     return Select(cond, ea, eb)
 
 
-def ceildiv(a: ExprLike, b: ExprLike) -> Expr:
-    """``a / b`` rounded up, for integers."""
-    return binary("ceildiv", a, b)
-
-
-def minimum(a: ExprLike, b: ExprLike) -> Expr:
-    """The smaller of two values; NaN if one is NaN.
-    In `compute`, operands of different dtypes raise `WorkloadError`. Example: ``te.minimum(x[i], y[i])``."""
-    return binary("min", a, b)
-
-
-def maximum(a: ExprLike, b: ExprLike) -> Expr:
-    """The larger of two values; NaN if one is NaN.
-    In `compute`, operands of different dtypes raise `WorkloadError`. Example: ``te.maximum(x[i], 0.0)``."""
-    return binary("max", a, b)
-
-
 # {node class: function that returns its children}, for all classes and for subclasses.
 _GETTERS: dict[type, Any] = {
     **dict.fromkeys((Const, Var, Hole), lambda e: ()),
@@ -614,15 +590,6 @@ _GETTERS: dict[type, Any] = {
     Select: attrgetter("cond", "a", "b"),
 }
 _CHILDREN = _ByClass(_GETTERS)
-
-
-def fma(a: ExprLike, b: ExprLike, c: ExprLike) -> Expr:
-    """``a * b + c`` in one operation. Raises TypeError unless all are of one floating-point dtype."""
-    ea, eb, d = _pair(a, b)
-    ec, _, dc = _pair(c, ea)
-    if d != dc or d == INDEX or not is_float(d):
-        raise TypeError(f"needs three operands of one floating-point dtype, got {d} and {dc}; use te.cast")
-    return Fma(ea, eb, ec)
 
 
 def children(e: Expr) -> tuple[Expr, ...]:

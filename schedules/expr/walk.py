@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, repeat
 
 from schedules.expr.nodes import (
+    TRUE,
     Binary,
     Call,
     Cast,
@@ -158,3 +159,10 @@ def loads(e: Expr) -> tuple[Load, ...]:
         found = tuple(chain(own, *map(loads, children(e))))
         object.__setattr__(e, "_loads", found)
         return found
+
+
+def conjuncts(cond: Expr) -> tuple[Expr, ...]:
+    """The parts of a conjunction; empty for ``TRUE``."""
+    if cond == TRUE:
+        return ()
+    return cond.args if isinstance(cond, Logic) and cond.op == "and" else (cond,)

@@ -9,7 +9,7 @@ import numpy as np
 from autotune.codegen.llvm.compile import LoadedObject, compile_module, host_arch, load_object
 from autotune.codegen.runtime.entry import entry
 from autotune.run.kernel import Kernel
-from schedules.expr import Const, Load, Var
+from schedules.expr import Cast, Const, Load, Var, dtype_of
 from schedules.ir import Buffer
 from schedules.model import Target, Workload
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage, Tensor
@@ -174,7 +174,8 @@ def workload(shape: tuple[int, ...], dtype: str = "float32") -> Workload:
     axes = tuple(Axis(f"i{k}", n) for k, n in enumerate(shape))
     index = tuple(Var(a.var) for a in axes)
     a, b, c = (Tensor(name, shape, dtype) for name in "abc")
-    stage = Stage((c,), axes, (), (Load("a", index, dtype) + Load("b", index, dtype),))
+    total = Load("a", index, dtype) + Load("b", index, dtype)
+    stage = Stage((c,), axes, (), (total if dtype_of(total) == dtype else Cast(dtype, total),))
     return Workload(ComputeDAG((a, b), (stage,), ("c",)), op="add")
 
 

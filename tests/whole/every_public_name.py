@@ -146,6 +146,7 @@ def expressions() -> Any:
         v = x[i, j]
         v = te.exp(te.minimum(v, 1.0)) + te.log(te.abs(v)) + te.sqrt(v) + te.tanh(v) + te.erf(v)
         v = te.fma(v, te.sigmoid(v), te.floor(v)) + te.const(1.0, "float32")
+        v = te.fmod(v, 2.0) + te.remainder(v, 3.0) + te.floor_divide(v, 4.0)
         v = te.pow(te.abs(te.sin(v) * te.cos(v) + te.tan(v)), 0.5) + te.log1p(te.abs(v)) + te.expm1(v) ** 2
         v = te.select(te.isnan(v) | ~te.isfinite(v), te.rsqrt(v), te.clip(te.round(v), -1.0, te.ceil(v)))
         n = te.cast(v, "int32")

@@ -59,7 +59,7 @@ def store(db: Path, trace: Trace) -> None:
         (["tune", "add", "--shape", "n=17179869184"], "GiB of memory"),
         (["tune", "matmul", "--shape", "m=131072,n=131072,k=1"], "GiB of memory"),
         (["tune", "matmul", "--shape", "m=9999,n=9999,k=9999", "--budget", "1s"], "use up the budget"),
-        (["tune", "conv2d", "--shape", "h=8,w=8,ci=8,co=8,k=3,padding=1000000000"], "more than the limit"),
+        (["tune", "conv2d", "--shape", "h=8,w=8,ci=8,co=8,k=3,padding=1000000000"], "make it smaller"),
         (["tune", "matmul", "--shape", SHAPE, "--seed", str(10**26)], "2^63 - 1"),
         (["tune", "matmul", "--shape", SHAPE, "--threads", "999"], "threads=999 is more than"),
         (

@@ -404,7 +404,7 @@ def test_an_index_that_is_one_element() -> None:
 
 
 def test_a_number_that_is_data_is_no_result() -> None:
-    with pytest.raises(ModelError, match="it returns a number that is data"):
+    with pytest.raises(ModelError, match="is a number that depends on data"):
         at.import_torch(exported(Of(lambda x: (x + 1, x.sum().item())), torch.ones(3)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +283,7 @@ def test_times_of_a_task_are_by_the_first_normal_speed_and_beside_its_last_contr
         control: Control | None = None,
         tolerance: Tolerance | None = None,
         reference_s: float | None = None,
+        waiting: Callable[[], None] | None = None,
     ) -> Started:
         given.append(nominal)
         controls.setdefault(workload.digest, []).append(control)
