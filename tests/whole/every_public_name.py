@@ -142,11 +142,15 @@ def expressions() -> Any:
     r = te.reduce_axis(8, name="r")
     largest = te.reducer((-te.inf,), lambda old, new: (te.select(old[0] > new[0], old[0], new[0]),))
 
+    def rest(i: te.Expr, j: te.Expr) -> te.Expr:
+        return te.fmod(x[i, j], 2.0) + te.remainder(x[i, j], 3.0) + te.floor_divide(x[i, j], 4.0)
+
+    u = te.compute((8, 8), rest, name="u")
+
     def of(i: te.Expr, j: te.Expr) -> te.Expr:
-        v = x[i, j]
+        v = u[i, j]
         v = te.exp(te.minimum(v, 1.0)) + te.log(te.abs(v)) + te.sqrt(v) + te.tanh(v) + te.erf(v)
         v = te.fma(v, te.sigmoid(v), te.floor(v)) + te.const(1.0, "float32")
-        v = te.fmod(v, 2.0) + te.remainder(v, 3.0) + te.floor_divide(v, 4.0)
         v = te.pow(te.abs(te.sin(v) * te.cos(v) + te.tan(v)), 0.5) + te.log1p(te.abs(v)) + te.expm1(v) ** 2
         v = te.select(te.isnan(v) | ~te.isfinite(v), te.rsqrt(v), te.clip(te.round(v), -1.0, te.ceil(v)))
         n = te.cast(v, "int32")

@@ -103,9 +103,9 @@ def test_an_integer_has_no_infinity(value: float, end: str, dtype: str) -> None:
     x = te.placeholder((4,), dtype, name="x")
     with pytest.raises(WorkloadError, match=rf'has no infinity; use te.{end}_value\("{dtype}"\), or'):
         te.compute((4,), lambda i: te.maximum(x[i], value))
-    y = te.compute((4,), lambda i: te.select(i < value, x[i], 0))
+    y = te.compute((4,), lambda i: te.select(i < value, x[i], x[i] + 4))
     (got,) = evaluate(te.dag([x, y]), [np.arange(1, 5, dtype=dtype)])
-    assert got.tolist() == ([1, 2, 3, 4] if value > 0 else [0] * 4)
+    assert got.tolist() == ([1, 2, 3, 4] if value > 0 else [5, 6, 7, 8])
     with pytest.raises(WorkloadError, match="nan is not a value of int32; choose another dtype"):
         te.const(math.nan, "int32")
 
