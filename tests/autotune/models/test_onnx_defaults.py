@@ -8,9 +8,9 @@ from pathlib import Path
 
 from needs import imported
 
-from autotune.models import onnx_ops
-
 onnx = imported("onnx")
+from autotune.models import onnx_ops  # noqa: E402
+
 FOLDER = Path(onnx_ops.__file__).parent
 
 
