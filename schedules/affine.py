@@ -26,9 +26,7 @@ def is_scalar(e: Expr) -> bool:
     t = E.kind(e)
     if t is Const or t is Hole:
         return True
-    if t is Var or t is Load:
-        return False
-    return all(is_scalar(k) for k in E.children(e))
+    return t is Binary and all(map(is_scalar, E.children(e)))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -56,8 +54,8 @@ def _collect(e: Expr, times: Expr, terms: dict[Expr, Expr]) -> Expr:
                 return _collect(a, _mul(b, times), terms)
             if is_scalar(a):
                 return _collect(b, _mul(a, times), terms)
-    if t is not Var and is_scalar(e):
-        return _mul(e, times)
+    if t is Binary and is_scalar(e):
+        return _mul(e if E.holes(e) else Const(int(E.evaluate(e, {}))), times)
     old = terms.get(e)
     terms[e] = times if old is None else _add(old, times)
     return ZERO

@@ -332,3 +332,17 @@ def test_an_embedding_is_tuned_in_a_moment() -> None:
     a, n = whole(rng(), 300, 48), places(rng(), 300, 20)
     assert n.min() < 0 and n.max() >= 300
     assert np.array_equal(kernel(a, n), take(a, n))
+
+
+@pytest.mark.parametrize("value", [0, 1, 3])
+def test_what_is_added_to_a_known_index_counts(value: int) -> None:
+    """An index that an inlined stage makes known is no variable, and no literal either."""
+    x = te.placeholder((9, 5), "float32", "x")
+    n = te.compute((), lambda: te.const(value, "int32"), "n")
+    y = te.compute((4,), lambda i: x[te.minimum(te.maximum(n[()], 0), 5) + 2, i + 1], "y")
+    dag = te.dag([x, y])
+    s = Schedule(dag)
+    s.inline("n")
+    data = [np.arange(45, dtype=np.float32).reshape(9, 5)]
+    for got in execute(dag, s.trace, host(), data).values():
+        np.testing.assert_array_equal(got[0], data[0][value + 2, 1:])
