@@ -22,7 +22,7 @@ ZERO, ONE, MINUS = Const(0), Const(1), Const(-1)
 
 
 def is_scalar(e: Expr) -> bool:
-    """No variables and no loads: an integer once the holes are filled."""
+    """Index arithmetic of literals and holes: an integer once the holes are filled."""
     t = E.kind(e)
     if t is Const or t is Hole:
         return True
