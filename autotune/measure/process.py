@@ -22,6 +22,7 @@ from autotune.errors import AutotuneError, refused
 from autotune.measure import wire
 from autotune.measure.arena import Span
 from autotune.measure.inputs import Draw
+from autotune.measure.lateness import scheduled
 from autotune.measure.native import RECORD_BYTES, Fault, read_fault
 from autotune.measure.results import Nominal, Options
 from schedules.model import Target
@@ -215,6 +216,11 @@ class Zygote:
             return Death(signal=os.WTERMSIG(status), fault=read_fault(record), stderr=stderr)
         return Death(exit=os.WEXITSTATUS(status), stderr=stderr)
 
+    @property
+    def pid(self) -> int | None:
+        """The number of its process, while there is one."""
+        return None if self._process is None else self._process.pid
+
     def close(self) -> None:
         """End the zygote for good."""
         self.end()
@@ -324,11 +330,7 @@ class Slot(Generic[Job]):
 def waiting_s(pid: int) -> float:
     """Seconds that the main thread of a process was ready to run and had no CPU, since it began. 0 where the
     system does not tell."""
-    try:
-        with open(f"/proc/{pid}/schedstat") as f:
-            return int(f.read().split()[1]) * 1e-9
-    except (OSError, IndexError, ValueError):
-        return 0.0
+    return scheduled(f"/proc/{pid}")[1]
 
 
 def _share(arrays: Sequence[np.ndarray]) -> int:

@@ -128,7 +128,11 @@ class Racing:
         self.status, self.asked = status, list[int]()
 
     def arrivals(
-        self, traces: Sequence[int], best_s: float | None = None, deadline: float = 0.0
+        self,
+        traces: Sequence[int],
+        best_s: float | None = None,
+        deadline: float = 0.0,
+        latest: float | None = None,
     ) -> Iterator[tuple[int, Measurement]]:
         for i, n in enumerate(traces):
             if time.monotonic() < deadline:
