@@ -205,7 +205,8 @@ class RemoteMeasuring:
         *,
         latest: float | None = None,
     ) -> Iterator[tuple[int, Measurement]]:
-        """The deadline holds, whatever ``latest`` says. Raises `MachineLost` where the machine has left, `MeasureError`, `FleetError`."""
+        """The deadline holds, whatever ``latest`` says. Raises `MachineLost` where the machine has left,
+        `MeasureError`, `FleetError`."""
         left = dict(enumerate(traces))
         suspects = _Suspects()
         built = self.site.builders.begin(self.task, traces) if self.site.builders else None

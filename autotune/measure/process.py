@@ -3,17 +3,15 @@ child."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from subprocess import Popen
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -25,20 +23,10 @@ from autotune.measure.inputs import Draw
 from autotune.measure.lateness import scheduled
 from autotune.measure.native import RECORD_BYTES, Fault, read_fault
 from autotune.measure.results import Nominal, Options
+from autotune.measure.starting import START_S, Forked, Nursery, end, python
 from schedules.model import Target
 from schedules.te.compute_dag import ComputeDAG
 
-# Program of the zygote. numpy's linear algebra starts threads on import, and a process with threads must not
-# fork.
-_BOOT = (
-    "import os, sys, json\n"
-    "os.environ['OPENBLAS_NUM_THREADS'] = os.environ['MKL_NUM_THREADS'] = '1'\n"
-    "sys.path[:] = json.loads(sys.argv[1])\n"
-    "from autotune.measure.zygote import main\n"
-    "main(int(sys.argv[2]), int(sys.argv[3]))\n"
-)
-# Longest start of the zygote (seconds).
-START_S = 60.0
 # Longest time that a child may take to accept a message (seconds).
 SEND_S = 10.0
 # Times its limit that a child may take at most, where it waits for a CPU.
@@ -119,7 +107,7 @@ class Zygote:
             "nominal": nominal,
         }
         self._data = _share([x for draw in draws for x in draw.arrays])
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Popen[bytes] | Forked | None = None
         self._control: socket.socket | None = None
         self.spans: tuple[Span, ...] = ()
 
@@ -142,17 +130,14 @@ class Zygote:
             os.close(stderr)
             raise
         try:
-            arguments = [json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())]
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C in the terminal is for the parent alone
-            )
-            theirs.close()
             self._control = ours
+            nursery, target = Nursery.of_thread(), self._setup["target"]
+            if nursery is None:
+                self._process = python("autotune.measure.zygote", theirs, stderr)
+            else:
+                self._process = nursery.fork(theirs, stderr)
+                self._setup["nominal"] = self._setup["nominal"] or nursery.nominal.get(target)
+            theirs.close()
             ours.settimeout(START_S)
             answer = self._ask(self._setup, (self._data,))
             if "error" in answer:
@@ -169,6 +154,8 @@ class Zygote:
             theirs.close()
             os.close(stderr)
         self._setup["nominal"] = Nominal(*answer["nominal"])
+        if nursery is not None:
+            nursery.nominal.setdefault(target, self._setup["nominal"])
         self.spans = tuple(Span(*s) for s in answer["spans"])
         took_s = time.monotonic() - begin
         log.debug("measuring process %d started in %.2f s", self._process.pid, took_s)
@@ -240,10 +227,10 @@ class Zygote:
             self._control.close()
             self._control = None
         if self._process is not None:
-            # SIGKILL takes the children along on Linux; elsewhere the end of their sockets does.
-            if sys.platform == "linux":
-                self._process.kill()
-            self._process.wait()
+            if isinstance(self._process, Forked):
+                self._process.end()
+            else:
+                end(self._process)
             self._process = None
 
 

@@ -30,8 +30,8 @@ from schedules.space.base import Space, trace_of
 if TYPE_CHECKING:
     from autotune.measure.results import Measurement
 
-# Seconds that a first pick may take. What it loses because others have the CPUs does not count, up to LATEST_S
-# in all: on a busy machine it takes longer, and picks what it picks on a quiet one.
+# Seconds that a first pick may take. What it loses because others have the CPUs does not count, up to
+# LATEST_S in all: on a busy machine it takes longer, and picks what it picks on a quiet one.
 LIMIT_S, LATEST_S = 3.0, 60.0
 # Candidates that are tried at most, and of similar tasks. With so many of the latter no model is asked.
 PICKS, SIMILAR = 8, 6

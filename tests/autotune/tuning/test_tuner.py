@@ -261,7 +261,9 @@ def test_what_a_deadline_cuts_off_is_measured_next(
     monkeypatch.setattr(session, "HANGS_S", 0.0)
 
     class Cut(FakeMeasurer):
-        def arrivals(self, traces: Sequence[Trace], *args: Any, **more: Any) -> Iterator[tuple[int, Measurement]]:
+        def arrivals(
+            self, traces: Sequence[Trace], *args: Any, **more: Any
+        ) -> Iterator[tuple[int, Measurement]]:
             for index, m in islice(super().arrivals(traces, *args), 2):
                 if hangs and traces[index].digest == whole[3]:
                     return
