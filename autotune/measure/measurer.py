@@ -116,6 +116,7 @@ class Measurer:
         self._builders = [Builder(self._zygote) for _ in range(n_builders)]
         self._lateness.processes = self._processes
         self._objects: dict[str, tuple[float, bytes]] = {}
+        self._undecided = False  # whether there are objects of which none was chosen as the control
         self._finalists: set[str] = set()  # digests of what `finalists` timed last; their objects are kept
 
     def __enter__(self) -> Measurer:
@@ -227,7 +228,7 @@ class Measurer:
     def _final(self, kept: list[tuple[float, bytes]], rounds: int, repeats: int) -> list[Measurement]:
         if not kept:
             return []
-        self._keeper.settle()
+        self._settle()
         return self._in_turns([obj for _, obj in kept], rounds, repeats, max(time_s for time_s, _ in kept))
 
     def _in_turns(
@@ -285,11 +286,17 @@ class Measurer:
             slowest = max(others, key=lambda k: self._objects[k][0])
             others.remove(slowest)
             del self._objects[slowest]
-        if not backends.of_code(obj).measuring.on_device:
-            normal = self._keeper.choose(self._objects)
-            if normal is not None:
-                best = min(self._objects, key=lambda k: self._objects[k][0])
-                self._objects[best] = normal, self._objects[best][1]
+        self._undecided = not backends.of_code(obj).measuring.on_device
+
+    def _settle(self) -> None:
+        """Before something is timed: choose the control among what was measured since the last time, and
+        compare it in a new process. Both take longer than most candidates: nothing may follow the last one."""
+        normal = self._keeper.choose(self._objects) if self._undecided else None
+        self._undecided = False
+        if normal is not None:
+            best = min(self._objects, key=lambda k: self._objects[k][0])
+            self._objects[best] = normal, self._objects[best][1]
+        self._keeper.settle()
 
 
 class _Batch:
@@ -373,7 +380,7 @@ class _Batch:
                 more = bool(self.to_build)
         if not runner.busy and self.built and not over and (owner._overlap or not self.building):
             job = min(self.built)
-            owner._keeper.settle()
+            owner._settle()
             if owner.begins is not None:
                 owner.begins(job)
             runner.submit(job, self.built[job][0], self.best_s, owner.options)
