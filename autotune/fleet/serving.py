@@ -236,7 +236,7 @@ class Bench:
         if kept.place != request.place:
             kept.measurer.move()
             kept.place = request.place
-        more = {"objects": code} if code else {}
+        more: dict[str, Any] = {"objects": code} if code else {}
         if request.do == "finalists":
             timed = kept.measurer.finalists(list(request.traces), request.rounds, request.repeats, **more)
             found = list(enumerate(timed))

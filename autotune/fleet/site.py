@@ -198,9 +198,15 @@ class RemoteMeasuring:
         return b"" if trace.digest in self._timed else None
 
     def arrivals(
-        self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
+        self,
+        traces: Sequence[Trace],
+        best_s: float | None = None,
+        deadline: float | None = None,
+        *,
+        latest: float | None = None,
     ) -> Iterator[tuple[int, Measurement]]:
-        """Raises `MachineLost` where the machine has left, `MeasureError`, `FleetError`."""
+        """The deadline holds, whatever ``latest`` says. Raises `MachineLost` where the machine has left,
+        `MeasureError`, `FleetError`."""
         left = dict(enumerate(traces))
         suspects = _Suspects()
         built = self.site.builders.begin(self.task, traces) if self.site.builders else None

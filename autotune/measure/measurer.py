@@ -17,6 +17,7 @@ from autotune import backends
 from autotune.measure import sampled
 from autotune.measure.control import WITNESSES, ControlKeeper
 from autotune.measure.inputs import MOST_BYTES, Draw, Tolerance, draws, judged, random_inputs
+from autotune.measure.lateness import Lateness
 from autotune.measure.process import Death, MeasureError, Zygote
 from autotune.measure.results import Control, Measurement, Nominal, Options
 from autotune.measure.runner import Builder, Runner, building_died, running_died
@@ -73,6 +74,7 @@ class Measurer:
         control: Control | None = None,
         waiting: Callable[[], None] = lambda: None,
     ) -> None:
+        self._lateness = Lateness()
         dag = workload.dag if isinstance(workload, Workload) else workload
         named = workload.canonical if isinstance(workload, Workload) else workload
         if inputs is None:
@@ -112,7 +114,9 @@ class Measurer:
         self._runner = Runner(self._zygote, control)
         self._keeper = ControlKeeper(self._runner, self._in_turns, 0 if self.options.warm_runs else WITNESSES)
         self._builders = [Builder(self._zygote) for _ in range(n_builders)]
+        self._lateness.processes = self._processes
         self._objects: dict[str, tuple[float, bytes]] = {}
+        self._undecided = False  # whether there are objects of which none was chosen as the control
         self._finalists: set[str] = set()  # digests of what `finalists` timed last; their objects are kept
 
     def __enter__(self) -> Measurer:
@@ -172,6 +176,8 @@ class Measurer:
         best_s: float | None = None,
         deadline: float | None = None,
         objects: Mapping[int, bytes] | None = None,
+        *,
+        latest: float | None = None,
     ) -> Generator[tuple[int, Measurement], None, None]:
         """(index of the trace, measurement) of each trace, as soon as it is known. A slow build delays no
         other.
@@ -179,9 +185,10 @@ class Measurer:
         ``best_s``: best time known (seconds), against which slow candidates are given up; better times found
         here replace it. ``deadline``: `time.monotonic` time after which no candidate begins; what has no
         result by then gives none. ``objects``: those that were compiled elsewhere, by the number of their
-        trace. Raises `MeasureError`.
+        trace. ``latest``: where it is given, the deadline is put off until then at most, by the seconds that
+        were lost since the measurer was made as others had the CPUs. Raises `MeasureError`.
         """
-        batch = _Batch(self, traces, best_s, deadline, objects or {})
+        batch = _Batch(self, traces, best_s, deadline, objects or {}, latest)
         try:
             for _ in traces:
                 while not batch.done:
@@ -221,7 +228,7 @@ class Measurer:
     def _final(self, kept: list[tuple[float, bytes]], rounds: int, repeats: int) -> list[Measurement]:
         if not kept:
             return []
-        self._keeper.settle()
+        self._settle()
         return self._in_turns([obj for _, obj in kept], rounds, repeats, max(time_s for time_s, _ in kept))
 
     def _in_turns(
@@ -254,6 +261,11 @@ class Measurer:
             for t, time_s, facts in zip(told["times_s"], told["time_s"], told["facts"], strict=True)
         ]
 
+    def _processes(self) -> list[int]:
+        """The numbers of the processes that work for it."""
+        children = (s.child for s in (self._runner, *self._builders))
+        return [p for p in (self._zygote.pid, *(c.pid for c in children if c is not None)) if p is not None]
+
     def _readable(self, sock: socket.socket, timeout_s: float) -> bool:
         """Whether a process answers in time."""
         until = time.monotonic() + timeout_s
@@ -274,11 +286,17 @@ class Measurer:
             slowest = max(others, key=lambda k: self._objects[k][0])
             others.remove(slowest)
             del self._objects[slowest]
-        if not backends.of_code(obj).measuring.on_device:
-            normal = self._keeper.choose(self._objects)
-            if normal is not None:
-                best = min(self._objects, key=lambda k: self._objects[k][0])
-                self._objects[best] = normal, self._objects[best][1]
+        self._undecided = not backends.of_code(obj).measuring.on_device
+
+    def _settle(self) -> None:
+        """Before something is timed: choose the control among what was measured since the last time, and
+        compare it in a new process. Both take longer than most candidates: nothing may follow the last one."""
+        normal = self._keeper.choose(self._objects) if self._undecided else None
+        self._undecided = False
+        if normal is not None:
+            best = min(self._objects, key=lambda k: self._objects[k][0])
+            self._objects[best] = normal, self._objects[best][1]
+        self._keeper.settle()
 
 
 class _Batch:
@@ -291,8 +309,10 @@ class _Batch:
         best_s: float | None,
         deadline: float | None,
         objects: Mapping[int, bytes],
+        latest: float | None,
     ) -> None:
-        self.owner, self.traces, self.best_s, self.deadline = owner, traces, best_s, deadline
+        self.owner, self.traces, self.best_s = owner, traces, best_s
+        self.deadline, self.latest = deadline, latest
         self.done: deque[tuple[int, Measurement]] = deque()  # not yet handed to the caller
         # object, seconds it took to build
         self.built: dict[int, tuple[bytes, float]] = {i: (obj, 0.0) for i, obj in objects.items()}
@@ -305,7 +325,7 @@ class _Batch:
         self._hand_out()
         owner = self.owner
         now = time.monotonic()
-        until = float("inf") if self.deadline is None else self.deadline
+        until = self._until()
         if now >= until:  # what is being built would not run before the deadline
             for b in owner._builders:
                 b.drop()
@@ -340,7 +360,7 @@ class _Batch:
     def _hand_out(self) -> None:
         owner = self.owner
         runner, builders = owner._runner, owner._builders
-        over = self.deadline is not None and time.monotonic() >= self.deadline
+        over = time.monotonic() >= self._until()
         under_way = [b for b in builders if b.busy]
         room = AHEAD * len(builders) - len(self.built) - len(under_way)
         more = bool(self.to_build) and not over
@@ -360,10 +380,18 @@ class _Batch:
                 more = bool(self.to_build)
         if not runner.busy and self.built and not over and (owner._overlap or not self.building):
             job = min(self.built)
-            owner._keeper.settle()
+            owner._settle()
             if owner.begins is not None:
                 owner.begins(job)
             runner.submit(job, self.built[job][0], self.best_s, owner.options)
+
+    def _until(self) -> float:
+        """When no candidate may begin any more, as far as is known now."""
+        if self.deadline is None:
+            return float("inf")
+        if self.latest is None or time.monotonic() < self.deadline:
+            return self.deadline
+        return max(self.deadline, min(self.deadline + self.owner._lateness.seconds, self.latest))
 
     def _built(self, slot: Builder, job: int | None) -> None:
         assert job is not None

@@ -3,17 +3,15 @@ child."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from subprocess import Popen
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -22,22 +20,13 @@ from autotune.errors import AutotuneError, refused
 from autotune.measure import wire
 from autotune.measure.arena import Span
 from autotune.measure.inputs import Draw
+from autotune.measure.lateness import scheduled
 from autotune.measure.native import RECORD_BYTES, Fault, read_fault
 from autotune.measure.results import Nominal, Options
+from autotune.measure.starting import START_S, Forked, Nursery, end, python
 from schedules.model import Target
 from schedules.te.compute_dag import ComputeDAG
 
-# Program of the zygote. numpy's linear algebra starts threads on import, and a process with threads must not
-# fork.
-_BOOT = (
-    "import os, sys, json\n"
-    "os.environ['OPENBLAS_NUM_THREADS'] = os.environ['MKL_NUM_THREADS'] = '1'\n"
-    "sys.path[:] = json.loads(sys.argv[1])\n"
-    "from autotune.measure.zygote import main\n"
-    "main(int(sys.argv[2]), int(sys.argv[3]))\n"
-)
-# Longest start of the zygote (seconds).
-START_S = 60.0
 # Longest time that a child may take to accept a message (seconds).
 SEND_S = 10.0
 # Times its limit that a child may take at most, where it waits for a CPU.
@@ -118,7 +107,7 @@ class Zygote:
             "nominal": nominal,
         }
         self._data = _share([x for draw in draws for x in draw.arrays])
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Popen[bytes] | Forked | None = None
         self._control: socket.socket | None = None
         self.spans: tuple[Span, ...] = ()
 
@@ -141,17 +130,14 @@ class Zygote:
             os.close(stderr)
             raise
         try:
-            arguments = [json.dumps(sys.path), str(theirs.fileno()), str(os.getpid())]
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C in the terminal is for the parent alone
-            )
-            theirs.close()
             self._control = ours
+            nursery, target = Nursery.of_thread(), self._setup["target"]
+            if nursery is None:
+                self._process = python("autotune.measure.zygote", theirs, stderr)
+            else:
+                self._process = nursery.fork(theirs, stderr)
+                self._setup["nominal"] = self._setup["nominal"] or nursery.nominal.get(target)
+            theirs.close()
             ours.settimeout(START_S)
             answer = self._ask(self._setup, (self._data,))
             if "error" in answer:
@@ -168,6 +154,8 @@ class Zygote:
             theirs.close()
             os.close(stderr)
         self._setup["nominal"] = Nominal(*answer["nominal"])
+        if nursery is not None:
+            nursery.nominal.setdefault(target, self._setup["nominal"])
         self.spans = tuple(Span(*s) for s in answer["spans"])
         took_s = time.monotonic() - begin
         log.debug("measuring process %d started in %.2f s", self._process.pid, took_s)
@@ -215,6 +203,11 @@ class Zygote:
             return Death(signal=os.WTERMSIG(status), fault=read_fault(record), stderr=stderr)
         return Death(exit=os.WEXITSTATUS(status), stderr=stderr)
 
+    @property
+    def pid(self) -> int | None:
+        """The number of its process, while there is one."""
+        return None if self._process is None else self._process.pid
+
     def close(self) -> None:
         """End the zygote for good."""
         self.end()
@@ -234,10 +227,10 @@ class Zygote:
             self._control.close()
             self._control = None
         if self._process is not None:
-            # SIGKILL takes the children along on Linux; elsewhere the end of their sockets does.
-            if sys.platform == "linux":
-                self._process.kill()
-            self._process.wait()
+            if isinstance(self._process, Forked):
+                self._process.end()
+            else:
+                end(self._process)
             self._process = None
 
 
@@ -324,11 +317,7 @@ class Slot(Generic[Job]):
 def waiting_s(pid: int) -> float:
     """Seconds that the main thread of a process was ready to run and had no CPU, since it began. 0 where the
     system does not tell."""
-    try:
-        with open(f"/proc/{pid}/schedstat") as f:
-            return int(f.read().split()[1]) * 1e-9
-    except (OSError, IndexError, ValueError):
-        return 0.0
+    return scheduled(f"/proc/{pid}")[1]
 
 
 def _share(arrays: Sequence[np.ndarray]) -> int:

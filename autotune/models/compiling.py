@@ -133,15 +133,17 @@ def untuned_kernels(
 ) -> dict[int, Kernel]:
     """First picks of tasks, with one warning for all, which ends with the ``remedy``. Raises `ModelError` for
     those that have none."""
+    from autotune.measure.starting import shared_start
     from autotune.run.untuned import untuned
 
     kernels: dict[int, Kernel] = {}
     failed: list[Missing] = []
-    for m in missing:
-        try:
-            kernels[m.task], _ = untuned(outline.tasks[m.task], wanted, where)
-        except AutotuneError as err:
-            failed.append(Missing(m.task, str(err)))
+    with shared_start():
+        for m in missing:
+            try:
+                kernels[m.task], _ = untuned(outline.tasks[m.task], wanted, where)
+            except AutotuneError as err:
+                failed.append(Missing(m.task, str(err)))
     if failed:
         raise ModelError(f"{len(failed)} tasks cannot be compiled:\n{_listed(outline, failed)}")
     share = f"{len(missing)} of {len(outline.tasks)} tasks"

@@ -42,31 +42,34 @@ def untuned(workload: Workload, target: Target, where: str) -> tuple[Kernel, str
     name = key("first pick", workload.digest, target.digest, f"{version} {locate(where)}")
     seen = _workloads(where)
     kept = _kept(objects.get(name), seen)
-    reason = ""
+    reason, checked = "", True
     if kept is None:
         try:
-            kept = _made(workload, target, where)
-            objects.put(name, json.dumps([*kept, seen]).encode())
+            kept, checked = _made(workload, target, where)
+            if checked:
+                objects.put(name, json.dumps([*kept, seen]).encode())
         except AutotuneError as err:
             reason = f" ({err})"
     if kept is not None:
         trace, chosen_by = kept
         try:
             kernel = kernel_of(workload, target, Trace.from_json(trace), None, chosen_by)
-            return kernel, f"Using {WORDS[chosen_by]}, which is not tuned."
+            known = "not tuned" if checked else "neither tuned nor checked: no check ended in time here"
+            return kernel, f"Using {WORDS[chosen_by]}, which is {known}."
         except (TraceError, ScheduleError, CompileError) as err:
             log.warning("the schedule that was picked for %s is not used: %s", workload.op, err)
     return default_kernel(workload, target), f"Using the default schedule, which is not tuned{reason}."
 
 
-def _made(workload: Workload, target: Target, where: str) -> tuple[str, str]:
-    """(trace, what chose it) of a first pick. Raises `AutotuneError` where there is none."""
+def _made(workload: Workload, target: Target, where: str) -> tuple[tuple[str, str], bool]:
+    """(trace, what chose it) of a first pick, and whether it was checked. Raises `AutotuneError` where there
+    is none."""
     from autotune.tuning.first_pick import first_pick
 
     pick = first_pick(workload, target, where)
     if pick is None:
         raise AutotuneError("no other schedule was right, or ready in time")
-    return pick.trace.to_json(), pick.chosen_by
+    return (pick.trace.to_json(), pick.chosen_by), pick.time_s is not None
 
 
 def _kept(data: bytes | None, seen: int) -> tuple[str, str] | None:

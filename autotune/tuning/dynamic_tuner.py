@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise, product
 
+from autotune.measure.starting import shared_start
 from autotune.run.dynamic_workload import DynamicWorkload, Sizes
 from autotune.targets import TargetError
 from autotune.tuning import preparation
@@ -107,7 +108,8 @@ class _Run:
     def result(self) -> DynamicResult:
         """Run, and give the result."""
         try:
-            self._run()
+            with shared_start():
+                self._run()
         except KeyboardInterrupt:  # between the runs of two sizes
             self.stopped = "interrupted"
         return self._result()

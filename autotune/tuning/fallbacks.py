@@ -58,7 +58,12 @@ class Fallbacks:
             if latest is not None:
                 until = min(time.monotonic() + first_pick.LIMIT_S, latest)
                 grace_s = max(0.0, min(grace_s, latest - until))
-            with contextlib.closing(first_pick.race(measurer, traces, until, grace_s)) as arrivals:
+            elif run.options.trials == 0:
+                latest = run.started + first_pick.LATEST_S
+            else:
+                latest = run.until
+            race = first_pick.race(measurer, traces, until, grace_s, latest=latest)
+            with contextlib.closing(race) as arrivals:
                 for i, m in arrivals:
                     candidate = proposed[i].candidate
                     facts = {DECISIONS: list(candidate.row), "chosen_by": proposed[i].chosen_by}

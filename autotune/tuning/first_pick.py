@@ -7,12 +7,14 @@ nothing else (ADR 44).
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.measure.process import MeasureError
 from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, model_features
 from autotune.tuning import plain_loops
 from autotune.tuning.plain_loops import PlainLoops
@@ -28,8 +30,9 @@ from schedules.space.base import Space, trace_of
 if TYPE_CHECKING:
     from autotune.measure.results import Measurement
 
-# Seconds that a first pick may take.
-LIMIT_S = 3.0
+# Seconds that a first pick may take. What it loses because others have the CPUs does not count, up to
+# LATEST_S in all: on a busy machine it takes longer, and picks what it picks on a quiet one.
+LIMIT_S, LATEST_S = 3.0, 60.0
 # Candidates that are tried at most, and of similar tasks. With so many of the latter no model is asked.
 PICKS, SIMILAR = 8, 6
 ENOUGH = 3
@@ -43,15 +46,17 @@ PATIENT_S, GRACE_S = 30.0, 5.0
 # Seconds before the limit at which the last candidate may begin.
 MARGIN_S = 0.5
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Pick:
     """A schedule under canonical names that was checked here. ``chosen_by``: as of `Seed`, or "default"
-    for the plain loops. ``time_s``: of a run."""
+    for the plain loops. ``time_s``: of a run; None: there was no time to check it."""
 
     trace: Trace
     chosen_by: str
-    time_s: float
+    time_s: float | None
 
 
 def proposals(workload: Workload, target: Target, space: Space, where: str | Place) -> list[Seed]:
@@ -69,47 +74,65 @@ def first_pick(
 ) -> Pick | None:
     """The fastest of a few candidates. None if none was right.
 
-    ``where``: the log whose tasks may be similar. ``limit_s``: seconds, more only while nothing was right.
-    Each candidate is checked against the reference; of large workloads a few parts of the outputs are. Raises
-    `LogError`, `MeasureError`, and `ScheduleError` if the expression gives no space.
+    ``where``: the log whose tasks may be similar. ``limit_s``: seconds, more while others have the CPUs, or
+    nothing was right. Each candidate is checked against the reference; of large workloads a few parts of the
+    outputs are. Where there was no time for any, or measuring does not work, it is the best as the estimate
+    has it, not checked: plain loops may be hundreds of times slower. Raises `LogError`, `WorkloadError` where
+    no candidate can be checked, and `ScheduleError` if the expression gives no space.
     """
-    until = time.monotonic() + limit_s - MARGIN_S
+    started = time.monotonic()
+    until, latest = started + limit_s - MARGIN_S, started + max(LATEST_S, limit_s)
     best: Pick | None = None
+    best_s: float | None = None
+    tried: set[Trace] = set()
 
     def run(planned: Sequence[tuple[Trace, str]]) -> None:
-        nonlocal best
+        nonlocal best, best_s
         traces = [trace for trace, _ in planned]
-        for i, m in race(measurer, traces, until, grace_s(workload), None if best is None else best.time_s):
-            if m.status == "ok" and m.time_s is not None and (best is None or m.time_s < best.time_s):
-                best = Pick(*planned[i], m.time_s)
+        for i, m in race(measurer, traces, until, grace_s(workload), best_s, latest):
+            tried.add(traces[i])
+            if m.status == "ok" and m.time_s is not None and (best_s is None or m.time_s < best_s):
+                best, best_s = Pick(*planned[i], m.time_s), m.time_s
 
     with ThreadPoolExecutor(1, "autotune-first-pick") as thread:
         planning = thread.submit(_planned, workload, target, where)  # while the processes start
         reference_s = REFERENCE_SHARE * limit_s
-        with site.measurer(workload, target, PATIENT_S, reference_s=reference_s) as measurer:
-            measurer.start()
-            run(planning.result())
-            if PlainLoops(workload, target, False).worth(None if best is None else best.time_s):
-                run([(plain_loops.TRACE, "default")])
-    return best
+        try:
+            with site.measurer(workload, target, PATIENT_S, reference_s=reference_s) as measurer:
+                measurer.start()
+                run(planning.result())
+                untried = any(trace not in tried for trace, _ in planning.result())
+                if PlainLoops(workload, target, False).worth(best_s) and (best is not None or not untried):
+                    run([(plain_loops.TRACE, "default")])
+        except MeasureError as err:
+            log.warning("first picks of %s cannot be measured: %s", workload.op, err)
+        if best is not None:
+            return best
+        return next((Pick(*p, None) for p in planning.result() if p[0] not in tried), None)
 
 
 def race(
-    measurer: Measuring, traces: Sequence[Trace], until: float, grace_s: float, best_s: float | None = None
+    measurer: Measuring,
+    traces: Sequence[Trace],
+    until: float,
+    grace_s: float,
+    best_s: float | None = None,
+    latest: float | None = None,
 ) -> Generator[tuple[int, Measurement], None, None]:
     """(index, measurement) of candidates, all at once until a time (`time.monotonic`); and while none was
-    right, one by one for ``grace_s`` more. ``best_s``: the best time so far (seconds)."""
-    done = 0
-    for i, m in measurer.arrivals(traces, best_s, until):
-        done = max(done, i + 1)
+    right, one by one for ``grace_s`` more. ``best_s``: the best time so far (seconds). ``latest``: until when
+    both are put off while others have the CPUs (None: not at all)."""
+    left = dict(enumerate(traces))
+    for i, m in measurer.arrivals(traces, best_s, until, latest=latest):
+        del left[i]
         best_s = _better(best_s, m)
         yield i, m
-    for left in range(done, len(traces)):
+    for i, trace in left.items():
         if best_s is not None:
             return
-        for _, m in measurer.arrivals([traces[left]], None, until + grace_s):
+        for _, m in measurer.arrivals([trace], None, until + grace_s, latest=latest):
             best_s = _better(best_s, m)
-            yield left, m
+            yield i, m
 
 
 def grace_s(workload: Workload) -> float:

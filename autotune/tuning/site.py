@@ -49,9 +49,16 @@ class Measuring(Protocol):
         """Have ready now what the first candidate would start."""
 
     def arrivals(
-        self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
+        self,
+        traces: Sequence[Trace],
+        best_s: float | None = None,
+        deadline: float | None = None,
+        *,
+        latest: float | None = None,
     ) -> Iterator[tuple[int, Measurement]]:
-        """Measurements with their indices, each as it stands; none for what the deadline cut off."""
+        """Measurements with their indices, each as it stands; none for what the deadline cut off.
+        ``latest``: until when the deadline is put off while others have the CPUs; a machine elsewhere may
+        keep to the deadline."""
 
     def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
         """Interleaved measurements, one a trace."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from autotune.measure.starting import shared_start
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.open_measurers import OpenMeasurers
@@ -165,6 +166,7 @@ def tune_suite(
         for task in tasks:
             preparation.check_feasible(task.workload, options.budget_s)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(shared_start())
         interrupts = interrupts or stack.enter_context(Interrupts())
         suite = Suite(tasks, target, log, options, progress, interrupts, started)
         lane = suite.lane(site, measurers)

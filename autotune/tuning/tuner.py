@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from autotune.measure.starting import shared_start
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.options import Best, Progress, TuneOptions, TuneResult
@@ -56,6 +57,7 @@ def tune(
         site.check(target)
         preparation.check_feasible(workload, budget)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(shared_start())  # finalists are timed in new processes
         interrupts = interrupts or stack.enter_context(Interrupts())
         session = Session(
             *(workload, target, log, options, progress, interrupts),

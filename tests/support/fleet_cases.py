@@ -56,6 +56,7 @@ class Fake:
         best_s: float | None = None,
         deadline: float | None = None,
         objects: Mapping[int, bytes] | None = None,
+        latest: float | None = None,
     ) -> Iterator[tuple[int, Measurement]]:
         for n, trace in enumerate(traces):
             if deadline is not None and time.monotonic() >= deadline:

@@ -148,7 +148,11 @@ class Made:
     nominal = control = None
 
     def arrivals(
-        self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
+        self,
+        traces: Sequence[Trace],
+        best_s: float | None = None,
+        deadline: float | None = None,
+        latest: float | None = None,
     ) -> Iterator[tuple[int, Measurement]]:
         return ((i, self._measured(t)) for i, t in enumerate(traces))
 

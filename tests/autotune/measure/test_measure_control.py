@@ -13,7 +13,7 @@ from helpers import checker
 from autotune import targets
 from autotune.measure import Control, Measurer, Options, timing, worker
 from autotune.measure.arena import Arena, Param
-from autotune.measure.control import CHOICE
+from autotune.measure.control import CHOICE, ControlKeeper
 from autotune.measure.cpu_peaks import Reference
 from autotune.measure.native import Native
 from autotune.workloads import as_workload
@@ -108,6 +108,17 @@ def turns(*numbers: int) -> list[Trace]:
     return [fakes.trace("steady", n) for n in numbers]
 
 
+def test_nothing_is_chosen_as_the_control_after_the_last_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes longer than the candidates of a first pick."""
+    chosen: list[int] = []
+    monkeypatch.setattr(ControlKeeper, "choose", lambda self, objects: chosen.append(len(objects)))
+    with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=PATIENT) as m:
+        assert all(x.ok for x in m.measure(turns(40, 41, 42)))
+        assert chosen == [1, 2]
+        m.finalists(turns(40))
+        assert chosen == [1, 2, 3]
+
+
 def test_a_good_candidate_becomes_the_control_and_stays_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune.measure.control.RENEWAL", 0.4)  # noise may well look like a gain of a fifth
     dag = fakes.addition((64, 64))
@@ -123,7 +134,7 @@ def test_a_good_candidate_becomes_the_control_and_stays_it(monkeypatch: pytest.M
         assert crash.status == "crash" and same.ok and same.time_s is not None
         assert same.time_s == pytest.approx(first.seconds, rel=0.5)
         assert m.control is not None and m.control.object == first.object
-        (fast,) = m.measure(turns(5))
+        fast, _ = m.measure(turns(5, 5))
         assert fast.ok and m.control is not None and m.control.seconds < 0.5 * first.seconds
         held = m.control
         (again,) = m.measure(turns(5))

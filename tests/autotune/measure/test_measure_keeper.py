@@ -146,7 +146,7 @@ def test_what_no_cache_holds_has_a_control_without_witnesses() -> None:
     dag, target = fakes.addition((64, 64)), targets.detect(1)
     traces = [fakes.trace("steady", n) for n in range(40, 40 + control.CHOICE)]
     with Measurer(dag, target, build=fakes.NAME, options=replace(PATIENT, warm_runs=1)) as m:
-        list(m.measure(traces))
+        list(m.measure([*traces, traces[0]]))
         assert m.control is not None and not m.control.witnesses
 
 
@@ -219,7 +219,7 @@ def test_a_new_process_has_the_witnesses_tell_what_the_control_takes(monkeypatch
     dag, target = fakes.addition((64, 64)), targets.detect(1)
     traces = [fakes.trace("steady", n) for n in range(40, 40 + control.CHOICE)]
     with Measurer(dag, target, build=fakes.NAME, options=PATIENT) as m:
-        list(m.measure(traces))
+        list(m.measure([*traces, traces[0]]))
         held = m.control
     assert held is not None and len(held.witnesses) == control.WITNESSES
     # as if it took half as long in the next process as it did where its time was measured

@@ -80,7 +80,11 @@ class Disturbed:
     """A measurer of a loaded machine: controls beside candidates wait, so that rates are low."""
 
     def arrivals(
-        self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
+        self,
+        traces: Sequence[Trace],
+        best_s: float | None = None,
+        deadline: float | None = None,
+        latest: float | None = None,
     ) -> Iterator[tuple[int, Measurement]]:
         return enumerate(self.finalists(traces))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -14,11 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_runner import run as command
+from fake_clock import install
+from hypothesis import given
+from hypothesis import strategies as st
 from log_filler import fill, host
 from search_table import FormulaSpace
 from test_tuner import PEAK_S, TARGET, WORKLOAD, FakeMeasurer
 
 import autotune as at
+from autotune.measure.process import MeasureError
 from autotune.measure.results import Measurement
 from autotune.search.decisions import DECISIONS
 from autotune.tuning import first_pick, plain_loops
@@ -27,7 +32,7 @@ from autotune.tuning.tuner import TuneOptions, tune
 from kernels_db.records import NewRecord
 from kernels_db.store import Log
 from schedules import ops
-from schedules.model import Target, Trace, Workload
+from schedules.model import Step, Target, Trace, Workload
 from schedules.space import derive
 from schedules.space.base import Candidate
 
@@ -128,7 +133,11 @@ class Racing:
         self.status, self.asked = status, list[int]()
 
     def arrivals(
-        self, traces: Sequence[int], best_s: float | None = None, deadline: float = 0.0
+        self,
+        traces: Sequence[int],
+        best_s: float | None = None,
+        deadline: float = 0.0,
+        latest: float | None = None,
     ) -> Iterator[tuple[int, Measurement]]:
         for i, n in enumerate(traces):
             if time.monotonic() < deadline:
@@ -146,6 +155,98 @@ def test_after_the_limit_a_race_goes_on_one_by_one_until_one_is_right() -> None:
     assert race(Racing("ok", "ok", "crash"), 3, soon) == [0, 1, 2]
     assert race(Racing("crash", "wrong_result", "ok", "ok"), 4, gone) == [0, 1, 2]
     assert race(Racing("crash", "crash"), 2, gone) == [0, 1]
+
+
+class Late:
+    """A machine on which all takes ``slower`` times as long as on a quiet one: its site and its measurer. A
+    candidate takes a second, but for those of ``takes``; the n-th is the faster the larger its place in
+    ``speed``."""
+
+    def __init__(self, slower: float, speed: Sequence[int], takes: dict[int, float]) -> None:
+        self.slower, self.speed, self.takes = slower, speed, takes
+        self.made, self.tried = time.monotonic(), list[str]()
+
+    def measurer(self, *_: Any, **__: Any) -> Any:
+        return contextlib.nullcontext(self)
+
+    def start(self) -> None:
+        time.sleep(0.2 * self.slower)
+
+    def arrivals(
+        self,
+        traces: Sequence[Trace],
+        best_s: float | None = None,
+        deadline: float = 0.0,
+        latest: float | None = None,
+    ) -> Iterator[tuple[int, Measurement]]:
+        for i, trace in enumerate(traces):
+            lost = (time.monotonic() - self.made) * (1 - 1 / self.slower)
+            until = deadline if latest is None else max(deadline, min(deadline + lost, latest))
+            if time.monotonic() >= until:
+                return
+            n = number_of(trace)
+            time.sleep(self.slower * self.takes.get(n, 0.2))
+            self.tried.append(str(n))
+            yield i, Measurement("ok", "", (1.0,), 1.0 / (1 + self.speed.index(n)))
+
+
+def numbered(n: int) -> Trace:
+    return Trace((Step("numbered", (("n", n),)),))
+
+
+def number_of(trace: Trace) -> int:
+    return int(dict(trace.steps[0].args)["n"]) if trace.steps else -1
+
+
+def picked(slower: float, speed: Sequence[int], takes: dict[int, float], patch: Any) -> Any:
+    install(patch)
+    planned = [(numbered(n), "model") for n in range(len(speed) - 1)]
+    patch.setattr(first_pick, "_planned", lambda *_: planned)
+    site: Any = Late(slower, speed, takes)
+    return first_pick.first_pick(matmul(), host(), "none.db", site=site), site.tried
+
+
+@given(
+    st.permutations(range(-1, 8)),
+    st.dictionaries(st.integers(0, 7), st.floats(0.05, 4.0), max_size=4),
+    st.floats(1.0, 7.0),
+)
+def test_a_busy_machine_tries_and_picks_what_a_quiet_one_does(
+    speed: list[int], takes: dict[int, float], slower: float
+) -> None:
+    """Up to the time at which it is over in any case."""
+    with pytest.MonkeyPatch.context() as patch:
+        assert picked(slower, speed, takes, patch) == picked(1.0, speed, takes, patch)
+
+
+@given(st.permutations(range(-1, 8)), st.floats(400.0, 1e6))
+def test_plain_loops_are_never_the_pick_for_lack_of_time(speed: list[int], slower: float) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        pick, tried = picked(slower, speed, {}, patch)
+    assert (pick.trace, pick.chosen_by, pick.time_s) == (numbered(0), "model", None) and not tried
+
+
+def test_where_measuring_does_not_work_the_estimate_picks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise MeasureError("measuring could not start: no memory")
+
+    monkeypatch.setattr(Late, "start", refuse)
+    pick, _ = picked(1.0, range(-1, 8), {}, monkeypatch)
+    assert (pick.trace, pick.time_s) == (numbered(0), None)
+
+
+def test_candidates_that_came_out_of_order_are_tried_after_the_limit() -> None:
+    """One that failed early hides none of those before it."""
+
+    class Reversed(Racing):
+        def arrivals(self, traces: Sequence[int], *args: Any, **more: Any) -> Any:
+            if len(traces) > 1:  # the last one is refused at once; the limit cuts off the others
+                return iter([(len(traces) - 1, Measurement("illegal", ""))])
+            return super().arrivals(traces, *args, **more)
+
+    measurer = Reversed("crash", "ok", "illegal")
+    soon = time.monotonic() + 60
+    assert race(measurer, 3, soon) == [2, 0, 1] and measurer.asked == [0, 1]
 
 
 # -- short runs ------------------------------------------------------------------------------------
@@ -234,6 +335,21 @@ def test_a_log_goes_before_a_first_pick_and_a_new_one_is_made_when_the_log_grows
     assert chosen() == "similar_shape" and len(made) == 2
     fill(db, [("matmul", SHAPE, 1e-6)])
     assert at.load("matmul", **SHAPE, threads=1, db=db, fallback=True).chosen_by == "log"
+
+
+def test_a_pick_that_was_not_checked_is_told_and_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
+    times = iter((None, 1e-6))
+    monkeypatch.setattr(first_pick, "first_pick", lambda *a: first_pick.Pick(Trace(), "model", next(times)))
+    load = {**SHAPE, "threads": 1, "db": tmp_path / "t.db", "fallback": True}
+    with pytest.warns(UserWarning, match="neither tuned nor checked"):
+        at.load("matmul", **load)
+    with pytest.warns(UserWarning, match="which is not tuned"):
+        at.load("matmul", **load)
+    with pytest.warns(UserWarning, match="which is not tuned"):
+        assert at.load("matmul", **load).chosen_by == "model"  # kept
 
 
 def test_where_nothing_can_be_picked_the_plain_loops_are_given(

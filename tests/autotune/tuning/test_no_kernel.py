@@ -46,7 +46,11 @@ class Failing:
         self.measured: list[str] = []
 
     def arrivals(
-        self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
+        self,
+        traces: Sequence[Trace],
+        best_s: float | None = None,
+        deadline: float | None = None,
+        latest: float | None = None,
     ) -> Iterator[tuple[int, Measurement]]:
         for n, trace in enumerate(traces):
             if deadline is not None and time.monotonic() >= deadline:

@@ -45,7 +45,11 @@ class Far:
         pass
 
     def arrivals(
-        self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
+        self,
+        traces: Sequence[Trace],
+        best_s: float | None = None,
+        deadline: float | None = None,
+        latest: float | None = None,
     ) -> Iterator[tuple[int, Measurement]]:
         assert self.open
         for n, _ in enumerate(traces):

@@ -46,7 +46,11 @@ class Made:
         return self.scale * (1 + int(trace.digest[:4], 16) / 65536)
 
     def measure(
-        self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
+        self,
+        traces: Sequence[Trace],
+        best_s: float | None = None,
+        deadline: float | None = None,
+        latest: float | None = None,
     ) -> Iterator[Measurement]:
         for trace in traces:
             if deadline is not None and time.monotonic() >= deadline:

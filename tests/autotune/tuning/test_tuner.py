@@ -61,7 +61,11 @@ class FakeMeasurer:
         return 1 / float(self.space.throughput(self.space.sketches.index(step.primitive), row)[0])
 
     def measure(
-        self, traces: Sequence[Trace], best_s: float | None = None, deadline: float | None = None
+        self,
+        traces: Sequence[Trace],
+        best_s: float | None = None,
+        deadline: float | None = None,
+        latest: float | None = None,
     ) -> Iterator[Measurement]:
         self.best_s.append(best_s)
         for trace in traces:
@@ -182,7 +186,9 @@ def test_rounds_double_while_choosing_them_takes_too_long(
     rounds: list[int] = []
 
     class Counting(FakeMeasurer):
-        def measure(self, traces: Sequence[Trace], *limits: float | None) -> Iterator[Measurement]:
+        def measure(
+            self, traces: Sequence[Trace], *limits: float | None, **more: Any
+        ) -> Iterator[Measurement]:
             rounds.append(len(traces))
             yield from super().measure(traces, *limits)
 
@@ -255,7 +261,9 @@ def test_what_a_deadline_cuts_off_is_measured_next(
     monkeypatch.setattr(session, "HANGS_S", 0.0)
 
     class Cut(FakeMeasurer):
-        def arrivals(self, traces: Sequence[Trace], *args: Any) -> Iterator[tuple[int, Measurement]]:
+        def arrivals(
+            self, traces: Sequence[Trace], *args: Any, **more: Any
+        ) -> Iterator[tuple[int, Measurement]]:
             for index, m in islice(super().arrivals(traces, *args), 2):
                 if hangs and traces[index].digest == whole[3]:
                     return

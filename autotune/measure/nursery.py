@@ -1,0 +1,54 @@
+"""A process that has everything imported, of which the zygotes of several workloads fork.
+
+Starting Python and importing takes most of the time until a first candidate can be measured. It runs no
+candidate, and ends with the thread that started it; its zygotes end with it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+from autotune.building import from_trace  # noqa: F401  what builders would import, each by itself
+from autotune.measure import wire, zygote
+
+
+def main(fd: int, parent: int) -> None:
+    """Serve the parent at the other end of socket ``fd`` until it goes away."""
+    zygote.die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = socket.socket(fileno=fd)
+    gc.freeze()  # all forks share these objects
+    while True:
+        try:
+            header, _, fds = wire.receive(control, max_fds=2)
+        except wire.Closed:
+            return
+        if header["do"] == "fork":
+            pid = os.fork()
+            if pid == 0:
+                control.close()
+                _zygote(*fds)
+            for f in fds:
+                os.close(f)
+        else:
+            if sys.platform == "linux":  # elsewhere it ends with its socket
+                os.kill(header["pid"], signal.SIGKILL)
+            pid = os.waitpid(header["pid"], 0)[0]
+        wire.send(control, {"pid": pid})
+
+
+def _zygote(fd: int, stderr: int) -> NoReturn:
+    status = 1
+    try:
+        os.dup2(stderr, 2)
+        zygote.main(fd, os.getppid())
+        status = 0
+    except BaseException as err:
+        os.write(2, f"{type(err).__name__}: {err}\n".encode())
+    finally:
+        os._exit(status)

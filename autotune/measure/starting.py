@@ -1,0 +1,136 @@
+"""Starts the processes of measuring: a Python for each workload, or one for all that a thread measures."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.measure import wire
+from autotune.measure.results import Nominal
+
+# Program of a zygote, or of the nursery of several. numpy's linear algebra starts threads on import, and a
+# process with threads must not fork.
+_BOOT = (
+    "import os, sys, json, importlib\n"
+    "os.environ['OPENBLAS_NUM_THREADS'] = os.environ['MKL_NUM_THREADS'] = '1'\n"
+    "sys.path[:] = json.loads(sys.argv[1])\n"
+    "main = importlib.import_module(sys.argv[2]).main\n"
+    "main(int(sys.argv[3]), int(sys.argv[4]))\n"
+)
+# Longest start of a process (seconds).
+START_S = 60.0
+
+
+class Nursery:
+    """The process of which the zygotes of a thread fork: see `shared_start`. Started on first use.
+    ``nominal``: of targets, by their JSON, what its zygotes measured."""
+
+    def __init__(self) -> None:
+        self.nominal: dict[str, Nominal] = {}
+        self._owner = os.getpid()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    @classmethod
+    def of_thread(cls) -> Nursery | None:
+        """That of this thread, which a fork of its process cannot use."""
+        found: Nursery | None = getattr(_shared, "nursery", None)
+        return found if found is not None and found._owner == os.getpid() else None
+
+    def fork(self, sock: socket.socket, stderr: int) -> Forked:
+        """A zygote at the other end of a socket. Raises `wire.Closed` where the nursery dies of it."""
+        for again in (True, False):
+            if self._process is None:
+                self._control, theirs = socket.socketpair()
+                try:
+                    self._process = python("autotune.measure.nursery", theirs, stderr)
+                finally:
+                    theirs.close()
+                self._control.settimeout(START_S)
+            try:
+                return Forked(self, self._process, self._ask({"do": "fork"}, (sock.fileno(), stderr)))
+            except wire.Closed:  # it was killed from outside, and its zygotes with it
+                self.close()
+                if not again:
+                    raise
+        raise AssertionError("unreachable")
+
+    def end(self, zygote: Forked) -> None:
+        """Kill a zygote. One of an earlier nursery died with that, and its number may be another's by now."""
+        if zygote.parent is self._process and zygote.parent.poll() is None:
+            with suppress(wire.Closed):
+                self._ask({"do": "kill", "pid": zygote.pid})
+
+    def _ask(self, header: dict[str, Any], fds: tuple[int, ...] = ()) -> int:
+        """The number of the process that it started or ended."""
+        assert self._control is not None
+        wire.send(self._control, header, fds=fds)
+        return int(wire.receive(self._control)[0]["pid"])
+
+    def close(self) -> None:
+        """End it, and with it its zygotes."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            end(self._process)
+            self._process = None
+
+
+@dataclass(frozen=True)
+class Forked:
+    """A zygote that forked from a nursery, whose process then was ``parent``."""
+
+    nursery: Nursery
+    parent: subprocess.Popen[bytes]
+    pid: int
+
+    def end(self) -> None:
+        self.nursery.end(self)
+
+
+_shared = threading.local()
+
+
+@contextmanager
+def shared_start() -> Iterator[None]:
+    """Until the end of the block, Python starts once for all measurers of this thread: their zygotes fork
+    from one process. A block within another one shares that of the outer."""
+    if getattr(_shared, "nursery", None) is not None:
+        yield
+        return
+    _shared.nursery = Nursery()
+    try:
+        yield
+    finally:
+        _shared.nursery.close()
+        _shared.nursery = None
+
+
+def python(module: str, sock: socket.socket, stderr: int) -> subprocess.Popen[bytes]:
+    """A new Python that runs the ``main`` of a module at the other end of a socket."""
+    arguments = [json.dumps(sys.path), module, str(sock.fileno()), str(os.getpid())]
+    return subprocess.Popen(
+        [sys.executable, "-c", _BOOT, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        pass_fds=(sock.fileno(),),
+        start_new_session=True,  # Ctrl-C in the terminal is for the parent alone
+    )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process whose socket is closed. SIGKILL takes its children along on Linux; elsewhere the end of
+    their sockets does."""
+    if sys.platform == "linux":
+        process.kill()
+    process.wait()
