@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from autotune.building.from_trace import build_object
 from autotune.codegen.llvm.compile import load_object
 from autotune.measure.cpu_peaks import FmaLoop
+from autotune.progress.units import of_peak, peak_share
 from autotune.targets import detect
 from examples import handwritten
 from schedules.te.evaluator import evaluate
@@ -58,7 +59,8 @@ def main() -> None:
             rate_after = peak.flops * peak_runs / peak.seconds(peak_runs, cpu_clock=True)
             shares.append(flops / seconds / max(rate, rate_after))
         low, high = min(shares), max(shares)
-        print(f"{name:28s} {statistics.median(shares):6.1%} of peak  (min {low:.1%}, max {high:.1%})")
+        share = of_peak(statistics.median(shares))
+        print(f"{name:28s} {share}  (min {peak_share(low)}, max {peak_share(high)})")
 
 
 if __name__ == "__main__":

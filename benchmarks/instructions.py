@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
 import numpy as np
 
 import autotune
-from autotune.codegen.llvm.compile import compile_module, load_object
+from autotune.codegen.llvm.compile import LoadedObject, compile_module, load_object
 from autotune.codegen.llvm.intrinsic import has
 from autotune.codegen.runtime import entry
 from autotune.measure.inputs import random_inputs
+from autotune.progress.units import of_peak
 from autotune.targets import parse
 from schedules import te
 from schedules.dtypes import DTYPES
@@ -33,6 +34,7 @@ from schedules.te.compute_dag import ComputeDAG
 CHAINS = 16  # independent instructions: 2 units, and a latency of up to 6 cycles
 INTERLEAVE = {"vdpbf16ps": "interleave2_bfloat16", "vpdpbusd": "interleave4_int8"}  # what packs b
 STEPS = 1024  # of each chain in a run
+SAMPLE_S = 3e-3  # length of a sample of a kernel
 
 
 def product(ins: Instruction, m: int, n: int, k: int, ahead: bool = False) -> ComputeDAG:
@@ -129,11 +131,19 @@ done:
     return rate
 
 
+def cpu_seconds(code: LoadedObject, arrays: Sequence[np.ndarray]) -> float:
+    """CPU seconds of a run, as the peak is timed, over about `SAMPLE_S`."""
+    pointers = [x.ctypes.data for x in arrays]
+    once = code.bench(pointers, 1, cpu_clock=True) * 1e-9
+    runs = max(1, round(SAMPLE_S / once))
+    return code.bench(pointers, runs, cpu_clock=True) / runs * 1e-9
+
+
 def compare(ins: Instruction, size: int, target: Target, rounds: int = 15) -> dict[str, tuple[float, float]]:
     """Gop/s and the share of the peak, by name, of a product of ``size`` cubed."""
     peak = peak_loop(ins, target)
     peak()
-    kernels = {}
+    timed = {}
     for name, ahead in (("packed in the call", False), ("packed ahead", True)):
         dag = product(ins, size, size, size, ahead)
         kernel = autotune.build(schedule(dag, ins, target), target)
@@ -145,11 +155,11 @@ def compare(ins: Instruction, size: int, target: Target, rounds: int = 15) -> di
             assert np.array_equal(got, right), name
         else:
             assert np.abs(got - right).max() < 1e-4 * np.abs(right).max(), name
-        kernels[name] = (kernel, given)
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in kernels}
+        timed[name] = (kernel.code, [*given, got])  # arrays, which have to stay
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in timed}
     for _ in range(rounds):
-        for name, (kernel, given) in kernels.items():
-            rate = 2 * size**3 / kernel.time(*given, repeat=3)
+        for name, (code, arrays) in timed.items():
+            rate = 2 * size**3 / cpu_seconds(code, arrays)
             found[name].append((rate, rate / peak()))
     return {name: (median(x for x, _ in xs) / 1e9, median(y for _, y in xs)) for name, xs in found.items()}
 
@@ -165,7 +175,7 @@ def main() -> None:
             continue
         for size in args.sizes:
             for name, (rate, share) in compare(ins, size, target).items():
-                print(f"{ins.name} {size}^3 {name}: {rate:.0f} Gop/s, {share:.3f} of its peak")
+                print(f"{ins.name} {size}^3 {name}: {rate:.0f} Gop/s, {of_peak(share, 'its peak')}")
 
 
 if __name__ == "__main__":

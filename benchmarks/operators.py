@@ -19,6 +19,8 @@ from typing import Any
 
 from suite import run
 
+from autotune.progress.units import peak_share
+
 CASES: tuple[tuple[str, str, int], ...] = (
     ("matmul", "m=512,n=512,k=512", 1),
     ("matmul", "m=1024,n=1024,k=1024", 1),
@@ -62,10 +64,11 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     ]
     for r in rows:
         ours = next(x for x in r["rows"] if x["impl"] == "autotune")
+        share = peak_share(ours["share_of_peak"])
         ratio = {k: f"{v:.2f}×" for k, v in r["ratio"].items()}
         out.append(
             f"| {r['op']} {r['shape'].replace(',', ' ')} | {r['threads']} | {ours['time_s'] * 1e3:.3g} ms "
-            f"| {ours['gflops']:.1f} GFLOP/s | {ours['share_of_peak']:.0%} | {ratio.get('numpy', '–')} "
+            f"| {ours['gflops']:.1f} GFLOP/s | {share} | {ratio.get('numpy', '–')} "
             f"| {ratio.get('torch', '–')} | {r['trials']['measured']} |"
         )
     return "\n".join(out)

@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from autotune.building.generator_version import this_machine  # noqa: E402
+from autotune.progress.units import peak_share  # noqa: E402
 from autotune.tuning.suites import Task, mean_over_groups, read  # noqa: E402
 from autotune.workloads import param_text  # noqa: E402
 
@@ -128,7 +129,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         share = own["share_of_peak"]
         out.append(
             f"| {r['group']} | {r['task'][0]} {shape} | {r['threads']} | {own['time_s'] * 1e3:.3g} ms "
-            f"| {'–' if share is None else f'{share:.0%}'} | {ratio} | {r['trials']} |"
+            f"| {peak_share(share)} | {ratio} | {r['trials']} |"
         )
     for p in peers:
         pairs = (((r["group"], r["threads"]), r["ratio"][p]) for r in rows if p in r["ratio"])

@@ -12,7 +12,7 @@ import typer
 from autotune.cli import models
 from autotune.cli import options as opt
 from autotune.cli.output import console, hang, print_json, table, task_text
-from autotune.progress.units import percent, rate, seconds
+from autotune.progress.units import disturbed, peak_share, rate, seconds
 
 if TYPE_CHECKING:
     from schedules.model import Workload
@@ -181,7 +181,8 @@ def _compare(
             "threads": n,
             "time_s": result.time_s(c.name),
             "gflops": workload.flops / result.time_s(c.name) / 1e9,
-            "share_of_peak": result.share(c.name),
+            "share_of_peak": (share := result.share(c.name)),
+            "peak_disturbed": disturbed(share),
         }
         for c in contenders
     ]
@@ -263,7 +264,7 @@ def _print(done: Comparison) -> None:
                 r["impl"],
                 seconds(r["time_s"]),
                 rate(flops, moved_bytes, r["time_s"]),
-                percent(r["share_of_peak"]),
+                peak_share(r["share_of_peak"]),
             )
             for r in done.rows
         ],

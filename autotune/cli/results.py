@@ -13,7 +13,7 @@ import typer
 
 from autotune.cli import options as opt
 from autotune.cli import streams
-from autotune.progress.units import counts, percent, rate, seconds
+from autotune.progress.units import counts, disturbed, peak_share, rate, seconds
 
 if TYPE_CHECKING:
     from autotune.tuning.interrupts import Interrupts
@@ -30,7 +30,7 @@ def cells(result: TuneResult) -> tuple[str, str, str, str, str]:
     return (
         seconds(best_s),
         rate(workload.flops, opt.compulsory_bytes(workload), best_s),
-        percent(None if best is None else best.share_of_peak),
+        peak_share(None if best is None else best.share_of_peak),
         f"{result.measured}{f'+{result.resumed}' if result.resumed else ''}",
         "; ".join(filter(None, (error, early, f"failed: {failed}" if failed else ""))),
     )
@@ -89,6 +89,7 @@ def document(result: TuneResult, dtype: str) -> dict[str, Any]:
             "time_s": best.time_s,
             "gflops": best.gflops,
             "share_of_peak": best.share_of_peak,
+            "peak_disturbed": disturbed(best.share_of_peak),
             "trace": opt.trace_value(best.trace),
             "record_id": best.record_id,
         },

@@ -14,7 +14,7 @@ from autotune.cli.results import document, interruptible, status
 from autotune.cli.suite import tasks_of, tune_suite
 from autotune.progress.following import task_shown
 from autotune.progress.text import ending
-from autotune.progress.units import counts, percent, rate, seconds
+from autotune.progress.units import counts, of_peak, rate, seconds
 
 if TYPE_CHECKING:
     from autotune.tuning.tuner import TuneResult
@@ -175,7 +175,7 @@ def _print(result: TuneResult, workload: Workload, where: str) -> None:
     else:
         b = result.best
         speed = rate(workload.flops, opt.compulsory_bytes(workload), b.time_s)
-        share = "" if b.share_of_peak is None else f", {percent(b.share_of_peak)} of peak"
+        share = "" if b.share_of_peak is None else f", {of_peak(b.share_of_peak)}"
         out.print(f"  best     {seconds(b.time_s)}, {speed}{share}")
         out.print(f"  record   {b.record_id}")
     failures = counts(result.failed)

@@ -219,10 +219,13 @@ def bandwidth(target: Target, mode: str = "copy", working_set: int = 1 << 28, ro
     return _bandwidth(target, mode, working_set, rounds)
 
 
-@cache
-def _bandwidth(target: Target, mode: str, working_set: int, rounds: int) -> float:
+def measure_bandwidth(target: Target, mode: str, working_set: int, rounds: int = 5) -> float:
+    """`bandwidth` as it is now, not as it was when it was asked first."""
     loop = MemoryLoop(target, mode, working_set)
     return max(loop.bytes_a_second() for _ in range(rounds))
+
+
+_bandwidth = cache(measure_bandwidth)
 
 
 def roofline_seconds(

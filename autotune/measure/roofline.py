@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autotune.measure import cpu_peaks, special
-from schedules.dtypes import computed
 from schedules.model import Target, Workload
 from schedules.ops import compulsory_bytes
 from schedules.te.compute_dag import ComputeDAG
-from schedules.te.flops import count_flops
+from schedules.te.flops import count_flops, float_flops
 
 # An operator that reads more than this times what it writes (bytes) counts as one that only reads.
 FEW = 8
@@ -59,46 +58,51 @@ class Roofline:
     found: ``flops_a_second``, where FLOPs count, and ``bytes_a_second`` of the memory level that holds the
     arrays."""
 
-    seconds: Callable[[dict[str, float]], float]
+    seconds: Callable[[dict[str, float], bool], float]
     rates: dict[str, float] = field(default_factory=dict)
 
     def __call__(self) -> float:
-        return self.seconds(self.rates)
+        return self.seconds(self.rates, False)
+
+    def again(self) -> float:
+        """Measure what is kept for the life of the process again too: it was disturbed."""
+        return self.seconds(self.rates, True)
 
 
 def limit_of(workload: Workload, target: Target, *, memory_afresh: bool = False) -> Roofline:
     """A function that measures the roofline of a workload on a CPU, in seconds.
 
     The roofline is the largest of three times, on ``target.threads`` threads at once: FLOPs over the FMA
-    rate, compulsory bytes over the bandwidth of the memory level that holds them, and special functions over
-    their rate. Integer work counts bytes only. The bandwidth is that of reading where little is written, else
-    that of a copy, with streaming stores where these are faster. Each call measures the FMA rate. It measures
+    rate of the dtype that they are computed with, compulsory bytes over the bandwidth of the memory level
+    that holds them, and special functions over their rate. Arithmetic of integers takes no time in it. The
+    bandwidth is that of reading where little is written, else that of a copy, with streaming stores where
+    these are faster. Each call measures the FMA rate. It measures
     the bandwidth too if ``memory_afresh`` (which keeps up to 256 MB); else that is the best of a few samples
     taken once.
     """
     moved = compulsory_bytes(workload.dag)
-    dtype = computed(workload.dag.params[-1].dtype)
     working_set = cpu_peaks.level_bytes(target, moved)
     written = sum(workload.dag.tensors[n].nbytes for n in workload.dag.outputs)
     modes = ("read",) if FEW * written < moved else ("copy", "stream")
     mode = max(modes, key=lambda m: cpu_peaks.bandwidth(target, m, working_set))
-    special_s = special.seconds(workload.dag, target)
     loop = cpu_peaks.MemoryLoop(target, mode, working_set) if memory_afresh else None
 
-    counts = workload.flops and dtype in ("float32", "float64")
-    loops = cpu_peaks.FmaLoops(target, dtype) if counts else None
+    counted = float_flops(workload.dag, workload.flops)
+    loops = {dtype: cpu_peaks.FmaLoops(target, dtype) for dtype in counted}
 
-    def seconds(rates: dict[str, float]) -> float:
-        if loop is None:
-            moving = cpu_peaks.bandwidth(target, mode, working_set)
-        else:
+    def seconds(rates: dict[str, float], again: bool) -> float:
+        if loop is not None:
             warm(loop.bytes_a_second)  # as the kernels that are compared with it
             moving = loop.bytes_a_second()
+        else:
+            measure = cpu_peaks.measure_bandwidth if again else cpu_peaks.bandwidth
+            moving = measure(target, mode, working_set)
         rates["bytes_a_second"] = moving
-        least = max(special_s, moved / moving)
-        if loops is None:
+        least = max(special.seconds(workload.dag, target, again), moved / moving)
+        if not loops:
             return least
-        rates["flops_a_second"] = loops.flops_a_second()
-        return max(least, workload.flops / rates["flops_a_second"])
+        arithmetic_s = sum(counted[dtype] / x.flops_a_second() for dtype, x in loops.items())
+        rates["flops_a_second"] = sum(counted.values()) / arithmetic_s
+        return max(least, arithmetic_s)
 
     return Roofline(seconds)

@@ -1,11 +1,9 @@
-"""Counts the special functions that a workload evaluates, and measures how many a second this CPU can do."""
+"""The least time of a workload's special functions: how many a second this CPU can do."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from functools import cache
-from math import prod
 
 import numpy as np
 
@@ -18,6 +16,7 @@ from schedules.functions import FUNCTIONS
 from schedules.model import Target
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
+from schedules.te.flops import evaluations
 
 # Elements of an array in the rate's loop: it fits the first cache.
 ELEMENTS = 2048
@@ -25,21 +24,12 @@ ELEMENTS = 2048
 ROUND_S, ROUNDS = 1e-3, 10
 
 
-def evaluations(dag: ComputeDAG) -> Counter[tuple[str, str]]:
-    """{(function, dtype): evaluations}, each stage counted on its own."""
-    found: Counter[tuple[str, str]] = Counter()
-    for s in dag.stages:
-        points = prod(a.extent for a in (*s.axes, *s.reduce_axes))
-        for v in (*s.values, *(s.reducer.combine if s.reducer is not None else ())):
-            for x in E.walk(v):
-                if isinstance(x, E.Call) and not FUNCTIONS[x.fn].cheap:
-                    found[x.fn, E.dtype_of(x)] += points
-    return found
-
-
-def seconds(dag: ComputeDAG, target: Target) -> float:
-    """The least time for a workload's special functions, one after another, on the target's threads."""
-    return sum(n / (rate(target, fn, dtype) * target.threads) for (fn, dtype), n in evaluations(dag).items())
+def seconds(dag: ComputeDAG, target: Target, again: bool = False) -> float:
+    """The least time for a workload's special functions, one after another, on the target's threads.
+    ``again``: measure their rates again."""
+    measured = measure_rate if again else rate
+    found = evaluations(dag).items()
+    return sum(n / (measured(target, fn, dtype) * target.threads) for (fn, dtype), n in found)
 
 
 def rate(target: Target, fn: str, dtype: str = "float32") -> float:
@@ -48,8 +38,8 @@ def rate(target: Target, fn: str, dtype: str = "float32") -> float:
     return _rate(replace(target, threads=1), fn, dtype)
 
 
-@cache
-def _rate(target: Target, fn: str, dtype: str) -> float:
+def measure_rate(target: Target, fn: str, dtype: str = "float32") -> float:
+    """`rate` as it is now, not as it was when it was asked first."""
     x = te.placeholder((ELEMENTS,), dtype, name="x")
     y = te.compute((ELEMENTS,), lambda i: E.Call(fn, (x[i],) * FUNCTIONS[fn].arity), name="y")
     s = Schedule(te.dag([x, y]), target)
@@ -61,3 +51,6 @@ def _rate(target: Target, fn: str, dtype: str) -> float:
     pointers = [data.ctypes.data, out.ctypes.data]
     runs = max(1, round(ROUND_S / max(1e-9, loaded.bench(pointers, 20) * 1e-9 / 20)))
     return ELEMENTS * runs / (min(loaded.bench(pointers, runs) for _ in range(ROUNDS)) * 1e-9)
+
+
+_rate = cache(measure_rate)

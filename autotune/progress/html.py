@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from autotune.progress import text
-from autotune.progress.units import percent, seconds
+from autotune.progress.units import peak_share, percent, seconds
 
 if TYPE_CHECKING:
     from autotune.fleet.tuning import FleetResult
@@ -74,7 +74,7 @@ def _row(result: TuneResult) -> tuple[str, ...]:
     best = result.best
     time_s = None if best is None else best.time_s
     about = describe(result.workload, result.target.threads)
-    part = percent(None if best is None else best.share_of_peak)
+    part = peak_share(None if best is None else best.share_of_peak)
     return about, seconds(time_s), text.speed(result.workload, time_s), part, text.trials(result)
 
 

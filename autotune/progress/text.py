@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from autotune.progress.units import counts, percent, rate, seconds, visible
+from autotune.progress.units import counts, of_peak, percent, rate, seconds, visible
 
 if TYPE_CHECKING:
     from autotune.models.tuning import ModelTuneResult
@@ -53,7 +53,7 @@ def _best(workload: Workload, progress: Progress) -> str:
     """The best so far. A time that was not measured again is marked: the luckiest of many looks too good."""
     words = speed(workload, progress.best_time_s)
     if progress.share_of_peak is not None:
-        words += f" ({percent(progress.share_of_peak)} of peak)"
+        words += f" ({of_peak(progress.share_of_peak)})"
     return f"{words}, provisional" if progress.provisional else words
 
 
@@ -111,7 +111,7 @@ def of_result(result: TuneResult) -> str:
     if result.best is not None:
         part = result.best.share_of_peak
         best = f"{seconds(result.best.time_s)}, {speed(result.workload, result.best.time_s)}"
-        best += "" if part is None else f", {percent(part)} of peak"
+        best += "" if part is None else f", {of_peak(part)}"
     spent = f"{trials(result)}, {result.elapsed_s:.1f} s ({ending(result.stopped)})"
     return f"{describe(result.workload, result.target.threads)}: {best}; {spent}"
 

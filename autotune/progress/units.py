@@ -63,6 +63,26 @@ def number(n: int, what: str) -> str:
     return f"{n} {what}{'' if n == 1 else 's'}"
 
 
+# A share of the peak above this: the peak was disturbed when it was measured. Clocks vary by less.
+MOST_SHARE = 1.08
+DISTURBED = "peak disturbed"
+
+
+def disturbed(share: float | None) -> bool:
+    """Whether no machine can reach this share of its peak."""
+    return share is not None and share > MOST_SHARE
+
+
+def peak_share(share: float | None) -> str:
+    """A share of the machine's peak in a cell: ``97.0 %``, ``peak disturbed``."""
+    return DISTURBED if disturbed(share) else percent(share)
+
+
+def of_peak(share: float, what: str = "peak") -> str:
+    """A share of the machine's peak in a sentence: ``97.0 % of peak``."""
+    return f"{what} was disturbed when measured" if disturbed(share) else f"{percent(share)} of {what}"
+
+
 def percent(share: float | None) -> str:
     """A share as a percentage."""
     return "-" if share is None or not math.isfinite(share) else f"{100 * share:.1f} %"

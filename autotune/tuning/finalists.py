@@ -69,6 +69,7 @@ class Finalists:
                 measurer.move()
             traces = [r.trace for r in chosen]
             found = measurer.finalists(traces, rounds, repeats)
+            run.limit.check(min((m.time_s for m in found if m.ok and m.time_s), default=None))
             for r, trace, m in zip(chosen, traces, found):
                 if m.status == "error":
                     lost.add(trace.digest)

@@ -1,7 +1,8 @@
-"""Counts the arithmetic of a DAG."""
+"""Counts the arithmetic and the special functions of a DAG."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import repeat
@@ -9,6 +10,8 @@ from math import prod
 from typing import Any
 
 from schedules import expr as E
+from schedules.dtypes import computed, is_float
+from schedules.functions import FUNCTIONS
 from schedules.te.compute_dag import ComputeDAG
 
 
@@ -16,19 +19,48 @@ def count_flops(dag: ComputeDAG) -> int:
     """Arithmetic operations of a DAG on its tensors' elements, without comparisons and selects: 2 for each
     multiply-add of a contraction, as in library operators. An expression that a stage uses or states several
     times counts once."""
-    total = 0
+    return flops_by_dtype(dag).total()
+
+
+def flops_by_dtype(dag: ComputeDAG) -> Counter[str]:
+    """{dtype that they are computed with: operations of `count_flops`}."""
+    total: Counter[str] = Counter()
     for s in dag.stages:
         points = prod(a.extent for a in (*s.axes, *s.reduce_axes))
-        per_point = _operations(s.values)
-        if s.reducer is not None:
-            per_point += _operations(s.reducer.combine)
-        total += points * per_point
+        for values in (s.values, () if s.reducer is None else s.reducer.combine):
+            for dtype, n in _operations(values).items():
+                total[dtype] += points * n
     return total
 
 
-def _operations(values: Sequence[E.Expr]) -> int:
+def float_flops(dag: ComputeDAG, flops: int) -> dict[str, float]:
+    """{dtype: those of ``flops`` operations that are of floats}. An operator may count fewer or more than its
+    expression has (`Workload.flops`); the parts of dtypes are those of the expression."""
+    counted = flops_by_dtype(dag)
+    return {d: n * flops / counted.total() for d, n in counted.items() if is_float(d) and flops}
+
+
+def evaluations(dag: ComputeDAG) -> Counter[tuple[str, str]]:
+    """{(special function, dtype): evaluations}, each stage counted on its own."""
+    found: Counter[tuple[str, str]] = Counter()
+    for s in dag.stages:
+        points = prod(a.extent for a in (*s.axes, *s.reduce_axes))
+        for v in (*s.values, *(s.reducer.combine if s.reducer is not None else ())):
+            for x in E.walk(v):
+                if isinstance(x, E.Call) and not FUNCTIONS[x.fn].cheap:
+                    found[x.fn, E.dtype_of(x)] += points
+    return found
+
+
+def main_dtype(dag: ComputeDAG) -> str:
+    """The dtype of most of a DAG's arithmetic; without any, what its first input is computed with."""
+    found = flops_by_dtype(dag).most_common(1)
+    return found[0][0] if found else computed((*dag.inputs, *dag.params)[0].dtype)
+
+
+def _operations(values: Sequence[E.Expr]) -> Counter[str]:
     numbers: dict[tuple[Any, ...], int] = {}  # {content of a node: its number}, for different nodes
-    found: set[int] = set()
+    found: dict[int, str] = {}  # {number: dtype}
     fused: set[int] = set()  # numbers of multiply-adds, which count twice
 
     def number(e: E.Expr, inside: bool) -> int:
@@ -39,11 +71,13 @@ def _operations(values: Sequence[E.Expr]) -> int:
         made = (E.kind(e), *own, *map(number, E.children(e), repeat(inside)))
         n = numbers.setdefault(made, len(numbers))
         if inside and isinstance(e, (E.Binary, E.Call, E.Fma)) and E.dtype_of(e) != E.INDEX:
-            found.add(n)
+            found[n] = E.dtype_of(e)
             if isinstance(e, E.Fma):
                 fused.add(n)
         return n
 
     for v in values:
         number(v, True)
-    return len(found) + len(fused)
+    counted = Counter(found.values())
+    counted.update(found[n] for n in fused)
+    return counted

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune.progress.units import digits, percent, size
+from autotune.report.explain.definition import ARITHMETIC, BYTES, SPECIAL
 from autotune.report.explain.explanation import Row, Section
 from schedules.constants import split_constants
-from schedules.dtypes import DTYPES, computed
+from schedules.dtypes import DTYPES
 from schedules.ir import Nest, blocks
 from schedules.model import LINE, Target, Workload
 from schedules.space.estimate.counting import number
@@ -18,7 +19,7 @@ from schedules.space.estimate.iterations import iterations
 from schedules.space.estimate.quotients import Quotient, quotient
 from schedules.space.estimate.traffic import BufferTraffic, Part, traffic
 from schedules.space.holes import Columns
-from schedules.te.flops import count_flops
+from schedules.te.flops import count_flops, main_dtype
 
 BLOCKS = 4  # blocks that are described, those that take longest
 LEVELS = ("L1 and L2", "L2 and L3", "L3 and memory")
@@ -27,8 +28,11 @@ FEWER = 1.05  # times fewer bytes that are told
 NEAR = 0.9  # what takes this share of the longest bounds a block too
 
 
-def sections(workload: Workload, plain: Nest, nest: Nest, target: Target) -> list[Section]:
-    """All sections. ``plain``: the nest of the definition without a schedule."""
+def sections(
+    workload: Workload, plain: Nest, nest: Nest, target: Target, limited_by: str | None = None
+) -> list[Section]:
+    """All sections. ``plain``: the nest of the definition without a schedule. ``limited_by``: what the
+    machine's limit is that of, if it is known (`definition.limited_by`)."""
     nest, packing = split_constants(nest, workload.dag.constants)
     rates = CpuRates.of(target)
     facts = analyse(nest)
@@ -39,6 +43,8 @@ def sections(workload: Workload, plain: Nest, nest: Nest, target: Target) -> lis
     bounds = [_bound(b, m, rates, total) for b, m in hottest]
     if rest := order[len(hottest) :]:
         bounds.append(_rest(rest, total))
+    if limited_by is not None:
+        bounds.append(_beside_limit(str(bounds[0].numbers["bound"]), limited_by))
     return [
         Section("What bounds it", tuple(bounds)),
         _levels(workload, plain, nest, rates),
@@ -46,6 +52,15 @@ def sections(workload: Workload, plain: Nest, nest: Nest, target: Target) -> lis
         *([_packing(packing)] if packing else []),
         *(_block(nest, b, m, rates, target) for b, m in hottest),
     ]
+
+
+def _beside_limit(bound: str, limited_by: str) -> Row:
+    """What bounds this schedule, and what bounds the best one that there could be: not always the same."""
+    kind = SPECIAL if bound.startswith("special") else BYTES if bound.startswith("bytes") else ARITHMETIC
+    text = f"that of {limited_by}"
+    if kind != limited_by:
+        text += f"; by the estimate this schedule takes longer, with {bound}"
+    return Row("machine's limit", text, "log", {"limit": limited_by, "same": int(kind == limited_by)})
 
 
 def _rest(blocks: Sequence[tuple[BlockFacts, Mapping[str, float]]], total: float) -> Row:
@@ -83,7 +98,7 @@ def register_bytes(facts: Sequence[BlockFacts]) -> int:
 
 def _levels(workload: Workload, plain: Nest, nest: Nest, rates: CpuRates) -> Section:
     flops = count_flops(workload.dag)
-    item = DTYPES[computed(workload.dag.params[-1].dtype)].itemsize
+    item = DTYPES[main_dtype(workload.dag)].itemsize
     most = 2 * UNITS * rates.vector / item / rates.passes  # operations a cycle
     file = rates.vector * rates.registers
     before, after = (register_bytes(analyse(n)) for n in (plain, nest))
@@ -229,7 +244,7 @@ def _bound(b: BlockFacts, m: dict[str, float], rates: CpuRates, total: float) ->
     if few:
         text += f"; only {m['parallel']:g} of {rates.threads:g} threads have a task"
     share = m["cycles"] / total if total else 0.0
-    text += f"; {percent(share)} of all cycles"
+    text += f"; the block takes {percent(share)} of all cycles"
     numbers: dict[str, Any] = {
         "bound": worst,
         "too_few_tasks": int(few),

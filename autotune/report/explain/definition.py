@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from autotune.progress.units import percent, seconds, size
+from autotune.progress.units import disturbed, percent, seconds, size
 from autotune.report.data import Limit
 from autotune.report.explain.explanation import Row, Section
 from autotune.run.describing import command
 from autotune.workloads import own
 from schedules.model import Target, Workload
 from schedules.ops import compulsory_bytes
-from schedules.te.flops import count_flops
+from schedules.te.flops import count_flops, evaluations, float_flops
 from schedules.te.fusion import Fusion, by_operation, by_stage, fused
 
 FROM = "of the memory that holds the arrays"
+# What a limit may be that of.
+ARITHMETIC, BYTES, SPECIAL = "arithmetic", "bytes", "special functions"
+ROUNDING = 1.01  # what a limit is longer than its parts at most, unless it is that of something else
 LARGEST = 20  # denominator of an intensity that is shown as a fraction
 
 
@@ -43,21 +46,39 @@ def _share(workload: Workload, target: Target, time_s: float, limit: Limit | Non
             unknown += f"; `{command('bench', workload, threads=target.threads)}` measures it"
         return [Row("limit", unknown, "log", {"share": None, "limit_s": None})]
     flops, moved = limit.flops_a_second, limit.bytes_a_second
-    text = f"{percent(limit.seconds / time_s)} of what the machine can do: {seconds(limit.seconds)} at least"
+    share = limit.seconds / time_s
+    text = f"{percent(share)} of what the machine can do: {seconds(limit.seconds)} at least"
+    if disturbed(share):
+        text = f"it was disturbed when measured, as {seconds(limit.seconds)} at least are more than the time"
     rates = [f"{flops / 1e9:.4g} GFLOP/s"] if flops else []
     rates += [f"{moved / 1e9:.4g} GB/s"] if moved else []
     text += f", by {' and '.join(rates)} {FROM}" if rates else ""
     rows = [Row("limit", text, "log", {
-        "share": limit.seconds / time_s, "limit_s": limit.seconds,
+        "share": share, "limit_s": limit.seconds, "peak_disturbed": disturbed(share),
         "flops_a_second": flops, "bytes_a_second": moved,
     })]  # fmt: skip
     least = compulsory_bytes(workload.dag)
-    if flops and moved and least:
-        here, balance = count_flops(workload.dag) / least, flops / moved
-        side = "arithmetic is the limit" if here >= balance else "bytes are the limit"
+    if flops and moved and least and not disturbed(share):
+        here, balance = sum(float_flops(workload.dag, workload.flops).values()) / least, flops / moved
+        what = limited_by(workload, limit, time_s) or BYTES
+        verb = "is" if what == ARITHMETIC else "are"
         text = f"its arithmetic needs {balance:.3g} operations a byte; here are at most {here:.3g}"
-        rows.append(Row("balance", f"{text}, so {side}", "log", {"balance": balance, "intensity": here}))
+        text += f", {'but' if what == SPECIAL else 'so'} {what} {verb} the limit"
+        rows.append(Row("balance", text, "log", {"balance": balance, "intensity": here, "limit": what}))
     return rows
+
+
+def limited_by(workload: Workload, limit: Limit | None, time_s: float) -> str | None:
+    """What the machine's limit is that of: `ARITHMETIC`, `BYTES` or `SPECIAL` functions. None: not known, or
+    disturbed, as ``time_s`` seconds show."""
+    if limit is None or not limit.bytes_a_second or disturbed(limit.seconds / time_s):
+        return None  # seconds alone say nothing of what they are of
+    took = {BYTES: compulsory_bytes(workload.dag) / limit.bytes_a_second}
+    if limit.flops_a_second:
+        took[ARITHMETIC] = sum(float_flops(workload.dag, workload.flops).values()) / limit.flops_a_second
+    longest = max(took, key=lambda k: took[k])
+    longer = limit.seconds > ROUNDING * took[longest]
+    return SPECIAL if longer and evaluations(workload.dag) else longest
 
 
 def fusion(workload: Workload) -> Section | None:

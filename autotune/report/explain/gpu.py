@@ -44,7 +44,7 @@ def _kernel(n: int, k: KernelFacts, rates: GpuRates) -> Section:
     }
     least = min(room, key=lambda name: room[name])
     far = m["far_bytes"]
-    together = 1.0 - m["scattered_bytes"] / far if far else 1.0
+    together = m["least_sectors"] / m["sectors"] if m["sectors"] else 1.0
     waves = f"{m['waves']:g} waves on {rates.sms:g} processors"
     launch = f"{m['blocks']:,.0f} blocks of {threads:g} threads; {waves}"
     filled = f"{percent(m['occupancy'])}: {resident:g} blocks at a time, limited by {least}"
@@ -55,8 +55,8 @@ def _kernel(n: int, k: KernelFacts, rates: GpuRates) -> Section:
         Row("registers", f"{registers:g} a thread", "estimate", {"registers": registers}),
         Row("shared memory", f"{size(int(m['shared_bytes']))} a block", "estimate",
             {"bytes": m["shared_bytes"]}),
-        Row("coalescing", f"{percent(together)} of {size(int(far))} are read side by side by a warp",
-            "estimate",
+        Row("coalescing", f"{percent(together)} of the sectors that warps touch would do, of "
+            f"{size(int(far))}", "estimate",
             {"share": together, "bytes": far, "scattered_bytes": m["scattered_bytes"]}),
         Row("intensity", f"{m['intensity']:.3g} operations a byte of global memory", "estimate",
             {"flops_per_byte": m["intensity"]}),

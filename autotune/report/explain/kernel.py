@@ -25,7 +25,8 @@ def of_schedule(
         found += gpu.sections(schedule.nest, target)
         found += warps.sections(schedule)
     else:
-        found += cpu.sections(workload, plain, schedule.nest, target)
+        limited_by = None if time_s is None else definition.limited_by(workload, limit, time_s)
+        found += cpu.sections(workload, plain, schedule.nest, target, limited_by)
         found.append(counters.section(schedule))
     found.append(definition.fusion(workload))
     title = f"{describe(workload, target.threads)} on {target.arch}"

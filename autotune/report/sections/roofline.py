@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autotune.progress.units import percent
+from autotune.progress.units import of_peak, peak_share
 from autotune.report.data import Limit, LogData, Task, number
 from autotune.report.parts import (
     BLUE,
@@ -119,7 +119,7 @@ def _of_kind(kind: str, found: Sequence[Task]) -> Figure:
     limits = [t.limit for t in found if t.limit is not None]
     hover = [
         f"{short(t.name, 80)}<br>{v:,.1f} GFLOP/s, {seconds(t.best.time_s if t.best else None)}, of limit: "
-        f"{percent(t.share)}"
+        f"{peak_share(t.share)}"
         for t, v in zip(found, y)
     ]
     kept = thinned(len(found))
@@ -210,7 +210,7 @@ def _of(task: Task) -> str:
     best_s = task.best.time_s if task.best is not None else None
     return (
         f"The machine needs at least {seconds(task.limit.seconds)} for this task; the winner takes "
-        f"{seconds(best_s)}, {percent(task.share)} of the limit."
+        f"{seconds(best_s)}{'' if task.share is None else ', ' + of_peak(task.share, 'the limit')}."
     )
 
 

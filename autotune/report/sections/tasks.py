@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from autotune.progress.units import percent
+from autotune.progress.units import peak_share
 from autotune.report.data import CAUSES, LogData, Task
 from autotune.report.parts import Part, Section, rate, seconds, short, table, text, unit
 from autotune.tuning import run_state
@@ -52,7 +52,7 @@ def _row(number: int, task: Task) -> str:
         ("", f'<a href="#task-{number}">{short(task.name, 110)}</a>', text(task.name)),
         ("number", seconds(best_s), repr(best_s or 9e99)),
         ("number", rate(task, best_s), repr(value)),
-        ("number share", f"{bar}{percent(task.share)}", repr(task.share or 0.0)),
+        ("number share", f"{bar}{peak_share(task.share)}", repr(task.share or 0.0)),
         ("number", f"{len(task.trials):,}", str(len(task.trials))),
         ("number", f"{stopped:,}" if stopped else "", str(stopped)),
         ("", text(failures(task)), str(task.failed)),
@@ -131,7 +131,7 @@ def of_task(log: LogData, task: Task) -> Part:
         ),
         (
             "of limit",
-            percent(task.share),
+            peak_share(task.share),
             "not in the log" if task.limit is None else f"the limit: {seconds(task.limit.seconds)}",
         ),
         (
@@ -202,8 +202,9 @@ SECTION = Section(
     "Each row is a task: one expression on one target. `best` is the time of a call of its best kernel; "
     "finalists were timed in turns, so that their times compare. `of limit` is the least time that the "
     "machine needs, by its measured arithmetic rate and bandwidth, over that time. Clocks vary, so that a "
-    "few percent above 100 % occur. A candidate that is far from the best is `stopped early`, which is no "
-    "failure. Click a row to see the task below; click a header to sort.",
+    "few percent above 100 % occur; where it would be more, the peak was disturbed when it was measured. A "
+    "candidate that is far from the best is `stopped early`, which is no failure. Click a row to see "
+    "the task below; click a header to sort.",
     of_log,
     of_task,
 )

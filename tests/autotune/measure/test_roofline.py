@@ -8,16 +8,21 @@ import weakref
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autotune import backends
 from autotune.compare.bench import collector_off
 from autotune.measure import cpu_peaks, special
 from autotune.measure.roofline import WARM_RUNS, limit_of, outgrows_caches, warm_runs
 from autotune.targets import detect, on_cpus, usable_cpu_set
+from autotune.tuning.known_limits import MachineLimit
 from autotune.workloads import as_workload
 from schedules import ops, te
+from schedules.dtypes import is_float
 from schedules.functions import FUNCTIONS
-from schedules.model import Target
+from schedules.model import Target, Workload
+from schedules.te.flops import count_flops, float_flops, flops_by_dtype, main_dtype
 
 
 @pytest.mark.parametrize(
@@ -102,6 +107,133 @@ def test_the_bandwidth_is_of_what_the_operator_does(
     assert first == ops.compulsory_bytes(workload.dag) / max(rates[m] for m in modes)
     assert second == 2 * first  # measured again
     assert once() == once() == first
+
+
+RATES = {"float32": 4e9, "float64": 2e9}
+
+
+@pytest.fixture
+def rates(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """What the machine can do: FLOPs by dtype, and bytes, a second. Special functions take no time."""
+
+    class Loops:
+        def __init__(self, target: Target, dtype: str) -> None:
+            self.dtype = dtype
+
+        def flops_a_second(self) -> float:
+            return told[self.dtype]
+
+    told = {**RATES, "bytes": 1e15, "bytes again": 1e15}
+    monkeypatch.setattr(cpu_peaks, "FmaLoops", Loops)
+    monkeypatch.setattr(cpu_peaks, "bandwidth", lambda *_: told["bytes"])
+    monkeypatch.setattr(cpu_peaks, "measure_bandwidth", lambda *_: told["bytes again"])
+    monkeypatch.setattr(special, "seconds", lambda *_: 0.0)
+    return told
+
+
+M, N, K = 4, 6, 64
+
+
+def product(dtype: str, a: str = "a", b: str = "b") -> list[te.Tensor]:
+    x, y = te.placeholder((M, K), dtype, name=a), te.placeholder((K, N), dtype, name=b)
+    k = te.reduce_axis(K, name=f"k{a}")
+    rule = lambda i, j: te.sum(x[i, k] * y[k, j], axis=k)  # noqa: E731
+    return [x, y, te.compute((M, N), rule, name=f"c{a}")]
+
+
+def then(tensors: list[te.Tensor], dtype: str) -> list[te.Tensor]:
+    c = tensors[-1]
+    return [*tensors, te.compute((M, N), lambda i, j: te.cast(c[i, j], dtype), name=f"{c.name}_{dtype}")]
+
+
+def largest_integer(tensors: list[te.Tensor]) -> list[te.Tensor]:
+    c, k = tensors[-1], te.reduce_axis(N, name="j")
+    rule = lambda i: te.max(te.cast(c[i, k] * 3.0, "int32"), axis=k)  # noqa: E731
+    return [*tensors, te.compute((M,), rule, name="most")]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "seconds"),
+    [
+        (then(product("float32"), "int8"), 2 * M * N * K / 4e9),
+        (then(product("float32"), "float64"), 2 * M * N * K / 4e9),
+        (then(product("float64"), "float32"), 2 * M * N * K / 2e9),
+        (then(product("float32"), "bool"), 2 * M * N * K / 4e9),
+        (then(product("bfloat16"), "int8"), 2 * M * N * K / 4e9),
+        (largest_integer(product("float32")), 2 * M * N * K / 4e9),
+        (then(product("int8"), "float32"), 0.0),
+        (product("int8"), 0.0),
+        ([*product("float32"), *product("float64", "d", "e")], 2 * M * N * K * (1 / 4e9 + 1 / 2e9)),
+    ],
+)
+def test_arithmetic_counts_at_the_rate_of_its_own_dtype(
+    tensors: list[te.Tensor], seconds: float, rates: dict[str, float]
+) -> None:
+    """Whatever the outputs are: a product that ends in int8 is one of float32."""
+    workload = as_workload(tensors, {})
+    limit = limit_of(workload, detect(threads=1))
+    moving = ops.compulsory_bytes(workload.dag) / 1e15
+    assert limit() == pytest.approx(max(seconds, moving), rel=0.05)  # casts and places may count a little
+    if seconds:
+        assert limit.rates["flops_a_second"] * limit() == pytest.approx(float_part(workload), rel=1e-9)
+    else:
+        assert "flops_a_second" not in limit.rates
+
+
+def float_part(workload: Workload) -> float:
+    return sum(float_flops(workload.dag, workload.flops).values())
+
+
+@given(data=st.data())
+def test_flops_by_dtype_are_all_flops(data: st.DataObject) -> None:
+    dag = random_stages(data)
+    counted = flops_by_dtype(dag)
+    assert counted.total() == count_flops(dag)
+    flops = data.draw(st.integers(0, 10**6))
+    parts = float_flops(dag, flops)
+    integers = sum(n for d, n in counted.items() if not is_float(d))
+    if counted.total():
+        assert sum(parts.values()) == pytest.approx(flops * (1 - integers / counted.total()))
+    if counted:
+        assert counted[main_dtype(dag)] == max(counted.values())
+
+
+def random_stages(data: st.DataObject) -> te.ComputeDAG:
+    """Some elementwise stages and sums of different dtypes, one after another."""
+    dtypes = st.sampled_from(["float16", "bfloat16", "float32", "float64", "int8", "int32", "int64"])
+    tensors = [te.placeholder((4, 6), data.draw(dtypes), "x")]
+    for n in range(data.draw(st.integers(1, 4))):
+        last, dtype, terms = tensors[-1], data.draw(dtypes), data.draw(st.integers(0, 3))
+        k = te.reduce_axis(6, f"k{n}")
+
+        def value(i: Any, j: Any, last: Any = last, dtype: str = dtype, terms: int = terms) -> Any:
+            x = last[i, j]
+            for _ in range(terms):
+                x = x * x
+            return te.cast(x, dtype)
+
+        def total(i: Any, j: Any, last: Any = last, k: Any = k) -> Any:
+            return te.sum(last[i, k] * last[i, k], axis=k)
+
+        tensors.append(te.compute((4, 6), data.draw(st.sampled_from([value, total])), f"y{n}"))
+    return te.dag(tensors)
+
+
+def test_what_was_disturbed_is_measured_again(rates: dict[str, float]) -> None:
+    """Bandwidths are kept for the life of a process, so that another sample would say the same."""
+    workload = as_workload(product("int8"), {})
+    rates |= {"bytes": 1e9, "bytes again": 4e9}
+    limit = MachineLimit(limit_of(workload, detect(threads=1)))
+    limit.sample()
+    slow = ops.compulsory_bytes(workload.dag) / 1e9
+    limit.news()
+    limit.check(slow / 1.05)  # a clock may be as much faster
+    assert limit.seconds == slow and not limit.news()
+    limit.check(slow / 2)
+    assert limit.seconds == slow / 4
+    assert limit.news() == {"limit": {"seconds": slow / 4, "bytes_a_second": 4e9}}
+    limit.check(None)
+    MachineLimit().check(1.0)
 
 
 @pytest.mark.parametrize(

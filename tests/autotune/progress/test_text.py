@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import autotune as at
+from autotune.cli.results import cells, document
 from autotune.progress import text
+from autotune.progress.units import disturbed, of_peak, peak_share
 from autotune.tuning.options import Best, Progress, TuneResult
 from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, TaskResult
 from schedules.model import Trace
@@ -22,12 +26,34 @@ RESULT = TuneResult(
 
 
 def test_a_time_that_was_not_measured_again_is_marked() -> None:
-    lucky = text.of_task(MATMUL, replace(AT_WORK, share_of_peak=2.28, provisional=True))
-    assert "best 20.0 GFLOP/s (228.0 % of peak), provisional |" in lucky
+    lucky = text.of_task(MATMUL, replace(AT_WORK, share_of_peak=1.05, provisional=True))
+    assert "best 20.0 GFLOP/s (105.0 % of peak), provisional |" in lucky
     assert "provisional" not in text.of_task(MATMUL, AT_WORK)
     of_many = SuiteProgress(0, 2, MATMUL, AT_WORK, 1e-3, 2, 14, 4.0, 10.0)
     assert "weighted 1 ms |" in text.of_suite(of_many)
     assert "weighted 1 ms, provisional |" in text.of_suite(replace(of_many, provisional=True))
+
+
+def test_a_share_that_no_machine_reaches_is_not_printed() -> None:
+    """It says that the peak was disturbed, wherever it would stand."""
+    lucky = text.of_task(MATMUL, replace(AT_WORK, share_of_peak=1.93))
+    assert "best 20.0 GFLOP/s (peak was disturbed when measured) |" in lucky
+    result = replace(RESULT, best=Best(1e-4, 20.0, 1.93, Trace(), "r"))
+    assert "20.0 GFLOP/s, peak was disturbed when measured; 9 trials" in str(result)
+    assert "peak disturbed" in result._repr_html_() and cells(result)[2] == "peak disturbed"
+    for words in (lucky, str(result), result._repr_html_()):
+        assert "193" not in words
+    found = document(result, "float32")["best"]
+    assert (found["share_of_peak"], found["peak_disturbed"]) == (1.93, True)  # programs have both
+    assert document(RESULT, "float32")["best"]["peak_disturbed"] is False
+
+
+@given(st.floats(0, 1e3) | st.none())
+def test_every_share_up_to_108_percent_is_printed(share: float | None) -> None:
+    cell = peak_share(share)
+    assert (cell == "peak disturbed") == disturbed(share) == (share is not None and share > 1.08)
+    if share is not None:
+        assert of_peak(share) == (f"{cell} of peak" if share <= 1.08 else "peak was disturbed when measured")
 
 
 def test_what_was_stopped_early_did_not_fail() -> None:

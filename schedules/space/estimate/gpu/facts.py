@@ -10,23 +10,24 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Block, Loop, Nest, Stmt, blocks, bound_to, in_order, path_to, walk
+from schedules.ir import Block, Buffer, Loop, Nest, Stmt, blocks, bound_to, in_order, path_to, walk
 from schedules.ir.nest import accesses, bound, readers, reads, vars_bound, writers
 from schedules.ir.regions import footprint, span, values_at_most
 from schedules.ir.strides import as_row_major, region_elements
 from schedules.primitives.base import as_expr
 from schedules.space.estimate.counting import arithmetic, product
+from schedules.space.estimate.gpu.coalescing import Request, request
 
 
 @dataclass(frozen=True, slots=True)
 class AccessFacts:
-    """One read or write of a block. ``item``: bytes of an element. ``scope``: its memory. ``side_by_side``:
-    whether neighbouring threads use neighbouring elements. ``reuse``: uses of an element once it is in a
-    register. ``adjacent``: elements of a thread that lie side by side."""
+    """One read or write of a block. ``item``: bytes of an element. ``scope``: its memory. ``request``: what a
+    warp accesses at once, in global memory. ``reuse``: uses of an element once it is in a register.
+    ``adjacent``: elements of a thread that lie side by side."""
 
     item: int
     scope: str
-    side_by_side: bool
+    request: Request | None
     reuse: Expr
     adjacent: Expr
 
@@ -177,33 +178,32 @@ def _own(s: Stmt, b: Block) -> Expr:
 
 def _work(s: Stmt, b: Block, nest: Nest) -> Work:
     loops = [x for x in path_to(s, lambda x: x is b) or () if isinstance(x, Loop)]
-    thread = next((x.var for x in loops if x.kind == "threadIdx.x"), "")
     flops, special = arithmetic(b)
     own = {w.buffer for w in b.writes}
     named = [(w.buffer, w.indices) for w in b.writes]
     named += [(x.buffer, x.indices) for x in reads(b) if x.buffer not in own]
-    places = [(name, as_row_major(nest.buffer(name), ix)[1]) for name, ix in named]
+    places = [as_row_major(nest.buffer(name), ix) for name, ix in named]
     unrolled = [x for x in loops if x.kind in ("unroll", "vectorize")]
 
     def reuse(ix: tuple[Expr, ...]) -> Expr:
         used = frozenset().union(*(E.variables(bound(b, i)) for i in ix)) if ix else frozenset()
         return product([x.extent for x in unrolled if x.var not in used])
 
-    def adjacent(name: str, ix: tuple[Expr, ...]) -> Expr:
+    def adjacent(buffer: Buffer, ix: tuple[Expr, ...]) -> Expr:
         steps = affine.linear(bound(b, ix[-1]))[0] if ix else {}
         near = product([x.extent for x in unrolled if steps.get(Var(x.var)) == Const(1)])
-        pad = _hint(writers(nest, name), "pad")
+        pad = _hint(writers(nest, buffer.name), "pad")
         return near if pad is None else E.minimum(near, 4 - pad % 4)
 
     found = tuple(
         AccessFacts(
-            DTYPES[nest.buffer(name).dtype].itemsize,
-            nest.buffer(name).scope,
-            _beside(b, ix, thread),
+            DTYPES[buffer.dtype].itemsize,
+            buffer.scope,
+            request(b, buffer, ix, loops) if buffer.scope == "global" else None,
             reuse(ix),
-            adjacent(name, ix),
+            adjacent(buffer, ix),
         )
-        for name, ix in places
+        for buffer, ix in places
     )
     far = any(nest.buffer(x.buffer).scope == "global" for x in reads(b) if x.buffer not in own)
     return Work(
@@ -217,15 +217,3 @@ def _work(s: Stmt, b: Block, nest: Nest) -> Work:
         special,
         found,
     )
-
-
-def _beside(b: Block, indices: tuple[Expr, ...], thread: str) -> bool:
-    """Whether the last index moves with the thread, and no other index does by itself."""
-    if not indices or not thread:
-        return True
-    last = bound(b, indices[-1])
-    terms, _ = affine.linear(last)
-    inner = [a for a, c in terms.items() if thread in E.variables(a)]
-    if not inner:
-        return not any(thread in E.variables(bound(b, i)) for i in indices[:-1])
-    return any(a == Var(thread) or (isinstance(a, E.Binary) and a.op == "%") for a in inner)

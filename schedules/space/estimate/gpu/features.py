@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schedules.space.estimate.counting import Number, number
+from schedules.space.estimate.gpu.coalescing import sectors
 from schedules.space.estimate.gpu.facts import KernelFacts
 from schedules.space.estimate.gpu.limits import filled, shape
 from schedules.space.estimate.gpu.rates import WARP, GpuRates
@@ -53,7 +54,7 @@ FEATURE_NAMES = (
 def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
     """The quantities of one kernel, by the names in `FEATURES_PER_KERNEL`."""
     x = shape(k, env, m)
-    flops = special = far = scattered = near = loads = unrolled = waits = np.zeros(())
+    flops = special = far = scattered = cost = least = near = loads = unrolled = waits = np.zeros(())
     lanes = np.ones(())
     for w in k.work:
         n = number(w.instances, env)
@@ -71,8 +72,12 @@ def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
             elif a.scope == "global":
                 single = times / np.clip(number(w.lanes, env), 1.0, 4.0)
                 near, loads = near + single, loads + single
+                assert a.request is not None, "global memory"
+                touched, filled_ = sectors(a.request, a.item, env)
+                requests = times / number(a.request.together, env)
+                cost, least = cost + requests * touched, least + requests * filled_
                 far = far + times * a.item
-                scattered = scattered + times * a.item * (not a.side_by_side)
+                scattered = scattered + times * a.item * (touched / filled_ - 1.0)
     waves = np.ceil(x.blocks / (m.sms * np.maximum(x.resident, 1.0)))
     share = filled(x.threads, x.resident, m)
     busy = np.minimum(1.0, x.blocks / (m.sms * np.maximum(x.resident, 1.0)) / waves)
@@ -86,14 +91,14 @@ def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
     wave = np.maximum(wave, together * BEGIN)
     part = number(k.block_bytes, env)  # if the first cache holds it, a block reads it again from there
     anew = np.where(part <= FIRST_CACHE, np.minimum(1.0, x.blocks * part / np.maximum(far, 1.0)), 1.0)
-    memory = np.maximum(number(k.array_bytes, env), anew * (far + 3.0 * scattered) / CACHED)
+    memory = np.maximum(number(k.array_bytes, env), anew * (far + scattered) / CACHED)
     seconds = np.maximum(waves * wave / m.clock, memory / (m.bandwidth * busy * hidden)) + LAUNCH_S
     return {
         "blocks": x.blocks, "threads": x.threads, "waves": waves, "occupancy": share,
         "shared_bytes": x.shared, "registers": x.registers, "flops": flops, "special": special,
         "far_bytes": far, "scattered_bytes": scattered, "near_loads": near, "unrolled": unrolled,
         "waits": waits, "cycles": wave, "lanes": lanes, "intensity": flops / np.maximum(far, 1.0),
-        "warp_use": warp_use, "est_s": seconds,
+        "warp_use": warp_use, "est_s": seconds, "sectors": cost, "least_sectors": least,
     }  # fmt: skip
 
 

@@ -13,10 +13,13 @@ from log_filler import fill, host
 from said import said
 
 import autotune as at
+from autotune.report.data import Limit
 from autotune.report.explain.counters import count, countable, points
 from autotune.report.explain.cpu import register_bytes
 from autotune.report.explain.explanation import SOURCES, Explanation, Row, Section
+from autotune.report.explain.kernel import of_schedule
 from autotune.tuning.options import Best, TuneResult
+from autotune.workloads import as_workload
 from kernels_db.records import NewRecord
 from kernels_db.store import Log
 from schedules import ops, te
@@ -260,12 +263,51 @@ def test_the_share_of_the_limit_is_what_runs_kept(tmp_path: Path) -> None:
     assert "so bytes are the limit [log]" in said(e)
 
 
+def limited(seconds: float, time_s: float = 1e-6, dtype: str = "float32") -> Explanation:
+    """The explanation of a product that ends in int8, on a machine with this limit."""
+    a, b = te.placeholder((8, 8), dtype, "a"), te.placeholder((8, 8), dtype, "b")
+    k = te.reduce_axis(8, "k")
+    c = te.compute((8, 8), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "c")
+    workload = as_workload([a, b, c, te.compute((8, 8), lambda i, j: te.cast(c[i, j], "int8"), "d")], {})
+    limit = Limit(seconds, 1e9, 1e12)
+    return of_schedule(workload, Schedule(workload.dag), CPU, time_s, limit)
+
+
+def test_what_the_limit_is_that_of() -> None:
+    """The dtype of an output says nothing of it, and no row says otherwise than another."""
+    arithmetic_s = 2 * 8**3 / 1e9
+    e = limited(arithmetic_s, 2e-6)
+    assert e.number("balance", "limit") == e.number("machine's limit", "limit") == "arithmetic"
+    assert "so arithmetic is the limit [log]" in said(e)
+    longer = limited(3 * arithmetic_s, 5e-6)  # by another version, perhaps: it has no special functions
+    assert longer.number("machine's limit", "limit") == "arithmetic"
+    gelu = ops.workload("matmul_bias_gelu", {"m": 8, "n": 8, "k": 8})
+    e = of_schedule(gelu, Schedule(gelu.dag), CPU, 1e-3, Limit(1e-3, 1e9, 1e12))
+    assert e.number("machine's limit", "limit") == "special functions"
+    assert "but special functions are the limit" in said(e)
+    whole = limited(576e-12, 1e-9, "int32")  # arithmetic of integers takes no time in a limit
+    assert whole.number("balance", "limit") == whole.number("machine's limit", "limit") == "bytes"
+    other = str(whole.number("c", "bound"))
+    assert other == "loads"
+    assert f"that of bytes; by the estimate this schedule takes longer, with {other}" in said(whole)
+
+
+def test_a_limit_that_was_disturbed_is_none() -> None:
+    e = limited(2e-6, 1e-6)
+    assert e.number("limit", "share") == 2.0 and e.number("limit", "peak_disturbed") is True
+    assert "it was disturbed when measured, as 2 us at least are more than the time" in said(e)
+    assert "200" not in said(e) and "balance" not in said(e) and "machine's limit" not in said(e)
+    assert limited(1e-6, 1e-6).number("limit", "peak_disturbed") is False
+
+
 def test_a_core_needs_operations_of_its_dtype() -> None:
     def needed(dtype: str) -> float:
         s = Schedule(ops.workload("matmul", {"m": 64, "n": 64, "k": 64}, dtype).dag, CPU)
         return float(at.explain(s).number("L1 and L2", "balance"))
 
     assert needed("float32") == 2 * needed("float64") == needed("float16")
+    assert limited(1e-6).number("L1 and L2", "balance") == needed("float32")  # though its output is int8
+    assert limited(1e-6, dtype="float64").number("L1 and L2", "balance") == needed("float64")
 
 
 def test_a_result_explains_its_best() -> None:
