@@ -104,8 +104,12 @@ def split_groups(d: SketchBuilder, root: str, rank: int) -> None:
 
 
 def _is_reduced(d: SketchBuilder, buffer: str) -> bool:
+    """Whether a buffer has a value a row: a reduction of rows, or a map of nothing but such values, as a mean
+    is."""
     made = [w for w in writers(d.s.nest, buffer) if w.name not in d.done and w.name not in d.roots]
-    return any(is_row_reduction(d.s.nest, w) for w in made)
+    if any(is_row_reduction(d.s.nest, w) for w in made):
+        return True
+    return any(is_map(w) and any(_is_reduced(d, x.buffer) for x in reads(w)) for w in made)
 
 
 def walk_rows(d: SketchBuilder, row: str, root: str) -> None:
