@@ -7,14 +7,16 @@ vectors of partial results (rfactor over lanes), which a horizontal reduction co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from itertools import takewhile
+from math import prod
 
 from schedules import affine
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Var
-from schedules.ir import Block, Loop, blocks
-from schedules.ir.nest import apart, bound, reads, vars_bound, writers
+from schedules.ir import Block, Loop, Nest, blocks
+from schedules.ir.nest import apart, bound, loops_of, reads, vars_bound, writers
 from schedules.ir.strides import buffer_strides
 from schedules.space.estimate.counting import arithmetic
 from schedules.space.rules.cpu.prefetching import prefetch_rows
@@ -35,6 +37,8 @@ from schedules.space.sketch_builder import SketchBuilder, extent, innermost
 LONG_REDUCTION = 1 << 15
 # Vectors of partial results of a reduction.
 CHAINS = (1, 2, 4, 8)
+# How often rows may compute a stage again that they share.
+MOST_AGAIN = 4
 
 
 def split_long_reduction(d: SketchBuilder, name: str) -> bool:
@@ -145,11 +149,20 @@ def compute_stages_at(d: SketchBuilder, root: str, loop: str) -> None:
         b = d.block(name)
         if not read_only_inside(d.s.nest, b, loop) or is_read_anywhere(d.s.nest, b):
             continue  # it stays a stage of its own
+        trial = copy(d.s)
         try:
-            d.s.compute_at(name, loop)
-            d.done.add(name)
+            trial.compute_at(name, loop)
         except ScheduleError:
             continue  # what it reads is not there
+        if _steps(trial.nest, name) > MOST_AGAIN * _steps(d.s.nest, name):
+            continue  # many rows share it
+        d.s.compute_at(name, loop)
+        d.done.add(name)
+
+
+def _steps(nest: Nest, name: str) -> int:
+    """How often a block runs. Loops of a length that is not known yet count once."""
+    return prod(max(1, extent(x)) for x in loops_of(nest, name))
 
 
 def row_rank(d: SketchBuilder, b: Block) -> int:
