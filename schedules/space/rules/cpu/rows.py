@@ -298,6 +298,18 @@ def reduce_as_computed(d: SketchBuilder, name: str, partial: str) -> bool:
     return True
 
 
+def _with_neighbour(d: SketchBuilder, b: Block, own: Sequence[Loop], last: Loop) -> Loop:
+    """The last loop of a stage, fused with the one around it: functions of several short rows are computed
+    together."""
+    places = [Var(i.var) for i in b.iters]
+    outer = own[own.index(last) - 1] if last in own[1:] else None
+    along = [i.var for i, e in zip(b.iters, b.binds, strict=True) if e == Var(outer.var if outer else "")]
+    if outer is None or extent(outer) < 2 or not along or b.writes[0].indices != tuple(places):
+        return last
+    fused = d.s.fuse(outer.var, last.var)
+    return next(x for x in d.loops(b.name) if x.var == fused)
+
+
 def vectorize_last(
     d: SketchBuilder, name: str, skip: int = 0, units: Mapping[str, int] | None = None
 ) -> None:
@@ -308,8 +320,10 @@ def vectorize_last(
     last = innermost(d, own) if own else None
     if last is None or last.var in vars_bound(b, "reduce"):
         return
-    n = extent(last)
     w = d.lanes_of(d.dtype(b))
+    if is_map(b) and 0 < extent(last) < w and arithmetic(b)[1]:
+        last = _with_neighbour(d, b, own, last)
+    n = extent(last)
     wide = [w * k for k in (1, 2, 4)]
     unit = next((k for hole, k in (units or {}).items() if hole in E.holes(last.extent)), 0)
     if unit:
