@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from schedules.ir import Block
+from schedules.ir import Block, Nest
 from schedules.ir.nest import readers
 from schedules.primitives.inline import outgrown
 from schedules.space.rules.patterns import (
@@ -49,7 +49,7 @@ def inline_stages(
             if inlined is not None:
                 continue
         rank = len(b.iters)
-        wider = any(len([i for i in u.iters if i.kind == "spatial"]) > rank for u in users)
+        wider = any(_axes_that_count(nest, u) > rank for u in users)
         tiled = not costly_in_tiles and any(not is_row_reduction(nest, u) for u in reducing)
         if is_costly(b) and (wider or len(users) > 1 or tiled):
             continue
@@ -61,3 +61,11 @@ def inline_stages(
                 continue
         d.s.inline(name)
     return again or ""
+
+
+def _axes_that_count(nest: Nest, user: Block) -> int:
+    """Axes at whose points a reader would compute a stage: of a reduction over rows all, as a row of it
+    goes over a row of the stage. Of others a rule of tiles decides."""
+    if is_row_reduction(nest, user):
+        return len(user.iters)
+    return len([i for i in user.iters if i.kind == "spatial"])

@@ -9,6 +9,7 @@ from schedules.space.rules.alike import schedule_alike
 from schedules.space.rules.cpu.bands import schedule_bands
 from schedules.space.rules.cpu.dot_products import dot_product_axes, schedule_dot_products
 from schedules.space.rules.cpu.elementwise import schedule_elementwise
+from schedules.space.rules.cpu.interleaved import split_interleaved
 from schedules.space.rules.cpu.row_blocks import is_product, schedule_row_blocks
 from schedules.space.rules.cpu.row_parts import rows_outgrow_cache
 from schedules.space.rules.cpu.rows import schedule_rows, split_long_reduction
@@ -38,11 +39,12 @@ def apply_rules(d: SketchBuilder) -> None:
     way = inline_stages(d, _inline_padding, costly_in_tiles=False, ways=("kept", "bands"))
     split_views(d)  # what reads through a stage that is gone now
     merge_neighbours(d)
+    split_interleaved(d)
     order_axes(d)
     schedule_alike(d)
     for name in list(d.s.blocks()):
         if is_row_reduction(d.s.nest, d.block(name)):
-            if is_short_window(d.block(name)):
+            if is_short_window(d.block(name)) and name not in d.roots:
                 d.windows.add(name)
                 continue
             if not is_read_by_rows(d.s.nest, d.block(name)):
@@ -76,7 +78,7 @@ def _schedule_group(d: SketchBuilder, name: str) -> None:
 def _apply_one(d: SketchBuilder, name: str) -> None:
     b = d.block(name)
     if b.reducer is not None:
-        if name in d.roots or (is_row_reduction(d.s.nest, b) and name not in d.windows):  # parts of a row too
+        if (name in d.roots or is_row_reduction(d.s.nest, b)) and name not in d.windows:  # parts of a row too
             schedule_rows(d, name)
         elif not _by_dot_products(d, b):
             schedule_tiled(d, name, d.s.cache_write(name, "local"))

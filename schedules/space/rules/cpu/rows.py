@@ -7,14 +7,16 @@ vectors of partial results (rfactor over lanes), which a horizontal reduction co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from itertools import takewhile
+from math import prod
 
 from schedules import affine
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Var
-from schedules.ir import Block, Loop, blocks
-from schedules.ir.nest import apart, bound, reads, vars_bound, writers
+from schedules.ir import Block, Loop, Nest, blocks
+from schedules.ir.nest import apart, bound, loops_of, reads, vars_bound, writers
 from schedules.ir.strides import buffer_strides
 from schedules.space.estimate.counting import arithmetic
 from schedules.space.rules.cpu.prefetching import prefetch_rows
@@ -35,6 +37,8 @@ from schedules.space.sketch_builder import SketchBuilder, extent, innermost
 LONG_REDUCTION = 1 << 15
 # Vectors of partial results of a reduction.
 CHAINS = (1, 2, 4, 8)
+# How often rows may compute a stage again that they share.
+MOST_AGAIN = 4
 
 
 def split_long_reduction(d: SketchBuilder, name: str) -> bool:
@@ -104,8 +108,12 @@ def split_groups(d: SketchBuilder, root: str, rank: int) -> None:
 
 
 def _is_reduced(d: SketchBuilder, buffer: str) -> bool:
+    """Whether a buffer has a value a row: a reduction of rows, or a map of nothing but such values, as a mean
+    is."""
     made = [w for w in writers(d.s.nest, buffer) if w.name not in d.done and w.name not in d.roots]
-    return any(is_row_reduction(d.s.nest, w) for w in made)
+    if any(is_row_reduction(d.s.nest, w) for w in made):
+        return True
+    return any(is_map(w) and any(_is_reduced(d, x.buffer) for x in reads(w)) for w in made)
 
 
 def walk_rows(d: SketchBuilder, row: str, root: str) -> None:
@@ -141,11 +149,20 @@ def compute_stages_at(d: SketchBuilder, root: str, loop: str) -> None:
         b = d.block(name)
         if not read_only_inside(d.s.nest, b, loop) or is_read_anywhere(d.s.nest, b):
             continue  # it stays a stage of its own
+        trial = copy(d.s)
         try:
-            d.s.compute_at(name, loop)
-            d.done.add(name)
+            trial.compute_at(name, loop)
         except ScheduleError:
             continue  # what it reads is not there
+        if _steps(trial.nest, name) > MOST_AGAIN * _steps(d.s.nest, name):
+            continue  # many rows share it
+        d.s.compute_at(name, loop)
+        d.done.add(name)
+
+
+def _steps(nest: Nest, name: str) -> int:
+    """How often a block runs. Loops of a length that is not known yet count once."""
+    return prod(max(1, extent(x)) for x in loops_of(nest, name))
 
 
 def row_rank(d: SketchBuilder, b: Block) -> int:
@@ -281,6 +298,18 @@ def reduce_as_computed(d: SketchBuilder, name: str, partial: str) -> bool:
     return True
 
 
+def _with_neighbour(d: SketchBuilder, b: Block, own: Sequence[Loop], last: Loop) -> Loop:
+    """The last loop of a stage, fused with the one around it: functions of several short rows are computed
+    together."""
+    places = [Var(i.var) for i in b.iters]
+    outer = own[own.index(last) - 1] if last in own[1:] else None
+    along = [i.var for i, e in zip(b.iters, b.binds, strict=True) if e == Var(outer.var if outer else "")]
+    if outer is None or extent(outer) < 2 or not along or b.writes[0].indices != tuple(places):
+        return last
+    fused = d.s.fuse(outer.var, last.var)
+    return next(x for x in d.loops(b.name) if x.var == fused)
+
+
 def vectorize_last(
     d: SketchBuilder, name: str, skip: int = 0, units: Mapping[str, int] | None = None
 ) -> None:
@@ -291,8 +320,10 @@ def vectorize_last(
     last = innermost(d, own) if own else None
     if last is None or last.var in vars_bound(b, "reduce"):
         return
-    n = extent(last)
     w = d.lanes_of(d.dtype(b))
+    if is_map(b) and 0 < extent(last) < w and arithmetic(b)[1]:
+        last = _with_neighbour(d, b, own, last)
+    n = extent(last)
     wide = [w * k for k in (1, 2, 4)]
     unit = next((k for hole, k in (units or {}).items() if hole in E.holes(last.extent)), 0)
     if unit:

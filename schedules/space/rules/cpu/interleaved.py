@@ -1,0 +1,71 @@
+"""Rule for reductions of interleaved rows: a row goes through memory in runs shorter than a vector, between those
+of its neighbours. So lie the groups of channels of an image with channels last.
+
+Such a reduction is done in two (rfactor): partial results, one for each place of a run, whose lanes go over the
+runs of neighbouring rows; then their reduction.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+
+from schedules.errors import ScheduleError
+from schedules.expr import Const, Load, Var
+from schedules.ir import Block, Nest
+from schedules.ir.nest import apart, find_block
+from schedules.schedule import Schedule
+from schedules.space.rules.patterns import extents, is_row_reduction, is_short_window, operands, spatial
+from schedules.space.sketch_builder import SketchBuilder
+
+
+def split_interleaved(d: SketchBuilder) -> None:
+    """Split all reductions of interleaved rows. Call it before any stage is scheduled."""
+    found = {n: x for n in d.s.blocks() if (x := _interleaved(d, d.block(n))) is not None}
+    trial = copy(d.s)  # a step may be refused
+    try:
+        partials = [_split(trial, d.block(name), x) for name, x in found.items()]
+        for buffer, rank in dict.fromkeys((x.buffer, len(x.indices)) for x in found.values()):
+            trial.merge_dims(buffer, rank - 2, 2)
+    except ScheduleError:
+        return
+    d.s = trial
+    d.roots |= {*found, *partials}
+    d.windows |= {*partials}
+
+
+def _split(s: Schedule, b: Block, run: Load) -> str:
+    """Make the run of a row that ``run`` loads an axis of partial results, and one with the last axis of the
+    rows. Returns their block."""
+    loops = s.loops(b.name)
+    rows = len(spatial(b))
+    inner = next(v for i, v in zip(b.iters, loops, strict=True) if Var(i.var) == run.indices[-1])
+    partial = s.rfactor(b.name, inner)
+    s.reorder(loops[rows - 1], inner, *(v for v in loops[rows:] if v != inner))
+    s.merge_axes(loops[rows - 1], inner)
+    for w in find_block(s.nest, partial).writes:
+        s.merge_dims(w.buffer, rows - 1, 2)
+    return partial
+
+
+def _interleaved(d: SketchBuilder, b: Block) -> Load | None:
+    """A load of a reduction of rows that are interleaved."""
+    if not is_row_reduction(d.s.nest, b) or is_short_window(b) or not apart(b):
+        return None
+    lanes = d.lanes_of(d.dtype(b))
+    return next((x for x in operands(b) if _is_interleaved(d.s.nest, b, x, lanes)), None)
+
+
+def _is_interleaved(nest: Nest, b: Block, x: Load, lanes: int) -> bool:
+    """Whether the last two indices of a load are the last axis of the rows, then one of the reduction, from end to
+    end and shorter than a vector, while others are longer."""
+    n = extents(b)
+    axes = spatial(b)
+    reduce = [i.var for i in b.iters if i.kind == "reduce"]
+    if len(x.indices) < 2 or not axes or nest.buffer(x.buffer).strides is not None:
+        return False
+    row, run = x.indices[-2:]
+    if row != Var(axes[-1]) or not isinstance(run, Var) or run.name not in reduce:
+        return False
+    whole = nest.buffer(x.buffer).shape[-2:] == (Const(n[axes[-1]]), Const(n[run.name]))
+    long = any(n[r] >= lanes for r in reduce if r != run.name)
+    return whole and long and n[run.name] < lanes and n[axes[-1]] > 1
