@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from kernels_db.place import Place
     from schedules.schedule import Schedule
 
-# Budgets below this load no model (seconds): loading takes two seconds of a CPU, on a busy machine three times
-# as long.
+# Budgets below this load no model (seconds): loading takes two seconds of a CPU, on a busy machine more by
+# far.
 SHORT_S = 8.0
 # Budgets below this begin with a first pick (seconds): plain loops are slow, and a search on a busy machine
 # may have time for little else.
