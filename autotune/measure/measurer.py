@@ -290,7 +290,7 @@ class Measurer:
 
     def _settle(self) -> None:
         """Before something is timed: choose the control among what was measured since the last time, and
-        compare it in a new process. Both take longer than most candidates: nothing may follow the last one."""
+        compare it in a new process. Both take longer than most candidates, and none may follow the last."""
         normal = self._keeper.choose(self._objects) if self._undecided else None
         self._undecided = False
         if normal is not None:

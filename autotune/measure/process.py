@@ -132,11 +132,11 @@ class Zygote:
         try:
             self._control = ours
             nursery, target = Nursery.of_thread(), self._setup["target"]
-            if nursery is None:
-                self._process = python("autotune.measure.zygote", theirs, stderr)
-            else:
+            if nursery is not None:
                 self._process = nursery.fork(theirs, stderr)
                 self._setup["nominal"] = self._setup["nominal"] or nursery.nominal.get(target)
+            if self._process is None:
+                self._process = python("autotune.measure.zygote", theirs, stderr)
             theirs.close()
             ours.settimeout(START_S)
             answer = self._ask(self._setup, (self._data,))

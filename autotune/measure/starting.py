@@ -45,23 +45,28 @@ class Nursery:
         found: Nursery | None = getattr(_shared, "nursery", None)
         return found if found is not None and found._owner == os.getpid() else None
 
-    def fork(self, sock: socket.socket, stderr: int) -> Forked:
-        """A zygote at the other end of a socket. Raises `wire.Closed` where the nursery dies of it."""
-        for again in (True, False):
-            if self._process is None:
-                self._control, theirs = socket.socketpair()
-                try:
-                    self._process = python("autotune.measure.nursery", theirs, stderr)
-                finally:
-                    theirs.close()
-                self._control.settimeout(START_S)
+    def begin(self) -> None:
+        """Start its process, if there is none: it imports while this one goes on."""
+        if self._process is None:
+            self._control, theirs = socket.socketpair()
             try:
-                return Forked(self, self._process, self._ask({"do": "fork"}, (sock.fileno(), stderr)))
-            except wire.Closed:  # it was killed from outside, and its zygotes with it
+                self._process = python("autotune.measure.nursery", theirs)
+            finally:
+                theirs.close()
+            self._control.settimeout(START_S)
+
+    def fork(self, sock: socket.socket, stderr: int) -> Forked | None:
+        """A zygote at the other end of a socket; None where the nursery dies of it."""
+        for _ in range(2):  # it may have been killed from outside, and its zygotes with it
+            self.begin()
+            try:
+                pid = self._ask({"do": "fork"}, (sock.fileno(), stderr))
+            except wire.Closed:
                 self.close()
-                if not again:
-                    raise
-        raise AssertionError("unreachable")
+            else:
+                assert self._process is not None
+                return Forked(self, self._process, pid)
+        return None
 
     def end(self, zygote: Forked) -> None:
         """Kill a zygote. One of an earlier nursery died with that, and its number may be another's by now."""
@@ -100,6 +105,14 @@ class Forked:
 _shared = threading.local()
 
 
+def begin() -> None:
+    """Have a process on its way that a measurer of this thread will need, inside of `shared_start`."""
+    nursery = Nursery.of_thread()
+    if nursery is not None:
+        with suppress(OSError):  # who needs it says so
+            nursery.begin()
+
+
 @contextmanager
 def shared_start() -> Iterator[None]:
     """Until the end of the block, Python starts once for all measurers of this thread: their zygotes fork
@@ -115,7 +128,7 @@ def shared_start() -> Iterator[None]:
         _shared.nursery = None
 
 
-def python(module: str, sock: socket.socket, stderr: int) -> subprocess.Popen[bytes]:
+def python(module: str, sock: socket.socket, stderr: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
     """A new Python that runs the ``main`` of a module at the other end of a socket."""
     arguments = [json.dumps(sys.path), module, str(sock.fileno()), str(os.getpid())]
     return subprocess.Popen(

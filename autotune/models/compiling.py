@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Literal
 
 from autotune import targets
 from autotune.errors import KernelNotFound, ModelError
@@ -17,6 +20,7 @@ from autotune.models.origin import Origin
 from autotune.models.outline import Outline
 from autotune.models.preparation import prepared
 from autotune.models.programs import program_of
+from autotune.progress.following import picks_shown
 from autotune.run.describing import describe
 from autotune.run.kernel import Kernel
 from autotune.run.stored import asked_threads, hits, named_place, stored, stored_elsewhere
@@ -35,37 +39,49 @@ def compile_model(
     target: str | Target = "cpu",
     db: str | os.PathLike[str] | None = None,
     fallback: bool = False,
+    progress: Literal["auto"] | None = "auto",
 ) -> Module:
     """A model as one callable on numpy arrays or torch tensors, of the kernels that a tuning log has for it.
 
-    ``threads=None`` takes for each task the fastest kernel whose threads this process can run. ``target``:
+    ``threads=None`` takes for each task the fastest kernel whose threads this process can run; a number takes
+    those that were tuned with that number alone, as `autotune.load` does. ``target``:
     "cpu", "cuda", "opencl" or "cuda-emulator". On a GPU, weights are uploaded here, and each call copies
     inputs and outputs; with "cuda" and ``cuda-bindings`` all launches are captured into a graph at the first
     call, which later calls replay. ``db``: the log. ``fallback=True`` allows kernels that were not tuned, as
-    of `autotune.load`, with one warning that names them. Weights are packed here, once; a change of the
-    model's arrays afterwards changes nothing (see `Module.load_weights`), and the module keeps none of them.
+    of `autotune.load`, with one warning that names them; with ``threads=None`` they take as many threads as
+    those of the log. Choosing takes seconds a task, which ``progress`` shows in a terminal or a notebook, or
+    with None nowhere. Weights are packed here, once; a change of the model's arrays afterwards changes
+    nothing (see `Module.load_weights`), and the module keeps none of them.
 
     Example: ``net = at.compile_model(model, threads=1); y = net(x)``.
 
     Raises `KernelNotFound` that names all nodes without a kernel, `ModelError`, `TargetError`, `LogError`
     for a log that cannot be read, and `DeviceError` for a device that has no room for the weights.
     """
-    return compiled(model, threads, target, database(db), fallback, "model")
+    picking = Picking(shown=progress is not None)
+    wanted = model_target(target, threads)
+    return compiled(model, wanted, asked_threads(target, threads), database(db), fallback, "model", picking)
 
 
 def compiled(
-    model: Model, threads: int | None, target: str | Target, where: str, fallback: bool, named: str
+    model: Model,
+    wanted: Target,
+    asked: int | None,
+    where: str,
+    fallback: bool,
+    named: str,
+    picking: Picking,
 ) -> Module:
-    """`compile_model`. ``named``: the model in a message, as an argument of `autotune.tune_model`."""
-    wanted = model_target(target, threads)
-    asked = asked_threads(target, threads)
+    """`compile_model`. ``asked``: number of threads that kernels must have; None: any up to that of
+    ``wanted``. ``named``: the model in a message, as an argument of `autotune.tune_model`."""
     ready = prepared(model)
     outline = ready.outline(lambda w: _seconds(w, wanted, asked, where))
     arguments = [named]
     arguments += [f"target={wanted.kind!r}"] if wanted.grid else []
     arguments += [] if asked is None else [f"threads={asked}"]
     remedy = f"tune them: autotune.tune_model({', '.join(arguments)})"
-    kernels = _kernels(outline, wanted, asked, where, fallback, remedy)
+    kernels = _kernels(outline, wanted, asked, where, fallback, remedy, picking)
+    wanted = replace(wanted, threads=max((k.target.threads for k in kernels), default=wanted.threads))
     origin = Origin.of(model.name, model.graph, ready.graph)
     values = dict(ready.graph.values)
     del ready  # so that what is packed is not kept
@@ -93,6 +109,15 @@ def _seconds(workload: Workload, wanted: Target, threads: int | None, where: str
 
 
 @dataclass(frozen=True)
+class Picking:
+    """How kernels that are not tuned are chosen. ``until``: the time (`time.monotonic`) after which only
+    those are taken that were chosen before; None: there is no limit. ``shown``: whether progress is shown."""
+
+    until: float | None = None
+    shown: bool = True
+
+
+@dataclass(frozen=True)
 class Missing:
     """A task that the log has no kernel for, and why."""
 
@@ -101,7 +126,13 @@ class Missing:
 
 
 def _kernels(
-    outline: Outline, wanted: Target, threads: int | None, where: str, fallback: bool, remedy: str
+    outline: Outline,
+    wanted: Target,
+    threads: int | None,
+    where: str,
+    fallback: bool,
+    remedy: str,
+    picking: Picking,
 ) -> list[Kernel]:
     """A kernel of each task. ``remedy``: the call that tunes. Raises `KernelNotFound` for all that have none
     together."""
@@ -124,28 +155,57 @@ def _kernels(
             f"{remedy}; or allow kernels that are not tuned: fallback=True",
         )
     if missing:
-        kernels |= untuned_kernels(outline, missing, wanted, where, remedy)
+        if kernels and threads is None:  # as many as most of the others
+            usual, _ = Counter(k.target.threads for k in kernels.values()).most_common(1)[0]
+            wanted = replace(wanted, threads=usual)
+        kernels |= untuned_kernels(outline, missing, wanted, where, remedy, picking)
     return [kernels[i] for i in range(len(outline.tasks))]
 
 
+class NotPicked(ModelError):
+    """There was no time to choose kernels of some tasks, which are ``left``, for a ``target`` and the log
+    ``where``. ``remedy``: the call that tunes."""
+
+    def __init__(
+        self, message: str, left: Sequence[Workload], target: Target, where: str, remedy: str
+    ) -> None:
+        super().__init__(message)
+        self.left, self.target, self.where, self.remedy = tuple(left), target, where, remedy
+
+
 def untuned_kernels(
-    outline: Outline, missing: Sequence[Missing], wanted: Target, where: str, remedy: str
+    outline: Outline,
+    missing: Sequence[Missing],
+    wanted: Target,
+    where: str,
+    remedy: str,
+    picking: Picking = Picking(),
 ) -> dict[int, Kernel]:
     """First picks of tasks, with one warning for all, which ends with the ``remedy``. Raises `ModelError` for
-    those that have none."""
+    those that have none, and `NotPicked`."""
     from autotune.measure.starting import shared_start
-    from autotune.run.untuned import untuned
+    from autotune.run.untuned import is_kept, untuned
 
     kernels: dict[int, Kernel] = {}
     failed: list[Missing] = []
-    with shared_start():
-        for m in missing:
+    left: list[Workload] = []
+    with shared_start(), picks_shown(picking.shown) as show:
+        for number, m in enumerate(missing):
+            workload = outline.tasks[m.task]
+            over = picking.until is not None and time.monotonic() >= picking.until
+            if over and not is_kept(workload, wanted, where):
+                left.append(workload)
+                continue
+            show(workload, number, len(missing))
             try:
-                kernels[m.task], _ = untuned(outline.tasks[m.task], wanted, where)
+                kernels[m.task], _ = untuned(workload, wanted, where)
             except AutotuneError as err:
                 failed.append(Missing(m.task, str(err)))
     if failed:
         raise ModelError(f"{len(failed)} tasks cannot be compiled:\n{_listed(outline, failed)}")
+    if left:
+        done = f"{len(missing) - len(left)} of {len(missing)}"
+        raise NotPicked(f"{done} kernels that are not tuned were chosen", left, wanted, where, remedy)
     share = f"{len(missing)} of {len(outline.tasks)} tasks"
     warn(f"{share} run kernels that are not tuned:\n{_listed(outline, missing)}\n{remedy}")
     return kernels

@@ -206,8 +206,15 @@ class Module:
         mib = (self._program.weights_bytes + self._program.arena_bytes) / 2**20
         return (
             f"<Module {self.name}({ins}) -> {outs}: {len(ol.calls)} kernels of {len(ol.tasks)} tasks, "
-            f"{mib:.1f} MiB, on {self.target.arch} x{self.target.threads}>"
+            f"{mib:.1f} MiB, on {self.target.arch} {self._threads}>"
         )
+
+    @property
+    def _threads(self) -> str:
+        """The numbers of threads of its kernels: "x1", or "x1 and x2" where they differ."""
+        kernels = getattr(self._program, "kernels", ())
+        numbers = sorted({k.target.threads for k in kernels}) or [self.target.threads]
+        return " and ".join(f"x{n}" for n in numbers)
 
     # -- arguments ---------------------------------------------------------------------------
 

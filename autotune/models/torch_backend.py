@@ -7,15 +7,17 @@ module is found. Nothing is tuned here.
 
 from __future__ import annotations
 
+import logging
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import RLock
+from threading import RLock, Thread
 from typing import Any
 
 from autotune.errors import ArgumentError, ModelError, one_line
-from autotune.models.compiling import compiled
+from autotune.models.compiling import NotPicked, Picking, compiled, model_target
 from autotune.models.model import Model
 from autotune.models.module import Module
 from autotune.models.signature import Slot
@@ -29,10 +31,14 @@ from schedules.errors import AutotuneError, suggest
 
 # Most sets of sizes and weights of one graph that are kept as compiled models.
 MOST = 64
-OPTIONS = ("threads", "strict")
+OPTIONS = ("threads", "strict", "limit_s", "background", "progress")
+# Seconds in which kernels of a graph that are not tuned are chosen, where no limit is given.
+LIMIT_S = 30.0
 # What a user's module is as a model.
 EXPORTED = "autotune.import_torch(torch.export.export(module, inputs))"
 NEEDS_GRADIENT = "its call needs gradients, and kernels compute none: call it under torch.no_grad()"
+
+log = logging.getLogger(__name__)
 
 _graphs: list[weakref.ref[TorchGraph]] = []
 
@@ -40,10 +46,19 @@ _graphs: list[weakref.ref[TorchGraph]] = []
 def backend(graph: Any, example_inputs: Sequence[Any], **how: Any) -> Callable[..., Any]:
     """What torch.compile asks for a graph.
 
-    ``options``: {"threads": number of threads, by default torch.get_num_threads(); "strict": True raises
-    where a graph cannot be compiled, in place of running it as torch does}. A call takes the kernels that the
-    log of ``AUTOTUNE_DB`` has, first picks otherwise. A graph with operators that have no expression, or a
-    call that needs gradients, runs as torch does, with one warning that tells why.
+    A call takes the kernels that the log of ``AUTOTUNE_DB`` has, first picks otherwise. A graph with
+    operators that have no expression, or a call that needs gradients, runs as torch does, with one warning
+    that tells why. ``options``:
+
+    - "threads": take kernels of that number of threads alone. By default the fastest with at most
+      torch.get_num_threads().
+    - "strict": True raises where a graph cannot be compiled, in place of running it as torch does.
+    - "limit_s": seconds in which first picks of a graph are made, at its first call or at the first of other
+      sizes (default: 30; with "strict" no limit). What is not ready by then runs as torch runs it, with one
+      warning. What was picked is kept for the next process.
+    - "background": True makes first picks in a thread beside. Until they are made the graph runs as torch
+      runs it.
+    - "progress": False shows nothing while picks are made. Else a terminal or a notebook shows it.
 
     Weights are packed at the first call. Where one was changed in place since, or is another tensor, the
     model is packed anew at the next call; a change through ``.data`` is not seen: torch.compiler.reset()
@@ -65,12 +80,40 @@ def backend(graph: Any, example_inputs: Sequence[Any], **how: Any) -> Callable[.
                 f"backend 'autotune' has no option {name!r}{suggest(name, OPTIONS)}; "
                 f"it has {', '.join(OPTIONS)}"
             )
-    threads = options.get("threads")
-    if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
-        raise ArgumentError(f"option threads is a number from 1 on, not {threads!r}")
-    made = TorchGraph(graph, example_inputs, threads, bool(options.get("strict")))
+    made = TorchGraph(graph, example_inputs, How.of(options))
     _graphs[:] = [r for r in _graphs if r() is not None] + [weakref.ref(made)]
     return made
+
+
+@dataclass(frozen=True)
+class How:
+    """The options of a graph: see `backend`."""
+
+    threads: int | None = None
+    strict: bool = False
+    limit_s: float | None = LIMIT_S
+    background: bool = False
+    progress: bool = True
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> How:
+        """Raises ArgumentError."""
+        threads, strict = options.get("threads"), bool(options.get("strict"))
+        if threads is not None and (
+            not isinstance(threads, int) or isinstance(threads, bool) or threads < 1
+        ):
+            raise ArgumentError(f"option threads is a number from 1 on, not {threads!r}")
+        limit_s = options.get("limit_s", None if strict else LIMIT_S)
+        if limit_s is not None and not (
+            isinstance(limit_s, (int, float)) and not isinstance(limit_s, bool) and limit_s >= 0
+        ):
+            raise ArgumentError(
+                f"option limit_s is a number of seconds from 0 on, or None for no limit, not {limit_s!r}"
+            )
+        background = bool(options.get("background"))
+        if background and strict:
+            raise ArgumentError("options strict and background exclude each other: leave one out")
+        return cls(threads, strict, limit_s, background, bool(options.get("progress", True)))
 
 
 def modules() -> list[Module]:
@@ -110,8 +153,8 @@ class Entry:
 class TorchGraph:
     """A graph of torch that is called with tensors, as torch calls it."""
 
-    def __init__(self, graph: Any, examples: Sequence[Any], threads: int | None, strict: bool) -> None:
-        self.graph, self.threads, self.strict = graph, threads, strict
+    def __init__(self, graph: Any, examples: Sequence[Any], how: How) -> None:
+        self.graph, self.how = graph, how
         placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
         self.names = [n.name for n in placeholders]
         self.weights = [i for i, (n, x) in enumerate(zip(placeholders, examples)) if _is_weight(n, x)]
@@ -121,6 +164,7 @@ class TorchGraph:
         self.last: Entry | None = None
         self.warned: set[str] = set()
         self.eager: set[Any] = set()  # sizes for which the graph runs as torch runs it
+        self.picking: dict[Any, Thread] = {}  # of sizes, what makes their first picks in the background
         self.turn = RLock()  # one thread makes an entry; others wait for it
 
     def __call__(self, *args: Any) -> Any:
@@ -143,13 +187,16 @@ class TorchGraph:
     def _entry(self, args: Sequence[Any], weights: Sequence[Any]) -> Entry | None:
         """The model for arguments, made where there is none yet; None where torch runs the graph."""
         sizes = _sizes(args) if self.dynamic else ()
-        if sizes in self.eager:
+        if sizes in self.eager or (sizes in self.picking and self.picking[sizes].is_alive()):
             return None
         key = (sizes, *map(id, weights))
         found = self.entries.get(key)
         if found is None or not found.fits(weights):
             try:
                 found = self._made(args, weights, sizes, found)
+            except NotPicked as err:
+                self._not_picked(err, sizes)
+                return None
             except AutotuneError as err:
                 self._as_torch(str(err), None)
                 self.eager.add(sizes)
@@ -164,12 +211,33 @@ class TorchGraph:
 
     def _as_torch(self, why: str, args: Sequence[Any] | None) -> Any:
         """Run the graph as torch does, with one warning that tells why; refuse where that was asked for."""
-        if self.strict:
+        if self.how.strict:
             raise ModelError(f"a graph of torch.compile is not compiled: {why}")
         if why not in self.warned:
             self.warned.add(why)
             warn(f"a graph of torch.compile runs as torch runs it: {why}")
         return None if args is None else self.graph.forward(*args)
+
+    def _not_picked(self, err: NotPicked, sizes: Any) -> None:
+        """Have torch run the graph: until its picks are made in the background, or for good."""
+        if self.how.background and sizes not in self.picking:
+            self.picking[sizes] = Thread(target=_pick, args=(err,), name="autotune-picks", daemon=True)
+            self.picking[sizes].start()
+            self._as_torch(f"{len(err.left)} kernels are chosen in the background\n{err.remedy}", None)
+        else:
+            self._as_torch(
+                f"{err}, which took {self.how.limit_s:g} s\n{err.remedy}; or give more time: "
+                'options={"limit_s": 300}, or options={"background": True}',
+                None,
+            )
+            self.eager.add(sizes)
+
+    def _picks(self, sizes: Any) -> Picking:
+        """How first picks are made here and now."""
+        limit_s = self.how.limit_s
+        if self.how.background and sizes not in self.picking:
+            limit_s = 0.0
+        return Picking(None if limit_s is None else time.monotonic() + limit_s, self.how.progress)
 
     def _made(self, args: Sequence[Any], weights: Sequence[Any], sizes: Any, old: Entry | None) -> Entry:
         """Export, import and compile. ``old``: what there is for other values of the weights, which takes
@@ -192,8 +260,10 @@ class TorchGraph:
         inputs = tuple(given.index(p.name) for p in found.model.inputs)
         module = None if old is None or old.module is None else _with_weights(old.module, found.model)
         if module is None:
-            threads = self.threads or min(torch.get_num_threads(), usable_cpus())
-            module = compiled(found.model, threads, "cpu", database(None), True, EXPORTED)
+            asked = self.how.threads
+            target = model_target("cpu", asked or min(torch.get_num_threads(), usable_cpus()))
+            more = (True, EXPORTED, self._picks(sizes))
+            module = compiled(found.model, target, asked, database(None), *more)
         return Entry(module, seen, inputs, results, computed, written)
 
     def _exported(self, args: Sequence[Any]) -> tuple[Any, tuple[Result, ...]]:
@@ -215,6 +285,19 @@ class TorchGraph:
 
 
 # --- helpers ----------------------------------------------------------------------------------
+
+
+def _pick(wanted: NotPicked) -> None:
+    """Make first picks, which are kept for whoever asks next."""
+    from autotune.measure.starting import shared_start
+    from autotune.run.untuned import untuned
+
+    with shared_start():
+        for workload in wanted.left:
+            try:
+                untuned(workload, wanted.target, wanted.where)
+            except AutotuneError as err:  # who asks next is told
+                log.warning("no kernel of %s was chosen: %s", workload.op, err)
 
 
 def _is_weight(node: Any, example: Any) -> bool:

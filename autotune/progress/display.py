@@ -80,6 +80,11 @@ def _line_in(err: Console) -> Iterator[Show]:
         yield lambda state: spinner.update(text=Text(visible_lines(state().text)))
 
 
+def live() -> bool:
+    """Whether what is shown can change: in a terminal or a notebook."""
+    return notebook() is not None or (sys.stderr is not None and _terminal(sys.stderr))
+
+
 def _terminal(stream: Any) -> bool:
     """Whether a stream is a terminal. What stands in for stdout may have a `write` alone."""
     try:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from autotune.progress import text
-from autotune.progress.display import State, display, say
+from autotune.progress.display import State, display, live, say
 from autotune.settings import SettingsError
 
 if TYPE_CHECKING:
@@ -45,6 +45,14 @@ def fleet_shown(quiet: bool = False) -> Iterator[Tell[SuiteProgress]]:
             show(lambda: State(text.of_fleet(machines), text.share(p)))
 
         yield tell
+
+
+@contextmanager
+def picks_shown(shown: bool) -> Iterator[Callable[[Workload, int, int], None]]:
+    """A function that shows of which workload a kernel is chosen without tuning, and which of how many it is.
+    In a pipe it shows nothing: nobody asked for a run."""
+    with display(not shown or not live()) as show:
+        yield lambda w, n, of: show(lambda: State(text.of_pick(w, n, of), n / of))
 
 
 @contextmanager

@@ -33,6 +33,13 @@ def speed(workload: Workload, time_s: float | None) -> str:
     return rate(workload.flops, compulsory_bytes(workload.dag), time_s)
 
 
+def of_pick(workload: Workload, number: int, count: int) -> str:
+    """Which kernel is chosen without tuning."""
+    from autotune.run.describing import describe
+
+    return f"choosing kernel {number + 1} of {count}: {describe(workload)}"
+
+
 def of_task(workload: Workload, progress: Progress) -> str:
     """Phase, best rate and its share of peak, trials, failures by cause, time left."""
     limit = "" if progress.trials is None else f"/{progress.trials}"

@@ -41,8 +41,8 @@ def asked_threads(target: str | Target, threads: int | None) -> int | None:
 def stored(
     workload: Workload, wanted: Target, threads: int | None, where: str
 ) -> tuple[Kernel | None, Unusable | None]:
-    """The kernel of the best record of a log that can be used here, with any number of threads if ``threads``
-    is None; and the error of the first record that cannot. Raises `LogError`."""
+    """The kernel of the best record of a log that can be used here, with any number of threads up to that of
+    ``wanted`` if ``threads`` is None; and the error of the first record that cannot. Raises `LogError`."""
     from autotune.run.kernels import kernel_of
 
     def use(hit: Hit) -> Kernel:
@@ -52,9 +52,10 @@ def stored(
 
 
 def hits(workload: Workload, wanted: Target, threads: int | None, where: str) -> Iterator[Hit]:
-    """What the log has for a target with any number of threads that can run here, best first. After the
-    first, which nearly always is good, the rest is asked for in one more query."""
-    cpus = targets.usable_cpus()
+    """What the log has for a target, best first: with ``threads``, or if that is None with any number up to
+    that of ``wanted``, as far as this process may use so many CPUs. After the first, which nearly always is
+    good, the rest is asked for in one more query."""
+    cpus = min(targets.usable_cpus(), wanted.threads if threads is None else threads)
 
     def fits(t: Target) -> bool:
         same = replace(t, threads=wanted.threads) == wanted

@@ -37,10 +37,7 @@ def untuned(workload: Workload, target: Target, where: str) -> tuple[Kernel, str
     `TargetError` for a target that cannot run here.
     """
     targets.check_here(target)
-    objects = ObjectCache(cache_dir())
-    version = backends.of(target).versions(target)[0]
-    name = key("first pick", workload.digest, target.digest, f"{version} {locate(where)}")
-    seen = _workloads(where)
+    objects, name, seen = ObjectCache(cache_dir()), _name(workload, target, where), _workloads(where)
     kept = _kept(objects.get(name), seen)
     reason, checked = "", True
     if kept is None:
@@ -59,6 +56,18 @@ def untuned(workload: Workload, target: Target, where: str) -> tuple[Kernel, str
         except (TraceError, ScheduleError, CompileError) as err:
             log.warning("the schedule that was picked for %s is not used: %s", workload.op, err)
     return default_kernel(workload, target), f"Using the default schedule, which is not tuned{reason}."
+
+
+def is_kept(workload: Workload, target: Target, where: str) -> bool:
+    """Whether `untuned` takes what it chose before."""
+    found = ObjectCache(cache_dir()).get(_name(workload, target, where))
+    return _kept(found, _workloads(where)) is not None
+
+
+def _name(workload: Workload, target: Target, where: str) -> str:
+    """The name of a first pick in the cache."""
+    version = backends.of(target).versions(target)[0]
+    return key("first pick", workload.digest, target.digest, f"{version} {locate(where)}")
 
 
 def _made(workload: Workload, target: Target, where: str) -> tuple[tuple[str, str], bool]:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from autotune.tuning.session import Session
     from autotune.tuning.site import Measuring
 
-# Time that quick plain loops have in any budget if nothing else was found (seconds).
-LEAST_S = 5.0
+# A run that found nothing goes on for this share of its budget, and for so many seconds from its start at
+# least.
+OVER_SHARE, LEAST_S = 0.1, 5.0
 
 
 class Fallbacks:
@@ -62,6 +63,7 @@ class Fallbacks:
                 latest = run.started + first_pick.LATEST_S
             else:
                 latest = run.until
+                grace_s = max(0.0, min(grace_s, self._end - until))
             race = first_pick.race(measurer, traces, until, grace_s, latest=latest)
             with contextlib.closing(race) as arrivals:
                 for i, m in arrivals:
@@ -76,17 +78,23 @@ class Fallbacks:
         if left and time_left and self.plain.worth(run.best_s):
             self.try_plain_loops(measurer, until)
 
+    @property
+    def _end(self) -> float:
+        """When the run gives up, if it found nothing."""
+        run = self._session
+        return max(run.until + OVER_SHARE * (run.until - run.started), run.started + LEAST_S)
+
     def rescue(self, measurer: Measuring, until: float = 0.0) -> None:
         """Try what most likely gives a kernel, once, as nothing was right so far: plain loops if they are
         quick, the candidates of a first pick, any plain loops. ``until``: when it must be over; quick plain
-        loops have `LEAST_S` in any case."""
+        loops have some time in any case."""
         run = self._session
         if self.rescued or not run.trials_left:
             return
         self.rescued = True
         now = time.monotonic()
         if self.plain.pending and self.plain.quick:
-            self.try_plain_loops(measurer, max(until, now + LEAST_S))
+            self.try_plain_loops(measurer, max(until, self._end))
         if run.best_s is not None or now >= until or not run.trials_left:
             return
         told = len(self.picked)
@@ -107,9 +115,8 @@ class Fallbacks:
         """What is tried before the finalists: where nothing was right, what most likely is; and plain loops
         that may win."""
         run = self._session
-        begin = time.monotonic()
         if run.best_s is None:
             self.rescue(measurer, run.until)
         if self.plain.in_reach(run.best_s) and run.trials_left:
-            least = begin + LEAST_S if run.best_s is None and self.plain.quick else 0.0
+            least = self._end if run.best_s is None and self.plain.quick else 0.0
             self.try_plain_loops(measurer, max(run.until, least))

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from kernels_db.place import Place
     from schedules.schedule import Schedule
 
-# Budgets below this load no model (seconds), as loading takes a second or two.
-SHORT_S = 3.0
+# Budgets below this load no model (seconds): loading takes two seconds of a CPU, on a busy machine more by
+# far.
+SHORT_S = 8.0
 # Budgets below this begin with a first pick (seconds): plain loops are slow, and a search on a busy machine
 # may have time for little else.
 AT_ONCE_S = 10.0

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from autotune import backends, settings
-from autotune.measure import Control, Measurer, Nominal, Options
+from autotune.measure import Control, Measurer, Nominal, Options, starting
 from autotune.measure.inputs import Tolerance
 from autotune.measure.memory import check_fits
 from autotune.measure.sampled import plan
@@ -90,6 +90,7 @@ def measurer(
     """A measurer with time limits that suit the budget (seconds). ``reference_s``: seconds that a reference
     may take, else it is computed in part (None: a share of the budget). See `Measurer` for the other
     parameters. Raises `WorkloadError` where a reference takes longer than the budget."""
+    starting.begin()  # while the right outputs are computed
     if reference_s is None:
         reference_s = WHOLE_SHARE * budget_s
     in_part = _in_part(workload.dag, reference_s, max(budget_s, LEAST_S))

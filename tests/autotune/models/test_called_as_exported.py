@@ -28,7 +28,7 @@ from autotune.run.kernels import default_kernel
 from schedules import te
 
 
-def quick(outline: Any, missing: Any, wanted: Any, where: str, remedy: str) -> dict[int, Any]:
+def quick(outline: Any, missing: Any, wanted: Any, where: str, remedy: str, picking: Any) -> dict[int, Any]:
     """Default kernels in the place of first picks."""
     return {m.task: default_kernel(outline.tasks[m.task], wanted) for m in missing}
 

@@ -39,7 +39,7 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Default kernels in the place of first picks, which take seconds."""
 
-    def kernels(outline: Any, missing: Any, wanted: Any, where: str, remedy: str) -> dict[int, Any]:
+    def kernels(outline: Any, missing: Any, wanted: Any, *_: Any) -> dict[int, Any]:
         return {m.task: default_kernel(outline.tasks[m.task], wanted) for m in missing}
 
     monkeypatch.setattr(compiling, "untuned_kernels", kernels)
@@ -403,6 +403,11 @@ def test_a_call_that_needs_gradients_runs_as_torch_runs_it() -> None:
     [
         ({"options": {"thread": 1}}, r"no option 'thread'.*did you mean.*threads, strict"),
         ({"options": {"threads": 0}}, r"threads is a number from 1 on, not 0"),
+        ({"options": {"threads": True}}, r"threads is a number from 1 on, not True"),
+        ({"options": {"limit_s": -1}}, r"limit_s is a number of seconds from 0 on, or None .*, not -1"),
+        ({"options": {"limit_s": "30"}}, r"limit_s is a number of seconds"),
+        ({"options": {"limit_s": float("nan")}}, r"limit_s is a number of seconds"),
+        ({"options": {"strict": True, "background": True}}, r"strict and background exclude each other"),
         ({"mode": "max-autotune"}, r"has no modes"),
     ],
 )

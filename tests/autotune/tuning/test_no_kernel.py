@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import fake_clock
 import pytest
 from cli_runner import run as command
 from fake_clock import Clock, install
@@ -107,6 +108,20 @@ def test_a_run_without_a_kernel_says_why(log: Log) -> None:
 def test_a_run_with_a_kernel_has_no_error(log: Log) -> None:
     result = tune(WORKLOAD, TARGET, log, options(), measurer=Failing(lambda t: True), site=Here())
     assert result.best is not None and result.error is None
+
+
+@pytest.mark.parametrize("budget_s", [0.2, 5.0, 20.0])
+def test_a_run_that_finds_nothing_ends_soon_after_its_budget(
+    log: Log, monkeypatch: pytest.MonkeyPatch, budget_s: float
+) -> None:
+    """On a busy machine each candidate takes a second."""
+    clock = fake_clock.install(monkeypatch)
+    begin = clock.now
+    measurer = Failing(lambda t: False, sleep_s=1.0)
+    chosen = options(budget_s=budget_s, trials=None)
+    result = tune(WORKLOAD, TARGET, log, chosen, measurer=measurer, site=Here())
+    assert result.best is None and measurer.measured
+    assert clock.now - begin <= max(1.1 * budget_s, 5.0) + 1.1  # and the last candidate
 
 
 def test_a_fruitless_round_is_followed_by_a_first_pick(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

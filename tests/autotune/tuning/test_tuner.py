@@ -488,7 +488,7 @@ def test_plain_loops_that_take_long_come_last_if_they_may_be_the_fastest(
 
 
 def test_a_short_budget_loads_no_model() -> None:
-    assert not TuneOptions(budget_s=1.0).needs_xgboost and TuneOptions(budget_s=1.0).guide == "analytic"
+    assert not TuneOptions(budget_s=7.9).needs_xgboost and TuneOptions(budget_s=1.0).guide == "analytic"
     assert TuneOptions(budget_s=60.0).needs_xgboost and TuneOptions(budget_s=60.0).guide == "xgb"
     assert TuneOptions(budget_s=1.0, model="random").guide == "random"
 
