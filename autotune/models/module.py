@@ -16,7 +16,7 @@ from autotune.models.program import Times
 from autotune.models.programs import AnyProgram
 from autotune.models.signature import Signature
 from autotune.models.weights import aligned_copy
-from autotune.run import torch_calls
+from autotune.run import new_arrays, torch_calls
 from autotune.run.host_arrays import fitting
 from autotune.run.kernel import random_array
 from schedules.dtypes import DTYPES
@@ -83,6 +83,7 @@ class Module:
             for written, buffers in enumerate((self._ins, self._outs))
             for b in buffers
         }
+        self._new = [new_arrays.maker(*self._forms[b.name, True]) for b in self._outs]
         self._order = [list(dict.fromkeys(ol.outputs)).index(n) for n in ol.outputs]
         self._torch: torch_calls.TorchCalls | None = None
         self._signature = signature
@@ -125,8 +126,8 @@ class Module:
         """The outputs as torch tensors, of the inputs one after the other, which may be none."""
         import torch
 
-        made = [torch.empty(shape_of(b), dtype=getattr(torch, b.dtype)) for b in self._outs]
-        self._torch = self._torch or torch_calls.of_process(None, self._outs)
+        self._torch = self._torch or torch_calls.TorchCalls(torch, torch_calls.refuse, self._outs)
+        made = self._torch.new()
         self._run(inputs, made)
         return tuple(made[i] for i in self._order)
 
@@ -285,7 +286,7 @@ class Module:
         return self._empty()
 
     def _empty(self) -> list[Array]:
-        return [np.empty(*self._forms[b.name, True]) for b in self._outs]
+        return [make() for make in self._new]
 
     def _argument(self, i: int) -> str:
         return f"input {self._ins[i].name!r}" if i < len(self._ins) else f"argument {i}"

@@ -16,7 +16,7 @@ import numpy as np
 
 from autotune.codegen.runtime.entry import parse_signature, shape_of, signature
 from autotune.errors import ArgumentError
-from autotune.run import aligned, torch_calls, torch_operator
+from autotune.run import aligned, new_arrays, torch_calls, torch_operator
 from autotune.run.host_arrays import is_number, name_of, number, view
 from schedules.dtypes import DTYPES
 from schedules.errors import NotPicklable, suggest
@@ -71,6 +71,7 @@ class Kernel:
         "_fast",
         "_ins",
         "_loaded",
+        "_new",
         "_numbers",
         "_outs",
         "_packing",
@@ -121,9 +122,8 @@ class Kernel:
         self._outs = params[len(self._ins) :]
         # Inputs without dimensions, of which calls may give numbers.
         self._numbers = tuple(i for i, b in enumerate(self._ins) if not b.shape)
-        # (shape, dtype) of the only output, ready for np.empty.
-        one = self._outs[0]
-        self._single = (shape_of(one), DTYPES[one.dtype].numpy) if len(outputs) == 1 else None
+        self._new = tuple(new_arrays.maker(shape_of(b), DTYPES[b.dtype].numpy) for b in self._outs)
+        self._single = self._new[0] if len(outputs) == 1 else None
         self._fast = loaded.python_function() or torch_calls.refuse
         self._torch: torch_calls.TorchCalls | None = None
         self._source = source
@@ -139,16 +139,17 @@ class Kernel:
         if named:
             inputs = self._placed(inputs, named)
         if self._single is not None:
-            result = np.empty(*self._single) if out is None else out
+            result = self._single() if out is None else out
             status = self._fast(*inputs, result)
         else:
-            result = tuple(np.empty(shape_of(b), b.dtype) for b in self._outs) if out is None else out
+            result = self._made() if out is None else out
             right = type(result) is tuple and len(result) == len(self._outs)
             status = self._fast(*inputs, *result) if right else 1  # which only counts all arrays together
         if status == 0:
             return result
         if status == 1:
-            status, result = self._of_others(inputs, result, out is None)
+            result = out  # what was made is free for what is made in its place
+            status, result = self._of_others(inputs, out)
         if status == 2:
             raise self._loaded.no_memory()
         return result
@@ -286,29 +287,39 @@ class Kernel:
         where = f"{'  ' if not cost else ' '}on {self.target.arch} x{self.target.threads}"
         return f"<Kernel {self.workload.op}({ins}) -> {outs}{cost}{where}>"
 
-    def _of_others(self, inputs: tuple[Any, ...], result: Any, made: bool) -> tuple[int, Any]:
+    def _of_others(self, inputs: tuple[Any, ...], out: Any) -> tuple[int, Any]:
         """(status, result) of a call that the fast path refuses: arrays of other libraries, or a mistake.
-        ``made``: whether ``result`` was made here, and is no array of the caller's."""
-        outs = (result,) if self._single is not None else result
+        ``out``: what the caller gave."""
+        outs = (out,) if self._single is not None and out is not None else out
         placed = self._with_arrays(inputs) if self._numbers else inputs
-        if placed is not inputs and type(outs) is tuple:
-            inputs, status = placed, self._fast(*placed, *outs)
+        if placed is not inputs and (outs is None or type(outs) is tuple):
+            made = self._made() if outs is None else outs
+            inputs, status = placed, self._fast(*placed, *made)
             if status != 1:
-                return status, result
+                return status, self._as_given(made)
         if self._torch is None:
             self._torch = torch_calls.of_process(self._loaded, self._outs)
-        if self._torch is not None and (made or type(outs) is tuple):
-            tensors = self._torch.outputs(inputs, None if made else outs, self._argument)
+        if self._torch is not None and (outs is None or type(outs) is tuple):
+            tensors = self._torch.outputs(inputs, outs, self._argument)
             if tensors is torch_calls.DISPATCHED:
-                return 0, torch_operator.traced(self, *inputs, out=None if made else result)
+                return 0, torch_operator.traced(self, *inputs, out=out)
             if tensors is not None:
                 status = self._torch.fast(*inputs, *tensors)
                 if status == 1:
                     status = self._slow(self._torch.plain(inputs), self._torch.plain(tensors))
-                if not made:
+                if outs is not None:
                     torch_calls.written(tensors)
-                return status, (tensors[0] if self._single is not None else tensors)
-        return self._slow(inputs, outs), result
+                return status, self._as_given(tensors)
+        made = self._made() if outs is None else outs
+        status = self._slow(inputs, made)
+        return status, self._as_given(made)
+
+    def _made(self) -> tuple[np.ndarray, ...]:
+        return tuple([make() for make in self._new])
+
+    def _as_given(self, outs: Any) -> Any:
+        """Outputs as a call returns them."""
+        return outs[0] if self._single is not None else outs
 
     def _with_arrays(self, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """``inputs`` with an array for each number that stands for one. Raises ArgumentError."""

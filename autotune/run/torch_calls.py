@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from autotune.codegen.runtime import exchange
 from autotune.codegen.runtime.entry import shape_of
 from autotune.errors import ArgumentError
+from autotune.run import new_arrays
 from schedules.ir import Buffer
 
 # In place of outputs: see `TorchCalls.outputs`.
@@ -22,7 +24,7 @@ DISPATCHED = ("dispatched",)
 class TorchCalls:
     """What the calls of one kernel need of torch, looked up once."""
 
-    __slots__ = ("_enabled", "_forward", "_like", "_models", "_plain", "_tensor", "fast")
+    __slots__ = ("_enabled", "_forward", "_new", "_plain", "_tensor", "fast")
 
     def __init__(self, torch: Any, fast: Callable[..., int], outputs: Sequence[Buffer]) -> None:
         """``fast``: the builtin of `entry.at_call` that takes tensors too."""
@@ -32,9 +34,7 @@ class TorchCalls:
         # Which levels of forward-mode derivatives are entered. torch has no public name for it.
         forward = torch.autograd.forward_ad
         self._forward: Any = forward if hasattr(forward, "_current_level") else _NoLevels()
-        # A tensor like one that takes no memory is made in half the time of torch.empty.
-        self._like = torch.empty_like
-        self._models = [_model(torch, shape_of(b), getattr(torch, b.dtype)) for b in outputs]
+        self._new = [_maker(torch, shape_of(b), getattr(torch, b.dtype)) for b in outputs]
         self._plain = (torch.Tensor, torch.nn.Parameter)  # without a meaning of their own
         for kind in self._plain:
             exchange.accept(kind)
@@ -73,7 +73,11 @@ class TorchCalls:
                 f"{describe(0)} is a {type(inputs[0]).__name__}, and others are torch tensors, so it is not "
                 "clear what the output is to be: give torch.from_numpy of it, or the output by out="
             )
-        return tuple(map(self._like, self._models))
+        return self.new()
+
+    def new(self) -> tuple[Any, ...]:
+        """New tensors for the outputs."""
+        return tuple([make() for make in self._new])
 
     def plain(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         """The same memory, without what autograd knows of it, which DLPack refuses."""
@@ -135,6 +139,12 @@ def is_tensor(x: Any) -> bool:
 def refuse(*arrays: object) -> int:
     """In place of a fast path where there is none."""
     return 1
+
+
+def _maker(torch: Any, shape: tuple[int, ...], dtype: Any) -> Callable[[], Any]:
+    large = new_arrays.tensor_maker(torch, shape, dtype)
+    # a tensor like one that takes no memory is made in half the time of torch.empty
+    return large or partial(torch.empty_like, _model(torch, shape, dtype))
 
 
 def _model(torch: Any, shape: tuple[int, ...], dtype: Any) -> Any:

@@ -32,6 +32,8 @@ TURN = 60.0
 # Share of `LATENCY` that is left: if data was loaded an iteration ahead; if no barrier holds threads up.
 AHEAD = 0.1
 FLOWING = 0.05
+# Sectors that a request touches over those that would do: below this, caches keep the rest for others.
+APART = 1.5
 # Size of the first cache (bytes).
 FIRST_CACHE = 128 << 10
 # Bandwidth of the second cache over that of memory.
@@ -77,7 +79,8 @@ def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
                 requests = times / number(a.request.together, env)
                 cost, least = cost + requests * touched, least + requests * filled_
                 far = far + times * a.item
-                scattered = scattered + times * a.item * (touched / filled_ - 1.0)
+                wasted = np.where(touched >= APART * filled_, 1.0 - filled_ / touched, 0.0)
+                scattered = scattered + times * a.item * wasted
     waves = np.ceil(x.blocks / (m.sms * np.maximum(x.resident, 1.0)))
     share = filled(x.threads, x.resident, m)
     busy = np.minimum(1.0, x.blocks / (m.sms * np.maximum(x.resident, 1.0)) / waves)
@@ -91,7 +94,7 @@ def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
     wave = np.maximum(wave, together * BEGIN)
     part = number(k.block_bytes, env)  # if the first cache holds it, a block reads it again from there
     anew = np.where(part <= FIRST_CACHE, np.minimum(1.0, x.blocks * part / np.maximum(far, 1.0)), 1.0)
-    memory = np.maximum(number(k.array_bytes, env), anew * (far + scattered) / CACHED)
+    memory = np.maximum(number(k.array_bytes, env), anew * (far + 3.0 * scattered) / CACHED)
     seconds = np.maximum(waves * wave / m.clock, memory / (m.bandwidth * busy * hidden)) + LAUNCH_S
     return {
         "blocks": x.blocks, "threads": x.threads, "waves": waves, "occupancy": share,
