@@ -1,8 +1,8 @@
-"""Rule for reductions of interleaved rows: a row goes through memory in runs shorter than a vector, between those
-of its neighbours. So lie the groups of channels of an image with channels last.
+"""Rule for reductions of interleaved rows: a row goes through memory in runs shorter than a vector, between
+those of its neighbours. So lie the groups of channels of an image with channels last.
 
-Such a reduction is done in two (rfactor): partial results, one for each place of a run, whose lanes go over the
-runs of neighbouring rows; then their reduction.
+Such a reduction is done in two (rfactor): partial results, one for each place of a run, whose lanes go over
+the runs of neighbouring rows; then their reduction.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def _interleaved(d: SketchBuilder, b: Block) -> Load | None:
 
 
 def _is_interleaved(nest: Nest, b: Block, x: Load, lanes: int) -> bool:
-    """Whether the last two indices of a load are the last axis of the rows, then one of the reduction, from end to
-    end and shorter than a vector, while others are longer."""
+    """Whether the last two indices of a load are the last axis of the rows, then one of the reduction, both
+    from end to end. The latter is shorter than a vector, and some other axis of the reduction is not."""
     n = extents(b)
     axes = spatial(b)
     reduce = [i.var for i in b.iters if i.kind == "reduce"]
