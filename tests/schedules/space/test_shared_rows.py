@@ -22,8 +22,8 @@ SIZES = st.integers(1, 4)
 
 
 def groups_first(n: int, groups: int, each: int, pixels: int) -> ComputeDAG:
-    """The mean of a group, a map, stands between the sum of its channels and those who read it. The divisor is
-    a power of two, so that small integers are exact."""
+    """The mean of a group, a map, stands between the sum of its channels and those who read it. Divisors
+    are powers of two, so that small integers are exact."""
     x = te.placeholder((n, groups * each, pixels), name="x")
     k, p = te.reduce_axis(each, "k"), te.reduce_axis(pixels, "p")
     total = te.compute((n, groups), lambda i, g: te.sum(x[i, g * each + k, p], axis=(k, p)), "total")
@@ -32,7 +32,8 @@ def groups_first(n: int, groups: int, each: int, pixels: int) -> ComputeDAG:
     most = te.compute(
         (n, groups), lambda i, g: te.max(x[i, g * each + m, q] - mean[i, g], axis=(m, q)), "most"
     )
-    y = te.compute(x.shape, lambda i, c, a: (x[i, c, a] - mean[i, c // each]) * most[i, c // each], "y")
+    half = te.compute((n, groups), lambda i, g: most[i, g] / 2.0, "half")
+    y = te.compute(x.shape, lambda i, c, a: (x[i, c, a] - mean[i, c // each]) * half[i, c // each], "y")
     return te.dag([x, y])
 
 
@@ -154,16 +155,25 @@ def test_interleaved_rows_are_summed_in_lanes() -> None:
     assert "total_rf_write" not in {b.name for b in blocks(apart.sketch(0).nest.body)}
 
 
+def test_interleaved_rows_may_be_parts_of_one_dimension() -> None:
+    x = te.placeholder((2, 100, 24), name="x")
+    p, k = te.reduce_axis(100, "p"), te.reduce_axis(3, "k")
+    dag = te.dag([x, te.compute((2, 8), lambda i, g: te.sum(x[i, p, g * 3 + k], axis=(p, k)), "y")])
+    assert "y_rf" in {b.name for b in blocks(derive(dag, target()).sketch(0).nest.body)}
+    check(dag)
+    check(dag, compiled=True)
+    gaps = te.dag([x, te.compute((2, 6), lambda i, g: te.sum(x[i, p, g * 4 + k], axis=(p, k)), "y")])
+    assert "y_rf" not in {b.name for b in blocks(derive(gaps, target()).sketch(0).nest.body)}
+    check(gaps)
+
+
 def test_functions_of_several_short_rows_are_computed_together() -> None:
-    x = te.placeholder((40, 16, 4), name="x")
+    x, w = te.placeholder((40, 16, 4), name="x"), te.placeholder((16,), name="w")
     e = te.compute((40, 16, 4), lambda i, j, k: te.tanh(x[i, j, k]), "e")
     j, k = te.reduce_axis(16, "j"), te.reduce_axis(4, "k")
     top = te.compute((40,), lambda i: te.max(e[i, j, k], axis=(j, k)), "top")
-    p, q = te.reduce_axis(16, "p"), te.reduce_axis(4, "q")
-    y = te.compute((40,), lambda i: te.sum(e[i, p, q] - top[i], axis=(p, q)), "y")
-    weight = te.placeholder((16,), name="w")
-    u, v = te.reduce_axis(16, "u"), te.reduce_axis(4, "v")
-    z = te.compute((40,), lambda i: te.sum(e[i, u, v] - weight[u], axis=(u, v)), "z")  # its axes stay two
-    space = derive(te.dag([x, weight, y, z]), target())
+    u, v = te.reduce_axis(16, "u"), te.reduce_axis(4, "v")  # of one axis each there would be a weight
+    y = te.compute((40,), lambda i: te.sum(e[i, u, v] - w[u] - top[i], axis=(u, v)), "y")
+    space = derive(te.dag([x, w, y]), target())
     trace = space.trace(0, space.sample(0, 1, np.random.default_rng(0))[0])
     assert lanes(Schedule.replay(space.dag, trace).nest, "e") >= 8
