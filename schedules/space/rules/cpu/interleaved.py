@@ -57,8 +57,8 @@ def _interleaved(d: SketchBuilder, b: Block) -> Load | None:
 
 
 def _is_interleaved(nest: Nest, b: Block, x: Load, lanes: int) -> bool:
-    """Whether a load goes along the last axis of the rows, and within a step of that along one of the reduction,
-    both from end to end. The latter is shorter than a vector, and some other axis of the reduction is not."""
+    """Whether a load goes along the last axis of the rows, and within a step of that along one of the
+    reduction, both from end to end. The latter is shorter than a vector, and some other one is not."""
     n, axes = extents(b), spatial(b)
     if not x.indices or not axes or nest.buffer(x.buffer).strides is not None:
         return False
