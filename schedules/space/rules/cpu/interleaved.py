@@ -1,14 +1,15 @@
-"""Rule for reductions of interleaved rows: a row goes through memory in runs shorter than a vector, between those
-of its neighbours. So lie the groups of channels of an image with channels last.
+"""Rule for reductions of interleaved rows: a row goes through memory in runs shorter than a vector, between
+those of its neighbours. So lie the groups of channels of an image with channels last.
 
-Such a reduction is done in two (rfactor): partial results, one for each place of a run, whose lanes go over the
-runs of neighbouring rows; then their reduction.
+Such a reduction is done in two (rfactor): partial results, one for each place of a run, whose lanes go over
+the runs of neighbouring rows; then their reduction.
 """
 
 from __future__ import annotations
 
 from copy import copy
 
+from schedules import affine
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Load, Var
 from schedules.ir import Block, Nest
@@ -24,7 +25,7 @@ def split_interleaved(d: SketchBuilder) -> None:
     trial = copy(d.s)  # a step may be refused
     try:
         partials = [_split(trial, d.block(name), x) for name, x in found.items()]
-        for buffer, rank in dict.fromkeys((x.buffer, len(x.indices)) for x in found.values()):
+        for buffer, rank in dict.fromkeys((x.buffer, len(x.indices)) for x in found.values() if _is_split(x)):
             trial.merge_dims(buffer, rank - 2, 2)
     except ScheduleError:
         return
@@ -38,7 +39,7 @@ def _split(s: Schedule, b: Block, run: Load) -> str:
     rows. Returns their block."""
     loops = s.loops(b.name)
     rows = len(spatial(b))
-    inner = next(v for i, v in zip(b.iters, loops, strict=True) if Var(i.var) == run.indices[-1])
+    inner = next(v for i, v in zip(b.iters, loops, strict=True) if i.var == _run(run))
     partial = s.rfactor(b.name, inner)
     s.reorder(loops[rows - 1], inner, *(v for v in loops[rows:] if v != inner))
     s.merge_axes(loops[rows - 1], inner)
@@ -56,16 +57,29 @@ def _interleaved(d: SketchBuilder, b: Block) -> Load | None:
 
 
 def _is_interleaved(nest: Nest, b: Block, x: Load, lanes: int) -> bool:
-    """Whether the last two indices of a load are the last axis of the rows, then one of the reduction, from end to
-    end and shorter than a vector, while others are longer."""
-    n = extents(b)
-    axes = spatial(b)
-    reduce = [i.var for i in b.iters if i.kind == "reduce"]
-    if len(x.indices) < 2 or not axes or nest.buffer(x.buffer).strides is not None:
+    """Whether a load goes along the last axis of the rows, and within a step of that along one of the
+    reduction, both from end to end. The latter is shorter than a vector, and some other one is not."""
+    n, axes = extents(b), spatial(b)
+    if not x.indices or not axes or nest.buffer(x.buffer).strides is not None:
         return False
-    row, run = x.indices[-2:]
-    if row != Var(axes[-1]) or not isinstance(run, Var) or run.name not in reduce:
+    row, run = axes[-1], _run(x)
+    long = any(n[i.var] >= lanes for i in b.iters if i.kind == "reduce" and i.var != run)
+    if run in axes or run not in n or not long or not 1 < n[run] < lanes or n[row] < 2:
         return False
-    whole = nest.buffer(x.buffer).shape[-2:] == (Const(n[axes[-1]]), Const(n[run.name]))
-    long = any(n[r] >= lanes for r in reduce if r != run.name)
-    return whole and long and n[run.name] < lanes and n[axes[-1]] > 1
+    shape = nest.buffer(x.buffer).shape
+    if _is_split(x):
+        return x.indices[-2] == Var(row) and shape[-2:] == (Const(n[row]), Const(n[run]))
+    terms, start = affine.linear(x.indices[-1])
+    steps = {Var(row): Const(n[run]), Var(run): Const(1)}
+    return terms == steps and start == Const(0) and shape[-1] == Const(n[row] * n[run])
+
+
+def _is_split(x: Load) -> bool:
+    """Whether the rows and their runs are two dimensions of what is loaded."""
+    return len(x.indices) > 1 and isinstance(x.indices[-1], Var)
+
+
+def _run(x: Load) -> str:
+    """The axis along which a load goes in single steps; "" if there is none."""
+    terms, _ = affine.linear(x.indices[-1])
+    return next((a.name for a, c in terms.items() if isinstance(a, Var) and c == Const(1)), "")
