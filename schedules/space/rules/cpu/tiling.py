@@ -26,6 +26,7 @@ from schedules.space.rules.patterns import (
     is_guarded_copy,
     operands,
     reduction_length,
+    skips_in_phases,
     spatial,
     unit_stride_vars,
     vector_axis,
@@ -78,6 +79,8 @@ class Tiling:
 def schedule_tiled(d: SketchBuilder, producer: str, consumer: str) -> None:
     """Tile ``consumer`` (an epilogue, or the copy made by cache_write) and compute ``producer`` in its
     register tile. ``consumer`` must read ``producer`` at its own iterations."""
+    if skips_in_phases(d.block(producer)):
+        d.s.skip_zeros(producer)
     p, c = d.block(producer), d.block(consumer)
     axes, n = spatial(c), extents(c)
     d.done.add(producer)
@@ -351,7 +354,7 @@ def _row_axes(p: Block, names: dict[str, str], axes: list[str], v: str, n: dict[
     """Up to two axes next to the vector axis along which some input is reused."""
     out: list[str] = []
     for axis in reversed(axes):
-        if axis == v or n[axis] == 1:
+        if axis == v or n[axis] == 1 or any(names[axis] in E.variables(w) for w in p.where):
             continue
         if any(not depends(x, names[axis]) for x in operands(p)) or _slides(p, names[axis]):
             out.append(axis)
