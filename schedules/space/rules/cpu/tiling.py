@@ -351,16 +351,17 @@ def lane_widths(n: int, w: int) -> list[int]:
 
 
 def _row_axes(p: Block, names: dict[str, str], axes: list[str], v: str, n: dict[str, int]) -> list[str]:
-    """Up to two axes next to the vector axis along which some input is reused."""
-    out: list[str] = []
-    for axis in reversed(axes):
-        if axis == v or n[axis] == 1 or any(names[axis] in E.variables(w) for w in p.where):
-            continue
-        if any(not depends(x, names[axis]) for x in operands(p)) or _slides(p, names[axis]):
-            out.append(axis)
-        if len(out) == 2:
-            break
-    return out[::-1]
+    """Up to two axes next to the vector axis along which some input is reused. Of more, those that are too
+    short to be a side of a tile, as phases are, are none."""
+    guarded = {v for w in p.where for v in E.variables(w)}
+    found = [
+        axis
+        for axis in axes
+        if axis != v and n[axis] > 1 and names[axis] not in guarded
+        if any(not depends(x, names[axis]) for x in operands(p)) or _slides(p, names[axis])
+    ]
+    long = [axis for axis in found if n[axis] >= FEWEST]
+    return found[-2:] if len(found) <= 2 or len(long) < 2 else long[-2:]
 
 
 def _slides(p: Block, var: str) -> bool:
