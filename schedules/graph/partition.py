@@ -20,7 +20,7 @@ from dataclasses import replace
 from math import prod
 
 from schedules import expr as E
-from schedules.expr import Const, Load, Select, Var
+from schedules.expr import Binary, Const, Load, Select, Var
 from schedules.graph.edit import factors, is_map, is_plain, is_product, points, readers
 from schedules.graph.graph import Graph, Group, Island
 from schedules.graph.group import group_of
@@ -76,6 +76,21 @@ def is_turned(stage: Stage, made: Collection[str]) -> bool:
         if x.buffer in made
     ]
     return is_map(stage) and any(w != sorted(w) for w in walked)
+
+
+def _in_digits(x: Load, s: Stage) -> bool:
+    """Whether a load reads each element once, some axes of the stage by quotient and remainder, and both go
+    on in memory along the same last axis: the phases of a transposed convolution."""
+    whole = [i for i in x.indices if isinstance(i, Var)]
+    high = [(i.a, i.b) for i in x.indices if isinstance(i, Binary) and i.op == "//"]
+    low = [(i.a, i.b) for i in x.indices if isinstance(i, Binary) and i.op == "%"]
+    walked = [*whole, *(a for a, _ in high)]
+    return (
+        len(whole) + len(high) + len(low) == len(x.indices)
+        and sorted(high, key=str) == sorted(low, key=str)
+        and is_plain(walked)
+        and x.indices[-1] == Var(s.axes[-1].var)
+    )
 
 
 class _Cut:
@@ -230,7 +245,7 @@ class _Cut:
     def _one_to_one(self, p: Stage, s: Stage) -> bool:
         names = {t.name for t in p.outputs}
         loads = [x for x in s.reads() if x.buffer in names]
-        whole = points(p) == points(s) and all(is_plain(x.indices) for x in loads)
+        whole = points(p) == points(s) and all(is_plain(x.indices) or _in_digits(x, s) for x in loads)
         return (
             p.name not in self.copied
             and whole
