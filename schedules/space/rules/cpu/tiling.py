@@ -352,7 +352,8 @@ def lane_widths(n: int, w: int) -> list[int]:
 
 def _row_axes(p: Block, names: dict[str, str], axes: list[str], v: str, n: dict[str, int]) -> list[str]:
     """Up to two axes next to the vector axis along which some input is reused. Of more, those that are too
-    short to be a side of a tile, as phases are, are none."""
+    short to be a side of a tile, as phases are, are none, and one is an axis along which vectors are reused,
+    if there is one: that of channels, where lanes are columns of a volume."""
     guarded = {v for w in p.where for v in E.variables(w)}
     found = [
         axis
@@ -361,7 +362,12 @@ def _row_axes(p: Block, names: dict[str, str], axes: list[str], v: str, n: dict[
         if any(not depends(x, names[axis]) for x in operands(p)) or _slides(p, names[axis])
     ]
     long = [axis for axis in found if n[axis] >= FEWEST]
-    return found[-2:] if len(found) <= 2 or len(long) < 2 else long[-2:]
+    if len(found) <= 2 or len(long) < 2:
+        return found[-2:]
+    vectors = [x for x in operands(p) if v and depends(x, names[v])]
+    reusing = [a for a in long if any(not depends(x, names[a]) for x in vectors)]
+    near = long[-2:]
+    return near if not reusing or set(reusing) & set(near) else [reusing[-1], near[-1]]
 
 
 def _slides(p: Block, var: str) -> bool:
