@@ -90,8 +90,10 @@ def is_product(stage: Stage) -> bool:
 
 
 def factors(e: Expr) -> tuple[Load, ...]:
-    """The loads of a product of two loads, each perhaps converted or guarded by a condition on axes; empty
-    for what is no such product."""
+    """The loads of a product of two loads, each perhaps converted or guarded by a condition on axes, as the
+    product may be by one that makes it 0; empty for what is no such product."""
+    if isinstance(e, E.Select) and e.b == E.Const(0.0, E.dtype_of(e)) and not E.loads(e.cond):
+        return factors(e.a)
     if isinstance(e, E.Binary) and e.op == "*":
         both = [x for side in (e.a, e.b) for x in (_factor(side),) if x is not None]
         return tuple(both) if len(both) == 2 else ()

@@ -9,7 +9,7 @@ channels, output channels). Inputs and outputs keep their order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -29,6 +29,7 @@ def order_dimensions(graph: Graph) -> Graph:
 def _tensors(graph: Graph) -> Graph:
     fixed = set(graph.dag.outputs)
     batches = _batches(graph)
+    remainders = _remainders(graph)
     orders: dict[str, tuple[int, ...]] = {}  # {tensor: its old dimension at each new place}
     stages: list[Stage] = []
     for s in graph.dag.stages:
@@ -38,7 +39,7 @@ def _tensors(graph: Graph) -> Graph:
         s = replace(s, reduce_axes=reduce_axes)
         if not any(t.name in fixed for t in s.outputs):
             ranks = {s.axes[d]: rank for d, rank in batches.get(s.name, {}).items()}
-            natural = _natural(s, data, graph)
+            natural = _natural(s, data, graph, remainders.get(s.name, frozenset()))
             axes = tuple(a for rank in (0, 1, 2) for a in natural if ranks.get(a, 2) == rank)
             order = tuple(s.axes.index(a) for a in axes)
             orders |= {t.name: order for t in s.outputs}
@@ -97,8 +98,9 @@ def _largest(s: Stage, graph: Graph) -> Load | None:
     return max(s.reads(), key=rank, default=None)
 
 
-def _natural(s: Stage, data: Load | None, graph: Graph) -> tuple[Axis, ...]:
-    """The axes of a stage in the order of what it reads."""
+def _natural(s: Stage, data: Load | None, graph: Graph, phases: Collection[int]) -> tuple[Axis, ...]:
+    """The axes of a stage in the order of what it reads. ``phases``: dimensions that its readers read by a
+    remainder, so that nobody walks along them."""
     if data is None:
         return s.axes
     axes = _along(s.axes, data.indices)
@@ -109,10 +111,23 @@ def _natural(s: Stage, data: Load | None, graph: Graph) -> tuple[Axis, ...]:
     weight = constant[0] if constant else pair[1]
     other = pair[0] if weight is pair[1] else pair[1]
     own, others = ({v for i in x.indices for v in E.variables(i)} for x in (weight, other))
-    if constant:  # what the weights walk is last; of that what they walk alone
-        return tuple(sorted(axes, key=lambda a: (a.var in own, a.var not in others)))
+    if constant:  # what the weights walk is last, but for phases; of that what they walk alone
+        apart = {s.axes[d].var for d in phases}
+        key = {a: (a.var in own, a.var not in apart, a.var not in others) for a in axes}
+        return tuple(sorted(axes, key=lambda a: key[a]))
     axes = _along(s.axes, other.indices)
     return tuple(sorted(axes, key=lambda a: (not (a.var in own and a.var in others), a.var in own)))
+
+
+def _remainders(graph: Graph) -> dict[str, set[int]]:
+    """{tensor: dimensions in which some stage reads it by a remainder}: the phases of interleaved results."""
+    found: dict[str, set[int]] = {}
+    for s in graph.dag.stages:
+        for x in s.reads():
+            for d, i in enumerate(x.indices):
+                if isinstance(i, E.Binary) and i.op == "%":
+                    found.setdefault(x.buffer, set()).add(d)
+    return found
 
 
 def _batches(graph: Graph) -> dict[str, dict[int, int]]:

@@ -4,6 +4,7 @@ Predicates decide, no operator's name:
 
 - A product is a group, with the maps that follow it one to one: bias, residual, activation.
 - A reduction of whole rows is a group with all that follows until rows are whole again: softmax, layer norm.
+  What turns rows into columns is none of it.
 - Two products with reductions of rows between them are one group: attention. Its parts stay known, because
   only measuring tells which is faster.
 - A map whose readers are all in one group joins them, but no concatenation joins a product. A map that pads,
@@ -14,12 +15,12 @@ No path leaves a group and comes back to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from math import prod
 
 from schedules import expr as E
-from schedules.expr import Const, Load, Select, Var
+from schedules.expr import Binary, Const, Load, Select, Var
 from schedules.graph.edit import factors, is_map, is_plain, is_product, points, readers
 from schedules.graph.graph import Graph, Group, Island
 from schedules.graph.group import group_of
@@ -63,6 +64,33 @@ def is_row_reduction(stage: Stage) -> bool:
         if all(isinstance(i, Var) or not E.variables(i) & reduced for i in x.indices):
             return True
     return False
+
+
+def is_turned(stage: Stage, made: Collection[str]) -> bool:
+    """Whether a map reads tensors of ``made`` with its axes in another order, as where rows become columns. A
+    kernel that walks what it writes would compute rows again for each of its columns."""
+    place = {a.var: n for n, a in enumerate(stage.axes)}
+    walked = [
+        [place[v] for i in x.indices for v in sorted(E.variables(i)) if v in place]
+        for x in stage.reads()
+        if x.buffer in made
+    ]
+    return is_map(stage) and any(w != sorted(w) for w in walked)
+
+
+def _in_digits(x: Load, s: Stage) -> bool:
+    """Whether a load reads each element once, some axes of the stage by quotient and remainder, and both go
+    on in memory along the same last axis: the phases of a transposed convolution."""
+    whole = [i for i in x.indices if isinstance(i, Var)]
+    high = [(i.a, i.b) for i in x.indices if isinstance(i, Binary) and i.op == "//"]
+    low = [(i.a, i.b) for i in x.indices if isinstance(i, Binary) and i.op == "%"]
+    walked = [*whole, *(a for a, _ in high)]
+    return (
+        len(whole) + len(high) + len(low) == len(x.indices)
+        and sorted(high, key=str) == sorted(low, key=str)
+        and is_plain(walked)
+        and x.indices[-1] == Var(s.axes[-1].var)
+    )
 
 
 class _Cut:
@@ -157,7 +185,7 @@ class _Cut:
             inside, edge = {s.name: s}, [s]
             while edge:
                 for r in self.users(edge.pop()):
-                    if r.name in inside or is_product(r):
+                    if r.name in inside or is_product(r) or self._turns_rows(inside.values(), r):
                         continue
                     inside[r.name] = r
                     if points(r) < whole:
@@ -191,7 +219,7 @@ class _Cut:
             found = [p for p in self.sources(s) if self._one_to_one(p, s)]
             if len(found) > 1:
                 several.append((s, found))
-            elif found:
+            elif found and not self._turns_rows(found[:1], s):
                 self.join([found[0], s])
         known = {self._task(m) for m in self.members.values()} if several else set()
         for s, found in several:
@@ -202,6 +230,13 @@ class _Cut:
                     known.add(tasks[p.name])
                     break
 
+    def _turns_rows(self, rows: Iterable[Stage], s: Stage) -> bool:
+        """Whether a map after rows has their axes in another order."""
+        beside = [m for n in {self.group[p.name] for p in rows} for m in self.members[n]]
+        sums = [m for m in beside if is_row_reduction(m)]
+        read = {x.buffer for m in sums for x in m.reads()}
+        return bool(sums) and is_turned(s, read | {m.name for m in beside})
+
     def _task(self, members: list[Stage]) -> str:
         """What identifies the kernel of stages, if they were a group."""
         ordered = sorted({m.name: m for m in members}.values(), key=lambda m: self.place[m.name])
@@ -210,7 +245,7 @@ class _Cut:
     def _one_to_one(self, p: Stage, s: Stage) -> bool:
         names = {t.name for t in p.outputs}
         loads = [x for x in s.reads() if x.buffer in names]
-        whole = points(p) == points(s) and all(is_plain(x.indices) for x in loads)
+        whole = points(p) == points(s) and all(is_plain(x.indices) or _in_digits(x, s) for x in loads)
         return (
             p.name not in self.copied
             and whole

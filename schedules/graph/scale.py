@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from schedules import expr as E
 from schedules.expr import Binary, Expr, Load, Var
-from schedules.graph.edit import factors, fresh, is_map, is_plain, is_product, readers, remade, terms
+from schedules.graph.edit import factors, fresh, is_map, is_product, readers, remade, terms
 from schedules.graph.graph import Graph
 from schedules.te.compute_dag import Axis, Stage, Tensor
 
@@ -89,12 +89,12 @@ def _scaled(
             continue
         weight = _weight(product, shapes)
         whole = _largest(s.values[0], load)
-        parts = None if whole is None or not is_plain(load.indices) else _affine(whole, load)
+        parts = None if whole is None else _affine(whole, load)
         if weight is None or whole is None or parts is None or parts.factor is None:
             continue
         if _is_read(s.values[0], load.buffer, whole):
             continue
-        own = {i.name: a.var for i, a in zip(load.indices, product.axes, strict=True) if isinstance(i, Var)}
+        own = _plain_axes(load, product)
         dims = {i.name for i in weight.indices if isinstance(i, Var)}
         reads = {x.buffer for x in E.loads(parts.factor)}
         if reads <= shapes.keys() and all(own.get(v) in dims for v in E.variables(parts.factor)):
@@ -152,10 +152,17 @@ def _weight(product: Stage, constants: Container[str]) -> Load | None:
     return found[0] if len(found) == 1 else None
 
 
+def _plain_axes(load: Load, product: Stage) -> dict[str, str]:
+    """{axis of who reads a product: the product's axis that it is}, of those that stand in no other index."""
+    used = [v for i in load.indices for v in E.variables(i)]
+    pairs = zip(load.indices, product.axes, strict=True)
+    return {i.name: a.var for i, a in pairs if isinstance(i, Var) and used.count(i.name) == 1}
+
+
 def _pushed(product: Stage, found: _Scaled, s: Stage, name: str) -> tuple[Stage, Stage]:
     """(the stage of new weights of that name, the product with them)."""
     load, weight = found.load, found.weight
-    own = {i.name: a.var for i, a in zip(load.indices, product.axes, strict=True) if isinstance(i, Var)}
+    own = _plain_axes(load, product)
     dims = {i.name: Var(f"d{n}") for n, i in enumerate(weight.indices) if isinstance(i, Var)}
     times = E.substitute(found.factor, {v: dims[own[v]] for v in E.variables(found.factor)})
     axes = tuple(Axis(f"d{n}", extent) for n, extent in enumerate(found.shape))

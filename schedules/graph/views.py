@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from schedules import expr as E
 from schedules.expr import Expr, Load
-from schedules.graph.edit import free_axis, is_map, mapped, points, readers, remade, simplified
+from schedules.graph.edit import free_axis, is_map, is_product, mapped, points, readers, remade, simplified
 from schedules.graph.graph import Graph
 from schedules.te.compute_dag import Stage
 
@@ -49,7 +49,8 @@ def forward_views(graph: Graph) -> Graph:
 
 
 def compute_at_views(graph: Graph) -> Graph:
-    """The graph in which what only a view of all its elements reads is computed in the view's place."""
+    """The graph in which what only a view of all its elements reads is computed in the view's place, but for
+    products of which the view takes axes apart."""
     outputs = set(graph.dag.outputs)
     stages = {s.name: s for s in graph.dag.stages}
     origins = dict(graph.origins)
@@ -62,7 +63,7 @@ def compute_at_views(graph: Graph) -> Graph:
         if made is None or value.buffer in outputs or len(made.outputs) > 1:
             continue
         alone = len(readers(stages.values())[value.buffer]) == 1
-        if not alone or points(view) > points(made):
+        if not alone or points(view) > points(made) or (is_product(made) and _divides(value)):
             continue
         stages[view.name] = _placed(made, view, value)
         del stages[made.name]
@@ -71,6 +72,11 @@ def compute_at_views(graph: Graph) -> Graph:
     if len(stages) == len(graph.dag.stages):
         return graph
     return remade(replace(graph, origins=origins), tuple(stages.values()))
+
+
+def _divides(value: Load) -> bool:
+    """Whether a view takes axes apart. A product that did so would have no plain axes."""
+    return any(isinstance(x, E.Binary) and x.op in ("//", "%") for i in value.indices for x in E.walk(i))
 
 
 def _placed(made: Stage, view: Stage, value: Load) -> Stage:

@@ -32,6 +32,7 @@ from schedules.primitives.reorder_storage import ReorderStorage
 from schedules.primitives.reverse_compute_at import ReverseComputeAt
 from schedules.primitives.rfactor import Rfactor
 from schedules.primitives.set_scope import SetScope
+from schedules.primitives.skip_zeros import SkipZeros
 from schedules.primitives.split import Split
 from schedules.primitives.split_axis import SplitAxis
 from schedules.primitives.split_dim import SplitDim
@@ -105,6 +106,7 @@ class Methods(ABC):
     reverse_compute_at = _method(ReverseComputeAt, ReverseComputeAt)
     rfactor = _method(Rfactor, Rfactor)
     set_scope = _method(SetScope, SetScope)
+    skip_zeros = _method(SkipZeros, SkipZeros)
     split = _method(Split, Split.of)
     split_axis = _method(SplitAxis, SplitAxis)
     split_dim = _method(SplitDim, SplitDim)

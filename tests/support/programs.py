@@ -50,6 +50,21 @@ def conv2d_stride2(dtype: str = "float32") -> ComputeDAG:
     return conv2d(dtype, 2)
 
 
+def phases(dtype: str = "float32") -> ComputeDAG:
+    """A transposed convolution of stride 2 in its phases, of which one has a tap less, and their outputs in
+    turn. What lies beyond the input must not be read."""
+    h, ci, co = 3, 2, 3
+    x, w = te.placeholder((h + 1, ci), dtype, "X"), te.placeholder((3, ci, co), dtype, "W")
+    t, c = te.reduce_axis(2, "t"), te.reduce_axis(ci, "c")
+
+    def sums(i, a, o):
+        value = x[i + 1 - t, c] * w[a + 2 * t, c, o]
+        return te.sum(te.select(a + 2 * t < 3, value, te.const(0, dtype)), axis=(t, c))
+
+    y = te.compute((h, 2, co), sums, "P")
+    return te.dag([x, w, te.compute((2 * h, co), lambda p, o: y[p // 2, p % 2, o], "Y")])
+
+
 def views(dtype: str = "float32") -> ComputeDAG:
     """Parts of one buffer, which hold two axes in one dimension: their product, with its two axes joined."""
     h, s, d = 2, 3, 4
@@ -229,6 +244,7 @@ FLOATING: dict[str, Callable[[str], ComputeDAG]] = {
     "several": several,
     "flat": flat,
     "total": total,
+    "phases": phases,
     "views": views,
 }
 PROGRAMS: dict[str, Callable[[str], ComputeDAG]] = FLOATING | {"integers": integers}

@@ -33,6 +33,7 @@ from schedules.primitives.reorder_storage import ReorderStorage
 from schedules.primitives.reverse_compute_at import ReverseComputeAt
 from schedules.primitives.rfactor import Rfactor
 from schedules.primitives.set_scope import SetScope
+from schedules.primitives.skip_zeros import SkipZeros
 from schedules.primitives.split import Split
 from schedules.primitives.split_axis import SplitAxis
 from schedules.primitives.split_dim import SplitDim
@@ -213,6 +214,7 @@ CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "reverse_compute_at": lambda s, rng: ReverseComputeAt(_block(s, rng), _loop(s, rng)),
     "rfactor": _rfactor,
     "set_scope": _set_scope,
+    "skip_zeros": lambda s, rng: SkipZeros(_reducing(s, rng)),
     "split": _split,
     "split_axis": _split_axis,
     "split_dim": _split_dim,

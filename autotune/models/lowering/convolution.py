@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from autotune.models.lowering.base import cast, number, stage
 from autotune.models.lowering.movement import padded
 from autotune.models.lowering.windows import Windows
-from schedules import te
-from schedules.expr import Expr, ExprLike
+from schedules import affine, te
+from schedules.expr import Const, Expr, ExprLike, Var
 from schedules.te.tensors import IterVar
 
 Widen = Callable[[Expr], Expr]
@@ -65,51 +66,128 @@ def transposed_convolution(
 ) -> te.Tensor:  # fmt: skip
     """``x`` (n, c, sizes…) with ``w`` (c, o / groups, kernel…) to (n, o, out…). Tap t times element i falls
     on output stride · i + dilation · t - before (Dumoulin and Visin, A guide to convolution arithmetic for
-    deep learning, 2016).
+    deep learning, 2016, chapter 4).
 
-    Output p gets every tap t for which p + before - dilation · t is a multiple of the stride. Where stride
-    and dilation have no common divisor these are every stride-th one, else each tap is tested.
-    """
-    spatial = len(stride)
+    With a stride of 1 it is a convolution with its taps in reverse. Else the outputs of each remainder by the
+    stride, a phase, are one with every stride-th tap or so: a sum without a condition, but for the taps that
+    not every phase has."""
     channels, each = x.shape[1], w.shape[1]
     if w.shape[0] != channels or channels % groups:
         raise ValueError(f"{channels} channels do not fit a kernel of {list(w.shape)} in {groups} groups")
     depth, kernel, sizes = channels // groups, w.shape[2:], x.shape[2:]
-    apart = [s if math.gcd(s, d) == 1 else 1 for s, d in zip(stride, dilation, strict=True)]
-    nth, over = _axes([-(-k // a) for k, a in zip(kernel, apart, strict=True)], "rstuvw")
+    axes = [_Phases(*of) for of in zip(sizes, kernel, stride, dilation, before, out, strict=True)]
+
+    def swapped(o: Expr, c: Expr, *taps: Expr) -> Expr:
+        at = [k - 1 - t if a.stride == 1 else t for a, k, t in zip(axes, kernel, taps, strict=True)]
+        return w[(o // each * depth + c, o % each, *at) if groups > 1 else (c, o, *at)]
+
+    weights = stage((each * groups, depth, *kernel), swapped, "swapped")
+    z = padded(x, 2, [a.sides for a in axes])
+    nth, over = _axes([a.taps for a in axes], "rstuvw")
     (c,), c_axis = _axes([depth], "c")
 
     def value(n: Expr, o: Expr, *place: Expr) -> te.Reduction | Expr:
-        taps: list[ExprLike] = []
+        rest = iter(place)
         source: list[Expr] = []
+        taps: list[ExprLike] = []
         exist: list[Expr] = []
-        for d in range(spatial):
-            s, far, k, size = stride[d], dilation[d], kernel[d], sizes[d]
-            q = place[d] + before[d]
-            if apart[d] == s:
-                tap: ExprLike = q * pow(far, -1, s) % s + nth[d] * s if s > 1 else nth[d]
-                i = (q - tap * far) // s
-                exist += [tap < k] if k % s else []
-            else:
-                tap = nth[d]
-                i = (q - tap * far) // s
-                exist += [(q - tap * far) % s < 1]
+        for a, t in zip(axes, nth, strict=True):
+            i, phase = next(rest), next(rest) if a.stride > 1 else Const(0)
+            tap, conditions = a.tap(phase, t)
+            source.append(a.source(i, phase, t))
             taps.append(tap)
-            source.append(i)
-            exist += [i >= 0, i < size]
-        group = o // each
-        first = group * depth + c if groups > 1 else c
-        own = o % each if groups > 1 else o
-        product = x[(n, first, *source)] * w[(first, own, *taps)]
-        kept = te.select(te.all(*exist), product, number(0, x.dtype))
-        axes = (*c_axis, *over)
-        return te.sum(kept, axis=axes) if axes else kept
+            exist += conditions
+        first = o // each * depth + c if groups > 1 else c
+        product = z[(n, first, *source)] * weights[(o, c, *taps)]
+        kept = te.select(te.all(*exist), product, number(0, x.dtype)) if exist else product
+        summed = (*c_axis, *over)
+        return te.sum(kept, axis=summed) if summed else kept
 
-    y = stage((x.shape[0], each * groups, *out), value, "conv_transpose")
-    if bias is None:
+    y = stage((x.shape[0], each * groups, *(n for a in axes for n in a.shape)), value, "conv_transpose")
+
+    def placed(n: Expr, o: Expr, *place: Expr) -> Expr:
+        own = y[(n, o, *(i for a, p in zip(axes, place, strict=True) for i in a.digits(p)))]
+        return te.cast(own if bias is None else own + bias[o], x.dtype)
+
+    if bias is None and all(a.stride == 1 for a in axes):
         return cast(y, x.dtype)
-    b = bias
-    return stage(y.shape, lambda n, o, *p: te.cast(y[(n, o, *p)] + b[o], x.dtype), "bias_add")
+    return stage((*y.shape[:2], *out), placed, "interleaved" if bias is None else "bias_add")
+
+
+@dataclass(frozen=True)
+class _Phases:
+    """One axis of a transposed convolution. Output p = stride · i + a is output i of phase a, which gets tap t
+    where a + before - dilation · t is a multiple of the stride: of a stride and a dilation with the common
+    divisor g, every (stride / g)-th one, if a + before is a multiple of g."""
+
+    size: int
+    kernel: int
+    stride: int
+    dilation: int
+    before: int
+    out: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the outputs: those of a phase, and the phases if there are several."""
+        return (self.out,) if self.stride == 1 else (-(-self.out // self.stride), self.stride)
+
+    @property
+    def common(self) -> int:
+        return math.gcd(self.stride, self.dilation)
+
+    @property
+    def apart(self) -> int:
+        """The distance of the taps of a phase."""
+        return self.stride // self.common
+
+    @property
+    def taps(self) -> int:
+        """Most taps of a phase."""
+        return -(-self.kernel // self.apart)
+
+    def digits(self, p: Expr) -> tuple[Expr, ...]:
+        """Where an output lies in ``shape``."""
+        return (p,) if self.stride == 1 else (p // self.stride, p % self.stride)
+
+    def tap(self, a: Expr, nth: ExprLike) -> tuple[ExprLike, list[Expr]]:
+        """(the ``nth`` tap of a phase, conditions that there is one)."""
+        q = a + self.before
+        first = q // self.common * pow(self.dilation // self.common, -1, self.apart) % self.apart
+        tap = first + nth * self.apart
+        exist = [q % self.common < 1] if self.common > 1 else []
+        return tap, exist + ([tap < self.kernel] if self.kernel % self.apart else [])
+
+    def _element(self, i: Expr, a: Expr, nth: ExprLike) -> Expr:
+        """The element of the input that a tap of an output is multiplied with; below 0 or beyond the last it
+        is 0."""
+        if self.stride == 1:  # taps are in reverse
+            return i + nth * self.dilation + (self.before - self.dilation * (self.kernel - 1))
+        far, q = self.dilation // self.common, (a + self.before) // self.common
+        if far == 1:
+            return i + q // self.apart - nth
+        first = q * pow(far, -1, self.apart) % self.apart
+        return i + (q - first * far) // self.apart - nth * far
+
+    @property
+    def _reach(self) -> tuple[int, int]:
+        """The first and the last element that may be asked for."""
+        names = [Var(n) for n in ("i", "a", "nth")]
+        extents = (self.shape[0], self.stride, self.taps)
+        ranges = {v.name: (0, n - 1) for v, n in zip(names, extents, strict=True)}
+        found = affine.bounds(affine.simplify(self._element(*names), ranges), ranges)
+        assert found is not None
+        return found
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """What the input needs around it; below 0: how much of it nothing asks for."""
+        first, last = self._reach
+        return -first, last - self.size + 1
+
+    def source(self, i: Expr, a: Expr, nth: ExprLike) -> Expr:
+        """The place of an element in the input with `sides`."""
+        return self._element(i, a, nth) - self._reach[0]
 
 
 # --- windows as columns -----------------------------------------------------------------------

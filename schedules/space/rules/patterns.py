@@ -6,17 +6,20 @@ import math
 
 from schedules import affine
 from schedules import expr as E
-from schedules.expr import Binary, Const, Expr, Load, Select, Var
+from schedules.expr import Binary, Compare, Const, Expr, Load, Select, Var
 from schedules.functions import FUNCTIONS
 from schedules.ir import Block, Nest, blocks
 from schedules.ir.nest import find_loop, readers, reads
 from schedules.ir.strides import as_row_major
 from schedules.primitives.inline import outgrown
+from schedules.primitives.skip_zeros import zero_steps
 
 # Largest expression after inlining: nodes, levels. Computing a larger one again costs more than memory does.
 MAX_INLINED = 1 << 12, 256
 # Longest side of a window (steps) whose lanes are neighbouring outputs, whatever lies side by side.
 SHORT_WINDOW = 7
+# Most phases along an axis, as the stride of a transposed convolution has.
+MOST_PHASES = 16
 
 
 def outgrows(nest: Nest, b: Block) -> bool:
@@ -108,6 +111,38 @@ def computed_again(nest: Nest, b: Block) -> bool:
         return False
     made = b.writes[0].buffer
     return any(len({x.indices for x in reads(u) if x.buffer == made}) > 1 for u in readers(nest, made))
+
+
+def skips_in_phases(b: Block) -> bool:
+    """Whether steps of a sum add 0 by conditions that differ in phases alone, as those of a transposed
+    convolution: along short axes, or where the end of a reduction axis moves by less than a step of it."""
+    found = zero_steps(b)
+    v, n = vector_axis(b), extents(b)
+    if found is None or v is None:
+        return False
+    reduce = {i.var for i in b.iters if i.kind == "reduce"}
+    for c in found[0]:
+        used = E.variables(c)
+        if v in used or any(n[a] > MOST_PHASES for a in used - reduce) or not isinstance(c, Compare):
+            return False
+        if not used & reduce:
+            continue
+        terms, _ = affine.linear(c.b - c.a)
+        steps = [k for a, k in terms.items() if E.variables(a) & reduce]
+        if len(steps) != 1 or not isinstance(steps[0], Const):
+            return False
+        rest = [(a, k) for a, k in terms.items() if not E.variables(a) & reduce]
+        if any(not isinstance(k, Const) for _, k in rest):
+            return False
+        moves = 0
+        for a, k in rest:
+            r = affine.bounds(a, {x: (0, n[x] - 1) for x in used})
+            if r is None:
+                return False
+            moves += abs(int(k.value)) * (r[1] - r[0])
+        if moves >= abs(int(steps[0].value)):
+            return False
+    return True
 
 
 def unit_stride_vars(nest: Nest, x: Load) -> set[str]:

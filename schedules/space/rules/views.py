@@ -18,7 +18,7 @@ from schedules.ir.nest import reads, writers
 from schedules.primitives.cache_read_part import places_read
 from schedules.primitives.split_axis import axis_ranges
 from schedules.primitives.split_dim import SplitDim
-from schedules.space.rules.patterns import SHORT_WINDOW, extents, spatial
+from schedules.space.rules.patterns import SHORT_WINDOW, extents, spatial, vector_axis
 from schedules.space.sketch_builder import SketchBuilder
 
 # Most dimensions and axes that are split: an expression has few, and each split makes more.
@@ -53,7 +53,7 @@ def _split_an_axis(d: SketchBuilder) -> bool:
                 continue
             if not isinstance(it.extent, Const) or len(loops) != len(b.iters):
                 continue
-            inner = _divisor(b, it.var)
+            inner = _divisor(d, b, it.var)
             if not 1 < inner < int(it.extent.value) or int(it.extent.value) % inner:
                 continue
             written = [
@@ -66,14 +66,21 @@ def _split_an_axis(d: SketchBuilder) -> bool:
     return False
 
 
-def _divisor(b: Block, axis: str) -> int:
+def _divisor(d: SketchBuilder, b: Block, axis: str) -> int:
     """The number by which an axis is divided in two indices of one load, the quotient in one and the rest in
-    another; 0 if there is none."""
+    another; 0 if there is none. The axis that fills vectors is not divided by less than a vector has, unless
+    what it reads goes on in memory along the rest."""
+    last = axis == vector_axis(b) and not any(
+        w.reducer is not None for x in reads(b) for w in writers(d.s.nest, x.buffer)
+    )
     for x in reads(b):
         for i in x.indices:
             match i:
                 case Binary(op="//", a=Var(name=name), b=Const(value=k)) if name == axis:
-                    if Binary("%", i.a, i.b) in x.indices:
+                    rest = Binary("%", i.a, i.b)
+                    if rest in x.indices and not (
+                        last and k < d.lanes_of(d.dtype(b)) and rest != x.indices[-1]
+                    ):
                         return int(k)
     return 0
 

@@ -15,6 +15,7 @@ from programs import (
     matmul,
     matmul_relu,
     online,
+    phases,
     several,
     views,
 )
@@ -367,6 +368,14 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
         chain,
         lambda s: s.reorder_storage("a", [0, 0]),
         r"order \[0, 0\] is not a permutation of its 2 dimensions; name each of 0..1 once",
+    ),
+    (matmul, lambda s: s.skip_zeros("C"), r"skip_zeros C: it is no sum .* a select of a value and 0"),
+    (argmax, lambda s: s.skip_zeros("V"), r"skip_zeros V: it is no sum of one output"),
+    (chain, lambda s: s.skip_zeros("a"), r"skip_zeros a: it is not a reduction"),
+    (
+        phases,
+        after(lambda s: s.skip_zeros("P"), lambda s: s.skip_zeros("P")),
+        r"skip_zeros P: it is no sum of one output",
     ),
     (matmul, lambda s: s.compute_at("C", "C_i"), r"compute_at C: it is inside C_i already"),
     (chain, lambda s: s.compute_at("d", "a_i"), r"d is an output of the kernel; use reverse_compute_at"),

@@ -26,6 +26,7 @@ from schedules.space.rules.patterns import (
     is_guarded_copy,
     operands,
     reduction_length,
+    skips_in_phases,
     spatial,
     unit_stride_vars,
     vector_axis,
@@ -78,6 +79,8 @@ class Tiling:
 def schedule_tiled(d: SketchBuilder, producer: str, consumer: str) -> None:
     """Tile ``consumer`` (an epilogue, or the copy made by cache_write) and compute ``producer`` in its
     register tile. ``consumer`` must read ``producer`` at its own iterations."""
+    if skips_in_phases(d.block(producer)):
+        d.s.skip_zeros(producer)
     p, c = d.block(producer), d.block(consumer)
     axes, n = spatial(c), extents(c)
     d.done.add(producer)
@@ -348,16 +351,23 @@ def lane_widths(n: int, w: int) -> list[int]:
 
 
 def _row_axes(p: Block, names: dict[str, str], axes: list[str], v: str, n: dict[str, int]) -> list[str]:
-    """Up to two axes next to the vector axis along which some input is reused."""
-    out: list[str] = []
-    for axis in reversed(axes):
-        if axis == v or n[axis] == 1:
-            continue
-        if any(not depends(x, names[axis]) for x in operands(p)) or _slides(p, names[axis]):
-            out.append(axis)
-        if len(out) == 2:
-            break
-    return out[::-1]
+    """Up to two axes next to the vector axis along which some input is reused. Of more, those that are too
+    short to be a side of a tile, as phases are, are none, and one is an axis along which vectors are reused,
+    if there is one: that of channels, where lanes are columns of a volume."""
+    guarded = {v for w in p.where for v in E.variables(w)}
+    found = [
+        axis
+        for axis in axes
+        if axis != v and n[axis] > 1 and names[axis] not in guarded
+        if any(not depends(x, names[axis]) for x in operands(p)) or _slides(p, names[axis])
+    ]
+    long = [axis for axis in found if n[axis] >= FEWEST]
+    if len(found) <= 2 or len(long) < 2:
+        return found[-2:]
+    vectors = [x for x in operands(p) if v and depends(x, names[v])]
+    reusing = [a for a in long if any(not depends(x, names[a]) for x in vectors)]
+    near = long[-2:]
+    return near if not reusing or set(reusing) & set(near) else [reusing[-1], near[-1]]
 
 
 def _slides(p: Block, var: str) -> bool:
