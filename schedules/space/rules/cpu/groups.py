@@ -25,7 +25,7 @@ from schedules.space.rules.patterns import (
     reduction_length,
     sole_reader,
 )
-from schedules.space.rules.views import order_axes, split_views
+from schedules.space.rules.views import copy_views, order_axes, split_views
 from schedules.space.sketch_builder import SketchBuilder
 
 # Longest reduction (steps) for which a padding guard at every step is offered.
@@ -37,6 +37,7 @@ def apply_rules(d: SketchBuilder) -> None:
     split_views(d)
     way = inline_stages(d, _inline_padding, costly_in_tiles=False, ways=("kept", "bands"))
     split_views(d)  # what reads through a stage that is gone now
+    copy_views(d)
     merge_neighbours(d)
     order_axes(d)
     schedule_alike(d)
