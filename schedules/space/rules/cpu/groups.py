@@ -43,7 +43,7 @@ def apply_rules(d: SketchBuilder) -> None:
     schedule_alike(d)
     for name in list(d.s.blocks()):
         if is_row_reduction(d.s.nest, d.block(name)):
-            if is_short_window(d.block(name)):
+            if is_short_window(d.s.nest, d.block(name), d.lanes_of(d.dtype(d.block(name)))):
                 d.windows.add(name)
                 continue
             if not is_read_by_rows(d.s.nest, d.block(name)):
