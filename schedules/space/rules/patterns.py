@@ -171,8 +171,8 @@ def is_row_reduction(nest: Nest, b: Block) -> bool:
 
 
 def is_short_window(nest: Nest, b: Block, lanes: int) -> bool:
-    """Whether a reduction is a window that moves with its output and is too short for ``lanes`` of its own: no
-    axis of it is longer than `SHORT_WINDOW`, or what lies side by side in it is less than a vector."""
+    """Whether a reduction is a window that moves with its output and is too short for ``lanes`` of its own:
+    no axis of it is longer than `SHORT_WINDOW`, or what lies side by side in it is less than a vector."""
     n = extents(b)
     reduce = {i.var for i in b.iters if i.kind == "reduce"}
     own = operands(b)
