@@ -15,6 +15,7 @@ from schedules.primitives.base import Primitive, typed
 from schedules.primitives.bind import Bind
 from schedules.primitives.cache_read import CacheRead
 from schedules.primitives.cache_read_part import CacheReadPart
+from schedules.primitives.cache_read_view import CacheReadView
 from schedules.primitives.cache_write import CacheWrite
 from schedules.primitives.compute_at import ComputeAt
 from schedules.primitives.decompose_reduction import DecomposeReduction
@@ -89,6 +90,7 @@ class Methods(ABC):
     bind = _method(Bind, Bind)
     cache_read = _method(CacheRead, CacheRead)
     cache_read_part = _method(CacheReadPart, CacheReadPart)
+    cache_read_view = _method(CacheReadView, CacheReadView)
     cache_write = _method(CacheWrite, CacheWrite)
     compute_at = _method(ComputeAt, ComputeAt)
     decompose_reduction = _method(DecomposeReduction, DecomposeReduction)

@@ -16,6 +16,7 @@ from schedules.primitives.base import Primitive
 from schedules.primitives.bind import Bind
 from schedules.primitives.cache_read import CacheRead
 from schedules.primitives.cache_read_part import CacheReadPart
+from schedules.primitives.cache_read_view import CacheReadView
 from schedules.primitives.cache_write import CacheWrite
 from schedules.primitives.compute_at import ComputeAt
 from schedules.primitives.decompose_reduction import DecomposeReduction
@@ -122,6 +123,12 @@ def _cache_read_part(s: Schedule, rng: Random) -> Primitive:
     return CacheReadPart(whole.block, whole.buffer, rng.randrange(max(1, count)), whole.scope)
 
 
+def _cache_read_view(s: Schedule, rng: Random) -> Primitive:
+    part = _cache_read_part(s, rng)
+    assert isinstance(part, CacheReadPart)
+    return CacheReadView(part.block, part.buffer, part.place, part.scope)
+
+
 def _split_axis(s: Schedule, rng: Random) -> Primitive:
     loop = rng.choice(_loops(s)) if _loops(s) else None
     return SplitAxis(loop.var if loop else "none", rng.choice(FACTORS))
@@ -197,6 +204,7 @@ CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "bind": lambda s, rng: Bind(_loop(s, rng), "blockIdx.x"),
     "cache_read": _cache_read,
     "cache_read_part": _cache_read_part,
+    "cache_read_view": _cache_read_view,
     "cache_write": lambda s, rng: CacheWrite(_block(s, rng), rng.choice(SCOPES)),
     "compute_at": lambda s, rng: ComputeAt(_block(s, rng), _loop(s, rng)),
     "decompose_reduction": _decompose,

@@ -16,7 +16,7 @@ from schedules.primitives.skip_zeros import zero_steps
 
 # Largest expression after inlining: nodes, levels. Computing a larger one again costs more than memory does.
 MAX_INLINED = 1 << 12, 256
-# Longest side of a window (steps) whose lanes are neighbouring outputs, whatever lies side by side.
+# Longest side of a window (steps) whose lanes are neighbouring outputs, however wide vectors are.
 SHORT_WINDOW = 7
 # Most phases along an axis, as the stride of a transposed convolution has.
 MOST_PHASES = 16
@@ -205,13 +205,18 @@ def is_row_reduction(nest: Nest, b: Block) -> bool:
     return not along and not reused
 
 
-def is_short_window(b: Block) -> bool:
-    """Whether a reduction is a window that moves with its output and is too short for lanes of its own."""
+def is_short_window(nest: Nest, b: Block, lanes: int = 0) -> bool:
+    """Whether a reduction is a window that moves with its output and is too short for ``lanes`` of its own:
+    no axis of it is longer than `SHORT_WINDOW`, or what lies side by side in it is less than a vector. With
+    0 lanes the former alone counts."""
     n = extents(b)
     reduce = {i.var for i in b.iters if i.kind == "reduce"}
-    used = [E.variables(i) for x in operands(b) for i in x.indices]
+    own = operands(b)
+    used = [E.variables(i) for x in own for i in x.indices]
     moves = any(v & reduce and v - reduce for v in used)
-    return moves and all(n[r] <= SHORT_WINDOW for r in reduce)
+    along = {r for x in own for r in unit_stride_vars(nest, x) & reduce}
+    less = lanes > 0 and all(n[r] < lanes for r in along)
+    return moves and (less or all(n[r] <= SHORT_WINDOW for r in reduce))
 
 
 def rows_of_group(index: Expr, axis: str) -> int:

@@ -9,18 +9,29 @@ This is the inverse of `schedules.space.rules.merge`, for long axes that stand f
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Binary, Const, Expr, Load, Var
 from schedules.ir import Block, Nest, blocks
-from schedules.ir.nest import reads, writers
+from schedules.ir.nest import loops_of, readers, reads, writers
 from schedules.primitives.cache_read_part import places_read
+from schedules.primitives.cache_read_view import View, view_of
 from schedules.primitives.split_axis import axis_ranges
 from schedules.primitives.split_dim import SplitDim
-from schedules.space.rules.patterns import SHORT_WINDOW, extents, spatial, vector_axis
+from schedules.space.rules.patterns import (
+    SHORT_WINDOW,
+    extents,
+    is_row_reduction,
+    operands,
+    spatial,
+    vector_axis,
+)
 from schedules.space.sketch_builder import SketchBuilder
 
+# Fewest steps of a reduction for each element that it reads divided, for which a copy of these may pay.
+READ_AGAIN = 4
 # Most dimensions and axes that are split: an expression has few, and each split makes more.
 MOST = 16
 
@@ -28,7 +39,7 @@ MOST = 16
 def split_views(d: SketchBuilder) -> None:
     """Split axes and dimensions that stand for several. Call it before any stage is scheduled."""
     for _ in range(MOST):
-        if not (_split_an_axis(d) or _split_a_dimension(d)):
+        if not (_split_an_axis(d) or _split_a_sum(d) or _split_groups(d) or _split_a_dimension(d)):
             return
 
 
@@ -40,6 +51,35 @@ def order_axes(d: SketchBuilder) -> None:
         if order is not None and order != spatial(b):
             loop = dict(zip(spatial(b), [x.var for x in d.loops(b.name)], strict=True))
             d.s.reorder_axes(*(loop[v] for v in order))
+
+
+def copy_views(d: SketchBuilder) -> None:
+    """Let reductions read what they would have to divide for, and read again and again, through copies that
+    are divided once. Call it after axes were split, as then less is divided."""
+    for b in blocks(d.s.nest.body):
+        if b.reducer is None:
+            continue
+        steps = prod(extents(b).values())
+        for x in operands(b):
+            view = view_of(d.s.nest, b, x)
+            if view is None:
+                continue
+            if steps < READ_AGAIN * prod(view.extents) and x.buffer not in d.s.dag.constants:
+                continue
+            if d.choose(f"{b.name}.{x.buffer}", ("copy", "")):
+                place = places_read(d.block(b.name), x.buffer).index(x)
+                _with_lanes_last(d, b, d.s.cache_read_view(b.name, x.buffer, place), view)
+
+
+def _with_lanes_last(d: SketchBuilder, b: Block, copy: str, view: View) -> None:
+    """Store a copy so that it goes on in memory along the axis in which the block's results do."""
+    lanes, rank = vector_axis(b), len(view.place)
+    last = next((k for k, i in enumerate(view.place) if lanes and i == Var(lanes)), rank - 1)
+    if last != rank - 1:
+        order = [*(k for k in range(rank) if k != last), last]
+        loops = [x.var for x in d.loops(copy)]
+        d.s.reorder_axes(*(loops[k] for k in order))
+        d.s.reorder_storage(copy, order)
 
 
 def _split_an_axis(d: SketchBuilder) -> bool:
@@ -83,6 +123,94 @@ def _divisor(d: SketchBuilder, b: Block, axis: str) -> int:
                     ):
                         return int(k)
     return 0
+
+
+def _split_a_sum(d: SketchBuilder) -> bool:
+    """Split an axis that is summed and divided by a number in an index: ``x[k % d, k // d]``."""
+    for b in blocks(d.s.nest.body):
+        if b.reducer is None or is_row_reduction(d.s.nest, b):
+            continue
+        loops, n = [x.var for x in d.loops(b.name)], extents(b)
+        for it, loop in zip(b.iters, loops, strict=True):
+            if it.kind == "reduce":
+                every = (e for x in operands(b) for i in x.indices for e in E.walk(i))
+                by = {k for e in every if (k := _divided(e, it.var, "//", "%"))}
+                inner = next((k for k in sorted(by) if 1 < k < n[it.var] and n[it.var] % k == 0), 0)
+                if inner:
+                    d.s.split_axis(loop, inner)
+                    return True
+    return False
+
+
+def _split_groups(d: SketchBuilder) -> bool:
+    """Split an axis of a reduction along which an operand is the same for a group of neighbours, as channels
+    of a grouped convolution read those of their group: ``x[n // d * e + c]``. So no tile lies in two groups.
+    The stages that read the result elementwise are split with it."""
+    for b in blocks(d.s.nest.body):
+        if b.reducer is None or is_row_reduction(d.s.nest, b):
+            continue
+        n, least = extents(b), d.lanes_of(d.dtype(b)) // 2
+        for axis in spatial(b):
+            inner = next((k for x in operands(b) if (k := _group(x, axis))), 0)
+            if not least <= inner < n[axis] or n[axis] % inner:
+                continue
+            stages = _alike(d.s.nest, b, axis)
+            if stages is None:
+                continue
+            for name, dim in stages.items():
+                d.s.split_axis(d.loops(name)[dim].var, inner)
+            written = {w.buffer: dim for name, dim in stages.items() for w in d.block(name).writes}
+            for buffer, dim in written.items():
+                d.s.split_dim(buffer, dim, inner)
+            return True
+    return False
+
+
+def _group(x: Load, axis: str) -> int:
+    """The number by which a load divides an axis that it has nowhere else; 0 if there is none."""
+    every = [e for i in x.indices for e in E.walk(i)]
+    uses = sum(e == Var(axis) for e in every)
+    by = {k: sum(e == Var(axis) // k for e in every) for e in every if (k := _divided(e, axis, "//"))}
+    return next((k for k, times in by.items() if times == uses), 0)
+
+
+def _divided(e: Expr, axis: str, *ops: str) -> int:
+    """The number by which an expression divides an axis; 0 if it does not."""
+    match e:
+        case Binary(op=op, a=Var(name=name), b=Const(value=k)) if op in ops and name == axis:
+            return int(k)
+    return 0
+
+
+def _alike(nest: Nest, b: Block, axis: str) -> dict[str, int] | None:
+    """{stage: its axis, by number} of a stage and all that need it, whose axis is the same. None where one
+    reads it otherwise, or has loops that are no axes."""
+    found = {b.name: spatial(b).index(axis)}
+    todo = [b]
+    while todo:
+        p = todo.pop()
+        dim = found[p.name]
+        if not _is_whole(nest, p, dim):
+            return None
+        for u in (u for w in p.writes for u in readers(nest, w.buffer) if u is not p):
+            own = {x.indices for x in reads(u) if x.buffer in {w.buffer for w in p.writes}}
+            along = {at[dim] for at in own}
+            one = next(iter(along))
+            if u.reducer is not None or len(along) > 1 or not isinstance(one, Var):
+                return None
+            if any(one.name in E.variables(i) for at in own for k, i in enumerate(at) if k != dim):
+                return None
+            if found.setdefault(u.name, place := spatial(u).index(one.name)) != place:
+                return None
+            todo.append(u)
+    return found
+
+
+def _is_whole(nest: Nest, b: Block, dim: int) -> bool:
+    """Whether a stage writes its results at its own axes, in order, in loops that are these."""
+    at = tuple(Var(v) for v in spatial(b))
+    same = all(nest.buffer(w.buffer).shape[dim] == b.iters[dim].extent for w in b.writes)
+    return same and all(w.indices == at for w in b.writes) and len(loops_of(nest, b.name)) == len(b.iters)
 
 
 def _is_read(nest: Nest, buffer: str) -> bool:

@@ -266,6 +266,21 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
         lambda s: s.cache_read_part("C", "A", 0, "l1"),
         r"part A: scope 'l1' is not one of global, shared",
     ),
+    (
+        matmul,
+        lambda s: s.cache_read_view("C", "A", 1),
+        r"cache_read_view A: block C reads it at 1 places, and place 1 is asked for; give one of 0..0",
+    ),
+    (
+        matmul,
+        lambda s: s.cache_read_view("C", "A", 0),
+        r"cache_read_view A: place 0 of block C divides no axes, or its copy would leave the buffer; use",
+    ),
+    (
+        matmul,
+        lambda s: s.cache_read_view("C", "A", 0, "l1"),
+        r"view A: scope 'l1' is not one of global, shared",
+    ),
     (matmul, lambda s: s.cache_read("C", "A", "l1"), r"scope 'l1' is not one of global, shared, local"),
     (matmul, lambda s: s.cache_read("C", "Z"), r"block C does not read it; it reads A, B"),
     (

@@ -420,7 +420,7 @@ def test_limits_count_every_copy_of_a_peeled_tile() -> None:
 
 def test_limits_bound_lanes_that_are_read_one_by_one() -> None:
     """Of a group's channels, at a border that is not copied: every lane has code of its own."""
-    sizes = {"d": 1, "h": 3, "w": 11, "ci": 6, "co": 22, "groups": 2, "k": (3, 2, 3), "padding": (1, 2, 0)}
+    sizes = {"d": 1, "h": 3, "w": 11, "ci": 24, "co": 24, "groups": 8, "k": (3, 2, 3), "padding": (1, 2, 0)}
     space = derive(ops.workload("conv3d", sizes, "uint8").dag, target())
     k = space.sketches.index("pad=inline y.unroll=yes")
     facts, rows = space.sketch(k).estimate.facts, space.sample(k, 256, np.random.default_rng(0))

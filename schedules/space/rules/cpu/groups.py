@@ -26,7 +26,7 @@ from schedules.space.rules.patterns import (
     reduction_length,
     sole_reader,
 )
-from schedules.space.rules.views import order_axes, split_views
+from schedules.space.rules.views import copy_views, order_axes, split_views
 from schedules.space.sketch_builder import SketchBuilder
 
 # Longest reduction (steps) for which a padding guard at every step is offered.
@@ -38,13 +38,15 @@ def apply_rules(d: SketchBuilder) -> None:
     split_views(d)
     way = inline_stages(d, _inline_padding, costly_in_tiles=False, ways=("kept", "bands"))
     split_views(d)  # what reads through a stage that is gone now
+    copy_views(d)
     merge_neighbours(d)
     split_interleaved(d)
     order_axes(d)
     schedule_alike(d)
     for name in list(d.s.blocks()):
         if is_row_reduction(d.s.nest, d.block(name)):
-            if is_short_window(d.block(name)) and name not in d.roots:
+            lanes = d.lanes_of(d.dtype(d.block(name)))
+            if is_short_window(d.s.nest, d.block(name), lanes) and name not in d.roots:
                 d.windows.add(name)
                 continue
             if not is_read_by_rows(d.s.nest, d.block(name)):

@@ -50,9 +50,9 @@ def _split(s: Schedule, b: Block, run: Load) -> str:
 
 def _interleaved(d: SketchBuilder, b: Block) -> Load | None:
     """A load of a reduction of rows that are interleaved."""
-    if not is_row_reduction(d.s.nest, b) or is_short_window(b) or not apart(b):
-        return None
     lanes = d.lanes_of(d.dtype(b))
+    if not is_row_reduction(d.s.nest, b) or is_short_window(d.s.nest, b) or not apart(b):
+        return None
     return next((x for x in operands(b) if _is_interleaved(d.s.nest, b, x, lanes)), None)
 
 

@@ -166,7 +166,8 @@ def _steps(nest: Nest, name: str) -> int:
 
 
 def row_rank(d: SketchBuilder, b: Block) -> int:
-    """Number of leading axes of the root that are rows: those of the reductions behind it."""
+    """Number of leading axes of the root that are rows: those of the reductions behind it, as far as it reads
+    what is computed in a row in their order. Else each of its rows would compute several of theirs."""
     n_spatial = len([i for i in b.iters if i.kind == "spatial"])
     if b.reducer is not None:
         return n_spatial
@@ -175,7 +176,14 @@ def row_rank(d: SketchBuilder, b: Block) -> int:
         for x in blocks(d.s.nest.body)
         if is_row_reduction(d.s.nest, x) and x.name not in d.done and x.name not in d.roots
     ]
-    return min([n_spatial, *ranks])
+    rank, axes = min([n_spatial, *ranks]), [Var(v) for v in spatial(b)]
+    made = [x for x in reads(b) if any(w.name not in d.done for w in writers(d.s.nest, x.buffer))]
+    for x in made:
+        turned = (
+            k for k, (i, own) in enumerate(zip(x.indices, axes, strict=False)) if i in axes and i != own
+        )
+        rank = min([rank, *turned])
+    return rank
 
 
 def lanes_of_reduction(d: SketchBuilder, name: str, unit: int = 0) -> list[str]:
@@ -277,7 +285,34 @@ def reduce_row(d: SketchBuilder, name: str, maps: Sequence[str], unit: int = 0) 
     same rows) that it reads first. Returns the other maps."""
     partials = lanes_of_reduction(d, name, unit)
     vectorize_partials(d, partials)
+    if not partials:
+        _lanes_of_results(d, name)
     return [x for x in maps if not reduce_as_computed(d, x, partials[0] if partials else "")]
+
+
+def _lanes_of_results(d: SketchBuilder, name: str) -> None:
+    """Vectorize a reduction that is shorter than a vector along its results in the row, as those of windows
+    are. Nothing is done where the row has one of them."""
+    b = d.block(name)
+    own = {x.var: x for x in d.own_loops(name)}
+    bound_to = dict(zip((i.var for i in b.iters), b.binds, strict=True))
+    along = E.variables(bound_to[spatial(b)[-1]]) & own.keys() if spatial(b) else set()
+    reduce = [v for v in own if v in vars_bound(b, "reduce")]
+    if len(along) != 1 or not reduce or not apart(b):
+        return
+    (lane,) = along
+    n, w = extent(own[lane]), d.lanes_of(d.dtype(b))
+    if n < 2:
+        return
+    rest = [v for v in own if v not in (lane, *reduce)]
+    if n > w:
+        outer, lane = d.s.split(
+            lane, (None, d.choice(f"{name}.vec", [w * k for k in (1, 2, 4) if w * k <= n]))
+        )
+        rest.append(outer)
+    d.s.reorder(*rest, *reduce, lane)
+    d.s.vectorize(lane)
+    d.s.decompose_reduction(name, reduce[0])
 
 
 def reduce_as_computed(d: SketchBuilder, name: str, partial: str) -> bool:
