@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 # Budgets below this load no model (seconds), as loading takes a second or two.
 SHORT_S = 3.0
-# Budgets below this begin with a first pick (seconds): plain loops are slow, and a search on a busy machine
-# may have time for little else.
-AT_ONCE_S = 10.0
 # Fields of results that are numbers of trials, and those that have such numbers by a name.
 COUNTS, COUNTS_BY_NAME = ("measured", "resumed", "stopped_early"), ("failed", "throttled")
 
@@ -111,11 +108,6 @@ class TuneOptions:
         return "analytic" if _learns(model) and self.budget_s < SHORT_S else model
 
     @property
-    def begins_at_once(self) -> bool:
-        """Whether the candidates of a first pick come before everything else."""
-        return self.trials == 0 or self.budget_s < AT_ONCE_S
-
-    @property
     def needs_xgboost(self) -> bool:
         """Whether the search uses a model that needs xgboost."""
         return self.trials != 0 and self.search in policies.GUIDED and _learns(self.guide)
@@ -189,7 +181,8 @@ class TuneResult:
     overlap), finalists. ``throttled``: new trials by the reason why the device ran slower beside them.
     ``notes``: sentences on what to expect of more time (`autotune.tuning.notes`). ``error``: why there is no
     best, None if there is one. ``stopped_early``: new trials that were too slow to be timed to the end; they
-    are no failures. ``place``: the log that has it.
+    are no failures. ``place``: the log that has it. ``only_plain``: whether the plain loops are all that is
+    known to be right, so that ``best`` was compared with nothing.
 
     >>> result = at.tune("matmul", m=64, n=64, k=64, threads=1, trials=0, progress=None)
     >>> result.stopped
@@ -213,6 +206,7 @@ class TuneResult:
     error: str | None = None
     stopped_early: int = 0
     place: Place | None = field(default=None, compare=False)
+    only_plain: bool = False
 
     def __repr__(self) -> str:
         from autotune.progress import text
@@ -241,6 +235,11 @@ class TuneResult:
                 f"no valid schedule of {self.workload.op} was found{why}; give the tuning a larger budget"
             )
         return Schedule.replay(self.workload.dag, self.best.trace, self.target)
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a kernel, and not the plain loops alone."""
+        return self.best is not None and not self.only_plain
 
     @property
     def parts(self) -> tuple[TuneResult, ...]:

@@ -21,9 +21,10 @@ from search_table import FormulaSpace
 from autotune import backends
 from autotune.measure.results import Measurement, Options
 from autotune.settings import SettingsError
-from autotune.tuning import fallbacks, finalists, plain_loops, preparation, session, site
+from autotune.tuning import fallbacks, finalists, first_pick, plain_loops, preparation, session, site
 from autotune.tuning.notes import notes, small
 from autotune.tuning.prediction_quality import PREDICTED
+from autotune.tuning.similar import Seed
 from autotune.tuning.tuner import Best, Progress, TuneOptions, TuneResult, tune
 from kernels_db import Log
 from schedules import ops
@@ -95,6 +96,14 @@ class FakeMeasurer:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Budgets do not depend on how busy the machine is."""
     return install(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def picks(monkeypatch: pytest.MonkeyPatch) -> list[Seed]:
+    """What a first pick proposes: nothing, unless a test adds something, so that searches begin at once."""
+    found: list[Seed] = []
+    monkeypatch.setattr(first_pick, "proposals", lambda *args: found)
+    return found
 
 
 @pytest.fixture
