@@ -47,9 +47,11 @@ class Fallbacks:
         """Try the candidates of a first pick, once, where nothing is known but the plain loops. Returns
         whether it did. ``latest``: when it must be over."""
         run = self._session
-        due = not (run.searched or self._begun)
+        due = run.options.begins_at_once and not (run.searched or self._begun)
         if due:
             self._begun = True
+            if run.options.trials != 0 and not run.options.short:
+                run.measure_limit()
             self.pick(measurer, latest)
         if run.options.trials == 0 or not run.trials_left:
             run.stopped = "trials"
@@ -61,7 +63,8 @@ class Fallbacks:
         run = self._session
         run.report("measuring")
         with run.timed("first pick"):
-            proposed = first_pick.proposals(run.workload, run.target, run.space, run.log.place)
+            both = run.options.share_s is not None  # other tasks of the run are in the log
+            proposed = first_pick.proposals(run.workload, run.target, run.space, run.log.place, both)
             known = run.earlier.digests | run.tried
             proposed = [p for p in proposed if schedule_of(run.space, p.candidate).digest not in known]
             if run.options.trials:

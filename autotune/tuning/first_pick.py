@@ -11,6 +11,7 @@ import time
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, model_features
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 
 # Seconds that a first pick may take.
 LIMIT_S = 3.0
-# Candidates that are tried at most, and of similar tasks. With so many of the latter no model is asked.
+# Candidates that are tried at most, and of similar tasks. With so many of the latter no model is asked, unless
+# a run asks for both.
 PICKS, SIMILAR = 8, 6
 ENOUGH = 3
 # A short evolution: most of the time of a first choice is spent in the features of a sketch's first rows.
@@ -54,13 +56,20 @@ class Pick:
     time_s: float
 
 
-def proposals(workload: Workload, target: Target, space: Space, where: str | Place) -> list[Seed]:
-    """At most `PICKS` candidates, those of similar tasks first. ``where``: the log. Raises `LogError`."""
-    found = seeds(workload, target, space, where, SIMILAR)
-    if len(found) < ENOUGH:
+def proposals(
+    workload: Workload, target: Target, space: Space, where: str | Place, both: bool = False
+) -> list[Seed]:
+    """At most `PICKS` candidates, those of similar tasks first. ``both``: `ENOUGH` of these and `PICKS` of the
+    model, in turns: in a run of many tasks, similar ones may have had first picks only. ``where``: the log.
+    Raises `LogError`."""
+    found = seeds(workload, target, space, where, ENOUGH if both else SIMILAR)
+    if both or len(found) < ENOUGH:
         search = EvolutionarySearch(space, AnalyticModel(model_features(space)), 0, SHORT)
         known = {p.candidate for p in found}
-        found += [Seed(c, "model") for c in search.ask(PICKS - len(found)) if c not in known]
+        asked = search.ask(PICKS if both else PICKS - len(found))
+        guessed = [Seed(c, "model") for c in asked if c not in known]
+        pairs = zip_longest(found, guessed) if both else [(p, None) for p in (*found, *guessed)]
+        found = [p for pair in pairs for p in pair if p is not None]
     return found
 
 

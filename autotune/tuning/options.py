@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 # Budgets below this load no model (seconds), as loading takes a second or two.
 SHORT_S = 3.0
+# A task's share of the budget below which time may end before much is known (seconds): then the machine's
+# limit is measured after the first pick, and a number of trials begins with one too.
+AT_ONCE_S = 10.0
 # Fields of results that are numbers of trials, and those that have such numbers by a name.
 COUNTS, COUNTS_BY_NAME = ("measured", "resumed", "stopped_early"), ("failed", "throttled")
 
@@ -106,6 +109,17 @@ class TuneOptions:
         """The model of the search. A short budget gets one that loads fast."""
         model = chosen(self.model)
         return "analytic" if _learns(model) and self.budget_s < SHORT_S else model
+
+    @property
+    def short(self) -> bool:
+        """Whether the task's share of the budget is short."""
+        return (self.budget_s if self.share_s is None else self.share_s) < AT_ONCE_S
+
+    @property
+    def begins_at_once(self) -> bool:
+        """Whether the candidates of a first pick come before the search. Not so where the user gave a number
+        of trials, for which there is time: they are the search's."""
+        return not self.trials or self.short
 
     @property
     def needs_xgboost(self) -> bool:

