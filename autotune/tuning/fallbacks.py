@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 # Time that quick plain loops have in any budget if nothing else was found (seconds).
 LEAST_S = 5.0
+# Time after its end for which a first pick of one of many tasks goes on until it has compared enough (seconds).
+# What it finds stands in the way of the first pick at loading, which compares as many on a busy machine too.
+MORE_S = 5.0
 
 
 class Fallbacks:
@@ -77,13 +80,15 @@ class Fallbacks:
             if latest is not None:
                 until = min(until, latest)
                 grace_s = max(0.0, min(grace_s, latest - until))
-            with contextlib.closing(first_pick.race(measurer, traces, until, grace_s)) as arrivals:
+            enough, more_s = (first_pick.ENOUGH, MORE_S) if both else (1, 0.0)
+            with contextlib.closing(first_pick.race(measurer, traces, until + more_s, grace_s)) as arrivals:
                 for i, m in arrivals:
                     candidate = proposed[i].candidate
                     facts = {DECISIONS: list(candidate.row), "chosen_by": proposed[i].chosen_by}
                     reached = run.take(m, run.space.sketches[candidate.sketch], traces[i], facts)
                     self.picked.append(Result(candidate, reached, m.facts))
-                    if run.searched and time.monotonic() > run.until:
+                    right = sum(r.throughput > 0 for r in self.picked)
+                    if right >= enough and time.monotonic() > min(until, run.until):
                         break
         if self.picked:
             fastest = max(self.picked, key=lambda r: r.throughput)

@@ -13,6 +13,7 @@ from autotune.tuning import diagnostics
 from autotune.tuning.credible import credible
 from autotune.tuning.known_limits import MEMORY_BYTES
 from autotune.tuning.run_records import FINALISTS, new_record, trace_of
+from kernels_db import lookup
 from kernels_db.records import Record
 from schedules.model import Trace
 
@@ -101,11 +102,10 @@ class Finalists:
         run = self._session
         timed = {digest for digest, passes in self._passes.items() if passes}
         wanted = run.incumbents - {r.trace_digest for r in near} - timed - lost
-        if not wanted:
-            return []
-        top = run.log.top_k(run.workload, run.target, LUCKY)
-        found = [r for r in top if r.trace_digest in wanted and trace_of(r)]
-        return [r for r in found if (r.time_s or 0.0) <= DOUBTED * fastest_s]
+        task = (run.workload.digest, run.target.digest)
+        found = [lookup.of_trace(run.log.place, *task, digest) for digest in sorted(wanted)]
+        known = [r for r in found if r is not None and trace_of(r)]
+        return [r for r in known if (r.time_s or 0.0) <= DOUBTED * fastest_s]
 
     @property
     def _field(self) -> int:

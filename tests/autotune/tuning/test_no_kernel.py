@@ -110,8 +110,8 @@ def test_a_fruitless_round_is_followed_by_a_first_pick(log: Log, monkeypatch: py
     picks: set[str] = set()
     asked = first_pick.proposals
 
-    def proposals(workload: Workload, target: Target, space: Space, where: Any) -> list[Seed]:
-        found = asked(workload, target, space, where)
+    def proposals(workload: Workload, target: Target, space: Space, *more: Any) -> list[Seed]:
+        found = asked(workload, target, space, *more)
         picks.update(trace_of(space, s.candidate).digest for s in found)
         return found
 
