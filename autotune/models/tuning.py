@@ -52,11 +52,12 @@ class ModelTuneResult:
     weight is how often a call runs them, their group names their nodes. Where a part of the model can run in
     two ways, both are tasks. ``weighted_s``: seconds of all kernels that a call runs, each alone, None while
     one is missing or is the plain loops alone. ``skipped``: tasks that had their share of the budget, or of
-    trials, in earlier runs. ``budget_s``: what the others had together. ``stopped``: as of `SuiteResult`, or "tuned" where all were
-    skipped. ``in_place``: of tasks whose finalists were timed inside the model, what was found. ``model``:
-    what was tuned. ``target``: for what, None for several. ``by_target``: on a fleet the results of the
-    targets, by the names of their processors; then ``tasks`` and numbers are of all together. ``needed_s``: a
-    budget in which each task gets a kernel, as foretold by those that did; None where each has had its turn.
+    trials, in earlier runs. ``budget_s``: what the others had together. ``stopped``: as of `SuiteResult`, or
+    "tuned" where all were skipped. ``in_place``: of tasks whose finalists were timed inside the model, what
+    was found. ``model``: what was tuned. ``target``: for what, None for several. ``by_target``: on a fleet
+    the results of the targets, by the names of their processors; then ``tasks`` and numbers are of all
+    together. ``needed_s``: a budget in which each task gets a kernel, as foretold by those that did; None
+    where each has had its turn.
 
     Example: ``[task.result.best.time_s for task in at.tune_model(model).tasks]``.
     """

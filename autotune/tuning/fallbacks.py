@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 # Time that quick plain loops have in any budget if nothing else was found (seconds).
 LEAST_S = 5.0
-# Time after its end for which a first pick of one of many tasks goes on until it has compared enough (seconds).
-# What it finds stands in the way of the first pick at loading, which compares as many on a busy machine too.
+# Time after its end for which a first pick of one of many tasks goes on until it has compared enough
+# (seconds): where a log has a kernel, loading makes no first pick.
 MORE_S = 5.0
 
 

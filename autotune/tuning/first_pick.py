@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 # Seconds that a first pick may take.
 LIMIT_S = 3.0
-# Candidates that are tried at most, and of similar tasks. With so many of the latter no model is asked, unless
-# a run asks for both.
+# Candidates that are tried at most, and of similar tasks. With so many of the latter no model is asked, but
+# in a run of many tasks.
 PICKS, SIMILAR = 8, 6
 ENOUGH = 3
 # A short evolution: most of the time of a first choice is spent in the features of a sketch's first rows.
@@ -59,9 +59,9 @@ class Pick:
 def proposals(
     workload: Workload, target: Target, space: Space, where: str | Place, both: bool = False
 ) -> list[Seed]:
-    """At most `PICKS` candidates, those of similar tasks first. ``both``: `ENOUGH` of these and `PICKS` of the
-    model, in turns: in a run of many tasks, similar ones may have had first picks only. ``where``: the log.
-    Raises `LogError`."""
+    """At most `PICKS` candidates, those of similar tasks first. ``both``: `ENOUGH` of these and `PICKS` of
+    the model, in turns: in a run of many tasks, similar ones may have had first picks only. ``where``: the
+    log. Raises `LogError`."""
     found = seeds(workload, target, space, where, ENOUGH if both else SIMILAR)
     if both or len(found) < ENOUGH:
         search = EvolutionarySearch(space, AnalyticModel(model_features(space)), 0, SHORT)

@@ -80,8 +80,8 @@ class SuiteProgress:
 class SuiteResult:
     """Results in the order of the tasks. ``weighted_s``: Σ weight · best time (seconds), None if a task has
     no kernel, or its plain loops alone. ``stopped``: "budget", "trials", "exhausted", "converged" (no gain
-    expected of any task), "interrupted", or "no machine" (the last one of a fleet left). ``needed_s``: a budget in which each task
-    gets a kernel, as foretold by those that did; None where each has had its turn.
+    expected of any task), "interrupted", or "no machine" (the last one of a fleet left). ``needed_s``: a
+    budget in which each task gets a kernel, as foretold by those that did; None where each has had its turn.
 
     Example: ``[task.result.best for task in result.tasks]``.
     """
