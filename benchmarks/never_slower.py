@@ -5,7 +5,7 @@
 Each network is compiled untuned first, with no log and `fallback=True`, before other work begins. Then so
 many processes that only count are started (``--busy``). Beside them it is tuned from an empty log, for so
 many seconds a task (``--each``), and compiled, with `fallback=True`, as a task may have had no time. They
-end, and both models are called in turns: a time is the median of the rounds' medians, of CPU time of the thread. A
+end, and both models are called in turns: a time is the median of the medians of rounds, of CPU time. A
 row has the ratio tuned ÷ untuned, which should be at most 1.05, for how many tasks there was no time, and how
 long tuning took beside its budget. Rows that the file has are kept, so that a run can be resumed.
 ``--markdown`` prints its table.

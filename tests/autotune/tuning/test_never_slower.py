@@ -96,6 +96,7 @@ def other_records(log: Log, workload: Workload, target: Target, count: int, time
 # -- the order of trials -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sizes=st.lists(st.sampled_from([16, 24, 32, 48, 64, 96]), min_size=1, max_size=4, unique=True),
