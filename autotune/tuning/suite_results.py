@@ -13,6 +13,7 @@ from schedules.model import Workload
 if TYPE_CHECKING:
     from autotune.report import Written
 
+
 @dataclass(frozen=True)
 class SuiteTask:
     """A workload of a suite. ``weight``: how often it runs; ``group``: its name in the suite. ``trials``:
