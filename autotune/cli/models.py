@@ -11,6 +11,7 @@ import typer
 from autotune.cli import options as opt
 from autotune.cli import results
 from autotune.cli.output import console, print_json, table
+from autotune.progress import text
 from autotune.progress.following import suite_shown
 from autotune.progress.text import ending
 from autotune.progress.units import counts, rate, seconds, size
@@ -96,13 +97,14 @@ def choices(options: TuneOptions, given_s: float | None, where: str) -> dict[str
 
 def document(result: ModelTuneResult, target: Target) -> dict[str, Any]:
     """The document that ``tune NET.onnx --json`` prints: that of a suite, with the model's name."""
-    from autotune.cli.suite import task_document
+    from autotune.cli.suite import lateness, task_document
 
     return {
         "model": result.name,
         "target": opt.target_summary(target),
         "tasks": [task_document(t) for t in result.tasks],
         "latency_s": result.weighted_s,
+        **lateness(result),
         "trials": {"measured": result.measured, "resumed": sum(t.result.resumed for t in result.tasks)},
         "skipped": result.skipped,
         "elapsed_s": result.elapsed_s,
@@ -125,8 +127,9 @@ def show(result: ModelTuneResult, where: str) -> None:
         row = (f"{t.task.weight:g}", best, speed, share, trials, f"{t.seconds:.1f}", t.task.group)
         rows.append((*row, t.error or failed))
     table(out, headers, rows)
-    ready = sum(t.result.best is not None for t in result.tasks)
-    out.print(f"  {ready} of {len(result.tasks)} tasks have a kernel; {result.measured} trials")
+    out.print(f"  {text.kernels(result)}; {result.measured} trials")
+    if missing := text.no_time(result):
+        out.print(f"  {missing}")
     if result.skipped:
         out.print(f"  {result.skipped} tasks had their share before: more with a larger --budget or --trials")
     if result.weighted_s is not None:

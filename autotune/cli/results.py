@@ -26,13 +26,14 @@ def cells(result: TuneResult) -> tuple[str, str, str, str, str]:
     best_s = None if best is None else best.time_s
     failed = counts(result.failed)
     error = f"error: {(result.error or '').partition(chr(10))[0]}" if result.stopped == "failed" else ""
+    plain = "plain loops alone" if result.only_plain else ""
     early = f"{result.stopped_early} stopped early" if result.stopped_early else ""
     return (
         seconds(best_s),
         rate(workload.flops, opt.compulsory_bytes(workload), best_s),
         peak_share(None if best is None else best.share_of_peak),
         f"{result.measured}{f'+{result.resumed}' if result.resumed else ''}",
-        "; ".join(filter(None, (error, early, f"failed: {failed}" if failed else ""))),
+        "; ".join(filter(None, (error, plain, early, f"failed: {failed}" if failed else ""))),
     )
 
 
@@ -93,6 +94,7 @@ def document(result: TuneResult, dtype: str) -> dict[str, Any]:
             "trace": opt.trace_value(best.trace),
             "record_id": best.record_id,
         },
+        **({"only_plain_loops": True} if result.only_plain else {}),
         "elapsed_s": result.elapsed_s,
         "seed": result.seed,
         "stopped": result.stopped,

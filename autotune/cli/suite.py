@@ -9,11 +9,13 @@ import typer
 from autotune.cli import options as opt
 from autotune.cli import results
 from autotune.cli.output import console, print_json, table
+from autotune.progress import text
 from autotune.progress.following import suite_shown
 from autotune.progress.text import ending
 from autotune.progress.units import seconds
 
 if TYPE_CHECKING:
+    from autotune.models.tuning import ModelTuneResult
     from autotune.tuning.options import TuneOptions
     from autotune.tuning.suite_tuner import SuiteResult, SuiteTask, TaskResult
     from schedules.model import Target
@@ -54,11 +56,23 @@ def document(result: SuiteResult, target: Target) -> dict[str, Any]:
         "target": opt.target_summary(target),
         "tasks": [task_document(t) for t in result.tasks],
         "weighted_latency_s": result.weighted_s,
+        **lateness(result),
         "trials": {"measured": result.measured, "resumed": sum(t.result.resumed for t in result.tasks)},
         "elapsed_s": result.elapsed_s,
         "budget_s": result.budget_s,
         "seed": result.seed,
         "stopped": result.stopped,
+    }
+
+
+def lateness(result: SuiteResult | ModelTuneResult) -> dict[str, Any]:
+    """The tasks that had no time and the budget in which they would have some, and those that have their
+    plain loops alone: a part of `document`."""
+    plain = [text.name_of(t) for t in result.tasks if t.result.only_plain]
+    return {
+        "no_time": [text.name_of(t) for t in result.late],
+        "needed_budget_s": result.needed_s,
+        "only_plain_loops": plain,
     }
 
 
@@ -85,8 +99,9 @@ def show(result: SuiteResult, where: str) -> None:
         ("group", "task", ">best", ">rate", ">of peak", ">weight", ">trials", ">seconds", "remarks"),
         [_row(t) for t in result.tasks],
     )
-    ready = sum(t.result.best is not None for t in result.tasks)
-    out.print(f"  {ready} of {len(result.tasks)} tasks have a kernel; {result.measured} trials")
+    out.print(f"  {text.kernels(result)}; {result.measured} trials")
+    if missing := text.no_time(result):
+        out.print(f"  {missing}")
     if result.weighted_s is not None:
         out.print(f"  weighted latency {seconds(result.weighted_s)}")
     out.print(f"  time     {result.elapsed_s:.1f} s ({ending(result.stopped)})")

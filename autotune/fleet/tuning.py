@@ -309,5 +309,6 @@ def together(found: Mapping[Target, SuiteResult], budget_s: float) -> SuiteResul
         measured=sum(r.measured for r in results),
         elapsed_s=max(r.elapsed_s for r in results),
         budget_s=budget_s,
+        needed_s=max((r.needed_s for r in results if r.needed_s is not None), default=None),
         stopped="interrupted" if "interrupted" in ends else results[0].stopped,
     )

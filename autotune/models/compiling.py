@@ -23,7 +23,7 @@ from autotune.models.programs import program_of
 from autotune.progress.following import picks_shown
 from autotune.run.describing import describe
 from autotune.run.kernel import Kernel
-from autotune.run.stored import asked_threads, hits, named_place, stored, stored_elsewhere
+from autotune.run.stored import asked_threads, hits, named_place, stored, stored_elsewhere, unsearched
 from autotune.run.warned import warn
 from autotune.settings import database
 from schedules.errors import AutotuneError
@@ -75,7 +75,7 @@ def compiled(
     """`compile_model`. ``asked``: number of threads that kernels must have; None: any up to that of
     ``wanted``. ``named``: the model in a message, as an argument of `autotune.tune_model`."""
     ready = prepared(model)
-    outline = ready.outline(lambda w: _seconds(w, wanted, asked, where))
+    outline = ready.outline(lambda w: _seconds(w, wanted, asked, where, fallback))
     arguments = [named]
     arguments += [f"target={wanted.kind!r}"] if wanted.grid else []
     arguments += [] if asked is None else [f"threads={asked}"]
@@ -103,8 +103,12 @@ def tuned_s(kernel: Kernel) -> float | None:
     return float(found) if isinstance(found, (int, float)) else None
 
 
-def _seconds(workload: Workload, wanted: Target, threads: int | None, where: str) -> float | None:
-    """Seconds of the best kernel that a log has for a workload."""
+def _seconds(
+    workload: Workload, wanted: Target, threads: int | None, where: str, fallback: bool
+) -> float | None:
+    """Seconds of the best kernel that a log has for a workload, where it is used."""
+    if fallback and unsearched(workload, wanted, threads, where):
+        return None
     return next((h.record.time_s for h in hits(workload, wanted, threads, where) if not h.doubted), None)
 
 
@@ -138,9 +142,13 @@ def _kernels(
     together."""
     kernels: dict[int, Kernel] = {}
     missing: list[Missing] = []
+    plain: dict[int, Kernel] = {}  # which are used unless a first pick is faster
     for task, workload in enumerate(outline.tasks):
         found, unusable = stored(workload, wanted, threads, where)
-        if found is not None:
+        if found is not None and fallback and unsearched(workload, wanted, threads, where):
+            plain[task] = found
+            missing.append(Missing(task, "the log has only its plain loops"))
+        elif found is not None:
             pinned = any(h.pinned for h in islice(hits(workload, wanted, threads, where), 1))
             kernels[task] = found if pinned else preferred(found, where)
         else:
@@ -159,6 +167,7 @@ def _kernels(
             usual, _ = Counter(k.target.threads for k in kernels.values()).most_common(1)[0]
             wanted = replace(wanted, threads=usual)
         kernels |= untuned_kernels(outline, missing, wanted, where, remedy, picking)
+    kernels |= {task: k for task, k in plain.items() if kernels[task].chosen_by == "default"}
     return [kernels[i] for i in range(len(outline.tasks))]
 
 

@@ -43,8 +43,9 @@ CANDIDATES, LOOKED_AT = 8, 256
 SHARE, SLOWER = 0.005, 1.03
 # Slower alone than the best by this factor times what the best loses in the model, a candidate will not win.
 NEAR = 1.1
-# How much faster another candidate must be (ratio of times) before it is taken.
-FASTER = 0.98
+# How much faster another candidate must be (ratio of times) before it is taken: the median of its ratios, and
+# that many standard errors of it above, as the luckiest of several looks too good beside other work.
+FASTER, SURE = 0.98, 2.0
 # Rounds at least, if there is time, and at most; runs of a program in a round, of which the last is timed.
 LEAST_ROUNDS, MOST_ROUNDS, RUNS = 3, 15, 2
 # Share of the time in which candidates are compiled.
@@ -234,12 +235,19 @@ def _decided(
 ) -> InPlace:
     """Which candidate is the fastest, by the median of its ratios to the best one within rounds."""
     best_s = statistics.median(times[0])
-    ratios = [statistics.median(t / b for t, b in zip(x, times[0], strict=True)) for x in times]
+    each = [[t / b for t, b in zip(x, times[0], strict=True)] for x in times]
+    ratios = [statistics.median(x) for x in each]
     n = min(range(len(ratios)), key=ratios.__getitem__)
-    chosen = n if ratios[n] < FASTER else 0
+    chosen = n if ratios[n] + SURE * _error(each[n]) < FASTER else 0
     digests = [r.trace_digest for r, _ in candidates[: len(times)]]
     seconds = {d: best_s * ratio for d, ratio in zip(digests, ratios, strict=True)}
     return InPlace(task, candidates[0][0].time_s or 0.0, best_s, seconds, digests[0], digests[chosen])
+
+
+def _error(values: Sequence[float]) -> float:
+    """The standard error of a median, from the middle half of some values."""
+    low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else (0.0, 0.0, 0.0)
+    return (high - low) / len(values) ** 0.5
 
 
 def _alone(outline: Outline, program: AnyProgram, task: int, first: Mapping[int, float]) -> InPlace:

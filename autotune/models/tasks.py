@@ -19,11 +19,14 @@ SHOWN = 3  # nodes of a task in tables
 
 @dataclass(frozen=True)
 class Task:
-    """``count``: how often a call of the model runs it. ``nodes``: names of the model's nodes, each once."""
+    """``count``: how often a call of the model runs it. ``nodes``: names of the model's nodes, each once.
+    ``later``: whether it only runs where groups run as several, which takes that these are known to be
+    faster."""
 
     workload: Workload
     count: int
     nodes: tuple[str, ...]
+    later: bool = False
 
     @property
     def shown(self) -> str:
@@ -39,9 +42,9 @@ def tasks_of(parts: Iterable[Part]) -> list[Task]:
     for part in parts:
         for group in (part, *part.parts) if isinstance(part, Group) else ():
             workload = workload_of(group.dag)
-            old = found.get(workload.digest, Task(workload, 0, ()))
+            old = found.get(workload.digest, Task(workload, 0, (), True))
             nodes = tuple(dict.fromkeys((*old.nodes, *(group.origins or group.outputs[:1]))))
-            found[workload.digest] = Task(old.workload, old.count + 1, nodes)
+            found[workload.digest] = Task(old.workload, old.count + 1, nodes, old.later and group is not part)
     return [*found.values()]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
@@ -23,8 +24,10 @@ from autotune.run.kernel import Kernel
 from autotune.run.stored import stored
 from autotune.settings import database, seconds_of
 from autotune.tuning.frozen import frozen
+from autotune.tuning.run_records import searched
 from autotune.tuning.site import HERE
-from autotune.tuning.suite_tuner import Job, SuiteProgress, SuiteResult, SuiteTask, TaskResult, tune_suite
+from autotune.tuning.suite_results import Job, SuiteProgress, SuiteResult, SuiteTask, TaskResult, late
+from autotune.tuning.suite_tuner import tune_suite
 from autotune.tuning.tuner import TuneOptions
 from cost_model.saved import SavedModel
 from kernels_db.store import Log
@@ -48,11 +51,13 @@ class ModelTuneResult:
     """The result of tuning a model. ``tasks``: of each task its result, in the order of the model; their
     weight is how often a call runs them, their group names their nodes. Where a part of the model can run in
     two ways, both are tasks. ``weighted_s``: seconds of all kernels that a call runs, each alone, None while
-    one is missing. ``skipped``: tasks that had their share of the budget, or of trials, in earlier runs.
-    ``budget_s``: what the others had together. ``stopped``: as of `SuiteResult`, or "tuned" where all were
-    skipped. ``in_place``: of tasks whose finalists were timed inside the model, what was found. ``model``:
-    what was tuned. ``target``: for what, None for several. ``by_target``: on a fleet the results of the
-    targets, by the names of their processors; then ``tasks`` and numbers are of all together.
+    one is missing or is the plain loops alone. ``skipped``: tasks that had their share of the budget, or of
+    trials, in earlier runs. ``budget_s``: what the others had together. ``stopped``: as of `SuiteResult`, or
+    "tuned" where all were skipped. ``in_place``: of tasks whose finalists were timed inside the model, what
+    was found. ``model``: what was tuned. ``target``: for what, None for several. ``by_target``: on a fleet
+    the results of the targets, by the names of their processors; then ``tasks`` and numbers are of all
+    together. ``needed_s``: a budget in which each task gets a kernel, as foretold by those that did; None
+    where each has had its turn.
 
     Example: ``[task.result.best.time_s for task in at.tune_model(model).tasks]``.
     """
@@ -70,6 +75,12 @@ class ModelTuneResult:
     model: Model | None = field(default=None, repr=False, compare=False)
     target: Target | None = None
     by_target: Mapping[str, ModelTuneResult] = field(default_factory=dict)
+    needed_s: float | None = None
+
+    @property
+    def late(self) -> tuple[TaskResult, ...]:
+        """The tasks for which there was no time."""
+        return late(self.tasks)
 
     def report(self, path: str | os.PathLike[str]) -> Written:
         """Write one page of HTML about this model: its graph before and after each rewrite, the time of its
@@ -122,9 +133,11 @@ def tune_model(
     """Tune every kernel that a model runs, each expression once, however often the model has it.
 
     ``budget_s``, or ``budget`` as text such as "3m": seconds for all of the model's tasks together, shared so
-    that the time of a call falls fastest, the heaviest tasks first (default: 10 s a task). ``trials``: most
-    trials of each task. Both count what the log has: a task that had its share in an earlier run, of this
-    model or of another, is skipped, so that a second call takes no trials. For more, give a larger budget.
+    that the time of a call falls fastest, the heaviest tasks first (default: 10 s a task). Each task has a
+    first pick before any is searched. ``trials``: most trials of each task. Both count what the log has: a
+    task that had its share in an earlier run, of this model or of another, is skipped, so that a second call
+    takes no trials. For more, give a larger budget. A call whose budget was too small for all goes on when it
+    is made again, with the tasks that have no kernel first, then with those that only had a first pick.
     Ctrl-C keeps everything, and the next call goes on; `compile_model` works as soon as each task has a
     kernel.
 
@@ -147,7 +160,7 @@ def tune_model(
     started = time.monotonic()
     goal = model_target(targets.alone(target), threads) if fleet is None else None
     ready = prepared(model)
-    tasks = [SuiteTask(t.workload, float(t.count), t.shown) for t in tasks_of(ready.parts)]
+    tasks = [SuiteTask(t.workload, float(t.count), t.shown, later=t.later) for t in tasks_of(ready.parts)]
     whole_s = seconds_of(budget, budget_s, EACH_S * max(len(tasks), 1))
     options = TuneOptions(
         trials=trials, budget_s=whole_s, search=search, model=cost_model, seed=seed, rtol=rtol, atol=atol
@@ -200,8 +213,16 @@ class _Run:
         share_s = self.options.budget_s / max(len(self.tasks), 1)
         left = _unfinished(self.tasks, target, self.log, share_s, self.options.trials)
         self.left[target] = left
-        shares = replace(self.options, budget_s=share_s * len(left)) if left else self.options
+        budget_s = min(max(share_s, LEAST_S) * len(left), self.options.budget_s)
+        shares = replace(self.options, budget_s=budget_s) if left else self.options
         return Job([*left.values()], shares)
+
+    def _needed_s(self, found: SuiteResult) -> float | None:
+        """The budget of the model in which all its tasks get a kernel."""
+        if found.needed_s is None:
+            return None
+        each_s = found.needed_s / len(found.tasks)
+        return math.ceil(each_s * len(self.tasks) / (1 - IN_PLACE_SHARE))
 
     def result(self, target: Target, found: SuiteResult | None) -> ModelTuneResult:
         """``found``: of the tasks of `job`."""
@@ -211,7 +232,7 @@ class _Run:
             tuned[i] if i in tuned else TaskResult(t, frozen(t.workload, target, self.log), 0.0)
             for i, t in enumerate(self.tasks)
         )
-        best = {r.result.workload.digest: r.result.best.time_s for r in results if r.result.best is not None}
+        best = _seconds(results)
         running = self.ready.outline(lambda w: best.get(w.digest))
         times = [best.get(w.digest) for w in running.tasks]
         together = sum(running.count(i) * (t or 0.0) for i, t in enumerate(times))
@@ -222,9 +243,10 @@ class _Run:
             measured=sum(r.result.measured for r in results),
             skipped=len(self.tasks) - len(left),
             elapsed_s=time.monotonic() - self.started,
-            budget_s=self.options.budget_s * len(left) / max(len(self.tasks), 1),
+            budget_s=0.0 if found is None else found.budget_s,
             seed=self.options.seed,
             stopped="tuned" if found is None or not left else found.stopped,
+            needed_s=None if found is None else self._needed_s(found),
             model=self.ready.model,
             target=target,
         )
@@ -256,6 +278,7 @@ def _there(
         measured=sum(r.measured for r in each),
         skipped=sum(r.skipped for r in each),
         budget_s=max(r.budget_s for r in each),
+        needed_s=max((r.needed_s for r in each if r.needed_s is not None), default=None),
         stopped=("interrupted" if "interrupted" in ends else ends[0]) if ends else "tuned",
         target=each[0].target if len(each) == 1 else None,
         by_target=by_name(results),
@@ -273,12 +296,14 @@ def _in_place(
 ) -> tuple[InPlace, ...]:
     """Time finalists inside the model, where each task that it runs has a kernel. Not again if nothing was
     ``tuned`` since. ``where``: the log's place."""
-    best = {r.result.workload.digest: r.result.best.time_s for r in results if r.result.best is not None}
+    best = _seconds(results)
     outline = ready.outline(lambda w: best.get(w.digest))
     if not tuned and in_place.known(outline, target, where):
         return ()
     kernels: list[Kernel] = []
     for workload in outline.tasks:
+        if workload.digest not in best:
+            return ()
         found, _ = stored(workload, target, target.threads, where)
         if found is None or found.target != target:
             return ()
@@ -288,11 +313,17 @@ def _in_place(
     return tuple(in_place.choose(program, value_of, log, HERE.machine(), until))
 
 
+def _seconds(results: Sequence[TaskResult]) -> dict[str, float]:
+    """Of each task that has a kernel, but for plain loops alone: its time, by the digest of the workload."""
+    ready = (r.result for r in results if r.result.ready)
+    return {r.workload.digest: r.best.time_s for r in ready if r.best is not None}
+
+
 def _unfinished(
     tasks: Sequence[SuiteTask], target: Target, log: Log, share_s: float, trials: int | None
 ) -> dict[int, SuiteTask]:
-    """By number, the tasks that have not had their share of seconds, or of trials where these are given. Each
-    with the trials that are left."""
+    """By number, the tasks that have not had their share of seconds, or of trials where these are given, or
+    have no kernel but the plain loops. Each with the trials that are left."""
     left = {}
     for i, task in enumerate(tasks):
         done = had_share_s(log, task.workload, target) >= SAME * share_s
@@ -300,6 +331,6 @@ def _unfinished(
         if trials is not None:
             more = trials - had_trials(log, task.workload, target, trials)
             done = done or more == 0
-        if not done or log.best(task.workload, target) is None:
+        if not done or not searched(task.workload, target, log):
             left[i] = replace(task, trials=more or trials)
     return left

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.progress.units import counts, of_peak, percent, rate, seconds, visible
@@ -11,9 +11,11 @@ from autotune.progress.units import counts, of_peak, percent, rate, seconds, vis
 if TYPE_CHECKING:
     from autotune.models.tuning import ModelTuneResult
     from autotune.tuning.options import Progress, TuneResult
-    from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult
+    from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult, TaskResult
     from schedules.model import Workload
 
+# Tasks that a line names, and most characters of a name.
+SHOWN, LONGEST = 5, 60
 # {reason why a run ended: words for it}.
 ENDINGS = {
     "trials": "all trials done",
@@ -119,6 +121,7 @@ def of_result(result: TuneResult) -> str:
         part = result.best.share_of_peak
         best = f"{seconds(result.best.time_s)}, {speed(result.workload, result.best.time_s)}"
         best += "" if part is None else f", {of_peak(part)}"
+        best += ", with its plain loops alone" if result.only_plain else ""
     spent = f"{trials(result)}, {result.elapsed_s:.1f} s ({ending(result.stopped)})"
     return f"{describe(result.workload, result.target.threads)}: {best}; {spent}"
 
@@ -146,11 +149,39 @@ def ending(stopped: str) -> str:
 
 def of_tasks(result: SuiteResult | ModelTuneResult) -> str:
     """How many tasks have a kernel, what all take together, how many trials and how long."""
-    ready = sum(t.result.best is not None for t in result.tasks)
     together = "" if result.weighted_s is None else f", {seconds(result.weighted_s)} together"
     failed: Counter[str] = Counter()
     for t in result.tasks:
         failed.update(t.result.failed)
     causes = f", failed: {counts(failed)}" if failed else ""
     spent = f"{result.measured} trials{causes}, {result.elapsed_s:.1f} s ({ending(result.stopped)})"
-    return f"{ready} of {len(result.tasks)} tasks have a kernel{together}; {spent}"
+    missing = no_time(result)
+    return f"{kernels(result)}{together}; {spent}{f'; {missing}' if missing else ''}"
+
+
+def kernels(result: SuiteResult | ModelTuneResult) -> str:
+    """``9 of 12 tasks have a kernel, 2 their plain loops alone (conv, head)``."""
+    ready = sum(t.result.ready for t in result.tasks)
+    plain = [t for t in result.tasks if t.result.only_plain]
+    alone = f", {len(plain)} their plain loops alone ({named(plain)})" if plain else ""
+    return f"{ready} of {len(result.tasks)} tasks have a kernel{alone}"
+
+
+def no_time(result: SuiteResult | ModelTuneResult) -> str:
+    """``no time for conv, head: give 60 s``; "" where there was time for each task."""
+    if result.needed_s is None or not result.late:
+        return ""
+    return f"no time for {named(result.late)}: give a budget of {result.needed_s:g} s, or tune again"
+
+
+def named(tasks: Sequence[TaskResult]) -> str:
+    """The names of tasks, few of many."""
+    shown = ", ".join(name_of(t) for t in tasks[:SHOWN])
+    return shown + (f" and {len(tasks) - SHOWN} more" if len(tasks) > SHOWN else "")
+
+
+def name_of(task: TaskResult) -> str:
+    """What people know a task by: its place in a suite or model, else what it computes."""
+    from autotune.run.describing import describe
+
+    return visible(task.task.group or describe(task.task.workload))[:LONGEST]

@@ -14,7 +14,7 @@ from autotune import backends, targets
 from autotune.errors import KernelNotFound
 from autotune.run import own_names, recent
 from autotune.run.dynamic_workload import as_dynamic
-from autotune.run.stored import asked_threads, first, hits, not_found, stored
+from autotune.run.stored import asked_threads, first, hits, not_found, stored, unsearched
 from autotune.run.warned import warn
 from autotune.settings import database
 from autotune.workloads import Program, ahead, as_workload
@@ -50,6 +50,9 @@ def load(
     first picks of the model, and the plain loops. The fastest is cached, so that the next load is as quick as
     that of a tuned kernel. `Kernel.chosen_by` says what chose it: "log", "similar_shape", "similar_machine",
     "model" or "default".
+
+    Where the log has only the plain loops of a task, because a run ended early, ``fallback=True`` gives a
+    first pick in their place, unless they are faster.
 
     A record whose schedule is not legal, that this version cannot read, or
     that is pinned and was found wrong since, is left out with a warning. ``constant_weights`` as it was
@@ -115,9 +118,18 @@ def _load(
     """The kernel of a workload, and whether it came without a warning."""
     wanted = targets.parse(target, threads)
     workload = own_names.shown(workload, where)
-    found, unusable = stored(workload, wanted, asked_threads(target, threads), where)
+    asked = asked_threads(target, threads)
+    found, unusable = stored(workload, wanted, asked, where)
     if found is not None:
-        return found, unusable is None
+        if not (fallback and unsearched(workload, wanted, asked, where)):
+            return found, unusable is None
+        from autotune.run.untuned import in_place_of
+
+        picked = in_place_of(found, wanted, where)
+        if picked is None:
+            return found, unusable is None
+        warn(picked[1])
+        return picked[0], False
     if nearest and target == backends.HOST:
         from autotune.run.similar_target import nearest as look
 

@@ -10,7 +10,7 @@ from autotune.run.describing import describe
 from autotune.run.dynamic_kernel import DynamicKernel
 from autotune.run.dynamic_workload import DynamicWorkload
 from autotune.run.kernel import Kernel
-from autotune.run.stored import asked_threads, not_found, stored
+from autotune.run.stored import asked_threads, not_found, stored, unsearched
 from autotune.run.warned import warn
 from autotune.settings import database
 from kernels_db.place import locate
@@ -65,6 +65,11 @@ def load_dynamic(
 
     def make(workload: Workload) -> Kernel:
         found, _ = stored(workload, wanted, wanted.threads, where)
+        if found is not None and fallback and unsearched(workload, wanted, wanted.threads, where):
+            from autotune.run.untuned import in_place_of
+
+            picked = in_place_of(found, wanted, where)
+            return found if picked is None else picked[0]
         if found is None:
             found = of_similar(workload, wanted.threads)
         if found is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from autotune import targets
@@ -16,13 +17,16 @@ from kernels_db import lookup
 from kernels_db.place import locate
 from kernels_db.records import Hit
 from schedules.errors import ScheduleError
-from schedules.model import Target, TraceError, Workload
+from schedules.model import Target, Trace, TraceError, Workload
 
 if TYPE_CHECKING:
     from autotune.run.kernel import Kernel
 
+PLAIN = Trace().digest  # of the loops as the expression states them
 OTHERS = 32  # records to look at when the best cannot be used
 # Of a record: written elsewhere, or by another version, or pinned and found wrong since.
+# Other schedules of a task that must be known for its plain loops to count as compared with something.
+FEW = 3
 UNUSABLE = (TraceError, ScheduleError, CompileError, KernelNotFound)
 Unusable = TraceError | ScheduleError | CompileError | KernelNotFound
 DOUBTED = (
@@ -66,6 +70,17 @@ def hits(workload: Workload, wanted: Target, threads: int | None, where: str) ->
         yield from found[0 if k == 1 else 1 :]
         if len(found) < k:
             return
+
+
+def unsearched(workload: Workload, wanted: Target, threads: int | None, where: str) -> bool:
+    """Whether the best that `hits` finds is the plain loops, which hardly anything was compared with: a run
+    ended before it came to more. Not so where they are pinned."""
+    found = hits(workload, wanted, threads, where)
+    best = next(found, None)
+    if best is None or best.pinned or best.record.trace_digest != PLAIN:
+        return False
+    others = {h.record.trace_digest for h in islice(found, OTHERS)} - {PLAIN}
+    return len(others) < FEW
 
 
 def first(use: Callable[[Hit], Made], found: Iterable[Hit]) -> tuple[Made | None, Unusable | None]:

@@ -8,6 +8,7 @@ import logging
 from autotune import backends, targets
 from autotune.building.object_cache import ObjectCache, key
 from autotune.errors import CompileError
+from autotune.run.describing import describe
 from autotune.run.kernel import Kernel
 from autotune.run.kernels import default_kernel, kernel_of
 from autotune.settings import cache_dir
@@ -62,6 +63,16 @@ def is_kept(workload: Workload, target: Target, where: str) -> bool:
     """Whether `untuned` takes what it chose before."""
     found = ObjectCache(cache_dir()).get(_name(workload, target, where))
     return _kept(found, _workloads(where)) is not None
+
+
+def in_place_of(plain: Kernel, target: Target, where: str) -> tuple[Kernel, str] | None:
+    """`untuned` in place of the plain loops that a log has of a workload, and why; None where these are the
+    faster ones."""
+    kernel, what = untuned(plain.workload, target, where)
+    if kernel.chosen_by == "default":
+        return None
+    why = f"the log has only the plain loops of {describe(plain.workload)}, with which nothing was compared"
+    return kernel, f"{why}\n{what}"
 
 
 def _name(workload: Workload, target: Target, where: str) -> str:

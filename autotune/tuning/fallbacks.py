@@ -1,6 +1,7 @@
-"""Candidates that need no search: the plain loops, and those of a first pick.
+"""Candidates that need no search: those of a first pick, and the plain loops.
 
-They come first where time is short, and last where nothing was right.
+Every run of a task without a kernel begins with a first pick (ADR 65). The plain loops come after it. Both
+come again where nothing was right.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 # A run that found nothing goes on for this share of its budget, and for so many seconds from its start at
 # least.
 OVER_SHARE, LEAST_S = 0.1, 5.0
+# Time after its end for which a first pick of one of many tasks goes on until it has compared enough
+# (seconds): where a log has a kernel, loading makes no first pick.
+MORE_S = 5.0
 
 
 class Fallbacks:
@@ -35,6 +39,7 @@ class Fallbacks:
         self._session = session
         self.picked: list[Result] = []
         self.rescued, self.tried_plain = False, 0
+        self._begun = False
 
     def prepare(self) -> None:
         """Once earlier runs are read."""
@@ -42,37 +47,60 @@ class Fallbacks:
         known = plain_loops.TRACE.digest in run.earlier.digests
         self.plain = PlainLoops(run.workload, run.target, known)
 
+    def begin(self, measurer: Measuring, latest: float | None = None) -> bool:
+        """Try the candidates of a first pick, once, where nothing is known but the plain loops. Returns
+        whether it did. ``latest``: when it must be over."""
+        run = self._session
+        due = run.options.begins_at_once and not (run.searched or self._begun)
+        if due:
+            self._begun = True
+            if run.options.trials != 0 and not run.options.short:
+                run.measure_limit()
+            self.pick(measurer, latest)
+        if run.options.trials == 0 or not run.trials_left:
+            run.stopped = "trials"
+        return due
+
     def pick(self, measurer: Measuring, latest: float | None = None) -> None:
-        """Try the candidates of a first pick, until there is a best and the budget is used up. ``latest``:
-        when all must be over."""
+        """Try the candidates of a first pick, until one is right and the budget is used up, and the plain
+        loops if they are quick and may win. ``latest``: when all must be over."""
         run = self._session
         run.report("measuring")
         with run.timed("first pick"):
-            proposed = first_pick.proposals(run.workload, run.target, run.space, run.log.place)
+            both = run.options.share_s is not None  # other tasks of the run are in the log
+            proposed = first_pick.proposals(run.workload, run.target, run.space, run.log.place, both)
             known = run.earlier.digests | run.tried
             proposed = [p for p in proposed if schedule_of(run.space, p.candidate).digest not in known]
             if run.options.trials:
                 proposed = proposed[: run.options.trials - run.measured]
             traces = [schedule_of(run.space, p.candidate) for p in proposed]
-            until = max(run.started + first_pick.LIMIT_S - first_pick.MARGIN_S, time.monotonic())
+            until = time.monotonic() + first_pick.LIMIT_S - first_pick.MARGIN_S
+            if run.options.trials:  # a seed then repeats a run
+                until = max(until, run.until)
             grace_s = first_pick.grace_s(run.workload)
             if latest is not None:
-                until = min(time.monotonic() + first_pick.LIMIT_S, latest)
+                until = min(until, latest)
                 grace_s = max(0.0, min(grace_s, latest - until))
+                put_off = latest
             elif run.options.trials == 0:
-                latest = run.started + first_pick.LATEST_S
+                put_off = run.started + first_pick.LATEST_S
             else:
-                latest = run.until
+                put_off = run.until
                 grace_s = max(0.0, min(grace_s, self._end - until))
-            race = first_pick.race(measurer, traces, until, grace_s, latest=latest)
+            enough, more_s = (first_pick.ENOUGH, MORE_S) if both else (1, 0.0)
+            race = first_pick.race(measurer, traces, until + more_s, grace_s, latest=put_off)
             with contextlib.closing(race) as arrivals:
                 for i, m in arrivals:
                     candidate = proposed[i].candidate
                     facts = {DECISIONS: list(candidate.row), "chosen_by": proposed[i].chosen_by}
                     reached = run.take(m, run.space.sketches[candidate.sketch], traces[i], facts)
                     self.picked.append(Result(candidate, reached, m.facts))
-                    if run.best_s is not None and time.monotonic() > run.until:
+                    right = sum(r.throughput > 0 for r in self.picked)
+                    if right >= enough and time.monotonic() > min(until, run.until):
                         break
+        if self.picked:
+            fastest = max(self.picked, key=lambda r: r.throughput)
+            run.incumbents.add(schedule_of(run.space, fastest.candidate).digest)
         left = run.trials_left or run.options.trials == 0
         time_left = run.best_s is None or time.monotonic() < run.until
         if left and time_left and self.plain.worth(run.best_s):

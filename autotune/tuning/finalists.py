@@ -13,6 +13,7 @@ from autotune.tuning import diagnostics
 from autotune.tuning.credible import credible
 from autotune.tuning.known_limits import MEMORY_BYTES
 from autotune.tuning.run_records import FINALISTS, new_record, trace_of
+from kernels_db import lookup
 from kernels_db.records import Record
 from schedules.model import Trace
 
@@ -25,6 +26,9 @@ FIELD, LUCKY = 32, 256  # finalists at first, if there were so many trials
 PASSES = 6  # over finalists, until the best of the log has been timed in...
 PLACES_SHARE, PLACES_S = 0.2, 1.0  # of the time so far, or seconds, the longer: what all may take
 NEAR = 1.25  # a trial slower than this times the luckiest will not win
+# What led before the search is timed too, up to so many times the luckiest: beside other work a time may be
+# off by a factor.
+DOUBTED = 3.0
 MARGIN_S = 0.25  # before the deadline
 
 
@@ -51,12 +55,15 @@ class Finalists:
             top = [r for r in top if trace_of(r) and r.trace_digest not in lost][:most]
             if not top or (not number and not run.measured and top[0].kind == "final"):
                 return
+            if not run.searched:  # nothing to compare plain loops with
+                return
             timed = len(self._passes[top[0].trace_digest])
             spent, room = time.monotonic() - begin, max(PLACES_SHARE * (begin - run.started), PLACES_S)
             if timed >= places or (timed and spent * (done + 1) / done > room):
                 return
             fastest = top[0].time_s or 0.0
             near = [r for r in top if (r.time_s or 0.0) <= NEAR * fastest or self._passes[r.trace_digest]]
+            near = [near[0], *self._incumbents(near, fastest, lost), *near[1:]][:most]
             moving = done > 0 and places > 1
             begin_s = run.site.move_s(fastest, run.warm_runs) if moving else 0.0
             plan = self._plan(measurer, near, begin_s)
@@ -89,6 +96,17 @@ class Finalists:
         others = run.backend.measuring.places - 1
         rough = run.site.cost_s(best_s, FIELD, 1, 3, run.warm_runs) if self._field > FINALISTS else 0.0
         return one + rough / 2 + others * (one / 2 + run.site.move_s(best_s, 0))
+
+    def _incumbents(self, near: list[Record], fastest_s: float, lost: set[str]) -> list[Record]:
+        """What led when the run began and the fastest of its first pick, where neither is ``near`` or was
+        timed: the search must not win by a time that other work has spoilt."""
+        run = self._session
+        timed = {digest for digest, passes in self._passes.items() if passes}
+        wanted = run.incumbents - {r.trace_digest for r in near} - timed - lost
+        task = (run.workload.digest, run.target.digest)
+        found = [lookup.of_trace(run.log.place, *task, digest) for digest in sorted(wanted)]
+        known = [r for r in found if r is not None and trace_of(r)]
+        return [r for r in known if (r.time_s or 0.0) <= DOUBTED * fastest_s]
 
     @property
     def _field(self) -> int:

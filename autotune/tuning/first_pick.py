@@ -12,6 +12,7 @@ import time
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from autotune.measure.process import MeasureError
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 # Seconds that a first pick may take. What it loses because others have the CPUs does not count, up to
 # LATEST_S in all: on a busy machine it takes longer, and picks what it picks on a quiet one.
 LIMIT_S, LATEST_S = 3.0, 60.0
-# Candidates that are tried at most, and of similar tasks. With so many of the latter no model is asked.
+# Candidates that are tried at most, and of similar tasks. With so many of the latter no model is asked, but
+# in a run of many tasks.
 PICKS, SIMILAR = 8, 6
 ENOUGH = 3
 # A short evolution: most of the time of a first choice is spent in the features of a sketch's first rows.
@@ -59,13 +61,20 @@ class Pick:
     time_s: float | None
 
 
-def proposals(workload: Workload, target: Target, space: Space, where: str | Place) -> list[Seed]:
-    """At most `PICKS` candidates, those of similar tasks first. ``where``: the log. Raises `LogError`."""
-    found = seeds(workload, target, space, where, SIMILAR)
-    if len(found) < ENOUGH:
+def proposals(
+    workload: Workload, target: Target, space: Space, where: str | Place, both: bool = False
+) -> list[Seed]:
+    """At most `PICKS` candidates, those of similar tasks first. ``both``: `ENOUGH` of these and `PICKS` of
+    the model, in turns: in a run of many tasks, similar ones may have had first picks only. ``where``: the
+    log. Raises `LogError`."""
+    found = seeds(workload, target, space, where, ENOUGH if both else SIMILAR)
+    if both or len(found) < ENOUGH:
         search = EvolutionarySearch(space, AnalyticModel(model_features(space)), 0, SHORT)
         known = {p.candidate for p in found}
-        found += [Seed(c, "model") for c in search.ask(PICKS - len(found)) if c not in known]
+        asked = search.ask(PICKS if both else PICKS - len(found))
+        guessed = [Seed(c, "model") for c in asked if c not in known]
+        pairs = zip_longest(found, guessed) if both else [(p, None) for p in (*found, *guessed)]
+        found = [p for pair in pairs for p in pair if p is not None]
     return found
 
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 # Budgets below this load no model (seconds): loading takes two seconds of a CPU, on a busy machine more by
 # far.
 SHORT_S = 8.0
-# Budgets below this begin with a first pick (seconds): plain loops are slow, and a search on a busy machine
-# may have time for little else.
+# A task's share of the budget below which time may end before much is known (seconds): then the machine's
+# limit is measured after the first pick, and a number of trials begins with one too.
 AT_ONCE_S = 10.0
 # Fields of results that are numbers of trials, and those that have such numbers by a name.
 COUNTS, COUNTS_BY_NAME = ("measured", "resumed", "stopped_early"), ("failed", "throttled")
@@ -112,9 +112,15 @@ class TuneOptions:
         return "analytic" if _learns(model) and self.budget_s < SHORT_S else model
 
     @property
+    def short(self) -> bool:
+        """Whether the task's share of the budget is short."""
+        return (self.budget_s if self.share_s is None else self.share_s) < AT_ONCE_S
+
+    @property
     def begins_at_once(self) -> bool:
-        """Whether the candidates of a first pick come before everything else."""
-        return self.trials == 0 or self.budget_s < AT_ONCE_S
+        """Whether the candidates of a first pick come before the search. Not so where the user gave a number
+        of trials, for which there is time: they are the search's."""
+        return not self.trials or self.short
 
     @property
     def needs_xgboost(self) -> bool:
@@ -190,7 +196,8 @@ class TuneResult:
     overlap), finalists. ``throttled``: new trials by the reason why the device ran slower beside them.
     ``notes``: sentences on what to expect of more time (`autotune.tuning.notes`). ``error``: why there is no
     best, None if there is one. ``stopped_early``: new trials that were too slow to be timed to the end; they
-    are no failures. ``place``: the log that has it.
+    are no failures. ``place``: the log that has it. ``only_plain``: whether the plain loops are all that is
+    known to be right, so that ``best`` was compared with nothing.
 
     >>> result = at.tune("matmul", m=64, n=64, k=64, threads=1, trials=0, progress=None)
     >>> result.stopped
@@ -214,6 +221,7 @@ class TuneResult:
     error: str | None = None
     stopped_early: int = 0
     place: Place | None = field(default=None, compare=False)
+    only_plain: bool = False
 
     def __repr__(self) -> str:
         from autotune.progress import text
@@ -242,6 +250,11 @@ class TuneResult:
                 f"no valid schedule of {self.workload.op} was found{why}; give the tuning a larger budget"
             )
         return Schedule.replay(self.workload.dag, self.best.trace, self.target)
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a kernel, and not the plain loops alone."""
+        return self.best is not None and not self.only_plain
 
     @property
     def parts(self) -> tuple[TuneResult, ...]:

@@ -1,8 +1,9 @@
 """Tries the plain loops, the schedule without a step, in every run, so that no result is slower (ADR 39).
 
 `load(fallback=True)` builds them too. They are in no space, so no search proposes them, and their record has
-no decisions. They come first if they are predicted to be cheap, so that a short run has a kernel. Else they
-come last, and only if they may be the fastest: plain loops of a matmul of 4096^3 take a minute.
+no decisions. A run begins with a first pick, and they come after it (ADR 65): with it if one run of them is
+quick, else last. In either case only if they may be the fastest: plain loops of a matmul of 4096^3 take a
+minute.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from schedules.ops import compulsory_bytes
 SKETCH = "plain loops"
 # The schedule without a step.
 TRACE = Trace()
-CHEAP_SHARE, CHEAP_S = 0.02, 0.02  # of a round, or seconds, that one run may take for them to come first
-QUICK_S = 0.5  # that one run may take where a run of the search would else end with nothing
+QUICK_S = 0.5  # that one run may take for them to be tried with a first pick
 FAR = 20.0  # times as slow as the best as foretold: not tried
 
 
@@ -27,10 +27,6 @@ class PlainLoops:
         rate = backends.of(target).measuring.plain_rate
         self.foretold_s = max(workload.flops, compulsory_bytes(workload.dag)) / rate
         self.pending = not known
-
-    def cheap(self, round_s: float) -> bool:
-        """Whether to try them first, in a run whose rounds take ``round_s`` seconds."""
-        return self.pending and self.foretold_s <= max(CHEAP_SHARE * round_s, CHEAP_S)
 
     @property
     def quick(self) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.tuning import resume, run_state
 from autotune.tuning.options import Best, TuneOptions
+from autotune.tuning.plain_loops import TRACE
 from cost_model.saved import SavedModel
 from kernels_db.records import NewRecord, Record
 from schedules.model import Target, Trace, TraceError, Workload
@@ -59,6 +60,11 @@ def best_of(workload: Workload, target: Target, log: Log, peak_s: float | None) 
     if record is None:
         return None
     return Best.of(workload, record, peak_s)
+
+
+def searched(workload: Workload, target: Target, log: Log) -> bool:
+    """Whether the log has a kernel of a task beside its plain loops, or in their place."""
+    return any(r.trace_digest != TRACE.digest for r in log.top_k(workload, target, 2))
 
 
 def trace_of(record: Record) -> Trace | None:

@@ -29,7 +29,7 @@ from autotune.tuning.known_limits import MachineLimit, moved
 from autotune.tuning.notes import notes, small
 from autotune.tuning.options import Progress, TuneOptions, TuneResult
 from autotune.tuning.prediction_quality import PREDICTED
-from autotune.tuning.run_records import FINALISTS, best_of, new_record, run_options, trace_of
+from autotune.tuning.run_records import FINALISTS, best_of, new_record, run_options, searched, trace_of
 from autotune.tuning.similar import seeds
 from autotune.tuning.site import HERE, Measuring, Site
 from cost_model.metrics import pairwise_accuracy
@@ -96,6 +96,8 @@ class Session:
         self.spare = site.spare(target)
         self.stopped: str | None = None  # what ended the search for good
         self.best_s: float | None = None
+        self.incumbents: set[str] = set()  # digests of traces that are timed beside the finalists
+        self.searched = False  # whether there is a kernel that is not the plain loops
         self.provisional = False  # whether the best was not timed again yet
         self.measured, self.resumed, self.rounds = 0, 0, 0
         self.failed: Counter[str] = Counter()
@@ -137,7 +139,10 @@ class Session:
         if kind is not None and not issubclass(kind, KeyboardInterrupt):
             state = "failed"
         else:
-            state = "interrupted" if kind is not None or self.stopped == "interrupted" else "done"
+            # a task among others that had a first pick and no more had a part of its share
+            part = self.options.share_s is not None and not self._begun and self.stopped is None
+            cut_off = part or kind is not None or self.stopped == "interrupted"
+            state = "interrupted" if cut_off else "done"
         try:
             self._stack.close()
         finally:
@@ -164,6 +169,7 @@ class Session:
         self.fallbacks.prepare()
         self.look_up_the_best()
         if self.best_s:
+            self.incumbents.add(self.log.top_k(self.workload, self.target, 1)[0].trace_digest)
             self._expectation.begin(1.0 / self.best_s)
         self._batch_size = max(FIRST_BATCH, min(len(space.sketches), LARGEST_BATCH))
         diagnostics.prepared(self.workload, space, self._few, derived_s, self.earlier, self.best_s)
@@ -189,7 +195,8 @@ class Session:
 
     def _begin_search(self) -> None:
         """Measure the limit, and tell a search what earlier runs found."""
-        self.measure_limit()
+        if self.peak_s is None:
+            self.measure_limit()
         options, space = self.options, self.space
         near = neighbours.neighbours(self.log, self.workload, self.target, space, options)
         policy = self._policy(near)
@@ -240,18 +247,8 @@ class Session:
         or "converged" (not with ``keep_on``); else None."""
         fallbacks = self.fallbacks
         plain = fallbacks.plain
-        if self.options.begins_at_once and self.best_s is None:
-            fallbacks.pick(measurer)
-        if self.options.trials == 0:
-            self.stopped = "trials"
+        fallbacks.begin(measurer)
         while self.stopped is None and time.monotonic() < until():
-            if not self.trials_left:  # a first pick may have taken all
-                self.stopped = "trials"
-                break
-            if plain.cheap(self.round_s):
-                if not fallbacks.try_plain_loops(measurer, until()):
-                    break
-                continue
             if not self._begun:
                 self.report("preparing")
                 with self.timed("prepare"):
@@ -314,6 +311,7 @@ class Session:
         if m.status == "ok" and m.time_s is not None:
             if self.best_s is None or m.time_s < self.best_s:
                 self.best_s, self.provisional = m.time_s, True
+            self.searched = self.searched or trace != plain_loops.TRACE
         elif m.status == "slow":
             self.stopped_early += 1
         else:
@@ -390,14 +388,14 @@ class Session:
         best = self.log.best(self.workload, self.target)
         if best is not None:
             self.best_s, self.provisional = best.time_s, best.kind != "final"
+            self.searched = searched(self.workload, self.target, self.log)
 
     # -- how much ----------------------------------------------------------------------------
 
     @property
     def each_s(self) -> float | None:
         """Seconds that a trial takes; None before there was one."""
-        # starting processes is part of the plain loops' trial
-        trials = self.measured - self.fallbacks.tried_plain
+        trials = self.measured - self.fallbacks.tried_plain - len(self.fallbacks.picked)
         return self.spent["measure"] / trials if trials else None
 
     @property
@@ -475,6 +473,7 @@ class Session:
             notes=notes(best, self._few, self.measured + self.resumed, stopped),
             error=None if best is not None else self._why(stopped),
             place=self.log.place,
+            only_plain=best is not None and not searched(self.workload, self.target, self.log),
         )
 
     def _why(self, stopped: str) -> str:

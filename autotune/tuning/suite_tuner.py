@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from statistics import fmean
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -20,9 +21,10 @@ from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.open_measurers import OpenMeasurers
 from autotune.tuning.options import Progress, TuneOptions, TuneResult
-from autotune.tuning.run_records import best_of
+from autotune.tuning.run_records import best_of, searched
 from autotune.tuning.session import RESERVE_SHARE, Session
 from autotune.tuning.site import HERE, Measuring, Site, SiteLost
+from autotune.tuning.suite_results import Job, SuiteProgress, SuiteResult, SuiteTask, TaskResult, late
 from autotune.tuning.task_scheduler import GradientScheduler, ScheduledTask
 from kernels_db.errors import LogError
 from schedules.errors import AutotuneError
@@ -30,115 +32,22 @@ from schedules.model import Target, Workload
 from schedules.te.structure import structure
 
 if TYPE_CHECKING:
-    from autotune.report import Written
     from kernels_db.store import Log
+
+__all__ = ["Job", "Suite", "SuiteProgress", "SuiteResult", "SuiteTask", "TaskResult", "tune_suite"]
 
 # Turns of a task that the budget should allow on average, within bounds on a turn's length (seconds).
 TURNS = 5
 SHORTEST_S, LONGEST_S = 2.0, 20.0
 # Least rounds of trials in a turn.
 ROUNDS = 2
+# Seconds that a first pick of a task is expected to take before one was made, and the share of it that must
+# be left for another to begin.
+PICK_S, MUST_BE_LEFT = 2.0, 0.5
+# Share of a budget that the first picks of all tasks may take, where that budget is to be enough for them.
+PICK_SHARE = 0.8
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class SuiteTask:
-    """A workload of a suite. ``weight``: how often it runs; ``group``: its name in the suite. ``trials``:
-    most new trials of it, if it has a limit of its own."""
-
-    workload: Workload
-    weight: float = 1.0
-    group: str = ""
-    trials: int | None = None
-
-    def __repr__(self) -> str:
-        group = f", {self.group[:80]}" if self.group else ""
-        return f"<SuiteTask {self.workload.op[:80]} x {self.weight:g}{group}>"
-
-
-@dataclass(frozen=True)
-class Job:
-    """What is tuned for a target: tasks, and the options of the run in which they share a budget."""
-
-    tasks: Sequence[SuiteTask]
-    options: TuneOptions
-
-
-@dataclass(frozen=True)
-class TaskResult:
-    """``seconds``: time of the budget that the task took; ``error``: why it could not be tuned or has no
-    kernel, else None."""
-
-    task: SuiteTask
-    result: TuneResult
-    seconds: float
-    error: str | None = None
-
-    def __repr__(self) -> str:
-        from autotune.progress import text
-
-        return f"<TaskResult {text.short(self.result)}>"
-
-
-@dataclass(frozen=True)
-class SuiteProgress:
-    """Where a suite stands. ``number``, ``task``: the task of this turn and its progress. ``weighted_s``: Σ
-    weight · best time (seconds), None while a task has no kernel. ``provisional``: whether a time in it was
-    not measured again yet. ``ready``: tasks that have one. ``machine``: of a fleet, which measures."""
-
-    number: int
-    tasks: int
-    workload: Workload
-    task: Progress
-    weighted_s: float | None
-    ready: int
-    measured: int
-    elapsed_s: float
-    budget_s: float
-    provisional: bool = False
-    machine: str = ""
-
-    def __repr__(self) -> str:
-        return f"<SuiteProgress {self.ready} of {self.tasks} tasks ready, {self.measured} trials>"
-
-
-@dataclass(frozen=True)
-class SuiteResult:
-    """Results in the order of the tasks. ``weighted_s``: Σ weight · best time (seconds), None if a task has
-    no kernel. ``stopped``: "budget", "trials", "exhausted", "converged" (no gain expected of any task),
-    "interrupted", or "no machine" (the last one of a fleet left).
-
-    Example: ``[task.result.best for task in result.tasks]``.
-    """
-
-    tasks: tuple[TaskResult, ...]
-    weighted_s: float | None
-    measured: int
-    elapsed_s: float
-    budget_s: float
-    seed: int
-    stopped: str
-
-    def __repr__(self) -> str:
-        return f"<SuiteResult {self}>"
-
-    def __str__(self) -> str:
-        """One line: how many tasks have kernels, what they take together, how many trials and how long."""
-        from autotune.progress import text
-
-        return text.of_tasks(self)
-
-    def _repr_html_(self) -> str:
-        from autotune.progress import html
-
-        return html.of_tasks(self)
-
-    def report(self, path: str | os.PathLike[str]) -> Written:
-        """Write one page of HTML about the tasks of this suite. See `TuneResult.report`."""
-        from autotune import report
-
-        return report.of_results(path, [t.result for t in self.tasks])
 
 
 def tune_suite(
@@ -218,14 +127,13 @@ class Suite:
         self.tasks, self.target, self.log, self.options = tuple(tasks), target, log, options
         self.progress, self.interrupts, self.started = progress, interrupts, started
         self.until = started + options.budget_s
-        self.scheduler = GradientScheduler(
-            [ScheduledTask(t.weight, t.workload.flops, structure(t.workload.dag).key) for t in tasks]
-        )
+        self.scheduler = GradientScheduler([self._scheduled(t) for t in tasks])
         self.sessions: dict[int, Session] = {}
         self.seconds = [0.0] * len(tasks)
         self.errors: dict[int, str] = {}
         self.lanes: list[Lane] = []
         self._owner: dict[int, Lane] = {}
+        self._picks: list[float] = []  # seconds that turns took in which tasks had their first picks
         self._unable: set[tuple[int, str]] = set()  # tasks, and keys of machines that cannot measure them
 
     def lane(
@@ -265,21 +173,24 @@ class Suite:
 
     def waits(self, key: str = "") -> bool:
         """Whether there is a task for another machine, which has that key."""
-        return time.monotonic() < self._search_until() and self.scheduler.next(self.free(key=key)) is not None
+        number = self.scheduler.next(self.free(key=key))
+        return number is not None and time.monotonic() < self._turns_until(number)
 
     # -- phases ------------------------------------------------------------------------------
 
     def search(self, lane: Lane) -> str:
         """Give turns until the budget or every task has ended. Returns which. Raises `SiteLost`."""
-        while time.monotonic() < self._search_until():
+        while True:
             number = self.scheduler.next(self.free(lane))
+            if number is not None and time.monotonic() >= self._turns_until(number):
+                return "budget"
             if number is None:
                 ends = {_end_of(s) for s in self.sessions.values()}
                 return next((e for e in ("converged", "trials", "exhausted") if e in ends), "exhausted")
-            begin = time.monotonic()
+            begin, picked = time.monotonic(), False
             self._owner[number], lane.number = lane, number
             try:
-                self._turn(lane, number)
+                picked = self._turn(lane, number)
                 self.errors.pop(number, None)
             except (LogError, SiteLost):  # the other tasks would lose their trials too
                 raise
@@ -287,6 +198,7 @@ class Suite:
                 self._failed(lane, number, str(err))
             took = time.monotonic() - begin
             self.seconds[number] += took
+            self._picks += [took] if picked else []
             session = self.sessions.get(number)
             known = None if session is None else session.best_s
             self.scheduler.add(number, took, known, None if session is None else session.peak_s)
@@ -294,7 +206,6 @@ class Suite:
                 self.scheduler.end(number)
             elif session is not None:
                 self.scheduler.settle(number, session.converged)
-        return "budget"
 
     def _failed(self, lane: Lane, number: int, why: str) -> None:
         """A machine cannot measure a task. It may be the machine's fault: the others try it."""
@@ -308,8 +219,9 @@ class Suite:
         else:
             self.scheduler.end(number)
 
-    def _turn(self, lane: Lane, number: int) -> None:
-        """Rounds of trials of one task, for a turn's time."""
+    def _turn(self, lane: Lane, number: int) -> bool:
+        """A first pick of a task that has no kernel, and True: the others have theirs before one is searched.
+        Else rounds of trials, for a turn's time."""
         task = self.tasks[number]
         log.debug("turn of task %d of %d: %s", number + 1, len(self.tasks), task.workload.op)
         session = self.sessions.get(number)
@@ -334,8 +246,12 @@ class Suite:
             measuring = lane.open.get(number, task.workload)
             if session.site is not lane.site:
                 session.relocate(lane.site, measuring)
+        some = any(s.searched for s in self.sessions.values())  # the first one may take longer
+        if session.fallbacks.begin(measuring, self.until if some else None):
+            return True
         end = time.monotonic() + self.turn_s
         session.search(measuring, lambda: min(end, self._search_until()), keep_on=True)
+        return False
 
     def finalists(self, lane: Lane) -> None:
         """Time the finalists of each task of a machine while there is time, those of the heaviest tasks
@@ -386,21 +302,23 @@ class Suite:
                 session.__exit__(kind, error, trace)
 
     def result(self, stopped: str) -> SuiteResult:
-        results = []
+        results: list[TaskResult] = []
+        needed_s = self._needed_s()
         for n, task in enumerate(self.tasks):
             session = self.sessions.get(n)
             if session is None:
                 best = best_of(task.workload, self.target, self.log, None)
                 seen = sum(self.log.by_status(task.workload, self.target).values())
-                late = (
+                why = (
                     "the run was interrupted before its first turn"
                     if stopped == "interrupted"
-                    else "the budget ended before its first turn; give a larger budget"
+                    else f"the budget ended before its first turn; give a larger budget: {needed_s:g} s"
                 )
                 one = TuneResult(
                     *(task.workload, self.target, best, 0, {}, seen, 0.0, self.options.seed, "not begun"),
-                    error=None if best is not None else late,
+                    error=None if best is not None else why,
                     place=self.log.place,
+                    only_plain=best is not None and not searched(task.workload, self.target, self.log),
                 )
             else:
                 if stopped == "interrupted":
@@ -409,7 +327,8 @@ class Suite:
                 one = session.result(_end_of(session) or stopped if error is None else "failed")
                 session.__exit__(None if error is None else AutotuneError, None, None)
             results.append(TaskResult(task, one, self.seconds[n], self.errors.get(n) or one.error))
-        times = [(r.task.weight, r.result.best.time_s) for r in results if r.result.best is not None]
+        kernels = [(r.task.weight, r.result.best) for r in results if r.result.ready]
+        times = [(weight, best.time_s) for weight, best in kernels if best is not None]
         return SuiteResult(
             tasks=tuple(results),
             weighted_s=sum(w * t for w, t in times) if len(times) == len(results) else None,
@@ -418,9 +337,34 @@ class Suite:
             budget_s=self.options.budget_s,
             seed=self.options.seed,
             stopped=stopped,
+            needed_s=needed_s if stopped != "interrupted" and late(results) else None,
         )
 
     # -- what it needs -----------------------------------------------------------------------
+
+    def _scheduled(self, task: SuiteTask) -> ScheduledTask:
+        """What the scheduler knows of a task. One that has only its plain loops counts as one without a
+        kernel."""
+        known = searched(task.workload, self.target, self.log)
+        best = self.log.best(task.workload, self.target) if known else None
+        known_s = None if best is None else best.time_s
+        similar = structure(task.workload.dag).key
+        return ScheduledTask(
+            task.weight, task.workload.flops, similar, known_s=known_s, later=task.later and not known
+        )
+
+    def _turns_until(self, number: int) -> float:
+        """When the next turn of a task must begin. First picks of tasks may take the time of the finalists,
+        but need some themselves."""
+        if number in self.sessions or self.scheduler.known_s(number) is not None:
+            return self._search_until()
+        return self.until - (MUST_BE_LEFT * fmean(self._picks) if self._picks else 0.0)
+
+    def _needed_s(self) -> float:
+        """A budget in which each task gets a first pick, as far as those that were made tell."""
+        each = max(fmean(self._picks) if self._picks else 0.0, PICK_S)
+        needed = each * len(self.tasks) / self._machines / PICK_SHARE
+        return float(math.ceil(max(needed, self.options.budget_s / PICK_SHARE)))
 
     def _search_until(self) -> float:
         """When the last turn must end, so that finalists have time."""
@@ -450,11 +394,12 @@ class Suite:
         tell = self.progress
 
         def report(one: Progress) -> None:
-            best = [s.best_s for s in self.sessions.values()]
-            ready = sum(b is not None for b in best)
+            begun, number_of = self.sessions, range(len(self.tasks))
+            best = [begun[n].best_s if n in begun else self.scheduler.known_s(n) for n in number_of]
+            ready = sum(begun[n].searched if n in begun else best[n] is not None for n in number_of)
             weighted = None
-            if ready == len(self.tasks):
-                weighted = sum(self.tasks[n].weight * (s.best_s or 0.0) for n, s in self.sessions.items())
+            if None not in best:
+                weighted = sum(t.weight * (s or 0.0) for t, s in zip(self.tasks, best, strict=True))
             now = time.monotonic()
             tell(
                 SuiteProgress(

@@ -12,7 +12,7 @@ times those of another. The module uses no clock and no machine: it is told what
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autotune.search.stopping import Stopping
 
@@ -31,12 +31,16 @@ FADING = 2.0
 @dataclass(frozen=True)
 class ScheduledTask:
     """``weight``: how often the kernel runs. ``flops``: FLOPs of one run. ``similar``: equal for tasks
-    expected to be equally fast. ``limit_s``: the machine's limit (seconds), None if not known."""
+    expected to be equally fast. ``limit_s``: the machine's limit (seconds), None if not known. ``known_s``:
+    seconds of its best kernel when the run begins, None without one. ``later``: of tasks without one, whether
+    the others come first."""
 
     weight: float = 1.0
     flops: float = 0.0
     similar: Hashable = None
     limit_s: float | None = None
+    known_s: float | None = None
+    later: bool = False
 
 
 @dataclass
@@ -49,7 +53,8 @@ class _State:
 
 
 class GradientScheduler:
-    """Gives each task a first turn, the one with most to lose first. Then turns by gain."""
+    """Gives each task a first turn: those without a kernel first, and of these the one with most to lose.
+    Then turns by gain."""
 
     def __init__(self, tasks: Sequence[ScheduledTask]) -> None:
         self._tasks = list(tasks)
@@ -63,7 +68,7 @@ class GradientScheduler:
             return None
         new = [i for i in open_ if len(self._states[i].best_s) == 1]
         if new:
-            return max(new, key=lambda i: (self._tasks[i].weight * max(self._tasks[i].flops, 1.0), -i))
+            return max(new, key=self._weakness)
         blind = [i for i in open_ if self._states[i].best_s[-1] is None]  # nothing ran yet
         if blind and len(blind) < len(open_):
             # A task without a kernel comes first until it has had twice the share of the others.
@@ -89,8 +94,11 @@ class GradientScheduler:
         state.best_s.append(best_s)
         state.gains.add(1.0 / best_s if best_s else 0.0, seconds)
         if limit_s is not None:
-            old = self._tasks[task]
-            self._tasks[task] = ScheduledTask(old.weight, old.flops, old.similar, limit_s)
+            self._tasks[task] = replace(self._tasks[task], limit_s=limit_s)
+
+    def known_s(self, task: int) -> float | None:
+        """Seconds of a task's best kernel when the run began."""
+        return self._tasks[task].known_s
 
     def settle(self, task: int, settled: bool = True) -> None:
         """Mark a task of which little more is expected. It keeps its turns while others go on, as a small
@@ -127,6 +135,13 @@ class GradientScheduler:
             hoped = max(hoped, (best - reach) / turn)
         hoped, backward = min(hoped, left / turn), min(backward, left / turn)
         return about.weight * (ALPHA * backward + (1 - ALPHA) * max(0.0, hoped))
+
+    def _weakness(self, task: int) -> tuple[bool, bool, float, int]:
+        """Orders tasks that had no turn: the largest is next."""
+        about = self._tasks[task]
+        time_s = about.known_s
+        loss = about.weight * (max(about.flops, 1.0) if time_s is None else time_s)
+        return time_s is None, not about.later, loss, -task
 
     def _within_reach(self, task: int) -> float | None:
         """The time (seconds) at the best FLOP rate of similar tasks, times `BETA`; None without one."""

@@ -74,6 +74,7 @@ class TuneResult:
     notes: tuple[str, ...] = ("the best reaches 2% of the limit",)
     error: str | None = None
     stopped_early: int = 3
+    only_plain: bool = False
 
 
 Calls = list[tuple[Workload, Target, str, TuneOptions]]

@@ -129,8 +129,8 @@ def test_a_fruitless_round_is_followed_by_a_first_pick(log: Log, monkeypatch: py
     picks: set[str] = set()
     asked = first_pick.proposals
 
-    def proposals(workload: Workload, target: Target, space: Space, where: Any) -> list[Seed]:
-        found = asked(workload, target, space, where)
+    def proposals(workload: Workload, target: Target, space: Space, *more: Any) -> list[Seed]:
+        found = asked(workload, target, space, *more)
         picks.update(trace_of(space, s.candidate).digest for s in found)
         return found
 
@@ -146,9 +146,7 @@ def test_a_task_of_a_suite_ends_with_plain_loops_where_they_are_right(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if its turn is over before the search would have come to them."""
-    monkeypatch.setattr("autotune.tuning.options.AT_ONCE_S", 0.0)
-    for name in ("CHEAP_SHARE", "CHEAP_S"):
-        monkeypatch.setattr(plain_loops, name, 0.0)
+    monkeypatch.setattr(plain_loops, "QUICK_S", 0.0)
     made = {n: Failing(lambda t: t == plain_loops.TRACE, 0.2) for n in "ab"}
     result = suite(log, made, trials=None, budget_s=1.5)
     begun = [t for t in result.tasks if t.result.stopped != "not begun"]

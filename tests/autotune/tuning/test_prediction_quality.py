@@ -90,7 +90,7 @@ def test_a_run_keeps_what_its_models_thought(log: Log) -> None:
         measurer=FakeMeasurer(space),
         peak=lambda: PEAK_S,
     )
-    plain, *records = sorted(log.records(kind="trial"), key=lambda r: r.trial)
+    *records, plain = sorted(log.records(kind="trial"), key=lambda r: r.trial)
     assert prediction_quality.PREDICTED not in plain.environment
     assert [set(r.environment[prediction_quality.PREDICTED]) for r in records] == [{"analytic"}] * 16 + [
         {"analytic", "model"}
