@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 
 from schedules.ir import Block, Nest
 from schedules.ir.nest import readers
@@ -10,11 +11,13 @@ from schedules.primitives.inline import outgrown
 from schedules.space.rules.patterns import (
     MAX_INLINED,
     computed_again,
+    extents,
     is_costly,
     is_guarded_copy,
     is_map,
     is_row_reduction,
     outgrows,
+    spatial,
 )
 from schedules.space.sketch_builder import SketchBuilder
 
@@ -48,8 +51,7 @@ def inline_stages(
                 d.s.inline(name)
             if inlined is not None:
                 continue
-        rank = len(b.iters)
-        wider = any(_axes_that_count(nest, u) > rank for u in users)
+        wider = any(_computes_again(nest, b, u) for u in users)
         tiled = not costly_in_tiles and any(not is_row_reduction(nest, u) for u in reducing)
         if is_costly(b) and (wider or len(users) > 1 or tiled):
             continue
@@ -63,9 +65,9 @@ def inline_stages(
     return again or ""
 
 
-def _axes_that_count(nest: Nest, user: Block) -> int:
-    """Axes at whose points a reader would compute a stage: of a reduction over rows all, as a row of it
-    goes over a row of the stage. Of others a rule of tiles decides."""
-    if is_row_reduction(nest, user):
-        return len(user.iters)
-    return len([i for i in user.iters if i.kind == "spatial"])
+def _computes_again(nest: Nest, b: Block, user: Block) -> bool:
+    """Whether a reader would compute a stage at more points than the stage has. Of a reduction that is tiled
+    only the axes of its output count: the rule of tiles decides."""
+    if is_row_reduction(nest, user) and prod(extents(user).values()) > prod(extents(b).values()):
+        return True
+    return len(spatial(user)) > len(b.iters)

@@ -138,6 +138,11 @@ def test_what_a_row_reduction_reads_of_few_is_kept_where_it_is_costly() -> None:
     y = te.compute((2, 50), lambda i, a: te.max(x[i, a, r] * root[i, r], axis=r), "y")
     nest = derive(te.dag([x, v, y]), target()).sketch(0).nest
     assert "root" in {b.name for b in blocks(nest.body)}
+    flat = te.placeholder((800,), name="flat")  # as many points, of fewer axes
+    e = te.compute((800,), lambda i: te.sqrt(flat[i]), "e")
+    y = te.compute((50,), lambda i: te.max(e[i * 16 + r], axis=r), "y")
+    nest = derive(te.dag([flat, y]), target()).sketch(0).nest
+    assert "e" not in {b.name for b in blocks(nest.body)}
 
 
 def lanes(nest: Nest, block: str) -> int:
@@ -177,3 +182,14 @@ def test_functions_of_several_short_rows_are_computed_together() -> None:
     space = derive(te.dag([x, w, y]), target())
     trace = space.trace(0, space.sample(0, 1, np.random.default_rng(0))[0])
     assert lanes(Schedule.replay(space.dag, trace).nest, "e") >= 8
+
+
+def test_short_rows_with_an_axis_of_one_have_a_sketch() -> None:
+    x, w = te.placeholder((6, 5, 4, 1), name="x"), te.placeholder((5,), name="w")
+    e = te.compute((6, 5, 4, 1), lambda i, j, k, o: te.sqrt(x[i, j, k, o]), "e")
+    j, k = te.reduce_axis(5, "j"), te.reduce_axis(4, "k")
+    top = te.compute((6,), lambda i: te.max(e[i, j, k, 0], axis=(j, k)), "top")
+    u, v = te.reduce_axis(5, "u"), te.reduce_axis(4, "v")
+    y = te.compute((6,), lambda i: te.max(e[i, u, v, 0] - w[u] - top[i], axis=(u, v)), "y")
+    dag = te.dag([x, w, y])
+    check(dag, compiled=True)

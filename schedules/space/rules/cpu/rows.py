@@ -334,14 +334,14 @@ def reduce_as_computed(d: SketchBuilder, name: str, partial: str) -> bool:
 
 
 def _with_neighbour(d: SketchBuilder, b: Block, own: Sequence[Loop], last: Loop) -> Loop:
-    """The last loop of a stage, fused with the one around it: functions of several short rows are computed
-    together."""
-    places = [Var(i.var) for i in b.iters]
-    outer = own[own.index(last) - 1] if last in own[1:] else None
-    along = [i.var for i, e in zip(b.iters, b.binds, strict=True) if e == Var(outer.var if outer else "")]
-    if outer is None or extent(outer) < 2 or not along or b.writes[0].indices != tuple(places):
+    """The last loop of a stage, fused with the one directly around it: functions of several short rows are
+    computed together."""
+    every = [x.var for x in d.loops(b.name)]
+    around = every[every.index(last.var) - 1]
+    in_order = b.writes[0].indices == tuple(Var(i.var) for i in b.iters)
+    if not in_order or not any(x.var == around and extent(x) > 1 for x in own):
         return last
-    fused = d.s.fuse(outer.var, last.var)
+    fused = d.s.fuse(around, last.var)
     return next(x for x in d.loops(b.name) if x.var == fused)
 
 
