@@ -174,10 +174,12 @@ def test_the_interpreter_agrees(layer: str, short: None) -> None:
 def _reference(dag: ComputeDAG, data: list[np.ndarray]) -> list[np.ndarray]:
     """The product by numpy, whichever layer it is."""
     a, b, *bias = (x.astype(np.float64) for x in data)
+    out = dag.tensors[dag.outputs[0]]
+    if a.shape[-1] == b.shape[-2] and out.shape[-1] == b.shape[-1]:
+        b = b.swapaxes(-1, -2)
     if a.shape[-1] != b.shape[-1]:
         a = a.swapaxes(-1, -2)
     c = a @ b.swapaxes(-1, -2)
-    out = dag.tensors[dag.outputs[0]]
     return [(np.maximum(c + bias[0], 0.0) if bias else c).astype(out.dtype)]
 
 

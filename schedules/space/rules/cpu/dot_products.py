@@ -44,7 +44,6 @@ def dot_product_axes(d: SketchBuilder, b: Block) -> list[str]:
     """The spatial axes of such a product, first those along which the larger operand moves; empty for other
     blocks, and for an operand known ahead, which is better packed."""
     n, own, axes = extents(b), operands(b), spatial(b)
-    reduce = [i.var for i in b.iters if i.kind == "reduce"]
     if len(own) < 2 or len(b.writes) > 1:
         return []
     larger = _larger(b)
