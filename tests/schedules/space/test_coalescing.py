@@ -113,6 +113,14 @@ def test_threads_of_a_fused_loop(columns: int, dtype: str, turned: bool) -> None
     agree(s)
 
 
+@settings(deadline=None, max_examples=12)
+@given(st.sampled_from(BLOCKS), STEPS, DTYPES)
+def test_threads_that_read_backwards(block: tuple[int, int], step: int, dtype: str) -> None:
+    x = te.placeholder((block[0], block[1] * step), dtype, "x")
+    rule = lambda i, j: x[block[0] - 1 - i, (block[1] - 1 - j) * step]  # noqa: E731
+    agree(tiled(te.dag([x, te.compute(block, rule, "y")]), block))
+
+
 def test_what_data_decides_is_taken_to_be_apart() -> None:
     x, ids = te.placeholder((4096,), "float32", "x"), te.placeholder((1, 64), "int32", "ids")
     dag = te.dag([x, ids, te.compute((1, 64), lambda i, j: x[ids[i, j]], "y")])

@@ -38,9 +38,11 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the threads of a warp, with the lanes of their vectors, access at once. ``moves``: how their
-    places differ. ``others``: by how much requests lie apart. ``together``: accesses that are one request."""
+    """What the threads of a warp, with the lanes of their vectors, access at once. ``first``: the place of
+    the first thread in the first request. ``moves``: how their places differ. ``others``: by how much
+    requests lie apart. ``together``: accesses that are one request."""
 
+    first: Expr
     moves: tuple[Move, ...]
     others: tuple[Move, ...]
     together: Expr
@@ -62,14 +64,17 @@ def request(b: Block, buffer: Buffer, indices: Sequence[Expr], loops: Sequence[L
     side |= {x.var: x.extent for x in loops if x.kind == "vectorize" and x.var in used}
     terms, const = affine.linear(place)
     extents: dict[Expr, Expr] = {Var(x.var): x.extent for x in loops}
-    begins = [Move(_size(c), extents.get(atom, TWO)) for atom, c in terms.items() if not _varies(atom, side)]
-    return Request(tuple(_moves(place, side)), (Move(const, TWO), *begins), product(list(side.values())))
+    others = [Move(c, extents.get(atom, TWO)) for atom, c in terms.items() if not _varies(atom, side)]
+    for var, n in side.items():  # the block's other warps
+        if (c := terms.get(Var(var))) is not None and n != extents[Var(var)]:
+            others.append(Move(c * n, E.ceildiv(extents[Var(var)], n)))
+    return Request(const, tuple(_moves(place, side)), tuple(others), product(list(side.values())))
 
 
 def _moves(e: Expr, side: Mapping[str, Expr]) -> list[Move]:
     terms, _ = affine.linear(e)
     return [
-        Move(_size(c * m.step), m.times)
+        Move(c * m.step, m.times)
         for atom, c in terms.items()
         if _varies(atom, side)
         for m in _of_atom(atom, side)
@@ -85,7 +90,7 @@ def _of_atom(e: Expr, side: Mapping[str, Expr]) -> list[Move]:
         return [Move(ONE, side[e.name])]
     if isinstance(e, E.Binary) and e.op in ("//", "%") and affine.is_scalar(e.b):
         change = _divided if e.op == "//" else _wrapped
-        return [change(m, e.b) for m in _moves(e.a, side)]
+        return [change(Move(_size(m.step), m.times), e.b) for m in _moves(e.a, side)]
     if isinstance(e, E.Binary) and e.op in ("min", "max"):
         return [*_moves(e.a, side), *_moves(e.b, side)]
     if isinstance(e, E.Select):
@@ -117,14 +122,18 @@ def _size(e: Expr) -> Expr:
 def sectors(r: Request, item: int, env: Columns) -> tuple[Number, Number]:
     """(sectors that a request touches, those that its bytes would fill), of elements of ``item`` bytes."""
     begins = _Begins(item)
+    begins.first = number(r.first, env) * item
+    for m in (*r.moves, *r.others):
+        step, times = number(m.step, env) * item, number(m.times, env)
+        begins.first = begins.first + np.minimum(step, 0.0) * (times - 1.0)  # backwards
     for m in r.others:
-        begins.add(number(m.step, env) * item, number(m.times, env))
+        begins.add(*_bytes(m, item, env))
     near: Number = np.float64(item)  # bytes that lie together
     reach: Number = np.float64(item)  # bytes from the first to the last
     pieces = different = np.ones(())
     before: Number = np.zeros(())
     unit: Number = np.zeros(())
-    for step, times in _sorted([(number(m.step, env) * item, number(m.times, env)) for m in r.moves]):
+    for step, times in _sorted([_bytes(m, item, env) for m in r.moves]):
         more = times - 1.0
         again = (step == before) & (step > 0)  # as the last move: places coincide
         fills = step <= np.maximum(near, SECTOR)
@@ -142,13 +151,19 @@ def sectors(r: Request, item: int, env: Columns) -> tuple[Number, Number]:
     return np.maximum(touched, least), least
 
 
+def _bytes(m: Move, item: int, env: Columns) -> tuple[Number, Number]:
+    """(step, times) of a move, in whatever direction it goes."""
+    return np.abs(number(m.step, env)) * item, number(m.times, env)
+
+
 class _Begins:
-    """Where in a sector requests and their pieces begin: multiples of ``align`` bytes, up to ``last``. All
-    are multiples of an element's bytes, ``item``."""
+    """Where requests and their pieces begin: ``first``, and multiples of ``align`` bytes after it in a
+    sector, up to ``last``. All are multiples of an element's bytes, ``item``."""
 
     def __init__(self, item: int) -> None:
         self.levels = [n for n in (16.0, 8.0, 4.0, 2.0, 1.0) if n >= item]
         self.align: Number = np.float64(SECTOR)
+        self.first: Number = np.float64(0)
         self.last: Number = np.float64(0)
 
     def add(self, step: Number, times: Number) -> None:
@@ -163,10 +178,13 @@ class _Begins:
 
     def sectors(self, size: Number) -> Number:
         """Sectors that ``size`` bytes touch, on average over these places."""
-        last = np.minimum(self.last, SECTOR - self.align)
+        first = self.first % SECTOR
+        everywhere = first + self.last >= SECTOR
+        first, last = np.where(everywhere, 0.0, first), np.where(everywhere, SECTOR - self.align, self.last)
         over = (size - 1) % SECTOR  # beginning this far before a sector's end, they touch another one
-        late = np.maximum(0.0, np.floor((last + over - SECTOR) / self.align) + 1)
-        return np.floor((size - 1) / SECTOR) + 1 + late / (np.floor(last / self.align) + 1)
+        places = np.floor(last / self.align) + 1
+        late = np.clip(np.floor((first + last + over - SECTOR) / self.align) + 1, 0.0, places)
+        return np.floor((size - 1) / SECTOR) + 1 + late / places
 
 
 def _known(x: Number) -> bool:
