@@ -132,7 +132,7 @@ def skips_in_phases(b: Block) -> bool:
         if len(steps) != 1 or not isinstance(steps[0], Const):
             return False
         rest = [(a, k) for a, k in terms.items() if not E.variables(a) & reduce]
-        if any(not isinstance(k, Const) for _, k in rest):
+        if not all(isinstance(k, Const) for _, k in rest):
             return False
         moves = 0
         for a, k in rest:
