@@ -29,8 +29,8 @@ def zero_steps(b: Block) -> tuple[tuple[Expr, ...], Expr] | None:
 class SkipZeros(Primitive[None]):
     """Leave out the steps of a sum whose condition makes them 0.
 
-    Before: ``for a: for t in range(2): for c: y[a] += select(a + 2 * t < 3, x[t, c] * w[a, t, c], 0)``. After,
-    when it is lowered::
+    Before: ``for a: for t in range(2): for c: y[a] += select(a + 2 * t < 3, x[t, c] * w[a, t, c], 0)``.
+    After, when it is lowered::
 
         for a:
           for t in range(min(2, (4 - a) // 2)):
@@ -55,8 +55,8 @@ class SkipZeros(Primitive[None]):
             raise ScheduleError(f"skip_zeros {self.block}: it is not a reduction")
         if zero_steps(b) is None:
             raise ScheduleError(
-                f"skip_zeros {self.block}: it is no sum of one output that adds a select of a value and 0, on a "
-                "condition that loads nothing; write it so"
+                f"skip_zeros {self.block}: it is no sum of one output that adds a select of a value and 0, "
+                "on a condition that loads nothing; write it so"
             )
 
     def apply(self, nest: Nest) -> Nest:

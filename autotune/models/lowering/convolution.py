@@ -116,7 +116,7 @@ def transposed_convolution(
 
 @dataclass(frozen=True)
 class _Phases:
-    """One axis of a transposed convolution. Output p = stride · i + a is output i of phase a, which gets tap t
+    """One axis of a transposed convolution. Output p = stride · i + a is output i of phase a. It gets tap t
     where a + before - dilation · t is a multiple of the stride: of a stride and a dilation with the common
     divisor g, every (stride / g)-th one, if a + before is a multiple of g."""
 

@@ -117,32 +117,26 @@ def skips_in_phases(b: Block) -> bool:
     """Whether steps of a sum add 0 by conditions that differ in phases alone, as those of a transposed
     convolution: along short axes, or where the end of a reduction axis moves by less than a step of it."""
     found = zero_steps(b)
-    v, n = vector_axis(b), extents(b)
-    if found is None or v is None:
+    return found is not None and all(_differs_in_phases(c, b) for c in found[0])
+
+
+def _differs_in_phases(c: Expr, b: Block) -> bool:
+    n = extents(b)
+    used, reduce = E.variables(c), {i.var for i in b.iters if i.kind == "reduce"}
+    short = all(n[a] <= MOST_PHASES for a in used - reduce)
+    if not isinstance(c, Compare) or vector_axis(b) in used or not short:
         return False
-    reduce = {i.var for i in b.iters if i.kind == "reduce"}
-    for c in found[0]:
-        used = E.variables(c)
-        if v in used or any(n[a] > MOST_PHASES for a in used - reduce) or not isinstance(c, Compare):
+    terms, _ = affine.linear(c.b - c.a)
+    step, moves = 0, 0
+    for a, k in terms.items():
+        r = affine.bounds(a, {v: (0, n[v] - 1) for v in used})
+        if r is None or not isinstance(k, Const) or (step and E.variables(a) & reduce):
             return False
-        if not used & reduce:
-            continue
-        terms, _ = affine.linear(c.b - c.a)
-        steps = [k for a, k in terms.items() if E.variables(a) & reduce]
-        if len(steps) != 1 or not isinstance(steps[0], Const):
-            return False
-        rest = [(a, k) for a, k in terms.items() if not E.variables(a) & reduce]
-        if not all(isinstance(k, Const) for _, k in rest):
-            return False
-        moves = 0
-        for a, k in rest:
-            r = affine.bounds(a, {x: (0, n[x] - 1) for x in used})
-            if r is None:
-                return False
+        if E.variables(a) & reduce:
+            step = abs(int(k.value))
+        else:
             moves += abs(int(k.value)) * (r[1] - r[0])
-        if moves >= abs(int(steps[0].value)):
-            return False
-    return True
+    return not used & reduce or moves < step
 
 
 def unit_stride_vars(nest: Nest, x: Load) -> set[str]:

@@ -71,7 +71,8 @@ def scattered(a: Layer, x: Any, w: Any, bias: Any) -> Any:
     for c, *tap in np.ndindex(*w.shape[:1], *a.kernel):
         for i in np.ndindex(*a.sizes):
             place = [
-                n * s + t * d - b for n, s, t, d, b in zip(i, a.stride, tap, a.dilation, a.before, strict=True)
+                n * s + t * d - b
+                for n, s, t, d, b in zip(i, a.stride, tap, a.dilation, a.before, strict=True)
             ]
             if all(0 <= p < n for p, n in zip(place, a.out, strict=True)):
                 first = c // a.depth * a.each
@@ -214,8 +215,12 @@ def test_an_epilogue_joins_phases_and_a_turned_map_does_not() -> None:
     """Between layers results are stored in turn by the kernel of the sum; a caller's have channels first."""
     b = cases.Builder()
     x = b.input("x", 1, 4, 3, 3)
-    h = transposed_convolution(x, b.constant("v", 4, 8, 4, 4), b.constant("c", 8), (2, 2), (1, 1), (1, 1), (6, 6))
-    y = transposed_convolution(cases.relu(h), b.constant("w", 8, 4, 4, 4), None, (2, 2), (1, 1), (1, 1), (12, 12))
+    h = transposed_convolution(
+        x, b.constant("v", 4, 8, 4, 4), b.constant("c", 8), (2, 2), (1, 1), (1, 1), (6, 6)
+    )
+    y = transposed_convolution(
+        cases.relu(h), b.constant("w", 8, 4, 4, 4), None, (2, 2), (1, 1), (1, 1), (12, 12)
+    )
     graph = b.graph(y)
     after = optimize(graph)
     arrays = cases.inputs_of(graph)
