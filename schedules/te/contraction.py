@@ -10,15 +10,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import is_storage
 from schedules.expr import Binary, Cast, Const, Expr, Load, Var
-from schedules.te.compute_dag import Stage
+from schedules.te.compute_dag import Axis, Stage
 
 Array = NDArray[Any]
 # Most BLAS calls: with more, the loop costs more than plain evaluation.
@@ -39,7 +41,7 @@ def factors(stage: Stage) -> list[Load] | None:
 
 def is_contracted(stage: Stage) -> bool:
     """Whether `contract` takes a stage, unless it reads out of bounds."""
-    return _plan(stage) is not None
+    return _plan(_undivided(stage)) is not None
 
 
 def contract(
@@ -50,6 +52,7 @@ def contract(
     """The output of a sum-of-products stage, None for other stages. float32 is summed and returned in
     float64; integers wrap. ``arrays``: by name, or one for each of `factors`. ``product``: replaces the sum
     of products over all labels except the free ones, in float64 (for example `size`)."""
+    whole, stage = stage, _undivided(stage)
     plan = _plan(stage)
     if plan is None:
         return None
@@ -57,8 +60,9 @@ def contract(
     if isinstance(arrays, Mapping):
         arrays = [arrays[x.buffer] for x in operands]
     product = product or product_of
-    t = stage.outputs[0]
-    out = np.zeros(t.shape, np.float64 if product is not product_of or t.dtype == "float32" else t.dtype)
+    t = whole.outputs[0]
+    shape = tuple(a.extent for a in stage.axes)
+    out = np.zeros(shape, np.float64 if product is not product_of or t.dtype == "float32" else t.dtype)
     cuts = [[(lo, min(lo + tile[v], n)) for lo in range(0, n, tile[v])] for v, n in extents.items()]
     spatial = [a.var for a in stage.axes]
     for point in itertools.product(*cuts):
@@ -76,7 +80,38 @@ def contract(
         out[tuple(slice(*ranges[v]) for v in spatial)] += got.reshape(
             [sizes[v] if v in free else 1 for v in spatial]
         )
-    return out
+    return out.reshape(t.shape)
+
+
+def _undivided(stage: Stage) -> Stage:
+    """The stage with two axes for each that an index divides by a part of it, as the channels of groups: an
+    axis that is divided would be looped over whole. Its outputs keep their shape."""
+    axes = (*stage.axes, *stage.reduce_axes)
+    names = {a.var for a in axes}
+    for a in axes:
+        divided = (e for x in stage.reads() for i in x.indices for e in E.walk(i) if _curved(e))
+        by = next((n for e in divided if (n := _part(e, a))), 0)
+        if not by or f"{a.var}_0" in names or f"{a.var}_1" in names:
+            continue
+        high, low = Axis(f"{a.var}_0", a.extent // by), Axis(f"{a.var}_1", by)
+        place = {a.var: Var(high.var) * by + Var(low.var)}
+
+        def two(old: Sequence[Axis], a: Axis = a, pair: tuple[Axis, ...] = (high, low)) -> tuple[Axis, ...]:
+            return tuple(y for x in old for y in (pair if x == a else (x,)))
+
+        spatial, summed = two(stage.axes), two(stage.reduce_axes)
+        inside = {x.var: (0, x.extent - 1) for x in (*spatial, *summed)}
+        values = tuple(affine.simplify(E.substitute(v, place), inside) for v in stage.values)
+        return _undivided(replace(stage, axes=spatial, reduce_axes=summed, values=values))
+    return stage
+
+
+def _part(e: Expr, a: Axis) -> int:
+    """The divisor of an axis by which an index divides it; 0 if it does not."""
+    match e:
+        case Binary(op="//", a=Var(name=v), b=Const(value=n)) if v == a.var:
+            return int(n) if 1 < n < a.extent and a.extent % n == 0 else 0
+    return 0
 
 
 def _plan(stage: Stage) -> tuple[list[Load], list[str], dict[str, int], dict[str, int]] | None:

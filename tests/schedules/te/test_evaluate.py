@@ -17,10 +17,12 @@ import autotune as at
 from schedules import expr as E
 from schedules import te
 from schedules.errors import WorkloadError
+from schedules.expr import Expr
 from schedules.functions import FUNCTIONS
 from schedules.ir import interp
 from schedules.ir.nest import initial
 from schedules.schedule import Schedule
+from schedules.te import contraction
 from schedules.te import evaluator as evaluate_module
 from schedules.te.compute_dag import Axis, ComputeDAG
 from schedules.te.contraction import contract
@@ -340,3 +342,26 @@ def test_products_of_more_factors_than_numpy_takes() -> None:
     np.testing.assert_array_equal(te.evaluate(te.dag([*xs, y]), arrays)[0], 2.0)
     (found,) = evaluate_with_bounds(te.dag([*xs, y]), arrays).values
     assert found == 2
+
+
+@pytest.mark.parametrize(("groups", "each", "depth", "shuffled"), [(3, 4, 5, 3), (2, 6, 4, 2), (4, 3, 3, 1)])
+def test_groups_are_summed_a_group_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, groups: int, each: int, depth: int, shuffled: int
+) -> None:
+    """Not an output channel at a time, which takes as long as all else."""
+    channels = groups * depth
+    x, w = te.placeholder((channels, 7), name="x"), te.placeholder((groups * each, depth), name="w")
+    c = te.reduce_axis(depth, "c")
+
+    def value(o: Expr, p: Expr) -> te.Reduction:
+        at = o // each * depth + c
+        return te.sum(x[at % shuffled * (channels // shuffled) + at // shuffled, p] * w[o, c], axis=c)
+
+    dag = te.dag([x, w, te.compute((groups * each, 7), value, "y")])
+    a = np.arange(channels * 7, dtype=np.float32).reshape(channels, 7) % 5
+    b = np.arange(groups * each * depth, dtype=np.float32).reshape(-1, depth) % 5
+    order = [k % shuffled * (channels // shuffled) + k // shuffled for k in range(channels)]
+    parts = zip(np.split(a[order], groups), np.split(b, groups), strict=True)
+    monkeypatch.setattr(contraction, "MAX_CALLS", groups * depth)
+    assert contraction.is_contracted(dag.stages[0])
+    assert np.array_equal(te.evaluate(dag, [a, b])[0], np.concatenate([v @ u for u, v in parts]))
