@@ -36,11 +36,11 @@ class CacheReadView(Primitive[str]):
     stands at the root. Legal as `CacheRead` is, for a read with a division, in no index of another read,
     whose copy stays inside the buffer. Cost: one more pass over what is read.
 
-    >>> shuffled = lambda b, i, j: te.sum(x[b, i, k % 8 * 8 + k // 8] * w[k, j], axis=k)
-    >>> v = te.compute((4, 64, 64), shuffled, "v")
-    >>> t = at.Schedule([x, w, v])
-    >>> t.cache_read_view("v", "x", 0)
-    'x_view_v0'
+    >>> a, k = te.placeholder((4, 15), name="a"), te.reduce_axis(15, "k")
+    >>> v = te.compute((4,), lambda i: te.sum(a[i, k % 3 * 5 + k // 3], axis=k), "v")
+    >>> t = at.Schedule([a, v])
+    >>> t.cache_read_view("v", "a", 0)
+    'a_view_v0'
     """
 
     name: ClassVar[str] = "cache_read_view"

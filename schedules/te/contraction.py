@@ -25,6 +25,8 @@ from schedules.te.compute_dag import Axis, Stage
 Array = NDArray[Any]
 # Most BLAS calls: with more, the loop costs more than plain evaluation.
 MAX_CALLS = 20_000
+# Points of the sum a call, below which a call costs more than they do.
+LEAST_POINTS = 1 << 10
 # Most elements of an operand slice: 16 MB in float64.
 MAX_ELEMENTS = 2**21
 # Most factors and axes that numpy's einsum takes, in every version.
@@ -128,7 +130,8 @@ def _plan(stage: Stage) -> tuple[list[Load], list[str], dict[str, int], dict[str
     if len(operands) > MAX_OPERANDS or len(used) > MAX_LABELS:
         return None
     tile = _tile(operands, extents, fixed)
-    if math.prod(-(-extents[v] // tile[v]) for v in extents) > MAX_CALLS:
+    calls = math.prod(-(-extents[v] // tile[v]) for v in extents)
+    if calls > MAX_CALLS or (calls > LEAST_POINTS and math.prod(extents.values()) < LEAST_POINTS * calls):
         return None
     return operands, fixed, tile, extents
 
