@@ -151,17 +151,18 @@ class Signature:
 
     def built(self, outputs: Sequence[Any], blank: Callable[[tuple[int, ...], str], Any]) -> Any:
         """What a call returns. ``outputs``: of the model. ``blank``: makes a tensor without elements."""
+        return _built(self.result, outputs, blank)
 
-        def build(node: Node) -> Any:
-            if isinstance(node, Slot):
-                return outputs[node.number]
-            if isinstance(node, Fixed):
-                return node.value
-            if isinstance(node, Blank):
-                return blank(node.shape, node.dtype)
-            return node.of([build(x) for x in node.parts])
 
-        return build(self.result)
+def _built(node: Node, outputs: Sequence[Any], blank: Callable[[tuple[int, ...], str], Any]) -> Any:
+    # no function within `built` that calls itself: it would hold the outputs until garbage is collected
+    if isinstance(node, Slot):
+        return outputs[node.number]
+    if isinstance(node, Fixed):
+        return node.value
+    if isinstance(node, Blank):
+        return blank(node.shape, node.dtype)
+    return node.of([_built(x, outputs, blank) for x in node.parts])
 
 
 def _needed(node: Node) -> bool:
