@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from autotune.measure import cpu_peaks, special
 from schedules.model import Target, Workload
@@ -56,17 +57,19 @@ def warm(call: Callable[[], object], clock: Callable[[], float] = time.perf_coun
 class Roofline:
     """Measures the roofline of a workload, in seconds, whenever it is called. ``rates``: what the last call
     found: ``flops_a_second``, where FLOPs count, and ``bytes_a_second`` of the memory level that holds the
-    arrays."""
+    arrays. ``afresh``: measures what ``seconds`` keeps for the life of the process too; None: it keeps
+    nothing."""
 
-    seconds: Callable[[dict[str, float], bool], float]
+    seconds: Callable[[dict[str, float]], float]
     rates: dict[str, float] = field(default_factory=dict)
+    afresh: Callable[[dict[str, float]], float] | None = None
 
     def __call__(self) -> float:
-        return self.seconds(self.rates, False)
+        return self.seconds(self.rates)
 
     def again(self) -> float:
-        """Measure what is kept for the life of the process again too: it was disturbed."""
-        return self.seconds(self.rates, True)
+        """Measure all of it again: something was disturbed."""
+        return (self.afresh or self.seconds)(self.rates)
 
 
 def limit_of(workload: Workload, target: Target, *, memory_afresh: bool = False) -> Roofline:
@@ -90,7 +93,7 @@ def limit_of(workload: Workload, target: Target, *, memory_afresh: bool = False)
     counted = float_flops(workload.dag, workload.flops)
     loops = {dtype: cpu_peaks.FmaLoops(target, dtype) for dtype in counted}
 
-    def seconds(rates: dict[str, float], again: bool) -> float:
+    def seconds(rates: dict[str, float], again: bool = False) -> float:
         if loop is not None:
             warm(loop.bytes_a_second)  # as the kernels that are compared with it
             moving = loop.bytes_a_second()
@@ -105,4 +108,4 @@ def limit_of(workload: Workload, target: Target, *, memory_afresh: bool = False)
         rates["flops_a_second"] = sum(counted.values()) / arithmetic_s
         return max(least, arithmetic_s)
 
-    return Roofline(seconds)
+    return Roofline(seconds, afresh=partial(seconds, again=True))
