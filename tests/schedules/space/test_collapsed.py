@@ -204,7 +204,7 @@ def test_most_of_what_is_joined_is_read_without_a_choice(name: str) -> None:
 def test_columns_of_a_volume_are_reused_along_channels() -> None:
     """A tile of columns, rows and planes would load each vector of the input for one use."""
     x, w = te.placeholder((4, 8, 10, 34), name="x"), te.placeholder((8, 4, 3, 3, 3), name="w")
-    c, r, s, t = te.reduce_axis(4, "c"), te.reduce_axis(3, "r"), te.reduce_axis(3, "s"), te.reduce_axis(3, "t")
+    c, (r, s, t) = te.reduce_axis(4, "c"), (te.reduce_axis(3, n) for n in "rst")
     y = te.compute(
         (8, 6, 8, 32),
         lambda o, i, j, k: te.sum(x[c, i + r, j + s, k + t] * w[o, c, r, s, t], axis=(c, r, s, t)),
