@@ -128,6 +128,20 @@ def test_a_concatenation_joins_no_product() -> None:
     assert len(partition(into_rows)) == 1
 
 
+def test_what_turns_rows_into_columns_is_no_part_of_them() -> None:
+    """A softmax over channels that a caller gets with channels first: rows would be computed again for each
+    channel."""
+    b = cases.Builder()
+    x = b.input("x", 5, 6, 7)
+    h = cases.transpose(cases.conv(b, cases.reshape(x, 1, 5, 6, 7), 4, 3, pad=1), 0, 2, 3, 1)
+    graph = b.graph(cases.transpose(cases.softmax(h), 0, 3, 1, 2))
+    after = optimize(graph)
+    arrays = cases.inputs_of(graph)
+    np.testing.assert_allclose(run_groups(after, arrays)[0], evaluate(graph, arrays)[0], rtol=1e-5)
+    last = partition(after)[-1]
+    assert isinstance(last, Group) and [s.reducer for s in last.dag.stages] == [None]
+
+
 def test_biases_that_are_added_are_one() -> None:
     b = cases.Builder()
     x = b.input("x", 5, 6)

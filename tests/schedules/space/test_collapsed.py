@@ -199,3 +199,16 @@ def test_most_of_what_is_joined_is_read_without_a_choice(name: str) -> None:
     chosen = {x.buffer for v in values for s in nodes(v) if isinstance(s, Select) for x in loads(s)}
     free = {x.buffer for v in values if not any(isinstance(s, Select) for s in nodes(v)) for x in loads(v)}
     assert set(chosen) >= {t.name for t in space.dag.inputs} and free >= {"x0", space.dag.inputs[-1].name}
+
+
+def test_columns_of_a_volume_are_reused_along_channels() -> None:
+    """A tile of columns, rows and planes would load each vector of the input for one use."""
+    x, w = te.placeholder((4, 8, 10, 34), name="x"), te.placeholder((8, 4, 3, 3, 3), name="w")
+    c, (r, s, t) = te.reduce_axis(4, "c"), (te.reduce_axis(3, n) for n in "rst")
+    y = te.compute(
+        (8, 6, 8, 32),
+        lambda o, i, j, k: te.sum(x[c, i + r, j + s, k + t] * w[o, c, r, s, t], axis=(c, r, s, t)),
+        "y",
+    )
+    space = derive(te.dag([x, w, y]), host())
+    assert {"y.x0", "y.x2"} <= set(space.holes(0)) and "y.x1" not in space.holes(0)
