@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -90,6 +91,7 @@ def tune(
     >>> result.best.time_s < 1.0
     True
     """
+    started = time.monotonic()
     from autotune.progress.following import concluded, fleet_followed, suite_followed, task_followed
     from autotune.tuning.tuner import TuneOptions
     from autotune.tuning.tuner import tune as run
@@ -99,7 +101,7 @@ def tune(
     goal = targets.parse(targets.alone(target), threads) if fleet is None else None
     options = TuneOptions(
         trials=trials, budget_s=seconds, search=search, seed=seed, rtol=rtol, atol=atol,
-        model=_cost_model(cost_model, model),
+        model=_cost_model(cost_model, model), started=started,
     )  # fmt: skip
     constant_weights = ahead(constant_weights)
     found: Workload | DynamicWorkload | None
@@ -174,6 +176,7 @@ def tune_suite(
     >>> result.tasks[0].error is None
     True
     """
+    started = time.monotonic()
     from autotune.progress.following import concluded, fleet_followed, suite_followed
     from autotune.tuning import suites
     from autotune.tuning.suite_tuner import SuiteTask
@@ -199,7 +202,7 @@ def tune_suite(
     goal = targets.parse(targets.alone(target), threads) if fleet is None else None
     options = TuneOptions(
         trials=trials, budget_s=seconds, search=search, seed=seed, rtol=rtol, atol=atol,
-        model=_cost_model(cost_model, model),
+        model=_cost_model(cost_model, model), started=started,
     )  # fmt: skip
     follow = suite_followed if fleet is None else fleet_followed
     with Log(database(db)) as log, follow(progress) as tell:

@@ -4,10 +4,12 @@ that needs them, so that ``autotune --help`` is quick."""
 from __future__ import annotations
 
 import sys
+import time
 
 
 def main() -> None:
-    """Entry point of the console script ``autotune``."""
+    """Entry point of the console script ``autotune``. Commands have in ``ctx.obj`` when it began."""
+    begun = time.monotonic()
     try:
         from autotune.cli.app import app
 
@@ -25,4 +27,4 @@ def main() -> None:
             sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]
     except KeyboardInterrupt:  # before a command handles it
         raise SystemExit(130) from None
-    app()
+    app(obj=begun)

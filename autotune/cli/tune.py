@@ -125,8 +125,9 @@ def tune(
     from kernels_db.store import Log
 
     chosen = TuneOptions(
-        trials=trials, budget_s=budget_s, search=search, model=model, seed=seed, rtol=rtol, atol=atol
-    )
+        trials=trials, budget_s=budget_s, search=search, model=model, seed=seed, rtol=rtol, atol=atol,
+        started=ctx.obj,
+    )  # fmt: skip
     own_s = budget_s if opt.given(ctx, "budget") else None
     if goal is None:
         from autotune.cli import tune_there

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 EACH_S, LEAST_S = 10.0, 2.0
 # Share of the budget in which finalists are timed inside the model, and its least length (seconds).
 IN_PLACE_SHARE, IN_PLACE_S = 0.1, 2.0
+# Share of the budget by which these seconds may pass its end.
+OVER_SHARE = 0.1
 # A share of a task within this much of what it had counts as had (rounding).
 SAME = 0.999
 
@@ -185,7 +187,9 @@ def tune_model(
                     found = tune_suite(job.tasks, goal, log, job.options, tell, interrupts=interrupts)
             whole = run.result(goal, found)
             if whole.stopped != "interrupted" and inside_share:
-                until = time.monotonic() + max(inside_share * whole_s, IN_PLACE_S)
+                now, end = time.monotonic(), started + whole_s
+                until = min(end, now + inside_share * whole_s)
+                until = max(until, min(now + IN_PLACE_S, end + OVER_SHARE * whole_s))
                 try:
                     inside = _in_place(ready, whole.tasks, goal, log, where, bool(job.tasks), until)
                     whole = replace(whole, in_place=inside)
@@ -214,7 +218,9 @@ class _Run:
         left = _unfinished(self.tasks, target, self.log, share_s, self.options.trials)
         self.left[target] = left
         budget_s = min(max(share_s, LEAST_S) * len(left), self.options.budget_s)
-        shares = replace(self.options, budget_s=budget_s) if left else self.options
+        # what came before is part of the budget, but for tasks that need only a part of it
+        begun = min(time.monotonic(), self.started + self.options.budget_s - budget_s)
+        shares = replace(self.options, budget_s=budget_s, started=begun) if left else self.options
         return Job([*left.values()], shares)
 
     def _needed_s(self, found: SuiteResult) -> float | None:

@@ -98,8 +98,9 @@ class _Run:
         interrupts: Interrupts | None,
         site: Site,
     ) -> None:
-        self.started = time.monotonic()
-        self.dynamic, self.target, self.log, self.options = dynamic, target, log, options
+        self.started = options.begin()
+        self.dynamic, self.target, self.log = dynamic, target, log
+        self.options = replace(options, started=None)  # of its parts
         self.progress, self.interrupts, self.site = progress, interrupts, site
         self.results: dict[Sizes, TuneResult] = {}
         self.errors: dict[Sizes, AutotuneError] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -41,7 +42,8 @@ class TuneOptions:
     """What the user chooses.
 
     ``trials``: most new trials (None: no limit; 0: no search, only the few candidates of a first pick, where
-    nothing is known). ``budget_s``: seconds from the call of `tune`. ``search``, ``model``, ``seed``: the
+    nothing is known). ``budget_s``: seconds from ``started`` (`time.monotonic`; None: from the call of what
+    tunes): loading and reading before it is time that a user waits too. ``search``, ``model``, ``seed``: the
     policy, its cost model, and the seed of all its choices; a model is a name, or what ``autotune train``
     made, as a path or read. ``batch``: trials a round (None: chosen by their
     duration). ``rtol``, ``atol``: an output is right within ``atol + rtol * |reference|`` (both None: within
@@ -57,6 +59,7 @@ class TuneOptions:
     rtol: float | None = None
     atol: float | None = None
     share_s: float | None = None
+    started: float | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, value in (("trials", self.trials), ("batch", self.batch)):
@@ -97,6 +100,10 @@ class TuneOptions:
                 f"the cost model {self.model.origin} is for {self.model.serves}, and {target.kind} is none "
                 "of them; train one of a log of that kind with autotune train, or leave it out"
             )
+
+    def begin(self) -> float:
+        """When the budget began to count (`time.monotonic`)."""
+        return time.monotonic() if self.started is None else self.started
 
     @property
     def tolerance(self) -> Tolerance | None:

@@ -67,8 +67,8 @@ def tune_suite(
     Raises `TargetError`, `LogError`, `WorkloadError` for arrays that do not fit in memory, and
     `SettingsError` for a budget too short to compute even a reference.
     """
-    started = time.monotonic()
     options = options or TuneOptions()
+    started = options.begin()
     options.check(target)
     if measurers is None:
         site.check(target)

@@ -49,8 +49,8 @@ def tune(
     Raises `MeasureError` if measuring itself does not work, `LogError`, and `ScheduleError` if the expression
     gives no space.
     """
-    started = time.monotonic()
     options = options or TuneOptions()
+    started = options.begin()
     budget = options.budget_s
     options.check(target)
     if measurer is None:

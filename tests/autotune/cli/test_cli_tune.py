@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import pytest
 from cli_runner import run
 
 import autotune as at
+from autotune.cli import main
 from autotune.cli.results import status
 from kernels_db.store import Log
 from schedules.model import Step, Target, Trace, Workload
@@ -31,6 +33,7 @@ class TuneOptions:
     seed: int
     rtol: float | None = None
     atol: float | None = None
+    started: float | None = None
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,18 @@ def test_options_reach_the_tuner(tuner: Callable[..., Calls], tmp_path: Path) ->
     assert target.kind == "cpu" and target.threads == 1
     assert where == str(tmp_path / "t.db")
     assert options == TuneOptions(7, 120.0, "random", "random", 5)
+
+
+def test_the_budget_counts_from_the_start_of_the_command(
+    tuner: Callable[..., Calls], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = tuner()
+    monkeypatch.setattr(sys, "argv", ["autotune", "tune", "matmul", "--shape", "m=8,n=8,k=8"])
+    before = time.monotonic()
+    with pytest.raises(SystemExit):
+        main()
+    ((_, _, _, options),) = calls
+    assert options.started is not None and before <= options.started <= time.monotonic()
 
 
 def test_defaults(tuner: Callable[..., Calls], own_places: Path) -> None:

@@ -164,6 +164,11 @@ def test_the_budget_is_shared_and_kept(log: Log) -> None:
     assert result.stopped in ("budget", "converged") and result.measured > 0
 
 
+def test_what_came_before_is_part_of_the_budget(log: Log) -> None:
+    result = run(log, trials=None, budget_s=40.0, started=time.monotonic() - 37.0)
+    assert result.measured and 37.0 < result.elapsed_s < 43.0
+
+
 def test_a_converged_task_has_further_turns_until_all_are_converged(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -455,6 +455,13 @@ def test_the_budget_is_kept(log: Log) -> None:
     assert result.best is not None
 
 
+def test_what_came_before_is_part_of_the_budget(log: Log) -> None:
+    measurer = FakeMeasurer(FormulaSpace(), sleep_s=0.02)
+    result = run(log, measurer, trials=None, budget_s=2.0, started=time.monotonic() - 1.0)
+    assert result.stopped == "budget" and 1.0 < result.elapsed_s < 2.5
+    assert 0 < result.measured <= 50
+
+
 def test_a_tiny_budget_gives_a_first_pick(log: Log, picks: list[Seed]) -> None:
     measurer = FakeMeasurer(FormulaSpace(), sleep_s=0.02)
     picks += [Seed(Candidate(0, (n,) * len(measurer.space.holes(0))), "model") for n in (1, 0)]
