@@ -193,11 +193,12 @@ def untuned_kernels(
     """First picks of tasks, with one warning for all, which ends with the ``remedy``. Raises `ModelError` for
     those that have none, and `NotPicked`."""
     from autotune.measure.starting import shared_start
-    from autotune.run.untuned import is_kept, untuned
+    from autotune.run.untuned import UNCHECKED, is_kept, untuned
 
     kernels: dict[int, Kernel] = {}
     failed: list[Missing] = []
     left: list[Workload] = []
+    picked: list[Missing] = []
     with shared_start(), picks_shown(picking.shown) as show:
         for number, m in enumerate(missing):
             workload = outline.tasks[m.task]
@@ -207,7 +208,8 @@ def untuned_kernels(
                 continue
             show(workload, number, len(missing))
             try:
-                kernels[m.task], _ = untuned(workload, wanted, where)
+                kernels[m.task], what = untuned(workload, wanted, where)
+                picked.append(replace(m, why=f"{m.why}, {UNCHECKED}") if UNCHECKED in what else m)
             except AutotuneError as err:
                 failed.append(Missing(m.task, str(err)))
     if failed:
@@ -216,7 +218,7 @@ def untuned_kernels(
         done = f"{len(missing) - len(left)} of {len(missing)}"
         raise NotPicked(f"{done} kernels that are not tuned were chosen", left, wanted, where, remedy)
     share = f"{len(missing)} of {len(outline.tasks)} tasks"
-    warn(f"{share} run kernels that are not tuned:\n{_listed(outline, missing)}\n{remedy}")
+    warn(f"{share} run kernels that are not tuned:\n{_listed(outline, picked)}\n{remedy}")
     return kernels
 
 

@@ -26,6 +26,9 @@ WORDS = {
     "default": "the default schedule",
 }
 
+# What is said of a schedule that there was no time to check.
+UNCHECKED = "not checked: no check ended in time here"
+
 log = logging.getLogger(__name__)
 
 
@@ -52,7 +55,7 @@ def untuned(workload: Workload, target: Target, where: str) -> tuple[Kernel, str
         trace, chosen_by = kept
         try:
             kernel = kernel_of(workload, target, Trace.from_json(trace), None, chosen_by)
-            known = "not tuned" if checked else "neither tuned nor checked: no check ended in time here"
+            known = "not tuned" if checked else f"not tuned, and {UNCHECKED}"
             return kernel, f"Using {WORDS[chosen_by]}, which is {known}."
         except (TraceError, ScheduleError, CompileError) as err:
             log.warning("the schedule that was picked for %s is not used: %s", workload.op, err)

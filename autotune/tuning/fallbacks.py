@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 # A run that found nothing goes on for this share of its budget, and for so many seconds from its start at
 # least.
 OVER_SHARE, LEAST_S = 0.1, 5.0
-# Time after its end for which a first pick of one of many tasks goes on until it has compared enough
-# (seconds): where a log has a kernel, loading makes no first pick.
-MORE_S = 5.0
 
 
 class Fallbacks:
@@ -87,8 +84,9 @@ class Fallbacks:
             else:
                 put_off = run.until
                 grace_s = max(0.0, min(grace_s, self._end - until))
-            enough, more_s = (first_pick.ENOUGH, MORE_S) if both else (1, 0.0)
-            race = first_pick.race(measurer, traces, until + more_s, grace_s, latest=put_off)
+            # where a log has a kernel, loading makes no first pick
+            enough = first_pick.ENOUGH if both or run.options.trials == 0 else 1
+            race = first_pick.race(measurer, traces, until, grace_s, latest=put_off, enough=enough)
             with contextlib.closing(race) as arrivals:
                 for i, m in arrivals:
                     candidate = proposed[i].candidate

@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 # Seconds that a first pick may take. What it loses because others have the CPUs does not count, up to
 # LATEST_S in all: on a busy machine it takes longer, and picks what it picks on a quiet one.
 LIMIT_S, LATEST_S = 3.0, 60.0
-# Candidates that are tried at most, and of similar tasks. With so many of the latter no model is asked, but
-# in a run of many tasks.
+# Candidates that are tried at most, and of similar tasks.
 PICKS, SIMILAR = 8, 6
-ENOUGH = 3
+# With so many of similar tasks no model is asked, but in a run of many tasks. So many are compared, if need
+# be in MORE_S seconds after the limit: one alone may be several times slower than the next.
+ENOUGH, MORE_S = 3, 5.0
 # A short evolution: most of the time of a first choice is spent in the features of a sketch's first rows.
 SHORT = EvolutionOptions(population=256, generations=1)
 # Share of the limit that a reference may take; one that takes longer is computed in part.
@@ -84,7 +85,7 @@ def first_pick(
     """The fastest of a few candidates. None if none was right.
 
     ``where``: the log whose tasks may be similar. ``limit_s``: seconds, more while others have the CPUs, or
-    nothing was right. Each candidate is checked against the reference; of large workloads a few parts of the
+    few were compared. Each candidate is checked against the reference; of large workloads a few parts of the
     outputs are. Where there was no time for any, or measuring does not work, it is the best as the estimate
     has it, not checked: plain loops may be hundreds of times slower. Raises `LogError`, `WorkloadError` where
     no candidate can be checked, and `ScheduleError` if the expression gives no space.
@@ -98,7 +99,7 @@ def first_pick(
     def run(planned: Sequence[tuple[Trace, str]]) -> None:
         nonlocal best, best_s
         traces = [trace for trace, _ in planned]
-        for i, m in race(measurer, traces, until, grace_s(workload), best_s, latest):
+        for i, m in race(measurer, traces, until, grace_s(workload), best_s, latest, ENOUGH):
             tried.add(traces[i])
             if m.status == "ok" and m.time_s is not None and (best_s is None or m.time_s < best_s):
                 best, best_s = Pick(*planned[i], m.time_s), m.time_s
@@ -127,20 +128,26 @@ def race(
     grace_s: float,
     best_s: float | None = None,
     latest: float | None = None,
+    enough: int = 1,
 ) -> Generator[tuple[int, Measurement], None, None]:
-    """(index, measurement) of candidates, all at once until a time (`time.monotonic`); and while none was
-    right, one by one for ``grace_s`` more. ``best_s``: the best time so far (seconds). ``latest``: until when
-    both are put off while others have the CPUs (None: not at all)."""
+    """(index, measurement) of candidates, all at once until a time (`time.monotonic`); then one by one, for
+    ``grace_s`` more while none was right, and for `MORE_S` while fewer than ``enough`` were compared.
+    ``best_s``: the best time so far (seconds). ``latest``: until when all of this is put off while others
+    have the CPUs (None: not at all)."""
     left = dict(enumerate(traces))
+    compared = 0
     for i, m in measurer.arrivals(traces, best_s, until, latest=latest):
         del left[i]
         best_s = _better(best_s, m)
+        compared += m.status in ("ok", "slow")
         yield i, m
     for i, trace in left.items():
-        if best_s is not None:
+        if best_s is not None and compared >= enough:
             return
-        for _, m in measurer.arrivals([trace], None, until + grace_s, latest=latest):
+        more_s = grace_s if best_s is None else MORE_S
+        for _, m in measurer.arrivals([trace], best_s, until + more_s, latest=latest):
             best_s = _better(best_s, m)
+            compared += m.status in ("ok", "slow")
             yield i, m
 
 

@@ -145,9 +145,9 @@ class Racing:
                 yield i, Measurement(self.status[n], "", (1.0,), 1.0 + n)
 
 
-def race(measurer: Any, n: int, until: float) -> list[int]:
+def race(measurer: Any, n: int, until: float, enough: int = 1) -> list[int]:
     traces: Any = range(n)
-    return [i for i, _ in first_pick.race(measurer, list(traces), until, 60.0)]
+    return [i for i, _ in first_pick.race(measurer, list(traces), until, 60.0, enough=enough)]
 
 
 def test_after_the_limit_a_race_goes_on_one_by_one_until_one_is_right() -> None:
@@ -155,6 +155,16 @@ def test_after_the_limit_a_race_goes_on_one_by_one_until_one_is_right() -> None:
     assert race(Racing("ok", "ok", "crash"), 3, soon) == [0, 1, 2]
     assert race(Racing("crash", "wrong_result", "ok", "ok"), 4, gone) == [0, 1, 2]
     assert race(Racing("crash", "crash"), 2, gone) == [0, 1]
+
+
+def test_after_the_limit_a_race_goes_on_until_enough_were_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One candidate alone may be several times slower than the next."""
+    gone = time.monotonic() - 1
+    monkeypatch.setattr(first_pick, "MORE_S", 60.0)
+    assert race(Racing("ok", "slow", "crash", "ok", "ok"), 5, gone, enough=3) == [0, 1, 2, 3]
+    assert race(Racing("ok", "ok"), 2, gone, enough=3) == [0, 1]
+    monkeypatch.setattr(first_pick, "MORE_S", 0.0)
+    assert race(Racing("crash", "ok", "ok", "ok"), 4, gone, enough=3) == [0, 1]
 
 
 class Late:
@@ -344,7 +354,7 @@ def test_a_pick_that_was_not_checked_is_told_and_made_again(
     times = iter((None, 1e-6))
     monkeypatch.setattr(first_pick, "first_pick", lambda *a: first_pick.Pick(Trace(), "model", next(times)))
     load = {**SHAPE, "threads": 1, "db": tmp_path / "t.db", "fallback": True}
-    with pytest.warns(UserWarning, match="neither tuned nor checked"):
+    with pytest.warns(UserWarning, match="not tuned, and not checked"):
         at.load("matmul", **load)
     with pytest.warns(UserWarning, match="which is not tuned"):
         at.load("matmul", **load)
