@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--each", type=float, nargs="+", default=[1.0, 3.0, 10.0], help="seconds a task")
     parser.add_argument("--busy", type=int, nargs="+", default=[0, 4, 12], help="processes beside it")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/never_slower.json")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/never-slower.json")
     parser.add_argument("--markdown", action="store_true", help="print the table of the file and stop")
     parser.add_argument(
         "--one", nargs=5, metavar=("NAME", "FOLDER", "EACH", "BUSY", "REPEAT"), help=argparse.SUPPRESS
