@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain, count
 
 from schedules.dtypes import DTYPES
 from schedules.errors import ScheduleError
@@ -79,7 +80,8 @@ class SketchBuilder:
         shared = replace(spec, name=self._shared(spec.name))
         if shared in self.holes and self.alike:
             return Hole(shared.name)
-        found = next((x for x in (shared.name, spec.name) if x not in taken), f"{spec.name}.own")
+        own = (f"{spec.name}.own{n if n > 1 else ''}" for n in count(1))
+        found = next(x for x in chain((shared.name, spec.name), own) if x not in taken)
         self.holes.append(replace(spec, name=found))
         return Hole(found)
 

@@ -112,8 +112,8 @@ class _Scan:
     fold: Fold
     join: Callable[[Exprs, Exprs], Exprs]
     neutral: tuple[Const, ...]
-    direct: int = 128
-    part: int = 64
+    direct: int = 32
+    part: int = 8
 
 
 _JOIN: dict[Fold, Callable[[Expr, Expr], Expr]] = {
@@ -165,7 +165,7 @@ def _cumulative_product(x: te.Tensor, axis: int, exclusive: bool, backwards: boo
         return _normal(a[0] * b[0], a[1] + b[1])
 
     product = te.reducer((1.0, 0.0), join, "product")
-    scan = _Scan(product, join, (one, zero), direct=32, part=16)
+    scan = _Scan(product, join, (one, zero))
     split = _stages(x.shape, lambda *at: _normal(*_normal(te.cast(x[at], "float64"), zero)), "factor")
     m, e = _prefixes(split, axis, exclusive, backwards, scan)
 

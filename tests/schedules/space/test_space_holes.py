@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from space_cases import big_space
 
+from schedules import te
 from schedules.expr import Const, Hole, ceildiv
+from schedules.model import Target
 from schedules.space import holes as H
 from schedules.space.base import row_keys
+from schedules.space.sketch_builder import SketchBuilder
 
 SPECS = st.lists(
     st.one_of(
@@ -223,3 +226,14 @@ def test_all_even_tiles_are_sampled_and_no_others(n: int, unit: int, seed: int) 
 def test_a_prime_has_many_even_tiles() -> None:
     assert even_tiles(167, 1)[-6:] == [28, 34, 42, 56, 84, 167]
     assert len(even_tiles(167, 1)) > 20
+
+
+def test_holes_of_a_block_have_names_of_their_own() -> None:
+    """Also where a rule asks for several of one name that differ: columns go by name."""
+    x = te.placeholder((12, 10), "float32", "x")
+    d = SketchBuilder(
+        te.dag([x, te.compute((12, 10), lambda i, j: x[i, j] + 1.0, "y")]), Target("cpu", "x86-64-v3"), ()
+    )
+    names = [d.divisor("y.rows", Const(n)) for n in (12, 18, 20, 24, 30)]
+    assert names == [Hole(n) for n in ("y.rows", "y.rows.own", "y.rows.own2", "y.rows.own3", "y.rows.own4")]
+    assert len({h.name for h in d.holes}) == len(d.holes) == 5
