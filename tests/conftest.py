@@ -54,6 +54,15 @@ def own_places(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
+@pytest.fixture
+def usual_recursion() -> Iterator[None]:
+    """Python's own limit of nested calls: torch's compiler raises it for the whole process."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(before)
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
     """A PostgreSQL server for all tests that ask for one."""

@@ -40,7 +40,9 @@ class SkipZeros(Primitive[None]):
     nothing. A sum begins with +0, which adding 0 leaves as it is. Cost: a branch in each loop that the
     condition depends on, if that is unrolled or has lanes.
 
-    >>> s.skip_zeros("y")
+    >>> v, t = te.placeholder((3,), name="v"), te.reduce_axis(2, "t")
+    >>> u = te.compute((2,), lambda a: te.sum(te.select(a + 2 * t < 3, v[t + a], 0.0), axis=t), "u")
+    >>> at.Schedule([v, u]).skip_zeros("u")
     """
 
     name: ClassVar[str] = "skip_zeros"

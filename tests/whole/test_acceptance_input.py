@@ -183,6 +183,7 @@ TOO_MUCH: dict[str, tuple[list[Step], str]] = {
 }
 
 
+@pytest.mark.usefixtures("usual_recursion")
 @pytest.mark.parametrize("name", TOO_MUCH)
 def test_a_stored_schedule_beyond_reason_is_refused(name: str, tmp_path: Path) -> None:
     steps, said = TOO_MUCH[name]

@@ -156,7 +156,8 @@ def test_our_own_log_and_its_export(tmp_path: Path) -> None:
     run("log", "export", export, "--db", db)
     for path in (db, export):
         table = read(path)
-        assert table.space.configurations == result.measured - 1  # the plain loops are in no space
+        # the plain loops, which are tried where they may win, are in no space
+        assert result.measured - 1 <= table.space.configurations <= result.measured
         assert result.best is not None
         ran = replay(table, "evolutionary", "xgb", 50, 0)
         assert len(ran.best_s) == table.space.configurations

@@ -34,8 +34,7 @@ def test_a_space_without_the_estimate_says_nothing():
 
 
 def test_a_roofline_tells_its_rates():
-    def seconds(rates, again):
-        assert not again
+    def seconds(rates):
         rates["flops_a_second"] = 2e9
         return 0.5
 
@@ -54,7 +53,7 @@ def test_the_limit_is_logged_when_it_falls(tmp_path, rates):
     # at the beginning, and before the finalists
     samples = iter([3e-4, 2e-4, 4e-4, 4e-4, 4e-4] + [1e-4] * 5)
 
-    def seconds(found, again):
+    def seconds(found):
         found.update(rates)
         return next(samples)
 
