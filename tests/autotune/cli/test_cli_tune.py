@@ -33,7 +33,7 @@ class TuneOptions:
     seed: int
     rtol: float | None = None
     atol: float | None = None
-    started: float | None = None
+    started: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
