@@ -153,8 +153,7 @@ class _Phases:
     def tap(self, a: Expr, nth: ExprLike) -> tuple[ExprLike, list[Expr]]:
         """(the ``nth`` tap of a phase, conditions that there is one)."""
         q = a + self.before
-        first = q // self.common * pow(self.dilation // self.common, -1, self.apart) % self.apart
-        tap = first + nth * self.apart
+        tap = self._first(q // self.common) + nth * self.apart
         exist = [q % self.common < 1] if self.common > 1 else []
         return tap, exist + ([tap < self.kernel] if self.kernel % self.apart else [])
 
@@ -166,8 +165,11 @@ class _Phases:
         far, q = self.dilation // self.common, (a + self.before) // self.common
         if far == 1:
             return i + q // self.apart - nth
-        first = q * pow(far, -1, self.apart) % self.apart
-        return i + (q - first * far) // self.apart - nth * far
+        return i + (q - self._first(q) * far) // self.apart - nth * far
+
+    def _first(self, q: Expr) -> Expr:
+        """The first tap of a phase. ``q``: its place, in steps of the common divisor."""
+        return q * pow(self.dilation // self.common, -1, self.apart) % self.apart
 
     @property
     def _reach(self) -> tuple[int, int]:
