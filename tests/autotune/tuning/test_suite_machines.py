@@ -131,6 +131,22 @@ def test_finalists_of_two_machines_are_not_mixed(tmp_path: Path) -> None:
         assert not session.finals._passes
 
 
+def test_what_two_machines_measured_is_resumed_once(tmp_path: Path) -> None:
+    """The best of a machine that left has a record of each of the two."""
+    with at.Log(tmp_path / "t.db") as log:
+        suite = suite_of(log)
+        lane = suite.lane(FakeSite(during=fails_at(5, SiteLost("it left"))), key="first")
+        with pytest.raises(SiteLost):
+            suite.search(lane)
+        lane.close()
+        go_on(suite, FakeSite())
+        suite.result("trials")
+        trials = [r.trace_digest for r in log.records() if r.kind == "trial"]
+        assert len(trials) == len(set(trials)) + 1 == 12
+        (again,) = tune_suite(TASKS[:1], A, log, TuneOptions(trials=0, budget_s=20.0), site=FakeSite()).tasks
+        assert again.result.resumed == len(set(trials))
+
+
 def test_a_task_that_a_machine_cannot_measure_is_measured_by_another(tmp_path: Path) -> None:
     with at.Log(tmp_path / "t.db") as log:
         suite = suite_of(log, tasks=2)
