@@ -35,7 +35,7 @@ from autotune.cli.options import workload_of  # noqa: E402
 from autotune.codegen.llvm import compile as llvm  # noqa: E402
 from autotune.measure import Measurer  # noqa: E402
 from autotune.tuning import preparation  # noqa: E402
-from autotune.tuning.options import Progress  # noqa: E402
+from autotune.tuning.results import Progress  # noqa: E402
 from autotune.tuning.tuner import TuneOptions, tune  # noqa: E402
 from kernels_db.store import Log  # noqa: E402
 from schedules.model import Target, Trace, Workload  # noqa: E402

@@ -10,7 +10,8 @@ from autotune.fleet.tuning import There, tune_there
 from autotune.run.dynamic_workload import DynamicWorkload
 from autotune.tuning.dynamic_tuner import failed, feasible, result_of, sizes_for, task_of
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.options import TuneOptions, TuneResult
+from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import TuneResult
 from autotune.tuning.suite_tuner import Job, SuiteProgress, SuiteTask, TaskResult
 from schedules.model import Target, Workload
 

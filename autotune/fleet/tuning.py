@@ -24,7 +24,7 @@ from autotune.progress import text
 from autotune.run.warned import warn
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.options import TuneResult, totals
+from autotune.tuning.results import TuneResult, totals
 from autotune.tuning.site import SiteLost
 from autotune.tuning.suite_tuner import Job, Suite, SuiteProgress, SuiteResult
 from kernels_db.errors import LogError

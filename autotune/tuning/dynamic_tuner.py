@@ -19,7 +19,8 @@ from autotune.run.dynamic_workload import DynamicWorkload, Sizes
 from autotune.targets import TargetError
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.options import Progress, TuneOptions, TuneResult, totals
+from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import Progress, TuneResult, totals
 from autotune.tuning.run_records import best_of
 from autotune.tuning.site import HERE, Site
 from autotune.tuning.suite_tuner import SuiteProgress, SuiteTask, tune_suite

@@ -27,8 +27,9 @@ from autotune.tuning.finalists import Finalists
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.known_limits import MachineLimit, moved
 from autotune.tuning.notes import notes, small
-from autotune.tuning.options import Progress, TuneOptions, TuneResult
+from autotune.tuning.options import TuneOptions
 from autotune.tuning.prediction_quality import PREDICTED
+from autotune.tuning.results import Progress, TuneResult
 from autotune.tuning.run_records import FINALISTS, best_of, new_record, run_options, searched, trace_of
 from autotune.tuning.similar import seeds
 from autotune.tuning.site import HERE, Measuring, Site

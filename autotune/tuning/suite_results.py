@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.tuning.options import Progress, TuneOptions, TuneResult
+from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import Progress, TuneResult
 from schedules.model import Workload
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from autotune.measure.starting import shared_start
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.open_measurers import OpenMeasurers
-from autotune.tuning.options import Progress, TuneOptions, TuneResult
+from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import Progress, TuneResult
 from autotune.tuning.run_records import best_of, searched
 from autotune.tuning.session import RESERVE_SHARE, Session
 from autotune.tuning.site import HERE, Measuring, Site, SiteLost

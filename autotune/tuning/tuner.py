@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from autotune.measure.starting import shared_start
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.options import Best, Progress, TuneOptions, TuneResult
+from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import Best, Progress, TuneResult
 from autotune.tuning.session import RESERVE_SHARE, ROUND_SHARE, Session
 from autotune.tuning.site import HERE, Measuring, Site
 from schedules.model import Target, Workload

@@ -12,7 +12,7 @@ from needs import imported
 import autotune as at
 from autotune.cli import output, tune_there
 from autotune.progress import display
-from autotune.tuning.options import Best, TuneResult
+from autotune.tuning.results import Best, TuneResult
 from autotune.tuning.suite_tuner import SuiteResult, SuiteTask, TaskResult
 from schedules.model import Target, Trace
 

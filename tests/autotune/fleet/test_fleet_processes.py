@@ -236,7 +236,8 @@ def test_kill_9_of_a_worker_and_of_the_scheduler(tmp_path: Path) -> None:
         again = here.client(db, "20s", "--trials", "5")
         assert again.wait(60) == 0, said(again)
         told = document(again)
-        known = {r.trace_digest for r in kept if r.status != "error"}  # the successor measured the best once more
+        # the successor measured the best once more
+        known = {r.trace_digest for r in kept if r.status != "error"}
         assert told["trials"]["measured"] == 5 and told["trials"]["resumed"] == len(known)
 
 

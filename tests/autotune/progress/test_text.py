@@ -12,7 +12,7 @@ import autotune as at
 from autotune.cli.results import cells, document
 from autotune.progress import text
 from autotune.progress.units import disturbed, of_peak, peak_share
-from autotune.tuning.options import Best, Progress, TuneResult
+from autotune.tuning.results import Best, Progress, TuneResult
 from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, TaskResult
 from schedules.model import Trace
 

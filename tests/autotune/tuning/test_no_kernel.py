@@ -17,7 +17,8 @@ from autotune.cli.suite import document
 from autotune.measure.results import Measurement
 from autotune.tuning import first_pick, plain_loops
 from autotune.tuning.no_kernel import why
-from autotune.tuning.options import TuneOptions, TuneResult
+from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import TuneResult
 from autotune.tuning.similar import Seed
 from autotune.tuning.site import Here
 from autotune.tuning.suite_tuner import SuiteResult, SuiteTask, tune_suite

@@ -18,7 +18,7 @@ from autotune.report.explain.counters import count, countable, points
 from autotune.report.explain.cpu import register_bytes
 from autotune.report.explain.explanation import SOURCES, Explanation, Row, Section
 from autotune.report.explain.kernel import of_schedule
-from autotune.tuning.options import Best, TuneResult
+from autotune.tuning.results import Best, TuneResult
 from autotune.workloads import as_workload
 from kernels_db.records import NewRecord
 from kernels_db.store import Log
