@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from autotune.settings import SettingsError as SettingsError
     from autotune.targets import TargetError as TargetError
     from autotune.tuning.dynamic_tuner import DynamicResult as DynamicResult
-    from autotune.tuning.suite_tuner import SuiteResult as SuiteResult
+    from autotune.tuning.results import SuiteResult as SuiteResult
+    from autotune.tuning.results import TuneResult as TuneResult
     from autotune.tuning.suites import SuiteError as SuiteError
-    from autotune.tuning.tuner import TuneResult as TuneResult
     from kernels_db.errors import LogError as LogError
     from kernels_db.store import Log as Log
     from schedules import te as te
@@ -104,8 +104,8 @@ _EXPORTS = {
     "Kernel": ("autotune.run.kernel", "Kernel"),
     "DynamicKernel": ("autotune.run.dynamic_kernel", "DynamicKernel"),
     "DynamicResult": ("autotune.tuning.dynamic_tuner", "DynamicResult"),
-    "SuiteResult": ("autotune.tuning.suite_tuner", "SuiteResult"),
-    "TuneResult": ("autotune.tuning.tuner", "TuneResult"),
+    "SuiteResult": ("autotune.tuning.results", "SuiteResult"),
+    "TuneResult": ("autotune.tuning.results", "TuneResult"),
     "Settings": ("autotune.settings", "Settings"),
     "AutotuneError": ("schedules.errors", "AutotuneError"),
     "ArgumentError": ("autotune.errors", "ArgumentError"),

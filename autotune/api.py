@@ -19,8 +19,7 @@ from schedules.schedule import Schedule
 
 if TYPE_CHECKING:
     from autotune.run.kernel import Kernel
-    from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult
-    from autotune.tuning.tuner import Progress, TuneResult
+    from autotune.tuning.results import Progress, SuiteProgress, SuiteResult, TuneResult
 
 DEFAULT_S = 60.0  # seconds of a budget that is not given
 
@@ -93,7 +92,7 @@ def tune(
     """
     started = time.monotonic()
     from autotune.progress.following import concluded, fleet_followed, suite_followed, task_followed
-    from autotune.tuning.tuner import TuneOptions
+    from autotune.tuning.options import TuneOptions
     from autotune.tuning.tuner import tune as run
     from kernels_db.store import Log
 
@@ -179,9 +178,9 @@ def tune_suite(
     started = time.monotonic()
     from autotune.progress.following import concluded, fleet_followed, suite_followed
     from autotune.tuning import suites
-    from autotune.tuning.suite_tuner import SuiteTask
-    from autotune.tuning.suite_tuner import tune_suite as run
-    from autotune.tuning.tuner import TuneOptions
+    from autotune.tuning.jobs import SuiteTask
+    from autotune.tuning.options import TuneOptions
+    from autotune.tuning.tuner import tune_suite as run
     from kernels_db.store import Log
 
     seconds = seconds_of(budget, budget_s, DEFAULT_S)
@@ -208,7 +207,7 @@ def tune_suite(
     with Log(database(db)) as log, follow(progress) as tell:
         if goal is None:
             from autotune.fleet.tuning import There, together, tune_there
-            from autotune.tuning.suite_tuner import Job
+            from autotune.tuning.jobs import Job
 
             job = Job(tasks, options)
             found = tune_there(There(str(fleet), target, threads), lambda _: job, log, tell)

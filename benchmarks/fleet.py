@@ -36,9 +36,10 @@ from autotune.fleet.tuning import tune_on_fleet
 from autotune.fleet.worker import BenchThreadPoolExecutor, Offer, make_worker
 from autotune.measure.results import Measurement
 from autotune.tuning import preparation
+from autotune.tuning.jobs import Job, SuiteTask
 from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import SuiteResult
 from autotune.tuning.site import Here, Measuring
-from autotune.tuning.suite_tuner import Job, SuiteResult, SuiteTask
 from kernels_db.store import Log
 from schedules import ops
 from schedules.model import Target, Trace, Workload

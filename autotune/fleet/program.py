@@ -10,9 +10,9 @@ from autotune.fleet.tuning import There, tune_there
 from autotune.run.dynamic_workload import DynamicWorkload
 from autotune.tuning.dynamic_tuner import failed, feasible, result_of, sizes_for, task_of
 from autotune.tuning.interrupts import Interrupts
+from autotune.tuning.jobs import Job, SuiteTask
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import TuneResult
-from autotune.tuning.suite_tuner import Job, SuiteProgress, SuiteTask, TaskResult
+from autotune.tuning.results import SuiteProgress, TaskResult, TuneResult
 from schedules.model import Target, Workload
 
 if TYPE_CHECKING:

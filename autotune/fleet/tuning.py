@@ -24,9 +24,10 @@ from autotune.progress import text
 from autotune.run.warned import warn
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.results import TuneResult, totals
+from autotune.tuning.jobs import Job
+from autotune.tuning.results import SuiteProgress, SuiteResult, TuneResult, totals
 from autotune.tuning.site import SiteLost
-from autotune.tuning.suite_tuner import Job, Suite, SuiteProgress, SuiteResult
+from autotune.tuning.suite import Suite
 from kernels_db.errors import LogError
 from schedules.model import Target
 
@@ -146,7 +147,7 @@ class _Run:
         self.fleet, self.builders, self.build_here, self.say = fleet, builders, build_here, say
         quiet = Interrupts()  # only the thread that follows is interrupted; it tells the others
         self.suites = {
-            t.digest: Suite(job.tasks, t, log, job.options, progress, quiet, started)
+            t.digest: Suite(job, t, log, progress, quiet, started)
             for t, job in jobs.items()
         }
         self.broken: BaseException | None = None
@@ -193,7 +194,7 @@ class _Run:
             return True
         self._ends[suite.target.digest] = "no machine"
         with self.fleet.turn:
-            gone = f"no worker of the fleet offers {suite.target.arch} any more"
+            gone = FleetError(f"no worker of the fleet offers {suite.target.arch} any more")
             for number in suite.scheduler.wanting(suite.free()):
                 suite.errors.setdefault(number, gone)
             for number in suite.free():

@@ -24,11 +24,12 @@ from autotune.run.kernel import Kernel
 from autotune.run.stored import stored
 from autotune.settings import database, seconds_of
 from autotune.tuning.frozen import frozen
+from autotune.tuning.jobs import Job, SuiteTask
+from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import SuiteProgress, SuiteResult, TaskResult, late
 from autotune.tuning.run_records import searched
 from autotune.tuning.site import HERE
-from autotune.tuning.suite_results import Job, SuiteProgress, SuiteResult, SuiteTask, TaskResult, late
-from autotune.tuning.suite_tuner import tune_suite
-from autotune.tuning.tuner import TuneOptions
+from autotune.tuning.tuner import tune_suite
 from cost_model.saved import SavedModel
 from kernels_db.store import Log
 from schedules.model import Target
@@ -220,7 +221,9 @@ class _Run:
         budget_s = min(max(share_s, LEAST_S) * len(left), self.options.budget_s)
         # what came before is part of the budget, but for tasks that need only a part of it
         begun = min(time.monotonic(), self.started + self.options.budget_s - budget_s)
-        shares = replace(self.options, budget_s=budget_s, started=begun) if left else self.options
+        each_s = budget_s / max(len(left), 1)  # one task that is left is a part of the model too
+        shares = replace(self.options, budget_s=budget_s, share_s=each_s, started=begun)
+        shares = shares if left else self.options
         return Job([*left.values()], shares)
 
     def _needed_s(self, found: SuiteResult) -> float | None:

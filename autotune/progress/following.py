@@ -11,8 +11,7 @@ from autotune.progress.display import State, display, live, say
 from autotune.settings import SettingsError
 
 if TYPE_CHECKING:
-    from autotune.tuning.results import Progress
-    from autotune.tuning.suite_tuner import SuiteProgress
+    from autotune.tuning.results import Progress, SuiteProgress
     from schedules.model import Workload
 
 P = TypeVar("P")

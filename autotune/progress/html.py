@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from autotune.models.profile import Profile
     from autotune.models.tuning import ModelTuneResult
     from autotune.tuning.dynamic_tuner import DynamicResult
-    from autotune.tuning.results import TuneResult
-    from autotune.tuning.suite_tuner import SuiteResult
+    from autotune.tuning.results import SuiteResult, TuneResult
 
 HEADS = ("task", "best", "rate", "of peak", "trials")
 

@@ -10,8 +10,7 @@ from autotune.progress.units import counts, of_peak, percent, rate, seconds, vis
 
 if TYPE_CHECKING:
     from autotune.models.tuning import ModelTuneResult
-    from autotune.tuning.results import Progress, TuneResult
-    from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult, TaskResult
+    from autotune.tuning.results import Progress, SuiteProgress, SuiteResult, TaskResult, TuneResult
     from schedules.model import Workload
 
 # Tasks that a line names, and most characters of a name.

@@ -19,12 +19,12 @@ from autotune.run.dynamic_workload import DynamicWorkload, Sizes
 from autotune.targets import TargetError
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
+from autotune.tuning.jobs import SuiteTask
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import Progress, TuneResult, totals
+from autotune.tuning.results import Progress, SuiteProgress, TuneResult, totals
 from autotune.tuning.run_records import best_of
 from autotune.tuning.site import HERE, Site
-from autotune.tuning.suite_tuner import SuiteProgress, SuiteTask, tune_suite
-from autotune.tuning.tuner import tune
+from autotune.tuning.tuner import tune, tune_suite
 from kernels_db.errors import LogError
 from kernels_db.store import Log
 from schedules.errors import AutotuneError

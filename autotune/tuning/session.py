@@ -1,6 +1,6 @@
 """One run of one task: its space, its search, its rounds of trials and its finalists.
 
-`autotune.tuning.tuner` takes one session from start to end, `autotune.tuning.suite_tuner` several in turns.
+`autotune.tuning.suite` gives sessions their turns.
 They give the times at which something must stop, in `time.monotonic` seconds.
 """
 

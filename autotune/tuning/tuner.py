@@ -1,28 +1,27 @@
-"""Tunes one task: ask the search, measure, log, tell; then time the finalists against each other.
+"""Tunes jobs: the tasks of a suite, or one task, which is a suite of its own.
 
-`tune` reads top to bottom. The space, the measurer and the machine's limit are passed in or made on demand.
+`run` reads top to bottom. Every measurement is in the log at once, so that the best of every task can be
+loaded at any moment, also after Ctrl-C or a kill. A new call goes on from there.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.measure.starting import shared_start
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
+from autotune.tuning.jobs import Job, SuiteTask
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import Best, Progress, TuneResult
-from autotune.tuning.session import RESERVE_SHARE, ROUND_SHARE, Session
-from autotune.tuning.site import HERE, Measuring, Site
+from autotune.tuning.results import Progress, SuiteProgress, SuiteResult, TuneResult
+from autotune.tuning.site import HERE, Site
+from autotune.tuning.suite import Suite
 from schedules.model import Target, Workload
-from schedules.space.base import Space
 
 if TYPE_CHECKING:
     from kernels_db.store import Log
-
-__all__ = ["Best", "Progress", "TuneOptions", "TuneResult", "tune"]
 
 
 def tune(
@@ -32,9 +31,6 @@ def tune(
     options: TuneOptions | None = None,
     progress: Callable[[Progress], None] | None = None,
     *,
-    space: Space | None = None,
-    measurer: Measuring | None = None,
-    peak: Callable[[], float] | None = None,
     interrupts: Interrupts | None = None,
     site: Site = HERE,
 ) -> TuneResult:
@@ -43,55 +39,53 @@ def tune(
 
     Every trial is committed to ``log`` as it happens, and those of earlier runs are learnt from and
     not repeated, but for what another version of the code generator failed at. Ctrl-C ends the run, keeps
-    everything and returns "interrupted". ``peak`` measures the least seconds that the machine needs for the
-    workload. ``site``: the machine that measures.
+    everything and returns "interrupted". ``site``: the machine that measures.
 
     Raises `MeasureError` if measuring itself does not work, `LogError`, and `ScheduleError` if the expression
     gives no space.
     """
+    tell = None if progress is None else lambda p: progress(p.task)
+    found = tune_suite([SuiteTask(workload)], target, log, options, tell, interrupts=interrupts, site=site)
+    (task,) = found.tasks
+    if task.cause is not None:
+        raise task.cause
+    return task.result
+
+
+def tune_suite(
+    tasks: Sequence[SuiteTask],
+    target: Target,
+    log: Log,
+    options: TuneOptions | None = None,
+    progress: Callable[[SuiteProgress], None] | None = None,
+    *,
+    interrupts: Interrupts | None = None,
+    site: Site = HERE,
+) -> SuiteResult:
+    """Tune tasks until ``options.budget_s`` is used up, each has ``options.trials`` new trials, or no gain is
+    expected. A task that cannot be tuned is reported and costs the others nothing.
+
+    Raises `TargetError`, `LogError`, `WorkloadError` for arrays that do not fit in memory, and
+    `SettingsError` for a budget too short to compute even a reference.
+    """
     options = options or TuneOptions()
     started = options.begin()
-    budget = options.budget_s
     options.check(target)
-    if measurer is None:
-        site.check(target)
-        preparation.check_feasible(workload, budget)
+    site.check(target)
+    for task in tasks:
+        preparation.check_feasible(task.workload, options.budget_s)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(shared_start())  # finalists are timed in new processes
+        stack.enter_context(shared_start())
         interrupts = interrupts or stack.enter_context(Interrupts())
-        session = Session(
-            *(workload, target, log, options, progress, interrupts),
-            started=started,
-            until=started + budget,
-            round_s=ROUND_SHARE * budget,
-            site=site,
-        )
-        stack.enter_context(session)
+        suite = Suite(Job(tasks, options), target, log, progress, interrupts, started)
         try:
-            with session.timed("prepare"):
-                session.report("preparing")
+            with contextlib.ExitStack() as inside:
+                inside.push(suite.leave)
                 if options.needs_xgboost:
-                    stack.enter_context(preparation.xgboost_on_its_way())
-                if measurer is None:
-                    measurer = stack.enter_context(
-                        site.measurer(workload, target, budget, tolerance=options.tolerance)
-                    )
-                session.prepare(space, peak)
-
-            def until() -> float:
-                """When the last trial may begin: early enough for it and for the finalists."""
-                if not session.measured and session.best_s is None:
-                    return session.until
-                needed = session.finals.cost_s()
-                reserve = max(RESERVE_SHARE * budget, min(needed, 2.5 * RESERVE_SHARE * budget))
-                return session.until - reserve - min(session.each_s or 0.0, RESERVE_SHARE * budget)
-
-            stopped = session.search(measurer, until) or "budget"
-            with session.timed("finalists"):
-                session.limit.sample()  # next to the finalists, whose records keep it
-                session.finals.time(measurer)
+                    inside.enter_context(preparation.xgboost_on_its_way())
+                suite.serve(suite.lane(site))
+                stopped = suite.ended
         except KeyboardInterrupt:
-            stopped = session.stopped = "interrupted"
-        with contextlib.suppress(KeyboardInterrupt):  # nothing is left to be interrupted
-            session.report("done")
-        return session.result(stopped)
+            stopped = "interrupted"
+        with interrupts.hold():  # it closes the runs of all tasks
+            return suite.result(stopped)

@@ -12,8 +12,8 @@ from needs import imported
 import autotune as at
 from autotune.cli import output, tune_there
 from autotune.progress import display
-from autotune.tuning.results import Best, TuneResult
-from autotune.tuning.suite_tuner import SuiteResult, SuiteTask, TaskResult
+from autotune.tuning.jobs import SuiteTask
+from autotune.tuning.results import Best, SuiteResult, TaskResult, TuneResult
 from schedules.model import Target, Trace
 
 SHAPE = ("--shape", "m=64,n=64,k=64")

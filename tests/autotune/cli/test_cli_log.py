@@ -14,7 +14,7 @@ from log_filler import fill, host
 from report_cases import add_task
 
 from autotune.cli.suite import show as print_suite
-from autotune.tuning.suite_tuner import SuiteResult
+from autotune.tuning.results import SuiteResult
 from autotune.workloads import as_workload, with_constants
 from kernels_db import Log
 from kernels_db.records import NewRecord

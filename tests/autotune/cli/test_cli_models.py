@@ -16,8 +16,8 @@ from autotune.errors import ModelError
 from autotune.models import preparation, tuning
 from autotune.models.model import Model
 from autotune.run.kernels import default_kernel
+from autotune.tuning.results import SuiteResult
 from autotune.tuning.site import Here
-from autotune.tuning.suite_tuner import SuiteResult
 from schedules.graph.graph import Graph, Island
 
 

@@ -10,8 +10,8 @@ import pytest
 from fleet_cases import PEAK_S, A, B
 from needs import imported
 
+from autotune.tuning.results import SuiteResult
 from autotune.tuning.site import HERE
-from autotune.tuning.suite_tuner import SuiteResult
 
 imported("distributed")
 

@@ -17,9 +17,9 @@ from autotune.models import preparation
 from autotune.models.tuning import tune_model
 from autotune.run.dynamic_workload import as_dynamic
 from autotune.tuning.dynamic_tuner import DynamicResult
+from autotune.tuning.jobs import SuiteTask
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import Best
-from autotune.tuning.suite_tuner import SuiteTask, TaskResult
+from autotune.tuning.results import Best, TaskResult
 from schedules.model import Trace
 
 imported("distributed")

@@ -23,8 +23,9 @@ from autotune.fleet.errors import FleetError, MachineLost
 from autotune.fleet.members import targets_of
 from autotune.measure.process import MeasureError
 from autotune.targets import detect
+from autotune.tuning.jobs import Job, SuiteTask
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.suite_tuner import Job, SuiteResult, SuiteTask
+from autotune.tuning.results import SuiteResult
 from cost_model.saved import GPU_FEATURES, SavedModel
 from kernels_db.records import Record
 from schedules import ops

@@ -100,7 +100,7 @@ def test_nothing_is_tuned_in_a_call_and_the_warning_names_what_is_not(
     def never(*args: Any, **how: Any) -> Any:
         raise AssertionError("a call tunes")
 
-    for name in ("autotune.tuning.tuner.Tuner", "autotune.tuning.suite_tuner.tune_suite"):
+    for name in ("autotune.tuning.tuner.Tuner", "autotune.tuning.tuner.tune_suite"):
         module, _, what = name.rpartition(".")
         if hasattr(import_module(module), what):
             monkeypatch.setattr(name, never)

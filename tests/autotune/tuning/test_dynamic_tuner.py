@@ -21,7 +21,7 @@ from autotune.settings import SettingsError
 from autotune.tuning import dynamic_tuner, preparation
 from autotune.tuning.dynamic_tuner import more_sizes, sizes_for, spread
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.suite_tuner import SuiteResult, TaskResult
+from autotune.tuning.results import SuiteResult, TaskResult
 from kernels_db.errors import LogError
 from schedules import te
 from schedules.te.dims import dim

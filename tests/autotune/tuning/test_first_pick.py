@@ -19,6 +19,7 @@ from fake_clock import install
 from hypothesis import given
 from hypothesis import strategies as st
 from log_filler import fill, host
+from made_up import tune
 from search_table import FormulaSpace
 from test_tuner import PEAK_S, TARGET, WORKLOAD, FakeMeasurer
 
@@ -27,8 +28,8 @@ from autotune.measure.process import MeasureError
 from autotune.measure.results import Measurement
 from autotune.search.decisions import DECISIONS
 from autotune.tuning import first_pick, plain_loops
+from autotune.tuning.options import TuneOptions
 from autotune.tuning.similar import Seed, seeds
-from autotune.tuning.tuner import TuneOptions, tune
 from kernels_db.records import NewRecord
 from kernels_db.store import Log
 from schedules import ops

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import signals
+from made_up import tune, tune_suite
 from search_table import FormulaSpace
 from test_suite_tuner import TARGET, TASKS, Made
 from test_tuner import WORKLOAD, FakeMeasurer
@@ -18,8 +19,6 @@ from test_tuner import WORKLOAD, FakeMeasurer
 from autotune.tuning.interrupts import ENDING, Interrupts
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.site import Here
-from autotune.tuning.suite_tuner import tune_suite
-from autotune.tuning.tuner import tune
 from kernels_db import Log
 
 OPTIONS = TuneOptions(trials=4, budget_s=60.0, search="random", model="analytic")

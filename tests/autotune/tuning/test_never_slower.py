@@ -11,6 +11,7 @@ import pytest
 from fake_clock import Clock, install
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made_up import tune, tune_suite
 from test_suite_tuner import TARGET, TASKS, Made
 
 import autotune as at
@@ -23,13 +24,13 @@ from autotune.search.decisions import DECISIONS
 from autotune.targets import detect
 from autotune.tuning import first_pick, plain_loops
 from autotune.tuning.first_pick import Pick
+from autotune.tuning.jobs import SuiteTask
 from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import SuiteProgress, SuiteResult
 from autotune.tuning.run_records import searched
 from autotune.tuning.similar import Seed
 from autotune.tuning.site import Here
-from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, tune_suite
 from autotune.tuning.task_scheduler import GradientScheduler, ScheduledTask
-from autotune.tuning.tuner import tune
 from kernels_db import Log, NewRecord
 from schedules import ops
 from schedules.model import Target, Trace, Workload

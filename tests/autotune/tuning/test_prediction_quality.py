@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from cli_runner import run
 from log_cases import TARGETS, copy_of
+from made_up import tune
 from search_table import FormulaSpace
 from test_tuner import PEAK_S, FakeMeasurer
 
 from autotune.search.stopping import GAIN, LEAST, Stopping
 from autotune.tuning import prediction_quality
-from autotune.tuning.tuner import TuneOptions, tune
+from autotune.tuning.options import TuneOptions
 from kernels_db import Log, NewRecord
 from schedules.model import Step, Trace
 

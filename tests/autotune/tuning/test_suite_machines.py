@@ -14,10 +14,12 @@ import autotune as at
 from autotune.measure.process import MeasureError
 from autotune.models.tasks import had_share_s
 from autotune.tuning.interrupts import Interrupts
+from autotune.tuning.jobs import Job, SuiteTask
 from autotune.tuning.known_limits import LIMIT
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.site import SiteLost
-from autotune.tuning.suite_tuner import Suite, SuiteTask, tune_suite
+from autotune.tuning.suite import Suite
+from autotune.tuning.tuner import tune_suite
 from schedules import ops
 from schedules.model import Target, Trace, Workload
 
@@ -26,7 +28,7 @@ TASKS = [SuiteTask(ops.workload("add", {"n": n})) for n in (4096, 8192)]
 
 def suite_of(log: at.Log, tasks: int = 1, **more: Any) -> Suite:
     options = TuneOptions(**{"trials": 12, "budget_s": 20.0, "search": "random"} | more)
-    return Suite(TASKS[:tasks], A, log, options, None, Interrupts(), time.monotonic())
+    return Suite(Job(TASKS[:tasks], options), A, log, None, Interrupts(), time.monotonic())
 
 
 def fails_at(number: int, error: Exception) -> Callable[[Trace], None]:
@@ -153,7 +155,7 @@ def test_a_task_that_a_machine_cannot_measure_is_measured_by_another(tmp_path: P
         full = suite.lane(FakeSite(during=fails_at(5, MeasureError("its disk is full"))), key="full")
         other = suite.lane(FakeSite(), key="other")
         suite.search(full)
-        assert suite.errors == {0: "its disk is full", 1: "its disk is full"}
+        assert {n: str(e) for n, e in suite.errors.items()} == {0: "its disk is full", 1: "its disk is full"}
         assert suite.free(full) == [] and not suite.waits("full") and suite.waits("another")
         full.close()
         assert not suite.waits("full")  # it does not come back to them

@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 from fake_clock import Clock, install
 from log_cases import TARGETS
+from made_up import tune_suite
 
 from autotune.measure.inputs import Tolerance
 from autotune.measure.memory import RESERVE, needed_bytes
 from autotune.measure.results import Control, Measurement, Nominal
+from autotune.tuning.jobs import SuiteTask
 from autotune.tuning.open_measurers import OpenMeasurers
 from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import SuiteProgress, SuiteResult
 from autotune.tuning.session import Session
 from autotune.tuning.site import Here
-from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, tune_suite
 from kernels_db import Log, LogError, NewRecord, Record
 from schedules import ops
 from schedules.errors import ScheduleError
@@ -173,7 +175,7 @@ def test_a_converged_task_has_further_turns_until_all_are_converged(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heavy = TASKS[-1].workload.digest
-    monkeypatch.setattr("autotune.tuning.suite_tuner.SHORTEST_S", 0.2)
+    monkeypatch.setattr("autotune.tuning.suite.SHORTEST_S", 0.2)
     monkeypatch.setattr(Session, "converged", property(lambda self: self.workload.digest == heavy))
     turns: Counter[str] = Counter()
     search = Session.search

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 from llm_server import envelope, serving
+from made_up import tune
 from needs import imported
 
 from autotune.errors import MissingExtraError
 from autotune.search import llm_client
 from autotune.settings import SettingsError
 from autotune.targets import detect
-from autotune.tuning.tuner import TuneOptions, tune
+from autotune.tuning.options import TuneOptions
 from kernels_db import Log
 from schedules import ops
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from fake_clock import Clock, install
 from log_cases import TARGETS, copy_of
+from made_up import tune
 from search_table import FormulaSpace
 
 from autotune import backends
@@ -23,9 +24,10 @@ from autotune.measure.results import Measurement, Options
 from autotune.settings import SettingsError
 from autotune.tuning import fallbacks, finalists, first_pick, plain_loops, preparation, session, site
 from autotune.tuning.notes import notes, small
+from autotune.tuning.options import TuneOptions
 from autotune.tuning.prediction_quality import PREDICTED
+from autotune.tuning.results import Best, Progress, TuneResult
 from autotune.tuning.similar import Seed
-from autotune.tuning.tuner import Best, Progress, TuneOptions, TuneResult, tune
 from kernels_db import Log
 from schedules import ops
 from schedules.model import Trace
