@@ -7,8 +7,9 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from autotune import targets
 from autotune.models import in_place
@@ -29,7 +30,7 @@ from autotune.tuning.options import TuneOptions
 from autotune.tuning.results import SuiteProgress, SuiteResult, TaskResult, late
 from autotune.tuning.run_records import searched
 from autotune.tuning.site import HERE
-from autotune.tuning.tuner import tune_suite
+from autotune.tuning.tuner import OneMachine, Place, tune_jobs
 from cost_model.saved import SavedModel
 from kernels_db.store import Log
 from schedules.model import Target
@@ -177,34 +178,31 @@ def tune_model(
     # on a GPU, arrays are cold when kernels are tuned; on a fleet, this machine may be another one
     inside_share = 0.0 if goal is None or goal.grid else IN_PLACE_SHARE
     where = database(db)
+    follow, place = (suite_followed, OneMachine(goal)) if goal is not None else _there(fleet, target, threads)
     with Log(where) as log:
-        run = _Run(ready, tasks, replace(options, budget_s=(1 - inside_share) * whole_s), log, started)
-        if goal is None:
-            whole = _there(run, fleet, target, threads, progress, interrupts)
-        else:
-            job, found = run.job(goal), None
-            if job.tasks:
-                with suite_followed(progress) as tell:
-                    found = tune_suite(job.tasks, goal, log, job.options, tell, interrupts=interrupts)
-            whole = run.result(goal, found)
-            if whole.stopped != "interrupted" and inside_share:
-                now, end = time.monotonic(), started + whole_s
-                until = min(end, now + inside_share * whole_s)
-                until = max(until, min(now + IN_PLACE_S, end + OVER_SHARE * whole_s))
-                try:
-                    inside = _in_place(ready, whole.tasks, goal, log, where, bool(job.tasks), until)
-                    whole = replace(whole, in_place=inside)
-                except KeyboardInterrupt:
-                    whole = replace(whole, stopped="interrupted")
+        maker = ModelJobs(ready, tasks, replace(options, budget_s=(1 - inside_share) * whole_s), log, started)
+        with follow(progress) as tell:
+            found = tune_jobs(maker, place, log, tell, interrupts=interrupts)
+        whole = _as_one(found) if goal is None else found[goal]
+        if goal is not None and whole.stopped != "interrupted" and inside_share:
+            now, end = time.monotonic(), started + whole_s
+            until = min(end, now + inside_share * whole_s)
+            until = max(until, min(now + IN_PLACE_S, end + OVER_SHARE * whole_s))
+            try:
+                anew = whole.skipped < len(tasks)
+                inside = _in_place(ready, whole.tasks, goal, log, where, anew, until)
+                whole = replace(whole, in_place=inside)
+            except KeyboardInterrupt:
+                whole = replace(whole, stopped="interrupted")
         whole = replace(whole, elapsed_s=time.monotonic() - started)
     concluded(progress, str(whole))
     return whole
 
 
 @dataclass
-class _Run:
-    """What a model runs, and what is to tune of it. ``options``: their budget is that of all tasks, the
-    trials that of each. ``started``: `time.monotonic`."""
+class ModelJobs:
+    """What a model runs, and what is to tune of it (`makers.JobMaker`). ``options``: their budget is that of
+    all tasks, the trials that of each. ``started``: `time.monotonic`."""
 
     ready: Prepared
     tasks: Sequence[SuiteTask]
@@ -221,10 +219,11 @@ class _Run:
         budget_s = min(max(share_s, LEAST_S) * len(left), self.options.budget_s)
         # what came before is part of the budget, but for tasks that need only a part of it
         begun = min(time.monotonic(), self.started + self.options.budget_s - budget_s)
-        each_s = budget_s / max(len(left), 1)  # one task that is left is a part of the model too
-        shares = replace(self.options, budget_s=budget_s, share_s=each_s, started=begun)
-        shares = shares if left else self.options
-        return Job([*left.values()], shares)
+        if not left:
+            return Job([], self.options)
+        # one task that is left is a part of the model too
+        share_s = budget_s / len(left)
+        return Job([*left.values()], replace(self.options, budget_s=budget_s, share_s=share_s, started=begun))
 
     def _needed_s(self, found: SuiteResult) -> float | None:
         """The budget of the model in which all its tasks get a kernel."""
@@ -233,10 +232,10 @@ class _Run:
         each_s = found.needed_s / len(found.tasks)
         return math.ceil(each_s * len(self.tasks) / (1 - IN_PLACE_SHARE))
 
-    def result(self, target: Target, found: SuiteResult | None) -> ModelTuneResult:
+    def result(self, target: Target, found: SuiteResult) -> ModelTuneResult:
         """``found``: of the tasks of `job`."""
         left = self.left[target]
-        tuned = dict(zip(left, () if found is None else found.tasks, strict=True))
+        tuned = dict(zip(left, found.tasks, strict=True))
         results = tuple(
             tuned[i] if i in tuned else TaskResult(t, frozen(t.workload, target, self.log), 0.0)
             for i, t in enumerate(self.tasks)
@@ -252,31 +251,29 @@ class _Run:
             measured=sum(r.result.measured for r in results),
             skipped=len(self.tasks) - len(left),
             elapsed_s=time.monotonic() - self.started,
-            budget_s=0.0 if found is None else found.budget_s,
+            budget_s=found.budget_s if left else 0.0,
             seed=self.options.seed,
-            stopped="tuned" if found is None or not left else found.stopped,
-            needed_s=None if found is None else self._needed_s(found),
+            stopped=found.stopped if left else "tuned",
+            needed_s=self._needed_s(found),
             model=self.ready.model,
             target=target,
         )
 
 
 def _there(
-    run: _Run,
-    fleet: str | There | None,
-    target: str | Target | Sequence[str | Target] | None,
-    threads: int | None,
-    progress: Callable[[SuiteProgress], None] | Literal["auto"] | None,
-    interrupts: Interrupts | None,
-) -> ModelTuneResult:
-    """Tune on a fleet. With several targets: the tasks of the first, then of the next."""
-    from autotune.fleet.tuning import There, by_name, tune_there
+    fleet: str | There | None, target: str | Target | Sequence[str | Target] | None, threads: int | None
+) -> tuple[Callable[..., AbstractContextManager[Any]], Place]:
+    """How progress on a fleet is followed, and the fleet."""
+    from autotune.fleet.tuning import There
     from autotune.progress.following import fleet_followed
 
-    there = fleet if isinstance(fleet, There) else There(str(fleet), target, threads)
-    with fleet_followed(progress) as tell:
-        found = tune_there(there, run.job, run.log, tell, interrupts=interrupts)
-    results = {t: run.result(t, r) for t, r in found.items()}
+    return fleet_followed, fleet if isinstance(fleet, There) else There(str(fleet), target, threads)
+
+
+def _as_one(results: Mapping[Target, ModelTuneResult]) -> ModelTuneResult:
+    """Of several targets: the tasks of the first, then of the next."""
+    from autotune.fleet.tuning import by_name
+
     each = [*results.values()]
     weighted = [r.weighted_s for r in each]
     ends = [r.stopped for r in each if r.stopped != "tuned"]

@@ -27,7 +27,9 @@ class SuiteTask:
 
 @dataclass(frozen=True)
 class Job:
-    """What is tuned for a target: tasks, and the options of the run in which they share a budget."""
+    """What is tuned for a target: tasks, and the options of the run in which they share a budget.
+    ``always``: how many tasks are begun however short the budget is; at least one of a task alone."""
 
     tasks: Sequence[SuiteTask]
     options: TuneOptions
+    always: int = 0

@@ -82,6 +82,7 @@ class Suite:
         self.progress, self.interrupts, self.started = progress, interrupts, started
         self.until = started + self.options.budget_s
         self.alone = len(self.tasks) == 1 and self.options.share_s is None
+        self.always = max(job.always, int(self.alone))
         self.ended = "budget"
         self.scheduler = GradientScheduler([self._scheduled(t) for t in self.tasks])
         self.sessions: dict[int, Session] = {}
@@ -131,17 +132,14 @@ class Suite:
     def serve(self, lane: Lane) -> None:
         """Give a machine turns until the budget or every task has ended, then time its finalists. Raises
         `SiteLost`."""
-        try:
-            self.ended = self.search(lane)
-            self.finalists(lane)
-        finally:
-            lane.close()
+        self.ended = self.search(lane)
+        self.finalists(lane)
 
     def search(self, lane: Lane) -> str:
         """Give turns until the budget or every task has ended. Returns which. Raises `SiteLost`."""
         while True:
             number = self.scheduler.next(self.free(lane))
-            begins = self.alone and not self.sessions  # however short the budget is
+            begins = len(self.sessions) < self.always  # however short the budget is
             if number is not None and not begins and time.monotonic() >= self._turns_until(number):
                 return "budget"
             if number is None:
@@ -190,7 +188,8 @@ class Suite:
         elif session.site is not lane.site:
             session.relocate(lane.site, lane.open.get(number, task.workload))
         measuring = lane.open.get(number, task.workload)
-        some = any(s.searched for s in self.sessions.values())  # the first one may take longer
+        late = len(self.sessions) > self.always  # the first ones may take longer
+        some = late and any(s.searched for s in self.sessions.values())
         if session.fallbacks.begin(measuring, self.until if some else None):
             return True
         end = time.monotonic() + self.turn_s
@@ -267,9 +266,7 @@ class Suite:
     def leave(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End processes. After an error also close the runs in the log, which `result` would have done."""
-        for lane in self.lanes:
-            lane.close()
+        """After an error, close the runs in the log, which `result` would have done."""
         if kind is None or issubclass(kind, KeyboardInterrupt):
             return
         for session in self.sessions.values():
@@ -306,8 +303,8 @@ class Suite:
                 one = session.result(_end_of(session) or stopped if error is None else "failed")
                 session.__exit__(None if error is None else AutotuneError, None, None)
             cause = self.errors.get(n)
-            why = one.error if cause is None else str(cause)
-            results.append(TaskResult(task, one, self.seconds[n], why, cause))
+            told = one.error if cause is None else str(cause)
+            results.append(TaskResult(task, one, self.seconds[n], told, cause))
         kernels = [(r.task.weight, r.result.best) for r in results if r.result.ready]
         times = [(weight, best.time_s) for weight, best in kernels if best is not None]
         return SuiteResult(

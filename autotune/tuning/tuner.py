@@ -1,19 +1,22 @@
-"""Tunes jobs: the tasks of a suite, or one task, which is a suite of its own.
+"""Tunes jobs, for one target or several, on this machine or on those of a fleet.
 
-`run` reads top to bottom. Every measurement is in the log at once, so that the best of every task can be
-loaded at any moment, also after Ctrl-C or a kill. A new call goes on from there.
+`run` reads top to bottom. One task is a suite of its own. Every measurement is in the log at once, so that
+best of every task can be loaded at any moment, also after Ctrl-C or a kill. A new call goes on from it.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from autotune.measure.starting import shared_start
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.jobs import Job, SuiteTask
+from autotune.tuning.makers import JobMaker, Tasks
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.results import Progress, SuiteProgress, SuiteResult, TuneResult
 from autotune.tuning.site import HERE, Site
@@ -22,6 +25,125 @@ from schedules.model import Target, Workload
 
 if TYPE_CHECKING:
     from kernels_db.store import Log
+
+R = TypeVar("R")
+
+
+class Crew(Protocol):
+    """The machines of a run: this one, or those of a fleet. ``targets``: what they run code for. ``turn``:
+    held by who works on what they share."""
+
+    @property
+    def targets(self) -> Sequence[Target]: ...
+
+    @property
+    def turn(self) -> AbstractContextManager[object]: ...
+
+    def started(self, options: TuneOptions) -> float:
+        """When a budget began to count (`time.monotonic`)."""
+
+    def check(self, target: Target, job: Job) -> None:
+        """Raises `TargetError`, `WorkloadError` or `SettingsError` for what cannot be tuned."""
+
+    def interrupts(self, given: Interrupts) -> Interrupts:
+        """Those that hold where turns are taken. ``given``: of the calling thread."""
+
+    def work(self, suites: Sequence[Suite], interrupts: Interrupts) -> None:
+        """Give machines to suites until all have ended. After it none is at work. What it raises ends them;
+        after Ctrl-C that is KeyboardInterrupt."""
+
+
+class Place(Protocol):
+    """Where to tune."""
+
+    def reached(self) -> AbstractContextManager[Crew]: ...
+
+
+@dataclass(frozen=True)
+class OneMachine:
+    """One machine, which takes turns of tasks in the calling thread."""
+
+    target: Target
+    site: Site = HERE
+
+    @property
+    def targets(self) -> Sequence[Target]:
+        return (self.target,)
+
+    @property
+    def turn(self) -> AbstractContextManager[object]:
+        return contextlib.nullcontext()
+
+    def reached(self) -> AbstractContextManager[Crew]:
+        return contextlib.nullcontext(self)
+
+    def started(self, options: TuneOptions) -> float:
+        return options.begin()
+
+    def check(self, target: Target, job: Job) -> None:
+        self.site.check(target)
+        for task in job.tasks:
+            preparation.check_feasible(task.workload, job.options.budget_s)
+
+    def interrupts(self, given: Interrupts) -> Interrupts:
+        return given
+
+    def work(self, suites: Sequence[Suite], interrupts: Interrupts) -> None:
+        with shared_start():  # finalists are timed in new processes
+            for suite in suites:
+                with contextlib.closing(suite.lane(self.site)) as lane:
+                    suite.serve(lane)
+
+
+def tune_jobs(
+    maker: JobMaker[R],
+    place: Place,
+    log: Log,
+    progress: Callable[[SuiteProgress], None] | None = None,
+    *,
+    interrupts: Interrupts | None = None,
+) -> dict[Target, R]:
+    """Tune what a maker makes jobs of: its result for each target of a place. Raises as `run`."""
+    with place.reached() as crew:
+        found = run({t: maker.job(t) for t in crew.targets}, crew, log, progress, interrupts=interrupts)
+        return {t: maker.result(t, r) for t, r in found.items()}
+
+
+def run(
+    jobs: Mapping[Target, Job],
+    crew: Crew,
+    log: Log,
+    progress: Callable[[SuiteProgress], None] | None = None,
+    *,
+    interrupts: Interrupts | None = None,
+) -> dict[Target, SuiteResult]:
+    """Tune the tasks of each of some targets until its budget is used up, each task has its trials, or no
+    gain is expected. A task that cannot be tuned is reported and costs the others nothing. Ctrl-C ends the
+    run and keeps everything.
+
+    Raises `TargetError`, `LogError`, `WorkloadError` for arrays that do not fit in memory, `SettingsError`
+    for a budget too short to compute even a reference, and `FleetError` where a fleet is lost.
+    """
+    started = {t: crew.started(job.options) for t, job in jobs.items()}
+    for target, job in jobs.items():
+        job.options.check(target)
+        crew.check(target, job)
+    interrupted = False
+    with contextlib.ExitStack() as stack:
+        interrupts = interrupts or stack.enter_context(Interrupts())
+        theirs = crew.interrupts(interrupts)
+        suites = {t: Suite(job, t, log, progress, theirs, started[t]) for t, job in jobs.items()}
+        try:
+            with contextlib.ExitStack() as inside:
+                for suite in suites.values():
+                    inside.push(suite.leave)
+                if any(job.tasks and job.options.needs_xgboost for job in jobs.values()):
+                    inside.enter_context(preparation.xgboost_on_its_way())
+                crew.work([*suites.values()], interrupts)
+        except KeyboardInterrupt:
+            interrupted = True
+        with interrupts.hold(), crew.turn:  # it closes the runs of all tasks
+            return {t: s.result("interrupted" if interrupted else s.ended) for t, s in suites.items()}
 
 
 def tune(
@@ -62,30 +184,6 @@ def tune_suite(
     interrupts: Interrupts | None = None,
     site: Site = HERE,
 ) -> SuiteResult:
-    """Tune tasks until ``options.budget_s`` is used up, each has ``options.trials`` new trials, or no gain is
-    expected. A task that cannot be tuned is reported and costs the others nothing.
-
-    Raises `TargetError`, `LogError`, `WorkloadError` for arrays that do not fit in memory, and
-    `SettingsError` for a budget too short to compute even a reference.
-    """
-    options = options or TuneOptions()
-    started = options.begin()
-    options.check(target)
-    site.check(target)
-    for task in tasks:
-        preparation.check_feasible(task.workload, options.budget_s)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(shared_start())
-        interrupts = interrupts or stack.enter_context(Interrupts())
-        suite = Suite(Job(tasks, options), target, log, progress, interrupts, started)
-        try:
-            with contextlib.ExitStack() as inside:
-                inside.push(suite.leave)
-                if options.needs_xgboost:
-                    inside.enter_context(preparation.xgboost_on_its_way())
-                suite.serve(suite.lane(site))
-                stopped = suite.ended
-        except KeyboardInterrupt:
-            stopped = "interrupted"
-        with interrupts.hold():  # it closes the runs of all tasks
-            return suite.result(stopped)
+    """Tune tasks for a target on one machine, under one budget. Raises as `run`."""
+    jobs = Tasks(tasks, options or TuneOptions())
+    return tune_jobs(jobs, OneMachine(target, site), log, progress, interrupts=interrupts)[target]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet_cases import PEAK_S, A, FakeSite, Rack, fleet_of
+from fleet_cases import PEAK_S, A, FakeSite, Rack, fleet_of, tuned_on
 from needs import imported
 from waiting import LIMIT_S, wait_until
 
@@ -42,7 +42,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 def tuned(fleet: Fleet, log: at.Log, said: list[str] | None = None, **options: Any) -> SuiteResult:
     chosen = TuneOptions(**{"trials": 8, "budget_s": 120.0, "search": "random"} | options)
     say = (said if said is not None else []).append
-    (found,) = tuning.tune_on_fleet(fleet, {A: Job([SuiteTask(ADD)], chosen)}, log, say=say).values()
+    (found,) = tuned_on(fleet, {A: Job([SuiteTask(ADD)], chosen)}, log, say=say).values()
     return found
 
 

@@ -11,13 +11,14 @@ from model_cases import each_stage, layers, model_of
 from needs import imported
 
 import autotune as at
-from autotune.fleet.program import _with_error, tune_program_there
+from autotune.fleet.program import tune_program_there
 from autotune.fleet.tuning import There
 from autotune.models import preparation
 from autotune.models.tuning import tune_model
 from autotune.run.dynamic_workload import as_dynamic
 from autotune.tuning.dynamic_tuner import DynamicResult
 from autotune.tuning.jobs import SuiteTask
+from autotune.tuning.makers import with_error
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.results import Best, TaskResult
 from schedules.model import Trace
@@ -123,9 +124,9 @@ def test_an_error_beside_a_kernel_is_a_note() -> None:
     none = at.TuneResult(workload, A, None, 0, {}, 0, 1.0, 0, "failed", error="no trial was made")
     some = replace(none, best=Best(1e-3, 1.0, None, Trace(), "0"), error=None, notes=("it is small",))
     gone = "no worker of the fleet offers kind-a any more"
-    assert _with_error(TaskResult(SuiteTask(workload), none, 1.0, gone)).error == gone
-    assert _with_error(TaskResult(SuiteTask(workload), none, 1.0)).error == "no trial was made"
-    found = _with_error(TaskResult(SuiteTask(workload), some, 1.0, gone))
+    assert with_error(TaskResult(SuiteTask(workload), none, 1.0, gone)).error == gone
+    assert with_error(TaskResult(SuiteTask(workload), none, 1.0)).error == "no trial was made"
+    found = with_error(TaskResult(SuiteTask(workload), some, 1.0, gone))
     assert found.error is None and found.notes == ("it is small", f"it ended early: {gone}")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet_cases import PEAK_S, A, B, FakeSite, Rack, facts, fleet_of
+from fleet_cases import PEAK_S, A, B, FakeSite, Rack, facts, fleet_of, tuned_on
 from needs import imported
 from waiting import wait_until
 
@@ -46,7 +46,7 @@ def tuned(
     chosen = TuneOptions(**{"trials": 12, "budget_s": 120.0, "search": "random"} | options)
     with fleet_of(there) as fleet:
         job = Job([SuiteTask(w) for w in WORKLOADS[:tasks]], chosen)
-        found = tuning.tune_on_fleet(fleet, dict.fromkeys(targets or (A,), job), log, during)
+        found = tuned_on(fleet, dict.fromkeys(targets or (A,), job), log, during)
         return [*found.values()]
 
 
@@ -253,11 +253,11 @@ def test_stopping_leaves_no_task(there: Rack, tmp_path: Path, monkeypatch: pytes
 
     def follow(self: Any) -> None:
         while len(site.measured) < 5:
-            self._hire(next(iter(self.suites.values())))
+            self._hire(self.suites[0])
             time.sleep(0.01)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tuning._Run, "follow", follow)
+    monkeypatch.setattr(tuning.FleetCrew, "follow", follow)
     with at.Log(tmp_path / "t.db") as log:
         (result,) = tuned(there, log, trials=100)
         assert result.stopped == "interrupted" and result.measured == len(names(log)) >= 4

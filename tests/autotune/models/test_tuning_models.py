@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import made_up
 import numpy as np
 import pytest
 from grid_cases import need_cxx
+from made_up import MadeUp
 from model_cases import Made, each_stage, layers, model_of
 
 from autotune.errors import KernelNotFound
@@ -23,6 +23,7 @@ from autotune.models.tuning import ModelTuneResult, tune_model
 from autotune.settings import SettingsError
 from autotune.targets import detect, parse
 from autotune.tuning.site import Here
+from autotune.tuning.tuner import OneMachine
 from kernels_db import Log, NewRecord
 from schedules.graph.evaluate import evaluate
 from schedules.graph.graph import Argument, Graph, Group
@@ -41,8 +42,8 @@ def one_group_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
 def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tuning that measures nothing."""
     monkeypatch.setattr(Here, "roofline", lambda self, workload, target: None)
-    quick = partial(made_up.tune_suite, measurers=lambda workload: Made())
-    monkeypatch.setattr(tuning, "tune_suite", quick)
+    here = partial(OneMachine, site=MadeUp(lambda workload: Made()))
+    monkeypatch.setattr(tuning, "OneMachine", here)
 
 
 def tuned(model, db: Path, **more) -> ModelTuneResult:
@@ -241,12 +242,13 @@ def test_tasks_that_have_their_plain_loops_alone_are_not_tuned_before(tmp_path: 
 def test_tasks_that_had_no_time_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, _ = layers(2)
     left_with_plain_loops(tmp_path / "t.db", graph)
-    late = partial(tuning.tune_suite, measurers=lambda workload: Made())
+    job = tuning.ModelJobs.job
 
-    def ends(tasks, target, log, options, *more, **named):
-        return late(tasks, target, log, replace(options, budget_s=1e-9), *more, **named)
+    def ends(self, target):
+        made = job(self, target)
+        return replace(made, options=replace(made.options, budget_s=1e-9))
 
-    monkeypatch.setattr(tuning, "tune_suite", ends)
+    monkeypatch.setattr(tuning.ModelJobs, "job", ends)
     result = tune_model(model_of(graph), threads=1, db=tmp_path / "t.db", budget_s=6)
     assert len(result.late) == 2 and result.weighted_s is None and result.in_place == ()
     said = str(result)
