@@ -115,7 +115,8 @@ def tune(
     with Log(database(db)) as log:
         if goal is None:
             from autotune.fleet.program import tune_program_there
-            from autotune.fleet.tuning import There, as_one
+            from autotune.fleet.tuning import There
+            from autotune.tuning.results import as_one
 
             with fleet_followed(of_all) as every:
                 there = There(str(fleet), target, threads)
@@ -206,12 +207,13 @@ def tune_suite(
     follow = suite_followed if fleet is None else fleet_followed
     with Log(database(db)) as log, follow(progress) as tell:
         if goal is None:
-            from autotune.fleet.tuning import There, together, tune_there
+            from autotune.fleet.tuning import There, tune_there
             from autotune.tuning.jobs import Job
+            from autotune.tuning.results import together
 
             job = Job(tasks, options)
             found = tune_there(There(str(fleet), target, threads), lambda _: job, log, tell)
-            result = together(found, seconds)
+            result = together(found)
         else:
             result = run(tasks, goal, log, options, tell)
     concluded(progress, str(result))

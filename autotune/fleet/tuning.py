@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from autotune.fleet import local
@@ -20,13 +19,12 @@ from autotune.fleet.client import Fleet
 from autotune.fleet.errors import FleetError
 from autotune.fleet.members import Machine, targets_of
 from autotune.fleet.site import FleetSite
-from autotune.progress import text
 from autotune.run.warned import warn
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.jobs import Job
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import SuiteProgress, SuiteResult, TuneResult, totals
+from autotune.tuning.results import SuiteProgress, SuiteResult
 from autotune.tuning.site import SiteLost
 from autotune.tuning.suite import Suite
 from autotune.tuning.tuner import tune_jobs
@@ -233,65 +231,3 @@ class FleetCrew:
                 with contextlib.suppress(KeyboardInterrupt):
                     thread.join(0.2)
         self._notify()
-
-
-@dataclass(frozen=True, repr=False)
-class FleetResult(TuneResult):
-    """The result for the first of several targets, and ``by_target``: of all, by the name of the processor,
-    with its threads where several targets have that name. Numbers of trials and ``elapsed_s`` are of all
-    together.
-
-    Example: ``at.tune("matmul", m=64, n=64, k=64, fleet="tcp://host:8786").by_target["znver4"].best.time_s``.
-    """
-
-    by_target: Mapping[str, TuneResult] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return "\n".join(f"{name}: {text.of_result(r)}" for name, r in self.by_target.items())
-
-    def _repr_html_(self) -> str:
-        from autotune.progress import html
-
-        return html.of_targets(self)
-
-    @property
-    def parts(self) -> tuple[TuneResult, ...]:
-        return tuple(part for r in self.by_target.values() for part in r.parts)
-
-
-def by_name(results: Mapping[Target, Result]) -> dict[str, Result]:
-    """Results by the names of processors, with threads where several targets have one name."""
-    archs = Counter(t.arch for t in results)
-    return {
-        t.arch if archs[t.arch] == 1 else f"{t.arch}, threads: {t.threads}": r for t, r in results.items()
-    }
-
-
-def as_one(results: Mapping[Target, TuneResult]) -> TuneResult:
-    """The results of a task, or of a range of sizes, for each target, as one."""
-    each = [*results.values()]
-    if len(each) == 1:
-        return each[0]
-    told = {f.name: getattr(each[0], f.name) for f in fields(TuneResult)}
-    told |= totals(each) | {"elapsed_s": max(r.elapsed_s for r in each)}
-    return FleetResult(**told, by_target=by_name(results))
-
-
-def together(found: Mapping[Target, SuiteResult], budget_s: float) -> SuiteResult:
-    """The results for several targets as one: the tasks of the first target, then of the next."""
-    results = [*found.values()]
-    if len(results) == 1:
-        return results[0]
-    tasks = tuple(t for r in results for t in r.tasks)
-    weighted = [r.weighted_s for r in results if r.weighted_s is not None]
-    ends = {r.stopped for r in results}
-    return replace(
-        results[0],
-        tasks=tasks,
-        weighted_s=sum(weighted) if len(weighted) == len(results) else None,
-        measured=sum(r.measured for r in results),
-        elapsed_s=max(r.elapsed_s for r in results),
-        budget_s=budget_s,
-        needed_s=max((r.needed_s for r in results if r.needed_s is not None), default=None),
-        stopped="interrupted" if "interrupted" in ends else results[0].stopped,
-    )

@@ -27,7 +27,7 @@ from autotune.settings import database, seconds_of
 from autotune.tuning.frozen import frozen
 from autotune.tuning.jobs import Job, SuiteTask
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import SuiteProgress, SuiteResult, TaskResult, late
+from autotune.tuning.results import SuiteProgress, SuiteResult, TaskResult, by_name, together
 from autotune.tuning.run_records import searched
 from autotune.tuning.site import HERE
 from autotune.tuning.tuner import OneMachine, Place, tune_jobs
@@ -50,8 +50,8 @@ OVER_SHARE = 0.1
 SAME = 0.999
 
 
-@dataclass(frozen=True)
-class ModelTuneResult:
+@dataclass(frozen=True, repr=False)
+class ModelTuneResult(SuiteResult):
     """The result of tuning a model. ``tasks``: of each task its result, in the order of the model; their
     weight is how often a call runs them, their group names their nodes. Where a part of the model can run in
     two ways, both are tasks. ``weighted_s``: seconds of all kernels that a call runs, each alone, None while
@@ -66,54 +66,18 @@ class ModelTuneResult:
     Example: ``[task.result.best.time_s for task in at.tune_model(model).tasks]``.
     """
 
-    name: str
-    tasks: tuple[TaskResult, ...]
-    weighted_s: float | None
-    measured: int
-    skipped: int
-    elapsed_s: float
-    budget_s: float
-    seed: int
-    stopped: str
+    shown_as = "model"
+    name: str = ""
+    skipped: int = 0
     in_place: tuple[InPlace, ...] = ()
     model: Model | None = field(default=None, repr=False, compare=False)
     target: Target | None = None
     by_target: Mapping[str, ModelTuneResult] = field(default_factory=dict)
-    needed_s: float | None = None
-
-    @property
-    def late(self) -> tuple[TaskResult, ...]:
-        """The tasks for which there was no time."""
-        return late(self.tasks)
 
     def report(self, path: str | os.PathLike[str]) -> Written:
         """Write one page of HTML about this model: its graph before and after each rewrite, the time of its
         groups, and its tasks. See `TuneResult.report`."""
-        from autotune import report
-
-        return report.of_results(path, [t.result for t in self.tasks], self.model)
-
-    def __str__(self) -> str:
-        """One line: how many tasks have kernels, what they take together, how many trials and how long."""
-        from autotune.progress import text
-
-        moved = sum(p.chosen != p.best for p in self.in_place)
-        inside = (
-            f"; inside the model, another schedule is faster for {moved} of {len(self.in_place)}"
-            if moved
-            else ""
-        )
-        return f"{self.name}: {text.of_tasks(self)}{inside}"
-
-    def __repr__(self) -> str:
-        from autotune.progress import text
-
-        return f"<ModelTuneResult {self.name[:80]}: {text.of_tasks(self)}>"
-
-    def _repr_html_(self) -> str:
-        from autotune.progress import html
-
-        return html.of_tasks(self)
+        return super().report(path)
 
 
 def tune_model(
@@ -272,20 +236,10 @@ def _there(
 
 def _as_one(results: Mapping[Target, ModelTuneResult]) -> ModelTuneResult:
     """Of several targets: the tasks of the first, then of the next."""
-    from autotune.fleet.tuning import by_name
-
     each = [*results.values()]
-    weighted = [r.weighted_s for r in each]
-    ends = [r.stopped for r in each if r.stopped != "tuned"]
     return replace(
-        each[0],
-        tasks=tuple(t for r in each for t in r.tasks),
-        weighted_s=None if None in weighted else sum(s or 0.0 for s in weighted),
-        measured=sum(r.measured for r in each),
+        together(results),
         skipped=sum(r.skipped for r in each),
-        budget_s=max(r.budget_s for r in each),
-        needed_s=max((r.needed_s for r in each if r.needed_s is not None), default=None),
-        stopped=("interrupted" if "interrupted" in ends else ends[0]) if ends else "tuned",
         target=each[0].target if len(each) == 1 else None,
         by_target=by_name(results),
     )

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
 from itertools import islice, pairwise, product
 
 from autotune.run.dynamic_workload import DynamicWorkload, Sizes
@@ -19,7 +19,7 @@ from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.jobs import Job, SuiteTask
 from autotune.tuning.makers import with_error
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import SuiteProgress, SuiteResult, TuneResult, totals
+from autotune.tuning.results import DynamicResult, SuiteProgress, SuiteResult, TuneResult, totals
 from autotune.tuning.run_records import best_of
 from autotune.tuning.site import HERE, Site
 from autotune.tuning.tuner import OneMachine, tune_jobs
@@ -39,30 +39,6 @@ FLOPS_A_BYTE = 8.0
 ALWAYS = 2
 # Least seconds that are left for first picks of more sizes, and of each of them.
 LEAST_LEFT_S = 2.0
-
-
-@dataclass(frozen=True, repr=False)
-class DynamicResult(TuneResult):
-    """The result for the largest sizes, and ``by_size``: of all that were tuned or got a first pick, by the
-    values of the sizes that vary. Numbers of trials and ``elapsed_s`` are of all together.
-
-    Example: ``at.tune("matmul", m=at.dim(1, 512), n=64, k=64).by_size[(512,)].best.time_s``.
-    """
-
-    by_size: Mapping[Sizes, TuneResult] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        kernels = sum(r.best is not None for r in self.by_size.values())
-        return f"{super().__str__()}; {kernels} sizes have a kernel"
-
-    def _repr_html_(self) -> str:
-        from autotune.progress import html
-
-        return html.of_sizes(self)
-
-    @property
-    def parts(self) -> tuple[TuneResult, ...]:
-        return (*self.by_size.values(),)
 
 
 def tune_dynamic(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from autotune.run.dynamic_workload import Sizes
+from autotune.run.rendering import Shown, rendering
 from autotune.tuning.jobs import SuiteTask
 from kernels_db.records import Record
 from schedules.errors import AutotuneError, ScheduleError
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from autotune.report.explain.explanation import Explanation
     from kernels_db.place import Place
     from schedules.schedule import Schedule
+
+R = TypeVar("R")
+S = TypeVar("S", bound="SuiteResult")
 
 # Fields of results that are numbers of trials, and those that have such numbers by a name.
 COUNTS, COUNTS_BY_NAME = ("measured", "resumed", "stopped_early"), ("failed", "throttled")
@@ -83,8 +88,8 @@ class Trials:
     stopped_early: int = 0
 
 
-@dataclass(frozen=True)
-class TuneResult:
+@dataclass(frozen=True, repr=False)
+class TuneResult(Shown):
     """The result of a run. ``best``: the best of the whole log, None if nothing valid is known. ``stopped``:
     "trials", "budget", "exhausted", "converged" (no gain expected), "interrupted" or "frozen"; of a task
     among others also "failed" (it could not be measured) or "not begun".
@@ -102,6 +107,7 @@ class TuneResult:
     True
     """
 
+    shown_as = "task"
     workload: Workload = field(repr=False)
     target: Target = field(repr=False)
     best: Best | None
@@ -118,22 +124,6 @@ class TuneResult:
     stopped_early: int = 0
     place: Place | None = field(default=None, compare=False)
     only_plain: bool = False
-
-    def __repr__(self) -> str:
-        from autotune.progress import text
-
-        return f"<{type(self).__name__} {text.short(self)}>"
-
-    def _repr_html_(self) -> str:
-        from autotune.progress import html
-
-        return html.of_result(self)
-
-    def __str__(self) -> str:
-        """One line: the task, the best, how many trials and how long."""
-        from autotune.progress import text
-
-        return text.of_result(self)
 
     def schedule(self) -> Schedule:
         """The best schedule, to look at, to change or to `build`: ``print(result.schedule())``. Raises
@@ -163,21 +153,14 @@ class TuneResult:
         be written.
 
         Example: ``at.tune("matmul", m=512, n=512, k=512).report("report.html")``."""
-        from autotune import report
-
-        return report.of_results(path, self.parts)
+        written: Written = rendering().report(self, path)
+        return written
 
     def explain(self) -> Explanation:
         """Why the best schedule is as fast as it is: ``print(result.explain())``. Raises `ScheduleError`
         where nothing valid was found."""
-        from autotune.report.data import Limit
-        from autotune.report.explain.kernel import of_schedule
-
-        schedule = self.schedule()
-        best = self.best
-        assert best is not None, "else there is no schedule"
-        limit = None if best.share_of_peak is None else Limit(best.share_of_peak * best.time_s)
-        return of_schedule(self.workload, schedule, self.target, best.time_s, limit)
+        explanation: Explanation = rendering().explain(self)
+        return explanation
 
     @property
     def trials(self) -> Trials:
@@ -185,33 +168,50 @@ class TuneResult:
         return Trials(self.measured, self.failed, self.resumed, self.stopped_early)
 
 
-def totals(results: Iterable[TuneResult]) -> dict[str, Any]:
-    """The fields of a result that are numbers of trials, each of all ``results`` together."""
-    each = [*results]
-    counted: dict[str, Any] = {n: sum(getattr(r, n) for r in each) for n in COUNTS}
-    for name in COUNTS_BY_NAME:
-        found: Counter[str] = Counter()
-        for r in each:
-            found.update(getattr(r, name))
-        counted[name] = dict(sorted(found.items()))
-    return counted
+@dataclass(frozen=True, repr=False)
+class DynamicResult(TuneResult):
+    """The result for the largest sizes, and ``by_size``: of all that were tuned or got a first pick, by the
+    values of the sizes that vary. Numbers of trials and ``elapsed_s`` are of all together.
+
+    Example: ``at.tune("matmul", m=at.dim(1, 512), n=64, k=64).by_size[(512,)].best.time_s``.
+    """
+
+    shown_as = "sizes"
+    by_size: Mapping[Sizes, TuneResult] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> tuple[TuneResult, ...]:
+        return (*self.by_size.values(),)
 
 
-@dataclass(frozen=True)
-class TaskResult:
+@dataclass(frozen=True, repr=False)
+class FleetResult(TuneResult):
+    """The result for the first of several targets, and ``by_target``: of all, by the name of the processor,
+    with its threads where several targets have that name. Numbers of trials and ``elapsed_s`` are of all
+    together.
+
+    Example: ``at.tune("matmul", m=64, n=64, k=64, fleet="tcp://host:8786").by_target["znver4"].best.time_s``.
+    """
+
+    shown_as = "targets"
+    by_target: Mapping[str, TuneResult] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> tuple[TuneResult, ...]:
+        return tuple(part for r in self.by_target.values() for part in r.parts)
+
+
+@dataclass(frozen=True, repr=False)
+class TaskResult(Shown):
     """``seconds``: time of the budget that the task took; ``error``: why it could not be tuned or has no
     kernel, else None; ``cause``: what was raised, where it could not be tuned."""
 
+    shown_as = "one of tasks"
     task: SuiteTask
     result: TuneResult
     seconds: float
     error: str | None = None
     cause: AutotuneError | None = field(default=None, compare=False)
-
-    def __repr__(self) -> str:
-        from autotune.progress import text
-
-        return f"<TaskResult {text.short(self.result)}>"
 
 
 @dataclass(frozen=True)
@@ -237,8 +237,8 @@ class SuiteProgress:
         return f"<SuiteProgress {self.ready} of {self.tasks} tasks ready, {self.measured} trials>"
 
 
-@dataclass(frozen=True)
-class SuiteResult:
+@dataclass(frozen=True, repr=False)
+class SuiteResult(Shown):
     """Results in the order of the tasks. ``weighted_s``: Σ weight · best time (seconds), None if a task has
     no kernel, or its plain loops alone. ``stopped``: "budget", "trials", "exhausted", "converged" (no gain
     expected of any task), "interrupted", or "no machine" (the last one of a fleet left). ``needed_s``: a
@@ -247,6 +247,7 @@ class SuiteResult:
     Example: ``[task.result.best for task in result.tasks]``.
     """
 
+    shown_as = "tasks"
     tasks: tuple[TaskResult, ...]
     weighted_s: float | None
     measured: int
@@ -256,32 +257,59 @@ class SuiteResult:
     stopped: str
     needed_s: float | None = None
 
-    def __repr__(self) -> str:
-        return f"<SuiteResult {self}>"
-
     @property
     def late(self) -> tuple[TaskResult, ...]:
-        """The tasks for which there was no time."""
-        return late(self.tasks)
-
-    def __str__(self) -> str:
-        """One line: how many tasks have kernels, what they take together, how many trials and how long."""
-        from autotune.progress import text
-
-        return text.of_tasks(self)
-
-    def _repr_html_(self) -> str:
-        from autotune.progress import html
-
-        return html.of_tasks(self)
+        """The tasks that had no turn and have no kernel, or the plain loops alone."""
+        return tuple(t for t in self.tasks if t.result.stopped == "not begun" and not t.result.ready)
 
     def report(self, path: str | os.PathLike[str]) -> Written:
         """Write one page of HTML about the tasks of this suite. See `TuneResult.report`."""
-        from autotune import report
+        written: Written = rendering().report(self, path)
+        return written
 
-        return report.of_results(path, [t.result for t in self.tasks])
+
+def totals(results: Iterable[TuneResult]) -> dict[str, Any]:
+    """The fields of a result that are numbers of trials, each of all ``results`` together."""
+    each = [*results]
+    counted: dict[str, Any] = {n: sum(getattr(r, n) for r in each) for n in COUNTS}
+    for name in COUNTS_BY_NAME:
+        found: Counter[str] = Counter()
+        for r in each:
+            found.update(getattr(r, name))
+        counted[name] = dict(sorted(found.items()))
+    return counted
 
 
-def late(tasks: Iterable[TaskResult]) -> tuple[TaskResult, ...]:
-    """Those of ``tasks`` that had no turn and have no kernel, or the plain loops alone."""
-    return tuple(t for t in tasks if t.result.stopped == "not begun" and not t.result.ready)
+def by_name(results: Mapping[Target, R]) -> dict[str, R]:
+    """Results by the names of processors, with threads where several targets have one name."""
+    archs = Counter(t.arch for t in results)
+    return {
+        t.arch if archs[t.arch] == 1 else f"{t.arch}, threads: {t.threads}": r for t, r in results.items()
+    }
+
+
+def as_one(results: Mapping[Target, TuneResult]) -> TuneResult:
+    """The results of a task, or of a range of sizes, for each target, as one."""
+    each = [*results.values()]
+    if len(each) == 1:
+        return each[0]
+    told = {f.name: getattr(each[0], f.name) for f in fields(TuneResult)}
+    told |= totals(each) | {"elapsed_s": max(r.elapsed_s for r in each)}
+    return FleetResult(**told, by_target=by_name(results))
+
+
+def together(found: Mapping[Target, S]) -> S:
+    """The results of suites for several targets as one: the tasks of the first target, then of the next."""
+    each = [*found.values()]
+    weighted = [r.weighted_s for r in each if r.weighted_s is not None]
+    ends = [r.stopped for r in each if r.stopped != "tuned"] or ["tuned"]
+    return replace(
+        each[0],
+        tasks=tuple(t for r in each for t in r.tasks),
+        weighted_s=sum(weighted) if len(weighted) == len(each) else None,
+        measured=sum(r.measured for r in each),
+        elapsed_s=max(r.elapsed_s for r in each),
+        budget_s=max(r.budget_s for r in each),
+        needed_s=max((r.needed_s for r in each if r.needed_s is not None), default=None),
+        stopped="interrupted" if "interrupted" in ends else ends[0],
+    )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.jobs import Job, SuiteTask
 from autotune.tuning.open_measurers import OpenMeasurers
-from autotune.tuning.results import Progress, SuiteProgress, SuiteResult, TaskResult, TuneResult, late
+from autotune.tuning.results import Progress, SuiteProgress, SuiteResult, TaskResult, TuneResult
 from autotune.tuning.run_records import best_of, searched
 from autotune.tuning.session import RESERVE_SHARE, ROUND_SHARE, Session
 from autotune.tuning.site import Measuring, Site, SiteLost
@@ -307,7 +307,7 @@ class Suite:
             results.append(TaskResult(task, one, self.seconds[n], told, cause))
         kernels = [(r.task.weight, r.result.best) for r in results if r.result.ready]
         times = [(weight, best.time_s) for weight, best in kernels if best is not None]
-        return SuiteResult(
+        found = SuiteResult(
             tasks=tuple(results),
             weighted_s=sum(w * t for w, t in times) if len(times) == len(results) else None,
             measured=sum(r.result.measured for r in results),
@@ -315,8 +315,8 @@ class Suite:
             budget_s=self.options.budget_s,
             seed=self.options.seed,
             stopped=stopped,
-            needed_s=needed_s if stopped != "interrupted" and late(results) else None,
         )
+        return replace(found, needed_s=needed_s) if stopped != "interrupted" and found.late else found
 
     # -- what it needs -----------------------------------------------------------------------
 

@@ -16,11 +16,10 @@ from autotune.fleet.tuning import There
 from autotune.models import preparation
 from autotune.models.tuning import tune_model
 from autotune.run.dynamic_workload import as_dynamic
-from autotune.tuning.dynamic_tuner import DynamicResult
 from autotune.tuning.jobs import SuiteTask
 from autotune.tuning.makers import with_error
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import Best, TaskResult
+from autotune.tuning.results import Best, DynamicResult, TaskResult
 from schedules.model import Trace
 
 imported("distributed")
