@@ -158,7 +158,7 @@ class Suite:
             self.seconds[number] += took
             self._picks += [took] if picked else []
             session = self.sessions.get(number)
-            known = None if session is None else session.best_s
+            known = None if session is None else session.so_far.best_s
             self.scheduler.add(number, took, known, None if session is None else session.peak_s)
             if session is not None and session.stopped is not None:
                 self.scheduler.end(number)
@@ -189,7 +189,7 @@ class Suite:
             session.relocate(lane.site, lane.open.get(number, task.workload))
         measuring = lane.open.get(number, task.workload)
         late = len(self.sessions) > self.always  # the first ones may take longer
-        some = late and any(s.searched for s in self.sessions.values())
+        some = late and any(s.so_far.searched for s in self.sessions.values())
         if session.fallbacks.begin(measuring, self.until if some else None):
             return True
         end = time.monotonic() + self.turn_s
@@ -212,7 +212,7 @@ class Suite:
         )
         session.__enter__()
         self.sessions[number] = session
-        with session.timed("prepare"):
+        with session.so_far.timed("prepare"):
             session.report("preparing")
             lane.open.get(number, task.workload)
             session.prepare()
@@ -231,12 +231,12 @@ class Suite:
                     session.finals.time(lane.open.get(0, session.workload))
             return
         for n, session in own.items():
-            if session.best_s is None:
+            if session.so_far.best_s is None:
                 with self._account(lane, n):
                     session.fallbacks.rescue(lane.open.get(n, session.workload))
         order = sorted(
-            (n for n, s in own.items() if s.best_s),
-            key=lambda n: -self.tasks[n].weight * (self.sessions[n].best_s or 0.0),
+            (n for n, s in own.items() if s.so_far.best_s),
+            key=lambda n: -self.tasks[n].weight * (self.sessions[n].so_far.best_s or 0.0),
         )
         for k, number in enumerate(order):
             session = self.sessions[number]
@@ -255,7 +255,7 @@ class Suite:
         begin = time.monotonic()
         lane.number = number
         try:
-            with self.sessions[number].timed("finalists"):
+            with self.sessions[number].so_far.timed("finalists"):
                 yield
         except (LogError, SiteLost):
             raise
@@ -349,10 +349,10 @@ class Suite:
         budget, each_s, most = self.options.budget_s, 0.0, 2.0
         if self.alone:
             session = self.sessions[0]
-            if not session.measured and session.best_s is None:
+            if not session.so_far.measured and session.so_far.best_s is None:
                 return self.until
             each_s, most = min(session.each_s or 0.0, RESERVE_SHARE * budget), 2.5
-        needed = sum(s.finals.cost_s() for s in self.sessions.values() if s.best_s) / self._machines
+        needed = sum(s.finals.cost_s() for s in self.sessions.values() if s.so_far.best_s) / self._machines
         return self.until - max(RESERVE_SHARE * budget, min(needed, most * RESERVE_SHARE * budget)) - each_s
 
     def _measurer(self, lane: Lane, workload: Workload) -> Measuring:
@@ -380,8 +380,8 @@ class Suite:
 
         def report(one: Progress) -> None:
             begun, number_of = self.sessions, range(len(self.tasks))
-            best = [begun[n].best_s if n in begun else self.scheduler.known_s(n) for n in number_of]
-            ready = sum(begun[n].searched if n in begun else best[n] is not None for n in number_of)
+            best = [begun[n].so_far.best_s if n in begun else self.scheduler.known_s(n) for n in number_of]
+            ready = sum(begun[n].so_far.searched if n in begun else best[n] is not None for n in number_of)
             weighted = None
             if None not in best:
                 weighted = sum(t.weight * (s or 0.0) for t, s in zip(self.tasks, best, strict=True))
@@ -394,10 +394,10 @@ class Suite:
                     task=replace(one, elapsed_s=now - self.started, budget_s=self.options.budget_s),
                     weighted_s=weighted,
                     ready=ready,
-                    measured=sum(s.measured for s in self.sessions.values()),
+                    measured=sum(s.so_far.measured for s in self.sessions.values()),
                     elapsed_s=now - self.started,
                     budget_s=self.options.budget_s,
-                    provisional=any(s.provisional for s in self.sessions.values()),
+                    provisional=any(s.so_far.provisional for s in self.sessions.values()),
                     machine=self._owner[number].name if number in self._owner else "",
                 )
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -113,3 +114,13 @@ def test_a_place_is_whatever_has_a_crew(tmp_path: Path) -> None:
     both: Place = Both(HERE, MadeUp(lambda workload: Made()))
     with at.Log(tmp_path / "t.db") as log:
         assert [*map(len, tune_jobs(HALVES, both, log).values())] == [3, 3]
+
+
+def test_one_place_searches() -> None:
+    """Whatever is tuned, and wherever: the rounds of a session are asked for in one line."""
+    found = []
+    for path in Path(at.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) == "session.search":
+                found.append(path.name)
+    assert found == ["suite.py"]
