@@ -348,8 +348,8 @@ class Suite:
         """When the last turn must end, so that finalists have time."""
         budget, each_s, most = self.options.budget_s, 0.0, 2.0
         if self.alone:
-            session = self.sessions[0]
-            if not session.so_far.measured and session.so_far.best_s is None:
+            session = self.sessions.get(0)
+            if session is None or (not session.so_far.measured and session.so_far.best_s is None):
                 return self.until
             each_s, most = min(session.each_s or 0.0, RESERVE_SHARE * budget), 2.5
         needed = sum(s.finals.cost_s() for s in self.sessions.values() if s.so_far.best_s) / self._machines

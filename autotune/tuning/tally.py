@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 class Tally:
     """``best_s``: seconds of the best, which is ``provisional`` until it was timed again. ``searched``:
     whether there is a kernel that is not the plain loops. ``incumbents``: digests of traces that are timed
-    beside the finalists. ``tried``: digests of this run's trials. ``stopped_early``: trials that were too slow
-    to be timed to the end. ``reasons``: the last one of each status. ``throttled``: {reason: trials beside
-    which the device ran slower}. ``spent``: seconds by phase. ``pairwise``: share of pairs that the model
-    ordered rightly in the last round."""
+    beside the finalists. ``tried``: digests of this run's trials. ``stopped_early``: trials that were too
+    slow to be timed to the end. ``reasons``: the last one of each status. ``throttled``: {reason: trials
+    beside which the device ran slower}. ``spent``: seconds by phase. ``pairwise``: share of pairs that the
+    model ordered rightly in the last round."""
 
     workload: Workload
     target: Target

@@ -133,6 +133,15 @@ def test_finalists_of_two_machines_are_not_mixed(tmp_path: Path) -> None:
         assert not session.finals._passes
 
 
+def test_a_known_task_that_is_alone_waits_for_a_machine(tmp_path: Path) -> None:
+    with at.Log(tmp_path / "t.db") as log:
+        tune_suite(TASKS[:1], A, log, TuneOptions(trials=4, budget_s=20.0, search="random"), site=FakeSite())
+        suite = suite_of(log)
+        assert suite.waits("any")
+        go_on(suite, FakeSite())
+        assert not suite.waits("any") and suite.result("trials").measured == 12
+
+
 def test_what_two_machines_measured_is_resumed_once(tmp_path: Path) -> None:
     """The best of a machine that left has a record of each of the two."""
     with at.Log(tmp_path / "t.db") as log:
