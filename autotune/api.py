@@ -213,7 +213,7 @@ def tune_suite(
 
             job = Job(tasks, options)
             found = tune_there(There(str(fleet), target, threads), lambda _: job, log, tell)
-            result = together(found)
+            result = together(found, seconds)
         else:
             result = run(tasks, goal, log, options, tell)
     concluded(progress, str(result))

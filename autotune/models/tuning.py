@@ -238,7 +238,7 @@ def _as_one(results: Mapping[Target, ModelTuneResult]) -> ModelTuneResult:
     """Of several targets: the tasks of the first, then of the next."""
     each = [*results.values()]
     return replace(
-        together(results),
+        together(results, max(r.budget_s for r in each)),
         skipped=sum(r.skipped for r in each),
         target=each[0].target if len(each) == 1 else None,
         by_target=by_name(results),

@@ -112,13 +112,13 @@ class Range:
         causes = [t.cause for t in found.tasks]
         if self.here and self.before is None and causes[0] is not None and None not in causes:
             raise causes[0]
-        by_size = {} if self.before is None else dict(self.before.by_size)
-        for size, task in zip(self.sizes, found.tasks, strict=True):
-            if self.before is None or task.result.stopped != "not begun":
-                by_size[size] = with_error(task)
+        by_size = dict[Sizes, TuneResult]() if self.before is None else dict(self.before.by_size)
         if self.before is None:
             by_size |= {s: self._failed(s, target, e) for s, e in self.refused.items()}
+        by_size |= {s: with_error(t) for s, t in zip(self.sizes, found.tasks, strict=True)}
         whole = by_size[self.dynamic.largest]
+        if self.here:  # what was not tried takes its first pick when it is first called
+            by_size = {s: r for s, r in by_size.items() if r.best is not None or r.stopped != "not begun"}
         own = {f.name: getattr(whole, f.name) for f in fields(TuneResult)}
         elapsed_s = found.elapsed_s + (0.0 if self.before is None else self.before.elapsed_s)
         own |= totals(by_size.values()) | {"elapsed_s": elapsed_s, "stopped": found.stopped}

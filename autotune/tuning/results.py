@@ -298,9 +298,11 @@ def as_one(results: Mapping[Target, TuneResult]) -> TuneResult:
     return FleetResult(**told, by_target=by_name(results))
 
 
-def together(found: Mapping[Target, S]) -> S:
+def together(found: Mapping[Target, S], budget_s: float) -> S:
     """The results of suites for several targets as one: the tasks of the first target, then of the next."""
     each = [*found.values()]
+    if len(each) == 1:
+        return each[0]
     weighted = [r.weighted_s for r in each if r.weighted_s is not None]
     ends = [r.stopped for r in each if r.stopped != "tuned"] or ["tuned"]
     return replace(
@@ -309,7 +311,7 @@ def together(found: Mapping[Target, S]) -> S:
         weighted_s=sum(weighted) if len(weighted) == len(each) else None,
         measured=sum(r.measured for r in each),
         elapsed_s=max(r.elapsed_s for r in each),
-        budget_s=max(r.budget_s for r in each),
+        budget_s=budget_s,
         needed_s=max((r.needed_s for r in each if r.needed_s is not None), default=None),
         stopped="interrupted" if "interrupted" in ends else ends[0],
     )

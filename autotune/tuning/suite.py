@@ -139,7 +139,7 @@ class Suite:
         """Give turns until the budget or every task has ended. Returns which. Raises `SiteLost`."""
         while True:
             number = self.scheduler.next(self.free(lane))
-            begins = len(self.sessions) < self.always  # however short the budget is
+            begins = number not in self.sessions and len(self.sessions) < self.always
             if number is not None and not begins and time.monotonic() >= self._turns_until(number):
                 return "budget"
             if number is None:

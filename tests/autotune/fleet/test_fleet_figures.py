@@ -17,7 +17,7 @@ imported("distributed")
 
 from autotune.fleet import site as fleet_site  # noqa: E402
 from autotune.fleet.site import FleetSite  # noqa: E402
-from autotune.fleet.tuning import together  # noqa: E402
+from autotune.tuning.results import together  # noqa: E402
 
 ONE = SuiteResult(cast(Any, ("a", "b")), 3.0, 5, 20.0, 60.0, 7, "budget")
 TWO = SuiteResult(cast(Any, ("c",)), 4.0, 8, 30.0, 60.0, 7, "trials")

@@ -25,7 +25,7 @@ from autotune.measure.process import MeasureError
 from autotune.targets import detect
 from autotune.tuning.jobs import Job, SuiteTask
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import SuiteResult
+from autotune.tuning.results import SuiteResult, as_one, together
 from cost_model.saved import GPU_FEATURES, SavedModel
 from kernels_db.records import Record
 from schedules import ops
@@ -81,9 +81,9 @@ def test_one_command_tunes_for_two_targets(there: Rack, tmp_path: Path) -> None:
             assert {t.result.target for t in r.tasks} == {target}
     assert set(shown) == {"one (kind-a)", "two (kind-b)"}
     found = dict(zip((A, B), results, strict=True))
-    whole = tuning.together(found, 20.0)
+    whole = together(found, 20.0)
     assert whole.measured == 48 and len(whole.tasks) == 4
-    one = tuning.as_one({t: r.tasks[0].result for t, r in found.items()})
+    one = as_one({t: r.tasks[0].result for t, r in found.items()})
     assert isinstance(one, at.FleetResult)
     assert list(one.by_target) == ["kind-a", "kind-b"] and one.measured == 24
 

@@ -116,7 +116,7 @@ def test_a_result_writes_the_report_of_its_model(made, tmp_path):
             TaskResult(SuiteTask(t.workload), frozen(t.workload, target, log), 0.0)
             for t in tasks_of(prepared(model).parts)
         )
-    result = ModelTuneResult("net", tasks, None, 0, 0, 0.0, 0.0, 0, "tuned", model=model)
+    result = ModelTuneResult(tasks, None, 0, 0.0, 0.0, 0, "tuned", name="net", model=model)
     written = result.report(tmp_path / "r.html")
     assert "The graph, drawn" in written.path.read_text("utf-8") and written.tasks == len(tasks)
 

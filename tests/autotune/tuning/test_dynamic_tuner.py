@@ -12,15 +12,19 @@ import pytest
 from cli_runner import run
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up import MadeUp
+from model_cases import Made
 
 import autotune as at
 from autotune import targets
 from autotune.measure.process import MeasureError
+from autotune.run.dynamic_workload import as_dynamic
 from autotune.settings import SettingsError
 from autotune.tuning import preparation
-from autotune.tuning.dynamic_tuner import more_sizes, sizes_for, spread
+from autotune.tuning.dynamic_tuner import Range, more_sizes, sizes_for, spread
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.site import Here
+from autotune.tuning.tuner import OneMachine, tune_jobs
 from kernels_db.errors import LogError
 from schedules import te
 from schedules.te.dims import dim
@@ -160,6 +164,19 @@ def test_a_size_that_is_too_large_for_the_rest_of_the_budget_costs_the_others_no
         ((40,), "failed", 0),
     ]
     assert "use up the budget" in str(result.by_size[(40,)].error)
+
+
+def test_sizes_without_time_are_left_out(tmp_path: Path) -> None:
+    """Two have a first pick however short the budget is."""
+    dynamic = as_dynamic("matmul", {"m": dim(1, 64), "n": 8, "k": 8}, "float32", None, False, None)
+    assert dynamic is not None
+    options = TuneOptions(budget_s=1e-3, trials=1, search="random", model="analytic")
+    with at.Log(tmp_path / "t.db") as log:
+        made = Range(dynamic, log, options, 1e-3, sizes=[(1,), (8,), (64,)])
+        place = OneMachine(targets.parse("cpu", 1), MadeUp(lambda workload: Made()))
+        (result,) = tune_jobs(made, place, log).values()
+    assert len(result.by_size) == 2 and (64,) in result.by_size
+    assert all(r.best is not None for r in result.by_size.values())
 
 
 def test_where_no_size_can_be_tuned_the_first_error_is_raised(
