@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 NO_SHAPES: Mapping[str, int | Sequence[int]] = MappingProxyType({})
 
+# Where a file has operators without an expression.
+ISLANDS = (
+    "\nautotune.import_onnx(path, islands=True) runs operators of ONNX of known shapes in onnx's reference "
+    "evaluator, slowly"
+)
+
 
 def import_onnx(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
@@ -70,7 +76,7 @@ def import_onnx(
             raise ModelError(f"{file.label}: the graph has no outputs")
         lowering.run(graph.node, wanted, scope)
         if lowering.unsupported:
-            raise lowering.refusal()
+            raise lowering.refusal("" if islands else ISLANDS)
         found = []
         for name in wanted:
             if name not in scope.values:

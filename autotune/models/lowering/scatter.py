@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from autotune.models.lowering.base import cast, number, stage
+from autotune.models.lowering.base import UnsupportedForm, cast, number, stage
 from autotune.models.lowering.indexing import from_end
 from autotune.models.lowering.movement import reshape
 from autotune.models.lowering.reduction import cumulative
@@ -63,13 +63,13 @@ Found = Callable[[Sequence[Expr], Sequence[ExprLike]], Expr]
 Written = Callable[[Sequence[Expr], Sequence[ExprLike]], Expr]
 
 
-def too_much(elements: int, updates: int) -> str:
-    """Why so many updates have no expression, empty where they have."""
-    if elements * updates <= MOST:
-        return ""
-    return (
-        f"its {elements} elements would each be compared with {updates} updates, more than {MOST} comparisons"
-    )
+def afford(elements: int, updates: int) -> None:
+    """Raise UnsupportedForm for more comparisons than an expression has."""
+    if elements * updates > MOST:
+        raise UnsupportedForm(
+            f"its {elements} elements would each be compared with {updates} updates, more than {MOST} "
+            "comparisons"
+        )
 
 
 def _updated(
@@ -78,8 +78,7 @@ def _updated(
 ) -> te.Tensor:  # fmt: skip
     """``x`` with updates. ``shape``: of the part of ``x`` that may be updated. ``inside``: conditions for an
     element to be in it. ``updates``: extents of what every element asks."""
-    if why := too_much(math.prod(shape), math.prod(updates)):
-        raise ValueError(why)
+    afford(math.prod(shape), math.prod(updates))
     wide = computed(x.dtype) if x.dtype != "bool" else "int32"
     over = [te.reduce_axis(n, f"r{d}") for d, n in enumerate(updates) if n > 1]
     rest = iter(over)

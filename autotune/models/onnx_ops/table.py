@@ -9,17 +9,13 @@ from typing import Any
 import numpy as np
 
 from autotune.errors import ModelError
-from autotune.models.lowering.base import Array, Operand
+from autotune.models.lowering.base import Array, Operand, UnsupportedForm, floating
 from schedules import te
 from schedules.dtypes import DTYPES
 
 # What a name in a model's graph stands for: a stage, or an array that is known at import.
 Value = te.Tensor | Array
 Lowered = Value | Sequence[Value | None]
-
-
-class UnsupportedForm(ModelError):
-    """A row exists, but not for this form of its operator. The message is the reason alone."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +49,13 @@ class Node:
         if x is None:
             raise ModelError(f"its {what} is missing")
         return x if isinstance(x, te.Tensor) else self.constant(x)
+
+    def floats(self, x: Value | None) -> te.Tensor:
+        """An input as a tensor of floating point."""
+        return floating(self.tensor(x))
+
+    def optional(self, x: Value | None) -> te.Tensor | None:
+        return None if x is None else self.tensor(x)
 
     def operand(self, x: Value | None, what: str = "input") -> Operand:
         """An input as a tensor, or as a literal if it is known and has one element."""

@@ -18,8 +18,7 @@ def _row(node: Node, x: Value, dim: int) -> tuple[te.Tensor, int]:
     """A tensor and an axis of it that is not too long."""
     t = node.tensor(x)
     axis = positive(dim, len(t.shape))
-    if why := o.too_long(t.shape[axis]):
-        raise UnsupportedForm(why)
+    o.afford(t.shape[axis])
     return t, axis
 
 

@@ -172,7 +172,7 @@ def _nearest_of(node: Node, x: Value, factors: Any) -> te.Tensor:
     t = node.tensor(x)
     for axis, out, scale in _scales(t, node.shape, factors):
         taps = rs.nearest_taps(np.floor(np.arange(out) / scale), t.shape[axis], "floor")
-        t = rs.resample(t, axis, taps, scale, _constants(node))
+        t = rs.resample(t, axis, taps, scale, node.table)
     return t
 
 
@@ -199,7 +199,7 @@ def _smooth_wide(node: Node, x: Value, size: Any, align_corners: bool, *factors:
             raise UnsupportedForm("align_corners with one element is not supported")
         places = (np.arange(out) + 0.5) / scale - 0.5
         taps = rs.filter_taps(places, n, scale, -0.5 if "cubic" in node.name else None, True, True)
-        t = rs.resample(t, axis, taps, scale, _constants(node))
+        t = rs.resample(t, axis, taps, scale, node.table)
     return t
 
 
@@ -218,7 +218,7 @@ def _smooth_of(node: Node, x: Value, align_corners: bool, factors: Any) -> te.Te
             places = (np.arange(out) + 0.5) / scale - 0.5
         cubic = -0.75 if "cubic" in node.name else None
         taps = rs.filter_taps(places, size, scale, cubic, False, False)
-        t = rs.resample(t, axis, taps, scale, _constants(node))
+        t = rs.resample(t, axis, taps, scale, node.table)
     return t
 
 
@@ -231,12 +231,3 @@ def _scales(t: te.Tensor, shape: Sequence[int], factors: Any) -> list[tuple[int,
         if shape[d] != t.shape[d] or not math.isclose(exact, 1):
             out.append((d, shape[d], float(exact)))
     return out
-
-
-def _constants(node: Node) -> Any:
-    """Makes tensors of tables that are computed here."""
-    import torch
-
-    from autotune.models.torch_ops.table import Known
-
-    return lambda array: node.constant(Known(torch.from_numpy(np.ascontiguousarray(array)), False))
