@@ -19,12 +19,12 @@ from onnx import AttributeProto, helper
 
 from autotune.errors import ModelError
 from autotune.models.frame import Frame, Gap
-from autotune.models.lowering.base import Array
+from autotune.models.lowering.base import Array, UnsupportedForm
 from autotune.models.model import identifier
 from autotune.models.onnx_file import domain, to_array
 from autotune.models.onnx_islands import Call, island_call
 from autotune.models.onnx_known import FOLDED, Known, type_of
-from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, row
+from autotune.models.onnx_ops.table import Node, Value, row
 from schedules import te
 from schedules.dtypes import DTYPES
 

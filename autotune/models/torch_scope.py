@@ -17,12 +17,12 @@ import numpy as np
 
 from autotune.errors import ModelError, one_line
 from autotune.models.frame import Frame, Gap
-from autotune.models.lowering.base import Array
+from autotune.models.lowering.base import Array, UnsupportedForm
 from autotune.models.lowering.movement import reshape
 from autotune.models.model import identifier
 from autotune.models.torch_ops import COMPLEX_ROWS, ROWS
 from autotune.models.torch_ops.complex import PARTS, Complex, is_complex
-from autotune.models.torch_ops.table import Known, Node, UnsupportedForm, Value
+from autotune.models.torch_ops.table import Known, Node, Value
 from schedules import te
 from schedules.dtypes import DTYPES
 

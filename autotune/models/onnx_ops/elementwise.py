@@ -11,11 +11,11 @@ from onnx import helper
 
 from autotune.models.elements import of_onnx
 from autotune.models.lowering import functions as f
-from autotune.models.lowering.base import Operand, cast, dtype_of, elementwise
+from autotune.models.lowering.base import Operand, UnsupportedForm, cast, dtype_of, elementwise
 from autotune.models.lowering.powers import integer_power
-from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
+from autotune.models.onnx_ops.table import Node, Value, named_type, onnx_op
 from schedules import te
-from schedules.dtypes import DTYPES, computed, is_float
+from schedules.dtypes import computed, is_float
 from schedules.expr import Expr
 
 ExprFn = Callable[..., Any]
@@ -225,16 +225,9 @@ def _clip(node: Node, x: Value, low: Value | None = None, high: Value | None = N
 
 @onnx_op("Cast", since=6)
 def _cast(node: Node, x: Value) -> te.Tensor:
-    return _to(node.tensor(x), int(node.attr("to")))
+    return cast(node.tensor(x), named_type(int(node.attr("to"))))
 
 
 @onnx_op("CastLike")
 def _cast_like(node: Node, x: Value, like: Value) -> te.Tensor:
-    return _to(node.tensor(x), helper.np_dtype_to_tensor_dtype(np.dtype(like.dtype)))
-
-
-def _to(t: te.Tensor, elem_type: int) -> te.Tensor:
-    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem_type)).name
-    if dtype not in DTYPES:
-        raise UnsupportedForm(f"type {dtype} is not supported")
-    return t if t.dtype == dtype else elementwise(lambda v: v, t, dtype=dtype, name="cast")
+    return cast(node.tensor(x), named_type(helper.np_dtype_to_tensor_dtype(np.dtype(like.dtype))))

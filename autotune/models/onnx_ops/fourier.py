@@ -53,7 +53,7 @@ def _stft(
     t = node.tensor(x)
     t = _complex(node, reshape(t, (*t.shape, 1)) if len(t.shape) == 2 else t)
     by = int(node.known(step, "frame_step").item())
-    w = None if window is None else node.tensor(window)
+    w = node.optional(window)
     if length is None and w is None:
         raise ValueError("neither a window nor frame_length")
     n = w.shape[0] if length is None and w is not None else int(node.known(length, "frame_length").item())

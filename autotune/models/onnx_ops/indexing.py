@@ -8,8 +8,8 @@ import numpy as np
 
 from autotune.models.lowering import indexing as ix
 from autotune.models.lowering import movement as m
-from autotune.models.lowering.base import positive
-from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
+from autotune.models.lowering.base import UnsupportedForm, positive
+from autotune.models.onnx_ops.table import Node, Value, onnx_op
 from schedules import te
 
 

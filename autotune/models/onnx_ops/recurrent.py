@@ -8,8 +8,9 @@ import numpy as np
 
 from autotune.models.lowering import functions as f
 from autotune.models.lowering import recurrent as rec
+from autotune.models.lowering.base import UnsupportedForm
 from autotune.models.lowering.movement import part, reshape, transpose
-from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
+from autotune.models.onnx_ops.table import Node, Value, onnx_op
 from schedules import te
 from schedules.expr import Expr
 

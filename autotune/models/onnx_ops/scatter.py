@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from autotune.models.lowering import scatter as s
-from autotune.models.lowering.base import positive, stage
+from autotune.models.lowering.base import UnsupportedForm, positive, stage
 from autotune.models.lowering.movement import pad, reshape
 from autotune.models.onnx_ops.indexing import integer_ids
-from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
+from autotune.models.onnx_ops.table import Node, Value, onnx_op
 from schedules import te
 from schedules.expr import Expr
 

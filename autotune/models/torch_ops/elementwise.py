@@ -9,11 +9,12 @@ import numpy as np
 
 from autotune.models.elements import of_aten
 from autotune.models.lowering import functions as f
+from autotune.models.lowering.base import UnsupportedForm
 from autotune.models.lowering.base import read as _read
 from autotune.models.lowering.base import stage as _stage
 from autotune.models.lowering.powers import integer_power
 from autotune.models.torch_ops.creation import filled
-from autotune.models.torch_ops.table import Known, Node, Scalar, UnsupportedForm, Value, aten, of_dtype
+from autotune.models.torch_ops.table import Known, Node, Scalar, Value, aten, of_dtype
 from schedules import te
 from schedules.dtypes import DTYPES, computed, is_float, rounded
 from schedules.expr import Expr, dtype_of
@@ -283,7 +284,9 @@ def _logic(node: Node, a: Any_, b: Any_) -> te.Tensor:
 
 _BITS = of_aten("bits")
 # What they are of bool; shifts are not.
-_BITS_OF_BOOL = {"bitwise_and": te.all, "bitwise_or": te.any, "bitwise_xor": te.not_equal}
+_BITS_OF_BOOL: dict[str, ExprFn] = {
+    "bitwise_and": te.all, "bitwise_or": te.any, "bitwise_xor": te.not_equal,
+}  # fmt: skip
 
 
 @aten(
@@ -292,8 +295,9 @@ _BITS_OF_BOOL = {"bitwise_and": te.all, "bitwise_or": te.any, "bitwise_xor": te.
 )  # fmt: skip
 def _bits(node: Node, a: Any_, b: Any_) -> te.Tensor:
     """Of bool they are the logical ones."""
-    of_bool = _BITS_OF_BOOL if node.dtype == "bool" else {}
-    fn = of_bool.get(node.name, _BITS[node.name])
+    fn: ExprFn = _BITS[node.name]
+    if node.dtype == "bool":
+        fn = _BITS_OF_BOOL.get(node.name, fn)
     return node.elementwise(fn, a, b, name="bits")
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from autotune.models.lowering import indexing as ix
 from autotune.models.lowering import movement as m
-from autotune.models.lowering.base import positive, stage
-from autotune.models.torch_ops.table import Known, Node, UnsupportedForm, Value, aten
+from autotune.models.lowering.base import UnsupportedForm, positive, stage
+from autotune.models.torch_ops.table import Known, Node, Value, aten
 from schedules import te
 from schedules.expr import Expr
 from schedules.ops.axes import broadcast
@@ -39,7 +39,7 @@ def _embedding_bag(
     node.only(1)
     t, i = node.tensor(table), integer_ids(node, ids)
     kind = ("sum", "mean", "max")[mode]
-    by = None if weights is None else node.tensor(weights)
+    by = node.optional(weights)
     bags, count = node.shape[0], i.shape[0]
     if isinstance(offsets, Known) and not offsets.weight and padding < 0 and count % bags == 0:
         starts = [n * (count // bags) for n in range(len(offsets.tensor))]

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from autotune.models.lowering import ordering as o
-from autotune.models.lowering.base import positive
+from autotune.models.lowering.base import UnsupportedForm, positive
 from autotune.models.lowering.movement import reshape
-from autotune.models.torch_ops.table import Node, Scalar, UnsupportedForm, Value, aten
+from autotune.models.torch_ops.table import Node, Scalar, Value, aten
 from schedules import te
 
 Two = list[te.Tensor | None]

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from autotune.models.lowering import scatter as s
-from autotune.models.lowering.base import cast, positive, stage
+from autotune.models.lowering.base import UnsupportedForm, cast, positive, stage
 from autotune.models.lowering.movement import expand, reshape
 from autotune.models.torch_ops.elementwise import where
 from autotune.models.torch_ops.indexing import integer_ids
-from autotune.models.torch_ops.table import Node, Scalar, UnsupportedForm, Value, aten
+from autotune.models.torch_ops.table import Node, Scalar, Value, aten
 from schedules import te
 from schedules.dtypes import DTYPES, computed
 

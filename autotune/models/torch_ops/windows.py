@@ -10,6 +10,7 @@ import numpy as np
 
 from autotune.models.lowering import pooling
 from autotune.models.lowering import resize as rs
+from autotune.models.lowering.base import UnsupportedForm
 from autotune.models.lowering.convolution import (
     columns,
     convolution,
@@ -18,7 +19,7 @@ from autotune.models.lowering.convolution import (
 )
 from autotune.models.lowering.movement import reshape
 from autotune.models.lowering.windows import Windows
-from autotune.models.torch_ops.table import Node, UnsupportedForm, Value, aten
+from autotune.models.torch_ops.table import Node, Value, aten
 from schedules import te
 
 
@@ -157,17 +158,8 @@ def _of_columns(
 # --- resizing ---------------------------------------------------------------------------------
 
 
-@aten("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec")
-def _nearest(node: Node, x: Value, size: Any, factors: Any) -> te.Tensor:
-    return _nearest_of(node, x, factors)
-
-
-@aten("upsample_nearest1d.default", "upsample_nearest2d.default", "upsample_nearest3d.default")
-def _nearest_sized(node: Node, x: Value, size: Any, *factors: Any) -> te.Tensor:
-    return _nearest_of(node, x, factors)
-
-
-def _nearest_of(node: Node, x: Value, factors: Any) -> te.Tensor:
+@aten(*(f"upsample_nearest{n}d.{form}" for n in (1, 2, 3) for form in ("vec", "default")))
+def _nearest(node: Node, x: Value, size: Any, *factors: Any) -> te.Tensor:
     """Element ⌊i / factor⌋."""
     t = node.tensor(x)
     for axis, out, scale in _scales(t, node.shape, factors):
@@ -177,21 +169,13 @@ def _nearest_of(node: Node, x: Value, factors: Any) -> te.Tensor:
 
 
 @aten(
-    "upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec", "upsample_bicubic2d.vec"
-)
-def _smooth(node: Node, x: Value, size: Any, align_corners: bool, factors: Any) -> te.Tensor:
-    return _smooth_of(node, x, align_corners, factors)
-
-
-@aten(
     "_upsample_bilinear2d_aa.default", "_upsample_bilinear2d_aa.vec",
     "_upsample_bicubic2d_aa.default", "_upsample_bicubic2d_aa.vec",
 )  # fmt: skip
 def _smooth_wide(node: Node, x: Value, size: Any, align_corners: bool, *factors: Any) -> te.Tensor:
     """Filters as wide as the outputs are apart. Weights are inside the image alone, and their sum is 1."""
-    given = factors[0] if len(factors) == 1 and isinstance(factors[0], (list, tuple)) else factors
     t = node.floats(x)
-    for axis, out, scale in _scales(t, node.shape, given):
+    for axis, out, scale in _scales(t, node.shape, factors):
         n = t.shape[axis]
         if align_corners:
             scale = (out - 1) / (n - 1) if out > 1 and n > 1 else math.inf
@@ -203,12 +187,11 @@ def _smooth_wide(node: Node, x: Value, size: Any, align_corners: bool, *factors:
     return t
 
 
-@aten("upsample_bilinear2d.default", "upsample_bicubic2d.default")
-def _smooth_sized(node: Node, x: Value, size: Any, align_corners: bool, *factors: Any) -> te.Tensor:
-    return _smooth_of(node, x, align_corners, factors)
-
-
-def _smooth_of(node: Node, x: Value, align_corners: bool, factors: Any) -> te.Tensor:
+@aten(
+    "upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec", "upsample_bicubic2d.vec",
+    "upsample_bilinear2d.default", "upsample_bicubic2d.default",
+)  # fmt: skip
+def _smooth(node: Node, x: Value, size: Any, align_corners: bool, *factors: Any) -> te.Tensor:
     t = node.floats(x)
     for axis, out, scale in _scales(t, node.shape, factors):
         size = t.shape[axis]
@@ -222,9 +205,10 @@ def _smooth_of(node: Node, x: Value, align_corners: bool, factors: Any) -> te.Te
     return t
 
 
-def _scales(t: te.Tensor, shape: Sequence[int], factors: Any) -> list[tuple[int, int, float]]:
-    """(axis, extent of the output, output by input) of every axis that changes."""
-    given = list(factors or ())
+def _scales(t: te.Tensor, shape: Sequence[int], factors: Sequence[Any]) -> list[tuple[int, int, float]]:
+    """(axis, extent of the output, output by input) of every axis that changes. ``factors``: one an axis, or
+    a list of them."""
+    given = list(factors[0] if len(factors) == 1 and isinstance(factors[0], (list, tuple)) else factors)
     out = []
     for i, d in enumerate(range(2, len(t.shape))):
         exact = given[i] if i < len(given) and given[i] is not None else shape[d] / t.shape[d]
