@@ -54,6 +54,7 @@ def test_looking_gives_up_no_lock(tmp_path: Path, looks: Sequence[Callable[[Path
         assert of_another_process(path) == log.stats()["records"] == 2 * before
 
 
+@pytest.mark.slow
 def test_a_file_is_looked_into_when_it_is_no_longer_open(tmp_path: Path) -> None:
     path, link = tmp_path / "t.db", tmp_path / "link.db"
     link.symlink_to(path)

@@ -183,6 +183,7 @@ TOO_MUCH: dict[str, tuple[list[Step], str]] = {
 }
 
 
+@pytest.mark.fast(but=["deep nest"])
 @pytest.mark.usefixtures("usual_recursion")
 @pytest.mark.parametrize("name", TOO_MUCH)
 def test_a_stored_schedule_beyond_reason_is_refused(name: str, tmp_path: Path) -> None:
@@ -197,6 +198,7 @@ def test_a_stored_schedule_beyond_reason_is_refused(name: str, tmp_path: Path) -
         assert at.best("matmul", **MATMUL, threads=1, db=tmp_path / "t.db").time_s == 1e-3
 
 
+@pytest.mark.slow
 def test_a_factor_beyond_the_extent_still_computes(tmp_path: Path) -> None:
     store(tmp_path / "t.db", Trace((split("T2_i0", 2**62),)))
     kernel = at.load("matmul", **MATMUL, threads=1, db=tmp_path / "t.db")
@@ -221,6 +223,7 @@ def test_code_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     from_trace.build_object(dag, Trace(), host())
 
 
+@pytest.mark.fast('a"b')
 @pytest.mark.parametrize("arch", ["skylake-avx512", "znver5", "nosuchcpu", "", 'a"b'])
 def test_the_name_of_a_stored_processor_decides_nothing(arch: str, tmp_path: Path) -> None:
     there = replace(host(), arch=arch, features=("avx2", "fma", "made-up", "sse2"))

@@ -155,12 +155,14 @@ def check_trees(trees: Sequence[Tree], **kw: bool) -> None:
         check(dag, data, [by_numpy(t, data) for t in every], **kw)
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(st.lists(TREES, min_size=4, max_size=4))
 def test_expressions_are_what_numpy_computes(trees: list[Tree]) -> None:
     check_trees(trees, devices=False)
 
 
+@pytest.mark.slow
 @settings(max_examples=3, phases=[Phase.generate])  # compilers of devices are slow
 @given(st.lists(TREES, min_size=16, max_size=16))
 def test_expressions_are_what_numpy_computes_on_devices(trees: list[Tree]) -> None:

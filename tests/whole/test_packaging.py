@@ -80,6 +80,7 @@ def test_the_package_is_seen_at_a_glance() -> None:
     assert len(entries) <= 24, sorted(entries)
 
 
+@pytest.mark.slow
 def test_no_module_hides_a_public_name() -> None:
     """Importing ``autotune.x`` makes ``x`` an attribute of the package: a function of that name would be
     lost."""
@@ -123,6 +124,7 @@ def test_only_settings_reads_the_environment() -> None:
     assert found == {"autotune/settings.py"}
 
 
+@pytest.mark.slow
 def test_nothing_is_unpickled_or_evaluated() -> None:
     for package in PACKAGES:
         for path, text in sources(package):
@@ -248,6 +250,7 @@ def installed(wheel: Path, tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
 
 
+@pytest.mark.slow
 def test_the_types_of_every_public_name_are_told(installed: dict[str, str], tmp_path: Path) -> None:
     tree = ast.parse(PROGRAM.read_text("utf-8"))
     used = {

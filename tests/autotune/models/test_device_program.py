@@ -92,6 +92,7 @@ def test_a_network_is_what_the_evaluator_says_again_and_again(device: Device) ->
         np.testing.assert_array_equal(run(program, *inputs)[0], expected)
 
 
+@pytest.mark.slow
 def test_a_transformer_is_what_the_evaluator_says() -> None:
     """Its exponentials and roots are not exact in any order; all else is."""
     need_cxx()
@@ -140,6 +141,7 @@ def part_of_a_tensor(start: int) -> tuple[Graph, tuple[Group, ...]]:
     )
 
 
+@pytest.mark.fast(but=["emulator-1", "emulator-16", "opencl-1", "cuda-0", "cuda-4"])
 @pytest.mark.parametrize("start", [0, 1, 4, 16])
 def test_a_kernel_reads_from_within_a_tensor_wherever_it_begins(device: Device, start: int) -> None:
     graph, parts = part_of_a_tensor(start)
@@ -149,6 +151,7 @@ def test_a_kernel_reads_from_within_a_tensor_wherever_it_begins(device: Device, 
         np.testing.assert_array_equal(run(program, x_)[0], evaluate(graph, [x_])[0])
 
 
+@pytest.mark.slow
 def test_vectors_are_read_where_they_may_begin() -> None:
     """Parts that begin at no multiple of the kernel's alignment are copied, and no other."""
     need_cxx()
@@ -203,6 +206,7 @@ def test_calls_of_several_threads_do_not_mix(device: Device) -> None:
         np.testing.assert_array_equal(y, evaluate(graph, [x_])[0])
 
 
+@pytest.mark.slow
 def test_memory_goes_back_with_the_programs() -> None:
     need_cxx()
     device = EmulatedDevice()

@@ -118,6 +118,7 @@ def test_a_graph_of_hundreds_of_nodes_has_no_overlaps(browser, tmp_path):
             assert x + w <= x2 or x2 + w2 <= x or y + h <= y2 or y2 + h2 <= y
 
 
+@pytest.mark.slow
 def test_a_page_without_plotly_says_what_to_install(tmp_path, monkeypatch):
     from autotune.report import page as module
 

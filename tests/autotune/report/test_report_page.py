@@ -361,6 +361,7 @@ def test_a_limit_of_a_log_may_be_anything(value):
     assert Limit.of(value) is None
 
 
+@pytest.mark.slow
 def test_many_trials_in_time(tmp_path):
     """20,000 trials of 40 tasks: at most 3 s and 15 MB. It takes 1.8 s of processor time alone, and up to
     twice as long beside other tests, which share the caches and the core."""
@@ -393,6 +394,7 @@ def test_results_write_their_own_tasks(small, tmp_path):
     assert "place" not in repr(one)
 
 
+@pytest.mark.slow
 def test_no_password_of_a_database(postgres, tmp_path):
     """A report of a PostgreSQL log, whose place is shown without its password."""
     url = postgres.database()

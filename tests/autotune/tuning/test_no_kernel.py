@@ -153,6 +153,7 @@ def test_a_task_of_a_suite_ends_with_plain_loops_where_they_are_right(
     assert begun and all(t.result.best is not None and t.error is None for t in begun)
 
 
+@pytest.mark.slow
 def test_a_task_of_a_suite_without_a_kernel_has_an_error(log: Log) -> None:
     made = {"fails": Failing(lambda t: False), "works": Failing(lambda t: True)}
     result = suite(log, made, trials=8)

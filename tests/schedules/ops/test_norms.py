@@ -64,6 +64,7 @@ def test_constant_rows_are_zero_on_a_gpu(n: int) -> None:
     on_gpu(np.repeat(np.float32(CONSTANT)[:, None], n, 1), 0)
 
 
+@pytest.mark.slow
 def test_small_steps_on_a_large_offset_on_a_gpu() -> None:
     on_gpu(STEPS, 1e-4)
 

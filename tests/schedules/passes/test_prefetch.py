@@ -157,6 +157,7 @@ def test_rows_that_share_a_tile_ask_for_the_next_one_once() -> None:
     assert len(re.findall(r"call void @llvm\.prefetch", text)) == 3 * 2  # rows of b, of two lines each
 
 
+@pytest.mark.fast(but=["16-64-16"])
 @pytest.mark.parametrize(("m", "n", "k"), [(5, 96, 7), (2, 32, 3), (3, 70, 10), (16, 64, 16)])
 def test_a_product_is_the_same_whatever_it_asks_for(m: int, n: int, k: int) -> None:
     rng = np.random.default_rng(m)
