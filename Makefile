@@ -1,6 +1,6 @@
 # make demo       tune a matrix product for half a minute and compare it with numpy and the machine's peak
 # make test       the fast tests, in an environment of their own: four minutes on two cores
-# make test-all   these and the slow ones: half an hour on two cores
+# make test-all   these and the slow ones: twenty minutes on two cores
 # make lint       ruff, types and import layers
 # make docs       the documentation site, in build/docs
 #

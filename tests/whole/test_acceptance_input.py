@@ -70,7 +70,10 @@ def store(db: Path, trace: Trace) -> None:
         (["tune", "matmul", "--shape", f"m={10**18},n=1,k=1"], "outside 1.."),
     ],
 )
-def test_what_cannot_be_tuned_is_refused_with_status_2(words: list[str], said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_tuned_is_refused_with_status_2(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda: 64 << 30)
     found = run(*words, "--db", tmp_path / "t.db", "--json")
     assert found.status == 2
     message = found.json["error"]["message"]
