@@ -117,6 +117,7 @@ def known_product() -> Measured:
     return Measured(workload, cpu, tuple(sketches))
 
 
+@pytest.mark.slow
 def test_a_simulated_machine_orders_as_its_task_does() -> None:
     known = known_product()
     space = derive(known.workload.dag, known.target)

@@ -337,6 +337,7 @@ def test_mutated_lines_are_refused_or_well_formed(
                 assert all(r.trace.digest == r.trace_digest for r in again.top_k(w, t, 99))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(value=st.dictionaries(st.sampled_from(("type", "uid", "digest", "definition", "trace")), anything))
 def test_decode_refuses_or_inverts_encode(value: dict[str, Any]) -> None:

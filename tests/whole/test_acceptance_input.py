@@ -245,6 +245,7 @@ def test_the_name_of_a_stored_processor_decides_nothing(arch: str, tmp_path: Pat
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "t.db")], check=True)
 
 
+@pytest.mark.slow
 def test_two_logs_merge_to_the_same_bytes_in_either_order_and_again(tmp_path: Path) -> None:
     for name, m in (("a", 8), ("b", 16)):
         fill(tmp_path / f"{name}.db", [("matmul", {"m": m, "n": 8, "k": 8}, 1e-6), ("add", {"n": 9}, 2e-6)])
@@ -279,6 +280,7 @@ def test_hostile_lines_are_refused_and_counted(tmp_path: Path) -> None:
 # -- loading and interrupts ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_loading_imports_no_search_no_model_and_no_mapper(tmp_path: Path) -> None:
     fill(tmp_path / "t.db", [("matmul", {"m": 8, "n": 8, "k": 8}, 1e-6)])
     script = (

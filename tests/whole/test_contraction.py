@@ -55,6 +55,7 @@ def realistic(count: int, dtype: str = "float32", seed: int = 0) -> list[np.ndar
     return [(rng.standard_normal(N) * 10.0 ** rng.integers(-3, 4, N)).astype(dtype) for _ in range(count)]
 
 
+@pytest.mark.fast("float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_products_are_rounded_before_they_are_summed(dtype: str) -> None:
     """What bug reports named: a sum that is 0 was -1e-8, and the root of one that is 0 was NaN."""
@@ -80,6 +81,7 @@ def test_products_of_float16_are_rounded_to_float32() -> None:
     check(dag, data, [a * b + c], devices=False)
 
 
+@pytest.mark.slow
 def test_quotients_are_no_products() -> None:
     """Division by a constant is not multiplication by its reciprocal, and roots are rounded right."""
     dag = elementwise(

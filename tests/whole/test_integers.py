@@ -214,7 +214,7 @@ def converted(x: np.ndarray, dtype: str) -> np.ndarray:
         return x
 
 
-@pytest.mark.fast("bfloat16", "bool")
+@pytest.mark.fast("bool")
 @pytest.mark.parametrize("source", DTYPES)
 def test_casts_at_the_extremes(source: str) -> None:
     data = numbers(source)

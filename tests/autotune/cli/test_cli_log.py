@@ -131,6 +131,7 @@ def test_best_shows_record_schedule_loops_and_code(db: Path) -> None:
     assert d["trace"]["steps"][0][0] == "split" and "source" not in d
 
 
+@pytest.mark.slow
 def test_pins_travel_in_a_lock_file(db: Path, tmp_path: Path) -> None:
     lock, other = tmp_path / "autotune.lock", tmp_path / "other.db"
     ran = run("log", "pin", lock, "--db", db, "--json")

@@ -175,7 +175,7 @@ def test_code_for_gpus_does_what_numpy_does(dtype: str) -> None:
         equal(outputs[0], c.expected[0], name)
 
 
-@pytest.mark.fast("bfloat16 *")
+@pytest.mark.fast("bfloat16 made", "int8 *")
 @pytest.mark.parametrize("name", CASES)
 def test_opencl_does_what_numpy_does(name: str) -> None:
     if opencl.context() is None:

@@ -117,7 +117,7 @@ def test_too_much_memory_is_an_error(device: Device) -> None:
         device.allocate(1 << 50)
 
 
-@pytest.mark.fast(but=["emulator-matmul", "emulator-attention"])
+@pytest.mark.fast(but=["emulator-*", "opencl-attention"])
 @pytest.mark.parametrize("op", OPERATORS)
 def test_programs_run_again_and_again_beside_each_other(device: Device, op: str) -> None:
     c = case(op)

@@ -108,6 +108,7 @@ def turns(*numbers: int) -> list[Trace]:
     return [fakes.trace("steady", n) for n in numbers]
 
 
+@pytest.mark.slow
 def test_nothing_is_chosen_as_the_control_after_the_last_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes longer than the candidates of a first pick."""
     chosen: list[int] = []

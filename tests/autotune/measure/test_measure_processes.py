@@ -118,6 +118,7 @@ def test_what_a_candidate_starts_dies_with_its_worker() -> None:
     assert gone(processes), processes
 
 
+@pytest.mark.slow
 def test_a_caller_that_leaves_early_leaves_nothing_running() -> None:
     options = replace(QUICK, builders=1)  # with two, the one that hangs may run first
     with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=options) as m:

@@ -82,6 +82,7 @@ def network() -> Graph:
     return b.graph(dense(b, reshape(y, 1, 4 * 3 * 3), 5, "fc"))
 
 
+@pytest.mark.fast("cuda")
 def test_a_network_is_what_the_evaluator_says_again_and_again(device: Device) -> None:
     graph = network()
     program = program_on(device, graph, partition(graph))
@@ -112,6 +113,7 @@ def test_layers_share_an_arena(device: Device) -> None:
     assert program.weights_bytes == sum(v.nbytes for v in graph.values.values())
 
 
+@pytest.mark.fast("opencl", "cuda")
 def test_islands_run_between_what_devices_run(device: Device) -> None:
     graph, x = islanded()
     program = program_on(device, graph)
@@ -186,6 +188,7 @@ def test_other_weights_are_another_program_and_shared_where_they_stay(device: De
     assert other._weights["w1"] is program._weights["w1"]
 
 
+@pytest.mark.fast("opencl", "cuda")
 def test_steps_are_timed_and_what_they_compute_is_right(device: Device) -> None:
     graph, x = islanded()
     program = program_on(device, graph)

@@ -327,6 +327,7 @@ def test_files_that_are_no_models_are_refused(tmp_path: Path, file: Path) -> Non
         load_model(tmp_path)
 
 
+@pytest.mark.slow
 def test_any_changed_byte_is_refused_or_harmless(file: Path, tmp_path: Path) -> None:
     """Flips of bytes all over the file: an error of ours, or the same numbers."""
     graph, x = layers(2, n=16)

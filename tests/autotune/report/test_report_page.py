@@ -331,6 +331,7 @@ def test_the_command(small, tmp_path):
     assert not (tmp_path / "x.html").exists()
 
 
+@pytest.mark.slow
 def test_points_are_left_out_in_words_only(tmp_path):
     assert thinned(10) == list(range(10))
     kept = thinned(100_000, (7, 99_998), 1000)

@@ -301,6 +301,7 @@ def test_a_second_is_enough_for_a_kernel(tmp_path: Path, monkeypatch: pytest.Mon
 # -- loading ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_untuned_kernel_is_picked_checked_and_kept(tmp_path: Path) -> None:
     db, shape = tmp_path / "t.db", {"m": 37, "n": 30, "k": 44}
     with pytest.raises(at.KernelNotFound):

@@ -184,6 +184,7 @@ def test_tasks_without_time_are_named_with_the_budget_that_they_need(clock: Cloc
     assert all(t.result.ready for t in enough.tasks)
 
 
+@pytest.mark.slow
 def test_progress_counts_no_plain_loops_as_ready(clock: Clock, log: Log) -> None:
     plain_record(log, TASKS[0].workload, TARGET)
     seen: list[SuiteProgress] = []
@@ -231,6 +232,7 @@ class Spoilt(Made):
         return found
 
 
+@pytest.mark.slow
 def test_the_first_pick_is_timed_beside_the_finalists(
     clock: Clock, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +249,7 @@ def test_the_first_pick_is_timed_beside_the_finalists(
     assert found.best is not None and best is not None and best.trace_digest == measurer.best
 
 
+@pytest.mark.slow
 def test_what_led_before_is_timed_beside_the_finalists(clock: Clock, log: Log) -> None:
     """A record of a busy machine looks slower than what a quiet one tries now."""
     workload = TASKS[0].workload

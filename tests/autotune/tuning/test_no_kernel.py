@@ -96,6 +96,7 @@ def suite(log: Log, measurers: dict[str, Failing], **given: Any) -> SuiteResult:
     return tune_suite(tasks, TARGET, log, options(**given), measurers=make)
 
 
+@pytest.mark.slow
 def test_a_run_without_a_kernel_says_why(log: Log) -> None:
     result = tune(WORKLOAD, TARGET, log, options(), measurer=Failing(lambda t: False), site=Here())
     assert result.best is None and result.stopped == "trials"
@@ -105,6 +106,7 @@ def test_a_run_without_a_kernel_says_why(log: Log) -> None:
         result.schedule()
 
 
+@pytest.mark.slow
 def test_a_run_with_a_kernel_has_no_error(log: Log) -> None:
     result = tune(WORKLOAD, TARGET, log, options(), measurer=Failing(lambda t: True), site=Here())
     assert result.best is not None and result.error is None
@@ -124,6 +126,7 @@ def test_a_run_that_finds_nothing_ends_soon_after_its_budget(
     assert clock.now - begin <= max(1.1 * budget_s, 5.0) + 1.1  # and the last candidate
 
 
+@pytest.mark.slow
 def test_a_fruitless_round_is_followed_by_a_first_pick(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no trial of the search is right, the candidates of a first pick are tried at once."""
     picks: set[str] = set()

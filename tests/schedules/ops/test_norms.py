@@ -83,6 +83,7 @@ def on_gpu(x: np.ndarray, atol: float) -> None:
 KERNELS: dict[int, at.Kernel] = {}
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from([3, 7, 33, 125]),
