@@ -403,7 +403,7 @@ def test_what_is_for_nvidia_runs_on_a_driver_of_our_own(tmp_path: Path) -> None:
         "ctypes.CDLL('libcuda.so.1', ctypes.RTLD_GLOBAL); sys.exit(pytest.main(sys.argv[1:]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", start, "-q", "-rs", "-k", "cuda", "-p", "no:cacheprovider", *tests],
+        [sys.executable, "-c", start, *"-q -rs -k cuda -p no:cacheprovider -m".split(), "not soak", *tests],
         env=fakes.fake_driver(tmp_path), capture_output=True, text=True, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
