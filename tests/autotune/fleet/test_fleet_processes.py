@@ -20,7 +20,7 @@ import psutil
 import pytest
 from model_cases import layers, model_of
 from needs import imported
-from waiting import wait_until
+from waiting import LIMIT_S, wait_until
 
 import autotune as at
 from autotune.fleet import client, local
@@ -67,7 +67,7 @@ class Processes:
             *("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(self.port)),
             *("--no-dashboard", "--dashboard-address", "127.0.0.1:0"),
         )
-        until = time.monotonic() + 30
+        until = time.monotonic() + LIMIT_S
         while time.monotonic() < until:
             with closing(socket.socket()) as sock:
                 if sock.connect_ex(("127.0.0.1", self.port)) == 0:
@@ -114,12 +114,7 @@ def processes(folder: Path) -> Iterator[Processes]:
                 if x.poll() is None:
                     x.kill()
                     x.wait()
-        left = ["?"]
-        until = time.monotonic() + 10
-        while left and time.monotonic() < until:
-            left = orphans(folder)
-            time.sleep(0.1)
-        assert not left
+        wait_until(lambda: not orphans(folder))
 
 
 def orphans(folder: Path) -> list[str]:

