@@ -364,8 +364,8 @@ def test_a_limit_of_a_log_may_be_anything(value):
 
 @pytest.mark.slow
 def test_many_trials_in_time(tmp_path):
-    """20,000 trials of 40 tasks in 15 MB. It takes 1.8 s of processor time alone, and longer beside others, which
-    share the caches and the core."""
+    """20,000 trials of 40 tasks in 15 MB. It takes 1.8 s of processor time alone, and longer beside others,
+    which share the caches and the core."""
     with Log(tmp_path / "t.db") as log:
         for n in range(40):
             add_task(log, ops.workload("matmul", {"m": 32 + n, "n": 64, "k": 64}), 500, seed=n)
