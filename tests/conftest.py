@@ -71,6 +71,12 @@ def own_places(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Targets of two threads, however many CPUs this process may use."""
+    monkeypatch.setattr("autotune.targets.cpus.usable_cpus", lambda: 2)
+
+
+@pytest.fixture
 def usual_recursion() -> Iterator[None]:
     """Python's own limit of nested calls: torch's compiler raises it for the whole process."""
     before = sys.getrecursionlimit()

@@ -57,6 +57,7 @@ def gone(processes: list[psutil.Process], within_s: float = 10.0) -> bool:
     return all(p.status() == psutil.STATUS_ZOMBIE for p in alive)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hangs", "builder hangs"])
 def test_no_process_outlives_a_killed_parent(kind: str) -> None:
     with tuner(["right", kind]) as p:

@@ -27,6 +27,8 @@ from schedules.passes.simplify import simplify
 from schedules.schedule import Schedule
 from schedules.space.derive import derive
 
+pytestmark = pytest.mark.usefixtures("two_cpus")
+
 
 def transposed(
     m: int,

@@ -24,6 +24,8 @@ from schedules.space.estimate.cpu.features import GIGAHERTZ
 from schedules.space.holes import Choice
 from schedules.space.rules.cpu.prefetching import FAR
 
+pytestmark = pytest.mark.usefixtures("two_cpus")
+
 
 def rows(m: int = 6, n: int = 40, ahead: int = 1, lanes: int = 32) -> Schedule:
     """Deviations from the row's sum: two stages pass over each row of x."""

@@ -20,6 +20,8 @@ from schedules.passes.software_pipeline import software_pipeline
 from schedules.schedule import Schedule
 from schedules.space.derive import DerivedSpace, derive
 
+pytestmark = pytest.mark.usefixtures("two_cpus")
+
 M = 5
 
 

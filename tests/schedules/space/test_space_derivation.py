@@ -37,6 +37,8 @@ from schedules.space.rules.cpu import schedule_plainly
 from schedules.space.sketch_builder import SketchBuilder, enumerate_drafts
 from schedules.te.compute_dag import ComputeDAG
 
+pytestmark = pytest.mark.usefixtures("two_cpus")
+
 
 @pytest.mark.fast("*-2", "*-2_*", but=["capsule_conv2d-2", "attention-2"])
 @pytest.mark.parametrize(
