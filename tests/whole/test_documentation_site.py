@@ -94,6 +94,7 @@ def test_links_out_of_the_site_become_paths(generate) -> None:
     assert text == [f"figures (`benchmarks/README.md`), `{zen4}`, {kept}"]
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_asks_nothing_of_the_network(tmp_path: Path) -> None:
     imported("sphinx")
     made, trees = tmp_path / "site", str(tmp_path / "trees")

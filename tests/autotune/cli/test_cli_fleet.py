@@ -35,6 +35,7 @@ def test_options_that_do_not_go_together(words: tuple[str, ...], said: str) -> N
     assert ran.status == 2 and said in ran.err
 
 
+@pytest.mark.slow
 def test_addresses_that_are_none() -> None:
     imported("distributed")
     for command in (("worker",), ("fleet",), ("tune", "matmul", *SHAPE, "--fleet")):

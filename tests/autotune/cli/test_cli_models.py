@@ -82,6 +82,7 @@ def test_ops_names_operators_without_an_expression(monkeypatch: pytest.MonkeyPat
     assert isinstance(graph.islands[0], Island)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("graph")
 def test_tune_tunes_a_model_and_says_what_it_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     job, seen = tuning.ModelJobs.job, []
@@ -153,6 +154,7 @@ def onnx_file(graph: Graph, path: Path, scale: float = 1.0) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_bench_compares_with_onnxruntime(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

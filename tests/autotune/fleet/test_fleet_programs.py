@@ -30,6 +30,7 @@ def one_group_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "cut", each_stage)
 
 
+@pytest.mark.slow
 def test_a_model_is_tuned_for_two_targets_and_not_again(there: Rack, tmp_path: Path) -> None:
     there.add("one", A)
     graph, _ = layers(4)
@@ -53,6 +54,7 @@ def test_a_model_is_tuned_for_two_targets_and_not_again(there: Rack, tmp_path: P
     assert (again.measured, again.skipped, again.stopped) == (0, 2, "tuned") and again.target == B
 
 
+@pytest.mark.slow
 def test_each_target_of_a_model_has_the_whole_budget(there: Rack, tmp_path: Path) -> None:
     there.add("one", A)
     there.add("two", B)
@@ -65,6 +67,7 @@ def test_each_target_of_a_model_has_the_whole_budget(there: Rack, tmp_path: Path
         assert {r.options["share_s"] for r in log.runs()} == {2.5}
 
 
+@pytest.mark.slow
 def test_a_range_of_sizes_is_tuned_for_two_targets(there: Rack, tmp_path: Path) -> None:
     there.add("one", A)
     there.add("two", B)

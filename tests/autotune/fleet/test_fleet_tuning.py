@@ -69,6 +69,7 @@ def test_records_are_of_the_machine_that_measured(there: Rack, tmp_path: Path) -
     wait_until(lambda: site.open == 0)  # its processes end with the run
 
 
+@pytest.mark.slow
 def test_one_command_tunes_for_two_targets(there: Rack, tmp_path: Path) -> None:
     there.add("one", A)
     there.add("two", B)
@@ -88,6 +89,7 @@ def test_one_command_tunes_for_two_targets(there: Rack, tmp_path: Path) -> None:
     assert list(one.by_target) == ["kind-a", "kind-b"] and one.measured == 24
 
 
+@pytest.mark.slow
 def test_machines_of_a_target_share_its_tasks(there: Rack, tmp_path: Path) -> None:
     there.add("one", site=FakeSite(takes_s=0.03))
     there.add("two", site=FakeSite(takes_s=0.03))
@@ -193,6 +195,7 @@ def test_nothing_is_kept_of_a_worker_that_names_another_machine(there: Rack, tmp
         assert not list(log.records())
 
 
+@pytest.mark.slow
 def test_a_machine_that_measures_nothing_takes_no_task_from_the_others(there: Rack, tmp_path: Path) -> None:
     def during(trace: Trace) -> None:
         raise MeasureError("its disk is full")
@@ -349,6 +352,7 @@ def test_a_worker_that_is_busy_with_others_does_not_hang(
         fleet.end(again)
 
 
+@pytest.mark.slow
 def test_what_is_compiled_here_is_measured_there(there: Rack, tmp_path: Path) -> None:
     own = detect(1)
 
@@ -365,6 +369,7 @@ def test_what_is_compiled_here_is_measured_there(there: Rack, tmp_path: Path) ->
         assert all(x[:4] == b"\x7fELF" for x in site.given)
 
 
+@pytest.mark.slow
 def test_finalists_of_earlier_runs_are_compiled_here_for_a_machine_that_does_not(there: Rack) -> None:
     """Else the machine would say that they do not compile, and the best of the log would be lost."""
     own = detect(1)

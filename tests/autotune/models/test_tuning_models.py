@@ -50,6 +50,7 @@ def tuned(model, db: Path, **more) -> ModelTuneResult:
     return tune_model(model, threads=1, db=db, trials=2, **more)
 
 
+@pytest.mark.slow
 def test_a_model_is_measured_and_runs(tmp_path: Path) -> None:
     graph, x = layers(3)
     result = tuned(model_of(graph), tmp_path / "t.db")
@@ -94,6 +95,7 @@ def test_a_model_is_tuned_run_and_not_tuned_again(tmp_path: Path) -> None:
     assert "in place ÷ tuned" in str(profile) and "node/y11" in str(profile)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_measured")
 def test_a_model_is_tuned_for_a_gpu(tmp_path: Path) -> None:
     need_cxx()
@@ -111,6 +113,7 @@ def test_a_model_is_tuned_for_a_gpu(tmp_path: Path) -> None:
         compile_model(model_of(graph), threads=1, db=db)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_measured")
 def test_the_trials_that_are_left_are_taken(tmp_path: Path) -> None:
     graph, _ = layers(1, m=64, n=64)
@@ -120,6 +123,7 @@ def test_the_trials_that_are_left_are_taken(tmp_path: Path) -> None:
     assert [t.result.measured for t in result.tasks] == [2, 1], "the second space has three schedules"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_measured")
 def test_a_share_of_the_budget_is_had_once(tmp_path: Path) -> None:
     graph, _ = layers(1, m=64, n=64)
@@ -161,6 +165,7 @@ def test_a_task_without_a_kernel_has_a_reason(tmp_path: Path, monkeypatch: pytes
     assert result.weighted_s is None and result.in_place == () and "0 of 2 tasks have a kernel" in str(result)
 
 
+@pytest.mark.slow
 def test_what_is_not_tuned_is_named_all_at_once(tmp_path: Path) -> None:
     graph, x = layers(3)
     with pytest.raises(KernelNotFound) as caught:
@@ -257,6 +262,7 @@ def test_tasks_that_had_no_time_are_named(tmp_path: Path, monkeypatch: pytest.Mo
     assert f"no time for {named}: give a budget of {result.needed_s:g} s" in said
 
 
+@pytest.mark.slow
 def test_plain_loops_of_a_log_do_not_shadow_first_picks_of_a_model(tmp_path: Path) -> None:
     graph, x = layers(1)
     db = tmp_path / "t.db"

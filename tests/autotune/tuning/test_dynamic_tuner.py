@@ -59,6 +59,7 @@ def scaled(m: Any) -> list[te.Tensor]:
     return [x, te.compute((m, 3), lambda i, j: x[i, j] * 2.0, "y")]
 
 
+@pytest.mark.slow
 def test_sizes_are_tuned_and_loaded(tmp_path: Path) -> None:
     db = tmp_path / "log.db"
     given = {"m": at.dim(1, 40, "m"), "n": 8, "k": 8}
@@ -119,6 +120,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, sizes: set[int], error: Exception) 
     return begun
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "trials"), [(1, 0), (40, 1)])
 def test_a_size_that_fails_costs_the_others_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, trials: int
@@ -196,6 +198,7 @@ def test_where_no_size_can_be_tuned_the_first_error_is_raised(
     assert picked == [5]
 
 
+@pytest.mark.slow
 def test_an_expression_gets_first_picks(tmp_path: Path) -> None:
     db = tmp_path / "log.db"
     m = at.dim(1, 9)

@@ -77,6 +77,7 @@ def interrupted(
         return after.calls, {r.state for r in log.runs()}
 
 
+@pytest.mark.fast("one")
 @pytest.mark.parametrize("work", [one, many])
 def test_no_run_is_left_open_by_a_signal_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[Log, Interrupts], object]
@@ -93,7 +94,7 @@ def test_no_run_is_left_open_by_a_signal_at_the_end(
     assert interrupted(tmp_path / "t.db", work, None, may=True)[1] == {"done"} and not signals
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("work", [one, many])
 def test_no_run_is_left_open(tmp_path: Path, work: Callable[[Log, Interrupts], object]) -> None:
     calls, states = interrupted(tmp_path / "whole.db", work, None)

@@ -97,6 +97,7 @@ def suite(log: Log, measurers: dict[str, Failing], **given: Any) -> SuiteResult:
     return tune_suite(tasks, TARGET, log, options(**given), measurers=make)
 
 
+@pytest.mark.slow
 def test_a_run_without_a_kernel_says_why(log: Log) -> None:
     result = tune(WORKLOAD, TARGET, log, options(), measurer=Failing(lambda t: False))
     assert result.best is None and result.stopped == "trials"
@@ -106,6 +107,7 @@ def test_a_run_without_a_kernel_says_why(log: Log) -> None:
         result.schedule()
 
 
+@pytest.mark.slow
 def test_a_run_with_a_kernel_has_no_error(log: Log) -> None:
     result = tune(WORKLOAD, TARGET, log, options(), measurer=Failing(lambda t: True))
     assert result.best is not None and result.error is None
@@ -125,6 +127,7 @@ def test_a_run_that_finds_nothing_ends_soon_after_its_budget(
     assert clock.now - begin <= max(1.1 * budget_s, 5.0) + 1.1  # and the last candidate
 
 
+@pytest.mark.slow
 def test_a_fruitless_round_is_followed_by_a_first_pick(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no trial of the search is right, the candidates of a first pick are tried at once."""
     picks: set[str] = set()
@@ -154,6 +157,7 @@ def test_a_task_of_a_suite_ends_with_plain_loops_where_they_are_right(
     assert begun and all(t.result.best is not None and t.error is None for t in begun)
 
 
+@pytest.mark.slow
 def test_a_task_of_a_suite_without_a_kernel_has_an_error(log: Log) -> None:
     made = {"fails": Failing(lambda t: False), "works": Failing(lambda t: True)}
     result = suite(log, made, trials=8)

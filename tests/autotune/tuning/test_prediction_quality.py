@@ -127,6 +127,7 @@ def test_nothing_more_is_expected_after_long_without_gain() -> None:
     assert not e.met
 
 
+@pytest.mark.slow
 def test_a_search_ends_when_nothing_more_is_expected(log: Log) -> None:
     space = FormulaSpace(choices=((8, 8, 8, 6, 4),), peaks=(1.0,))
     result = tune(

@@ -80,6 +80,7 @@ def test_weighted_latency_beats_an_equal_split(limits: bool) -> None:
     assert np.exp(np.mean(np.log(excess))) < 0.75  # of what an equal split leaves above the limit
 
 
+@pytest.mark.slow
 def test_what_is_left_above_a_limit_that_none_reaches_draws_no_turns_for_ever() -> None:
     """Tasks that are done after some turns, half of them far above what the machine seems to need."""
     ours_s = equal_s = 0.0

@@ -25,6 +25,7 @@ WORKLOAD = ops.workload("matmul", {"m": 32, "n": 32, "k": 32})
 KEY = "sk-secret-of-a-user"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_run_keeps_prompts_and_answers_and_its_budget(
     silent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
