@@ -121,8 +121,8 @@ def _lines(f: IO[bytes]) -> Iterator[bytes | Refused]:
 
 def capped(rows: Iterable[T]) -> Iterator[T | Refused]:
     """The first `MAX_ROWS` rows of a source, and a `Refused` in place of each later one."""
-    for number, row in enumerate(rows):
-        yield row if number < MAX_ROWS else Refused(too_many())
+    for i, row in enumerate(rows):
+        yield row if i < MAX_ROWS else Refused(too_many())
 
 
 def parse_line(line: bytes) -> Item | None:

@@ -1,7 +1,8 @@
 """Checks of documents: JSON that comes from a file, a database or another process.
 
-A check takes a value and returns what the value stands for. It raises `Malformed`, which names the place, what
-is expected there and what is there. Larger checks are made of smaller ones, once, where a module is imported:
+A check takes a value and returns what the value stands for. It raises `Malformed`, which names the place,
+what is expected there and what is there. Larger checks are made of smaller ones, once, where a module is
+imported:
 
 >>> pair = record({"name": text(40), "sizes": list_of(integer(1, 8), most=3)})
 >>> pair({"name": "x", "sizes": [1, 9]})
@@ -57,7 +58,8 @@ def _inside(step: str | int, err: Exception) -> Malformed:
     """An error of a part, as one of the whole."""
     if isinstance(err, Malformed):
         return Malformed(err.reason, (step, *err.way))
-    return Malformed("it is nested too deeply" if isinstance(err, RecursionError) else str(err)[:400], (step,))
+    reason = "it is nested too deeply" if isinstance(err, RecursionError) else str(err)[:400]
+    return Malformed(reason, (step,))
 
 
 # What a check of a part may raise.
@@ -111,16 +113,16 @@ def parsed(text: object) -> Any:
     try:
         return _DECODER.decode(text if isinstance(text, str) else text.decode("utf-8"))
     except RecursionError:
-        raise Malformed("it is nested too deeply") from None
+        raise Malformed("it is no JSON that can be read: it is nested too deeply") from None
     except ValueError as err:
-        raise Malformed(str(err)[:200]) from None
+        raise Malformed(f"it is no JSON: {str(err)[:200]}") from None
 
 
 def parsed_object(text: object) -> dict[str, Any]:
     """`parsed`, of an object. Raises `Malformed`."""
     value = parsed(text)
     if not isinstance(value, dict):
-        raise wrong(value, "an object")
+        raise wrong(value, "a JSON object")
     return value
 
 
@@ -239,7 +241,7 @@ def items(*checks: Check[Any]) -> Check[tuple[Any, ...]]:
     return checked
 
 
-def mapping_of(check: Check[T], most: int = 1 << 30, key: Check[str] = text()) -> Check[dict[str, T]]:
+def mapping_of(check: Check[T], most: int = 1 << 30, key: Check[str] = str) -> Check[dict[str, T]]:
     """An object with any names (that pass ``key``), whose values pass a check."""
 
     def checked(x: Any) -> dict[str, T]:
@@ -287,8 +289,8 @@ def record(
 
 
 def canonical_object(most: int, deepest: int) -> Check[str]:
-    """Any object whose `canonical` text has at most ``most`` characters, nested at most ``deepest`` levels, as
-    this text."""
+    """Any object whose `canonical` text has at most ``most`` characters, nested at most ``deepest`` levels,
+    as this text."""
 
     def check(x: Any) -> str:
         if not isinstance(x, dict):

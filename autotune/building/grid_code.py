@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autotune.errors import CompileError
+from schedules.documents import Malformed, integer, items, list_of, mapping_of, one_of, parsed, record, text
 from schedules.dtypes import DTYPES
 from schedules.ir import Buffer, const
 from schedules.ir.strides import elements
@@ -84,15 +85,11 @@ class GridCode:
         """Inverse of `to_bytes`. Raises CompileError for what it cannot have made."""
         head, _, rest = data[len(MAGIC) :].partition(b"\n")
         try:
-            v = json.loads(head)
-            launches = tuple(Launch(n, _extents(g), _extents(b), tuple(a)) for n, g, b, a in v["launches"])
-            return GridCode(
-                v["kind"], _arrays(v["params"]), tuple(v["outputs"]), _arrays(v["scratch"]), launches,
-                rest[: int(v["source"])].decode(), rest[int(v["source"]) :],
-                {str(k): {str(n): int(x) for n, x in f.items()} for k, f in v["facts"].items()},
-            )  # fmt: skip
-        except (ValueError, KeyError, TypeError, AttributeError) as err:
-            raise CompileError(f"damaged code for a device: {err!r}") from None
+            v = _HEAD(parsed(head))
+            size = v["source"]
+            return GridCode(**v | {"source": rest[:size].decode(), "binary": rest[size:]})
+        except ValueError as err:
+            raise CompileError(f"damaged code for a device: {err}") from None
 
 
 def is_grid_code(data: bytes) -> bool:
@@ -104,10 +101,9 @@ def kind_of(data: bytes) -> str | None:
     if not is_grid_code(data):
         return None
     try:
-        kind = json.loads(data[len(MAGIC) :].partition(b"\n")[0])["kind"]
-    except (ValueError, KeyError, TypeError):
+        return str(_KIND(parsed(data[len(MAGIC) :].partition(b"\n")[0]))["kind"])
+    except Malformed:
         return ""
-    return str(kind)
 
 
 def grid_code(
@@ -136,10 +132,20 @@ def grid_code(
     )
 
 
-def _arrays(items: list[tuple[str, str, list[int], int]]) -> tuple[Array, ...]:
-    return tuple(Array(str(n), str(d), tuple(map(int, s)), int(a)) for n, d, s, a in items)
-
-
-def _extents(v: list[int]) -> Extents:
-    x, y, z = map(int, v)
-    return x, y, z
+_SIZE = integer(0, 1 << 48)
+_EXTENTS = items(_SIZE, _SIZE, _SIZE)
+_ARRAY = items(text(), one_of(*DTYPES), list_of(_SIZE), _SIZE)
+_LAUNCH = items(text(), _EXTENTS, _EXTENTS, list_of(text()))
+_ARRAYS = list_of(lambda x: Array(*_ARRAY(x)))
+_KIND = record({"kind": text()}, open_ended=True)
+_HEAD = record(
+    {
+        "kind": text(),
+        "params": _ARRAYS,
+        "outputs": list_of(text()),
+        "scratch": _ARRAYS,
+        "launches": list_of(lambda x: Launch(*_LAUNCH(x))),
+        "source": _SIZE,
+        "facts": mapping_of(mapping_of(integer())),
+    }
+)

@@ -151,7 +151,8 @@ def request(message: object) -> Request:
 
 def _task(body: object) -> Task:
     v = _TASK(body)
-    workload = Workload.from_json(canonical(v["workload"]), v["op"], v["params"], v["flops"], v["names"] or None)
+    text = canonical(v["workload"])
+    workload = Workload.from_json(text, v["op"], v["params"], v["flops"], v["names"] or None)
     workload.canonical  # noqa: B018  it must be readable under these names too
     tolerance = None if v["tolerance"] is None else Tolerance(*v["tolerance"])
     return Task(workload, v["target"], v["patience_s"], tolerance, v["reference_s"])
@@ -230,7 +231,7 @@ def measurement(body: object) -> Measurement:
 def _facts(value: object) -> dict[str, Any]:
     facts = _object(value)
     if not small(facts):
-        raise wrong(facts, f"a small object of at most {MOST_FACTS} characters and {MOST_NESTED} lists and objects")
+        raise wrong(facts, f"a small object: {MOST_FACTS} characters, {MOST_NESTED} lists and objects")
     _WORDS(facts)
     return facts
 
@@ -254,7 +255,7 @@ _MEASUREMENT = record(
 
 def seconds_of(body: Json, field: str) -> float:
     """Seconds in a message. Raises `MessageError`."""
-    return _read(record({field: _SECONDS}, open_ended=True), body)[field]  # type: ignore[no-any-return]
+    return _read(record({field: _SECONDS}, open_ended=True), body)[field]
 
 
 def numbers_of(body: Json, field: str) -> dict[str, float]:
