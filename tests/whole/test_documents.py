@@ -70,7 +70,7 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Any], tuple[type[Exception], ...]]] 
         messages.measurement,
         (MessageError,),
     ),
-    "record of a log": (RECORD, lambda v: exchange.parse_line(json.dumps(v).encode()), (exchange.Refused,)),
+    "record of a log": (RECORD, lambda v: exchange.parse_line(line(v)), (exchange.Refused,)),
     "signature": (CALLED, lambda v: signature.read(v, 1, 1), (ValueError,)),
     "code for a device": (GRID, lambda v: GridCode.from_bytes(grid(v)), (CompileError,)),
     "objects": ([[3, 0], [-1, 0]], lambda v: bundle.split(objects(v)), (CompileError,)),
@@ -80,6 +80,10 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Any], tuple[type[Exception], ...]]] 
 def sealed(v: Any) -> str:
     text = json.dumps({"version": 1, **v} if isinstance(v, dict) else v)
     return digest(text) + text
+
+
+def line(v: Any) -> bytes:
+    return json.dumps(v).encode()
 
 
 def grid(v: Any) -> bytes:
