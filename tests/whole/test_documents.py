@@ -105,7 +105,8 @@ HOSTILE: list[Callable[[], Any]] = [
     lambda: True, lambda: None, lambda: -1, lambda: 0, lambda: 1.5, lambda: 10**400,
     lambda: 2**63,
     lambda: float("nan"), lambda: float("inf"), lambda: "", lambda: "x" * 100_000, lambda: "\ud800\0", list,
-    dict, lambda: nested(5), lambda: nested(400), lambda: [[]] * 500, lambda: {"version": 99}, lambda: ["x", 1],
+    dict, lambda: nested(5), lambda: nested(400), lambda: [[]] * 500,
+    lambda: {"version": 99}, lambda: ["x", 1],
 ]  # fmt: skip
 
 
