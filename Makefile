@@ -1,7 +1,8 @@
-# make demo   tune a matrix product for half a minute and compare it with numpy and the machine's peak
-# make test   the tests, in an environment of their own
-# make lint   ruff, types and import layers
-# make docs   the documentation site, in build/docs
+# make demo       tune a matrix product for half a minute and compare it with numpy and the machine's peak
+# make test       the fast tests, in an environment of their own: four minutes on two cores
+# make test-all   these and the slow ones: twenty minutes on two cores
+# make lint       ruff, types and import layers
+# make docs       the documentation site, in build/docs
 #
 # A bare machine is enough: Python 3.11 to 3.13 on PATH (or PYTHON=...), make and a package index.
 
@@ -19,7 +20,7 @@ DEMO_BUDGET ?= 30s
 DEMO_THREADS ?= 1
 DEMO_DB := build/demo.db
 
-.PHONY: help demo test lint docs format clean
+.PHONY: help demo test test-all lint docs format clean
 
 help:
 	@sed -n 's/^# \(make .*\)/  \1/p' Makefile
@@ -59,9 +60,14 @@ demo: $(VENV)/.runtime
 	@echo; echo "2/2  The kernel it found against numpy and against the machine's peak"; echo
 	@$(BIN)/autotune bench matmul --shape $(DEMO_SHAPE) --threads $(DEMO_THREADS) --against numpy --must-beat numpy --db $(DEMO_DB)
 
-# On all cores, but few: some tests tune with the threads that the machine has.
+# On all cores that it may use, but few: some tests tune with the threads that the machine has.
+WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest -n logical --maxprocesses 4 $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 $(PYTEST_ARGS)
+
+test-all: $(VENV)/.dev
+	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 -m "not soak and not fuzz" $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check .

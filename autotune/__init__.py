@@ -17,6 +17,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from autotune.run.rendering import Rendering, fill
+
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from autotune.errors import ModelError as ModelError
     from autotune.errors import ReportError as ReportError
     from autotune.fleet.errors import FleetError as FleetError
-    from autotune.fleet.tuning import FleetResult as FleetResult
     from autotune.models.compiling import compile_model as compile_model
     from autotune.models.model import Model as Model
     from autotune.models.module import Module as Module
@@ -54,10 +55,11 @@ if TYPE_CHECKING:
     from autotune.settings import Settings as Settings
     from autotune.settings import SettingsError as SettingsError
     from autotune.targets import TargetError as TargetError
-    from autotune.tuning.dynamic_tuner import DynamicResult as DynamicResult
-    from autotune.tuning.suite_tuner import SuiteResult as SuiteResult
+    from autotune.tuning.results import DynamicResult as DynamicResult
+    from autotune.tuning.results import FleetResult as FleetResult
+    from autotune.tuning.results import SuiteResult as SuiteResult
+    from autotune.tuning.results import TuneResult as TuneResult
     from autotune.tuning.suites import SuiteError as SuiteError
-    from autotune.tuning.tuner import TuneResult as TuneResult
     from kernels_db.errors import LogError as LogError
     from kernels_db.store import Log as Log
     from schedules import te as te
@@ -103,15 +105,15 @@ _EXPORTS = {
     "Log": ("kernels_db.store", "Log"),
     "Kernel": ("autotune.run.kernel", "Kernel"),
     "DynamicKernel": ("autotune.run.dynamic_kernel", "DynamicKernel"),
-    "DynamicResult": ("autotune.tuning.dynamic_tuner", "DynamicResult"),
-    "SuiteResult": ("autotune.tuning.suite_tuner", "SuiteResult"),
-    "TuneResult": ("autotune.tuning.tuner", "TuneResult"),
+    "DynamicResult": ("autotune.tuning.results", "DynamicResult"),
+    "SuiteResult": ("autotune.tuning.results", "SuiteResult"),
+    "TuneResult": ("autotune.tuning.results", "TuneResult"),
     "Settings": ("autotune.settings", "Settings"),
     "AutotuneError": ("schedules.errors", "AutotuneError"),
     "ArgumentError": ("autotune.errors", "ArgumentError"),
     "CompileError": ("autotune.errors", "CompileError"),
     "FleetError": ("autotune.fleet.errors", "FleetError"),
-    "FleetResult": ("autotune.fleet.tuning", "FleetResult"),
+    "FleetResult": ("autotune.tuning.results", "FleetResult"),
     "MissingExtraError": ("autotune.errors", "MissingExtraError"),
     "ModelError": ("autotune.errors", "ModelError"),
     "ReportError": ("autotune.errors", "ReportError"),
@@ -126,6 +128,24 @@ _EXPORTS = {
 }
 
 __all__ = ["__version__", *_EXPORTS]
+
+
+# How results are shown: (module, function) of each field of `Rendering`.
+_SHOWN = {
+    "text": ("autotune.progress.text", "of"),
+    "short": ("autotune.progress.text", "short_of"),
+    "html": ("autotune.progress.html", "of"),
+    "report": ("autotune.report", "of_shown"),
+    "explain": ("autotune.report.explain.asking", "of_result"),
+}
+
+
+def _later(module: str, function: str) -> Any:
+    """A function that imports another when it is called."""
+    return lambda *args: getattr(import_module(module), function)(*args)
+
+
+fill(Rendering(**{field: _later(*where) for field, where in _SHOWN.items()}))
 
 
 def __getattr__(name: str) -> Any:

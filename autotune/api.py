@@ -19,8 +19,7 @@ from schedules.schedule import Schedule
 
 if TYPE_CHECKING:
     from autotune.run.kernel import Kernel
-    from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult
-    from autotune.tuning.tuner import Progress, TuneResult
+    from autotune.tuning.results import Progress, SuiteProgress, SuiteResult, TuneResult
 
 DEFAULT_S = 60.0  # seconds of a budget that is not given
 
@@ -93,7 +92,7 @@ def tune(
     """
     started = time.monotonic()
     from autotune.progress.following import concluded, fleet_followed, suite_followed, task_followed
-    from autotune.tuning.tuner import TuneOptions
+    from autotune.tuning.options import TuneOptions
     from autotune.tuning.tuner import tune as run
     from kernels_db.store import Log
 
@@ -116,7 +115,8 @@ def tune(
     with Log(database(db)) as log:
         if goal is None:
             from autotune.fleet.program import tune_program_there
-            from autotune.fleet.tuning import There, as_one
+            from autotune.fleet.tuning import There
+            from autotune.tuning.results import as_one
 
             with fleet_followed(of_all) as every:
                 there = There(str(fleet), target, threads)
@@ -179,9 +179,9 @@ def tune_suite(
     started = time.monotonic()
     from autotune.progress.following import concluded, fleet_followed, suite_followed
     from autotune.tuning import suites
-    from autotune.tuning.suite_tuner import SuiteTask
-    from autotune.tuning.suite_tuner import tune_suite as run
-    from autotune.tuning.tuner import TuneOptions
+    from autotune.tuning.jobs import SuiteTask
+    from autotune.tuning.options import TuneOptions
+    from autotune.tuning.tuner import tune_suite as run
     from kernels_db.store import Log
 
     seconds = seconds_of(budget, budget_s, DEFAULT_S)
@@ -207,8 +207,9 @@ def tune_suite(
     follow = suite_followed if fleet is None else fleet_followed
     with Log(database(db)) as log, follow(progress) as tell:
         if goal is None:
-            from autotune.fleet.tuning import There, together, tune_there
-            from autotune.tuning.suite_tuner import Job
+            from autotune.fleet.tuning import There, tune_there
+            from autotune.tuning.jobs import Job
+            from autotune.tuning.results import together
 
             job = Job(tasks, options)
             found = tune_there(There(str(fleet), target, threads), lambda _: job, log, tell)

@@ -29,16 +29,18 @@ from autotune import targets
 from autotune.building.generator_version import generator_version, this_machine
 from autotune.cli.options import workload_of
 from autotune.fleet import connection, local
+from autotune.fleet.building import Builders
 from autotune.fleet.members import targets_of
 from autotune.fleet.serving import Bench
 from autotune.fleet.site import FleetSite
-from autotune.fleet.tuning import tune_on_fleet
+from autotune.fleet.tuning import FleetCrew
 from autotune.fleet.worker import BenchThreadPoolExecutor, Offer, make_worker
 from autotune.measure.results import Measurement
-from autotune.tuning import preparation
+from autotune.tuning import preparation, tuner
+from autotune.tuning.jobs import Job, SuiteTask
 from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import SuiteResult
 from autotune.tuning.site import Here, Measuring
-from autotune.tuning.suite_tuner import Job, SuiteResult, SuiteTask
 from kernels_db.store import Log
 from schedules import ops
 from schedules.model import Target, Trace, Workload
@@ -202,7 +204,7 @@ def _slept(
             str(out),
         ]
         process = subprocess.Popen(command)
-        with local.reached(address) as fleet, Log(folder / "t.db") as log:
+        with local.reached(address) as fleet, Builders() as builders, Log(folder / "t.db") as log:
             while len(fleet.members()) < workers:
                 time.sleep(0.2)
                 fleet.look()
@@ -211,7 +213,8 @@ def _slept(
             goals = targets_of(fleet.members(), [])
             begin, cpu = time.monotonic(), time.process_time()
             options = TuneOptions(budget_s=budget_s, search="random", trials=10**6)  # none converges
-            (result,) = tune_on_fleet(fleet, dict.fromkeys(goals, Job(tasks, options)), log).values()
+            crew = FleetCrew(fleet, goals, builders)
+            (result,) = tuner.run(dict.fromkeys(goals, Job(tasks, options)), crew, log).values()
             cpu_s = time.process_time() - cpu
     process.wait(30)
     # CLOCK_MONOTONIC is the same for all processes

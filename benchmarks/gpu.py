@@ -92,7 +92,7 @@ def tests(o: argparse.Namespace) -> Result:
         "opencl": ["tests/autotune/codegen/test_opencl.py"],
     }.get(o.target, ["tests/autotune/tuning/test_emulated_tuning.py"])
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
+        [sys.executable, *"-m pytest -q -p no:cacheprovider -m".split(), "not soak and not fuzz", *files],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     last = done.stdout.strip().splitlines()[-1:]

@@ -233,6 +233,7 @@ class Tree:
         report, until = self.place / "report", time.time() + seconds
         report.write_text("")
         options = f"-m pytest -x -q -p no:cacheprovider -p {watched_tests.__name__}".split()
+        options += ["-m", "not soak and not fuzz"]
         left_out = (f"--deselect={t}" for t in sorted(self.unfit))
         command = [sys.executable, *options, f"--basetemp={self.place / 'base'}", *left_out, *tests]
         environment = self.environment() | {REPORT: str(report), UNTIL: str(until), WORDS: " ".join(words)}

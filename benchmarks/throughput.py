@@ -35,8 +35,10 @@ from autotune.cli.options import workload_of  # noqa: E402
 from autotune.codegen.llvm import compile as llvm  # noqa: E402
 from autotune.measure import Measurer  # noqa: E402
 from autotune.tuning import preparation  # noqa: E402
-from autotune.tuning.options import Progress  # noqa: E402
-from autotune.tuning.tuner import TuneOptions, tune  # noqa: E402
+from autotune.tuning.options import TuneOptions  # noqa: E402
+from autotune.tuning.results import Progress  # noqa: E402
+from autotune.tuning.site import Here  # noqa: E402
+from autotune.tuning.tuner import tune  # noqa: E402
 from kernels_db.store import Log  # noqa: E402
 from schedules.model import Target, Trace, Workload  # noqa: E402
 from schedules.passes.lower import lower  # noqa: E402
@@ -46,12 +48,22 @@ TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 AGAIN = 48  # trials that are built again
 
 
+class Counted(Here):
+    """This machine. ``made``: its measurer."""
+
+    made: Measurer
+
+    def measurer(self, *args: Any, **more: Any) -> Any:
+        self.made = preparation.measurer(*args, **more)
+        return self.made
+
+
 class Account:
     """CPU seconds of a tuning's processes, asked for whenever it reports. Builders and workers are replaced
     now and then, so what each had last is kept."""
 
-    def __init__(self, measurer: Measurer) -> None:
-        self._measurer = measurer
+    def __init__(self, site: Counted) -> None:
+        self._site = site
         self._seen: dict[str, dict[int, float]] = {"build": {}, "measure": {}}
         self.first: dict[str, float] | None = None  # when the first round began
         self.last: dict[str, float] = {}
@@ -64,7 +76,8 @@ class Account:
             self.last, self.trials = self._now(), report.measured
 
     def _now(self) -> dict[str, float]:
-        slots = [("build", b) for b in self._measurer._builders] + [("measure", self._measurer._runner)]
+        measurer = self._site.made
+        slots = [("build", b) for b in measurer._builders] + [("measure", measurer._runner)]
         for role, slot in slots:
             if slot.child is not None:
                 self._seen[role][slot.child.pid] = _cpu_s(slot.child.pid)
@@ -109,11 +122,10 @@ def parts(workload: Workload, target: Target, traces: list[Trace]) -> dict[str, 
 
 def run(workload: Workload, target: Target, budget_s: float, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, Log(str(Path(folder) / "tuning.db")) as log:
-        with preparation.measurer(workload, target, budget_s) as measurer:
-            account = Account(measurer)
-            result = tune(
-                workload, target, log, TuneOptions(budget_s=budget_s, seed=seed), account, measurer=measurer
-            )
+        site = Counted()
+        account = Account(site)
+        options = TuneOptions(budget_s=budget_s, seed=seed)
+        result = tune(workload, target, log, options, account, site=site)
         records = [r for r in log.records(workload=workload, target=target) if r.kind == "trial"]
     spent, trials = account.spent(), account.trials
     each = {f"{k}_ms": 1e3 * spent[k] / trials for k in ("build", "measure", "search", "log")}

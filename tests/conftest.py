@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from lengths import Costs, mark_slow_cases
 from log_cases import fill
 from postgres_server import Server, started
 
@@ -28,6 +29,21 @@ settings.load_profile("autotune")
 
 # Garbage is collected less often: a tenth of the time went there.
 gc.set_threshold(20_000, 20, 20)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    told = "fail where tests that are not slow take too much processor time"
+    parser.addoption("--hold-fast", action="store_true", help=told)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--hold-fast"):
+        config.pluginmanager.register(Costs())
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mark_slow_cases(items, whole=not any("::" in arg for arg in config.args))
 
 
 def pytest_collection_finish() -> None:
@@ -52,6 +68,12 @@ def own_places(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(place / "cache"))
     monkeypatch.delenv("AUTOTUNE_LOG_LEVEL", raising=False)
     return place
+
+
+@pytest.fixture
+def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Targets of two threads, however many CPUs this process may use."""
+    monkeypatch.setattr("autotune.targets.cpus.usable_cpus", lambda: 2)
 
 
 @pytest.fixture

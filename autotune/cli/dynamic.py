@@ -13,8 +13,8 @@ from autotune.progress.text import ending
 
 if TYPE_CHECKING:
     from autotune.run.dynamic_workload import DynamicWorkload
-    from autotune.tuning.dynamic_tuner import DynamicResult
     from autotune.tuning.options import TuneOptions
+    from autotune.tuning.results import DynamicResult
     from schedules.model import Target
 
 

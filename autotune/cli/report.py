@@ -96,7 +96,10 @@ def report(
                 raise typer.BadParameter(
                     "--profile and --against go with a model's file: autotune report NET.onnx"
                 )
-            written = _of_log(op, shape, dtype, layout, constant_weights, place, where, threads, ctx)
+            workload = None
+            if op is not None:
+                workload = opt.workload_of(op, shape, dtype, layout, constant_weights, where)
+            written = _of_log(workload, place, where, threads, ctx)
         if on_stdout:
             sys.stdout.buffer.write(place.read_bytes())
     if json:
@@ -121,25 +124,17 @@ def report(
 
 
 def _of_log(
-    op: str | None,
-    shape: str,
-    dtype: str,
-    layout: str | None,
-    constant_weights: bool,
-    output: Path,
-    where: str,
-    threads: int | None,
-    ctx: typer.Context,
+    workload: Workload | None, output: Path, where: str, threads: int | None, ctx: typer.Context
 ) -> Written:
+    """The page of a workload, or of the whole log."""
     from autotune.report import of_log
 
-    if op is None:
+    if workload is None:
         for name in ("shape", "dtype", "layout", "constant_weights", "target", "threads"):
             if opt.given(ctx, name):
                 option = "--" + name.replace("_", "-")
                 raise typer.BadParameter(f"{option} needs an operator: autotune report OP --shape …")
         return of_log(output, where)
-    workload = opt.workload_of(op, shape, dtype, layout, constant_weights, where)
     named = opt.given(ctx, "target")
     found = _targets(where, workload.digest, named, threads, ctx)
     if not found:

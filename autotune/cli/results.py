@@ -17,7 +17,7 @@ from autotune.progress.units import counts, disturbed, peak_share, rate, seconds
 
 if TYPE_CHECKING:
     from autotune.tuning.interrupts import Interrupts
-    from autotune.tuning.options import TuneResult
+    from autotune.tuning.results import TuneResult
 
 
 def cells(result: TuneResult) -> tuple[str, str, str, str, str]:

@@ -16,8 +16,9 @@ from autotune.progress.units import seconds
 
 if TYPE_CHECKING:
     from autotune.models.tuning import ModelTuneResult
+    from autotune.tuning.jobs import SuiteTask
     from autotune.tuning.options import TuneOptions
-    from autotune.tuning.suite_tuner import SuiteResult, SuiteTask, TaskResult
+    from autotune.tuning.results import SuiteResult, TaskResult
     from schedules.model import Target
 
 
@@ -25,7 +26,7 @@ def tune_suite(
     file: str, constant_weights: bool, target: Target, where: str, options: TuneOptions, json: bool
 ) -> None:
     """Tune the tasks of ``FILE[:NAME]``. Exit status 1: a task has no kernel afterwards."""
-    from autotune.tuning.suite_tuner import tune_suite as run
+    from autotune.tuning.tuner import tune_suite as run
     from kernels_db.store import Log
 
     tasks = tasks_of(file, constant_weights)
@@ -42,7 +43,7 @@ def tune_suite(
 def tasks_of(file: str, constant_weights: bool) -> list[SuiteTask]:
     """The tasks of ``FILE[:NAME]``. Raises `SuiteError`."""
     from autotune.tuning import suites
-    from autotune.tuning.suite_tuner import SuiteTask
+    from autotune.tuning.jobs import SuiteTask
 
     tasks = [SuiteTask(t.workload, t.weight, t.group) for t in suites.read(file, constant_weights)]
     if not tasks:

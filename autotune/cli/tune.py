@@ -17,7 +17,7 @@ from autotune.progress.text import ending
 from autotune.progress.units import counts, of_peak, rate, seconds
 
 if TYPE_CHECKING:
-    from autotune.tuning.tuner import TuneResult
+    from autotune.tuning.results import TuneResult
     from schedules.model import Workload
 
 
@@ -120,7 +120,7 @@ def tune(
         raise typer.BadParameter("--frozen measures nothing, so --fleet does not go with it")
     goal = opt.target_of(target, threads) if fleet is None else None
 
-    from autotune.tuning.tuner import TuneOptions
+    from autotune.tuning.options import TuneOptions
     from autotune.tuning.tuner import tune as run
     from kernels_db.store import Log
 

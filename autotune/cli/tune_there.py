@@ -19,9 +19,9 @@ from autotune.progress.display import say
 from autotune.progress.following import fleet_shown
 from autotune.progress.text import ending, of_result
 from autotune.run.dynamic_workload import DynamicWorkload
-from autotune.tuning.dynamic_tuner import DynamicResult
-from autotune.tuning.options import TuneOptions, TuneResult
-from autotune.tuning.suite_tuner import Job, SuiteTask
+from autotune.tuning.jobs import Job, SuiteTask
+from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import DynamicResult, TuneResult
 from kernels_db.place import locate
 from kernels_db.store import Log
 from schedules.model import Target, Workload

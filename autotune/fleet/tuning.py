@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from autotune.fleet import local
@@ -20,14 +19,15 @@ from autotune.fleet.client import Fleet
 from autotune.fleet.errors import FleetError
 from autotune.fleet.members import Machine, targets_of
 from autotune.fleet.site import FleetSite
-from autotune.progress import text
 from autotune.run.warned import warn
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.options import TuneResult, totals
+from autotune.tuning.jobs import Job
+from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import SuiteProgress, SuiteResult
 from autotune.tuning.site import SiteLost
-from autotune.tuning.suite_tuner import Job, Suite, SuiteProgress, SuiteResult
-from kernels_db.errors import LogError
+from autotune.tuning.suite import Suite
+from autotune.tuning.tuner import tune_jobs
 from schedules.model import Target
 
 if TYPE_CHECKING:
@@ -42,15 +42,36 @@ LOOK_S, JOIN_S, ALONE_S, END_S = 0.2, 10.0, 30.0, 20.0
 
 @dataclass(frozen=True)
 class There:
-    """Where to tune. ``address``: tcp://HOST:PORT, tls://HOST:PORT or local:N. ``wanted``: one target,
-    several with commas between or in a list, None for all that workers offer. ``threads``: None for any.
-    ``build_here``: compile on this machine. ``say``: as of `local.reached`."""
+    """A fleet to tune on (`tuner.Place`). ``address``: tcp://HOST:PORT, tls://HOST:PORT or local:N.
+    ``wanted``: one target, several with commas between or in a list, None for all that workers offer.
+    ``threads``: None for any. ``build_here``: compile on this machine. ``say``: as of `local.reached`."""
 
     address: str
     wanted: str | Target | Sequence[str | Target] | None = None
     threads: int | None = None
     build_here: bool = False
     say: Callable[[str], None] = warn
+
+    @contextlib.contextmanager
+    def reached(self) -> Iterator[FleetCrew]:
+        """Its machines, when the first has come. Raises `FleetError`, `MissingExtraError`."""
+        asked = listed(self.wanted)
+        with local.reached(self.address, asked, self.threads, self.say) as fleet, Builders() as builders:
+            until = time.monotonic() + JOIN_S
+            while not any(not m.problem for m in fleet.members()) and time.monotonic() < until:
+                time.sleep(LOOK_S)
+            found = targets_of(fleet.members(), asked, self.threads)
+            yield FleetCrew(fleet, found, builders, self.build_here, self.say)
+
+
+@dataclass(frozen=True)
+class _Each:
+    """A job maker whose results are those of the suites."""
+
+    job: Callable[[Target], Job]
+
+    def result(self, target: Target, found: SuiteResult) -> SuiteResult:
+        return found
 
 
 def tune_there(
@@ -61,20 +82,9 @@ def tune_there(
     *,
     interrupts: Interrupts | None = None,
 ) -> dict[Target, SuiteResult]:
-    """Tune on a fleet. ``job_of``: a target's tasks. Returns the result of each target: `tune_on_fleet`.
-    Raises `FleetError`, `MissingExtraError`."""
-    asked = listed(there.wanted)
-    with local.reached(there.address, asked, there.threads, there.say) as fleet:
-        until = time.monotonic() + JOIN_S
-        while not any(not m.problem for m in fleet.members()) and time.monotonic() < until:
-            time.sleep(LOOK_S)
-        jobs = {t: job_of(t) for t in targets_of(fleet.members(), asked, there.threads)}
-        return tune_on_fleet(
-            *(fleet, jobs, log, progress),
-            interrupts=interrupts,
-            build_here=there.build_here,
-            say=there.say,
-        )
+    """Tune on a fleet. ``job_of``: a target's tasks. Returns the result of each target. Raises as
+    `tuner.run`, and `FleetError`, `MissingExtraError`."""
+    return tune_jobs(_Each(job_of), there, log, progress, interrupts=interrupts)
 
 
 def listed(wanted: str | Target | Sequence[str | Target] | None) -> list[str | Target]:
@@ -86,73 +96,54 @@ def listed(wanted: str | Target | Sequence[str | Target] | None) -> list[str | T
     return [wanted] if isinstance(wanted, Target) else list(wanted)
 
 
-def tune_on_fleet(
-    fleet: Fleet,
-    jobs: Mapping[Target, Job],
-    log: Log,
-    progress: Callable[[SuiteProgress], None] | None = None,
-    *,
-    interrupts: Interrupts | None = None,
-    build_here: bool = False,
-    say: Callable[[str], None] = warn,
-) -> dict[Target, SuiteResult]:
-    """Tune the tasks of each of some targets until its budget is used up: a result for each target.
+class FleetCrew:
+    """The machines of a fleet, each in a thread of its own (`tuner.Crew`). A task has one machine at a time.
+    Machines that come later get tasks that no other has begun, and those of machines that left.
 
-    A task has one machine at a time. Machines that come later get tasks that no other has begun, and those of
-    machines that left. ``build_here``: compile here for all of them; else for those that do not compile.
-    ``say``: as of `local.reached`. Ctrl-C keeps everything. Raises `FleetError` where the scheduler is lost,
-    `LogError`, and as `tune_suite` for what cannot be tuned.
-    """
-    started = time.monotonic()
-    for target, job in jobs.items():
-        job.options.check(target)
-        for task in job.tasks:
-            preparation.check_feasible(task.workload, job.options.budget_s, memory=False)
-    with contextlib.ExitStack() as stack:
-        interrupts = interrupts or stack.enter_context(Interrupts())
-        builders = stack.enter_context(Builders())
-        run = _Run(fleet, jobs, log, progress, started, builders, build_here, say)
-        if any(job.options.needs_xgboost for job in jobs.values()):
-            stack.enter_context(preparation.xgboost_on_its_way())
-        interrupted = False
-        try:
-            run.follow()
-        except KeyboardInterrupt:
-            interrupted = True
-        with interrupts.hold():  # the runs of all tasks are closed
-            run.end(interrupted)
-            with fleet.turn:
-                results = {
-                    s.target: s.result("interrupted" if interrupted else run.stopped(s))
-                    for s in run.suites.values()
-                }
-    if run.broken is not None:
-        raise run.broken
-    return results
+    ``build_here``: compile here for all of them; else for those that do not compile. ``say``: as of
+    `local.reached`."""
 
-
-class _Run:
     def __init__(
         self,
         fleet: Fleet,
-        jobs: Mapping[Target, Job],
-        log: Log,
-        progress: Callable[[SuiteProgress], None] | None,
-        started: float,
+        targets: Sequence[Target],
         builders: Builders,
-        build_here: bool,
-        say: Callable[[str], None],
+        build_here: bool = False,
+        say: Callable[[str], None] = warn,
     ) -> None:
-        self.fleet, self.builders, self.build_here, self.say = fleet, builders, build_here, say
-        quiet = Interrupts()  # only the thread that follows is interrupted; it tells the others
-        self.suites = {
-            t.digest: Suite(job.tasks, t, log, job.options, progress, quiet, started)
-            for t, job in jobs.items()
-        }
+        self.fleet, self.targets, self.builders = fleet, targets, builders
+        self.build_here, self.say = build_here, say
+        self.turn = fleet.turn
+        self.suites: Sequence[Suite] = ()
         self.broken: BaseException | None = None
         self._threads: dict[tuple[str, str], threading.Thread] = {}  # by target and slot
-        self._ends: dict[str, str] = {}
         self._alone: dict[str, float] = {}
+        self._started = time.monotonic()
+
+    def started(self, options: TuneOptions) -> float:
+        """When the machines were there."""
+        return self._started
+
+    def check(self, target: Target, job: Job) -> None:
+        for task in job.tasks:
+            preparation.check_feasible(task.workload, job.options.budget_s, memory=False)
+
+    def interrupts(self, given: Interrupts) -> Interrupts:
+        """Only the thread that follows is interrupted. It tells the others."""
+        return Interrupts()
+
+    def work(self, suites: Sequence[Suite], interrupts: Interrupts) -> None:
+        """Raises `FleetError` where the scheduler is lost."""
+        self.suites = suites
+        interrupted = True
+        try:
+            self.follow()
+            interrupted = False
+        finally:
+            with interrupts.hold():
+                self.end(interrupted)
+            if self.broken is not None:
+                raise self.broken
 
     def follow(self) -> None:
         """Give machines to suites until all have ended."""
@@ -161,7 +152,7 @@ class _Run:
             if self.fleet.lost is not None:
                 self.broken = FleetError(self.fleet.lost)
                 return
-            waiting = [s for s in self.suites.values() if self._hire(s)]
+            waiting = [s for s in self.suites if self._hire(s)]
             if not waiting and not any(t.is_alive() for t in self._threads.values()):
                 return
             time.sleep(LOOK_S)
@@ -191,9 +182,9 @@ class _Run:
             return True
         if now - self._alone.setdefault(suite.target.digest, now) < ALONE_S:
             return True
-        self._ends[suite.target.digest] = "no machine"
+        suite.ended = "no machine"
         with self.fleet.turn:
-            gone = f"no worker of the fleet offers {suite.target.arch} any more"
+            gone = FleetError(f"no worker of the fleet offers {suite.target.arch} any more")
             for number in suite.scheduler.wanting(suite.free()):
                 suite.errors.setdefault(number, gone)
             for number in suite.free():
@@ -211,15 +202,14 @@ class _Run:
         def work() -> None:
             with self.fleet.turn:
                 try:
-                    self._ends[suite.target.digest] = suite.search(lane)
-                    suite.finalists(lane)
+                    suite.serve(lane)
                 except SiteLost as err:  # its tasks are free for others
                     self.fleet.notices.put(
                         f"{err}; its task goes on at another machine that offers {machine.target.arch}, or "
                         "when it is back, while there is time"
                     )
                 except KeyboardInterrupt:
-                    self._ends[suite.target.digest] = "interrupted"
+                    suite.ended = "interrupted"
                 except BaseException as err:
                     self.broken = self.broken or err
                 finally:
@@ -241,74 +231,3 @@ class _Run:
                 with contextlib.suppress(KeyboardInterrupt):
                     thread.join(0.2)
         self._notify()
-        if self.broken is not None:
-            for suite in self.suites.values():
-                for session in suite.sessions.values():
-                    with contextlib.suppress(LogError):
-                        session.__exit__(FleetError, None, None)
-                suite.sessions = {}
-
-    def stopped(self, suite: Suite) -> str:
-        return self._ends.get(suite.target.digest, "budget")
-
-
-@dataclass(frozen=True, repr=False)
-class FleetResult(TuneResult):
-    """The result for the first of several targets, and ``by_target``: of all, by the name of the processor,
-    with its threads where several targets have that name. Numbers of trials and ``elapsed_s`` are of all
-    together.
-
-    Example: ``at.tune("matmul", m=64, n=64, k=64, fleet="tcp://host:8786").by_target["znver4"].best.time_s``.
-    """
-
-    by_target: Mapping[str, TuneResult] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return "\n".join(f"{name}: {text.of_result(r)}" for name, r in self.by_target.items())
-
-    def _repr_html_(self) -> str:
-        from autotune.progress import html
-
-        return html.of_targets(self)
-
-    @property
-    def parts(self) -> tuple[TuneResult, ...]:
-        return tuple(part for r in self.by_target.values() for part in r.parts)
-
-
-def by_name(results: Mapping[Target, Result]) -> dict[str, Result]:
-    """Results by the names of processors, with threads where several targets have one name."""
-    archs = Counter(t.arch for t in results)
-    return {
-        t.arch if archs[t.arch] == 1 else f"{t.arch}, threads: {t.threads}": r for t, r in results.items()
-    }
-
-
-def as_one(results: Mapping[Target, TuneResult]) -> TuneResult:
-    """The results of a task, or of a range of sizes, for each target, as one."""
-    each = [*results.values()]
-    if len(each) == 1:
-        return each[0]
-    told = {f.name: getattr(each[0], f.name) for f in fields(TuneResult)}
-    told |= totals(each) | {"elapsed_s": max(r.elapsed_s for r in each)}
-    return FleetResult(**told, by_target=by_name(results))
-
-
-def together(found: Mapping[Target, SuiteResult], budget_s: float) -> SuiteResult:
-    """The results for several targets as one: the tasks of the first target, then of the next."""
-    results = [*found.values()]
-    if len(results) == 1:
-        return results[0]
-    tasks = tuple(t for r in results for t in r.tasks)
-    weighted = [r.weighted_s for r in results if r.weighted_s is not None]
-    ends = {r.stopped for r in results}
-    return replace(
-        results[0],
-        tasks=tasks,
-        weighted_s=sum(weighted) if len(weighted) == len(results) else None,
-        measured=sum(r.measured for r in results),
-        elapsed_s=max(r.elapsed_s for r in results),
-        budget_s=budget_s,
-        needed_s=max((r.needed_s for r in results if r.needed_s is not None), default=None),
-        stopped="interrupted" if "interrupted" in ends else results[0].stopped,
-    )

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 NO_SHAPES: Mapping[str, int | Sequence[int]] = MappingProxyType({})
 
+# Where a file has operators without an expression.
+ISLANDS = (
+    "\nautotune.import_onnx(path, islands=True) runs operators of ONNX of known shapes in onnx's reference "
+    "evaluator, slowly"
+)
+
 
 def import_onnx(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
@@ -70,7 +76,7 @@ def import_onnx(
             raise ModelError(f"{file.label}: the graph has no outputs")
         lowering.run(graph.node, wanted, scope)
         if lowering.unsupported:
-            raise lowering.refusal()
+            raise lowering.refusal("" if islands else ISLANDS)
         found = []
         for name in wanted:
             if name not in scope.values:
@@ -125,16 +131,7 @@ def _inputs(file: Any, shapes: Mapping[str, int | Sequence[int]]) -> dict[str, t
             open_.append((port.name, "its rank is not known", None))
             continue
         else:
-            dims: list[int | str] = []
-            for d in tensor.shape.dim:
-                fixed = shapes.get(d.dim_param) if d.dim_param else None
-                if d.WhichOneof("value") == "dim_value":
-                    dims.append(d.dim_value)
-                elif isinstance(fixed, int):
-                    used.add(d.dim_param)
-                    dims.append(fixed)
-                else:
-                    dims.append(d.dim_param or "?")
+            dims = _dims(tensor, shapes, used)
             if any(isinstance(d, str) for d in dims):
                 names = ", ".join(map(str, dims))
                 open_.append((port.name, f"[{names}]", dims))
@@ -153,6 +150,22 @@ def _inputs(file: Any, shapes: Mapping[str, int | Sequence[int]]) -> dict[str, t
             f"open; the inputs are {names}"
         )
     return out
+
+
+def _dims(tensor: Any, shapes: Mapping[str, int | Sequence[int]], used: set[str]) -> list[int | str]:
+    """The extents of a type, and the names of those that are open. ``used`` gets the names that ``shapes``
+    tells."""
+    dims: list[int | str] = []
+    for d in tensor.shape.dim:
+        fixed = shapes.get(d.dim_param) if d.dim_param else None
+        if d.WhichOneof("value") == "dim_value":
+            dims.append(d.dim_value)
+        elif isinstance(fixed, int):
+            used.add(d.dim_param)
+            dims.append(fixed)
+        else:
+            dims.append(d.dim_param or "?")
+    return dims
 
 
 def _given(what: str, given: Sequence[int], tensor: Any) -> tuple[int, ...]:

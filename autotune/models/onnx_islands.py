@@ -11,10 +11,9 @@ import onnx
 from onnx import helper, numpy_helper
 
 from autotune.errors import ModelError
-from autotune.models.lowering.base import Array
+from autotune.models.lowering.base import Array, UnsupportedForm
 from autotune.models.model import identifier
 from autotune.models.onnx_known import output_types, static_shape, type_of
-from autotune.models.onnx_ops.table import UnsupportedForm
 from autotune.models.onnx_payload import check_payload
 from schedules import te
 from schedules.dtypes import DTYPES

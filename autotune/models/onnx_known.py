@@ -13,8 +13,8 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from autotune.errors import ModelError, one_line
-from autotune.models.lowering.base import Array
-from autotune.models.onnx_ops.table import UnsupportedForm, Value
+from autotune.models.lowering.base import Array, UnsupportedForm
+from autotune.models.onnx_ops.table import Value
 from schedules.dtypes import DTYPES
 
 # Most bytes of values that are computed at import, beside what the file itself has.

@@ -18,17 +18,15 @@ import onnx
 from onnx import AttributeProto, helper
 
 from autotune.errors import ModelError
-from autotune.models.lowering.base import Array
+from autotune.models.frame import Frame, Gap
+from autotune.models.lowering.base import Array, UnsupportedForm
 from autotune.models.model import identifier
 from autotune.models.onnx_file import domain, to_array
 from autotune.models.onnx_islands import Call, island_call
 from autotune.models.onnx_known import FOLDED, Known, type_of
-from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, row
-from autotune.models.refusals import refusal
+from autotune.models.onnx_ops.table import Node, Value, row
 from schedules import te
 from schedules.dtypes import DTYPES
-from schedules.errors import AutotuneError
-from schedules.te.tensors import Op
 
 # Most bytes of one tensor: larger ones are surely a mistake in the file.
 MAX_BYTES = 2**33
@@ -39,10 +37,6 @@ CONTROL = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 _STILL = frozenset({"Dropout", "AffineGrid"})
 # Most nodes of functions and branches that are lowered, each time that they are called.
 MAX_NODES = 50_000
-
-
-class Gap:
-    """Stands for what a node that is not supported would make."""
 
 
 Scoped = Value | Gap | None
@@ -60,18 +54,15 @@ class Scope:
     depth: int = 0
 
 
-class Lowering:
+class Lowering(Frame):
     """State of one import. ``label``: of the file. ``functions``: the model's own, by domain, name and
     overload."""
 
     def __init__(self, label: str, functions: Sequence[Any], known: Known, islands: bool):
-        self.label, self.known, self.islands = label, known, islands
+        super().__init__(label)
+        self.known, self.islands = known, islands
         self.functions = {(domain(f.domain), f.name, getattr(f, "overload", "")): f for f in functions}
-        self.constants: dict[te.Tensor, Array] = {}
         self.calls: list[Call] = []
-        self.origins: dict[Op, str] = {}
-        # {operator: {node: reason}}
-        self.unsupported: dict[str, dict[str, str]] = {}
         # Arrays by their id, which they must outlive.
         self._placeholders: dict[int, te.Tensor] = {}
         self._names: dict[int, tuple[Array, str]] = {}
@@ -120,36 +111,21 @@ class Lowering:
                 raise ModelError(f"{self.label}: node {path} ({op}) reads {name!r}, which nothing computes")
             values[name] = scope.values[name]
         try:
-            made = self._outputs(_resolved(proto, scope), values, scope, path)
+            with self.naming(path, op):
+                made = self._outputs(_resolved(proto, scope), values, scope, path)
         except UnsupportedForm as err:
             if self._trial:
                 raise UnsupportedForm(f"{op} in the function that defines it: {err}") from err
             kind = op if not proto.domain else f"{op} of domain {proto.domain}"
-            self.unsupported.setdefault(kind, {})[path] = str(err)
-            made = [Gap()] * len(proto.output)
-        except (ModelError, AutotuneError, ValueError, TypeError, LookupError, ArithmeticError) as err:
-            text = str(err)
-            if not text.startswith(f"{self.label}: "):
-                text = f"{self.label}: node {path} ({op}): {text}"
-            raise ModelError(text) from err
+            made = [self.gap(kind, path, str(err))] * len(proto.output)
         for name, x in zip(proto.output, made, strict=False):
             if not name:
                 continue
             if isinstance(x, te.Tensor):
-                self._settle(x, path)
+                self.settle(x, path)
             elif isinstance(x, np.ndarray) and id(x) not in self._names:
                 self.call_it(x, name)
             scope.values[name] = x
-
-    def _settle(self, made: te.Tensor, path: str) -> None:
-        """Note where stages are from."""
-        stack = [made.op]
-        while stack:
-            op = stack.pop()
-            if op is None or op in self.origins:
-                continue
-            self.origins[op] = path
-            stack += [t.op for t in op.reads()]
 
     def _outputs(self, proto: Any, values: dict[str, Scoped], scope: Scope, path: str) -> Sequence[Scoped]:
         op, where = proto.op_type, domain(proto.domain)
@@ -288,19 +264,6 @@ class Lowering:
             yield
         finally:
             self._trial -= 1
-
-    def refusal(self) -> ModelError:
-        """All that is not supported, as one error."""
-        remedy = (
-            ""
-            if self.islands
-            else (
-                "\nautotune.import_onnx(path, islands=True) runs operators of ONNX of known shapes in onnx's "
-                "reference evaluator, slowly"
-            )
-        )
-        return refusal(self.label, self.unsupported, remedy)
-
 
 # --- helpers ----------------------------------------------------------------------------------
 

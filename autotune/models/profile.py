@@ -16,6 +16,7 @@ from autotune.models.program import Times
 from autotune.models.programs import AnyProgram
 from autotune.progress.units import number
 from autotune.run.describing import describe
+from autotune.run.rendering import rendering
 from schedules.graph.graph import Island
 
 NOTHING_IS_TUNED = "no kernel was tuned"
@@ -49,6 +50,7 @@ class Profile:
     ``call_s``: median seconds of a run on the clock of the wall, of which copies of inputs are no part.
     ``copies``: names of inputs that were copied, since they are not row-major."""
 
+    shown_as = "profile"
     rows: tuple[Row, ...]
     total_s: float
     call_s: float
@@ -88,9 +90,7 @@ class Profile:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from autotune.progress import html
-
-        return html.of_profile(self)
+        return rendering().html(self)
 
 
 def profile(

@@ -16,29 +16,20 @@ from typing import Any
 import numpy as np
 
 from autotune.errors import ModelError, one_line
-from autotune.models.lowering.base import Array
+from autotune.models.frame import Frame, Gap
+from autotune.models.lowering.base import Array, UnsupportedForm
 from autotune.models.lowering.movement import reshape
 from autotune.models.model import identifier
-from autotune.models.refusals import refusal
 from autotune.models.torch_ops import COMPLEX_ROWS, ROWS
 from autotune.models.torch_ops.complex import PARTS, Complex, is_complex
-from autotune.models.torch_ops.table import Known, Node, UnsupportedForm, Value
+from autotune.models.torch_ops.table import Known, Node, Value
 from schedules import te
 from schedules.dtypes import DTYPES
-from schedules.errors import AutotuneError
-from schedules.te.tensors import Op
 
 # Makes a number of a tensor of one element. The tensor stands for it.
 ITEM = "aten._local_scalar_dense.default"
 # Most bytes of one tensor that is computed of nothing but numbers.
 MAX_BYTES = 2**30
-
-
-@dataclass(frozen=True)
-class Gap:
-    """Stands for what a node makes that has no expression, and why."""
-
-    why: str
 
 
 Scoped = Value | Complex | Gap | Sequence[Value | Complex | Gap]
@@ -82,15 +73,10 @@ def to_numpy(tensor: Any) -> Array:
 
 
 @dataclass
-class Lowering:
+class Lowering(Frame):
     """State of one import. ``values``: what nodes stand for."""
 
-    label: str
     values: dict[Any, Scoped] = field(default_factory=dict)
-    constants: dict[te.Tensor, Array] = field(default_factory=dict)
-    origins: dict[Op, str] = field(default_factory=dict)
-    # {operator: {node: reason}}
-    unsupported: dict[str, dict[str, str]] = field(default_factory=dict)
     _placeholders: dict[Any, te.Tensor] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
 
@@ -147,19 +133,14 @@ class Lowering:
         op = str(node.target)
         path = path_of(node)
         try:
-            made = self._outputs(node, op, needed)
+            with self.naming(path, op):
+                made = self._outputs(node, op, needed)
         except UnsupportedForm as err:
-            return self._gap(op, path, str(err))
-        except (ModelError, AutotuneError, ValueError, TypeError, LookupError, ArithmeticError) as err:
-            raise ModelError(f"{self.label}: node {path} ({op}): {err}") from err
+            return self.gap(op, path, str(err))
         for x in made if isinstance(made, (list, tuple)) else (made,):
             if isinstance(x, (te.Tensor, Complex)):
-                self._settle(x.parts if isinstance(x, Complex) else x, path)
+                self.settle(x.parts if isinstance(x, Complex) else x, path)
         return made
-
-    def _gap(self, op: str, path: str, why: str) -> Gap:
-        self.unsupported.setdefault(op, {})[path] = why
-        return Gap(why)
 
     def _item(self, node: Any) -> Scoped:
         of, index = node.args
@@ -169,7 +150,7 @@ class Lowering:
         assert isinstance(every, (list, tuple))
         found = every[index]
         if isinstance(found, Gap):
-            return self._gap(str(of.target), path_of(of), found.why)
+            return self.gap(str(of.target), path_of(of), found.why)
         return found
 
     def _outputs(self, node: Any, op: str, needed: set[Any]) -> Scoped:
@@ -232,15 +213,6 @@ class Lowering:
                     f"{x.dtype}{list(x.shape)} was stated for {dtype_name(val)}{list(val.shape)}"
                 )
 
-    def _settle(self, made: te.Tensor, path: str) -> None:
-        """Note where stages are from."""
-        stack = [made.op]
-        while stack:
-            op = stack.pop()
-            if op is not None and op not in self.origins:
-                self.origins[op] = path
-                stack += [t.op for t in op.reads()]
-
     # --- what is known ------------------------------------------------------------------------
 
     def _known(self, node: Any, op: str, args: list[Any], kwargs: Mapping[str, Any]) -> Scoped | None:
@@ -300,13 +272,6 @@ class Lowering:
             found = torch.result_type(vals[0], vals[1])
             vals = [torch.empty(tuple(vals[0].shape), dtype=found, device="meta"), *vals[2:]]
         return dtype_name(vals[0]) if vals and isinstance(vals[0], torch.Tensor) else ""
-
-    # --- refusal ------------------------------------------------------------------------------
-
-    def refusal(self, remedy: str) -> ModelError:
-        """All that is not supported, as one error, which ends with the ``remedy``."""
-        return refusal(self.label, self.unsupported, remedy)
-
 
 # --- helpers ----------------------------------------------------------------------------------
 

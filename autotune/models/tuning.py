@@ -7,8 +7,9 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from autotune import targets
 from autotune.models import in_place
@@ -24,11 +25,12 @@ from autotune.run.kernel import Kernel
 from autotune.run.stored import stored
 from autotune.settings import database, seconds_of
 from autotune.tuning.frozen import frozen
+from autotune.tuning.jobs import Job, SuiteTask
+from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import SuiteProgress, SuiteResult, TaskResult, by_name, together
 from autotune.tuning.run_records import searched
 from autotune.tuning.site import HERE
-from autotune.tuning.suite_results import Job, SuiteProgress, SuiteResult, SuiteTask, TaskResult, late
-from autotune.tuning.suite_tuner import tune_suite
-from autotune.tuning.tuner import TuneOptions
+from autotune.tuning.tuner import OneMachine, Place, tune_jobs
 from cost_model.saved import SavedModel
 from kernels_db.store import Log
 from schedules.model import Target
@@ -48,8 +50,8 @@ OVER_SHARE = 0.1
 SAME = 0.999
 
 
-@dataclass(frozen=True)
-class ModelTuneResult:
+@dataclass(frozen=True, repr=False)
+class ModelTuneResult(SuiteResult):
     """The result of tuning a model. ``tasks``: of each task its result, in the order of the model; their
     weight is how often a call runs them, their group names their nodes. Where a part of the model can run in
     two ways, both are tasks. ``weighted_s``: seconds of all kernels that a call runs, each alone, None while
@@ -64,54 +66,18 @@ class ModelTuneResult:
     Example: ``[task.result.best.time_s for task in at.tune_model(model).tasks]``.
     """
 
-    name: str
-    tasks: tuple[TaskResult, ...]
-    weighted_s: float | None
-    measured: int
-    skipped: int
-    elapsed_s: float
-    budget_s: float
-    seed: int
-    stopped: str
+    shown_as = "model"
+    name: str = ""
+    skipped: int = 0
     in_place: tuple[InPlace, ...] = ()
     model: Model | None = field(default=None, repr=False, compare=False)
     target: Target | None = None
     by_target: Mapping[str, ModelTuneResult] = field(default_factory=dict)
-    needed_s: float | None = None
-
-    @property
-    def late(self) -> tuple[TaskResult, ...]:
-        """The tasks for which there was no time."""
-        return late(self.tasks)
 
     def report(self, path: str | os.PathLike[str]) -> Written:
         """Write one page of HTML about this model: its graph before and after each rewrite, the time of its
         groups, and its tasks. See `TuneResult.report`."""
-        from autotune import report
-
-        return report.of_results(path, [t.result for t in self.tasks], self.model)
-
-    def __str__(self) -> str:
-        """One line: how many tasks have kernels, what they take together, how many trials and how long."""
-        from autotune.progress import text
-
-        moved = sum(p.chosen != p.best for p in self.in_place)
-        inside = (
-            f"; inside the model, another schedule is faster for {moved} of {len(self.in_place)}"
-            if moved
-            else ""
-        )
-        return f"{self.name}: {text.of_tasks(self)}{inside}"
-
-    def __repr__(self) -> str:
-        from autotune.progress import text
-
-        return f"<ModelTuneResult {self.name[:80]}: {text.of_tasks(self)}>"
-
-    def _repr_html_(self) -> str:
-        from autotune.progress import html
-
-        return html.of_tasks(self)
+        return super().report(path)
 
 
 def tune_model(
@@ -176,34 +142,31 @@ def tune_model(
     # on a GPU, arrays are cold when kernels are tuned; on a fleet, this machine may be another one
     inside_share = 0.0 if goal is None or goal.grid else IN_PLACE_SHARE
     where = database(db)
+    follow, place = (suite_followed, OneMachine(goal)) if goal is not None else _there(fleet, target, threads)
     with Log(where) as log:
-        run = _Run(ready, tasks, replace(options, budget_s=(1 - inside_share) * whole_s), log, started)
-        if goal is None:
-            whole = _there(run, fleet, target, threads, progress, interrupts)
-        else:
-            job, found = run.job(goal), None
-            if job.tasks:
-                with suite_followed(progress) as tell:
-                    found = tune_suite(job.tasks, goal, log, job.options, tell, interrupts=interrupts)
-            whole = run.result(goal, found)
-            if whole.stopped != "interrupted" and inside_share:
-                now, end = time.monotonic(), started + whole_s
-                until = min(end, now + inside_share * whole_s)
-                until = max(until, min(now + IN_PLACE_S, end + OVER_SHARE * whole_s))
-                try:
-                    inside = _in_place(ready, whole.tasks, goal, log, where, bool(job.tasks), until)
-                    whole = replace(whole, in_place=inside)
-                except KeyboardInterrupt:
-                    whole = replace(whole, stopped="interrupted")
+        maker = ModelJobs(ready, tasks, replace(options, budget_s=(1 - inside_share) * whole_s), log, started)
+        with follow(progress) as tell:
+            found = tune_jobs(maker, place, log, tell, interrupts=interrupts)
+        whole = _as_one(found) if goal is None else found[goal]
+        if goal is not None and whole.stopped != "interrupted" and inside_share:
+            now, end = time.monotonic(), started + whole_s
+            until = min(end, now + inside_share * whole_s)
+            until = max(until, min(now + IN_PLACE_S, end + OVER_SHARE * whole_s))
+            try:
+                anew = whole.skipped < len(tasks)
+                inside = _in_place(ready, whole.tasks, goal, log, where, anew, until)
+                whole = replace(whole, in_place=inside)
+            except KeyboardInterrupt:
+                whole = replace(whole, stopped="interrupted")
         whole = replace(whole, elapsed_s=time.monotonic() - started)
     concluded(progress, str(whole))
     return whole
 
 
 @dataclass
-class _Run:
-    """What a model runs, and what is to tune of it. ``options``: their budget is that of all tasks, the
-    trials that of each. ``started``: `time.monotonic`."""
+class ModelJobs:
+    """What a model runs, and what is to tune of it (`makers.JobMaker`). ``options``: their budget is that of
+    all tasks, the trials that of each. ``started``: `time.monotonic`."""
 
     ready: Prepared
     tasks: Sequence[SuiteTask]
@@ -220,8 +183,11 @@ class _Run:
         budget_s = min(max(share_s, LEAST_S) * len(left), self.options.budget_s)
         # what came before is part of the budget, but for tasks that need only a part of it
         begun = min(time.monotonic(), self.started + self.options.budget_s - budget_s)
-        shares = replace(self.options, budget_s=budget_s, started=begun) if left else self.options
-        return Job([*left.values()], shares)
+        if not left:
+            return Job([], self.options)
+        # one task that is left is a part of the model too
+        share_s = budget_s / len(left)
+        return Job([*left.values()], replace(self.options, budget_s=budget_s, share_s=share_s, started=begun))
 
     def _needed_s(self, found: SuiteResult) -> float | None:
         """The budget of the model in which all its tasks get a kernel."""
@@ -230,10 +196,10 @@ class _Run:
         each_s = found.needed_s / len(found.tasks)
         return math.ceil(each_s * len(self.tasks) / (1 - IN_PLACE_SHARE))
 
-    def result(self, target: Target, found: SuiteResult | None) -> ModelTuneResult:
+    def result(self, target: Target, found: SuiteResult) -> ModelTuneResult:
         """``found``: of the tasks of `job`."""
         left = self.left[target]
-        tuned = dict(zip(left, () if found is None else found.tasks, strict=True))
+        tuned = dict(zip(left, found.tasks, strict=True))
         results = tuple(
             tuned[i] if i in tuned else TaskResult(t, frozen(t.workload, target, self.log), 0.0)
             for i, t in enumerate(self.tasks)
@@ -249,43 +215,31 @@ class _Run:
             measured=sum(r.result.measured for r in results),
             skipped=len(self.tasks) - len(left),
             elapsed_s=time.monotonic() - self.started,
-            budget_s=0.0 if found is None else found.budget_s,
+            budget_s=found.budget_s if left else 0.0,
             seed=self.options.seed,
-            stopped="tuned" if found is None or not left else found.stopped,
-            needed_s=None if found is None else self._needed_s(found),
+            stopped=found.stopped if left else "tuned",
+            needed_s=self._needed_s(found),
             model=self.ready.model,
             target=target,
         )
 
 
 def _there(
-    run: _Run,
-    fleet: str | There | None,
-    target: str | Target | Sequence[str | Target] | None,
-    threads: int | None,
-    progress: Callable[[SuiteProgress], None] | Literal["auto"] | None,
-    interrupts: Interrupts | None,
-) -> ModelTuneResult:
-    """Tune on a fleet. With several targets: the tasks of the first, then of the next."""
-    from autotune.fleet.tuning import There, by_name, tune_there
+    fleet: str | There | None, target: str | Target | Sequence[str | Target] | None, threads: int | None
+) -> tuple[Callable[..., AbstractContextManager[Any]], Place]:
+    """How progress on a fleet is followed, and the fleet."""
+    from autotune.fleet.tuning import There
     from autotune.progress.following import fleet_followed
 
-    there = fleet if isinstance(fleet, There) else There(str(fleet), target, threads)
-    with fleet_followed(progress) as tell:
-        found = tune_there(there, run.job, run.log, tell, interrupts=interrupts)
-    results = {t: run.result(t, r) for t, r in found.items()}
+    return fleet_followed, fleet if isinstance(fleet, There) else There(str(fleet), target, threads)
+
+
+def _as_one(results: Mapping[Target, ModelTuneResult]) -> ModelTuneResult:
+    """Of several targets: the tasks of the first, then of the next."""
     each = [*results.values()]
-    weighted = [r.weighted_s for r in each]
-    ends = [r.stopped for r in each if r.stopped != "tuned"]
     return replace(
-        each[0],
-        tasks=tuple(t for r in each for t in r.tasks),
-        weighted_s=None if None in weighted else sum(s or 0.0 for s in weighted),
-        measured=sum(r.measured for r in each),
+        together(results, max(r.budget_s for r in each)),
         skipped=sum(r.skipped for r in each),
-        budget_s=max(r.budget_s for r in each),
-        needed_s=max((r.needed_s for r in each if r.needed_s is not None), default=None),
-        stopped=("interrupted" if "interrupted" in ends else ends[0]) if ends else "tuned",
         target=each[0].target if len(each) == 1 else None,
         by_target=by_name(results),
     )

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, TypeVar
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from autotune.progress import text
 from autotune.progress.display import State, display, live, say
 from autotune.settings import SettingsError
 
 if TYPE_CHECKING:
-    from autotune.tuning.options import Progress
-    from autotune.tuning.suite_tuner import SuiteProgress
+    from autotune.tuning.results import Progress, SuiteProgress
     from schedules.model import Workload
 
 P = TypeVar("P")
@@ -55,37 +54,32 @@ def picks_shown(shown: bool) -> Iterator[Callable[[Workload, int, int], None]]:
         yield lambda w, n, of: show(lambda: State(text.of_pick(w, n, of), n / of))
 
 
-@contextmanager
 def task_followed(
     progress: Tell[Progress] | Auto | None, workload: Workload
-) -> Iterator[Tell[Progress] | None]:
+) -> AbstractContextManager[Tell[Progress] | None]:
     """What a tune of one task is given: ``progress`` itself, or for "auto" a function that shows it. Raises
     `SettingsError` for what is neither, nor None."""
-    if not _auto(progress):
-        yield progress  # type: ignore[misc]
-        return
-    with task_shown(workload) as tell:
-        yield tell
+    return _followed(progress, lambda: task_shown(workload))
 
 
-@contextmanager
-def suite_followed(progress: Tell[SuiteProgress] | Auto | None) -> Iterator[Tell[SuiteProgress] | None]:
+def suite_followed(
+    progress: Tell[SuiteProgress] | Auto | None,
+) -> AbstractContextManager[Tell[SuiteProgress] | None]:
     """As `task_followed`, of many tasks."""
-    if not _auto(progress):
-        yield progress  # type: ignore[misc]
-        return
-    with suite_shown() as tell:
-        yield tell
+    return _followed(progress, suite_shown)
 
 
-@contextmanager
-def fleet_followed(progress: Tell[SuiteProgress] | Auto | None) -> Iterator[Tell[SuiteProgress] | None]:
+def fleet_followed(
+    progress: Tell[SuiteProgress] | Auto | None,
+) -> AbstractContextManager[Tell[SuiteProgress] | None]:
     """As `suite_followed`, on a fleet."""
-    if not _auto(progress):
-        yield progress  # type: ignore[misc]
-        return
-    with fleet_shown() as tell:
-        yield tell
+    return _followed(progress, fleet_shown)
+
+
+def _followed(
+    progress: Tell[P] | Auto | None, shown: Callable[[], AbstractContextManager[Tell[P]]]
+) -> AbstractContextManager[Tell[P] | None]:
+    return shown() if _auto(progress) else nullcontext(cast("Tell[P] | None", progress))
 
 
 def concluded(progress: object, result: str) -> None:

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.progress import text
 from autotune.progress.units import peak_share, percent, seconds
 
 if TYPE_CHECKING:
-    from autotune.fleet.tuning import FleetResult
     from autotune.models.profile import Profile
     from autotune.models.tuning import ModelTuneResult
-    from autotune.tuning.dynamic_tuner import DynamicResult
-    from autotune.tuning.options import TuneResult
-    from autotune.tuning.suite_tuner import SuiteResult
+    from autotune.tuning.results import DynamicResult, FleetResult, SuiteResult, TuneResult
 
 HEADS = ("task", "best", "rate", "of peak", "trials")
 
@@ -29,6 +26,20 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], caption: str = ""
     body = "".join(f"<tr>{''.join(f'<td>{escape(c)}</td>' for c in row)}</tr>" for row in rows)
     above = f"<caption>{escape(caption)}</caption>" if caption else ""
     return f"<table>{above}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def of(result: Any) -> str:
+    """A result, as `rendering.Shown` knows it."""
+    match result.shown_as:
+        case "task":
+            return of_result(result)
+        case "sizes":
+            return of_sizes(result)
+        case "targets":
+            return of_targets(result)
+        case "profile":
+            return of_profile(result)
+    return of_tasks(result)
 
 
 def of_result(result: TuneResult) -> str:

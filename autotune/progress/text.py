@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.progress.units import counts, of_peak, percent, rate, seconds, visible
 
 if TYPE_CHECKING:
     from autotune.models.tuning import ModelTuneResult
-    from autotune.tuning.options import Progress, TuneResult
-    from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult, TaskResult
+    from autotune.tuning.results import Progress, SuiteProgress, SuiteResult, TaskResult, TuneResult
     from schedules.model import Workload
 
 # Tasks that a line names, and most characters of a name.
@@ -110,6 +109,42 @@ def share(progress: Progress | SuiteProgress) -> float:
     if trials:
         done = max(done, progress.measured / trials)
     return min(max(done, 0.0), 1.0)
+
+
+def of(result: Any) -> str:
+    """A result, as `rendering.Shown` knows it: one line, and for several targets one for each."""
+    match result.shown_as:
+        case "task":
+            return of_result(result)
+        case "sizes":
+            kernels = sum(r.best is not None for r in result.by_size.values())
+            return f"{of_result(result)}; {kernels} sizes have a kernel"
+        case "targets":
+            return "\n".join(f"{name}: {of_result(r)}" for name, r in result.by_target.items())
+        case "model":
+            return f"{result.name}: {of_tasks(result)}{_inside(result)}"
+        case "one of tasks":
+            return f"<TaskResult {short(result.result)}>"
+    return of_tasks(result)
+
+
+def short_of(result: Any) -> str:
+    """A result for a prompt, as `of`."""
+    match result.shown_as:
+        case "one of tasks":
+            return short(result.result)
+        case "tasks":
+            return of_tasks(result)
+        case "model":
+            return f"{result.name[:80]}: {of_tasks(result)}"
+    return short(result)
+
+
+def _inside(result: ModelTuneResult) -> str:
+    moved = sum(p.chosen != p.best for p in result.in_place)
+    if not moved:
+        return ""
+    return f"; inside the model, another schedule is faster for {moved} of {len(result.in_place)}"
 
 
 def of_result(result: TuneResult) -> str:

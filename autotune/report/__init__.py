@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ReportError
 from autotune.report.writing import Written
 
 if TYPE_CHECKING:
     from autotune.models.model import Model
-    from autotune.tuning.options import TuneResult
+    from autotune.tuning.results import TuneResult
     from kernels_db.place import Place
     from schedules.model import Target
 
@@ -40,6 +40,13 @@ def of_log(
     check(path)
     log = read(db, workloads, targets)
     return write(path, page(log), len(log.tasks), log.trials)
+
+
+def of_shown(result: Any, path: str | os.PathLike[str]) -> Written:
+    """Write the report of a result, as `rendering.Shown` knows it."""
+    if result.shown_as in ("tasks", "model"):
+        return of_results(path, [t.result for t in result.tasks], getattr(result, "model", None))
+    return of_results(path, result.parts)
 
 
 def of_results(

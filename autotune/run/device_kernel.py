@@ -33,12 +33,13 @@ from autotune.run.device_arrays import (
     read,
     shown,
 )
-from autotune.run.kernel import Kernel, _Signature
+from autotune.run.host_arrays import check_apart, name_of, overlap
+from autotune.run.kernel import CallSignature, Kernel
 from autotune.run.torch_calls import written
 from autotune.run.torch_operator import traced_as, traced_on_device
 
 
-class _WithStream(_Signature):
+class _WithStream(CallSignature):
     def __get__(self, kernel: Kernel | None, owner: type) -> inspect.Signature:
         plain = super().__get__(kernel, owner)
         stream = inspect.Parameter("stream", inspect.Parameter.KEYWORD_ONLY, default=None)
@@ -82,9 +83,7 @@ class DeviceKernel(Kernel):
         self._nbytes = [p.nbytes for p in self._params]
         outputs = len(loaded.code.outputs)
         inputs = len(self._params) - outputs
-        self._array_names = [
-            f"{'output' if i >= inputs else 'input'} {a.name!r}" for i, a in enumerate(self._params)
-        ]
+        self._array_names = [name_of(a, i >= inputs) for i, a in enumerate(self._params)]
         self._scratch: dict[tuple[int, int], list[int]] = {}  # of a stream, and a thread where it matters
         self._short: _Torch | None = None
         weakref.finalize(self, _give_back, device, self._scratch).atexit = False
@@ -92,7 +91,7 @@ class DeviceKernel(Kernel):
     @traced_as(traced_on_device)
     def __call__(self, /, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> Any:
         if named:
-            inputs = self._placed(inputs, named)
+            inputs = self.placed(inputs, named)
         torch = sys.modules.get("torch")
         if (
             torch is not None
@@ -156,7 +155,8 @@ class DeviceKernel(Kernel):
             self._fit(a, p, n, i >= len(inputs))
             for i, (a, p, n) in enumerate(zip(given, self._params, self._array_names, strict=True))
         ]
-        self._apart(arrays, len(inputs))
+        spans = [(a.address, n) for a, n in zip(arrays, self._nbytes, strict=True)]
+        check_apart(spans, self._array_names, len(inputs))
         # torch's memory is of its current stream: what ran there may use it still, what will run may again
         named = dict.fromkeys([*(a.stream for a in arrays), *map(current, made)])
         others = [s for s in named if s not in (None, at) and {s, at} != {0, LEGACY}]
@@ -229,15 +229,6 @@ class DeviceKernel(Kernel):
             raise ArgumentError(f"{name} is no memory of {shown(here)}, where the kernel runs: move it there")
         return a
 
-    def _apart(self, arrays: Sequence[DeviceArray], inputs: int) -> None:
-        for w in range(inputs, len(arrays)):
-            for other in range(w):
-                if _overlap(arrays[w].address, self._nbytes[w], arrays[other].address, self._nbytes[other]):
-                    raise ArgumentError(
-                        f"{self._array_names[w]} shares memory with {self._array_names[other]}; "
-                        "give it memory of its own"
-                    )
-
 
 class _Torch:
     """The short way for torch tensors: everything looked up ahead that can be."""
@@ -284,13 +275,9 @@ class _Torch:
             size = self._nbytes
             for w in range(self._inputs, len(arrays)):
                 for other in range(w):
-                    if _overlap(addresses[w], size[w], addresses[other], size[other]):
+                    if overlap(addresses[w], size[w], addresses[other], size[other]):
                         return None
         return (outs if len(outs) > 1 else outs[0]), addresses, self._stream(self._index)
-
-
-def _overlap(at: int, n: int, other: int, m: int) -> bool:
-    return at < other + m and other < at + n and n > 0 and m > 0
 
 
 class _Thread(local):

@@ -57,7 +57,7 @@ class DynamicKernel(Kernel):
 
     def placed(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """All inputs in order, those that were given by name after the others. Raises `ArgumentError`."""
-        return self._largest._placed(inputs, named)
+        return self._largest.placed(inputs, named)
 
     def of_shapes(self, shapes: Sequence[tuple[int, ...]]) -> Kernel:
         """The kernel for inputs of these shapes. Raises `ArgumentError`."""

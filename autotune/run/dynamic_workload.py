@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from autotune.run.describing import describe
 from autotune.workloads import Program, as_workload, named
 from kernels_db import lookup
 from schedules import te
@@ -149,8 +150,6 @@ class DynamicWorkload:
 
     def __str__(self) -> str:
         """As `describe` has a workload, with ranges for sizes that vary."""
-        from autotune.run.describing import describe
-
         words = [w.partition("=") for w in describe(self.at(self.largest)).split(" ")]
         ranges = {d.name: f"{d.lo}..{d.hi}" for d in self.dims}
         text = " ".join(f"{name}{sign}{ranges.pop(name, value)}" for name, sign, value in words)

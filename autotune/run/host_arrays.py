@@ -6,8 +6,9 @@ They are numpy's, or anything with DLPack, ``__array_interface__`` or the buffer
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from math import inf, prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,8 +18,9 @@ from autotune.run import device_arrays, torch_calls
 from schedules.dtypes import DTYPES
 from schedules.ir import Buffer
 
-_DEVICES = {1: "cpu", 2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm"}
-_DEVICES |= {11: "rocm_host", 13: "cuda_managed", 14: "oneapi"}
+if TYPE_CHECKING:
+    from autotune.building.grid_code import Array
+
 _READABLE_HERE = (1, 3, 11, 13)  # memory that the CPU can read
 # {kind of dtype: Python's numbers that it takes}.
 _PYTHONS: dict[str, tuple[type, ...]] = {"bool": (bool,), "int": (int,), "float": (float, int)}
@@ -130,7 +132,7 @@ def _from_dlpack(x: Any, name: str) -> tuple[np.ndarray, bool]:
     except Exception as err:
         raise ArgumentError(f"{name} does not tell its device: {err}") from None
     if int(kind) not in _READABLE_HERE:
-        device = f"{_DEVICES.get(int(kind), f'device type {int(kind)}')}:{index}"
+        device = device_arrays.shown((int(kind), index))
         raise ArgumentError(f"{name} is on {device}, but the kernel runs on the CPU: move it there first")
     producer = _Producer(x)
     try:
@@ -184,5 +186,22 @@ class _Producer:
         return capsule
 
 
-def name_of(b: Buffer, written: bool) -> str:
+def name_of(b: Buffer | Array, written: bool) -> str:
+    """A parameter in words."""
     return f"{'output' if written else 'input'} {b.name!r}"
+
+
+def overlap(at: int, nbytes: int, other: int, others_nbytes: int) -> bool:
+    """Whether two arrays, each an address and its bytes, share memory."""
+    return at < other + others_nbytes and other < at + nbytes and nbytes > 0 and others_nbytes > 0
+
+
+def check_apart(arrays: Sequence[tuple[int, int]], names: Sequence[str], inputs: int) -> None:
+    """Raises ArgumentError where an output shares memory with another array. ``arrays``: address and bytes of
+    each, ``inputs`` of them inputs, then the outputs."""
+    for w in range(inputs, len(arrays)):
+        for other in range(w):
+            if overlap(*arrays[w], *arrays[other]):
+                raise ArgumentError(
+                    f"{names[w]} shares memory with {names[other]}; give it memory of its own"
+                )

@@ -17,7 +17,7 @@ import numpy as np
 from autotune.codegen.runtime.entry import parse_signature, shape_of, signature
 from autotune.errors import ArgumentError
 from autotune.run import aligned, new_arrays, torch_calls, torch_operator
-from autotune.run.host_arrays import is_number, name_of, number, view
+from autotune.run.host_arrays import check_apart, is_number, name_of, number, view
 from schedules.dtypes import DTYPES
 from schedules.errors import NotPicklable, suggest
 from schedules.expr import wrap
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _ROUND_NS = 1_000_000  # a timed round lasts about this long, so that the clock's own cost vanishes
 
 
-class _Signature:
+class CallSignature:
     """``__signature__`` of a kernel; the class itself has none, so that its constructor's shows."""
 
     def __get__(self, kernel: Kernel | None, owner: type) -> inspect.Signature:
@@ -85,7 +85,7 @@ class Kernel:
         "target",
         "workload",
     )
-    __signature__ = _Signature()
+    __signature__ = CallSignature()
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class Kernel:
     @torch_operator.traced_as(torch_operator.traced)
     def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
         if named:
-            inputs = self._placed(inputs, named)
+            inputs = self.placed(inputs, named)
         if self._single is not None:
             result = self._single() if out is None else out
             status = self._fast(*inputs, result)
@@ -154,7 +154,7 @@ class Kernel:
             raise self._loaded.no_memory()
         return result
 
-    def _placed(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    def placed(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """All inputs in order, those that were given by name after the others. Raises ArgumentError."""
         names = [_identifier(b.name) for b in self._ins]
         wanted = names[len(inputs) :]
@@ -360,18 +360,8 @@ class Kernel:
         views = [view(x, b, False) for x, b in zip(inputs, self._ins, strict=True)]
         views += [view(x, b, True) for x, b in zip(outs, self._outs, strict=True)]
         pointers = [v.ctypes.data for v in views]
-        params = (*self._ins, *self._outs)
-        for w in range(len(self._ins), len(params)):
-            for other in range(w):
-                if (
-                    min(views[w].nbytes, views[other].nbytes) > 0
-                    and pointers[w] < pointers[other] + views[other].nbytes
-                    and pointers[other] < pointers[w] + views[w].nbytes
-                ):
-                    raise ArgumentError(
-                        f"{name_of(params[w], True)} shares memory with "
-                        f"{name_of(params[other], other >= len(self._ins))}; give it memory of its own"
-                    )
+        told = [self._argument(i) for i in range(len(views))]
+        check_apart([(p, v.nbytes) for p, v in zip(pointers, views, strict=True)], told, len(self._ins))
         return pointers, views
 
 

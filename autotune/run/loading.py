@@ -10,11 +10,11 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotune import backends, targets
 from autotune.errors import KernelNotFound
 from autotune.run import own_names, recent
+from autotune.run.asked import Asked
 from autotune.run.dynamic_workload import as_dynamic
-from autotune.run.stored import asked_threads, first, hits, not_found, stored, unsearched
+from autotune.run.stored import first, hits, not_found, stored, unsearched
 from autotune.run.warned import warn
 from autotune.settings import database
 from autotune.workloads import Program, ahead, as_workload
@@ -77,15 +77,13 @@ def load(
     if dynamic is not None:
         from autotune.run.loading_dynamic import load_dynamic
 
-        return load_dynamic(
-            dynamic, target=target, threads=threads, db=db, fallback=fallback, nearest=nearest
-        )
+        return load_dynamic(dynamic, Asked.of(target, threads, db, fallback, nearest))
 
     where = database(db)
 
     def find() -> tuple[Kernel, bool]:
         workload = as_workload(program, params, dtype, layout, constant_weights, load)
-        return _load(workload, target, threads, where, fallback, nearest)
+        return _load(workload, Asked.of(target, threads, where, fallback, nearest))
 
     if not isinstance(program, str):  # tensors, whose names count for a kernel too
         return find()[0]
@@ -104,24 +102,16 @@ def load_workload(
     nearest: bool = False,
 ) -> Kernel:
     """`load` for a workload."""
-    return _load(workload, target, threads, database(db), fallback, nearest)[0]
+    return _load(workload, Asked.of(target, threads, db, fallback, nearest))[0]
 
 
-def _load(
-    workload: Workload,
-    target: str | Target,
-    threads: int | None,
-    where: str,
-    fallback: bool,
-    nearest: bool,
-) -> tuple[Kernel, bool]:
+def _load(workload: Workload, asked: Asked) -> tuple[Kernel, bool]:
     """The kernel of a workload, and whether it came without a warning."""
-    wanted = targets.parse(target, threads)
+    wanted, where = asked.target, asked.where
     workload = own_names.shown(workload, where)
-    asked = asked_threads(target, threads)
-    found, unusable = stored(workload, wanted, asked, where)
+    found, unusable = stored(workload, wanted, asked.exactly, where)
     if found is not None:
-        if not (fallback and unsearched(workload, wanted, asked, where)):
+        if not (asked.fallback and unsearched(workload, wanted, asked.exactly, where)):
             return found, unusable is None
         from autotune.run.untuned import in_place_of
 
@@ -130,15 +120,15 @@ def _load(
             return found, unusable is None
         warn(picked[1])
         return picked[0], False
-    if nearest and target == backends.HOST:
+    if asked.nearest:
         from autotune.run.similar_target import nearest as look
 
-        tried = look(workload, where, wanted, threads)
+        tried = look(workload, where, wanted, asked.threads)
         if tried is not None:
             warn(f"nothing is stored for this machine; {tried}")
             return tried.kernel, False
-    missing = unusable or not_found(workload, where, wanted, threads)
-    if not fallback:
+    missing = unusable or not_found(workload, where, wanted, asked.threads)
+    if not asked.fallback:
         raise missing
     from autotune.run.untuned import untuned
 
@@ -186,24 +176,23 @@ def find(
     from autotune.building.from_trace import check_legal
     from schedules.trace_names import to_named
 
-    where = database(db)
-    wanted = targets.parse(target, threads)
+    asked = Asked.of(target, threads, db, nearest=nearest)
 
     def use(hit: Hit) -> Hit:
         check_legal(workload.dag, to_named(workload, hit.record.trace), hit.target)
         return hit
 
-    found, unusable = first(use, hits(workload, wanted, asked_threads(target, threads), where))
+    found, unusable = first(use, hits(workload, asked.target, asked.exactly, asked.where))
     if found is not None:
         return found
-    if nearest and target == backends.HOST:
+    if asked.nearest:
         from autotune.run.similar_target import nearest as look
         from autotune.run.similar_target import refused
 
-        tried = look(workload, where, wanted, threads)
+        tried = look(workload, asked.where, asked.target, threads)
         if tried is not None:
             if not tried.better:
                 raise refused(workload, tried)
             warn(f"nothing is stored for this machine; {tried}")
             return tried.hit
-    raise unusable or not_found(workload, where, wanted, threads)
+    raise unusable or not_found(workload, asked.where, asked.target, threads)

@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-import os
-
 from autotune import backends, targets
 from autotune.errors import KernelNotFound
+from autotune.run.asked import Asked
 from autotune.run.describing import describe
 from autotune.run.dynamic_kernel import DynamicKernel
 from autotune.run.dynamic_workload import DynamicWorkload
 from autotune.run.kernel import Kernel
-from autotune.run.stored import asked_threads, not_found, stored, unsearched
+from autotune.run.stored import not_found, stored, unsearched
 from autotune.run.warned import warn
-from autotune.settings import database
 from kernels_db.place import locate
-from schedules.model import Target, Workload
+from schedules.model import Workload
 
 
-def load_dynamic(
-    dynamic: DynamicWorkload,
-    *,
-    target: str | Target = "cpu",
-    threads: int | None = None,
-    db: str | os.PathLike[str] | None = None,
-    fallback: bool = False,
-    nearest: bool = False,
-) -> DynamicKernel:
-    """`autotune.load` of a program whose sizes vary. Without ``threads`` all sizes run with as many as the
-    best record of the largest tuned size. ``nearest``: each size that is tuned for similar machines only gets
-    a kernel as `autotune.load` gives it. Raises as `autotune.load` does."""
-    where = database(db)
-    wanted = targets.parse(target, threads)
-    asked = asked_threads(target, threads)
+def load_dynamic(dynamic: DynamicWorkload, asked: Asked) -> DynamicKernel:
+    """`autotune.load` of a program whose sizes vary. Where no number of threads is asked for, all sizes run
+    with as many as the best record of the largest tuned size. ``asked.nearest``: each size that is tuned for
+    similar machines only gets a kernel as `autotune.load` gives it. Raises as `autotune.load` does."""
+    where, wanted = asked.where, asked.target
     sizes = dynamic.tuned(where)
     similar: dict[str, Kernel] = {}  # what was tried here already, by workload
 
     def of_similar(workload: Workload, threads: int | None) -> Kernel | None:
-        if not nearest or target != backends.HOST:
+        if not asked.nearest:
             return None
         if workload.digest not in similar:
             from autotune.run.similar_target import nearest as look
@@ -50,22 +38,22 @@ def load_dynamic(
 
     errors: list[Exception] = []
     for one in reversed(sizes):
-        kernel, unusable = stored(dynamic.at(one), wanted, asked, where)
+        kernel, unusable = stored(dynamic.at(one), wanted, asked.exactly, where)
         if kernel is not None:
             wanted = kernel.target
             break
         errors += [] if unusable is None else [unusable]
     else:
-        kernels = (of_similar(dynamic.at(one), threads) for one in reversed(sizes))
+        kernels = (of_similar(dynamic.at(one), asked.threads) for one in reversed(sizes))
         kernel = next((k for k in kernels if k is not None), None)
         if kernel is not None:
-            wanted = targets.parse(target, kernel.target.threads)
-        elif not fallback:
-            raise errors[0] if errors else _not_found(dynamic, sizes, where, wanted, threads)
+            wanted = targets.parse(backends.HOST, kernel.target.threads)
+        elif not asked.fallback:
+            raise errors[0] if errors else _not_found(dynamic, sizes, asked)
 
     def make(workload: Workload) -> Kernel:
         found, _ = stored(workload, wanted, wanted.threads, where)
-        if found is not None and fallback and unsearched(workload, wanted, wanted.threads, where):
+        if found is not None and asked.fallback and unsearched(workload, wanted, wanted.threads, where):
             from autotune.run.untuned import in_place_of
 
             picked = in_place_of(found, wanted, where)
@@ -81,13 +69,11 @@ def load_dynamic(
     return DynamicKernel(dynamic, make, sizes)
 
 
-def _not_found(
-    dynamic: DynamicWorkload, sizes: list[tuple[int, ...]], where: str, wanted: Target, threads: int | None
-) -> KernelNotFound:
+def _not_found(dynamic: DynamicWorkload, sizes: list[tuple[int, ...]], asked: Asked) -> KernelNotFound:
     if sizes:  # on other machines, or with other threads
-        return not_found(dynamic.at(sizes[-1]), where, wanted, threads)
+        return not_found(dynamic.at(sizes[-1]), asked.where, asked.target, asked.threads)
     return KernelNotFound(
-        f"no tuned kernel of {dynamic} in {locate(where)}\n"
+        f"no tuned kernel of {dynamic} in {locate(asked.where)}\n"
         "tune it first: autotune.tune with the same arguments",
         "or take schedules that are not tuned: fallback=True",
     )

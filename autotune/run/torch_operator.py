@@ -89,7 +89,7 @@ plain_name_of_size._dynamo_marked_constant = True  # type: ignore[attr-defined]
 def traced(kernel: Any, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
     """What torch.compile traces in the place of ``Kernel.__call__``: the call of an operator."""
     if named:
-        inputs = kernel._placed(inputs, named)
+        inputs = kernel.placed(inputs, named)
     return _called(plain_name(kernel), inputs, out)
 
 

@@ -67,11 +67,6 @@ def round_done(
     )
 
 
-def first_picks(workload: Workload, proposed: int, best_s: float | None) -> None:
-    """A first pick was made among ``proposed`` candidates."""
-    log.debug("first pick of %s: %d candidates, best %s", workload.op, proposed, _Time(best_s))
-
-
 def trial(workload: Workload, number: int, sketch: str, m: Measurement) -> None:
     """A trial that gave no time, or was stopped early."""
     if m.status != "ok":

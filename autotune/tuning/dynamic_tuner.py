@@ -1,33 +1,31 @@
 """Tunes a program whose sizes vary: some of its sizes, evenly spaced on a logarithmic scale.
 
-Each gets a first pick, the largest first, so that all have a kernel soon: the best schedules of sizes that
-are near are tried (`tuning.first_pick`). Then they share the budget as tasks of a suite. At last, sizes
-between them get first picks while there is time. A size that is left gets its pick when it is first called.
+They are tasks of a suite, so each gets a first pick before any is searched: the best schedules of sizes that
+are near are tried (`tuning.first_pick`). At last, sizes between them get first picks while there is time. A
+size that is left gets its pick when it is first called.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from itertools import pairwise, product
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from itertools import islice, pairwise, product
 
-from autotune.measure.starting import shared_start
 from autotune.run.dynamic_workload import DynamicWorkload, Sizes
-from autotune.targets import TargetError
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.options import Progress, TuneOptions, TuneResult, totals
+from autotune.tuning.jobs import Job, SuiteTask
+from autotune.tuning.makers import with_error
+from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import DynamicResult, SuiteProgress, SuiteResult, TuneResult, totals
 from autotune.tuning.run_records import best_of
 from autotune.tuning.site import HERE, Site
-from autotune.tuning.suite_tuner import SuiteProgress, SuiteTask, tune_suite
-from autotune.tuning.tuner import tune
-from kernels_db.errors import LogError
+from autotune.tuning.tuner import OneMachine, tune_jobs
 from kernels_db.store import Log
 from schedules.errors import AutotuneError
-from schedules.model import Target, Workload
+from schedules.model import Target
 from schedules.ops.base import compulsory_bytes
 from schedules.te.dims import Dim
 
@@ -39,32 +37,8 @@ A_DOUBLING, MOST = 1, 64
 FLOPS_A_BYTE = 8.0
 # Sizes that get a first pick however short the budget is.
 ALWAYS = 2
-# Least seconds that are left for a first pick of one more size.
+# Least seconds that are left for first picks of more sizes, and of each of them.
 LEAST_LEFT_S = 2.0
-
-
-@dataclass(frozen=True, repr=False)
-class DynamicResult(TuneResult):
-    """The result for the largest sizes, and ``by_size``: of all that were tuned or got a first pick, by the
-    values of the sizes that vary. Numbers of trials and ``elapsed_s`` are of all together.
-
-    Example: ``at.tune("matmul", m=at.dim(1, 512), n=64, k=64).by_size[(512,)].best.time_s``.
-    """
-
-    by_size: Mapping[Sizes, TuneResult] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        kernels = sum(r.best is not None for r in self.by_size.values())
-        return f"{super().__str__()}; {kernels} sizes have a kernel"
-
-    def _repr_html_(self) -> str:
-        from autotune.progress import html
-
-        return html.of_sizes(self)
-
-    @property
-    def parts(self) -> tuple[TuneResult, ...]:
-        return (*self.by_size.values(),)
 
 
 def tune_dynamic(
@@ -82,177 +56,101 @@ def tune_dynamic(
 
     Raises `TargetError` and `LogError`, and as `tune` does where no size can be tuned.
     """
-    return _Run(dynamic, target, log, options or TuneOptions(), progress, interrupts, site).result()
+    options = options or TuneOptions()
+    started, place = options.begin(), OneMachine(target, site)
+    options = replace(options, started=started)
+    share = options.budget_s if options.trials is not None else TUNED_SHARE * options.budget_s
+    chosen = Range(dynamic, log, options, share)
+    result = tune_jobs(chosen, place, log, progress, interrupts=interrupts)[target]
+    left = started + options.budget_s - time.monotonic()
+    if result.stopped == "interrupted" or options.trials is not None or left < LEAST_LEFT_S:
+        return result
+    sizes = islice(more_sizes(dynamic.dims, chosen.sizes), int(left / LEAST_LEFT_S))
+    picks = replace(options, trials=0, budget_s=left, started=None)
+    between = Range(dynamic, log, picks, left, tuple(sizes), result)
+    if not between.sizes:
+        return result
+    tell = None if progress is None else lambda p: progress(_of_whole(p, result, options))
+    more = tune_jobs(between, place, log, tell, interrupts=interrupts)[target]
+    return replace(more, stopped=result.stopped if more.stopped != "interrupted" else more.stopped)
 
 
-class _Run:
-    """A run: first picks for the chosen sizes, a suite of them, and first picks for sizes between."""
+class Range:
+    """Makes a job of the sizes of a range. ``sizes``: which (None: those that the options have time for).
+    ``budget_s``: seconds for all. ``before``: the result of sizes that were tuned before. ``here``: whether
+    this machine measures, which has the arrays in its memory. Then what every size failed with is raised."""
 
     def __init__(
         self,
         dynamic: DynamicWorkload,
-        target: Target,
         log: Log,
         options: TuneOptions,
-        progress: Callable[[SuiteProgress], None] | None,
-        interrupts: Interrupts | None,
-        site: Site,
+        budget_s: float,
+        sizes: Sequence[Sizes] | None = None,
+        before: DynamicResult | None = None,
+        here: bool = True,
     ) -> None:
-        self.started = options.begin()
-        self.dynamic, self.target, self.log = dynamic, target, log
-        self.options = replace(options, started=None)  # of its parts
-        self.progress, self.interrupts, self.site = progress, interrupts, site
-        self.results: dict[Sizes, TuneResult] = {}
-        self.errors: dict[Sizes, AutotuneError] = {}
-        self.stopped = "budget"
-
-    def result(self) -> DynamicResult:
-        """Run, and give the result."""
-        try:
-            with shared_start():
-                self._run()
-        except KeyboardInterrupt:  # between the runs of two sizes
-            self.stopped = "interrupted"
-        return self._result()
-
-    def _run(self) -> None:
-        dims, options = self.dynamic.dims, self.options
-        chosen = sizes_for(dims, options)
-        if not self._pick(reversed(chosen), least_s=0.0 if options.trials == 0 else LEAST_LEFT_S):
-            return
-        if options.trials == 0:
-            self.stopped = "trials"
-            return
-        share = TUNED_SHARE * options.budget_s - self._spent()
-        if share > LEAST_LEFT_S:
-            chosen = [s for s in chosen if s not in self.errors]
-            self._tune(feasible(self.dynamic, chosen, share)[0], share)
-        if self.stopped != "interrupted" and options.trials is None:
-            self._pick(more_sizes(dims, chosen), least_s=LEAST_LEFT_S)
-
-    def _tune(self, sizes: Sequence[Sizes], budget_s: float) -> None:
-        """Tune sizes as tasks of a suite."""
-        if not sizes:
-            return
-        suite = tune_suite(
-            [task_of(self.dynamic, s) for s in sizes],
-            *(self.target, self.log, replace(self.options, budget_s=budget_s), self.progress),
-            interrupts=self.interrupts,
-            site=self.site,
-        )
-        for s, t in zip(sizes, suite.tasks, strict=True):
-            self.results[s] = _joined(self.results.get(s), t.result)
-        self.stopped = suite.stopped
-
-    def _spent(self) -> float:
-        return time.monotonic() - self.started
-
-    def _pick(self, sizes: Iterable[Sizes], least_s: float) -> bool:
-        """A first pick for each size while ``least_s`` seconds are left. False: it was interrupted. Raises
-        the error of the first size where `ALWAYS` sizes, or all of them, have one and no size has none."""
-        for one in sizes:
-            left = self.options.budget_s - self._spent()
-            if len(self.results) >= ALWAYS and left < least_s:
-                break
-            options = replace(self.options, trials=0, budget_s=max(left, LEAST_LEFT_S))
+        self.dynamic, self.log, self.before, self.here = dynamic, log, before, here
+        self.options = replace(options, budget_s=budget_s)
+        self.sizes: list[Sizes] = []
+        self.refused: dict[Sizes, AutotuneError] = {}
+        for one in sizes_for(dynamic.dims, options) if sizes is None else sizes:
             try:
-                found = tune(
-                    *(self.dynamic.at(one), self.target, self.log, options, self._report(one)),
-                    interrupts=self.interrupts,
-                    site=self.site,
-                )
-            except (LogError, TargetError):  # the other sizes would have the same
-                raise
+                preparation.check_feasible(dynamic.at(one), budget_s, memory=here)
+                self.sizes.append(one)
             except AutotuneError as err:
-                self.errors[one] = err
-                if len(self.errors) == len(self.results) + 1 == ALWAYS:
-                    break
-                found = failed(self.dynamic.at(one), self.target, self.log, options.seed, err)
-            self.results[one] = found
-            if found.stopped == "interrupted":
-                self.stopped = "interrupted"
-                return False
-        if self.errors and len(self.errors) >= len(self.results):
-            raise next(iter(self.errors.values()))
-        return True
+                self.refused[one] = err
+        if not self.sizes and before is None:
+            raise next(iter(self.refused.values()))
 
-    def _report(self, sizes: Sizes) -> Callable[[Progress], None] | None:
-        """Tells the progress of a first pick as that of the whole."""
-        tell = self.progress
-        if tell is None:
-            return None
-        before = sum(r.measured for r in self.results.values())
-        number, ready = len(self.results), sum(r.best is not None for r in self.results.values())
+    def job(self, target: Target) -> Job:
+        always = ALWAYS if self.here and self.before is None else 0
+        return Job([task_of(self.dynamic, s) for s in self.sizes], self.options, always)
 
-        def report(one: Progress) -> None:
-            spent, budget_s = self._spent(), self.options.budget_s
-            tell(
-                SuiteProgress(
-                    number=number,
-                    tasks=number + 1,
-                    workload=self.dynamic.at(sizes),
-                    task=replace(one, elapsed_s=spent, budget_s=budget_s),
-                    weighted_s=None,
-                    ready=ready,
-                    measured=before + one.measured,
-                    elapsed_s=spent,
-                    budget_s=budget_s,
-                )
-            )
+    def result(self, target: Target, found: SuiteResult) -> DynamicResult:
+        """Raises the error of the first size where no size could be tuned."""
+        causes = [t.cause for t in found.tasks]
+        if self.here and self.before is None and causes[0] is not None and None not in causes:
+            raise causes[0]
+        by_size = dict[Sizes, TuneResult]() if self.before is None else dict(self.before.by_size)
+        if self.before is None:
+            by_size |= {s: self._failed(s, target, e) for s, e in self.refused.items()}
+        by_size |= {s: with_error(t) for s, t in zip(self.sizes, found.tasks, strict=True)}
+        whole = by_size[self.dynamic.largest]
+        if self.here:  # what was not tried takes its first pick when it is first called
+            by_size = {s: r for s, r in by_size.items() if r.best is not None or r.stopped != "not begun"}
+        own = {f.name: getattr(whole, f.name) for f in fields(TuneResult)}
+        elapsed_s = found.elapsed_s + (0.0 if self.before is None else self.before.elapsed_s)
+        own |= totals(by_size.values()) | {"elapsed_s": elapsed_s, "stopped": found.stopped}
+        return DynamicResult(**own, by_size=dict(sorted(by_size.items())))
 
-        return report
-
-    def _result(self) -> DynamicResult:
-        return result_of(
-            self.dynamic, self.target, self.log, self.results, self.stopped, self._spent(), self.options.seed
+    def _failed(self, sizes: Sizes, target: Target, err: AutotuneError) -> TuneResult:
+        """The result of a size that cannot be tuned."""
+        workload = self.dynamic.at(sizes)
+        best = best_of(workload, target, self.log, None)
+        return TuneResult(
+            *(workload, target, best, 0, {}, 0, 0.0, self.options.seed, "failed"),
+            error=None if best is not None else str(err),
+            notes=() if best is None else (f"it was not tuned: {err}",),
+            place=self.log.place,
         )
 
 
-def feasible(
-    dynamic: DynamicWorkload, sizes: Iterable[Sizes], budget_s: float, memory: bool = True
-) -> tuple[list[Sizes], dict[Sizes, AutotuneError]]:
-    """The sizes that can be tuned within a budget (seconds), and why the others cannot. ``memory``: as of
-    `preparation.check_feasible`."""
-    able, others = [], dict[Sizes, AutotuneError]()
-    for one in sizes:
-        try:
-            preparation.check_feasible(dynamic.at(one), budget_s, memory)
-        except AutotuneError as err:
-            others[one] = err
-        else:
-            able.append(one)
-    return able, others
-
-
-def failed(workload: Workload, target: Target, log: Log, seed: int, err: AutotuneError) -> TuneResult:
-    """The result of a size that cannot be tuned."""
-    best = best_of(workload, target, log, None)
-    return TuneResult(
-        *(workload, target, best, 0, {}, 0, 0.0, seed, "failed"),
-        error=None if best is not None else str(err),
-        notes=() if best is None else (f"it was not tuned: {err}",),
-        place=log.place,
+def _of_whole(p: SuiteProgress, before: DynamicResult, options: TuneOptions) -> SuiteProgress:
+    """The progress of sizes between those that were tuned before, as that of all."""
+    tuned = len(before.by_size)
+    spent, budget_s = p.elapsed_s + before.elapsed_s, options.budget_s
+    return replace(
+        p,
+        number=p.number + tuned,
+        tasks=p.tasks + tuned,
+        task=replace(p.task, elapsed_s=spent, budget_s=budget_s),
+        ready=p.ready + sum(r.ready for r in before.by_size.values()),
+        measured=p.measured + before.measured,
+        weighted_s=None,
+        elapsed_s=spent,
+        budget_s=budget_s,
     )
-
-
-def result_of(
-    dynamic: DynamicWorkload,
-    target: Target,
-    log: Log,
-    results: Mapping[Sizes, TuneResult],
-    stopped: str,
-    elapsed_s: float,
-    seed: int,
-) -> DynamicResult:
-    """The results of some sizes, as one."""
-    workload = dynamic.at(dynamic.largest)
-    whole = results.get(dynamic.largest) or TuneResult(
-        *(workload, target, best_of(workload, target, log, None), 0, {}, 0, 0.0, seed, stopped),
-        place=log.place,
-    )
-    own = {f.name: getattr(whole, f.name) for f in fields(TuneResult)}
-    own |= totals(results.values()) | {"elapsed_s": elapsed_s, "stopped": stopped}
-    return DynamicResult(**own, by_size=dict(sorted(results.items())))
 
 
 def task_of(dynamic: DynamicWorkload, sizes: Sizes) -> SuiteTask:
@@ -261,16 +159,6 @@ def task_of(dynamic: DynamicWorkload, sizes: Sizes) -> SuiteTask:
     cost = workload.flops + FLOPS_A_BYTE * compulsory_bytes(workload.dag)
     named = ",".join(f"{d.name}={n}" for d, n in zip(dynamic.dims, sizes, strict=True))
     return SuiteTask(workload, 1.0 / max(cost, 1.0), named)
-
-
-def _joined(before: TuneResult | None, after: TuneResult) -> TuneResult:
-    """The result of two runs of a task, of which the second resumed the first."""
-    if before is None:
-        return after
-    spent = Counter(before.spent_s)
-    spent.update(after.spent_s)
-    counts = totals([before, after]) | {"resumed": before.resumed}
-    return replace(after, **counts, elapsed_s=before.elapsed_s + after.elapsed_s, spent_s=dict(spent))
 
 
 def sizes_for(dims: Sequence[Dim], options: TuneOptions) -> list[Sizes]:

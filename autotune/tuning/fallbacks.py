@@ -48,7 +48,7 @@ class Fallbacks:
         """Try the candidates of a first pick, once, where nothing is known but the plain loops. Returns
         whether it did. ``latest``: when it must be over."""
         run = self._session
-        due = run.options.begins_at_once and not (run.searched or self._begun)
+        due = run.options.begins_at_once and not (run.so_far.searched or self._begun)
         if due:
             self._begun = True
             if run.options.trials != 0 and not run.options.short:
@@ -63,13 +63,13 @@ class Fallbacks:
         loops if they are quick and may win. ``latest``: when all must be over."""
         run = self._session
         run.report("measuring")
-        with run.timed("first pick"):
+        with run.so_far.timed("first pick"):
             both = run.options.share_s is not None  # other tasks of the run are in the log
             proposed = first_pick.proposals(run.workload, run.target, run.space, run.log.place, both)
-            known = run.earlier.digests | run.tried
+            known = run.earlier.digests | run.so_far.tried
             proposed = [p for p in proposed if schedule_of(run.space, p.candidate).digest not in known]
             if run.options.trials:
-                proposed = proposed[: run.options.trials - run.measured]
+                proposed = proposed[: run.options.trials - run.so_far.measured]
             traces = [schedule_of(run.space, p.candidate) for p in proposed]
             until = time.monotonic() + first_pick.LIMIT_S - first_pick.MARGIN_S
             if run.options.trials:  # a seed then repeats a run
@@ -98,10 +98,10 @@ class Fallbacks:
                         break
         if self.picked:
             fastest = max(self.picked, key=lambda r: r.throughput)
-            run.incumbents.add(schedule_of(run.space, fastest.candidate).digest)
+            run.so_far.incumbents.add(schedule_of(run.space, fastest.candidate).digest)
         left = run.trials_left or run.options.trials == 0
-        time_left = run.best_s is None or time.monotonic() < run.until
-        if left and time_left and self.plain.worth(run.best_s):
+        time_left = run.so_far.best_s is None or time.monotonic() < run.until
+        if left and time_left and self.plain.worth(run.so_far.best_s):
             self.try_plain_loops(measurer, until)
 
     @property
@@ -121,7 +121,7 @@ class Fallbacks:
         now = time.monotonic()
         if self.plain.pending and self.plain.quick:
             self.try_plain_loops(measurer, max(until, self._end))
-        if run.best_s is not None or now >= until or not run.trials_left:
+        if run.so_far.best_s is not None or now >= until or not run.trials_left:
             return
         told = len(self.picked)
         self.pick(measurer, until)
@@ -131,8 +131,8 @@ class Fallbacks:
         """Make a trial of the plain loops. Returns whether there was time for it."""
         run = self._session
         run.report("measuring")
-        with run.timed("plain loops"):
-            for _, m in measurer.arrivals([plain_loops.TRACE], run.best_s, until):
+        with run.so_far.timed("plain loops"):
+            for _, m in measurer.arrivals([plain_loops.TRACE], run.so_far.best_s, until):
                 self.plain.pending, self.tried_plain = False, 1
                 run.take(m, plain_loops.SKETCH, plain_loops.TRACE, {})
         return not self.plain.pending
@@ -141,8 +141,8 @@ class Fallbacks:
         """What is tried before the finalists: where nothing was right, what most likely is; and plain loops
         that may win."""
         run = self._session
-        if run.best_s is None:
+        if run.so_far.best_s is None:
             self.rescue(measurer, run.until)
-        if self.plain.in_reach(run.best_s) and run.trials_left:
-            least = self._end if run.best_s is None and self.plain.quick else 0.0
+        if self.plain.in_reach(run.so_far.best_s) and run.trials_left:
+            least = self._end if run.so_far.best_s is None and self.plain.quick else 0.0
             self.try_plain_loops(measurer, max(run.until, least))

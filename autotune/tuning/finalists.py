@@ -53,9 +53,9 @@ class Finalists:
             most = FINALISTS if number else self._field
             top = run.log.top_k(run.workload, run.target, most + len(lost))
             top = [r for r in top if trace_of(r) and r.trace_digest not in lost][:most]
-            if not top or (not number and not run.measured and top[0].kind == "final"):
+            if not top or (not number and not run.so_far.measured and top[0].kind == "final"):
                 return
-            if not run.searched:  # nothing to compare plain loops with
+            if not run.so_far.searched:  # nothing to compare plain loops with
                 return
             timed = len(self._passes[top[0].trace_digest])
             spent, room = time.monotonic() - begin, max(PLACES_SHARE * (begin - run.started), PLACES_S)
@@ -83,15 +83,15 @@ class Finalists:
                 else:
                     self._log(r, trace, m, [] if rough else self._passes[trace.digest])
             done += not rough
-            run.look_up_the_best()
-            diagnostics.finalists(run.workload, number + 1, chosen, run.best_s)
+            run.so_far.look_up_the_best()
+            diagnostics.finalists(run.workload, number + 1, chosen, run.so_far.best_s)
             run.report("finalists")
 
     def cost_s(self) -> float:
         """Seconds that they need to be timed well; places after the first mostly take half of what one
         may."""
         run = self._session
-        best_s = run.best_s or 0.0
+        best_s = run.so_far.best_s or 0.0
         one = run.site.cost_s(best_s, FINALISTS, 3, 5, run.warm_runs)
         others = run.backend.measuring.places - 1
         rough = run.site.cost_s(best_s, FIELD, 1, 3, run.warm_runs) if self._field > FINALISTS else 0.0
@@ -102,7 +102,7 @@ class Finalists:
         timed: the search must not win by a time that other work has spoilt."""
         run = self._session
         timed = {digest for digest, passes in self._passes.items() if passes}
-        wanted = run.incumbents - {r.trace_digest for r in near} - timed - lost
+        wanted = run.so_far.incumbents - {r.trace_digest for r in near} - timed - lost
         task = (run.workload.digest, run.target.digest)
         found = [lookup.of_trace(run.log.place, *task, digest) for digest in sorted(wanted)]
         known = [r for r in found if r is not None and trace_of(r)]
@@ -111,7 +111,7 @@ class Finalists:
     @property
     def _field(self) -> int:
         """How many of the fastest are timed in the first pass: more after more trials."""
-        return FIELD if self._session.measured + self._session.resumed >= LUCKY else FINALISTS
+        return FIELD if self._session.so_far.measured + self._session.so_far.resumed >= LUCKY else FINALISTS
 
     def _plan(
         self, measurer: Measuring, records: list[Record], begin_s: float

@@ -6,8 +6,8 @@ import time
 
 from autotune.building.from_trace import check_legal
 from autotune.tuning import no_kernel
+from autotune.tuning.results import Best, TuneResult
 from autotune.tuning.run_records import searched
-from autotune.tuning.tuner import Best, TuneResult
 from kernels_db.records import Record
 from kernels_db.store import Log
 from schedules.errors import ScheduleError

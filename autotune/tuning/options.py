@@ -1,14 +1,11 @@
-"""The options, progress and results of a tune."""
+"""The options of a tune."""
 
 from __future__ import annotations
 
 import math
 import os
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 from autotune.measure.inputs import Tolerance
 from autotune.search import llm_client, policies
@@ -16,16 +13,8 @@ from autotune.settings import LlmSettings, SettingsError
 from cost_model.base import CostModelError
 from cost_model.models import LEARNED, chosen
 from cost_model.saved import SavedModel
-from kernels_db.records import Record
-from schedules.errors import ScheduleError, suggest
-from schedules.model import Target, Trace, Workload
-from schedules.trace_names import to_named
-
-if TYPE_CHECKING:
-    from autotune.report import Written
-    from autotune.report.explain.explanation import Explanation
-    from kernels_db.place import Place
-    from schedules.schedule import Schedule
+from schedules.errors import suggest
+from schedules.model import Target
 
 # Budgets below this load no model (seconds): loading takes two seconds of a CPU, on a busy machine more by
 # far.
@@ -33,8 +22,6 @@ SHORT_S = 8.0
 # A task's share of the budget below which time may end before much is known (seconds): then the machine's
 # limit is measured after the first pick, and a number of trials begins with one too.
 AT_ONCE_S = 10.0
-# Fields of results that are numbers of trials, and those that have such numbers by a name.
-COUNTS, COUNTS_BY_NAME = ("measured", "resumed", "stopped_early"), ("failed", "throttled")
 
 
 @dataclass(frozen=True)
@@ -133,179 +120,6 @@ class TuneOptions:
     def needs_xgboost(self) -> bool:
         """Whether the search uses a model that needs xgboost."""
         return self.trials != 0 and self.search in policies.GUIDED and _learns(self.guide)
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands. Given to the caller after every trial. ``failed``: failed trials by status;
-    ``stopped_early``: trials that were right so far, but too slow to be timed to the end. ``provisional``:
-    whether the best was timed once only; the luckiest of many trials looks too good. ``pairwise``: share of
-    pairs that the model ordered rightly in the last round."""
-
-    phase: str  # "preparing", "searching", "measuring", "finalists", "done"
-    measured: int
-    failed: Mapping[str, int]
-    resumed: int
-    best_time_s: float | None
-    best_gflops: float | None
-    share_of_peak: float | None
-    elapsed_s: float
-    budget_s: float
-    trials: int | None
-    pairwise: float | None = None
-    stopped_early: int = 0
-    place: Place | None = field(default=None, repr=False, compare=False)
-    provisional: bool = False
-
-    def __repr__(self) -> str:
-        best = "no best" if self.best_time_s is None else f"best {self.best_time_s:.3g} s"
-        best += " (provisional)" if self.provisional else ""
-        return f"<Progress {self.phase}: {best}, {self.measured} trials, {self.elapsed_s:.1f} s>"
-
-
-@dataclass(frozen=True)
-class Best:
-    """The best record of the task; ``share_of_peak`` is None where the peak is not known, ``trace`` has the
-    names of the workload's DAG."""
-
-    time_s: float
-    gflops: float
-    share_of_peak: float | None
-    trace: Trace = field(repr=False)
-    record_id: str
-
-    @classmethod
-    def of(cls, workload: Workload, record: Record, peak_s: float | None = None) -> Best:
-        """From a record with status "ok". ``peak_s``: the machine's limit (seconds)."""
-        assert record.time_s is not None, "only ok records, which have a time, are ranked and pinned"
-        share = None if peak_s is None else peak_s / record.time_s
-        trace = to_named(workload, record.trace)
-        return cls(record.time_s, workload.flops / record.time_s / 1e9, share, trace, record.uid)
-
-
-@dataclass(frozen=True)
-class Trials:
-    """Numbers of trials: new ones, failed new ones by status, those of earlier runs, and new ones that were
-    too slow to be timed to the end."""
-
-    measured: int
-    failed: Mapping[str, int]
-    resumed: int
-    stopped_early: int = 0
-
-
-@dataclass(frozen=True)
-class TuneResult:
-    """The result of a run. ``best``: the best of the whole log, None if nothing valid is known. ``stopped``:
-    "trials", "budget", "exhausted", "converged" (no gain expected), "interrupted" or "frozen"; of a task
-    among others also "failed" (it could not be measured) or "not begun".
-    ``spent_s``: seconds by phase: prepare, plain loops, search, measure (of which build, check and run, which
-    overlap), finalists. ``throttled``: new trials by the reason why the device ran slower beside them.
-    ``notes``: sentences on what to expect of more time (`autotune.tuning.notes`). ``error``: why there is no
-    best, None if there is one. ``stopped_early``: new trials that were too slow to be timed to the end; they
-    are no failures. ``place``: the log that has it. ``only_plain``: whether the plain loops are all that is
-    known to be right, so that ``best`` was compared with nothing.
-
-    >>> result = at.tune("matmul", m=64, n=64, k=64, threads=1, trials=0, progress=None)
-    >>> result.stopped
-    'trials'
-    >>> result.schedule().blocks()[0].startswith("c")
-    True
-    """
-
-    workload: Workload = field(repr=False)
-    target: Target = field(repr=False)
-    best: Best | None
-    measured: int
-    failed: Mapping[str, int]
-    resumed: int
-    elapsed_s: float
-    seed: int
-    stopped: str
-    spent_s: Mapping[str, float] = field(default_factory=dict)
-    throttled: Mapping[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    error: str | None = None
-    stopped_early: int = 0
-    place: Place | None = field(default=None, compare=False)
-    only_plain: bool = False
-
-    def __repr__(self) -> str:
-        from autotune.progress import text
-
-        return f"<{type(self).__name__} {text.short(self)}>"
-
-    def _repr_html_(self) -> str:
-        from autotune.progress import html
-
-        return html.of_result(self)
-
-    def __str__(self) -> str:
-        """One line: the task, the best, how many trials and how long."""
-        from autotune.progress import text
-
-        return text.of_result(self)
-
-    def schedule(self) -> Schedule:
-        """The best schedule, to look at, to change or to `build`: ``print(result.schedule())``. Raises
-        `ScheduleError` where nothing valid was found."""
-        from schedules.schedule import Schedule
-
-        if self.best is None:
-            why = f": {self.error}" if self.error else ""
-            raise ScheduleError(
-                f"no valid schedule of {self.workload.op} was found{why}; give the tuning a larger budget"
-            )
-        return Schedule.replay(self.workload.dag, self.best.trace, self.target)
-
-    @property
-    def ready(self) -> bool:
-        """Whether there is a kernel, and not the plain loops alone."""
-        return self.best is not None and not self.only_plain
-
-    @property
-    def parts(self) -> tuple[TuneResult, ...]:
-        """The results that this one is of: itself; of several sizes or targets, those of each."""
-        return (self,)
-
-    def report(self, path: str | os.PathLike[str]) -> Written:
-        """Write one page of HTML about this task, all its sizes and targets: how the search went, the winner,
-        what bounds it (`autotune.report`). An existing file is replaced. Raises `ReportError` where none can
-        be written.
-
-        Example: ``at.tune("matmul", m=512, n=512, k=512).report("report.html")``."""
-        from autotune import report
-
-        return report.of_results(path, self.parts)
-
-    def explain(self) -> Explanation:
-        """Why the best schedule is as fast as it is: ``print(result.explain())``. Raises `ScheduleError`
-        where nothing valid was found."""
-        from autotune.report.data import Limit
-        from autotune.report.explain.kernel import of_schedule
-
-        schedule = self.schedule()
-        best = self.best
-        assert best is not None, "else there is no schedule"
-        limit = None if best.share_of_peak is None else Limit(best.share_of_peak * best.time_s)
-        return of_schedule(self.workload, schedule, self.target, best.time_s, limit)
-
-    @property
-    def trials(self) -> Trials:
-        """The numbers of trials."""
-        return Trials(self.measured, self.failed, self.resumed, self.stopped_early)
-
-
-def totals(results: Iterable[TuneResult]) -> dict[str, Any]:
-    """The fields of a result that are numbers of trials, each of all ``results`` together."""
-    each = [*results]
-    counted: dict[str, Any] = {n: sum(getattr(r, n) for r in each) for n in COUNTS}
-    for name in COUNTS_BY_NAME:
-        found: Counter[str] = Counter()
-        for r in each:
-            found.update(getattr(r, name))
-        counted[name] = dict(sorted(found.items()))
-    return counted
 
 
 def _learns(model: str | SavedModel) -> bool:

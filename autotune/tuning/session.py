@@ -1,6 +1,6 @@
 """One run of one task: its space, its search, its rounds of trials and its finalists.
 
-`autotune.tuning.tuner` takes one session from start to end, `autotune.tuning.suite_tuner` several in turns.
+`autotune.tuning.suite` gives sessions their turns.
 They give the times at which something must stop, in `time.monotonic` seconds.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,11 +26,13 @@ from autotune.tuning.finalists import Finalists
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.known_limits import MachineLimit, moved
 from autotune.tuning.notes import notes, small
-from autotune.tuning.options import Progress, TuneOptions, TuneResult
+from autotune.tuning.options import TuneOptions
 from autotune.tuning.prediction_quality import PREDICTED
+from autotune.tuning.results import Progress, TuneResult
 from autotune.tuning.run_records import FINALISTS, best_of, new_record, run_options, searched, trace_of
 from autotune.tuning.similar import seeds
 from autotune.tuning.site import HERE, Measuring, Site
+from autotune.tuning.tally import Tally
 from cost_model.metrics import pairwise_accuracy
 from kernels_db.records import NewRecord, Record
 from schedules.errors import AutotuneError
@@ -95,18 +96,7 @@ class Session:
         self.started, self.until, self.round_s = started, until, round_s
         self.spare = site.spare(target)
         self.stopped: str | None = None  # what ended the search for good
-        self.best_s: float | None = None
-        self.incumbents: set[str] = set()  # digests of traces that are timed beside the finalists
-        self.searched = False  # whether there is a kernel that is not the plain loops
-        self.provisional = False  # whether the best was not timed again yet
-        self.measured, self.resumed, self.rounds = 0, 0, 0
-        self.failed: Counter[str] = Counter()
-        self.stopped_early = 0  # trials that were too slow to be timed to the end
-        self.reasons: dict[str, str] = {}  # the last one of each status
-        self.throttled: Counter[str] = Counter()  # {reason: trials beside which the device ran slower}
-        self.spent: defaultdict[str, float] = defaultdict(float)
-        self.pairwise: float | None = None  # share of pairs that the model ordered rightly in the last round
-        self.tried: set[str] = set()  # digests of this run's trials
+        self.so_far = Tally(workload, target, log)
         self._left: Chosen | None = None  # cut off by a deadline; the search will not propose them again
         self._batch_size = FIRST_BATCH
         self.prepared = self._begun = False
@@ -151,28 +141,25 @@ class Session:
 
     # -- phases ------------------------------------------------------------------------------
 
-    def prepare(self, space: Space | None = None, peak: Callable[[], float] | None = None) -> None:
-        """Derive the space and read earlier runs. ``peak``: measures the machine's limit (seconds); called if
-        there is time for a search."""
-        begin = time.monotonic()
-        if space is None:
-            from autotune.search.columns import compile_columns
-            from schedules.space import derive
+    def prepare(self) -> None:
+        """Derive the space and read earlier runs."""
+        from autotune.search.columns import compile_columns
+        from schedules.space import derive
 
-            space = derive(self.workload.canonical, self.target, compile_columns)
-        derived_s = time.monotonic() - begin
-        self.space, self.limit = space, MachineLimit(peak)
+        begin = time.monotonic()
+        self.space: Space = derive(self.workload.canonical, self.target, compile_columns)
+        derived_s, space = time.monotonic() - begin, self.space
         self._few = small(space)
         tolerant = self.options.tolerance is not None
         self.earlier = resume.read(self.log, self.workload, self.target, space, tolerant=tolerant)
-        self.resumed = self.earlier.trials
+        self.so_far.resumed = self.earlier.trials
         self.fallbacks.prepare()
-        self.look_up_the_best()
-        if self.best_s:
-            self.incumbents.add(self.log.top_k(self.workload, self.target, 1)[0].trace_digest)
-            self._expectation.begin(1.0 / self.best_s)
+        self.so_far.look_up_the_best()
+        if self.so_far.best_s:
+            self.so_far.incumbents.add(self.log.top_k(self.workload, self.target, 1)[0].trace_digest)
+            self._expectation.begin(1.0 / self.so_far.best_s)
         self._batch_size = max(FIRST_BATCH, min(len(space.sketches), LARGEST_BATCH))
-        diagnostics.prepared(self.workload, space, self._few, derived_s, self.earlier, self.best_s)
+        diagnostics.prepared(self.workload, space, self._few, derived_s, self.earlier, self.so_far.best_s)
         self.prepared = True
 
     def relocate(self, site: Site, measurer: Measuring) -> None:
@@ -188,7 +175,7 @@ class Session:
         best = next((r for r in top if trace_of(r)), None)
         if best is None or not self.trials_left:
             return
-        self.best_s = None
+        self.so_far.best_s = None
         for _, m in measurer.arrivals([best.trace], None, self.until):
             kept = {k: v for k, v in best.environment.items() if k == DECISIONS}
             self.take(m, best.sketch, best.trace, kept)
@@ -251,11 +238,11 @@ class Session:
         while self.stopped is None and time.monotonic() < until():
             if not self._begun:
                 self.report("preparing")
-                with self.timed("prepare"):
+                with self.so_far.timed("prepare"):
                     self._begin_search()
             n = self._batch()
             if n < 1 and plain.pending and self.trials_left:  # the last trial is kept for plain loops
-                if plain.in_reach(self.best_s):
+                if plain.in_reach(self.so_far.best_s):
                     fallbacks.try_plain_loops(measurer, until())
                 plain.pending = False
                 continue
@@ -264,13 +251,13 @@ class Session:
                 break
             chosen = self._left or self._ask(n)
             if self.options.trials is not None:  # what was chosen ahead knew no first pick
-                left = self.options.trials - self.measured
+                left = self.options.trials - self.so_far.measured
                 chosen = chosen._replace(candidates=chosen.candidates[:left])
             if not chosen.candidates:
                 self.stopped = "exhausted"
                 break
             self._round(measurer, chosen, self._patient(until))
-            if self.best_s is None:
+            if self.so_far.best_s is None:
                 fallbacks.rescue(measurer, until())
             if self.converged and not keep_on:
                 self.stopped = "converged"
@@ -278,7 +265,7 @@ class Session:
 
     def _patient(self, until: Callable[[], float]) -> Callable[[], float]:
         """When a round must end: sooner while nothing was right."""
-        if self.best_s is not None or self.fallbacks.rescued:
+        if self.so_far.best_s is not None or self.fallbacks.rescued:
             return until
         soon = time.monotonic() + FRUITLESS * self.round_s
         return lambda: min(until(), soon)
@@ -286,7 +273,7 @@ class Session:
     def _ask(self, n: int) -> Chosen:
         search = self._search
         self.report("searching")
-        with self.timed("search"):
+        with self.so_far.timed("search"):
             asked = search.ask(n)
         return Chosen(asked, search.predicted, search.seconds / max(len(asked), 1))
 
@@ -301,23 +288,9 @@ class Session:
         """Log a trial and count it. Returns its throughput (runs a second)."""
         m = credible(m, self.peak_s)
         facts = {**facts, **self.news()}
-        self.add(new_record(self.run, self.measured, sketch, trace, m, facts, search_s=searched))
-        self.tried.add(trace.digest)
-        self.measured += 1
-        diagnostics.trial(self.workload, self.measured, sketch, m)
-        for phase, seconds in (("build", m.build_s), ("check", m.check_s), ("run", m.run_s)):
-            self.spent[phase] += seconds
-        reached = resume.throughput(m.status, m.time_s)
-        if m.status == "ok" and m.time_s is not None:
-            if self.best_s is None or m.time_s < self.best_s:
-                self.best_s, self.provisional = m.time_s, True
-            self.searched = self.searched or trace != plain_loops.TRACE
-        elif m.status == "slow":
-            self.stopped_early += 1
-        else:
-            self.failed[m.status] += 1
-            self.reasons[m.status] = m.reason
-        self.throttled.update(m.facts.get("throttled", ()))
+        self.add(new_record(self.run, self.so_far.measured, sketch, trace, m, facts, search_s=searched))
+        reached = self.so_far.add(m, trace)
+        diagnostics.trial(self.workload, self.so_far.measured, sketch, m)
         self._expectation.add(reached if m.status == "ok" else 0.0)
         self.report("measuring")
         return reached
@@ -333,13 +306,13 @@ class Session:
         results: dict[int, Result] = {}
         untold: set[int] = set()
         sized = chosen is self._left  # the rest of a round says nothing of the size of the next one
-        measurements = measurer.arrivals(traces, self.best_s, until())
+        measurements = measurer.arrivals(traces, self.so_far.best_s, until())
         started = last = time.monotonic()
         failed: list[AutotuneError] = []
         for number, (index, m) in enumerate(_until_failed(measurements, failed), 1):
             candidate, trace = asked[index], traces[index]
             name, decisions = space.sketches[candidate.sketch], list(candidate.row)
-            facts = {DECISIONS: decisions, "round": self.rounds, **moved(space, candidate)}
+            facts = {DECISIONS: decisions, "round": self.so_far.rounds, **moved(space, candidate)}
             if self._llm is not None and self._llm.proposed(candidate):
                 facts["chosen_by"] = "llm"
             if predicted:
@@ -347,7 +320,7 @@ class Session:
             results[index] = Result(candidate, self.take(m, name, trace, facts, searched), m.facts)
             untold.add(index)
             now = time.monotonic()
-            self.spent["measure"] += now - last
+            self.so_far.spent["measure"] += now - last
             last = now
             left = (len(asked) - number) * (now - started) / number
             if ahead and search.due(left) and now + left < until():
@@ -362,9 +335,10 @@ class Session:
         search.tell([results[i] for i in sorted(untold)])
         if not sized:
             self._grow(last - started)
-        self.rounds += 1
+        self.so_far.rounds += 1
         took_s = time.monotonic() - started
-        diagnostics.round_done(self.workload, self.rounds, len(asked), len(results), self.best_s, took_s)
+        done, best_s = self.so_far.rounds, self.so_far.best_s
+        diagnostics.round_done(self.workload, done, len(asked), len(results), best_s, took_s)
         rest = [i for i in range(len(asked)) if i not in results]
         if not results and not failed and took_s > HANGS_S:  # it must not cost every turn its time
             rest = rest[1:]
@@ -373,7 +347,7 @@ class Session:
         if predicted and len(results) > 1:
             guide = list(predicted.values())[-1]
             reached = [r.throughput for r in results.values()]
-            self.pairwise = pairwise_accuracy([guide[i] for i in results], reached, gap=0.02)
+            self.so_far.pairwise = pairwise_accuracy([guide[i] for i in results], reached, gap=0.02)
         if failed:
             raise failed[0]
 
@@ -383,24 +357,17 @@ class Session:
         if self._search.seconds > SEARCH_SHARE * took_s:
             self._batch_size = min(LARGEST_BATCH, 2 * self._batch_size)
 
-    def look_up_the_best(self) -> None:
-        """Take the best of the log as that of this run, as it was timed last."""
-        best = self.log.best(self.workload, self.target)
-        if best is not None:
-            self.best_s, self.provisional = best.time_s, best.kind != "final"
-            self.searched = searched(self.workload, self.target, self.log)
-
     # -- how much ----------------------------------------------------------------------------
 
     @property
     def each_s(self) -> float | None:
         """Seconds that a trial takes; None before there was one."""
-        trials = self.measured - self.fallbacks.tried_plain - len(self.fallbacks.picked)
-        return self.spent["measure"] / trials if trials else None
+        trials = self.so_far.measured - self.fallbacks.tried_plain - len(self.fallbacks.picked)
+        return self.so_far.spent["measure"] / trials if trials else None
 
     @property
     def trials_left(self) -> bool:
-        return self.options.trials is None or self.measured < self.options.trials
+        return self.options.trials is None or self.so_far.measured < self.options.trials
 
     def _batch(self, under_way: int = 0) -> int:
         """Trials of the next round, with ``under_way`` of this one to come; 0 when all are done."""
@@ -412,7 +379,7 @@ class Session:
             batch = max(SMALLEST_BATCH, min(batch, int(min(fitting, LARGEST_BATCH))))
         if self.options.trials is not None:
             left_over = self.fallbacks.plain.pending and self.options.trials > 1  # for the plain loops
-            batch = min(batch, self.options.trials - self.measured - under_way - left_over)
+            batch = min(batch, self.options.trials - self.so_far.measured - under_way - left_over)
         return batch
 
     # -- keeping account ---------------------------------------------------------------------
@@ -422,55 +389,28 @@ class Session:
         with self.interrupts.hold():
             return self.log.add(record)
 
-    @contextlib.contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        """A context manager that adds its wall time to a phase."""
-        begin = time.monotonic()
-        try:
-            yield
-        finally:
-            self.spent[phase] += time.monotonic() - begin
-
     def report(self, phase: str) -> None:
         """Give the caller a `Progress` for this phase."""
         if self.progress is None:
             return
-        self.progress(
-            Progress(
-                phase=phase,
-                measured=self.measured,
-                failed=dict(self.failed),
-                stopped_early=self.stopped_early,
-                resumed=self.resumed,
-                best_time_s=self.best_s,
-                provisional=self.provisional,
-                best_gflops=None if self.best_s is None else self.workload.flops / self.best_s / 1e9,
-                share_of_peak=self.limit.share(self.best_s),
-                elapsed_s=time.monotonic() - self.started,
-                budget_s=self.until - self.started,
-                trials=self.options.trials,
-                pairwise=self.pairwise,
-            )
-        )
+        elapsed_s, budget_s = time.monotonic() - self.started, self.until - self.started
+        share = self.limit.share(self.so_far.best_s)
+        self.progress(self.so_far.progress(phase, elapsed_s, budget_s, self.options.trials, share))
 
     def result(self, stopped: str) -> TuneResult:
         """The result of the run. ``stopped``: why it ended."""
+        so_far = self.so_far
         best = best_of(self.workload, self.target, self.log, self.peak_s)
-        diagnostics.ended(self.workload, stopped, self.measured, self.failed, self.spent)
+        diagnostics.ended(self.workload, stopped, so_far.measured, so_far.failed, so_far.spent)
         return TuneResult(
             workload=self.workload,
             target=self.target,
             best=best,
-            measured=self.measured,
-            failed=dict(sorted(self.failed.items())),
-            stopped_early=self.stopped_early,
-            throttled=dict(sorted(self.throttled.items())),
-            resumed=self.resumed,
+            **so_far.counts(),
             elapsed_s=time.monotonic() - self.started,
             seed=self.options.seed,
             stopped=stopped,
-            spent_s=dict(self.spent),
-            notes=notes(best, self._few, self.measured + self.resumed, stopped),
+            notes=notes(best, self._few, so_far.measured + so_far.resumed, stopped),
             error=None if best is not None else self._why(stopped),
             place=self.log.place,
             only_plain=best is not None and not searched(self.workload, self.target, self.log),
@@ -478,11 +418,11 @@ class Session:
 
     def _why(self, stopped: str) -> str:
         return no_kernel.why(
-            *(self.failed, self.reasons, stopped),
-            prepared_s=self.spent["prepare"],
+            *(self.so_far.failed, self.so_far.reasons, stopped),
+            prepared_s=self.so_far.spent["prepare"],
             elapsed_s=time.monotonic() - self.started,
             budget_s=self.options.budget_s,
-            stopped_early=self.stopped_early,
+            stopped_early=self.so_far.stopped_early,
         )
 
 

@@ -109,15 +109,6 @@ class GradientScheduler:
         """A task can have no more turns."""
         self._states[task].ended = True
 
-    def weighted_s(self) -> float | None:
-        """The objective, Σ weight · best time; None while a task has none."""
-        total = 0.0
-        for task, state in zip(self._tasks, self._states, strict=True):
-            if state.best_s[-1] is None:
-                return None
-            total += task.weight * state.best_s[-1]
-        return total
-
     def gain(self, task: int) -> float:
         """Weighted seconds of latency that the next second of tuning is expected to save."""
         state, about = self._states[task], self._tasks[task]

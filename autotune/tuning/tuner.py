@@ -1,27 +1,149 @@
-"""Tunes one task: ask the search, measure, log, tell; then time the finalists against each other.
+"""Tunes jobs, for one target or several, on this machine or on those of a fleet.
 
-`tune` reads top to bottom. The space, the measurer and the machine's limit are passed in or made on demand.
+`run` reads top to bottom. One task is a suite of its own. Every measurement is in the log at once, so that
+best of every task can be loaded at any moment, also after Ctrl-C or a kill. A new call goes on from it.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from autotune.measure.starting import shared_start
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.options import Best, Progress, TuneOptions, TuneResult
-from autotune.tuning.session import RESERVE_SHARE, ROUND_SHARE, Session
-from autotune.tuning.site import HERE, Measuring, Site
+from autotune.tuning.jobs import Job, SuiteTask
+from autotune.tuning.makers import JobMaker, Tasks
+from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import Progress, SuiteProgress, SuiteResult, TuneResult
+from autotune.tuning.site import HERE, Site
+from autotune.tuning.suite import Suite
 from schedules.model import Target, Workload
-from schedules.space.base import Space
 
 if TYPE_CHECKING:
     from kernels_db.store import Log
 
-__all__ = ["Best", "Progress", "TuneOptions", "TuneResult", "tune"]
+R = TypeVar("R")
+
+
+class Crew(Protocol):
+    """The machines of a run: this one, or those of a fleet. ``targets``: what they run code for. ``turn``:
+    held by who works on what they share."""
+
+    @property
+    def targets(self) -> Sequence[Target]: ...
+
+    @property
+    def turn(self) -> AbstractContextManager[object]: ...
+
+    def started(self, options: TuneOptions) -> float:
+        """When a budget began to count (`time.monotonic`)."""
+
+    def check(self, target: Target, job: Job) -> None:
+        """Raises `TargetError`, `WorkloadError` or `SettingsError` for what cannot be tuned."""
+
+    def interrupts(self, given: Interrupts) -> Interrupts:
+        """Those that hold where turns are taken. ``given``: of the calling thread."""
+
+    def work(self, suites: Sequence[Suite], interrupts: Interrupts) -> None:
+        """Give machines to suites until all have ended. After it none is at work. What it raises ends them;
+        after Ctrl-C that is KeyboardInterrupt."""
+
+
+class Place(Protocol):
+    """Where to tune."""
+
+    def reached(self) -> AbstractContextManager[Crew]: ...
+
+
+@dataclass(frozen=True)
+class OneMachine:
+    """One machine, which takes turns of tasks in the calling thread."""
+
+    target: Target
+    site: Site = HERE
+
+    @property
+    def targets(self) -> Sequence[Target]:
+        return (self.target,)
+
+    @property
+    def turn(self) -> AbstractContextManager[object]:
+        return contextlib.nullcontext()
+
+    def reached(self) -> AbstractContextManager[Crew]:
+        return contextlib.nullcontext(self)
+
+    def started(self, options: TuneOptions) -> float:
+        return options.begin()
+
+    def check(self, target: Target, job: Job) -> None:
+        self.site.check(target)
+        for task in job.tasks:
+            preparation.check_feasible(task.workload, job.options.budget_s)
+
+    def interrupts(self, given: Interrupts) -> Interrupts:
+        return given
+
+    def work(self, suites: Sequence[Suite], interrupts: Interrupts) -> None:
+        with shared_start():  # finalists are timed in new processes
+            for suite in suites:
+                with contextlib.closing(suite.lane(self.site)) as lane:
+                    suite.serve(lane)
+
+
+def tune_jobs(
+    maker: JobMaker[R],
+    place: Place,
+    log: Log,
+    progress: Callable[[SuiteProgress], None] | None = None,
+    *,
+    interrupts: Interrupts | None = None,
+) -> dict[Target, R]:
+    """Tune what a maker makes jobs of: its result for each target of a place. Raises as `run`."""
+    with place.reached() as crew:
+        found = run({t: maker.job(t) for t in crew.targets}, crew, log, progress, interrupts=interrupts)
+        return {t: maker.result(t, r) for t, r in found.items()}
+
+
+def run(
+    jobs: Mapping[Target, Job],
+    crew: Crew,
+    log: Log,
+    progress: Callable[[SuiteProgress], None] | None = None,
+    *,
+    interrupts: Interrupts | None = None,
+) -> dict[Target, SuiteResult]:
+    """Tune the tasks of each of some targets until its budget is used up, each task has its trials, or no
+    gain is expected. A task that cannot be tuned is reported and costs the others nothing. Ctrl-C ends the
+    run and keeps everything.
+
+    Raises `TargetError`, `LogError`, `WorkloadError` for arrays that do not fit in memory, `SettingsError`
+    for a budget too short to compute even a reference, and `FleetError` where a fleet is lost.
+    """
+    started = {t: crew.started(job.options) for t, job in jobs.items()}
+    for target, job in jobs.items():
+        job.options.check(target)
+        crew.check(target, job)
+    interrupted = False
+    with contextlib.ExitStack() as stack:
+        interrupts = interrupts or stack.enter_context(Interrupts())
+        theirs = crew.interrupts(interrupts)
+        suites = {t: Suite(job, t, log, progress, theirs, started[t]) for t, job in jobs.items()}
+        try:
+            with contextlib.ExitStack() as inside:
+                for suite in suites.values():
+                    inside.push(suite.leave)
+                if any(job.tasks and job.options.needs_xgboost for job in jobs.values()):
+                    inside.enter_context(preparation.xgboost_on_its_way())
+                crew.work([*suites.values()], interrupts)
+        except KeyboardInterrupt:
+            interrupted = True
+        with interrupts.hold(), crew.turn:  # it closes the runs of all tasks
+            return {t: s.result("interrupted" if interrupted else s.ended) for t, s in suites.items()}
 
 
 def tune(
@@ -31,9 +153,6 @@ def tune(
     options: TuneOptions | None = None,
     progress: Callable[[Progress], None] | None = None,
     *,
-    space: Space | None = None,
-    measurer: Measuring | None = None,
-    peak: Callable[[], float] | None = None,
     interrupts: Interrupts | None = None,
     site: Site = HERE,
 ) -> TuneResult:
@@ -42,55 +161,29 @@ def tune(
 
     Every trial is committed to ``log`` as it happens, and those of earlier runs are learnt from and
     not repeated, but for what another version of the code generator failed at. Ctrl-C ends the run, keeps
-    everything and returns "interrupted". ``peak`` measures the least seconds that the machine needs for the
-    workload. ``site``: the machine that measures.
+    everything and returns "interrupted". ``site``: the machine that measures.
 
     Raises `MeasureError` if measuring itself does not work, `LogError`, and `ScheduleError` if the expression
     gives no space.
     """
-    options = options or TuneOptions()
-    started = options.begin()
-    budget = options.budget_s
-    options.check(target)
-    if measurer is None:
-        site.check(target)
-        preparation.check_feasible(workload, budget)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(shared_start())  # finalists are timed in new processes
-        interrupts = interrupts or stack.enter_context(Interrupts())
-        session = Session(
-            *(workload, target, log, options, progress, interrupts),
-            started=started,
-            until=started + budget,
-            round_s=ROUND_SHARE * budget,
-            site=site,
-        )
-        stack.enter_context(session)
-        try:
-            with session.timed("prepare"):
-                session.report("preparing")
-                if options.needs_xgboost:
-                    stack.enter_context(preparation.xgboost_on_its_way())
-                if measurer is None:
-                    measurer = stack.enter_context(
-                        site.measurer(workload, target, budget, tolerance=options.tolerance)
-                    )
-                session.prepare(space, peak)
+    tell = None if progress is None else lambda p: progress(p.task)
+    found = tune_suite([SuiteTask(workload)], target, log, options, tell, interrupts=interrupts, site=site)
+    (task,) = found.tasks
+    if task.cause is not None:
+        raise task.cause
+    return task.result
 
-            def until() -> float:
-                """When the last trial may begin: early enough for it and for the finalists."""
-                if not session.measured and session.best_s is None:
-                    return session.until
-                needed = session.finals.cost_s()
-                reserve = max(RESERVE_SHARE * budget, min(needed, 2.5 * RESERVE_SHARE * budget))
-                return session.until - reserve - min(session.each_s or 0.0, RESERVE_SHARE * budget)
 
-            stopped = session.search(measurer, until) or "budget"
-            with session.timed("finalists"):
-                session.limit.sample()  # next to the finalists, whose records keep it
-                session.finals.time(measurer)
-        except KeyboardInterrupt:
-            stopped = session.stopped = "interrupted"
-        with contextlib.suppress(KeyboardInterrupt):  # nothing is left to be interrupted
-            session.report("done")
-        return session.result(stopped)
+def tune_suite(
+    tasks: Sequence[SuiteTask],
+    target: Target,
+    log: Log,
+    options: TuneOptions | None = None,
+    progress: Callable[[SuiteProgress], None] | None = None,
+    *,
+    interrupts: Interrupts | None = None,
+    site: Site = HERE,
+) -> SuiteResult:
+    """Tune tasks for a target on one machine, under one budget. Raises as `run`."""
+    jobs = Tasks(tasks, options or TuneOptions())
+    return tune_jobs(jobs, OneMachine(target, site), log, progress, interrupts=interrupts)[target]

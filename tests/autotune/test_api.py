@@ -37,7 +37,7 @@ def constants(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, 
     def run(tasks: Any, *rest: Any) -> None:
         raise Ran([t.workload.dag.constants for t in tasks])
 
-    monkeypatch.setattr("autotune.tuning.suite_tuner.tune_suite", run)
+    monkeypatch.setattr("autotune.tuning.tuner.tune_suite", run)
 
     def of(programs: Any, which: Any) -> list[tuple[str, ...]]:
         with pytest.raises(Ran) as ran:
@@ -92,7 +92,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., float]:
         raise Ran(options)
 
     monkeypatch.setattr("autotune.tuning.tuner.tune", run)
-    monkeypatch.setattr("autotune.tuning.suite_tuner.tune_suite", run)
+    monkeypatch.setattr("autotune.tuning.tuner.tune_suite", run)
 
     def seconds(**budget: Any) -> float:
         found = []

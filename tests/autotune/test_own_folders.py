@@ -133,6 +133,7 @@ for n in (8, 16):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("home", "said"), [({}, "no home directory"), ({"HOME": "/dev/null"}, "AUTOTUNE_CACHE_DIR names another")]
 )

@@ -90,6 +90,7 @@ def test_variables_are_changed_for_a_while(monkeypatch: pytest.MonkeyPatch) -> N
     assert os.environ["AUTOTUNE_TEST_A"] == "before" and "AUTOTUNE_TEST_B" not in os.environ
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no affinity of threads")
 def test_tuning_stays_on_all_cpus_where_openmp_is_told_to_bind(tmp_path: Path) -> None:
     code = (

@@ -45,7 +45,7 @@ def run(
     return done.returncode, done.stdout + done.stderr, json.loads(out.read_text()) if out.exists() else {}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_steps_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
     need_cxx()
     (tmp_path / "tiny.toml").write_text(SUITE)
@@ -95,7 +95,7 @@ real, from_trace.build_object = from_trace.build_object, build_object
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_steps_for_nvidia_run_on_a_driver_of_our_own(tmp_path: Path) -> None:
     """From the device's attributes to the record that its kernel is loaded with, all but NVRTC and peers."""
     need_cxx()
@@ -134,7 +134,7 @@ def test_rows_of_a_step_that_was_cut_off_are_kept() -> None:
     assert gpu.so_far(None) == gpu.so_far("") == {}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_tasks_of_a_step_that_was_cut_off_are_not_tuned_again(tmp_path: Path) -> None:
     need_cxx()
     (tmp_path / "tiny.toml").write_text(SUITE)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from space_cases import target
 
 from autotune.search.decisions import DECISIONS
@@ -41,6 +42,7 @@ def add(
             log.add(NewRecord(run.uid, i, sketch, trace, status, times_s=(time_s,), environment=facts))
 
 
+@pytest.mark.slow
 def test_each_candidate_is_kept_once_with_its_median(tmp_path: Path) -> None:
     space = derive(MATMUL.canonical, target())
     with Log(tmp_path / "t.db") as log:

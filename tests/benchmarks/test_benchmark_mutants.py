@@ -61,6 +61,7 @@ def run(root: Path, *options: str) -> tuple[int, list[dict]]:
     return code, json.loads(out.read_text())
 
 
+@pytest.mark.slow
 def test_what_tests_hold_is_caught(toy: Path) -> None:
     code, found = run(toy, "--under", "toy/limit.py")
     assert code == 0
@@ -73,6 +74,7 @@ def test_what_tests_hold_is_caught(toy: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_survivor_is_told_and_the_tree_stays(toy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(toy, "tests/toy/test_limit.py", TEST.format(check="limited(2)"))
     before = {f: f.stat().st_mtime_ns for f in toy.rglob("*")}
@@ -90,6 +92,7 @@ def test_a_survivor_is_told_and_the_tree_stays(toy: Path, capsys: pytest.Capture
     assert run(toy, "--under", "toy/limit.py", "--at-least", "0")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_without_the_change_does_not_count(
     toy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,6 +105,7 @@ def test_a_test_that_fails_without_the_change_does_not_count(
     assert "or not always: tests/toy/test_limit.py::test_runs\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_once_does_not_count(toy: Path) -> None:
     check = (
         f"m = __import__('pathlib').Path({str(toy.parent / 'm')!r}); was = m.exists(); m.touch(); assert was"
@@ -110,6 +114,7 @@ def test_a_test_that_fails_once_does_not_count(toy: Path) -> None:
     assert [v["caught"] for v in run(toy, "--under", "toy/limit.py")[1]] == [None]
 
 
+@pytest.mark.slow
 def test_a_test_that_dies_with_the_change_has_caught_it(toy: Path) -> None:
     put(toy, "tests/toy/test_limit.py", TEST.format(check="limited(4) == 3 or __import__('os')._exit(0)"))
     assert [v["caught"] for v in run(toy, "--under", "toy/limit.py")[1]] == [
@@ -117,7 +122,7 @@ def test_a_test_that_dies_with_the_change_has_caught_it(toy: Path) -> None:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_test_that_hangs_with_the_change_has_caught_it(toy: Path) -> None:
     put(toy, "toy/limit.py", "def limited(x):\n    while x > 3:\n        x -= 1\n    return x\n")
     options = ["--under", "toy/limit.py", "--hang", "20"]

@@ -84,6 +84,7 @@ def test_what_is_left_out(source: str) -> None:
     assert changed(source) == set()
 
 
+@pytest.mark.fast("autotune/cli/output.py")
 @pytest.mark.parametrize(
     "file", ["schedules/affine.py", "autotune/fleet/messages.py", "autotune/cli/output.py"]
 )

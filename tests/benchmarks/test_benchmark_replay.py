@@ -83,6 +83,7 @@ def test_one_table_runs_each_search_by_its_seeds(tmp_path: Path) -> None:
     assert again["random"]["shares"] == found["random"]["shares"]
 
 
+@pytest.mark.slow
 def test_a_forest_alone_is_a_policy_that_finds_the_optimum(tmp_path: Path) -> None:
     table = read(cache(tmp_path / "t.json"))
     policy = forest_alone.ForestAlone(table.space, 1)
@@ -116,6 +117,7 @@ def known_product() -> Measured:
     return Measured(workload, cpu, tuple(sketches))
 
 
+@pytest.mark.slow
 def test_a_simulated_machine_orders_as_its_task_does() -> None:
     known = known_product()
     space = derive(known.workload.dag, known.target)
@@ -127,6 +129,7 @@ def test_a_simulated_machine_orders_as_its_task_does() -> None:
     assert np.corrcoef(speed[ran], 1 / known.sketches[0].time_s[ran])[0, 1] > 0.8
 
 
+@pytest.mark.slow
 def test_a_simulated_search_is_the_same_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulated_search, "FEWEST", 50)
     runs = [simulated_search.one_task(known_product(), 1, ["scratch"], (1, 8)) for _ in range(2)]

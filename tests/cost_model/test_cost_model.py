@@ -33,6 +33,7 @@ def measured(n: int, seed: int, scale: float = 1.0) -> tuple[np.ndarray, np.ndar
     return x, throughput.astype(np.float64)
 
 
+@pytest.mark.fast(but=["blend", "scratch"])
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_contract(name: str, tmp_path: Path) -> None:
     x, y = measured(200, 0)
@@ -127,6 +128,7 @@ def test_not_ready_without_data() -> None:
         model.fit(x, y[:40])
 
 
+@pytest.mark.slow
 def test_boosters_of_a_file_are_inflated_up_to_a_limit(tmp_path: Path) -> None:
     x, y = measured(50, seed=1)
     model, path = create("xgb", NAMES), tmp_path / "m.json"

@@ -268,6 +268,7 @@ def matmul(m: int) -> Workload:
     return ops.workload("matmul", {"m": m, "n": 64, "k": 64})
 
 
+@pytest.mark.slow
 def test_neighbours_are_the_nearest_tasks_of_the_operator(log: Log) -> None:
     goal = target()
     for m in (64, 128, 96, 1 << 14):
@@ -289,6 +290,7 @@ def test_a_task_does_not_neighbour_itself_and_no_log_teaches_nothing(log: Log) -
     assert neighbours.neighbours(log, matmul(64), goal, space, TuneOptions()) is None
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_of_other_tasks_teaches_nothing(log: Log) -> None:
     goal, newer = target(), Target("cpu", "of a newer version")
     space = fill(log, matmul(64), goal)
@@ -313,6 +315,7 @@ def own_matmul(m: int) -> Workload:
     return Workload(dag, flops=count_flops(dag))
 
 
+@pytest.mark.slow
 def test_an_expression_of_ones_own_neighbours_the_operator(log: Log) -> None:
     goal = target()
     fill(log, matmul(64), goal)
@@ -321,6 +324,7 @@ def test_an_expression_of_ones_own_neighbours_the_operator(log: Log) -> None:
     assert found is not None and len(found) == 30
 
 
+@pytest.mark.slow
 def test_an_operator_neighbours_the_expression(log: Log) -> None:
     goal = target()
     fill(log, own_matmul(80), goal)

@@ -173,7 +173,7 @@ def test_facts_go_into_the_log_and_come_back_from_it(tmp_path: Path) -> None:
     assert len(earlier) >= 16 and all(r.facts == Telling.facts for r in earlier)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_registers_of_nvrtc_are_foretold() -> None:
     if not nvrtc.available():
         missing("nvrtc")

@@ -59,6 +59,7 @@ def file(model: SavedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_file_predicts_what_its_boosters_did(file: Path, model: SavedModel) -> None:
     back, x = read(file), columns(500, 9)
     for k, booster in enumerate(back.boosters):
@@ -311,6 +312,7 @@ def try_mutants(file: Path, folder: Path, seeds: range) -> int:
     return sane
 
 
+@pytest.mark.slow
 def test_mutants_are_refused_or_predict_finite_numbers(file: Path, tmp_path: Path) -> None:
     sane = try_mutants(file, tmp_path, range(150))
     assert 5 < sane < 100, "both happens"

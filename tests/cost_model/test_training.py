@@ -61,6 +61,7 @@ def test_worth_is_a_share_of_the_best_and_a_rank() -> None:
     assert worth(np.zeros(3)).max() < 0.5 and not len(worth(np.zeros(0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", training.TRAINERS)
 def test_every_learner_orders_tasks_that_it_has_not_seen(learner: str) -> None:
     if learner in ("forest", "hist"):
@@ -74,6 +75,7 @@ def test_every_learner_orders_tasks_that_it_has_not_seen(learner: str) -> None:
     assert train(TASKS[:5], learner, seed=4).digest != model.digest or learner == "hist"
 
 
+@pytest.mark.slow
 def test_training_begins_with_the_shipped_model() -> None:
     """What the log says nothing of stays as the shipped model has it."""
     shipped = training.shipped_trees(TASKS)
@@ -100,6 +102,7 @@ def _one_more(features: np.ndarray) -> np.ndarray:
     return np.pad(features, ((0, 0), (1, 0)), constant_values=7.0)
 
 
+@pytest.mark.slow
 def test_threads_change_no_prediction() -> None:
     assert train(TASKS, threads=2).digest == train(TASKS, threads=1).digest
 
@@ -126,6 +129,7 @@ def test_what_cannot_be_learnt_from_is_refused() -> None:
         train([TASKS[0], other])
 
 
+@pytest.mark.slow
 def test_trees_that_are_not_understood_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A later scikit-learn may keep its trees otherwise."""
     imported("sklearn")
@@ -147,6 +151,7 @@ def test_a_workload_is_in_one_fold_whoever_measured_it() -> None:
         folds_of([tasks[0], tasks[7]])
 
 
+@pytest.mark.slow
 def test_folds_judge_what_was_not_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     imported("sklearn")
     seen: list[set[str]] = []
@@ -167,6 +172,7 @@ def test_folds_judge_what_was_not_learnt(monkeypatch: pytest.MonkeyPatch) -> Non
     assert mine.worst <= mine.pairwise and 0 < mine.top1 <= mine.top8 <= 1
 
 
+@pytest.mark.slow
 def test_the_planted_column_is_the_important_one() -> None:
     imported("sklearn")
     first = importance_of(train(TASKS[:4]), TASKS[4:])[0]
@@ -180,12 +186,14 @@ def test_estimates_that_are_infinite_are_ordered() -> None:
     assert 0 <= judged.summary(ESTIMATED).pairwise <= 1
 
 
+@pytest.mark.slow
 def test_where_a_candidate_ran_alone_no_column_is_important() -> None:
     imported("sklearn")
     alone = [replace(t, time_s=np.where(np.arange(len(t)) == 1, t.time_s, np.nan)) for t in TASKS]
     assert by_folds(alone, learners=["xgb"]).importance == ()
 
 
+@pytest.mark.slow
 def test_a_file_is_judged_beside_the_shipped_model() -> None:
     imported("sklearn")
     model = train(TASKS[:4], provenance={"workloads": [t.workload for t in TASKS[:4]]})

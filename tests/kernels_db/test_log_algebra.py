@@ -42,6 +42,7 @@ one_log = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=SLOW)
 @given(parts=st.lists(one_log, min_size=3, max_size=3))
 def test_merging_is_commutative_associative_and_idempotent(
@@ -102,6 +103,7 @@ def five_machines(folder: Path) -> list[Path]:
     return shards
 
 
+@pytest.mark.slow
 def test_shuffled_shards_of_five_machines_make_one_log_in_any_order(tmp_path: Path) -> None:
     shards, rng, found = five_machines(tmp_path), random.Random(20), set()
     for order in range(8):

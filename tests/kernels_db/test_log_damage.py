@@ -51,6 +51,7 @@ def damaged(data: bytes, *places: tuple[int, int]) -> Callable[[Path], None]:
     return write
 
 
+@pytest.mark.slow
 def test_damage_to_single_bytes_is_reported_or_does_no_harm(log_file: Path, tmp_path: Path) -> None:
     data, random, reported = log_file.read_bytes(), Random(7), 0
     schema = [i for i in range(16, len(data)) if data[i : i + 7] in (b"CREATE ", b"ix_reco")]
@@ -81,6 +82,7 @@ def test_an_error_that_quotes_what_is_no_text(log_file: Path, tmp_path: Path, na
 WRONG = ("'abc'", "9e999", "x'ff'", """'{"x":1e999}'""")
 
 
+@pytest.mark.fast("uid", "trace", "created")
 @pytest.mark.parametrize("column", RECORD_COLUMNS)
 def test_damaged_values_of_a_record(log_file: Path, tmp_path: Path, column: str) -> None:
     """No value ends in anything but the error, and as a source of a merge the other rows go in."""

@@ -20,6 +20,7 @@ W = copy_of(8)
 DATA = Path(__file__).with_name("data")
 
 
+@pytest.mark.fast("sqlite")
 def test_what_is_added_is_found(database: str) -> None:
     assert not isinstance(locate(database), Path)
     with Log(database) as log:
@@ -166,6 +167,7 @@ def test_pruning_keeps_what_verifying_found_wrong(database: str, tmp_path: Path)
         assert lookup.best(database, W.digest, anywhere).record == best  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_pruning_gives_space_back(tmp_path: Path) -> None:
     db = tmp_path / "t.db"
     with Log(db) as log:
@@ -265,11 +267,12 @@ def all_are_there(database: str, tmp_path: Path, processes: int, batches: int, s
             assert sorted(r.trial for r in log.records(run=run)) == [*range(batches * size), 10_000]
 
 
+@pytest.mark.slow
 def test_many_processes_write_at_once(database: str, tmp_path: Path) -> None:
     all_are_there(database, tmp_path, 3, 4, 10)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_eight_processes_write_16000_records(database: str, tmp_path: Path) -> None:
     all_are_there(database, tmp_path, 8, 19, 105)
     if "://" not in database:

@@ -50,6 +50,7 @@ def told(items: Iterator[Any]) -> list[Any]:
     return [("refused", str(x)) if isinstance(x, Refused) else x for x in items]
 
 
+@pytest.mark.slow
 def test_helpers_say_what_decoding_here_says(lines: list[Raw]) -> None:
     here = told(decoded(lines, 1))
     assert sum(isinstance(x, tuple) for x in here) == len(BAD) + 1
@@ -58,6 +59,7 @@ def test_helpers_say_what_decoding_here_says(lines: list[Raw]) -> None:
     assert told(decoded(lines, 3)) == here
 
 
+@pytest.mark.slow
 def test_rows_of_a_database_are_decoded_beside(tmp_path: Path, lines: list[Raw]) -> None:
     with Log(tmp_path / "a.db", read_only=True) as log:
         rows = list(log._rows(Tally()))
@@ -80,6 +82,7 @@ def test_rows_of_a_database_are_decoded_beside(tmp_path: Path, lines: list[Raw])
     assert told(decoded(rows, 2)) == here
 
 
+@pytest.mark.slow
 def test_a_helper_that_dies_costs_nothing_but_speed(
     lines: list[Raw], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +101,7 @@ def test_a_helper_that_dies_costs_nothing_but_speed(
         assert told(decoded(lines, 2)) == here
 
 
+@pytest.mark.slow
 def test_helpers_end_with_the_items(lines: list[Raw]) -> None:
     items = decoded(lines, 2)
     for _ in range(8):
@@ -108,6 +112,7 @@ def test_helpers_end_with_the_items(lines: list[Raw]) -> None:
     assert not [p for p in helpers if p.is_running()]
 
 
+@pytest.mark.slow
 def test_an_interrupted_merge_leaves_no_helper_and_whole_batches(
     tmp_path: Path, lines: list[Raw], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +194,7 @@ def test_helpers_end_with_a_merge_that_is_killed(tmp_path: Path, lines: list[Raw
     wait_until(lambda: not [p for p in helpers if p.is_running()])
 
 
+@pytest.mark.slow
 def test_a_merge_with_helpers_makes_the_same_log(tmp_path: Path, lines: list[Raw]) -> None:
     with Log(tmp_path / "b.db") as log, Log(tmp_path / "c.db") as other, Log(tmp_path / "a.db") as source:
         assert log.merge(tmp_path / "a.jsonl").refused == {}

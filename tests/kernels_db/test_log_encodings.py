@@ -22,6 +22,7 @@ ENCODINGS = {
 }  # fmt: skip
 
 
+@pytest.mark.fast("plain-jsonl-utf-16", "packed-t4-utf-8-sig", "plain-t4-utf-32")
 @pytest.mark.parametrize("codec", ENCODINGS)
 @pytest.mark.parametrize("form", ["jsonl", "t4"])
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])

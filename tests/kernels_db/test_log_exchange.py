@@ -312,6 +312,7 @@ def test_ten_thousand_mutated_lines(tmp_path: Path, lines: list[bytes]) -> None:
             assert exported(again) == exported(log)
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None, suppress_health_check=SLOW)
 @given(data=st.data())
 def test_mutated_lines_are_refused_or_well_formed(
@@ -336,6 +337,7 @@ def test_mutated_lines_are_refused_or_well_formed(
                 assert all(r.trace.digest == r.trace_digest for r in again.top_k(w, t, 99))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(value=st.dictionaries(st.sampled_from(("type", "uid", "digest", "definition", "trace")), anything))
 def test_decode_refuses_or_inverts_encode(value: dict[str, Any]) -> None:
@@ -357,6 +359,7 @@ nested = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_a_record_of_our_own_has_the_uid_of_its_text(lines: list[bytes], data: st.DataObject) -> None:
@@ -409,6 +412,7 @@ def test_nothing_is_taken_from_the_future(tmp_path: Path) -> None:
         assert other.add(measured(run, 0, created=None)).created < "8"
 
 
+@pytest.mark.slow
 def test_an_untrue_description_of_a_workload_loses_to_a_true_one(tmp_path: Path) -> None:
     """Its name, parameters and arithmetic are outside its digest, so another log may say anything."""
     true = ops.workload("matmul", {"m": 8, "n": 9, "k": 7})

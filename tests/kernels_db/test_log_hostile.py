@@ -86,6 +86,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
+@pytest.mark.fast("unknown primitive", "every loop unrolled a thousandfold")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_schedule_reaches_no_compiler(name: str, tmp_path: Path, compiled: list[str]) -> None:
     theirs, db = tmp_path / "theirs.db", tmp_path / "tuning.db"
@@ -112,6 +113,7 @@ def test_a_hostile_schedule_reaches_no_compiler(name: str, tmp_path: Path, compi
         at.build(at.Schedule(workload().dag), threads=1)
 
 
+@pytest.mark.slow
 def test_verifying_finds_them_illegal(tmp_path: Path) -> None:
     with Log(tmp_path / "tuning.db") as log:
         made = log.start_run(workload(), host(), {"cpu": "x"}, seed=0)
@@ -235,6 +237,7 @@ class NewRecordLike:
         self.trace_digest = digest
 
 
+@pytest.mark.slow
 def test_a_bomb_of_rows_costs_no_memory(tmp_path: Path) -> None:
     """Two hundred thousand lines of rubbish: refused one by one, without being kept."""
     import tracemalloc
@@ -250,6 +253,7 @@ def test_a_bomb_of_rows_costs_no_memory(tmp_path: Path) -> None:
     assert peak < 8 << 20
 
 
+@pytest.mark.slow
 def test_a_document_of_many_small_results_costs_no_memory(tmp_path: Path) -> None:
     """As one value it would take thirty times its size."""
     import tracemalloc

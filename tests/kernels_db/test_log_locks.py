@@ -40,6 +40,7 @@ def merge(path: Path) -> None:
         log.merge(path)
 
 
+@pytest.mark.fast("looks1")
 @pytest.mark.parametrize("looks", [(look_up, refuse_to_overwrite), (merge, read)])
 def test_looking_gives_up_no_lock(tmp_path: Path, looks: Sequence[Callable[[Path], object]]) -> None:
     """Without its locks, what this process writes would be in a file that the other one removed."""
@@ -54,6 +55,7 @@ def test_looking_gives_up_no_lock(tmp_path: Path, looks: Sequence[Callable[[Path
         assert of_another_process(path) == log.stats()["records"] == 2 * before
 
 
+@pytest.mark.slow
 def test_a_file_is_looked_into_when_it_is_no_longer_open(tmp_path: Path) -> None:
     path, link = tmp_path / "t.db", tmp_path / "link.db"
     link.symlink_to(path)

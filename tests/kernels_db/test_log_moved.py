@@ -158,6 +158,7 @@ def test_a_log_that_is_only_read_is_left_alone(tmp_path: Path) -> None:
     assert not db.exists()
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.sampled_from([None, None, *LOSSES[:5]]), min_size=1, max_size=6))
 def test_whatever_happens_to_it(steps: list[Callable[[Path], None] | None]) -> None:

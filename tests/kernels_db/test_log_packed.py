@@ -32,6 +32,7 @@ def db(tmp_path: Path) -> Path:
     return tmp_path / "a.db"
 
 
+@pytest.mark.fast("jsonl-.gz", "t4-.xz")
 @pytest.mark.parametrize("pack", PACK)
 @pytest.mark.parametrize("form", ["jsonl", "t4"])
 def test_what_is_packed_comes_back(tmp_path: Path, db: Path, pack: str, form: str) -> None:
@@ -106,6 +107,7 @@ def test_unpacking_gives_what_was_packed(parts: list[bytes], pack: str, piece: i
     assert found == (b"".join(parts) if parts else b"plain")
 
 
+@pytest.mark.slow
 def test_a_log_goes_down_a_pipe(tmp_path: Path, db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     sent = autotune("log", "export", "-", "--db", db)
@@ -132,6 +134,7 @@ def test_a_log_goes_down_a_pipe(tmp_path: Path, db: Path, monkeypatch: pytest.Mo
     assert appended.read_bytes() == b"# before\n" + sent.stdout
 
 
+@pytest.mark.slow
 def test_pins_and_tables_too(tmp_path: Path, db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     pinned = autotune("log", "pin", "-", "--db", db)

@@ -58,6 +58,7 @@ def wait(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.slow
 def test_two_processes_write_while_others_read(tmp_path: Path) -> None:
     path = tmp_path / "tuning.db"  # that both create at once
     n = 40
@@ -105,6 +106,7 @@ def test_a_merge_and_a_writer_do_not_hinder_each_other(tmp_path: Path) -> None:
         assert log.stats()["records"] == 100 and len(said) == 40
 
 
+@pytest.mark.fast("0", "9")
 @pytest.mark.parametrize("moment", range(10))
 def test_kill_9_loses_no_committed_record(tmp_path: Path, moment: int) -> None:
     """Killed at a random moment: while the log is created, between trials, or amid a commit."""
@@ -149,7 +151,7 @@ def batches(path: Path) -> Callable[[int], None]:
     return work
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_200_kills_amid_writes_and_merges_lose_nothing(tmp_path: Path) -> None:
     """A writer of trials, a writer of batches and a merge on one log, all killed at once, 200 times."""
     path, rng = tmp_path / "tuning.db", random.Random(200)

@@ -94,6 +94,7 @@ except LogError as err:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "value", "said"),
     [

@@ -88,6 +88,7 @@ def test_every_trace_applies_and_is_one_of_the_space(migrated: Path) -> None:
                     assert space.trace(s, row).digest == r.trace_digest
 
 
+@pytest.mark.slow
 def test_an_export_and_a_database_of_before_make_the_same_log(migrated: Path, tmp_path: Path) -> None:
     with Log(migrated) as log:
         text = exported(log)

@@ -206,6 +206,7 @@ def empty_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str
     return path, runs
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     tasks=st.lists(st.lists(row, max_size=12), min_size=3, max_size=3), threads=st.sampled_from((None, 1, 2))

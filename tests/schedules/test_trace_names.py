@@ -39,6 +39,7 @@ def test_every_argument_that_is_a_text_is_known() -> None:
                 assert (f.name in known) != (f.name in NO_NAMES), f"{p.name}.{f.name}"
 
 
+@pytest.mark.fast("cpu-*", "cuda-matmul", "cuda-softmax")
 @pytest.mark.parametrize("op", SMALL)
 @pytest.mark.parametrize("target", [from_name("x86-64-v3"), GPU], ids=lambda t: t.kind)
 def test_sketches_and_their_traces_are_those_of_the_canonical_form(op: str, target: Target) -> None:
@@ -56,6 +57,7 @@ def test_sketches_and_their_traces_are_those_of_the_canonical_form(op: str, targ
                 assert renamed == b.trace(s, row)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_random_schedule_under_random_names(data: st.DataObject) -> None:

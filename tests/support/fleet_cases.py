@@ -12,12 +12,18 @@ from typing import Any
 
 from autotune.building.generator_version import generator_version
 from autotune.fleet import connection, local
+from autotune.fleet.building import Builders
 from autotune.fleet.client import Fleet
 from autotune.fleet.serving import Bench
+from autotune.fleet.tuning import FleetCrew
 from autotune.fleet.worker import BenchThreadPoolExecutor, Offer, make_worker
 from autotune.measure.results import Measurement
 from autotune.targets import TargetError
+from autotune.tuning.jobs import Job
+from autotune.tuning.results import SuiteResult
 from autotune.tuning.site import Here
+from autotune.tuning.tuner import run
+from kernels_db import Log
 from schedules.model import Target, Trace, Workload
 
 A = Target("cpu", "kind-a", "x86_64-unknown-linux-gnu", ("avx2",), 1)
@@ -207,3 +213,11 @@ def fleet_of(made: Rack) -> Iterator[Fleet]:
     """A client of it."""
     with ExitStack() as stack:
         yield stack.enter_context(local.reached(made.address))
+
+
+def tuned_on(
+    fleet: Fleet, jobs: Mapping[Target, Job], log: Log, progress: Any = None, say: Any = lambda text: None
+) -> dict[Target, SuiteResult]:
+    """What a fleet makes of jobs."""
+    with Builders() as builders:
+        return run(jobs, FleetCrew(fleet, [*jobs], builders, say=say), log, progress)

@@ -70,7 +70,10 @@ def store(db: Path, trace: Trace) -> None:
         (["tune", "matmul", "--shape", f"m={10**18},n=1,k=1"], "outside 1.."),
     ],
 )
-def test_what_cannot_be_tuned_is_refused_with_status_2(words: list[str], said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_tuned_is_refused_with_status_2(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda: 64 << 30)
     found = run(*words, "--db", tmp_path / "t.db", "--json")
     assert found.status == 2
     message = found.json["error"]["message"]
@@ -183,6 +186,7 @@ TOO_MUCH: dict[str, tuple[list[Step], str]] = {
 }
 
 
+@pytest.mark.fast(but=["deep nest"])
 @pytest.mark.usefixtures("usual_recursion")
 @pytest.mark.parametrize("name", TOO_MUCH)
 def test_a_stored_schedule_beyond_reason_is_refused(name: str, tmp_path: Path) -> None:
@@ -197,6 +201,7 @@ def test_a_stored_schedule_beyond_reason_is_refused(name: str, tmp_path: Path) -
         assert at.best("matmul", **MATMUL, threads=1, db=tmp_path / "t.db").time_s == 1e-3
 
 
+@pytest.mark.slow
 def test_a_factor_beyond_the_extent_still_computes(tmp_path: Path) -> None:
     store(tmp_path / "t.db", Trace((split("T2_i0", 2**62),)))
     kernel = at.load("matmul", **MATMUL, threads=1, db=tmp_path / "t.db")
@@ -221,6 +226,7 @@ def test_code_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     from_trace.build_object(dag, Trace(), host())
 
 
+@pytest.mark.fast('a"b')
 @pytest.mark.parametrize("arch", ["skylake-avx512", "znver5", "nosuchcpu", "", 'a"b'])
 def test_the_name_of_a_stored_processor_decides_nothing(arch: str, tmp_path: Path) -> None:
     there = replace(host(), arch=arch, features=("avx2", "fma", "made-up", "sse2"))
@@ -239,6 +245,7 @@ def test_the_name_of_a_stored_processor_decides_nothing(arch: str, tmp_path: Pat
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "t.db")], check=True)
 
 
+@pytest.mark.slow
 def test_two_logs_merge_to_the_same_bytes_in_either_order_and_again(tmp_path: Path) -> None:
     for name, m in (("a", 8), ("b", 16)):
         fill(tmp_path / f"{name}.db", [("matmul", {"m": m, "n": 8, "k": 8}, 1e-6), ("add", {"n": 9}, 2e-6)])
@@ -273,6 +280,7 @@ def test_hostile_lines_are_refused_and_counted(tmp_path: Path) -> None:
 # -- loading and interrupts ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_loading_imports_no_search_no_model_and_no_mapper(tmp_path: Path) -> None:
     fill(tmp_path / "t.db", [("matmul", {"m": 8, "n": 8, "k": 8}, 1e-6)])
     script = (

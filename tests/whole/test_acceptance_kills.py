@@ -66,7 +66,7 @@ def wait_for_trials(db: Path, n: int, within_s: float = 90.0) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_twenty_kills_lose_no_committed_trial_and_leave_no_process(tmp_path: Path) -> None:
     random_s, db = random.Random(20), tmp_path / "kills.db"
     seen: dict[str, tuple[object, ...]] = {}
@@ -101,7 +101,7 @@ def test_twenty_kills_lose_no_committed_trial_and_leave_no_process(tmp_path: Pat
     assert seen.items() <= committed(db).items()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_keeps_all_and_prints_the_best(tmp_path: Path, times: int) -> None:
     db = tmp_path / "c.db"
@@ -121,7 +121,7 @@ def test_ctrl_c_keeps_all_and_prints_the_best(tmp_path: Path, times: int) -> Non
     assert document["best"]["time_s"] > 0 and document["trials"]["measured"] >= 20
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_that_ends_a_run_does_as_ctrl_c(tmp_path: Path, number: signal.Signals) -> None:
     db = tmp_path / "t.db"

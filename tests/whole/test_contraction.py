@@ -55,6 +55,7 @@ def realistic(count: int, dtype: str = "float32", seed: int = 0) -> list[np.ndar
     return [(rng.standard_normal(N) * 10.0 ** rng.integers(-3, 4, N)).astype(dtype) for _ in range(count)]
 
 
+@pytest.mark.fast("float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_products_are_rounded_before_they_are_summed(dtype: str) -> None:
     """What bug reports named: a sum that is 0 was -1e-8, and the root of one that is 0 was NaN."""
@@ -80,6 +81,7 @@ def test_products_of_float16_are_rounded_to_float32() -> None:
     check(dag, data, [a * b + c], devices=False)
 
 
+@pytest.mark.slow
 def test_quotients_are_no_products() -> None:
     """Division by a constant is not multiplication by its reciprocal, and roots are rounded right."""
     dag = elementwise(
@@ -155,12 +157,14 @@ def check_trees(trees: Sequence[Tree], **kw: bool) -> None:
         check(dag, data, [by_numpy(t, data) for t in every], **kw)
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(st.lists(TREES, min_size=4, max_size=4))
 def test_expressions_are_what_numpy_computes(trees: list[Tree]) -> None:
     check_trees(trees, devices=False)
 
 
+@pytest.mark.slow
 @settings(max_examples=3, phases=[Phase.generate])  # compilers of devices are slow
 @given(st.lists(TREES, min_size=16, max_size=16))
 def test_expressions_are_what_numpy_computes_on_devices(trees: list[Tree]) -> None:

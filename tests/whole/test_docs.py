@@ -33,6 +33,7 @@ def walkthrough() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the page compiles for x86-64")
 def test_the_walkthrough_is_what_its_script_writes(walkthrough: ModuleType) -> None:
     written = walkthrough.PAGE.read_text(encoding="utf-8")
@@ -49,6 +50,7 @@ def test_the_examples_of_a_page_run(page: str, tmp_path: Path) -> None:
     assert examples and runpy.run_path(str(script))
 
 
+@pytest.mark.slow
 def test_the_readme_is_short_and_its_python_runs(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     assert len(text.splitlines()) <= 150
@@ -61,6 +63,7 @@ def test_the_readme_is_short_and_its_python_runs(tmp_path: Path) -> None:
     assert (names["c"] == 512.0).all() and names["kernel"].chosen_by == "log"
 
 
+@pytest.mark.slow
 def test_the_readmes_model_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx = imported("onnx")
     text = (ROOT / "README.md").read_text("utf-8")

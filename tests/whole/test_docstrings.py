@@ -33,10 +33,10 @@ GIVEN = {
     "autotune.Exported",
     "autotune.MissingExtraError",
     "autotune.models.profile.Profile",
-    "autotune.tuning.options.Best",
-    "autotune.tuning.options.Progress",
-    "autotune.tuning.suite_tuner.SuiteProgress",
-    "autotune.tuning.suite_tuner.TaskResult",
+    "autotune.tuning.results.Best",
+    "autotune.tuning.results.Progress",
+    "autotune.tuning.results.SuiteProgress",
+    "autotune.tuning.results.TaskResult",
     "kernels_db.records.Record",
 }
 # Their examples are not run here: they need torch, a linker, or many seconds.

@@ -72,7 +72,7 @@ def test_primitives_are_shown_with_all_their_arguments(generate) -> None:
     [
         ("autotune.tune", "see `load`", "see :py:obj:`load <autotune.load>`"),
         ("autotune.tune", "`Kernel.time`", ":py:obj:`Kernel.time <autotune.Kernel.time>`"),
-        ("autotune.tune", "`Progress`", ":py:obj:`Progress <autotune.tuning.options.Progress>`"),
+        ("autotune.tune", "`Progress`", ":py:obj:`Progress <autotune.tuning.results.Progress>`"),
         ("autotune.te.prod", "as in `sum`", "as in :py:obj:`sum <autotune.te.sum>`"),
         ("autotune.Schedule.split", "`ComputeAt`", ":py:obj:`compute_at <autotune.Schedule.compute_at>`"),
         ("autotune.Kernel", "Raises LogError.", "Raises :py:obj:`LogError <autotune.LogError>`."),
@@ -94,6 +94,7 @@ def test_links_out_of_the_site_become_paths(generate) -> None:
     assert text == [f"figures (`benchmarks/README.md`), `{zen4}`, {kept}"]
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning_and_asks_nothing_of_the_network(tmp_path: Path) -> None:
     imported("sphinx")
     made, trees = tmp_path / "site", str(tmp_path / "trees")

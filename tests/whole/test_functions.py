@@ -127,6 +127,7 @@ class Right:
                 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_function_of_special_values_and_random_bits(dtype: str) -> None:
     arrays = data(dtype, 100_003)
@@ -147,7 +148,7 @@ def test_every_function_of_special_values_and_random_bits(dtype: str) -> None:
         nvrtc.compile_cubin(cuda.source(p), "sm_80")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_all_random_bits_by_the_interpreter(dtype: str) -> None:
     arrays = data(dtype, 100_003)
@@ -163,6 +164,7 @@ def uncertain(n: int) -> ComputeDAG:
     return te.dag([x, y, *te.compute((n,), lambda i: tuple(f(z[i], y[i]) for f in body), list(CASES))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ordinary", [True, False])
 def test_every_backend_lies_inside_the_bound(ordinary: bool) -> None:
     """OpenCL too, whose functions may be less accurate. What is far outside of it is found."""

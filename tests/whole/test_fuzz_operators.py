@@ -207,6 +207,7 @@ def _check(run: Callable[[int, int], int], seed: int, wanted: int) -> None:
     assert count >= wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [compiled, interpreted])
 def test_a_few_random_candidates_are_right(run: Callable[[int, int], int]) -> None:
     _check(run, SEED, 60)

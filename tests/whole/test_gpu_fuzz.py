@@ -68,6 +68,7 @@ def _check(seed: int, wanted: int) -> None:
     assert not failures, f"{len(failures)} failures in {count} candidates:\n" + "\n\n".join(failures)
 
 
+@pytest.mark.slow
 def test_a_few_random_candidates_are_right() -> None:
     _check(SEED, 20)
 

@@ -53,6 +53,7 @@ def caught(c: Case, p: GridProgram) -> str:
     return ""
 
 
+@pytest.mark.fast(but=["softmax", "a product with an epilogue"])
 @pytest.mark.parametrize("name", CASES)
 def test_every_barrier_and_guard_of_the_lowered_program_is_needed(name: str) -> None:
     c = CASES[name]()

@@ -95,7 +95,8 @@ def every_use(db: Path, folder: Path) -> None:
         assert not odd, [(v.workload, v.reason) for v in odd]
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 40))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.soak) for n in range(2, 40))])
 def test_mutants_of_an_export_are_refused_or_do_no_harm(seed: int, good: list[str], tmp_path: Path) -> None:
     lines, said = mutants(parsed(good), seed, 24)
     (tmp_path / "x.jsonl").write_text("".join([HEADER, *lines]))
@@ -116,6 +117,7 @@ def test_what_is_good_is_found_beside_what_is_odd(good: list[str], tmp_path: Pat
     assert mine and all(v.status in ("ok", "slower", "failed") for v in mine)
 
 
+@pytest.mark.slow
 def test_an_expression_of_very_many_stages_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def pairs(dtype: str) -> list[np.ndarray]:
     return [np.array(v, dtype) for v in zip(*itertools.product(extremes(dtype), repeat=2), strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_every_operator_at_the_extremes(dtype: str) -> None:
     """The least integer by -1 killed the emulator, and was left undefined on GPUs; so were sums that wrap."""
@@ -98,6 +99,7 @@ def test_every_operator_at_the_extremes(dtype: str) -> None:
     check(outputs(dtype, bodies, len(a)), [a, b], want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_every_operator_by_a_literal_at_the_extremes(dtype: str) -> None:
     least, most = extremes(dtype)[0], extremes(dtype)[-1]
@@ -118,6 +120,7 @@ def test_every_operator_by_a_literal_at_the_extremes(dtype: str) -> None:
     check(outputs(dtype, [body(*s) for s in sides], len(data), 1), [data], want)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(st.data())
 def test_expressions_of_integers_mean_one_thing(data: st.DataObject) -> None:
@@ -159,6 +162,7 @@ def test_expressions_of_integers_mean_one_thing(data: st.DataObject) -> None:
         same(got, want, f"{what}: {trees}")
 
 
+@pytest.mark.slow
 def test_integers_that_no_device_may_compute_do_not_end_the_process() -> None:
     """The emulator runs in the caller's process: signal 8 took it along."""
     need_cxx()
@@ -210,6 +214,7 @@ def converted(x: np.ndarray, dtype: str) -> np.ndarray:
         return x
 
 
+@pytest.mark.fast("bool")
 @pytest.mark.parametrize("source", DTYPES)
 def test_casts_at_the_extremes(source: str) -> None:
     data = numbers(source)
@@ -231,6 +236,7 @@ def test_casts_to_float16_at_the_extremes() -> None:
 LITERALS = [-1e40, 1e40, 1e39, math.inf, -math.inf, math.nan, 0.0, -0.0, 1e-45, 1e-40, 0.1, -0.1, 3.4e38]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_literals_of_floats(dtype: str) -> None:
     """-1e40 was written ``inff`` for GPUs."""
@@ -251,6 +257,7 @@ def test_literals_of_float16() -> None:
     check(dag, [data], want, devices=False)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.integers(-9, 9), st.integers(1, 5), st.sampled_from([2, 3, 4, 7]))
 def test_indices_below_zero_divide_downwards(offset: int, step: int, by: int) -> None:
@@ -276,6 +283,7 @@ def test_indices_below_zero_divide_downwards(offset: int, step: int, by: int) ->
         same(got, want, what)
 
 
+@pytest.mark.fast("<lambda>0", "<lambda>6")
 @pytest.mark.parametrize(
     "index",
     [

@@ -120,6 +120,7 @@ def battery(*, compiled: bool) -> None:
             check_interpreted(s.nest, dag, data, want)
 
 
+@pytest.mark.slow
 def test_the_battery_holds() -> None:
     battery(compiled=False)
     battery(compiled=True)
@@ -317,6 +318,7 @@ def nothing_remembered() -> Iterator[None]:
         x.cache_clear()
 
 
+@pytest.mark.fast("drop_reduce_guards", "drop_start", "trim_too_short", "speculate_everything")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda f: f.__name__)
 def test_mutant_is_caught(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     mutant(monkeypatch)
@@ -324,6 +326,7 @@ def test_mutant_is_caught(mutant: Callable[[Patch], None], monkeypatch: Patch) -
         battery(compiled=False)
 
 
+@pytest.mark.fast("lanes_unmasked", "no_multiply_add")
 @pytest.mark.parametrize("mutant", CODE_MUTANTS, ids=lambda f: f.__name__)
 def test_mutant_of_the_code_generator_is_caught(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     """In a process of its own: code that leaves its arrays dies at the inaccessible pages."""

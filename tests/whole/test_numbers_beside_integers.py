@@ -66,6 +66,7 @@ def checked(data: np.ndarray, cases: list[tuple[str, Any]], everywhere: bool) ->
             np.testing.assert_array_equal(a, b, err_msg=f"{side} by {what}")
 
 
+@pytest.mark.fast("bool")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_numbers_beyond_the_dtype_and_between_integers(dtype: str) -> None:
     numbers = [-1, 200, 256, 2**31, -(2**31) - 1, 2**63, 2**64, *FRACTIONS]
@@ -73,6 +74,7 @@ def test_numbers_beyond_the_dtype_and_between_integers(dtype: str) -> None:
     checked(ends(dtype), [(ops[n % 6], v) for n, v in enumerate(numbers)], True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @settings(deadline=None)
 @given(data=st.data())

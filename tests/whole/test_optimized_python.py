@@ -53,7 +53,7 @@ def without_docstrings(code: str, folder: Path) -> subprocess.CompletedProcess[s
     )
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("code", [CODE, WITH_TORCH])
 def test_everything_works_without_asserts_and_docstrings(tmp_path: Path, code: str) -> None:
     if code is WITH_TORCH:
@@ -62,11 +62,13 @@ def test_everything_works_without_asserts_and_docstrings(tmp_path: Path, code: s
     assert ran.returncode == 0, ran.stderr
 
 
+@pytest.mark.slow
 def test_the_cost_model_is_imported_without_docstrings(tmp_path: Path) -> None:
     ran = without_docstrings("from cost_model.library import xgboost\nxgboost().Booster", tmp_path)
     assert ran.returncode == 0, ran.stderr
 
 
+@pytest.mark.slow
 def test_asserts_check_nothing_but_what_a_type_checker_cannot_see() -> None:
     """What may be wrong is raised as an error of ours, which ``-O`` keeps."""
     found = []

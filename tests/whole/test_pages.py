@@ -78,9 +78,10 @@ def _label(line: str) -> str:
     return "a time" if words[1] in ("ns", "us", "ms", "s") else f"N {words[1]}"
 
 
+@pytest.mark.fast("docs/how-to/command-line.md", "docs/how-to/gradients.md")
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(p, marks=pytest.mark.slow) if p in LONG else p for p in RUN if p not in OF_TORCH],
+    [pytest.param(p, marks=pytest.mark.soak) if p in LONG else p for p in RUN if p not in OF_TORCH],
 )
 def test_what_a_page_shows_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page in OF_FLEET:
@@ -90,7 +91,7 @@ def test_what_a_page_shows_runs(page: str, tmp_path: Path, monkeypatch: pytest.M
         _run(page, tmp_path, monkeypatch)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("page", [p for p in RUN if p in OF_TORCH])
 def test_what_a_page_shows_with_torch_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -76,6 +76,7 @@ def data(dtype: str, n: int) -> list[Array]:
     return [np.concatenate([x, bits[0], ordinary, beside]), np.concatenate([y, bits[1], *by])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_every_backend_has_all_bits(dtype: str) -> None:
     arrays = data(dtype, 2000)
@@ -113,6 +114,7 @@ def bit_patterns(dtype: str) -> st.SearchStrategy[list[float]]:
     return st.lists(each, min_size=LANES, max_size=LANES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", FLOATS)
 @settings(deadline=None, max_examples=25)
 @given(draw=st.data())

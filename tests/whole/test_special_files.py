@@ -68,6 +68,7 @@ THINGS: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.fast("pipe-*", "*-log import")
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("thing", THINGS)
 def test_what_is_no_file_is_refused(
@@ -134,6 +135,7 @@ def test_a_writer_that_comes_later_is_waited_for(tmp_path: Path, monkeypatch: py
         assert log.merge(tmp_path / "pipe").new == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
 def test_a_bomb_is_not_unpacked_to_its_end(
     pack: Callable[[bytes], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

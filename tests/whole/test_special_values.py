@@ -252,6 +252,7 @@ def test_the_documented_argmax_joins_in_any_order() -> None:
         np.testing.assert_array_equal(x[alone], y.astype(x.dtype)[alone])
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(row=st.lists(special, min_size=1, max_size=21), dtype=st.sampled_from(FLOATS))
 def test_places_and_extremes_of_any_row(row: list[float], dtype: str) -> None:
@@ -270,6 +271,7 @@ def test_places_and_extremes_of_any_row(row: list[float], dtype: str) -> None:
         assert interpret(initial(w.dag), w.dag, [narrow])[0][0] == want[0][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [True, False])
 @pytest.mark.parametrize("n", [67, 203])
 def test_the_documented_argmax_is_numpys_in_every_sketch(n: int, value: bool) -> None:
@@ -311,6 +313,7 @@ def test_partial_pairs_are_compared_in_vectors() -> None:
     assert "fcmp olt <8 x float>" in text and "select <8 x i1>" in text
 
 
+@pytest.mark.fast("argmax-float32", "argmax-int64", "argmin-int64")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int32", "int64"])
 @pytest.mark.parametrize("name", PLACES)
 def test_places_are_numpys_in_every_sketch(name: str, dtype: str) -> None:
@@ -331,6 +334,7 @@ def test_places_are_numpys_in_every_sketch(name: str, dtype: str) -> None:
                 check_compiled(w.dag, space.trace(k, row), space.target, [x], want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLACES)
 def test_places_are_numpys_on_a_grid(name: str) -> None:
     x = rows(130)
@@ -338,6 +342,7 @@ def test_places_are_numpys_on_a_grid(name: str) -> None:
     emulate(Case(w.dag, (x,), (PLACES[name](x, axis=1).astype(np.int32),)), 6)
 
 
+@pytest.mark.slow
 def test_the_documented_argmax_is_numpys_on_a_grid() -> None:
     x = rows(130)
     place = x.argmax(1)
@@ -414,6 +419,7 @@ ODD: list[tuple[str, str | None, dict[str, int]]] = [
 ]
 
 
+@pytest.mark.fast("add-*", "permute-*", "matmul-*", "softmax-*", "reduce_sum-*", "arg*", "norm2-*")
 @pytest.mark.parametrize("name, layout, params", [(n, x, SMALL[n]) for n, x in OPERATORS] + ODD)
 def test_expression_reference_and_loops_agree_on_what_is_finite(
     name: str, layout: str | None, params: dict[str, Any]
@@ -428,6 +434,7 @@ def test_expression_reference_and_loops_agree_on_what_is_finite(
             np.testing.assert_array_equal(kinds(got[0]), kinds(want), what)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 def test_a_transposed_convolution_multiplies_no_zero_of_its_own(layout: str) -> None:
     """In every sketch. One infinite element reaches 9 outputs of 8 channels, one weight those of its tap."""
@@ -448,6 +455,7 @@ def test_a_transposed_convolution_multiplies_no_zero_of_its_own(layout: str) -> 
         emulate(Case(w.dag, tuple(arrays), tuple(want)), 2)
 
 
+@pytest.mark.fast("sigmoid-float32", "erf-float64")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("fn", ["exp", "log", "sqrt", "tanh", "erf", "sigmoid"])
 def test_functions_at_the_ends_of_their_range(fn: str, dtype: str) -> None:

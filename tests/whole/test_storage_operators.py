@@ -130,6 +130,7 @@ def test_whether_conditions_are_equal_needs_no_number() -> None:
 # -- candidates -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fast(but=["conv2d-uint8", "depthwise_conv2d-int8", "matmul-*"])
 @pytest.mark.parametrize(("op", "dtype"), MIXED)
 def test_compiled_candidates_are_what_the_interpreter_computes(op: str, dtype: str) -> None:
     c = case(op, dtype)
@@ -150,11 +151,13 @@ def test_compiled_candidates_are_what_the_interpreter_computes(op: str, dtype: s
                 c.check(got, op)
 
 
+@pytest.mark.fast("add-bfloat16", "argmax-uint8")
 @pytest.mark.parametrize(("op", "dtype"), MIXED)
 def test_candidates_for_gpus_are_right(op: str, dtype: str) -> None:
     emulate(case(op, dtype), 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("a", "b"), [("uint8", "int8"), ("int8", "uint8")])
 def test_unsigned_by_signed(a: str, b: str) -> None:
     dag = product(a, b, 5, 40, 64)
@@ -226,6 +229,7 @@ def test_a_condition_that_rounding_may_flip_may_be_either() -> None:
 # -- tuned, loaded, called --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_tune_then_load(tmp_path: Path, dtype: str) -> None:
     db, shape = tmp_path / "tuning.db", {"m": 9, "n": 40, "k": 33}

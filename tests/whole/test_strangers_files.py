@@ -33,21 +33,23 @@ def outcomes(program: str, *words: str) -> dict[str, list[int]]:
     return found
 
 
+@pytest.mark.slow
 def test_changed_expressions_are_refused_or_right() -> None:
     assert len(outcomes("dag_mutant_runs.py", "0", "100")["right"]) > 5
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_5000_changed_expressions_are_refused_or_right() -> None:
     assert len(outcomes("dag_mutant_runs.py", "100", "5100")["right"]) > 400
 
 
+@pytest.mark.slow
 def test_changed_models_are_refused_or_run(tmp_path: Path) -> None:
     found = outcomes("saved_mutants.py", str(saved(tmp_path)), "0", "40")
     assert found["run"] and len(found["refused"]) > 20
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_2000_changed_models_are_refused_or_run(tmp_path: Path) -> None:
     found = outcomes("saved_mutants.py", str(saved(tmp_path)), "40", "2040")
     assert found["run"] and len(found["refused"]) > 1000

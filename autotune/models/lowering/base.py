@@ -8,14 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.errors import ModelError
 from schedules import te
-from schedules.dtypes import computed
+from schedules.dtypes import computed, is_float
 from schedules.expr import Const, Expr, ExprLike
 from schedules.ops.axes import LETTERS, broadcast, named
 
 Array = NDArray[Any]
 # A tensor, or a known array of one element: a literal.
 Operand = te.Tensor | Array
+
+
+class UnsupportedForm(ModelError):
+    """An operator that is known, but not in this form. The message is the reason alone."""
 
 
 def dtype_of(x: Operand) -> str:
@@ -54,6 +59,13 @@ def elementwise(fn: Callable[..., ExprLike], *xs: Operand, dtype: str = "", name
     shape = np.broadcast_shapes(*(x.shape for x in xs))
     out = dtype or dtype_of(xs[0])
     return stage(shape, lambda *at: te.cast(fn(*(read(x, at) for x in xs)), out), name)
+
+
+def floating(x: te.Tensor) -> te.Tensor:
+    """Itself. Raises UnsupportedForm for what is no tensor of floating point."""
+    if not is_float(x.dtype):
+        raise UnsupportedForm(f"{x.dtype} is not supported by it, only floating point")
+    return x
 
 
 def cast(x: te.Tensor, dtype: str) -> te.Tensor:

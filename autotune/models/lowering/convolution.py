@@ -32,8 +32,8 @@ def convolution(
         raise ValueError(f"{x.shape[1]} channels do not fit a kernel of {list(w.shape)} in {groups} groups")
     each = out // groups
     z = padded(x, 2, at.padding, fill)
-    taps, over = _axes(at.kernel, "rstuvw")
-    channels, c_axis = _axes([depth], "c")
+    taps, over = window_axes(at.kernel, "rstuvw")
+    channels, c_axis = window_axes([depth], "c")
     (c,) = channels
     of_x, of_w = widen
 
@@ -54,7 +54,7 @@ def convolution(
     return stage(y.shape, biased, "bias_add")
 
 
-def _axes(extents: Sequence[int], names: str) -> tuple[tuple[ExprLike, ...], tuple[IterVar, ...]]:
+def window_axes(extents: Sequence[int], names: str) -> tuple[tuple[ExprLike, ...], tuple[IterVar, ...]]:
     """(an index for each extent, the reduction axes among them): none where an extent is 1."""
     index = tuple(0 if n == 1 else te.reduce_axis(n, names[d]) for d, n in enumerate(extents))
     return index, tuple(i for i in index if isinstance(i, IterVar))
@@ -83,8 +83,8 @@ def transposed_convolution(
 
     weights = stage((each * groups, depth, *kernel), swapped, "swapped")
     z = padded(x, 2, [a.sides for a in axes])
-    nth, over = _axes([a.taps for a in axes], "rstuvw")
-    (c,), c_axis = _axes([depth], "c")
+    nth, over = window_axes([a.taps for a in axes], "rstuvw")
+    (c,), c_axis = window_axes([depth], "c")
 
     def value(n: Expr, o: Expr, *place: Expr) -> te.Reduction | Expr:
         rest = iter(place)
@@ -215,7 +215,7 @@ def of_columns(x: te.Tensor, at: Windows) -> te.Tensor:
     if x.shape[1] % taps or x.shape[2] != math.prod(out):
         raise ValueError(f"columns of {list(x.shape)} for {taps} taps and {list(out)} windows")
     channels = x.shape[1] // taps
-    index, over = _axes(at.kernel, "rstuvw")
+    index, over = window_axes(at.kernel, "rstuvw")
 
     def value(n: Expr, c: Expr, *place: Expr) -> te.Reduction | Expr:
         k: ExprLike = c

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from autotune.models.lowering.base import Array, cast, stage
+from autotune.models.lowering.base import Array, UnsupportedForm, cast, stage
 from autotune.models.lowering.movement import pad, strided_slice
 from schedules import te
 from schedules.dtypes import DTYPES, computed
@@ -20,9 +20,10 @@ from schedules.expr import Expr
 LONGEST = 2**12
 
 
-def too_long(n: int) -> str:
-    """Why an axis of ``n`` elements is not transformed, empty where it is."""
-    return f"its axis has {n} elements, more than {LONGEST}" if n > LONGEST else ""
+def afford(n: int) -> None:
+    """Raise UnsupportedForm for an axis of more elements than are transformed."""
+    if n > LONGEST:
+        raise UnsupportedForm(f"its axis has {n} elements, more than {LONGEST}")
 
 
 def _angles(rows: int, columns: int, n: int) -> tuple[Array, Array]:

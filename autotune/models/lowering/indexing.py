@@ -3,7 +3,10 @@ ends, so that no data lets a kernel read outside of a tensor."""
 
 from __future__ import annotations
 
-from autotune.models.lowering.base import Operand, cast, number, read, stage
+import numpy as np
+
+from autotune.models.lowering.base import Array, Operand, cast, number, read, stage
+from autotune.models.lowering.movement import strided_slice
 from schedules import te
 from schedules.dtypes import computed
 from schedules.expr import Expr
@@ -13,6 +16,16 @@ from schedules.te.scalars import limit
 def from_end(index: Expr, extent: int) -> Expr:
     """An index that counts from the end where it is below 0."""
     return te.select(index < 0, index + extent, index)
+
+
+def evenly_apart(x: te.Tensor, flat: Array, axis: int) -> te.Tensor | None:
+    """The elements of an axis at known places, as a slice; None where they are not evenly apart."""
+    steps = np.unique(np.diff(flat))
+    if len(steps) > 1:
+        return None
+    starts, extents, by = [0] * len(x.shape), list(x.shape), [1] * len(x.shape)
+    starts[axis], extents[axis], by[axis] = int(flat[0]), len(flat), int(steps[0]) if len(steps) else 1
+    return strided_slice(x, starts, extents, by)
 
 
 def gather(x: te.Tensor, ids: te.Tensor, axis: int) -> te.Tensor:

@@ -200,6 +200,14 @@ def pad(
     return stage(shape, value, "pad")
 
 
+def cut_and_pad(x: te.Tensor, sides: Sequence[tuple[int, int]], mode: str) -> te.Tensor:
+    """`pad`, where what negative numbers take away is not seen by what is added."""
+    if any(min(s) < 0 for s in sides):
+        x = pad(x, [(min(lo, 0), min(hi, 0)) for lo, hi in sides])
+        sides = [(max(lo, 0), max(hi, 0)) for lo, hi in sides]
+    return pad(x, sides, mode)
+
+
 def padded(x: te.Tensor, first: int, sides: Sequence[tuple[int, int]], fill: float = 0.0) -> te.Tensor:
     """``x`` with elements of ``fill`` on the ``sides`` of its axes from ``first`` on."""
     every = [(0, 0)] * first + list(sides)

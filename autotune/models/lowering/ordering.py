@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from autotune.models.lowering.base import cast, number, stage, within, without
+from autotune.models.lowering.base import UnsupportedForm, cast, number, stage, within, without
 from autotune.models.lowering.indexing import gather_elements
 from schedules import te
 from schedules.dtypes import computed, is_float
@@ -19,11 +19,12 @@ from schedules.expr import Expr, ExprLike
 LONGEST = 2**14
 
 
-def too_long(n: int) -> str:
-    """Why an axis of ``n`` elements is not sorted, empty where it is."""
-    if n <= LONGEST:
-        return ""
-    return f"its axis has {n} elements, more than {LONGEST}, and every element is compared with all of them"
+def afford(n: int) -> None:
+    """Raise UnsupportedForm for an axis of more elements than are sorted."""
+    if n > LONGEST:
+        raise UnsupportedForm(
+            f"its axis has {n} elements, more than {LONGEST}, and every element is compared with all of them"
+        )
 
 
 def _whole(x: te.Tensor) -> te.Tensor:

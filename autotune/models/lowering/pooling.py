@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from autotune.models.lowering.base import Array, cast, number, stage
-from autotune.models.lowering.convolution import _axes
+from autotune.models.lowering.convolution import window_axes
 from autotune.models.lowering.movement import pad, padded
 from autotune.models.lowering.windows import Windows
 from schedules import te
@@ -28,7 +28,7 @@ def _folded(
     name: str,
 ) -> te.Tensor:
     """The reduction of every window of the padded ``z``."""
-    taps, over = _axes(at.kernel, "rstuvw")
+    taps, over = window_axes(at.kernel, "rstuvw")
 
     def value(n: Expr, c: Expr, *place: Expr) -> Any:
         own = of(z[(n, c, *at.places(place, taps))])
@@ -63,7 +63,7 @@ def max_places(
     """Where the largest element ``top`` of every window lies among the elements of its channel, as int64: of
     equals the first one. ``by_column``: they are counted with the first spatial axis the fastest.
     ``nan_last``: of several NaN the last one."""
-    taps, over = _axes(at.kernel, "rstuvw")
+    taps, over = window_axes(at.kernel, "rstuvw")
     none = math.prod(at.sizes)
 
     def value(n: Expr, c: Expr, *place: Expr) -> te.Reduction | Expr:
@@ -109,7 +109,7 @@ def unequal_pool(x: te.Tensor, out: Sequence[int], average: bool) -> tuple[te.Te
     longest = [
         max(-(-(i + 1) * n // m) - i * n // m for i in range(m)) for n, m in zip(sizes, out, strict=True)
     ]
-    taps, over = _axes(longest, "rstuvw")
+    taps, over = window_axes(longest, "rstuvw")
     wide = computed(x.dtype)
 
     def bounds(place: Sequence[Expr]) -> list[tuple[Expr, Expr]]:

@@ -34,36 +34,13 @@ def grid_sample(x: te.Tensor, grid: te.Tensor, mode: str, padding: str, align_co
         raise ValueError(f"mode 'cubic' is for images, not for {rank} axes")
     sizes, wide = x.shape[2:], computed(grid.dtype)
 
-    def place(d: int) -> te.Tensor:
-        """Of every output, along a spatial axis, in elements."""
-        size, own = sizes[d], rank - 1 - d
-
-        def value(*at: Expr) -> Expr:
-            g = te.cast(grid[(*at, own)], wide)
-            v = (g + 1.0) * 0.5 * float(size - 1) if align_corners else ((g + 1.0) * float(size) - 1.0) * 0.5
-            if mode != "cubic":  # whose elements are turned back one by one
-                v = _turned(v, size, padding, align_corners)
-            return te.maximum(te.minimum(v, FAR), -FAR)
-
-        return stage(grid.shape[:-1], value, f"place{d}")
-
-    places = [place(d) for d in range(rank)]
+    places = [_place(grid, d, sizes[d], mode, padding, align_corners) for d in range(rank)]
     if mode == "nearest":
         bases = [_whole(p, te.round) for p in places]
         taps: Sequence[int] = (0,)
     else:
         bases = [_whole(p, te.floor) for p in places]
         taps = (0, 1) if mode == "linear" else (-1, 0, 1, 2)
-
-    def weight(d: int, tap: int, at: Sequence[Expr]) -> Expr:
-        """Of an element as far from the place as it is."""
-        beyond = places[d][tuple(at)] - te.cast(bases[d][tuple(at)], wide)
-        if mode == "linear":
-            return beyond if tap else 1.0 - beyond
-        away = beyond - float(tap) if tap <= 0 else float(tap) - beyond
-        near = ((away * (CUBIC + 2.0) - (CUBIC + 3.0)) * away) * away + 1.0
-        far = ((away * CUBIC - 5.0 * CUBIC) * away + 8.0 * CUBIC) * away - 4.0 * CUBIC
-        return near if tap in (0, 1) else far
 
     def value(n: Expr, c: Expr, *out: Expr) -> Expr:
         at = (n, *out)
@@ -83,12 +60,37 @@ def grid_sample(x: te.Tensor, grid: te.Tensor, mode: str, padding: str, align_co
             own = te.select(te.all(*inside), own, number(0, wide)) if inside else own
             if mode != "nearest":
                 for d, tap in enumerate(step):
-                    own = own * weight(d, tap, at)
+                    beyond = places[d][tuple(at)] - te.cast(bases[d][tuple(at)], wide)
+                    own = own * _weight(mode, beyond, tap)
             total = own if total is None else total + own
         assert total is not None
         return te.cast(total, x.dtype)
 
     return stage((*x.shape[:2], *grid.shape[1:-1]), value, "grid_sample")
+
+
+def _place(grid: te.Tensor, d: int, size: int, mode: str, padding: str, align_corners: bool) -> te.Tensor:
+    """Of every output, along spatial axis ``d`` of ``size``, in elements."""
+    own, wide = grid.shape[-1] - 1 - d, computed(grid.dtype)
+
+    def value(*at: Expr) -> Expr:
+        g = te.cast(grid[(*at, own)], wide)
+        v = (g + 1.0) * 0.5 * float(size - 1) if align_corners else ((g + 1.0) * float(size) - 1.0) * 0.5
+        if mode != "cubic":  # whose elements are turned back one by one
+            v = _turned(v, size, padding, align_corners)
+        return te.maximum(te.minimum(v, FAR), -FAR)
+
+    return stage(grid.shape[:-1], value, f"place{d}")
+
+
+def _weight(mode: str, beyond: Expr, tap: int) -> Expr:
+    """Of an element ``tap`` behind the base of a place, which lies ``beyond`` its base."""
+    if mode == "linear":
+        return beyond if tap else 1.0 - beyond
+    away = beyond - float(tap) if tap <= 0 else float(tap) - beyond
+    near = ((away * (CUBIC + 2.0) - (CUBIC + 3.0)) * away) * away + 1.0
+    far = ((away * CUBIC - 5.0 * CUBIC) * away + 8.0 * CUBIC) * away - 4.0 * CUBIC
+    return near if tap in (0, 1) else far
 
 
 def _whole(place: te.Tensor, of: object) -> te.Tensor:

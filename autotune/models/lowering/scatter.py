@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from autotune.models.lowering.base import cast, number, stage
+from autotune.models.lowering.base import UnsupportedForm, cast, number, stage
 from autotune.models.lowering.indexing import from_end
 from autotune.models.lowering.movement import reshape
 from autotune.models.lowering.reduction import cumulative
@@ -63,97 +63,117 @@ Found = Callable[[Sequence[Expr], Sequence[ExprLike]], Expr]
 Written = Callable[[Sequence[Expr], Sequence[ExprLike]], Expr]
 
 
-def too_much(elements: int, updates: int) -> str:
-    """Why so many updates have no expression, empty where they have."""
-    if elements * updates <= MOST:
-        return ""
-    return (
-        f"its {elements} elements would each be compared with {updates} updates, more than {MOST} comparisons"
-    )
+def afford(elements: int, updates: int) -> None:
+    """Raise UnsupportedForm for more comparisons than an expression has."""
+    if elements * updates > MOST:
+        raise UnsupportedForm(
+            f"its {elements} elements would each be compared with {updates} updates, more than {MOST} "
+            "comparisons"
+        )
+
+
+@dataclass(frozen=True)
+class _Updates:
+    """Updates of ``x``. ``shape``: of the part of it that may be updated. ``inside``: conditions for an
+    element to be in it. ``extents``: of what every element asks, with reduction axes ``over`` and the index
+    ``u`` of an update."""
+
+    x: te.Tensor
+    shape: Sequence[int]
+    inside: Callable[[Sequence[Expr]], Sequence[Expr]]
+    extents: Sequence[int]
+    found: Found
+    written: Written
+    over: Sequence[IterVar]
+    u: Sequence[ExprLike]
+
+    def value(self, at: Sequence[Expr], index: Sequence[ExprLike], dtype: str) -> Expr:
+        """What an update writes."""
+        return te.cast(self.written(at, index), dtype)
+
+    def finish(
+        self, value: Callable[[Sequence[Expr]], Expr], there: Callable[[Sequence[Expr]], Expr | None]
+    ) -> te.Tensor:
+        """``x`` with new values where they are there, everywhere for None."""
+
+        def out(*at: Expr) -> Expr:
+            made = te.cast(value(at), self.x.dtype)
+            if (cond := there(at)) is not None:
+                made = te.select(cond, made, self.x[at])
+            part = self.inside(at)
+            return te.select(te.all(*part), made, self.x[at]) if part else made
+
+        return stage(self.x.shape, out, "scatter")
 
 
 def _updated(
     x: te.Tensor, shape: Sequence[int], inside: Callable[[Sequence[Expr]], Sequence[Expr]],
     updates: Sequence[int], found: Found, written: Written, fold: Fold,
 ) -> te.Tensor:  # fmt: skip
-    """``x`` with updates. ``shape``: of the part of ``x`` that may be updated. ``inside``: conditions for an
-    element to be in it. ``updates``: extents of what every element asks."""
-    if why := too_much(math.prod(shape), math.prod(updates)):
-        raise ValueError(why)
-    wide = computed(x.dtype) if x.dtype != "bool" else "int32"
+    """``x`` with updates; the arguments are those of `_Updates`."""
+    afford(math.prod(shape), math.prod(updates))
     over = [te.reduce_axis(n, f"r{d}") for d, n in enumerate(updates) if n > 1]
     rest = iter(over)
     u: list[ExprLike] = [next(rest) if n > 1 else 0 for n in updates]
+    all_ = _Updates(x, shape, inside, updates, found, written, over, u)
+    return _with_last(all_) if fold.kind == "last" else _with_folded(all_, fold)
+
+
+def _with_last(us: _Updates) -> te.Tensor:
+    """Of the updates of a place the last one."""
+    dtype = computed_of(us.x)
+    if not us.over:
+        return us.finish(lambda at: us.value(at, us.u, dtype), lambda at: us.found(at, us.u))
+    flat: ExprLike = 0
+    for i, n in zip(us.u, us.extents, strict=True):
+        flat = flat * n + i if n > 1 else flat
+
+    def last(*at: Expr) -> te.Reduction:
+        chosen = te.select(us.found(at, us.u), te.cast(flat, "int32"), te.const(-1, "int32"))
+        return te.max(chosen, axis=tuple(us.over))
+
+    latest = stage(us.shape, last, "latest")
+
+    def of_latest(at: Sequence[Expr]) -> Expr:
+        place = te.maximum(latest[tuple(at)], 0)
+        index: list[ExprLike] = [0] * len(us.extents)
+        for d in reversed([d for d, n in enumerate(us.extents) if n > 1]):
+            index[d], place = place % us.extents[d], place // us.extents[d]
+        return us.value(at, index, dtype)
+
+    return us.finish(of_latest, lambda at: latest[tuple(at)] >= 0)
+
+
+def _with_folded(us: _Updates, fold: Fold) -> te.Tensor:
+    """All updates of a place as one."""
+    wide = computed(us.x.dtype) if us.x.dtype != "bool" else "int32"
     one, none = te.const(1, "int32"), te.const(0, "int32")
 
-    def folded(value: Callable[..., te.Reduction], plain: Callable[..., Expr], name: str) -> te.Tensor:
-        return stage(shape, value if over else plain, name)
-
-    def finish(
-        value: Callable[[Sequence[Expr]], Expr], there: Callable[[Sequence[Expr]], Expr | None]
-    ) -> te.Tensor:
-        def out(*at: Expr) -> Expr:
-            made = te.cast(value(at), x.dtype)
-            if (cond := there(at)) is not None:
-                made = te.select(cond, made, x[at])
-            part = inside(at)
-            return te.select(te.all(*part), made, x[at]) if part else made
-
-        return stage(x.shape, out, "scatter")
-
-    if fold.kind == "last":
-        number_of: ExprLike = 0
-        for i, n in zip(u, updates, strict=True):
-            number_of = number_of * n + i if n > 1 else number_of
-
-        def last(*at: Expr) -> te.Reduction:
-            chosen = te.select(found(at, u), te.cast(number_of, "int32"), te.const(-1, "int32"))
-            return te.max(chosen, axis=tuple(over))
-
-        if not over:
-            return finish(lambda at: te.cast(written(at, u), computed_of(x)), lambda at: found(at, u))
-        latest = stage(shape, last, "latest")
-
-        def of_latest(at: Sequence[Expr]) -> Expr:
-            flat = te.maximum(latest[tuple(at)], 0)
-            index: list[ExprLike] = [0] * len(updates)
-            for d in reversed([d for d, n in enumerate(updates) if n > 1]):
-                index[d], flat = flat % updates[d], flat // updates[d]
-            return te.cast(written(at, index), computed_of(x))
-
-        return finish(of_latest, lambda at: latest[tuple(at)] >= 0)
-
     def all_of(*at: Expr) -> te.Reduction:
-        return fold.of(te.cast(written(at, u), wide), found(at, u), over, wide)
+        return fold.of(us.value(at, us.u, wide), us.found(at, us.u), us.over, wide)
 
     def one_of(*at: Expr) -> Expr:
         neutral = {"add": 0, "mean": 0, "mul": 1}.get(fold.kind)
         other = number(neutral, wide) if neutral is not None else limit(wide, -1 if fold.kind == "max" else 1)
-        return te.select(found(at, u), te.cast(written(at, u), wide), other)
+        return te.select(us.found(at, us.u), us.value(at, us.u, wide), other)
 
-    total = folded(all_of, one_of, fold.kind)
-    counts = None
-    if fold.kind == "mean" or not fold.own:
-        counts = folded(
-            lambda *at: te.sum(te.select(found(at, u), one, none), axis=tuple(over)),
-            lambda *at: te.select(found(at, u), one, none),
-            "count",
-        )
+    def counted(*at: Expr) -> Expr | te.Reduction:
+        mine = te.select(us.found(at, us.u), one, none)
+        return te.sum(mine, axis=tuple(us.over)) if us.over else mine
+
+    total = stage(us.shape, all_of if us.over else one_of, fold.kind)
+    counts = stage(us.shape, counted, "count") if fold.kind == "mean" or not fold.own else None
 
     def value(at: Sequence[Expr]) -> Expr:
-        own = te.cast(x[tuple(at)], wide)
         t = total[tuple(at)]
-        made = fold.with_own(own, t) if fold.own else t
+        made = fold.with_own(te.cast(us.x[tuple(at)], wide), t) if fold.own else t
         if fold.kind == "mean":
             assert counts is not None
             n = counts[tuple(at)] + (1 if fold.own else 0)
             made = made / te.cast(te.maximum(n, 1), wide)
         return made
 
-    def there(at: Sequence[Expr]) -> Expr | None:
-        return None if counts is None else counts[tuple(at)] > 0
-
-    return finish(value, there)
+    return us.finish(value, lambda at: None if counts is None else counts[tuple(at)] > 0)
 
 
 def computed_of(x: te.Tensor) -> str:

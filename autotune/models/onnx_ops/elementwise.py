@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from onnx import helper
 
+from autotune.models.elements import of_onnx
 from autotune.models.lowering import functions as f
-from autotune.models.lowering.base import Operand, cast, dtype_of, elementwise
+from autotune.models.lowering.base import Operand, UnsupportedForm, cast, dtype_of, elementwise
 from autotune.models.lowering.powers import integer_power
-from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
+from autotune.models.onnx_ops.table import Node, Value, named_type, onnx_op
 from schedules import te
-from schedules.dtypes import DTYPES, computed, is_float
+from schedules.dtypes import computed, is_float
 from schedules.expr import Expr
 
 ExprFn = Callable[..., Any]
@@ -22,47 +23,17 @@ ExprFn = Callable[..., Any]
 
 # --- one input --------------------------------------------------------------------------------
 
-# {operator: its value on floats}.
-_FLOAT: dict[str, ExprFn] = {
-    "Exp": te.exp, "Log": te.log, "Sqrt": te.sqrt, "Erf": te.erf, "Sigmoid": te.sigmoid, "Tanh": te.tanh,
-    "Sin": te.sin, "Cos": te.cos, "Tan": te.tan, "Floor": te.floor, "Ceil": te.ceil, "Round": te.round,
-    "Sinh": f.sinh, "Cosh": f.cosh, "Asinh": f.asinh, "Acosh": f.acosh, "Atanh": f.atanh,
-    "Asin": f.asin, "Acos": f.acos, "Atan": f.atan,
-    "Reciprocal": lambda x: 1.0 / x, "Softplus": f.softplus, "Softsign": f.softsign, "Mish": f.mish,
-    "HardSwish": f.hard_swish,
-}  # fmt: skip
+_FLOAT, _ANY = of_onnx("float", "whole"), of_onnx("any")
 
 
 @onnx_op(*_FLOAT)
 def _float(node: Node, x: Value) -> te.Tensor:
-    return elementwise(_FLOAT[node.op], _floats(node, x), name=node.op.lower())
+    return elementwise(_FLOAT[node.op], node.floats(x), name=node.op.lower())
 
 
-def _floats(node: Node, x: Value | None) -> te.Tensor:
-    t = node.tensor(x)
-    if not is_float(t.dtype):
-        raise UnsupportedForm(f"{t.dtype} is not supported by it, only floating point")
-    return t
-
-
-@onnx_op("Abs")
-def _abs(node: Node, x: Value) -> te.Tensor:
-    return elementwise(te.abs, node.tensor(x), name="abs")
-
-
-@onnx_op("Neg")
-def _neg(node: Node, x: Value) -> te.Tensor:
-    return elementwise(lambda v: -v, node.tensor(x), name="neg")
-
-
-@onnx_op("Sign")
-def _sign(node: Node, x: Value) -> te.Tensor:
-    return elementwise(f.sign, node.tensor(x), name="sign")
-
-
-@onnx_op("Relu")
-def _relu(node: Node, x: Value) -> te.Tensor:
-    return elementwise(f.relu, node.tensor(x), name="relu")
+@onnx_op(*_ANY)
+def _any(node: Node, x: Value) -> te.Tensor:
+    return elementwise(_ANY[node.op], node.tensor(x), name=node.op.lower())
 
 
 @onnx_op("Identity")
@@ -82,7 +53,7 @@ def _bitwise_not(node: Node, x: Value) -> te.Tensor:
 
 @onnx_op("IsNaN")
 def _isnan(node: Node, x: Value) -> te.Tensor:
-    return elementwise(lambda v: te.not_equal(v, v), _floats(node, x), dtype="bool", name="isnan")
+    return elementwise(lambda v: te.not_equal(v, v), node.floats(x), dtype="bool", name="isnan")
 
 
 @onnx_op("IsInf")
@@ -92,7 +63,7 @@ def _isinf(node: Node, x: Value) -> te.Tensor:
     def value(v: Expr) -> Expr:
         return te.any(*(te.equal(v, e) for e in ends))
 
-    return elementwise(value, _floats(node, x), dtype="bool", name="isinf")
+    return elementwise(value, node.floats(x), dtype="bool", name="isinf")
 
 
 @onnx_op("Elu", "Selu", "Celu", "LeakyRelu", "HardSigmoid", "ThresholdedRelu", "Shrink", "Swish")
@@ -105,13 +76,13 @@ def _activation(node: Node, x: Value) -> te.Tensor:
     }  # fmt: skip
     fn, attributes = names[node.op]
     given = [float(node.attr(a)) for a in attributes]
-    return elementwise(lambda v: fn(v, *given), _floats(node, x), name=node.op.lower())  # type: ignore[operator]
+    return elementwise(lambda v: fn(v, *given), node.floats(x), name=node.op.lower())  # type: ignore[operator]
 
 
 @onnx_op("Gelu")
 def _gelu(node: Node, x: Value) -> te.Tensor:
     fn = f.gelu_tanh if node.attr("approximate") == "tanh" else f.gelu
-    return elementwise(fn, _floats(node, x), name="gelu")
+    return elementwise(fn, node.floats(x), name="gelu")
 
 
 @onnx_op("Dropout")
@@ -169,11 +140,7 @@ def _pow(node: Node, a: Value, b: Value) -> te.Tensor:
     return cast(integer_power(base, power, np.broadcast_shapes(base.shape, power.shape), both), dtype)
 
 
-_COMPARE: dict[str, ExprFn] = {
-    "Equal": te.equal, "Less": lambda a, b: a < b, "LessOrEqual": lambda a, b: a <= b,
-    "Greater": lambda a, b: a > b, "GreaterOrEqual": lambda a, b: a >= b,
-    "And": te.all, "Or": te.any, "Xor": te.not_equal,
-}  # fmt: skip
+_COMPARE = of_onnx("compare", "logic")
 
 
 @onnx_op(*_COMPARE)
@@ -181,9 +148,7 @@ def _compare(node: Node, a: Value, b: Value) -> te.Tensor:
     return elementwise(_COMPARE[node.op], *_pair(node, a, b), dtype="bool", name=node.op.lower() + "_")
 
 
-_BITS: dict[str, ExprFn] = {
-    "BitwiseAnd": te.bitwise_and, "BitwiseOr": te.bitwise_or, "BitwiseXor": te.bitwise_xor,
-}  # fmt: skip
+_BITS = of_onnx("bits")
 
 
 @onnx_op(*_BITS)
@@ -260,16 +225,9 @@ def _clip(node: Node, x: Value, low: Value | None = None, high: Value | None = N
 
 @onnx_op("Cast", since=6)
 def _cast(node: Node, x: Value) -> te.Tensor:
-    return _to(node.tensor(x), int(node.attr("to")))
+    return cast(node.tensor(x), named_type(int(node.attr("to"))))
 
 
 @onnx_op("CastLike")
 def _cast_like(node: Node, x: Value, like: Value) -> te.Tensor:
-    return _to(node.tensor(x), helper.np_dtype_to_tensor_dtype(np.dtype(like.dtype)))
-
-
-def _to(t: te.Tensor, elem_type: int) -> te.Tensor | te.Tensor:
-    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem_type)).name
-    if dtype not in DTYPES:
-        raise UnsupportedForm(f"type {dtype} is not supported")
-    return t if t.dtype == dtype else elementwise(lambda v: v, t, dtype=dtype, name="cast")
+    return cast(node.tensor(x), named_type(helper.np_dtype_to_tensor_dtype(np.dtype(like.dtype))))

@@ -5,23 +5,19 @@ from __future__ import annotations
 from autotune.models.lowering import fourier as ft
 from autotune.models.lowering.base import positive
 from autotune.models.lowering.movement import reshape
-from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
+from autotune.models.onnx_ops.table import Node, Value, onnx_op
 from schedules import te
-from schedules.dtypes import is_float
 
 
 def _complex(node: Node, x: Value) -> te.Tensor:
-    t = node.tensor(x)
-    if not is_float(t.dtype):
-        raise UnsupportedForm(f"{t.dtype} is not supported by it, only floating point")
+    t = node.floats(x)
     if t.shape[-1] not in (1, 2) or len(t.shape) < 2:
         raise ValueError(f"{list(t.shape)} does not end with an axis of 1 or 2, for real or complex numbers")
     return t
 
 
 def _afford(n: int) -> None:
-    if why := ft.too_long(n):
-        raise UnsupportedForm(why)
+    ft.afford(n)
     if n < 1:
         raise ValueError(f"a length of {n}")
 
@@ -57,7 +53,7 @@ def _stft(
     t = node.tensor(x)
     t = _complex(node, reshape(t, (*t.shape, 1)) if len(t.shape) == 2 else t)
     by = int(node.known(step, "frame_step").item())
-    w = None if window is None else node.tensor(window)
+    w = node.optional(window)
     if length is None and w is None:
         raise ValueError("neither a window nor frame_length")
     n = w.shape[0] if length is None and w is not None else int(node.known(length, "frame_length").item())

@@ -8,12 +8,12 @@ import numpy as np
 
 from autotune.models.lowering import indexing as ix
 from autotune.models.lowering import movement as m
-from autotune.models.lowering.base import positive
-from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
+from autotune.models.lowering.base import UnsupportedForm, positive
+from autotune.models.onnx_ops.table import Node, Value, onnx_op
 from schedules import te
 
 
-def _ids(node: Node, ids: Value) -> te.Tensor:
+def integer_ids(node: Node, ids: Value) -> te.Tensor:
     t = node.tensor(ids)
     if t.dtype not in ("int32", "int64"):
         raise ValueError(f"indices are {t.dtype}, not int32 or int64")
@@ -48,25 +48,20 @@ def _picked(node: Node, t: te.Tensor, ids: Value, axis: int) -> te.Tensor:
         flat = np.where(ids < 0, ids + size, ids).reshape(-1)
         if flat.min() < 0 or flat.max() >= size:
             raise ValueError(f"an index is outside {-size}..{size - 1}")
-        steps = np.unique(np.diff(flat))
-        if len(steps) <= 1:
-            step = int(steps[0]) if len(steps) else 1
-            starts, extents, by = [0] * len(t.shape), list(t.shape), [1] * len(t.shape)
-            starts[axis], extents[axis], by[axis] = int(flat[0]), len(flat), step
-            part = m.strided_slice(t, starts, extents, by)
+        if (part := ix.evenly_apart(t, flat, axis)) is not None:
             return m.reshape(part, (*t.shape[:axis], *ids.shape, *t.shape[axis + 1 :]))
-    return ix.gather(t, _ids(node, ids), axis)
+    return ix.gather(t, integer_ids(node, ids), axis)
 
 
 @onnx_op("GatherElements")
 def _gather_elements(node: Node, x: Value, ids: Value) -> te.Tensor:
     t = node.tensor(x)
-    return ix.gather_elements(t, _ids(node, ids), positive(node.attr("axis", 0), len(t.shape)))
+    return ix.gather_elements(t, integer_ids(node, ids), positive(node.attr("axis", 0), len(t.shape)))
 
 
 @onnx_op("GatherND")
 def _gather_nd(node: Node, x: Value, ids: Value) -> te.Tensor:
-    return ix.gather_nd(node.tensor(x), _ids(node, ids), node.attr("batch_dims", 0))
+    return ix.gather_nd(node.tensor(x), integer_ids(node, ids), node.attr("batch_dims", 0))
 
 
 @onnx_op("OneHot")
@@ -86,7 +81,7 @@ def _one_hot(node: Node, ids: Value, depth: Value, values: Value) -> te.Tensor:
 
 @onnx_op("ReverseSequence")
 def _reverse_sequence(node: Node, x: Value, lengths: Value) -> te.Tensor:
-    t, n = node.tensor(x), _ids(node, lengths)
+    t, n = node.tensor(x), integer_ids(node, lengths)
     batch, time = (positive(node.attr(a), len(t.shape)) for a in ("batch_axis", "time_axis"))
     if batch == time or n.shape != (t.shape[batch],):
         raise ValueError(f"lengths of {list(n.shape)} for batch axis {batch} and time axis {time}")

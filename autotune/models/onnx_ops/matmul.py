@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from autotune.models.lowering.base import cast
+from autotune.models.lowering.base import UnsupportedForm, cast
 from autotune.models.lowering.matmul import einsum, gemm, matmul
-from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
+from autotune.models.onnx_ops.table import Node, Value, less, onnx_op
 from schedules import te
-from schedules.expr import Expr
 
 
 @onnx_op("MatMul")
@@ -43,17 +42,5 @@ def _einsum(node: Node, *xs: Value) -> te.Tensor:
 def _matmul_integer(
     node: Node, a: Value, b: Value, a_zero: Value | None = None, b_zero: Value | None = None
 ) -> te.Tensor:
-    def less(zero: Value | None, what: str) -> int:
-        if zero is None:
-            return 0
-        known = node.known(zero, what)
-        if known.size != 1:
-            raise UnsupportedForm(f"its {what} is not one number")
-        return int(known.item())
-
-    za, zb = less(a_zero, "a_zero_point"), less(b_zero, "b_zero_point")
-
-    def minus(zero: int, x: Expr) -> Expr:
-        return te.cast(x, "int32") - zero
-
-    return matmul(node.tensor(a), node.tensor(b), (lambda x: minus(za, x), lambda x: minus(zb, x)))
+    za, zb = node.zero_point(a_zero, "a_zero_point"), node.zero_point(b_zero, "b_zero_point")
+    return matmul(node.tensor(a), node.tensor(b), (less(za), less(zb)))

@@ -9,8 +9,8 @@ import numpy as np
 from onnx import helper
 
 from autotune.models.lowering import movement as m
-from autotune.models.lowering.base import Array, positive, positives
-from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
+from autotune.models.lowering.base import Array, UnsupportedForm, positive, positives
+from autotune.models.onnx_ops.table import Node, Value, onnx_op
 from schedules import te
 from schedules.dtypes import DTYPES
 
@@ -176,8 +176,7 @@ def _pad(
     if mode not in ("constant", "edge", "reflect", "wrap"):
         raise ValueError(f"mode {mode!r} is unknown")
     if mode != "constant" and any(min(s) < 0 for s in sides):
-        x_ = m.pad(t, [(min(lo, 0), min(hi, 0)) for lo, hi in sides])
-        return m.pad(x_, [(max(lo, 0), max(hi, 0)) for lo, hi in sides], mode)
+        return m.cut_and_pad(t, sides, mode)
     if fill is None:
         return m.pad(t, sides, mode, te.const(node.attr("value", 0), t.dtype))
     value = node.operand(fill)

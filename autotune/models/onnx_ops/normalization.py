@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 
 from autotune.models.lowering import normalization as n
-from autotune.models.lowering.base import positive
+from autotune.models.lowering.base import UnsupportedForm, positive
 from autotune.models.lowering.movement import reshape
-from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
+from autotune.models.onnx_ops.table import Node, Value, onnx_op
 from schedules import te
 
 

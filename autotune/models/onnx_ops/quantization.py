@@ -6,13 +6,12 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from onnx import helper
 
-from autotune.models.lowering.base import Operand, dtype_of, read, stage
+from autotune.models.lowering.base import Operand, UnsupportedForm, dtype_of, read, stage
 from autotune.models.lowering.base import positive as axis_of
 from autotune.models.lowering.matmul import matmul
 from autotune.models.lowering.reduction import reduce
-from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
+from autotune.models.onnx_ops.table import Node, Value, named_type, onnx_op
 from schedules import te
 from schedules.dtypes import DTYPES, computed, is_integer
 from schedules.expr import Expr
@@ -43,7 +42,7 @@ def _along(node: Node, t: te.Tensor, x: Operand, axis: int) -> Read:
 def _dequantize(node: Node, x: Value, scale: Value, zero: Value | None = None) -> te.Tensor:
     t, s = node.tensor(x), node.operand(scale, "scale")
     out = node.attr("output_dtype", 0)
-    dtype = dtype_of(s) if not out else _named(out)
+    dtype = dtype_of(s) if not out else named_type(out)
     axis = node.attr("axis", 1)
     of_scale = _along(node, t, s, axis)
     of_zero = None if zero is None else _along(node, t, node.operand(zero, "zero point"), axis)
@@ -63,7 +62,7 @@ def _quantize(node: Node, x: Value, scale: Value, zero: Value | None = None) -> 
     t, s = node.tensor(x), node.operand(scale, "scale")
     z = None if zero is None else node.operand(zero, "zero point")
     out = node.attr("output_dtype", 0)
-    dtype = dtype_of(z) if z is not None else _named(out) if out else "uint8"
+    dtype = dtype_of(z) if z is not None else named_type(out) if out else "uint8"
     if dtype not in ("int8", "uint8"):
         raise UnsupportedForm(f"a result of {dtype} is not supported")
     axis = node.attr("axis", 1)
@@ -108,13 +107,6 @@ def _dynamic_quantize(node: Node, x: Value) -> list[te.Tensor]:
         return te.cast(te.select(v > 0.0, te.minimum(v, 255.0), zero), "uint8")  # NaN is 0
 
     return [stage(t.shape, value, "quantize"), scale, point]
-
-
-def _named(elem_type: int) -> str:
-    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem_type)).name
-    if dtype not in DTYPES:
-        raise UnsupportedForm(f"type {dtype} is not supported")
-    return dtype
 
 
 def _one(x: Operand) -> Expr:

@@ -8,10 +8,10 @@ import numpy as np
 
 from autotune.models.lowering import functions as f
 from autotune.models.lowering import recurrent as rec
+from autotune.models.lowering.base import UnsupportedForm
 from autotune.models.lowering.movement import part, reshape, transpose
-from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
+from autotune.models.onnx_ops.table import Node, Value, onnx_op
 from schedules import te
-from schedules.dtypes import is_float
 from schedules.expr import Expr
 
 # {operator: (gates, functions by default)}.
@@ -73,9 +73,7 @@ def _recurrent(
     first: Value | None = None, first_cell: Value | None = None, peephole: Value | None = None,
 ) -> list[te.Tensor | None]:  # fmt: skip
     """Outputs: all states (steps, directions, batch, hidden), the last ones, the last cells."""
-    t, ws, rs = node.tensor(x), node.tensor(w), node.tensor(r)
-    if not is_float(t.dtype):
-        raise UnsupportedForm(f"{t.dtype} is not supported by it, only floating point")
+    t, ws, rs = node.floats(x), node.tensor(w), node.tensor(r)
     batch_first = bool(node.attr("layout", 0))
     t = transpose(t, (1, 0, 2)) if batch_first else t
     steps, batch, count, n = t.shape[0], t.shape[1], ws.shape[0], rs.shape[2]

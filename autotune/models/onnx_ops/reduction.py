@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from autotune.models.lowering import reduction as r
-from autotune.models.lowering.base import positive, positives
-from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
+from autotune.models.lowering.base import floating, positive, positives
+from autotune.models.onnx_ops.table import Node, Value, onnx_op
 from schedules import te
-from schedules.dtypes import is_float
 
 Fn = Callable[..., Any]
 # Those that change nothing where each element is on its own.
@@ -48,12 +47,9 @@ def _reduce(node: Node, x: Value, axes: Value | None = None) -> te.Tensor:
     if node.op == "ReduceMean":
         return r.mean(t, where, keep)
     if node.op == "ReduceLogSumExp":
-        if not is_float(t.dtype):
-            raise UnsupportedForm(f"{t.dtype} is not supported by it, only floating point")
-        return r.log_sum_exp(t, where, keep)
+        return r.log_sum_exp(floating(t), where, keep)
     fold, before, after = _REDUCE[node.op]
-    if after is not None and not is_float(t.dtype):
-        raise UnsupportedForm(f"{t.dtype} is not supported by it, only floating point")
+    t = t if after is None else floating(t)
     return r.reduce(t, where, keep, fold, before or (lambda v: v), after)
 
 

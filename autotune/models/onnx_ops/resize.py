@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from autotune.models.lowering import resize as r
-from autotune.models.lowering.base import Array, positives, stage
-from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
+from autotune.models.lowering.base import Array, UnsupportedForm, positives, stage
+from autotune.models.onnx_ops.table import Node, Value, onnx_op
 from schedules import te
 from schedules.dtypes import computed, is_float
 from schedules.expr import Expr

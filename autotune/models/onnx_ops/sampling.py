@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from autotune.models.lowering import sampling as sa
-from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
+from autotune.models.onnx_ops.table import Node, Value, onnx_op
 from schedules import te
-from schedules.dtypes import is_float
 
 # {how older versions call a mode: how newer ones do}.
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
@@ -13,9 +12,7 @@ _MODES = {"bilinear": "linear", "bicubic": "cubic"}
 
 @onnx_op("GridSample")
 def _grid_sample(node: Node, x: Value, grid: Value) -> te.Tensor:
-    t, g = node.tensor(x), node.tensor(grid)
-    if not is_float(t.dtype):
-        raise UnsupportedForm(f"{t.dtype} is not supported by it, only floating point")
+    t, g = node.floats(x), node.tensor(grid)
     mode = node.attr("mode", "linear")
     mode, padding = _MODES.get(mode, mode), node.attr("padding_mode", "zeros")
     return sa.grid_sample(t, g, mode, padding, bool(node.attr("align_corners", 0)))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from autotune.models.lowering import scatter as s
-from autotune.models.lowering.base import positive, stage
+from autotune.models.lowering.base import UnsupportedForm, positive, stage
 from autotune.models.lowering.movement import pad, reshape
-from autotune.models.onnx_ops.indexing import _ids
-from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
+from autotune.models.onnx_ops.indexing import integer_ids
+from autotune.models.onnx_ops.table import Node, Value, onnx_op
 from schedules import te
 from schedules.expr import Expr
 
@@ -25,25 +25,20 @@ def _fold(node: Node, dtype: str) -> s.Fold:
     return s.Fold(name)
 
 
-def _afford(elements: int, updates: int) -> None:
-    if why := s.too_much(elements, updates):
-        raise UnsupportedForm(why)
-
-
 @onnx_op("ScatterElements", "Scatter")
 def _scatter_elements(node: Node, x: Value, ids: Value, updates: Value) -> te.Tensor:
-    t, i = node.tensor(x), _ids(node, ids)
+    t, i = node.tensor(x), integer_ids(node, ids)
     axis = positive(node.attr("axis", 0), len(t.shape))
     if updates.shape != i.shape:
         raise ValueError(f"updates of {list(updates.shape)} at indices of {list(i.shape)}")
-    _afford(math.prod(i.shape) // i.shape[axis] * t.shape[axis], i.shape[axis])
+    s.afford(math.prod(i.shape) // i.shape[axis] * t.shape[axis], i.shape[axis])
     return s.scatter_elements(t, i, node.tensor(updates), axis, _fold(node, t.dtype))
 
 
 @onnx_op("ScatterND")
 def _scatter_nd(node: Node, x: Value, ids: Value, updates: Value) -> te.Tensor:
-    t, i = node.tensor(x), _ids(node, ids)
-    _afford(math.prod(t.shape), math.prod(i.shape[:-1]))
+    t, i = node.tensor(x), integer_ids(node, ids)
+    s.afford(math.prod(t.shape), math.prod(i.shape[:-1]))
     return s.scatter_nd(t, i, node.tensor(updates), _fold(node, t.dtype))
 
 
@@ -52,7 +47,7 @@ def _tensor_scatter(node: Node, past: Value, update: Value, first: Value | None 
     """Writes a part of a sequence into a cache, from a place on that each batch has."""
     t, u = node.tensor(past), node.tensor(update)
     axis = positive(node.attr("axis", -2), len(t.shape))
-    begin = None if first is None else _ids(node, first)
+    begin = None if first is None else integer_ids(node, first)
     circular, size, count = node.attr("mode", "linear") == "circular", t.shape[axis], u.shape[axis]
 
     def value(*at: Expr) -> Expr:
@@ -70,7 +65,7 @@ def _tensor_scatter(node: Node, past: Value, update: Value, first: Value | None 
 @onnx_op("MaxUnpool")
 def _max_unpool(node: Node, x: Value, ids: Value, shape: Value | None = None) -> te.Tensor:
     """Elements go to the places that a pool took them from, which count through the whole output."""
-    t, i = node.tensor(x), _ids(node, ids)
+    t, i = node.tensor(x), integer_ids(node, ids)
     rank = len(t.shape) - 2
     kernel = node.attr("kernel_shape")
     strides, pads = node.attr("strides", [1] * rank), node.attr("pads", [0] * 2 * rank)
@@ -83,7 +78,7 @@ def _max_unpool(node: Node, x: Value, ids: Value, shape: Value | None = None) ->
     if len(out) != len(t.shape) or any(n < 1 for n in out):
         raise ValueError(f"output_shape {list(out)} for data of {list(t.shape)}")
     size, count = math.prod(inferred), math.prod(t.shape)
-    _afford(size, count)
+    s.afford(size, count)
     zeros = stage((size,), lambda *at: te.const(0, t.dtype), "zeros")
     flat = s.scatter_elements(zeros, reshape(i, (count,)), reshape(t, (count,)), 0)
     made = reshape(flat, inferred)

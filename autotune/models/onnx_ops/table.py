@@ -7,19 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from onnx import helper
 
 from autotune.errors import ModelError
-from autotune.models.lowering.base import Array, Operand
+from autotune.models.lowering.base import Array, Operand, UnsupportedForm, floating
 from schedules import te
 from schedules.dtypes import DTYPES
+from schedules.expr import Expr
 
 # What a name in a model's graph stands for: a stage, or an array that is known at import.
 Value = te.Tensor | Array
 Lowered = Value | Sequence[Value | None]
-
-
-class UnsupportedForm(ModelError):
-    """A row exists, but not for this form of its operator. The message is the reason alone."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,13 @@ class Node:
             raise ModelError(f"its {what} is missing")
         return x if isinstance(x, te.Tensor) else self.constant(x)
 
+    def floats(self, x: Value | None) -> te.Tensor:
+        """An input as a tensor of floating point."""
+        return floating(self.tensor(x))
+
+    def optional(self, x: Value | None) -> te.Tensor | None:
+        return None if x is None else self.tensor(x)
+
     def operand(self, x: Value | None, what: str = "input") -> Operand:
         """An input as a tensor, or as a literal if it is known and has one element."""
         if isinstance(x, np.ndarray) and x.size == 1 and x.dtype.name in DTYPES:
@@ -71,6 +76,13 @@ class Node:
             )
         return x
 
+    def zero_point(self, x: Value | None, what: str) -> int:
+        """One known number, 0 where it is left out."""
+        found = np.zeros(()) if x is None else self.known(x, what)
+        if found.size != 1:
+            raise UnsupportedForm(f"its {what} is not one number")
+        return int(found.item())
+
     def ints(self, x: Value | None, what: str) -> list[int]:
         """The integers of an input that must be known."""
         return [int(n) for n in self.known(x, what).reshape(-1)]
@@ -82,6 +94,19 @@ class Node:
             return self.ints(x, name)
         found = self.attributes.get(name)
         return None if found is None else [int(n) for n in found]
+
+
+def named_type(elem_type: int) -> str:
+    """The dtype of a number that stands for a type of ONNX."""
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem_type)).name
+    if dtype not in DTYPES:
+        raise UnsupportedForm(f"type {dtype} is not supported")
+    return dtype
+
+
+def less(zero: int) -> Callable[[Expr], Expr]:
+    """What takes a zero point away, in int32."""
+    return lambda x: te.cast(x, "int32") - zero
 
 
 Lower = Callable[..., Lowered]

@@ -10,7 +10,7 @@ from autotune.models.lowering.base import stage
 from autotune.models.lowering.convolution import convolution, of_columns, transposed_convolution
 from autotune.models.lowering.reduction import mean, reduce
 from autotune.models.lowering.windows import Sides, Windows, same_sides
-from autotune.models.onnx_ops.table import Node, UnsupportedForm, Value, onnx_op
+from autotune.models.onnx_ops.table import Node, Value, less, onnx_op
 from schedules import te
 from schedules.expr import Expr
 
@@ -55,7 +55,7 @@ def _kernel(node: Node, w: te.Tensor, spatial: Sequence[int]) -> tuple[int, ...]
 def _conv(node: Node, x: Value, w: Value, b: Value | None = None) -> te.Tensor:
     t, k = node.tensor(x), node.tensor(w)
     at = _windows(node, _spatial(t), _kernel(node, k, _spatial(t)))
-    bias = None if b is None else node.tensor(b)
+    bias = node.optional(b)
     if bias is not None and bias.shape != k.shape[:1]:
         raise ValueError(f"bias of {list(bias.shape)} for {k.shape[0]} channels")
     return convolution(t, k, bias, at, node.attr("group", 1))
@@ -67,21 +67,8 @@ def _conv_integer(
 ) -> te.Tensor:
     t, k = node.tensor(x), node.tensor(w)
     at = _windows(node, _spatial(t), _kernel(node, k, _spatial(t)))
-    zeros = []
-    for zero, what in ((x_zero, "x_zero_point"), (w_zero, "w_zero_point")):
-        known = None if zero is None else node.known(zero, what)
-        if known is not None and known.size != 1:
-            raise UnsupportedForm(f"its {what} is not one number")
-        zeros.append(0 if known is None else int(known.item()))
-    zx, zw = zeros
-
-    def minus_zx(v: Expr) -> Expr:
-        return te.cast(v, "int32") - zx
-
-    def minus_zw(v: Expr) -> Expr:
-        return te.cast(v, "int32") - zw
-
-    return convolution(t, k, None, at, node.attr("group", 1), (minus_zx, minus_zw), zx)
+    zx, zw = node.zero_point(x_zero, "x_zero_point"), node.zero_point(w_zero, "w_zero_point")
+    return convolution(t, k, None, at, node.attr("group", 1), (less(zx), less(zw)), zx)
 
 
 @onnx_op("ConvTranspose")
@@ -113,17 +100,22 @@ def _conv_transpose(node: Node, x: Value, w: Value, b: Value | None = None) -> t
         out.append(n)
     if any(n < 1 for n in out):
         raise ValueError(f"nothing is left: the result has shape {out}")
-    bias = None if b is None else node.tensor(b)
+    bias = node.optional(b)
     return transposed_convolution(t, k, bias, stride, dilation, before, out, node.attr("group", 1))
 
 
 # --- pools ------------------------------------------------------------------------------------
 
 
+def _pool(node: Node, x: Value) -> tuple[te.Tensor, Windows]:
+    """(what is pooled, its windows)."""
+    t = node.tensor(x)
+    return t, _windows(node, _spatial(t), node.attr("kernel_shape"), bool(node.attr("ceil_mode", 0)))
+
+
 @onnx_op("MaxPool")
 def _max_pool(node: Node, x: Value) -> list[te.Tensor]:
-    t = node.tensor(x)
-    at = _windows(node, _spatial(t), node.attr("kernel_shape"), bool(node.attr("ceil_mode", 0)))
+    t, at = _pool(node, x)
     y = pooling.max_pool(t, at)
     if not node.wants(1):
         return [y]
@@ -146,15 +138,13 @@ def _of_columns(node: Node, x: Value, image: Value, block: Value) -> te.Tensor:
 
 @onnx_op("AveragePool")
 def _average_pool(node: Node, x: Value) -> te.Tensor:
-    t = node.tensor(x)
-    at = _windows(node, _spatial(t), node.attr("kernel_shape"), bool(node.attr("ceil_mode", 0)))
+    t, at = _pool(node, x)
     return pooling.average_pool(t, at, bool(node.attr("count_include_pad", 0)))
 
 
 @onnx_op("LpPool", since=2)
 def _lp_pool(node: Node, x: Value) -> te.Tensor:
-    t = node.tensor(x)
-    at = _windows(node, _spatial(t), node.attr("kernel_shape"), bool(node.attr("ceil_mode", 0)))
+    t, at = _pool(node, x)
     return pooling.lp_pool(t, at, node.attr("p", 2))
 
 
@@ -166,14 +156,12 @@ def _whole(t: te.Tensor) -> Windows:
 
 @onnx_op("GlobalMaxPool")
 def _global_max(node: Node, x: Value) -> te.Tensor:
-
     t = node.tensor(x)
     return reduce(t, range(2, len(t.shape)), True, te.max, name="global_max")
 
 
 @onnx_op("GlobalAveragePool")
 def _global_average(node: Node, x: Value) -> te.Tensor:
-
     t = node.tensor(x)
     return mean(t, range(2, len(t.shape)), True)
 

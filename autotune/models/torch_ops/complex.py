@@ -9,13 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from autotune.models.lowering import fourier as ft
 from autotune.models.lowering import functions as f
 from autotune.models.lowering import movement as m
 from autotune.models.lowering.base import positive, stage
-from autotune.models.torch_ops.table import ROWS, Known, Node, UnsupportedForm, Value
+from autotune.models.torch_ops.table import ROWS, Known, Node, Value
 from schedules import te
 from schedules.dtypes import computed
 from schedules.expr import Expr
@@ -234,16 +232,8 @@ def _scale(norm: int, n: int) -> float:
 
 def _axes(node: Node, dims: Sequence[int], rank: int, lengths: Sequence[int]) -> list[int]:
     for n in lengths:
-        if why := ft.too_long(n):
-            raise UnsupportedForm(why)
+        ft.afford(n)
     return [positive(d, rank) for d in dims]
-
-
-def _known(node: Node) -> Callable[[Any], te.Tensor]:
-    """Makes tensors of tables that are computed here."""
-    import torch
-
-    return lambda array: node.constant(Known(torch.from_numpy(np.ascontiguousarray(array)), False))
 
 
 @_complex("_fft_r2c.default")
@@ -255,7 +245,7 @@ def _real_to_complex(node: Node, x: Value, dims: Sequence[int], norm: int, onesi
     for i, d in enumerate(reversed(axes)):
         n = t.shape[d]
         count = n // 2 + 1 if onesided and i == 0 else n
-        out = ft.dft(out, d, False, count, _scale(norm, n), _known(node))
+        out = ft.dft(out, d, False, count, _scale(norm, n), node.table)
     return Complex(out)
 
 
@@ -264,7 +254,7 @@ def _complex_to_complex(node: Node, x: Any, dims: Sequence[int], norm: int, forw
     out = parts(node, x)
     for d in _axes(node, dims, len(node.shape), [out.shape[d] for d in dims]):
         n = out.shape[d]
-        out = ft.dft(out, d, not forward, n, _scale(norm, n), _known(node))
+        out = ft.dft(out, d, not forward, n, _scale(norm, n), node.table)
     return Complex(out)
 
 
@@ -275,6 +265,6 @@ def _complex_to_real(node: Node, x: Any, dims: Sequence[int], norm: int, last: i
     axes = _axes(node, dims, rank, [*(node.shape[d] for d in dims), last])
     for d in axes[:-1]:
         n = out.shape[d]
-        out = ft.dft(out, d, True, n, _scale(norm, n), _known(node))
-    made = ft.real_inverse(out, axes[-1], last, _scale(norm, last), _known(node))
+        out = ft.dft(out, d, True, n, _scale(norm, n), node.table)
+    made = ft.real_inverse(out, axes[-1], last, _scale(norm, last), node.table)
     return m.reshape(made, node.shape)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from autotune.models.elements import of_aten
 from autotune.models.lowering import functions as f
+from autotune.models.lowering.base import UnsupportedForm
 from autotune.models.lowering.base import read as _read
 from autotune.models.lowering.base import stage as _stage
 from autotune.models.lowering.powers import integer_power
 from autotune.models.torch_ops.creation import filled
-from autotune.models.torch_ops.table import Known, Node, Scalar, UnsupportedForm, Value, aten, of_dtype
+from autotune.models.torch_ops.table import Known, Node, Scalar, Value, aten, of_dtype
 from schedules import te
 from schedules.dtypes import DTYPES, computed, is_float, rounded
 from schedules.expr import Expr, dtype_of
@@ -24,19 +25,7 @@ Any_ = Value | Scalar
 
 # --- one input --------------------------------------------------------------------------------
 
-# {operator: its value on floats}. Integers are made floats before.
-_FLOAT: dict[str, ExprFn] = {
-    "exp": te.exp, "log": te.log, "sqrt": te.sqrt, "rsqrt": te.rsqrt, "erf": te.erf, "sigmoid": te.sigmoid,
-    "tanh": te.tanh, "sin": te.sin, "cos": te.cos, "tan": te.tan, "expm1": te.expm1, "log1p": te.log1p,
-    "sinh": f.sinh, "cosh": f.cosh, "asinh": f.asinh, "acosh": f.acosh, "atanh": f.atanh,
-    "asin": f.asin, "acos": f.acos, "atan": f.atan,
-    "reciprocal": lambda x: 1.0 / x, "log2": lambda x: te.log(x) * (1 / math.log(2)),
-    "log10": lambda x: te.log(x) * (1 / math.log(10)), "exp2": lambda x: te.pow(2.0, x),
-    "silu": f.swish, "mish": f.mish, "hardswish": f.hard_swish,
-    "hardsigmoid": lambda x: f.hard_sigmoid(x, 1 / 6, 0.5), "relu6": lambda x: te.minimum(f.relu(x), 6),
-    "log_sigmoid": lambda x: -f.softplus(-x),
-    "selu": lambda x: f.selu(x, 1.6732632423543772, 1.0507009873554805),
-}  # fmt: skip
+_FLOAT, _WHOLE, _ANY = of_aten("float"), of_aten("whole"), of_aten("any")
 
 
 @aten(*(f"{name}.default" for name in _FLOAT))
@@ -44,16 +33,10 @@ def _float(node: Node, x: Value) -> te.Tensor:
     return node.elementwise(_FLOAT[node.name], x)
 
 
-_ROUND: dict[str, ExprFn] = {
-    "floor": te.floor, "ceil": te.ceil, "round": te.round,
-    "trunc": lambda x: te.select(x < 0, te.ceil(x), te.floor(x)),
-}  # fmt: skip
-
-
-@aten(*(f"{name}.default" for name in _ROUND))
+@aten(*(f"{name}.default" for name in _WHOLE))
 def _round(node: Node, x: Value) -> Value:
     """Integers are what they are."""
-    return node.elementwise(_ROUND[node.name], x) if is_float(node.dtype) else x
+    return node.elementwise(_WHOLE[node.name], x) if is_float(node.dtype) else x
 
 
 @aten("round.decimals")
@@ -71,13 +54,7 @@ def _round_at(node: Node, x: Value, *, decimals: int) -> Value:
     return node.elementwise(value, x)
 
 
-_ANY: dict[str, ExprFn] = {
-    "abs": te.abs, "neg": lambda x: -x, "sign": f.sign, "relu": f.relu, "square": lambda x: x * x,
-    "bitwise_not": te.bitwise_not,
-}  # fmt: skip
-
-
-@aten(*(f"{name}.default" for name in _ANY))
+@aten(*(f"{name}.default" for name in _ANY), "bitwise_not.default")
 def _any(node: Node, x: Value) -> Value:
     if node.dtype == "bool":
         if node.name == "sign":
@@ -87,7 +64,7 @@ def _any(node: Node, x: Value) -> Value:
         return node.elementwise(te.logical_not, x)
     if node.name == "sign" and is_float(node.dtype):  # torch's is 0 of NaN
         return node.elementwise(lambda v: te.select(te.equal(v, v), f.sign(v), node.number(0)), x)
-    return node.elementwise(_ANY[node.name], x)
+    return node.elementwise(_ANY.get(node.name, te.bitwise_not), x)
 
 
 @aten("logical_not.default")
@@ -284,10 +261,7 @@ def _as_tensor(node: Node, x: Any_) -> te.Tensor:
     return node.cast(x)
 
 
-_COMPARE: dict[str, ExprFn] = {
-    "eq": te.equal, "ne": te.not_equal, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
-}  # fmt: skip
+_COMPARE = of_aten("compare")
 
 
 @aten(*(f"{name}.{form}" for name in _COMPARE for form in ("Tensor", "Scalar")))
@@ -298,7 +272,7 @@ def _compare(node: Node, a: Any_, b: Any_) -> te.Tensor:
     return node.elementwise(_COMPARE[node.name], a, b, common=common, name=node.name + "_")
 
 
-_LOGIC: dict[str, ExprFn] = {"logical_and": te.all, "logical_or": te.any, "logical_xor": te.not_equal}
+_LOGIC = of_aten("logic")
 
 
 @aten(*(f"{name}.default" for name in _LOGIC))
@@ -308,14 +282,11 @@ def _logic(node: Node, a: Any_, b: Any_) -> te.Tensor:
     )
 
 
-_BITS: dict[str, tuple[ExprFn, ExprFn | None]] = {
-    "bitwise_and": (te.bitwise_and, te.all), "bitwise_or": (te.bitwise_or, te.any),
-    "bitwise_xor": (te.bitwise_xor, te.not_equal),
-    "bitwise_left_shift": (te.left_shift, None), "bitwise_right_shift": (te.right_shift, None),
+_BITS = of_aten("bits")
+# What they are of bool; shifts are not.
+_BITS_OF_BOOL: dict[str, ExprFn] = {
+    "bitwise_and": te.all, "bitwise_or": te.any, "bitwise_xor": te.not_equal,
 }  # fmt: skip
-
-
-_BITS["__lshift__"], _BITS["__rshift__"] = _BITS["bitwise_left_shift"], _BITS["bitwise_right_shift"]
 
 
 @aten(
@@ -324,8 +295,9 @@ _BITS["__lshift__"], _BITS["__rshift__"] = _BITS["bitwise_left_shift"], _BITS["b
 )  # fmt: skip
 def _bits(node: Node, a: Any_, b: Any_) -> te.Tensor:
     """Of bool they are the logical ones."""
-    of_integers, of_bools = _BITS[node.name]
-    fn = of_bools if node.dtype == "bool" and of_bools is not None else of_integers
+    fn: ExprFn = _BITS[node.name]
+    if node.dtype == "bool":
+        fn = _BITS_OF_BOOL.get(node.name, fn)
     return node.elementwise(fn, a, b, name="bits")
 
 
@@ -333,7 +305,7 @@ def _bits(node: Node, a: Any_, b: Any_) -> te.Tensor:
 
 
 @aten("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
-def _where(node: Node, cond: Value, a: Any_, b: Any_) -> te.Tensor:
+def where(node: Node, cond: Value, a: Any_, b: Any_) -> te.Tensor:
     c = node.cast(cond, "bool") if not isinstance(cond, Known) or cond.literal() is None else cond
     if isinstance(c, Known):
         chosen = a if bool(c.tensor.reshape(-1)[0]) else b
@@ -352,7 +324,7 @@ def _where(node: Node, cond: Value, a: Any_, b: Any_) -> te.Tensor:
 
 @aten("masked_fill.Scalar", "masked_fill.Tensor")
 def _masked_fill(node: Node, x: Value, mask: Value, value: Any_) -> te.Tensor:
-    return _where(node, mask, value, x)  # type: ignore[return-value]
+    return where(node, mask, value, x)  # type: ignore[return-value]
 
 
 @aten("clamp.default", "clamp.Tensor", "clip.default", "clip.Tensor")

@@ -8,8 +8,8 @@ import numpy as np
 
 from autotune.models.lowering import indexing as ix
 from autotune.models.lowering import movement as m
-from autotune.models.lowering.base import positive, stage
-from autotune.models.torch_ops.table import Known, Node, UnsupportedForm, Value, aten
+from autotune.models.lowering.base import UnsupportedForm, positive, stage
+from autotune.models.torch_ops.table import Known, Node, Value, aten
 from schedules import te
 from schedules.expr import Expr
 from schedules.ops.axes import broadcast
@@ -18,7 +18,7 @@ from schedules.ops.axes import broadcast
 MOST_PAIRS = 2**24
 
 
-def _ids(node: Node, ids: Value) -> te.Tensor:
+def integer_ids(node: Node, ids: Value) -> te.Tensor:
     t = node.tensor(ids)
     if t.dtype not in ("int32", "int64"):
         raise UnsupportedForm(f"indices of {t.dtype} are not supported, only of int32 and int64")
@@ -37,9 +37,9 @@ def _embedding_bag(
 ) -> list[te.Tensor | None]:  # fmt: skip
     """Bags of one size where the offsets are known to say so."""
     node.only(1)
-    t, i = node.tensor(table), _ids(node, ids)
+    t, i = node.tensor(table), integer_ids(node, ids)
     kind = ("sum", "mean", "max")[mode]
-    by = None if weights is None else node.tensor(weights)
+    by = node.optional(weights)
     bags, count = node.shape[0], i.shape[0]
     if isinstance(offsets, Known) and not offsets.weight and padding < 0 and count % bags == 0:
         starts = [n * (count // bags) for n in range(len(offsets.tensor))]
@@ -61,19 +61,15 @@ def _taken(node: Node, x: Value, ids: Value, axis: int) -> te.Tensor:
     t = node.tensor(x)
     if isinstance(ids, Known) and not ids.weight and ids.tensor.numel():
         flat = np.asarray(ids.tensor.reshape(-1).tolist())
-        size = t.shape[axis]
-        steps = np.unique(np.diff(flat))
-        if flat.min() >= 0 and flat.max() < size and len(steps) <= 1:
-            step = int(steps[0]) if len(steps) else 1
-            starts, extents, by = [0] * len(t.shape), list(t.shape), [1] * len(t.shape)
-            starts[axis], extents[axis], by[axis] = int(flat[0]), len(flat), step
-            return m.reshape(m.strided_slice(t, starts, extents, by), node.shape)
-    return ix.gather(t, _ids(node, ids), axis)
+        inside = flat.min() >= 0 and flat.max() < t.shape[axis]
+        if inside and (part := ix.evenly_apart(t, flat, axis)) is not None:
+            return m.reshape(part, node.shape)
+    return ix.gather(t, integer_ids(node, ids), axis)
 
 
 @aten("gather.default", along=True)
 def _gather(node: Node, x: Value, dim: int, ids: Value, sparse_grad: bool = False) -> te.Tensor:
-    t, i = node.tensor(x), _ids(node, ids)
+    t, i = node.tensor(x), integer_ids(node, ids)
     if not i.shape:
         i = m.reshape(i, (1,))
     return m.reshape(ix.gather_elements(t, i, positive(dim, len(t.shape))), node.shape)
@@ -90,7 +86,7 @@ def _index(node: Node, x: Value, indices: Sequence[Value | None]) -> te.Tensor:
         raise UnsupportedForm("the shape of its output depends on data")
     if len(where) == 1:
         return _taken(node, t, given[where[0]], where[0])
-    tensors = {d: _ids(node, i) for d, i in given.items()}
+    tensors = {d: integer_ids(node, i) for d, i in given.items()}
     outer = np.broadcast_shapes(*(i.shape for i in tensors.values()))
     together = where[-1] - where[0] == len(where) - 1
     first = where[0] if together else 0

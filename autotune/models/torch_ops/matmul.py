@@ -6,9 +6,9 @@ from typing import Any
 
 from autotune.models.lowering import matmul as mm
 from autotune.models.lowering.attention import attention
-from autotune.models.lowering.base import cast
+from autotune.models.lowering.base import UnsupportedForm, cast
 from autotune.models.lowering.movement import reshape, transpose
-from autotune.models.torch_ops.table import Node, Scalar, UnsupportedForm, Value, aten
+from autotune.models.torch_ops.table import Node, Scalar, Value, aten
 from schedules import te
 from schedules.dtypes import is_float
 

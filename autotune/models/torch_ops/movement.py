@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from autotune.models.lowering import movement as m
-from autotune.models.lowering.base import positive, positives, stage
+from autotune.models.lowering.base import UnsupportedForm, positive, positives, stage
 from autotune.models.lowering.indexing import gather
-from autotune.models.torch_ops.table import Known, Node, Scalar, UnsupportedForm, Value, aten
+from autotune.models.torch_ops.table import Known, Node, Scalar, Value, aten
 from schedules import te
 from schedules.expr import Expr
 
@@ -200,10 +200,8 @@ def _pad_like(node: Node, x: Value, pad: Sequence[int]) -> te.Tensor:
     mode = {"reflection": "reflect", "replication": "edge"}.get(node.name.split("_")[0], "wrap")
     t = node.tensor(x)
     sides = _sides(len(t.shape), pad)
-    if mode == "wrap" and any(min(s) < 0 for s in sides):  # what is cut off comes back in no other mode
-        t = m.pad(t, [(min(lo, 0), min(hi, 0)) for lo, hi in sides])
-        sides = [(max(lo, 0), max(hi, 0)) for lo, hi in sides]
-    return m.pad(t, sides, mode)
+    # what is cut off comes back in no other mode
+    return m.cut_and_pad(t, sides, mode) if mode == "wrap" else m.pad(t, sides, mode)
 
 
 # --- writes to places that are known ----------------------------------------------------------

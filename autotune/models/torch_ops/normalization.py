@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from autotune.models.lowering import normalization as n
-from autotune.models.lowering.base import positive, positives
+from autotune.models.lowering.base import UnsupportedForm, positive, positives
 from autotune.models.lowering.reduction import reduce
-from autotune.models.torch_ops.table import Node, UnsupportedForm, Value, aten
+from autotune.models.torch_ops.table import Node, Value, aten
 from schedules import te
 from schedules.dtypes import DTYPES, computed
 
@@ -125,17 +126,13 @@ def _vector_norm(
 ) -> te.Tensor:  # fmt: skip
     t = node.cast(x)
     axes = positives(dim, len(t.shape)) if dim else tuple(range(len(t.shape)))
-    if order == 2:
-        return reduce(t, axes, keepdim, te.sum, lambda v: v * v, te.sqrt, name="norm")
-    if order == 1:
-        return reduce(t, axes, keepdim, te.sum, te.abs, name="norm")
-    if order == float("inf"):
-        return reduce(t, axes, keepdim, te.max, te.abs, name="norm")
-    if order == -float("inf"):
-        return reduce(t, axes, keepdim, te.min, te.abs, name="norm")
-    if order == 0:
-        one, none = (te.const(v, computed(t.dtype)) for v in (1, 0))
-        return reduce(t, axes, keepdim, te.sum, lambda v: te.select(te.equal(v, 0), none, one), name="norm")
+    one, none = (te.const(v, computed(t.dtype)) for v in (1, 0))
+    known: dict[float, tuple[Any, Any, Any]] = {
+        2: (te.sum, lambda v: v * v, te.sqrt), 1: (te.sum, te.abs, None), math.inf: (te.max, te.abs, None),
+        -math.inf: (te.min, te.abs, None), 0: (te.sum, lambda v: te.select(te.equal(v, 0), none, one), None),
+    }  # fmt: skip
+    if order in known:
+        return reduce(t, axes, keepdim, *known[order], name="norm")
     by = float(order)
     return reduce(
         t, axes, keepdim, te.sum, lambda v: te.pow(te.abs(v), by), lambda v: te.pow(v, 1 / by), name="norm"

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from autotune.models.lowering import ordering as o
-from autotune.models.lowering.base import positive
+from autotune.models.lowering.base import UnsupportedForm, positive
 from autotune.models.lowering.movement import reshape
-from autotune.models.torch_ops.table import Node, Scalar, UnsupportedForm, Value, aten
+from autotune.models.torch_ops.table import Node, Scalar, Value, aten
 from schedules import te
 
 Two = list[te.Tensor | None]
@@ -18,8 +18,7 @@ def _row(node: Node, x: Value, dim: int) -> tuple[te.Tensor, int]:
     """A tensor and an axis of it that is not too long."""
     t = node.tensor(x)
     axis = positive(dim, len(t.shape))
-    if why := o.too_long(t.shape[axis]):
-        raise UnsupportedForm(why)
+    o.afford(t.shape[axis])
     return t, axis
 
 

@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 from autotune.models.lowering import reduction as r
-from autotune.models.lowering.base import positive, positives
+from autotune.models.lowering.base import UnsupportedForm, positive, positives
 from autotune.models.lowering.movement import reshape
 from autotune.models.lowering.normalization import variance
-from autotune.models.torch_ops.table import Node, UnsupportedForm, Value, aten
+from autotune.models.torch_ops.table import Node, Value, aten
 from schedules import te
 
 # Longest axis of a cumulative sum of exponentials: its work grows with the square.

@@ -9,22 +9,17 @@ from typing import Any
 import numpy as np
 
 from autotune.models.lowering import scatter as s
-from autotune.models.lowering.base import cast, positive, stage
+from autotune.models.lowering.base import UnsupportedForm, cast, positive, stage
 from autotune.models.lowering.movement import expand, reshape
-from autotune.models.torch_ops.elementwise import _where
-from autotune.models.torch_ops.indexing import _ids
-from autotune.models.torch_ops.table import Node, Scalar, UnsupportedForm, Value, aten
+from autotune.models.torch_ops.elementwise import where
+from autotune.models.torch_ops.indexing import integer_ids
+from autotune.models.torch_ops.table import Node, Scalar, Value, aten
 from schedules import te
 from schedules.dtypes import DTYPES, computed
 
 # {how torch calls a fold: its kind}.
 _KINDS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "mean": "mean", "amax": "max"}
 _KINDS["amin"] = "min"
-
-
-def _afford(elements: int, updates: int) -> None:
-    if why := s.too_much(elements, updates):
-        raise UnsupportedForm(why)
 
 
 def _fold(node: Node, name: str, own: bool = True) -> s.Fold:
@@ -37,13 +32,13 @@ def _fold(node: Node, name: str, own: bool = True) -> s.Fold:
 
 def _scattered(node: Node, x: Value, dim: int, ids: Value, src: Value | Scalar, fold: s.Fold) -> te.Tensor:
     """``src`` may be larger than the indices, and may be one number."""
-    t, i = node.tensor(x), _ids(node, ids)
+    t, i = node.tensor(x), integer_ids(node, ids)
     if not t.shape:
         t, i = reshape(t, (1,)), reshape(i, (1,))
     if len(i.shape) != len(t.shape):  # torch takes one number for a row of one
         i = reshape(i, (1,) * len(t.shape))
     axis = positive(dim, len(t.shape))
-    _afford(math.prod(i.shape) // i.shape[axis] * t.shape[axis], i.shape[axis])
+    s.afford(math.prod(i.shape) // i.shape[axis] * t.shape[axis], i.shape[axis])
     if isinstance(src, (bool, int, float)):
         return reshape(s.scatter_elements(t, i, node.number(src), axis, fold), node.shape)
     written = node.cast(src)
@@ -83,11 +78,11 @@ def _index_add(
     include_self: bool = True,
 ) -> te.Tensor:  # fmt: skip
     """Slices along an axis."""
-    t, i, written = node.tensor(x), _ids(node, ids), node.cast(src)
+    t, i, written = node.tensor(x), integer_ids(node, ids), node.cast(src)
     if not t.shape:
         t, written = reshape(t, (1,)), reshape(written, (1,))
     axis, i = positive(dim, len(t.shape)), reshape(i, (math.prod(i.shape),))
-    _afford(math.prod(t.shape), i.shape[0])
+    s.afford(math.prod(t.shape), i.shape[0])
     if alpha != 1:
         by = te.const(alpha, computed(written.dtype))
         unscaled = written
@@ -107,11 +102,11 @@ def _index_put(
     t, given = node.tensor(x), {d: i for d, i in enumerate(indices) if i is not None}
     if any(i.dtype in ("bool", "uint8") for i in given.values()):
         return _masked(node, t, given, values, accumulate)
-    tensors = [(d, _ids(node, i)) for d, i in given.items()]
+    tensors = [(d, integer_ids(node, i)) for d, i in given.items()]
     outer = np.broadcast_shapes(*(i.shape for _, i in tensors))
     where = [d for d, _ in tensors]
     first = where[0] if where[-1] - where[0] == len(where) - 1 else 0
-    _afford(math.prod(t.shape), math.prod(outer))
+    s.afford(math.prod(t.shape), math.prod(outer))
     fold = _fold(node, "sum") if accumulate else s.LAST
     return s.scatter_slices(t, tensors, node.cast(values), outer, first, fold)
 
@@ -129,7 +124,7 @@ def _masked(node: Node, t: te.Tensor, given: dict[int, Value], values: Value, ac
             raise UnsupportedForm("bool is not supported by it")
         one = value
         value = stage(t.shape, lambda *at: te.cast(t[at] + one[()], t.dtype), "sum")
-    return _where(node, under, value, t)  # type: ignore[return-value]
+    return where(node, under, value, t)  # type: ignore[return-value]
 
 
 @aten("masked_scatter.default")
@@ -142,9 +137,9 @@ def _masked_scatter(node: Node, x: Value, mask: Value, src: Value) -> te.Tensor:
 @aten("put.default")
 def _put(node: Node, x: Value, ids: Value, src: Value, accumulate: bool = False) -> te.Tensor:
     """Places count through all elements."""
-    t, i = node.tensor(x), _ids(node, ids)
+    t, i = node.tensor(x), integer_ids(node, ids)
     size, count = math.prod(t.shape), math.prod(i.shape)
-    _afford(size, count)
+    s.afford(size, count)
     fold = _fold(node, "sum") if accumulate else s.LAST
     written = reshape(node.cast(src), (count,))
     flat = s.scatter_elements(reshape(t, (size,)), reshape(i, (count,)), written, 0, fold)
@@ -155,10 +150,10 @@ def _put(node: Node, x: Value, ids: Value, src: Value, accumulate: bool = False)
 def _max_unpool(node: Node, x: Value, ids: Value, *how: Any) -> te.Tensor:
     """Elements go to the places that a pool took them from, all else is 0."""
     rank = int(node.name[-2])
-    t, i = node.tensor(x), _ids(node, ids)
+    t, i = node.tensor(x), integer_ids(node, ids)
     front = math.prod(node.shape[:-rank])
     size, count = math.prod(node.shape[-rank:]), math.prod(t.shape[-rank:])
-    _afford(front * size, count)
+    s.afford(front * size, count)
     zeros = stage((front, size), lambda *at: te.const(0, t.dtype), "zeros")
     out = s.scatter_elements(zeros, reshape(i, (front, count)), reshape(t, (front, count)), 1)
     return cast(reshape(out, node.shape), node.dtype)

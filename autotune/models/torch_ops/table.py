@@ -8,17 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from autotune.errors import ModelError
-from autotune.models.lowering.base import Array, Operand, read, stage
+from autotune.models.lowering.base import Array, Operand, UnsupportedForm, floating, read, stage
 from autotune.models.lowering.movement import reshape
 from schedules import expr as E
 from schedules import te
 from schedules.dtypes import DTYPES, computed, is_integer, wrapped
 from schedules.expr import Expr
-
-
-class UnsupportedForm(ModelError):
-    """A row exists, but not for this form of its operator. The message is the reason alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +77,12 @@ class Node:
         """An argument as a tensor."""
         return x if isinstance(x, te.Tensor) else self.constant(x)
 
+    def table(self, array: Array) -> te.Tensor:
+        """Values that are computed here as a tensor."""
+        import torch
+
+        return self.constant(Known(torch.from_numpy(np.ascontiguousarray(array)), False))
+
     def optional(self, x: Value | None) -> te.Tensor | None:
         return None if x is None else self.tensor(x)
 
@@ -94,10 +95,7 @@ class Node:
 
     def floats(self, x: Value) -> te.Tensor:
         """An argument as a tensor of floating point."""
-        t = self.tensor(x)
-        if DTYPES[t.dtype].kind != "float":
-            raise UnsupportedForm(f"{t.dtype} is not supported by it, only floating point")
-        return t
+        return floating(self.tensor(x))
 
     def fits(self, *xs: Value | Scalar | None) -> None:
         """Raise UnsupportedForm for a number that the output's dtype of integers does not have, where torch

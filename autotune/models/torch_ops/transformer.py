@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from autotune.models.lowering import functions as f
 from autotune.models.lowering import matmul as mm
 from autotune.models.lowering.attention import attention
-from autotune.models.lowering.base import elementwise
+from autotune.models.lowering.base import UnsupportedForm, elementwise
 from autotune.models.lowering.movement import part, reshape, transpose
 from autotune.models.lowering.normalization import layer_norm
-from autotune.models.torch_ops.table import Node, UnsupportedForm, Value, aten
+from autotune.models.torch_ops.table import Node, Value, aten
 from schedules import te
 
 

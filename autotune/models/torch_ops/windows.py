@@ -10,6 +10,7 @@ import numpy as np
 
 from autotune.models.lowering import pooling
 from autotune.models.lowering import resize as rs
+from autotune.models.lowering.base import UnsupportedForm
 from autotune.models.lowering.convolution import (
     columns,
     convolution,
@@ -18,7 +19,7 @@ from autotune.models.lowering.convolution import (
 )
 from autotune.models.lowering.movement import reshape
 from autotune.models.lowering.windows import Windows
-from autotune.models.torch_ops.table import Node, UnsupportedForm, Value, aten
+from autotune.models.torch_ops.table import Node, Value, aten
 from schedules import te
 
 
@@ -157,30 +158,14 @@ def _of_columns(
 # --- resizing ---------------------------------------------------------------------------------
 
 
-@aten("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec")
-def _nearest(node: Node, x: Value, size: Any, factors: Any) -> te.Tensor:
-    return _nearest_of(node, x, factors)
-
-
-@aten("upsample_nearest1d.default", "upsample_nearest2d.default", "upsample_nearest3d.default")
-def _nearest_sized(node: Node, x: Value, size: Any, *factors: Any) -> te.Tensor:
-    return _nearest_of(node, x, factors)
-
-
-def _nearest_of(node: Node, x: Value, factors: Any) -> te.Tensor:
+@aten(*(f"upsample_nearest{n}d.{form}" for n in (1, 2, 3) for form in ("vec", "default")))
+def _nearest(node: Node, x: Value, size: Any, *factors: Any) -> te.Tensor:
     """Element ⌊i / factor⌋."""
     t = node.tensor(x)
     for axis, out, scale in _scales(t, node.shape, factors):
         taps = rs.nearest_taps(np.floor(np.arange(out) / scale), t.shape[axis], "floor")
-        t = rs.resample(t, axis, taps, scale, _constants(node))
+        t = rs.resample(t, axis, taps, scale, node.table)
     return t
-
-
-@aten(
-    "upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec", "upsample_bicubic2d.vec"
-)
-def _smooth(node: Node, x: Value, size: Any, align_corners: bool, factors: Any) -> te.Tensor:
-    return _smooth_of(node, x, align_corners, factors)
 
 
 @aten(
@@ -189,9 +174,8 @@ def _smooth(node: Node, x: Value, size: Any, align_corners: bool, factors: Any) 
 )  # fmt: skip
 def _smooth_wide(node: Node, x: Value, size: Any, align_corners: bool, *factors: Any) -> te.Tensor:
     """Filters as wide as the outputs are apart. Weights are inside the image alone, and their sum is 1."""
-    given = factors[0] if len(factors) == 1 and isinstance(factors[0], (list, tuple)) else factors
     t = node.floats(x)
-    for axis, out, scale in _scales(t, node.shape, given):
+    for axis, out, scale in _scales(t, node.shape, factors):
         n = t.shape[axis]
         if align_corners:
             scale = (out - 1) / (n - 1) if out > 1 and n > 1 else math.inf
@@ -199,16 +183,15 @@ def _smooth_wide(node: Node, x: Value, size: Any, align_corners: bool, *factors:
             raise UnsupportedForm("align_corners with one element is not supported")
         places = (np.arange(out) + 0.5) / scale - 0.5
         taps = rs.filter_taps(places, n, scale, -0.5 if "cubic" in node.name else None, True, True)
-        t = rs.resample(t, axis, taps, scale, _constants(node))
+        t = rs.resample(t, axis, taps, scale, node.table)
     return t
 
 
-@aten("upsample_bilinear2d.default", "upsample_bicubic2d.default")
-def _smooth_sized(node: Node, x: Value, size: Any, align_corners: bool, *factors: Any) -> te.Tensor:
-    return _smooth_of(node, x, align_corners, factors)
-
-
-def _smooth_of(node: Node, x: Value, align_corners: bool, factors: Any) -> te.Tensor:
+@aten(
+    "upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec", "upsample_bicubic2d.vec",
+    "upsample_bilinear2d.default", "upsample_bicubic2d.default",
+)  # fmt: skip
+def _smooth(node: Node, x: Value, size: Any, align_corners: bool, *factors: Any) -> te.Tensor:
     t = node.floats(x)
     for axis, out, scale in _scales(t, node.shape, factors):
         size = t.shape[axis]
@@ -218,25 +201,17 @@ def _smooth_of(node: Node, x: Value, align_corners: bool, factors: Any) -> te.Te
             places = (np.arange(out) + 0.5) / scale - 0.5
         cubic = -0.75 if "cubic" in node.name else None
         taps = rs.filter_taps(places, size, scale, cubic, False, False)
-        t = rs.resample(t, axis, taps, scale, _constants(node))
+        t = rs.resample(t, axis, taps, scale, node.table)
     return t
 
 
-def _scales(t: te.Tensor, shape: Sequence[int], factors: Any) -> list[tuple[int, int, float]]:
-    """(axis, extent of the output, output by input) of every axis that changes."""
-    given = list(factors or ())
+def _scales(t: te.Tensor, shape: Sequence[int], factors: Sequence[Any]) -> list[tuple[int, int, float]]:
+    """(axis, extent of the output, output by input) of every axis that changes. ``factors``: one an axis, or
+    a list of them."""
+    given = list(factors[0] if len(factors) == 1 and isinstance(factors[0], (list, tuple)) else factors)
     out = []
     for i, d in enumerate(range(2, len(t.shape))):
         exact = given[i] if i < len(given) and given[i] is not None else shape[d] / t.shape[d]
         if shape[d] != t.shape[d] or not math.isclose(exact, 1):
             out.append((d, shape[d], float(exact)))
     return out
-
-
-def _constants(node: Node) -> Any:
-    """Makes tensors of tables that are computed here."""
-    import torch
-
-    from autotune.models.torch_ops.table import Known
-
-    return lambda array: node.constant(Known(torch.from_numpy(np.ascontiguousarray(array)), False))

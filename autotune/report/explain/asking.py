@@ -12,6 +12,7 @@ from autotune.report.data import Limit
 from autotune.report.explain.explanation import Explanation
 from autotune.report.explain.kernel import of_schedule
 from autotune.settings import database
+from autotune.tuning.results import TuneResult
 from autotune.workloads import Program, as_workload
 from kernels_db.records import Hit
 from schedules.model import Target, Workload
@@ -84,3 +85,11 @@ def limit_of(hit: Hit, where: str) -> Limit | None:
     with Log(where, read_only=True) as log:
         records = log.records(workload=hit.record.workload, target=hit.target)
         return Limit.shortest(records, hit.record.machine)
+
+
+def of_result(result: TuneResult) -> Explanation:
+    """Why the best schedule of a result is as fast as it is. Raises `ScheduleError` where there is none."""
+    schedule, best = result.schedule(), result.best
+    assert best is not None, "else there is no schedule"
+    limit = None if best.share_of_peak is None else Limit(best.share_of_peak * best.time_s)
+    return of_schedule(result.workload, schedule, result.target, best.time_s, limit)

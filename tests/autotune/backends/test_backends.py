@@ -143,6 +143,7 @@ def kinds_asked(text: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_no_other_module_asks_for_a_kind_by_name() -> None:
     """`schedules.model` says what a kind means to schedules. What else is listed asks something else."""
     others = {

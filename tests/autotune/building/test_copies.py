@@ -16,7 +16,7 @@ import autotune as at
 from autotune import te
 from autotune.run.kernels import default_kernel
 from autotune.targets import parse
-from autotune.tuning.tuner import TuneResult
+from autotune.tuning.results import TuneResult
 from schedules.model import Trace, Workload
 
 WAYS: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy]

@@ -57,6 +57,7 @@ def test_parts_of_parts_are_counted_however_many() -> None:
         from_trace.check_legal(s.dag, s.trace, from_name("x86-64-v3"))
 
 
+@pytest.mark.slow
 def test_samples_of_a_grid_whose_tails_depend_on_its_blocks_are_legal() -> None:
     shape = {"h": 3, "w": 3, "ci": 512, "co": 512, "k": 7, "stride": 5}
     dag, target = ops.workload("conv2d_transpose", shape).dag, from_name("cuda-emulator")

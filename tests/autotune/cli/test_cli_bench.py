@@ -112,6 +112,7 @@ def test_quick_calls_are_timed_many_at_a_time() -> None:
     assert result.share("quick") is None
 
 
+@pytest.mark.fast(but=["*best-*", "torch.compile-*"])
 @pytest.mark.filterwarnings("ignore")  # what other libraries warn of among themselves
 @pytest.mark.parametrize("name", sorted(ops.REGISTRY))
 @pytest.mark.parametrize("library", QUICK_PEERS)
@@ -132,6 +133,7 @@ def test_peers_compute_what_the_operator_means(library: str, name: str) -> None:
         agree(workload, library, prepared.result(), ops.reference(workload, inputs))
 
 
+@pytest.mark.fast(but=["torch.compile-*"])
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [n for n, op in sorted(ops.REGISTRY.items()) if op.weights])
 @pytest.mark.parametrize("library", ["onnxruntime", "torch.compile"])
@@ -167,6 +169,7 @@ def test_a_peer_that_is_not_installed_is_said_to_be_so(monkeypatch: pytest.Monke
         peer("nothing")
 
 
+@pytest.mark.slow
 def test_the_command_compares_the_stored_kernel(tmp_path: Path) -> None:
     db = tmp_path / "t.db"
     fill(db, [("matmul", {"m": 16, "n": 16, "k": 16}, 1e-4)])
@@ -325,6 +328,7 @@ def test_what_the_file_of_a_suite_says_is_not_said_beside_it(command: str, optio
     assert ran.status == 2 and f"{option[0]} does not go with --suite" in ran.err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(usable_cpu_set()) < 2, reason="needs two CPUs")
 def test_a_library_that_binds_us_to_one_cpu_binds_nothing_of_the_next_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

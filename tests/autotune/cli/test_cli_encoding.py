@@ -28,6 +28,7 @@ def autotune(words: list[str], environment: dict[str, str]) -> subprocess.Comple
     )
 
 
+@pytest.mark.fast(but=["ascii"])
 @pytest.mark.parametrize("environment", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
 def test_operators_are_listed(environment: dict[str, str]) -> None:
     ran = autotune(["ops", "capsule_conv2d"], environment)
@@ -36,6 +37,7 @@ def test_operators_are_listed(environment: dict[str, str]) -> None:
     assert not ran.stderr
 
 
+@pytest.mark.fast("words0", "words4")
 @pytest.mark.parametrize("words", [["ops"], ["ops", "--json"], ["doctor"], ["--help"], ["tune", "--help"]])
 def test_output_in_ascii_is_not_a_traceback(words: list[str], tmp_path: Path) -> None:
     ran = autotune(words, {"PYTHONIOENCODING": "ascii", "AUTOTUNE_DB": str(tmp_path / "t.db")})

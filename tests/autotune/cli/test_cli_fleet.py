@@ -12,8 +12,8 @@ from needs import imported
 import autotune as at
 from autotune.cli import output, tune_there
 from autotune.progress import display
-from autotune.tuning.options import Best, TuneResult
-from autotune.tuning.suite_tuner import SuiteResult, SuiteTask, TaskResult
+from autotune.tuning.jobs import SuiteTask
+from autotune.tuning.results import Best, SuiteResult, TaskResult, TuneResult
 from schedules.model import Target, Trace
 
 SHAPE = ("--shape", "m=64,n=64,k=64")
@@ -35,6 +35,7 @@ def test_options_that_do_not_go_together(words: tuple[str, ...], said: str) -> N
     assert ran.status == 2 and said in ran.err
 
 
+@pytest.mark.slow
 def test_addresses_that_are_none() -> None:
     imported("distributed")
     for command in (("worker",), ("fleet",), ("tune", "matmul", *SHAPE, "--fleet")):

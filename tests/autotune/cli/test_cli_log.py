@@ -14,7 +14,7 @@ from log_filler import fill, host
 from report_cases import add_task
 
 from autotune.cli.suite import show as print_suite
-from autotune.tuning.suite_tuner import SuiteResult
+from autotune.tuning.results import SuiteResult
 from autotune.workloads import as_workload, with_constants
 from kernels_db import Log
 from kernels_db.records import NewRecord
@@ -131,6 +131,7 @@ def test_best_shows_record_schedule_loops_and_code(db: Path) -> None:
     assert d["trace"]["steps"][0][0] == "split" and "source" not in d
 
 
+@pytest.mark.slow
 def test_pins_travel_in_a_lock_file(db: Path, tmp_path: Path) -> None:
     lock, other = tmp_path / "autotune.lock", tmp_path / "other.db"
     ran = run("log", "pin", lock, "--db", db, "--json")
@@ -213,6 +214,7 @@ def test_t4_goes_out_and_in_again_and_is_read_by_replay(db: Path, tmp_path: Path
 AUTOTUNE = [sys.executable, "-m", "autotune", "log"]
 
 
+@pytest.mark.slow
 def test_a_log_goes_through_a_pipe(db: Path, tmp_path: Path) -> None:
     words = [*AUTOTUNE, "export", "/dev/stdout", "--db", str(db)]
     out = subprocess.run(words, capture_output=True, timeout=60, check=True)
@@ -224,6 +226,7 @@ def test_a_log_goes_through_a_pipe(db: Path, tmp_path: Path) -> None:
     assert json.loads(back.stdout) == {"new": 4, "known": 0, "refused": {}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["jsonl", "t4"])
 def test_an_export_ends_quietly_with_its_reader(form: str, db: Path) -> None:
     read, write = os.pipe()
@@ -277,6 +280,7 @@ def test_a_source_that_is_no_file_is_named_without_its_password(command: str, tm
     assert done.status == 2 and "u:***@h/db" in done.err and "s3cret" not in done.err
 
 
+@pytest.mark.slow
 def test_nothing_is_written_over_a_log_or_to_a_url(tmp_path: Path) -> None:
     db, other = tmp_path / "a.db", tmp_path / "b.db"
     for path in (db, other):
@@ -305,6 +309,7 @@ def test_an_expression_is_listed_by_what_it_computes(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_names_of_a_log_move_no_cursor(tmp_path: Path) -> None:
     """Names, shapes, reasons and places of a stranger's log are shown with their control characters
     spelled."""

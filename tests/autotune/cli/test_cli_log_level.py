@@ -94,6 +94,7 @@ def told(*words: object, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.slow
 def test_debug_says_what_goes_on_and_leaves_stdout_alone(tmp_path: Path) -> None:
     tune = (
         "tune",
@@ -129,6 +130,7 @@ def test_debug_says_what_goes_on_and_leaves_stdout_alone(tmp_path: Path) -> None
     assert json.loads(quiet.stdout)["best"] and not quiet.stderr
 
 
+@pytest.mark.slow
 def test_loading_says_whether_the_object_was_in_the_cache(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

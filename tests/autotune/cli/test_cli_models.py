@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import typer
 from cli_runner import run
+from made_up import MadeUp
 from model_cases import Made, each_stage, islanded, layers, model_of
 from needs import imported
 
@@ -16,9 +18,11 @@ from autotune.errors import ModelError
 from autotune.models import preparation, tuning
 from autotune.models.model import Model
 from autotune.run.kernels import default_kernel
+from autotune.tuning.jobs import Job
 from autotune.tuning.site import Here
-from autotune.tuning.suite_tuner import SuiteResult
+from autotune.tuning.tuner import OneMachine
 from schedules.graph.graph import Graph, Island
+from schedules.model import Target
 
 
 @pytest.fixture
@@ -78,15 +82,18 @@ def test_ops_names_operators_without_an_expression(monkeypatch: pytest.MonkeyPat
     assert isinstance(graph.islands[0], Island)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("graph")
 def test_tune_tunes_a_model_and_says_what_it_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    real, seen = tuning.tune_suite, []
+    job, seen = tuning.ModelJobs.job, []
 
-    def quick(tasks, target, log, options, progress, **more) -> SuiteResult:
-        seen.append(options)
-        return real(tasks, target, log, options, progress, measurers=lambda w: Made(), **more)
+    def seen_job(self: tuning.ModelJobs, target: Target) -> Job:
+        made = job(self, target)
+        seen.extend([made.options] if made.tasks else [])
+        return made
 
-    monkeypatch.setattr(tuning, "tune_suite", quick)
+    monkeypatch.setattr(tuning.ModelJobs, "job", seen_job)
+    monkeypatch.setattr(tuning, "OneMachine", partial(OneMachine, site=MadeUp(lambda w: Made())))
     monkeypatch.setattr(Here, "roofline", lambda self, w, t: None)
     words = ("tune", "net.onnx", "--threads", 1, "--trials", 2, "--search", "random")
     words = (*words, "--db", tmp_path / "t.db")
@@ -147,6 +154,7 @@ def onnx_file(graph: Graph, path: Path, scale: float = 1.0) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_bench_compares_with_onnxruntime(
     graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

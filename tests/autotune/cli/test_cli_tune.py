@@ -295,6 +295,7 @@ def test_the_choices_offered_are_those_that_exist() -> None:
     assert set(SEARCHES) == set(POLICIES) and set(MODELS) == set(known)
 
 
+@pytest.mark.slow
 def test_a_range_of_sizes_is_tuned(tmp_path: Path) -> None:
     db = str(tmp_path / "log.db")
     words = ("tune", "softmax", "--shape", "m=1..2,n=8", "--threads", "1", "--trials", "0", "--db", db)

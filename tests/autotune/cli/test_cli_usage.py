@@ -86,6 +86,7 @@ def test_bad_input_is_named_and_gives_status_2(words: tuple[str, ...], named: st
     assert ran.out == ""
 
 
+@pytest.mark.fast("log *", "best *", "ops *")
 @pytest.mark.parametrize(("words", "named"), BAD, ids=[" ".join(w)[:60] for w, _ in BAD])
 def test_with_json_the_error_is_the_one_document(words: tuple[str, ...], named: str) -> None:
     ran = run(*words, "--json")
@@ -160,6 +161,7 @@ def test_an_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch
         run("doctor")
 
 
+@pytest.mark.fast("words2")
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is full")
 @pytest.mark.parametrize("words", [("ops",), ("ops", "--json"), ("--version",)])
 def test_output_that_cannot_be_written_is_an_error_in_words(words: tuple[str, ...]) -> None:
@@ -230,6 +232,7 @@ def test_an_interrupt_while_importing_leaves_no_traceback() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+@pytest.mark.fast("doctor", "tune add --shape n=1000 --budget 1s")
 @pytest.mark.parametrize("words", ["ops", "ops --json", "doctor", "tune add --shape n=1000 --budget 1s"])
 def test_a_closed_stdout_is_said_before_anything_is_done(words: str, tmp_path: Path) -> None:
     command = f"{sys.executable} -m autotune {words}"
@@ -249,6 +252,7 @@ def test_a_stdout_that_is_only_read_is_said_too(words: str) -> None:
     assert (done.returncode, done.stderr) == (2, wanted)
 
 
+@pytest.mark.fast("tunes-2-2>/dev/full", "tunes-2---json >/dev/full 2>/dev/full")
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is full")
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "2</dev/null", "--json >/dev/full 2>/dev/full"])
 @pytest.mark.parametrize(("words", "status"), [("tunes", 2), ("best add --shape n=3 --db {db}", 1)])
@@ -261,6 +265,7 @@ def test_a_mistake_that_cannot_be_told_keeps_its_status(
     assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is full")
 def test_an_error_document_that_cannot_be_written_is_told_on_stderr() -> None:
     command = f"{sys.executable} -m autotune ops conv --json >/dev/full"
@@ -269,6 +274,7 @@ def test_an_error_document_that_cannot_be_written_is_told_on_stderr() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_closed_stderr_and_stdin_do_no_harm(tmp_path: Path) -> None:
     """What is opened first would have their numbers, and be written to: the log, say."""
     db = tmp_path / "t.db"

@@ -40,6 +40,7 @@ def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "REPEATS", 1)
 
 
+@pytest.mark.slow
 def test_train_writes_a_model_and_says_of_what(log: Path, tmp_path: Path, learnable: Learnable) -> None:
     out = tmp_path / "m.json"
     done = run("train", log, "--out", out)
@@ -55,6 +56,7 @@ def test_train_writes_a_model_and_says_of_what(log: Path, tmp_path: Path, learna
     assert again.json["bytes"] == out.stat().st_size and again.json["candidates_in_logs"] == 60
 
 
+@pytest.mark.slow
 def test_on_a_terminal_it_says_how_far_it_is_and_clears_the_line(
     log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,6 +68,7 @@ def test_on_a_terminal_it_says_how_far_it_is_and_clears_the_line(
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_train_reads_several_logs_and_makes_a_forest(log: Path, tmp_path: Path) -> None:
     imported("sklearn")
     other = fill(tmp_path / "b.db", SIZES[3:], n=20)
@@ -73,6 +76,7 @@ def test_train_reads_several_logs_and_makes_a_forest(log: Path, tmp_path: Path) 
     assert done.status == 0 and done.json["workloads"] == 4 and read(tmp_path / "m.json").learner == "forest"
 
 
+@pytest.mark.slow
 def test_evaluate_judges_by_folds(log: Path) -> None:
     imported("sklearn")
     done = run("evaluate", log, "--json")
@@ -88,6 +92,7 @@ def test_evaluate_judges_by_folds(log: Path) -> None:
     assert found["models"]["shipped"]["pairwise"] == pytest.approx(mean)
 
 
+@pytest.mark.slow
 def test_evaluate_judges_a_file_on_what_it_has_not_seen(log: Path, tmp_path: Path) -> None:
     imported("sklearn")
     some = fill(tmp_path / "some.db", SIZES[:1], n=20)
@@ -114,6 +119,7 @@ def without_sklearn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtins, "__import__", no)
 
 
+@pytest.mark.slow
 def test_without_the_extra_its_command_is_told(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

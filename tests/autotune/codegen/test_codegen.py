@@ -199,6 +199,7 @@ SCHEDULES: dict[str, tuple[Callable[[], ComputeDAG], Callable[[Schedule], object
 }  # fmt: skip
 
 
+@pytest.mark.fast("64-2-*", "16384-1-*")
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("stack", [64, 16384])

@@ -162,6 +162,7 @@ def test_threads_that_ask_at_once_get_one():
     assert len(made) == 1 and all(x is made[0] for x in found)
 
 
+@pytest.mark.slow
 def test_parallel_kernels_run_after_a_fork():
     """In a process of its own: forking a test process that other tests gave threads is their affair."""
     program = """

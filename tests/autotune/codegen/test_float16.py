@@ -238,6 +238,7 @@ def test_conversions_of_opencl(which: int) -> None:
 # -- operators --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fast(but=["matmul", "conv2d", "depthwise_conv2d"])
 @pytest.mark.parametrize(
     "op", ["add", "softmax", "reduce_sum", "matmul", "conv2d", "depthwise_conv2d", "permute"]
 )
@@ -281,6 +282,7 @@ def test_sums_do_not_stop_where_float16_would() -> None:
         check_compiled(dag, space.trace(0, row), target(1, 32), [ones], [sums])
 
 
+@pytest.mark.slow
 def test_gpus_load_sixteen_bytes_at_a_time() -> None:
     """Of a row too, which is float32 in registers."""
     for op, params in (("add", {"n": 4096}), ("softmax", {"m": 8, "n": 512})):
@@ -345,6 +347,7 @@ def test_a_step_of_float16_on_the_way_counts() -> None:
 # -- tuned, loaded, called --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_tune_then_load(tmp_path: Path) -> None:
     db, shape = tmp_path / "tuning.db", {"m": 9, "n": 130}
     result = at.tune("softmax", dtype="float16", threads=1, trials=6, budget_s=30, db=db, **shape)

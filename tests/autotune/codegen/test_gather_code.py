@@ -53,6 +53,7 @@ def traces(dag: ComputeDAG, threads: int, each: int) -> list[Trace]:
     return out
 
 
+@pytest.mark.fast("embedding", "along_the_last_axis", "from_the_end", "of_a_stage", "of_sums", "guarded")
 @pytest.mark.parametrize("name", EXACT)
 def test_every_sketch_computes_it(name: str) -> None:
     c = EXACT[name](rng())
@@ -62,6 +63,7 @@ def test_every_sketch_computes_it(name: str) -> None:
         check_compiled(c.dag, trace, target(2), c.inputs, c.expected)
 
 
+@pytest.mark.slow
 def test_every_sketch_of_an_embedding_and_of_its_layer_norm() -> None:
     """In vectors, with tails."""
     c = embedding(rng(), 9, (7, 70))
@@ -75,11 +77,13 @@ def test_every_sketch_of_an_embedding_and_of_its_layer_norm() -> None:
             c.check(got, where)
 
 
+@pytest.mark.fast("embedding", "of_the_largest")
 @pytest.mark.parametrize("name", EXACT)
 def test_kernels_for_gpus_compute_it(name: str) -> None:
     emulate(EXACT[name](rng()), 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
 def test_vectors_of_indices_and_of_what_they_read(dtype: str) -> None:
     for axis, shape, inner in ((1, (6, 11), (16,)), (0, (6, 12), (2, 8))):
@@ -118,6 +122,7 @@ def test_opencl_computes_it() -> None:
     same(on_opencl(p, c.dag, c.inputs), c.expected, "OpenCL")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_random_schedules(seed: int) -> None:
     for name in EXACT:
@@ -268,6 +273,7 @@ def test_no_operand_is_shared_that_may_be_read_anywhere() -> None:
     assert not any(b.name == "W_shared" for x in made for b in x)
 
 
+@pytest.mark.slow
 def test_vectors_are_read_at_no_index_that_is_not_there() -> None:
     """Behind the arrays lies no memory. Rows of W are vectors, and only the first have an index."""
     need_cxx()
@@ -323,6 +329,7 @@ def test_a_guard_stays_where_garbage_would_be_an_index() -> None:
     assert guarded(Cast(INDEX, held)) is not None
 
 
+@pytest.mark.slow
 def test_an_embedding_is_tuned_in_a_moment() -> None:
     w, ids = te.placeholder((300, 48), name="W"), te.placeholder((20,), "int64", name="ids")
     expression = [w, ids, te.compute((20, 48), lambda i, j: w[ids[i], j], "rows")]

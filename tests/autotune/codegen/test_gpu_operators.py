@@ -41,6 +41,7 @@ def test_every_operator_is_here() -> None:
     assert set(SMALL) == set(ops.REGISTRY)
 
 
+@pytest.mark.fast("add", "permute")
 @pytest.mark.parametrize("op", SMALL)
 def test_sampled_schedules_compute_the_operator(op: str) -> None:
     emulate(case(op), EACH)
@@ -61,12 +62,13 @@ def test_loops_of_the_emulator_stay_loops(monkeypatch: pytest.MonkeyPatch) -> No
     assert not any("unroll" in line for x in compiled for line in x.splitlines() if line.lstrip()[:1] == "#")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("op", SMALL)
 def test_many_sampled_schedules_compute_the_operator(op: str) -> None:
     emulate(case(op), MANY)
 
 
+@pytest.mark.fast("add", "norm2")
 @pytest.mark.parametrize("op", SMALL)
 def test_sampled_schedules_compute_the_operator_in_float16(op: str) -> None:
     emulate(case(op, "float16"), 3)
@@ -78,6 +80,7 @@ def test_vector_add_with_a_mask(n: int) -> None:
     assert len(program(masked_add(n).dag, next(sampled(masked_add(n).dag, 1))[1]).kernels) == 1
 
 
+@pytest.mark.slow
 def test_a_long_reduction_is_split_among_blocks() -> None:
     x = te.placeholder((3, 140, 150), "float32", name="x")
     i, j = te.reduce_axis(140, name="i"), te.reduce_axis(150, name="j")
@@ -96,6 +99,7 @@ LONG: dict[str, dict[str, object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", LONG)
 def test_a_long_product_may_be_split_among_blocks(op: str) -> None:
     c = workload_case(op, LONG[op])
@@ -123,6 +127,7 @@ PADDED: dict[str, dict[str, object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", PADDED)
 def test_vectors_of_padded_arrays_stay_in_them(op: str) -> None:
     """Before and behind the arrays lies no memory."""
@@ -159,6 +164,7 @@ def test_sums_of_rows_of_different_kinds() -> None:
 FAR = [0.0, -2.5, np.nan, np.inf, -np.inf, 2.0**31, -(2.0**31), 2.0**40, 2.0**63, -(2.0**63), 1e30, -1e30]
 
 
+@pytest.mark.fast("int32-float32", "int64-float64")
 @pytest.mark.parametrize("source", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("to", ["int32", "int64"])
 def test_casts_to_integers_end_at_their_ends(source: str, to: str) -> None:
@@ -182,6 +188,7 @@ def test_sums_of_everything_are_plain() -> None:
     emulate(Case(te.dag([x, z]), (data,), (data.sum() + data[0, :9] // 2,)), 2)
 
 
+@pytest.mark.slow
 def test_rows_of_sums_are_reduced_in_two_kernels() -> None:
     """The inner sums belong to all threads of a row, each of which needs others of them."""
     x = te.placeholder((5, 6, 7), "float32", name="x")
@@ -194,6 +201,7 @@ def test_rows_of_sums_are_reduced_in_two_kernels() -> None:
     emulate(Case(te.dag([x, y]), (data,), (sums - sums.max(1, keepdims=True),)), 6)
 
 
+@pytest.mark.slow
 def test_a_row_of_one_element() -> None:
     for op, params in (
         ("attention", {"heads": 2, "seq": 1, "dim": 3}),
@@ -223,6 +231,7 @@ def test_a_bounded_grid_goes_on_as_long_as_there_is_work(n: int) -> None:
     assert blocks <= {2 * k for k in (2, 4, 8, 16, 32)} and len(blocks) > 1
 
 
+@pytest.mark.slow
 def test_split_products_compile_to_machine_code() -> None:
     _compile("matmul", {"m": 5, "n": 9, "k": 2050}, 4, ("sm_80", "sm_90"))
 
@@ -243,6 +252,7 @@ def test_constants_keep_all_their_digits(dtype: str) -> None:
     assert ("0.3333333333333333" in text) == (dtype == "float64")
 
 
+@pytest.mark.fast("matmul", "layer_norm", "matmul_bias_gelu", "fused_multiply_add")
 @pytest.mark.parametrize("op", BIG)
 def test_shared_memory_is_no_more_than_was_estimated(op: str) -> None:
     """What the limits let through fits."""
@@ -269,6 +279,7 @@ def test_more_shared_memory_than_there_is_reaches_no_compiler() -> None:
         at.compile_for(s, "h100")
 
 
+@pytest.mark.fast("add", "matmul_bias_gelu", "argmax", "conv2d_bn_relu", "avg_pool2d")
 @pytest.mark.parametrize("op", SMALL)
 def test_estimates_of_a_row_are_what_its_kernels_take(op: str) -> None:
     dag = case(op).dag
@@ -303,11 +314,13 @@ def _compile(
                     assert facts["registers"] * k.threads <= 65536, (name, row.tolist(), facts)
 
 
+@pytest.mark.fast("add", "batch_matmul", "reduce_sum", "conv1d")
 @pytest.mark.parametrize("op", SMALL)
 def test_schedules_compile_to_machine_code(op: str) -> None:
     _compile(op, SMALL[op], 2, ("sm_80",))
 
 
+@pytest.mark.fast("add", "softmax")
 @pytest.mark.parametrize("op", ["add", "softmax", "matmul", "depthwise_conv2d", "max_pool2d"])
 def test_schedules_of_float16_compile_to_machine_code(op: str) -> None:
     _compile(op, SMALL[op], 2, ("sm_80", "sm_90"), "float16")
@@ -317,7 +330,7 @@ def test_schedules_of_float16_compile_to_machine_code(op: str) -> None:
 LARGE = {**BIG, "batch_matmul": {"b": 2, "m": 64, "n": 64, "k": 2048}}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("op", SMALL)
 def test_twenty_schedules_compile_for_two_architectures(op: str, dtype: str) -> None:

@@ -55,18 +55,20 @@ def check(op: str, each: int, dtype: str = "float32") -> None:
 
 def few(quick: tuple[str, ...]) -> list[Any]:
     """All operators, those that are not ``quick`` behind the slow marker: each takes seconds to compile."""
-    return [op if op in quick else pytest.param(op, marks=pytest.mark.slow) for op in ("masked add", *SMALL)]
+    return [op if op in quick else pytest.param(op, marks=pytest.mark.soak) for op in ("masked add", *SMALL)]
 
 
 KINDS = ("masked add", "add", "permute", "matmul", "conv2d", "conv2d_transpose", "depthwise_conv2d")
 ROWS = ("max_pool2d", "softmax", "layer_norm", "norm2", "argmax")
 
 
+@pytest.mark.fast("masked add", "softmax", "norm2")
 @pytest.mark.parametrize("op", few((*KINDS, *ROWS)))
 def test_a_schedule_of_every_operator(op: str) -> None:
     check(op, 1)
 
 
+@pytest.mark.fast("softmax")
 @pytest.mark.parametrize("op", few(("add", "matmul", "depthwise_conv2d", "softmax", "max_pool2d"))[1:])
 def test_a_schedule_of_every_operator_in_float16(op: str) -> None:
     check(op, 1, "float16")
@@ -129,6 +131,7 @@ def test_a_window_as_nested_maxima_is_no_larger_for_the_driver() -> None:
     np.testing.assert_array_equal(out, np.lib.stride_tricks.sliding_window_view(data, (5, 5)).max((2, 3)))
 
 
+@pytest.mark.slow
 def test_tune_then_load(tmp_path: Path) -> None:
     if opencl.context() is None:
         missing("opencl")
@@ -168,7 +171,7 @@ def test_code_comes_back_from_bytes() -> None:
         DeviceObject(code.to_bytes().replace(b'"kind": "opencl"', b'"kind": "vulkan"'))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("op", ["masked add", *SMALL])
 def test_twenty_schedules_of_every_operator(op: str) -> None:
     """In a process of their own: PoCL 3.0 splits some kernels at their barriers wrongly, and then says so and
@@ -200,12 +203,13 @@ def under_oclgrind(code: str, *, sound: bool = True) -> str:
     return (done.stdout + done.stderr).lower()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["masked add", "matmul", "softmax", "conv2d", "reduce_sum", "attention"])
 def test_no_data_races_under_oclgrind(op: str) -> None:
     assert "data race" not in under_oclgrind(f"t.check({op!r}, 1)")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("op", SMALL)
 def test_no_data_races_of_any_operator_under_oclgrind(op: str) -> None:
     assert "data race" not in under_oclgrind(f"t.check({op!r}, 4)")
@@ -227,6 +231,7 @@ def without_a_barrier(op: str, n: int) -> None:
     loaded.run([x.ctypes.data for x in (*c.inputs, *c.poisoned())])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["matmul", "softmax"])
 def test_oclgrind_finds_any_missing_barrier(op: str) -> None:
     count = with_barriers(op)[1].text.count(OPENCL.barrier)

@@ -98,6 +98,7 @@ def test_chunks_end_with_the_share() -> None:
     assert loop.done == [(0, i) for i in (0, 1, 2, 3, 4, 8, 9)]
 
 
+@pytest.mark.slow
 @given(n=st.integers(0, 40), chunk=st.integers(1, 9), shares=st.integers(1, 6), data=st.data())
 def test_every_iteration_runs_once_whoever_comes(
     n: int, chunk: int, shares: int, data: st.DataObject

@@ -131,6 +131,7 @@ def test_the_reference_does_what_numpy_does(name: str) -> None:
     equal(evaluate(c.dag, c.inputs)[0], c.expected[0])
 
 
+@pytest.mark.fast("int8 *", "uint8 *", "bool *", "bfloat16 made")
 @pytest.mark.parametrize("name", CASES)
 def test_the_interpreter_does_what_numpy_does(name: str) -> None:
     c = CASES[name]
@@ -143,6 +144,7 @@ def test_the_interpreter_does_what_numpy_does(name: str) -> None:
     equal(outputs[0], c.expected[0])
 
 
+@pytest.mark.fast("*-16")
 @pytest.mark.parametrize("lanes", [1, 16, 11])
 @pytest.mark.parametrize("name", CASES)
 def test_code_for_cpus_does_what_numpy_does(name: str, lanes: int) -> None:
@@ -154,6 +156,7 @@ def test_code_for_cpus_does_what_numpy_does(name: str, lanes: int) -> None:
     check_compiled(c.dag, s.trace, host(), c.inputs, c.expected)
 
 
+@pytest.mark.fast("uint8", "bool")
 @pytest.mark.parametrize("dtype", STORED)
 def test_code_for_gpus_does_what_numpy_does(dtype: str) -> None:
     """All cases of a dtype in one object: starting a compiler takes as long as compiling some of them."""
@@ -172,6 +175,7 @@ def test_code_for_gpus_does_what_numpy_does(dtype: str) -> None:
         equal(outputs[0], c.expected[0], name)
 
 
+@pytest.mark.fast("bfloat16 made", "int8 *")
 @pytest.mark.parametrize("name", CASES)
 def test_opencl_does_what_numpy_does(name: str) -> None:
     if opencl.context() is None:

@@ -278,6 +278,7 @@ FORK = """
 """
 
 
+@pytest.mark.slow
 def test_a_forked_child_starts_anew() -> None:
     _in_child(FORK.format(register="", in_child="pool.reset()", left=0, jobs=1000, came=True))
     _in_child(
@@ -291,10 +292,12 @@ def test_a_forked_child_starts_anew() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_child_without_reset_still_computes() -> None:
     _in_child(FORK.format(register="", in_child="pass", left=2, jobs=3, came=False))
 
 
+@pytest.mark.slow
 def test_without_threads_the_caller_does_all_work() -> None:
     """The address space has no room for stacks, so pthread_create fails; once there is room, workers come."""
     _in_child(
@@ -334,6 +337,7 @@ def test_workers_block_signals_and_the_caller_keeps_its_own() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_process_ends_while_workers_spin() -> None:
     for _ in range(2):
         _in_child("load_pool().check_burst(4, 3, 100)")
@@ -412,6 +416,7 @@ threads._MODULE = Template(threads._MODULE.template.replace(avoid, ""))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 @pytest.mark.parametrize("avoids", [True, False])
 def test_a_worker_leaves_the_cpu_of_its_caller(avoids: bool) -> None:
@@ -438,6 +443,7 @@ print("moved", 20 - met)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_a_worker_that_sleeps_avoids_the_cpu_of_its_last_caller() -> None:
     script = ON_ONE_CPU[: ON_ONE_CPU.index("moved = 0")] + CALLER_MOVES

@@ -43,6 +43,7 @@ def transposed(m: int, n: int, dtype: str = "float32") -> ComputeDAG:
     return te.dag([a, te.compute((n, m), lambda i, j: a[j, i] + a[j, i], name="b")])
 
 
+@pytest.mark.fast("*-float32", "shift-*-int64")
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
 @pytest.mark.parametrize(
     ("m", "n", "rows", "lanes"), [(32, 24, 8, 8), (37, 29, 8, 8), (37, 29, 16, 16), (9, 41, 4, 8)]
@@ -103,6 +104,7 @@ def test_dimensions_too_short_for_squares_are_fused(c: int, fused: bool) -> None
     helpers.check_compiled(dag, s.trace, helpers.host(), data, helpers.expected(dag, data))
 
 
+@pytest.mark.slow
 def test_packing_fuses_short_dimensions() -> None:
     params = {"h": 5, "w": 5, "ci": 8, "co": 24, "kh": 3, "kw": 3, "padding": 1}
     space = derive(ops.workload("conv2d", params, layout="NCHW").dag, helpers.host())

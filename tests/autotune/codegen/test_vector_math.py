@@ -137,6 +137,7 @@ def _arguments(fn: str, dtype: str) -> list[Array]:
     return [np.tile(x, 3), y]
 
 
+@pytest.mark.fast("*-float32-16", "*-float64-5")
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("fn", FUNCTIONS)
@@ -304,6 +305,7 @@ TARGETS = {
 }
 
 
+@pytest.mark.fast("float32-16-x86-64-v3", "float64-5-x86-64-v4", "float64-1-aarch64")
 @pytest.mark.parametrize("lanes, target", [(n, t) for t in TARGETS for n in (1, 5, 16)] + [(48, "x86-64-v4")])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_no_library_calls(dtype: str, lanes: int, target: str) -> None:

@@ -51,7 +51,7 @@ def test_stages_of_all_kinds_are_converted(name: str) -> None:
         np.testing.assert_allclose(made, expected, 1e-4, 1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_tuned_kernel_is_timed_in_a_process_of_its_own_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

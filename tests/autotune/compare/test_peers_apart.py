@@ -23,6 +23,7 @@ WORKLOAD = ops.workload("matmul", {"m": 5, "n": 7, "k": 3})
 SETTING = "OPENBLAS_CORETYPE"
 
 
+@pytest.mark.slow
 def test_the_process_has_the_setting_computes_and_times_itself() -> None:
     inputs, outputs = arrays_for(WORKLOAD, 0)
     before = os.environ.get(SETTING)

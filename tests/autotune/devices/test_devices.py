@@ -117,6 +117,7 @@ def test_too_much_memory_is_an_error(device: Device) -> None:
         device.allocate(1 << 50)
 
 
+@pytest.mark.fast(but=["emulator-*", "opencl-attention"])
 @pytest.mark.parametrize("op", OPERATORS)
 def test_programs_run_again_and_again_beside_each_other(device: Device, op: str) -> None:
     c = case(op)
@@ -193,6 +194,7 @@ def measured(target: Target, kinds: list[str], timeout_s: float = 60.0, finals: 
         return [*m.measure(traces), *(m.finalists(traces[:finals], 1, 1) if finals else ())]
 
 
+@pytest.mark.fast("cuda")
 @pytest.mark.parametrize("kind", ["opencl", "cuda"])
 def test_a_fault_costs_the_candidate_and_its_worker_only(kind: str) -> None:
     available, make = DEVICES[kind]
@@ -210,6 +212,7 @@ def test_a_fault_costs_the_candidate_and_its_worker_only(kind: str) -> None:
     assert all(m.time_s for m in found if m.ok)
 
 
+@pytest.mark.slow
 def test_a_candidate_that_writes_to_its_inputs_harms_no_other() -> None:
     need_cxx()
     target, device, dag = targets.parse("cuda-emulator"), EmulatedDevice(), sum_of_two()
@@ -329,7 +332,7 @@ def test_opening_a_device_is_no_candidates_time() -> None:
     assert limits[0] > 60.0 + DEVICE_S > limits[1] >= 60.0
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_kernel_without_an_end_is_killed() -> None:
     if opencl.context() is None:
         missing("opencl")
@@ -379,6 +382,7 @@ def test_clocks_are_read_where_the_library_has_them(monkeypatch: pytest.MonkeyPa
     assert nvml.state("0000:02:00.0") == {}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(cuda.available(), reason="there is a driver already")
 def test_what_is_for_nvidia_runs_on_a_driver_of_our_own(tmp_path: Path) -> None:
     need_cxx()
@@ -399,7 +403,7 @@ def test_what_is_for_nvidia_runs_on_a_driver_of_our_own(tmp_path: Path) -> None:
         "ctypes.CDLL('libcuda.so.1', ctypes.RTLD_GLOBAL); sys.exit(pytest.main(sys.argv[1:]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", start, "-q", "-rs", "-k", "cuda", "-p", "no:cacheprovider", *tests],
+        [sys.executable, "-c", start, *"-q -rs -k cuda -p no:cacheprovider -m".split(), "not soak", *tests],
         env=fakes.fake_driver(tmp_path), capture_output=True, text=True, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

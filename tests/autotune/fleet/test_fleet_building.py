@@ -30,6 +30,7 @@ def task(target: Target | None = None) -> Task:
     return Task(WORKLOAD, target or detect(1), 10.0)
 
 
+@pytest.mark.slow
 def test_what_is_right_is_built_and_what_is_not_has_a_reason(builders: Builders) -> None:
     batch = builders.begin(task(), [Trace(), NO_LOOP, Trace()])
     refused = [batch.refusal(i, time.sleep) for i in range(3)]
@@ -54,6 +55,7 @@ def test_code_for_a_machine_of_another_family_is_built(builders: Builders) -> No
         assert code[:4] == b"\x7fELF" and int.from_bytes(code[18:20], "little") == 183  # EM_AARCH64
 
 
+@pytest.mark.slow
 def test_a_builder_that_ends_fails_its_candidate_alone(
     builders: Builders, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet_cases import PEAK_S, A, FakeSite, Rack, fleet_of
+from fleet_cases import PEAK_S, A, FakeSite, Rack, fleet_of, tuned_on
 from needs import imported
 from waiting import LIMIT_S, wait_until
 
@@ -22,9 +22,10 @@ from autotune.fleet.errors import FleetError
 from autotune.fleet.site import KILLS, SILENCES, FleetSite, _End, _Suspects
 from autotune.measure.process import MeasureError
 from autotune.measure.results import Measurement
+from autotune.tuning.jobs import Job, SuiteTask
 from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import SuiteResult
 from autotune.tuning.site import HERE
-from autotune.tuning.suite_tuner import Job, SuiteResult, SuiteTask
 from schedules import ops
 from schedules.model import Trace
 
@@ -41,7 +42,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 def tuned(fleet: Fleet, log: at.Log, said: list[str] | None = None, **options: Any) -> SuiteResult:
     chosen = TuneOptions(**{"trials": 8, "budget_s": 120.0, "search": "random"} | options)
     say = (said if said is not None else []).append
-    (found,) = tuning.tune_on_fleet(fleet, {A: Job([SuiteTask(ADD)], chosen)}, log, say=say).values()
+    (found,) = tuned_on(fleet, {A: Job([SuiteTask(ADD)], chosen)}, log, say=say).values()
     return found
 
 

@@ -20,7 +20,7 @@ import psutil
 import pytest
 from model_cases import layers, model_of
 from needs import imported
-from waiting import wait_until
+from waiting import LIMIT_S, wait_until
 
 import autotune as at
 from autotune.fleet import client, local
@@ -67,7 +67,7 @@ class Processes:
             *("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(self.port)),
             *("--no-dashboard", "--dashboard-address", "127.0.0.1:0"),
         )
-        until = time.monotonic() + 30
+        until = time.monotonic() + LIMIT_S
         while time.monotonic() < until:
             with closing(socket.socket()) as sock:
                 if sock.connect_ex(("127.0.0.1", self.port)) == 0:
@@ -114,12 +114,7 @@ def processes(folder: Path) -> Iterator[Processes]:
                 if x.poll() is None:
                     x.kill()
                     x.wait()
-        left = ["?"]
-        until = time.monotonic() + 10
-        while left and time.monotonic() < until:
-            left = orphans(folder)
-            time.sleep(0.1)
-        assert not left
+        wait_until(lambda: not orphans(folder))
 
 
 def orphans(folder: Path) -> list[str]:
@@ -150,6 +145,7 @@ def once(records: Sequence[Record]) -> bool:
     return len(keys) == len(set(keys))
 
 
+@pytest.mark.slow
 def test_a_local_fleet_tunes_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -167,6 +163,7 @@ def test_a_local_fleet_tunes_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     wait_until(lambda: not orphans(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_local_fleet_in_good_order(tmp_path: Path, number: signal.Signals) -> None:
     db = tmp_path / "t.db"
@@ -183,6 +180,7 @@ def test_a_signal_ends_a_local_fleet_in_good_order(tmp_path: Path, number: signa
             assert {r.state for r in log.runs()} == {"interrupted"}
 
 
+@pytest.mark.slow
 def test_a_model_that_a_local_fleet_tuned_runs_here(tmp_path: Path) -> None:
     graph, x = layers(2)
     model, db = model_of(graph), tmp_path / "t.db"
@@ -206,12 +204,14 @@ def test_a_worker_may_say_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert one.process.wait(20) == 3 and one.last_words() == "last"
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(at.FleetError, match="a worker could not start: .*no-such"):
         with local.reached("local:1", ["no-such-target"]):
             pass
 
 
+@pytest.mark.slow
 def test_kill_9_of_a_worker_and_of_the_scheduler(tmp_path: Path) -> None:
     """A worker's candidates are measured by its successor. Without a scheduler the run ends with a reason,
     and the next one goes on with what was stored."""
@@ -236,9 +236,12 @@ def test_kill_9_of_a_worker_and_of_the_scheduler(tmp_path: Path) -> None:
         again = here.client(db, "20s", "--trials", "5")
         assert again.wait(60) == 0, said(again)
         told = document(again)
-        assert told["trials"]["measured"] == 5 and told["trials"]["resumed"] >= len(kept)
+        # the successor measured the best once more
+        known = {r.trace_digest for r in kept if r.status != "error"}
+        assert told["trials"]["measured"] == 5 and told["trials"]["resumed"] == len(known)
 
 
+@pytest.mark.slow
 def test_kill_9_and_ctrl_c_of_the_client(tmp_path: Path) -> None:
     """Its worker ends what it began, and serves the next one."""
     db = tmp_path / "t.db"
@@ -260,6 +263,7 @@ def test_kill_9_and_ctrl_c_of_the_client(tmp_path: Path) -> None:
         assert worker.is_running()
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one of the machine goes on. (It has locks of its own: a lock of who hangs is not given up.)"""
     monkeypatch.setattr(client, "SILENT_S", 3.0)
@@ -285,7 +289,7 @@ def test_a_worker_that_hangs_is_left_out(tmp_path: Path, monkeypatch: pytest.Mon
         os.kill(first.pid, signal.SIGCONT)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_fifty_kills(tmp_path: Path) -> None:
     """Of workers, the scheduler and the client in turn: no record is lost, none is stored twice."""
     db, rng = tmp_path / "t.db", random.Random(int(os.environ.get("SEED", "0")))

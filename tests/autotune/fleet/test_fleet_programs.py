@@ -11,14 +11,15 @@ from model_cases import each_stage, layers, model_of
 from needs import imported
 
 import autotune as at
-from autotune.fleet.program import _with_error, tune_program_there
+from autotune.fleet.program import tune_program_there
 from autotune.fleet.tuning import There
 from autotune.models import preparation
 from autotune.models.tuning import tune_model
 from autotune.run.dynamic_workload import as_dynamic
-from autotune.tuning.dynamic_tuner import DynamicResult
-from autotune.tuning.options import Best, TuneOptions
-from autotune.tuning.suite_tuner import SuiteTask, TaskResult
+from autotune.tuning.jobs import SuiteTask
+from autotune.tuning.makers import with_error
+from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import Best, DynamicResult, TaskResult
 from schedules.model import Trace
 
 imported("distributed")
@@ -29,6 +30,7 @@ def one_group_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "cut", each_stage)
 
 
+@pytest.mark.slow
 def test_a_model_is_tuned_for_two_targets_and_not_again(there: Rack, tmp_path: Path) -> None:
     there.add("one", A)
     graph, _ = layers(4)
@@ -52,6 +54,7 @@ def test_a_model_is_tuned_for_two_targets_and_not_again(there: Rack, tmp_path: P
     assert (again.measured, again.skipped, again.stopped) == (0, 2, "tuned") and again.target == B
 
 
+@pytest.mark.slow
 def test_each_target_of_a_model_has_the_whole_budget(there: Rack, tmp_path: Path) -> None:
     there.add("one", A)
     there.add("two", B)
@@ -64,6 +67,7 @@ def test_each_target_of_a_model_has_the_whole_budget(there: Rack, tmp_path: Path
         assert {r.options["share_s"] for r in log.runs()} == {2.5}
 
 
+@pytest.mark.slow
 def test_a_range_of_sizes_is_tuned_for_two_targets(there: Rack, tmp_path: Path) -> None:
     there.add("one", A)
     there.add("two", B)
@@ -122,9 +126,9 @@ def test_an_error_beside_a_kernel_is_a_note() -> None:
     none = at.TuneResult(workload, A, None, 0, {}, 0, 1.0, 0, "failed", error="no trial was made")
     some = replace(none, best=Best(1e-3, 1.0, None, Trace(), "0"), error=None, notes=("it is small",))
     gone = "no worker of the fleet offers kind-a any more"
-    assert _with_error(TaskResult(SuiteTask(workload), none, 1.0, gone)).error == gone
-    assert _with_error(TaskResult(SuiteTask(workload), none, 1.0)).error == "no trial was made"
-    found = _with_error(TaskResult(SuiteTask(workload), some, 1.0, gone))
+    assert with_error(TaskResult(SuiteTask(workload), none, 1.0, gone)).error == gone
+    assert with_error(TaskResult(SuiteTask(workload), none, 1.0)).error == "no trial was made"
+    found = with_error(TaskResult(SuiteTask(workload), some, 1.0, gone))
     assert found.error is None and found.notes == ("it is small", f"it ended early: {gone}")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet_cases import PEAK_S, A, B, FakeSite, Rack, facts, fleet_of
+from fleet_cases import PEAK_S, A, B, FakeSite, Rack, facts, fleet_of, tuned_on
 from needs import imported
 from waiting import wait_until
 
@@ -23,8 +23,9 @@ from autotune.fleet.errors import FleetError, MachineLost
 from autotune.fleet.members import targets_of
 from autotune.measure.process import MeasureError
 from autotune.targets import detect
+from autotune.tuning.jobs import Job, SuiteTask
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.suite_tuner import Job, SuiteResult, SuiteTask
+from autotune.tuning.results import SuiteResult, as_one, together
 from cost_model.saved import GPU_FEATURES, SavedModel
 from kernels_db.records import Record
 from schedules import ops
@@ -45,7 +46,7 @@ def tuned(
     chosen = TuneOptions(**{"trials": 12, "budget_s": 120.0, "search": "random"} | options)
     with fleet_of(there) as fleet:
         job = Job([SuiteTask(w) for w in WORKLOADS[:tasks]], chosen)
-        found = tuning.tune_on_fleet(fleet, dict.fromkeys(targets or (A,), job), log, during)
+        found = tuned_on(fleet, dict.fromkeys(targets or (A,), job), log, during)
         return [*found.values()]
 
 
@@ -68,6 +69,7 @@ def test_records_are_of_the_machine_that_measured(there: Rack, tmp_path: Path) -
     wait_until(lambda: site.open == 0)  # its processes end with the run
 
 
+@pytest.mark.slow
 def test_one_command_tunes_for_two_targets(there: Rack, tmp_path: Path) -> None:
     there.add("one", A)
     there.add("two", B)
@@ -80,13 +82,14 @@ def test_one_command_tunes_for_two_targets(there: Rack, tmp_path: Path) -> None:
             assert {t.result.target for t in r.tasks} == {target}
     assert set(shown) == {"one (kind-a)", "two (kind-b)"}
     found = dict(zip((A, B), results, strict=True))
-    whole = tuning.together(found, 20.0)
+    whole = together(found, 20.0)
     assert whole.measured == 48 and len(whole.tasks) == 4
-    one = tuning.as_one({t: r.tasks[0].result for t, r in found.items()})
+    one = as_one({t: r.tasks[0].result for t, r in found.items()})
     assert isinstance(one, at.FleetResult)
     assert list(one.by_target) == ["kind-a", "kind-b"] and one.measured == 24
 
 
+@pytest.mark.slow
 def test_machines_of_a_target_share_its_tasks(there: Rack, tmp_path: Path) -> None:
     there.add("one", site=FakeSite(takes_s=0.03))
     there.add("two", site=FakeSite(takes_s=0.03))
@@ -192,6 +195,7 @@ def test_nothing_is_kept_of_a_worker_that_names_another_machine(there: Rack, tmp
         assert not list(log.records())
 
 
+@pytest.mark.slow
 def test_a_machine_that_measures_nothing_takes_no_task_from_the_others(there: Rack, tmp_path: Path) -> None:
     def during(trace: Trace) -> None:
         raise MeasureError("its disk is full")
@@ -252,11 +256,11 @@ def test_stopping_leaves_no_task(there: Rack, tmp_path: Path, monkeypatch: pytes
 
     def follow(self: Any) -> None:
         while len(site.measured) < 5:
-            self._hire(next(iter(self.suites.values())))
+            self._hire(self.suites[0])
             time.sleep(0.01)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tuning._Run, "follow", follow)
+    monkeypatch.setattr(tuning.FleetCrew, "follow", follow)
     with at.Log(tmp_path / "t.db") as log:
         (result,) = tuned(there, log, trials=100)
         assert result.stopped == "interrupted" and result.measured == len(names(log)) >= 4
@@ -348,6 +352,7 @@ def test_a_worker_that_is_busy_with_others_does_not_hang(
         fleet.end(again)
 
 
+@pytest.mark.slow
 def test_what_is_compiled_here_is_measured_there(there: Rack, tmp_path: Path) -> None:
     own = detect(1)
 
@@ -364,6 +369,7 @@ def test_what_is_compiled_here_is_measured_there(there: Rack, tmp_path: Path) ->
         assert all(x[:4] == b"\x7fELF" for x in site.given)
 
 
+@pytest.mark.slow
 def test_finalists_of_earlier_runs_are_compiled_here_for_a_machine_that_does_not(there: Rack) -> None:
     """Else the machine would say that they do not compile, and the best of the log would be lost."""
     own = detect(1)

@@ -230,6 +230,7 @@ def test_a_thousand_changed_messages_are_refused() -> None:
         assert error["kind"] == "message" and "was refused" in error["text"]
 
 
+@pytest.mark.slow
 def test_changed_parts_under_a_digest_that_fits_are_refused_or_are_another_request() -> None:
     """Values of every place are replaced by others: a reader raises nothing but `MessageError`."""
     rng = random.Random(1)

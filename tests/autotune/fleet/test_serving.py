@@ -221,6 +221,7 @@ def test_a_reference_is_not_computed_beyond_the_deadline_nor_where_it_takes_for_
         assert error["kind"] == "task" and "takes about" in error["text"] and "smaller sizes" in error["text"]
 
 
+@pytest.mark.slow
 def test_a_reference_ends_where_nobody_waits(tmp_path: Path) -> None:
     target = detect(1)
     made = Bench([target], facts("here"), (0, 1), "g", folder=tmp_path)

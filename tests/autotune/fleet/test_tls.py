@@ -474,7 +474,7 @@ def in_variables(name: str, certificates: Path) -> dict[str, str]:
     return {k: str(certificates / next(f for end, f in files.items() if k.endswith(end))) for k in pairs}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_run_over_tls_with_a_certificate_for_each_machine(
     processes: Processes, made: Certificates, tmp_path: Path
 ) -> None:

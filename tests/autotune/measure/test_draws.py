@@ -84,6 +84,7 @@ def test_a_column_left_out_of_the_extremes_of_a_product_is_found(rows: int) -> N
     assert is_seen(dag(30), dag(29))
 
 
+@pytest.mark.fast("1000-*-True")
 @pytest.mark.parametrize("by_rows", [False, True])
 @pytest.mark.parametrize("less", [1, 2, 4, 8, 16, 64])
 @pytest.mark.parametrize("n", [200, 1000, 4000])

@@ -33,6 +33,7 @@ def blocked(dag: ComputeDAG, rows: int, columns: int, parallel: bool) -> Trace:
     return s.trace
 
 
+@pytest.mark.fast("1")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_schedules_of_the_library_are_measured(threads: int) -> None:
     if threads > targets.usable_cpus():
@@ -47,6 +48,7 @@ def test_schedules_of_the_library_are_measured(threads: int) -> None:
         assert final and all(x.ok for x in final)
 
 
+@pytest.mark.slow
 def test_a_trace_of_another_workload_is_illegal() -> None:
     dag = matmul(8, 8, 8)
     other = te.placeholder((8,), "float32", name="X")

@@ -108,6 +108,7 @@ def turns(*numbers: int) -> list[Trace]:
     return [fakes.trace("steady", n) for n in numbers]
 
 
+@pytest.mark.slow
 def test_nothing_is_chosen_as_the_control_after_the_last_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes longer than the candidates of a first pick."""
     chosen: list[int] = []
@@ -119,6 +120,7 @@ def test_nothing_is_chosen_as_the_control_after_the_last_candidate(monkeypatch: 
         assert chosen == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_good_candidate_becomes_the_control_and_stays_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune.measure.control.RENEWAL", 0.4)  # noise may well look like a gain of a fifth
     dag = fakes.addition((64, 64))
@@ -241,6 +243,7 @@ def test_a_control_reads_all_of_its_arrays_before_it_runs(monkeypatch: pytest.Mo
     made.arena.close()
 
 
+@pytest.mark.slow
 def test_a_control_packs_constants_for_itself() -> None:
     """Into memory of its own: candidates pack theirs in other orders, and some read as much of them."""
     w = as_workload("matmul", {"m": 33, "n": 256, "k": 512}, constant_weights=True)

@@ -142,6 +142,7 @@ def test_witnesses_that_die_are_not_heard(chosen: tuple[Machine, ControlKeeper])
     assert machine.control == kept.control
 
 
+@pytest.mark.slow
 def test_what_no_cache_holds_has_a_control_without_witnesses() -> None:
     dag, target = fakes.addition((64, 64)), targets.detect(1)
     traces = [fakes.trace("steady", n) for n in range(40, 40 + control.CHOICE)]
@@ -215,6 +216,7 @@ def test_the_time_of_one_that_another_measurer_chose_counts_for_more() -> None:
     assert kept.control is not None and kept.control.seconds == pytest.approx(1.25e-3)
 
 
+@pytest.mark.slow
 def test_a_new_process_has_the_witnesses_tell_what_the_control_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "RENEWAL", 0.0)
     dag, target = fakes.addition((64, 64)), targets.detect(1)

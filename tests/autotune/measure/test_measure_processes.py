@@ -57,6 +57,7 @@ def gone(processes: list[psutil.Process], within_s: float = 10.0) -> bool:
     return all(p.status() == psutil.STATUS_ZOMBIE for p in alive)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hangs", "builder hangs"])
 def test_no_process_outlives_a_killed_parent(kind: str) -> None:
     with tuner(["right", kind]) as p:
@@ -70,6 +71,7 @@ def test_no_process_outlives_a_killed_parent(kind: str) -> None:
         assert gone(processes), processes
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_the_parents_alone() -> None:
     with tuner(["right", "hangs"]) as p:
         assert p.stdout is not None
@@ -84,6 +86,7 @@ def test_ctrl_c_is_the_parents_alone() -> None:
         assert gone(processes), processes
 
 
+@pytest.mark.slow
 def test_close_ends_every_process_and_may_be_repeated() -> None:
     m = Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=QUICK)
     next(m.measure([fakes.trace("right")]))
@@ -94,6 +97,7 @@ def test_close_ends_every_process_and_may_be_repeated() -> None:
     assert gone(processes)
 
 
+@pytest.mark.slow
 def test_a_killed_zygote_is_replaced() -> None:
     with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
         assert next(m.measure([fakes.trace("right")])).ok
@@ -107,6 +111,7 @@ def test_a_killed_zygote_is_replaced() -> None:
         assert got[-1] == "ok" and set(got) <= {"ok", "crash"}
 
 
+@pytest.mark.slow
 def test_what_a_candidate_starts_dies_with_its_worker() -> None:
     with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
         list(m.measure([fakes.trace("forks")]))
@@ -114,6 +119,7 @@ def test_what_a_candidate_starts_dies_with_its_worker() -> None:
     assert gone(processes), processes
 
 
+@pytest.mark.slow
 def test_a_caller_that_leaves_early_leaves_nothing_running() -> None:
     options = replace(QUICK, builders=1)  # with two, the one that hangs may run first
     with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=options) as m:
@@ -123,6 +129,7 @@ def test_a_caller_that_leaves_early_leaves_nothing_running() -> None:
         assert next(m.measure([fakes.trace("right", 9)])).ok
 
 
+@pytest.mark.slow
 def test_no_descriptor_leaks_over_many_candidates() -> None:
     kinds = ["right", "null store", "illegal", "wrong", "builder dies"] * 20
     with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
@@ -136,6 +143,7 @@ def test_no_descriptor_leaks_over_many_candidates() -> None:
         assert len(zygote.children()) <= 1 + max(1, targets.usable_cpus())
 
 
+@pytest.mark.fast("False-socket.socketpair")
 @pytest.mark.parametrize(
     "refusing", ["socket.socketpair", "autotune.measure.wire.anonymous_file", "subprocess.Popen"]
 )
@@ -165,6 +173,7 @@ def test_too_many_open_files_are_told_with_a_remedy(
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not HUGE_PAGES.exists() or "[never]" in HUGE_PAGES.read_text(), reason="this Linux gives no huge pages"
 )
@@ -187,6 +196,7 @@ def _kb(region: str, what: str) -> int:
     return int(found[1]) if found else 0
 
 
+@pytest.mark.slow
 def test_after_a_move_new_processes_time_what_was_built_before() -> None:
     with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME) as m:
         (before,) = m.measure([fakes.trace("right")])

@@ -90,6 +90,7 @@ def test_division_by_zero(measurer: Measurer) -> None:
     assert m.status == "crash" and "SIGFPE" in m.reason
 
 
+@pytest.mark.slow
 def test_a_hang_is_killed_on_time() -> None:
     options = replace(QUICK, timeout_s=1.0, build_timeout_s=1.0)
     with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=options) as m:
@@ -102,6 +103,7 @@ def test_a_hang_is_killed_on_time() -> None:
         assert time.monotonic() - start < 300  # what hangs would do so for 1,000 s
 
 
+@pytest.mark.slow
 def test_a_slow_kernel_is_given_up_early_with_its_time() -> None:
     options = replace(QUICK, builders=1)  # with two, the slow one may come first
     with Measurer(fakes.addition((512, 512)), targets.detect(1), build=fakes.NAME, options=options) as m:
@@ -113,6 +115,7 @@ def test_a_slow_kernel_is_given_up_early_with_its_time() -> None:
         assert m.object(fakes.trace("slow")) is None and m.object(fakes.trace("right")) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not X86, reason="other processors load unaligned vectors with the same instruction")
 def test_code_that_assumes_alignment_is_found() -> None:
     """With arrays of whole pages, both guarded placements are aligned: the shifted one finds it."""
@@ -122,6 +125,7 @@ def test_code_that_assumes_alignment_is_found() -> None:
             assert (got.status, "aligned access" in got.reason) == ("crash", True)
 
 
+@pytest.mark.fast("shape0-float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
 @pytest.mark.parametrize("shape", [(1,), (1024,), (3, 5, 7)])
 def test_dtypes_and_sizes(dtype: str, shape: tuple[int, ...]) -> None:
@@ -135,6 +139,7 @@ def test_dtypes_and_sizes(dtype: str, shape: tuple[int, ...]) -> None:
     assert got == [expected.get(k, "out_of_bounds") for k in kinds]
 
 
+@pytest.mark.slow
 def test_nan_and_infinity_of_the_reference_are_demanded() -> None:
     dag = fakes.addition((4, 8))
     a, b = np.ones((4, 8), "float32"), np.ones((4, 8), "float32")
@@ -151,6 +156,7 @@ def test_nan_and_infinity_of_the_reference_are_demanded() -> None:
         assert got.status == "wrong_result" and "2 of 32 elements wrong, first at [1, 2]: nan" in got.reason
 
 
+@pytest.mark.slow
 def test_taking_turns_gives_the_same_results_in_order() -> None:
     options = replace(QUICK, overlap=False, builders=2)
     kinds = ["right", "wrong", "illegal", "null store"] * 6
@@ -159,6 +165,7 @@ def test_taking_turns_gives_the_same_results_in_order() -> None:
     assert got == ["ok", "wrong_result", "illegal", "crash"] * 6
 
 
+@pytest.mark.slow
 def test_one_that_takes_long_to_build_holds_up_no_other() -> None:
     options = replace(QUICK, overlap=True, builders=2, build_timeout_s=20.0)
     traces = [fakes.trace("builder hangs"), *(fakes.trace("right", n) for n in range(3))]
@@ -168,6 +175,7 @@ def test_one_that_takes_long_to_build_holds_up_no_other() -> None:
         arrivals.close()
 
 
+@pytest.mark.slow
 def test_what_is_built_while_a_control_is_chosen_is_no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     options = replace(QUICK, overlap=True, builders=2)
     with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=options) as m:
@@ -184,6 +192,7 @@ def test_what_is_built_while_a_control_is_chosen_is_no_timeout(monkeypatch: pyte
     assert {x.status for x in got} <= {"ok", "slow"}
 
 
+@pytest.mark.slow
 def test_finalists_keep_their_order_and_cost_only_themselves() -> None:
     traces = [fakes.trace("steady", 8), fakes.trace("null store"), fakes.trace("steady", 0)]
     options = replace(QUICK, give_up=1e3)  # whichever is built first, the slow one is no lost case
@@ -194,6 +203,7 @@ def test_finalists_keep_their_order_and_cost_only_themselves() -> None:
     assert slow.time_s is not None and fast.time_s is not None and slow.time_s > 2 * fast.time_s
 
 
+@pytest.mark.slow
 def test_a_finalist_that_is_slower_than_all_that_are_kept_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune.measure.measurer.KEEP_OBJECTS", 2)
     fast, slow = [fakes.trace("steady", n) for n in (1, 2)], fakes.trace("steady", 40)
@@ -206,6 +216,7 @@ def test_a_finalist_that_is_slower_than_all_that_are_kept_is_timed(monkeypatch: 
         assert m.object(slow) is None, "it is no finalist any more"
 
 
+@pytest.mark.slow
 def test_finalists_get_the_time_that_they_take_and_are_not_judged_by_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -240,6 +251,7 @@ def test_a_builder_that_does_not_exist_is_said() -> None:
             m.start()
 
 
+@pytest.mark.slow
 def test_a_second_measurer_counts_by_the_speed_that_is_normal_to_the_first() -> None:
     with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as first:
         assert first.nominal is None

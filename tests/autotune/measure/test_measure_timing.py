@@ -127,6 +127,7 @@ def test_warming_ends_where_no_cache_holds_what_passes(seconds: float, runs: int
     assert made == [1] * runs
 
 
+@pytest.mark.slow
 def test_times_of_what_waits_for_memory_are_as_measured() -> None:
     dag = fakes.addition((1024, 1024))
     rates = {}
@@ -224,7 +225,7 @@ def test_the_bandwidth_loops_compute_what_they_say() -> None:
             np.testing.assert_allclose(arrays[2], arrays[0] + 3 * arrays[1], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_candidates_three_percent_apart_are_ranked_rightly() -> None:
     """Kernels of 32 to 40 equal sweeps: neighbours are about 3 % apart."""
     dag = fakes.addition((64, 64))

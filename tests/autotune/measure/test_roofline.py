@@ -24,6 +24,8 @@ from schedules.functions import FUNCTIONS
 from schedules.model import Target, Workload
 from schedules.te.flops import count_flops, float_flops, flops_by_dtype, main_dtype
 
+pytestmark = pytest.mark.usefixtures("two_cpus")
+
 
 @pytest.mark.parametrize(
     ("op", "params", "expected"),

@@ -30,6 +30,7 @@ def started() -> list[psutil.Process]:
     return [p for p in psutil.Process().children() if "autotune.measure" in " ".join(p.cmdline())]
 
 
+@pytest.mark.slow
 def test_two_measurers_start_python_once_and_all_ends_with_the_block() -> None:
     with shared_start():
         for _ in range(2):
@@ -43,6 +44,7 @@ def test_two_measurers_start_python_once_and_all_ends_with_the_block() -> None:
     assert gone([nursery])
 
 
+@pytest.mark.slow
 def test_what_happens_to_a_candidate_is_told_as_without_it() -> None:
     kinds = ["right", "null store", "illegal", "wrong", "builder dies", "writes past", "right"]
     traces = [fakes.trace(k, i) for i, k in enumerate(kinds)]
@@ -52,6 +54,7 @@ def test_what_happens_to_a_candidate_is_told_as_without_it() -> None:
         assert [(x.status, x.reason) for x in m.measure(traces)] == alone
 
 
+@pytest.mark.fast("zygote")
 @pytest.mark.parametrize("killed", ["nursery", "zygote"])
 def test_what_is_killed_is_replaced(killed: str) -> None:
     with shared_start(), measurer() as m, measurer() as beside:
@@ -66,6 +69,7 @@ def test_what_is_killed_is_replaced(killed: str) -> None:
     assert len(found) == 1 and gone(found)
 
 
+@pytest.mark.slow
 def test_moving_makes_a_new_zygote_of_the_same_start() -> None:
     with shared_start(), measurer() as m:
         assert next(m.measure([fakes.trace("right")])).ok
@@ -98,6 +102,7 @@ def test_a_fork_of_the_process_leaves_it_alone(monkeypatch: pytest.MonkeyPatch) 
             assert Nursery.of_thread() is None
 
 
+@pytest.mark.slow
 def test_no_process_outlives_a_killed_parent() -> None:
     code = (
         f"import sys; sys.path[:0] = {folders(__file__)!r}\n"

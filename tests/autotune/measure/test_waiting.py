@@ -19,6 +19,7 @@ LINUX = sys.platform == "linux" and os.path.exists(f"/proc/{os.getpid()}/schedst
 QUICK = Options(timeout_s=20.0, build_timeout_s=0.5, patience_s=2.0, memory_bytes=2 << 30)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not LINUX, reason="the system does not tell")
 def test_waiting_for_a_cpu_is_told_and_sleeping_is_none() -> None:
     cpu = min(os.sched_getaffinity(0))
@@ -51,6 +52,7 @@ def test_a_deadline_is_put_off_by_the_time_waited(
     assert not slot.overdue(now - 2.9)
 
 
+@pytest.mark.slow
 def test_a_build_that_waits_for_a_cpu_is_no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = time.monotonic()
     kinds = [fakes.trace("builds slowly"), fakes.trace("right")]

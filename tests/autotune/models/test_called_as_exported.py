@@ -105,6 +105,7 @@ def as_numpy(x: Any) -> Any:
     return torch.utils._pytree.tree_map(lambda t: t.numpy() if isinstance(t, torch.Tensor) else t, x)
 
 
+@pytest.mark.fast("one in a tuple")
 @pytest.mark.parametrize("case", CASES)
 def test_a_model_is_called_as_its_program_is(case: str, tmp_path: Path) -> None:
     made, args, named = CASES[case]
@@ -135,6 +136,7 @@ def test_classes_are_torchs_in_the_process_and_plain_in_a_file(tmp_path: Path) -
     assert type(state) is dict and type(rest) is dict and type(rest["m"]) is tuple
 
 
+@pytest.mark.fast("one in a tuple")
 @pytest.mark.parametrize("case", CASES)
 def test_copies_and_pickles_before_it_is_compiled_are_called_so(case: str) -> None:
     made, args, named = CASES[case]

@@ -74,6 +74,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return iter(())
 
 
+@pytest.mark.fast(but=["False-<lambda>0", "True-deepcopy"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("read", [False, True])
 def test_a_copy_of_a_module_computes_the_same(way: Callable[[Any], Any], read: bool, tmp_path: Path) -> None:
@@ -147,6 +148,7 @@ def test_a_pickle_holds_a_name_and_the_bytes_of_a_file(tmp_path: Path) -> None:
     assert kinds == {"STACK_GLOBAL", "BINBYTES", "TUPLE1", "REDUCE"}
 
 
+@pytest.mark.slow
 def test_another_process_reads_it(tmp_path: Path) -> None:
     """As a worker that was spawned does."""
     graph, x = layers(2)
@@ -180,6 +182,7 @@ def renamed(data: bytes, old: bytes, new: bytes) -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.slow
 def test_a_module_of_a_device(plain: None, tmp_path: Path) -> None:
     from grid_cases import need_cxx
 

@@ -57,6 +57,7 @@ def walk(rng: np.random.Generator, shape: Sequence[int], axis: int, largest: int
 LIMITS = {"float16": (12, 9), "float32": (125, 120), "float64": (1000, 1000)}  # of products, of a factor
 
 
+@pytest.mark.fast(but=["float16-prod", "float32-prod"])
 @pytest.mark.parametrize("fold", ["prod", "sum"])
 @pytest.mark.parametrize("dtype", LIMITS)
 @settings(deadline=None, max_examples=8)
@@ -80,6 +81,7 @@ def test_any_axis(
     np.testing.assert_array_equal(got, in_order(x, fold, axis, exclusive, backwards, np.longdouble))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "exclusive", "backwards"), [("float32", False, False), ("float64", True, True)]
 )

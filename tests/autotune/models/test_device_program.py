@@ -82,6 +82,7 @@ def network() -> Graph:
     return b.graph(dense(b, reshape(y, 1, 4 * 3 * 3), 5, "fc"))
 
 
+@pytest.mark.fast("cuda")
 def test_a_network_is_what_the_evaluator_says_again_and_again(device: Device) -> None:
     graph = network()
     program = program_on(device, graph, partition(graph))
@@ -92,6 +93,7 @@ def test_a_network_is_what_the_evaluator_says_again_and_again(device: Device) ->
         np.testing.assert_array_equal(run(program, *inputs)[0], expected)
 
 
+@pytest.mark.slow
 def test_a_transformer_is_what_the_evaluator_says() -> None:
     """Its exponentials and roots are not exact in any order; all else is."""
     need_cxx()
@@ -111,6 +113,7 @@ def test_layers_share_an_arena(device: Device) -> None:
     assert program.weights_bytes == sum(v.nbytes for v in graph.values.values())
 
 
+@pytest.mark.fast("opencl", "cuda")
 def test_islands_run_between_what_devices_run(device: Device) -> None:
     graph, x = islanded()
     program = program_on(device, graph)
@@ -140,6 +143,7 @@ def part_of_a_tensor(start: int) -> tuple[Graph, tuple[Group, ...]]:
     )
 
 
+@pytest.mark.fast(but=["emulator-1", "emulator-16", "opencl-1", "cuda-0", "cuda-4"])
 @pytest.mark.parametrize("start", [0, 1, 4, 16])
 def test_a_kernel_reads_from_within_a_tensor_wherever_it_begins(device: Device, start: int) -> None:
     graph, parts = part_of_a_tensor(start)
@@ -149,6 +153,7 @@ def test_a_kernel_reads_from_within_a_tensor_wherever_it_begins(device: Device, 
         np.testing.assert_array_equal(run(program, x_)[0], evaluate(graph, [x_])[0])
 
 
+@pytest.mark.slow
 def test_vectors_are_read_where_they_may_begin() -> None:
     """Parts that begin at no multiple of the kernel's alignment are copied, and no other."""
     need_cxx()
@@ -183,6 +188,7 @@ def test_other_weights_are_another_program_and_shared_where_they_stay(device: De
     assert other._weights["w1"] is program._weights["w1"]
 
 
+@pytest.mark.fast("opencl", "cuda")
 def test_steps_are_timed_and_what_they_compute_is_right(device: Device) -> None:
     graph, x = islanded()
     program = program_on(device, graph)
@@ -203,6 +209,7 @@ def test_calls_of_several_threads_do_not_mix(device: Device) -> None:
         np.testing.assert_array_equal(y, evaluate(graph, [x_])[0])
 
 
+@pytest.mark.slow
 def test_memory_goes_back_with_the_programs() -> None:
     need_cxx()
     device = EmulatedDevice()

@@ -88,6 +88,7 @@ def test_the_fastest_inside_the_model_is_compiled(slow_leads) -> None:
     assert net.tuned_s[0] == 1.05e-6
 
 
+@pytest.mark.slow
 def test_what_was_not_timed_inside_leads_until_it_is(slow_leads) -> None:
     db, graph, _, ol, tiled = slow_leads
     with Log(db) as log:

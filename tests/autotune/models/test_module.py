@@ -62,6 +62,7 @@ WRONG = {
 }  # fmt: skip
 
 
+@pytest.mark.fast(but=["count", "masked"])
 @pytest.mark.parametrize("case", WRONG)
 def test_arguments_that_do_not_fit_are_named(net: Module, case: str) -> None:
     call, message = WRONG[case]
@@ -109,6 +110,7 @@ def test_torch_in_torch_out(net: Module) -> None:
         net(X, z)
 
 
+@pytest.mark.slow
 def test_a_module_keeps_no_weight_of_the_model(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x, w = te.placeholder((4, 256), "float32", "x"), te.placeholder((256, 256), "float32", "w")
@@ -153,6 +155,7 @@ def test_weights_are_taken_by_their_names_in_the_file() -> None:
     assert (after.small["_0_weight"] == 1).all()
 
 
+@pytest.mark.slow
 def test_weights_go_through_the_rewrites_of_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +183,7 @@ def test_weights_go_through_the_rewrites_of_the_model(
     np.testing.assert_array_equal(net(given), evaluate(other, [given])[0])
 
 
+@pytest.mark.slow
 def test_weights_that_change_what_is_rewritten_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,7 @@ def test_a_sample_is_right_or_refused_by_name() -> None:
     assert counts["ok"] >= 130 and counts["bound"] >= 75 and counts["refused"] <= 35, (counts, refused)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_all_are_right_or_refused_by_name() -> None:
     counts, refused = survey(cases())
     assert all(NAMED.search(why) for why in refused.values()), refused

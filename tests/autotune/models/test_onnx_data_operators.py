@@ -50,6 +50,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_onnx_has_no_case_that_is_not_right() -> None:
     refused_: dict[str, str] = {}
     seen = set()

@@ -41,12 +41,13 @@ def survey(seeds: range) -> tuple[int, set[str]]:
     return good, kinds
 
 
+@pytest.mark.slow
 def test_damaged_files_are_imported_or_refused() -> None:
     good, kinds = survey(range(200))
     assert 10 < good < 150 and kinds == {"flip", "cut", "splice", "fields", "numbers"}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_many_damaged_files_are_imported_or_refused() -> None:
     good, _ = survey(range(200, 2400))
     assert 110 < good < 1650

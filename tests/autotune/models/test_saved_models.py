@@ -143,6 +143,7 @@ def test_a_model_of_another_machine_is_refused_by_name(file: Path, tmp_path: Pat
     assert net.program.kernels[0].packed, "its schedules run here"
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_run_here_gets_other_kernels(file: Path, tmp_path: Path) -> None:
     path = tmp_path / "net.at"
     of_another_machine(file, path, triple="aarch64-unknown-linux-gnu", arch="other", features=("sve",))
@@ -326,6 +327,7 @@ def test_files_that_are_no_models_are_refused(tmp_path: Path, file: Path) -> Non
         load_model(tmp_path)
 
 
+@pytest.mark.slow
 def test_any_changed_byte_is_refused_or_harmless(file: Path, tmp_path: Path) -> None:
     """Flips of bytes all over the file: an error of ours, or the same numbers."""
     graph, x = layers(2, n=16)
@@ -367,6 +369,7 @@ print(peak() - before, net.program.weights_bytes, net.program.arena_bytes)
 """
 
 
+@pytest.mark.slow
 def test_memory_holds_weights_little_more_than_once(file: Path, tmp_path: Path) -> None:
     graph, _ = layers(10, n=1024)  # 40 MiB
     net = module_of(graph, packed=True)

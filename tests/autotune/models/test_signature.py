@@ -57,6 +57,7 @@ def value_of(node: Node, tensors: list[Any]) -> Any:
     return node.of([value_of(x, tensors) for x in node.parts])
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(signatures(), st.randoms(use_true_random=False))
 def test_what_is_written_is_read_and_finds_the_inputs_of_a_call(

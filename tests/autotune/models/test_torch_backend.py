@@ -80,6 +80,7 @@ def test_the_package_enters_it_under_its_name() -> None:
     assert getattr(import_module(module), name) is torch_backend.backend
 
 
+@pytest.mark.slow
 def test_what_was_tuned_for_an_exported_module_is_found() -> None:
     """No group of the compiled module runs a first pick."""
     module, x = Net(), torch.randn(6, 4)
@@ -100,7 +101,7 @@ def test_nothing_is_tuned_in_a_call_and_the_warning_names_what_is_not(
     def never(*args: Any, **how: Any) -> Any:
         raise AssertionError("a call tunes")
 
-    for name in ("autotune.tuning.tuner.Tuner", "autotune.tuning.suite_tuner.tune_suite"):
+    for name in ("autotune.tuning.tuner.Tuner", "autotune.tuning.tuner.tune_suite"):
         module, _, what = name.rpartition(".")
         if hasattr(import_module(module), what):
             monkeypatch.setattr(name, never)
@@ -128,6 +129,7 @@ def test_weights_that_change_are_packed_anew() -> None:
     agrees(f, module, x)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("plain")
 def test_modules_that_share_a_graph_have_their_own_weights() -> None:
     class Layers(nn.Module):  # type: ignore[misc,name-defined]
@@ -179,6 +181,7 @@ def test_outputs_lie_as_torch_lays_them() -> None:
     assert len(at.torch.modules()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("plain")
 def test_each_size_is_a_model_of_its_own() -> None:
     module = Net()
@@ -216,6 +219,7 @@ def shares(x: Any) -> Any:
     return x.t(), a, b.t(), x[1:, ::2], x + 1, (x * 2).t(), y
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*tasks run kernels that are not tuned")
 def test_results_share_memory_where_they_do_in_torch() -> None:
     """A write to one is seen in all that share its memory, and in no other."""
@@ -260,6 +264,7 @@ def nothing_to_compute(a: Any, b: Any) -> Any:
     return a.contiguous(), b.t().contiguous().t()[:0], a.detach()
 
 
+@pytest.mark.fast(but=["spread"])
 @pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("fn", [spread, writes, nothing_to_compute])
 def test_results_and_written_inputs_are_those_of_torch(fn: Callable[..., Any]) -> None:
@@ -285,6 +290,7 @@ def test_a_graph_without_tensors_returns_tensors() -> None:
         assert torch.equal(y, want)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("plain")
 def test_views_of_inputs_of_open_sizes_and_any_strides() -> None:
     def fn(a: Any, b: Any) -> Any:
@@ -348,6 +354,7 @@ CASES = {
 }
 
 
+@pytest.mark.fast("views", "views of both")
 @pytest.mark.parametrize("case", CASES)
 def test_what_has_no_expression_runs_as_torch_runs_it_with_one_warning(case: str) -> None:
     fn, why = CASES[case]
@@ -366,6 +373,7 @@ def test_what_has_no_expression_runs_as_torch_runs_it_with_one_warning(case: str
         compiled(Of(fn), strict=True)(x.clone())
 
 
+@pytest.mark.slow
 def test_what_is_not_tuned_is_told_with_the_call_that_tunes() -> None:
     module, x = nn.Linear(4, 3).eval(), torch.randn(2, 4)
     with torch.no_grad(), pytest.warns(UserWarning, match="1 of 1 tasks run kernels") as told:
@@ -416,6 +424,7 @@ def test_options_that_there_are_not(how: dict[str, Any], message: str) -> None:
         torch_backend.backend(torch.fx.symbolic_trace(Net()), [], **how)
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_compiled_module_has_weights_of_its_own(plain: None) -> None:
     x = torch.randn(3, 4)
     f = compiled(Net())
@@ -437,6 +446,7 @@ def test_a_copy_of_a_compiled_module_has_weights_of_its_own(plain: None) -> None
         torch.testing.assert_close(f(x), before)
 
 
+@pytest.mark.slow
 def test_tensors_without_axes_and_numbers_that_are_data(plain: None) -> None:
     """An index that is data is seen anew in every call."""
     f = compiled(

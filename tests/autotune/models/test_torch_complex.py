@@ -61,6 +61,7 @@ def parts() -> list[Callable[..., Any]]:
     ]
 
 
+@pytest.mark.slow
 def test_complex_numbers_are_those_of_torch() -> None:
     torch.manual_seed(3)
     functions = [lambda *xs, fn=fn: real(fn(*complexes(*xs))) for fn in arithmetic()]
@@ -72,6 +73,7 @@ def complexes(a: Any, b: Any, x: Any) -> tuple[Any, ...]:
     return torch.view_as_complex(a), torch.view_as_complex(b), x
 
 
+@pytest.mark.slow
 def test_transforms_are_those_of_torch() -> None:
     torch.manual_seed(3)
     window = torch.hann_window(6)

@@ -204,6 +204,7 @@ BUNDLES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The reduce argument", "ignore:index_reduce")
 @pytest.mark.parametrize("bundle", BUNDLES)
 def test_operators_of_places_mean_what_they_mean_in_torch(bundle: str) -> None:
@@ -234,6 +235,7 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.fast(but=["a long axis", "means of integers"])
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_has_no_expression_is_refused_with_its_reason(case: str) -> None:
     fn, why = REFUSED[case]

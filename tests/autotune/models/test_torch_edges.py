@@ -90,6 +90,7 @@ ALONG: list[Callable[[Any, int], Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 def test_a_tensor_without_axes_is_a_row_of_one() -> None:
     """Its axis is called 0 or -1."""
@@ -157,6 +158,7 @@ def reductions(draw: st.DrawFn) -> tuple[str, Any, tuple[Any, ...]]:
     return name, x, table[name](axis, draw(st.booleans()))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 @settings(max_examples=120, deadline=None)
 @given(reductions())
@@ -283,6 +285,7 @@ def test_round_of_numbers_beyond_all_powers() -> None:
         agrees(ops.round.decimals, odd(dtype), decimals=decimals)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(INTEGERS), st.data())
 def test_powers_of_integers_wrap_as_torchs(dtype: str, data: st.DataObject) -> None:
@@ -295,6 +298,7 @@ def test_powers_of_integers_wrap_as_torchs(dtype: str, data: st.DataObject) -> N
     agrees(ops.pow.Tensor_Tensor, a[:, None].contiguous(), b)
 
 
+@pytest.mark.slow
 def test_powers_with_one_number() -> None:
     b = torch.tensor([0, 1, 2, 10, 62, 63, 64, 100, -1, -2])
     compared(
@@ -357,6 +361,7 @@ def test_pads_that_cut_off_read_what_was_there() -> None:
     compared(Many([lambda x, c=c, mode=mode: F.pad(x, c, mode=mode) for mode, c in cuts]), x)
 
 
+@pytest.mark.slow
 def test_a_pool_finds_the_last_nan_and_the_first_of_equals() -> None:
     x = torch.tensor([[[NAN, NAN, 1.0, 1.0, NAN, 2.0, -INF, -INF]]])
     compared(Of(lambda x: F.max_pool1d(x, 2, return_indices=True)), x)
@@ -373,6 +378,7 @@ def test_statistics_with_infinities() -> None:
 # --- indices --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_index_that_is_one_element() -> None:
     """It may count from the end, and may be computed."""
     x, n, m = torch.randn(4, 5, 6), torch.tensor(-3), torch.tensor(1, dtype=torch.int32)
@@ -423,6 +429,7 @@ class Masked(torch.nn.Module):  # type: ignore[misc,name-defined]
         return self.inner(x[self.mask]).sum(0), self.inner(x)[~self.mask, 1:]
 
 
+@pytest.mark.slow
 def test_a_mask_that_is_known() -> None:
     x, mask = torch.randn(4, 5, 6), torch.tensor([True, False, True, False])
     compared(

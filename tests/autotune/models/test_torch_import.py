@@ -94,7 +94,7 @@ def test_tied_weights_are_one_constant() -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype", ["bfloat16", *(pytest.param(d, marks=pytest.mark.slow) for d in ("float16", "float64"))]
+    "dtype", ["bfloat16", *(pytest.param(d, marks=pytest.mark.soak) for d in ("float16", "float64"))]
 )
 def test_other_dtypes_of_weights(dtype: str) -> None:
     module = nn.Sequential(nn.Linear(8, 5), nn.ReLU()).to(getattr(torch, dtype))
@@ -102,9 +102,10 @@ def test_other_dtypes_of_weights(dtype: str) -> None:
     compared(module, x, rtol={"float16": 2e-3, "bfloat16": 2e-2, "float64": 1e-12}[dtype])
 
 
-SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in networks.NETWORKS if n not in ("resnet18", "vit")]
+SLOW = [pytest.param(n, marks=pytest.mark.soak) for n in networks.NETWORKS if n not in ("resnet18", "vit")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "vit", *SLOW])
 def test_a_small_network_is_what_torch_computes(name: str) -> None:
     module, inputs, _ = networks.network(name, **networks.SMALL[name])
@@ -123,6 +124,7 @@ def test_known_tensors_are_strided_as_they_are_in_the_program() -> None:
     compared(Strided(), torch.randn(3, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_whole_layers_of_a_transformer_are_what_torch_computes(norm_first: bool) -> None:
     """The operators that the modules of torch call in evaluation, and an export does not: torch.compile
@@ -215,6 +217,7 @@ def test_open_sizes_are_named() -> None:
     assert "export without dynamic_shapes=" in text
 
 
+@pytest.mark.slow
 def test_writes_are_refused_by_name() -> None:
     def counts(self: Any, x: Any) -> Any:
         self.state += 1
@@ -285,6 +288,7 @@ def whole_linear(inputs: int, outputs: int) -> Any:
     return layer
 
 
+@pytest.mark.fast("<lambda>0", "<lambda>2", "<lambda>5")
 @pytest.mark.parametrize(
     "take",
     [
@@ -300,6 +304,7 @@ def test_known_index_lists_of_a_reshaped_axis(take: Callable[[Any], Any]) -> Non
     optimized(Listed(take), torch.randint(-2, 3, (2, 9, 12)).float())
 
 
+@pytest.mark.slow
 def test_heads_that_are_taken_from_one_product_by_lists() -> None:
     for shape in ((2, 3, 4), (1, 5, 2), (3, 1, 4)):
         optimized(FusedHeads(*shape), torch.randint(-2, 3, (2, 5, 12)).float())

@@ -62,6 +62,7 @@ def works(f: Callable[[Any], Any], x: Any) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ENDS)
 def test_numbers_of_any_size(dtype: str) -> None:
     x = torch.tensor(ENDS[dtype], dtype=getattr(torch, dtype))
@@ -78,6 +79,7 @@ def test_numbers_of_any_size(dtype: str) -> None:
         np.testing.assert_array_equal(a, b.numpy(), err_msg=str(f))
 
 
+@pytest.mark.slow
 def test_a_tensor_of_one_number_counts_as_a_number() -> None:
     x = torch.tensor([0, 44, 255], dtype=torch.uint8)
     s = torch.tensor(300)
@@ -86,6 +88,7 @@ def test_a_tensor_of_one_number_counts_as_a_number() -> None:
     compared(Of(lambda x: x == torch.tensor(300)), x)
 
 
+@pytest.mark.fast(but=["<lambda>2"])
 @pytest.mark.parametrize("f", [
     lambda x: x.clamp(-3, 128), lambda x: x.clamp_min(-129), lambda x: torch.where(x > 0, x, 200),
     lambda x: x.masked_fill(x > 0, 2**31), lambda x: x // 256,
@@ -102,6 +105,7 @@ def test_negative_bounds_of_unsigned_integers_wrap() -> None:
     compared(All([lambda x: x.clamp(min=-1), lambda x: x.clamp(-255, 77)]), x)
 
 
+@pytest.mark.slow
 def test_division_by_zero_and_of_the_least_integer_have_values() -> None:
     """torch raises for the first, and a processor traps for both."""
     for dtype in ("int8", "int32", "int64", "uint8"):

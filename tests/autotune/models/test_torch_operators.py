@@ -448,6 +448,7 @@ BUNDLES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bundle", BUNDLES)
 def test_operators_mean_what_they_mean_in_torch(bundle: str) -> None:
     torch.manual_seed(3)

@@ -82,6 +82,7 @@ def called(f: Callable[..., Any], module: Any, x: Any) -> list[str]:
     return [str(w.message) for w in said if "torch.compile" in str(w.message) or "tuned" in str(w.message)]
 
 
+@pytest.mark.slow
 def test_picks_that_take_too_long_leave_the_graph_to_torch_for_good(picks: Picks) -> None:
     module, x = Net(), torch.randn(3, 6)
     f = compiled(module, threads=1, limit_s=1.5 * PICK_S)
@@ -94,6 +95,7 @@ def test_picks_that_take_too_long_leave_the_graph_to_torch_for_good(picks: Picks
     assert "3 of 3 tasks run kernels that are not tuned" in told and len(at.torch.modules()) == 1
 
 
+@pytest.mark.slow
 def test_there_is_a_limit_by_default_and_none_where_it_must_compile(
     picks: Picks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +112,7 @@ def test_there_is_a_limit_by_default_and_none_where_it_must_compile(
         compiled(module, threads=1, strict=True, limit_s=0.5 * PICK_S)(x)
 
 
+@pytest.mark.slow
 def test_other_sizes_have_a_limit_of_their_own(picks: Picks) -> None:
     """Tuned for one batch, called with another."""
     module = Net()
@@ -142,6 +145,7 @@ def test_picks_in_the_background_run_beside_torch(picks: Picks) -> None:
     assert called(f, module, x) == []
 
 
+@pytest.mark.slow
 def test_a_tuned_graph_needs_no_background(picks: Picks) -> None:
     module, x = Net(), torch.randn(3, 6)
     at.tune_model(at.import_torch(exported(module.eval(), x)), threads=1, trials=1, progress=None)
@@ -152,6 +156,7 @@ def test_a_tuned_graph_needs_no_background(picks: Picks) -> None:
 # -- what is shown ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("live", "options", "shown"), [(True, {}, True), (False, {}, False), (True, {"progress": False}, False)]
 )
@@ -187,6 +192,7 @@ def tuned(module: Any, x: Any, threads: int) -> Any:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(usable_cpus() < 2, reason="needs two CPUs")
 def test_kernels_of_any_number_of_threads_are_taken_where_none_is_given(picks: Picks) -> None:
     module, x = Net(), torch.randn(3, 6)
@@ -205,6 +211,7 @@ def test_kernels_of_any_number_of_threads_are_taken_where_none_is_given(picks: P
         torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(usable_cpus() < 2, reason="needs two CPUs")
 def test_torch_has_no_more_threads_than_it_says(picks: Picks) -> None:
     module, x = Net(), torch.randn(3, 6)
@@ -219,6 +226,7 @@ def test_torch_has_no_more_threads_than_it_says(picks: Picks) -> None:
         torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(usable_cpus() < 2, reason="needs two CPUs")
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_is_missing_takes_as_many_threads_as_the_rest(picks: Picks, count: int, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ sys.exit(bool(failed))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("attempt", range(3))
 def test_many_threads_make_the_first_call_at_once(attempt: int, tmp_path: Path) -> None:
     env = {

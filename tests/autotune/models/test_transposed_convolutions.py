@@ -121,13 +121,14 @@ def given_to(g: Group, known: dict[str, Any]) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(layers(), st.booleans())
 def test_every_layer_is_the_scatter(a: Layer, known: bool) -> None:
     check(a, known)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=600)
 @given(layers(), st.booleans())
 def test_many_layers_are_the_scatter(a: Layer, known: bool) -> None:
@@ -159,6 +160,7 @@ PARAMETERS = {
 }
 
 
+@pytest.mark.fast("phases without taps", "a common divisor", "one axis")
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_every_sketch_of_its_kernels_is_right(name: str) -> None:
     after = optimize(made(PARAMETERS[name])[0])

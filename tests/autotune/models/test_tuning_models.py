@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from grid_cases import need_cxx
+from made_up import MadeUp
 from model_cases import Made, each_stage, layers, model_of
 
 from autotune.errors import KernelNotFound
@@ -22,6 +23,7 @@ from autotune.models.tuning import ModelTuneResult, tune_model
 from autotune.settings import SettingsError
 from autotune.targets import detect, parse
 from autotune.tuning.site import Here
+from autotune.tuning.tuner import OneMachine
 from kernels_db import Log, NewRecord
 from schedules.graph.evaluate import evaluate
 from schedules.graph.graph import Argument, Graph, Group
@@ -37,17 +39,18 @@ def one_group_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tuning that measures nothing."""
     monkeypatch.setattr(Here, "roofline", lambda self, workload, target: None)
-    quick = partial(tuning.tune_suite, measurers=lambda workload: Made())
-    monkeypatch.setattr(tuning, "tune_suite", quick)
+    here = partial(OneMachine, site=MadeUp(lambda workload: Made()))
+    monkeypatch.setattr(tuning, "OneMachine", here)
 
 
 def tuned(model, db: Path, **more) -> ModelTuneResult:
     return tune_model(model, threads=1, db=db, trials=2, **more)
 
 
+@pytest.mark.slow
 def test_a_model_is_measured_and_runs(tmp_path: Path) -> None:
     graph, x = layers(3)
     result = tuned(model_of(graph), tmp_path / "t.db")
@@ -57,7 +60,7 @@ def test_a_model_is_measured_and_runs(tmp_path: Path) -> None:
     np.testing.assert_array_equal(net(x), evaluate(graph, [x])[0])
 
 
-@pytest.mark.usefixtures("made_up")
+@pytest.mark.usefixtures("nothing_measured")
 def test_a_model_is_tuned_run_and_not_tuned_again(tmp_path: Path) -> None:
     graph, _ = layers(4)
     db = tmp_path / "t.db"
@@ -92,7 +95,8 @@ def test_a_model_is_tuned_run_and_not_tuned_again(tmp_path: Path) -> None:
     assert "in place ÷ tuned" in str(profile) and "node/y11" in str(profile)
 
 
-@pytest.mark.usefixtures("made_up")
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_measured")
 def test_a_model_is_tuned_for_a_gpu(tmp_path: Path) -> None:
     need_cxx()
     graph, x = layers(2)
@@ -109,7 +113,8 @@ def test_a_model_is_tuned_for_a_gpu(tmp_path: Path) -> None:
         compile_model(model_of(graph), threads=1, db=db)
 
 
-@pytest.mark.usefixtures("made_up")
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_measured")
 def test_the_trials_that_are_left_are_taken(tmp_path: Path) -> None:
     graph, _ = layers(1, m=64, n=64)
     db = tmp_path / "t.db"
@@ -118,7 +123,8 @@ def test_the_trials_that_are_left_are_taken(tmp_path: Path) -> None:
     assert [t.result.measured for t in result.tasks] == [2, 1], "the second space has three schedules"
 
 
-@pytest.mark.usefixtures("made_up")
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_measured")
 def test_a_share_of_the_budget_is_had_once(tmp_path: Path) -> None:
     graph, _ = layers(1, m=64, n=64)
     db = tmp_path / "t.db"
@@ -140,7 +146,7 @@ def test_a_share_of_the_budget_is_had_once(tmp_path: Path) -> None:
     assert (more.skipped, more.measured) == (0, 2)
 
 
-@pytest.mark.usefixtures("made_up")
+@pytest.mark.usefixtures("nothing_measured")
 def test_a_budget_that_is_too_short_says_what_is_needed(tmp_path: Path) -> None:
     graph, _ = layers(1)
     with pytest.warns(UserWarning, match=r"2 tasks, and 3 s .* give budget_s=4 for kernels of all"):
@@ -149,7 +155,7 @@ def test_a_budget_that_is_too_short_says_what_is_needed(tmp_path: Path) -> None:
         tuned(model_of(graph), tmp_path / "t.db", budget_s=3, budget="3s")
 
 
-@pytest.mark.usefixtures("made_up")
+@pytest.mark.usefixtures("nothing_measured")
 def test_a_task_without_a_kernel_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, _ = layers(1)
     failed = Measurement("timeout", "too slow", (), None, None, 1.0, 0.1, 0.1, 0.1)
@@ -159,6 +165,7 @@ def test_a_task_without_a_kernel_has_a_reason(tmp_path: Path, monkeypatch: pytes
     assert result.weighted_s is None and result.in_place == () and "0 of 2 tasks have a kernel" in str(result)
 
 
+@pytest.mark.slow
 def test_what_is_not_tuned_is_named_all_at_once(tmp_path: Path) -> None:
     graph, x = layers(3)
     with pytest.raises(KernelNotFound) as caught:
@@ -204,7 +211,7 @@ def test_of_two_ways_the_faster_one_runs(seconds, kernels, monkeypatch, tmp_path
     assert len(ready.outline(lambda w: less[w.digest]).steps) == 2, "what has no kernel is not faster"
 
 
-@pytest.mark.usefixtures("made_up")
+@pytest.mark.usefixtures("nothing_measured")
 def test_both_ways_are_tuned_and_the_faster_one_is_compiled(monkeypatch, tmp_path: Path) -> None:
     graph, parts, x = two_ways()
     monkeypatch.setattr(preparation, "cut", lambda graph: (graph, parts))
@@ -226,7 +233,7 @@ def left_with_plain_loops(db: Path, graph: Graph) -> None:
             log.finish_run(run)
 
 
-@pytest.mark.usefixtures("made_up")
+@pytest.mark.usefixtures("nothing_measured")
 def test_tasks_that_have_their_plain_loops_alone_are_not_tuned_before(tmp_path: Path) -> None:
     graph, _ = layers(2)
     db = tmp_path / "t.db"
@@ -236,16 +243,17 @@ def test_tasks_that_have_their_plain_loops_alone_are_not_tuned_before(tmp_path: 
     assert all(t.result.ready for t in result.tasks) and result.weighted_s is not None
 
 
-@pytest.mark.usefixtures("made_up")
+@pytest.mark.usefixtures("nothing_measured")
 def test_tasks_that_had_no_time_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, _ = layers(2)
     left_with_plain_loops(tmp_path / "t.db", graph)
-    late = partial(tuning.tune_suite, measurers=lambda workload: Made())
+    job = tuning.ModelJobs.job
 
-    def ends(tasks, target, log, options, *more, **named):
-        return late(tasks, target, log, replace(options, budget_s=1e-9), *more, **named)
+    def ends(self, target):
+        made = job(self, target)
+        return replace(made, options=replace(made.options, budget_s=1e-9))
 
-    monkeypatch.setattr(tuning, "tune_suite", ends)
+    monkeypatch.setattr(tuning.ModelJobs, "job", ends)
     result = tune_model(model_of(graph), threads=1, db=tmp_path / "t.db", budget_s=6)
     assert len(result.late) == 2 and result.weighted_s is None and result.in_place == ()
     said = str(result)
@@ -254,6 +262,7 @@ def test_tasks_that_had_no_time_are_named(tmp_path: Path, monkeypatch: pytest.Mo
     assert f"no time for {named}: give a budget of {result.needed_s:g} s" in said
 
 
+@pytest.mark.slow
 def test_plain_loops_of_a_log_do_not_shadow_first_picks_of_a_model(tmp_path: Path) -> None:
     graph, x = layers(1)
     db = tmp_path / "t.db"

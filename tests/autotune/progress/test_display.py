@@ -308,6 +308,7 @@ def tune(tmp_path: Any, trials: int, **more: Any) -> at.TuneResult:
     return at.tune("matmul", **sizes, threads=1, trials=trials, budget_s=120, db=tmp_path / "t.db", **more)
 
 
+@pytest.mark.slow
 def test_tune_shows_its_progress_unless_told_otherwise(
     tmp_path: Any, capfd: pytest.CaptureFixture[str], notebook: list[str]
 ) -> None:

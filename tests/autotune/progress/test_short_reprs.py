@@ -36,6 +36,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_reprs_are_a_short_line(shown: dict[str, Any]) -> None:
     for name, x in shown.items():
         line = repr(x)

@@ -12,8 +12,8 @@ import autotune as at
 from autotune.cli.results import cells, document
 from autotune.progress import text
 from autotune.progress.units import disturbed, of_peak, peak_share
-from autotune.tuning.options import Best, Progress, TuneResult
-from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, TaskResult
+from autotune.tuning.jobs import SuiteTask
+from autotune.tuning.results import Best, Progress, SuiteProgress, SuiteResult, TaskResult, TuneResult
 from schedules.model import Trace
 
 MATMUL = at.ops.workload("matmul", {"m": 100, "n": 100, "k": 100})

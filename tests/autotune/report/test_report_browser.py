@@ -46,6 +46,7 @@ def quiet(page):
     assert asked <= {"file", "data", "blob"} and len([r for r in page.requested if r.startswith("file")]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
 def test_every_plot_is_drawn(browser, tmp_path, dark):
     """Of a log with hostile texts too, none of which runs."""
@@ -71,6 +72,7 @@ def test_every_plot_is_drawn(browser, tmp_path, dark):
         assert seen.evaluate("new Promise(r => setTimeout(() => r(window.ran === undefined), 100))")
 
 
+@pytest.mark.slow
 def test_the_table_sorts_and_searches(browser, tmp_path):
     with Log(tmp_path / "t.db") as log:
         for n in range(8):
@@ -118,6 +120,7 @@ def test_a_graph_of_hundreds_of_nodes_has_no_overlaps(browser, tmp_path):
             assert x + w <= x2 or x2 + w2 <= x or y + h <= y2 or y2 + h2 <= y
 
 
+@pytest.mark.slow
 def test_a_page_without_plotly_says_what_to_install(tmp_path, monkeypatch):
     from autotune.report import page as module
 

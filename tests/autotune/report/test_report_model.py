@@ -107,7 +107,8 @@ def test_a_profile_is_measured_where_it_is_asked_for(made, tmp_path):
 
 def test_a_result_writes_the_report_of_its_model(made, tmp_path):
     from autotune.tuning.frozen import frozen
-    from autotune.tuning.suite_tuner import SuiteTask, TaskResult
+    from autotune.tuning.jobs import SuiteTask
+    from autotune.tuning.results import TaskResult
 
     model, target, db = made
     with Log(db) as log:
@@ -115,7 +116,7 @@ def test_a_result_writes_the_report_of_its_model(made, tmp_path):
             TaskResult(SuiteTask(t.workload), frozen(t.workload, target, log), 0.0)
             for t in tasks_of(prepared(model).parts)
         )
-    result = ModelTuneResult("net", tasks, None, 0, 0, 0.0, 0.0, 0, "tuned", model=model)
+    result = ModelTuneResult(tasks, None, 0, 0.0, 0.0, 0, "tuned", name="net", model=model)
     written = result.report(tmp_path / "r.html")
     assert "The graph, drawn" in written.path.read_text("utf-8") and written.tasks == len(tasks)
 

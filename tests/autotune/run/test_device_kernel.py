@@ -66,6 +66,7 @@ def arrays(c: Case, space: fakes.Space, **interface: object) -> list[fakes.FakeA
     return [fakes.FakeArray(space, x, **interface) for x in c.inputs]
 
 
+@pytest.mark.fast(but=["emulator-attention-float32", "emulator-attention-float16"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("op", ["softmax", "attention"])
 def test_it_runs_where_the_arrays_are(space: fakes.Space, op: str, dtype: str) -> None:

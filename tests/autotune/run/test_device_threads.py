@@ -12,6 +12,7 @@ from grid_cases import case, need_cxx
 from test_device_kernel import EmulatedGpu, arrays, kernel_of, launches
 
 
+@pytest.mark.slow
 def test_the_stream_of_each_thread_has_its_own_memory_between_steps() -> None:
     need_cxx()
     c, device = case("attention"), EmulatedGpu()

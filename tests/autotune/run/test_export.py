@@ -23,9 +23,11 @@ from autotune.backends import named
 from autotune.codegen.simt import cxx
 from autotune.run import loading
 from autotune.run.kernels import kernel_of
-from autotune.targets import parse, usable_cpus
+from autotune.targets import parse
 from autotune.workloads import as_workload
 from schedules.space import derive
+
+pytestmark = pytest.mark.usefixtures("two_cpus")
 
 if cxx.command() is None:
     needs.missing("c++")
@@ -92,7 +94,7 @@ def test_the_example_of_20_lines_runs(tmp_path) -> None:
 
 
 def test_the_library_agrees_with_the_kernel(tmp_path) -> None:
-    kernel = matmul(min(2, usable_cpus()))
+    kernel = matmul(2)
     assert kernel._loaded.scratch_bytes
     library = ctypes.CDLL(at.export(kernel, tmp_path, "m").library)
     ins, (out,) = arrays(kernel)
@@ -136,7 +138,7 @@ print("well")
 
 
 def test_it_runs_without_autotune_and_after_a_fork(tmp_path) -> None:
-    path = at.export(matmul(min(2, usable_cpus())), tmp_path, "m").library
+    path = at.export(matmul(2), tmp_path, "m").library
     command = [sys.executable, "-W", "ignore", "-c", AFTER_A_FORK, str(path)]
     env = {**os.environ, "PYTHONPATH": python_path(__file__)}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)

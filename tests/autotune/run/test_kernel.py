@@ -298,6 +298,7 @@ sys.exit(0 if status == 0 and (k(a, a) == 2).all() else 4)
     assert done.returncode == 0, done.stderr.decode()
 
 
+@pytest.mark.slow
 def test_a_call_leaks_nothing():
     k = add_kernel()
     a, b, c = arrays()

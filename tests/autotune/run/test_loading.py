@@ -126,6 +126,7 @@ def test_nearest_times_both_for_real_and_finds_nothing_where_nothing_is(tmp_path
         check(at.load("matmul", **SHAPE, threads=1, db=db, nearest=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faster", [True, False])
 def test_sizes_of_a_range_take_the_nearest_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faster: bool
@@ -166,6 +167,7 @@ def test_a_pinned_record_is_taken_whatever_comes_later(tmp_path: Path) -> None:
     assert at.best("matmul", **SHAPE, threads=1, db=db).time_s == 1e-6
 
 
+@pytest.mark.slow
 def test_a_pinned_record_that_is_not_legal_is_not_replaced_by_another(tmp_path: Path) -> None:
     db = tmp_path / "t.db"
     (uid,) = fill(db, [entry(1e-3)])
@@ -300,6 +302,7 @@ def test_tensors_in_another_order_are_told_the_order_of_the_log(
         at.load([listed[k] for k in order], db=tmp_path / "t.db")
 
 
+@pytest.mark.slow
 def test_fallback_gives_an_untuned_kernel_and_says_so(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="not tuned"):
         kernel = at.load("matmul", **SHAPE, db=tmp_path / "none.db", fallback=True, threads=1)
@@ -324,6 +327,7 @@ def test_the_second_load_compiles_nothing(tmp_path: Path, monkeypatch: pytest.Mo
         at.load("matmul", **SHAPE, db=db)
 
 
+@pytest.mark.slow
 def test_another_nvrtc_compiles_again_and_without_one_the_last_object_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

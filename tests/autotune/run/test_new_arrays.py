@@ -270,6 +270,7 @@ def test_a_model_uses_its_results_again() -> None:
     assert all(p == places[0] for p in places)
 
 
+@pytest.mark.slow
 def test_a_model_of_torch_holds_its_results_in_no_circle() -> None:
     """A circle would end when garbage is collected, and each call until then would take new memory."""
     torch = torch_or_skip()

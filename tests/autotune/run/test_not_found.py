@@ -57,6 +57,7 @@ def test_a_log_that_is_not_there_is_told_from_one_that_lacks_the_kernel(tmp_path
     assert "does not exist" not in refused(db)
 
 
+@pytest.mark.slow
 def test_who_asked_for_it_is_not_told_to(tmp_path: Path) -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -83,6 +84,7 @@ def test_the_error_can_be_copied_and_pickled() -> None:
         assert str(again) == str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("two_cpus")
 def test_a_model_that_was_tuned_for_other_threads_says_so(tmp_path: Path) -> None:
     db = tmp_path / "t.db"

@@ -57,6 +57,7 @@ def test_a_number_beside_tensors() -> None:
     assert isinstance(y, torch.Tensor) and y.tolist() == [0.0, 2.5, 5.0, 7.5, 10.0]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # nothing is tuned
 def test_a_number_beside_arrays_of_any_size() -> None:
     n = at.dim(1, 8)

@@ -35,6 +35,7 @@ def store(db: Path, name: str | None, n: int = 40, time_s: float = 1e-6) -> Work
     return workload
 
 
+@pytest.mark.slow
 def test_every_command_shows_the_name_and_takes_it(tmp_path: Path) -> None:
     db = tmp_path / "t.db"
     workload = store(db, "geglu")

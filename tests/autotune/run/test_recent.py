@@ -33,6 +33,7 @@ def load(db: Path, **more: object) -> Kernel:
     return at.load("matmul", **{**SIZES, "threads": 1, "db": db, **more})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_next_load_is_quick(tuned: Path) -> None:
     load(tuned), load(tuned)
     begin = time.process_time()
@@ -71,6 +72,7 @@ def test_numbers_that_are_equal_to_others_are_answered_as_before_any_load(tuned:
     assert answer() == cold
 
 
+@pytest.mark.slow
 def test_names_of_an_iterator_are_read_once(tmp_path: Path) -> None:
     """As constants for the key of what is kept, for the kernel and for each size of a range."""
     db = tmp_path / "t.db"
@@ -110,6 +112,7 @@ def test_what_is_written_meanwhile_is_seen(tuned: Path) -> None:
     assert load(tuned).record == before.record
 
 
+@pytest.mark.slow
 def test_a_warning_comes_each_time(tuned: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes with a warning is not kept: here, what nobody tuned."""
     for _ in range(2):

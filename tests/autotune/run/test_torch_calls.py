@@ -167,6 +167,7 @@ def test_subclasses_are_read(kernel) -> None:
     assert torch.equal(kernel(a.as_subclass(Sub), b), a + b)
 
 
+@pytest.mark.slow
 def test_a_call_leaks_nothing() -> None:
     k = add_kernel()
     a, b, c = tensors()

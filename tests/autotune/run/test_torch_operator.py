@@ -138,7 +138,7 @@ def test_what_torch_asks_of_operators_holds() -> None:
     torch.library.opcheck(with_backward("kernel"), tuple(given(True)), test_utils=checks)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.soak)])
 def test_compiled_with_a_gradient(backend) -> None:
     op = with_backward("kernel")
 
@@ -152,7 +152,7 @@ def test_compiled_with_a_gradient(backend) -> None:
     assert torch.equal(found, x.grad)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.soak)])
 def test_a_plain_call_of_a_kernel_is_compiled_too(backend) -> None:
     kernel = built("product")
     out = torch.zeros(N)

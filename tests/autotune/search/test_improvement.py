@@ -84,6 +84,7 @@ def found(space: TableSpace, policy: EvolutionarySearch, trials: int) -> float:
     return best / 1000
 
 
+@pytest.mark.slow
 def test_a_search_whose_model_is_stuck_finds_the_other_hill() -> None:
     space, names = trap(), model_features(trap())
     alone, exploring = [], []
@@ -136,6 +137,7 @@ def test_half_of_a_round_is_the_explorers_after_32_trials() -> None:
     assert found_first[1] >= 6 and models >= 6 and 4 <= explorers <= 6  # of 16: 8, 4, and 4 by dice
 
 
+@pytest.mark.slow
 def test_the_whole_space_is_still_measured_and_then_exhausted() -> None:
     rows = np.stack(np.meshgrid(np.arange(9), np.arange(7), indexing="ij"), -1).reshape(-1, 2)
     sheet = Sheet("table", ("a", "b"), rows, 1e-3 + rows.sum(axis=1) * 1e-4, rows.astype(np.float32))

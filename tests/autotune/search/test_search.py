@@ -45,6 +45,7 @@ def best(results: list[Result]) -> float:
 CASES = [("random", "xgb"), ("local", "xgb"), *(("evolutionary", m) for m in sorted(MODELS))]
 
 
+@pytest.mark.fast("random-xgb", "local-xgb", "evolutionary-random")
 @pytest.mark.parametrize(("search", "model"), CASES)
 def test_contract(search: str, model: str) -> None:
     space = FormulaSpace()
@@ -85,6 +86,7 @@ def test_equal_traces_of_different_rows_are_proposed_once(search: str, model: st
     assert len(set(digests)) == len(digests) == int(space.valid(0, rows).sum()) - 1
 
 
+@pytest.mark.fast(but=["evolutionary-blend", "evolutionary-scratch", "evolutionary-xgb"])
 @pytest.mark.parametrize(("search", "model"), CASES)
 def test_resume_continues_without_repeating(search: str, model: str) -> None:
     space = FormulaSpace()
@@ -97,6 +99,7 @@ def test_resume_continues_without_repeating(search: str, model: str) -> None:
         assert best(second[:16]) > 0.9 * best(first)  # it starts from what was learnt
 
 
+@pytest.mark.slow
 def test_evolution_with_a_model_beats_random_with_paired_seeds() -> None:
     ratios = []
     for seed in range(6):
@@ -176,6 +179,7 @@ def test_a_search_on_a_plateau_looks_elsewhere_until_it_finds_better() -> None:
     assert sum(stalled[4:]) >= 24 and max(stalled) <= 10  # ten at random, of whose choices two thirds
 
 
+@pytest.mark.slow
 def test_failures_teach_to_avoid() -> None:
     space = FormulaSpace(seed=3)
     policy = create("evolutionary", space, "xgb", seed=0)
@@ -203,6 +207,7 @@ def test_sketches_that_only_failed_go_on_when_the_one_that_works_is_used_up() ->
     assert best(results) > 0
 
 
+@pytest.mark.slow
 def test_every_sketch_is_tried_before_any_is_neglected() -> None:
     space = FormulaSpace(choices=((9, 9, 9),) * 20, peaks=tuple(np.linspace(0.2, 1, 20)))
     policy = create("evolutionary", space, "xgb")

@@ -178,13 +178,13 @@ def test_a_silent_model_delays_no_round() -> None:
 
 def test_closing_waits_for_nobody_and_closes_the_client_once_it_is_done() -> None:
     go_on = threading.Event()
-    policy = searching(lambda _: "[]" if go_on.wait(5.0) else "", patient=False)
+    policy = searching(lambda _: "[]" if go_on.wait(LIMIT_S) else "", patient=False)
     policy.ask(4)
     call = policy._call
     policy.close()
     assert call is not None and not policy._client.closed
     go_on.set()
-    assert call.done(5.0) and policy._client.closed == 1
+    assert call.done(LIMIT_S) and policy._client.closed == 1
     policy.ask(4)
     assert len(policy._client.prompts) == 1
     idle = searching(lambda _: "[]")

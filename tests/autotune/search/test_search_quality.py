@@ -64,12 +64,14 @@ def after(table: Table, model: str, trials: int) -> np.ndarray:
     return shares(table, lambda seed: EvolutionarySearch(table.space, make(seed), seed, SMALL), trials)
 
 
+@pytest.mark.slow
 def test_the_shipped_model_picks_well_and_beats_random(table: Table) -> None:
     shipped, guessed, drawn = (after(table, m, 16) for m in ("shipped", "random", "none"))
     assert shipped.min() > 0.9  # nothing but one lucky time is better
     assert shipped.mean() > max(guessed.mean(), drawn.mean()) + 0.05
 
 
+@pytest.mark.slow
 def test_learning_from_scratch_beats_a_model_that_knows_nothing(table: Table) -> None:
     learnt, guessed = after(table, "scratch", 40), after(table, "random", 40)
     assert learnt.mean() > 0.9
@@ -109,6 +111,7 @@ class Reversed:
     def load(self, path: object) -> None: ...
 
 
+@pytest.mark.slow
 def test_own_trials_outvote_a_prior_that_is_wrong(table: Table) -> None:
     wrong, names = Reversed(prior_of(table)), model_features(table.space)
 
@@ -119,6 +122,7 @@ def test_own_trials_outvote_a_prior_that_is_wrong(table: Table) -> None:
     assert astray.mean() < 0.6 and found.mean() > 0.85
 
 
+@pytest.mark.fast("local")
 @pytest.mark.parametrize("search", ["evolutionary", "local"])
 def test_brute_forced_tables_never_seen(search: str) -> None:
     """A made-up kernel with interacting parameters, a tenth of whose configurations do not run: after 100

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from autotune.search import policies
 from autotune.search.base import Result
@@ -63,6 +64,7 @@ def test_seeds_come_first_once_and_the_policy_never_repeats_them() -> None:
     assert not {trace_of(space, c) for c in rest} & {trace_of(space, c) for c in first}
 
 
+@pytest.mark.slow
 def test_the_best_of_other_targets_are_seeds_and_what_is_not_valid_here_is_not(tmp_path: Path) -> None:
     space, there = derive(WORKLOAD.canonical, HERE), derive(WORKLOAD.canonical, OTHER)
     good = some(there, 20)

@@ -117,6 +117,7 @@ def test_t4_results(tmp_path: Path) -> None:
     check(written(tmp_path / "t4.json", t4()))
 
 
+@pytest.mark.fast("random")
 @pytest.mark.parametrize("search", ["random", "evolutionary"])
 def test_a_search_finds_the_best_and_is_the_same_every_time(tmp_path: Path, search: str) -> None:
     table = read(written(tmp_path / "cache.json", kernel_tuner()))
@@ -139,6 +140,7 @@ def test_a_time_that_no_kernel_takes_ends_no_search(tmp_path: Path) -> None:
     assert len(replay(read(path), "evolutionary", "scratch", 40, 0).best_s) == 40
 
 
+@pytest.mark.slow
 def test_a_model_finds_more_than_chance(tmp_path: Path) -> None:
     table = read(written(tmp_path / "cache.json", kernel_tuner()))
 
@@ -149,6 +151,7 @@ def test_a_model_finds_more_than_chance(tmp_path: Path) -> None:
     assert after("evolutionary") < after("random")
 
 
+@pytest.mark.slow
 def test_our_own_log_and_its_export(tmp_path: Path) -> None:
     db, export = tmp_path / "tuning.db", tmp_path / "all.jsonl"
     shape = {"m": 16, "n": 24, "k": 8}
@@ -215,6 +218,7 @@ def test_what_is_no_table_is_refused(tmp_path: Path, text: str, message: str) ->
     assert run("replay", path).status == 2
 
 
+@pytest.mark.slow
 def test_the_command_line(tmp_path: Path) -> None:
     path = written(tmp_path / "cache.json", kernel_tuner())
     found = run("replay", path, "--trials", 20, "--seeds", 3, "--json").json
@@ -226,6 +230,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert "96 configurations" in text and "%" in text
 
 
+@pytest.mark.fast("False-kernel_tuner", "True-t4")
 @pytest.mark.parametrize("made", [kernel_tuner, t4])
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_torn_table_is_read_as_far_as_it_goes(tmp_path: Path, made: Any, packed: bool) -> None:
@@ -294,6 +299,7 @@ def test_the_newest_final_is_what_a_schedule_takes(tmp_path: Path) -> None:
             assert read(tmp_path / "t.db", str(number)).space.times_s.min() == best.time_s
 
 
+@pytest.mark.slow
 def test_which_task_of_a_log(tmp_path: Path) -> None:
     db = tmp_path / "t.db"
     log_of_two_tasks(db)

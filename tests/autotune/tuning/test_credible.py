@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from log_cases import TARGETS
+from made_up import tune
 
 from autotune.measure import timing
 from autotune.measure.results import Measurement, Options
 from autotune.tuning.credible import NOISE, credible
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.tuner import tune
 from kernels_db import Log
 from schedules import ops
 from schedules.model import Trace

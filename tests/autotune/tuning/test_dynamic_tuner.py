@@ -12,16 +12,19 @@ import pytest
 from cli_runner import run
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up import MadeUp
+from model_cases import Made
 
 import autotune as at
 from autotune import targets
 from autotune.measure.process import MeasureError
 from autotune.run.dynamic_workload import as_dynamic
 from autotune.settings import SettingsError
-from autotune.tuning import dynamic_tuner, preparation
-from autotune.tuning.dynamic_tuner import more_sizes, sizes_for, spread
+from autotune.tuning import preparation
+from autotune.tuning.dynamic_tuner import Range, more_sizes, sizes_for, spread
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.suite_tuner import SuiteResult, TaskResult
+from autotune.tuning.site import Here
+from autotune.tuning.tuner import OneMachine, tune_jobs
 from kernels_db.errors import LogError
 from schedules import te
 from schedules.te.dims import dim
@@ -56,6 +59,7 @@ def scaled(m: Any) -> list[te.Tensor]:
     return [x, te.compute((m, 3), lambda i, j: x[i, j] * 2.0, "y")]
 
 
+@pytest.mark.slow
 def test_sizes_are_tuned_and_loaded(tmp_path: Path) -> None:
     db = tmp_path / "log.db"
     given = {"m": at.dim(1, 40, "m"), "n": 8, "k": 8}
@@ -101,30 +105,22 @@ def result_of(measured: int, **more: Any) -> at.TuneResult:
     )
 
 
-def test_a_first_pick_and_the_run_after_it_are_counted_together() -> None:
-    first = result_of(3, throttled={"heat": 1}, spent_s={"search": 1.0}, stopped_early=1)
-    then = result_of(4, throttled={"heat": 2, "power": 1}, spent_s={"search": 2.0, "run": 1.0})
-    both = dynamic_tuner._joined(first, then)
-    assert (both.measured, both.resumed, both.stopped_early, both.elapsed_s) == (7, 5, 1, 3.0)
-    assert both.failed == {"crash": 2} and both.throttled == {"heat": 3, "power": 1}
-    assert both.spent_s == {"search": 3.0, "run": 1.0}
-
-
 def failing(monkeypatch: pytest.MonkeyPatch, sizes: set[int], error: Exception) -> list[int]:
-    """Has the first picks of these sizes fail. Returns the sizes that are picked."""
-    picked: list[int] = []
-    tune = dynamic_tuner.tune
+    """Has measuring these sizes fail. Returns the sizes that are begun."""
+    begun: list[int] = []
+    measurer = Here.measurer
 
-    def tune_some(workload: Any, *given: Any, **more: Any) -> Any:
-        picked.append(dict(workload.params)["m"])
-        if picked[-1] in sizes:
+    def measurer_of_some(self: Here, workload: Any, *given: Any, **more: Any) -> Any:
+        begun.append(dict(workload.params)["m"])
+        if begun[-1] in sizes:
             raise error
-        return tune(workload, *given, **more)
+        return measurer(self, workload, *given, **more)
 
-    monkeypatch.setattr(dynamic_tuner, "tune", tune_some)
-    return picked
+    monkeypatch.setattr(Here, "measurer", measurer_of_some)
+    return begun
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "trials"), [(1, 0), (40, 1)])
 def test_a_size_that_fails_costs_the_others_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, trials: int
@@ -154,29 +150,35 @@ def test_a_size_that_fails_costs_the_others_nothing(
 def test_a_size_that_is_too_large_for_the_rest_of_the_budget_costs_the_others_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is left for tuning is less than what its first pick had."""
     check = preparation.check_feasible
-    tuned: list[int] = []
 
     def check_less(workload: Any, budget_s: float, memory: bool = True) -> None:
-        if dict(workload.params)["m"] == 40 and budget_s < 18.0:
+        if dict(workload.params)["m"] == 40:
             raise SettingsError("it alone would use up the budget")
         check(workload, budget_s, memory)
 
-    def tune_suite(tasks: Any, *_: Any, **__: Any) -> SuiteResult:
-        tuned.extend(dict(t.workload.params)["m"] for t in tasks)
-        results = tuple(TaskResult(t, result_of(1), 1.0) for t in tasks)
-        return SuiteResult(results, None, 1, 1.0, 1.0, 0, "trials")
-
     monkeypatch.setattr(preparation, "check_feasible", check_less)
-    monkeypatch.setattr(dynamic_tuner, "tune_suite", tune_suite)
-    monkeypatch.setattr(dynamic_tuner._Run, "_pick", lambda *_, **__: True)
-    sizes = as_dynamic("matmul", {"m": dim(1, 40), "n": 8, "k": 8}, "float32", None, False, None)
-    assert sizes is not None
-    with at.Log(tmp_path / "log.db") as log:
-        options = TuneOptions(trials=1, budget_s=20.0)
-        dynamic_tuner.tune_dynamic(sizes, targets.parse("cpu", 1), log, options)
-    assert tuned == [1]
+    given = {"m": at.dim(1, 40), "n": 8, "k": 8, "threads": 1, "db": tmp_path / "t.db"}
+    result = at.tune("matmul", trials=1, budget_s=20, progress=None, **given)
+    assert isinstance(result, at.DynamicResult)
+    assert [(s, r.stopped, r.measured) for s, r in result.by_size.items()] == [
+        ((1,), "trials", 1),
+        ((40,), "failed", 0),
+    ]
+    assert "use up the budget" in str(result.by_size[(40,)].error)
+
+
+def test_sizes_without_time_are_left_out(tmp_path: Path) -> None:
+    """Two have a first pick however short the budget is."""
+    dynamic = as_dynamic("matmul", {"m": dim(1, 64), "n": 8, "k": 8}, "float32", None, False, None)
+    assert dynamic is not None
+    options = TuneOptions(budget_s=1e-3, trials=1, search="random", model="analytic")
+    with at.Log(tmp_path / "t.db") as log:
+        made = Range(dynamic, log, options, 1e-3, sizes=[(1,), (8,), (64,)])
+        place = OneMachine(targets.parse("cpu", 1), MadeUp(lambda workload: Made()))
+        (result,) = tune_jobs(made, place, log).values()
+    assert len(result.by_size) == 2 and (64,) in result.by_size
+    assert all(r.best is not None for r in result.by_size.values())
 
 
 def test_where_no_size_can_be_tuned_the_first_error_is_raised(
@@ -186,8 +188,7 @@ def test_where_no_size_can_be_tuned_the_first_error_is_raised(
     picked = failing(monkeypatch, {*range(1, 4097)}, MeasureError("no process can be started"))
     with pytest.raises(MeasureError, match="no process can be started"):
         at.tune("matmul", budget_s=600, **more)
-    assert picked[0] == 4096 and len(picked) == 2  # not each of ten
-    picked.clear()
+    assert picked[0] == 4096
     more["m"] = at.dim(4, 5)
     with pytest.raises(MeasureError):
         at.tune("matmul", budget_s=600, **more)
@@ -197,6 +198,7 @@ def test_where_no_size_can_be_tuned_the_first_error_is_raised(
     assert picked == [5]
 
 
+@pytest.mark.slow
 def test_an_expression_gets_first_picks(tmp_path: Path) -> None:
     db = tmp_path / "log.db"
     m = at.dim(1, 9)

@@ -24,6 +24,7 @@ def gxx() -> None:
     need_cxx()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("gxx")
 def test_tune_then_load(tmp_path: Path) -> None:
     db = tmp_path / "tuning.db"
@@ -40,6 +41,7 @@ def test_tune_then_load(tmp_path: Path) -> None:
         at.load("matmul", db=db, **shape)  # a kernel for another target is none for this CPU
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("gxx")
 def test_the_command_line_takes_the_target(tmp_path: Path) -> None:
     db = ["--db", tmp_path / "tuning.db", "--target", "cuda-emulator"]

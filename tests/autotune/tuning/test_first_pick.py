@@ -19,6 +19,7 @@ from fake_clock import install
 from hypothesis import given
 from hypothesis import strategies as st
 from log_filler import fill, host
+from made_up import tune
 from search_table import FormulaSpace
 from test_tuner import PEAK_S, TARGET, WORKLOAD, FakeMeasurer
 
@@ -27,8 +28,8 @@ from autotune.measure.process import MeasureError
 from autotune.measure.results import Measurement
 from autotune.search.decisions import DECISIONS
 from autotune.tuning import first_pick, plain_loops
+from autotune.tuning.options import TuneOptions
 from autotune.tuning.similar import Seed, seeds
-from autotune.tuning.tuner import TuneOptions, tune
 from kernels_db.records import NewRecord
 from kernels_db.store import Log
 from schedules import ops
@@ -66,6 +67,7 @@ def store(db: Path, workload: Workload, target: Target, number: int, time_s: flo
 # -- what is proposed ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_seeds_are_the_schedules_of_similar_shapes_fitted_to_this_one(tmp_path: Path) -> None:
     db, target = tmp_path / "t.db", host()
     sketch, row = store(db, matmul(), target, 0, 1e-5)
@@ -101,6 +103,7 @@ def test_seeds_of_the_nearest_come_first_and_other_machines_count(tmp_path: Path
     assert len(seeds(matmul(), target, space, str(db), 1)) == 1
 
 
+@pytest.mark.slow
 def test_the_model_proposes_where_too_little_is_similar(tmp_path: Path) -> None:
     db, target = tmp_path / "t.db", host()
     space = derive(matmul().canonical, target)
@@ -216,6 +219,7 @@ def picked(slower: float, speed: Sequence[int], takes: dict[int, float], patch: 
     return first_pick.first_pick(matmul(), host(), "none.db", site=site), site.tried
 
 
+@pytest.mark.slow
 @given(
     st.permutations(range(-1, 8)),
     st.dictionaries(st.integers(0, 7), st.floats(0.05, 4.0), max_size=4),
@@ -298,6 +302,7 @@ def test_a_second_is_enough_for_a_kernel(tmp_path: Path, monkeypatch: pytest.Mon
 # -- loading ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_untuned_kernel_is_picked_checked_and_kept(tmp_path: Path) -> None:
     db, shape = tmp_path / "t.db", {"m": 37, "n": 30, "k": 44}
     with pytest.raises(at.KernelNotFound):
@@ -372,6 +377,7 @@ def test_where_nothing_can_be_picked_the_plain_loops_are_given(
     assert kernel.chosen_by == "default" and kernel.trace == Trace()
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_no_trials(tmp_path: Path) -> None:
     words = ["tune", "matmul", "--shape", "m=16,n=16,k=16", "--threads", "1", "--trials", "0"]
     found = command(*words, "--db", tmp_path / "t.db", "--json")

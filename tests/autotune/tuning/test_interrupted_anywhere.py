@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import signals
+from made_up import tune, tune_suite
 from search_table import FormulaSpace
 from test_suite_tuner import TARGET, TASKS, Made
 from test_tuner import WORKLOAD, FakeMeasurer
@@ -18,8 +19,6 @@ from test_tuner import WORKLOAD, FakeMeasurer
 from autotune.tuning.interrupts import ENDING, Interrupts
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.site import Here
-from autotune.tuning.suite_tuner import tune_suite
-from autotune.tuning.tuner import tune
 from kernels_db import Log
 
 OPTIONS = TuneOptions(trials=4, budget_s=60.0, search="random", model="analytic")
@@ -78,6 +77,7 @@ def interrupted(
         return after.calls, {r.state for r in log.runs()}
 
 
+@pytest.mark.fast("one")
 @pytest.mark.parametrize("work", [one, many])
 def test_no_run_is_left_open_by_a_signal_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[Log, Interrupts], object]
@@ -94,7 +94,7 @@ def test_no_run_is_left_open_by_a_signal_at_the_end(
     assert interrupted(tmp_path / "t.db", work, None, may=True)[1] == {"done"} and not signals
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("work", [one, many])
 def test_no_run_is_left_open(tmp_path: Path, work: Callable[[Log, Interrupts], object]) -> None:
     calls, states = interrupted(tmp_path / "whole.db", work, None)

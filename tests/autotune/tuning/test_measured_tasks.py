@@ -42,6 +42,7 @@ def test_a_log_gives_features_and_times(log: Path) -> None:
         assert len(task.reference) > 20 and task.name.startswith("matmul m=")
 
 
+@pytest.mark.slow
 def test_the_same_record_counts_once_wherever_it_is(log: Path, tmp_path: Path) -> None:
     one = of_places([str(log)])
     with Log(log, read_only=True) as opened:
@@ -52,6 +53,7 @@ def test_the_same_record_counts_once_wherever_it_is(log: Path, tmp_path: Path) -
         np.testing.assert_array_equal(np.sort(a.time_s), np.sort(b.time_s))
 
 
+@pytest.mark.slow
 def test_logs_of_several_machines_are_compared_on_each_by_itself(log: Path, tmp_path: Path) -> None:
     """A slow machine's candidates are not worth less than a fast one's."""
     slow = fill(tmp_path / "b.db", SIZES, machine={"cpu": "Slow CPU", "cpus": 2}, factor=100.0)
@@ -63,6 +65,7 @@ def test_logs_of_several_machines_are_compared_on_each_by_itself(log: Path, tmp_
     assert len(of_places([str(log), str(same)]).tasks) == 2, "other software makes no other machine"
 
 
+@pytest.mark.slow
 def test_of_many_candidates_the_latest_of_all_logs_are_learnt_from(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +79,7 @@ def test_of_many_candidates_the_latest_of_all_logs_are_learnt_from(
         assert sorted(slow) == [False, True], "of the first task those of the second log are later"
 
 
+@pytest.mark.slow
 def test_what_the_space_no_longer_offers_is_left_out(log: Path, tmp_path: Path) -> None:
     other = tmp_path / "old.db"
     other.write_bytes(log.read_bytes())
@@ -88,6 +92,7 @@ def test_what_the_space_no_longer_offers_is_left_out(log: Path, tmp_path: Path) 
     assert found.candidates == 48 and found.rows == 24
 
 
+@pytest.mark.slow
 def test_places_with_nothing_to_learn_from_are_named(log: Path, tmp_path: Path) -> None:
     with pytest.raises(
         LogError, match=r"there is no tuning log at .*none\.db; give the path of a log or of an"

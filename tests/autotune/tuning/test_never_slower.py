@@ -11,6 +11,7 @@ import pytest
 from fake_clock import Clock, install
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made_up import tune, tune_suite
 from test_suite_tuner import TARGET, TASKS, Made
 
 import autotune as at
@@ -23,13 +24,13 @@ from autotune.search.decisions import DECISIONS
 from autotune.targets import detect
 from autotune.tuning import first_pick, plain_loops
 from autotune.tuning.first_pick import Pick
+from autotune.tuning.jobs import SuiteTask
 from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import SuiteProgress, SuiteResult
 from autotune.tuning.run_records import searched
 from autotune.tuning.similar import Seed
 from autotune.tuning.site import Here
-from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, tune_suite
 from autotune.tuning.task_scheduler import GradientScheduler, ScheduledTask
-from autotune.tuning.tuner import tune
 from kernels_db import Log, NewRecord
 from schedules import ops
 from schedules.model import Target, Trace, Workload
@@ -96,7 +97,7 @@ def other_records(log: Log, workload: Workload, target: Target, count: int, time
 # -- the order of trials -----------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sizes=st.lists(st.sampled_from([16, 24, 32, 48, 64, 96]), min_size=1, max_size=4, unique=True),
@@ -132,6 +133,7 @@ def test_a_first_pick_of_each_task_comes_before_plain_loops_and_before_any_searc
         assert (result.needed_s is None) == all(firsts.values())
 
 
+@pytest.mark.fast(but=["60.0"])
 @pytest.mark.parametrize("budget_s", [0.5, 8.0, 60.0])
 def test_a_task_alone_begins_with_a_first_pick(clock: Clock, log: Log, budget_s: float) -> None:
     """At any budget, though its plain loops are quick."""
@@ -164,6 +166,7 @@ def test_tasks_without_a_kernel_come_first_then_those_that_take_longest() -> Non
 # -- what there was no time for -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_tasks_without_time_are_named_with_the_budget_that_they_need(clock: Clock, log: Log) -> None:
     plain_record(log, TASKS[1].workload, TARGET)
     result = run(log, sleep_s=0.5, budget_s=0.6)
@@ -182,6 +185,7 @@ def test_tasks_without_time_are_named_with_the_budget_that_they_need(clock: Cloc
     assert all(t.result.ready for t in enough.tasks)
 
 
+@pytest.mark.slow
 def test_progress_counts_no_plain_loops_as_ready(clock: Clock, log: Log) -> None:
     plain_record(log, TASKS[0].workload, TARGET)
     seen: list[SuiteProgress] = []
@@ -191,6 +195,7 @@ def test_progress_counts_no_plain_loops_as_ready(clock: Clock, log: Log) -> None
     assert seen[-1].ready == 3
 
 
+@pytest.mark.slow
 def test_a_task_that_had_a_first_pick_alone_has_not_had_its_share(clock: Clock, log: Log) -> None:
     run(log, sleep_s=0.5, budget_s=7.0)
     assert all(searched(t.workload, TARGET, log) for t in TASKS)
@@ -228,6 +233,7 @@ class Spoilt(Made):
         return found
 
 
+@pytest.mark.slow
 def test_the_first_pick_is_timed_beside_the_finalists(
     clock: Clock, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +250,7 @@ def test_the_first_pick_is_timed_beside_the_finalists(
     assert found.best is not None and best is not None and best.trace_digest == measurer.best
 
 
+@pytest.mark.slow
 def test_what_led_before_is_timed_beside_the_finalists(clock: Clock, log: Log) -> None:
     """A record of a busy machine looks slower than what a quiet one tries now."""
     workload = TASKS[0].workload

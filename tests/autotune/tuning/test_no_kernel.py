@@ -12,16 +12,17 @@ import pytest
 from cli_runner import run as command
 from fake_clock import Clock, install
 from log_cases import TARGETS
+from made_up import tune, tune_suite
 
 from autotune.cli.suite import document
 from autotune.measure.results import Measurement
 from autotune.tuning import first_pick, plain_loops
+from autotune.tuning.jobs import SuiteTask
 from autotune.tuning.no_kernel import why
-from autotune.tuning.options import TuneOptions, TuneResult
+from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import SuiteResult, TuneResult
 from autotune.tuning.similar import Seed
 from autotune.tuning.site import Here
-from autotune.tuning.suite_tuner import SuiteResult, SuiteTask, tune_suite
-from autotune.tuning.tuner import tune
 from kernels_db import Log
 from schedules import ops
 from schedules.errors import ScheduleError
@@ -96,8 +97,9 @@ def suite(log: Log, measurers: dict[str, Failing], **given: Any) -> SuiteResult:
     return tune_suite(tasks, TARGET, log, options(**given), measurers=make)
 
 
+@pytest.mark.slow
 def test_a_run_without_a_kernel_says_why(log: Log) -> None:
-    result = tune(WORKLOAD, TARGET, log, options(), measurer=Failing(lambda t: False), site=Here())
+    result = tune(WORKLOAD, TARGET, log, options(), measurer=Failing(lambda t: False))
     assert result.best is None and result.stopped == "trials"
     assert result.error == (f"none of 40 trials gave a kernel: 40 timeout ({SLOW_BUILD.reason})")
     assert f"no valid kernel found, as {result.error}" in str(result)
@@ -105,8 +107,9 @@ def test_a_run_without_a_kernel_says_why(log: Log) -> None:
         result.schedule()
 
 
+@pytest.mark.slow
 def test_a_run_with_a_kernel_has_no_error(log: Log) -> None:
-    result = tune(WORKLOAD, TARGET, log, options(), measurer=Failing(lambda t: True), site=Here())
+    result = tune(WORKLOAD, TARGET, log, options(), measurer=Failing(lambda t: True))
     assert result.best is not None and result.error is None
 
 
@@ -119,11 +122,12 @@ def test_a_run_that_finds_nothing_ends_soon_after_its_budget(
     begin = clock.now
     measurer = Failing(lambda t: False, sleep_s=1.0)
     chosen = options(budget_s=budget_s, trials=None)
-    result = tune(WORKLOAD, TARGET, log, chosen, measurer=measurer, site=Here())
+    result = tune(WORKLOAD, TARGET, log, chosen, measurer=measurer)
     assert result.best is None and measurer.measured
     assert clock.now - begin <= max(1.1 * budget_s, 5.0) + 1.1  # and the last candidate
 
 
+@pytest.mark.slow
 def test_a_fruitless_round_is_followed_by_a_first_pick(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no trial of the search is right, the candidates of a first pick are tried at once."""
     picks: set[str] = set()
@@ -136,7 +140,7 @@ def test_a_fruitless_round_is_followed_by_a_first_pick(log: Log, monkeypatch: py
 
     monkeypatch.setattr(first_pick, "proposals", proposals)
     measurer = Failing(lambda t: t.digest in picks)
-    result = tune(WORKLOAD, TARGET, log, options(), measurer=measurer, site=Here())
+    result = tune(WORKLOAD, TARGET, log, options(), measurer=measurer)
     assert result.best is not None and result.error is None
     first = next(n for n, digest in enumerate(measurer.measured) if digest in picks)
     assert first <= 17 and len(set(measurer.measured)) == len(measurer.measured) == 40  # nothing twice
@@ -153,6 +157,7 @@ def test_a_task_of_a_suite_ends_with_plain_loops_where_they_are_right(
     assert begun and all(t.result.best is not None and t.error is None for t in begun)
 
 
+@pytest.mark.slow
 def test_a_task_of_a_suite_without_a_kernel_has_an_error(log: Log) -> None:
     made = {"fails": Failing(lambda t: False), "works": Failing(lambda t: True)}
     result = suite(log, made, trials=8)

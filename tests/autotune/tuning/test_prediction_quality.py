@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from cli_runner import run
 from log_cases import TARGETS, copy_of
+from made_up import tune
 from search_table import FormulaSpace
 from test_tuner import PEAK_S, FakeMeasurer
 
 from autotune.search.stopping import GAIN, LEAST, Stopping
 from autotune.tuning import prediction_quality
-from autotune.tuning.tuner import TuneOptions, tune
+from autotune.tuning.options import TuneOptions
 from kernels_db import Log, NewRecord
 from schedules.model import Step, Trace
 
@@ -126,6 +127,7 @@ def test_nothing_more_is_expected_after_long_without_gain() -> None:
     assert not e.met
 
 
+@pytest.mark.slow
 def test_a_search_ends_when_nothing_more_is_expected(log: Log) -> None:
     space = FormulaSpace(choices=((8, 8, 8, 6, 4),), peaks=(1.0,))
     result = tune(

@@ -42,6 +42,7 @@ def store(
         log.finish_run(session)
 
 
+@pytest.mark.slow
 def test_a_true_record_is_ok_and_a_flattering_one_is_slower(tmp_path: Path) -> None:
     db = tmp_path / "tuning.db"
     store(db, Trace(), 1.0, host())
@@ -56,6 +57,7 @@ def test_a_true_record_is_ok_and_a_flattering_one_is_slower(tmp_path: Path) -> N
     assert "times its stored time" in found["softmax"]["reason"]
 
 
+@pytest.mark.slow
 def test_a_trace_that_is_not_legal_fails_with_its_reason(tmp_path: Path) -> None:
     db = tmp_path / "tuning.db"
     s = at.Schedule(ops.workload("matmul", {"m": 8, "n": 8, "k": 8, "transpose_b": 1}).dag)
@@ -76,6 +78,7 @@ def test_records_for_other_machines_are_left_out(tmp_path: Path) -> None:
     assert "none can run here" in run("log", "verify", "--db", db).out
 
 
+@pytest.mark.slow
 def test_what_is_found_is_noted_and_the_mark_of_an_import_is_lifted(tmp_path: Path) -> None:
     there, db = tmp_path / "there.db", tmp_path / "tuning.db"
     store(there, Trace(), 1.0, host())
@@ -111,6 +114,7 @@ def test_a_log_that_comes_back_is_from_here(tmp_path: Path) -> None:
     assert run("log", "list", "--db", db).out.splitlines()[1].endswith(" here, imported")
 
 
+@pytest.mark.slow
 def test_what_fails_is_taken_no_longer_until_it_holds(tmp_path: Path) -> None:
     db = tmp_path / "tuning.db"
     bad = at.Trace((Step("unroll", (("loop", "nowhere"),)),))
@@ -165,6 +169,7 @@ def test_what_a_machine_cannot_measure_is_skipped_and_the_rest_checked(tmp_path:
             list(verify(log, site_of=lambda _: here))
 
 
+@pytest.mark.slow
 def test_what_is_pinned_and_found_wrong_is_taken_no_longer(tmp_path: Path) -> None:
     db = tmp_path / "tuning.db"
     bad = at.Trace((Step("unroll", (("loop", "nowhere"),)),))
@@ -188,6 +193,7 @@ def test_what_is_pinned_and_found_wrong_is_taken_no_longer(tmp_path: Path) -> No
     assert at.load("matmul", **MATMUL, threads=1, db=db).record.uid != uid
 
 
+@pytest.mark.slow
 def test_a_log_that_cannot_be_written_is_verified_too(tmp_path: Path) -> None:
     db = tmp_path / "tuning.db"
     store(db, Trace(), 1.0, host())
@@ -196,6 +202,7 @@ def test_a_log_that_cannot_be_written_is_verified_too(tmp_path: Path) -> None:
         assert log.origin(next(log.records())).verified == {}  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_what_is_too_large_for_this_machine_is_skipped_and_the_rest_checked(tmp_path: Path) -> None:
     """A log from elsewhere may say anything of its workloads: their sizes, names and arithmetic."""
     db = tmp_path / "tuning.db"
@@ -214,6 +221,7 @@ def test_what_is_too_large_for_this_machine_is_skipped_and_the_rest_checked(tmp_
     assert all("smaller sizes" in r["reason"] for r in ran.json["records"] if r["status"] == "skipped")
 
 
+@pytest.mark.slow
 def test_a_sum_without_an_end_is_skipped_and_the_rest_checked(tmp_path: Path) -> None:
     """Of few elements, so that it takes no memory: its right result alone would take hours."""
     db = tmp_path / "tuning.db"

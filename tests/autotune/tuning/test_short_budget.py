@@ -22,7 +22,8 @@ sys.exit(status)
 """
 
 
-@pytest.mark.parametrize("budget", ["1s", pytest.param("10ms", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", ["1s", pytest.param("10ms", marks=pytest.mark.soak)])
 def test_a_kernel_is_stored(tmp_path: Path, budget: str) -> None:
     db, shape = tmp_path / "t.db", "m=48,n=40,k=56"
     words = ["tune", "matmul", "--shape", shape, "--budget", budget, "--db", db, "--threads", 1, "--json"]

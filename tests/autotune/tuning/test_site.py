@@ -12,9 +12,10 @@ import autotune as at
 from autotune.measure import Measurement
 from autotune.targets.names import TargetError
 from autotune.tuning import tuner
+from autotune.tuning.jobs import SuiteTask
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.site import Here
-from autotune.tuning.suite_tuner import SuiteTask, tune_suite
+from autotune.tuning.tuner import tune_suite
 from schedules import ops
 from schedules.model import Target, Trace, Workload
 

@@ -14,10 +14,12 @@ import autotune as at
 from autotune.measure.process import MeasureError
 from autotune.models.tasks import had_share_s
 from autotune.tuning.interrupts import Interrupts
+from autotune.tuning.jobs import Job, SuiteTask
 from autotune.tuning.known_limits import LIMIT
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.site import SiteLost
-from autotune.tuning.suite_tuner import Suite, SuiteTask, tune_suite
+from autotune.tuning.suite import Suite
+from autotune.tuning.tuner import tune_suite
 from schedules import ops
 from schedules.model import Target, Trace, Workload
 
@@ -26,7 +28,7 @@ TASKS = [SuiteTask(ops.workload("add", {"n": n})) for n in (4096, 8192)]
 
 def suite_of(log: at.Log, tasks: int = 1, **more: Any) -> Suite:
     options = TuneOptions(**{"trials": 12, "budget_s": 20.0, "search": "random"} | more)
-    return Suite(TASKS[:tasks], A, log, options, None, Interrupts(), time.monotonic())
+    return Suite(Job(TASKS[:tasks], options), A, log, None, Interrupts(), time.monotonic())
 
 
 def fails_at(number: int, error: Exception) -> Callable[[Trace], None]:
@@ -131,13 +133,38 @@ def test_finalists_of_two_machines_are_not_mixed(tmp_path: Path) -> None:
         assert not session.finals._passes
 
 
+def test_a_known_task_that_is_alone_waits_for_a_machine(tmp_path: Path) -> None:
+    with at.Log(tmp_path / "t.db") as log:
+        tune_suite(TASKS[:1], A, log, TuneOptions(trials=4, budget_s=20.0, search="random"), site=FakeSite())
+        suite = suite_of(log)
+        assert suite.waits("any")
+        go_on(suite, FakeSite())
+        assert not suite.waits("any") and suite.result("trials").measured == 12
+
+
+def test_what_two_machines_measured_is_resumed_once(tmp_path: Path) -> None:
+    """The best of a machine that left has a record of each of the two."""
+    with at.Log(tmp_path / "t.db") as log:
+        suite = suite_of(log)
+        lane = suite.lane(FakeSite(during=fails_at(5, SiteLost("it left"))), key="first")
+        with pytest.raises(SiteLost):
+            suite.search(lane)
+        lane.close()
+        go_on(suite, FakeSite())
+        suite.result("trials")
+        trials = [r.trace_digest for r in log.records() if r.kind == "trial"]
+        assert len(trials) == len(set(trials)) + 1 == 12
+        (again,) = tune_suite(TASKS[:1], A, log, TuneOptions(trials=0, budget_s=20.0), site=FakeSite()).tasks
+        assert again.result.resumed == len(set(trials))
+
+
 def test_a_task_that_a_machine_cannot_measure_is_measured_by_another(tmp_path: Path) -> None:
     with at.Log(tmp_path / "t.db") as log:
         suite = suite_of(log, tasks=2)
         full = suite.lane(FakeSite(during=fails_at(5, MeasureError("its disk is full"))), key="full")
         other = suite.lane(FakeSite(), key="other")
         suite.search(full)
-        assert suite.errors == {0: "its disk is full", 1: "its disk is full"}
+        assert {n: str(e) for n, e in suite.errors.items()} == {0: "its disk is full", 1: "its disk is full"}
         assert suite.free(full) == [] and not suite.waits("full") and suite.waits("another")
         full.close()
         assert not suite.waits("full")  # it does not come back to them

@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 from fake_clock import Clock, install
 from log_cases import TARGETS
+from made_up import tune_suite
 
 from autotune.measure.inputs import Tolerance
 from autotune.measure.memory import RESERVE, needed_bytes
 from autotune.measure.results import Control, Measurement, Nominal
+from autotune.tuning.jobs import SuiteTask
 from autotune.tuning.open_measurers import OpenMeasurers
 from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import SuiteProgress, SuiteResult
 from autotune.tuning.session import Session
 from autotune.tuning.site import Here
-from autotune.tuning.suite_tuner import SuiteProgress, SuiteResult, SuiteTask, tune_suite
 from kernels_db import Log, LogError, NewRecord, Record
 from schedules import ops
 from schedules.errors import ScheduleError
@@ -113,6 +115,7 @@ def run(
     return tune_suite(tasks, TARGET, log, chosen, None if seen is None else seen.append, measurers=make)
 
 
+@pytest.mark.slow
 def test_every_task_is_tuned_and_logged(log: Log) -> None:
     made: dict[str, Made] = {}
     seen: list[SuiteProgress] = []
@@ -134,6 +137,7 @@ def test_every_task_is_tuned_and_logged(log: Log) -> None:
     assert {p.number for p in seen} == {0, 1, 2} and all(m.finals for m in made.values())
 
 
+@pytest.mark.slow
 def test_it_resumes(log: Log) -> None:
     first: dict[str, Made] = {}
     second: dict[str, Made] = {}
@@ -147,6 +151,7 @@ def test_it_resumes(log: Log) -> None:
         assert not set(made.measured) & set(first[digest].measured)
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_everything(log: Log) -> None:
     result = run(log, stop_after=5)
     assert result.stopped == "interrupted"
@@ -158,22 +163,25 @@ def test_an_interrupt_keeps_everything(log: Log) -> None:
     assert again.stopped == "trials" and again.weighted_s is not None
 
 
+@pytest.mark.slow
 def test_the_budget_is_shared_and_kept(log: Log) -> None:
     result = run(log, trials=None, budget_s=4.0)
     assert 3.0 < result.elapsed_s < 6.0
     assert result.stopped in ("budget", "converged") and result.measured > 0
 
 
+@pytest.mark.slow
 def test_what_came_before_is_part_of_the_budget(log: Log) -> None:
     result = run(log, trials=None, budget_s=40.0, started=time.monotonic() - 37.0)
     assert result.measured and 37.0 < result.elapsed_s < 43.0
 
 
+@pytest.mark.slow
 def test_a_converged_task_has_further_turns_until_all_are_converged(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heavy = TASKS[-1].workload.digest
-    monkeypatch.setattr("autotune.tuning.suite_tuner.SHORTEST_S", 0.2)
+    monkeypatch.setattr("autotune.tuning.suite.SHORTEST_S", 0.2)
     monkeypatch.setattr(Session, "converged", property(lambda self: self.workload.digest == heavy))
     turns: Counter[str] = Counter()
     search = Session.search
@@ -239,6 +247,7 @@ def test_the_runs_of_a_suite_end_with_whatever_ends_it(log: Log) -> None:
     assert {r.state for r in log.runs()} == {"failed"}
 
 
+@pytest.mark.slow
 def test_few_measurers_are_open_at_a_time(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("autotune.tuning.open_measurers.OPEN", 1)
     made: list[str] = []
@@ -268,6 +277,7 @@ def test_no_more_measurers_are_open_than_memory_holds(monkeypatch: pytest.Monkey
     assert list(alone._open) == [1]
 
 
+@pytest.mark.slow
 def test_times_of_a_task_are_by_the_first_normal_speed_and_beside_its_last_control(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

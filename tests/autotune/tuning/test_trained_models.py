@@ -135,6 +135,7 @@ def test_a_model_of_another_kind_of_target_is_refused_before_anything_runs(
         policies.create("evolutionary", derive(MATMUL.canonical, target()), read(of_gpus), target=target())
 
 
+@pytest.mark.slow
 def test_the_first_candidates_are_those_that_the_file_wants(tmp_path: Path) -> None:
     space = derive(MATMUL.canonical, target())
     place = space.feature_names.index(COLUMN)
@@ -170,6 +171,7 @@ def test_runs_name_a_model_by_its_digest_and_no_path(file: Path) -> None:
     assert len(DERIVED) + len(FEATURE_NAMES) == read(file).width
 
 
+@pytest.mark.slow
 def test_tuning_with_a_file_imports_no_training(file: Path, tmp_path: Path) -> None:
     """xgboost would import scikit-learn where it finds one."""
     (tmp_path / "sklearn").mkdir()

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 from llm_server import envelope, serving
+from made_up import tune
 from needs import imported
 
 from autotune.errors import MissingExtraError
 from autotune.search import llm_client
 from autotune.settings import SettingsError
 from autotune.targets import detect
-from autotune.tuning.tuner import TuneOptions, tune
+from autotune.tuning.options import TuneOptions
 from kernels_db import Log
 from schedules import ops
 
@@ -24,6 +25,7 @@ WORKLOAD = ops.workload("matmul", {"m": 32, "n": 32, "k": 32})
 KEY = "sk-secret-of-a-user"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_run_keeps_prompts_and_answers_and_its_budget(
     silent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

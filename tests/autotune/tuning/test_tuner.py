@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from fake_clock import Clock, install
 from log_cases import TARGETS, copy_of
+from made_up import tune
 from search_table import FormulaSpace
 
 from autotune import backends
@@ -23,9 +24,10 @@ from autotune.measure.results import Measurement, Options
 from autotune.settings import SettingsError
 from autotune.tuning import fallbacks, finalists, first_pick, plain_loops, preparation, session, site
 from autotune.tuning.notes import notes, small
+from autotune.tuning.options import TuneOptions
 from autotune.tuning.prediction_quality import PREDICTED
+from autotune.tuning.results import Best, Progress, TuneResult
 from autotune.tuning.similar import Seed
-from autotune.tuning.tuner import Best, Progress, TuneOptions, TuneResult, tune
 from kernels_db import Log
 from schedules import ops
 from schedules.model import Trace
@@ -162,6 +164,7 @@ def test_trials_are_logged_as_they_happen_and_the_best_is_returned(log: Log) -> 
     assert best_s[0] is None and best_s[1] is not None  # later rounds know what is slow
 
 
+@pytest.mark.slow
 def test_a_seed_repeats_a_run(tmp_path: Path) -> None:
     order = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
@@ -172,6 +175,7 @@ def test_a_seed_repeats_a_run(tmp_path: Path) -> None:
     assert order[0] == order[1] != order[2]
 
 
+@pytest.mark.slow
 def test_results_in_another_order_are_logged_as_they_arrive_and_change_nothing(tmp_path: Path) -> None:
     class Backwards(FakeMeasurer):
         def arrivals(self, *args: Any, **kwargs: Any) -> Iterator[tuple[int, Measurement]]:
@@ -188,6 +192,7 @@ def test_results_in_another_order_are_logged_as_they_arrive_and_change_nothing(t
     assert order[0] == order[1]
 
 
+@pytest.mark.fast("1-0.0-sizes0", "64-0.0-sizes0")
 @pytest.mark.parametrize(("share", "sizes"), [(0.0, [16, 32, 64, 87, 1]), (1e9, [16] * 12 + [7, 1])])
 @pytest.mark.parametrize("cpus", [1, 64])
 def test_rounds_double_while_choosing_them_takes_too_long(
@@ -378,6 +383,7 @@ def test_finalists_are_chosen_by_several_places_of_memory(log: Log, monkeypatch:
     assert lucky.time_s == pytest.approx(1.3 * measurer.true_s(lucky.trace))
 
 
+@pytest.mark.slow
 def test_a_field_of_few_is_timed_well_at_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finalists, "NEAR", 1.0)
     monkeypatch.setattr(finalists, "PLACES_SHARE", 1e6)

@@ -35,6 +35,7 @@ def programs(draw: st.DrawFn) -> tuple[list[Step], dict[str, int], list[str]]:
     return steps, sizes, draw(st.lists(st.sampled_from(names), max_size=2, unique=True))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(programs())
 def test_what_lives_together_does_not_overlap(program: tuple[list[Step], dict[str, int], list[str]]) -> None:

@@ -88,6 +88,7 @@ def test_attention_is_one_kernel_or_its_parts() -> None:
         np.testing.assert_array_equal(x, y)
 
 
+@pytest.mark.slow
 def test_equal_layers_are_one_task() -> None:
     def tasks(layers: int) -> list[set[str]]:
         groups = [g.dag for g in partition(optimize(cases.transformer(layers)))]
@@ -456,6 +457,7 @@ def check_gathers(made: tuple[Graph, list[Any], list[Any]]) -> None:
         np.testing.assert_array_equal(y, x)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(gathers())
 def test_index_lists_keep_their_meaning(made: tuple[Graph, list[Any], list[Any]]) -> None:

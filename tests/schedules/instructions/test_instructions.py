@@ -122,6 +122,7 @@ def test_an_operand_that_lies_elsewhere_is_found(name: str) -> None:
 # -- dot products in a schedule ------------------------------------------------------------------------------
 
 
+@pytest.mark.fast("vdpbf16ps")
 @pytest.mark.parametrize("name", DOTS)
 @given(st.integers(1, 4), st.integers(1, 2), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
 @settings(max_examples=12, deadline=None)

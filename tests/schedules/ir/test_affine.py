@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from schedules import affine
@@ -48,6 +49,7 @@ def test_simplified_equals(e: Expr) -> None:
 digits = st.tuples(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16, 24]), st.sampled_from(["i", "j", "l"]))
 
 
+@pytest.mark.slow
 @given(st.lists(digits, min_size=1, max_size=3), st.integers(-40, 40), st.sampled_from([4, 6, 8, 12, 16, 24]))
 def test_quotients_of_sums_of_digits_equal(terms: list[tuple[int, str]], const: int, c: int) -> None:
     ranges = RANGES | {"l": (4, 7)}
@@ -103,6 +105,7 @@ def test_decided_conditions_hold_or_fail_everywhere(op: str, a: Expr, b: Expr) -
         assert all(E.evaluate(cond, p) == known for p in points())
 
 
+@pytest.mark.slow
 @given(indices, st.lists(st.tuples(st.sampled_from(["<", "<="]), indices, indices), max_size=3))
 def test_refined_bounds_hold_where_the_conditions_do(e: Expr, conds: list[tuple[str, Expr, Expr]]) -> None:
     cs = tuple(E.compare(op, a, b) for op, a, b in conds)

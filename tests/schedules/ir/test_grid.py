@@ -161,6 +161,7 @@ def test_emulated_code_finds_divergence_and_overruns() -> None:
     assert "A_shared[" in said[1]
 
 
+@pytest.mark.fast("batch_matmul", "conv2d_bias_relu")
 @pytest.mark.parametrize("op", ["softmax", "reduce_sum", "batch_matmul", "conv2d_bias_relu", "attention"])
 def test_derived_kernels_do_not_race(op: str) -> None:
     c = case(op)
@@ -344,6 +345,7 @@ def sums_of_rows(m: int, rows: int, each: int) -> Schedule:
     return s
 
 
+@pytest.mark.fast("False-1", "True-2")
 @pytest.mark.parametrize("each", [1, 2])
 @pytest.mark.parametrize("more", [False, True])
 def test_all_threads_come_to_a_reduction(more: bool, each: int) -> None:
@@ -440,6 +442,7 @@ CHOICES = {
 }
 
 
+@pytest.mark.fast("padding", "lanes that differ")
 @pytest.mark.parametrize("what", CHOICES)
 def test_vectors_are_loaded_where_they_are_chosen(what: str) -> None:
     """Before and behind the arrays lies no memory; blocks of 12 rows end in a tail."""

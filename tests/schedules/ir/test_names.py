@@ -73,6 +73,7 @@ def refused(nest: Nest, message: str) -> None:
             f(nest)
 
 
+@pytest.mark.slow
 def test_accumulators_in_registers_are_no_tensor_of_that_name() -> None:
     a, t = te.placeholder((16, 6), name="A"), te.placeholder((6,), name="C_reg")
     k = te.reduce_axis(6, name="k")

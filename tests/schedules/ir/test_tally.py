@@ -19,6 +19,7 @@ from schedules.te.flops import count_flops
 BY_DATA = ("argmax", "argmin")
 
 
+@pytest.mark.fast("matmul", "conv2d_bias_relu", "matmul_bias_gelu", "conv2d_bn_relu", "rms_norm", "softmax")
 @pytest.mark.parametrize("op", [x for x in SMALL if x not in (*BY_DATA, "capsule_conv2d")])
 def test_counts_are_those_of_the_interpreter(op: str) -> None:
     dag = ops.workload(op, SMALL[op]).dag

@@ -81,6 +81,7 @@ def test_a_transposition_reads_a_sector_for_each_element() -> None:
     assert of(k, "y").cost == of(k, "y").least == 64 * 64 * 4 // 32
 
 
+@pytest.mark.fast(but=["1-1"])
 @pytest.mark.parametrize(("pad", "turns"), [(0, 32), (1, 1), (2, 2)])
 def test_columns_of_a_shared_tile_meet_in_a_bank_unless_rows_are_padded(pad: int, turns: int) -> None:
     k, arrays = watched(through_shared(64, pad))

@@ -40,6 +40,7 @@ def rng(name: str, n: int) -> np.random.Generator:
     return np.random.default_rng([n, zlib.crc32(name.encode())])
 
 
+@pytest.mark.fast("float32-*")
 @pytest.mark.parametrize("op, params", FORMS, ids=FORM_IDS)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
 def test_the_expression_is_the_reference(op: str, params: dict[str, Any], dtype: str) -> None:
@@ -82,11 +83,13 @@ def emulated(forms: Sequence[tuple[str, dict[str, Any]]]) -> None:
         assert not verdict.reason, f"{forms[n]}: {verdict.reason}"
 
 
+@pytest.mark.fast("conv1d-0", "conv3d-4", "conv2d_transpose-9", "avg_pool2d-13", "softmax-18", "attention-22")
 @pytest.mark.parametrize("op, params", FORMS, ids=FORM_IDS)
 def test_a_sketch_of_each_form_is_right(op: str, params: dict[str, Any]) -> None:
     interpreted(op, params, layouts(op)[0], some=True)
 
 
+@pytest.mark.slow
 def test_grids_of_some_forms_are_right() -> None:
     emulated(FORMS[2::4])
 

@@ -64,6 +64,7 @@ def test_constant_rows_are_zero_on_a_gpu(n: int) -> None:
     on_gpu(np.repeat(np.float32(CONSTANT)[:, None], n, 1), 0)
 
 
+@pytest.mark.slow
 def test_small_steps_on_a_large_offset_on_a_gpu() -> None:
     on_gpu(STEPS, 1e-4)
 
@@ -82,6 +83,7 @@ def on_gpu(x: np.ndarray, atol: float) -> None:
 KERNELS: dict[int, at.Kernel] = {}
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from([3, 7, 33, 125]),

@@ -394,6 +394,7 @@ def test_describe_is_json_and_complete() -> None:
     }
 
 
+@pytest.mark.fast("*-float32-*")
 @pytest.mark.parametrize("name, params, dtype, layout", ALL)
 def test_an_operator_vouches_for_what_it_makes_and_for_nothing_else(
     name: str, params: dict[str, Any], dtype: str, layout: str | None

@@ -27,6 +27,8 @@ from schedules.passes.simplify import simplify
 from schedules.schedule import Schedule
 from schedules.space.derive import derive
 
+pytestmark = pytest.mark.usefixtures("two_cpus")
+
 
 def transposed(
     m: int,
@@ -56,6 +58,7 @@ def run(func: LoweredFunc, skews: dict[str, int]) -> None:
     np.testing.assert_array_equal(arrays["y"], expected)
 
 
+@pytest.mark.slow
 @given(
     m=st.sampled_from([32, 48]),
     n=st.sampled_from([32, 48, 64]),
@@ -118,6 +121,7 @@ def test_what_is_written_in_several_places_stays_where_it_is() -> None:
     run(func, {})
 
 
+@pytest.mark.slow
 @given(
     n=st.sampled_from([32, 48, 64, 96]),
     lanes=st.tuples(st.sampled_from([8, 16, 32]), st.sampled_from([8, 16, 32])),

@@ -59,6 +59,7 @@ def packs(dag: ComputeDAG, trace: Trace) -> bool:
     return bool(split_constants(Schedule.replay(dag, trace).nest, dag.constants)[1])
 
 
+@pytest.mark.fast("matmul-params0", "matmul-params1", "matmul-params2")
 @pytest.mark.parametrize(("op", "params"), CASES)
 def test_packing_and_what_is_left_mean_the_whole(op: str, params: dict[str, Any]) -> None:
     w = constant(op, params)
@@ -81,6 +82,7 @@ def test_packing_and_what_is_left_mean_the_whole(op: str, params: dict[str, Any]
         helpers.same([arrays[n] for n in w.dag.outputs], want, f"{trace.to_json()}")
 
 
+@pytest.mark.fast("1-matmul-params0", "2-batch_matmul-params4")
 @pytest.mark.parametrize(("op", "params"), CASES)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_kernels_take_packed_weights(op: str, params: dict[str, Any], threads: int) -> None:
@@ -196,6 +198,7 @@ def test_a_bundle_that_is_cut_off_is_refused(data: bytes) -> None:
         bundle.split(data)
 
 
+@pytest.mark.slow
 def test_candidates_are_measured_with_what_they_pack() -> None:
     w = constant("matmul", {"m": 5, "n": 70, "k": 33})
     traces = [t for t in candidates(w, 4) if packs(w.dag, t)][:3]
@@ -213,6 +216,7 @@ def wrong_packing(dag: ComputeDAG, trace: Trace, target: Any) -> bytes:
     return bundle.join(kernel, bundle.split(build_object(other.dag, trace, target))[1] if packing else {})
 
 
+@pytest.mark.slow
 def test_an_object_that_packs_something_else_is_refused() -> None:
     w = constant("matmul", {"m": 3, "n": 64, "k": 40})
     trace = next(t for t in candidates(w, 4) if packs(w.dag, t))
@@ -221,6 +225,7 @@ def test_an_object_that_packs_something_else_is_refused() -> None:
     assert got.status == "compile_error" and "which is not of this workload" in got.reason
 
 
+@pytest.mark.slow
 def test_tune_and_load_through_the_public_names(tmp_path: Path) -> None:
     db, shape = tmp_path / "t.db", {"m": 3, "n": 64, "k": 32}
     at.tune("matmul", trials=24, budget_s=20, threads=1, db=db, constant_weights=True, **shape)

@@ -98,6 +98,7 @@ def test_pieces_of_a_fused_loop_are_no_whole_rows() -> None:
     assert right(dag, scheduled(dag, True, True, 1, 16, 0), 5) == ()
 
 
+@pytest.mark.slow
 @given(
     name=st.sampled_from(sorted(PROGRAMS)),
     fused=st.booleans(),

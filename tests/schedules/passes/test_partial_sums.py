@@ -89,8 +89,9 @@ def short(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     return limit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("short", [2, 5], indirect=True)
-@pytest.mark.parametrize("first", [0, 10, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("first", [0, 10, pytest.param(20, marks=pytest.mark.soak)])
 def test_random_schedules_mean_the_same_in_runs(first: int, short: int) -> None:
     for seed in range(first, first + 10):
         rng = Random(seed)
@@ -107,6 +108,7 @@ def test_random_schedules_mean_the_same_in_runs(first: int, short: int) -> None:
             check_compiled(dag, s.trace, host(1 + seed // 2 % 2), data, want)
 
 
+@pytest.mark.fast("layer_norm-2", "reduce_sum-2")
 @pytest.mark.parametrize("short", [2], indirect=True)
 @pytest.mark.parametrize("op", ["matmul", "layer_norm", "reduce_sum", "attention", "conv2d", "avg_pool2d"])
 def test_kernels_of_gpus_mean_the_same_in_runs(op: str, short: int) -> None:
@@ -139,6 +141,7 @@ def test_two_to_the_25_ones_are_as_many(make_dag: Callable[[int, str], ComputeDA
     assert first(at.build(Schedule(dag), threads=1)(*filled(dag, 1))) == 1 << 25
 
 
+@pytest.mark.slow
 def test_an_untuned_sum_of_ones_is_right(tmp_path: Path) -> None:
     workload = ops.workload("reduce_sum", {"m": 1, "n": 1 << 25})
     with pytest.warns(UserWarning, match="not tuned"):
@@ -146,6 +149,7 @@ def test_an_untuned_sum_of_ones_is_right(tmp_path: Path) -> None:
     assert first(kernel(*filled(workload.dag, 1))) == 1 << 25
 
 
+@pytest.mark.fast("column-float32", "dot-float32", "norm-float64", "both-float64")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_million_tenths(form: str, dtype: str) -> None:
@@ -167,6 +171,7 @@ def test_a_million_tenths(form: str, dtype: str) -> None:
     np.testing.assert_allclose(got, want, rtol=tolerance(dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["row", "column", "norm"])
 def test_a_million_tenths_on_a_gpu(form: str) -> None:
     need_cxx()
@@ -203,6 +208,7 @@ def test_only_floating_point_sums_are_cut() -> None:
     assert partial_sums(initial(make("argmax")), 4) == initial(make("argmax"))
 
 
+@pytest.mark.slow
 @given(st.integers(1, 400), st.integers(2, 40), st.integers(1, 3))
 @settings(max_examples=25, deadline=None)
 def test_every_length_is_summed_whole_and_no_run_is_too_long(n: int, limit: int, tail: int) -> None:

@@ -53,6 +53,7 @@ def windows(n: int, m: int, before: int, after: int, stride: int, dtype: str = "
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     n=st.integers(3, 12),
@@ -170,6 +171,7 @@ def test_what_a_value_decides_stays() -> None:
     assert [x.extent for x in walk(out) if isinstance(x, Loop)] == [Const(3), Const(8)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_depthwise_has_a_sketch_without_a_copy_whose_tiles_are_peeled(threads: int) -> None:
     workload = ops.workload("depthwise_conv2d", {"h": 8, "w": 12, "c": 16, "kh": 3, "kw": 3, "padding": 1})
@@ -198,6 +200,7 @@ def test_depthwise_has_a_sketch_without_a_copy_whose_tiles_are_peeled(threads: i
     assert spared
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch, vector", [("znver4", 64), ("znver3", 32)])
 def test_peeled_tiles_of_any_size_are_legal_and_spared_the_choice(arch: str, vector: int) -> None:
     """Nine copies of a window in every tile are more code than most, and none of it is too much. Where the

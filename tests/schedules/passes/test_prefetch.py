@@ -24,6 +24,8 @@ from schedules.space.estimate.cpu.features import GIGAHERTZ
 from schedules.space.holes import Choice
 from schedules.space.rules.cpu.prefetching import FAR
 
+pytestmark = pytest.mark.usefixtures("two_cpus")
+
 
 def rows(m: int = 6, n: int = 40, ahead: int = 1, lanes: int = 32) -> Schedule:
     """Deviations from the row's sum: two stages pass over each row of x."""
@@ -157,6 +159,7 @@ def test_rows_that_share_a_tile_ask_for_the_next_one_once() -> None:
     assert len(re.findall(r"call void @llvm\.prefetch", text)) == 3 * 2  # rows of b, of two lines each
 
 
+@pytest.mark.fast(but=["16-64-16"])
 @pytest.mark.parametrize(("m", "n", "k"), [(5, 96, 7), (2, 32, 3), (3, 70, 10), (16, 64, 16)])
 def test_a_product_is_the_same_whatever_it_asks_for(m: int, n: int, k: int) -> None:
     rng = np.random.default_rng(m)

@@ -50,6 +50,7 @@ def check(s: Schedule, reused: bool) -> None:
     helpers.check_compiled(s.dag, s.trace, helpers.host(), data, want)
 
 
+@pytest.mark.fast("int32-None", "float32-8")
 @pytest.mark.parametrize("lanes", [None, 4, 8])
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
 def test_a_row_lies_where_its_result_will(lanes: int | None, dtype: str) -> None:

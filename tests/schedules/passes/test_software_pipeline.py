@@ -20,6 +20,8 @@ from schedules.passes.software_pipeline import software_pipeline
 from schedules.schedule import Schedule
 from schedules.space.derive import DerivedSpace, derive
 
+pytestmark = pytest.mark.usefixtures("two_cpus")
+
 M = 5
 
 
@@ -87,6 +89,7 @@ def test_what_a_turn_would_overwrite_is_left_alone(n: int, late: str) -> None:
 places = st.tuples(st.integers(0, 4), st.integers(0, 1))  # a turn, and where the first begins
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(
     turns=st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4])),
@@ -170,6 +173,7 @@ def test_spaces_offer_it_where_rows_from_memory_call_functions(op: str, offered:
     assert not any(h.endswith(".late") for h in _space(op, 16, 64, threads).holes(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_softmax_writes_a_row_while_it_computes_the_next(threads: int) -> None:
     space = _space("softmax", 2048, 1024, threads)

@@ -23,6 +23,8 @@ from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space.derive import derive
 
+pytestmark = pytest.mark.usefixtures("two_cpus")
+
 
 def doubled(n: int, m: int = 8, dtype: str = "float32") -> Schedule:
     x = te.placeholder((m, n), dtype, name="x")

@@ -47,6 +47,7 @@ ON_GRIDS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(seeds)
 @settings(max_examples=30)
 def test_random_schedules_with_strided_buffers(seed: int) -> None:
@@ -76,6 +77,7 @@ def grid_nest(op: str, rng: Random) -> Nest:
     return with_strides(Schedule.replay(dag, found.trace(number, rows[0]), TARGET).nest, rng)
 
 
+@pytest.mark.slow
 @given(seeds)
 @settings(max_examples=6)
 def test_emulated_grids_with_strided_buffers(seed: int) -> None:
@@ -94,6 +96,7 @@ def test_emulated_grids_with_strided_buffers(seed: int) -> None:
         c.check(outputs, op)
 
 
+@pytest.mark.fast("norm2")
 @pytest.mark.parametrize("op", ["batch_matmul", "norm2", "argmax"])
 def test_grids_of_strided_buffers_mean_what_their_nest_does(op: str) -> None:
     c, rng = case(op), Random(op)
@@ -108,6 +111,7 @@ def test_grids_of_strided_buffers_mean_what_their_nest_does(op: str) -> None:
 STAGED = ["matmul_bias_relu", "softmax", "conv2d", "attention", "conv2d_transpose", "norm2"]
 
 
+@pytest.mark.fast("1-matmul_bias_relu", "1-softmax", "1-norm2", "2-matmul_bias_relu", "2-conv2d_transpose")
 @pytest.mark.parametrize("op", STAGED)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_spaces_of_dags_with_strided_stages(op: str, threads: int) -> None:

@@ -42,6 +42,7 @@ def right(s: Schedule) -> None:
     check_interpreted(s.nest, s.dag, data, expected(s.dag, data))
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(lanes=st.integers(1, 13), late=st.sampled_from(["plain", "vectorize", "partition", "parallel"]))
 def test_a_stage_is_computed_where_it_is_added_up_first(lanes: int, late: str) -> None:

@@ -112,6 +112,7 @@ OTHERS: dict[str, Term] = {
 }
 
 
+@pytest.mark.fast("difference-float32", "negative-float64")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", PROPORTIONAL)
 def test_sums_of_proportional_terms(name: str, dtype: str) -> None:
@@ -131,6 +132,7 @@ def test_other_terms_are_refused(name: str) -> None:
     assert s.nest is before
 
 
+@pytest.mark.slow
 @given(
     m=st.integers(1, 4), n=st.integers(1, 23), c=st.integers(1, 5), size=st.integers(1, 25),
     term=st.sampled_from(sorted(PROPORTIONAL)), seed=st.integers(0, 99),
@@ -142,6 +144,7 @@ def test_any_shape_and_size(m: int, n: int, c: int, size: int, term: str, seed: 
     check(s, real(s.dag, seed), compiled=False)
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10**6), before=st.integers(0, 3), after=st.integers(0, 5))
 @settings(max_examples=20)
 def test_among_random_steps(seed: int, before: int, after: int) -> None:
@@ -170,6 +173,7 @@ def infinite(dag: ComputeDAG) -> Arrays:
     return data
 
 
+@pytest.mark.fast("3", "16")
 @pytest.mark.parametrize("size", [1, 3, 4, 11, 16])
 def test_infinities_come_out_as_without_parts(size: int) -> None:
     dag = relative(PROPORTIONAL["difference"], m=5)
@@ -255,6 +259,7 @@ def two_powers() -> ComputeDAG:
     return te.dag([x, te.compute((3,), lambda i: t[i] + o[i] + dev[i], "y")])
 
 
+@pytest.mark.fast("1-logsumexp-m-sums0", "4-logsumexp-m-sums0", "4-two_powers-m-sums4")
 @pytest.mark.parametrize(
     ("program", "block", "sums"),
     [
@@ -396,10 +401,12 @@ def _each(s: Stmt, f: Callable[[Block], Block]) -> Stmt:
     return f(s) if isinstance(s, Block) else with_body(s, lambda x: _each(x, f))
 
 
+@pytest.mark.slow
 def test_the_battery_holds() -> None:
     battery()
 
 
+@pytest.mark.fast(but=["floor_to_the_end", "any_power"])
 @pytest.mark.parametrize(
     "mutant",
     [without_rescaling, without_a_floor, floor_to_the_end, scaled_by_the_part, any_power, any_reader],

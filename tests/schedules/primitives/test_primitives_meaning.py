@@ -73,6 +73,7 @@ def test_alone(kind: str, name: str, seed: int) -> None:
         assert s.nest == before and s.trace == Trace()
 
 
+@pytest.mark.fast("fuse", "partition", "skip_zeros", "annotate", "decompose_reduction")
 @pytest.mark.parametrize("kind", sorted(KINDS))
 @settings(max_examples=12)
 @given(name=st.sampled_from(sorted(PROGRAMS)), seed=st.integers(0, 10**6))
@@ -85,6 +86,7 @@ def test_after_others(kind: str, name: str, seed: int) -> None:
     check(s)
 
 
+@pytest.mark.slow
 def test_each_primitive_applies_somewhere() -> None:
     """The random arguments are no vacuous test: each primitive is legal on some program."""
     for kind in KINDS:

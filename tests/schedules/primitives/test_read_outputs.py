@@ -96,11 +96,13 @@ def test_every_sketch_writes_every_output(name: str, threads: int) -> None:
             check_compiled(c.dag, trace, host(threads), list(c.inputs), list(c.expected))
 
 
+@pytest.mark.fast("elementwise_chain", "mean_deviation_and_result")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_kernel_of_a_grid_writes_every_output(name: str) -> None:
     emulate(case(name), 5)
 
 
+@pytest.mark.fast("parts", "mean_deviation_and_result")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_random_schedules_write_every_output(name: str) -> None:
     c = case(name)
@@ -125,6 +127,7 @@ def test_a_kernel_returns_all_in_their_order() -> None:
     c.check(outs, "into out=")
 
 
+@pytest.mark.slow
 def test_tune_and_load_take_them(tmp_path: object) -> None:
     x = te.placeholder((64, 96), name="x")
     k = te.reduce_axis(96, "k")

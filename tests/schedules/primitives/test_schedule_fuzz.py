@@ -48,6 +48,7 @@ def try_one(seed: int, monkeypatch: pytest.MonkeyPatch, *, compiled: bool) -> No
         pytest.fail(f"seed {seed}, {name} {dtype}: {kind.__name__}: {err}\n  {steps}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 60, 10))
 def test_random_schedules(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(first, first + 10):

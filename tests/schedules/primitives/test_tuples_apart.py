@@ -53,6 +53,7 @@ def data_of(dag: ComputeDAG) -> tuple[list[np.ndarray], list[np.ndarray]]:
     return data, expected(dag, data)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from(sorted(OPS)), min_size=2, max_size=3),
     st.integers(17, 90),
@@ -81,6 +82,7 @@ def test_partial_results_and_their_total_are_in_lanes() -> None:
     assert inner and all(x.kind == "vectorize" for x in inner)
 
 
+@pytest.mark.fast(but=["min * max"])
 @pytest.mark.parametrize("ops", [("+", "+"), ("+", "max"), ("min", "*", "max")], ids=" ".join)
 def test_threads_reduce_one_component_after_another(ops: tuple[str, ...]) -> None:
     dag = together(ops)

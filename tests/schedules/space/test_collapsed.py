@@ -102,6 +102,7 @@ def last_rows(space: DerivedSpace, count: int) -> list[tuple[int, np.ndarray]]:
     return out
 
 
+@pytest.mark.fast("group norm", "a tuple in the middle", "joined", "sum of joined")
 @pytest.mark.parametrize("name", CASES)
 def test_every_sketch_is_right(name: str) -> None:
     dag = CASES[name]

@@ -125,6 +125,7 @@ def divides(space: DerivedSpace, sketch: int) -> bool:
     return False
 
 
+@pytest.mark.fast("groups", "a divided sum", "another length")
 @pytest.mark.parametrize("name", CASES)
 def test_every_sketch_is_right(name: str) -> None:
     check(CASES[name](), 1 + len(name) % 2, compiled=True)
@@ -170,6 +171,7 @@ def test_few_channels_of_a_group_stay_side_by_side() -> None:
     assert [int(n.value) for n in next(b for b in nest.buffers if b.name == "y").shape] == [32, 5]
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_views_of_views_keep_their_meaning(data: st.DataObject) -> None:

@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import gpu_estimate  # noqa: E402
 
 
+@pytest.mark.slow
 def test_the_estimate_orders_candidates_as_an_h100_does() -> None:
     """On every sixth trial. An estimate that knew neither latency nor caches ordered 0.66 of the pairs."""
     found = [

@@ -26,6 +26,7 @@ def test_a_row_is_made_by_one_kernel(op: str) -> None:
         assert len(p.kernels) == 1 and not p.scratch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "axes"), [((37, 45), (1, 0)), ((9, 3, 70), (2, 1, 0)), ((8, 9, 10, 33), (0, 3, 1, 2))]
 )
@@ -35,6 +36,7 @@ def test_transpositions_cross_in_shared_memory(shape: tuple[int, ...], axes: tup
     assert any("squares" in name for name in space(c.dag).sketches)
 
 
+@pytest.mark.slow
 def test_what_is_added_to_a_transposition_is_read_where_it_lies() -> None:
     a, b = te.placeholder((19, 40), "float32", name="a"), te.placeholder((40, 19), "float32", name="b")
     dag = te.dag([a, b, te.compute((19, 40), lambda i, j: a[i, j] + b[j, i] * 2.0, name="c")])
@@ -57,11 +59,13 @@ def test_a_block_has_many_short_rows() -> None:
         assert kernel.block[0] <= 8 and kernel.block[1] >= 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "m", "n"), [("layer_norm", 20, 10), ("softmax", 33, 32)])
 def test_short_rows_compute_the_operator(op: str, m: int, n: int) -> None:
     emulate(workload_case(op, {"m": m, "n": n}), 12)
 
 
+@pytest.mark.slow
 def test_a_row_made_of_a_short_sum_has_threads_for_itself() -> None:
     m, n, c = 24, 8, 200
     x, z = te.placeholder((m, n), "float32", name="x"), te.placeholder((m, c), "float32", name="z")
@@ -81,6 +85,7 @@ def test_the_longest_rows_that_registers_hold_have_candidates(n: int) -> None:
     assert found.valid(0, rows).any()
 
 
+@pytest.mark.slow
 def test_two_convolutions_may_both_be_split() -> None:
     x = te.placeholder((1, 9, 9, 128), "float32", name="x")
     weights = [te.placeholder((3, 3, 128, 128), "float32", name=n) for n in "vw"]

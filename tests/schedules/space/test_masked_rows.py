@@ -50,6 +50,7 @@ def masked(mask: str, heads: int, seq: int, dim: int) -> ComputeDAG:
     return te.dag([q, k, v, m, y])
 
 
+@pytest.mark.fast("keys added", "heads and keys multiplied")
 @pytest.mark.parametrize("mask", MASKS)
 def test_every_candidate_is_legal(mask: str) -> None:
     dag = masked(mask, 12, 100, 64)

@@ -94,6 +94,7 @@ def test_a_long_window_has_lanes_of_its_own() -> None:
     assert any("_rf" in b.name for b in blocks(nest.body))
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_every_sketch_of_a_pool_is_right(data: st.DataObject) -> None:

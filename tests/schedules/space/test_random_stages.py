@@ -79,6 +79,7 @@ def drawn(rng: Random, most: int) -> ComputeDAG:
     return random_stages(rng, (1, 2, 3, 4, 8), dtypes, most)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.randoms(use_true_random=True))
 def test_every_program_has_a_space(rng: Random) -> None:
@@ -87,6 +88,7 @@ def test_every_program_has_a_space(rng: Random) -> None:
         assert len(derive(dag, t).sketches)
 
 
+@pytest.mark.fast("caches")
 @pytest.mark.parametrize("t", [target(1), tiny(), TARGET], ids=["cpu", "caches", "gpu"])
 @settings(max_examples=8)
 @given(rng=st.randoms(use_true_random=True))
@@ -190,6 +192,7 @@ MET: tuple[Callable[[], ComputeDAG], ...] = (
 )
 
 
+@pytest.mark.fast("row_beside_a_window-gpu", "box_beside_a_window-cpu", "window_of_one_element-cpu")
 @pytest.mark.parametrize("t", [tiny(), TARGET], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("program", MET)
 def test_a_program_that_was_met(program: Callable[[], ComputeDAG], t: Target) -> None:

@@ -37,6 +37,7 @@ def held(space: DerivedSpace, row: np.ndarray) -> dict[str, int]:
     return {b.name: nbytes(b) for b in buffers if not b.name.endswith("_global")}
 
 
+@pytest.mark.slow
 def test_what_a_block_holds_does_not_grow_with_its_rows() -> None:
     short, long = long_rows(LONG), long_rows(4 * LONG)
     rows = short.sample(1, 256, np.random.default_rng(0))
@@ -74,6 +75,7 @@ def test_not_offered_where_the_sums_cannot_be_rescaled(small: None) -> None:
     assert not any("parts" in name for name in derive(te.dag([a, b, y]), target()).sketches)
 
 
+@pytest.mark.fast("64-64")
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 @pytest.mark.parametrize("n", [40, 64, 67])
 def test_candidates_are_right(n: int, vector_bytes: int, small: None) -> None:
@@ -104,6 +106,7 @@ def _attention(data: list[np.ndarray]) -> list[np.ndarray]:
     return [e / e.sum(3, keepdims=True) @ v]
 
 
+@pytest.mark.slow
 def test_users_own_sums_are_walked_in_parts(small: None) -> None:
     seeds = np.random.default_rng(0)
     found = 0

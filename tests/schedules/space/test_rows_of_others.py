@@ -40,6 +40,7 @@ def times(loops: list[Loop]) -> int:
     return prod(const(x.extent) or 1 for x in loops)
 
 
+@pytest.mark.fast(but=["False-shape3", "True-shape3"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("turned", [False, True])
 def test_every_sketch_is_right(shape: tuple[int, int, int, int], turned: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from helpers import expected, inputs, interpret
 from space_cases import target
 
@@ -45,6 +46,7 @@ def test_products_share_a_padded_copy() -> None:
     assert copied
 
 
+@pytest.mark.slow
 def test_products_of_one_weight_each_pack_it() -> None:
     x, y = (te.placeholder((17, 24), "float32", name) for name in "xy")
     w = te.placeholder((24, 32), "float32", "w")

@@ -81,14 +81,14 @@ def steps(nest: Nest, b: Block) -> float:
     return prod(const(x.extent) or 1 for x in loops_of(nest, b.name)) / own
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=20, deadline=None)
 @given(SIZES, SIZES, SIZES, st.sampled_from([1, 3, 17]), st.integers(0, 99))
 def test_any_groups_of_channels(n: int, groups: int, each: int, pixels: int, seed: int) -> None:
     check(groups_first(n, groups, each, pixels), seed)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=20, deadline=None)
 @given(SIZES, SIZES, SIZES, st.sampled_from([1, 3, 17]), st.integers(0, 99), st.booleans())
 def test_any_groups_of_channels_that_lie_last(
@@ -160,6 +160,7 @@ def test_interleaved_rows_are_summed_in_lanes() -> None:
     assert "total_rf_write" not in {b.name for b in blocks(apart.sketch(0).nest.body)}
 
 
+@pytest.mark.slow
 def test_interleaved_rows_may_be_parts_of_one_dimension() -> None:
     x = te.placeholder((2, 100, 24), name="x")
     p, k = te.reduce_axis(100, "p"), te.reduce_axis(3, "k")

@@ -27,6 +27,7 @@ def one(nest: Nest, machine: CpuRates) -> np.ndarray:
     return Features(analyse(nest), (), machine)(np.zeros((1, 0), np.int64))[0]
 
 
+@pytest.mark.fast("add", "argmin", "fused_multiply_add", "matmul", "norm2", "reduce_sum", "softmax")
 @pytest.mark.parametrize("name", sorted(ops.REGISTRY))
 def test_features_are_those_of_the_instantiated_nest(name: str) -> None:
     rng = np.random.default_rng(11)
@@ -56,6 +57,7 @@ def test_so_they_are_for_users_own_expressions(name: str) -> None:
         assert np.array_equal(got, one(nest, CpuRates.of(space.target)))
 
 
+@pytest.mark.fast("add", "avg_pool2d", "fused_multiply_add", "matmul_bias_relu", "permute")
 @pytest.mark.parametrize("name", sorted(BIG))
 def test_features_are_finite_and_independent_of_the_batch(name: str) -> None:
     space = big_space(name)
@@ -418,6 +420,7 @@ def test_limits_count_every_copy_of_a_peeled_tile() -> None:
     assert np.array_equal(few, base & (code <= 324)) and (base & ~few).any() and few.any()
 
 
+@pytest.mark.slow
 def test_limits_bound_lanes_that_are_read_one_by_one() -> None:
     """Of a group's channels, at a border that is not copied: every lane has code of its own."""
     sizes = {"d": 1, "h": 3, "w": 11, "ci": 24, "co": 24, "groups": 8, "k": (3, 2, 3), "padding": (1, 2, 0)}

@@ -79,6 +79,7 @@ def turned(rows: int, lanes: int) -> Schedule:
     return s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factors", [(4, 16, 8), (1, 32, 4), (16, 16, 32)])
 @pytest.mark.parametrize("order", ["ijkIKJ", "kijKIJ", "jkiKIJ"])
 def test_a_tiled_product_touches_what_is_counted(order: str, factors: tuple[int, int, int]) -> None:
@@ -99,6 +100,7 @@ def test_rows_that_are_touched_whole_are_one_run() -> None:
     assert levels(s, "y") == ([(2, 2), (16, 2)],) * 2
 
 
+@pytest.mark.slow
 def test_the_largest_part_that_fits_a_cache_says_how_long_its_runs_are() -> None:
     s = product_of("ijkIKJ", (4, 16, 8))
     found = measure(analyse(s.nest)[0], Columns(), CPU)

@@ -113,6 +113,7 @@ def test_an_operation_is_done_once_and_only_if_it_is_needed() -> None:
     assert sorted(done) == ["add", "multiply"]
 
 
+@pytest.mark.slow
 def test_nothing_is_left_for_the_garbage_collector() -> None:
     """Hundreds of programs are made before a search's first pick: their columns took it a tenth of that."""
 
@@ -148,6 +149,7 @@ TRUTH_OPS = (np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.
 WHOLE_OPS = (np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.add, np.subtract, np.multiply, np.maximum)
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_compiled_formulas_give_the_same_to_the_bit(data: st.DataObject) -> None:
@@ -218,6 +220,7 @@ def _parts(run: Any, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray, list
             yield part, first.copy(), [group(k + 1).copy() for k in range(count)]
 
 
+@pytest.mark.fast("softmax-shape2", "permute-shape4")
 @pytest.mark.parametrize(
     ("op", "shape"),
     [

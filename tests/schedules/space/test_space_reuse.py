@@ -78,6 +78,7 @@ def estimated(s: Schedule, size: int) -> float:
     return float(sum(q[level] for q in found for level in ("from_l2", "from_l3", "from_memory")))
 
 
+@pytest.mark.fast("ijkIKJ-factors0-512", "jkiKIJ-factors1-1024", "kijIKJ-factors2-2048")
 @pytest.mark.parametrize("size", [512, 1024, 2048])
 @pytest.mark.parametrize("factors", [(4, 8, 4), (6, 4, 12), (12, 24, 2)])
 @pytest.mark.parametrize("order", ["ijkIKJ", "jkiKIJ", "kijIKJ"])
@@ -90,6 +91,7 @@ def test_a_tiled_product_brings_what_a_cache_misses(
     assert estimated(s, size) == pytest.approx(want, rel=0.35)  # more or less, where it nearly holds
 
 
+@pytest.mark.slow
 def test_most_of_them_to_the_byte() -> None:
     dag = ops.workload("matmul", {"m": 24, "n": 24, "k": 24}).dag
     exact = total = 0
@@ -104,6 +106,7 @@ def test_most_of_them_to_the_byte() -> None:
     assert exact >= 0.8 * total
 
 
+@pytest.mark.slow
 def test_a_fused_loop_comes_back_as_its_loops_did() -> None:
     """All of b again for each block of rows, whether or not one loop runs over both kinds of blocks."""
     s = tiled(ops.workload("matmul", {"m": 8, "n": 64, "k": 32}).dag, "ijkKIJ", (4, 8, 8))
@@ -120,6 +123,7 @@ def test_what_is_touched_once_is_brought_once(size: int) -> None:
     assert estimated(s, size) == missed(touched(s), size) == 3 * 16 * 32 * ITEM
 
 
+@pytest.mark.slow
 def test_a_small_buffer_of_a_tile_stays_in_the_cache() -> None:
     """Its elements are those of the tile before, whatever the whole of it would take."""
     w = ops.workload("matmul", {"m": 64, "n": 64, "k": 8})

@@ -57,6 +57,7 @@ def sweeps(rule: Rule, n: int, count: int) -> ComputeDAG:
     return te.dag([made[0], made[-1]])
 
 
+@pytest.mark.fast(but=["clamped"])
 @pytest.mark.parametrize(("rule", "threads"), list(zip(RULES.values(), cycle((1, 2)))), ids=RULES)
 def test_sweeps_may_be_kept_or_computed_again(rule: Rule, threads: int) -> None:
     dag = sweeps(rule, 9, 3)
@@ -79,6 +80,7 @@ def small_caches(threads: int) -> Target:
     return replace(t, limits=tuple(sorted({**dict(t.limits), "l2_bytes": 256}.items())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rule", "threads"), [(padded, 1), (interior, 1), (clamped, 2)])
 def test_a_band_of_rows_goes_through_sweeps(
     rule: Rule, threads: int, monkeypatch: pytest.MonkeyPatch
@@ -165,6 +167,7 @@ def test_four_sweeps_of_64_take_the_arithmetic_of_four_sweeps(rule: Rule) -> Non
     assert min(least) == least[-1]
 
 
+@pytest.mark.slow
 def test_on_a_gpu_they_may_be_kernels() -> None:
     dag = sweeps(padded, 9, 3)
     assert len(blocks(derive(dag, GPU).sketch(0).nest.body)) == 3

@@ -40,6 +40,7 @@ CASES = {
 }
 
 
+@pytest.mark.fast("copy-*", "transposition-512", "softmax-*", "several stages-1024", "conv2d-4096")
 @pytest.mark.parametrize("capacity", [512, 1 << 10, 4 << 10, 8 << 10, 1 << 20])
 @pytest.mark.parametrize("name", CASES)
 def test_traffic_is_near_that_of_a_simulated_cache(name: str, capacity: int) -> None:

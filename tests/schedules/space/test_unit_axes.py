@@ -42,6 +42,7 @@ CASES: dict[str, tuple[Callable[[Shape], ComputeDAG], Shape]] = {
 }
 
 
+@pytest.mark.fast(but=["a transposition-*"])
 @pytest.mark.parametrize("units", [(1,), (1, 1)])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("case", CASES)

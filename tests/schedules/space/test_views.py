@@ -99,6 +99,7 @@ def rows(space: DerivedSpace, count: int) -> list[tuple[int, np.ndarray]]:
     return out
 
 
+@pytest.mark.fast("one row", "stacked", "projected")
 @pytest.mark.parametrize("name", CASES)
 def test_every_sketch_is_right(name: str) -> None:
     dag = CASES[name]()
@@ -114,6 +115,7 @@ def test_every_sketch_is_right(name: str) -> None:
         check_compiled(dag, trace, space.target, data, want)
 
 
+@pytest.mark.fast("gram")
 @pytest.mark.parametrize("name", ["one row", "gram", "padded"])
 def test_every_sketch_for_a_gpu_is_right(name: str) -> None:
     dag = CASES[name]()

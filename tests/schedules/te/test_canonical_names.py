@@ -53,6 +53,7 @@ def renamings(dag: ComputeDAG) -> st.SearchStrategy[Names]:
     return st.tuples(texts(len(own.tensors)), each, st.tuples(*(WORDS for _ in own.stages))).map(put)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.data())
 def test_any_renaming_has_one_digest_and_is_undone(data: st.DataObject) -> None:

@@ -276,6 +276,7 @@ def test_code_that_counts_in_32_bits_is_told_of_longer_indices() -> None:
     assert affine.leaves(Cast(INDEX, loaded("int64")), {}, 2**63 - 1) is None
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=200)
 def test_bounds_of_integers_hold(data: st.DataObject) -> None:

@@ -136,6 +136,7 @@ def test_operations(name) -> None:
     check([a, b, y], [t for t in (a, b) if t in te.inputs(y)], values)
 
 
+@pytest.mark.slow
 def test_parts_that_are_used_again_hand_on_once() -> None:
     """As a tree, a value that doubles itself eight times has thousands of paths to its input."""
     x = x_of(3)

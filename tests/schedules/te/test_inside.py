@@ -170,6 +170,7 @@ def numbers_of(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
 numbers = st.recursive(atoms, numbers_of, max_leaves=5)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.lists(conditions(numbers, data=False), min_size=1, max_size=4))
 def test_what_is_proved_impossible_holds_nowhere(conds: list[Expr]) -> None:
@@ -182,6 +183,7 @@ def test_what_is_proved_impossible_holds_nowhere(conds: list[Expr]) -> None:
 # --- brute force decides ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(numbers, conditions(numbers, data=True), st.booleans(), st.integers(1, 9))
 def test_what_is_accepted_is_inside_and_what_is_refused_is_not_or_says_so(
@@ -287,6 +289,7 @@ def select_dag(name: str, dtype: str) -> ComputeDAG:
     return te.dag([x, te.compute((W, W + 3), lambda i, j: value(SELECTS[name](x, zero, i, j), dtype), "C")])
 
 
+@pytest.mark.fast("*-float32", "*-int64")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int32", "int64"])
 @pytest.mark.parametrize("name", SELECTS)
 def test_lanes_load_only_what_they_choose(name: str, dtype: str) -> None:
@@ -301,6 +304,7 @@ def test_lanes_load_only_what_they_choose(name: str, dtype: str) -> None:
         check_compiled(dag, s.trace, host(), data, want)
 
 
+@pytest.mark.slow
 def test_threads_of_a_grid_load_only_what_they_choose() -> None:
     for name in SELECTS:
         dag = select_dag(name, "float32")

@@ -74,6 +74,7 @@ def test_both_sides_of_a_step_are_right_and_nothing_else() -> None:
     assert f"{int(settled.sum())} of 6144 elements wrong" in check(draw, dag, [wrong.astype("int32")])
 
 
+@pytest.mark.slow
 def test_an_epilogue_that_quantises_can_be_measured() -> None:
     dag = quantised(256, 256, 512)
     with Measurer(dag, host()) as m:
@@ -164,6 +165,7 @@ def test_bounds_of_float32_do_not_vanish_among_denormals(scale: float) -> None:
 # -- terms left out ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.fast(but=["33554432"])
 @pytest.mark.parametrize("k", [1 << 10, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 25])
 def test_a_term_left_out_of_a_sum_of_any_length_is_found(k: int) -> None:
     dag = ops.workload("reduce_sum", {"m": 1, "n": k}).dag
@@ -187,6 +189,7 @@ def test_a_term_left_out_of_a_product_is_found(k: int) -> None:
         assert "12 of 12 elements wrong" in check(whole, dag, [short])
 
 
+@pytest.mark.slow
 def test_a_term_left_out_of_a_sum_that_is_rounded_is_found_by_few_numbers() -> None:
     """The root of a sum of a million squares hides one; of sixty it does not."""
     n = 1 << 20
@@ -206,6 +209,7 @@ REDUCTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.fast("absmax-*", "max-7-*", "prod-7-3")
 @pytest.mark.parametrize("m", [1, 3])
 @pytest.mark.parametrize("n", [7, 200, 5000])
 @pytest.mark.parametrize("op", REDUCTIONS)
@@ -320,6 +324,7 @@ def test_a_sum_in_any_order_lies_inside(m: int, k: int, kind: str, seed: int) ->
         assert check(draw, dag, [x.sum(1, dtype="float32")]) == ""
 
 
+@pytest.mark.fast(but=["transpose_batch_matmul_softmax"])
 @pytest.mark.parametrize("op", ["softmax", "layer_norm", "rms_norm", "transpose_batch_matmul_softmax"])
 def test_sums_of_few_values_may_be_off_to_one_side(op: str) -> None:
     """Of draws with few different numbers, what each term is rounded by is the same time after time."""
@@ -432,6 +437,7 @@ def test_a_stated_tolerance_takes_the_place_of_the_bound() -> None:
     assert "8 of 10" in check(draw.within(Tolerance(atol=0.05)), dag, [off])
 
 
+@pytest.mark.slow
 def test_a_stated_tolerance_reaches_the_trials(tmp_path: Path) -> None:
     """What was wrong within the bound of rounding is tried again where the user allows more."""
     a, k = te.placeholder((8, 40), name="A"), te.reduce_axis(40, "k")

@@ -292,6 +292,7 @@ def repeated(n: int, step: Callable[[E.Expr, E.Expr], E.Expr]) -> ComputeDAG:
     return te.dag([a, te.compute((3,), value, "C")])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("usual_recursion")
 def test_expressions_that_nest_too_deeply_are_refused() -> None:
     message = r"stage C: its expression nests more than 420 levels; split it into several stages"

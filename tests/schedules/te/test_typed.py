@@ -237,6 +237,7 @@ def tree(depth: int) -> Any:
     return e
 
 
+@pytest.mark.fast(but=["an expression without end"])
 @pytest.mark.parametrize("case", WRONG)
 def test_an_expression_of_a_file_with_wrong_types_is_refused(case: str) -> None:
     make, message = WRONG[case]
@@ -257,6 +258,7 @@ def test_every_kind_of_expression_is_read_back() -> None:
         assert ComputeDAG.from_json(json.loads(json.dumps(v))).to_json() == v
 
 
+@pytest.mark.slow
 def test_mutants_are_refused_in_words_or_are_expressions() -> None:
     dags, refused = documents(), 0
     for seed in range(800):

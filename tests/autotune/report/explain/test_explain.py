@@ -18,7 +18,7 @@ from autotune.report.explain.counters import count, countable, points
 from autotune.report.explain.cpu import register_bytes
 from autotune.report.explain.explanation import SOURCES, Explanation, Row, Section
 from autotune.report.explain.kernel import of_schedule
-from autotune.tuning.options import Best, TuneResult
+from autotune.tuning.results import Best, TuneResult
 from autotune.workloads import as_workload
 from kernels_db.records import NewRecord
 from kernels_db.store import Log
@@ -153,6 +153,7 @@ def test_counters_are_those_of_the_interpreter() -> None:
     assert at.explain(matmul(512, 32)).number("a", "loads") == 512**3
 
 
+@pytest.mark.slow
 def test_what_data_decides_is_counted_on_a_smaller_problem() -> None:
     s = Schedule(ops.workload("argmax", {"m": 1000, "n": 999}).dag, CPU)
     s.split(s.loops(s.blocks()[0])[0], 8)
@@ -167,6 +168,7 @@ def test_what_data_decides_is_counted_on_a_smaller_problem() -> None:
     assert countable(one, most=1000) is None
 
 
+@pytest.mark.slow
 def test_register_traffic_is_what_is_counted_where_sums_go_through_memory() -> None:
     """All but the zeros that sums begin with."""
     nest = matmul(32, 8).nest
@@ -321,6 +323,7 @@ def test_a_result_explains_its_best() -> None:
         none.explain()
 
 
+@pytest.mark.slow
 def test_a_gpu_has_occupancy_and_coalescing() -> None:
     dag = ops.workload("matmul", {"m": 64, "n": 64, "k": 64}).dag
     trace = next(iter(sampled(dag, 1)))[1]

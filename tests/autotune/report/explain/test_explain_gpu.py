@@ -33,6 +33,7 @@ def product(target: str, pad: int, n: int = 256, k: int = 256) -> Schedule:
     return s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_conflicts_of_banks_appear_and_padding_ends_them(target: str) -> None:
     usual, padded = (at.explain(product(target, pad)) for pad in (0, 1))

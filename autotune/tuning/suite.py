@@ -1,7 +1,7 @@
-"""Tunes many tasks under one budget: a session each, turns by the task scheduler, finalists at the end.
+"""The run of many tasks, or of one: a session each, turns by the task scheduler, finalists at the end.
 
-Every measurement is in the log at once, so that the best of every task can be loaded at any moment, also
-after Ctrl-C or a kill. A new call goes on from there.
+A machine takes turns of tasks: this one, or those of a fleet. A task that is alone has one turn, which takes
+the whole budget.
 """
 
 from __future__ import annotations
@@ -10,21 +10,19 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from statistics import fmean
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from autotune.measure.starting import shared_start
-from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
+from autotune.tuning.jobs import Job, SuiteTask
 from autotune.tuning.open_measurers import OpenMeasurers
-from autotune.tuning.options import Progress, TuneOptions, TuneResult
+from autotune.tuning.results import Progress, SuiteProgress, SuiteResult, TaskResult, TuneResult
 from autotune.tuning.run_records import best_of, searched
-from autotune.tuning.session import RESERVE_SHARE, Session
-from autotune.tuning.site import HERE, Measuring, Site, SiteLost
-from autotune.tuning.suite_results import Job, SuiteProgress, SuiteResult, SuiteTask, TaskResult, late
+from autotune.tuning.session import RESERVE_SHARE, ROUND_SHARE, Session
+from autotune.tuning.site import Measuring, Site, SiteLost
 from autotune.tuning.task_scheduler import GradientScheduler, ScheduledTask
 from kernels_db.errors import LogError
 from schedules.errors import AutotuneError
@@ -33,8 +31,6 @@ from schedules.te.structure import structure
 
 if TYPE_CHECKING:
     from kernels_db.store import Log
-
-__all__ = ["Job", "Suite", "SuiteProgress", "SuiteResult", "SuiteTask", "TaskResult", "tune_suite"]
 
 # Turns of a task that the budget should allow on average, within bounds on a turn's length (seconds).
 TURNS = 5
@@ -50,55 +46,13 @@ PICK_SHARE = 0.8
 log = logging.getLogger(__name__)
 
 
-def tune_suite(
-    tasks: Sequence[SuiteTask],
-    target: Target,
-    log: Log,
-    options: TuneOptions | None = None,
-    progress: Callable[[SuiteProgress], None] | None = None,
-    *,
-    interrupts: Interrupts | None = None,
-    measurers: Callable[[Workload], Measuring] | None = None,
-    site: Site = HERE,
-) -> SuiteResult:
-    """Tune tasks until ``options.budget_s`` is used up, each has ``options.trials`` new trials, or no gain is
-    expected. A task that cannot be tuned is reported and costs the others nothing.
-
-    Raises `TargetError`, `LogError`, `WorkloadError` for arrays that do not fit in memory, and
-    `SettingsError` for a budget too short to compute even a reference.
-    """
-    options = options or TuneOptions()
-    started = options.begin()
-    options.check(target)
-    if measurers is None:
-        site.check(target)
-        for task in tasks:
-            preparation.check_feasible(task.workload, options.budget_s)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(shared_start())
-        interrupts = interrupts or stack.enter_context(Interrupts())
-        suite = Suite(tasks, target, log, options, progress, interrupts, started)
-        lane = suite.lane(site, measurers)
-        try:
-            with contextlib.ExitStack() as inside:
-                inside.push(suite.leave)
-                if options.needs_xgboost:
-                    inside.enter_context(preparation.xgboost_on_its_way())
-                stopped = suite.search(lane)
-                suite.finalists(lane)
-        except KeyboardInterrupt:
-            stopped = "interrupted"
-        with interrupts.hold():  # it closes the runs of all tasks
-            return suite.result(stopped)
-
-
 class Lane:
     """A machine that takes turns of a suite's tasks, one at a time, and its open measurers. ``key``: which
-    machine it is."""
+    machine it is, the same when it comes again."""
 
-    def __init__(self, site: Site, name: str, key: str, make: Callable[[Workload], Measuring]) -> None:
+    def __init__(self, site: Site, name: str, key: str, make: Callable[[Lane, Workload], Measuring]) -> None:
         self.site, self.name, self.key = site, name, key
-        self.open = OpenMeasurers(make)
+        self.open = OpenMeasurers(lambda workload: make(self, workload))
         self.made: dict[str, Measuring] = {}  # the last one of each task, by the digest of its workload
         self.number: int | None = None  # of the task whose turn it is
         self.closed = False
@@ -112,41 +66,36 @@ class Lane:
 class Suite:
     """Tasks of one target, and the machines that take turns of them: one, or several of a fleet, each in a
     thread of its own while no other is at work here. A task stays with the machine that began it, unless that
-    leaves or cannot measure it: then others may take it."""
+    leaves or cannot measure it: then others may take it. ``ended``: what ended the search."""
 
     def __init__(
         self,
-        tasks: Sequence[SuiteTask],
+        job: Job,
         target: Target,
         log: Log,
-        options: TuneOptions,
         progress: Callable[[SuiteProgress], None] | None,
         interrupts: Interrupts,
         started: float,
     ) -> None:
-        self.tasks, self.target, self.log, self.options = tuple(tasks), target, log, options
+        self.tasks, self.options = tuple(job.tasks), job.options
+        self.target, self.log = target, log
         self.progress, self.interrupts, self.started = progress, interrupts, started
-        self.until = started + options.budget_s
-        self.scheduler = GradientScheduler([self._scheduled(t) for t in tasks])
+        self.until = started + self.options.budget_s
+        self.alone = len(self.tasks) == 1 and self.options.share_s is None
+        self.always = max(job.always, int(self.alone))
+        self.ended = "budget"
+        self.scheduler = GradientScheduler([self._scheduled(t) for t in self.tasks])
         self.sessions: dict[int, Session] = {}
-        self.seconds = [0.0] * len(tasks)
-        self.errors: dict[int, str] = {}
+        self.seconds = [0.0] * len(self.tasks)
+        self.errors: dict[int, AutotuneError] = {}
         self.lanes: list[Lane] = []
         self._owner: dict[int, Lane] = {}
         self._picks: list[float] = []  # seconds that turns took in which tasks had their first picks
         self._unable: set[tuple[int, str]] = set()  # tasks, and keys of machines that cannot measure them
 
-    def lane(
-        self,
-        site: Site,
-        measurers: Callable[[Workload], Measuring] | None = None,
-        name: str = "",
-        key: str = "",
-    ) -> Lane:
-        """A new machine. ``measurers``: what measures a task on it; default: as the site has it. ``key``:
-        which machine it is, the same when it comes again."""
-        make = measurers or (lambda workload: self._measurer(lane, workload))
-        lane = Lane(site, name, key, make)
+    def lane(self, site: Site, name: str = "", key: str = "") -> Lane:
+        """A new machine. ``key``: as of `Lane`."""
+        lane = Lane(site, name, key, self._measurer)
         self.lanes.append(lane)
         return lane
 
@@ -158,6 +107,8 @@ class Suite:
     @property
     def turn_s(self) -> float:
         """Seconds of a turn: longer where several machines share the tasks."""
+        if self.alone:
+            return self.options.budget_s
         share = max(len(self.tasks) / self._machines, 1.0)
         return min(max(self.options.budget_s / (TURNS * share), SHORTEST_S), LONGEST_S)
 
@@ -178,11 +129,18 @@ class Suite:
 
     # -- phases ------------------------------------------------------------------------------
 
+    def serve(self, lane: Lane) -> None:
+        """Give a machine turns until the budget or every task has ended, then time its finalists. Raises
+        `SiteLost`."""
+        self.ended = self.search(lane)
+        self.finalists(lane)
+
     def search(self, lane: Lane) -> str:
         """Give turns until the budget or every task has ended. Returns which. Raises `SiteLost`."""
         while True:
             number = self.scheduler.next(self.free(lane))
-            if number is not None and time.monotonic() >= self._turns_until(number):
+            begins = number not in self.sessions and len(self.sessions) < self.always
+            if number is not None and not begins and time.monotonic() >= self._turns_until(number):
                 return "budget"
             if number is None:
                 ends = {_end_of(s) for s in self.sessions.values()}
@@ -195,19 +153,19 @@ class Suite:
             except (LogError, SiteLost):  # the other tasks would lose their trials too
                 raise
             except AutotuneError as err:
-                self._failed(lane, number, str(err))
+                self._failed(lane, number, err)
             took = time.monotonic() - begin
             self.seconds[number] += took
             self._picks += [took] if picked else []
             session = self.sessions.get(number)
-            known = None if session is None else session.best_s
+            known = None if session is None else session.so_far.best_s
             self.scheduler.add(number, took, known, None if session is None else session.peak_s)
             if session is not None and session.stopped is not None:
                 self.scheduler.end(number)
             elif session is not None:
                 self.scheduler.settle(number, session.converged)
 
-    def _failed(self, lane: Lane, number: int, why: str) -> None:
+    def _failed(self, lane: Lane, number: int, why: AutotuneError) -> None:
         """A machine cannot measure a task. It may be the machine's fault: the others try it."""
         lane.open.drop(number)
         self.errors[number] = why
@@ -226,44 +184,59 @@ class Suite:
         log.debug("turn of task %d of %d: %s", number + 1, len(self.tasks), task.workload.op)
         session = self.sessions.get(number)
         if session is None:
-            report = self._report_of(number)
-            options = replace(self.options, share_s=self.options.budget_s / len(self.tasks))
-            if task.trials is not None:
-                options = replace(options, trials=task.trials)
-            session = Session(
-                *(task.workload, self.target, self.log, options, report, self.interrupts),
-                started=self.started,
-                until=self.until,
-                round_s=self.turn_s / ROUNDS,
-                site=lane.site,
-            )
-            session.__enter__()
-            self.sessions[number] = session
-            session.report("preparing")
-            measuring = lane.open.get(number, task.workload)
-            session.prepare()
-        else:
-            measuring = lane.open.get(number, task.workload)
-            if session.site is not lane.site:
-                session.relocate(lane.site, measuring)
-        some = any(s.searched for s in self.sessions.values())  # the first one may take longer
+            session = self._begun(lane, number)
+        elif session.site is not lane.site:
+            session.relocate(lane.site, lane.open.get(number, task.workload))
+        measuring = lane.open.get(number, task.workload)
+        late = len(self.sessions) > self.always  # the first ones may take longer
+        some = late and any(s.so_far.searched for s in self.sessions.values())
         if session.fallbacks.begin(measuring, self.until if some else None):
             return True
         end = time.monotonic() + self.turn_s
-        session.search(measuring, lambda: min(end, self._search_until()), keep_on=True)
+        session.search(measuring, lambda: min(end, self._search_until()), keep_on=not self.alone)
         return False
+
+    def _begun(self, lane: Lane, number: int) -> Session:
+        """The session of a task, prepared for its first turn."""
+        task, options = self.tasks[number], self.options
+        if not self.alone:
+            options = replace(options, share_s=options.budget_s / len(self.tasks))
+        if task.trials is not None:
+            options = replace(options, trials=task.trials)
+        session = Session(
+            *(task.workload, self.target, self.log, options, self._report_of(number), self.interrupts),
+            started=self.started,
+            until=self.until,
+            round_s=ROUND_SHARE * options.budget_s if self.alone else self.turn_s / ROUNDS,
+            site=lane.site,
+        )
+        session.__enter__()
+        self.sessions[number] = session
+        with session.so_far.timed("prepare"):
+            session.report("preparing")
+            lane.open.get(number, task.workload)
+            session.prepare()
+        return session
 
     def finalists(self, lane: Lane) -> None:
         """Time the finalists of each task of a machine while there is time, those of the heaviest tasks
         first. Before, let tasks without a kernel try what most likely gives one. Raises `SiteLost`."""
-        own = {n: s for n, s in self.sessions.items() if self._owner.get(n) is lane}
+        own = {
+            n: s for n, s in self.sessions.items() if self._owner.get(n) is lane and n not in self.errors
+        }
+        if self.alone:
+            for session in own.values():
+                with self._account(lane, 0):
+                    session.limit.sample()  # next to the finalists, whose records keep it
+                    session.finals.time(lane.open.get(0, session.workload))
+            return
         for n, session in own.items():
-            if session.best_s is None and n not in self.errors:
+            if session.so_far.best_s is None:
                 with self._account(lane, n):
                     session.fallbacks.rescue(lane.open.get(n, session.workload))
         order = sorted(
-            (n for n, s in own.items() if s.best_s and n not in self.errors),
-            key=lambda n: -self.tasks[n].weight * (self.sessions[n].best_s or 0.0),
+            (n for n, s in own.items() if s.so_far.best_s),
+            key=lambda n: -self.tasks[n].weight * (self.sessions[n].so_far.best_s or 0.0),
         )
         for k, number in enumerate(order):
             session = self.sessions[number]
@@ -282,7 +255,8 @@ class Suite:
         begin = time.monotonic()
         lane.number = number
         try:
-            yield
+            with self.sessions[number].so_far.timed("finalists"):
+                yield
         except (LogError, SiteLost):
             raise
         except AutotuneError:
@@ -292,9 +266,7 @@ class Suite:
     def leave(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End processes. After an error also close the runs in the log, which `result` would have done."""
-        for lane in self.lanes:
-            lane.close()
+        """After an error, close the runs in the log, which `result` would have done."""
         if kind is None or issubclass(kind, KeyboardInterrupt):
             return
         for session in self.sessions.values():
@@ -302,6 +274,7 @@ class Suite:
                 session.__exit__(kind, error, trace)
 
     def result(self, stopped: str) -> SuiteResult:
+        """Close the runs of all tasks. ``stopped``: why the search ended."""
         results: list[TaskResult] = []
         needed_s = self._needed_s()
         for n, task in enumerate(self.tasks):
@@ -324,12 +297,17 @@ class Suite:
                 if stopped == "interrupted":
                     session.stopped = "interrupted"
                 error = self.errors.get(n)
+                if self.alone and error is None:
+                    with contextlib.suppress(KeyboardInterrupt):  # nothing is left to be interrupted
+                        session.report("done")
                 one = session.result(_end_of(session) or stopped if error is None else "failed")
                 session.__exit__(None if error is None else AutotuneError, None, None)
-            results.append(TaskResult(task, one, self.seconds[n], self.errors.get(n) or one.error))
+            cause = self.errors.get(n)
+            told = one.error if cause is None else str(cause)
+            results.append(TaskResult(task, one, self.seconds[n], told, cause))
         kernels = [(r.task.weight, r.result.best) for r in results if r.result.ready]
         times = [(weight, best.time_s) for weight, best in kernels if best is not None]
-        return SuiteResult(
+        found = SuiteResult(
             tasks=tuple(results),
             weighted_s=sum(w * t for w, t in times) if len(times) == len(results) else None,
             measured=sum(r.result.measured for r in results),
@@ -337,8 +315,8 @@ class Suite:
             budget_s=self.options.budget_s,
             seed=self.options.seed,
             stopped=stopped,
-            needed_s=needed_s if stopped != "interrupted" and late(results) else None,
         )
+        return replace(found, needed_s=needed_s) if stopped != "interrupted" and found.late else found
 
     # -- what it needs -----------------------------------------------------------------------
 
@@ -368,15 +346,22 @@ class Suite:
 
     def _search_until(self) -> float:
         """When the last turn must end, so that finalists have time."""
-        needed = sum(s.finals.cost_s() for s in self.sessions.values() if s.best_s) / self._machines
-        budget = self.options.budget_s
-        return self.until - max(RESERVE_SHARE * budget, min(needed, 2 * RESERVE_SHARE * budget))
+        budget, each_s, most = self.options.budget_s, 0.0, 2.0
+        if self.alone:
+            session = self.sessions.get(0)
+            if session is None or (not session.so_far.measured and session.so_far.best_s is None):
+                return self.until
+            each_s, most = min(session.each_s or 0.0, RESERVE_SHARE * budget), 2.5
+        needed = sum(s.finals.cost_s() for s in self.sessions.values() if s.so_far.best_s) / self._machines
+        return self.until - max(RESERVE_SHARE * budget, min(needed, most * RESERVE_SHARE * budget)) - each_s
 
     def _measurer(self, lane: Lane, workload: Workload) -> Measuring:
         """Its limits are those of the time that a task gets, not of the whole budget. How fast the machine
         normally runs, the first one says for all, and beside what a task is timed, the task's last one: the
         times of a task's turns are to compare."""
-        share = max(self.options.budget_s / len(self.tasks), 2 * self.turn_s)
+        share = self.options.budget_s / len(self.tasks)
+        if not self.alone:
+            share = max(share, 2 * self.turn_s)
         first = next(iter(lane.made.values()), None)
         before = lane.made.get(workload.digest)
         made = lane.site.measurer(
@@ -395,8 +380,8 @@ class Suite:
 
         def report(one: Progress) -> None:
             begun, number_of = self.sessions, range(len(self.tasks))
-            best = [begun[n].best_s if n in begun else self.scheduler.known_s(n) for n in number_of]
-            ready = sum(begun[n].searched if n in begun else best[n] is not None for n in number_of)
+            best = [begun[n].so_far.best_s if n in begun else self.scheduler.known_s(n) for n in number_of]
+            ready = sum(begun[n].so_far.searched if n in begun else best[n] is not None for n in number_of)
             weighted = None
             if None not in best:
                 weighted = sum(t.weight * (s or 0.0) for t, s in zip(self.tasks, best, strict=True))
@@ -409,10 +394,10 @@ class Suite:
                     task=replace(one, elapsed_s=now - self.started, budget_s=self.options.budget_s),
                     weighted_s=weighted,
                     ready=ready,
-                    measured=sum(s.measured for s in self.sessions.values()),
+                    measured=sum(s.so_far.measured for s in self.sessions.values()),
                     elapsed_s=now - self.started,
                     budget_s=self.options.budget_s,
-                    provisional=any(s.provisional for s in self.sessions.values()),
+                    provisional=any(s.so_far.provisional for s in self.sessions.values()),
                     machine=self._owner[number].name if number in self._owner else "",
                 )
             )

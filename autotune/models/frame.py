@@ -1,0 +1,79 @@
+"""What both importers share: where nodes are noted, what is told of those that cannot be imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from autotune.errors import ModelError
+from autotune.models.lowering.base import Array, UnsupportedForm
+from schedules import te
+from schedules.errors import AutotuneError
+from schedules.te.tensors import Op
+
+SHOWN = 5  # nodes that are named for each operator and reason
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Stands for what a node makes that has no expression, and why."""
+
+    why: str = ""
+
+
+@dataclass
+class Frame:
+    """State of one import. ``label``: what messages call the model. ``constants``: {input of the graph: its
+    values}. ``origins``: {stage: path of its node}. ``unsupported``: {operator: {path: reason}}."""
+
+    label: str
+    constants: dict[te.Tensor, Array] = field(default_factory=dict)
+    origins: dict[Op, str] = field(default_factory=dict)
+    unsupported: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def gap(self, op: str, path: str, why: str) -> Gap:
+        """Remember a node that is not supported."""
+        self.unsupported.setdefault(op, {})[path] = why
+        return Gap(why)
+
+    def settle(self, made: te.Tensor, path: str) -> None:
+        """Note from which node stages are."""
+        stack = [made.op]
+        while stack:
+            op = stack.pop()
+            if op is not None and op not in self.origins:
+                self.origins[op] = path
+                stack += [t.op for t in op.reads()]
+
+    @contextmanager
+    def naming(self, path: str, op: str) -> Iterator[None]:
+        """Within it errors name the node, once. Raises ModelError, and UnsupportedForm as it is."""
+        try:
+            yield
+        except UnsupportedForm:
+            raise
+        except (ModelError, AutotuneError, ValueError, TypeError, LookupError, ArithmeticError) as err:
+            named = str(err).startswith(f"{self.label}: ")
+            raise ModelError(str(err) if named else f"{self.label}: node {path} ({op}): {err}") from err
+
+    def refusal(self, remedy: str = "") -> ModelError:
+        """All that is not supported, as one error, which ends with the ``remedy``."""
+        return refusal(self.label, self.unsupported, remedy)
+
+
+def refusal(label: str, unsupported: Mapping[str, Mapping[str, str]], remedy: str = "") -> ModelError:
+    """The error for a model. ``label``: what the model is called. ``unsupported``: {operator: {node: why}}.
+    ``remedy``: what ends the message."""
+    lines = []
+    for op, nodes in sorted(unsupported.items()):
+        reasons: dict[str, list[str]] = {}
+        for node, why in nodes.items():
+            reasons.setdefault(why, []).append(node)
+        for why, names in reasons.items():
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            lines.append(f"  {op} ({len(names)}): {', '.join(names[:SHOWN])}{more}: {why}")
+    count = sum(map(len, unsupported.values()))
+    return ModelError(
+        f"{label}: {count} node{'s' * (count != 1)} cannot be imported:\n" + "\n".join(lines) + remedy
+    )

@@ -1,0 +1,42 @@
+"""What a caller wants a kernel for, read and checked once."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from autotune import backends, targets
+from autotune.run.stored import asked_threads
+from autotune.settings import database
+from schedules.model import Target
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Where a kernel is to run, and which log it may come from.
+
+    ``target``: its threads are the most that a kernel may have. ``threads``: as the caller gave them.
+    ``exactly``: the number that a kernel must have, None for any. ``where``: the log. ``fallback``: as of
+    `autotune.load`. ``nearest``: the same, and this machine is asked for."""
+
+    target: Target
+    threads: int | None
+    exactly: int | None
+    where: str
+    fallback: bool = False
+    nearest: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        target: str | Target,
+        threads: int | None,
+        db: str | os.PathLike[str] | None,
+        fallback: bool = False,
+        nearest: bool = False,
+    ) -> Asked:
+        """From the options of `autotune.load`. Raises `TargetError`; `SettingsError` for an empty text."""
+        where = database(db)
+        wanted = targets.parse(target, threads)
+        here = target == backends.HOST
+        return cls(wanted, threads, asked_threads(target, threads), where, fallback, nearest and here)
