@@ -17,7 +17,7 @@ from kernels_db.errors import LogError
 from kernels_db.replacing import replaced
 from kernels_db.spool import as_file
 from schedules.distribution import UPGRADE
-from schedules.documents import Malformed, list_of, parsed, record, text
+from schedules.documents import Malformed, any_text, list_of, parsed, record, text
 from schedules.model import canonical
 
 # Marks of a lock file.
@@ -75,5 +75,5 @@ def read(path: Path) -> list[Pin]:
         ) from None
 
 
-_PIN = record(dict.fromkeys(_KEYS, text(32, ".{32}", "32 characters")), {"task": text()})
+_PIN = record(dict.fromkeys(_KEYS, text(32, ".{32}", "32 characters")), {"task": any_text})
 _PINS = record({"pins": list_of(_PIN)}, open_ended=True)

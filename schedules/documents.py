@@ -21,6 +21,7 @@ import math
 import re
 import reprlib
 from collections.abc import Callable, Mapping
+from operator import call, length_hint
 from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
@@ -102,34 +103,40 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite)
+_PLAIN = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+_ONCE = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_once)
 
 
-def parsed(text: object) -> Any:
-    """The value of JSON text, or of its bytes in UTF-8. Raises `Malformed` for anything else: also for names
-    that stand twice in an object, and for numbers that are not finite."""
+def parsed(text: object, *, once: bool = True) -> Any:
+    """The value of JSON text, or of its bytes in UTF-8. Raises `Malformed` for anything else: also for
+    numbers that are not finite, and for names that stand twice in an object. Without ``once`` the last of
+    these counts, which is faster: for texts that stand in a log, or in a document that was read."""
     if not isinstance(text, (str, bytes)):
         raise Malformed(f"the JSON object must be str or bytes, not {type(text).__name__}")
     try:
-        return _DECODER.decode(text if isinstance(text, str) else text.decode("utf-8"))
+        return (_ONCE if once else _PLAIN).decode(text if isinstance(text, str) else text.decode("utf-8"))
     except RecursionError:
         raise Malformed("it is no JSON that can be read: it is nested too deeply") from None
     except ValueError as err:
         raise Malformed(f"it is no JSON: {str(err)[:200]}") from None
 
 
-def parsed_object(text: object) -> dict[str, Any]:
+def parsed_object(text: object, *, once: bool = True) -> dict[str, Any]:
     """`parsed`, of an object. Raises `Malformed`."""
-    value = parsed(text)
-    if not isinstance(value, dict):
-        raise wrong(value, "a JSON object")
-    return value
+    return an_object(parsed(text, once=once))
 
 
 # -- values ---------------------------------------------------------------------------------------------
 
 
-def integer(least: float = -math.inf, most: float = math.inf, wanted: str = "") -> Check[int]:
+def any_integer(x: Any) -> int:
+    """Any whole number."""
+    if type(x) is not int:
+        raise wrong(x, "an integer")
+    return x
+
+
+def integer(least: int, most: float = math.inf, wanted: str = "") -> Check[int]:
     """A whole number. ``wanted``: what it is in words, for errors; here and below."""
     words = wanted or f"a whole number from {least} to {most}"
 
@@ -156,10 +163,17 @@ def number(
     return check
 
 
-def text(most: int = 1 << 30, pattern: str = "", wanted: str = "") -> Check[str]:
+def any_text(x: Any) -> str:
+    """Any text."""
+    if not isinstance(x, str):
+        raise wrong(x, "a text")
+    return x
+
+
+def text(most: int, pattern: str = "", wanted: str = "") -> Check[str]:
     """Text of at most so many characters that a regular expression matches as a whole."""
     compiled = re.compile(pattern, re.DOTALL) if pattern else None
-    words = wanted or (f"a text of at most {most} characters" if most < 1 << 30 else "a text")
+    words = wanted or f"a text of at most {most} characters"
 
     def check(x: Any) -> str:
         if not isinstance(x, str) or len(x) > most or (compiled is not None and not compiled.fullmatch(x)):
@@ -206,6 +220,13 @@ def nullable(check: Check[T]) -> Check[T | None]:
 # -- lists and objects ----------------------------------------------------------------------------------
 
 
+def an_object(x: Any) -> dict[str, Any]:
+    """Any object."""
+    if not isinstance(x, dict):
+        raise wrong(x, "an object")
+    return x
+
+
 def list_of(check: Check[T], most: int = 1 << 30, least: int = 0) -> Check[tuple[T, ...]]:
     """A list whose parts pass a check, as a tuple."""
     words = f"a list of {least} to {most} parts" if most < 1 << 30 else "a list"
@@ -213,13 +234,11 @@ def list_of(check: Check[T], most: int = 1 << 30, least: int = 0) -> Check[tuple
     def checked(x: Any) -> tuple[T, ...]:
         if not isinstance(x, list) or not least <= len(x) <= most:
             raise wrong(x, words)
-        found: list[T] = []
+        left = iter(x)
         try:
-            for part in x:
-                found.append(check(part))
+            return tuple(map(check, left))
         except _FAULTS as err:
-            raise _inside(len(found), err) from None
-        return tuple(found)
+            raise _inside(len(x) - length_hint(left) - 1, err) from None
 
     return checked
 
@@ -230,29 +249,28 @@ def items(*checks: Check[Any]) -> Check[tuple[Any, ...]]:
     def checked(x: Any) -> tuple[Any, ...]:
         if not isinstance(x, list) or len(x) != len(checks):
             raise wrong(x, f"a list of {len(checks)}")
-        found: list[Any] = []
+        left = iter(x)
         try:
-            for check, part in zip(checks, x):
-                found.append(check(part))
+            return tuple(map(call, checks, left))
         except _FAULTS as err:
-            raise _inside(len(found), err) from None
-        return tuple(found)
+            raise _inside(len(x) - length_hint(left) - 1, err) from None
 
     return checked
 
 
-def mapping_of(check: Check[T], most: int = 1 << 30, key: Check[str] = str) -> Check[dict[str, T]]:
+def mapping_of(check: Check[T], most: int = 1 << 30, key: Check[str] | None = None) -> Check[dict[str, T]]:
     """An object with any names (that pass ``key``), whose values pass a check."""
 
     def checked(x: Any) -> dict[str, T]:
         if not isinstance(x, dict) or len(x) > most:
             raise wrong(x, f"an object of at most {most}" if most < 1 << 30 else "an object")
         found: dict[str, T] = {}
-        for k, part in x.items():
-            try:
-                found[key(k)] = check(part)
-            except _FAULTS as err:
-                raise _inside(str(k), err) from None
+        at = ""
+        try:
+            for at, part in x.items():
+                found[at if key is None else key(at)] = check(part)
+        except _FAULTS as err:
+            raise _inside(at, err) from None
         return found
 
     return checked
@@ -266,20 +284,26 @@ def record(
 ) -> Check[dict[str, Any]]:
     """An object with these fields, and no others unless it is ``open_ended``. Those of ``optional`` may be
     missing, also in what is returned."""
-    every = {**fields, **(optional or {})}
+    needed, others = tuple(fields.items()), tuple((optional or {}).items())
+    every = dict(needed + others)
 
     def checked(x: Any) -> dict[str, Any]:
         if not isinstance(x, dict):
             raise wrong(x, f"an object of {', '.join(fields)}")
         found: dict[str, Any] = {}
-        for field, check in every.items():
-            if field in x:
-                try:
-                    found[field] = check(x[field])
-                except _FAULTS as err:
-                    raise _inside(field, err) from None
-            elif field in fields:
-                raise Malformed("it is missing", (field,))
+        at = ""
+        try:
+            for at, check in needed:
+                found[at] = check(x[at])
+            for at, check in others:
+                if at in x:
+                    found[at] = check(x[at])
+        except KeyError:
+            if at in x:
+                raise
+            raise Malformed("it is missing", (at,)) from None
+        except _FAULTS as err:
+            raise _inside(at, err) from None
         if len(found) != len(x) and not open_ended:
             odd = next(str(k) for k in x if k not in every)
             raise Malformed(f"{odd[:40]!r} is not known; known are {', '.join(every)}")

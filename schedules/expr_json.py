@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from schedules.documents import short, text
+from schedules.documents import any_text, short
 from schedules.expr import (
     COMPARISONS,
     INDEX,
@@ -25,8 +25,6 @@ from schedules.expr import (
     is_float,
 )
 from schedules.functions import FUNCTIONS
-
-_text = text()
 
 
 def to_json(e: Expr) -> Any:
@@ -73,18 +71,18 @@ def _from_json(v: Any) -> Expr:
         return Const(v)
     if not isinstance(v, list) or not v:
         raise ValueError(f"malformed expression {short(v)}")
-    tag, rest = _text(v[0]), v[1:]
+    tag, rest = any_text(v[0]), v[1:]
     if tag == "const":
         dtype, x = rest
-        return _const(_text(dtype), x)
+        return _const(any_text(dtype), x)
     if tag in ("var", "hole"):
         (name,) = rest
-        return Var(_text(name)) if tag == "var" else Hole(_text(name))
+        return Var(any_text(name)) if tag == "var" else Hole(any_text(name))
     if tag == "load":
-        return Load(_text(rest[0]), tuple(map(_from_json, rest[2:])), _text(rest[1]))
+        return Load(any_text(rest[0]), tuple(map(_from_json, rest[2:])), any_text(rest[1]))
     if tag == "cast":
         dtype, x = rest
-        return Cast(_text(dtype), _from_json(x))
+        return Cast(any_text(dtype), _from_json(x))
     if tag == "call":
         args = tuple(map(_from_json, rest[1:]))
         if rest[0] not in FUNCTIONS:

@@ -14,8 +14,9 @@ from typing import Any
 
 from schedules.distribution import UPGRADE
 from schedules.documents import (
-    Check,
     Malformed,
+    an_object,
+    any_text,
     integer,
     items,
     list_of,
@@ -28,7 +29,6 @@ from schedules.documents import (
 )
 from schedules.documents import canonical as canonical
 from schedules.documents import digest as digest
-from schedules.documents import text as any_text
 from schedules.errors import AutotuneError
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.names import Names, rename
@@ -82,7 +82,7 @@ class Workload:
     def canonical(self) -> ComputeDAG:
         """The DAG under its canonical names (`schedules.te.names`), which the schedules of a log and of a
         search are written in."""
-        return self.dag if not self.names else ComputeDAG.from_json(parsed(self.json)["dag"])
+        return self.dag if not self.names else ComputeDAG.from_json(parsed(self.json, once=False)["dag"])
 
     @cached_property
     def names(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Workload:
         text). Reads version 1 too, whose text has names of its own. Raises ValueError on malformed text or
         names, or a version that is not known."""
         try:
-            v = parsed_object(text)
+            v = parsed_object(text, once=False)
         except Malformed as err:
             raise ValueError(f"malformed workload: {err}") from None
         version = v.get("version")
@@ -176,17 +176,14 @@ class Target:
     def from_json(text: str) -> Target:
         """Inverse of `json`. The text may come from anywhere. Raises ValueError on malformed text."""
         try:
-            v = _TARGET(parsed(text))
-            if v["kind"] == "cpu":  # sizes of a CPU are never 0 (`autotune.targets.facts`)
-                _LIMITS_OF_CPUS(v)
+            v = _TARGET(parsed(text, once=False))
+            # sizes of a CPU are never 0 (`autotune.targets.facts`); attributes of devices may be
+            if v["kind"] == "cpu" and 0 in v["limits"].values():
+                raise Malformed(f"limits: expected a whole number from 1 to {MOST_OF_A_LIMIT}, got 0")
         except Malformed as err:
             raise ValueError(f"malformed target: {err}") from None
-        features, limits = sorted(v["features"]), sorted(v["limits"].items())
-        return Target(**v | {"features": tuple(features), "limits": tuple(limits)})
-
-
-def _limits(least: int) -> dict[str, Check[Any]]:
-    return {"limits": mapping_of(integer(least, MOST_OF_A_LIMIT), key=name)}
+        features, limits = tuple(sorted(v["features"])), tuple(sorted(v["limits"].items()))
+        return Target(v["kind"], v["arch"], v["triple"], features, v["threads"], limits)
 
 
 _TARGET = record(
@@ -196,10 +193,9 @@ _TARGET = record(
         "triple": name,
         "features": list_of(name),
         "threads": integer(1, MOST_THREADS),
-        **_limits(0),
+        "limits": mapping_of(integer(0, MOST_OF_A_LIMIT), key=name),
     }
 )
-_LIMITS_OF_CPUS = record(_limits(1), open_ended=True)
 
 
 JSONScalar = Any  # int, str, bool, None, or lists of these; a hole is {"hole": name}
@@ -269,7 +265,7 @@ class Trace:
     def from_json(text: str) -> Trace:
         """Raises `TraceError` (a ValueError) on malformed text or an unknown version."""
         try:
-            v = parsed_object(text)
+            v = parsed_object(text, once=False)
             if v.get("version") != TRACE_VERSION:
                 version = short(v.get("version"))
                 raise TraceError(
@@ -295,13 +291,13 @@ def _thawed(v: Any) -> Any:
 
 
 def _freeze(v: Any) -> Any:
-    return tuple(_freeze(x) for x in v) if isinstance(v, list) else v
+    return tuple([_freeze(x) if isinstance(x, list) else x for x in v]) if isinstance(v, list) else v
 
 
 def _read_step(x: Any) -> Step:
     primitive, args = _STEP(x)
-    return Step(primitive, tuple(sorted(args.items())))
+    return Step(primitive, tuple([(k, _freeze(args[k])) for k in sorted(args)]))
 
 
-_STEP = items(any_text(), mapping_of(_freeze))
+_STEP = items(any_text, an_object)
 _TRACE = record({"version": integer(TRACE_VERSION, TRACE_VERSION), "steps": list_of(_read_step)})

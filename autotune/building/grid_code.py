@@ -13,7 +13,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autotune.errors import CompileError
-from schedules.documents import Malformed, integer, items, list_of, mapping_of, one_of, parsed, record, text
+from schedules.documents import (
+    Malformed,
+    any_integer,
+    any_text,
+    integer,
+    items,
+    list_of,
+    mapping_of,
+    one_of,
+    parsed,
+    record,
+)
 from schedules.dtypes import DTYPES
 from schedules.ir import Buffer, const
 from schedules.ir.strides import elements
@@ -134,18 +145,18 @@ def grid_code(
 
 _SIZE = integer(0, 1 << 48)
 _EXTENTS = items(_SIZE, _SIZE, _SIZE)
-_ARRAY = items(text(), one_of(*DTYPES), list_of(_SIZE), _SIZE)
-_LAUNCH = items(text(), _EXTENTS, _EXTENTS, list_of(text()))
+_ARRAY = items(any_text, one_of(*DTYPES), list_of(_SIZE), _SIZE)
+_LAUNCH = items(any_text, _EXTENTS, _EXTENTS, list_of(any_text))
 _ARRAYS = list_of(lambda x: Array(*_ARRAY(x)))
-_KIND = record({"kind": text()}, open_ended=True)
+_KIND = record({"kind": any_text}, open_ended=True)
 _HEAD = record(
     {
-        "kind": text(),
+        "kind": any_text,
         "params": _ARRAYS,
-        "outputs": list_of(text()),
+        "outputs": list_of(any_text),
         "scratch": _ARRAYS,
         "launches": list_of(lambda x: Launch(*_LAUNCH(x))),
         "source": _SIZE,
-        "facts": mapping_of(mapping_of(integer())),
+        "facts": mapping_of(mapping_of(any_integer)),
     }
 )

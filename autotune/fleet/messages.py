@@ -18,6 +18,7 @@ from autotune.measure.results import SHORTEST_S, STATUSES, Measurement
 from schedules.documents import (
     Check,
     Malformed,
+    an_object,
     integer,
     items,
     list_of,
@@ -162,20 +163,14 @@ def _any(value: object) -> Any:
     return value
 
 
-def _object(value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise wrong(value, "an object")
-    return value
-
-
 _SECONDS = number(0.0, LONGEST_S, f"a number of seconds, at most {LONGEST_S:g}")
 _TIME = number(SHORTEST_S, LONGEST_S, f"a number of seconds from {SHORTEST_S:g} to {LONGEST_S:g}")
 _TASK = record(
     {
-        "workload": _object,
+        "workload": an_object,
         "names": _any,  # `Workload.from_json` looks
         "op": text(200),
-        "params": _object,
+        "params": an_object,
         "flops": integer(0, 1 << 62),
         "target": lambda x: Target.from_json(canonical(x)),
         "patience_s": _SECONDS,
@@ -229,7 +224,7 @@ def measurement(body: object) -> Measurement:
 
 
 def _facts(value: object) -> dict[str, Any]:
-    facts = _object(value)
+    facts = an_object(value)
     if not small(facts):
         raise wrong(facts, f"a small object: {MOST_FACTS} characters, {MOST_NESTED} lists and objects")
     _WORDS(facts)

@@ -42,6 +42,7 @@ from kernels_db.opening import open_regular
 from schedules.distribution import install
 from schedules.documents import (
     Malformed,
+    any_text,
     integer,
     items,
     list_of,
@@ -51,7 +52,6 @@ from schedules.documents import (
     one_of,
     parsed,
     record,
-    text,
 )
 from schedules.dtypes import DTYPES
 from schedules.errors import AutotuneError, ScheduleError
@@ -235,29 +235,35 @@ def _read_step(x: Any) -> Call | Island:
     return Call(v["task"], tuple(Argument(*r) for r in v["reads"]), v["writes"], v["origins"])
 
 
-_SIZE, _TEXTS = integer(0, (1 << 48) - 1, "a size"), list_of(text())
-_TENSOR = items(text(), list_of(integer(1, (1 << 48) - 1, "a size of at least 1")), one_of(*DTYPES))
+_SIZE, _TEXTS = integer(0, (1 << 48) - 1, "a size"), list_of(any_text)
+_TENSOR = items(any_text, list_of(integer(1, (1 << 48) - 1, "a size of at least 1")), one_of(*DTYPES))
 _ISLAND = record(
-    {"island": text(), "op": text(), "reads": _TEXTS, "writes": list_of(_read_tensor), "payload": text()}
+    {
+        "island": any_text,
+        "op": any_text,
+        "reads": _TEXTS,
+        "writes": list_of(_read_tensor),
+        "payload": any_text,
+    }
 )
 _CALL = record(
-    {"task": _SIZE, "reads": list_of(items(text(), _SIZE)), "writes": _TEXTS, "origins": _TEXTS}
+    {"task": _SIZE, "reads": list_of(items(any_text, _SIZE)), "writes": _TEXTS, "origins": _TEXTS}
 )
 _MODEL = record(
     {
         "format": one_of(FORMAT),
         "version": integer(VERSION, VERSION),
-        "name": text(),
-        "target": lambda x: Target.from_json(text()(x)),
+        "name": any_text,
+        "target": lambda x: Target.from_json(any_text(x)),
         "tensors": list_of(_read_tensor),
         "inputs": _TEXTS,
         "outputs": _TEXTS,
         "weights": _TEXTS,
-        "labels": mapping_of(text()),
+        "labels": mapping_of(any_text),
         "kernels": list_of(
             record(
                 {
-                    "text": lambda x: read_kernel(text()(x)),
+                    "text": lambda x: read_kernel(any_text(x)),
                     "tuned_s": nullable(number(math.ulp(0.0), 1e6, "seconds")),
                 }
             )

@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from autotune.errors import ArgumentError, ModelError
-from schedules.documents import integer, items, list_of, mapping_of, one_of, record, text, wrong
+from schedules.documents import any_text, integer, items, list_of, mapping_of, one_of, record, text, wrong
 from schedules.dtypes import DTYPES
 from schedules.errors import suggest
 
@@ -307,7 +307,7 @@ def _read_node(v: Any, depth: int = 0) -> Node:
     if depth >= DEEPEST:
         raise ValueError(f"more than {DEEPEST} containers in each other")
     parts = list_of(lambda x: _read_node(x, depth + 1))
-    kind, nodes, plain, name = items(_KIND, parts, _PLAINS, text())(v)
+    kind, nodes, plain, name = items(_KIND, parts, _PLAINS, any_text)(v)
     if kind in ("tuple", "list"):
         fits = not plain
     else:
@@ -343,14 +343,14 @@ def _read_plain(x: Any) -> Any:
 _FLOAT = record({"float": text(100)})
 _PLAINS = list_of(_read_plain)
 _COUNT = integer(0, (1 << 48) - 1, "a number from 0 on")
-_SLOT = items(text(), _COUNT)
-_FIXED = items(text(), _read_plain)
-_BLANK = items(text(), list_of(_COUNT, 32), one_of(*DTYPES))
+_SLOT = items(any_text, _COUNT)
+_FIXED = items(any_text, _read_plain)
+_BLANK = items(any_text, list_of(_COUNT, 32), one_of(*DTYPES))
 _KIND = one_of("tuple", "list", "dict", "named tuple", "other")
 _SIGNATURE = record(
     {
         "arguments": list_of(_read_node),
-        "names": list_of(text()),
+        "names": list_of(any_text),
         "named": mapping_of(_read_node),
         "result": _read_node,
     }

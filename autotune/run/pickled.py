@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from autotune.errors import CompileError
-from schedules.documents import Malformed, integer, mapping_of, parsed_object, record, short
-from schedules.documents import text as any_text
+from schedules.documents import Malformed, any_text, integer, mapping_of, parsed_object, record, short
 from schedules.model import Target, Trace, Workload, canonical
 
 VERSION = 1
@@ -50,13 +49,13 @@ _ANY = mapping_of(lambda x: x)
 _KERNEL = record(
     {
         "version": integer(VERSION, VERSION),
-        "workload": any_text(),
+        "workload": any_text,
         "names": _ANY,
-        "op": any_text(),
+        "op": any_text,
         "params": _ANY,
         "flops": integer(0),
-        "target": any_text(),
-        "trace": any_text(),
-        "chosen_by": any_text(),
+        "target": any_text,
+        "trace": any_text,
+        "chosen_by": any_text,
     }
 )

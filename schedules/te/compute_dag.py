@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from schedules import expr as E
-from schedules.documents import Malformed, integer, items, list_of, nullable, record, text, wrong
+from schedules.documents import Malformed, any_integer, any_text, items, list_of, nullable, record, wrong
 from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Const, Expr, Load
 from schedules.expr_json import from_json, to_json
@@ -281,10 +281,9 @@ class ComputeDAG:
             raise ValueError(f"malformed compute DAG: {err}") from None
 
 
-_TEXT, _INT = text(), integer(wanted="an integer")
-_INTS, _VALUES = list_of(_INT), list_of(from_json)
-_ROW_MAJOR = items(_TEXT, _INTS, _TEXT)
-_STRIDED = items(_TEXT, _INTS, _TEXT, _INTS)
+_INTS, _VALUES = list_of(any_integer), list_of(from_json)
+_ROW_MAJOR = items(any_text, _INTS, any_text)
+_STRIDED = items(any_text, _INTS, any_text, _INTS)
 
 
 def _read_tensor(x: Any) -> Tensor:
@@ -310,8 +309,8 @@ def _read_stage(x: Any) -> Stage:
     return found
 
 
-_PAIR = items(_TEXT, _INT)
-_REDUCER = record({"name": _TEXT, "identity": _VALUES, "combine": _VALUES})
+_PAIR = items(any_text, any_integer)
+_REDUCER = record({"name": any_text, "identity": _VALUES, "combine": _VALUES})
 _STAGE = record(
     {
         "outputs": list_of(_read_tensor),
@@ -322,6 +321,6 @@ _STAGE = record(
     }
 )
 _DAG = record(
-    {"inputs": list_of(_read_tensor), "stages": list_of(_read_stage), "outputs": list_of(_TEXT)},
-    {"constants": list_of(_TEXT)},
+    {"inputs": list_of(_read_tensor), "stages": list_of(_read_stage), "outputs": list_of(any_text)},
+    {"constants": list_of(any_text)},
 )

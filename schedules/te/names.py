@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from schedules.documents import Malformed, items, list_of, nullable, record, text
+from schedules.documents import Malformed, any_text, items, list_of, nullable, record
 
 # What a reducer of one component is called, by the operation of x0 and y0.
 _REDUCERS = {"+": "sum", "*": "prod", "min": "min", "max": "max"}
@@ -78,8 +78,8 @@ class Names:
 
 _NAMES = record(
     {
-        "inputs": list_of(text()),
-        "stages": list_of(items(list_of(text()), list_of(text()), nullable(text()))),
+        "inputs": list_of(any_text),
+        "stages": list_of(items(list_of(any_text), list_of(any_text), nullable(any_text))),
     }
 )
 
