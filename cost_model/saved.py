@@ -161,7 +161,7 @@ def _parsed(path: Path, name: str) -> dict[str, Any]:
     try:
         return parsed_object(raw)
     except Malformed as err:
-        _refuse(name, f"{err}; it may have been cut short")
+        _refuse(name, str(err))
 
 
 def _difference(features: tuple[str, ...]) -> str:

@@ -123,7 +123,10 @@ def parsed(text: object, *, once: bool = True) -> Any:
 
 def parsed_object(text: object, *, once: bool = True) -> dict[str, Any]:
     """`parsed`, of an object. Raises `Malformed`."""
-    return an_object(parsed(text, once=once))
+    value = parsed(text, once=once)
+    if not isinstance(value, dict):
+        raise Malformed("it is no JSON object")
+    return value
 
 
 # -- values ---------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 from autotune.fleet.errors import FleetError, MessageError
 from autotune.fleet.messages import small
-from schedules.documents import Malformed, any_text, flag, list_of, parsed, record, text, wrong
+from schedules.documents import Malformed, any_text, flag, list_of, parsed, record, text
 from schedules.errors import suggest
 from schedules.model import Target, canonical, digest
 
@@ -188,7 +188,7 @@ def _member(address: str, name: str, advert: object, busy: int) -> Member:
 
 def _facts(x: object) -> dict[str, Any]:
     if not small(x) or not all(isinstance(v, (str, int)) and len(str(v)) < 500 for v in x.values()):
-        raise wrong(x, "a small object of texts and whole numbers")
+        raise Malformed("it is no small object of texts and whole numbers")
     return x
 
 
@@ -203,7 +203,7 @@ _OFFERED = record(
 _ADVERT = record(
     {
         "machine": _facts,
-        "key": text(12, "[0-9A-Za-z]{12}", "the 12 letters and digits of a machine"),
+        "key": text(12, "[0-9A-Za-z]{12}", "12 letters and digits that say which machine it is of"),
         "targets": list_of(_offered),
         "generator": any_text,
         "builds": flag,

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import copy
 import json
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +19,14 @@ from autotune.building.grid_code import MAGIC, GridCode
 from autotune.errors import CompileError
 from autotune.fleet import messages
 from autotune.fleet.errors import MessageError
+from autotune.fleet.members import _member, slot
 from autotune.measure.results import Measurement
 from autotune.models import signature
-from autotune.run import pickled
+from autotune.run import pickled, untuned
+from cost_model import saved
+from cost_model.base import CostModelError
+from cost_model.features import COLUMNS, DERIVED
+from cost_model.tree_ensemble import TreeEnsemble, leaf
 from kernels_db import exchange
 from schedules import ops
 from schedules.documents import Malformed, parsed
@@ -52,6 +59,17 @@ REQUEST = messages.opened(
     messages.Request("measure", "b", messages.Task(W, T, 1.0), (TRACE,), objects=((0, "0" * 32),)).text()
 )
 
+MEMBER = {
+    "machine": {"architecture": "x86_64", "cores": 2}, "key": "0123456789ab", "generator": "g",
+    "targets": [{"asked": "x", "target": json.loads(T.json), "slot": slot("0123456789ab", T)}],
+    "builds": True, "process": "p",
+}  # fmt: skip
+COSTS = {
+    "kind": saved.KIND, "version": saved.VERSION, "learner": "xgb", "columns": COLUMNS,
+    "derived": list(DERIVED), "feature_names": list(saved.FEATURES["cpus"]), "provenance": {},
+    "bags": [saved._packed(TreeEnsemble.of([leaf(0.5)]))],
+}  # fmt: skip
+
 # {kind: (a document, what reads it, its error)}.
 KINDS: dict[str, tuple[Any, Callable[[Any], Any], tuple[type[Exception], ...]]] = {
     "expression": (W.dag.to_json(), ComputeDAG.from_json, (ValueError,)),
@@ -73,6 +91,9 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Any], tuple[type[Exception], ...]]] 
     "record of a log": (RECORD, lambda v: exchange.parse_line(line(v)), (exchange.Refused,)),
     "signature": (CALLED, lambda v: signature.read(v, 1, 1), (ValueError,)),
     "code for a device": (GRID, lambda v: GridCode.from_bytes(grid(v)), (CompileError,)),
+    "what a worker says": (MEMBER, lambda v: _member("a", "n", json.dumps(v), 0), (MessageError,)),
+    "cost model": (COSTS, lambda v: cost_model(v), (CostModelError,)),
+    "first pick": (["t", "default", 3], lambda v: untuned._kept(json.dumps(v).encode(), 3), ()),
     "objects": ([[3, 0], [-1, 0]], lambda v: bundle.split(objects(v)), (CompileError,)),
 }
 
@@ -92,6 +113,12 @@ def grid(v: Any) -> bytes:
 
 def objects(v: Any) -> bytes:
     return bundle.MAGIC + json.dumps(v).encode() + b"\n"
+
+
+def cost_model(v: Any) -> saved.SavedModel:
+    with tempfile.NamedTemporaryFile() as f:
+        Path(f.name).write_text(json.dumps(v))
+        return saved.read(f.name)
 
 
 def nested(levels: int) -> Any:
