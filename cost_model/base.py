@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from schedules.documents import Malformed, parsed_object
 from schedules.errors import AutotuneError
 
 Features = npt.NDArray[np.float32]
@@ -119,14 +120,14 @@ def write_document(path: Path, kind: str, names: tuple[str, ...], body: dict[str
 def read_document(path: Path, kind: str, names: tuple[str, ...]) -> dict[str, Any]:
     """Inverse of `write_document`. Raises CostModelError for another kind, version or feature names."""
     try:
-        document = json.loads(read_regular(path).decode("utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as err:
+        document = parsed_object(read_regular(path))
+    except (OSError, Malformed) as err:
         why = getattr(err, "strerror", None) or err
         raise CostModelError(f"cannot read the cost model {path}: {why}; train and save it again") from None
-    if not isinstance(document, dict) or document.get("kind") != kind or document.get("version") != VERSION:
+    if document.get("kind") != kind or document.get("version") != VERSION:
         wanted = f"a version {VERSION} {kind!r} cost model"
         raise CostModelError(f"{path} is not {wanted}; train and save it again")
-    if tuple(document.get("feature_names") or ()) != names:
+    if document.get("feature_names") != list(names):
         raise CostModelError(
             f"the cost model {path} was trained on other features; train it again on this version"
         )

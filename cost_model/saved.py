@@ -7,7 +7,6 @@ pass `TreeEnsemble.check`, and a model of other features than this version's is 
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import os
@@ -22,6 +21,17 @@ import numpy as np
 from cost_model.base import CostModelError, read_regular
 from cost_model.features import COLUMNS, DERIVED
 from cost_model.tree_ensemble import MOST_NODES, MOST_TREES, TreeEnsemble
+from schedules.documents import (
+    Malformed,
+    an_object,
+    any_text,
+    integer,
+    list_of,
+    one_of,
+    parsed_object,
+    record,
+    short,
+)
 from schedules.space.estimate.cpu.features import FEATURE_NAMES as CPU_FEATURES
 from schedules.space.estimate.gpu.features import FEATURE_NAMES as GPU_FEATURES
 
@@ -119,27 +129,24 @@ def read(path: str | os.PathLike[str]) -> SavedModel:
     if document.get("kind") != KIND:
         _refuse(name, "it is no trained cost model")
     if document.get("version") != VERSION:
-        _refuse(name, f"it has version {_short(document.get('version'))} and not {VERSION}")
-    if document.get("learner") not in LEARNERS:
-        _refuse(name, f"its learner {_short(document.get('learner'))} is none of {', '.join(LEARNERS)}")
-    features = _names(document.get("feature_names"))
+        _refuse(name, f"it has version {short(document.get('version'))} and not {VERSION}")
+    try:
+        v = _DOCUMENT(document)
+    except Malformed as err:
+        _refuse(name, str(err))
+    features = v["feature_names"]
     if features not in FEATURES.values():
         _refuse(name, f"it was trained on other features: {_difference(features)}")
-    if _names(document.get("derived")) != DERIVED or document.get("columns") != COLUMNS:
+    if v["derived"] != DERIVED or v["columns"] != COLUMNS:
         _refuse(name, "it was trained on other features: those derived from a candidate's changed since")
-    provenance, bags = document.get("provenance", {}), document.get("bags")
-    if not isinstance(provenance, dict):
-        _refuse(name, "what it says of its training is no object")
-    if not isinstance(bags, list) or not 0 < len(bags) <= MOST_BAGS:
-        _refuse(name, f"it must have 1 to {MOST_BAGS} ensembles of trees")
     width = len(features) + len(DERIVED)
     try:
-        ensembles = tuple(_unpacked(bag, width) for bag in bags)
+        ensembles = tuple(_unpacked(bag, width) for bag in v["bags"])
         if sum(len(x) for x in ensembles) > MOST_TREES or sum(len(x.feature) for x in ensembles) > MOST_NODES:
             raise CostModelError("it has more trees than may be")
     except CostModelError as err:
         _refuse(name, str(err))
-    return SavedModel(str(document["learner"]), features, ensembles, provenance, name)
+    return SavedModel(v["learner"], features, ensembles, v.get("provenance", {}), name)
 
 
 def _parsed(path: Path, name: str) -> dict[str, Any]:
@@ -152,22 +159,9 @@ def _parsed(path: Path, name: str) -> dict[str, Any]:
     if sum(raw.count(sign) for sign in (b",", b"[", b"{", b'"')) > MOST_PARTS:
         _refuse(name, "its JSON has too many parts")
     try:
-        document = json.loads(raw.decode("utf-8"), parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        _refuse(name, "it is no JSON, or was cut short")
-    if not isinstance(document, dict):
-        _refuse(name, "it is no JSON object")
-    return document
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(text)
-
-
-def _names(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(x, str) for x in value):
-        return ()
-    return tuple(value)
+        return parsed_object(raw)
+    except Malformed as err:
+        _refuse(name, str(err))
 
 
 def _difference(features: tuple[str, ...]) -> str:
@@ -176,15 +170,11 @@ def _difference(features: tuple[str, ...]) -> str:
     strange = sorted(set(features) - set(nearest))
     missing = sorted(set(nearest) - set(features))
     parts = [
-        f"{words} {_short(names[0])}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        f"{words} {short(names[0])}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
         for words, names in (("it has", strange), ("it lacks", missing))
         if names
     ]
     return ", ".join(parts) or "they have another order"
-
-
-def _short(value: object) -> str:
-    return repr(value)[:60]
 
 
 def _refuse(name: str, why: str) -> NoReturn:
@@ -200,19 +190,31 @@ def _packed(bag: TreeEnsemble) -> dict[str, str]:
     }
 
 
-def _unpacked(value: object, features: int) -> TreeEnsemble:
-    if not isinstance(value, dict):
-        raise CostModelError("an ensemble of trees is no object")
+def _unpacked(texts: dict[str, str], features: int) -> TreeEnsemble:
     arrays = {}
     for name, kind in ARRAYS.items():
         try:
-            raw = base64.b64decode(value[name], validate=True)
+            raw = base64.b64decode(texts[name], validate=True)
             arrays[name] = np.frombuffer(raw, dtype=kind).astype(np.dtype(kind).newbyteorder("="))
-        except (KeyError, TypeError, ValueError, binascii.Error):
-            raise CostModelError(f"the array {name!r} of its trees is missing or malformed") from None
+        except ValueError:
+            raise CostModelError(f"the array {name!r} of its trees is malformed") from None
     if np.any(arrays["missing_left"] > 1):
         raise CostModelError("the array 'missing_left' of its trees has other numbers than 0 and 1")
     arrays["missing_left"] = arrays["missing_left"].astype(bool)
     ensemble = TreeEnsemble(**arrays)
     ensemble.check(features)
     return ensemble
+
+
+_NAMES = list_of(any_text)
+_DOCUMENT = record(
+    {
+        "learner": one_of(*LEARNERS),
+        "columns": integer(0),
+        "feature_names": _NAMES,
+        "derived": _NAMES,
+        "bags": list_of(record(dict.fromkeys(ARRAYS, any_text)), MOST_BAGS, least=1),
+    },
+    {"provenance": an_object},
+    open_ended=True,
+)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import math
-import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,6 +30,17 @@ from kernels_db.compression import opened_text
 from kernels_db.errors import LogError
 from kernels_db.records import KINDS, MAX_REASON, MAX_SKETCH, STATES, STATUSES, after, now
 from kernels_db.sqlite import explain
+from schedules.documents import (
+    Check,
+    canonical_object,
+    digest_text,
+    integer,
+    list_of,
+    nullable,
+    number,
+    one_of,
+    text,
+)
 from schedules.model import TRACE_VERSION, WORKLOAD_VERSION, Target, Workload, canonical, digest
 from schedules.te.compute_dag import ComputeDAG
 
@@ -110,8 +121,8 @@ def _lines(f: IO[bytes]) -> Iterator[bytes | Refused]:
 
 def capped(rows: Iterable[T]) -> Iterator[T | Refused]:
     """The first `MAX_ROWS` rows of a source, and a `Refused` in place of each later one."""
-    for number, row in enumerate(rows):
-        yield row if number < MAX_ROWS else Refused(too_many())
+    for i, row in enumerate(rows):
+        yield row if i < MAX_ROWS else Refused(too_many())
 
 
 def parse_line(line: bytes) -> Item | None:
@@ -157,7 +168,7 @@ def decode_own(value: dict[str, Any]) -> dict[str, Any]:
     return {"uid": digest(record_text(columns)), **columns}
 
 
-def _checked(kind: str, fields: dict[str, Callable[[Any], Any]], value: dict[str, Any]) -> dict[str, Any]:
+def _checked(kind: str, fields: dict[str, Check[Any]], value: dict[str, Any]) -> dict[str, Any]:
     columns = {}
     for name, check in fields.items():
         if name not in value:
@@ -226,81 +237,27 @@ def _plain(x: float | None) -> str:
 # -- one check per field: value -> column, or an exception of MALFORMED -----------------------------
 
 
-def _text(limit: int, pattern: str = r"[^\x00]*") -> Callable[[Any], str]:
-    compiled = re.compile(pattern, re.DOTALL)
+def _text(limit: int) -> Check[str]:
+    within = text(limit, r"[^\x00]*")
 
     def check(x: Any) -> str:
-        if not isinstance(x, str) or len(x) > limit or not compiled.fullmatch(x):
-            raise ValueError
-        x.encode()  # fails for a lone surrogate, which UTF-8 lacks
-        return x
+        within(x).encode()  # fails for a lone surrogate, which UTF-8 lacks
+        return str(x)
 
     return check
 
 
-def _one_of(options: tuple[str, ...]) -> Callable[[Any], str]:
-    def check(x: Any) -> str:
-        if not isinstance(x, str) or x not in options:
-            raise ValueError
-        return x
-
-    return check
-
-
-def _integer(low: int, high: int) -> Callable[[Any], int]:
-    def check(x: Any) -> int:
-        if not isinstance(x, int) or isinstance(x, bool) or not low <= x <= high:
-            raise ValueError
-        return x
-
-    return check
-
-
-def _nullable(inner: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda x: None if x is None else inner(x)
-
-
-def _number(positive: bool) -> Callable[[Any], float]:
-    def check(x: Any) -> float:
-        if not isinstance(x, float) or not math.isfinite(x) or x < 0 or (positive and x == 0):
-            raise ValueError
-        return x
-
-    return check
+def _object(limit: int) -> Check[str]:
+    return canonical_object(limit, MAX_DEPTH)
 
 
 def _times(x: Any) -> str:
-    if not isinstance(x, list) or len(x) > MAX_TIMES:
-        raise ValueError
-    return f"[{','.join([_plain(_seconds(t)) for t in x])}]"
+    return f"[{','.join(map(_plain, _TIMES(x)))}]"
 
 
-def _object(limit: int) -> Callable[[Any], str]:
-    def check(x: Any) -> str:
-        if not isinstance(x, dict):
-            raise ValueError
-        text = canonical(x)
-        deep = text.count("{") + text.count("[") > MAX_DEPTH and _depth(x) > MAX_DEPTH
-        if deep or len(text) > limit:
-            raise ValueError
-        return text
-
-    return check
-
-
-def _depth(x: Any) -> int:
-    """Depth of lists and objects, counted up to `MAX_DEPTH` + 1."""
-    level, depth = [x], 0
-    while level and depth <= MAX_DEPTH:
-        nested = [v for v in level if isinstance(v, (list, tuple, dict))]
-        level = [y for v in nested for y in (v.values() if isinstance(v, dict) else v)]
-        depth += bool(nested)
-    return depth
-
-
-_seconds = _number(positive=True)
-_digest = _text(32, r"[0-9a-f]{32}")
-_moment_text = _text(27, r"[1-8][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
+_seconds = number(math.ulp(0.0), sys.float_info.max, real=True)
+_TIMES = list_of(_seconds, MAX_TIMES)
+_moment_text = text(27, r"[1-8][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
 
 
 def _moment(x: Any) -> str:
@@ -311,44 +268,44 @@ def _moment(x: Any) -> str:
 
 
 # {type: {field: its check}}.
-_FIELDS: dict[str, dict[str, Callable[[Any], Any]]] = {
+_FIELDS: dict[str, dict[str, Check[Any]]] = {
     "workload": {
-        "digest": _digest,
+        "digest": digest_text,
         "op": _text(100),
         "params": _object(MAX_OBJECT),
-        "flops": _integer(0, MAX_INT),
+        "flops": integer(0, MAX_INT),
         "definition": _object(MAX_DEFINITION),
         "names": _object(MAX_DEFINITION),
     },
-    "target": {"digest": _digest, "definition": _object(MAX_OBJECT)},
-    "machine": {"digest": _digest, "definition": _object(MAX_OBJECT)},
+    "target": {"digest": digest_text, "definition": _object(MAX_OBJECT)},
+    "machine": {"digest": digest_text, "definition": _object(MAX_OBJECT)},
     "run": {
-        "uid": _digest,
-        "workload": _digest,
-        "target": _digest,
-        "machine": _digest,
-        "seed": _integer(-MAX_INT - 1, MAX_INT),
+        "uid": digest_text,
+        "workload": digest_text,
+        "target": digest_text,
+        "machine": digest_text,
+        "seed": integer(-MAX_INT - 1, MAX_INT),
         "options": _object(MAX_OBJECT),
-        "nonce": _digest,
+        "nonce": digest_text,
         "started": _moment,
-        "ended": _nullable(_moment),
-        "state": _one_of(STATES),
+        "ended": nullable(_moment),
+        "state": one_of(*STATES),
     },
     "record": {
-        "uid": _digest,
-        "run": _digest,
-        "trial": _integer(0, MAX_INT),
-        "kind": _one_of(KINDS),
-        "workload": _digest,
-        "target": _digest,
-        "machine": _digest,
+        "uid": digest_text,
+        "run": digest_text,
+        "trial": integer(0, MAX_INT),
+        "kind": one_of(*KINDS),
+        "workload": digest_text,
+        "target": digest_text,
+        "machine": digest_text,
         "sketch": _text(MAX_SKETCH),
         "trace": _object(MAX_TRACE),
-        "status": _one_of(STATUSES),
+        "status": one_of(*STATUSES),
         "reason": _text(MAX_REASON),
         "times_s": _times,
-        "time_s": _nullable(_seconds),
-        "error": _nullable(_number(positive=False)),
+        "time_s": nullable(_seconds),
+        "error": nullable(number(0.0, sys.float_info.max, real=True)),
         "environment": _object(MAX_OBJECT),
         "created": _moment,
     },

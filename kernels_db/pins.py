@@ -7,17 +7,17 @@ export beside it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from kernels_db.compression import opened
 from kernels_db.errors import LogError
 from kernels_db.replacing import replaced
 from kernels_db.spool import as_file
 from schedules.distribution import UPGRADE
+from schedules.documents import Malformed, any_text, list_of, parsed, record, text
 from schedules.model import canonical
 
 # Marks of a lock file.
@@ -52,10 +52,10 @@ def read(path: Path) -> list[Pin]:
     """The pins of a lock file. Raises `LogError`."""
     try:
         with as_file(path) as file, opened(file) as f:
-            text = f.read(MOST_BYTES + 1)
-        if len(text) > MOST_BYTES:
+            content = f.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
             raise LogError(f"{path} is larger than any lock file: {MOST_BYTES >> 20} MB")
-        value = json.loads(text)
+        value = parsed(content)
     except OSError as err:
         raise LogError(f"cannot read {path}: {err.strerror}; give a file of autotune log pin") from None
     except (ValueError, RecursionError):
@@ -67,11 +67,13 @@ def read(path: Path) -> list[Pin]:
             f"{path} has version {str(value.get('version'))[:40]}, and this autotune reads {VERSION}; "
             f"update autotune: {UPGRADE}"
         )
-    listed = value.get("pins")
-    if not isinstance(listed, list) or not all(map(_is_pin, listed)):
-        raise LogError(f"{path} is damaged: a pin is an object of {', '.join(_KEYS)}; write it again")
-    return [Pin(v["workload"], v["target"], v["record"], str(v.get("task", ""))) for v in listed]
+    try:
+        return [Pin(**v) for v in _PINS(value)["pins"]]
+    except Malformed as err:
+        raise LogError(
+            f"{path} is damaged: {err}; a pin is an object of {', '.join(_KEYS)}; write it again"
+        ) from None
 
 
-def _is_pin(v: Any) -> bool:
-    return isinstance(v, dict) and all(isinstance(v.get(name), str) and len(v[name]) == 32 for name in _KEYS)
+_PIN = record(dict.fromkeys(_KEYS, text(32, ".{32}", "32 characters")), {"task": any_text})
+_PINS = record({"pins": list_of(_PIN)}, open_ended=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import reprlib
 from typing import Any
 
+from schedules.documents import any_text, short
 from schedules.expr import (
     COMPARISONS,
     INDEX,
@@ -71,18 +71,18 @@ def _from_json(v: Any) -> Expr:
         return Const(v)
     if not isinstance(v, list) or not v:
         raise ValueError(f"malformed expression {short(v)}")
-    tag, rest = text_of(v[0]), v[1:]
-    if tag == "const":
-        dtype, x = rest
-        return _const(text_of(dtype), x)
+    tag, rest = any_text(v[0]), v[1:]
+    if tag == "load":
+        return Load(any_text(rest[0]), tuple(map(_from_json, rest[2:])), any_text(rest[1]))
     if tag in ("var", "hole"):
         (name,) = rest
-        return Var(text_of(name)) if tag == "var" else Hole(text_of(name))
-    if tag == "load":
-        return Load(text_of(rest[0]), tuple(map(_from_json, rest[2:])), text_of(rest[1]))
+        return Var(any_text(name)) if tag == "var" else Hole(any_text(name))
+    if tag == "const":
+        dtype, x = rest
+        return _const(any_text(dtype), x)
     if tag == "cast":
         dtype, x = rest
-        return Cast(text_of(dtype), _from_json(x))
+        return Cast(any_text(dtype), _from_json(x))
     if tag == "call":
         args = tuple(map(_from_json, rest[1:]))
         if rest[0] not in FUNCTIONS:
@@ -108,15 +108,3 @@ def _const(dtype: str, x: Any) -> Const:
     if isinstance(x, str):
         return Const({"inf": math.inf, "-inf": -math.inf, "nan": math.nan}[x], dtype)
     return Const(float(x) if is_float(dtype) and type(x) is int else x, dtype)
-
-
-def text_of(x: Any) -> str:
-    """A text of a file. Raises ValueError for anything else."""
-    if not isinstance(x, str):
-        raise ValueError(f"expected a text, got {short(x)}")
-    return x
-
-
-def short(x: Any) -> str:
-    """A value of a file for a message: a few words of it, however large or deep it is."""
-    return reprlib.repr(x)[:120]

@@ -6,8 +6,6 @@ the same on every platform and Python version.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,8 +13,23 @@ from html import escape
 from typing import Any
 
 from schedules.distribution import UPGRADE
+from schedules.documents import (
+    Malformed,
+    an_object,
+    any_text,
+    integer,
+    items,
+    list_of,
+    mapping_of,
+    name,
+    parsed,
+    parsed_object,
+    record,
+    short,
+)
+from schedules.documents import canonical as canonical
+from schedules.documents import digest as digest
 from schedules.errors import AutotuneError
-from schedules.expr_json import short
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.names import Names, rename
 from schedules.te.names import canonical as canonical_names
@@ -25,22 +38,6 @@ TRACE_VERSION = 1
 WORKLOAD_VERSION = 2  # with canonical names; version 1 has the names that it was written under
 MOST_THREADS, MOST_OF_A_LIMIT = 1 << 15, 1 << 50  # of a target: more is a mistake
 LINE = 64  # bytes of a cache line, on the CPUs that are tuned for
-
-
-# Looking for a value inside itself takes a third of the time; one that is ends in a RecursionError.
-_CANONICAL = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False
-)
-
-
-def canonical(value: Any) -> str:
-    """Canonical JSON text of a JSON value."""
-    return _CANONICAL.encode(value)
-
-
-def digest(text: str) -> str:
-    """32 hex digits of blake2b over UTF-8 text."""
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ class Workload:
     def canonical(self) -> ComputeDAG:
         """The DAG under its canonical names (`schedules.te.names`), which the schedules of a log and of a
         search are written in."""
-        return self.dag if not self.names else ComputeDAG.from_json(json.loads(self.json)["dag"])
+        return self.dag if not self.names else ComputeDAG.from_json(parsed(self.json, once=False)["dag"])
 
     @cached_property
     def names(self) -> dict[str, Any]:
@@ -105,7 +102,10 @@ class Workload:
         """Inverse of `json`, with ``names`` as `Workload.names` gives them (None or empty: those of the
         text). Reads version 1 too, whose text has names of its own. Raises ValueError on malformed text or
         names, or a version that is not known."""
-        v = _object(text, "workload")
+        try:
+            v = parsed_object(text, once=False)
+        except Malformed as err:
+            raise ValueError(f"malformed workload: {err}") from None
         version = v.get("version")
         if type(version) is not int or not 1 <= version <= WORKLOAD_VERSION:
             raise ValueError(
@@ -175,30 +175,27 @@ class Target:
     @staticmethod
     def from_json(text: str) -> Target:
         """Inverse of `json`. The text may come from anywhere. Raises ValueError on malformed text."""
-        v = _object(text, "target")
         try:
-            kind, features = _word(v["kind"]), tuple(sorted(map(_word, v["features"])))
+            v = _TARGET(parsed(text, once=False))
             # sizes of a CPU are never 0 (`autotune.targets.facts`); attributes of devices may be
-            least = 1 if kind == "cpu" else 0
-            limits = {_word(k): _number(x, least, MOST_OF_A_LIMIT) for k, x in v["limits"].items()}
-            threads = _number(v["threads"], 1, MOST_THREADS)
-            return Target(
-                kind, _word(v["arch"]), _word(v["triple"]), features, threads, tuple(sorted(limits.items()))
-            )
-        except (KeyError, TypeError, AttributeError) as err:
-            raise ValueError(f"malformed target: {err!r}") from None
+            if v["kind"] == "cpu" and 0 in v["limits"].values():
+                raise Malformed(f"limits: expected a whole number from 1 to {MOST_OF_A_LIMIT}, got 0")
+        except Malformed as err:
+            raise ValueError(f"malformed target: {err}") from None
+        features, limits = tuple(sorted(v["features"])), tuple(sorted(v["limits"].items()))
+        return Target(v["kind"], v["arch"], v["triple"], features, v["threads"], limits)
 
 
-def _word(x: Any) -> str:
-    if not isinstance(x, str) or len(x) > 200 or not x.isprintable():
-        raise ValueError(f"malformed target: {short(x)} is no name")
-    return x
-
-
-def _number(x: Any, least: int, most: int) -> int:
-    if type(x) is not int or not least <= x <= most:
-        raise ValueError(f"malformed target: {short(x)} is not a whole number from {least} to {most}")
-    return x
+_TARGET = record(
+    {
+        "kind": name,
+        "arch": name,
+        "triple": name,
+        "features": list_of(name),
+        "threads": integer(1, MOST_THREADS),
+        "limits": mapping_of(integer(0, MOST_OF_A_LIMIT), key=name),
+    }
+)
 
 
 JSONScalar = Any  # int, str, bool, None, or lists of these; a hole is {"hole": name}
@@ -268,20 +265,15 @@ class Trace:
     def from_json(text: str) -> Trace:
         """Raises `TraceError` (a ValueError) on malformed text or an unknown version."""
         try:
-            v = _object(text, "trace")
-        except ValueError as err:
-            raise TraceError(str(err)) from None
-        if v.get("version") != TRACE_VERSION:
-            raise TraceError(
-                f"trace version {v.get('version')!r} is not {TRACE_VERSION}; update autotune to read it"
-            )
-        steps = []
-        listed = v.get("steps")
-        for s in listed if isinstance(listed, list) else [None]:
-            if not (isinstance(s, list) and len(s) == 2 and isinstance(s[0], str) and isinstance(s[1], dict)):
-                raise TraceError(f"malformed trace step {str(s)[:80]!r}")
-            steps.append(Step(s[0], tuple((k, _freeze(x)) for k, x in sorted(s[1].items()))))
-        return Trace(tuple(steps))
+            v = parsed_object(text, once=False)
+            if v.get("version") != TRACE_VERSION:
+                version = short(v.get("version"))
+                raise TraceError(
+                    f"trace version {version} is not {TRACE_VERSION}; update autotune to read it"
+                )
+            return Trace(_TRACE(v)["steps"])
+        except Malformed as err:
+            raise TraceError(f"malformed trace: {err}") from None
 
 
 class TraceError(AutotuneError, ValueError):
@@ -299,14 +291,13 @@ def _thawed(v: Any) -> Any:
 
 
 def _freeze(v: Any) -> Any:
-    return tuple(_freeze(x) for x in v) if isinstance(v, list) else v
+    return tuple([_freeze(x) if isinstance(x, list) else x for x in v]) if isinstance(v, list) else v
 
 
-def _object(text: str, what: str) -> dict[str, Any]:
-    try:
-        v = json.loads(text)
-    except (json.JSONDecodeError, RecursionError, TypeError) as err:
-        raise ValueError(f"malformed {what}: {err}") from None
-    if not isinstance(v, dict):
-        raise ValueError(f"malformed {what}: expected an object, got {type(v).__name__}")
-    return v
+def _read_step(x: Any) -> Step:
+    primitive, args = _STEP(x)
+    return Step(primitive, tuple([(k, _freeze(args[k])) for k in sorted(args)]))
+
+
+_STEP = items(any_text, an_object)
+_TRACE = record({"version": integer(TRACE_VERSION, TRACE_VERSION), "steps": list_of(_read_step)})

@@ -11,11 +11,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from autotune.errors import CompileError
+from schedules.documents import Malformed, integer, items, list_of, parsed
 
 if TYPE_CHECKING:
     from autotune.codegen.llvm.compile import LoadedObject
 
 MAGIC = b"autotune-packing-1\n"
+_SIZES = list_of(items(integer(-1, 1 << 30), integer(0, 1 << 48)))
 
 
 def join(kernel: bytes, packing: Mapping[int, bytes]) -> bytes:
@@ -33,9 +35,9 @@ def split(data: bytes) -> tuple[bytes, dict[int, bytes]]:
         return data, {}
     end = data.find(b"\n", len(MAGIC))
     try:
-        sizes = [(int(n), int(size)) for n, size in json.loads(data[len(MAGIC) : end])]
-    except ValueError:
-        raise CompileError("a bundle of objects without its table of contents") from None
+        sizes = _SIZES(parsed(data[len(MAGIC) : end]))
+    except Malformed as err:
+        raise CompileError(f"a bundle of objects without its table of contents: {err}") from None
     at, parts = end + 1, {}
     for n, size in sizes:
         parts[n] = data[at : at + size]

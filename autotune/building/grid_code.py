@@ -13,6 +13,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autotune.errors import CompileError
+from schedules.documents import (
+    Malformed,
+    any_integer,
+    any_text,
+    integer,
+    items,
+    list_of,
+    mapping_of,
+    one_of,
+    parsed,
+    record,
+)
 from schedules.dtypes import DTYPES
 from schedules.ir import Buffer, const
 from schedules.ir.strides import elements
@@ -84,15 +96,11 @@ class GridCode:
         """Inverse of `to_bytes`. Raises CompileError for what it cannot have made."""
         head, _, rest = data[len(MAGIC) :].partition(b"\n")
         try:
-            v = json.loads(head)
-            launches = tuple(Launch(n, _extents(g), _extents(b), tuple(a)) for n, g, b, a in v["launches"])
-            return GridCode(
-                v["kind"], _arrays(v["params"]), tuple(v["outputs"]), _arrays(v["scratch"]), launches,
-                rest[: int(v["source"])].decode(), rest[int(v["source"]) :],
-                {str(k): {str(n): int(x) for n, x in f.items()} for k, f in v["facts"].items()},
-            )  # fmt: skip
-        except (ValueError, KeyError, TypeError, AttributeError) as err:
-            raise CompileError(f"damaged code for a device: {err!r}") from None
+            v = _HEAD(parsed(head))
+            size = v["source"]
+            return GridCode(**v | {"source": rest[:size].decode(), "binary": rest[size:]})
+        except ValueError as err:
+            raise CompileError(f"damaged code for a device: {err}") from None
 
 
 def is_grid_code(data: bytes) -> bool:
@@ -104,10 +112,9 @@ def kind_of(data: bytes) -> str | None:
     if not is_grid_code(data):
         return None
     try:
-        kind = json.loads(data[len(MAGIC) :].partition(b"\n")[0])["kind"]
-    except (ValueError, KeyError, TypeError):
+        return str(_KIND(parsed(data[len(MAGIC) :].partition(b"\n")[0]))["kind"])
+    except Malformed:
         return ""
-    return str(kind)
 
 
 def grid_code(
@@ -136,10 +143,20 @@ def grid_code(
     )
 
 
-def _arrays(items: list[tuple[str, str, list[int], int]]) -> tuple[Array, ...]:
-    return tuple(Array(str(n), str(d), tuple(map(int, s)), int(a)) for n, d, s, a in items)
-
-
-def _extents(v: list[int]) -> Extents:
-    x, y, z = map(int, v)
-    return x, y, z
+_SIZE = integer(0, 1 << 48)
+_EXTENTS = items(_SIZE, _SIZE, _SIZE)
+_ARRAY = items(any_text, one_of(*DTYPES), list_of(_SIZE), _SIZE)
+_LAUNCH = items(any_text, _EXTENTS, _EXTENTS, list_of(any_text))
+_ARRAYS = list_of(lambda x: Array(*_ARRAY(x)))
+_KIND = record({"kind": any_text}, open_ended=True)
+_HEAD = record(
+    {
+        "kind": any_text,
+        "params": _ARRAYS,
+        "outputs": list_of(any_text),
+        "scratch": _ARRAYS,
+        "launches": list_of(lambda x: Launch(*_LAUNCH(x))),
+        "source": _SIZE,
+        "facts": mapping_of(mapping_of(any_integer)),
+    }
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,6 +9,7 @@ from typing import Any
 
 from autotune.fleet.errors import FleetError, MessageError
 from autotune.fleet.messages import small
+from schedules.documents import Malformed, any_text, flag, list_of, parsed, record, text
 from schedules.errors import suggest
 from schedules.model import Target, canonical, digest
 
@@ -174,25 +174,43 @@ def _member(address: str, name: str, advert: object, busy: int) -> Member:
     if not isinstance(advert, str) or len(advert) > MOST_ADVERT:
         raise MessageError("what it says of itself is no text")
     try:
-        told = json.loads(advert)
-        facts, key = told["machine"], told["key"]
-        offers = []
-        for x in told["targets"]:
-            target = Target.from_json(canonical(x["target"]))
-            offers.append(Offered(str(x["asked"])[:200], target, str(x["slot"])))
-        generator, builds = str(told["generator"]), told["builds"] is True
-        process = str(told["process"])[:40]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as err:
-        raise MessageError(f"what it says of itself cannot be read: {str(err)[:200]}") from None
-    if not small(facts) or not all(isinstance(v, (str, int)) and len(str(v)) < 500 for v in facts.values()):
-        raise MessageError("what it says of its machine is no small object")
-    if not isinstance(key, str) or len(key) != 12 or not key.isalnum():
-        raise MessageError("it does not say which machine it is of")
+        told = _ADVERT(parsed(advert))
+    except Malformed as err:
+        raise MessageError(f"what it says of itself cannot be read: {err}") from None
+    facts, key, offers = told["machine"], told["key"], told["targets"]
     for offer in offers:
         if offer.slot != slot(key, offer.target):
             raise MessageError(f"its slot for {offer.asked} is not of that target")
         _check_family(offer.target, facts)
-    return Member(address, name, key, facts, tuple(offers), generator, builds, busy, process=process)
+    generator, builds, process = told["generator"], told["builds"], told["process"]
+    return Member(address, name, key, facts, offers, generator, builds, busy, process=process)
+
+
+def _facts(x: object) -> dict[str, Any]:
+    if not small(x) or not all(isinstance(v, (str, int)) and len(str(v)) < 500 for v in x.values()):
+        raise Malformed("it is no small object of texts and whole numbers")
+    return x
+
+
+def _offered(x: object) -> Offered:
+    return Offered(**_OFFERED(x))
+
+
+_OFFERED = record(
+    {"asked": text(200), "target": lambda x: Target.from_json(canonical(x)), "slot": any_text},
+    open_ended=True,
+)
+_ADVERT = record(
+    {
+        "machine": _facts,
+        "key": text(12, "[0-9A-Za-z]{12}", "12 letters and digits that say which machine it is of"),
+        "targets": list_of(_offered),
+        "generator": any_text,
+        "builds": flag,
+        "process": text(40),
+    },
+    open_ended=True,
+)
 
 
 def _check_family(target: Target, facts: Mapping[str, Any]) -> None:

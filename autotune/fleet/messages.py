@@ -8,14 +8,30 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, NoReturn, TypeGuard
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeGuard, TypeVar
 
 from autotune.fleet.errors import MessageError
 from autotune.measure.inputs import Tolerance
 from autotune.measure.results import SHORTEST_S, STATUSES, Measurement
-from schedules.errors import AutotuneError
+from schedules.documents import (
+    Check,
+    Malformed,
+    an_object,
+    integer,
+    items,
+    list_of,
+    mapping_of,
+    name,
+    nullable,
+    number,
+    one_of,
+    parsed_object,
+    record,
+    text,
+    wrong,
+)
 from schedules.model import Target, Trace, Workload, canonical, digest
 
 VERSION = 1
@@ -29,6 +45,7 @@ MOST_NUMBERS = 32
 LONGEST_S = 30 * 86400.0
 
 Json = Mapping[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -116,12 +133,7 @@ def opened(message: object) -> dict[str, Any]:
     text = message[DIGEST:]
     if not text.isascii() or digest(text) != message[:DIGEST]:
         _refuse("its digest does not fit; it was changed on its way")
-    try:
-        body = json.loads(text, parse_constant=_constant, parse_float=_float)
-    except (ValueError, RecursionError):
-        _refuse("it is no JSON")
-    if not isinstance(body, dict):
-        _refuse("it is no JSON object")
+    body = _read(parsed_object, text)
     version = body.pop("version", None)
     if version != VERSION:
         _refuse(
@@ -132,81 +144,55 @@ def opened(message: object) -> dict[str, Any]:
 
 def request(message: object) -> Request:
     """A request from the text of `Request.text`. Raises `MessageError`."""
-    body = opened(message)
-    _known(body, [f.name for f in fields(Request)], "a request")
-    do = body["do"]
-    if do not in ("measure", "finalists", "limit", "close"):
-        _refuse(f"it asks for {str(do)[:40]!r}")
-    traces = _list(body["traces"], "traces", MOST_TRACES)
-    objects = []
-    for x in _list(body["objects"], "objects", MOST_TRACES):
-        if not (isinstance(x, list) and len(x) == 2 and _integer(x[0], 0, len(traces) - 1) and _name(x[1])):
-            _refuse("an object is not a number of a trace and a digest")
-        objects.append((x[0], x[1]))
-    for name, least, most in (("place", 0, 1 << 20), ("rounds", 1, 100), ("repeats", 1, 1000)):
-        if not _integer(body[name], least, most):
-            _refuse(f"{name} is no integer from {least} to {most}")
-    if not _name(body["batch"]) or not _name(body["generator"]):
-        _refuse("the name of the batch or of the generator is no short text")
-    return Request(
-        do=do,
-        batch=body["batch"],
-        task=_task(body["task"]),
-        traces=tuple(_trace(t) for t in traces),
-        best_s=_seconds(body["best_s"], "best_s"),
-        left_s=_seconds(body["left_s"], "left_s"),
-        place=body["place"],
-        rounds=body["rounds"],
-        repeats=body["repeats"],
-        objects=tuple(objects),
-        generator=body["generator"],
-    )
+    found = Request(**_read(_REQUEST, opened(message)))
+    if any(number >= len(found.traces) for number, _ in found.objects):
+        _refuse("objects: an object is of a trace that is not there")
+    return found
 
 
 def _task(body: object) -> Task:
-    names = ("workload", "names", "op", "params", "flops", "target", "patience_s", "tolerance", "reference_s")
-    _known(body, names, "a task")
-    assert isinstance(body, dict)
-    if not isinstance(body["op"], str) or len(body["op"]) > 200 or not isinstance(body["params"], dict):
-        _refuse("the operator of a task is no name with parameters")
-    if not _integer(body["flops"], 0, 1 << 62):
-        _refuse("the operations of a task are no count")
-    tolerance = body["tolerance"]
-    if tolerance is not None:
-        if not isinstance(tolerance, list) or len(tolerance) != 2:
-            _refuse("the tolerance is no pair of numbers")
-        if not all(
-            isinstance(x, (int, float)) and not isinstance(x, bool) and 0 <= x < math.inf for x in tolerance
-        ):
-            _refuse("the tolerance is no pair of numbers")
-        tolerance = Tolerance(*map(float, tolerance))
-    patience_s = _seconds(body["patience_s"], "patience_s")
-    if patience_s is None:
-        _refuse("patience_s is missing")
-    try:
-        target = Target.from_json(canonical(body["target"]))
-        workload = Workload.from_json(
-            canonical(body["workload"]), body["op"], body["params"], body["flops"], body["names"] or None
-        )
-        workload.canonical  # noqa: B018  it must be readable under these names too
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-        AutotuneError,
-    ) as err:
-        _refuse(f"its task cannot be read: {str(err)[:400]}")
-    return Task(workload, target, patience_s, tolerance, _seconds(body["reference_s"], "reference_s"))
+    v = _TASK(body)
+    text = canonical(v["workload"])
+    workload = Workload.from_json(text, v["op"], v["params"], v["flops"], v["names"] or None)
+    workload.canonical  # noqa: B018  it must be readable under these names too
+    tolerance = None if v["tolerance"] is None else Tolerance(*v["tolerance"])
+    return Task(workload, v["target"], v["patience_s"], tolerance, v["reference_s"])
 
 
-def _trace(body: object) -> Trace:
-    try:
-        return Trace.from_json(canonical(body))
-    except (ValueError, TypeError, RecursionError, AutotuneError) as err:
-        _refuse(f"a trace of it cannot be read: {str(err)[:400]}")
+def _any(value: object) -> Any:
+    return value
+
+
+_SECONDS = number(0.0, LONGEST_S, f"a number of seconds, at most {LONGEST_S:g}")
+_TIME = number(SHORTEST_S, LONGEST_S, f"a number of seconds from {SHORTEST_S:g} to {LONGEST_S:g}")
+_TASK = record(
+    {
+        "workload": an_object,
+        "names": _any,  # `Workload.from_json` looks
+        "op": text(200),
+        "params": an_object,
+        "flops": integer(0, 1 << 62),
+        "target": lambda x: Target.from_json(canonical(x)),
+        "patience_s": _SECONDS,
+        "tolerance": nullable(items(number(0.0), number(0.0))),
+        "reference_s": nullable(_SECONDS),
+    }
+)
+_REQUEST = record(
+    {
+        "do": one_of("measure", "finalists", "limit", "close"),
+        "batch": name,
+        "task": _task,
+        "traces": list_of(lambda x: Trace.from_json(canonical(x)), MOST_TRACES),
+        "best_s": nullable(_SECONDS),
+        "left_s": nullable(_SECONDS),
+        "place": integer(0, 1 << 20),
+        "rounds": integer(1, 100),
+        "repeats": integer(1, 1000),
+        "objects": list_of(items(integer(0, MOST_TRACES - 1), name), MOST_TRACES),
+        "generator": name,
+    }
+)
 
 
 # -- measurements ---------------------------------------------------------------------------------------
@@ -230,46 +216,50 @@ def of_measurement(m: Measurement) -> dict[str, Any]:
 
 def measurement(body: object) -> Measurement:
     """The measurement of such an object. Raises `MessageError`."""
-    _known(body, [f.name for f in fields(Measurement)], "a measurement")
-    assert isinstance(body, dict)
-    status, reason = body["status"], body["reason"]
-    if status not in STATUSES or not isinstance(reason, str) or len(reason) > MOST_REASON:
-        _refuse("a measurement has no status that is known, or no reason")
-    times = _list(body["times_s"], "times_s", MOST_TIMES)
-    time_s = _seconds(body["time_s"], "time_s", above=True)
-    if (status == "ok" and time_s is None) or (time_s is not None and status not in ("ok", "slow")):
-        _refuse(f"a measurement of status {status} and time {time_s}")
-    facts = body["facts"]
-    if not small(facts) or not _words(facts.get("throttled", [])):
-        _refuse("the facts of a measurement are no small object")
-    error = _number(body["error"], "error")
-    if error is not None and error < 0:
-        _refuse("error is no size of an error")
-    return Measurement(
-        status=status,
-        reason=reason,
-        times_s=tuple(_second(t, "times_s", above=True) for t in times),
-        time_s=time_s,
-        error=error,
-        reference_rate=_number(body["reference_rate"], "reference_rate"),
-        build_s=_second(body["build_s"], "build_s"),
-        check_s=_second(body["check_s"], "check_s"),
-        run_s=_second(body["run_s"], "run_s"),
-        facts=facts,
-    )
+    found = Measurement(**_read(_MEASUREMENT, body))
+    timed = found.time_s is not None
+    if timed is not (found.status == "ok") and not (timed and found.status == "slow"):
+        _refuse(f"a measurement of status {found.status} and time {found.time_s}")
+    return found
 
 
-def seconds_of(body: Json, name: str) -> float:
+def _facts(value: object) -> dict[str, Any]:
+    facts = an_object(value)
+    if not small(facts):
+        raise wrong(facts, f"a small object: {MOST_FACTS} characters, {MOST_NESTED} lists and objects")
+    _WORDS(facts)
+    return facts
+
+
+_WORDS = record({}, {"throttled": list_of(name, MOST_WORDS)}, open_ended=True)
+_MEASUREMENT = record(
+    {
+        "status": one_of(*STATUSES),
+        "reason": text(MOST_REASON),
+        "times_s": list_of(_TIME, MOST_TIMES),
+        "time_s": nullable(_TIME),
+        "error": nullable(number(0.0)),
+        "reference_rate": nullable(number()),
+        "build_s": _SECONDS,
+        "check_s": _SECONDS,
+        "run_s": _SECONDS,
+        "facts": _facts,
+    }
+)
+
+
+def seconds_of(body: Json, field: str) -> float:
     """Seconds in a message. Raises `MessageError`."""
-    return _second(body.get(name), name)
+    return _read(record({field: _SECONDS}, open_ended=True), body)[field]
 
 
-def numbers_of(body: Json, name: str) -> dict[str, float]:
+def numbers_of(body: Json, field: str) -> dict[str, float]:
     """Numbers by their names in a message. Raises `MessageError`."""
-    found = body.get(name)
-    if not isinstance(found, dict) or len(found) > MOST_NUMBERS:
-        _refuse(f"{name} has no numbers")
-    return {str(k)[:80]: _number(v, name) or 0.0 for k, v in found.items()}
+    found = _read(record({field: _NUMBERS}, open_ended=True), body)[field]
+    return {k[:80]: v or 0.0 for k, v in found.items()}
+
+
+_NUMBERS = mapping_of(nullable(number()), MOST_NUMBERS)
 
 
 def small(value: object) -> TypeGuard[dict[str, Any]]:
@@ -283,64 +273,12 @@ def small(value: object) -> TypeGuard[dict[str, Any]]:
     return len(text) <= MOST_FACTS and text.count("[") + text.count("{") <= MOST_NESTED
 
 
-# -- parts ----------------------------------------------------------------------------------------------
-
-
 def _refuse(reason: str) -> NoReturn:
     raise MessageError(f"a message was refused: {reason}")
 
 
-def _constant(text: str) -> NoReturn:
-    raise ValueError(text)
-
-
-def _float(text: str) -> float:
-    found = float(text)
-    if not math.isfinite(found):  # such as 1e999
-        raise ValueError(text)
-    return found
-
-
-def _words(value: object) -> bool:
-    return isinstance(value, list) and len(value) <= MOST_WORDS and all(map(_name, value))
-
-
-def _known(body: object, names: Sequence[str], what: str) -> None:
-    if not isinstance(body, dict) or set(body) != set(names):
-        _refuse(f"{what} has {', '.join(names)}, and nothing else")
-
-
-def _list(value: object, name: str, most: int) -> list[Any]:
-    if not isinstance(value, list) or len(value) > most:
-        _refuse(f"{name} is no list of at most {most}")
-    return value
-
-
-def _name(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= 200 and value.isprintable()
-
-
-def _integer(value: object, least: int, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-def _number(value: object, name: str) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:
-        _refuse(f"{name} is no number")
-    return float(value)
-
-
-def _second(value: object, name: str, above: bool = False) -> float:
-    found = _seconds(value, name, above)
-    if found is None:
-        _refuse(f"{name} is missing")
-    return found
-
-
-def _seconds(value: object, name: str, above: bool = False) -> float | None:
-    found = _number(value, name)
-    if found is not None and not (SHORTEST_S if above else 0.0) <= found <= LONGEST_S:
-        _refuse(f"{name} is no number of seconds")
-    return found
+def _read(check: Check[T], value: object) -> T:
+    try:
+        return check(value)
+    except Malformed as err:
+        raise MessageError(f"a message was refused: {err}") from None

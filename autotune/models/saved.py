@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
-import json
+import math
 import os
 import warnings
 import zipfile
@@ -40,6 +40,19 @@ from autotune.run.untuned import WORDS
 from autotune.settings import database
 from kernels_db.opening import open_regular
 from schedules.distribution import install
+from schedules.documents import (
+    Malformed,
+    any_text,
+    integer,
+    items,
+    list_of,
+    mapping_of,
+    nullable,
+    number,
+    one_of,
+    parsed,
+    record,
+)
 from schedules.dtypes import DTYPES
 from schedules.errors import AutotuneError, ScheduleError
 from schedules.graph.graph import Argument, Island
@@ -113,12 +126,12 @@ def _load(place: _Place, z: zipfile.ZipFile, fallback: bool, where: str) -> Modu
     members = _members(z, place)
     v = _parsed(_read(z, members, DOCUMENT, MOST_TEXT), place)
     try:
-        target = Target.from_json(_text(v["target"]))
-        kernels = [read_kernel(_text(k["text"])) for k in v["kernels"]]
-        tuned_s = [_seconds(k["tuned_s"]) for k in v["kernels"]]
+        v = _MODEL(v)
+        target, name = v["target"], v["name"]
+        kernels = [k["text"] for k in v["kernels"]]
+        tuned_s = [k["tuned_s"] for k in v["kernels"]]
         outline = _outline(v, [workload for workload, *_ in kernels])
         _check_islands(outline)
-        name = _text(v["name"])
         told = v.get("signature")
         signature = None if told is None else read_signature(told, len(outline.inputs), len(outline.outputs))
     except (*MALFORMED, CompileError) as err:
@@ -172,9 +185,9 @@ def _open(z: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], name: str)
 
 def _parsed(data: bytes, place: _Place) -> dict[str, Any]:
     try:
-        v = json.loads(data)
-    except (ValueError, RecursionError) as err:
-        raise _Damaged(f"{DOCUMENT!r}: {_short(err)}") from err
+        v = parsed(data)
+    except Malformed as err:
+        raise _Damaged(f"{DOCUMENT!r}: {err}") from err
     if not isinstance(v, dict) or v.get("format") != FORMAT:
         raise ModelError(f"{place} is no saved model: {DOCUMENT} is another document")
     if v.get("version") != VERSION:
@@ -186,20 +199,11 @@ def _parsed(data: bytes, place: _Place) -> dict[str, Any]:
 
 
 def _outline(v: Mapping[str, Any], tasks: Sequence[Workload]) -> Outline:
-    tensors = [_read_tensor(x) for x in v["tensors"]]
-    if len({t.name for t in tensors}) != len(tensors):
+    tensors = {t.name: t for t in v["tensors"]}
+    if len(tensors) != len(v["tensors"]):
         raise ValueError("two tensors have one name")
-    steps = tuple(_read_step(s) for s in v["steps"])
-    names = {key: tuple(map(_text, v[key])) for key in ("inputs", "outputs", "weights")}
-    labels = {_text(k): _text(x) for k, x in v["labels"].items()}
     return Outline(
-        {t.name: t for t in tensors},
-        names["inputs"],
-        names["outputs"],
-        names["weights"],
-        tuple(tasks),
-        steps,
-        labels,
+        tensors, v["inputs"], v["outputs"], v["weights"], tuple(tasks), v["steps"], v["labels"]
     )
 
 
@@ -219,44 +223,55 @@ def _check_islands(outline: Outline) -> None:
 
 
 def _read_tensor(x: Any) -> Tensor:
-    name, shape, dtype = x
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype {str(dtype)[:40]!r} is not known")
-    extents = tuple(map(_whole, shape))
-    if any(n < 1 for n in extents):
-        raise ValueError(f"tensor {str(name)[:40]!r} has shape {extents}")
-    return Tensor(_text(name), extents, dtype)
+    return Tensor(*_TENSOR(x))
 
 
-def _read_step(s: Mapping[str, Any]) -> Call | Island:
-    if "island" in s:
-        return Island(
-            _text(s["island"]),
-            _text(s["op"]),
-            tuple(map(_text, s["reads"])),
-            tuple(map(_read_tensor, s["writes"])),
-            base64.b64decode(_text(s["payload"]), validate=True),
-        )
-    reads = tuple(Argument(_text(name), _whole(start)) for name, start in s["reads"])
-    return Call(_whole(s["task"]), reads, tuple(map(_text, s["writes"])), tuple(map(_text, s["origins"])))
+def _read_step(x: Any) -> Call | Island:
+    if isinstance(x, dict) and "island" in x:
+        v = _ISLAND(x)
+        payload = base64.b64decode(v["payload"], validate=True)
+        return Island(v["island"], v["op"], v["reads"], v["writes"], payload)
+    v = _CALL(x)
+    return Call(v["task"], tuple(Argument(*r) for r in v["reads"]), v["writes"], v["origins"])
 
 
-def _text(x: Any) -> str:
-    if not isinstance(x, str):
-        raise ValueError(f"expected text, got {str(x)[:40]!r}")
-    return x
-
-
-def _whole(x: Any) -> int:
-    if not isinstance(x, int) or isinstance(x, bool) or not 0 <= x < 1 << 48:
-        raise ValueError(f"expected a size, got {str(x)[:40]!r}")
-    return x
-
-
-def _seconds(x: Any) -> float | None:
-    if x is not None and not (isinstance(x, (int, float)) and 0 < x < 1e6):
-        raise ValueError(f"expected seconds, got {str(x)[:40]!r}")
-    return x
+_SIZE, _TEXTS = integer(0, (1 << 48) - 1, "a size"), list_of(any_text)
+_TENSOR = items(any_text, list_of(integer(1, (1 << 48) - 1, "a size of at least 1")), one_of(*DTYPES))
+_ISLAND = record(
+    {
+        "island": any_text,
+        "op": any_text,
+        "reads": _TEXTS,
+        "writes": list_of(_read_tensor),
+        "payload": any_text,
+    }
+)
+_CALL = record(
+    {"task": _SIZE, "reads": list_of(items(any_text, _SIZE)), "writes": _TEXTS, "origins": _TEXTS}
+)
+_MODEL = record(
+    {
+        "format": one_of(FORMAT),
+        "version": integer(VERSION, VERSION),
+        "name": any_text,
+        "target": lambda x: Target.from_json(any_text(x)),
+        "tensors": list_of(_read_tensor),
+        "inputs": _TEXTS,
+        "outputs": _TEXTS,
+        "weights": _TEXTS,
+        "labels": mapping_of(any_text),
+        "kernels": list_of(
+            record(
+                {
+                    "text": lambda x: read_kernel(any_text(x)),
+                    "tuned_s": nullable(number(math.ulp(0.0), 1e6, "seconds")),
+                }
+            )
+        ),
+        "steps": list_of(_read_step),
+    },
+    {"signature": lambda x: x},
+)
 
 
 def _short(err: BaseException) -> str:

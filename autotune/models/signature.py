@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 
 from autotune.errors import ArgumentError, ModelError
+from schedules.documents import any_text, integer, items, list_of, mapping_of, one_of, record, text, wrong
 from schedules.dtypes import DTYPES
 from schedules.errors import suggest
 
@@ -272,20 +273,18 @@ def _plain(x: Any) -> Any:
 
 
 def read(v: Any, inputs: int, outputs: int) -> Signature:
-    """A signature of a file, of a model with so many inputs and outputs. Raises ValueError, KeyError or
-    TypeError for what is none."""
-    arguments = tuple(_read_node(x) for x in v["arguments"])
-    names = tuple(v["names"])
-    named = {n: _read_node(x) for n, x in v["named"].items()}
-    result = _read_node(v["result"])
-    if len(names) != len(arguments) or not all(isinstance(n, str) for n in names):
+    """A signature of a file, of a model with so many inputs and outputs. Raises ValueError for what
+    is none."""
+    found = Signature(**_SIGNATURE(v))
+    arguments, names, named, result = found.arguments, found.names, found.named, found.result
+    if len(names) != len(arguments):
         raise ValueError("names of arguments do not fit")
     slots = sorted(n for x in (*arguments, *named.values()) for n in _slots(x))
     if slots != list(range(inputs)):
         raise ValueError("the arguments of a call are not the inputs of the model")
     if any(n >= outputs for n in _slots(result)):
         raise ValueError("a call returns more than the model computes")
-    return Signature(arguments, names, named, result)
+    return found
 
 
 def _slots(node: Node) -> list[int]:
@@ -295,34 +294,25 @@ def _slots(node: Node) -> list[int]:
 
 
 def _read_node(v: Any, depth: int = 0) -> Node:
-    kind, *rest = v
+    kind = v[0] if isinstance(v, list) and v else None
     if kind == "tensor":
-        (number,) = rest
-        return Slot(_count(number))
+        return Slot(_SLOT(v)[1])
     if kind == "fixed":
-        (value,) = rest
-        return Fixed(_read_plain(value))
+        return Fixed(_FIXED(v)[1])
     if kind == "blank":
-        shape, dtype = rest
-        extents = tuple(map(_count, shape))
-        if (
-            dtype not in DTYPES
-            or 0 not in extents
-            or len(extents) > 32
-            or prod(n or 1 for n in extents) >= 1 << 48
-        ):
+        _, extents, dtype = _BLANK(v)
+        if 0 not in extents or prod(n or 1 for n in extents) >= 1 << 48:
             raise ValueError("a tensor without elements is malformed")
         return Blank(extents, dtype)
-    parts, keys, name = rest
-    if depth >= DEEPEST or kind not in ("tuple", "list", "dict", "named tuple", "other"):
-        raise ValueError(f"a container of kind {str(kind)[:40]!r}")
-    nodes = tuple(_read_node(x, depth + 1) for x in parts)
-    plain = tuple(map(_read_plain, keys))
+    if depth >= DEEPEST:
+        raise ValueError(f"more than {DEEPEST} containers in each other")
+    parts = list_of(lambda x: _read_node(x, depth + 1))
+    kind, nodes, plain, name = items(_KIND, parts, _PLAINS, any_text)(v)
     if kind in ("tuple", "list"):
         fits = not plain
     else:
         fits = len(plain) == len(nodes) or (kind == "other" and not plain)
-    if not fits or len(set(plain)) != len(plain) or not isinstance(name, str):
+    if not fits or len(set(plain)) != len(plain):
         raise ValueError(f"a {kind} is malformed")
     return plain_held(kind, nodes, plain, name)
 
@@ -344,16 +334,24 @@ def named_tuple(name: str, keys: Sequence[Any]) -> Callable[[Sequence[Any]], Any
 
 def _read_plain(x: Any) -> Any:
     if isinstance(x, dict):
-        ((kind, text),) = x.items()
-        if kind != "float" or not isinstance(text, str):
-            raise ValueError(f"expected a float, got {str(x)[:40]!r}")
-        return float.fromhex(text)
+        return float.fromhex(_FLOAT(x)["float"])
     if x is None or isinstance(x, (bool, int, str)):
         return x
-    raise ValueError(f"expected a number, text or null, got {str(x)[:40]!r}")
+    raise wrong(x, "a number, text or null")
 
 
-def _count(x: Any) -> int:
-    if not isinstance(x, int) or isinstance(x, bool) or not 0 <= x < 1 << 48:
-        raise ValueError(f"expected a number from 0 on, got {str(x)[:40]!r}")
-    return x
+_FLOAT = record({"float": text(100)})
+_PLAINS = list_of(_read_plain)
+_COUNT = integer(0, (1 << 48) - 1, "a number from 0 on")
+_SLOT = items(any_text, _COUNT)
+_FIXED = items(any_text, _read_plain)
+_BLANK = items(any_text, list_of(_COUNT, 32), one_of(*DTYPES))
+_KIND = one_of("tuple", "list", "dict", "named tuple", "other")
+_SIGNATURE = record(
+    {
+        "arguments": list_of(_read_node),
+        "names": list_of(any_text),
+        "named": mapping_of(_read_node),
+        "result": _read_node,
+    }
+)

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from autotune.errors import CompileError
+from schedules.documents import Malformed, any_text, integer, mapping_of, parsed_object, record, short
 from schedules.model import Target, Trace, Workload, canonical
 
 VERSION = 1
@@ -34,13 +32,30 @@ def read(text: str) -> tuple[Workload, Target, Trace, str]:
     """Inverse of `text_of`. The text may come from anywhere. Raises CompileError for one that this version
     did not write, and ValueError for a workload, a target or a trace that is none."""
     try:
-        v: Any = json.loads(text)
-        if v["version"] != VERSION:
+        v = parsed_object(text)
+        if v.get("version") != VERSION:
             raise CompileError(
-                f"a pickled kernel of version {v['version']!r}, and this autotune reads {VERSION}: use the "
-                "same autotune in both processes"
+                f"a pickled kernel of version {short(v.get('version'))}, and this autotune reads {VERSION}: "
+                "use the same autotune in both processes"
             )
-        workload = Workload.from_json(v["workload"], str(v["op"]), v["params"], int(v["flops"]), v["names"])
-        return workload, Target.from_json(v["target"]), Trace.from_json(v["trace"]), str(v["chosen_by"])
-    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as err:
-        raise CompileError(f"malformed text of a pickled kernel: {err!r}") from None
+        v = _KERNEL(v)
+    except Malformed as err:
+        raise CompileError(f"malformed text of a pickled kernel: {err}") from None
+    workload = Workload.from_json(v["workload"], v["op"], v["params"], v["flops"], v["names"])
+    return workload, Target.from_json(v["target"]), Trace.from_json(v["trace"]), v["chosen_by"]
+
+
+_ANY = mapping_of(lambda x: x)
+_KERNEL = record(
+    {
+        "version": integer(VERSION, VERSION),
+        "workload": any_text,
+        "names": _ANY,
+        "op": any_text,
+        "params": _ANY,
+        "flops": integer(0),
+        "target": any_text,
+        "trace": any_text,
+        "chosen_by": any_text,
+    }
+)

@@ -15,6 +15,7 @@ from autotune.settings import cache_dir
 from kernels_db import lookup
 from kernels_db.errors import LogError
 from kernels_db.place import locate
+from schedules.documents import Malformed, any_text, integer, items, one_of, parsed
 from schedules.errors import AutotuneError, ScheduleError
 from schedules.model import Target, Trace, TraceError, Workload
 
@@ -99,11 +100,14 @@ def _kept(data: bytes | None, seen: int) -> tuple[str, str] | None:
     if data is None:
         return None
     try:
-        trace, chosen_by, workloads = json.loads(data)
-    except ValueError:
+        trace, chosen_by, workloads = _KEPT(parsed(data))
+    except Malformed:
         return None
     similar = chosen_by in ("similar_shape", "similar_machine")
-    return (trace, chosen_by) if chosen_by in WORDS and (similar or workloads == seen) else None
+    return (trace, chosen_by) if similar or workloads == seen else None
+
+
+_KEPT = items(any_text, one_of(*WORDS), integer(0))
 
 
 def _workloads(where: str) -> int:

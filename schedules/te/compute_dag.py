@@ -13,9 +13,10 @@ from math import prod
 from typing import Any
 
 from schedules import expr as E
+from schedules.documents import Malformed, any_integer, any_text, items, list_of, nullable, record, wrong
 from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Const, Expr, Load
-from schedules.expr_json import from_json, short, text_of, to_json
+from schedules.expr_json import from_json, to_json
 from schedules.strides import flaw, settled, span, strides_of
 from schedules.te.inside import check_loads
 from schedules.te.size import check_size
@@ -275,42 +276,51 @@ class ComputeDAG:
     def from_json(v: Any) -> ComputeDAG:
         """Inverse of `to_json`. The value may come from anywhere. Raises ValueError on anything malformed."""
         try:
-            return ComputeDAG(
-                tuple(map(_read_tensor, v["inputs"])),
-                tuple(map(_read_stage, v["stages"])),
-                tuple(map(text_of, v["outputs"])),
-                tuple(map(text_of, v.get("constants", ()))),
-            )
-        except (KeyError, TypeError, IndexError, AttributeError) as err:
-            raise ValueError(f"malformed compute DAG: {str(err)[:200]}") from None
+            return ComputeDAG(**_DAG(v))
+        except Malformed as err:
+            raise ValueError(f"malformed compute DAG: {err}") from None
+
+
+_INTS, _VALUES = list_of(any_integer), list_of(from_json)
+_ROW_MAJOR = items(any_text, _INTS, any_text)
+_STRIDED = items(any_text, _INTS, any_text, _INTS)
 
 
 def _read_tensor(x: Any) -> Tensor:
-    name, shape, dtype, *more = x
-    if len(more) > 1:
-        raise ValueError(f"a tensor is [name, shape, dtype] or these and strides, not {short(x)}")
-    strides = tuple(map(_int, more[0])) if more else None
-    return Tensor(text_of(name), tuple(map(_int, shape)), text_of(dtype), strides)
+    if not isinstance(x, list) or not 3 <= len(x) <= 4:
+        raise wrong(x, "[name, shape, dtype] or these and strides")
+    return Tensor(*(_ROW_MAJOR if len(x) == 3 else _STRIDED)(x))
 
 
-def _read_axes(xs: Any) -> tuple[Axis, ...]:
-    return tuple(Axis(text_of(n), _int(extent)) for n, extent in xs)
+def _read_axis(x: Any) -> Axis:
+    return Axis(*_PAIR(x))
 
 
-def _read_stage(s: Any) -> Stage:
-    outputs = tuple(map(_read_tensor, s["outputs"]))
-    values, r = tuple(map(from_json, s["values"])), s["reducer"]
-    reducer = None
-    if r is not None:
-        identity, combine = (tuple(map(from_json, r[part])) for part in ("identity", "combine"))
-        reducer = Reducer(text_of(r["name"]), identity, combine)  # type: ignore[arg-type]  # check_types looks
-    for parts in (values, *([reducer.identity, reducer.combine] if reducer else [])):
+def _read_reducer(x: Any) -> Reducer:
+    return Reducer(**_REDUCER(x))
+
+
+def _read_stage(x: Any) -> Stage:
+    found = Stage(**_STAGE(x))
+    reduced = [found.reducer.identity, found.reducer.combine] if found.reducer else []
+    for parts in (found.values, *reduced):
         if parts:
-            check_size(parts, f"stage {outputs[0].name if outputs else ''}")
-    return Stage(outputs, _read_axes(s["axes"]), _read_axes(s["reduce_axes"]), values, reducer)
+            check_size(parts, f"stage {found.name if found.outputs else ''}")
+    return found
 
 
-def _int(x: Any) -> int:
-    if type(x) is not int:
-        raise ValueError(f"expected an integer, got {short(x)}")
-    return x
+_PAIR = items(any_text, any_integer)
+_REDUCER = record({"name": any_text, "identity": _VALUES, "combine": _VALUES})
+_STAGE = record(
+    {
+        "outputs": list_of(_read_tensor),
+        "axes": list_of(_read_axis),
+        "reduce_axes": list_of(_read_axis),
+        "values": _VALUES,
+        "reducer": nullable(_read_reducer),
+    }
+)
+_DAG = record(
+    {"inputs": list_of(_read_tensor), "stages": list_of(_read_stage), "outputs": list_of(any_text)},
+    {"constants": list_of(any_text)},
+)

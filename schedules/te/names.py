@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from schedules.documents import Malformed, any_text, items, list_of, nullable, record
+
 # What a reducer of one component is called, by the operation of x0 and y0.
 _REDUCERS = {"+": "sum", "*": "prod", "min": "min", "max": "max"}
 
@@ -68,12 +70,18 @@ class Names:
     def from_json(v: Any) -> Names:
         """Inverse of `to_json`. Raises ValueError on anything malformed."""
         try:
-            stages = tuple(StageNames(_texts(o), _texts(a), _text(r)) for o, a, r in v["stages"])
-            if len(v) != 2:
-                raise ValueError("malformed names: a field that is not known")
-            return Names(_texts(v["inputs"]), stages)
-        except (KeyError, TypeError) as err:
-            raise ValueError(f"malformed names: {err!r}") from None
+            found = _NAMES(v)
+        except Malformed as err:
+            raise ValueError(f"malformed names: {err}") from None
+        return Names(found["inputs"], tuple(StageNames(*s) for s in found["stages"]))
+
+
+_NAMES = record(
+    {
+        "inputs": list_of(any_text),
+        "stages": list_of(items(list_of(any_text), list_of(any_text), nullable(any_text))),
+    }
+)
 
 
 def canonical(dag: Mapping[str, Any]) -> Names:
@@ -147,15 +155,3 @@ def _shape(names: Names) -> list[Any]:
     """How many names there are, where."""
     each = [(len(s.outputs), len(s.axes), s.reducer is None) for s in names.stages]
     return [len(names.inputs), *each]
-
-
-def _text(x: Any) -> str | None:
-    if x is not None and not isinstance(x, str):
-        raise ValueError(f"malformed names: {str(x)[:40]!r} is no text")
-    return x
-
-
-def _texts(xs: Any) -> tuple[str, ...]:
-    if not isinstance(xs, list) or not all(isinstance(x, str) for x in xs):
-        raise ValueError(f"malformed names: {str(xs)[:40]!r} is no list of texts")
-    return tuple(xs)

@@ -102,7 +102,7 @@ NOT_READ = {
         "cannot run code",
     ),
     "newer": (lambda: changed(version=2), at.CompileError, "version 2, and this autotune reads 1"),
-    "no JSON": (lambda: "}", ValueError, "Expecting value"),
+    "no JSON": (lambda: "}", at.CompileError, "it is no JSON"),
     "no object": (lambda: "[]", at.CompileError, "malformed text of a pickled kernel"),
     "no workload": (lambda: changed(workload="{}"), ValueError, "workload version"),
     "no params": (lambda: changed(params=3), at.CompileError, "malformed text"),
