@@ -75,20 +75,12 @@ C_NAMES = {"abs": "fabs", "round": "rint"}
 
 @dataclass
 class Lanes:
-    """The vector that is being written. ``var``: its loop variable; ``n``: lanes; ``loaded``: {load: text of
-    the whole vector}; ``taken``: texts of lanes of these, in the places of loads."""
+    """The vector that is being written. ``var``: its loop variable; ``loaded``: {load of one element: the
+    vector that has those of all lanes}. A vector is a buffer, whose index is the lane: the name of its
+    variable, with a dot before it, which no tensor's name begins with."""
 
     var: str
-    n: int
     loaded: dict[Load, str] = field(default_factory=dict)
-    lane: int = 0
-    taken: set[str] = field(default_factory=set)
-
-    def take(self, e: Load) -> Load:
-        """This lane of what is loaded whole. It has no indices that could be rewritten."""
-        text = f"{self.loaded[e]}.{member(e.dtype, self.lane)}"
-        self.taken.add(text)
-        return Load(text, (), e.dtype)
 
 
 class Expressions:
@@ -145,8 +137,8 @@ class Expressions:
             case Var(name=n):
                 return self.name(n)
             case Load(buffer=b, indices=ix):
-                if self.lanes is not None and b in self.lanes.taken:
-                    return b
+                if b.startswith("."):  # a vector of `Lanes`
+                    return f"{b[1:]}.{member(e.dtype, const(ix[0]) or 0)}"
                 return f"{self.name(b)}[{self.flat(b, ix)}]"
             case Binary(op=op, a=a, b=b):
                 return self.binary(op, a, b)
