@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import made_up
 import numpy as np
 import pytest
 from needs import missing
@@ -20,7 +21,8 @@ from autotune.measure.results import Measurement
 from autotune.search.base import Result
 from autotune.search.evolutionary import EvolutionarySearch, model_features, model_matrix
 from autotune.search.policies import create
-from autotune.tuning import resume, tuner
+from autotune.tuning import resume
+from autotune.tuning.options import TuneOptions
 from cost_model.register_model import LEAST, NAMES, RegisterModel
 from kernels_db.store import Log
 from schedules import ops
@@ -162,9 +164,9 @@ def test_facts_go_into_the_log_and_come_back_from_it(tmp_path: Path) -> None:
     workload = ops.workload("matmul", SHAPE)
     assert isinstance(workload, Workload)
     with Log(tmp_path / "tuning.db") as log:
-        options = tuner.TuneOptions(trials=16, budget_s=60, model="scratch")
+        options = TuneOptions(trials=16, budget_s=60, model="scratch")
         fakes = {"space": product(), "measurer": Telling(), "peak": lambda: 1e-4}
-        result = tuner.tune(workload, H100, log, options, **fakes)
+        result = made_up.tune(workload, H100, log, options, **fakes)
         assert result.throttled == {"HwSlowdown": 16}
         records = list(log.records(workload=workload, target=H100))
         assert {r.kind for r in records} == {"trial", "final"}

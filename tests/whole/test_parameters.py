@@ -25,7 +25,7 @@ TO_MEND = {
     "autotune/cli/bench.py: _compare", "autotune/cli/models.py: bench_model",
     "autotune/measure/measurer.py: __init__", "autotune/report/parts.py: dots",
     "autotune/run/kernel.py: __init__",
-    "autotune/tuning/session.py: __init__", "autotune/tuning/tuner.py: tune", "cost_model/xgb.py: __init__",
+    "autotune/tuning/session.py: __init__", "cost_model/xgb.py: __init__",
 }  # fmt: skip
 
 

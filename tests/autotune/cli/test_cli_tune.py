@@ -20,20 +20,9 @@ from cli_runner import run
 import autotune as at
 from autotune.cli import main
 from autotune.cli.results import status
+from autotune.tuning.options import TuneOptions
 from kernels_db.store import Log
 from schedules.model import Step, Target, Trace, Workload
-
-
-@dataclass(frozen=True)
-class TuneOptions:
-    trials: int | None
-    budget_s: float
-    search: str
-    model: str
-    seed: int
-    rtol: float | None = None
-    atol: float | None = None
-    started: float | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -103,7 +92,7 @@ def tuner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Calls]:
             return TuneResult(workload, target, found, 12, {"timeout": 2}, 3, 10.5, options.seed, stopped)
 
         module = ModuleType("autotune.tuning.tuner")
-        module.__dict__.update(tune=tune, TuneOptions=TuneOptions, Progress=Progress, TuneResult=TuneResult)
+        module.__dict__.update(tune=tune, Progress=Progress, TuneResult=TuneResult)
         monkeypatch.setitem(sys.modules, "autotune.tuning.tuner", module)
         return calls
 

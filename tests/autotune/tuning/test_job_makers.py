@@ -99,6 +99,7 @@ def test_it_is_tuned_by_a_command(tmp_path: Path) -> None:
     assert set(json.loads(ran.stdout)) == {"8", "4"} and ran.exit_code == 0
 
 
+@pytest.mark.usefixtures("two_cpus")
 def test_a_place_is_whatever_has_a_crew(tmp_path: Path) -> None:
     """Two targets on one machine, one after the other."""
 
