@@ -14,6 +14,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES, is_integer, is_storage
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
+from schedules.functions import FUNCTIONS as ROWS
 from schedules.ir import Buffer, Loop, Store, const, multiply_add, walk
 from schedules.ir.exprs import expressions
 from schedules.ir.grid import GridKernel
@@ -69,8 +70,6 @@ AT_INTEGER(at_long, at_ulong, int64)
 """
 # {operator: its function}.
 NAMES = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "<<": "shl", ">>": "shr"}
-# {function of `schedules.functions`: its name in the libraries of C}, where that is another.
-C_NAMES = {"abs": "fabs", "round": "rint"}
 
 
 @dataclass
@@ -157,7 +156,7 @@ class Expressions:
                     return f"{self.helper('sigmoid', d)}({x})"
                 if not E.is_float(d):
                     return f"{self.helper('abs', d)}({x})" if fn == "abs" else x
-                return f"{C_NAMES.get(fn, fn)}{self.d.float_suffix if d == 'float32' else ''}({x})"
+                return f"{ROWS[fn].c or fn}{self.d.float_suffix if d == 'float32' else ''}({x})"
             case Fma(a=a, b=b, c=c):
                 parts = ", ".join(map(self.expr, (a, b, c)))
                 return f"{self.helper('fma', E.dtype_of(a))}({parts})"
