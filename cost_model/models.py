@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from cost_model.base import CostModel, CostModelError
 from schedules.errors import suggest
 
 if TYPE_CHECKING:
+    from cost_model.base import CostModel
     from cost_model.saved import SavedModel
 
 # What a search can be given: a name of `MODELS`, or a model that a user trained.
@@ -72,13 +72,20 @@ MODELS = {
 
 
 def kind(model: Model) -> ModelKind:
-    """The row of a model. A trained one is that with which "xgb" begins."""
-    return MODELS[model if isinstance(model, str) else "xgb"]
+    """The row of a model. A trained one is that with which "xgb" begins. Raises CostModelError for an unknown
+    name."""
+    name = model if isinstance(model, str) else "xgb"
+    if name not in MODELS:
+        from cost_model.base import CostModelError
+
+        raise CostModelError(f"unknown cost model {name!r}; choose from {', '.join(MODELS)}")
+    return MODELS[name]
 
 
 def chosen(model: str | os.PathLike[str] | SavedModel) -> Model:
     """The model that a user names. A name of `MODELS`, else a file that ``autotune train``
     made. Raises CostModelError for another name, and as `cost_model.saved.read`."""
+    from cost_model.base import CostModelError
     from cost_model.saved import SavedModel, read
 
     if isinstance(model, SavedModel) or (isinstance(model, str) and model in MODELS):
@@ -106,6 +113,4 @@ def create(
 ) -> CostModel:
     """A fresh model. ``threads``: threads that train it. ``prior``: the model that a learning one begins
     with. Raises CostModelError for an unknown name."""
-    if name not in MODELS:
-        raise CostModelError(f"unknown cost model {name!r}; choose from {', '.join(MODELS)}")
-    return MODELS[name].make(feature_names, seed, threads, prior)
+    return kind(name).make(feature_names, seed, threads, prior)
