@@ -1,41 +1,93 @@
-"""The models by name. A new model is one file and one line here."""
+"""The cost models by name. A new one is a file, and a row here that imports it where it is made: names are
+read where nothing else is needed, such as for help."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
-from cost_model.analytic import AnalyticModel
-from cost_model.base import CostModel, CostModelError
-from cost_model.blend import BlendModel
-from cost_model.random import RandomModel
-from cost_model.saved import SavedModel, read
-from cost_model.xgb import XGBModel
 from schedules.errors import suggest
 
-# {name: (feature names, seed, threads, prior) -> a fresh model}.
-MODELS: dict[str, Callable[[tuple[str, ...], int, int, CostModel | None], CostModel]] = {
-    "xgb": lambda names, seed, threads, prior: XGBModel(names, seed, threads, prior=prior),
-    "blend": lambda names, seed, threads, prior: BlendModel(
-        AnalyticModel(names), XGBModel(names, seed, threads, prior=prior)
-    ),
-    "scratch": lambda names, seed, threads, prior: XGBModel(names, seed, threads),
-    "analytic": lambda names, seed, threads, prior: AnalyticModel(names),
-    "random": lambda names, seed, threads, prior: RandomModel(names, seed),
-}
-# Models that need xgboost.
-LEARNED = ("xgb", "blend", "scratch")
-# Models that begin with the shipped model.
-PRIORED = ("xgb", "blend")
-
+if TYPE_CHECKING:
+    from cost_model.base import CostModel
+    from cost_model.saved import SavedModel
 
 # What a search can be given: a name of `MODELS`, or a model that a user trained.
-Model = str | SavedModel
+Model: TypeAlias = "str | SavedModel"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelKind:
+    """One row. ``make``: (feature names, seed, threads, prior) -> a fresh model. ``learns``: with xgboost.
+    ``experienced``: it begins with what is known of other tasks, the shipped model and their trials."""
+
+    name: str
+    make: Callable[[tuple[str, ...], int, int, CostModel | None], CostModel]
+    learns: bool = False
+    experienced: bool = False
+
+
+def _xgb(names: tuple[str, ...], seed: int, threads: int, prior: CostModel | None) -> CostModel:
+    from cost_model.xgb import XGBModel
+
+    return XGBModel(names, seed, threads, prior=prior)
+
+
+def _blend(names: tuple[str, ...], seed: int, threads: int, prior: CostModel | None) -> CostModel:
+    from cost_model.analytic import AnalyticModel
+    from cost_model.blend import BlendModel
+    from cost_model.xgb import XGBModel
+
+    return BlendModel(AnalyticModel(names), XGBModel(names, seed, threads, prior=prior))
+
+
+def _analytic(names: tuple[str, ...], seed: int, threads: int, prior: CostModel | None) -> CostModel:
+    from cost_model.analytic import AnalyticModel
+
+    return AnalyticModel(names)
+
+
+def _scratch(names: tuple[str, ...], seed: int, threads: int, prior: CostModel | None) -> CostModel:
+    return _xgb(names, seed, threads, None)
+
+
+def _random(names: tuple[str, ...], seed: int, threads: int, prior: CostModel | None) -> CostModel:
+    from cost_model.random import RandomModel
+
+    return RandomModel(names, seed)
+
+
+MODELS = {
+    row.name: row
+    for row in (
+        ModelKind("xgb", _xgb, learns=True, experienced=True),
+        ModelKind("blend", _blend, learns=True, experienced=True),
+        ModelKind("analytic", _analytic),
+        ModelKind("scratch", _scratch, learns=True),
+        ModelKind("random", _random),
+    )
+}
+
+
+def kind(model: Model) -> ModelKind:
+    """The row of a model. A trained one is that with which "xgb" begins. Raises CostModelError for an unknown
+    name."""
+    name = model if isinstance(model, str) else "xgb"
+    if name not in MODELS:
+        from cost_model.base import CostModelError
+
+        raise CostModelError(f"unknown cost model {name!r}; choose from {', '.join(MODELS)}")
+    return MODELS[name]
 
 
 def chosen(model: str | os.PathLike[str] | SavedModel) -> Model:
     """The model that a user names. A name of `MODELS`, else a file that ``autotune train``
     made. Raises CostModelError for another name, and as `cost_model.saved.read`."""
+    from cost_model.base import CostModelError
+    from cost_model.saved import SavedModel, read
+
     if isinstance(model, SavedModel) or (isinstance(model, str) and model in MODELS):
         return model
     if isinstance(model, os.PathLike) or (isinstance(model, str) and names_file(model)):
@@ -61,6 +113,4 @@ def create(
 ) -> CostModel:
     """A fresh model. ``threads``: threads that train it. ``prior``: the model that a learning one begins
     with. Raises CostModelError for an unknown name."""
-    if name not in MODELS:
-        raise CostModelError(f"unknown cost model {name!r}; choose from {', '.join(MODELS)}")
-    return MODELS[name](feature_names, seed, threads, prior)
+    return kind(name).make(feature_names, seed, threads, prior)

@@ -1,8 +1,8 @@
 """The functions of floating point that expressions may call, in one table.
 
 A row says what a function means, how far a right kernel may be from it, and how it hands on the errors of its
-arguments. Code generators have spellings of their own: `autotune/codegen/llvm/vector_math.py` for CPUs,
-`C_NAMES` in `autotune/codegen/simt/expr.py` for languages for GPUs.
+arguments. Its code on CPUs is in `autotune/codegen/llvm/vector_math.py`, its slope in
+`schedules/te/reverse_mode/slopes.py`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Function:
     """One row. ``of``: its meaning on numpy arrays, in their dtype. ``error``: the largest error of a right
     kernel in units of u, half the distance between 1 and the next number: of our own on CPUs, and what OpenCL
     allows devices; 0 if it is exact. ``change``: the largest change of the result ``v`` by errors of the
-    arguments, ``change(*arguments, *errors, v)``; None for a step, which is taken at both ends. ``open``:
-    where a right kernel may have any number or NaN, ``open(*arguments, *errors)``. ``arity``: number of
-    arguments. ``cheap``: one instruction of few cycles. ``whole``: whole results of exact arguments are
-    exact."""
+    arguments, ``change(*arguments, *errors, v)``; None for a step, which is taken at both ends and has no
+    slope. ``open``: where a right kernel may have any number or NaN, ``open(*arguments, *errors)``.
+    ``arity``: number of arguments. ``cheap``: one instruction of few cycles. ``whole``: whole results of
+    exact arguments are exact. ``c``: its name in the libraries of C, where that is another."""
 
     name: str
     of: Callable[..., Array]
@@ -36,6 +36,7 @@ class Function:
     arity: int = 1
     cheap: bool = False
     whole: bool = False
+    c: str = ""
 
 
 _erf_of_number = np.frompyfunc(math.erf, 1, 1)
@@ -171,9 +172,9 @@ FUNCTIONS = {
             "expm1", np.expm1, 6.0,
             lambda a, e, v: unbounded(np.where(e > 0, np.exp(a) * np.expm1(e), 0)),
         ),
-        Function("abs", np.abs, change=lambda a, e, v: e, cheap=True),
+        Function("abs", np.abs, change=lambda a, e, v: e, cheap=True, c="fabs"),
         Function("floor", np.floor, cheap=True),
         Function("ceil", np.ceil, cheap=True),
-        Function("round", np.rint, cheap=True),
+        Function("round", np.rint, cheap=True, c="rint"),
     )
 }  # fmt: skip

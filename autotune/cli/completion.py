@@ -181,13 +181,13 @@ def _peers(op: str, last: str) -> Iterable[str]:
 
 
 def _searches(op: str, last: str) -> Iterable[str]:
-    from autotune.cli.options import SEARCHES
+    from autotune.search.policies import POLICIES
 
-    return SEARCHES
+    return POLICIES
 
 
 def _models(op: str, last: str) -> Iterable[str]:
-    from autotune.cli.options import MODELS
+    from cost_model.models import MODELS
 
     return MODELS
 

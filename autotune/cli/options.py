@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from autotune.search.policies import POLICIES
 from autotune.settings import SettingsError, database, duration
+from cost_model.models import MODELS, names_file
 from schedules.dtypes import DTYPES
 from schedules.errors import suggest
 
@@ -56,10 +58,7 @@ ConstantsOption = Annotated[
     bool,
     typer.Option("--constant-weights", help="Weights are known ahead, and packed once, not at each call."),
 ]
-# Names of policies and cost models. They are repeated here so that help needs no import of them.
-SEARCHES = ("evolutionary", "local", "random", "grid", "llm")
-MODELS = ("xgb", "blend", "analytic", "scratch", "random")
-SearchOption = Annotated[str, typer.Option("--search", help=f"Strategy: {', '.join(SEARCHES)}.")]
+SearchOption = Annotated[str, typer.Option("--search", help=f"Strategy: {', '.join(POLICIES)}.")]
 ModelOption = Annotated[str, typer.Option("--model", help=f"Cost model: {', '.join(MODELS)}.")]
 CostModelOption = Annotated[
     str,
@@ -205,7 +204,7 @@ def db_of(db: str | None) -> str:
     return database(db)
 
 
-def one_of(option: str, value: str, known: Sequence[str]) -> None:
+def one_of(option: str, value: str, known: Collection[str]) -> None:
     """Raises `typer.BadParameter` unless ``value`` is one of ``known``."""
     if value not in known:
         listed = ", ".join(known)
@@ -214,8 +213,6 @@ def one_of(option: str, value: str, known: Sequence[str]) -> None:
 
 def cost_model(value: str) -> None:
     """Raises `typer.BadParameter` for a name that is no cost model. A file is read where it is used."""
-    from cost_model.models import names_file
-
     if not names_file(value):
         one_of("--cost-model", value, MODELS)
 

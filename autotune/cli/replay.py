@@ -10,6 +10,8 @@ import typer
 from autotune.cli import options as opt
 from autotune.cli.output import console, hang, print_json, table
 from autotune.progress.units import seconds
+from autotune.search.policies import POLICIES
+from cost_model.models import MODELS
 
 
 def replay(
@@ -45,8 +47,8 @@ def replay(
     from autotune.search.simulate import replay as run
     from autotune.search.simulate_log import listed
 
-    opt.one_of("--search", search, opt.SEARCHES)
-    opt.one_of("--model", model, opt.MODELS)
+    opt.one_of("--search", search, POLICIES)
+    opt.one_of("--model", model, MODELS)
 
     recorded = read(opt.input_path(file), task)
     times = recorded.space.times_s

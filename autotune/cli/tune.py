@@ -15,6 +15,7 @@ from autotune.cli.suite import tasks_of, tune_suite
 from autotune.progress.following import task_shown
 from autotune.progress.text import ending
 from autotune.progress.units import counts, of_peak, rate, seconds
+from autotune.search.policies import POLICIES
 
 if TYPE_CHECKING:
     from autotune.tuning.results import TuneResult
@@ -98,7 +99,7 @@ def tune(
       autotune tune net.onnx --fleet tcp://host:8786 --budget 10m
     """
     budget_s = opt.parse_budget(budget, "--budget")
-    opt.one_of("--search", search, opt.SEARCHES)
+    opt.one_of("--search", search, POLICIES)
     opt.cost_model(model)
     if opt.is_model(op):
         models.check_options(ctx, "frozen")

@@ -18,6 +18,7 @@ from autotune.search.evolutionary import model_features, model_matrix
 from autotune.tuning import resume
 from autotune.tuning.options import TuneOptions
 from cost_model.dataset import Dataset
+from cost_model.models import kind as model_kind
 from kernels_db.errors import LogError
 from schedules.model import Target, Workload
 from schedules.space.base import Space
@@ -41,7 +42,7 @@ def neighbours(
 ) -> Dataset | None:
     """Candidates of the nearest tasks, with the features that a search of ``space`` uses; None where there
     are none, or the search learns nothing. What cannot be read of other tasks is passed over."""
-    if not options.needs_xgboost or options.model == "scratch":
+    if not options.needs_xgboost or not model_kind(options.guide).experienced:
         return None
     here = (workload.digest, target.digest)
     names = model_features(space)

@@ -11,7 +11,7 @@ from autotune.measure.inputs import Tolerance
 from autotune.search import llm_client, policies
 from autotune.settings import LlmSettings, SettingsError
 from cost_model.base import CostModelError
-from cost_model.models import LEARNED, chosen
+from cost_model.models import chosen, kind
 from cost_model.saved import SavedModel
 from schedules.errors import suggest
 from schedules.model import Target
@@ -73,11 +73,11 @@ class TuneOptions:
             object.__setattr__(self, "model", chosen(self.model))  # a file is read once
         except CostModelError as err:
             raise SettingsError(str(err)) from None
-        if isinstance(self.model, SavedModel) and self.search not in policies.GUIDED:
+        if isinstance(self.model, SavedModel) and not known[name].guided:
             named = self.model.origin or "the one given"
             raise SettingsError(
                 f"search {self.search} asks no cost model, so that {named} would do nothing; leave it out, "
-                f"or choose search {policies.GUIDED[0]}"
+                f"or choose search {next(p.name for p in known.values() if p.guided)}"
             )
 
     def check(self, target: Target) -> None:
@@ -103,7 +103,7 @@ class TuneOptions:
     def guide(self) -> str | SavedModel:
         """The model of the search. A short budget gets one that loads fast."""
         model = chosen(self.model)
-        return "analytic" if _learns(model) and self.budget_s < SHORT_S else model
+        return "analytic" if kind(model).learns and self.budget_s < SHORT_S else model
 
     @property
     def short(self) -> bool:
@@ -119,11 +119,7 @@ class TuneOptions:
     @property
     def needs_xgboost(self) -> bool:
         """Whether the search uses a model that needs xgboost."""
-        return self.trials != 0 and self.search in policies.GUIDED and _learns(self.guide)
-
-
-def _learns(model: str | SavedModel) -> bool:
-    return isinstance(model, SavedModel) or model in LEARNED
+        return self.trials != 0 and policies.POLICIES[self.search].guided and kind(self.guide).learns
 
 
 def _is(kind: type | tuple[type, ...], value: object) -> bool:

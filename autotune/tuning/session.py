@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotune import backends
-from autotune.search import policies
+from autotune.search import guided, policies
 from autotune.search.ahead import AskAhead
 from autotune.search.base import Result, SearchPolicy
 from autotune.search.decisions import DECISIONS
@@ -203,7 +203,7 @@ class Session:
         if options.search != "llm":
             return policies.create(options.search, space, options.guide, options.seed, near, self.target)
         text = str(Schedule(self.workload.canonical))
-        self._llm = policies.proposing(space, options.guide, options.seed, near, self.target, text)
+        self._llm = guided.proposing(space, options.guide, options.seed, near, self.target, text)
         self._stack.callback(self._llm.close)
         return self._llm
 

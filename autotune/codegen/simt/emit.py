@@ -259,7 +259,7 @@ class _Emitter(Expressions):
         return affine.multiple(before) % width == 0 and affine.multiple(cond.b) % width == 0
 
     def vector(self, s: Store, var: str, first: int, width: int) -> None:
-        lanes = self.lanes = Lanes(var, width)
+        lanes = self.lanes = Lanes(var)
         for x, cond in self.read_whole(s, var, width):
             t = self.temporary()
             kind = self.d.types[x.dtype]
@@ -271,12 +271,11 @@ class _Emitter(Expressions):
                 self.do(f"{kind}{width} {t};")
                 self.do(f"if ({self.expr(E.substitute(cond, {var: Const(first)}))}) {t} = {text};")
             self.needs(x.buffer, width)
-            lanes.loaded[x] = t
+            lanes.loaded[x] = f".{t}"
         values = []
         sums = self.step(s.buffer, s.indices, var) == 0
         for lane in range(width):
-            lanes.lane = lane
-            at_lane = partial(self.in_lane, var=var, k=first + lane)
+            at_lane = partial(self.in_lane, first=first, lane=lane)
             values.append(self.stored(replace(s, value=E.rewrite(s.value, at_lane))))
             if sums:
                 self.do(f"{self.name(s.buffer)}[{self.flat(s.buffer, s.indices)}] = {values[-1]};")
@@ -333,11 +332,11 @@ class _Emitter(Expressions):
         if self.d.aligned and b.scope == "global":
             self.align[buffer] = max(self.align.get(buffer, 1), width * DTYPES[b.dtype].itemsize)
 
-    def in_lane(self, e: Expr, var: str, k: int) -> Expr | None:
+    def in_lane(self, e: Expr, first: int, lane: int) -> Expr | None:
         assert self.lanes is not None
         if isinstance(e, Load) and e in self.lanes.loaded:
-            return self.lanes.take(e)
-        return Const(k) if e == Var(var) else None
+            return Load(self.lanes.loaded[e], (Const(lane),), e.dtype)
+        return Const(first + lane) if e == Var(self.lanes.var) else None
 
     def step(self, buffer: str, indices: tuple[Expr, ...], var: str) -> int | None:
         """Elements between neighbouring lanes, None if that is not constant."""

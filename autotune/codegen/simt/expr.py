@@ -14,6 +14,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES, is_integer, is_storage
 from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
+from schedules.functions import FUNCTIONS as ROWS
 from schedules.ir import Buffer, Loop, Store, const, multiply_add, walk
 from schedules.ir.exprs import expressions
 from schedules.ir.grid import GridKernel
@@ -69,26 +70,16 @@ AT_INTEGER(at_long, at_ulong, int64)
 """
 # {operator: its function}.
 NAMES = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "<<": "shl", ">>": "shr"}
-# {function of `schedules.functions`: its name in the libraries of C}, where that is another.
-C_NAMES = {"abs": "fabs", "round": "rint"}
 
 
 @dataclass
 class Lanes:
-    """The vector that is being written. ``var``: its loop variable; ``n``: lanes; ``loaded``: {load: text of
-    the whole vector}; ``taken``: texts of lanes of these, in the places of loads."""
+    """The vector that is being written. ``var``: its loop variable; ``loaded``: {load of one element: the
+    vector that has those of all lanes}. A vector is a buffer, whose index is the lane: the name of its
+    variable, with a dot before it, which no tensor's name begins with."""
 
     var: str
-    n: int
     loaded: dict[Load, str] = field(default_factory=dict)
-    lane: int = 0
-    taken: set[str] = field(default_factory=set)
-
-    def take(self, e: Load) -> Load:
-        """This lane of what is loaded whole. It has no indices that could be rewritten."""
-        text = f"{self.loaded[e]}.{member(e.dtype, self.lane)}"
-        self.taken.add(text)
-        return Load(text, (), e.dtype)
 
 
 class Expressions:
@@ -145,8 +136,8 @@ class Expressions:
             case Var(name=n):
                 return self.name(n)
             case Load(buffer=b, indices=ix):
-                if self.lanes is not None and b in self.lanes.taken:
-                    return b
+                if b.startswith("."):  # a vector of `Lanes`
+                    return f"{b[1:]}.{member(e.dtype, const(ix[0]) or 0)}"
                 return f"{self.name(b)}[{self.flat(b, ix)}]"
             case Binary(op=op, a=a, b=b):
                 return self.binary(op, a, b)
@@ -165,7 +156,7 @@ class Expressions:
                     return f"{self.helper('sigmoid', d)}({x})"
                 if not E.is_float(d):
                     return f"{self.helper('abs', d)}({x})" if fn == "abs" else x
-                return f"{C_NAMES.get(fn, fn)}{self.d.float_suffix if d == 'float32' else ''}({x})"
+                return f"{ROWS[fn].c or fn}{self.d.float_suffix if d == 'float32' else ''}({x})"
             case Fma(a=a, b=b, c=c):
                 parts = ", ".join(map(self.expr, (a, b, c)))
                 return f"{self.helper('fma', E.dtype_of(a))}({parts})"

@@ -19,6 +19,7 @@ from schedules import expr as E
 from schedules.dtypes import computed
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Const, Expr, Fma, Logic, Select
+from schedules.functions import FUNCTIONS
 from schedules.te.reverse_mode.graph import guarded, zero
 from schedules.te.tensors import TensorLoad
 
@@ -124,7 +125,7 @@ def _handed(
         case Cast(dtype=d, a=a) if E.is_float(d) and E.is_float(E.dtype_of(a)):
             into = computed(E.dtype_of(a))
             return [(a, g if E.dtype_of(g) == into else Cast(into, g), None)]
-        case Call(fn=fn, args=args) if fn not in FLAT:
+        case Call(fn=fn, args=args) if FUNCTIONS[fn].change is not None:
             if fn not in SLOPES:
                 raise WorkloadError(
                     f"te.gradient: {E.show(e)} has no derivative here; write it with other functions, or "
@@ -140,7 +141,7 @@ def _depends(e: Expr, wanted: Callable[[TensorLoad], bool]) -> bool:
     match e:
         case TensorLoad():
             return wanted(e)
-        case Call(fn=fn) if fn in FLAT:
+        case Call(fn=fn) if FUNCTIONS[fn].change is None:
             return False
         case Select(a=a, b=b):
             return _depends(a, wanted) or _depends(b, wanted)
@@ -216,7 +217,7 @@ def _sign(x: Expr) -> Expr:
 
 
 # {function: its slope along each argument, None where that is no input, from its arguments and its result}.
-# `schedules.functions` has their meanings.
+# `schedules.functions` has their meanings; its steps have none.
 SLOPES: dict[str, Callable[[tuple[Expr, ...], Expr], tuple[Expr | None, ...]]] = {
     "exp": lambda x, y: (y,),
     "log": lambda x, y: (1.0 / x[0],),
@@ -233,5 +234,3 @@ SLOPES: dict[str, Callable[[tuple[Expr, ...], Expr], tuple[Expr | None, ...]]] =
     "expm1": lambda x, y: (y + 1.0,),
     "abs": lambda x, y: (_sign(x[0]),),
 }
-# Functions whose slope is 0 wherever they have one.
-FLAT = frozenset({"floor", "ceil", "round"})

@@ -12,8 +12,9 @@ from cli_runner import run
 from typer.main import get_command
 
 from autotune import backends
-from autotune.cli import completion, options
+from autotune.cli import completion
 from autotune.cli.app import app
+from autotune.search.policies import POLICIES
 from autotune.targets.names import described
 from schedules.dtypes import DTYPES
 from schedules.ops import OPERATORS, REGISTRY
@@ -49,7 +50,7 @@ def answer(line: str) -> list[str]:
         ("autotune tune conv2d --shape kh=3,k", ["kh=3,kw="]),
         ("autotune tune nonsense --shape ", []),
         ("autotune tune matmul --sea", ["--search"]),
-        ("autotune tune matmul --search ", list(options.SEARCHES)),
+        ("autotune tune matmul --search ", list(POLICIES)),
         ("autotune tune matmul --model=b", ["--model=blend"]),
         ("autotune tune matmul --target cuda", ["cuda-emulator", "cuda"]),
         ("autotune tune conv2d --layout ", ["NHWC", "NCHW"]),

@@ -276,14 +276,6 @@ def test_the_python_api_calls_the_same_tuner(tuner: Callable[..., Calls], tmp_pa
     assert calls[1][0].flops == 7
 
 
-def test_the_choices_offered_are_those_that_exist() -> None:
-    from autotune.cli.options import MODELS, SEARCHES
-    from autotune.search.policies import POLICIES
-    from cost_model.models import MODELS as known
-
-    assert set(SEARCHES) == set(POLICIES) and set(MODELS) == set(known)
-
-
 @pytest.mark.slow
 def test_a_range_of_sizes_is_tuned(tmp_path: Path) -> None:
     db = str(tmp_path / "log.db")

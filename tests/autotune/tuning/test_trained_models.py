@@ -80,7 +80,7 @@ def test_a_file_beside_a_search_that_asks_no_model_is_refused(file: Path) -> Non
             SettingsError, match=f"search {search} asks no cost model, so that .*team.json would"
         ):
             TuneOptions(search=search, model=file)
-    assert set(policies.GUIDED) < set(policies.POLICIES)
+    assert {p.guided for p in policies.POLICIES.values()} == {True, False}
 
 
 def test_a_name_of_a_file_without_a_dot_is_one(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
