@@ -77,7 +77,7 @@ class Account:
 
     def _now(self) -> dict[str, float]:
         measurer = self._site.made
-        slots = [("build", b) for b in measurer._builders] + [("measure", measurer._runner)]
+        slots = [("build", b) for b in measurer.builders] + [("measure", measurer.runner)]
         for role, slot in slots:
             if slot.child is not None:
                 self._seen[role][slot.child.pid] = _cpu_s(slot.child.pid)

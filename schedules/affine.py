@@ -7,7 +7,7 @@ simplification want concrete integers; linear forms allow holes in coefficients.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import repeat
 from types import MappingProxyType
@@ -129,42 +129,53 @@ def bounds(e: Expr, ranges: Ranges) -> Range | None:
             return ranges.get(n)
         case Cast(dtype=E.INDEX, a=a):
             return value_bounds(a, ranges)
-        case Binary(op="//" | "%" | "min" | "max" | "ceildiv" as op, a=a, b=b):
+        case Binary(op="//" | "%" | "ceildiv" as op, a=a, b=b):
+            return _divided(op, bounds(a, ranges), bounds(b, ranges))
+        case Binary(op="min" | "max", a=a, b=b) | Select(a=a, b=b):
             ra, rb = bounds(a, ranges), bounds(b, ranges)
-            if op in ("min", "max"):
-                if ra is None or rb is None:
-                    return None
-                f = min if op == "min" else max
-                return f(ra[0], rb[0]), f(ra[1], rb[1])
-            if rb is None or rb[0] != rb[1] or rb[0] <= 0:
+            if ra is None or rb is None:
                 return None
-            c = rb[0]
-            if op == "%":
-                if ra is not None and ra[0] // c == ra[1] // c:
-                    return ra[0] % c, ra[1] % c
-                return 0, c - 1
-            if ra is None:
-                return None
-            return (ra[0] // c, ra[1] // c) if op == "//" else (-(-ra[0] // c), -(-ra[1] // c))
-        case Select(a=a, b=b):
-            ra, rb = bounds(a, ranges), bounds(b, ranges)
-            return None if ra is None or rb is None else (min(ra[0], rb[0]), max(ra[1], rb[1]))
+            low, high = _OF_BOTH[getattr(e, "op", "select")]
+            return low(ra[0], rb[0]), high(ra[1], rb[1])
         case Binary():
-            terms, const = linear(e)
-            if not isinstance(const, Const):
-                return None
-            if len(terms) == 1 and e in terms:
-                return None
-            lo = hi = int(const.value)
-            for atom, coef in terms.items():
-                r = bounds(atom, ranges)
-                if r is None or not isinstance(coef, Const):
-                    return None
-                c = int(coef.value)
-                lo += c * (r[0] if c >= 0 else r[1])
-                hi += c * (r[1] if c >= 0 else r[0])
-            return lo, hi
+            return _of_terms(e, ranges)
     return None
+
+
+# How the lower ends of two ranges make one, and the upper ends.
+_OF_BOTH: dict[str, tuple[Callable[[int, int], int], Callable[[int, int], int]]] = {
+    "min": (min, min),
+    "max": (max, max),
+    "select": (min, max),
+}
+
+
+def _divided(op: str, a: Range | None, b: Range | None) -> Range | None:
+    """The range of a quotient or remainder, where the divisor is one number above 0."""
+    if b is None or b[0] != b[1] or b[0] <= 0:
+        return None
+    c = b[0]
+    if op == "%":
+        return (a[0] % c, a[1] % c) if a is not None and a[0] // c == a[1] // c else (0, c - 1)
+    if a is None:
+        return None
+    return (a[0] // c, a[1] // c) if op == "//" else (-(-a[0] // c), -(-a[1] // c))
+
+
+def _of_terms(e: Expr, ranges: Ranges) -> Range | None:
+    """The range of a sum, from those of its terms."""
+    terms, const = linear(e)
+    if not isinstance(const, Const) or (len(terms) == 1 and e in terms):
+        return None
+    lo = hi = int(const.value)
+    for atom, coef in terms.items():
+        r = bounds(atom, ranges)
+        if r is None or not isinstance(coef, Const):
+            return None
+        c = int(coef.value)
+        lo += c * (r[0] if c >= 0 else r[1])
+        hi += c * (r[1] if c >= 0 else r[0])
+    return lo, hi
 
 
 def value_bounds(e: Expr, ranges: Ranges) -> Range | None:

@@ -74,7 +74,7 @@ class Measurer:
         control: Control | None = None,
         waiting: Callable[[], None] = lambda: None,
     ) -> None:
-        self._lateness = Lateness()
+        self.lateness = Lateness()
         dag = workload.dag if isinstance(workload, Workload) else workload
         named = workload.canonical if isinstance(workload, Workload) else workload
         if inputs is None:
@@ -103,18 +103,18 @@ class Measurer:
         if self.options.warm_runs is None:
             self.options = replace(self.options, warm_runs=backend.warm_runs(dag, target))
         spare = usable_cpus() - target.threads
-        self._overlap = spare > 0 if self.options.overlap is None else self.options.overlap
+        self.overlap = spare > 0 if self.options.overlap is None else self.options.overlap
         # One more than CPUs are left over: builders give way, and the worker's CPU is idle half of the time.
         most = backend.measuring.builders or usable_cpus()
         n_builders = self.options.builders or (
-            min(max(spare, 0) + 1, most) if self._overlap else usable_cpus()
+            min(max(spare, 0) + 1, most) if self.overlap else usable_cpus()
         )
         names = [t.name for t in dag.params]
-        self._zygote = Zygote(named, names, target, build, chosen, self.options, nominal)
-        self._runner = Runner(self._zygote, control)
-        self._keeper = ControlKeeper(self._runner, self._in_turns, 0 if self.options.warm_runs else WITNESSES)
-        self._builders = [Builder(self._zygote) for _ in range(n_builders)]
-        self._lateness.processes = self._processes
+        self.zygote = Zygote(named, names, target, build, chosen, self.options, nominal)
+        self.runner = Runner(self.zygote, control)
+        self.keeper = ControlKeeper(self.runner, self._in_turns, 0 if self.options.warm_runs else WITNESSES)
+        self.builders = [Builder(self.zygote) for _ in range(n_builders)]
+        self.lateness.processes = self._processes
         self._objects: dict[str, tuple[float, bytes]] = {}
         self._undecided = False  # whether there are objects of which none was chosen as the control
         self._finalists: set[str] = set()  # digests of what `finalists` timed last; their objects are kept
@@ -130,28 +130,28 @@ class Measurer:
     @property
     def nominal(self) -> Nominal | None:
         """The speed that times are normalised to; None before the first start, if none was given."""
-        return self._zygote.nominal
+        return self.zygote.nominal
 
     @property
     def control(self) -> Control | None:
         """The candidate beside which others are timed. None before one is chosen, for devices, and for
         kernels that take long."""
-        return self._keeper.control
+        return self.keeper.control
 
     def start(self) -> None:
         """Start the processes now rather than with the first candidate. Raises `MeasureError`."""
-        self._zygote.start()
+        self.zygote.start()
 
     def close(self) -> None:
         """End every process. The measurer must not be used afterwards; closing again does nothing."""
         self.move()
-        self._zygote.close()
+        self.zygote.close()
 
     def move(self) -> None:
         """Put all arrays into other pages of memory, by new processes. Compiled objects are kept."""
-        for slot in (self._runner, *self._builders):
+        for slot in (self.runner, *self.builders):
             slot.drop()
-        self._zygote.end()
+        self.zygote.end()
 
     def measure(
         self,
@@ -196,7 +196,7 @@ class Measurer:
                         return
                 yield batch.done.popleft()
         finally:
-            for slot in (self._runner, *self._builders):
+            for slot in (self.runner, *self.builders):
                 if slot.busy:  # the caller left early, or Ctrl-C
                     slot.drop()
 
@@ -228,7 +228,7 @@ class Measurer:
     def _final(self, kept: list[tuple[float, bytes]], rounds: int, repeats: int) -> list[Measurement]:
         if not kept:
             return []
-        self._settle()
+        self.settle()
         return self._in_turns([obj for _, obj in kept], rounds, repeats, max(time_s for time_s, _ in kept))
 
     def _in_turns(
@@ -238,18 +238,18 @@ class Measurer:
         start = time.monotonic()
         planned_s = finals_s(time_s, len(objects), rounds, repeats, self.options.warm_runs or 0)
         timeout_s = max(FINAL_TIMEOUT_S, FINAL_SLACK * planned_s)
-        self._runner.remeasure(objects, rounds, repeats, timeout_s)
-        child = self._runner.child
+        self.runner.remeasure(objects, rounds, repeats, timeout_s)
+        child = self.runner.child
         assert child is not None
         try:
             ready = self._readable(child.sock, timeout_s)
         except BaseException:
-            self._runner.drop()
+            self.runner.drop()
             raise
-        answer = self._runner.finish() if ready else self._runner.expire()
+        answer = self.runner.finish() if ready else self.runner.expire()
         if isinstance(answer, Death):
             if len(objects) == 1:
-                died = running_died(answer, self._zygote.spans)
+                died = running_died(answer, self.zygote.spans)
                 # It was checked before: a timeout of its timing does not make it wrong.
                 return [replace(died, status="error") if answer.timeout_s is not None else died]
             # A worker dies now and then. Each is timed alone, so that a death costs one candidate only.
@@ -263,8 +263,8 @@ class Measurer:
 
     def _processes(self) -> list[int]:
         """The numbers of the processes that work for it."""
-        children = (s.child for s in (self._runner, *self._builders))
-        return [p for p in (self._zygote.pid, *(c.pid for c in children if c is not None)) if p is not None]
+        children = (s.child for s in (self.runner, *self.builders))
+        return [p for p in (self.zygote.pid, *(c.pid for c in children if c is not None)) if p is not None]
 
     def _readable(self, sock: socket.socket, timeout_s: float) -> bool:
         """Whether a process answers in time."""
@@ -279,7 +279,8 @@ class Measurer:
             if self.waiting is not None:
                 self.waiting()
 
-    def _keep(self, trace: Trace, time_s: float, obj: bytes) -> None:
+    def keep(self, trace: Trace, time_s: float, obj: bytes) -> None:
+        """Keep what was built of a candidate, and of others the fastest `KEEP_OBJECTS`."""
         self._objects[trace.digest] = (time_s, obj)
         others = self._objects.keys() - self._finalists
         while len(others) > KEEP_OBJECTS:
@@ -288,15 +289,15 @@ class Measurer:
             del self._objects[slowest]
         self._undecided = not backends.of_code(obj).measuring.on_device
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Before something is timed: choose the control among what was measured since the last time, and
         compare it in a new process. Both take longer than most candidates, and none may follow the last."""
-        normal = self._keeper.choose(self._objects) if self._undecided else None
+        normal = self.keeper.choose(self._objects) if self._undecided else None
         self._undecided = False
         if normal is not None:
             best = min(self._objects, key=lambda k: self._objects[k][0])
             self._objects[best] = normal, self._objects[best][1]
-        self._keeper.settle()
+        self.keeper.settle()
 
 
 class _Batch:
@@ -327,10 +328,10 @@ class _Batch:
         now = time.monotonic()
         until = self._until()
         if now >= until:  # what is being built would not run before the deadline
-            for b in owner._builders:
+            for b in owner.builders:
                 b.drop()
             until += LATE_S
-        busy = [s for s in (owner._runner, *owner._builders) if s.busy]
+        busy = [s for s in (owner.runner, *owner.builders) if s.busy]
         if not busy or now >= until:
             return False
         wait = max(0.0, min(until, *(s.deadline for s in busy)) - now)
@@ -353,18 +354,18 @@ class _Batch:
                 if isinstance(slot, Builder):
                     self.done.append((job, building_died(slot.expire())))
                 else:
-                    died = running_died(slot.expire(), owner._zygote.spans)
+                    died = running_died(slot.expire(), owner.zygote.spans)
                     self.done.append((job, replace(died, build_s=self.built.pop(job)[1])))
         return True
 
     def _hand_out(self) -> None:
         owner = self.owner
-        runner, builders = owner._runner, owner._builders
+        runner, builders = owner.runner, owner.builders
         over = time.monotonic() >= self._until()
         under_way = [b for b in builders if b.busy]
         room = AHEAD * len(builders) - len(self.built) - len(under_way)
         more = bool(self.to_build) and not over
-        if not owner._overlap:  # the worker has the machine to itself
+        if not owner.overlap:  # the worker has the machine to itself
             enough = room <= 0 or (bool(self.built) and time.monotonic() >= self.turn + PHASE_S)
             if self.building and not under_way and (enough or not more):
                 self.building = False
@@ -373,14 +374,14 @@ class _Batch:
             if enough:
                 room = 0
         for b in builders:
-            if more and room > 0 and not b.busy and (owner._overlap or self.building):
+            if more and room > 0 and not b.busy and (owner.overlap or self.building):
                 index = self.to_build.popleft()
                 b.submit(index, self.traces[index].to_json(), owner.options)
                 room -= 1
                 more = bool(self.to_build)
-        if not runner.busy and self.built and not over and (owner._overlap or not self.building):
+        if not runner.busy and self.built and not over and (owner.overlap or not self.building):
             job = min(self.built)
-            owner._settle()
+            owner.settle()
             if owner.begins is not None:
                 owner.begins(job)
             runner.submit(job, self.built[job][0], self.best_s, owner.options)
@@ -391,7 +392,7 @@ class _Batch:
             return float("inf")
         if self.latest is None or time.monotonic() < self.deadline:
             return self.deadline
-        return max(self.deadline, min(self.deadline + self.owner._lateness.seconds, self.latest))
+        return max(self.deadline, min(self.deadline + self.owner.lateness.seconds, self.latest))
 
     def _built(self, slot: Builder, job: int | None) -> None:
         assert job is not None
@@ -408,11 +409,11 @@ class _Batch:
     def _ran(self, job: int | None) -> None:
         assert job is not None
         obj, build_s = self.built.pop(job)
-        result = replace(self.owner._runner.result(), build_s=build_s)
+        result = replace(self.owner.runner.result(), build_s=build_s)
         self.done.append((job, result))
         if result.ok and result.time_s is not None:
-            self.owner._keeper.heard(result.reference_rate)
-            self.owner._keep(self.traces[job], result.time_s, obj)
+            self.owner.keeper.heard(result.reference_rate)
+            self.owner.keep(self.traces[job], result.time_s, obj)
             self.best_s = result.time_s if self.best_s is None else min(self.best_s, result.time_s)
 
 

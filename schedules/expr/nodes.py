@@ -396,34 +396,38 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
         raise ZeroDivisionError(f"{op} by zero in an expression")
     if ca is not None and cb is not None and d == INDEX:
         return Const(int(FOLD[op](ca, cb)), INDEX)
-    match op:
-        case "+":
-            if ca == 0:
-                return eb
-            if cb == 0:
-                return ea
-        case "-":
-            if cb == 0:
-                return ea
-            if ea == eb:
-                return Const(0, d)
-        case "*":
-            if ca == 0 or cb == 1:
-                return ea
-            if cb == 0 or ca == 1:
-                return eb
-        case "//" | "ceildiv":
-            if cb == 1 or ca == 0:
-                return ea
-            if op == "ceildiv" and ea == eb and d == INDEX:  # a size, which is not 0
-                return Const(1, d)
-        case "%":
-            if cb == 1:
-                return Const(0, d)
-        case "min" | "max":
-            if ea == eb:
-                return ea
+    kept = _KEPT_BESIDE_LEFT.get((op, ca), _KEPT_BESIDE_RIGHT.get((op, cb)))
+    if kept is not None:
+        return (ea, eb)[kept]
+    if op == "%" and cb == 1:
+        return Const(0, d)
+    if op in ("-", "ceildiv", "min", "max") and ea == eb:
+        if op == "-":
+            return Const(0, d)
+        if op != "ceildiv":
+            return ea
+        if d == INDEX:  # a size, which is not 0
+            return Const(1, d)
     return Binary(op, ea, eb)
+
+
+# Operations of integers whose result is one of the operands, by the constant that stands on the left, and on
+# the right: 0 is the left operand, 1 the right one.
+_KEPT_BESIDE_LEFT: dict[tuple[str, Any], int] = {
+    ("+", 0): 1,
+    ("*", 0): 0,
+    ("*", 1): 1,
+    ("//", 0): 0,
+    ("ceildiv", 0): 0,
+}
+_KEPT_BESIDE_RIGHT: dict[tuple[str, Any], int] = {
+    ("+", 0): 0,
+    ("-", 0): 0,
+    ("*", 0): 1,
+    ("*", 1): 0,
+    ("//", 1): 0,
+    ("ceildiv", 1): 0,
+}
 
 
 def _bitwise(op: str, a: ExprLike, b: ExprLike) -> Expr:

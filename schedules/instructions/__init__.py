@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from schedules.instructions.base import Instruction
 from schedules.instructions.interleave import INTERLEAVE2_BFLOAT16, INTERLEAVE4_INT8
 from schedules.instructions.vdpbf16ps import VDPBF16PS
 from schedules.instructions.vpdpbusd import VPDPBUSD
+from schedules.ir.instruction import Instruction
 
 __all__ = ["INSTRUCTIONS", "Instruction"]
 

@@ -6,7 +6,7 @@ No instruction of its own: LLVM makes of it what the processor has (on AVX-512 v
 from __future__ import annotations
 
 from schedules import te
-from schedules.instructions.base import Instruction
+from schedules.ir.instruction import Instruction
 
 LANES = 16
 

@@ -13,8 +13,8 @@ from schedules import affine
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Binary, Call, Const, Expr, Load, Var
-from schedules.instructions.base import Instruction
 from schedules.ir import Loop, Operand, Stmt, Store, const
+from schedules.ir.instruction import Instruction
 from schedules.strides import row_major
 
 Strides = Mapping[str, tuple[int, ...]]  # of buffers, in elements

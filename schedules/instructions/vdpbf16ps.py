@@ -7,7 +7,7 @@ Architectures Software Developer's Manual, volume 2). """
 from __future__ import annotations
 
 from schedules import te
-from schedules.instructions.base import Instruction
+from schedules.ir.instruction import Instruction
 
 LANES, TERMS = 16, 2
 

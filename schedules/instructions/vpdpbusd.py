@@ -7,7 +7,7 @@ AVX512-VNNI has it: Cascade Lake, Zen 4, and later. Sums wrap. They do not satur
 from __future__ import annotations
 
 from schedules import te
-from schedules.instructions.base import Instruction
+from schedules.ir.instruction import Instruction
 
 LANES, TERMS = 16, 4
 

@@ -260,41 +260,14 @@ class Compiler:
 
     def stmt(self, s: Stmt) -> Action:
         match s:
-            case Seq(stmts=xs):
-                parts = [self.stmt(x) for x in xs]
-
-                def run_all(env: Env) -> None:
-                    for p in parts:
-                        p(env)
-
-                return run_all
-            case Loop(var=var, extent=n, body=b):
-                extent, body = self.expr(n), self.stmt(b)
-
-                def loop(env: Env) -> None:
-                    for i in range(extent(env)):
-                        env[var] = i
-                        body(env)
-                    env.pop(var, None)
-
-                return loop
-            case Guard(cond=c, body=b):
-                cond, inner = self.expr(c), self.stmt(b)
-
-                def guard(env: Env) -> None:
-                    if cond(env):
-                        inner(env)
-
-                return guard
-            case Alloc(buffer=buf, body=b):
-                inner = self.stmt(b)
-                mem = self.mem
-
-                def alloc(env: Env) -> None:
-                    mem.add(buf.name, new_array(buf), known=False)
-                    inner(env)
-
-                return alloc
+            case Seq():
+                return self.sequence(s)
+            case Loop():
+                return self.loop(s)
+            case Guard():
+                return self.guard(s)
+            case Alloc():
+                return self.alloc(s)
             case Store(buffer=name, indices=ix, value=v):
                 return self.store(name, ix, self.expr(v))
             case Prefetch():
@@ -304,6 +277,44 @@ class Compiler:
             case Block():
                 return self.block(s)
         raise InterpError(f"cannot interpret {s!r}")
+
+    def sequence(self, s: Seq) -> Action:
+        parts = [self.stmt(x) for x in s.stmts]
+
+        def run_all(env: Env) -> None:
+            for p in parts:
+                p(env)
+
+        return run_all
+
+    def loop(self, s: Loop) -> Action:
+        var, extent, body = s.var, self.expr(s.extent), self.stmt(s.body)
+
+        def loop(env: Env) -> None:
+            for i in range(extent(env)):
+                env[var] = i
+                body(env)
+            env.pop(var, None)
+
+        return loop
+
+    def guard(self, s: Guard) -> Action:
+        cond, inner = self.expr(s.cond), self.stmt(s.body)
+
+        def guard(env: Env) -> None:
+            if cond(env):
+                inner(env)
+
+        return guard
+
+    def alloc(self, s: Alloc) -> Action:
+        buf, inner, mem = s.buffer, self.stmt(s.body), self.mem
+
+        def alloc(env: Env) -> None:
+            mem.add(buf.name, new_array(buf), known=False)
+            inner(env)
+
+        return alloc
 
     def intrinsic(self, s: Intrinsic) -> Action:
         """The meaning of an instruction, run on its operands where they lie."""

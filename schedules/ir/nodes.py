@@ -24,7 +24,7 @@ from schedules.expr import Binary, Const, Expr, Hole, Var, dtype_of, is_float
 from schedules.te.compute_dag import Reducer
 
 if TYPE_CHECKING:
-    from schedules.instructions.base import Instruction
+    from schedules.ir.instruction import Instruction
 
 GPU_AXES = (
     "blockIdx.x",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from schedules import expr as E
 from schedules.errors import AutotuneError
+from schedules.expr import Expr
 from schedules.ir import (
     Alloc,
     AllReduce,
@@ -60,40 +61,55 @@ def verify(s: Stmt, params: tuple[Buffer, ...], after: str) -> None:
     """Raise VerifyError unless every variable and buffer is defined where it is used, ranks fit, strides keep
     written elements apart, no block or hole is left, and lanes hold no loops."""
 
-    def fail(what: str) -> None:
-        raise VerifyError(f"after {after}: {what}")
+    def refuse(flaws: Iterable[str]) -> None:
+        for what in flaws:
+            raise VerifyError(f"after {after}: {what}")
 
     def go(x: Stmt, names: frozenset[str], ranks: dict[str, int]) -> None:
-        if isinstance(x, Block):
-            fail(f"block {x.name} is left")
-        for e in expressions(x):
-            for name in E.holes(e):
-                fail(f"hole {name} is not decided")
-            for name in E.variables(e) - names:
-                fail(f"variable {name} is not defined in {E.show(e)}")
-            for y in E.loads(e):
-                if ranks.get(y.buffer) != len(y.indices):
-                    fail(f"{E.show(y)} reads a buffer that is not there, or not of that rank")
-        for p in places(x):
-            if ranks.get(p.buffer) != len(p.indices):
-                fail(f"a {type(x).__name__.lower()} to {p.buffer} has the wrong rank, or no buffer")
+        refuse(_flaws(x, names, ranks))
         if isinstance(x, Loop):
-            if x.kind == "vectorize" and any(isinstance(y, Loop) for y in walk(x.body)):
-                fail(f"vectorized loop {x.var} holds a loop")
             names = names | {x.var}
         if isinstance(x, Alloc):
             ranks = ranks | {x.buffer.name: len(x.buffer.shape)}
-        if isinstance(x, Seq) and any(isinstance(y, Seq) for y in x.stmts):
-            fail("a sequence stands directly inside a sequence")
         for k in kids(x):
             go(k, names, ranks)
 
+    refuse(_flaws_of_strides(s, params))
+    known = frozenset(skew(b.name).name for b in params)
+    go(s, known, {b.name: len(b.shape) for b in params})
+
+
+def _flaws_of_strides(s: Stmt, params: tuple[Buffer, ...]) -> Iterator[str]:
     every = walk(s)
     buffers = (*params, *(x.buffer for x in every if isinstance(x, Alloc)))
     if strided := [b for b in buffers if b.strides is not None]:
         written = {x.buffer for x in every if isinstance(x, (Store, AllReduce))}
         for b in strided:
             if wrong := _flaw(b, written):
-                fail(f"buffer {b.name}: {wrong}")
-    known = frozenset(skew(b.name).name for b in params)
-    go(s, known, {b.name: len(b.shape) for b in params})
+                yield f"buffer {b.name}: {wrong}"
+
+
+def _flaws(x: Stmt, names: frozenset[str], ranks: dict[str, int]) -> Iterator[str]:
+    """What is wrong with a statement, without those inside it. ``names``: the variables that are defined;
+    ``ranks``: the buffers that there are, with their ranks."""
+    if isinstance(x, Block):
+        yield f"block {x.name} is left"
+    for e in expressions(x):
+        yield from _flaws_of_expr(e, names, ranks)
+    for p in places(x):
+        if ranks.get(p.buffer) != len(p.indices):
+            yield f"a {type(x).__name__.lower()} to {p.buffer} has the wrong rank, or no buffer"
+    if isinstance(x, Loop) and x.kind == "vectorize" and any(isinstance(y, Loop) for y in walk(x.body)):
+        yield f"vectorized loop {x.var} holds a loop"
+    if isinstance(x, Seq) and any(isinstance(y, Seq) for y in x.stmts):
+        yield "a sequence stands directly inside a sequence"
+
+
+def _flaws_of_expr(e: Expr, names: frozenset[str], ranks: dict[str, int]) -> Iterator[str]:
+    for name in E.holes(e):
+        yield f"hole {name} is not decided"
+    for name in E.variables(e) - names:
+        yield f"variable {name} is not defined in {E.show(e)}"
+    for y in E.loads(e):
+        if ranks.get(y.buffer) != len(y.indices):
+            yield f"{E.show(y)} reads a buffer that is not there, or not of that rank"

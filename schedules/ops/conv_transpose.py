@@ -41,8 +41,40 @@ LAYOUTS = ("NHWC", "NCHW")
 FEW = 16
 
 
+class Taps:
+    """What is known of the taps of one direction by its kernel, its stride and its dilation."""
+
+    __slots__ = ()
+    kernel: int
+    stride: int
+    dilation: int
+
+    @property
+    def common(self) -> int:
+        return math.gcd(self.stride, self.dilation)
+
+    @property
+    def far(self) -> int:
+        """The distance of the elements that neighbouring taps of an output meet."""
+        return self.dilation // self.common
+
+    @property
+    def apart(self) -> int:
+        """The distance between taps that fall on the same output."""
+        return self.stride // self.common
+
+    @property
+    def landing(self) -> int:
+        """Most taps that fall on an output."""
+        return -(-self.kernel // self.apart)
+
+    def first(self, place: Expr) -> Expr:
+        """The first tap that falls on an output. ``place``: of the output, in steps of `common`."""
+        return place * pow(self.far, -1, self.apart) % self.apart
+
+
 @dataclass(frozen=True, slots=True)
-class _Axis:
+class _Axis(Taps):
     """One direction. ``more``: output_padding."""
 
     name: str
@@ -59,31 +91,14 @@ class _Axis:
         reach = self.dilation * (self.kernel - 1) + 1
         return (self.size - 1) * self.stride - 2 * self.padding + reach + self.more
 
-    @property
-    def common(self) -> int:
-        return math.gcd(self.stride, self.dilation)
-
-    @property
-    def apart(self) -> int:
-        """The distance between taps that fall on the same output."""
-        return self.stride // self.common
-
-    @property
-    def landing(self) -> int:
-        """Most taps that fall on an output."""
-        return -(-self.kernel // self.apart)
-
     def source(self, at: Expr, nth: ExprLike) -> tuple[Expr, Expr, list[Expr]]:
         """(tap, place in the input, conditions that both exist) of the ``nth`` tap that falls on an
         output."""
         place = at + self.padding
         every = [place % self.common < 1] if self.common > 1 else []
-        place, far, step = place // self.common, self.dilation // self.common, self.apart
-        if far == 1:
-            tap, i = place % step + nth * step, place // step - nth
-        else:
-            tap = place * pow(far, -1, step) % step + nth * step
-            i = (place - tap * far) // step
+        place, step = place // self.common, self.apart
+        tap = self.first(place) + nth * step
+        i = place // step - nth if self.far == 1 else (place - tap * self.far) // step
         short = [tap < self.kernel] if self.kernel % step else []
         return tap, i, [i >= 0, i < self.size, *short, *every]
 

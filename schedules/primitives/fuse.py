@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import ClassVar
 
@@ -54,19 +55,7 @@ class Fuse(Primitive[str]):
         return f"Fuse loops {listed(self.loops)} into one loop, `{self.result()}`."
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
-        if len(self.loops) < 2:
-            raise ScheduleError(f"fuse: needs at least two loops, got {list(self.loops)}")
-        for outer, inner in zip(self.loops, self.loops[1:], strict=False):
-            body = find_loop(nest, outer).body
-            find_loop(nest, inner)
-            if not (isinstance(body, Loop) and body.var == inner):
-                raise ScheduleError(
-                    f"fuse: {inner} is not directly inside {outer}; reorder them to be neighbours first"
-                )
-        for v in self.loops:
-            require_serial(find_loop(nest, v), "fuse")
-        require_extent(prod(extent_of(find_loop(nest, v)) or 1 for v in self.loops), f"fuse {self.result()}")
-        require_new(nest, (self.result(),), "fuse")
+        require_nested(nest, self.loops, self.name)
         self._check_reductions(nest)
 
     def _check_reductions(self, nest: Nest) -> None:
@@ -97,3 +86,22 @@ class Fuse(Primitive[str]):
             total = loop.extent * total
         body = bind_loops(chain[-1].body, env)
         return replace_stmt(nest, chain[0], Loop(self.result(), total, body))
+
+
+def require_nested(nest: Nest, loops: tuple[str, ...], what: str) -> None:
+    """Raise ScheduleError unless loops are serial, each directly inside the one before, and can be one, of
+    their names together."""
+    if len(loops) < 2:
+        raise ScheduleError(f"{what}: needs at least two loops, got {list(loops)}")
+    for outer, inner in pairwise(loops):
+        body = find_loop(nest, outer).body
+        find_loop(nest, inner)
+        if not (isinstance(body, Loop) and body.var == inner):
+            raise ScheduleError(
+                f"{what}: {inner} is not directly inside {outer}; reorder them to be neighbours first"
+            )
+    for v in loops:
+        require_serial(find_loop(nest, v), what)
+    result = "_".join(loops)
+    require_extent(prod(extent_of(find_loop(nest, v)) or 1 for v in loops), f"{what} {result}")
+    require_new(nest, (result,), what)

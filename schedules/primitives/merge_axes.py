@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 from typing import ClassVar
 
 from schedules import affine
@@ -13,14 +12,8 @@ from schedules.expr import Binary, Expr, Var
 from schedules.ir import Access, Block, Iter, Loop, Nest, blocks
 from schedules.ir.nest import find_loop, numbered, only_block, replace_stmt
 from schedules.model import Target
-from schedules.primitives.base import (
-    Primitive,
-    extent_of,
-    listed,
-    require_extent,
-    require_new,
-    require_serial,
-)
+from schedules.primitives.base import Primitive, listed
+from schedules.primitives.fuse import require_nested
 
 
 @dataclass(frozen=True)
@@ -57,21 +50,7 @@ class MergeAxes(Primitive[str]):
         return f"Merge loops {listed(self.loops)}, and the axes that they are, into one, `{self.result()}`."
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
-        if len(self.loops) < 2:
-            raise ScheduleError(f"merge_axes: needs at least two loops, got {list(self.loops)}")
-        for outer, inner in zip(self.loops, self.loops[1:], strict=False):
-            body = find_loop(nest, outer).body
-            find_loop(nest, inner)
-            if not (isinstance(body, Loop) and body.var == inner):
-                raise ScheduleError(
-                    f"merge_axes: {inner} is not directly inside {outer}; reorder them to be neighbours first"
-                )
-        for v in self.loops:
-            require_serial(find_loop(nest, v), "merge_axes")
-        require_extent(
-            prod(extent_of(find_loop(nest, v)) or 1 for v in self.loops), f"merge_axes {self.result()}"
-        )
-        require_new(nest, (self.result(),), "merge_axes")
+        require_nested(nest, self.loops, self.name)
         inside = blocks(find_loop(nest, self.loops[0]).body)
         only_block(find_loop(nest, self.loops[0]), inside[0].name, "merge_axes")
         self._axes(nest, inside[0])

@@ -100,12 +100,21 @@ class Rfactor(Primitive[str]):
         b = find_block(nest, self.block)
         assert b.reducer is not None
         loops = {x.var: x for x in loops_of(nest, self.block)}
-        spatial = [(i, e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == "spatial"]
-        reduce = [(i, e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == "reduce"]
-        rf_extent = loops[self.loop].extent
+        names = [fresh(nest, f"{w.buffer}_rf") for w in b.writes]
+        partial = self._partial(b, loops, names)
+        whole = subtree_of(nest, b.name)
+        final = _final(nest, b, whole, names, loops[self.loop].extent)
+        for n, w in zip(names, b.writes, strict=True):
+            x = nest.buffer(w.buffer)
+            nest = add_buffer(nest, Buffer(n, (*x.shape, loops[self.loop].extent), x.dtype))
+        swap = replace_stmt(replace(nest, body=whole), b, partial).body
+        return replace_stmt(nest, whole, Seq((swap, final)))
 
-        # Every remaining reduction loop becomes a reduction axis of the partial block. The old axes become
-        # expressions of those, and their domain moves into `where`.
+    def _partial(self, b: Block, loops: dict[str, Loop], names: list[str]) -> Block:
+        """The block of partial results, in buffers of these names. Every remaining reduction loop becomes a
+        reduction axis of it. The old axes become expressions of those, and their domain moves into
+        `where`."""
+        spatial, reduce = _of_kind(b, "spatial"), _of_kind(b, "reduce")
         rest = [v for v in loops if v != self.loop and any(v in E.variables(e) for _, e in reduce)]
         rf = fresh_iter(b, "rf")  # a partial block may be factored again
         kept = {rf, *(i.var for i, _ in spatial)}
@@ -114,10 +123,9 @@ class Rfactor(Primitive[str]):
         old: dict[str, Expr] = {i.var: E.substitute(e, env) for i, e in reduce}
         where = tuple(E.substitute(w, old) for w in b.where)
         where += tuple(E.substitute(Var(i.var), old) < i.extent for i, _ in reduce)
-        names = [fresh(nest, f"{w.buffer}_rf") for w in b.writes]
         iters = (
             *(i for i, _ in spatial),
-            Iter(rf, rf_extent, "spatial"),
+            Iter(rf, loops[self.loop].extent, "spatial"),
             *(Iter(n, loops[v].extent, "reduce") for v, n in reduced.items()),
         )
         partial = replace(
@@ -132,37 +140,39 @@ class Rfactor(Primitive[str]):
         if not rest:  # no reduction is left: each partial result is one value
             once = Iter(numbered("r_1", kept), E.Const(1), "reduce")
             partial = replace(partial, iters=(*iters, once), binds=(*partial.binds, E.Const(0)))
-        # The final block runs over the same spatial points: those that the loops of the whole subtree cover.
-        whole = subtree_of(nest, b.name)
-        used = vars_bound(b, "spatial")
-        walked = [x for x in walk(whole) if isinstance(x, Loop) and x.var in used]
-        axes = fresh_each(nest, (f"{b.name}_ax{n}" for n in range(len(walked))))
-        names_of = dict(zip((x.var for x in walked), axes, strict=True))
-        rename: dict[str, Expr] = {old_var: Var(new) for old_var, new in names_of.items()}
-        rf_k = fresh_iter(b, "rf_k")
-        final_iters = (*(i for i, _ in spatial), Iter(rf_k, rf_extent, "reduce"))
-        last = fresh(nest, f"{b.name}_rf_k")
-        final_loops = [(names_of[x.var], x.extent) for x in walked] + [(last, rf_extent)]
-        buffers = [nest.buffer(w.buffer) for w in b.writes]
-        final = Block(
-            b.name,
-            final_iters,
-            (*(E.substitute(e, rename) for _, e in spatial), Var(last)),
-            b.writes,
-            tuple(
-                Load(n, (*w.indices, Var(rf_k)), x.dtype)
-                for n, w, x in zip(names, b.writes, buffers, strict=True)
-            ),
-            b.reducer,
-            True,
-        )
-        for n, x in zip(names, buffers, strict=True):
-            nest = add_buffer(nest, Buffer(n, (*x.shape, rf_extent), x.dtype))
-        stmt: Stmt = final
-        for n, extent in reversed(final_loops):
-            stmt = Loop(n, extent, stmt)
-        swap = replace_stmt(replace(nest, body=whole), b, partial).body
-        return replace_stmt(nest, whole, Seq((swap, stmt)))
+        return partial
+
+
+def _final(nest: Nest, b: Block, whole: Stmt, names: list[str], parts: Expr) -> Stmt:
+    """The block that reduces so many partial results, with its loops. It runs over the same spatial points:
+    those that the loops of the whole subtree cover."""
+    spatial, used = _of_kind(b, "spatial"), vars_bound(b, "spatial")
+    walked = [x for x in walk(whole) if isinstance(x, Loop) and x.var in used]
+    axes = fresh_each(nest, (f"{b.name}_ax{n}" for n in range(len(walked))))
+    rename: dict[str, Expr] = {x.var: Var(new) for x, new in zip(walked, axes, strict=True)}
+    rf_k = fresh_iter(b, "rf_k")
+    last = fresh(nest, f"{b.name}_rf_k")
+    stmt: Stmt = Block(
+        b.name,
+        (*(i for i, _ in spatial), Iter(rf_k, parts, "reduce")),
+        (*(E.substitute(e, rename) for _, e in spatial), Var(last)),
+        b.writes,
+        tuple(
+            Load(n, (*w.indices, Var(rf_k)), nest.buffer(w.buffer).dtype)
+            for n, w in zip(names, b.writes, strict=True)
+        ),
+        b.reducer,
+        True,
+    )
+    loops = [*zip(axes, (x.extent for x in walked), strict=True), (last, parts)]
+    for n, extent in reversed(loops):
+        stmt = Loop(n, extent, stmt)
+    return stmt
+
+
+def _of_kind(b: Block, kind: str) -> list[tuple[Iter, Expr]]:
+    """The iterations of a block that are of a kind, with what they are bound to."""
+    return [(i, e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == kind]
 
 
 def fresh_iter(b: Block, name: str) -> str:

@@ -152,17 +152,7 @@ def compute(
     taken = Taken()
     ivars = [IterVar(n, e, False) for n, e in zip(_parameters(fn, len(dims), label), dims, strict=True)]
     env: dict[IterVar, Var] = {v: Var(taken.add(v.name)) for v in ivars}
-    try:
-        body = fn(*ivars)
-    except (TypeError, ZeroDivisionError, AttributeError) as err:
-        asked = isinstance(err, AttributeError)  # numpy asks elements for methods named as its functions
-        if asked and not isinstance(getattr(err, "obj", None), (Expr, Tensor)):
-            raise  # a mistake in the function
-        numbers = asked or "ufunc" in str(err) or "real number" in str(err)
-        remedy = "; numpy and math compute with numbers: take te.exp, te.maximum and so on" if numbers else ""
-        raise WorkloadError(f"stage {label}: {err}{remedy}") from err
-    except RecursionError:
-        raise too_deep(f"stage {label}") from None
+    body = _called(fn, ivars, label)
     if isinstance(body, Reduction):
         many, values, reducer, raxes = len(body.values) > 1, body.values, body.reducer, body.axes
     else:
@@ -193,6 +183,21 @@ def compute(
         check_loads(label, values, extents, lambda e: e.tensor.shape)  # type: ignore[attr-defined]
     outs = tuple(Tensor(dims, E.dtype_of(v), op.names[i], op, i) for i, v in enumerate(values))
     return outs if many else outs[0]
+
+
+def _called(fn: Callable[..., Any], axes: Sequence[IterVar], label: str) -> Any:
+    """What the function of a stage gives for its axes."""
+    try:
+        return fn(*axes)
+    except (TypeError, ZeroDivisionError, AttributeError) as err:
+        asked = isinstance(err, AttributeError)  # numpy asks elements for methods named as its functions
+        if asked and not isinstance(getattr(err, "obj", None), (Expr, Tensor)):
+            raise  # a mistake in the function
+        numbers = asked or "ufunc" in str(err) or "real number" in str(err)
+        remedy = "; numpy and math compute with numbers: take te.exp, te.maximum and so on" if numbers else ""
+        raise WorkloadError(f"stage {label}: {err}{remedy}") from err
+    except RecursionError:
+        raise too_deep(f"stage {label}") from None
 
 
 def _value(x: Any, label: str) -> Expr:

@@ -318,11 +318,8 @@ def _reduce(stage: Stage, known: Known, number: int) -> Value:
     dtype = np.dtype(np.float64 if floats else t.dtype)
     identity = stage.reducer.identity[number].value
     out = np.full(t.shape, identity, dtype)
-    # Σ|terms| of a sum, Π(|terms| + errors) of a product; Σ of errors; whether all terms are whole.
-    total = np.full(t.shape, 1.0 if op == "*" else 0.0)
-    error = np.zeros(t.shape)
-    above, below = np.ones(t.shape), np.ones(t.shape)  # the largest product of some factors, and the least
-    whole = exact = True
+    sizes = _Sizes(op, t.shape)
+    exact = True
     extremes = Extremes(t.shape, op) if op in ("min", "max") else None
     sought = known.places.get(stage.name)
     axes = stage.axes + stage.reduce_axes
@@ -344,22 +341,12 @@ def _reduce(stage: Stage, known: Known, number: int) -> Value:
                 extremes.add(at, over, np.broadcast_to(low, full), np.broadcast_to(high, full))
             if sought is not None:
                 cond, value = sought
-                met = [np.broadcast_to(x, full) for x in scope.ends(value)]
-                extremes.add_met(at, over, (met[0], met[1]), np.broadcast_to(scope.may(cond), full))
+                low, high = (np.broadcast_to(x, full) for x in scope.ends(value))
+                extremes.add_met(at, over, (low, high), np.broadcast_to(scope.may(cond), full))
         if e is not None:
             exact = False
             e = np.broadcast_to(e, full)
-        if op == "+":
-            total[at] += np.abs(v).sum(axis=over)
-            whole = whole and floats and bool((v == np.rint(v)).all())
-            if e is not None:
-                error[at] += e.sum(axis=over)
-        elif op == "*":
-            sizes = np.abs(v) + (0 if e is None else e)
-            total[at] *= sizes.prod(axis=over)
-            finite = np.where(np.isfinite(sizes), sizes, 1)
-            above[at] *= np.maximum(finite, 1).prod(axis=over)
-            below[at] *= np.minimum(finite, 1).prod(axis=over)
+        sizes.add(at, over, v, e)
     terms = math.prod(a.extent for a in stage.reduce_axes)
     if extremes is not None:
         return out, None if exact else extremes.bound(out)
@@ -367,21 +354,55 @@ def _reduce(stage: Stage, known: Known, number: int) -> Value:
         if exact:
             return out, None
         # The largest size of a product less its value, which may have wrapped.
-        return out, wrapped(out, total + np.abs(out, dtype=np.float64) if op == "*" else error)
-    unit = unit_roundoff(t.dtype)
-    scale = growth(terms, known.steady)
+        off = sizes.total + np.abs(out, dtype=np.float64) if op == "*" else sizes.error
+        return out, wrapped(out, off)
     if op == "*":
-        tiny, most = DTYPES[computed(t.dtype)].tiny, DTYPES[computed(t.dtype)].largest
-        some_below = below < 1  # a part of the product may then be denormal or infinite, where all is not
-        anything = np.isnan(total) | (some_below & (above > most)) | (np.isinf(out) & (below < tiny))
-        e = total * (1 + (terms if known.steady else scale) * unit) - np.abs(out)
-        e += np.where(some_below, terms * unit * tiny * above, 0)
-        return rounded(out, np.where(anything, np.inf, unbounded(e)), t.dtype, anything=anything)
-    if whole and exact and float(np.max(total, initial=0)) < 1 / unit:
+        steps = terms if known.steady else growth(terms)
+        return _bounded_product(out, sizes, terms, steps, t.dtype)
+    unit = unit_roundoff(t.dtype)
+    if sizes.whole and exact and float(np.max(sizes.total, initial=0)) < 1 / unit:
         return out, None
-    anything = np.isinf(error) | _overflows(out, total, t.dtype)
-    e = np.where(anything, np.inf, error + scale * unit * total)
+    anything = np.isinf(sizes.error) | _overflows(out, sizes.total, t.dtype)
+    e = np.where(anything, np.inf, sizes.error + growth(terms, known.steady) * unit * sizes.total)
     return rounded(out, e, t.dtype, anything=anything)
+
+
+class _Sizes:
+    """What bounds the error of a sum or a product. ``total``: Σ|terms| of a sum, Π(|terms| + errors) of a
+    product; ``error``: Σ of errors; ``above``, ``below``: the largest product of some factors, and the least;
+    ``whole``: whether all terms of a sum are whole."""
+
+    def __init__(self, op: str, shape: tuple[int, ...]) -> None:
+        self.op = op
+        self.total = np.full(shape, 1.0 if op == "*" else 0.0)
+        self.error = np.zeros(shape)
+        self.above, self.below = np.ones(shape), np.ones(shape)
+        self.whole = True
+
+    def add(self, at: tuple[slice, ...], over: tuple[int, ...], v: Array, e: Array | None) -> None:
+        """More terms with their errors, for the elements ``at``. ``over``: the dimensions to reduce."""
+        if self.op == "+":
+            self.total[at] += np.abs(v).sum(axis=over)
+            self.whole = self.whole and bool((v == np.rint(v)).all())
+            if e is not None:
+                self.error[at] += e.sum(axis=over)
+        elif self.op == "*":
+            sizes = np.abs(v) + (0 if e is None else e)
+            self.total[at] *= sizes.prod(axis=over)
+            finite = np.where(np.isfinite(sizes), sizes, 1)
+            self.above[at] *= np.maximum(finite, 1).prod(axis=over)
+            self.below[at] *= np.minimum(finite, 1).prod(axis=over)
+
+
+def _bounded_product(out: Array, sizes: _Sizes, terms: int, steps: float, dtype: str) -> Value:
+    """A product of ``terms`` factors with its bound, that of ``steps`` roundings."""
+    total, above, below = sizes.total, sizes.above, sizes.below
+    unit, tiny, most = unit_roundoff(dtype), DTYPES[computed(dtype)].tiny, DTYPES[computed(dtype)].largest
+    some_below = below < 1  # a part of the product may then be denormal or infinite, where all is not
+    anything = np.isnan(total) | (some_below & (above > most)) | (np.isinf(out) & (below < tiny))
+    e = total * (1 + steps * unit) - np.abs(out)
+    e += np.where(some_below, terms * unit * tiny * above, 0)
+    return rounded(out, np.where(anything, np.inf, unbounded(e)), dtype, anything=anything)
 
 
 def _overflows(out: Array, total: Array, dtype: str) -> Any:

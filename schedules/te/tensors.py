@@ -190,21 +190,14 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
     >>> [t.name for t in te.dag([x, y]).inputs]
     ['x']
     """
-    listed: list[Tensor] = list(tensors) if isinstance(tensors, (tuple, list)) else [tensors]  # type: ignore[list-item]
-    seen: set[Tensor] = set()
-    for i, t in enumerate(listed):
-        if not isinstance(t, Tensor):
-            raise WorkloadError(f"item {i} of the operator's tensors is {t!r}; list te tensors only")
-        if t in seen:
-            raise WorkloadError(f"{t!r} is listed twice; list each input and output once")
-        seen.add(t)
+    listed = _listed(tensors)
     inputs = [t for t in listed if t.op is None]
     computed = [t for t in listed if t.op is not None]
     if not computed:
         raise WorkloadError("the operator's tensors hold no output; list the result of te.compute too")
     ops, leaves = discover([t.op for t in computed if t.op is not None])
     for t in leaves:
-        if t not in seen:
+        if t not in listed:
             raise WorkloadError(
                 f"{t!r} is read but not listed; list every input, "
                 f"e.g. [{t.name or 'A'}, ..., {computed[-1].name or 'C'}]"
@@ -238,6 +231,18 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
         )
     except ValueError as err:
         raise WorkloadError(str(err)) from err
+
+
+def _listed(tensors: Sequence[Tensor]) -> dict[Tensor, None]:
+    """The tensors of an operator, in order, each once."""
+    seen: dict[Tensor, None] = {}
+    for i, t in enumerate(tensors if isinstance(tensors, (tuple, list)) else [tensors]):
+        if not isinstance(t, Tensor):
+            raise WorkloadError(f"item {i} of the operator's tensors is {t!r}; list te tensors only")
+        if t in seen:
+            raise WorkloadError(f"{t!r} is listed twice; list each input and output once")
+        seen[t] = None
+    return seen
 
 
 def dims(tensors: Sequence[Tensor]) -> list[Dim]:

@@ -11,6 +11,7 @@ from autotune.models.lowering.movement import padded
 from autotune.models.lowering.windows import Windows
 from schedules import affine, te
 from schedules.expr import Const, Expr, ExprLike, Var
+from schedules.ops.conv_transpose import Taps
 from schedules.te.tensors import IterVar
 
 Widen = Callable[[Expr], Expr]
@@ -83,7 +84,7 @@ def transposed_convolution(
 
     weights = stage((each * groups, depth, *kernel), swapped, "swapped")
     z = padded(x, 2, [a.sides for a in axes])
-    nth, over = window_axes([a.taps for a in axes], "rstuvw")
+    nth, over = window_axes([a.landing for a in axes], "rstuvw")
     (c,), c_axis = window_axes([depth], "c")
 
     def value(n: Expr, o: Expr, *place: Expr) -> te.Reduction | Expr:
@@ -115,7 +116,7 @@ def transposed_convolution(
 
 
 @dataclass(frozen=True)
-class _Phases:
+class _Phases(Taps):
     """One axis of a transposed convolution. Output p = stride · i + a is output i of phase a. It gets tap t
     where a + before - dilation · t is a multiple of the stride: of a stride and a dilation with the common
     divisor g, every (stride / g)-th one, if a + before is a multiple of g."""
@@ -132,20 +133,6 @@ class _Phases:
         """Of the outputs: those of a phase, and the phases if there are several."""
         return (self.out,) if self.stride == 1 else (-(-self.out // self.stride), self.stride)
 
-    @property
-    def common(self) -> int:
-        return math.gcd(self.stride, self.dilation)
-
-    @property
-    def apart(self) -> int:
-        """The distance of the taps of a phase."""
-        return self.stride // self.common
-
-    @property
-    def taps(self) -> int:
-        """Most taps of a phase."""
-        return -(-self.kernel // self.apart)
-
     def digits(self, p: Expr) -> tuple[Expr, ...]:
         """Where an output lies in ``shape``."""
         return (p,) if self.stride == 1 else (p // self.stride, p % self.stride)
@@ -153,7 +140,7 @@ class _Phases:
     def tap(self, a: Expr, nth: ExprLike) -> tuple[ExprLike, list[Expr]]:
         """(the ``nth`` tap of a phase, conditions that there is one)."""
         q = a + self.before
-        tap = self._first(q // self.common) + nth * self.apart
+        tap = self.first(q // self.common) + nth * self.apart
         exist = [q % self.common < 1] if self.common > 1 else []
         return tap, exist + ([tap < self.kernel] if self.kernel % self.apart else [])
 
@@ -162,20 +149,16 @@ class _Phases:
         is 0."""
         if self.stride == 1:  # taps are in reverse
             return i + nth * self.dilation + (self.before - self.dilation * (self.kernel - 1))
-        far, q = self.dilation // self.common, (a + self.before) // self.common
-        if far == 1:
+        q = (a + self.before) // self.common
+        if self.far == 1:
             return i + q // self.apart - nth
-        return i + (q - self._first(q) * far) // self.apart - nth * far
-
-    def _first(self, q: Expr) -> Expr:
-        """The first tap of a phase. ``q``: its place, in steps of the common divisor."""
-        return q * pow(self.dilation // self.common, -1, self.apart) % self.apart
+        return i + (q - self.first(q) * self.far) // self.apart - nth * self.far
 
     @property
     def _reach(self) -> tuple[int, int]:
         """The first and the last element that may be asked for."""
         names = [Var(n) for n in ("i", "a", "nth")]
-        extents = (self.shape[0], self.stride, self.taps)
+        extents = (self.shape[0], self.stride, self.landing)
         ranges = {v.name: (0, n - 1) for v, n in zip(names, extents, strict=True)}
         found = affine.bounds(affine.simplify(self._element(*names), ranges), ranges)
         assert found is not None

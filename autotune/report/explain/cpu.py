@@ -14,7 +14,8 @@ from schedules.ir import Nest, blocks
 from schedules.model import LINE, Target, Workload
 from schedules.space.estimate.counting import number
 from schedules.space.estimate.cpu.facts import BlockFacts, analyse
-from schedules.space.estimate.cpu.quantities import UNITS, CpuRates, measure, register_tile, step_cycles
+from schedules.space.estimate.cpu.quantities import UNITS, measure, register_tile, step_cycles
+from schedules.space.estimate.cpu.rates import CpuRates
 from schedules.space.estimate.iterations import iterations
 from schedules.space.estimate.quotients import Quotient, quotient
 from schedules.space.estimate.traffic import BufferTraffic, Part, traffic

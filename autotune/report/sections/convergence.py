@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from autotune.report.data import CAUSES, NO_FAILURES, LogData, Task
 from autotune.report.parts import (
@@ -31,6 +33,8 @@ from kernels_db.records import Record
 
 # Most reasons of failures that are listed.
 REASONS = 12
+# Of failures, by their place among the causes.
+SYMBOLS = ("x", "cross", "diamond-x", "square-x", "circle-x", "star")
 
 
 def _why(r: Record) -> str:
@@ -41,146 +45,183 @@ def of_task(log: LogData, task: Task) -> Part | None:
     """The figures of a task, and its failures in words."""
     if not task.trials:
         return None
-    trials = list(enumerate(task.trials, 1))
-    good = [(n, r) for n, r in trials if r.status == "ok" and r.time_s]
-    steps = _improvements(good)
-    when = {r.uid: rounded(task.second(r), 4) for _, r in trials}
-    when |= {r.uid: rounded(task.second(r), 4) for r in task.finals}
-    by_trace = {r.trace_digest: n for n, r in trials}
+    good = [r for r in task.trials if r.status == "ok" and r.time_s]
     if not good:  # there is no time to draw
         return Part("", (), _failures(task))
-    figures = [
-        _figure(task, trials, good, steps, "trial", {r.uid: n for n, r in trials}, by_trace),
-        _figure(task, trials, good, steps, "second", when, by_trace),
-    ]
+    steps = _improvements(good)
+    numbers = {r.uid: n for n, r in enumerate(task.trials, 1)}
+    by_trace = {r.trace_digest: n for n, r in enumerate(task.trials, 1)}
+    when = {r.uid: rounded(task.second(r), 4) for r in (*task.trials, *task.finals)}
+    places: dict[str, Mapping[str, float | int | None]] = {"trial": numbers, "second": when}
+    figures = [_figure(task, good, steps, by, at, by_trace) for by, at in places.items()]
     return Part("", figures, _failures(task))
 
 
-def _improvements(good: Sequence[tuple[int, Record]]) -> list[tuple[int, Record]]:
-    found: list[tuple[int, Record]] = []
-    for n, r in good:
-        if not found or r.time_s < found[-1][1].time_s:  # type: ignore[operator]
-            found.append((n, r))
+def _improvements(good: Sequence[Record]) -> list[Record]:
+    found: list[Record] = []
+    for r in good:
+        if not found or r.time_s < found[-1].time_s:  # type: ignore[operator]
+            found.append(r)
     return found
+
+
+@dataclass(frozen=True)
+class _Plot:
+    """What the series of a figure have in common. ``by``: "trial" or "second"; ``place``: where each record
+    stands, by its uid; ``scale``: of seconds; ``bottom``: the longest time, in that scale."""
+
+    by: str
+    place: Mapping[str, float | int | None]
+    scale: float
+    unit: str
+    bottom: float
+
+    def at(self, records: Sequence[Record]) -> list[float | int | None]:
+        return [self.place[r.uid] for r in records]
+
+    def times(self, records: Sequence[Record]) -> list[float | None]:
+        return [rounded((r.time_s or 0) * self.scale) for r in records]
+
+
+# A series, with a sentence about what of it is not drawn.
+_Series = tuple[dict[str, Any], str]
+
+
+def _sample(records: Sequence[Record], what: str) -> tuple[list[Record], str]:
+    some = [records[i] for i in thinned(len(records))]
+    return some, left_out(len(some), len(records), what)
 
 
 def _figure(
     task: Task,
-    trials: Sequence[tuple[int, Record]],
-    good: Sequence[tuple[int, Record]],
-    steps: Sequence[tuple[int, Record]],
+    good: Sequence[Record],
+    steps: Sequence[Record],
     by: str,
-    place: dict[str, float | int | None],
-    by_trace: dict[str, int],
+    place: Mapping[str, float | int | None],
+    by_trace: Mapping[str, int],
 ) -> Figure:
-    times = [r.time_s for _, r in good if r.time_s]
-    scale, unit = _unit(times)
-    index = {id(r): i for i, (_, r) in enumerate(good)}
-    kept = thinned(len(good), (index[id(r)] for _, r in steps))
-    shown = [good[i] for i in kept]
-    early = [(n, r) for n, r in trials if r.status not in ("ok",) and r.status in NO_FAILURES]
-    notes = [left_out(len(shown), len(good), "trials", ", with each that was the best so far")]
-    data = [
-        dots(
-            "trial",
-            [place[r.uid] for _, r in shown],
-            [rounded((r.time_s or 0) * scale) for _, r in shown],
-            GREY,
-            hover=[short(r.sketch, 80) for _, r in shown] if by == "trial" else None,
-            template=f"trial %{{x}}: %{{y:.4g}} {unit}<br>%{{text}}"
-            if by == "trial"
-            else f"%{{y:.4g}} {unit} after %{{x:.4g}} s",
-            marker_size=5,
-        )
+    times = [r.time_s for r in good if r.time_s]
+    longest, shortest = max(times, default=1.0), min(times, default=1.0)
+    scale, unit = _unit(shortest)
+    plot = _Plot(by, place, scale, unit, longest * scale)
+    best = _best(plot, steps, task.trials[-1])
+    series = [
+        _measured(plot, good, steps),
+        *_stopped(plot, task.trials),
+        *_failed(plot, task.trials),
+        (best, ""),
+        *_finals(plot, task, by_trace),
     ]
-    bottom = max(times, default=1.0) * scale
-    if early:
-        some = [early[i] for i in thinned(len(early))]
-        notes.append(left_out(len(some), len(early), "trials stopped early"))
-        data.append(
-            dots(
-                f"stopped early ({len(early):,})",
-                [place[r.uid] for _, r in some],
-                [rounded(min((r.time_s or bottom / scale) * scale, bottom * 1.2)) for _, r in some],
-                ORANGE,
-                hover=[_why(r) for _, r in some],
-                template=f"{by} %{{x}}: %{{text}}",
-                symbol="triangle-down-open",
-                opacity=0.8,
-            )
-        )
-    failed: defaultdict[str, list[tuple[int, Record]]] = defaultdict(list)
-    for n, r in trials:
-        if r.status not in NO_FAILURES:
-            failed[r.status].append((n, r))
-    for k, (status, each) in enumerate(sorted(failed.items(), key=lambda x: -len(x[1]))):
-        some = [each[i] for i in thinned(len(each))]
-        notes.append(left_out(len(some), len(each), f"failures ({CAUSES.get(status, status)})"))
-        data.append(
-            dots(
-                f"{text(CAUSES.get(status, status))} ({len(each):,})",
-                [place[r.uid] for _, r in some],
-                [rounded(bottom * 1.45)] * len(some),
-                RED,
-                hover=[_why(r) for _, r in some],
-                template=f"{by} %{{x}}: %{{text}}",
-                symbol=("x", "cross", "diamond-x", "square-x", "circle-x", "star")[k % 6],
-                marker_size=7,
-                opacity=0.9,
-            )
-        )
-    last = trials[-1][1]
-    x = [place[r.uid] for _, r in steps] + [max((place[last.uid] or 0), (place[steps[-1][1].uid] or 0))]
-    y = [rounded((r.time_s or 0) * scale) for _, r in steps]
-    data.append(
-        line(
-            "best so far",
-            x,
-            [*y, y[-1]],
-            BLUE,
-            line={"shape": "hv"},
-            hovertemplate=f"best so far: %{{y:.4g}} {unit}<extra></extra>",
-        )
-    )
-    finals = [r for r in task.finals if r.time_s and (r.trace_digest in by_trace or by == "second")]
-    if finals:
-        some_finals = [finals[i] for i in thinned(len(finals))]
-        notes.append(left_out(len(some_finals), len(finals), "finals"))
-        data.append(
-            dots(
-                f"final ({len(finals):,})",
-                [by_trace[r.trace_digest] if by == "trial" else place[r.uid] for r in some_finals],
-                [rounded((r.time_s or 0) * scale) for r in some_finals],
-                GREEN,
-                template=f"final: %{{y:.4g}} {unit}",
-                symbol="diamond",
-                marker_size=8,
-                opacity=0.95,
-            )
-        )
-    if task.limit is not None and x:
-        data.append(
-            line(
-                "limit of the machine",
-                [x[0], x[-1]],
-                [rounded(task.limit.seconds * scale)] * 2,
-                COLOURS[3],
-                dash="dot",
-                hovertemplate="limit: %{y:.4g} " + unit + "<extra></extra>",
-            )
-        )
+    if task.limit is not None:
+        series.append((_limit(plot, task.limit.seconds, best["x"]), ""))
     words = "trial" if by == "trial" else "seconds since the run began (runs one after another)"
-    wide = max(times, default=1.0) > 2 * min(times, default=1.0)
     return Figure(
         f"Time of a call by {by}",
-        data,
-        {"xaxis": axis(words), "yaxis": axis(f"{unit} a call", log=wide), "hovermode": "closest"},
-        " ".join(n for n in notes if n),
+        [data for data, _ in series],
+        {
+            "xaxis": axis(words),
+            "yaxis": axis(f"{unit} a call", log=longest > 2 * shortest),
+            "hovermode": "closest",
+        },
+        " ".join(note for _, note in series if note),
     )
 
 
-def _unit(times: Sequence[float]) -> tuple[float, str]:
-    least = min(times, default=1.0)
+def _measured(plot: _Plot, good: Sequence[Record], steps: Sequence[Record]) -> _Series:
+    index = {id(r): i for i, r in enumerate(good)}
+    shown = [good[i] for i in thinned(len(good), (index[id(r)] for r in steps))]
+    by_trial = plot.by == "trial"
+    series = dots(
+        "trial",
+        plot.at(shown),
+        plot.times(shown),
+        GREY,
+        hover=[short(r.sketch, 80) for r in shown] if by_trial else None,
+        template=f"trial %{{x}}: %{{y:.4g}} {plot.unit}<br>%{{text}}"
+        if by_trial
+        else f"%{{y:.4g}} {plot.unit} after %{{x:.4g}} s",
+        marker_size=5,
+    )
+    return series, left_out(len(shown), len(good), "trials", ", with each that was the best so far")
+
+
+def _stopped(plot: _Plot, trials: Sequence[Record]) -> Iterator[_Series]:
+    early = [r for r in trials if r.status != "ok" and r.status in NO_FAILURES]
+    if not early:
+        return
+    some, note = _sample(early, "trials stopped early")
+    most = plot.bottom * 1.2
+    series = dots(
+        f"stopped early ({len(early):,})",
+        plot.at(some),
+        [rounded(min((r.time_s or plot.bottom / plot.scale) * plot.scale, most)) for r in some],
+        ORANGE,
+        hover=[_why(r) for r in some],
+        template=f"{plot.by} %{{x}}: %{{text}}",
+        symbol="triangle-down-open",
+        opacity=0.8,
+    )
+    yield series, note
+
+
+def _failed(plot: _Plot, trials: Sequence[Record]) -> Iterator[_Series]:
+    """A series for each cause, the most frequent first."""
+    failed: defaultdict[str, list[Record]] = defaultdict(list)
+    for r in trials:
+        if r.status not in NO_FAILURES:
+            failed[r.status].append(r)
+    for k, (status, each) in enumerate(sorted(failed.items(), key=lambda x: -len(x[1]))):
+        cause = CAUSES.get(status, status)
+        some, note = _sample(each, f"failures ({cause})")
+        series = dots(
+            f"{text(cause)} ({len(each):,})",
+            plot.at(some),
+            [rounded(plot.bottom * 1.45)] * len(some),
+            RED,
+            hover=[_why(r) for r in some],
+            template=f"{plot.by} %{{x}}: %{{text}}",
+            symbol=SYMBOLS[k % len(SYMBOLS)],
+            marker_size=7,
+            opacity=0.9,
+        )
+        yield series, note
+
+
+def _best(plot: _Plot, steps: Sequence[Record], last: Record) -> dict[str, Any]:
+    """The best so far, up to the last trial."""
+    x, y = plot.at(steps), plot.times(steps)
+    end = max(plot.place[last.uid] or 0, x[-1] or 0)
+    hover = f"best so far: %{{y:.4g}} {plot.unit}<extra></extra>"
+    return line("best so far", [*x, end], [*y, y[-1]], BLUE, line={"shape": "hv"}, hovertemplate=hover)
+
+
+def _finals(plot: _Plot, task: Task, by_trace: Mapping[str, int]) -> Iterator[_Series]:
+    """The finals, by the trial of their trace or by the clock."""
+    by_trial = plot.by == "trial"
+    finals = [r for r in task.finals if r.time_s and (r.trace_digest in by_trace or not by_trial)]
+    if not finals:
+        return
+    some, note = _sample(finals, "finals")
+    series = dots(
+        f"final ({len(finals):,})",
+        [by_trace[r.trace_digest] for r in some] if by_trial else plot.at(some),
+        plot.times(some),
+        GREEN,
+        template=f"final: %{{y:.4g}} {plot.unit}",
+        symbol="diamond",
+        marker_size=8,
+        opacity=0.95,
+    )
+    yield series, note
+
+
+def _limit(plot: _Plot, limit_s: float, x: Sequence[Any]) -> dict[str, Any]:
+    hover = f"limit: %{{y:.4g}} {plot.unit}<extra></extra>"
+    ends, y = [x[0], x[-1]], [rounded(limit_s * plot.scale)] * 2
+    return line("limit of the machine", ends, y, COLOURS[3], dash="dot", hovertemplate=hover)
+
+
+def _unit(least: float) -> tuple[float, str]:
     return next(
         ((s, u) for s, u, t in ((1.0, "s", 1.0), (1e3, "ms", 1e-3), (1e6, "µs", 1e-6)) if least >= t),
         (1e9, "ns"),

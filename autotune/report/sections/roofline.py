@@ -178,22 +178,7 @@ def of_task(log: LogData, task: Task) -> Part | None:
     data.append(points("winner", [best], GREEN, symbol="star", marker_size=15, opacity=1.0))
     x = [intensity(r) for r in (*measured, best)]
     limits = [] if task.limit is None else [task.limit]
-    missing = len(measured) - known
-    if not known:
-        source = (
-            "The log has no estimate of what each candidate moves, so that all stand at the intensity of "
-            "the arguments, each moved once. `autotune report OP --shape …` computes it from the decisions "
-            "of the records."
-        )
-    else:
-        how = (
-            "as it was logged with each trial"
-            if stored == known
-            else "computed again from the decisions of the records"
-        )
-        source = f"Bytes of memory traffic are the estimate of the search, {how}; they are not measured."
-        if missing:
-            source += f" {missing:,} candidates without one stand at the intensity of the arguments."
+    source = _source(len(measured), known, stored)
     figure = Figure(
         "Roofline of all candidates",
         drawn := [*_roof(limits, x), *data],
@@ -202,6 +187,26 @@ def of_task(log: LogData, task: Task) -> Part | None:
         420,
     )
     return Part("", [figure], paragraphs(source, _of(task)))
+
+
+def _source(measured: int, known: int, stored: int) -> str:
+    """Where the bytes of memory traffic come from: of so many candidates that were measured, for how many
+    they are known, and for how many of those the log has them."""
+    if not known:
+        return (
+            "The log has no estimate of what each candidate moves, so that all stand at the intensity of "
+            "the arguments, each moved once. `autotune report OP --shape …` computes it from the decisions "
+            "of the records."
+        )
+    how = (
+        "as it was logged with each trial"
+        if stored == known
+        else "computed again from the decisions of the records"
+    )
+    source = f"Bytes of memory traffic are the estimate of the search, {how}; they are not measured."
+    if missing := measured - known:
+        source += f" {missing:,} candidates without one stand at the intensity of the arguments."
+    return source
 
 
 def _of(task: Task) -> str:

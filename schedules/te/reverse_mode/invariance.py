@@ -8,9 +8,10 @@ is 0 and need not be computed. The proof is read off the expressions alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 
 from schedules import expr as E
 from schedules.expr import Binary, Call, Cast, Const, Expr, Fma, Select, Var
@@ -20,10 +21,12 @@ from schedules.te.tensors import Op, Tensor, TensorLoad
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """How a value depends on ``m``; at most one of the two is not 0."""
+    """How a value depends on ``m``; at most one of the two is not 0. ``constant``: the value, where it is a
+    number of the expression."""
 
     shift: Fraction = Fraction(0)
     scale: Fraction = Fraction(0)
+    constant: float | None = field(default=None, compare=False)
 
 
 _NONE = _Change()
@@ -90,74 +93,83 @@ def _stage(
 
 def _change(e: Expr, known: dict[Key, tuple[_Change, tuple[int, ...]]]) -> _Change:
     """The change of a value. Raises `_Unknown`."""
+    if isinstance(e, Const):
+        return _Change(constant=e.value)
+    if not any(isinstance(x, TensorLoad) and key(x.tensor) in known for x in E.loads(e)):
+        return _NONE
+    if isinstance(e, TensorLoad) and key(e.tensor) in known:
+        return known[key(e.tensor)][0]
+    parts = [_change(x, known) for x in E.children(e)]
+    match e:
+        case Binary(op=rule) | Call(fn=rule) if rule in _RULES:
+            return _RULES[rule](*parts)
+        case Fma():
+            return _sum(_product(*parts[:2]), parts[2])
+        case Cast(dtype=d, a=a) if E.is_float(d) and E.is_float(E.dtype_of(a)):
+            return parts[0]
+        case Select() if parts[0] == _NONE:
+            return _same(*parts[1:])
+    raise _Unknown
 
-    def go(e: Expr) -> _Change:
-        if not any(isinstance(x, TensorLoad) and key(x.tensor) in known for x in E.loads(e)):
-            return _NONE
-        match e:
-            case TensorLoad():
-                return known[key(e.tensor)][0]
-            case Binary(op="+" | "-" as op, a=a, b=b):
-                p, q = go(a), go(b)
-                if p.scale or q.scale:
-                    return same(a, b)
-                return _Change(p.shift + q.shift if op == "+" else p.shift - q.shift)
-            case Binary(op="max" | "min", a=a, b=b):
-                return same(a, b)
-            case Binary(op="*", a=a, b=b):
-                return product(a, b)
-            case Binary(op="/", a=a, b=b):
-                p, q = go(a), go(b)
-                if isinstance(b, Const) and b.value != 0:
-                    return _Change(p.shift / literal(b), p.scale)
-                return _Change(scale=unshifted(p) - unshifted(q))
-            case Fma(a=a, b=b, c=c):
-                p, q = product(a, b), go(c)
-                if p.scale == q.scale:
-                    return _Change(p.shift + q.shift, p.scale)
-            case Call(fn="exp", args=(a,)):
-                p = go(a)
-                if not p.scale:
-                    return _Change(scale=p.shift)
-            case Call(fn="log", args=(a,)):
-                return _Change(shift=unshifted(go(a)))
-            case Call(fn="sqrt", args=(a,)):
-                return _Change(scale=unshifted(go(a)) / 2)
-            case Call(fn="abs", args=(a,)):
-                return _Change(scale=unshifted(go(a)))
-            case Cast(dtype=d, a=a) if E.is_float(d) and E.is_float(E.dtype_of(a)):
-                return go(a)
-            case Select(cond=c, a=a, b=b) if go(c) == _NONE:
-                return same(a, b)
+
+def _same(a: _Change, b: _Change) -> _Change:
+    """The change of both. 0 is scaled by anything, and an infinity shifted."""
+    for x, other in ((a, b), (b, a)):
+        if x.constant is not None and (
+            (x.constant == 0 and not other.shift) or (math.isinf(x.constant) and not other.scale)
+        ):
+            return other
+    if a != b:
         raise _Unknown
+    return a
 
-    def same(a: Expr, b: Expr) -> _Change:
-        """The change of both. 0 is scaled by anything, and an infinity shifted."""
-        for x, other in ((a, b), (b, a)):
-            if isinstance(x, Const):
-                p = go(other)
-                if (x.value == 0 and not p.shift) or (math.isinf(x.value) and not p.scale):
-                    return p
-        p, q = go(a), go(b)
-        if p != q:
-            raise _Unknown
-        return p
 
-    def product(a: Expr, b: Expr) -> _Change:
-        for x, other in ((a, b), (b, a)):
-            if isinstance(x, Const):
-                p = go(other)
-                return _Change(p.shift * literal(x), p.scale)
-        return _Change(scale=unshifted(go(a)) + unshifted(go(b)))
+def _sum(a: _Change, b: _Change, sign: int = 1) -> _Change:
+    return _same(a, b) if a.scale or b.scale else _Change(a.shift + sign * b.shift)
 
-    def literal(x: Const) -> Fraction:
-        if not math.isfinite(x.value):
-            raise _Unknown
-        return Fraction(x.value)
 
-    def unshifted(p: _Change) -> Fraction:
-        if p.shift:
-            raise _Unknown
-        return p.scale
+def _product(a: _Change, b: _Change) -> _Change:
+    for x, other in ((a, b), (b, a)):
+        if x.constant is not None:
+            return _Change(other.shift * _literal(x.constant), other.scale)
+    return _Change(scale=_degree(a) + _degree(b))
 
-    return go(e)
+
+def _quotient(a: _Change, b: _Change) -> _Change:
+    if b.constant:
+        return _Change(a.shift / _literal(b.constant), a.scale)
+    return _Change(scale=_degree(a) - _degree(b))
+
+
+def _exponential(a: _Change) -> _Change:
+    if a.scale:
+        raise _Unknown
+    return _Change(scale=a.shift)
+
+
+def _literal(x: float) -> Fraction:
+    if not math.isfinite(x):
+        raise _Unknown
+    return Fraction(x)
+
+
+def _degree(a: _Change) -> Fraction:
+    """By how much a value is scaled, which must not be shifted."""
+    if a.shift:
+        raise _Unknown
+    return a.scale
+
+
+# The change of an operation's result, from those of its operands.
+_RULES: dict[str, Callable[..., _Change]] = {
+    "+": _sum,
+    "-": partial(_sum, sign=-1),
+    "*": _product,
+    "/": _quotient,
+    "max": _same,
+    "min": _same,
+    "exp": _exponential,
+    "log": lambda a: _Change(shift=_degree(a)),
+    "sqrt": lambda a: _Change(scale=_degree(a) / 2),
+    "abs": lambda a: _Change(scale=_degree(a)),
+}

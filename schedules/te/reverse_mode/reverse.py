@@ -100,14 +100,7 @@ def gradient(
         )
     seeds = [E.widen(load(h)) if isinstance(h, Tensor) else h for h in heads]
     found = _Reverse(ops, outs, seeds, {key(t) for t in ins})
-    results = []
-    for t in ins:
-        value = found.gradient(t)
-        if value is None:
-            raise WorkloadError(
-                f"te.gradient: no output depends on input {t!r} by what has a derivative; leave it out"
-            )
-        results.append(value)
+    results = [found.gradient(t) for t in ins]
     fixed = {*ops, *stages([h for h in heads if isinstance(h, Tensor)])}
     for rewrite in PASSES:
         results = rewrite(results, fixed)
@@ -195,11 +188,13 @@ class _Reverse:
             self.totals[t] = value if plain else load(_named_stage(shape, value, self.names[t]))
         return self.totals[t]
 
-    def gradient(self, t: Tensor) -> Tensor | None:
+    def gradient(self, t: Tensor) -> Tensor:
         """The gradient of an input as a stage."""
         value = self.total(key(t), t.shape)
         if value is None:
-            return None
+            raise WorkloadError(
+                f"te.gradient: no output depends on input {t!r} by what has a derivative; leave it out"
+            )
         if isinstance(value, TensorLoad) and value.tensor.op is not None:
             return value.tensor
         return _named_stage(t.shape, value, t.name)

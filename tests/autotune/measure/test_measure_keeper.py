@@ -233,7 +233,7 @@ def test_a_new_process_has_the_witnesses_tell_what_the_control_takes(monkeypatch
         (found,) = m.measure(traces[:1])
         assert heard == [found.reference_rate]
         m.move()
-        m._keeper._corrected(0.0)  # what was found out of the last process
+        m.keeper._corrected(0.0)  # what was found out of the last process
         (final,) = m.finalists(traces[:1])
         assert m.control == twice
     for x in (found, final):

@@ -158,7 +158,7 @@ def test_too_many_open_files_are_told_with_a_remedy(
         if started:
             m.start()
             if refusing == "subprocess.Popen":
-                m._zygote.end()
+                m.zygote.end()
         before = len(os.listdir("/proc/self/fd"))
         with monkeypatch.context() as patched:
             patched.setattr(refusing, refuse)
@@ -181,7 +181,7 @@ def test_a_worker_writes_to_huge_pages_as_numpy_does() -> None:
     dag = fakes.addition((1024, 4096))  # 16 MiB each
     with Measurer(dag, targets.detect(1), build=fakes.NAME, options=QUICK) as m:
         assert next(m.measure([fakes.trace("right")])).ok
-        child = m._runner.child
+        child = m.runner.child
         assert child is not None
         maps = Path(f"/proc/{child.pid}/smaps").read_text()
     regions = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", maps, flags=re.M)
@@ -200,10 +200,10 @@ def _kb(region: str, what: str) -> int:
 def test_after_a_move_new_processes_time_what_was_built_before() -> None:
     with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME) as m:
         (before,) = m.measure([fakes.trace("right")])
-        zygote, object_, nominal = m._zygote._process, m.object(fakes.trace("right")), m.nominal
+        zygote, object_, nominal = m.zygote._process, m.object(fakes.trace("right")), m.nominal
         m.move()
-        m._builders = []  # nothing is built again
+        m.builders = []  # nothing is built again
         (after,) = m.finalists([fakes.trace("right")])
         assert before.ok and after.ok and zygote is not None and zygote.poll() is not None
-        assert m._zygote._process is not zygote and m.object(fakes.trace("right")) == object_
+        assert m.zygote._process is not zygote and m.object(fakes.trace("right")) == object_
         assert m.nominal == nominal, "times before and after are to compare"

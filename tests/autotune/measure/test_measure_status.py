@@ -182,12 +182,12 @@ def test_what_is_built_while_a_control_is_chosen_is_no_timeout(monkeypatch: pyte
 
         def choose(objects: object) -> None:
             """Take until builders have answered and their time is up."""
-            for builder in m._builders:
+            for builder in m.builders:
                 if builder.busy and builder.child is not None:
                     assert select([builder.child.sock], [], [], 10)[0]
                     builder.deadline = time.monotonic()
 
-        monkeypatch.setattr(m._keeper, "choose", choose)
+        monkeypatch.setattr(m.keeper, "choose", choose)
         got = list(m.measure([fakes.trace("right", n) for n in range(20)]))
     assert {x.status for x in got} <= {"ok", "slow"}
 

@@ -18,7 +18,8 @@ from schedules.space.estimate.counting import Number
 from schedules.space.estimate.cpu.facts import analyse
 from schedules.space.estimate.cpu.features import FEATURE_NAMES, Features
 from schedules.space.estimate.cpu.limits import Limits, within
-from schedules.space.estimate.cpu.quantities import FEATURES_PER_BLOCK, CpuRates, measure, register_tile
+from schedules.space.estimate.cpu.quantities import FEATURES_PER_BLOCK, measure, register_tile
+from schedules.space.estimate.cpu.rates import CpuRates
 from schedules.space.holes import Columns
 
 

@@ -21,7 +21,8 @@ from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space.estimate.counting import number
 from schedules.space.estimate.cpu.facts import Level, analyse
-from schedules.space.estimate.cpu.quantities import CpuRates, measure
+from schedules.space.estimate.cpu.quantities import measure
+from schedules.space.estimate.cpu.rates import CpuRates
 from schedules.space.holes import Columns
 
 ITEM = 4

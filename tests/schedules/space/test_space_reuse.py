@@ -14,7 +14,8 @@ from schedules import ops, te
 from schedules.ir import interp
 from schedules.schedule import Schedule
 from schedules.space.estimate.cpu.facts import analyse
-from schedules.space.estimate.cpu.quantities import CpuRates, measure
+from schedules.space.estimate.cpu.quantities import measure
+from schedules.space.estimate.cpu.rates import CpuRates
 from schedules.space.holes import Columns
 
 ITEM = 4

@@ -16,7 +16,7 @@ from schedules.space.estimate.counting import Number
 from schedules.space.estimate.cpu.facts import BlockFacts, analyse
 from schedules.space.estimate.cpu.features import FEATURE_NAMES, Features
 from schedules.space.estimate.cpu.limits import within
-from schedules.space.estimate.cpu.quantities import CpuRates
+from schedules.space.estimate.cpu.rates import CpuRates
 from schedules.space.estimate.recording import Compiler
 from schedules.space.gc_paused import gc_paused
 from schedules.space.holes import Columns

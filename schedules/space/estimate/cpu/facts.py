@@ -167,99 +167,127 @@ def selects(b: Block, loops: Sequence[Loop] = ()) -> int:
     return sum(map(count, b.values))
 
 
+class _Loops:
+    """The loops around a block, outermost first. ``tile``: the register tile; ``rest``: the others; ``deep``:
+    of these the innermost run of reduction loops (if the reduction is done in parts, others lie further
+    out); ``outer``: those around that; ``red``: variables of the reduction."""
+
+    def __init__(self, nest: Nest, b: Block) -> None:
+        self.all = _around(nest, b)
+        self.tile = [x for x in self.all if x.kind in ("vectorize", "unroll")]
+        self.rest = rest = [x for x in self.all if x.kind not in ("vectorize", "unroll")]
+        self.red = red = frozenset().union(
+            *(E.variables(e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == "reduce")
+        )
+        ends = [k + 1 for k, x in enumerate(rest) if x.var in red]
+        last = ends[-1] if ends else len(rest)
+        first = next((k for k in range(last, 0, -1) if rest[k - 1].var not in red), 0) if ends else last
+        self.deep, self.outer = rest[first:], rest[:first]
+        self.lane = next((x for x in self.tile if x.kind == "vectorize"), None)
+        self.along = next((x for x in reversed(self.all) if x.var in red), None)
+        self.across = [x for x in self.tile if x.var not in red]
+
+
 def _block(
     nest: Nest, b: Block, within: dict[str, list[Loop]], used: dict[str, list[Loop]], everything: Expr
 ) -> BlockFacts:
     """Facts of one block. ``within``: as of `_within`. ``used``: the loops around the last block that used
     each buffer; this call updates it."""
-    loops = _around(nest, b)
-    tile = [x for x in loops if x.kind in ("vectorize", "unroll")]
-    rest = [x for x in loops if x.kind not in ("vectorize", "unroll")]
-    red = frozenset().union(
-        *(E.variables(e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == "reduce")
-    )
-    # The innermost run of reduction loops. If the reduction is done in parts, others lie further out.
-    ends = [k + 1 for k, x in enumerate(rest) if x.var in red]
-    last = ends[-1] if ends else len(rest)
-    first = next((k for k in range(last, 0, -1) if rest[k - 1].var not in red), 0) if ends else last
-    deep, outer = rest[first:], rest[:first]
-    lane = next((x for x in tile if x.kind == "vectorize"), None)
-    along = next((x for x in reversed(loops) if x.var in red), None)
-    across = [x for x in tile if x.var not in red]
+    loops = _Loops(nest, b)
     dtype = nest.buffer(b.writes[0].buffer).dtype
     flops, special = arithmetic(b)
-    own = {w.buffer for w in b.writes}
-    named: list[tuple[str, tuple[Expr, ...], bool]] = [(w.buffer, w.indices, True) for w in b.writes]
-    named += dict.fromkeys((x.buffer, x.indices, False) for x in reads(b) if x.buffer not in own)
-    places: list[Place] = [
-        (*as_row_major(nest.buffer(n), tuple(bound(b, i) for i in ix)), write) for n, ix, write in named
-    ]
-
-    def distance(since: list[Loop]) -> Expr:
-        out: Expr = Const(0)
-        for buf, at, _ in places:
-            out = out + _points(at, buf.shape, since) * DTYPES[buf.dtype].itemsize
-        return out
-
+    places = _places(nest, b)
     facts = []
-    for buf, at, write in places:
-        shared = _shared(loops, used.get(buf.name, []))
-        since = loops[shared:]
-        held = _box(at, buf.shape, tile)
-        moves = [k for k, x in enumerate(outer) if _moves(x, at)]
-        walk = [rest[k:] for k in reversed(range(len(rest))) if _moves(rest[k], at)][:WALKED]
-        near = rest[moves[-1] if moves else first :]
-        onward = _box(at, buf.shape, tile + near)
-        there = loops[len(within.get(buf.name, [])) :]
-        scratch = write and buf.name not in nest.params
-        facts.append(
-            AccessFacts(
-                buf.name,
-                DTYPES[buf.dtype].itemsize,
-                write,
-                *_stride(at, buf, lane),
-                _stride(at, buf, along)[0],
-                tuple((x.extent, step) for x in across if (step := _stride(at, buf, x)[0]) is not None),
-                _loaded(at, held, tile),
-                _loaded(at, _box(at, buf.shape, across), across),
-                _points(at, buf.shape, tile + deep),
-                _points(at, buf.shape, tile + rest),
-                product(_box(at, buf.shape, there)) if scratch else Const(0),
-                _points(at, buf.shape, since) * product([x.extent for x in loops[:shared]]),
-                distance(since) if buf.name in used else everything,
-                _run(held, buf.shape, 1),
-                _run(onward, buf.shape, 1 + write),
-                product(onward) * product([x.extent for x in near if not _moves(x, at)]),
-                _run(_box(at, buf.shape, tile + deep), buf.shape, 2),
-                tuple((x[0].extent, _run(_box(at, buf.shape, tile + x), buf.shape, 2)) for x in walk),
-                product([x.extent for k, x in enumerate(outer) if k not in moves]),
-                buf.shape[-1] * DTYPES[buf.dtype].itemsize if len(buf.shape) > 1 else Const(0),
-            )
-        )
-    used.update((buf.name, loops) for buf, _, _ in places)
+    for place in places:
+        buf = place[0]
+        there = loops.all[len(within.get(buf.name, [])) :]
+        scratch: Expr = Const(0)
+        if place[2] and buf.name not in nest.params:
+            scratch = product(_box(place[1], buf.shape, there))
+        shared = _shared(loops.all, used.get(buf.name, []))
+        distance = _touched(places, loops.all[shared:]) if buf.name in used else everything
+        facts.append(_access(place, loops, shared, distance, scratch))
+    used.update((buf.name, loops.all) for buf, _, _ in places)
     return BlockFacts(
         b.name,
-        product([x.extent for x in loops]),
-        lane.extent if lane is not None else Const(1),
-        product([x.extent for x in tile if x.kind == "unroll"]),
-        product([x.extent for x in tile if x.var in red]),
-        product([x.extent for x in deep]),
-        product([x.extent for x in outer if x.var in red]),
-        product([x.extent for x in outer]),
-        product([x.extent for x in loops if x.kind == "parallel"]),
+        _times(loops.all),
+        loops.lane.extent if loops.lane is not None else Const(1),
+        _times([x for x in loops.tile if x.kind == "unroll"]),
+        _times([x for x in loops.tile if x.var in loops.red]),
+        _times(loops.deep),
+        _times([x for x in loops.outer if x.var in loops.red]),
+        _times(loops.outer),
+        _times([x for x in loops.all if x.kind == "parallel"]),
         flops,
         special,
-        selects(b, loops),
-        product([E.minimum(x.extent, 3) for x in _peeled(b, loops)]),
+        selects(b, loops.all),
+        product([E.minimum(x.extent, 3) for x in _peeled(b, loops.all)]),
         code(b),
         DTYPES[dtype].itemsize,
         b.reducer is not None,
         as_expr(dict(b.annotations).get("nontemporal", 0)),
-        *_ahead(loops),
-        _hint(loops, "software_pipeline")[0],
+        *_ahead(loops.all),
+        _hint(loops.all, "software_pipeline")[0],
         tuple(facts),
-        _nested(tuple(places), _spans(rest), _spans(tile)),
-        _levels(tuple(places), _spans(rest), _spans(tile)),
+        _nested(places, _spans(loops.rest), _spans(loops.tile)),
+        _levels(places, _spans(loops.rest), _spans(loops.tile)),
+    )
+
+
+def _places(nest: Nest, b: Block) -> tuple[Place, ...]:
+    """What a block writes, then what else it reads."""
+    own = {w.buffer for w in b.writes}
+    named: list[tuple[str, tuple[Expr, ...], bool]] = [(w.buffer, w.indices, True) for w in b.writes]
+    named += dict.fromkeys((x.buffer, x.indices, False) for x in reads(b) if x.buffer not in own)
+    return tuple(
+        (*as_row_major(nest.buffer(n), tuple(bound(b, i) for i in ix)), write) for n, ix, write in named
+    )
+
+
+def _times(loops: Sequence[Loop]) -> Expr:
+    return product([x.extent for x in loops])
+
+
+def _touched(places: Sequence[Place], since: list[Loop]) -> Expr:
+    """Bytes that all accesses touch while the loops ``since`` run."""
+    out: Expr = Const(0)
+    for buf, at, _ in places:
+        out = out + _points(at, buf.shape, since) * DTYPES[buf.dtype].itemsize
+    return out
+
+
+def _access(place: Place, loops: _Loops, shared: int, distance: Expr, scratch: Expr) -> AccessFacts:
+    """Facts of one access. ``shared``: how many outer loops its block has in common with the last one that
+    used the buffer."""
+    buf, at, write = place
+    tile, rest, outer = loops.tile, loops.rest, loops.outer
+    item = DTYPES[buf.dtype].itemsize
+    held = _box(at, buf.shape, tile)
+    moves = [k for k, x in enumerate(outer) if _moves(x, at)]
+    walk = [rest[k:] for k in reversed(range(len(rest))) if _moves(rest[k], at)][:WALKED]
+    near = rest[moves[-1] if moves else len(outer) :]
+    onward = _box(at, buf.shape, tile + near)
+    return AccessFacts(
+        buf.name,
+        item,
+        write,
+        *_stride(at, buf, loops.lane),
+        _stride(at, buf, loops.along)[0],
+        tuple((x.extent, step) for x in loops.across if (step := _stride(at, buf, x)[0]) is not None),
+        _loaded(at, held, tile),
+        _loaded(at, _box(at, buf.shape, loops.across), loops.across),
+        _points(at, buf.shape, tile + loops.deep),
+        _points(at, buf.shape, tile + rest),
+        scratch,
+        _points(at, buf.shape, loops.all[shared:]) * _times(loops.all[:shared]),
+        distance,
+        _run(held, buf.shape, 1),
+        _run(onward, buf.shape, 1 + write),
+        product(onward) * _times([x for x in near if not _moves(x, at)]),
+        _run(_box(at, buf.shape, tile + loops.deep), buf.shape, 2),
+        tuple((x[0].extent, _run(_box(at, buf.shape, tile + x), buf.shape, 2)) for x in walk),
+        _times([x for k, x in enumerate(outer) if k not in moves]),
+        buf.shape[-1] * item if len(buf.shape) > 1 else Const(0),
     )
 
 

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from schedules.space.estimate.counting import Number
 from schedules.space.estimate.cpu.facts import BlockFacts
-from schedules.space.estimate.cpu.quantities import FEATURES_PER_BLOCK, CpuRates, measure
+from schedules.space.estimate.cpu.quantities import FEATURES_PER_BLOCK, measure
+from schedules.space.estimate.cpu.rates import CpuRates
 from schedules.space.estimate.hottest import Hottest
 from schedules.space.estimate.recording import Compiler
 from schedules.space.holes import Columns

@@ -12,7 +12,8 @@ from schedules.primitives.unroll import MAX_UNROLL
 from schedules.primitives.vectorize import MAX_LANES
 from schedules.space.estimate.counting import Number, number
 from schedules.space.estimate.cpu.facts import BlockFacts
-from schedules.space.estimate.cpu.quantities import CpuRates, register_tile
+from schedules.space.estimate.cpu.quantities import register_tile
+from schedules.space.estimate.cpu.rates import CpuRates
 from schedules.space.holes import Columns
 
 

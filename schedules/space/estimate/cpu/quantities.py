@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schedules import microarchitecture
 from schedules.expr import Const, Expr
-from schedules.model import LINE, Target
+from schedules.model import LINE
 from schedules.space.estimate.counting import Number, number
 from schedules.space.estimate.cpu.facts import AccessFacts, BlockFacts
+from schedules.space.estimate.cpu.rates import CpuRates
+from schedules.space.estimate.cpu.traffic import PAGE, Traffic, traffic
 from schedules.space.holes import Columns
 
 # Latency of an addition to an accumulator (cycles).
@@ -33,10 +34,6 @@ SETS = (4 << 10, 64 << 10)
 MISSING = (1.0, 3.0)
 # Largest number of such losses at a time.
 MISSES = 6.0
-# Lines to which streaming stores may go at a time.
-STREAMS = 8
-# Shortest run that streaming stores write at full speed (bytes).
-PAIR = 128.0
 # Cost of a select or comparison (cycles a vector).
 SELECT_CYCLES = 1.5
 # Cost of a register that is used again and waits on the stack (cycles a step).
@@ -45,49 +42,13 @@ KEPT = 0.4
 SQUARE = 16
 # Time until memory answers at full speed, at the beginning of each run of addresses (cycles).
 RUN_CYCLES = 30.0
-# Bytes after which hardware prefetching begins anew.
-PAGE = 4 << 10
 # Largest power of two by which the distance of rows is classified (bytes).
 ALIGNED = 16 << 10
-# Runs read in turns that hardware prefetching follows at a time: without reuse; by instructions of their own.
-FOLLOWED = 12
-FOLLOWED_APART = 32
-# Share of a cache that keeps what is used again.
-HOLDS = 0.9
 # Share of the shorter of computing and fetching that the longer does not hide.
 EXPOSED = 0.2
 # Share of memory's waiting time that software prefetching hides; of all of memory's time if blocks run
 # meanwhile.
 HIDDEN = 0.7
-
-
-@dataclass(frozen=True, slots=True)
-class CpuRates:
-    """Sizes (bytes) and rates (per cycle of one core) of a target, as the estimates need them."""
-
-    vector: float
-    registers: float
-    l1: float
-    l2: float
-    l3: float
-    threads: float
-    passes: float = 1.0  # cycles that a vector occupies a unit or a port
-    rates: tuple[float, ...] = microarchitecture.RATES
-
-    @staticmethod
-    def of(target: Target) -> CpuRates:
-        """The sizes and rates of a target."""
-        vector = float(target.limit("vector_bytes", 16))
-        return CpuRates(
-            vector,
-            float(target.limit("vector_registers", 16)),
-            float(target.limit("l1_bytes", 32 << 10)),
-            float(target.limit("l2_bytes", 512 << 10)),
-            float(microarchitecture.third_cache_bytes(target)),
-            float(target.threads),
-            max(vector / microarchitecture.unit_width(target, vector), 1.0),
-            microarchitecture.rates(target),
-        )
 
 
 # Quantities of a block, by the names that `measure` gives them.
@@ -252,82 +213,38 @@ def step_cycles(b: BlockFacts, t: Tile, env: Columns, m: CpuRates) -> StepCycles
 def measure(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
     """The quantities of one block, by the names in `FEATURES_PER_BLOCK`."""
     t = register_tile(b, env, m)
-    lanes, unrolled, tile_vectors, spills = t.lanes, t.unrolled, t.vectors, t.spills
-    loads, gathers = t.loads, t.gathers
-    per = m.vector / b.item
+    moved = traffic(b, t.lanes, t.unrolled, env, m)
     instances, reduction, outer = number(b.instances, env), number(b.reduction, env), number(b.outer, env)
-    steps = instances / (lanes * unrolled)  # executions of the register tile
-    inner_bytes = memory = fetched = np.zeros_like(lanes)
-    beyond, times = _again(b, env, m)
-    asked = runs = np.zeros(())  # bytes read from memory, and the runs that they form
-    far = strips = np.zeros(())  # bytes from beyond the second cache, and those bytes times strips
-    for a in b.accesses:
-        inner_bytes = inner_bytes + number(a.inner, env) * a.item
-        memory = memory + number(a.whole, env) * a.item
-        streams = number(b.streams, env) if a.write else np.zeros(())
-        if a.write:  # an ordinary store fetches its line first
-            fetched = fetched + number(a.whole, env) * a.item * (streams == 0)
-        here = _beyond(a, streams, lanes, unrolled, env, m)
-        beyond = [x + y for x, y in zip(beyond, here, strict=True)]
-        if not a.write:
-            asked = asked + here[-1]
-            runs = runs + here[-1] / a.item / _run_length(a, env)
-            far = far + here[1]
-            strips = strips + here[1] * np.maximum(number(a.inner, env) / number(a.reach, env), 1.0)
-    moved = [beyond[0] - beyond[1], beyond[1] - beyond[2], beyond[2]]
-    asked, runs = asked * times, runs * times
-    l2_traffic = inner_bytes * outer
-    unrolled_steps = tile_vectors / np.maximum(t.accumulators, 1.0)
+    steps = instances / (t.lanes * t.unrolled)  # executions of the register tile
+    unrolled_steps = t.vectors / np.maximum(t.accumulators, 1.0)
     l1_conflicts, l2_conflicts, missing = _conflicts(b, env, m, reduction * unrolled_steps)
     waits = step_cycles(b, t, env, m)
     kept = KEPT * t.held * number(b.taps, env)
-    issue = np.maximum(np.maximum(waits.math, waits.loads), waits.chains) + 2 * spills + kept + 1.0
+    issue = np.maximum(np.maximum(waits.math, waits.loads), waits.chains) + 2 * t.spills + kept + 1.0
     parts = number(b.parts, env)
     returns = np.where(parts > 1, 2.0 * t.accumulators, 0.0)  # cycles to fetch and return accumulators
     par = np.maximum(number(b.parallel, env), 1.0)
     share = np.where(par > 1, np.ceil(par / m.threads) / par, 1.0)
-    memory_cycles = sum(level / rate for level, rate in zip(moved, m.rates, strict=True))
-    ahead = number(b.ahead, env)
-    hidden = HIDDEN * (ahead > 0)
-    begins = RUN_CYCLES * (runs + asked / PAGE)
-    memory_cycles = memory_cycles + (1.0 - hidden) * begins - b.meanwhile * hidden * asked / m.rates[-1]
+    memory_cycles = _memory_cycles(b, moved, env, m)
     compute = steps * issue + outer * (6.0 + returns)
     exposed = np.minimum(compute, memory_cycles) * EXPOSED
-    cycles = (np.maximum(compute, memory_cycles) + exposed + steps * missing) * share
-    whole = np.ceil(lanes / per) * per
     return {
         "instances": instances,
-        "vectors": tile_vectors,
-        "registers": t.registers,
-        "spills": spills,
-        "held": t.held,
+        **_of_tile(t, m.vector / b.item),
         "l1_conflicts": l1_conflicts,
         "l2_conflicts": l2_conflicts,
-        "lanes": lanes,
-        "lane_use": lanes / np.maximum(whole, 1.0),
-        "unrolled": unrolled,
         "reduction": reduction,
         "parts": parts,
         "outer": outer,
         "parallel": par,
         "balance": 1.0 / (share * m.threads),
         "tail_waste": instances / np.maximum(_useful(b, env), 1.0),
-        "loads": loads,
-        "gathers": gathers,
         "issue_cycles": issue,
-        "inner_bytes": inner_bytes,
-        "inner_in_l1": inner_bytes / m.l1,
-        "l1_traffic": steps * (loads + gathers) * m.vector,
-        "l2_traffic": l2_traffic,
-        "memory_bytes": memory,
-        "fetched_bytes": fetched,
-        "from_l2": moved[0],
-        "from_l3": moved[1],
-        "from_memory": moved[2],
-        "ahead": ahead,
+        **_of_traffic(moved, m),
+        "l1_traffic": steps * (t.loads + t.gathers) * m.vector,
+        "l2_traffic": moved.inner * outer,
+        "ahead": number(b.ahead, env),
         "pipelined": number(b.pipelined, env),
-        "memory_runs": runs,
-        "strips": strips / np.maximum(far, 1.0),
         "paged_rows": _paged_rows(b, env),
         **_levels(b, env, m),
         "read_alignment": _alignment(b, False, env),
@@ -335,30 +252,46 @@ def measure(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
         "selects": instances * b.selects,
         "compute_cycles": compute,
         "memory_cycles": memory_cycles,
-        "cycles": cycles,
+        "cycles": (np.maximum(compute, memory_cycles) + exposed + steps * missing) * share,
     }
 
 
-def _beyond(
-    a: AccessFacts, streams: Number, lanes: Number, unrolled: Number, env: Columns, m: CpuRates
-) -> list[Number]:
-    """Bytes that an access brings from beyond the first cache, the second and the third, by the bytes touched
-    since they were used last. What is written through the caches is fetched first; what is streamed goes to
-    memory whatever they hold: in lines, one more for each run that nothing goes on with, or in pieces of
-    lines where these are more than there are buffers; and lines one by one as slowly as pairs."""
-    distance, count = number(a.distance, env), number(a.moved, env) * a.item
-    through = 2.0 * count * (streams == 0) if a.write else count
-    out = [np.where(distance > size, through, 0.0) for size in (m.l1, m.l2, m.l3)]
-    if a.write:
-        piece = np.minimum(lanes * a.item, LINE)
-        run = number(a.run, env)
-        alone: Number = a.item * np.where(number(a.tile, env) > run, run, _followed(a, env))
-        torn = np.where(number(a.longer, env) > run, 0.0, LINE / a.item / run)  # at the ends of runs
-        torn = np.where(streams > 1, 0.0, torn)  # they begin with a line
-        pieces = np.where((piece < LINE) & (unrolled > STREAMS), LINE / piece, 1.0 + torn)
-        pieces = np.maximum(pieces, PAIR / alone)
-        out = [x + (streams > 0) * count * pieces for x in out]
-    return out
+def _of_tile(t: Tile, per: float) -> dict[str, Number]:
+    """Quantities of a register tile. ``per``: lanes of a register."""
+    return {
+        "vectors": t.vectors,
+        "registers": t.registers,
+        "spills": t.spills,
+        "held": t.held,
+        "lanes": t.lanes,
+        "lane_use": t.lanes / np.maximum(np.ceil(t.lanes / per) * per, 1.0),
+        "unrolled": t.unrolled,
+        "loads": t.loads,
+        "gathers": t.gathers,
+    }
+
+
+def _of_traffic(moved: Traffic, m: CpuRates) -> dict[str, Number]:
+    from_l2, from_l3, from_memory = moved.levels
+    return {
+        "inner_bytes": moved.inner,
+        "inner_in_l1": moved.inner / m.l1,
+        "memory_bytes": moved.whole,
+        "fetched_bytes": moved.fetched,
+        "from_l2": from_l2,
+        "from_l3": from_l3,
+        "from_memory": from_memory,
+        "memory_runs": moved.runs,
+        "strips": moved.strips,
+    }
+
+
+def _memory_cycles(b: BlockFacts, moved: Traffic, env: Columns, m: CpuRates) -> Number:
+    """Cycles that memory and the caches take, less what prefetching hides."""
+    cycles = sum(level / rate for level, rate in zip(moved.levels, m.rates, strict=True))
+    hidden = HIDDEN * (number(b.ahead, env) > 0)
+    begins = RUN_CYCLES * (moved.runs + moved.asked / PAGE)
+    return cycles + (1.0 - hidden) * begins - b.meanwhile * hidden * moved.asked / m.rates[-1]
 
 
 def _levels(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
@@ -379,50 +312,6 @@ def _levels(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
         "l1_run": touched[0] / runs[0],
         "l2_run": touched[1] / runs[1],
     }
-
-
-def _again(b: BlockFacts, env: Columns, m: CpuRates) -> tuple[list[Number], Number]:
-    """Bytes that are brought again from beyond each cache because it cannot hold what is touched until they
-    are used again; and how many times over memory is read for that. A cache holds what the largest inner part
-    of the loops touches that fits; of the next larger one nothing is left (the reuse distance of Wolf & Lam,
-    1991, by whole loops)."""
-    again: list[Number] = [np.zeros(())] * len(m.rates)
-    once: Number = np.ones(())
-    sizes = [HOLDS * size for size in (m.l1, m.l2, m.l3)]
-    for k, part in enumerate(b.nested if len(b.nested) > 1 else ()):
-        each = [number(n, env) * a.item for n, a in zip(part.points, b.accesses, strict=True)]
-        touched = sum(each)
-        both = touched + sum(x for x, a in zip(each, b.accesses, strict=True) if a.write)
-        if k == 0:
-            once = both
-            continue
-        more = np.where(number(part.back, env) > 1, both * number(part.times, env) - once, 0.0)
-        again = [np.maximum(x, np.where(touched > n, more, 0.0)) for x, n in zip(again, sizes, strict=True)]
-    return again, 1.0 + again[-1] / np.maximum(once, 1.0)
-
-
-def _followed(a: AccessFacts, env: Columns) -> Number:
-    """Elements that lie side by side in a row of a tile and, along loops that go on from there, beyond it."""
-    length = number(a.run, env)
-    still: Number = np.ones((), dtype=bool)
-    for extent, upto in a.walk:
-        run = number(upto, env)
-        on = (number(extent, env) == 1) | (run > length)
-        length, still = np.where(still, np.maximum(length, run), length), still & on
-    return length
-
-
-def _run_length(a: AccessFacts, env: Columns) -> Number:
-    """Elements that are read one after the other before memory is asked elsewhere: what a tile has of a run,
-    or more where prefetching follows. It follows what each instruction reads (strides by the program counter;
-    Baer & Chen, 1991), so along loops that go on until one goes elsewhere, of so many rows of a tile; and a
-    few runs in turns, unless what is done with them keeps them apart."""
-    run = number(a.run, env)
-    share = np.minimum(1.0, FOLLOWED_APART * run / number(a.tile, env))
-    length = 1.0 / (share / _followed(a, env) + (1.0 - share) / run)
-    longer = number(a.longer, env)
-    length = np.where(number(a.visits, env) <= FOLLOWED * longer, np.maximum(length, longer), length)
-    return np.maximum(length, LINE / a.item)  # what else is in a line is used soon
 
 
 def _conflicts(b: BlockFacts, env: Columns, m: CpuRates, steps: Number) -> tuple[Number, Number, Number]:

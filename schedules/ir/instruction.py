@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from schedules.expr import Const, Load, Var
-from schedules.ir import Loop, Stmt, Store
+from schedules.ir.nodes import Loop, Stmt, Store
 from schedules.te.compute_dag import ComputeDAG, Tensor
 
 
