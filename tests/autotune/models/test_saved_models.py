@@ -189,9 +189,15 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "runs another task": (lambda v: v["steps"][0].update(task=7), "task 7 of 2"),
     "other shapes": (lambda v: v["tensors"][0].__setitem__(1, [1 << 40, 16]), "GiB|is no|read as"),
     "no extent": (lambda v: v["tensors"][0].__setitem__(1, [0, 16]), "expected a size of at least 1, got 0"),
-    "true for a size": (lambda v: v["tensors"][0].__setitem__(1, [True, 16]), "expected a size of at least 1, got True"),
+    "true for a size": (
+        lambda v: v["tensors"][0].__setitem__(1, [True, 16]),
+        "expected a size of at least 1, got True",
+    ),
     "two of a name": (lambda v: v["tensors"].append(v["tensors"][0]), "two tensors have one name"),
-    "other dtype": (lambda v: v["tensors"][0].__setitem__(2, "object"), "expected one of float16.* got 'object'"),
+    "other dtype": (
+        lambda v: v["tensors"][0].__setitem__(2, "object"),
+        "expected one of float16.* got 'object'",
+    ),
     "missing output": (lambda v: v.update(outputs=["nothing"]), "output 'nothing' is no tensor"),
     "a weight that nobody reads": (
         lambda v: v["steps"][1]["reads"].__setitem__(1, v["steps"][0]["reads"][1]), "no step reads weight"
