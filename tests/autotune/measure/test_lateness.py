@@ -88,7 +88,7 @@ def test_it_is_the_time_that_was_lost(data: st.DataObject) -> None:
 
 
 def batch(clock: Clock, lost: float, latest: float | None) -> Any:
-    owner = type("Owner", (), {"_lateness": type("Late", (), {"seconds": lost})})
+    owner = type("Owner", (), {"lateness": type("Late", (), {"seconds": lost})})
     return measurer._Batch(owner, [], None, clock.now + 2.0, {}, latest)  # type: ignore[arg-type]
 
 
