@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 
-class Rendering(NamedTuple):
+class Rendering:
     """Functions of a `Shown`. ``text``: one line or several. ``short``: at most 160 characters. ``html``: for
     notebooks. ``report``: writes a page of HTML to a path. ``explain``: why the best schedule is as fast as
-    it is."""
+    it is. (No tuple with names: making the class of one is a third of ``import autotune``.)"""
 
-    text: Callable[[Any], str]
-    short: Callable[[Any], str]
-    html: Callable[[Any], str]
-    report: Callable[[Any, str | os.PathLike[str]], Any]
-    explain: Callable[[Any], Any]
+    def __init__(
+        self,
+        *,
+        text: Callable[[Any], str],
+        short: Callable[[Any], str],
+        html: Callable[[Any], str],
+        report: Callable[[Any, str | os.PathLike[str]], Any],
+        explain: Callable[[Any], Any],
+    ) -> None:
+        self.text, self.short, self.html, self.report, self.explain = text, short, html, report, explain
 
 
 _filled: list[Rendering] = []

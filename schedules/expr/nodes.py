@@ -414,20 +414,11 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
 # Operations of integers whose result is one of the operands, by the constant that stands on the left, and on
 # the right: 0 is the left operand, 1 the right one.
 _KEPT_BESIDE_LEFT: dict[tuple[str, Any], int] = {
-    ("+", 0): 1,
-    ("*", 0): 0,
-    ("*", 1): 1,
-    ("//", 0): 0,
-    ("ceildiv", 0): 0,
-}
+    ("+", 0): 1, ("*", 0): 0, ("*", 1): 1, ("//", 0): 0, ("ceildiv", 0): 0,
+}  # fmt: skip
 _KEPT_BESIDE_RIGHT: dict[tuple[str, Any], int] = {
-    ("+", 0): 0,
-    ("-", 0): 0,
-    ("*", 0): 1,
-    ("*", 1): 0,
-    ("//", 1): 0,
-    ("ceildiv", 1): 0,
-}
+    ("+", 0): 0, ("-", 0): 0, ("*", 0): 1, ("*", 1): 0, ("//", 1): 0, ("ceildiv", 1): 0,
+}  # fmt: skip
 
 
 def _bitwise(op: str, a: ExprLike, b: ExprLike) -> Expr:
