@@ -156,7 +156,7 @@ class DeviceKernel(Kernel):
             for i, (a, p, n) in enumerate(zip(given, self._params, self._array_names, strict=True))
         ]
         spans = [(a.address, n) for a, n in zip(arrays, self._nbytes, strict=True)]
-        check_apart(spans, self._array_names, len(inputs))
+        check_apart(spans, self._array_names.__getitem__, len(inputs))
         # torch's memory is of its current stream: what ran there may use it still, what will run may again
         named = dict.fromkeys([*(a.stream for a in arrays), *map(current, made)])
         others = [s for s in named if s not in (None, at) and {s, at} != {0, LEGACY}]

@@ -6,7 +6,7 @@ They are numpy's, or anything with DLPack, ``__array_interface__`` or the buffer
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
@@ -196,12 +196,12 @@ def overlap(at: int, nbytes: int, other: int, others_nbytes: int) -> bool:
     return at < other + others_nbytes and other < at + nbytes and nbytes > 0 and others_nbytes > 0
 
 
-def check_apart(arrays: Sequence[tuple[int, int]], names: Sequence[str], inputs: int) -> None:
+def check_apart(arrays: Sequence[tuple[int, int]], name: Callable[[int], str], inputs: int) -> None:
     """Raises ArgumentError where an output shares memory with another array. ``arrays``: address and bytes of
-    each, ``inputs`` of them inputs, then the outputs."""
+    each, ``inputs`` of them inputs, then the outputs. ``name``: of the argument of a number."""
     for w in range(inputs, len(arrays)):
         for other in range(w):
             if overlap(*arrays[w], *arrays[other]):
                 raise ArgumentError(
-                    f"{names[w]} shares memory with {names[other]}; give it memory of its own"
+                    f"{name(w)} shares memory with {name(other)}; give it memory of its own"
                 )

@@ -360,8 +360,8 @@ class Kernel:
         views = [view(x, b, False) for x, b in zip(inputs, self._ins, strict=True)]
         views += [view(x, b, True) for x, b in zip(outs, self._outs, strict=True)]
         pointers = [v.ctypes.data for v in views]
-        told = [self._argument(i) for i in range(len(views))]
-        check_apart([(p, v.nbytes) for p, v in zip(pointers, views, strict=True)], told, len(self._ins))
+        spans = [(p, v.nbytes) for p, v in zip(pointers, views, strict=True)]
+        check_apart(spans, self._argument, len(self._ins))
         return pointers, views
 
 
