@@ -72,14 +72,14 @@ def _from_json(v: Any) -> Expr:
     if not isinstance(v, list) or not v:
         raise ValueError(f"malformed expression {short(v)}")
     tag, rest = any_text(v[0]), v[1:]
-    if tag == "load":
-        return Load(any_text(rest[0]), tuple(map(_from_json, rest[2:])), any_text(rest[1]))
-    if tag in ("var", "hole"):
-        (name,) = rest
-        return Var(any_text(name)) if tag == "var" else Hole(any_text(name))
     if tag == "const":
         dtype, x = rest
         return _const(any_text(dtype), x)
+    if tag in ("var", "hole"):
+        (name,) = rest
+        return Var(any_text(name)) if tag == "var" else Hole(any_text(name))
+    if tag == "load":
+        return Load(any_text(rest[0]), tuple(map(_from_json, rest[2:])), any_text(rest[1]))
     if tag == "cast":
         dtype, x = rest
         return Cast(any_text(dtype), _from_json(x))
