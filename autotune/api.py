@@ -207,12 +207,13 @@ def tune_suite(
     follow = suite_followed if fleet is None else fleet_followed
     with Log(database(db)) as log, follow(progress) as tell:
         if goal is None:
-            from autotune.fleet.tuning import There, tune_there
-            from autotune.tuning.jobs import Job
+            from autotune.fleet.tuning import There
+            from autotune.tuning.makers import Tasks
             from autotune.tuning.results import together
+            from autotune.tuning.tuner import tune_jobs
 
-            job = Job(tasks, options)
-            found = tune_there(There(str(fleet), target, threads), lambda _: job, log, tell)
+            place = There(str(fleet), target, threads)
+            found = tune_jobs(Tasks(tasks, options), place, log, tell)
             result = together(found, seconds)
         else:
             result = run(tasks, goal, log, options, tell)

@@ -13,15 +13,17 @@ from autotune.cli import results
 from autotune.cli import suite as of_suite
 from autotune.cli.output import console, print_json
 from autotune.fleet.program import tune_program_there
-from autotune.fleet.tuning import There, tune_there
+from autotune.fleet.tuning import There
 from autotune.models.tuning import tune_model
 from autotune.progress.display import say
 from autotune.progress.following import fleet_shown
 from autotune.progress.text import ending, of_result
 from autotune.run.dynamic_workload import DynamicWorkload
-from autotune.tuning.jobs import Job, SuiteTask
+from autotune.tuning.jobs import SuiteTask
+from autotune.tuning.makers import Tasks
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.results import DynamicResult, TuneResult
+from autotune.tuning.tuner import tune_jobs
 from kernels_db.place import locate
 from kernels_db.store import Log
 from schedules.model import Target, Workload
@@ -37,10 +39,10 @@ def suite_there(
 ) -> None:
     """Tune a suite. Exit status 1: a task has no kernel for a target afterwards. The results are printed when
     the lines of progress are gone, which would take some of them along."""
-    job = Job(tasks, options)
+    jobs = Tasks(tasks, options)
     with results.interruptible() as interrupts:
         with Log(where) as log, fleet_shown(quiet=json) as report:
-            found = tune_there(there, lambda _: job, log, report, interrupts=interrupts)
+            found = tune_jobs(jobs, there, log, report, interrupts=interrupts)
         _show(
             *(found, json),
             lambda target, r: of_suite.document(r, target),

@@ -30,8 +30,8 @@ def tune_program_there(
 ) -> dict[Target, TuneResult]:
     """Tune a program for each target. Of a range: the sizes that `tune_dynamic` chooses for the budget; the
     results are `DynamicResult`s. Sizes between them get no first picks here: each takes its own when it is
-    first called. A size that takes more than the budget has an error of its own. Raises as `tune_there`, and
-    as `preparation.check_feasible` where no size can be tuned."""
+    first called. A size that takes more than the budget has an error of its own. Raises as
+    `tuner.tune_jobs`, and as `preparation.check_feasible` where no size can be tuned."""
     if isinstance(program, Workload):
         return tune_jobs(OneTask(program, options), there, log, progress, interrupts=interrupts)
     sizes = Range(program, log, options, options.budget_s, here=False)

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
 
 from autotune.fleet import local
 from autotune.fleet.building import Builders
@@ -24,16 +23,9 @@ from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.jobs import Job
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import SuiteProgress, SuiteResult
 from autotune.tuning.site import SiteLost
 from autotune.tuning.suite import Suite
-from autotune.tuning.tuner import tune_jobs
 from schedules.model import Target
-
-if TYPE_CHECKING:
-    from kernels_db.store import Log
-
-Result = TypeVar("Result")
 
 # Time between two looks for machines that came or left, that the first may take to come, that a target may be
 # without any machine, and that threads may take to end after Ctrl-C (seconds).
@@ -62,29 +54,6 @@ class There:
                 time.sleep(LOOK_S)
             found = targets_of(fleet.members(), asked, self.threads)
             yield FleetCrew(fleet, found, builders, self.build_here, self.say)
-
-
-@dataclass(frozen=True)
-class _Each:
-    """A job maker whose results are those of the suites."""
-
-    job: Callable[[Target], Job]
-
-    def result(self, target: Target, found: SuiteResult) -> SuiteResult:
-        return found
-
-
-def tune_there(
-    there: There,
-    job_of: Callable[[Target], Job],
-    log: Log,
-    progress: Callable[[SuiteProgress], None] | None = None,
-    *,
-    interrupts: Interrupts | None = None,
-) -> dict[Target, SuiteResult]:
-    """Tune on a fleet. ``job_of``: a target's tasks. Returns the result of each target. Raises as
-    `tuner.run`, and `FleetError`, `MissingExtraError`."""
-    return tune_jobs(_Each(job_of), there, log, progress, interrupts=interrupts)
 
 
 def listed(wanted: str | Target | Sequence[str | Target] | None) -> list[str | Target]:

@@ -77,7 +77,7 @@ def test_results_are_printed_when_the_progress_is_gone(
         return output.console()
 
     monkeypatch.setattr(tune_there, "console", console)
-    monkeypatch.setattr(tune_there, "tune_there", found)
+    monkeypatch.setattr(tune_there, "tune_jobs", found)
     monkeypatch.setattr(tune_there, "tune_program_there", lambda *x, **y: {target: (found(), result)[1]})
     (tmp_path / "s.toml").write_text(
         '[[group]]\nsuite = "s"\nname = "g"\nop = "matmul"\n'
