@@ -6,9 +6,8 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -21,53 +20,14 @@ import autotune as at
 from autotune.cli import main
 from autotune.cli.results import status
 from autotune.tuning.options import TuneOptions
+from autotune.tuning.results import Best, Progress, TuneResult
 from kernels_db.store import Log
 from schedules.model import Step, Target, Trace, Workload
 
-
-@dataclass(frozen=True)
-class Progress:
-    phase: str = "searching"
-    measured: int = 12
-    failed: Mapping[str, int] = field(default_factory=lambda: {"timeout": 2})
-    resumed: int = 3
-    best_time_s: float | None = 1e-3
-    best_gflops: float | None = 1.0
-    share_of_peak: float | None = 0.5
-    elapsed_s: float = 10.0
-    budget_s: float = 60.0
-    trials: int | None = 100
-    pairwise: float | None = 0.87
-    stopped_early: int = 4
-    provisional: bool = True
-
-
-@dataclass(frozen=True)
-class Best:
-    time_s: float
-    gflops: float
-    share_of_peak: float
-    trace: Trace
-    record_id: str
-
-
-@dataclass(frozen=True)
-class TuneResult:
-    workload: Workload
-    target: Target
-    best: Best | None
-    measured: int
-    failed: Mapping[str, int]
-    resumed: int
-    elapsed_s: float
-    seed: int
-    stopped: str
-    throttled: Mapping[str, int] = field(default_factory=lambda: {"HwSlowdown": 4})
-    notes: tuple[str, ...] = ("the best reaches 2% of the limit",)
-    error: str | None = None
-    stopped_early: int = 3
-    only_plain: bool = False
-
+PROGRESS = Progress(
+    "searching", 12, {"timeout": 2}, 3, 1e-3, 1.0, 0.5, 10.0, 60.0, 100,
+    pairwise=0.87, stopped_early=4, provisional=True,
+)  # fmt: skip
 
 Calls = list[tuple[Workload, Target, str, TuneOptions]]
 
@@ -83,16 +43,21 @@ def tuner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Calls]:
             workload: Workload, target: Target, log: Log, options: TuneOptions, progress: Any, **_: Any
         ) -> TuneResult:
             calls.append((workload, target, str(log.path), options))
-            progress(Progress())
+            progress(PROGRESS)
             for number in signals:
                 with suppress(KeyboardInterrupt):  # as the tuner does
                     signal.raise_signal(number)
             trace = Trace((Step("split", (("factors", (None, 8)), ("loop", "i"))),))
             found = Best(1e-3, 0.001024, 0.5, trace, "ab12") if best else None
-            return TuneResult(workload, target, found, 12, {"timeout": 2}, 3, 10.5, options.seed, stopped)
+            return TuneResult(
+                *(workload, target, found, 12, {"timeout": 2}, 3, 10.5, options.seed, stopped),
+                throttled={"HwSlowdown": 4},
+                notes=("the best reaches 2% of the limit",),
+                stopped_early=3,
+            )
 
         module = ModuleType("autotune.tuning.tuner")
-        module.__dict__.update(tune=tune, Progress=Progress, TuneResult=TuneResult)
+        module.__dict__.update(tune=tune)
         monkeypatch.setitem(sys.modules, "autotune.tuning.tuner", module)
         return calls
 
