@@ -27,7 +27,6 @@ import numpy as np
 
 from autotune import targets
 from autotune.building.generator_version import generator_version, this_machine
-from autotune.cli.options import workload_of
 from autotune.fleet import connection, local
 from autotune.fleet.building import Builders
 from autotune.fleet.members import targets_of
@@ -41,6 +40,7 @@ from autotune.tuning.jobs import Job, SuiteTask
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.results import SuiteResult
 from autotune.tuning.site import Here, Measuring
+from autotune.workloads import as_workload
 from kernels_db.store import Log
 from schedules import ops
 from schedules.model import Target, Trace, Workload
@@ -50,7 +50,7 @@ from schedules.space.base import trace_of
 
 def overhead(shape: str, rounds: int, batch: int) -> dict[str, Any]:
     """Candidates a second, here and through a worker."""
-    workload = workload_of("matmul", shape, "float32", None)
+    workload = as_workload("matmul", ops.parse_shape(shape))
     target = targets.parse("cpu", 1)
     space = derive(workload.canonical, target)
     rng = np.random.default_rng(0)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from autotune.cli import options as opt
 from autotune.cli import streams
-from autotune.progress.units import counts, disturbed, peak_share, rate, seconds
+from autotune.cli.output import target_summary, trace_value
+from autotune.progress.text import speed
+from autotune.progress.units import counts, disturbed, peak_share, seconds
 
 if TYPE_CHECKING:
     from autotune.tuning.interrupts import Interrupts
@@ -30,7 +31,7 @@ def cells(result: TuneResult) -> tuple[str, str, str, str, str]:
     early = f"{result.stopped_early} stopped early" if result.stopped_early else ""
     return (
         seconds(best_s),
-        rate(workload.flops, opt.compulsory_bytes(workload), best_s),
+        speed(workload, best_s),
         peak_share(None if best is None else best.share_of_peak),
         f"{result.measured}{f'+{result.resumed}' if result.resumed else ''}",
         "; ".join(filter(None, (error, plain, early, f"failed: {failed}" if failed else ""))),
@@ -75,7 +76,7 @@ def document(result: TuneResult, dtype: str) -> dict[str, Any]:
             "op": result.workload.op,
             "params": dict(result.workload.params),
             "dtype": dtype,
-            "target": opt.target_summary(result.target),
+            "target": target_summary(result.target),
         },
         "trials": {
             "measured": result.measured,
@@ -91,7 +92,7 @@ def document(result: TuneResult, dtype: str) -> dict[str, Any]:
             "gflops": best.gflops,
             "share_of_peak": best.share_of_peak,
             "peak_disturbed": disturbed(best.share_of_peak),
-            "trace": opt.trace_value(best.trace),
+            "trace": trace_value(best.trace),
             "record_id": best.record_id,
         },
         **({"only_plain_loops": True} if result.only_plain else {}),

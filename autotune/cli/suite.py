@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from autotune.cli import options as opt
 from autotune.cli import results
-from autotune.cli.output import console, print_json, table
+from autotune.cli.output import console, print_json, table, target_summary
 from autotune.progress import text
 from autotune.progress.following import suite_shown
 from autotune.progress.text import ending
@@ -54,7 +53,7 @@ def tasks_of(file: str, constant_weights: bool) -> list[SuiteTask]:
 def document(result: SuiteResult, target: Target) -> dict[str, Any]:
     """The document that ``tune --suite --json`` prints: each of ``tasks`` as of ``tune --json``, and more."""
     return {
-        "target": opt.target_summary(target),
+        "target": target_summary(target),
         "tasks": [task_document(t) for t in result.tasks],
         "weighted_latency_s": result.weighted_s,
         **lateness(result),

@@ -2,74 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from autotune.cli import models
 from autotune.cli import options as opt
 from autotune.cli.dynamic import tune_dynamic
+from autotune.cli.given import Given, takes
 from autotune.cli.output import console, print_json, task_text
 from autotune.cli.results import document, interruptible, status
 from autotune.cli.suite import tasks_of, tune_suite
 from autotune.progress.following import task_shown
-from autotune.progress.text import ending
-from autotune.progress.units import counts, of_peak, rate, seconds
-from autotune.search.policies import POLICIES
+from autotune.progress.text import ending, speed
+from autotune.progress.units import counts, of_peak, seconds
 
 if TYPE_CHECKING:
     from autotune.tuning.results import TuneResult
     from schedules.model import Workload
 
 
-def tune(
-    ctx: typer.Context,
-    op: Annotated[
-        str | None,
-        typer.Argument(metavar="OP", help="An operator of the library (see: autotune ops), or NET.onnx."),
-    ] = None,
-    shape: opt.ShapeOption = "",
-    suite: opt.SuiteOption = None,
-    dtype: opt.DtypeOption = "float32",
-    layout: opt.LayoutOption = None,
-    constant_weights: opt.ConstantsOption = False,
-    target: opt.TargetOption = "cpu",
-    threads: opt.ThreadsOption = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            "--trials",
-            metavar="N",
-            min=0,
-            help="Stop after N new trials of a task; 0: no search, only a first pick. [default: no limit]",
-        ),
-    ] = None,
-    budget: Annotated[
-        str, typer.Option("--budget", metavar="TIME", help="Stop after: 60s, 2m, 500ms.")
-    ] = "60s",
-    search: opt.SearchOption = "evolutionary",
-    model: opt.CostModelOption = "xgb",
-    frozen: Annotated[
-        bool, typer.Option("--frozen", help="Take what the log has and measure nothing.")
-    ] = False,
-    db: opt.DbOption = None,
-    seed: opt.SeedOption = 0,
-    fleet: opt.FleetOption = None,
-    build_here: Annotated[
-        bool,
-        typer.Option("--build-here", help="With --fleet: compile here, for workers whose CPUs are slow."),
-    ] = False,
-    rtol: Annotated[
-        float | None,
-        typer.Option(
-            "--rtol",
-            min=0,
-            help="Accept outputs within ATOL + RTOL x |reference|. [default: what rounding explains]",
-        ),
-    ] = None,
-    atol: Annotated[float | None, typer.Option("--atol", min=0, help="See --rtol.")] = None,
-    json: opt.JsonOption = False,
-) -> None:
+@takes(
+    *(opt.SOME_OP, opt.SHAPE, opt.SUITE, *opt.WHAT[1:], opt.TARGET, opt.THREADS, opt.TRIALS, opt.BUDGET),
+    *(opt.SEARCH, opt.COST_MODEL, opt.FROZEN, opt.DB, opt.SEED, opt.FLEET, opt.BUILD_HERE),
+    *(opt.RTOL, opt.ATOL, opt.JSON),
+)
+def tune(o: Given) -> None:
     """Tune an operator: every candidate is checked, timed and kept in the tuning log.
 
     The budget or the number of trials ends it, whichever comes first; without --trials it also ends when
@@ -98,71 +56,67 @@ def tune(
       autotune tune --suite ops.toml --fleet tcp://host:8786 --target znver4,x86-64-v3 --budget 10m
       autotune tune net.onnx --fleet tcp://host:8786 --budget 10m
     """
-    budget_s = opt.parse_budget(budget, "--budget")
-    opt.one_of("--search", search, POLICIES)
-    opt.cost_model(model)
-    if opt.is_model(op):
-        models.check_options(ctx, "frozen")
-    if fleet is None and "," in target:
+    if o.on_model:
+        o.check_model("frozen")
+    if o.fleet is None and "," in o.target:
         raise typer.BadParameter("several targets are tuned for on a fleet; give --fleet too, or one target")
-    if build_here and fleet is None:
+    if o.build_here and o.fleet is None:
         raise typer.BadParameter("--build-here goes with --fleet")
-    opt.operator_or_suite(ctx, op, suite, "frozen")
-    where = opt.db_of(db)
-    dynamic = None
-    if suite is None and not opt.is_model(op):
-        assert op is not None
-        dynamic = opt.dynamic_of(op, shape, dtype, layout, constant_weights)
-        if dynamic is None:
-            workload = opt.workload_of(op, shape, dtype, layout, constant_weights, where)
-        elif frozen:
+    o.check_program("frozen")
+    from autotune.run.dynamic_workload import DynamicWorkload
+
+    where = o.where
+    program: Any = None
+    if o.suite is None and not o.on_model:
+        program = o.program()
+        if o.frozen and isinstance(program, DynamicWorkload):
             raise typer.BadParameter("--frozen takes one size, not a range")
-    if fleet is not None and frozen:
+    if o.fleet is not None and o.frozen:
         raise typer.BadParameter("--frozen measures nothing, so --fleet does not go with it")
-    goal = opt.target_of(target, threads) if fleet is None else None
+    goal = o.goal if o.fleet is None else None
 
     from autotune.tuning.options import TuneOptions
     from autotune.tuning.tuner import tune as run
     from kernels_db.store import Log
 
     chosen = TuneOptions(
-        trials=trials, budget_s=budget_s, search=search, model=model, seed=seed, rtol=rtol, atol=atol,
-        started=ctx.obj,
+        trials=o.trials, budget_s=o.budget, search=o.search, model=o.cost_model, seed=o.seed,
+        rtol=o.rtol, atol=o.atol, started=o.ctx.obj,
     )  # fmt: skip
-    own_s = budget_s if opt.given(ctx, "budget") else None
+    own_s = o.budget if o.has("budget") else None
     if goal is None:
         from autotune.cli import tune_there
 
-        wanted = target if opt.given(ctx, "target") else None
-        there = tune_there.there_of(str(fleet), wanted, threads, build_here)
-        if suite is not None:
-            tune_there.suite_there(there, tasks_of(suite, constant_weights), where, chosen, json)
-        elif opt.is_model(op):
-            tune_there.model_there(there, str(op), shape, where, chosen, own_s, json)
+        wanted = o.target if o.has("target") else None
+        there = tune_there.there_of(str(o.fleet), wanted, o.threads, o.build_here)
+        if o.suite is not None:
+            tune_there.suite_there(there, tasks_of(o.suite, o.constant_weights), where, chosen, o.json)
+        elif o.on_model:
+            tune_there.model_there(there, str(o.op), o.shape, where, chosen, own_s, o.json)
         else:
-            tune_there.program_there(there, dynamic or workload, where, chosen, dtype, json)
+            tune_there.program_there(there, program, where, chosen, o.dtype, o.json)
         return
-    if opt.is_model(op):
-        models.tune_model(str(op), shape, goal, where, chosen, own_s, json)
+    if o.on_model:
+        models.tune_model(str(o.op), o.shape, goal, where, chosen, own_s, o.json)
         return
-    if suite is not None:
-        tune_suite(suite, constant_weights, goal, where, chosen, json)
+    if o.suite is not None:
+        tune_suite(o.suite, o.constant_weights, goal, where, chosen, o.json)
         return
-    if dynamic is not None:
-        tune_dynamic(dynamic, goal, where, chosen, dtype, json)
+    if isinstance(program, DynamicWorkload):
+        tune_dynamic(program, goal, where, chosen, o.dtype, o.json)
         return
     with interruptible() as interrupts:
-        with Log(where, read_only=frozen) as log, task_shown(workload, quiet=json) as report:
-            if frozen:
+        with Log(where, read_only=o.frozen) as log, task_shown(program, quiet=o.json) as report:
+            if o.frozen:
                 from autotune.tuning.frozen import frozen as stored
 
-                result = stored(workload, goal, log, seed)
+                result = stored(program, goal, log, o.seed)
             else:
-                result = run(workload, goal, log, chosen, report, interrupts=interrupts)
-        if json:
-            print_json(document(result, dtype))
+                result = run(program, goal, log, chosen, report, interrupts=interrupts)
+        if o.json:
+            print_json(document(result, o.dtype))
         else:
-            _print(result, workload, where)
+            _print(result, program, where)
         raise typer.Exit(status([result], result.stopped))
 
 
@@ -176,9 +130,8 @@ def _print(result: TuneResult, workload: Workload, where: str) -> None:
         out.print(f"  no valid kernel found{why}")
     else:
         b = result.best
-        speed = rate(workload.flops, opt.compulsory_bytes(workload), b.time_s)
         share = "" if b.share_of_peak is None else f", {of_peak(b.share_of_peak)}"
-        out.print(f"  best     {seconds(b.time_s)}, {speed}{share}")
+        out.print(f"  best     {seconds(b.time_s)}, {speed(workload, b.time_s)}{share}")
         out.print(f"  record   {b.record_id}")
     failures = counts(result.failed)
     out.print(

@@ -13,7 +13,7 @@ from made_up import MadeUp
 from model_cases import Made, each_stage, islanded, layers, model_of
 from needs import imported
 
-from autotune.cli import models, options
+from autotune.cli import given, models
 from autotune.errors import ModelError
 from autotune.models import preparation, tuning
 from autotune.models.model import Model
@@ -39,7 +39,7 @@ def graph(monkeypatch: pytest.MonkeyPatch) -> Graph:
     [("net.onnx", True), ("NET.ONNX", True), ("./x.pb", True), ("matmul", False), (None, False)],
 )
 def test_files_are_told_from_operators(op: str | None, is_one: bool) -> None:
-    assert options.is_model(op) is is_one
+    assert given.is_model(op) is is_one
 
 
 def test_shapes_of_inputs_and_dimensions() -> None:
