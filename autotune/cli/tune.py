@@ -13,7 +13,7 @@ from autotune.cli.given import Given, takes
 from autotune.cli.output import console, print_json, task_text
 from autotune.cli.results import document, interruptible, status
 from autotune.cli.suite import tasks_of, tune_suite
-from autotune.progress.following import task_shown
+from autotune.progress.following import shown
 from autotune.progress.text import ending, speed
 from autotune.progress.units import counts, of_peak, seconds
 
@@ -106,7 +106,7 @@ def tune(o: Given) -> None:
         tune_dynamic(program, goal, where, chosen, o.dtype, o.json)
         return
     with interruptible() as interrupts:
-        with Log(where, read_only=o.frozen) as log, task_shown(program, quiet=o.json) as report:
+        with Log(where, read_only=o.frozen) as log, shown(quiet=o.json, alone=True) as report:
             if o.frozen:
                 from autotune.tuning.frozen import frozen as stored
 
