@@ -34,10 +34,11 @@ from autotune.building.generator_version import this_machine  # noqa: E402
 from autotune.codegen.llvm import compile as llvm  # noqa: E402
 from autotune.measure import Measurer  # noqa: E402
 from autotune.tuning import preparation  # noqa: E402
+from autotune.tuning.makers import OneTask  # noqa: E402
 from autotune.tuning.options import TuneOptions  # noqa: E402
 from autotune.tuning.results import Progress  # noqa: E402
 from autotune.tuning.site import Here  # noqa: E402
-from autotune.tuning.tuner import tune  # noqa: E402
+from autotune.tuning.tuner import OneMachine, tune_jobs  # noqa: E402
 from autotune.workloads import as_workload  # noqa: E402
 from kernels_db.store import Log  # noqa: E402
 from schedules import ops  # noqa: E402
@@ -126,7 +127,8 @@ def run(workload: Workload, target: Target, budget_s: float, seed: int) -> dict[
         site = Counted()
         account = Account(site)
         options = TuneOptions(budget_s=budget_s, seed=seed)
-        result = tune(workload, target, log, options, account, site=site)
+        place = OneMachine(target, site)
+        result = tune_jobs(OneTask(workload, options), place, log, lambda p: account(p.task))[target]
         records = [r for r in log.records(workload=workload, target=target) if r.kind == "trial"]
     spent, trials = account.spent(), account.trials
     each = {f"{k}_ms": 1e3 * spent[k] / trials for k in ("build", "measure", "search", "log")}

@@ -1,4 +1,4 @@
-"""Commands on a model's file, which stands where an operator's name does: ``tune`` and ``ops``."""
+"""Commands on a model's file, which stands where an operator's name does: what they share, and ``ops``."""
 
 from __future__ import annotations
 
@@ -7,18 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from autotune.cli import results
-from autotune.cli.output import console, print_json, table, target_summary
-from autotune.progress import text
-from autotune.progress.following import shown
-from autotune.progress.text import ending
-from autotune.progress.units import counts, seconds, size
+from autotune.cli.output import console, print_json, table
+from autotune.progress.units import counts, size
 
 if TYPE_CHECKING:
     from autotune.models.model import Model
-    from autotune.models.tuning import ModelTuneResult
-    from autotune.tuning.options import TuneOptions
-    from schedules.model import Target
 
 _SHAPE = re.compile(r"([^=,]+)=(\d+(?:x\d+)*)")
 
@@ -45,88 +38,6 @@ def shapes_of(text: str) -> dict[str, int | tuple[int, ...]]:
             raise typer.BadParameter(f"--shape: {name} is given twice")
         shapes[name] = extents[0] if len(extents) == 1 else extents
     return shapes
-
-
-# -- tune ------------------------------------------------------------------------------------
-
-
-def tune_model(
-    path: str, shape: str, goal: Target, where: str, options: TuneOptions, given_s: float | None, json: bool
-) -> None:
-    """Tune what a model runs. ``given_s``: the budget, None for one by the number of tasks. Exit status 1: a
-    task has no kernel afterwards."""
-    from autotune.models.tuning import tune_model as run
-
-    model = imported(path, shape)
-    with results.interruptible() as interrupts:
-        with shown(quiet=json) as report:
-            chosen = choices(options, given_s, where)
-            result = run(model, target=goal, progress=report, interrupts=interrupts, **chosen)
-        if json:
-            print_json(document(result, goal))
-        else:
-            show(result, where)
-        raise typer.Exit(results.status((t.result for t in result.tasks), result.stopped))
-
-
-def choices(options: TuneOptions, given_s: float | None, where: str) -> dict[str, Any]:
-    """The options of a command as those of `autotune.tune_model`. ``given_s``: as of `tune_model`."""
-    return {
-        "budget_s": given_s,
-        "trials": options.trials,
-        "search": options.search,
-        "cost_model": options.model,
-        "db": where,
-        "seed": options.seed,
-        "rtol": options.rtol,
-        "atol": options.atol,
-    }
-
-
-def document(result: ModelTuneResult, target: Target) -> dict[str, Any]:
-    """The document that ``tune NET.onnx --json`` prints: that of a suite, with the model's name."""
-    from autotune.cli.suite import lateness, task_document
-
-    return {
-        "model": result.name,
-        "target": target_summary(target),
-        "tasks": [task_document(t) for t in result.tasks],
-        "latency_s": result.weighted_s,
-        **lateness(result),
-        "trials": {"measured": result.measured, "resumed": sum(t.result.resumed for t in result.tasks)},
-        "skipped": result.skipped,
-        "elapsed_s": result.elapsed_s,
-        "budget_s": result.budget_s,
-        "seed": result.seed,
-        "stopped": result.stopped,
-    }
-
-
-def show(result: ModelTuneResult, where: str) -> None:
-    """Print a table of the tasks, and what a call takes."""
-    from kernels_db.place import locate  # its text hides a URL's password
-
-    out = console()
-    out.print(result.name, style="bold")
-    headers = (">calls", ">best", ">rate", ">of peak", ">trials", ">seconds", "nodes", "remarks")
-    rows = []
-    for t in result.tasks:
-        best, speed, share, trials, failed = results.cells(t.result)
-        row = (f"{t.task.weight:g}", best, speed, share, trials, f"{t.seconds:.1f}", t.task.group)
-        rows.append((*row, t.error or failed))
-    table(out, headers, rows)
-    out.print(f"  {text.kernels(result)}; {result.measured} trials")
-    if missing := text.no_time(result):
-        out.print(f"  {missing}")
-    if result.skipped:
-        out.print(f"  {result.skipped} tasks had their share before: more with a larger --budget or --trials")
-    if result.weighted_s is not None:
-        out.print(f"  kernels  {seconds(result.weighted_s)} a call, each alone")
-    out.print(f"  time     {result.elapsed_s:.1f} s ({ending(result.stopped)})")
-    out.print(f"  log      {locate(where)}")
-
-
-# -- ops -------------------------------------------------------------------------------------
 
 
 def show_model(path: str, shape: str, json: bool) -> None:

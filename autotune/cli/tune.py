@@ -6,20 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from autotune.cli import models
+from autotune.cli import models, results
 from autotune.cli import options as opt
-from autotune.cli.dynamic import tune_dynamic
 from autotune.cli.given import Given, takes
-from autotune.cli.output import console, print_json, task_text
-from autotune.cli.results import document, interruptible, status
-from autotune.cli.suite import tasks_of, tune_suite
+from autotune.progress.display import say
 from autotune.progress.following import shown
-from autotune.progress.text import ending, speed
-from autotune.progress.units import counts, of_peak, seconds
 
 if TYPE_CHECKING:
-    from autotune.tuning.results import TuneResult
-    from schedules.model import Workload
+    from autotune.tuning.jobs import SuiteTask
+    from autotune.tuning.request import Request, Run
 
 
 @takes(
@@ -63,87 +58,74 @@ def tune(o: Given) -> None:
     if o.build_here and o.fleet is None:
         raise typer.BadParameter("--build-here goes with --fleet")
     o.check_program("frozen")
+
     from autotune.run.dynamic_workload import DynamicWorkload
 
-    where = o.where
-    program: Any = None
-    if o.suite is None and not o.on_model:
-        program = o.program()
-        if o.frozen and isinstance(program, DynamicWorkload):
-            raise typer.BadParameter("--frozen takes one size, not a range")
+    program = o.program() if o.suite is None and not o.on_model else None
+    if o.frozen and isinstance(program, DynamicWorkload):
+        raise typer.BadParameter("--frozen takes one size, not a range")
     if o.fleet is not None and o.frozen:
         raise typer.BadParameter("--frozen measures nothing, so --fleet does not go with it")
-    goal = o.goal if o.fleet is None else None
 
     from autotune.tuning.options import TuneOptions
-    from autotune.tuning.tuner import tune as run
+    from autotune.tuning.request import Request
     from kernels_db.store import Log
 
-    chosen = TuneOptions(
+    options = TuneOptions(
         trials=o.trials, budget_s=o.budget, search=o.search, model=o.cost_model, seed=o.seed,
         rtol=o.rtol, atol=o.atol, started=o.ctx.obj,
     )  # fmt: skip
-    own_s = o.budget if o.has("budget") else None
-    if goal is None:
-        from autotune.cli import tune_there
-
-        wanted = o.target if o.has("target") else None
-        there = tune_there.there_of(str(o.fleet), wanted, o.threads, o.build_here)
-        if o.suite is not None:
-            tune_there.suite_there(there, tasks_of(o.suite, o.constant_weights), where, chosen, o.json)
-        elif o.on_model:
-            tune_there.model_there(there, str(o.op), o.shape, where, chosen, own_s, o.json)
-        else:
-            tune_there.program_there(there, program, where, chosen, o.dtype, o.json)
-        return
-    if o.on_model:
-        models.tune_model(str(o.op), o.shape, goal, where, chosen, own_s, o.json)
-        return
-    if o.suite is not None:
-        tune_suite(o.suite, o.constant_weights, goal, where, chosen, o.json)
-        return
-    if isinstance(program, DynamicWorkload):
-        tune_dynamic(program, goal, where, chosen, o.dtype, o.json)
-        return
-    with interruptible() as interrupts:
-        with Log(where, read_only=o.frozen) as log, shown(quiet=o.json, alone=True) as report:
-            if o.frozen:
-                from autotune.tuning.frozen import frozen as stored
-
-                result = stored(program, goal, log, o.seed)
-            else:
-                result = run(program, goal, log, chosen, report, interrupts=interrupts)
-        if o.json:
-            print_json(document(result, o.dtype))
-        else:
-            _print(result, program, where)
-        raise typer.Exit(status([result], result.stopped))
-
-
-def _print(result: TuneResult, workload: Workload, where: str) -> None:
-    from kernels_db.place import locate  # its text hides a URL's password
-
-    out = console()
-    out.print(task_text(workload, result.target.threads), style="bold")
-    if result.best is None:
-        why = f": {result.error}" if result.error else ""
-        out.print(f"  no valid kernel found{why}")
+    if o.fleet is None:
+        asked = Request.of(options, o.target, o.threads, o.where)
     else:
-        b = result.best
-        share = "" if b.share_of_peak is None else f", {of_peak(b.share_of_peak)}"
-        out.print(f"  best     {seconds(b.time_s)}, {speed(workload, b.time_s)}{share}")
-        out.print(f"  record   {b.record_id}")
-    failures = counts(result.failed)
-    out.print(
-        f"  trials   {result.measured} measured"
-        + (f", {result.stopped_early} of them stopped early" if result.stopped_early else "")
-        + (f", failed: {failures}" if failures else ", none failed")
-        + (f"; {result.resumed} resumed from the log" if result.resumed else "")
-    )
-    if result.throttled:
-        why = counts(result.throttled)
-        out.print(f"  clocks   the device was throttled beside trials: {why}; their times are too long")
-    out.print(f"  time     {result.elapsed_s:.1f} s ({ending(result.stopped)})")
-    for note in result.notes:
-        out.print(f"  note     {note}")
-    out.print(f"  log      {locate(where)}")
+        wanted = o.target if o.has("target") else None
+        more = {"build_here": o.build_here, "say": say}
+        asked = Request.of(options, wanted, o.threads, o.where, o.fleet, **more)
+    run = _run(o, program, asked)
+    with results.interruptible() as interrupts:
+        alone = program is not None
+        with Log(o.where, read_only=o.frozen) as log, shown(quiet=o.json, alone=alone) as tell:
+            found = run(log, tell, interrupts)
+        # when the lines of progress are gone, which would take some of what is printed along
+        dynamic = program if isinstance(program, DynamicWorkload) else None
+        if o.json:
+            results.print_documents(found, dynamic)
+        elif o.fleet is not None:
+            results.show_targets(found, o.where, dynamic)
+        else:
+            (result,) = found.values()
+            results.show(result, o.where, dynamic)
+        ends = [r.stopped for r in found.values()]
+        parts = [part for r in found.values() for part in r.parts or (r,)]
+        raise typer.Exit(results.status(parts, "interrupted" if "interrupted" in ends else ends[0]))
+
+
+def _run(o: Given, program: Any, asked: Request) -> Run[Any]:
+    """What tunes that which is asked for. ``program``: of an operator; None of a suite or a model."""
+    if o.on_model:
+        from autotune.models.tuning import tuning_of_model
+
+        return tuning_of_model(models.imported(o.op, o.shape), asked, o.budget if o.has("budget") else None)
+    if program is None:
+        from autotune.tuning.makers import Tasks
+
+        return asked.tuning(Tasks(_tasks(o), asked.options))
+    if o.frozen:
+        from autotune.tuning.frozen import frozen
+
+        goal = o.goal
+        return lambda log, *_: {goal: frozen(program, goal, log, o.seed)}
+    from autotune.tuning.dynamic_tuner import tuning_of
+
+    return tuning_of(program, asked)
+
+
+def _tasks(o: Given) -> list[SuiteTask]:
+    """The tasks of ``FILE[:NAME]``. Raises `SuiteError`."""
+    from autotune.tuning import suites
+    from autotune.tuning.jobs import SuiteTask
+
+    tasks = [SuiteTask(t.workload, t.weight, t.group) for t in suites.read(o.suite, o.constant_weights)]
+    if not tasks:
+        raise suites.SuiteError(f"{o.suite} has no tasks; give a NAME of the file that has some")
+    return tasks

@@ -10,9 +10,10 @@ from cli_runner import run
 from needs import imported
 
 import autotune as at
-from autotune.cli import output, tune_there
+from autotune.cli import output, results
 from autotune.progress import display
 from autotune.tuning.jobs import SuiteTask
+from autotune.tuning.makers import Tasks
 from autotune.tuning.results import Best, SuiteResult, TaskResult, TuneResult
 from schedules.model import Target, Trace
 
@@ -68,17 +69,16 @@ def test_results_are_printed_when_the_progress_is_gone(
     suite = SuiteResult((task,), 1e-4, 9, 3.0, 6.0, 0, "budget")
     shown: list[bool] = []
 
-    def found(*_: object, **__: object) -> dict[Target, object]:
+    def found(maker: object, *_: object, **__: object) -> dict[Target, object]:
         assert display._busy.locked()  # the progress is shown meanwhile
-        return {target: suite}
+        return {target: suite if isinstance(maker, Tasks) else result}
 
     def console() -> Any:
         shown.append(display._busy.locked())
         return output.console()
 
-    monkeypatch.setattr(tune_there, "console", console)
-    monkeypatch.setattr(tune_there, "tune_jobs", found)
-    monkeypatch.setattr(tune_there, "tune_program_there", lambda *x, **y: {target: (found(), result)[1]})
+    monkeypatch.setattr(results, "console", console)
+    monkeypatch.setattr("autotune.tuning.tuner.tune_jobs", found)
     (tmp_path / "s.toml").write_text(
         '[[group]]\nsuite = "s"\nname = "g"\nop = "matmul"\n'
         'fields = ["m", "n", "k"]\nshapes = [[64, 64, 64]]\n'

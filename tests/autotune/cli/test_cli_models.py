@@ -18,6 +18,7 @@ from autotune.errors import ModelError
 from autotune.models import preparation, tuning
 from autotune.models.model import Model
 from autotune.run.kernels import default_kernel
+from autotune.tuning import request
 from autotune.tuning.jobs import Job
 from autotune.tuning.site import Here
 from autotune.tuning.tuner import OneMachine
@@ -93,7 +94,7 @@ def test_tune_tunes_a_model_and_says_what_it_found(monkeypatch: pytest.MonkeyPat
         return made
 
     monkeypatch.setattr(tuning.ModelJobs, "job", seen_job)
-    monkeypatch.setattr(tuning, "OneMachine", partial(OneMachine, site=MadeUp(lambda w: Made())))
+    monkeypatch.setattr(request, "OneMachine", partial(OneMachine, site=MadeUp(lambda w: Made())))
     monkeypatch.setattr(Here, "roofline", lambda self, w, t: None)
     words = ("tune", "net.onnx", "--threads", 1, "--trials", 2, "--search", "random")
     words = (*words, "--db", tmp_path / "t.db")
