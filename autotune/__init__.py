@@ -133,7 +133,7 @@ __all__ = ["__version__", *_EXPORTS]
 # How results are shown: (module, function) of each field of `Rendering`.
 _SHOWN = {
     "text": ("autotune.progress.text", "of"),
-    "short": ("autotune.progress.text", "short_of"),
+    "short": ("autotune.progress.text", "short"),
     "html": ("autotune.progress.html", "of"),
     "report": ("autotune.report", "of_shown"),
     "explain": ("autotune.report.explain.asking", "of_result"),

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autotune.progress.units import visible
+from autotune.run.describing import describe
 from autotune.tuning.options import TuneOptions
 from schedules.model import Workload
+
+LONGEST = 60  # characters of a name
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,11 @@ class SuiteTask:
     group: str = ""
     trials: int | None = None
     later: bool = False
+
+    @property
+    def about(self) -> str:
+        """What people know it by: its name in a suite or a model, else what it computes."""
+        return visible(self.group or describe(self.workload))[:LONGEST]
 
     def __repr__(self) -> str:
         group = f", {self.group[:80]}" if self.group else ""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from autotune.run.describing import describe
 from autotune.run.dynamic_workload import Sizes
 from autotune.run.rendering import Shown, rendering
 from autotune.tuning.jobs import SuiteTask
@@ -138,6 +139,11 @@ class TuneResult(Shown):
         return Schedule.replay(self.workload.dag, self.best.trace, self.target)
 
     @property
+    def about(self) -> str:
+        """What was tuned, in words: ``matmul m=512 n=512 k=512 float32, 2 threads``."""
+        return describe(self.workload, self.target.threads)
+
+    @property
     def ready(self) -> bool:
         """Whether there is a kernel, and not the plain loops alone."""
         return self.best is not None and not self.only_plain
@@ -232,6 +238,11 @@ class SuiteProgress:
     budget_s: float
     provisional: bool = False
     machine: str = ""
+
+    @property
+    def about(self) -> str:
+        """What the task of this turn computes, in words."""
+        return describe(self.workload)
 
     def __repr__(self) -> str:
         return f"<SuiteProgress {self.ready} of {self.tasks} tasks ready, {self.measured} trials>"
