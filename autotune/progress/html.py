@@ -39,7 +39,8 @@ def of(result: Any) -> str:
             return table((*HEADS, "weight", "group"), rows, str(result))
         case "profile":
             rows = [
-                (str(r.group), r.what, *map(seconds, (r.in_place_s, r.tuned_s)), percent(r.share), r.chosen_by)
+                (str(r.group), r.what, seconds(r.in_place_s), seconds(r.tuned_s))
+                + (percent(r.share), r.chosen_by)
                 for r in result.rows
             ]
             caption = f"{seconds(result.total_s)} in {len(rows)} steps"
