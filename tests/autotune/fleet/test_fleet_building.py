@@ -12,6 +12,7 @@ from waiting import wait_until
 from autotune.fleet import building
 from autotune.fleet.building import Builders
 from autotune.fleet.messages import Task
+from autotune.measure import starting
 from autotune.targets import detect, parse
 from schedules import ops
 from schedules.model import Step, Target, Trace
@@ -63,7 +64,7 @@ def test_a_builder_that_ends_fails_its_candidate_alone(
     batch = builders.begin(task(A), [Trace()])
     found = batch.refusal(0, time.sleep)
     assert found is None or found.status in ("crash", "compile_error")
-    monkeypatch.setattr(building, "_BOOT", "import os, sys\nos._exit(3)\n")
+    monkeypatch.setattr(starting, "_BOOT", "import os, sys\nos._exit(3)\n")
     with Builders(1) as broken:
         dead = broken.begin(task(), [Trace()]).refusal(0, time.sleep)
         assert dead is not None and (dead.status, dead.reason) == ("crash", "the builder ended")
@@ -77,7 +78,7 @@ def test_where_no_process_can_be_started_nothing_is_known_of_a_candidate(
     def full(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(building.subprocess, "Popen", full)
+    monkeypatch.setattr(starting.subprocess, "Popen", full)
     with Builders(1) as made:
         found = made.begin(task(), [Trace()]).refusal(0, time.sleep)
         assert found is not None and found.status == "error" and "temporarily unavailable" in found.reason
@@ -85,7 +86,7 @@ def test_where_no_process_can_be_started_nothing_is_known_of_a_candidate(
 
 def test_nobody_waits_for_a_build_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after Ctrl-C, in the midst of a build that takes long."""
-    monkeypatch.setattr(building, "_BOOT", "import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(starting, "_BOOT", "import time\ntime.sleep(600)\n")
     began = time.monotonic()
     with Builders(1) as slow:
         batch = slow.begin(task(), [Trace(), Trace()])
@@ -98,7 +99,7 @@ def test_nobody_waits_for_a_build_at_the_end(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_build_that_takes_too_long_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "BUILD_S", 0.2)
     monkeypatch.setattr(building, "START_S", 0.1)
-    monkeypatch.setattr(building, "_BOOT", "import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(starting, "_BOOT", "import time\ntime.sleep(600)\n")
     with Builders(1) as slow:
         found = slow.begin(task(), [Trace()]).refusal(0, time.sleep)
         assert found is not None and found.status == "timeout"
