@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NoReturn, TypeGuard, TypeVar
 
 from autotune.fleet.errors import MessageError
@@ -62,9 +62,10 @@ class Task:
     @property
     def key(self) -> str:
         """Identifies the measurer that a worker keeps for it."""
-        return digest(canonical(self._document()))
+        return digest(canonical(self.document()))
 
-    def _document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
+        """As a JSON object."""
         w = self.workload
         return {
             "workload": json.loads(w.json),
@@ -103,21 +104,8 @@ class Request:
 
     def text(self) -> str:
         """As it is sent."""
-        return sealed(
-            {
-                "do": self.do,
-                "batch": self.batch,
-                "task": self.task._document(),
-                "traces": [t.document() for t in self.traces],
-                "best_s": self.best_s,
-                "left_s": self.left_s,
-                "place": self.place,
-                "rounds": self.rounds,
-                "repeats": self.repeats,
-                "objects": [list(x) for x in self.objects],
-                "generator": self.generator,
-            }
-        )
+        task, traces = self.task.document(), [t.document() for t in self.traces]
+        return sealed({**vars(self), "task": task, "traces": traces})
 
 
 def sealed(body: Json) -> str:
@@ -200,18 +188,9 @@ _REQUEST = record(
 
 def of_measurement(m: Measurement) -> dict[str, Any]:
     """A measurement as a JSON object."""
-    return {
-        "status": m.status,
-        "reason": m.reason[:MOST_REASON],
-        "times_s": list(m.times_s[:MOST_TIMES]),
-        "time_s": m.time_s,
-        "error": m.error if m.error is None or math.isfinite(m.error) else None,
-        "reference_rate": m.reference_rate,
-        "build_s": m.build_s,
-        "check_s": m.check_s,
-        "run_s": m.run_s,
-        "facts": m.facts,
-    }
+    error = m.error if m.error is None or math.isfinite(m.error) else None
+    times_s = list(m.times_s[:MOST_TIMES])
+    return {**asdict(m), "reason": m.reason[:MOST_REASON], "times_s": times_s, "error": error}
 
 
 def measurement(body: object) -> Measurement:
