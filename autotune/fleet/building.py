@@ -13,7 +13,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from autotune.fleet.messages import Task
@@ -69,17 +69,22 @@ class Batch:
     def __init__(self, futures: Sequence[Future[Built]]) -> None:
         self._futures = futures
 
-    def object(self, index: int) -> bytes:
-        """What `refusal` found no fault with."""
-        return self._futures[index].result()[2]
-
-    def refusal(self, index: int, waiting: Callable[[float], None]) -> Measurement | None:
-        """Wait for a candidate. Its measurement if it could not be built, else None. ``waiting`` lets so many
-        seconds pass."""
-        while not self._futures[index].done():
-            waiting(0.01)
-        status, reason, _ = self._futures[index].result()
-        return None if status == "ok" else Measurement(status, reason)
+    def taken(
+        self, numbers: Iterable[int], waiting: Callable[[float], None]
+    ) -> tuple[dict[int, bytes], dict[int, Measurement]]:
+        """Wait for some candidates, by their numbers: the objects of those that could be built, and the
+        measurements of the others. ``waiting`` lets so many seconds pass."""
+        built: dict[int, bytes] = {}
+        refused: dict[int, Measurement] = {}
+        for number in numbers:
+            while not self._futures[number].done():
+                waiting(0.01)
+            status, reason, code = self._futures[number].result()
+            if status == "ok":
+                built[number] = code
+            else:
+                refused[number] = Measurement(status, reason)
+        return built, refused
 
     def close(self) -> None:
         """Give up what is not begun."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from autotune.fleet import knocking, messages
 from autotune.fleet.errors import FleetError, MessageError
 from autotune.fleet.members import Machine, Member, facts_digest, machines_of, members_of
 from autotune.fleet.messages import Request
-from autotune.fleet.serving import serve
+from autotune.fleet.serving import object_digest, serve
 from schedules.model import Target
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Fleet:
         self._processes: set[str] = set()
         self._seen: dict[str, tuple[object, float]] = {}
         self.looked = time.monotonic()  # when the scheduler last said who is there
-        self._shunned: set[str] = set()
+        self._excluded: set[str] = set()
         self._told: list[Exchange] = []  # of which no answer is waited for
         self._over = threading.Event()
         self._stream: object = None  # by which the scheduler was asked for events
@@ -155,10 +155,10 @@ class Fleet:
         with self._lock:
             return process in self._processes
 
-    def shun(self, exchange: Exchange) -> None:
+    def exclude(self, exchange: Exchange) -> None:
         """Give no more to the worker of an exchange: it hangs."""
         with self._lock:
-            self._shunned.add(exchange.worker)
+            self._excluded.add(exchange.worker)
             self._members = [m for m in self._members if m.address != exchange.worker]
 
     def look(self) -> None:
@@ -197,7 +197,7 @@ class Fleet:
             seen[address] = before if before is not None and before[0] == last else (last, now)
         self._seen = seen
         return {
-            a: told for a, told in workers.items() if now - seen[a][1] < SILENT_S and a not in self._shunned
+            a: told for a, told in workers.items() if now - seen[a][1] < SILENT_S and a not in self._excluded
         }
 
     def _watching(self) -> None:
@@ -234,15 +234,18 @@ class Fleet:
 
     # -- requests ----------------------------------------------------------------------------
 
-    def name(self) -> str:
-        """A name for the next request."""
+    def send(
+        self, request: Request, machine: Machine, objects: Mapping[int, bytes] | None = None
+    ) -> Exchange:
+        """Have a worker of a machine answer a request: that which has least to do. It gets a name, and
+        ``objects`` of its traces by their numbers. Whoever sends must `end` the exchange. It is for this
+        worker alone: Dask would have another repeat all of it."""
+        objects = objects or {}
         with self._lock:
             self._count += 1
-            return f"{self._topic}.{self._count}"
-
-    def send(self, request: Request, machine: Machine, objects: Sequence[bytes] = ()) -> Exchange:
-        """Have a worker of a machine answer a request: that which has least to do. Whoever sends must `end`
-        the exchange. It is for this worker alone: Dask would have another repeat all of it."""
+            batch = f"{self._topic}.{self._count}"
+        digests = tuple((i, object_digest(x)) for i, x in objects.items())
+        request = replace(request, batch=batch, generator=self.generator, objects=digests)
         exchange = Exchange(request, machine)
         present = self.machines(machine.target).get(machine.slot)
         if present is None:
@@ -252,13 +255,13 @@ class Fleet:
             busy = [x.worker for x in self._exchanges.values()]
             exchange.worker = min(present.workers, key=busy.count)
             exchange.process = next((m.process for m in self._members if m.address == exchange.worker), "")
-            self._exchanges[request.batch] = exchange
+            self._exchanges[batch] = exchange
         try:
             future = self.client.submit(
                 serve,
                 request.text(),
-                list(objects),
-                key=request.batch,
+                [*objects.values()],
+                key=batch,
                 workers=[exchange.worker],
                 resources={machine.slot: 1},
             )
@@ -280,19 +283,23 @@ class Fleet:
 
     def get(self, exchange: Exchange, until: float | None = None) -> Any:
         """The next of an exchange: an event, `LOOK`, `DONE`, or None at ``until`` (`time.monotonic`). The
-        turn is free meanwhile. Raises KeyboardInterrupt after `stop`, and `FleetError` where the scheduler is
-        lost."""
-        with self.freed():
+        turn is free meanwhile. Raises as `go_on`."""
+        with self.released():
             try:
                 wait = None if until is None else max(0.0, until - time.monotonic())
                 found = exchange.events.get(timeout=wait)
             except queue.Empty:
                 found = None
+        if self.stopped or found in (LOOK, DONE, None):
+            self.go_on()
+        return found
+
+    def go_on(self) -> None:
+        """Raises KeyboardInterrupt after `stop`, and `FleetError` where the scheduler is lost."""
         if self.stopped:
             raise KeyboardInterrupt
-        if self.lost is not None and found in (LOOK, DONE, None):
+        if self.lost is not None:
             raise FleetError(self.lost)
-        return found
 
     def failure(self, exchange: Exchange) -> None:
         """What is known of a request that is `DONE` without an answer: nothing if its worker died, or the
@@ -324,7 +331,7 @@ class Fleet:
             raise MessageError("an answer came from another machine than was asked; nothing of it is kept")
 
     @contextmanager
-    def freed(self) -> Iterator[None]:
+    def released(self) -> Iterator[None]:
         """Let other threads have their turn."""
         try:
             self.turn.release()

@@ -91,7 +91,6 @@ class Request:
     """
 
     do: str
-    batch: str
     task: Task
     traces: tuple[Trace, ...] = ()
     best_s: float | None = None
@@ -100,6 +99,7 @@ class Request:
     rounds: int = 3
     repeats: int = 5
     objects: tuple[tuple[int, str], ...] = ()
+    batch: str = ""
     generator: str = ""
 
     def text(self) -> str:

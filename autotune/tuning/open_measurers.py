@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
 from autotune.measure import memory
@@ -15,7 +15,7 @@ from schedules.te.compute_dag import ComputeDAG
 # Most tasks whose worker processes are kept.
 OPEN = 6
 
-K = TypeVar("K", int, str)
+K = TypeVar("K", bound=Hashable)
 
 
 class OpenMeasurers(Generic[K]):
@@ -26,7 +26,7 @@ class OpenMeasurers(Generic[K]):
     def __init__(
         self,
         make: Callable[..., Measuring],
-        closing: Callable[[K, Measuring], None] = lambda key, measurer: None,
+        closing: Callable[[K, Measuring], None] | None = None,
     ) -> None:
         self._make, self._closing = make, closing
         self._open: OrderedDict[K, tuple[Measuring, contextlib.ExitStack, ComputeDAG]] = OrderedDict()
@@ -47,7 +47,8 @@ class OpenMeasurers(Generic[K]):
     def drop(self, key: K) -> None:
         if key in self._open:
             measurer, stack, _ = self._open.pop(key)
-            self._closing(key, measurer)
+            if self._closing is not None:
+                self._closing(key, measurer)
             stack.close()
 
     def close(self) -> None:

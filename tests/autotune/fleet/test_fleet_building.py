@@ -10,9 +10,10 @@ from fleet_cases import A
 from waiting import wait_until
 
 from autotune.fleet import building
-from autotune.fleet.building import Builders
+from autotune.fleet.building import Batch, Builders
 from autotune.fleet.messages import Task
 from autotune.measure import starting
+from autotune.measure.results import Measurement
 from autotune.targets import detect, parse
 from schedules import ops
 from schedules.model import Step, Target, Trace
@@ -27,6 +28,11 @@ def builders() -> Iterator[Builders]:
         yield made
 
 
+def refusal(batch: Batch, number: int = 0) -> Measurement | None:
+    """Why a candidate could not be built."""
+    return batch.taken([number], time.sleep)[1].get(number)
+
+
 def task(target: Target | None = None) -> Task:
     return Task(WORKLOAD, target or detect(1), 10.0)
 
@@ -34,15 +40,16 @@ def task(target: Target | None = None) -> Task:
 @pytest.mark.slow
 def test_what_is_right_is_built_and_what_is_not_has_a_reason(builders: Builders) -> None:
     batch = builders.begin(task(), [Trace(), NO_LOOP, Trace()])
-    refused = [batch.refusal(i, time.sleep) for i in range(3)]
+    refused = [refusal(batch, i) for i in range(3)]
     assert refused[0] is None and refused[2] is None and refused[1] is not None
     assert refused[1].status == "illegal" and "nowhere" in refused[1].reason
-    assert batch.object(0) == batch.object(2) and batch.object(0)[:4] == b"\x7fELF"
+    built, _ = batch.taken([0, 2], time.sleep)
+    assert built[0] == built[2] and built[0][:4] == b"\x7fELF"
 
 
 def test_code_for_another_processor_is_built(builders: Builders) -> None:
     batch = builders.begin(task(parse("x86-64-v3", 1)), [Trace()])
-    assert batch.refusal(0, time.sleep) is None
+    assert refusal(batch) is None
 
 
 def test_code_for_a_machine_of_another_family_is_built(builders: Builders) -> None:
@@ -51,8 +58,7 @@ def test_code_for_a_machine_of_another_family_is_built(builders: Builders) -> No
     others = [ops.workload("matmul", {"m": 8, "n": 8, "k": 8}), ops.workload("softmax", {"m": 4, "n": 8})]
     for workload in [WORKLOAD, *others]:
         batch = builders.begin(Task(workload, board, 10.0), [Trace()])
-        assert batch.refusal(0, time.sleep) is None
-        code = batch.object(0)
+        code = batch.taken([0], time.sleep)[0][0]
         assert code[:4] == b"\x7fELF" and int.from_bytes(code[18:20], "little") == 183  # EM_AARCH64
 
 
@@ -62,14 +68,14 @@ def test_a_builder_that_ends_fails_its_candidate_alone(
 ) -> None:
     """LLVM ends the process for a processor that it does not know."""
     batch = builders.begin(task(A), [Trace()])
-    found = batch.refusal(0, time.sleep)
+    found = refusal(batch)
     assert found is None or found.status in ("crash", "compile_error")
     monkeypatch.setattr(starting, "_BOOT", "import os, sys\nos._exit(3)\n")
     with Builders(1) as broken:
-        dead = broken.begin(task(), [Trace()]).refusal(0, time.sleep)
+        dead = refusal(broken.begin(task(), [Trace()]))
         assert dead is not None and (dead.status, dead.reason) == ("crash", "the builder ended")
         monkeypatch.undo()
-        assert broken.begin(task(), [Trace()]).refusal(0, time.sleep) is None
+        assert refusal(broken.begin(task(), [Trace()])) is None
 
 
 def test_where_no_process_can_be_started_nothing_is_known_of_a_candidate(
@@ -80,7 +86,7 @@ def test_where_no_process_can_be_started_nothing_is_known_of_a_candidate(
 
     monkeypatch.setattr(starting.subprocess, "Popen", full)
     with Builders(1) as made:
-        found = made.begin(task(), [Trace()]).refusal(0, time.sleep)
+        found = refusal(made.begin(task(), [Trace()]))
         assert found is not None and found.status == "error" and "temporarily unavailable" in found.reason
 
 
@@ -101,5 +107,5 @@ def test_a_build_that_takes_too_long_is_a_timeout(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(building, "START_S", 0.1)
     monkeypatch.setattr(starting, "_BOOT", "import time\ntime.sleep(600)\n")
     with Builders(1) as slow:
-        found = slow.begin(task(), [Trace()]).refusal(0, time.sleep)
+        found = refusal(slow.begin(task(), [Trace()]))
         assert found is not None and found.status == "timeout"
