@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from autotune.building.generator_version import generator_version
-from autotune.fleet import knocking, messages
+from autotune.fleet import messages, reachability
 from autotune.fleet.errors import FleetError, MessageError
 from autotune.fleet.members import Machine, Member, facts_digest, machines_of, members_of
 from autotune.fleet.messages import Request
@@ -22,8 +22,8 @@ from schedules.model import Target
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-# Time that is given at the end to what was told workers (seconds).
-TOLD_S = 3.0
+# Time that is given at the end to requests whose answers nobody waits for (seconds).
+LAST_S = 3.0
 # Time between two looks at who is there, and longest time that an answer to one may take (seconds).
 LOOK_S, ANSWER_S = 1.0, 8.0
 # Over a slow link a look takes long: most of the time between two, in times what one took, and in seconds.
@@ -51,6 +51,11 @@ class Exchange:
     worker: str = ""
     process: str = ""
 
+    @property
+    def open(self) -> bool:
+        """Whether it was sent and is not answered."""
+        return self.future is not None and not self.future.done()
+
 
 class Fleet:
     """A connection to a scheduler; a context manager. Several threads may use it, in turns: each holds `turn`
@@ -75,7 +80,7 @@ class Fleet:
         self._seen: dict[str, tuple[object, float]] = {}
         self.looked = time.monotonic()  # when the scheduler last said who is there
         self._excluded: set[str] = set()
-        self._told: list[Exchange] = []  # of which no answer is waited for
+        self._unwaited: list[Exchange] = []  # whose answers nobody waits for
         self._over = threading.Event()
         self._stream: object = None  # by which the scheduler was asked for events
         self._took_s = 0.0  # by the last look
@@ -99,16 +104,11 @@ class Fleet:
         """Take back what was asked, and leave. Closing again does nothing."""
         if self._over.is_set():
             return
-        until = time.monotonic() + TOLD_S
-        for exchange in self._told:
-            while (
-                exchange.future is not None
-                and not exchange.future.done()
-                and self.lost is None
-                and self.alive(exchange)
-                and time.monotonic() < until
-            ):
-                time.sleep(0.02)
+        until = time.monotonic() + LAST_S
+        while self.lost is None and time.monotonic() < until:
+            if not any(x.open and self.alive(x) for x in self._unwaited):
+                break
+            time.sleep(0.02)
         self._over.set()
         with self._lock:
             left = list(self._exchanges.values())
@@ -170,7 +170,7 @@ class Fleet:
             self._subscribe()
         except Exception as err:
             closed = self.client.status == "closed"  # and has no scheduler to ask
-            why = "the connection is closed" if closed else knocking.reason(err)
+            why = "the connection is closed" if closed else reachability.reason(err)
             raise FleetError(f"the scheduler at {self.address} does not answer ({why})") from None
         now = time.monotonic()
         alive = self._alive(workers)
@@ -276,10 +276,10 @@ class Fleet:
     def tell(self, request: Request, machine: Machine) -> None:
         """Send a request whose answer nobody waits for. `close` gives it some time, so that nothing is left
         at the scheduler."""
-        for done in [x for x in self._told if x.future is None or x.future.done()]:
-            self._told.remove(done)
+        for done in [x for x in self._unwaited if not x.open]:
+            self._unwaited.remove(done)
             self.end(done)
-        self._told.append(self.send(request, machine))
+        self._unwaited.append(self.send(request, machine))
 
     def get(self, exchange: Exchange, until: float | None = None) -> Any:
         """The next of an exchange: an event, `LOOK`, `DONE`, or None at ``until`` (`time.monotonic`). The

@@ -85,12 +85,13 @@ class Request:
     """What a worker is asked. ``do``: "measure" traces; time them again as "finalists", in turns; measure the
     machine's "limit"; or "close" what is kept for a task.
 
-    ``batch``: its name, which events have. ``left_s``: seconds until no candidate may begin. ``place``: a
-    number; where it is another than before, arrays move to other memory. ``objects``: digests of the objects
-    that were compiled elsewhere, by the number of their trace.
+    ``batch``: its name, which events have (`Fleet.send` gives one). ``left_s``: seconds until no candidate
+    may begin. ``place``: a number; where it is another than before, arrays move to other memory.
+    ``objects``: digests of the objects that were compiled elsewhere, by the number of their trace.
     """
 
     do: str
+    batch: str
     task: Task
     traces: tuple[Trace, ...] = ()
     best_s: float | None = None
@@ -99,7 +100,6 @@ class Request:
     rounds: int = 3
     repeats: int = 5
     objects: tuple[tuple[int, str], ...] = ()
-    batch: str = ""
     generator: str = ""
 
     def text(self) -> str:

@@ -171,7 +171,7 @@ class _Limit:
 
     def _ask(self) -> float:
         end = _End()
-        body = self.site.answer(Request("limit", self.task), end)
+        body = self.site.answer(Request("limit", "", self.task), end)
         if body is None:
             raise MachineLost(f"{self.site.where.name} {end.words}")
         if body.get("limit_s") is None:
@@ -245,7 +245,7 @@ class RemoteMeasuring:
         """The worker ends its processes for the task: now if it is there, else after a while."""
         fleet = self.site.fleet
         if fleet.lost is None and self.site.there:
-            fleet.tell(Request("close", self.task), self.site.where)
+            fleet.tell(Request("close", "", self.task), self.site.where)
 
     def start(self) -> None:
         """Nothing: the first request starts what it needs."""
@@ -318,7 +318,7 @@ class RemoteMeasuring:
         sent = [i for i in range(len(traces)) if i not in found]
         code = {k: code[i] for k, i in enumerate(sent) if i in code}
         chosen = tuple(traces[i] for i in sent)
-        more = Request("finalists", self.task, chosen, place=self._place, rounds=rounds, repeats=repeats)
+        more = Request("finalists", "", self.task, chosen, None, None, self._place, rounds, repeats)
         ended = 0
         for _ in range(SILENCES if sent else 0):
             end = _End()
@@ -353,7 +353,7 @@ class RemoteMeasuring:
         numbers = [*chosen]
         left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
         traces = tuple(chosen.values())
-        request = Request("measure", self.task, traces, best_s=best_s, left_s=left_s, place=self._place)
+        request = Request("measure", "", self.task, traces, best_s, left_s, self._place)
         until = None if deadline is None else deadline + LATE_S + (self.site.way_s or 0.0)
         objects = {k: code[i] for k, i in enumerate(numbers) if i in code}
         seen: set[int] = set()

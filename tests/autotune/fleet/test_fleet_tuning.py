@@ -336,7 +336,7 @@ def test_a_worker_that_is_busy_with_others_does_not_hang(
     with fleet_of(there) as fleet:
         (machine,) = fleet.machines(A).values()
         site = fleet_site.FleetSite(fleet, machine)
-        long = Request("measure", site.measurer(WORKLOADS[0], A, 10.0).task, (Trace(),) * 15)
+        long = Request("measure", "", site.measurer(WORKLOADS[0], A, 10.0).task, (Trace(),) * 15)
         first = fleet.send(long, machine)
         with site.measurer(WORKLOADS[1], A, 10.0) as measuring:
             assert [m.status for _, m in measuring.arrivals([Trace()])] == ["ok"]
