@@ -13,8 +13,9 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 from autotune.fleet.messages import Task
 from autotune.measure import starting, wire
@@ -50,10 +51,11 @@ class Builders:
         for process in self._all:
             process.end()
 
-    def begin(self, task: Task, traces: Sequence[Trace]) -> Batch:
-        """Begin to compile candidates."""
+    def begin(self, task: Task, traces: Mapping[int, Trace]) -> Batch:
+        """Begin to compile candidates, which have numbers."""
         told = {"workload": task.workload.json, "target": task.target.json}
-        return Batch([self._threads.submit(self._build, {**told, "trace": t.to_json()}) for t in traces])
+        asked = {n: {**told, "trace": t.to_json()} for n, t in traces.items()}
+        return Batch({n: self._threads.submit(self._build, one) for n, one in asked.items()})
 
     def _build(self, told: dict[str, str]) -> Built:
         process = self._idle.get()  # there are as many threads
@@ -63,23 +65,23 @@ class Builders:
             self._idle.put(process)
 
 
+@dataclass(frozen=True)
 class Batch:
-    """Candidates of one round."""
+    """Candidates that are compiled, by their numbers."""
 
-    def __init__(self, futures: Sequence[Future[Built]]) -> None:
-        self._futures = futures
+    futures: Mapping[int, Future[Built]]
 
     def taken(
         self, numbers: Iterable[int], waiting: Callable[[float], None]
     ) -> tuple[dict[int, bytes], dict[int, Measurement]]:
-        """Wait for some candidates, by their numbers: the objects of those that could be built, and the
-        measurements of the others. ``waiting`` lets so many seconds pass."""
+        """Wait for some candidates: the objects of those that could be built, and the measurements of the
+        others. ``waiting`` lets so many seconds pass."""
         built: dict[int, bytes] = {}
         refused: dict[int, Measurement] = {}
         for number in numbers:
-            while not self._futures[number].done():
+            while not self.futures[number].done():
                 waiting(0.01)
-            status, reason, code = self._futures[number].result()
+            status, reason, code = self.futures[number].result()
             if status == "ok":
                 built[number] = code
             else:
@@ -88,7 +90,7 @@ class Batch:
 
     def close(self) -> None:
         """Give up what is not begun."""
-        for future in self._futures:
+        for future in self.futures.values():
             future.cancel()
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from autotune.building.generator_version import generator_version
@@ -75,8 +74,8 @@ class Fleet:
         self._topic = client.id  # a scheduler forgets such events an hour after their client left
         self._exchanges: dict[str, Exchange] = {}
         self._count = 0
-        self._members: list[Member] = []
-        self._processes: set[str] = set()
+        self._listed: list[Member] = []  # by the scheduler, silent or not
+        self._living: Collection[str] = ()  # addresses of those that gave a sign of life lately
         self._seen: dict[str, tuple[object, float]] = {}
         self.looked = time.monotonic()  # when the scheduler last said who is there
         self._excluded: set[str] = set()
@@ -95,9 +94,7 @@ class Fleet:
     def __enter__(self) -> Fleet:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -139,8 +136,7 @@ class Fleet:
 
     def members(self) -> list[Member]:
         """The workers, as they were a moment ago."""
-        with self._lock:
-            return list(self._members)
+        return [m for m in self._listed if m.address in self._living and m.address not in self._excluded]
 
     def machines(self, target: Target) -> dict[str, Machine]:
         """The machines that offer a target, by slot."""
@@ -152,14 +148,11 @@ class Fleet:
 
     def listed(self, process: str) -> bool:
         """Whether the scheduler has a worker of a process, silent or not."""
-        with self._lock:
-            return process in self._processes
+        return bool(process) and any(m.process == process for m in self._listed)
 
     def exclude(self, exchange: Exchange) -> None:
         """Give no more to the worker of an exchange: it hangs."""
-        with self._lock:
-            self._excluded.add(exchange.worker)
-            self._members = [m for m in self._members if m.address != exchange.worker]
+        self._excluded.add(exchange.worker)
 
     def look(self) -> None:
         """Ask the scheduler who is there. Raises `FleetError`."""
@@ -173,11 +166,7 @@ class Fleet:
             why = "the connection is closed" if closed else reachability.reason(err)
             raise FleetError(f"the scheduler at {self.address} does not answer ({why})") from None
         now = time.monotonic()
-        alive = self._alive(workers)
-        found = members_of(workers, self.generator)
-        with self._lock:
-            self._processes = {m.process for m in found if m.process}
-            self._members = [m for m in found if m.address in alive]
+        self._listed, self._living = members_of(workers, self.generator), self._alive(workers)
         self.looked, self._took_s = now, now - began  # who asks by this finds the members of now
 
     def _subscribe(self) -> None:
@@ -187,8 +176,8 @@ class Fleet:
             self.client.subscribe_topic(self._topic, self._heard)
             self._stream = stream
 
-    def _alive(self, workers: Mapping[str, Any]) -> dict[str, Any]:
-        """Those that gave a sign of life lately. Clocks of two machines are not compared."""
+    def _alive(self, workers: Mapping[str, Any]) -> Collection[str]:
+        """The addresses of those that gave a sign of life lately. Clocks of two machines are not compared."""
         now = time.monotonic()
         seen = {}
         for address, told in workers.items():
@@ -196,9 +185,7 @@ class Fleet:
             before = self._seen.get(address)
             seen[address] = before if before is not None and before[0] == last else (last, now)
         self._seen = seen
-        return {
-            a: told for a, told in workers.items() if now - seen[a][1] < SILENT_S and a not in self._excluded
-        }
+        return {a for a, (_, since) in seen.items() if now - since < SILENT_S}
 
     def _watching(self) -> None:
         waits = False
@@ -254,7 +241,7 @@ class Fleet:
         with self._lock:
             busy = [x.worker for x in self._exchanges.values()]
             exchange.worker = min(present.workers, key=busy.count)
-            exchange.process = next((m.process for m in self._members if m.address == exchange.worker), "")
+            exchange.process = next((m.process for m in self._listed if m.address == exchange.worker), "")
             self._exchanges[batch] = exchange
         try:
             future = self.client.submit(
@@ -283,15 +270,20 @@ class Fleet:
 
     def get(self, exchange: Exchange, until: float | None = None) -> Any:
         """The next of an exchange: an event, `LOOK`, `DONE`, or None at ``until`` (`time.monotonic`). The
-        turn is free meanwhile. Raises as `go_on`."""
+        turn is free meanwhile. Raises as `go_on`, and `MessageError` unless an event is of the machine that
+        was asked."""
         with self.released():
             try:
                 wait = None if until is None else max(0.0, until - time.monotonic())
                 found = exchange.events.get(timeout=wait)
             except queue.Empty:
                 found = None
-        if self.stopped or found in (LOOK, DONE, None):
+        if self.stopped or not isinstance(found, dict):
             self.go_on()
+            return found
+        facts = found.get("machine")
+        if not messages.small(facts) or facts_digest(facts) != exchange.machine.digest:
+            raise MessageError("an answer came from another machine than was asked; nothing of it is kept")
         return found
 
     def go_on(self) -> None:
@@ -323,12 +315,6 @@ class Fleet:
         if future is not None:
             with suppress(Exception):
                 future.release()
-
-    def check(self, exchange: Exchange, body: Mapping[str, Any]) -> None:
-        """Raises `MessageError` unless a message is of the machine that was asked."""
-        facts = body.get("machine")
-        if not messages.small(facts) or facts_digest(facts) != exchange.machine.digest:
-            raise MessageError("an answer came from another machine than was asked; nothing of it is kept")
 
     @contextmanager
     def released(self) -> Iterator[None]:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 from autotune.fleet import messages
@@ -90,21 +89,14 @@ class FleetSite:
         """Whether a worker of the machine is there now."""
         return self.where.slot in self.fleet.machines(self.where.target)
 
-    def answer(
-        self, request: Request, end: _End, objects: Mapping[int, bytes] | None = None
-    ) -> dict[str, Any] | None:
-        """The answer to a request without a deadline. None: ``end`` says why. Raises as `asked`."""
-        *_, last = None, *self.asked(request, end, objects or {})
-        return last if end.how == "done" else None
-
     def asked(
-        self, request: Request, end: _End, objects: Mapping[int, bytes], until: float | None = None
+        self, request: Request, end: _End, code: Mapping[int, bytes] | None = None, until: float | None = None
     ) -> Iterator[dict[str, Any]]:
         """Events of a request, and at last the answer. ``end`` says why there are no more. A request that was
         lost on its way is asked again. Raises `MeasureError` for what the worker could not do."""
         fleet, name = self.fleet, self.where.name
         for _ in range(ASKS):
-            exchange = fleet.send(request, self.where, objects)
+            exchange = fleet.send(request, self.where, code or {})
             sent = heard = time.monotonic()
             told = False  # whether its worker has begun
             unanswered: float | None = None
@@ -130,8 +122,7 @@ class FleetSite:
                         fleet.failure(exchange)
                         unanswered = now
                         continue
-                    fleet.check(exchange, item)
-                    if item.get("sign") == "begun" and not objects:
+                    if item.get("sign") == "begun" and not code:
                         self.way_s = min(now - sent, self.way_s or now - sent)
                     end.begun = end.begun or item.get("sign") not in ("begun", "waiting")
                     heard, told = now, True
@@ -171,8 +162,8 @@ class _Limit:
 
     def _ask(self) -> float:
         end = _End()
-        body = self.site.answer(Request("limit", "", self.task), end)
-        if body is None:
+        *_, body = {}, *self.site.asked(Request("limit", "", self.task), end)
+        if end.how != "done":
             raise MachineLost(f"{self.site.where.name} {end.words}")
         if body.get("limit_s") is None:
             return 0.0
@@ -239,9 +230,7 @@ class RemoteMeasuring:
     def __enter__(self) -> RemoteMeasuring:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """The worker ends its processes for the task: now if it is there, else after a while."""
         fleet = self.site.fleet
         if fleet.lost is None and self.site.there:
@@ -269,7 +258,7 @@ class RemoteMeasuring:
         `MeasureError`, `FleetError`."""
         left = dict(enumerate(traces))
         suspects = _Suspects()
-        built = self.site.builders.begin(self.task, traces) if self.site.builders else None
+        built = self.site.builders.begin(self.task, left) if self.site.builders else None
         try:
             while left:
                 alone = next((i for i in left if suspects.ended[i]), None)
@@ -284,7 +273,8 @@ class RemoteMeasuring:
                     if not chosen:
                         continue
                 end = _End()
-                for i, m in self._measured({i: left[i] for i in chosen}, code, best_s, deadline, end):
+                some = {i: left[i] for i in chosen}
+                for i, m in self._measured("measure", some, code, end, deadline, best_s=best_s):
                     del left[i]
                     if m.ok and m.time_s is not None:
                         best_s = m.time_s if best_s is None else min(best_s, m.time_s)
@@ -307,27 +297,23 @@ class RemoteMeasuring:
 
     def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
         """Raises as `arrivals`."""
-        code = {i: self._objects[t.digest][1] for i, t in enumerate(traces) if t.digest in self._objects}
+        left = dict(enumerate(traces))
+        code = {i: self._objects[t.digest][1] for i, t in left.items() if t.digest in self._objects}
         found: dict[int, Measurement] = {}
         if self.site.builders is not None:
-            missing = [i for i in range(len(traces)) if i not in code]
-            with closing(self.site.builders.begin(self.task, [traces[i] for i in missing])) as built:
-                made, refused = built.taken(range(len(missing)), self._waited)
-            code |= {missing[k]: x for k, x in made.items()}
-            found |= {missing[k]: m for k, m in refused.items()}
-        sent = [i for i in range(len(traces)) if i not in found]
-        code = {k: code[i] for k, i in enumerate(sent) if i in code}
-        chosen = tuple(traces[i] for i in sent)
-        more = Request("finalists", "", self.task, chosen, None, None, self._place, rounds, repeats)
+            missing = {i: t for i, t in left.items() if i not in code}
+            with closing(self.site.builders.begin(self.task, missing)) as built:
+                made, found = built.taken(missing, self._waited)
+            code |= made
+        left = {i: t for i, t in left.items() if i not in found}
         ended = 0
-        for _ in range(SILENCES if sent else 0):
+        for _ in range(SILENCES if left else 0):
             end = _End()
-            body = self.site.answer(more, end, code)
-            if body is not None:
-                timed = dict(_found(body))
-                if sorted(timed) != list(range(len(sent))):
-                    raise MessageError("an answer has not as many measurements as were asked for")
-                found |= {i: timed[k] for k, i in enumerate(sent)}
+            timed = dict(self._measured("finalists", left, code, end, rounds=rounds, repeats=repeats))
+            if end.how == "late":
+                raise MessageError("an answer has not as many measurements as were asked for")
+            if end.how == "done":
+                found |= timed
                 break
             ended += end.how != "silent"
             if ended == KILLS:
@@ -343,17 +329,19 @@ class RemoteMeasuring:
 
     def _measured(
         self,
+        do: str,
         chosen: Mapping[int, Trace],
         code: Mapping[int, bytes],
-        best_s: float | None,
-        deadline: float | None,
         end: _End,
+        deadline: float | None = None,
+        **more: Any,
     ) -> Iterator[tuple[int, Measurement]]:
-        """Measurements of some candidates, by their number. ``end`` says why there are no more."""
+        """Measurements of some candidates, by their number. ``end`` says why there are no more; it is "late"
+        where an answer lacks some. ``more``: fields of the request."""
         numbers = [*chosen]
         left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
         traces = tuple(chosen.values())
-        request = Request("measure", "", self.task, traces, best_s, left_s, self._place)
+        request = Request(do, "", self.task, traces, left_s=left_s, place=self._place, **more)
         until = None if deadline is None else deadline + LATE_S + (self.site.way_s or 0.0)
         objects = {k: code[i] for k, i in enumerate(numbers) if i in code}
         seen: set[int] = set()

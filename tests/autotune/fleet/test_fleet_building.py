@@ -28,6 +28,10 @@ def builders() -> Iterator[Builders]:
         yield made
 
 
+def begun(builders: Builders, task: Task, *traces: Trace) -> Batch:
+    return builders.begin(task, dict(enumerate(traces)))
+
+
 def refusal(batch: Batch, number: int = 0) -> Measurement | None:
     """Why a candidate could not be built."""
     return batch.taken([number], time.sleep)[1].get(number)
@@ -39,7 +43,7 @@ def task(target: Target | None = None) -> Task:
 
 @pytest.mark.slow
 def test_what_is_right_is_built_and_what_is_not_has_a_reason(builders: Builders) -> None:
-    batch = builders.begin(task(), [Trace(), NO_LOOP, Trace()])
+    batch = begun(builders, task(), Trace(), NO_LOOP, Trace())
     refused = [refusal(batch, i) for i in range(3)]
     assert refused[0] is None and refused[2] is None and refused[1] is not None
     assert refused[1].status == "illegal" and "nowhere" in refused[1].reason
@@ -48,7 +52,7 @@ def test_what_is_right_is_built_and_what_is_not_has_a_reason(builders: Builders)
 
 
 def test_code_for_another_processor_is_built(builders: Builders) -> None:
-    batch = builders.begin(task(parse("x86-64-v3", 1)), [Trace()])
+    batch = begun(builders, task(parse("x86-64-v3", 1)), Trace())
     assert refusal(batch) is None
 
 
@@ -57,7 +61,7 @@ def test_code_for_a_machine_of_another_family_is_built(builders: Builders) -> No
     board = Target("cpu", "cortex-a78", "aarch64-unknown-linux-gnu", ("neon",), 1, limits)
     others = [ops.workload("matmul", {"m": 8, "n": 8, "k": 8}), ops.workload("softmax", {"m": 4, "n": 8})]
     for workload in [WORKLOAD, *others]:
-        batch = builders.begin(Task(workload, board, 10.0), [Trace()])
+        batch = begun(builders, Task(workload, board, 10.0), Trace())
         code = batch.taken([0], time.sleep)[0][0]
         assert code[:4] == b"\x7fELF" and int.from_bytes(code[18:20], "little") == 183  # EM_AARCH64
 
@@ -67,15 +71,15 @@ def test_a_builder_that_ends_fails_its_candidate_alone(
     builders: Builders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LLVM ends the process for a processor that it does not know."""
-    batch = builders.begin(task(A), [Trace()])
+    batch = begun(builders, task(A), Trace())
     found = refusal(batch)
     assert found is None or found.status in ("crash", "compile_error")
     monkeypatch.setattr(starting, "_BOOT", "import os, sys\nos._exit(3)\n")
     with Builders(1) as broken:
-        dead = refusal(broken.begin(task(), [Trace()]))
+        dead = refusal(begun(broken, task(), Trace()))
         assert dead is not None and (dead.status, dead.reason) == ("crash", "the builder ended")
         monkeypatch.undo()
-        assert refusal(broken.begin(task(), [Trace()])) is None
+        assert refusal(begun(broken, task(), Trace())) is None
 
 
 def test_where_no_process_can_be_started_nothing_is_known_of_a_candidate(
@@ -86,7 +90,7 @@ def test_where_no_process_can_be_started_nothing_is_known_of_a_candidate(
 
     monkeypatch.setattr(starting.subprocess, "Popen", full)
     with Builders(1) as made:
-        found = refusal(made.begin(task(), [Trace()]))
+        found = refusal(begun(made, task(), Trace()))
         assert found is not None and found.status == "error" and "temporarily unavailable" in found.reason
 
 
@@ -95,11 +99,11 @@ def test_nobody_waits_for_a_build_at_the_end(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(starting, "_BOOT", "import time\ntime.sleep(600)\n")
     began = time.monotonic()
     with Builders(1) as slow:
-        batch = slow.begin(task(), [Trace(), Trace()])
-        wait_until(batch._futures[0].running)
+        batch = begun(slow, task(), Trace(), Trace())
+        wait_until(batch.futures[0].running)
         batch.close()
     assert time.monotonic() - began < 120.0  # that of a build is 600 s
-    assert batch._futures[0].result()[0] == "crash" and batch._futures[1].cancelled()
+    assert batch.futures[0].result()[0] == "crash" and batch.futures[1].cancelled()
 
 
 def test_a_build_that_takes_too_long_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,5 +111,5 @@ def test_a_build_that_takes_too_long_is_a_timeout(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(building, "START_S", 0.1)
     monkeypatch.setattr(starting, "_BOOT", "import time\ntime.sleep(600)\n")
     with Builders(1) as slow:
-        found = refusal(slow.begin(task(), [Trace()]))
+        found = refusal(begun(slow, task(), Trace()))
         assert found is not None and found.status == "timeout"

@@ -230,12 +230,13 @@ def test_the_limit_of_a_busy_machine_is_asked_for_once(there: Rack, monkeypatch:
     there.add("far")
     asked: list[str] = []
 
-    def answered(site: Any, request: Any, *_: Any) -> dict[str, Any]:
+    def answered(site: Any, request: Any, end: Any) -> list[dict[str, Any]]:
         asked.append(request.do)
         time.sleep(0.3)
-        return {"limit_s": PEAK_S, "rates": {}}
+        end.how = "done"
+        return [{"limit_s": PEAK_S, "rates": {}}]
 
-    monkeypatch.setattr(fleet_site.FleetSite, "answer", answered)
+    monkeypatch.setattr(fleet_site.FleetSite, "asked", answered)
     with fleet_of(there) as fleet:
         (machine,) = fleet.machines(A).values()
         limit = fleet_site.FleetSite(fleet, machine).roofline(WORKLOADS[0], A)
@@ -309,9 +310,9 @@ def test_a_worker_that_gives_no_sign_of_life_is_left_out(
         assert len(fleet.members()) == 1
         monkeypatch.setattr(Fleet, "look", lambda self: None)  # no look in between
         same = {"w": {"last_seen": 7.0}}
-        assert fleet._alive(same) == same
+        assert fleet._alive(same) == {"w"}
         time.sleep(0.6)
-        assert fleet._alive(same) == {}
+        assert fleet._alive(same) == set()
         assert fleet._alive({"w": {"last_seen": 8.0}})
 
 
