@@ -117,14 +117,14 @@ def sealed(body: Json) -> str:
 def opened(message: object) -> dict[str, Any]:
     """The object of a message. Raises `MessageError`."""
     if not isinstance(message, str) or not DIGEST < len(message) <= MOST_TEXT:
-        _refuse("it is no text of a length that a message has")
+        refuse("it is no text of a length that a message has")
     text = message[DIGEST:]
     if not text.isascii() or digest(text) != message[:DIGEST]:
-        _refuse("its digest does not fit; it was changed on its way")
+        refuse("its digest does not fit; it was changed on its way")
     body = _read(parsed_object, text)
     version = body.pop("version", None)
     if version != VERSION:
-        _refuse(
+        refuse(
             f"its version is {str(version)[:20]}, and this autotune has {VERSION}; use the same on both sides"
         )
     return body
@@ -134,7 +134,7 @@ def request(message: object) -> Request:
     """A request from the text of `Request.text`. Raises `MessageError`."""
     found = Request(**_read(_REQUEST, opened(message)))
     if any(number >= len(found.traces) for number, _ in found.objects):
-        _refuse("objects: an object is of a trace that is not there")
+        refuse("objects: an object is of a trace that is not there")
     return found
 
 
@@ -198,7 +198,7 @@ def measurement(body: object) -> Measurement:
     found = Measurement(**_read(_MEASUREMENT, body))
     timed = found.time_s is not None
     if timed is not (found.status == "ok") and not (timed and found.status == "slow"):
-        _refuse(f"a measurement of status {found.status} and time {found.time_s}")
+        refuse(f"a measurement of status {found.status} and time {found.time_s}")
     return found
 
 
@@ -252,7 +252,8 @@ def small(value: object) -> TypeGuard[dict[str, Any]]:
     return len(text) <= MOST_FACTS and text.count("[") + text.count("{") <= MOST_NESTED
 
 
-def _refuse(reason: str) -> NoReturn:
+def refuse(reason: str) -> NoReturn:
+    """Raises `MessageError`."""
     raise MessageError(f"a message was refused: {reason}")
 
 

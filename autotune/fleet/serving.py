@@ -150,24 +150,23 @@ class Bench:
         """The objects of a request by the number of their trace."""
         target = request.task.target
         if request.generator != self.generator:
-            raise MessageError(
-                "a message was refused: client and worker have different versions of autotune or LLVM; "
-                "install the same on both"
+            messages.refuse(
+                "client and worker have different versions of autotune or LLVM; install the same on both"
             )
         if target.digest not in self.targets:
             offered = ", ".join(f"{t.kind} {t.arch}, threads: {t.threads}" for t in self.targets.values())
-            raise MessageError(
-                f"a message was refused: it is for {target.kind} {target.arch}, threads: {target.threads}, "
-                f"and this worker offers {offered}"
+            messages.refuse(
+                f"it is for {target.kind} {target.arch}, threads: {target.threads}, and this worker offers "
+                f"{offered}"
             )
         if len(objects) != len(request.objects) or not all(isinstance(x, bytes) for x in objects):
-            raise MessageError("a message was refused: its objects are not as many as it says")
+            messages.refuse("its objects are not as many as it says")
         code = {}
         for (index, digest), data in zip(request.objects, objects):
             if object_digest(data) != digest:
-                raise MessageError("a message was refused: an object was changed on its way")
+                messages.refuse("an object was changed on its way")
             if backends.of_code(data).measuring.on_device is not backends.of(target).measuring.on_device:
-                raise MessageError("a message was refused: an object is not for the target")
+                messages.refuse("an object is not for the target")
             code[index] = data
         return code
 
@@ -263,7 +262,7 @@ class Bench:
         return self.site.measurer(workload, task.target, task.patience_s, *more)
 
     def _closing(self, key: str, measurer: Measuring) -> None:
-        del self._kept[key]
+        self._kept.pop(key, None)
         with suppress(Exception):
             self._before[key] = measurer.nominal, measurer.control
             self._before.move_to_end(key)

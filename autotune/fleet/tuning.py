@@ -10,7 +10,8 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 
 from autotune.fleet import local
 from autotune.fleet.building import Builders
@@ -65,6 +66,7 @@ def listed(wanted: str | Target | Sequence[str | Target] | None) -> list[str | T
     return [wanted] if isinstance(wanted, Target) else list(wanted)
 
 
+@dataclass
 class FleetCrew:
     """The machines of a fleet, each in a thread of its own (`tuner.Crew`). A task has one machine at a time.
     Machines that come later get tasks that no other has begun, and those of machines that left.
@@ -72,22 +74,20 @@ class FleetCrew:
     ``build_here``: compile here for all of them; else for those that do not compile. ``say``: as of
     `local.reached`."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        targets: Sequence[Target],
-        builders: Builders,
-        build_here: bool = False,
-        say: Callable[[str], None] = warn,
-    ) -> None:
-        self.fleet, self.targets, self.builders = fleet, targets, builders
-        self.build_here, self.say = build_here, say
-        self.turn = fleet.turn
-        self.suites: Sequence[Suite] = ()
-        self.broken: BaseException | None = None
-        self._threads: dict[tuple[str, str], threading.Thread] = {}  # by target and slot
-        self._alone: dict[str, float] = {}
-        self._started = time.monotonic()
+    fleet: Fleet
+    targets: Sequence[Target]
+    builders: Builders
+    build_here: bool = False
+    say: Callable[[str], None] = warn
+    suites: Sequence[Suite] = ()
+    broken: BaseException | None = None
+    _threads: dict[tuple[str, str], threading.Thread] = field(default_factory=dict)  # by target and slot
+    _alone: dict[str, float] = field(default_factory=dict)  # since when targets have no machine
+    _started: float = field(default_factory=time.monotonic)
+
+    @property
+    def turn(self) -> AbstractContextManager[object]:
+        return self.fleet.turn
 
     def started(self, options: TuneOptions) -> float:
         """When the machines were there."""
