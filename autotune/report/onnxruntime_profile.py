@@ -10,10 +10,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.compare.models import inputs_for
-from autotune.compare.peers import PeerError
 from autotune.errors import one_line
+from autotune.measure.compare.peers import PeerError
 from autotune.models.module import Module
+from autotune.models.onnxruntime_peer import inputs_for
 from schedules.distribution import install
 
 # Runs before those that count, and those.

@@ -106,9 +106,8 @@ def test_a_profile_is_measured_where_it_is_asked_for(made, tmp_path):
 
 
 def test_a_result_writes_the_report_of_its_model(made, tmp_path):
+    from autotune.results.tuned import SuiteTask, TaskResult
     from autotune.tuning.frozen import frozen
-    from autotune.tuning.jobs import SuiteTask
-    from autotune.tuning.results import TaskResult
 
     model, target, db = made
     with Log(db) as log:
