@@ -239,14 +239,13 @@ def torch() -> Finding:
 
 def export() -> Finding:
     """Whether kernels can be exported as shared objects."""
-    from autotune.backends.building.shared_library import linker
-    from autotune.codegen.simt import cxx
+    from autotune.backends.building.shared_library import linker_name
 
-    found = linker()
+    found = linker_name()
     if found is None:
         remedy = f"install gcc, or {install('emulator')}"
         return Finding("export", "warn", "there is no linker; only autotune export needs it", remedy)
-    return Finding("export", "ok", f"{cxx.name(found)} links shared objects")
+    return Finding("export", "ok", f"{found} links shared objects")
 
 
 def fleet() -> Finding:

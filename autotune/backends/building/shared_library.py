@@ -50,6 +50,12 @@ def linker() -> tuple[str, ...] | None:
     return cxx.command(_DRIVERS, "cc")
 
 
+def linker_name() -> str | None:
+    """The name of the command that links, None if there is none."""
+    found = linker()
+    return None if found is None else cxx.name(found)
+
+
 def link(objects: Sequence[bytes], symbols: Sequence[str], soname: str) -> bytes:
     """The shared object of ELF objects, which others see as ``symbols`` alone. Raises CompileError."""
     driver = linker()

@@ -15,6 +15,7 @@ from grid_cases import case, need_cxx
 
 import autotune as at
 from autotune import backends, targets
+from autotune.backends import registry
 from autotune.backends.base import Backend, Loaded
 from autotune.backends.cpu import Cpu
 from autotune.backends.drivers import cuda, pycuda
@@ -110,7 +111,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
     module: Any = ModuleType("autotune.backends.stub")
     module.BACKEND = Stub()
     monkeypatch.setitem(sys.modules, "autotune.backends.stub", module)
-    monkeypatch.setattr(backends, "BACKENDS", ("stub", *backends.BACKENDS))
+    monkeypatch.setattr(registry, "BACKENDS", ("stub", *registry.BACKENDS))
     yield module.BACKEND
     backends.named.cache_clear()
 
