@@ -19,7 +19,7 @@ from schedules.trace_names import to_named
 if TYPE_CHECKING:
     from autotune.report import Written
     from autotune.report.explain.explanation import Explanation
-    from kernels_db.place import Place
+    from kernels_db.place import LogPlace
     from schedules.schedule import Schedule
 
 R = TypeVar("R")
@@ -48,7 +48,7 @@ class Progress:
     trials: int | None
     pairwise: float | None = None
     stopped_early: int = 0
-    place: Place | None = field(default=None, repr=False, compare=False)
+    place: LogPlace | None = field(default=None, repr=False, compare=False)
     provisional: bool = False
 
     def __repr__(self) -> str:
@@ -122,7 +122,7 @@ class TuneResult(Shown):
     notes: tuple[str, ...] = ()
     error: str | None = None
     stopped_early: int = 0
-    place: Place | None = field(default=None, compare=False)
+    place: LogPlace | None = field(default=None, compare=False)
     only_plain: bool = False
 
     def schedule(self) -> Schedule:

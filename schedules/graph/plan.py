@@ -22,7 +22,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Step:
+class PlanStep:
     """What one step of a program reads and writes, by name of tensor."""
 
     reads: tuple[str, ...]
@@ -30,7 +30,7 @@ class Step:
 
 
 def plan(
-    steps: Sequence[Step],
+    steps: Sequence[PlanStep],
     nbytes: Mapping[str, int],
     kept: Iterable[str] = (),
     alignment: int = ALIGNMENT,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from autotune.codegen.simt.dialect import Dialect
-from autotune.codegen.simt.expr import Expressions, Lanes, member
+from autotune.codegen.simt.expr import CExpressions, Lanes, member
 from autotune.errors import CompileError
 from schedules import affine
 from schedules import expr as E
@@ -65,7 +65,7 @@ def generate(program: GridProgram, dialect: Dialect) -> Generated:
     return Generated("\n".join([dialect.prelude, *(k.text + "\n" for k in kernels)]), align)
 
 
-class _Emitter(Expressions):
+class _Emitter(CExpressions):
     def __init__(self, kernel: GridKernel, dialect: Dialect) -> None:
         super().__init__(kernel, dialect)
         self.lines: list[str] = []
