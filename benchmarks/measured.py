@@ -86,7 +86,9 @@ def _task(v: Mapping[str, Any]) -> Measured:
     for s in v["sketches"]:
         times = np.array([math.nan if x is None else x for x in s["time_s"]])
         rows = np.array(s["rows"], dtype=np.int64).reshape(len(s["holes"]), len(times)).T
-        sketches.append(MeasuredSketch(s["name"], tuple(s["holes"]), rows, times, np.array(s["drawn"], dtype=bool)))
+        sketches.append(
+            MeasuredSketch(s["name"], tuple(s["holes"]), rows, times, np.array(s["drawn"], dtype=bool))
+        )
     workload = Workload.from_json(v["workload"], v["op"], v["params"], v["flops"])
     return Measured(workload, Target.from_json(v["target"]), tuple(sketches))
 

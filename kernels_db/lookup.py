@@ -200,7 +200,9 @@ def _rows(
         return [*reader.rows(query, values)]
 
 
-def origin(where: str | os.PathLike[str] | LogPlace, uid: str, *, timeout_s: float = 30.0) -> RecordOrigin | None:
+def origin(
+    where: str | os.PathLike[str] | LogPlace, uid: str, *, timeout_s: float = 30.0
+) -> RecordOrigin | None:
     """Where a record of a log came from; None if there is no such record."""
     place = locate(where)
     reader = place.reader(timeout_s) if place.exists() else None

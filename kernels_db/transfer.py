@@ -147,7 +147,9 @@ def _of_known_parts(session: Session, runs: list[Item], tally: MergeTally) -> li
     return kept
 
 
-def _of_known_runs(session: Session, records: list[dict[str, Any]], tally: MergeTally) -> list[dict[str, Any]]:
+def _of_known_runs(
+    session: Session, records: list[dict[str, Any]], tally: MergeTally
+) -> list[dict[str, Any]]:
     """The records whose run is in the log and has the same references. Others are counted as refused."""
     kept = []
     runs = _existing(session, _TABLES["run"], {columns["run"] for columns in records})

@@ -90,12 +90,12 @@ def bench(
     where = opt.db_of(db)
 
     from autotune.targets import usable_cpu_set
-    from autotune.workloads import own
+    from autotune.workloads import is_custom
 
     cpus = usable_cpu_set()  # before importing torch, which may bind this process to one CPU: see `_compare`
 
     def one(workload: Workload) -> ComparisonRows:
-        skip = suite is not None or own(workload)  # no library has a user's own expression
+        skip = suite is not None or is_custom(workload)  # no library has a user's own expression
         return _compare(workload, target, threads, where, names, time_s, seed, cpus, skip=skip)
 
     if suite is not None:

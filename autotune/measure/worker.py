@@ -139,7 +139,9 @@ def _measured(
     )  # fmt: skip
 
 
-def remeasure(bench: MeasuringBench, beside: Beside, header: dict[str, Any], payload: bytes) -> dict[str, Any]:
+def remeasure(
+    bench: MeasuringBench, beside: Beside, header: dict[str, Any], payload: bytes
+) -> dict[str, Any]:
     """Normalised times of several checked objects, which lie end to end in ``payload``, and the facts of
     each."""
     parts, at = [], 0

@@ -127,7 +127,9 @@ class OnnxLowering(Frame):
                 self.call_it(x, name)
             scope.values[name] = x
 
-    def _outputs(self, proto: Any, values: dict[str, Scoped], scope: OnnxScope, path: str) -> Sequence[Scoped]:
+    def _outputs(
+        self, proto: Any, values: dict[str, Scoped], scope: OnnxScope, path: str
+    ) -> Sequence[Scoped]:
         op, where = proto.op_type, domain(proto.domain)
         function = self.functions.get((where, op, getattr(proto, "overload", "")))
         if function is not None:
@@ -187,7 +189,9 @@ class OnnxLowering(Frame):
                 n: _value(a.default_value) for n, a in schema.attributes.items() if a.default_value.name
             }
             attributes |= {a.name: self._attribute(a) for a in proto.attribute}
-            node = OnnxNode(proto.op_type, schema.since_version, attributes, tuple(proto.output), self.constant)
+            node = OnnxNode(
+                proto.op_type, schema.since_version, attributes, tuple(proto.output), self.constant
+            )
             try:
                 made = found.lower(node, *inputs)
                 return _checked(made if isinstance(made, (tuple, list)) else (made,))
@@ -235,7 +239,9 @@ class OnnxLowering(Frame):
             for o, n in zip(function.output, proto.output, strict=False)
         ]
 
-    def _branch(self, proto: Any, values: Mapping[str, Scoped], scope: OnnxScope, path: str) -> Sequence[Scoped]:
+    def _branch(
+        self, proto: Any, values: Mapping[str, Scoped], scope: OnnxScope, path: str
+    ) -> Sequence[Scoped]:
         """The branch that a known condition takes."""
         cond = values[proto.input[0]]
         if not isinstance(cond, np.ndarray) or cond.size != 1:

@@ -131,7 +131,12 @@ def profile(
 
 
 def _row(
-    program: AnyProgram, n: int, step: KernelCall | Island, s: float, tuned_s: Sequence[float | None], share: float
+    program: AnyProgram,
+    n: int,
+    step: KernelCall | Island,
+    s: float,
+    tuned_s: Sequence[float | None],
+    share: float,
 ) -> ProfileRow:
     if isinstance(step, Island):
         return ProfileRow(n, (step.name,), None, step.op, s, None, share, "island")

@@ -44,7 +44,9 @@ def tasks_of(parts: Iterable[Part]) -> list[ModelTask]:
             workload = workload_of(group.dag)
             old = found.get(workload.digest, ModelTask(workload, 0, (), True))
             nodes = tuple(dict.fromkeys((*old.nodes, *(group.origins or group.outputs[:1]))))
-            found[workload.digest] = ModelTask(old.workload, old.count + 1, nodes, old.later and group is not part)
+            found[workload.digest] = ModelTask(
+                old.workload, old.count + 1, nodes, old.later and group is not part
+            )
     return [*found.values()]
 
 

@@ -67,8 +67,8 @@ def import_torch(exported: Any) -> Model:
 @dataclass(frozen=True)
 class Imported:
     """``model``: None where there is nothing to compute. ``inputs``, ``results``: what the program takes and
-    returns, one after the other: a `TensorSlot` for each input and output of the model. ``written``: {input of the
-    program that it writes to: number of the output that is the new value}."""
+    returns, one after the other: a `TensorSlot` for each input and output of the model. ``written``: {input of
+    the program that it writes to: number of the output that is the new value}."""
 
     model: Model | None
     inputs: tuple[Leaf, ...]
@@ -117,7 +117,9 @@ def read_program(
         else:
             leaves.append(TensorSlot(len(outputs)))
             outputs.append((spec.arg.name, lowering.result(value)))
-    written = {s.target: x.number for s, x in zip(specs[:first], leaves, strict=False) if isinstance(x, TensorSlot)}
+    written = {
+        s.target: x.number for s, x in zip(specs[:first], leaves, strict=False) if isinstance(x, TensorSlot)
+    }
     model = None
     if outputs:
         model = assemble(inputs, _distinct(outputs), lowering.constants, lowering.origins, name, label)

@@ -221,7 +221,9 @@ class TorchLowering(Frame):
         import torch
 
         tensors = [
-            x for x in _flat((args, list(kwargs.values()))) if isinstance(x, (te.Tensor, Complex, KnownTensor))
+            x
+            for x in _flat((args, list(kwargs.values())))
+            if isinstance(x, (te.Tensor, Complex, KnownTensor))
         ]
         if not all(isinstance(x, KnownTensor) for x in tensors) or not hasattr(node.target, "tags"):
             return None

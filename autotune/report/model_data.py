@@ -146,7 +146,10 @@ def _in_place(
 
 
 def _step(
-    step: KernelCall | Island, outline: Outline, best: Mapping[str, float], inside: Mapping[int, tuple[float, int]]
+    step: KernelCall | Island,
+    outline: Outline,
+    best: Mapping[str, float],
+    inside: Mapping[int, tuple[float, int]],
 ) -> ModelStep:
     if isinstance(step, Island):
         return ModelStep(step.op, (step.name,), None, None, None)
@@ -171,7 +174,9 @@ def _running(outline: Outline, steps: Sequence[ModelStep]) -> Drawing:
         label = told.nodes[-1] if told.nodes else told.what
         under = f"{seconds * 1e3:.3g} ms" if seconds else ("in Python" if island else "")
         nodes.append(
-            DrawnNode(label, under, "island" if island else "", seconds / longest if longest else 0.0, told.what)
+            DrawnNode(
+                label, under, "island" if island else "", seconds / longest if longest else 0.0, told.what
+            )
         )
         reads = step.reads if isinstance(step, Island) else [a.tensor for a in step.reads]
         edges += dict.fromkeys((place[r], here) for r in reads if r in place)
@@ -179,7 +184,9 @@ def _running(outline: Outline, steps: Sequence[ModelStep]) -> Drawing:
         place |= dict.fromkeys(writes, here)
     for name in dict.fromkeys(outline.outputs):
         edges.append((place[name], len(nodes)))
-        nodes.append(DrawnNode(f"output {outline.label(name)}", _shape(outline.tensors[name].shape), "outside"))
+        nodes.append(
+            DrawnNode(f"output {outline.label(name)}", _shape(outline.tensors[name].shape), "outside")
+        )
     return Drawing(nodes, edges)
 
 
@@ -234,7 +241,9 @@ def _drawing(graph: Graph) -> Drawing:
         place |= dict.fromkeys((t.name for t in stage.outputs), len(nodes))
         kind = "reduces" if stage.reducer is not None else ""
         nodes.append(
-            DrawnNode(stage.name, _shape(stage.outputs[0].shape), kind, 0.0, graph.origins.get(stage.name, ""))
+            DrawnNode(
+                stage.name, _shape(stage.outputs[0].shape), kind, 0.0, graph.origins.get(stage.name, "")
+            )
         )
     for reads, here in waiting:
         edges += ((place[r], here) for r in reads if r in place)

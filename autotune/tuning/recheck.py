@@ -135,7 +135,9 @@ def _told(err: Exception) -> tuple[str, str]:
     return "skipped" if known else "failed", f"it cannot be checked: {type(err).__name__}: {str(err)[:200]}"
 
 
-def _verdict(record: Record, workload: Workload, target: Target, m: Measurement, slower: float) -> RecheckVerdict:
+def _verdict(
+    record: Record, workload: Workload, target: Target, m: Measurement, slower: float
+) -> RecheckVerdict:
     status, reason = "failed", m.reason or m.status
     if m.status in ("wrong_result", "out_of_bounds"):
         status = "wrong"

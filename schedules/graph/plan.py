@@ -39,7 +39,7 @@ def plan(
     one that reads it; those ``kept`` live on to the end. Names that ``nbytes`` lacks lie elsewhere. Each
     place begins at a multiple of ``alignment`` bytes.
 
-    >>> steps = [Step((), ("a",)), Step(("a",), ("b",)), Step(("b",), ("c",))]
+    >>> steps = [PlanStep((), ("a",)), PlanStep(("a",), ("b",)), PlanStep(("b",), ("c",))]
     >>> plan(steps, {"a": 64, "b": 64, "c": 64}).nbytes
     128
     """

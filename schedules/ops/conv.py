@@ -283,7 +283,12 @@ def _params(d: SpatialNames, *more: Param, channels: tuple[Param, ...] = (CI, CO
 
 
 def _operator(
-    d: SpatialNames, name: str, doc: str, build: Build | None = None, reference: Reference | None = None, **more: Any
+    d: SpatialNames,
+    name: str,
+    doc: str,
+    build: Build | None = None,
+    reference: Reference | None = None,
+    **more: Any,
 ) -> Operator:
     """A convolution. ``build`` and ``reference``: given if something follows the convolution."""
     return Operator(

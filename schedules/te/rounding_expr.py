@@ -133,7 +133,9 @@ class ErrorScope:
     """Evaluates expressions on one block, each value with its error. ``times``: roundings of each
     operation."""
 
-    def __init__(self, stage: str, points: Mapping[str, Array], known: ComputedTensors, times: float = 1.0) -> None:
+    def __init__(
+        self, stage: str, points: Mapping[str, Array], known: ComputedTensors, times: float = 1.0
+    ) -> None:
         self.stage, self.known, self.times = stage, known, times
         self.scope = BlockEvaluator(stage, points, known.values)
 

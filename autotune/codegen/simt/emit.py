@@ -218,7 +218,7 @@ class _Emitter(CExpressions):
         while width > 1 and (
             n % width
             or not self.aligned(store.buffer, store.indices, s.var, width)
-            or not all(self.together(c, s.var, width) for c in conds)
+            or not all(self.is_uniform(c, s.var, width) for c in conds)
         ):
             width //= 2
         if width < 2 or "int64" in (
@@ -244,12 +244,12 @@ class _Emitter(CExpressions):
         ]
         return max(wide, default=DTYPES[self.buffers[s.buffer].dtype].itemsize)
 
-    def together(self, cond: Expr, var: str, width: int) -> bool:
+    def is_uniform(self, cond: Expr, var: str, width: int) -> bool:
         """Whether a condition holds for all lanes of every vector or for none."""
         if var not in E.variables(cond):
             return True
         if isinstance(cond, Logic):
-            return all(self.together(c, var, width) for c in cond.args)
+            return all(self.is_uniform(c, var, width) for c in cond.args)
         if not isinstance(cond, Compare) or cond.op != "<" or var in E.variables(cond.b):
             return False
         terms, _ = affine.linear(cond.a)
@@ -297,7 +297,7 @@ class _Emitter(CExpressions):
         for x in sorted(conds, key=E.show):
             if E.TRUE in conds[x] or self.inside(x, s):
                 out.append((x, E.TRUE))
-            elif all(self.together(c, var, width) for c in conds[x]):
+            elif all(self.is_uniform(c, var, width) for c in conds[x]):
                 out.append((x, E.any_of(*conds[x])))
         return out
 

@@ -86,7 +86,9 @@ def _gelu(node: OnnxNode, x: Value) -> te.Tensor:
 
 
 @onnx_op("Dropout")
-def _dropout(node: OnnxNode, x: Value, ratio: Value | None = None, training: Value | None = None) -> list[Value]:
+def _dropout(
+    node: OnnxNode, x: Value, ratio: Value | None = None, training: Value | None = None
+) -> list[Value]:
     """At inference a copy."""
     if training is not None and bool(node.known(training, "training_mode").any()):
         ratio_is_zero = ratio is not None and not node.known(ratio, "ratio").any()

@@ -63,7 +63,11 @@ def _checked(extents: list[int]) -> list[int]:
 
 @onnx_op("Resize", since=11)
 def _resize(
-    node: OnnxNode, x: Value, roi: Value | None = None, scales: Value | None = None, sizes: Value | None = None
+    node: OnnxNode,
+    x: Value,
+    roi: Value | None = None,
+    scales: Value | None = None,
+    sizes: Value | None = None,
 ) -> te.Tensor:
     t = node.tensor(x)
     axes = positives(node.attr("axes", range(len(t.shape))), len(t.shape))

@@ -91,7 +91,9 @@ def _gelu(node: TorchNode, x: Value, approximate: str = "none") -> te.Tensor:
 
 
 @aten("elu.default")
-def _elu(node: TorchNode, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> te.Tensor:
+def _elu(
+    node: TorchNode, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
+) -> te.Tensor:
     def value(v: Expr) -> Expr:
         return te.select(v > 0, v, te.expm1(v * input_scale) * alpha) * scale
 

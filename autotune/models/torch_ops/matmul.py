@@ -78,7 +78,12 @@ def _cdist(node: TorchNode, a: Value, b: Value, p: float = 2.0, mode: int | None
 
 @aten("_grouped_mm.default", "transformers::grouped_mm_fallback.default")
 def _grouped(
-    node: TorchNode, x: Value, w: Value, ends: Value | None = None, bias: Value | None = None, dtype: Any = None
+    node: TorchNode,
+    x: Value,
+    w: Value,
+    ends: Value | None = None,
+    bias: Value | None = None,
+    dtype: Any = None,
 ) -> te.Tensor:
     """Rows in groups, each with a matrix of its own: mixtures of experts."""
     t, m = node.floats(x), node.tensor(w)

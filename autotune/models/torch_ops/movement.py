@@ -58,7 +58,9 @@ def _expand(node: TorchNode, x: Value, shape: Any, implicit: bool = False) -> te
 
 
 @aten("as_strided.default")
-def _as_strided(node: TorchNode, x: Value, size: Sequence[int], strides: Sequence[int], first: int) -> te.Tensor:
+def _as_strided(
+    node: TorchNode, x: Value, size: Sequence[int], strides: Sequence[int], first: int
+) -> te.Tensor:
     """Of a row-major tensor, from its element ``first`` on. Elements may be read several times."""
     t = node.tensor(x)
     last = first + sum((n - 1) * s for n, s in zip(size, strides, strict=True))

@@ -37,7 +37,9 @@ def _rounded(node: TorchNode, t: te.Tensor, of: Parameters, low: int, high: int)
 
 
 @aten("fake_quantize_per_tensor_affine_cachemask.default")
-def _of_tensor(node: TorchNode, x: Value, scale: float, zero: int, low: int, high: int) -> list[te.Tensor | None]:
+def _of_tensor(
+    node: TorchNode, x: Value, scale: float, zero: int, low: int, high: int
+) -> list[te.Tensor | None]:
     t = node.floats(x)
     wide = computed(t.dtype)
     s = float(np.float32(scale))

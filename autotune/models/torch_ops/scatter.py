@@ -30,7 +30,9 @@ def _fold(node: TorchNode, name: str, own: bool = True) -> s.Fold:
     return s.Fold(_KINDS[name], own)
 
 
-def _scattered(node: TorchNode, x: Value, dim: int, ids: Value, src: Value | Scalar, fold: s.Fold) -> te.Tensor:
+def _scattered(
+    node: TorchNode, x: Value, dim: int, ids: Value, src: Value | Scalar, fold: s.Fold
+) -> te.Tensor:
     """``src`` may be larger than the indices, and may be one number."""
     t, i = node.tensor(x), integer_ids(node, ids)
     if not t.shape:
@@ -111,7 +113,9 @@ def _index_put(
     return s.scatter_slices(t, tensors, node.cast(values), outer, first, fold)
 
 
-def _masked(node: TorchNode, t: te.Tensor, given: dict[int, Value], values: Value, accumulate: bool) -> te.Tensor:
+def _masked(
+    node: TorchNode, t: te.Tensor, given: dict[int, Value], values: Value, accumulate: bool
+) -> te.Tensor:
     first = min(given)
     if len(given) > 1 or math.prod(values.shape) != 1:
         raise UnsupportedForm("how many elements a mask takes depends on data: write one value under a mask")

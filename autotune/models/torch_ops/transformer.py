@@ -47,8 +47,8 @@ def _attended(
 
 @aten("_native_multi_head_attention.default")
 def _attention(
-    node: TorchNode, query: Value, key: Value, value: Value, size: int, heads: int, w: Value, b: Value, out: Value,
-    out_bias: Value, mask: Value | None = None, need_weights: bool = True, average: bool = True,
+    node: TorchNode, query: Value, key: Value, value: Value, size: int, heads: int, w: Value, b: Value,
+    out: Value, out_bias: Value, mask: Value | None = None, need_weights: bool = True, average: bool = True,
     mask_type: int | None = None,
 ) -> list[te.Tensor | None]:  # fmt: skip
     node.only(1)

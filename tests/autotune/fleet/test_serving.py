@@ -66,7 +66,11 @@ def test_the_limit_of_the_machine(tmp_path: Path) -> None:
     ("change", "objects", "reason"),
     [
         ({"generator": "other"}, (), "different versions of autotune or LLVM; install the same on both"),
-        ({"task": FleetTask(ADD, B, 10.0)}, (), "for cpu kind-b, threads: 1, and this worker offers cpu kind-a"),
+        (
+            {"task": FleetTask(ADD, B, 10.0)},
+            (),
+            "for cpu kind-b, threads: 1, and this worker offers cpu kind-a",
+        ),
         ({"objects": ((0, "0" * 32),)}, (), "not as many as it says"),
         ({"objects": ((0, "0" * 32),)}, (b"code",), "an object was changed on its way"),
         ({"objects": ((0, object_digest(b"AUTOTUNE-GRID")),)}, ("text",), "not as many as it says"),

@@ -169,7 +169,11 @@ def test_placements_touch_their_guards_and_hold_the_inputs(shape: tuple[int, ...
 def test_inputs_of_whole_pages_beside_others_hold_their_values_at_every_placement() -> None:
     rng = np.random.default_rng(0)
     inputs = [rng.standard_normal(n).astype("float32") for n in (2048, 1000)]  # two pages, and a part of one
-    params = [KernelParam("A", (2048,), "float32"), KernelParam("B", (1000,), "float32"), KernelParam("C", (7,), "float32")]
+    params = [
+        KernelParam("A", (2048,), "float32"),
+        KernelParam("B", (1000,), "float32"),
+        KernelParam("C", (7,), "float32"),
+    ]
     arena = Arena(params, inputs)
     assert {p.name for p in arena.placements} == {"end", "begin", "shifted"}
     for p in arena.placements:

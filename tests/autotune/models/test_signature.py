@@ -95,7 +95,10 @@ class Pair:
 X = np.zeros(3, np.float32)
 TREE = Held("dict", (TensorSlot(0), Held("list", (TensorSlot(1), Fixed(None)))), ("a", "b"))
 CALLED = Signature(
-    (TREE, Fixed(3)), ("x", "n"), {"k": TensorSlot(2), "mode": Fixed("sum"), "e": Blank((0, 3), "float32")}, TensorSlot(0)
+    (TREE, Fixed(3)),
+    ("x", "n"),
+    {"k": TensorSlot(2), "mode": Fixed("sum"), "e": Blank((0, 3), "float32")},
+    TensorSlot(0),
 )
 E = np.empty((0, 3), np.float32)
 OK = {"a": X, "b": [X, None]}

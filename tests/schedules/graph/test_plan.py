@@ -38,7 +38,9 @@ def programs(draw: st.DrawFn) -> tuple[list[PlanStep], dict[str, int], list[str]
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(programs())
-def test_what_lives_together_does_not_overlap(program: tuple[list[PlanStep], dict[str, int], list[str]]) -> None:
+def test_what_lives_together_does_not_overlap(
+    program: tuple[list[PlanStep], dict[str, int], list[str]],
+) -> None:
     steps, sizes, kept = program
     made = plan(steps, sizes, kept)
     alive = lifetimes(steps, kept)
