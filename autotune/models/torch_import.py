@@ -67,8 +67,8 @@ def import_torch(exported: Any) -> Model:
 @dataclass(frozen=True)
 class Imported:
     """``model``: None where there is nothing to compute. ``inputs``, ``results``: what the program takes and
-    returns, one after the other: a `TensorSlot` for each input and output of the model. ``written``: {input of
-    the program that it writes to: number of the output that is the new value}."""
+    returns, one after the other: a `TensorSlot` for each input and output of the model. ``written``: {input
+    of the program that it writes to: number of the output that is the new value}."""
 
     model: Model | None
     inputs: tuple[Leaf, ...]

@@ -1,8 +1,8 @@
 """The contract of sections, and the elements that they share.
 
-A section says what it is about in plain words (`ReportSection.reading`), and makes a `SectionPart` of a log, of a
-task, or of both: escaped HTML, and figures. A figure is data for Plotly, whose colours and fonts the page
-fills in.
+A section says what it is about in plain words (`ReportSection.reading`), and makes a `SectionPart` of a log,
+of a task, or of both: escaped HTML, and figures. A figure is data for Plotly, whose colours and fonts the
+page fills in.
 """
 
 from __future__ import annotations
