@@ -109,10 +109,10 @@ class Picks:
 
 
 # {name: (task, target, seed, trials after which it chooses) -> what it chose}.
-Searches = dict[str, Callable[[suites.Task, Target, int, tuple[int, ...]], Picks]]
+Searches = dict[str, Callable[[suites.SuiteEntry, Target, int, tuple[int, ...]], Picks]]
 
 
-def searched(task: suites.Task, target: Target, model: str, seed: int, after: tuple[int, ...]) -> Picks:
+def searched(task: suites.SuiteEntry, target: Target, model: str, seed: int, after: tuple[int, ...]) -> Picks:
     """The search of this checkout."""
     workload = task.workload
     trace, took = first_pick(workload, target, model, seed)
@@ -125,7 +125,7 @@ def searched(task: suites.Task, target: Target, model: str, seed: int, after: tu
 def searched_beside(
     checkout: Path,
     suite: str,
-    task: suites.Task,
+    task: suites.SuiteEntry,
     target: Target,
     model: str,
     seed: int,
@@ -157,7 +157,7 @@ def answer(asked: dict[str, Any]) -> str:
 
 
 def one_task(
-    task: suites.Task,
+    task: suites.SuiteEntry,
     target: Target,
     best: Trace | None,
     seeds: int,

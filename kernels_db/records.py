@@ -211,7 +211,7 @@ def host_digest(machine: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Origin:
+class RecordOrigin:
     """Where a record came from. ``machine``: description of the machine that measured it. ``imported``: when
     it was imported, None if it was measured into this log. ``verified``: {`host_digest`: (verdict of `log
     verify`, when)}."""
@@ -248,7 +248,7 @@ class Hit:
     target: Target
     pinned: bool = False
     doubted: bool = False
-    origin: Origin | None = None
+    origin: RecordOrigin | None = None
 
     @property
     def time_s(self) -> float:

@@ -47,7 +47,7 @@ _USAGE_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.
 _UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """Turns a user's mistake into a message and exit status 2. Unexpected errors keep their traceback. All
     commands have the option ``--log-level``."""
 
@@ -126,7 +126,7 @@ def _complain(message: str, arguments: Sequence[str], status: int = 2, usage: bo
 
 app = typer.Typer(
     name="autotune",
-    cls=Group,
+    cls=CommandGroup,
     help="""Tune tensor operators for the machine at hand, and use the kernels that were found.
 
     \b

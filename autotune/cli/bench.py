@@ -89,13 +89,13 @@ def bench(
     opt.operator_or_suite(ctx, op, suite)
     where = opt.db_of(db)
 
-    from autotune.run.workloads import own
+    from autotune.run.workloads import is_custom
     from autotune.targets import usable_cpu_set
 
     cpus = usable_cpu_set()  # before importing torch, which may bind this process to one CPU: see `_compare`
 
-    def one(workload: Workload) -> Comparison:
-        skip = suite is not None or own(workload)  # no library has a user's own expression
+    def one(workload: Workload) -> ComparisonRows:
+        skip = suite is not None or is_custom(workload)  # no library has a user's own expression
         return _compare(workload, target, threads, where, names, time_s, seed, cpus, skip=skip)
 
     if suite is not None:
@@ -115,7 +115,7 @@ def bench(
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonRows:
     """The rows of all implementations. ``ratio``: {peer: its time over the tuned kernel's}, the median of the
     rounds; ``quartiles``: those of the rounds' ratios. ``left_out``: peers that have no such operator."""
 
@@ -134,7 +134,7 @@ class Comparison:
 def _compare(
     workload: Workload, target: str, threads: int | None, where: str, names: Sequence[str], time_s: float,
     seed: int, cpus: frozenset[int], *, skip: bool = False,
-) -> Comparison:  # fmt: skip
+) -> ComparisonRows:  # fmt: skip
     """``cpus``: those that this process came with. With OMP_PROC_BIND importing torch binds us to one, and
     threads are created on the CPUs of who creates them: whatever makes some, our kernel, the limit and each
     peer, has all CPUs meanwhile. ``skip``: leave out peers that have no such operator, rather than raise
@@ -188,13 +188,13 @@ def _compare(
     ]
     ratio = {c.name: result.ratio(TUNED, c.name) for c in contenders[1:]}
     quartiles = {c.name: result.quartiles(TUNED, c.name) for c in contenders[1:]}
-    return Comparison(workload, rows, ratio, quartiles, len(result.times_s[TUNED]), tuple(left_out))
+    return ComparisonRows(workload, rows, ratio, quartiles, len(result.times_s[TUNED]), tuple(left_out))
 
 
 def _bench_suite(
     suite: str,
     constant_weights: bool,
-    one: Callable[[Workload], Comparison],
+    one: Callable[[Workload], ComparisonRows],
     json: bool,
     must_beat: str | None,
 ) -> bool:
@@ -252,7 +252,7 @@ def _caller(kernel: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
     return lambda: kernel(*given, out=out)
 
 
-def _print(done: Comparison) -> None:
+def _print(done: ComparisonRows) -> None:
     flops, moved_bytes = done.workload.flops, opt.compulsory_bytes(done.workload)
     out = console()
     out.print(task_text(done.workload, done.rows[0]["threads"]), style="bold")

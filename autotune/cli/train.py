@@ -71,7 +71,7 @@ def train(
         from schedules.distribution import VERSION
 
         found = read(places, json)
-        told(f"training {LEARNERS[model]} on {found.rows:,} candidates", json)
+        announce(f"training {LEARNERS[model]} on {found.rows:,} candidates", json)
         trained = run(
             found.tasks,
             model,
@@ -149,7 +149,7 @@ def read(places: list[str], quiet: bool) -> Learnable:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def told(what: str, quiet: bool) -> None:
+def announce(what: str, quiet: bool) -> None:
     """Say on stderr what takes long."""
     if not quiet:
         console(stderr=True).print(what)

@@ -47,7 +47,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Array:
+class GridArray:
     """An array of the device, row-major, which begins at a multiple of ``align`` bytes."""
 
     name: str
@@ -66,9 +66,9 @@ class GridCode:
     arrays that only its kernels use. ``facts``: what the compiler tells of each kernel, by name."""
 
     kind: str
-    params: tuple[Array, ...]
+    params: tuple[GridArray, ...]
     outputs: tuple[str, ...]
-    scratch: tuple[Array, ...]
+    scratch: tuple[GridArray, ...]
     launches: tuple[Launch, ...]
     source: str
     binary: bytes = b""
@@ -126,10 +126,10 @@ def grid_code(
 ) -> GridCode:
     """The program with its source, ready to be sent."""
 
-    def array(b: Buffer) -> Array:
+    def array(b: Buffer) -> GridArray:
         # the kernels know how what is their own lies: the device gives memory
         shape = tuple(const(n) or 0 for n in b.given or b.shape) if b.strides is None else (elements(b),)
-        return Array(b.name, b.dtype, shape, made.align.get(b.name, DTYPES[b.dtype].itemsize))
+        return GridArray(b.name, b.dtype, shape, made.align.get(b.name, DTYPES[b.dtype].itemsize))
 
     return GridCode(
         kind,
@@ -147,7 +147,7 @@ _SIZE = integer(0, 1 << 48)
 _EXTENTS = items(_SIZE, _SIZE, _SIZE)
 _ARRAY = items(any_text, one_of(*DTYPES), list_of(_SIZE), _SIZE)
 _LAUNCH = items(any_text, _EXTENTS, _EXTENTS, list_of(any_text))
-_ARRAYS = list_of(lambda x: Array(*_ARRAY(x)))
+_ARRAYS = list_of(lambda x: GridArray(*_ARRAY(x)))
 _KIND = record({"kind": any_text}, open_ended=True)
 _HEAD = record(
     {

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from autotune.fleet.messages import Task
+from autotune.fleet.messages import FleetTask
 from autotune.measure import wire
 from autotune.measure.builder import attempt
 from autotune.measure.results import Measurement, Options
@@ -61,7 +61,7 @@ class Builders:
         for process in self._all:
             process.end()
 
-    def begin(self, task: Task, traces: Sequence[Trace]) -> Batch:
+    def begin(self, task: FleetTask, traces: Sequence[Trace]) -> Batch:
         """Begin to compile candidates."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._count, "autotune-build")

@@ -16,7 +16,7 @@ from autotune.models.fallback import run_island
 from autotune.models.in_place import preferred
 from autotune.models.model import Model
 from autotune.models.module import Module
-from autotune.models.origin import Origin
+from autotune.models.origin import ModelOrigin
 from autotune.models.outline import Outline
 from autotune.models.preparation import prepared
 from autotune.models.programs import program_of
@@ -82,7 +82,7 @@ def compiled(
     remedy = f"tune them: autotune.tune_model({', '.join(arguments)})"
     kernels = _kernels(outline, wanted, asked, where, fallback, remedy, picking)
     wanted = replace(wanted, threads=max((k.target.threads for k in kernels), default=wanted.threads))
-    origin = Origin.of(model.name, model.graph, ready.graph)
+    origin = ModelOrigin.of(model.name, model.graph, ready.graph)
     values = dict(ready.graph.values)
     del ready  # so that what is packed is not kept
     program = program_of(outline, kernels, values.pop, run_island)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from autotune.models.outline import Call
+from autotune.models.outline import KernelCall
 from autotune.models.program import Times
 from autotune.models.programs import AnyProgram
 from autotune.results.html import table
@@ -23,7 +23,7 @@ NOTHING_IS_TUNED = "no kernel was tuned"
 
 
 @dataclass(frozen=True)
-class Row:
+class ProfileRow:
     """A step. ``group``: its number. ``nodes``: names of the model's nodes. ``task``: the number of its task,
     None of an island. ``what``: the task, or the island's operator. ``in_place_s``: seconds inside the model.
     ``tuned_s``: seconds of the kernel when it was tuned, None where it was not. ``share``: of the whole.
@@ -50,13 +50,13 @@ class Profile:
     ``call_s``: median seconds of a run on the clock of the wall, of which copies of inputs are no part.
     ``copies``: names of inputs that were copied, since they are not row-major."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ProfileRow, ...]
     total_s: float
     call_s: float
     copies: tuple[str, ...]
 
     @property
-    def islands(self) -> tuple[Row, ...]:
+    def islands(self) -> tuple[ProfileRow, ...]:
         """Steps that are no kernels."""
         return tuple(r for r in self.rows if r.task is None)
 
@@ -135,18 +135,23 @@ def profile(
 
 
 def _row(
-    program: AnyProgram, n: int, step: Call | Island, s: float, tuned_s: Sequence[float | None], share: float
-) -> Row:
+    program: AnyProgram,
+    n: int,
+    step: KernelCall | Island,
+    s: float,
+    tuned_s: Sequence[float | None],
+    share: float,
+) -> ProfileRow:
     if isinstance(step, Island):
-        return Row(n, (step.name,), None, step.op, s, None, share, "island")
+        return ProfileRow(n, (step.name,), None, step.op, s, None, share, "island")
     kernel = program.kernels[step.task]
     what = describe(kernel.workload)
-    return Row(
+    return ProfileRow(
         n, step.origins or step.writes[:1], step.task, what, s, tuned_s[step.task], share, kernel.chosen_by
     )
 
 
-def _cells(r: Row) -> tuple[str, ...]:
+def _cells(r: ProfileRow) -> tuple[str, ...]:
     nodes = " ".join(r.nodes)
     return (
         str(r.group),

@@ -29,7 +29,7 @@ from autotune.measure.memory import free_bytes
 from autotune.models.compiling import Missing, untuned_kernels
 from autotune.models.fallback import run_island
 from autotune.models.module import Module
-from autotune.models.outline import Call, Outline, arena, nbytes
+from autotune.models.outline import KernelCall, Outline, arena, nbytes
 from autotune.models.programs import program_of
 from autotune.models.saving import DOCUMENT, FORMAT, VERSION, member_name, plain_dtype
 from autotune.models.signature import read as read_signature
@@ -226,13 +226,13 @@ def _read_tensor(x: Any) -> Tensor:
     return Tensor(*_TENSOR(x))
 
 
-def _read_step(x: Any) -> Call | Island:
+def _read_step(x: Any) -> KernelCall | Island:
     if isinstance(x, dict) and "island" in x:
         v = _ISLAND(x)
         payload = base64.b64decode(v["payload"], validate=True)
         return Island(v["island"], v["op"], v["reads"], v["writes"], payload)
     v = _CALL(x)
-    return Call(v["task"], tuple(Argument(*r) for r in v["reads"]), v["writes"], v["origins"])
+    return KernelCall(v["task"], tuple(Argument(*r) for r in v["reads"]), v["writes"], v["origins"])
 
 
 _SIZE, _TEXTS = integer(0, (1 << 48) - 1, "a size"), list_of(any_text)

@@ -17,7 +17,7 @@ from autotune.models.compiling import model_target
 from autotune.models.fallback import run_island
 from autotune.models.in_place import InPlace
 from autotune.models.model import Model
-from autotune.models.preparation import Prepared, prepared
+from autotune.models.preparation import PreparedModel, prepared
 from autotune.models.programs import program_of
 from autotune.models.tasks import had_share_s, had_trials, tasks_of
 from autotune.results.following import concluded, suite_followed
@@ -168,7 +168,7 @@ class ModelJobs:
     """What a model runs, and what is to tune of it (`makers.JobMaker`). ``options``: their budget is that of
     all tasks, the trials that of each. ``started``: `time.monotonic`."""
 
-    ready: Prepared
+    ready: PreparedModel
     tasks: Sequence[SuiteTask]
     options: TuneOptions
     log: Log
@@ -246,7 +246,7 @@ def _as_one(results: Mapping[Target, ModelTuneResult]) -> ModelTuneResult:
 
 
 def _in_place(
-    ready: Prepared,
+    ready: PreparedModel,
     results: Sequence[TaskResult],
     target: Target,
     log: Log,

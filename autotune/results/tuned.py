@@ -17,9 +17,9 @@ from schedules.model import Target, Trace, Workload
 from schedules.trace_names import to_named
 
 if TYPE_CHECKING:
+    from autotune.report import Written
     from autotune.results.explanation import Explanation
-    from autotune.results.written import Written
-    from kernels_db.place import Place
+    from kernels_db.place import LogPlace
     from schedules.schedule import Schedule
 
 R = TypeVar("R")
@@ -64,7 +64,7 @@ class Progress:
     trials: int | None
     pairwise: float | None = None
     stopped_early: int = 0
-    place: Place | None = field(default=None, repr=False, compare=False)
+    place: LogPlace | None = field(default=None, repr=False, compare=False)
     provisional: bool = False
 
     def __repr__(self) -> str:
@@ -138,7 +138,7 @@ class TuneResult(Shown):
     notes: tuple[str, ...] = ()
     error: str | None = None
     stopped_early: int = 0
-    place: Place | None = field(default=None, compare=False)
+    place: LogPlace | None = field(default=None, compare=False)
     only_plain: bool = False
 
     def schedule(self) -> Schedule:

@@ -131,7 +131,7 @@ def with_constants_each(
     return out
 
 
-def own(workload: Workload) -> bool:
+def is_custom(workload: Workload) -> bool:
     """Whether a workload is a user's own expression."""
     from schedules import ops
 

@@ -41,7 +41,7 @@ LONGEST_S = 1e12
 
 
 @dataclass(frozen=True)
-class Sketch:
+class MeasuredSketch:
     """Candidates of one sketch: decisions ``rows`` [n, holes], seconds ``time_s`` [n] (NaN: failed) and
     whether each was ``drawn`` at random [n]."""
 
@@ -59,7 +59,7 @@ class Measured:
 
     workload: Workload
     target: Target
-    sketches: tuple[Sketch, ...]
+    sketches: tuple[MeasuredSketch, ...]
 
     def __len__(self) -> int:
         return sum(len(s.rows) for s in self.sketches)
@@ -207,7 +207,7 @@ def measured(
         drawn = np.array([any(r.run in random for r in each) for each in of_rows.values()])
         if valid.any():
             holes = tuple(space.holes(s))
-            sketches.append(Sketch(space.sketches[s], holes, rows[valid], times[valid], drawn[valid]))
+            sketches.append(MeasuredSketch(space.sketches[s], holes, rows[valid], times[valid], drawn[valid]))
     return Measured(workload, target, tuple(sketches))
 
 

@@ -22,7 +22,7 @@ from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 
 if TYPE_CHECKING:
-    from autotune.codegen.llvm.emit import Module
+    from autotune.codegen.llvm.emit import LlvmModule
 
 # The text that a module ends with, from its parameters, the names of outputs, bytes of scratch and threads.
 Entry = Callable[[tuple[ir.Buffer, ...], tuple[str, ...], int, int], str]
@@ -148,15 +148,15 @@ def _checked(func: LoweredFunc, dag: ComputeDAG, target: Target) -> LoweredFunc:
     return func
 
 
-def emit_module(dag: ComputeDAG, trace: Trace, target: Target) -> Module:
+def emit_module(dag: ComputeDAG, trace: Trace, target: Target) -> LlvmModule:
     """LLVM IR of a trace, with its entry points. Raises ScheduleError as `scheduled` does, and where the code
     is longer than a compiler can take."""
     return module_of(scheduled(dag, trace, target), target)
 
 
-def module_of(func: LoweredFunc, target: Target, entry: Entry = python_entry) -> Module:
+def module_of(func: LoweredFunc, target: Target, entry: Entry = python_entry) -> LlvmModule:
     """LLVM IR of a program for a CPU, with its entry points. Raises ScheduleError where it is too long."""
-    from autotune.codegen.llvm.emit import Module, emit
+    from autotune.codegen.llvm.emit import LlvmModule, emit
 
     with within_recursion():
         module = emit(func, target)
@@ -167,7 +167,7 @@ def module_of(func: LoweredFunc, target: Target, entry: Entry = python_entry) ->
             f"vectorize one along which memory is contiguous"
         )
     tail = entry(func.params, func.outputs, module.scratch_bytes, target.threads)
-    return Module(f"{module.text}\n{tail}", module.scratch_bytes)
+    return LlvmModule(f"{module.text}\n{tail}", module.scratch_bytes)
 
 
 def build_object(dag: ComputeDAG, trace: Trace, target: Target) -> bytes:

@@ -95,7 +95,7 @@ def limits(attribute: Callable[[str], int]) -> dict[str, int]:
 
 
 class CudaProgram:
-    """See `Program`."""
+    """See `LoadedKernels`."""
 
     def __init__(self, device: CudaDevice, code: GridCode) -> None:
         self._d, self._device = device.driver, device

@@ -20,7 +20,7 @@ CPU = (1, 0)  # where DLPack says that its arrays are
 
 
 class EmulatedProgram:
-    """See `Program`."""
+    """See `LoadedKernels`."""
 
     def __init__(self, code: GridCode) -> None:
         from autotune.codegen.llvm.compile import link

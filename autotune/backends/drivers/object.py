@@ -15,7 +15,7 @@ import numpy as np
 from autotune import backends
 from autotune.backends.drivers import protocol
 from autotune.backends.drivers.protocol import Device, DeviceError, Memory
-from autotune.codegen.grid_code import Array, GridCode
+from autotune.codegen.grid_code import GridArray, GridCode
 from autotune.errors import CompileError
 
 
@@ -121,10 +121,10 @@ def give_back(device: Device, memory: list[Memory]) -> None:
             device.free(memory.pop())
 
 
-def _text(a: Array) -> str:
+def _text(a: GridArray) -> str:
     return f"{a.dtype}[{','.join(map(str, a.shape))}]"
 
 
-def _view(address: int, a: Array) -> np.ndarray:
+def _view(address: int, a: GridArray) -> np.ndarray:
     raw = (ctypes.c_char * a.nbytes).from_address(address)
     return np.frombuffer(memoryview(raw), a.dtype).reshape(a.shape)

@@ -63,7 +63,7 @@ def _built(cl: Any, context: Any, source: str) -> Any:
 
 
 class OpenclProgram:
-    """See `Program`. Kernels keep their arguments, so that one of them serves one thread at a time."""
+    """See `LoadedKernels`. Kernels keep their arguments, so that one of them serves one thread at a time."""
 
     def __init__(self, device: OpenclDevice, code: GridCode) -> None:
         cl = device.cl

@@ -23,7 +23,7 @@ class DeviceError(AutotuneError, RuntimeError):
     which is a worker's wherever candidates are measured."""
 
 
-class Program(Protocol):
+class LoadedKernels(Protocol):
     """The kernels of one `GridCode`, loaded. ``memory``: one for each of its ``params``, then ``scratch``."""
 
     def run(self, memory: Sequence[Memory]) -> None:
@@ -82,7 +82,7 @@ class Device(Protocol):
         """Begin to copy bytes of the device, from byte ``offset`` of the source on, at any byte. ``stream``:
         where the device is `Addressed`."""
 
-    def load(self, code: GridCode) -> Program:
+    def load(self, code: GridCode) -> LoadedKernels:
         """Raises CompileError where the device refuses the code."""
 
 

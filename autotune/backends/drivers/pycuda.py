@@ -46,7 +46,7 @@ def available() -> bool:
 
 
 class PycudaProgram:
-    """See `Program`."""
+    """See `LoadedKernels`."""
 
     def __init__(self, device: PycudaDevice, code: GridCode) -> None:
         self._d, self._device = device.driver, device

@@ -17,7 +17,7 @@ from schedules.space.estimate.cpu.quantities import UNITS, measure, register_til
 from schedules.space.estimate.cpu.rates import CpuRates
 from schedules.space.estimate.iterations import iterations
 from schedules.space.estimate.quotients import Quotient, quotient
-from schedules.space.estimate.traffic import BufferTraffic, Part, traffic
+from schedules.space.estimate.traffic import BufferTraffic, TrafficTerm, traffic
 from schedules.space.holes import Columns
 from schedules.te.flops import count_flops, main_dtype
 from schedules.units import digits, percent, size
@@ -171,7 +171,7 @@ def _formula(name: str, b: BufferTraffic, cache: float, quotient: Quotient | Non
     return Row(name, text, "estimate", numbers)
 
 
-def _term(p: Part) -> str:
+def _term(p: TrafficTerm) -> str:
     """``c_i_0 16 x c_j_0 16 x 65.5 KB in c_k``."""
     words = [f"{var} {n}" for var, n in p.outside if n > 1] + [size(p.bytes)]
     return " x ".join(words) + (f" in {p.loop}" if p.loop else "")

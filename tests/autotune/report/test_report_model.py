@@ -15,7 +15,7 @@ from autotune.models.tasks import tasks_of
 from autotune.models.tuning import ModelTuneResult
 from autotune.report import model_data
 from autotune.report.graph_drawing import Drawing
-from autotune.report.model_data import ModelData, Step, read_model
+from autotune.report.model_data import ModelData, ModelStep, read_model
 from autotune.report.sections import model as section
 from autotune.report.sections.model import of_model
 from autotune.targets import detect
@@ -142,7 +142,7 @@ def test_a_profile_of_onnxruntime_is_summed_by_operator():
 
 
 def step_of(n, in_place_s, tuned_s, nodes=None):
-    return Step(f"task {n}", (f"node {n}",) if nodes is None else nodes, n, tuned_s, in_place_s)
+    return ModelStep(f"task {n}", (f"node {n}",) if nodes is None else nodes, n, tuned_s, in_place_s)
 
 
 def test_the_longest_steps_have_bars_in_the_order_in_which_they_run(monkeypatch):

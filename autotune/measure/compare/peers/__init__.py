@@ -1,6 +1,6 @@
 """Other implementations of library operators, to compare with: one file for each library.
 
-A peer has ``prepare(workload, inputs, outputs, threads)``, a context manager. It yields a `Prepared` call
+A peer has ``prepare(workload, inputs, outputs, threads)``, a context manager. It yields a `PreparedPeer` call
 that writes its result into ``outputs`` (or keeps it), with the library limited to ``threads`` threads. A peer
 that needs a process of its own (`autotune.measure.compare.peers.apart`) also has ``prepare_here``, for use in
 that process. Only this package and `schedules.ops` know operators by name.
@@ -29,7 +29,7 @@ class PeerError(AutotuneError):
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedPeer:
     """``call()``: computes once. ``result()``: the outputs of the last call, to be checked. ``sample(n)``:
     seconds a call over ``n`` calls, for a peer that must be timed in another process."""
 
@@ -43,7 +43,7 @@ class Peer(Protocol):
 
     def prepare(
         self, workload: Workload, inputs: Arrays, outputs: Arrays, threads: int
-    ) -> AbstractContextManager[Prepared]: ...
+    ) -> AbstractContextManager[PreparedPeer]: ...
 
 
 # {name on the command line: (module here, module that must be installed)}.

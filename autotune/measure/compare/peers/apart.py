@@ -13,7 +13,7 @@ from typing import Any
 
 from autotune import settings
 from autotune.measure.compare.bench import Contender, collector_off, sample
-from autotune.measure.compare.peers import Arrays, PeerError, Prepared, peer
+from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer, peer
 from schedules.model import Workload
 
 # Requests to the process beside numbers of calls.
@@ -32,7 +32,7 @@ def prepare_apart(
     inputs: Arrays,
     outputs: Arrays,
     threads: int,
-) -> Iterator[Prepared]:
+) -> Iterator[PreparedPeer]:
     """The peer ``name`` (see `autotune.measure.compare`) in a new process with ``environment`` added to ours.
     Raises `PeerError` for errors there, and if the process dies."""
     spawn = multiprocessing.get_context("spawn")
@@ -56,7 +56,7 @@ def prepare_apart(
 
     try:
         ask(1)
-        yield Prepared(lambda: ask(1), lambda: ask(_RESULT), sample=ask)
+        yield PreparedPeer(lambda: ask(1), lambda: ask(_RESULT), sample=ask)
     finally:
         try:
             ours.send(_STOP)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import threadpoolctl
 
-from autotune.measure.compare.peers import Arrays, PeerError, Prepared
+from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer
 from schedules import ops
 from schedules.model import Workload
 
@@ -20,7 +20,7 @@ Params = Mapping[str, Any]
 
 
 @contextmanager
-def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[Prepared]:
+def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[PreparedPeer]:
     """See `autotune.measure.compare`. BLAS is limited to ``threads`` threads within the block."""
     with threadpoolctl.threadpool_limits(threads, user_api="blas"):
         expression = EXPRESSIONS.get(workload.op)
@@ -32,10 +32,10 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
             def reference() -> None:
                 kept[:] = [ops.reference(workload, list(inputs))]
 
-            yield Prepared(reference, lambda: kept[0])
+            yield PreparedPeer(reference, lambda: kept[0])
         else:
             params = ops.parameters(workload)
-            yield Prepared(lambda: expression(params, inputs, outputs[0]), lambda: outputs)
+            yield PreparedPeer(lambda: expression(params, inputs, outputs[0]), lambda: outputs)
 
 
 def _matmul(p: Params, x: Arrays, out: np.ndarray) -> None:

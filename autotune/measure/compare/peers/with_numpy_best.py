@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from autotune import targets
-from autotune.measure.compare.peers import Arrays, Prepared
+from autotune.measure.compare.peers import Arrays, PreparedPeer
 from autotune.measure.compare.peers.apart import prepare_apart
 from schedules.model import Workload
 
@@ -27,7 +27,7 @@ TRY_S = 0.1
 
 
 @contextmanager
-def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[Prepared]:
+def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[PreparedPeer]:
     """See `autotune.measure.compare`."""
     with ExitStack() as fastest:
         best, least = None, float("inf")

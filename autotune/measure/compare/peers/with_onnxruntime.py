@@ -19,7 +19,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, I
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImplemented_
 
 from autotune.errors import one_line
-from autotune.measure.compare.peers import Arrays, PeerError, Prepared
+from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer
 from schedules.model import Workload
 from schedules.ops import parameters
 from schedules.ops.axes import each
@@ -32,7 +32,7 @@ FAILURES = (RuntimeError, Fail, InvalidArgument, InvalidGraph, NotImplemented_, 
 
 
 @dataclass
-class Graph:
+class OnnxGraph:
     """The graph of an operator. ``arrays``: in the order and layout of its inputs, named as the workload's.
     ``nodes``: the output of the last is ``y``, of dtype ``result``. ``back``: makes the workload's output of
     ``y``."""
@@ -51,7 +51,7 @@ class Graph:
 
 
 @contextmanager
-def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[Prepared]:
+def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[PreparedPeer]:
     """See `autotune.measure.compare`. Raises `PeerError` for an operator that it lacks in this form."""
     make = GRAPHS.get(workload.op)
     dag = workload.dag
@@ -76,13 +76,13 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
             f"ONNX Runtime lacks {workload.op!r} with these parameters: {one_line(err, 300)}; "
             "leave onnxruntime out of --against"
         ) from None
-    yield Prepared(
+    yield PreparedPeer(
         lambda: session.run_with_iobinding(binding),
         lambda: [np.ascontiguousarray(graph.back(result.numpy())).reshape(outputs[0].shape)],
     )
 
 
-def _session(graph: Graph, constants: Sequence[str], threads: int) -> Any:
+def _session(graph: OnnxGraph, constants: Sequence[str], threads: int) -> Any:
     def info(name: str, shape: Sequence[int] | None, dtype: str = "float32") -> Any:
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         return helper.make_tensor_value_info(name, kind, shape)
@@ -107,7 +107,7 @@ def _session(graph: Graph, constants: Sequence[str], threads: int) -> Any:
 # -- operators ---------------------------------------------------------------------------------
 
 
-def _product(g: Graph, p: Params, output: str = "y") -> str:
+def _product(g: OnnxGraph, p: Params, output: str = "y") -> str:
     a, b = list(g.arrays)[:2]
     if g.arrays[a].ndim == 2 and (p.get("transpose_a") or p.get("transpose_b")):
         return g.add(
@@ -120,14 +120,14 @@ def _product(g: Graph, p: Params, output: str = "y") -> str:
     return g.add("MatMul", names, output)
 
 
-def _matmul(p: Params, x: dict[str, np.ndarray]) -> Graph:
-    g = Graph(x)
+def _matmul(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
+    g = OnnxGraph(x)
     _product(g, p)
     return g
 
 
-def _matmul_bias(p: Params, x: dict[str, np.ndarray], activation: str) -> Graph:
-    g = Graph(x)
+def _matmul_bias(p: Params, x: dict[str, np.ndarray], activation: str) -> OnnxGraph:
+    g = OnnxGraph(x)
     g.add("Add", [_product(g, p, "product"), "bias"], "sum")
     g.add(activation, ["sum"])
     return g
@@ -148,7 +148,7 @@ def _windows(p: Params, rank: int) -> dict[str, Any]:
     return found | {"pads": [*each(p["padding"], rank)] * 2}
 
 
-def _conv(p: Params, x: dict[str, np.ndarray]) -> Graph:
+def _conv(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
     """Convolutions of one to three dimensions, grouped and depthwise ones, with what may follow."""
     rank = x["x"].ndim - 2
     arrays = dict(x)
@@ -162,7 +162,7 @@ def _conv(p: Params, x: dict[str, np.ndarray]) -> Graph:
         arrays["w"] = np.ascontiguousarray(np.moveaxis(x["w"], (-1, -2), (0, 1)))
     if last:
         arrays["x"] = _channels_first(x["x"])
-    g = Graph(arrays, back=_channels_last if last else lambda y: y)
+    g = OnnxGraph(arrays, back=_channels_last if last else lambda y: y)
     bias = ["bias"] if "bias" in x else []
     g.add("Conv", ["x", "w", *bias], "y" if not bias else "conv", group=groups, **_windows(p, rank))
     if bias:
@@ -175,21 +175,21 @@ def _conv(p: Params, x: dict[str, np.ndarray]) -> Graph:
     return g
 
 
-def _conv2d_transpose(p: Params, x: dict[str, np.ndarray]) -> Graph:
+def _conv2d_transpose(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
     last = p.get("layout", "NHWC") == "NHWC"
     arrays = dict(x)
     if last:
         arrays["x"] = _channels_first(x["x"])
         arrays["w"] = np.ascontiguousarray(np.moveaxis(x["w"], (-2, -1), (0, 1)))
-    g = Graph(arrays, back=_channels_last if last else lambda y: y)
+    g = OnnxGraph(arrays, back=_channels_last if last else lambda y: y)
     g.add("ConvTranspose", ["x", "w"], group=p["groups"], **_windows(p, 2))
     return g
 
 
-def _pool(p: Params, x: dict[str, np.ndarray], op: str) -> Graph:
+def _pool(p: Params, x: dict[str, np.ndarray], op: str) -> OnnxGraph:
     last = p.get("layout", "NHWC") == "NHWC"
     arrays = {"x": _channels_first(x["x"])} if last else dict(x)
-    g = Graph(arrays, back=_channels_last if last else lambda y: y)
+    g = OnnxGraph(arrays, back=_channels_last if last else lambda y: y)
     flags = {n: p[n] for n in ("ceil_mode", "count_include_pad") if n in p}
     g.add(op, ["x"], kernel_shape=[*each(p["k"], 2)], **_windows(p, 2), **flags)
     return g
@@ -197,48 +197,48 @@ def _pool(p: Params, x: dict[str, np.ndarray], op: str) -> Graph:
 
 def _one(
     op: str, names: Mapping[str, str] = MappingProxyType({}), **attributes: Any
-) -> Callable[[Params, dict[str, np.ndarray]], Graph]:
+) -> Callable[[Params, dict[str, np.ndarray]], OnnxGraph]:
     """An operator that is a single node over the workload's own arrays. ``names``: {attribute: parameter}."""
 
-    def make(p: Params, x: dict[str, np.ndarray]) -> Graph:
-        g = Graph(x)
+    def make(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
+        g = OnnxGraph(x)
         g.add(op, list(x), **attributes, **{a: p[n] for a, n in names.items()})
         return g
 
     return make
 
 
-def _reduce(op: str, x: dict[str, np.ndarray], rows: bool) -> Graph:
+def _reduce(op: str, x: dict[str, np.ndarray], rows: bool) -> OnnxGraph:
     """A reduction over the last axis. ``rows``: of the array as a matrix of rows."""
-    g = Graph({"x": x["x"].reshape(len(x["x"]), -1)} if rows else x)
+    g = OnnxGraph({"x": x["x"].reshape(len(x["x"]), -1)} if rows else x)
     axis = numpy_helper.from_array(np.array([-1], np.int64), "axis")
     g.nodes.append(helper.make_node("Constant", [], ["axis"], value=axis))
     g.add(op, ["x", "axis"], keepdims=0)
     return g
 
 
-def _place(op: str, x: dict[str, np.ndarray]) -> Graph:
+def _place(op: str, x: dict[str, np.ndarray]) -> OnnxGraph:
     """Indices in the last axis, which ONNX gives as int64."""
-    g = Graph(x, back=lambda y: y.astype(np.int32), result="int64")
+    g = OnnxGraph(x, back=lambda y: y.astype(np.int32), result="int64")
     g.add(op, ["x"], axis=-1, keepdims=0)
     return g
 
 
-def _permute(p: Params, x: dict[str, np.ndarray]) -> Graph:
-    g = Graph(x)
+def _permute(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
+    g = OnnxGraph(x)
     g.add("Transpose", ["x"], perm=[int(a) for a in p["axes"]])
     return g
 
 
-def _fused_multiply_add(p: Params, x: dict[str, np.ndarray]) -> Graph:
-    g = Graph(x)
+def _fused_multiply_add(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
+    g = OnnxGraph(x)
     g.add("Add", ["a", "b"], "sum")
     g.add("Mul", ["sum", "c"], "product")
     g.add("Add", ["product", "d"])
     return g
 
 
-def _attention(p: Params, x: dict[str, np.ndarray]) -> Graph:
+def _attention(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
     """Attention with heads side by side in a row, the only order that its fused operator takes."""
     b, heads, seq, dim = x["q"].shape
     arrays, inputs = dict(x), ["q", "k", "v"]
@@ -247,7 +247,7 @@ def _attention(p: Params, x: dict[str, np.ndarray]) -> Graph:
     def rows(a: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(a.transpose(0, 2, 1, 3)).reshape(a.shape[0], a.shape[2], -1)
 
-    g = Graph(
+    g = OnnxGraph(
         {n: rows(a) for n, a in arrays.items()},
         back=lambda y: y.reshape(b, seq, heads, dim).transpose(0, 2, 1, 3),
     )
@@ -263,8 +263,8 @@ def _attention(p: Params, x: dict[str, np.ndarray]) -> Graph:
     return g
 
 
-def _transpose_batch_matmul_softmax(p: Params, x: dict[str, np.ndarray]) -> Graph:
-    g = Graph(x)
+def _transpose_batch_matmul_softmax(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
+    g = OnnxGraph(x)
     g.add("Transpose", ["q"], "q_t", perm=[0, 2, 1, 3])
     g.add("Transpose", ["k"], "k_t", perm=[0, 2, 3, 1])
     g.add("MatMul", ["q_t", "k_t"], "product")
@@ -273,7 +273,7 @@ def _transpose_batch_matmul_softmax(p: Params, x: dict[str, np.ndarray]) -> Grap
 
 
 # {operator: function that makes its graph (parameters, inputs)}.
-GRAPHS: dict[str, Callable[[Params, dict[str, np.ndarray]], Graph]] = {
+GRAPHS: dict[str, Callable[[Params, dict[str, np.ndarray]], OnnxGraph]] = {
     "matmul": _matmul,
     "batch_matmul": _matmul,
     "matmul_bias_relu": lambda p, x: _matmul_bias(p, x, "Relu"),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autotune.measure.compare.peers import Arrays, PeerError, Prepared
+from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer
 from schedules.model import Workload
 from schedules.ops import parameters
 
@@ -25,7 +25,7 @@ Make = Callable[[Params, list[Any], Any], Call]
 
 
 @contextmanager
-def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[Prepared]:
+def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[PreparedPeer]:
     """See `autotune.measure.compare`. Raises `PeerError` for an operator that torch lacks in this form."""
     make = operator(workload.op)
     tensors = [torch.from_numpy(a) for a in inputs]
@@ -54,7 +54,7 @@ def limited(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def prepared(call: Call) -> Prepared:
+def prepared(call: Call) -> PreparedPeer:
     """A prepared call that keeps its last result."""
     last: list[Any] = [None]
 
@@ -62,7 +62,7 @@ def prepared(call: Call) -> Prepared:
         last[0] = None  # frees its memory for the next result, as in a running program
         last[0] = call()
 
-    return Prepared(run, lambda: [np.ascontiguousarray(last[0].numpy())])
+    return PreparedPeer(run, lambda: [np.ascontiguousarray(last[0].numpy())])
 
 
 def _matmul(p: Params, x: list[Any], out: Any) -> Call:

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from autotune.codegen.simt import cxx
 from autotune.errors import CompileError
-from autotune.measure.compare.peers import Arrays, PeerError, Prepared
+from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer
 from autotune.measure.compare.peers.apart import prepare_apart
 from schedules.model import Workload
 
@@ -21,7 +21,7 @@ ANSWER = 'extern "C" int mkl_serv_intel_cpu_true() { return 1; }\n'
 
 
 @contextmanager
-def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[Prepared]:
+def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[PreparedPeer]:
     """See `autotune.measure.compare`. Raises `PeerError` as torch's does, and without a C++ compiler."""
     with TemporaryDirectory() as folder:
         settings = {"LD_PRELOAD": str(library(Path(folder)))}

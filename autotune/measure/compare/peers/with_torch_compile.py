@@ -11,7 +11,7 @@ import torch
 import torch._inductor.config as inductor
 
 from autotune.errors import one_line
-from autotune.measure.compare.peers import Arrays, PeerError, Prepared
+from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer
 from autotune.measure.compare.peers.with_torch import Make, Params, limited, operator, prepared
 from schedules.model import Workload
 from schedules.ops import parameters
@@ -36,7 +36,7 @@ class _Module(torch.nn.Module):
 
 
 @contextmanager
-def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[Prepared]:
+def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[PreparedPeer]:
     """See `autotune.measure.compare`. Raises `PeerError` for an operator that torch lacks in this form, or
     that it cannot compile here (it needs a C++ compiler)."""
     make, params = operator(workload.op), parameters(workload)

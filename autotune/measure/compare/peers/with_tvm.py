@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from autotune.backends.building.object_cache import ObjectCache
-from autotune.measure.compare.peers import Arrays, PeerError, Prepared
+from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer
 from autotune.measure.compare.peers.apart import prepare_apart
 from autotune.settings import cache_dir
 from schedules.model import Workload, canonical, digest
@@ -26,7 +26,7 @@ BUILD_S = 300.0
 
 
 @contextmanager
-def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[Prepared]:
+def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[PreparedPeer]:
     """See `autotune.measure.compare`. Raises `PeerError` if MetaSchedule finds no kernel that runs."""
     # Not bound, because binding would also bind this process and all that it starts.
     settings = {"TVM_NUM_THREADS": str(threads), "TVM_BIND_THREADS": "0"}
@@ -35,7 +35,7 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
 
 
 @contextmanager
-def prepare_here(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[Prepared]:
+def prepare_here(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[PreparedPeer]:
     """Like `prepare`, in the process of its own. TVM's output is discarded."""
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
@@ -51,7 +51,7 @@ def prepare_here(workload: Workload, inputs: Arrays, outputs: Arrays, threads: i
         kept.put(name, found)
     kernel = tvm.compile(tvm.ir.load_json(found.decode()), target(threads))["main"]
     arrays = [tvm.runtime.tensor(a) for a in (*inputs, *outputs)]
-    yield Prepared(lambda: kernel(*arrays), lambda: [a.numpy() for a in arrays[len(inputs) :]])
+    yield PreparedPeer(lambda: kernel(*arrays), lambda: [a.numpy() for a in arrays[len(inputs) :]])
 
 
 def target(threads: int) -> Any:

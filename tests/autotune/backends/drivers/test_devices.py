@@ -37,7 +37,7 @@ from autotune.backends.drivers.protocol import Device, DeviceError
 from autotune.codegen.grid_code import MAGIC
 from autotune.codegen.simt import cxx, nvrtc
 from autotune.measure import Measurement, Measurer, Options
-from autotune.measure.arena import POISON, Arena, Param
+from autotune.measure.arena import POISON, Arena, KernelParam
 from autotune.measure.on_device import DeviceArrays, OnDevice
 from autotune.measure.process import Child
 from autotune.measure.runner import DEVICE_S, Runner
@@ -217,7 +217,7 @@ def test_a_candidate_that_writes_to_its_inputs_harms_no_other() -> None:
     need_cxx()
     target, device, dag = backends.parse("cuda-emulator"), EmulatedDevice(), sum_of_two()
     a, b = (np.arange(37 * 5, dtype="f4").reshape(37, 5) * n for n in (1, 2))
-    arena = Arena([Param(t.name, t.shape, t.dtype) for t in dag.params], [a, b])
+    arena = Arena([KernelParam(t.name, t.shape, t.dtype) for t in dag.params], [a, b])
     arrays = DeviceArrays(device, arena)
 
     def candidate(kind: str) -> OnDevice:
@@ -243,7 +243,7 @@ def test_a_device_without_room_for_the_arrays_keeps_none(monkeypatch: pytest.Mon
     monkeypatch.setattr(device, "allocate", lambda n: allocate(n) if next(room, True) else no_room())
     a = np.ones((37, 5), "f4")
     with contextlib.closing(
-        Arena([Param(t.name, t.shape, t.dtype) for t in dag.params], [a, a], elsewhere=True)
+        Arena([KernelParam(t.name, t.shape, t.dtype) for t in dag.params], [a, a], elsewhere=True)
     ) as arena:
         with pytest.raises(DeviceError, match="no room"):
             DeviceArrays(device, arena)
@@ -304,7 +304,7 @@ def test_finalists_are_timed_on_their_inputs_and_keep_their_facts(monkeypatch: p
     c = case("softmax")
     code = fakes.code_for(program(c.dag, next(sampled(c.dag, 1))[1]), device)
     code = replace(code, facts={"kernel0": {"registers": 40, "spill_bytes": 0}})
-    arena = Arena([Param(t.name, t.shape, t.dtype) for t in c.dag.params], c.inputs)
+    arena = Arena([KernelParam(t.name, t.shape, t.dtype) for t in c.dag.params], c.inputs)
     arena.fill_outputs()
     arrays = DeviceArrays(device, arena)
     loaded = OnDevice(arena, arrays, code.to_bytes())

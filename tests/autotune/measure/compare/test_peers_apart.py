@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from autotune.measure.compare.bench import Contender, agree, arrays_for, compare
-from autotune.measure.compare.peers import PEERS, PeerError, Prepared
+from autotune.measure.compare.peers import PEERS, PeerError, PreparedPeer
 from autotune.measure.compare.peers.apart import _RESULT, _STOP, _serve, prepare_apart
 from autotune.measure.compare.peers.with_numpy_best import environments
 from schedules import ops
@@ -61,9 +61,9 @@ def test_what_needs_a_process_of_its_own_is_prepared_there(monkeypatch: pytest.M
     here: list[str] = []
 
     @contextmanager
-    def prepare_here(*_: object) -> Iterator[Prepared]:
+    def prepare_here(*_: object) -> Iterator[PreparedPeer]:
         here.append("prepared")
-        yield Prepared(lambda: here.append("called"), lambda: [np.ones(3)])
+        yield PreparedPeer(lambda: here.append("called"), lambda: [np.ones(3)])
 
     def prepare(*_: object) -> None:
         raise AssertionError("would start another process")
