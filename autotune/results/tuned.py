@@ -17,8 +17,8 @@ from schedules.model import Target, Trace, Workload
 from schedules.trace_names import to_named
 
 if TYPE_CHECKING:
-    from autotune.report import Written
     from autotune.results.explanation import Explanation
+    from autotune.results.written import Written
     from kernels_db.place import LogPlace
     from schedules.schedule import Schedule
 
