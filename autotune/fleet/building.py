@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from autotune.fleet.messages import Task
+from autotune.fleet.messages import FleetTask
 from autotune.measure import starting, wire
 from autotune.measure.builder import attempt
 from autotune.measure.results import Measurement, Options
@@ -51,7 +51,7 @@ class Builders:
         for process in self._all:
             process.end()
 
-    def begin(self, task: Task, traces: Mapping[int, Trace]) -> Batch:
+    def begin(self, task: FleetTask, traces: Mapping[int, Trace]) -> Batch:
         """Begin to compile candidates, which have numbers."""
         told = {"workload": task.workload.json, "target": task.target.json}
         asked = {n: {**told, "trace": t.to_json()} for n, t in traces.items()}
@@ -152,7 +152,7 @@ class _Process:
 
 def main(fd: int, parent: int) -> None:
     """The life of such a process: an answer for each request, until the parent goes away."""
-    from autotune.building.from_trace import build_object
+    from autotune.backends.building.from_trace import build_object
 
     os.nice(NICE)
     sock = socket.socket(fileno=fd)

@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.building.generator_version import generator_version
+from autotune.backends.building.generator_version import generator_version
 from autotune.fleet import messages, reachability
 from autotune.fleet.errors import FleetError, MessageError
-from autotune.fleet.members import Machine, Member, facts_digest, machines_of, members_of
+from autotune.fleet.members import FleetMachine, Member, facts_digest, machines_of, members_of
 from autotune.fleet.messages import Request
 from autotune.fleet.serving import object_digest, serve
 from schedules.model import Target
@@ -44,7 +44,7 @@ class Exchange:
     ``process``: as of `Member`."""
 
     request: Request
-    machine: Machine
+    machine: FleetMachine
     events: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
     future: Future | None = None
     worker: str = ""
@@ -138,7 +138,7 @@ class Fleet:
         """The workers, as they were a moment ago."""
         return [m for m in self._listed if m.address in self._living and m.address not in self._excluded]
 
-    def machines(self, target: Target) -> dict[str, Machine]:
+    def machines(self, target: Target) -> dict[str, FleetMachine]:
         """The machines that offer a target, by slot."""
         return machines_of(self.members(), target)
 
@@ -222,7 +222,7 @@ class Fleet:
     # -- requests ----------------------------------------------------------------------------
 
     def send(
-        self, request: Request, machine: Machine, objects: Mapping[int, bytes] | None = None
+        self, request: Request, machine: FleetMachine, objects: Mapping[int, bytes] | None = None
     ) -> Exchange:
         """Have a worker of a machine answer a request: that which has least to do. It gets a name, and
         ``objects`` of its traces by their numbers. Whoever sends must `end` the exchange. It is for this
@@ -260,7 +260,7 @@ class Fleet:
         future.add_done_callback(lambda f: exchange.events.put(DONE))
         return exchange
 
-    def tell(self, request: Request, machine: Machine) -> None:
+    def tell(self, request: Request, machine: FleetMachine) -> None:
         """Send a request whose answer nobody waits for. `close` gives it some time, so that nothing is left
         at the scheduler."""
         for done in [x for x in self._unwaited if not x.open]:

@@ -19,7 +19,7 @@ from typing import Any
 from autotune import backends
 from autotune.fleet import machine_lock, messages
 from autotune.fleet.errors import MessageError
-from autotune.fleet.messages import Request, Task
+from autotune.fleet.messages import FleetTask, Request
 from autotune.measure import memory
 from autotune.measure.results import Control, Measurement, Nominal
 from autotune.targets import TargetError
@@ -255,7 +255,7 @@ class Bench:
         self._kept.setdefault(request.task.key, (request.place, time.monotonic()))
         return found
 
-    def _made(self, workload: Workload, task: Task, waiting: Callable[[], None]) -> Measuring:
+    def _made(self, workload: Workload, task: FleetTask, waiting: Callable[[], None]) -> Measuring:
         memory.check_fits(workload.dag, self._open.free)
         before = self._before.get(task.key, (None, None))
         more = (*before, task.tolerance, task.reference_s, waiting)

@@ -17,7 +17,7 @@ from autotune.fleet import local
 from autotune.fleet.building import Builders
 from autotune.fleet.client import Fleet
 from autotune.fleet.errors import FleetError
-from autotune.fleet.members import Machine, targets_of
+from autotune.fleet.members import FleetMachine, targets_of
 from autotune.fleet.site import FleetSite
 from autotune.run.warned import warn
 from autotune.tuning import preparation
@@ -156,11 +156,11 @@ class FleetCrew:
                 suite.scheduler.end(number)
         return False
 
-    def _site(self, machine: Machine) -> FleetSite:
+    def _site(self, machine: FleetMachine) -> FleetSite:
         here = self.build_here or not machine.builds
         return FleetSite(self.fleet, machine, self.builders if here else None)
 
-    def _start(self, suite: Suite, machine: Machine) -> threading.Thread:
+    def _start(self, suite: Suite, machine: FleetMachine) -> threading.Thread:
         name = f"{machine.name} ({machine.target.arch})"
         lane = suite.lane(self._site(machine), name=name, key=machine.slot)
 

@@ -9,12 +9,13 @@ import pytest
 from fleet_cases import A
 from waiting import wait_until
 
+from autotune.backends import parse
 from autotune.fleet import building
 from autotune.fleet.building import Batch, Builders
-from autotune.fleet.messages import Task
+from autotune.fleet.messages import FleetTask
 from autotune.measure import starting
 from autotune.measure.results import Measurement
-from autotune.targets import detect, parse
+from autotune.targets import detect
 from schedules import ops
 from schedules.model import Step, Target, Trace
 
@@ -28,7 +29,7 @@ def builders() -> Iterator[Builders]:
         yield made
 
 
-def begun(builders: Builders, task: Task, *traces: Trace) -> Batch:
+def begun(builders: Builders, task: FleetTask, *traces: Trace) -> Batch:
     return builders.begin(task, dict(enumerate(traces)))
 
 
@@ -37,8 +38,8 @@ def refusal(batch: Batch, number: int = 0) -> Measurement | None:
     return batch.taken([number], time.sleep)[1].get(number)
 
 
-def task(target: Target | None = None) -> Task:
-    return Task(WORKLOAD, target or detect(1), 10.0)
+def task(target: Target | None = None) -> FleetTask:
+    return FleetTask(WORKLOAD, target or detect(1), 10.0)
 
 
 @pytest.mark.slow
@@ -61,7 +62,7 @@ def test_code_for_a_machine_of_another_family_is_built(builders: Builders) -> No
     board = Target("cpu", "cortex-a78", "aarch64-unknown-linux-gnu", ("neon",), 1, limits)
     others = [ops.workload("matmul", {"m": 8, "n": 8, "k": 8}), ops.workload("softmax", {"m": 4, "n": 8})]
     for workload in [WORKLOAD, *others]:
-        batch = begun(builders, Task(workload, board, 10.0), Trace())
+        batch = begun(builders, FleetTask(workload, board, 10.0), Trace())
         code = batch.taken([0], time.sleep)[0][0]
         assert code[:4] == b"\x7fELF" and int.from_bytes(code[18:20], "little") == 183  # EM_AARCH64
 
