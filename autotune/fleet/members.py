@@ -133,19 +133,13 @@ def targets_of(
     found: dict[str, Target] = {}
     each: Sequence[str | Target | None] = wanted or [None]
     for one in each:
-        fitting = [o.target for o in offers if one is None or _means(one, o)]
+        fitting = [o.target for o in offers if one is None or one in (o.asked, o.target.arch, o.target)]
         if threads is not None:
             fitting = [t for t in fitting if t.threads == threads or t.grid]
         if not fitting:
             raise FleetError(_not_offered(one, threads, offers))
         found |= {t.digest: t for t in fitting}
     return list(found.values())
-
-
-def _means(wanted: str | Target, offer: Offered) -> bool:
-    if isinstance(wanted, Target):
-        return wanted.digest == offer.target.digest
-    return wanted in (offer.asked, offer.target.arch)
 
 
 def _not_offered(wanted: str | Target | None, threads: int | None, offers: Sequence[Offered]) -> str:

@@ -148,16 +148,12 @@ def _task(body: object) -> FleetTask:
     return FleetTask(workload, v["target"], v["patience_s"], tolerance, v["reference_s"])
 
 
-def _any(value: object) -> Any:
-    return value
-
-
 _SECONDS = number(0.0, LONGEST_S, f"a number of seconds, at most {LONGEST_S:g}")
 _TIME = number(SHORTEST_S, LONGEST_S, f"a number of seconds from {SHORTEST_S:g} to {LONGEST_S:g}")
 _TASK = record(
     {
         "workload": an_object,
-        "names": _any,  # `Workload.from_json` looks
+        "names": lambda x: x,  # `Workload.from_json` looks
         "op": text(200),
         "params": an_object,
         "flops": integer(0, 1 << 62),

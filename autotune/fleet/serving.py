@@ -59,9 +59,10 @@ class _Telling:
         self._last = time.monotonic()
         self._news: dict[str, Any] = {}
 
-    def sign(self, what: str) -> None:
+    def say(self, **event: Any) -> None:
         """Say it now."""
-        self._say(sign=what)
+        self._last = time.monotonic()
+        self._tell({"batch": self._batch, **event})
 
     def begins(self, index: int) -> None:
         """A candidate begins to run."""
@@ -77,16 +78,12 @@ class _Telling:
         """Nothing happens just now."""
         self._soon()
         if time.monotonic() - self._last > SIGN_S:
-            self.sign("waiting")
+            self.say(sign="waiting")
 
     def _soon(self) -> None:
         if self._news and time.monotonic() - self._last >= TELL_S:
             news, self._news = self._news, {}
-            self._say(**{"found": [], **news})
-
-    def _say(self, **event: Any) -> None:
-        self._last = time.monotonic()
-        self._tell({"batch": self._batch, **event})
+            self.say(**{"found": [], **news})
 
 
 class Bench:
@@ -185,12 +182,12 @@ class Bench:
                 raise Unwanted
             telling.pause()
 
-        telling.sign("begun")
+        telling.say(sign="begun")
         try:
             with machine_lock.held(self.cpus, waiting, self.folder):
                 if not wanted():
                     raise Unwanted
-                telling.sign("measuring")
+                telling.say(sign="measuring")
                 return self._measure(request, code, telling, waiting, began)
         except BaseException as err:  # nobody knows what still runs
             if not isinstance(err, TargetError):
