@@ -8,18 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from autotune import targets
+from autotune import backends
 from autotune.run.dynamic_workload import DynamicWorkload, as_dynamic
+from autotune.run.workloads import Program, ahead, as_workload, named, with_constants_each
 from autotune.settings import SettingsError, seconds_of
-from autotune.workloads import Program, ahead, as_workload, named, with_constants_each
 from schedules import ops as ops
 from schedules.errors import ScheduleError
 from schedules.model import Target, Workload
 from schedules.schedule import Schedule
 
 if TYPE_CHECKING:
+    from autotune.results.tuned import Progress, SuiteProgress, SuiteResult, TuneResult
     from autotune.run.kernel import Kernel
-    from autotune.tuning.results import Progress, SuiteProgress, SuiteResult, TuneResult
 
 DEFAULT_S = 60.0  # seconds of a budget that is not given
 
@@ -91,10 +91,10 @@ def tune(
     True
     """
     started = time.monotonic()
+    from autotune.results.tuned import as_one
     from autotune.tuning.dynamic_tuner import tuning_of
     from autotune.tuning.options import TuneOptions
     from autotune.tuning.request import Request, tuned
-    from autotune.tuning.results import as_one
 
     options = TuneOptions(
         trials=trials, budget_s=seconds_of(budget, budget_s, DEFAULT_S), search=search, seed=seed,
@@ -156,12 +156,11 @@ def tune_suite(
     True
     """
     started = time.monotonic()
+    from autotune.results.tuned import SuiteTask, together
     from autotune.tuning import suites
-    from autotune.tuning.jobs import SuiteTask
     from autotune.tuning.makers import Tasks
     from autotune.tuning.options import TuneOptions
     from autotune.tuning.request import Request, tuned
-    from autotune.tuning.results import together
 
     seconds = seconds_of(budget, budget_s, DEFAULT_S)
     if isinstance(suite, (str, os.PathLike)):
@@ -217,7 +216,7 @@ def build(schedule: Schedule, target: str | Target = "cpu", threads: int | None 
             f"build takes a Schedule, not a {type(schedule).__name__}; make one of tensors by Schedule([...])"
         )
 
-    goal = targets.parse(target, threads)
-    targets.check_here(goal)
+    goal = backends.parse(target, threads)
+    backends.check_here(goal)
     workload = Workload(schedule.dag, flops=count_flops(schedule.dag))
     return kernel_of(workload, goal, schedule.trace, None)

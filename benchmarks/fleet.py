@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from autotune import targets
-from autotune.building.generator_version import generator_version, this_machine
+from autotune.backends.building.generator_version import generator_version, this_machine
 from autotune.fleet import connection, local
 from autotune.fleet.building import Builders
 from autotune.fleet.members import targets_of
@@ -37,14 +37,13 @@ from autotune.fleet.site import FleetSite
 from autotune.fleet.tuning import FleetCrew
 from autotune.fleet.worker import BenchThreadPoolExecutor, Offer, make_worker
 from autotune.measure.results import Measurement
+from autotune.results.tuned import SuiteResult, SuiteTask
+from autotune.run.workloads import as_workload
 from autotune.tuning import preparation
-from autotune.tuning.jobs import SuiteTask
 from autotune.tuning.makers import Tasks
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import SuiteResult
 from autotune.tuning.site import Here, Measuring
 from autotune.tuning.tuner import tune_jobs
-from autotune.workloads import as_workload
 from kernels_db.store import Log
 from schedules import ops
 from schedules.model import Target, Trace, Workload

@@ -29,17 +29,17 @@ sys.path.insert(0, str(ROOT))
 from suite import commit  # noqa: E402
 
 from autotune import targets  # noqa: E402
-from autotune.building import from_trace  # noqa: E402
-from autotune.building.generator_version import this_machine  # noqa: E402
+from autotune.backends.building import from_trace  # noqa: E402
+from autotune.backends.building.generator_version import this_machine  # noqa: E402
 from autotune.codegen.llvm import compile as llvm  # noqa: E402
 from autotune.measure import Measurer  # noqa: E402
+from autotune.results.tuned import Progress  # noqa: E402
+from autotune.run.workloads import as_workload  # noqa: E402
 from autotune.tuning import preparation  # noqa: E402
 from autotune.tuning.makers import OneTask  # noqa: E402
 from autotune.tuning.options import TuneOptions  # noqa: E402
-from autotune.tuning.results import Progress  # noqa: E402
 from autotune.tuning.site import Here  # noqa: E402
 from autotune.tuning.tuner import OneMachine, tune_jobs  # noqa: E402
-from autotune.workloads import as_workload  # noqa: E402
 from kernels_db.store import Log  # noqa: E402
 from schedules import ops  # noqa: E402
 from schedules.model import Target, Trace, Workload  # noqa: E402

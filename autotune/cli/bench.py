@@ -13,10 +13,10 @@ from autotune.cli import models
 from autotune.cli import options as opt
 from autotune.cli.given import Given, one_of, takes
 from autotune.cli.output import console, hang, print_json, table, task_text
-from autotune.progress.units import disturbed, peak_share, rate, seconds
+from schedules.units import disturbed, peak_share, rate, seconds
 
 if TYPE_CHECKING:
-    from autotune.compare.bench import Comparison as Timed
+    from autotune.measure.compare.bench import Comparison
     from schedules.model import Workload
 
 # Name of the tuned kernel among the contenders.
@@ -70,7 +70,7 @@ def bench(o: Given) -> None:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonRows:
     """The rows of all implementations of ``what``, a "kernel" or a "model". ``ratio``: {peer: its time over
     the tuned one's}, the median of the rounds; ``quartiles``: those of the rounds' ratios. ``speed``: that of
     a time, in words. ``left_out``: what is said of peers that have no such operator."""
@@ -89,7 +89,7 @@ class Comparison:
         return {"ratio": self.ratio, "quartiles": self.quartiles}
 
 
-def _one(o: Given, done: Comparison) -> bool:
+def _one(o: Given, done: ComparisonRows) -> bool:
     """Print a comparison. Returns whether it beats what it must."""
     if o.json:
         print_json({"rows": done.rows, **done.ratios(), "rounds": done.rounds})
@@ -100,8 +100,8 @@ def _one(o: Given, done: Comparison) -> bool:
     return o.must_beat is None or done.ratio[o.must_beat] > 1
 
 
-def _ratios(result: Timed, peers: Sequence[str]) -> dict[str, Any]:
-    """What a `Comparison` has of the rounds."""
+def _ratios(result: Comparison, peers: Sequence[str]) -> dict[str, Any]:
+    """What a `ComparisonRows` has of the rounds."""
     return {
         "ratio": {name: result.ratio(TUNED, name) for name in peers},
         "quartiles": {name: result.quartiles(TUNED, name) for name in peers},
@@ -109,18 +109,18 @@ def _ratios(result: Timed, peers: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _compare(o: Given, workload: Workload, names: Sequence[str], cpus: frozenset[int]) -> Comparison:
+def _compare(o: Given, workload: Workload, names: Sequence[str], cpus: frozenset[int]) -> ComparisonRows:
     """``cpus``: those that this process came with. With OMP_PROC_BIND importing torch binds us to one, and
     threads are created on the CPUs of who creates them: whatever makes some, our kernel, the limit and each
     peer, has all CPUs meanwhile. Of suites and a user's own expressions peers that have no such operator are
     left out; else they raise `PeerError`."""
     from autotune import backends
-    from autotune.compare.bench import Contender, agree, arrays_for, compare
-    from autotune.compare.peers import PeerError, peer
-    from autotune.progress.text import speed
+    from autotune.measure.compare.bench import Contender, agree, arrays_for, compare
+    from autotune.measure.compare.peers import PeerError, peer
+    from autotune.results.text import speed
     from autotune.run.loading import load_workload
+    from autotune.run.workloads import dtype_of, is_custom
     from autotune.targets import on_cpus
-    from autotune.workloads import dtype_of, own
 
     inputs, outputs = arrays_for(workload, o.seed)
     with on_cpus(cpus):
@@ -140,7 +140,7 @@ def _compare(o: Given, workload: Workload, names: Sequence[str], cpus: frozenset
                     prepared = stack.enter_context(module.prepare(workload, inputs, copies, n))
                     prepared.call()
             except PeerError:
-                if o.suite is None and not own(workload):
+                if o.suite is None and not is_custom(workload):
                     raise
                 left_out.append(f"{name} is left out: it has no {workload.op}.")
                 continue
@@ -162,7 +162,7 @@ def _compare(o: Given, workload: Workload, names: Sequence[str], cpus: frozenset
         }
         for c in contenders
     ]
-    return Comparison(
+    return ComparisonRows(
         *(task_text(workload, n), "kernel", rows),
         **_ratios(result, [c.name for c in contenders[1:]]),
         speed=lambda time_s: speed(workload, time_s),
@@ -170,12 +170,12 @@ def _compare(o: Given, workload: Workload, names: Sequence[str], cpus: frozenset
     )
 
 
-def _compare_model(o: Given, names: Sequence[str]) -> Comparison:
+def _compare_model(o: Given, names: Sequence[str]) -> ComparisonRows:
     """Compare a tuned model with peers. Raises `KernelNotFound` where it is not tuned."""
-    from autotune.compare.bench import Contender, compare
-    from autotune.compare.models import PEERS, agree, inputs_for, onnxruntime_call
     from autotune.errors import KernelNotFound
+    from autotune.measure.compare.bench import Contender, compare
     from autotune.models.compiling import compile_model
+    from autotune.models.onnxruntime_peer import PEERS, agree, inputs_for, onnxruntime_call
 
     for name in names:
         why = PEERS.get(name, "it has no model files")
@@ -211,14 +211,14 @@ def _compare_model(o: Given, names: Sequence[str]) -> Comparison:
         }
         for c in contenders
     ]
-    return Comparison(
+    return ComparisonRows(
         *(f"{module.name}, {threads} thread{'s' if threads > 1 else ''}", "model", rows),
         **_ratios(done, names),
         speed=lambda time_s: rate(flops, 0, time_s),
     )
 
 
-def _bench_suite(o: Given, one: Callable[[Workload], Comparison]) -> bool:
+def _bench_suite(o: Given, one: Callable[[Workload], ComparisonRows]) -> bool:
     """Compare every tuned task of a suite. Returns whether each beats what it must."""
     from autotune.errors import KernelNotFound
     from autotune.run.describing import describe
@@ -254,7 +254,7 @@ def _bench_suite(o: Given, one: Callable[[Workload], Comparison]) -> bool:
 
 
 def _peer_names(against: str) -> list[str]:
-    from autotune.compare.peers import PEERS
+    from autotune.measure.compare.peers import PEERS
 
     names = list(dict.fromkeys(n.strip() for n in against.split(",") if n.strip()))
     for name in names:
@@ -268,7 +268,7 @@ def _caller(kernel: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
     return lambda: kernel(*given, out=out)
 
 
-def _print(done: Comparison) -> None:
+def _print(done: ComparisonRows) -> None:
     out = console()
     out.print(done.what, style="bold")
     shares = done.kind == "kernel"  # of a model none is known

@@ -8,8 +8,8 @@ from typing import Any
 from autotune.cli import options as opt
 from autotune.cli.given import Given, takes
 from autotune.cli.output import console, print_json, target_summary, task_text, trace_value
-from autotune.progress.text import speed
-from autotune.progress.units import seconds
+from autotune.results.text import speed
+from schedules.units import seconds
 
 
 @takes(opt.OP, *opt.WHAT, *opt.TUNED, opt.NEAREST, opt.TRACE, opt.SOURCE, opt.IR, opt.JSON)
@@ -28,7 +28,7 @@ def best(o: Given) -> None:
     """
     workload = o.workload()
 
-    from autotune.building.generator_version import this_machine
+    from autotune.backends.building.generator_version import this_machine
     from autotune.run.loading import find
     from schedules.schedule import Schedule
     from schedules.trace_names import to_named

@@ -23,7 +23,7 @@ def doctor(o: Given) -> None:
       autotune doctor
       autotune doctor --db tuning.db --json
     """
-    from autotune.doctor import examine
+    from autotune.cli.checks import examine
     from autotune.settings import Settings
 
     findings = examine(o.where, Settings.from_environment())

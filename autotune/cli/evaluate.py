@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.cli import options as opt
 from autotune.cli.given import Given, one_of, takes
 from autotune.cli.output import console, print_json, table
-from autotune.cli.train import needing_extra, places_of, print_read, read, summary, told
+from autotune.cli.train import announce, needing_extra, places_of, print_read, read, summary
 
 if TYPE_CHECKING:
     from cost_model.evaluation import Evaluation
@@ -67,7 +67,7 @@ def evaluate(o: Given) -> None:
             judged = evaluation.untrained(found.tasks)
         else:
             judged = evaluation.by_folds(
-                found.tasks, o.seed, usable_cpus(), progress=lambda what: told(what, o.json)
+                found.tasks, o.seed, usable_cpus(), progress=lambda what: announce(what, o.json)
             )
     if o.json:
         print_json(document(judged) | {"read": summary(found), "notes": notes, "seed": o.seed})

@@ -27,7 +27,7 @@ def fleet(o: Given) -> None:
     """
     from autotune.fleet import connection
     from autotune.fleet.client import Fleet
-    from autotune.progress.display import say
+    from autotune.results.display import say
 
     connection.warn_of_plain(o.address, say)
     with Fleet(connection.connect(o.address), o.address) as found:

@@ -99,7 +99,7 @@ class Given:
     @property
     def goal(self) -> Target:
         """The target with its threads. Raises `AutotuneError`."""
-        from autotune.targets import parse
+        from autotune.backends import parse
 
         return parse(self.target, self.threads)
 
@@ -125,7 +125,7 @@ class Given:
     def workload(self) -> Workload:
         """The workload of an operator, or the user's own expression that has the name in the log. Raises
         `WorkloadError`, and `typer.BadParameter` for what is neither."""
-        from autotune.workloads import as_workload
+        from autotune.run.workloads import as_workload
         from schedules import ops
 
         if self.op not in ops.REGISTRY:

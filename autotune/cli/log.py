@@ -26,7 +26,7 @@ from autotune.cli.output import (
     target_summary,
     task_text,
 )
-from autotune.progress.units import counts, seconds
+from schedules.units import counts, seconds
 
 if TYPE_CHECKING:
     from autotune.tuning.site import Site
@@ -153,7 +153,7 @@ def _where_from(task: dict[str, Any]) -> str:
 
 
 def _tasks(log: Log) -> list[dict[str, Any]]:
-    from autotune.building.generator_version import this_machine
+    from autotune.backends.building.generator_version import this_machine
     from autotune.tuning import run_state
 
     here = this_machine()
@@ -176,7 +176,7 @@ def _task(
     here: Mapping[str, Any],
 ) -> dict[str, Any]:
     from autotune.run.describing import made
-    from autotune.workloads import dtype_of, param_text, shown_params
+    from autotune.run.workloads import dtype_of, param_text, shown_params
 
     by_status = log.by_status(*digests)
     best = log.best(*digests) if pinned is None else log.get(pinned)
@@ -225,7 +225,7 @@ def verify(o: Given) -> None:
         site_of: Callable[[Target], Site | None] = recheck.here
         if o.fleet is not None:
             from autotune.fleet.verifying import sites
-            from autotune.progress.display import say
+            from autotune.results.display import say
 
             site_of = stack.enter_context(sites(o.fleet, say))
         for v in recheck.verify(log, o.top, o.slower, site_of):

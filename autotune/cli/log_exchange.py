@@ -12,7 +12,7 @@ import typer
 from autotune.cli import options as opt
 from autotune.cli.given import Given, takes
 from autotune.cli.output import console, input_path, output_place, print_json
-from autotune.progress.units import number
+from schedules.units import number
 
 if TYPE_CHECKING:
     from kernels_db.store import Log

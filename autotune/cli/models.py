@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from autotune.cli.output import console, print_json, table
-from autotune.progress.units import counts, size
+from schedules.units import counts, size
 
 if TYPE_CHECKING:
     from autotune.models.model import Model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.cli import options as opt
 from autotune.cli.given import Given, takes
 from autotune.cli.output import console, hang, input_path, print_json, table
-from autotune.progress.units import seconds
+from schedules.units import seconds
 
 
 @takes(opt.TABLE_FILE, opt.TASK, opt.SEARCH, opt.MODEL, opt.REPLAYED, opt.SEEDS, opt.JSON)

@@ -13,7 +13,7 @@ from autotune.cli import models
 from autotune.cli import options as opt
 from autotune.cli.given import Given, takes
 from autotune.cli.output import console, output_place, print_json
-from autotune.progress.units import size
+from schedules.units import size
 
 if TYPE_CHECKING:
     from autotune.errors import KernelNotFound

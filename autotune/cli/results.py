@@ -14,13 +14,13 @@ import typer
 
 from autotune.cli import streams
 from autotune.cli.output import console, print_json, table, target_summary, task_text, trace_value
-from autotune.progress import text
-from autotune.progress.units import counts, disturbed, of_peak, peak_share, seconds
-from autotune.workloads import dtype_of
+from autotune.results import text
+from autotune.run.workloads import dtype_of
+from schedules.units import counts, disturbed, of_peak, peak_share, seconds
 
 if TYPE_CHECKING:
+    from autotune.results.tuned import DynamicResult, TuneResult
     from autotune.tuning.interrupts import Interrupts
-    from autotune.tuning.results import DynamicResult, TuneResult
     from schedules.model import Target
 
 

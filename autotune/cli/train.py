@@ -15,8 +15,8 @@ import typer
 from autotune.cli import options as opt
 from autotune.cli.given import Given, takes
 from autotune.cli.output import console, print_json
-from autotune.progress.units import size
 from autotune.settings import database
+from schedules.units import size
 
 if TYPE_CHECKING:
     from autotune.tuning.measured import Learnable
@@ -43,18 +43,18 @@ def train(o: Given) -> None:
     with needing_extra("train --model " + o.model):
         if o.model not in OF_XGBOOST:
             import sklearn  # noqa: F401  # before the logs are read, which takes long
-        from autotune import __version__
         from autotune.targets import usable_cpus
         from cost_model.training import train as run
+        from schedules.distribution import VERSION
 
         found = read(places, o.json)
-        told(f"training {opt.LEARNERS[o.model]} on {found.rows:,} candidates", o.json)
+        announce(f"training {opt.LEARNERS[o.model]} on {found.rows:,} candidates", o.json)
         trained = run(
             found.tasks,
             o.model,
             o.seed,
             usable_cpus(),
-            provenance={"made_by": f"autotune {__version__}"} | facts(found),
+            provenance={"made_by": f"autotune {VERSION}"} | facts(found),
         )
     trained.save(o.out)
     document = {
@@ -126,7 +126,7 @@ def read(places: list[str], quiet: bool) -> Learnable:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def told(what: str, quiet: bool) -> None:
+def announce(what: str, quiet: bool) -> None:
     """Say on stderr what takes long."""
     if not quiet:
         console(stderr=True).print(what)

@@ -9,11 +9,11 @@ import typer
 from autotune.cli import models, results
 from autotune.cli import options as opt
 from autotune.cli.given import Given, takes
-from autotune.progress.display import say
-from autotune.progress.following import shown
+from autotune.results.display import say
+from autotune.results.following import shown
 
 if TYPE_CHECKING:
-    from autotune.tuning.jobs import SuiteTask
+    from autotune.results.tuned import SuiteTask
     from autotune.tuning.request import Request, Run
 
 
@@ -122,8 +122,8 @@ def _run(o: Given, program: Any, asked: Request) -> Run[Any]:
 
 def _tasks(o: Given) -> list[SuiteTask]:
     """The tasks of ``FILE[:NAME]``. Raises `SuiteError`."""
+    from autotune.results.tuned import SuiteTask
     from autotune.tuning import suites
-    from autotune.tuning.jobs import SuiteTask
 
     tasks = [SuiteTask(t.workload, t.weight, t.group) for t in suites.read(o.suite, o.constant_weights)]
     if not tasks:

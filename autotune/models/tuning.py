@@ -12,24 +12,24 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Literal
 
-from autotune import targets
+from autotune import backends
 from autotune.models import in_place
 from autotune.models.fallback import run_island
 from autotune.models.in_place import InPlace
 from autotune.models.model import Model
-from autotune.models.preparation import Prepared, prepared
+from autotune.models.preparation import PreparedModel, prepared
 from autotune.models.programs import program_of
 from autotune.models.tasks import had_share_s, had_trials, tasks_of
-from autotune.progress.following import Tell
+from autotune.results.following import Tell
+from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask, TaskResult, by_name, together
 from autotune.run.kernel import Kernel
 from autotune.run.stored import stored
 from autotune.settings import seconds_of
 from autotune.tuning.frozen import frozen
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.jobs import Job, SuiteTask
+from autotune.tuning.jobs import Job
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.request import Request, Run, tuned
-from autotune.tuning.results import SuiteProgress, SuiteResult, TaskResult, by_name, together
 from autotune.tuning.run_records import searched
 from autotune.tuning.site import HERE
 from cost_model.saved import SavedModel
@@ -138,7 +138,7 @@ def tuning_of_model(model: Model, asked: Request, given_s: float | None) -> Run[
     Raises and warns as `tune_model`."""
     started, goal = time.monotonic(), asked.goal
     if goal is not None and goal.grid:
-        targets.check_here(goal)
+        backends.check_here(goal)
     ready = prepared(model)
     tasks = [SuiteTask(t.workload, float(t.count), t.shown, later=t.later) for t in tasks_of(ready.parts)]
     whole_s = EACH_S * max(len(tasks), 1) if given_s is None else given_s
@@ -153,7 +153,7 @@ def tuning_of_model(model: Model, asked: Request, given_s: float | None) -> Run[
 
 
 def _tune(
-    ready: Prepared,
+    ready: PreparedModel,
     tasks: Sequence[SuiteTask],
     asked: Request,
     started: float,
@@ -188,7 +188,7 @@ class ModelJobs:
     """What a model runs, and what is to tune of it (`makers.JobMaker`). ``options``: their budget is that of
     all tasks, the trials that of each. ``started``: `time.monotonic`."""
 
-    ready: Prepared
+    ready: PreparedModel
     tasks: Sequence[SuiteTask]
     options: TuneOptions
     log: Log
@@ -256,7 +256,7 @@ def _as_one(results: Mapping[Target, ModelTuneResult]) -> ModelTuneResult:
 
 
 def _in_place(
-    ready: Prepared,
+    ready: PreparedModel,
     results: Sequence[TaskResult],
     target: Target,
     log: Log,

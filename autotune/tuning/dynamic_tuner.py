@@ -14,15 +14,15 @@ from dataclasses import fields, replace
 from functools import partial
 from itertools import islice, pairwise, product
 
-from autotune.progress.following import Tell
+from autotune.results.following import Tell
+from autotune.results.tuned import DynamicResult, SuiteProgress, SuiteResult, SuiteTask, TuneResult, totals
 from autotune.run.dynamic_workload import DynamicWorkload, Sizes
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.jobs import Job, SuiteTask
+from autotune.tuning.jobs import Job
 from autotune.tuning.makers import OneTask, with_error
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.request import Request, Run
-from autotune.tuning.results import DynamicResult, SuiteProgress, SuiteResult, TuneResult, totals
 from autotune.tuning.run_records import best_of
 from kernels_db.store import Log
 from schedules.errors import AutotuneError

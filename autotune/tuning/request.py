@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from autotune import targets
-from autotune.progress.following import Tell, concluded, followed
+from autotune import backends
+from autotune.results.following import Tell, concluded, followed
 from autotune.settings import database
 from autotune.tuning import tuner
 from autotune.tuning.interrupts import Interrupts
@@ -47,7 +47,7 @@ class Request:
         """From the options of `autotune.tune`. ``of_fleet``: more fields of `fleet.tuning.There`. Raises
         `TargetError`, `SettingsError`."""
         if fleet is None:
-            goal = targets.parse(targets.alone(target), threads)
+            goal = backends.parse(backends.alone(target), threads)
             return cls(options, OneMachine(goal), goal, database(db))
         from autotune.fleet.tuning import There
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
+from autotune.results.tuned import TuneResult
 from autotune.search import guided, policies
 from autotune.search.ahead import AskAhead
 from autotune.search.base import Result, SearchPolicy
@@ -25,7 +26,6 @@ from autotune.tuning.finalists import Finalists
 from autotune.tuning.known_limits import MachineLimit, moved
 from autotune.tuning.notes import notes, small
 from autotune.tuning.prediction_quality import PREDICTED
-from autotune.tuning.results import TuneResult
 from autotune.tuning.run_records import FINALISTS, best_of, new_record, run_options, searched, trace_of
 from autotune.tuning.similar import seeds
 from autotune.tuning.site import HERE, Measuring, Site

@@ -16,10 +16,10 @@ from statistics import fmean
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from autotune.results.tuned import Progress, SuiteProgress, SuiteResult, SuiteTask, TaskResult, TuneResult
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.jobs import Job, SuiteTask
+from autotune.tuning.jobs import Job
 from autotune.tuning.open_measurers import OpenMeasurers
-from autotune.tuning.results import Progress, SuiteProgress, SuiteResult, TaskResult, TuneResult
 from autotune.tuning.run_records import best_of, searched
 from autotune.tuning.session import RESERVE_SHARE, ROUND_SHARE, Session
 from autotune.tuning.site import Measuring, Site, SiteLost
@@ -53,7 +53,7 @@ class Lane:
 
     def __init__(self, site: Site, name: str, key: str, make: Callable[[Lane, Workload], Measuring]) -> None:
         self.site, self.name, self.key = site, name, key
-        self.open = OpenMeasurers(lambda workload: make(self, workload))
+        self.open = OpenMeasurers[int](lambda workload: make(self, workload))
         self.made: dict[str, Measuring] = {}  # the last one of each task, by the digest of its workload
         self.number: int | None = None  # of the task whose turn it is
         self.closed = False
@@ -96,7 +96,7 @@ class Suite:
 
     def lane(self, site: Site, name: str = "", key: str = "") -> Lane:
         """A new machine. ``key``: as of `Lane`."""
-        lane = Lane(site, name, key, self._measurer)
+        lane = Lane(site, name, key, self._measuring_for)
         self.lanes.append(lane)
         return lane
 
@@ -355,7 +355,7 @@ class Suite:
         needed = sum(s.finals.cost_s() for s in self.sessions.values() if s.so_far.best_s) / self._machines
         return self.until - max(RESERVE_SHARE * budget, min(needed, most * RESERVE_SHARE * budget)) - each_s
 
-    def _measurer(self, lane: Lane, workload: Workload) -> Measuring:
+    def _measuring_for(self, lane: Lane, workload: Workload) -> Measuring:
         """Its limits are those of the time that a task gets, not of the whole budget. How fast the machine
         normally runs, the first one says for all, and beside what a task is timed, the task's last one: the
         times of a task's turns are to compare."""

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from autotune.results.tuned import Progress
 from autotune.tuning import plain_loops, resume
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import Progress
 from autotune.tuning.run_records import searched
 from schedules.model import Target, Trace, Workload
 

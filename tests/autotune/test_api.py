@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import autotune as at
-from autotune.workloads import as_workload, with_constants
+from autotune.run.workloads import as_workload, with_constants
 
 SHAPE: dict[str, Any] = {"m": 8, "n": 8, "k": 8, "threads": 1}
 te = at.te

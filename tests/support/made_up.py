@@ -7,11 +7,10 @@ from contextlib import nullcontext
 from typing import Any
 from unittest import mock
 
+from autotune.results.tuned import SuiteResult, SuiteTask, TuneResult
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.jobs import SuiteTask
 from autotune.tuning.makers import OneTask, Tasks
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import SuiteResult, TuneResult
 from autotune.tuning.site import Here, Site
 from autotune.tuning.tuner import OneMachine, tune_jobs
 from kernels_db import Log

@@ -11,10 +11,9 @@ from needs import imported
 
 import autotune as at
 from autotune.cli import output, results
-from autotune.progress import display
-from autotune.tuning.jobs import SuiteTask
+from autotune.results import display
+from autotune.results.tuned import Best, SuiteResult, SuiteTask, TaskResult, TuneResult
 from autotune.tuning.makers import Tasks
-from autotune.tuning.results import Best, SuiteResult, TaskResult, TuneResult
 from schedules.model import Target, Trace
 
 SHAPE = ("--shape", "m=64,n=64,k=64")

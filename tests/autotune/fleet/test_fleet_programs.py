@@ -14,13 +14,12 @@ from needs import imported
 import autotune as at
 from autotune.models import preparation
 from autotune.models.tuning import tune_model
+from autotune.results.tuned import Best, DynamicResult, SuiteTask, TaskResult
 from autotune.run.dynamic_workload import DynamicWorkload, as_dynamic
 from autotune.tuning.dynamic_tuner import tune_range
-from autotune.tuning.jobs import SuiteTask
 from autotune.tuning.makers import with_error
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.request import Request
-from autotune.tuning.results import Best, DynamicResult, TaskResult
 from schedules.model import Target, Trace
 
 imported("distributed")

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 import autotune as at
 from autotune import targets
-from autotune.tuning.jobs import Job, SuiteTask
+from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask
+from autotune.tuning.jobs import Job
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import SuiteProgress, SuiteResult
 from autotune.tuning.tuner import OneMachine, Place, tune_jobs
 from schedules import ops
 from schedules.model import Target
@@ -85,7 +85,7 @@ def test_it_is_tuned_by_a_command(tmp_path: Path) -> None:
     """With what every command that tunes has: progress on stderr, and signals that end it in good order."""
     from autotune.cli import results
     from autotune.cli.output import print_json
-    from autotune.progress.following import shown
+    from autotune.results.following import shown
 
     app = typer.Typer()
 

@@ -11,8 +11,8 @@ from made_up import tune, tune_suite
 
 import autotune as at
 from autotune.measure import Measurement
+from autotune.results.tuned import SuiteTask
 from autotune.targets.names import TargetError
-from autotune.tuning.jobs import SuiteTask
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.site import Here
 from schedules import ops
