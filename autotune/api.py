@@ -65,8 +65,8 @@ def tune(
       is a `FleetResult`.
     - ``trials``: new trials at most. 0: no search, only a first pick.
     - ``budget_s``: seconds (default: 60). ``budget``: the same as the command line has it, such as "2m".
-    - ``search``: "evolutionary", "local", "random", "grid" or "llm" (docs/how-to/search.md).
-    - ``cost_model``: "xgb", "blend", "analytic", "scratch" or "random", or the path of a file that ``autotune
+    - ``search``: the name of a search policy, "evolutionary" or another (docs/how-to/search.md).
+    - ``cost_model``: the name of a cost model, "xgb" or another, or the path of a file that ``autotune
       train`` made of a log of your own. ``model`` is another name of it.
     - ``db``: the log, a path or the URL of a database; None takes ``AUTOTUNE_DB``, else the user's own.
     - ``seed``: of every random choice.
