@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from schedules.errors import ScheduleError
 from schedules.ir import Nest, bound_to
 from schedules.ir.nest import block_names, find_block, find_loop, map_blocks, replace_stmt
 from schedules.model import Target
@@ -58,16 +57,12 @@ class Annotate(Primitive[None]):
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if self.key not in HINTS:
-            raise ScheduleError(
-                f"annotate {self.where}: unknown hint {self.key!r}; known: {', '.join(HINTS)}"
-            )
+            raise self.refused(f"unknown hint {self.key!r}; known: {', '.join(HINTS)}")
         if isinstance(self.value, int) and self.value not in (known := VALUES[self.key]):
-            raise ScheduleError(
-                f"annotate {self.where}: {self.key} is {known.start} to {known.stop - 1}, not {self.value}"
-            )
+            raise self.refused(f"{self.key} is {known.start} to {known.stop - 1}, not {self.value}")
         loop = None if self.where in block_names(nest) else find_loop(nest, self.where)
         if self.key == "min_blocks" and (loop is None or not bound_to(loop, "blockIdx")):
-            raise ScheduleError(f"annotate {self.where}: min_blocks needs a loop that is bound to blockIdx")
+            raise self.refused("min_blocks needs a loop that is bound to blockIdx")
 
     def apply(self, nest: Nest) -> Nest:
         mark = (self.key, self.value)

@@ -25,9 +25,11 @@ MAX_EXTENT = 2**63 - 1  # of a loop or a tile: indices are computed in 64 bits
 @dataclass(frozen=True)
 class Primitive(Generic[R]):
     """Contract: ``apply`` keeps the meaning of every nest that ``check`` accepts. Both raise
-    `ScheduleError`, which names the loop or block, the reason and the remedy."""
+    `ScheduleError`, which names the loop or block, the reason and the remedy (`refused`). ``subject``: the
+    field that errors name, if it is not the first."""
 
     name: ClassVar[str] = ""
+    subject: ClassVar[str] = ""
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         """Raise ScheduleError if the primitive is not legal. ``target``: None for any target."""
@@ -35,6 +37,11 @@ class Primitive(Generic[R]):
     def apply(self, nest: Nest) -> Nest:
         """The transformed nest. ``check`` must have passed."""
         raise ScheduleError(f"{type(self).__name__} has no rewriting")
+
+    def refused(self, why: str) -> ScheduleError:
+        """The error for a use that is not legal. ``why``: the reason and the remedy."""
+        of = getattr(self, self.subject or dataclasses.fields(self)[0].name)
+        return ScheduleError(f"{self.name} {of}: {why}" if isinstance(of, str) else f"{self.name}: {why}")
 
     def sentence(self) -> str:
         """What it does, as a sentence for people: names in backquotes, a capital and a full stop. Every

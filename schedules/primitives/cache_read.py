@@ -43,6 +43,7 @@ class CacheRead(Primitive[str]):
     """
 
     name: ClassVar[str] = "cache_read"
+    subject: ClassVar[str] = "buffer"
     block: str
     buffer: str
     scope: str = "global"

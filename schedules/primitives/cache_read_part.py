@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from schedules import affine
 from schedules import expr as E
-from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Access, Block, Buffer, Iter, Nest
 from schedules.ir.nest import add_buffer, find_block, fresh_each, insert, map_blocks, reads, wrap_loops
@@ -39,6 +38,7 @@ class CacheReadPart(Primitive[str]):
     """
 
     name: ClassVar[str] = "cache_read_part"
+    subject: ClassVar[str] = "buffer"
     block: str
     buffer: str
     place: int
@@ -57,14 +57,14 @@ class CacheReadPart(Primitive[str]):
         check_copied(nest, self.name, self.block, self.buffer, self.scope, self.result())
         places = places_read(find_block(nest, self.block), self.buffer)
         if not 0 <= self.place < len(places):
-            raise ScheduleError(
-                f"cache_read_part {self.buffer}: block {self.block} reads it at {len(places)} places, and "
-                f"place {self.place} is asked for; give one of 0..{len(places) - 1}"
+            raise self.refused(
+                f"block {self.block} reads it at {len(places)} places, and place {self.place} is asked for; "
+                f"give one of 0..{len(places) - 1}"
             )
         if any(x.buffer == self.buffer for i in places[self.place].indices for x in E.loads(i)):
-            raise ScheduleError(
-                f"cache_read_part {self.buffer}: place {self.place} of block {self.block} reads the buffer "
-                "in its own index; use cache_read, which copies it whole"
+            raise self.refused(
+                f"place {self.place} of block {self.block} reads the buffer in its own index; use "
+                "cache_read, which copies it whole"
             )
 
     def _box(self, nest: Nest) -> list[tuple[int, Expr]]:

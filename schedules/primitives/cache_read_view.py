@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from schedules import affine
 from schedules import expr as E
-from schedules.errors import ScheduleError
 from schedules.expr import Binary, Const, Expr, Load, Var
 from schedules.ir import Access, Block, Buffer, Iter, Nest
 from schedules.ir.nest import add_buffer, find_block, fresh_each, insert, map_blocks, wrap_loops
@@ -44,6 +43,7 @@ class CacheReadView(Primitive[str]):
     """
 
     name: ClassVar[str] = "cache_read_view"
+    subject: ClassVar[str] = "buffer"
     block: str
     buffer: str
     place: int
@@ -63,14 +63,14 @@ class CacheReadView(Primitive[str]):
         b = find_block(nest, self.block)
         places = places_read(b, self.buffer)
         if not 0 <= self.place < len(places):
-            raise ScheduleError(
-                f"cache_read_view {self.buffer}: block {self.block} reads it at {len(places)} places, and "
-                f"place {self.place} is asked for; give one of 0..{len(places) - 1}"
+            raise self.refused(
+                f"block {self.block} reads it at {len(places)} places, and place {self.place} is asked for; "
+                f"give one of 0..{len(places) - 1}"
             )
         if view_of(nest, b, places[self.place]) is None:
-            raise ScheduleError(
-                f"cache_read_view {self.buffer}: place {self.place} of block {self.block} divides no axes, "
-                "or its copy would leave the buffer; use cache_read_part"
+            raise self.refused(
+                f"place {self.place} of block {self.block} divides no axes, or its copy would leave the "
+                "buffer; use cache_read_part"
             )
 
     def apply(self, nest: Nest) -> Nest:

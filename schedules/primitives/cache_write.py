@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from schedules.errors import ScheduleError
 from schedules.expr import Const, Load, Var
 from schedules.ir import SCOPES, Access, Block, Buffer, Iter, Nest, blocks
 from schedules.ir.nest import (
@@ -56,35 +55,32 @@ class CacheWrite(Primitive[str]):
     def check(self, nest: Nest, target: Target | None = None) -> None:
         b = find_block(nest, self.block)
         if self.scope not in SCOPES:
-            raise ScheduleError(
-                f"cache_write {self.block}: scope {self.scope!r} is not one of {', '.join(SCOPES)}"
-            )
+            raise self.refused(f"scope {self.scope!r} is not one of {', '.join(SCOPES)}")
         if b.reducer is not None and not b.init:
-            raise ScheduleError(f"cache_write {self.block}: use it before decompose_reduction")
+            raise self.refused("use it before decompose_reduction")
         here = blocks(root_child(nest, self.block))
         for buffer in (w.buffer for w in b.writes):
             others = [x.name for x in writers(nest, buffer) if x is not b]
             if others:
-                raise ScheduleError(
-                    f"cache_write {self.block}: {others[0]} writes {buffer} too; use cache_write before "
-                    "decompose_reduction"
+                raise self.refused(
+                    f"{others[0]} writes {buffer} too; use cache_write before decompose_reduction"
                 )
             users = [x.name for x in readers(nest, buffer) if x is not b and any(x is y for y in here)]
             if users:
-                raise ScheduleError(
-                    f"cache_write {self.block}: {users[0]} reads {buffer} inside a loop around both, so the "
-                    "copy would be too late; use cache_write before compute_at"
+                raise self.refused(
+                    f"{users[0]} reads {buffer} inside a loop around both, so the copy would be too late; "
+                    "use cache_write before compute_at"
                 )
         shapes = {tuple(nest.buffer(w.buffer).shape): w.buffer for w in b.writes}
         if len(shapes) > 1:
             one, other, *_ = shapes.values()
-            raise ScheduleError(
-                f"cache_write {self.block}: its outputs {one} and {other} have unlike shapes; use it before "
-                "split_dim or merge_dims, or those on all outputs"
+            raise self.refused(
+                f"its outputs {one} and {other} have unlike shapes; use it before split_dim or merge_dims, "
+                "or those on all outputs"
             )
         for n in (self.result(), *(self._cache(w.buffer) for w in b.writes)):
             if n in block_names(nest) or any(x.name == n for x in nest.buffers):
-                raise ScheduleError(f"cache_write {self.block}: {n} exists already")
+                raise self.refused(f"{n} exists already")
 
     def _cache(self, buffer: str) -> str:
         return f"{buffer}_{self.scope}"

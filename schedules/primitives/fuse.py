@@ -68,9 +68,9 @@ class Fuse(Primitive[str]):
             reducing = [v for v in self.loops if v in red]
             again = [v for v in repeated(b, own) if v in self.loops] if reducing else []
             if again:
-                raise ScheduleError(
-                    f"fuse: {reducing[0]} reduces block {b.name}, and {again[0]} computes the same elements "
-                    "of it again; fuse only loops of the reduction"
+                raise self.refused(
+                    f"{reducing[0]} reduces block {b.name}, and {again[0]} computes the same elements of it "
+                    "again; fuse only loops of the reduction"
                 )
 
     def apply(self, nest: Nest) -> Nest:

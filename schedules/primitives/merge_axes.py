@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from schedules import affine
 from schedules import expr as E
-from schedules.errors import ScheduleError
 from schedules.expr import Binary, Expr, Var
 from schedules.ir import Access, Block, Iter, Loop, Nest, blocks
 from schedules.ir.nest import find_loop, numbered, only_block, replace_stmt
@@ -64,17 +63,16 @@ class MergeAxes(Primitive[str]):
                 or b.binds[uses[0]] != Var(v)
                 or b.iters[uses[0]].extent != find_loop(nest, v).extent
             ):
-                raise ScheduleError(
-                    f"merge_axes: loop {v} is not a whole axis of block {b.name}; merge axes before other "
-                    "steps"
+                raise self.refused(
+                    f"loop {v} is not a whole axis of block {b.name}; merge axes before other steps"
                 )
         first = b.binds.index(Var(self.loops[0]))
         some = slice(first, first + len(self.loops))
         kinds = {i.kind for i in b.iters[some]}
         if b.binds[some] != tuple(map(Var, self.loops)) or len(kinds) > 1:
-            raise ScheduleError(
-                f"merge_axes: {', '.join(self.loops)} are not neighbouring axes of one kind of block "
-                f"{b.name}; its axes are {', '.join(i.var for i in b.iters)}"
+            raise self.refused(
+                f"{', '.join(self.loops)} are not neighbouring axes of one kind of block {b.name}; its axes "
+                f"are {', '.join(i.var for i in b.iters)}"
             )
         return b.iters[some]
 

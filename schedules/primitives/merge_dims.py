@@ -43,28 +43,25 @@ class MergeDims(Primitive[None]):
         return f"See dimensions {self.first} to {last} of `{self.buffer}` as one."
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
-        what = f"merge_dims {self.buffer}"
         b = next((b for b in nest.buffers if b.name == self.buffer), None)
         if b is None:
             have = ", ".join(b.name for b in nest.buffers)
             raise ScheduleError(f"merge_dims: there is no buffer {self.buffer!r}; the buffers are {have}")
         if self.first < 0 or self.count < 2 or self.first + self.count > len(b.shape):
-            raise ScheduleError(
-                f"{what}: it has {len(b.shape)} dimensions, and {self.count} from {self.first} on are asked "
-                "for; name two or more that it has"
+            raise self.refused(
+                f"it has {len(b.shape)} dimensions, and {self.count} from {self.first} on are asked for; "
+                "name two or more that it has"
             )
         if b.strides is not None:
-            raise ScheduleError(f"{what}: it has strides, so that its dimensions may have gaps; merge none")
+            raise self.refused("it has strides, so that its dimensions may have gaps; merge none")
         some = slice(self.first, self.first + self.count)
         if not all(isinstance(n, Const) for n in b.shape[some]):
-            raise ScheduleError(
-                f"{what}: its extents are not decided yet; merge dimensions before other steps"
-            )
+            raise self.refused("its extents are not decided yet; merge dimensions before other steps")
         for w in writers(nest, self.buffer):
             for place in (x.indices for x in w.writes if x.buffer == self.buffer):
                 if not isinstance(self._merged(nest, place)[self.first], Var):
-                    raise ScheduleError(
-                        f"{what}: block {w.name} writes it along several axes; use merge_axes on them first"
+                    raise self.refused(
+                        f"block {w.name} writes it along several axes; use merge_axes on them first"
                     )
 
     def _merged(self, nest: Nest, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:

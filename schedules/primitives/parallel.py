@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from schedules.errors import ScheduleError
 from schedules.ir import Loop, Nest, walk
 from schedules.ir.deps import check_races
 from schedules.ir.nest import find_loop, loop_path, replace_stmt
@@ -39,10 +38,7 @@ class Parallel(Primitive[None]):
             if isinstance(s, Loop) and s.kind == "parallel"
         ]
         if nested:
-            raise ScheduleError(
-                f"parallel {self.loop}: {nested[0]} is parallel already; fuse the two loops instead "
-                "of nesting them"
-            )
+            raise self.refused(f"{nested[0]} is parallel already; fuse the two loops instead of nesting them")
         check_races(nest, loop, "parallel")
 
     def apply(self, nest: Nest) -> Nest:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from schedules import expr as E
-from schedules.errors import ScheduleError
 from schedules.expr import Var
 from schedules.ir import Block, Loop, Nest, blocks
 from schedules.ir.nest import find_loop, only_block, replace_stmt
@@ -52,9 +51,8 @@ class ReorderAxes(Primitive[None]):
         found = max((list(down(s)) for s in every.values()), key=len)
         if len(found) < len(self.loops):
             missing = ", ".join(v for v in self.loops if v not in {s.var for s in found})
-            raise ScheduleError(
-                f"reorder_axes: {missing} is not directly nested with the other loops; name the loops "
-                "between them too"
+            raise self.refused(
+                f"{missing} is not directly nested with the other loops; name the loops between them too"
             )
         return found
 
@@ -63,9 +61,7 @@ class ReorderAxes(Primitive[None]):
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if len(self.loops) < 2 or len(set(self.loops)) != len(self.loops):
-            raise ScheduleError(
-                f"reorder_axes: needs two different loops or more, got {list(self.loops)}; name each once"
-            )
+            raise self.refused(f"needs two different loops or more, got {list(self.loops)}; name each once")
         chain = self._chain(nest)
         for loop in chain:
             require_serial(loop, "reorder_axes")
@@ -74,9 +70,9 @@ class ReorderAxes(Primitive[None]):
         for loop in chain:
             axis = _axis(b, loop)
             if axis is None or b.iters[axis].kind != "spatial":
-                raise ScheduleError(
-                    f"reorder_axes: loop {loop.var} is not a whole spatial axis of block {b.name}; reorder "
-                    "axes before other steps"
+                raise self.refused(
+                    f"loop {loop.var} is not a whole spatial axis of block {b.name}; reorder axes before "
+                    "other steps"
                 )
 
     def apply(self, nest: Nest) -> Nest:

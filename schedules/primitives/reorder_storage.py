@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from schedules import expr as E
-from schedules.errors import ScheduleError
 from schedules.expr import Expr, Load
 from schedules.ir import Access, Block, Nest
 from schedules.ir.nest import map_blocks, set_buffer
@@ -43,9 +42,9 @@ class ReorderStorage(Primitive[None]):
         require_intermediate(nest, self.buffer, self.name)
         rank = len(nest.buffer(self.buffer).shape)
         if sorted(self.order) != list(range(rank)):
-            raise ScheduleError(
-                f"reorder_storage {self.buffer}: order {list(self.order)} is not a permutation of its {rank} "
-                f"dimensions; name each of 0..{rank - 1} once"
+            raise self.refused(
+                f"order {list(self.order)} is not a permutation of its {rank} dimensions; name each of "
+                f"0..{rank - 1} once"
             )
 
     def apply(self, nest: Nest) -> Nest:

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from schedules import affine
 from schedules import expr as E
-from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Access, Block, Iter, Loop, Nest, blocks
 from schedules.ir.nest import find_loop, numbered_each, only_block, replace_stmt
@@ -55,21 +54,19 @@ class SplitAxis(Primitive[list[str]]):
         require_serial(loop, "split_axis")
         n = extent_of(loop)
         if n is None:
-            raise ScheduleError(f"{what}: its extent is not decided yet; split axes before other steps")
+            raise self.refused("its extent is not decided yet; split axes before other steps")
         if self.inner < 1 or n % self.inner:
-            raise ScheduleError(
-                f"{what}: {self.inner} does not divide its {n} iterations; give a divisor of {n}"
-            )
+            raise self.refused(f"{self.inner} does not divide its {n} iterations; give a divisor of {n}")
         require_new(nest, tuple(self.result()), what)
         inside = blocks(loop.body)
         only_block(loop, inside[0].name, "split_axis")
         if self._axis(nest, inside[0]) is None:
-            raise ScheduleError(
-                f"{what}: it is not a whole axis of block {inside[0].name}; split axes before other steps"
+            raise self.refused(
+                f"it is not a whole axis of block {inside[0].name}; split axes before other steps"
             )
         if self.inner in (1, n):
-            raise ScheduleError(
-                f"{what}: one of the axes would have a single iteration; give a divisor between 1 and {n}"
+            raise self.refused(
+                f"one of the axes would have a single iteration; give a divisor between 1 and {n}"
             )
 
     def _axis(self, nest: Nest, b: Block) -> int | None:

@@ -51,14 +51,14 @@ class Tensorize(Primitive[None]):
         found = blocks(loop.body)
         if len(found) != 1:
             names = ", ".join(b.name for b in found)
-            raise ScheduleError(
-                f"tensorize {self.loop}: it holds the blocks {names}; an instruction is one block: move the "
-                "others out by compute_at or decompose_reduction"
+            raise self.refused(
+                f"it holds the blocks {names}; an instruction is one block: move the others out by "
+                "compute_at or decompose_reduction"
             )
         if found[0].init:
-            raise ScheduleError(
-                f"tensorize {self.loop}: block {found[0].name} starts its sum inside of it, and "
-                f"{self.instruction} adds to what is there; decompose_reduction at a loop around it first"
+            raise self.refused(
+                f"block {found[0].name} starts its sum inside of it, and {self.instruction} adds to what is "
+                "there; decompose_reduction at a loop around it first"
             )
         match(_alone(nest, loop), self.instruction, None)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from schedules.errors import ScheduleError
 from schedules.ir import Nest
 from schedules.ir.nest import find_loop, replace_stmt
 from schedules.model import Target
@@ -36,9 +35,8 @@ class Unroll(Primitive[None]):
         require_serial(loop, "unroll")
         n = extent_of(loop)
         if n is not None and n > MAX_UNROLL:
-            raise ScheduleError(
-                f"unroll {self.loop}: {n} copies are more than {MAX_UNROLL}; split the loop "
-                "and unroll the inner part"
+            raise self.refused(
+                f"{n} copies are more than {MAX_UNROLL}; split the loop and unroll the inner part"
             )
 
     def apply(self, nest: Nest) -> Nest:
