@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from schedules.ir import Nest, bound_to
-from schedules.ir.nest import block_names, find_block, find_loop, map_blocks, replace_stmt
+from schedules.ir.nest import block_names, find_block, find_loop, mark
 from schedules.model import Target
 from schedules.primitives.base import Factor, Primitive
 
@@ -65,11 +65,5 @@ class Annotate(Primitive[None]):
             raise self.refused("min_blocks needs a loop that is bound to blockIdx")
 
     def apply(self, nest: Nest) -> Nest:
-        mark = (self.key, self.value)
-        if self.where in block_names(nest):
-            b = find_block(nest, self.where)
-            new = (*(a for a in b.annotations if a[0] != self.key), mark)
-            return map_blocks(nest, lambda x: replace(x, annotations=new) if x is b else x)
-        loop = find_loop(nest, self.where)
-        new = (*(a for a in loop.annotations if a[0] != self.key), mark)
-        return replace_stmt(nest, loop, replace(loop, annotations=new))
+        find = find_block if self.where in block_names(nest) else find_loop
+        return mark(nest, find(nest, self.where), self.key, self.value)

@@ -9,12 +9,12 @@ import types
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Hole
 from schedules.instructions import INSTRUCTIONS, Instruction
-from schedules.ir import Loop, Nest, walk
+from schedules.ir import Buffer, Loop, Nest, walk
 from schedules.model import Step, Target
 
 Factor = int | Hole  # a number, or an unknown of a sketch
@@ -69,6 +69,18 @@ class Primitive(Generic[R]):
         return cls(**{k: _decode(v, fields[k], f"{step.primitive}.{k}") for k, v in given.items()})
 
 
+@dataclass(frozen=True)
+class OfLoops(Primitive[R]):
+    """A primitive of loops by name, as many as there are."""
+
+    loops: tuple[str, ...]
+
+    @classmethod
+    def of(cls, *loops: str) -> Self:
+        """As `Schedule` has it."""
+        return cls(loops)
+
+
 def require_intermediate(nest: Nest, buffer: str, what: str) -> None:
     """Raise ScheduleError unless ``buffer`` exists and is no argument. ``what``: name of the primitive."""
     own = [b.name for b in nest.buffers if b.name not in nest.params]
@@ -78,6 +90,15 @@ def require_intermediate(nest: Nest, buffer: str, what: str) -> None:
         raise ScheduleError(
             f"{what}: there is no buffer {buffer!r}; intermediate buffers are {', '.join(own) or 'none'}"
         )
+
+
+def require_buffer(nest: Nest, buffer: str, what: str) -> Buffer:
+    """The buffer of this name. Raises ScheduleError if there is none. ``what``: name of the primitive."""
+    found = next((b for b in nest.buffers if b.name == buffer), None)
+    if found is None:
+        have = ", ".join(b.name for b in nest.buffers)
+        raise ScheduleError(f"{what}: there is no buffer {buffer!r}; the buffers are {have}")
+    return found
 
 
 @functools.cache

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from schedules.ir import GPU_AXES, Block, Loop, Nest
 from schedules.ir.deps import check_races
-from schedules.ir.nest import find_loop, loop_path, replace_stmt, vars_bound
+from schedules.ir.nest import find_loop, loop_path, set_kind, vars_bound
 from schedules.model import Target
 from schedules.primitives.base import Primitive, require_serial
 
@@ -53,8 +53,7 @@ class Bind(Primitive[None]):
             check_races(nest, loop, "bind")
 
     def apply(self, nest: Nest) -> Nest:
-        loop = find_loop(nest, self.loop)
-        return replace_stmt(nest, loop, replace(loop, kind=self.axis))
+        return set_kind(nest, self.loop, self.axis)
 
 
 def _reduces_across(nest: Nest, loop: Loop) -> bool:

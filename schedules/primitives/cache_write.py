@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from schedules.expr import Const, Load, Var
-from schedules.ir import SCOPES, Access, Block, Buffer, Iter, Nest, blocks
+from schedules.expr import Load
+from schedules.ir import SCOPES, Buffer, Nest, blocks
 from schedules.ir.nest import (
     add_buffer,
     block_names,
+    copy_block,
     find_block,
     fresh_each,
     insert,
@@ -88,21 +89,18 @@ class CacheWrite(Primitive[str]):
     def apply(self, nest: Nest) -> Nest:
         block = find_block(nest, self.block)
         outs = [nest.buffer(w.buffer) for w in block.writes]
-        iters = tuple(Iter(f"x{d}", n, "spatial") for d, n in enumerate(outs[0].shape))
-        at = tuple(Var(i.var) for i in iters)
-        copy = Block(
+        copy = copy_block(
             self.result(),
-            iters,
-            tuple(Const(0) for _ in iters),
-            tuple(Access(out.name, at) for out in outs),
-            tuple(Load(self._cache(out.name), at, out.dtype) for out in outs),
+            outs[0].shape,
+            [out.name for out in outs],
+            lambda at: tuple(Load(self._cache(out.name), at, out.dtype) for out in outs),
         )
         here = block
         for out in outs:
             here = redirect(here, out.name, self._cache(out.name))
             nest = add_buffer(nest, Buffer(self._cache(out.name), out.shape, out.dtype, self.scope))
         nest = replace_stmt(nest, block, here)
-        stmt = wrap_loops(copy, fresh_each(nest, (f"{self.result()}_{i.var}" for i in iters)))
+        stmt = wrap_loops(copy, fresh_each(nest, (f"{self.result()}_{i.var}" for i in copy.iters)))
         read = {b.name for out in outs for b in readers(nest, out.name)}
         first = next((b for b in blocks(nest.body) if b.name in read), None)
         return insert(nest, None, stmt, before=first)

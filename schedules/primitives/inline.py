@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from schedules import expr as E
@@ -19,8 +19,10 @@ from schedules.ir.nest import (
     reads,
     replace_stmt,
     subtree_of,
+    with_values,
     writers,
 )
+from schedules.loads import with_loads
 from schedules.model import Target
 from schedules.primitives.base import Primitive
 
@@ -101,20 +103,12 @@ class Inline(Primitive[None]):
         b = find_block(nest, self.block)
         name, value = b.writes[0].buffer, b.values[0]
 
-        def f(e: Expr) -> Expr | None:
-            if isinstance(e, Load) and e.buffer == name:
-                at = tuple(E.rewrite(i, f) for i in e.indices)
-                return E.substitute(value, dict(zip((i.var for i in b.iters), at, strict=True)))
-            return None
+        def computed(x: Load) -> Expr | None:
+            if x.buffer != name:
+                return None
+            return E.substitute(value, dict(zip((i.var for i in b.iters), x.indices, strict=True)))
 
-        def put(x: Block) -> Block:
-            if x is b:
-                return x
-            return replace(
-                x,
-                values=tuple(E.rewrite(v, f) for v in x.values),
-                where=tuple(E.rewrite(v, f) for v in x.where),
-            )
-
-        nest = map_blocks(nest, put)
+        nest = map_blocks(
+            nest, lambda x: x if x is b else with_values(x, lambda v: with_loads(v, computed))
+        )
         return drop_unused_buffers(replace_stmt(nest, subtree_of(nest, self.block), None))

@@ -23,7 +23,7 @@ from schedules.ir.nest import (
     map_blocks,
     readers,
     reads,
-    redirect,
+    redirect_reads,
     replace_stmt,
     subtree_of,
     vars_bound,
@@ -226,7 +226,7 @@ class Online(Primitive[str]):
             loops.append(part)
         top, inside = plan.block.writes[plan.which].buffer, {*plan.between, *self.sums}
         nest = map_blocks(
-            nest, lambda b: redirect(b, top, moving.shift, writing=False) if b.name in inside else b
+            nest, lambda b: redirect_reads(b, top, moving.shift) if b.name in inside else b
         )
         nest = self._together(nest, loops, plan, moving)
         for name in reversed((f"{self.block}_rf", *plan.between)):

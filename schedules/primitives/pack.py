@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from schedules import expr as E
-from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Access, Block, Buffer, Iter, Nest
 from schedules.ir.nest import (
     loops_of,
     map_blocks,
     only_block,
+    redirect_reads,
     replace_stmt,
     set_buffer,
     subtree_of,
@@ -21,7 +21,15 @@ from schedules.ir.nest import (
     writers,
 )
 from schedules.model import Target
-from schedules.primitives.base import Factor, Primitive, as_expr, as_tuple, require_extent, require_new
+from schedules.primitives.base import (
+    Factor,
+    Primitive,
+    as_expr,
+    as_tuple,
+    require_buffer,
+    require_extent,
+    require_new,
+)
 
 
 @dataclass(frozen=True)
@@ -77,11 +85,7 @@ class Pack(Primitive[list[str]]):
         )
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
-        if not any(b.name == self.buffer for b in nest.buffers):
-            raise ScheduleError(
-                f"pack: there is no buffer {self.buffer!r}; the buffers are "
-                f"{', '.join(b.name for b in nest.buffers)}"
-            )
+        require_buffer(nest, self.buffer, self.name)
         b = self._copy(nest)
         if subtree_of(nest, b.name) is b or tuple(Var(s.var) for s in loops_of(nest, b.name)) != b.binds:
             raise self.refused(f"block {b.name} is scheduled already; pack it first")
@@ -144,16 +148,8 @@ class Pack(Primitive[list[str]]):
         )
         stmt = wrap_loops(new, self.result())
         nest = replace_stmt(nest, subtree_of(nest, copy.name), stmt)
-
-        def f(e: Expr) -> Expr | None:
-            if isinstance(e, Load) and e.buffer == self.buffer:
-                return Load(e.buffer, self._index(tuple(E.rewrite(i, f) for i in e.indices)), e.dtype)
-            return None
-
         nest = map_blocks(
             nest,
-            lambda b: (
-                b if b.name == new.name else replace(b, values=tuple(E.rewrite(v, f) for v in b.values))
-            ),
+            lambda b: b if b.name == new.name else redirect_reads(b, old.name, old.name, self._index),
         )
         return set_buffer(nest, Buffer(old.name, shape, old.dtype, old.scope))

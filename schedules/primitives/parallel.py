@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from schedules.ir import Loop, Nest, walk
 from schedules.ir.deps import check_races
-from schedules.ir.nest import find_loop, loop_path, replace_stmt
+from schedules.ir.nest import find_loop, loop_path, set_kind
 from schedules.model import Target
 from schedules.primitives.base import Primitive, require_serial
 
@@ -42,5 +42,4 @@ class Parallel(Primitive[None]):
         check_races(nest, loop, "parallel")
 
     def apply(self, nest: Nest) -> Nest:
-        loop = find_loop(nest, self.loop)
-        return replace_stmt(nest, loop, replace(loop, kind="parallel"))
+        return set_kind(nest, self.loop, "parallel")

@@ -9,11 +9,11 @@ from schedules.ir import Block, Loop, Nest, Stmt, blocks, const
 from schedules.ir.deps import repeated
 from schedules.ir.nest import find_loop, loop_path, loops_of, replace_stmt, vars_bound
 from schedules.model import Target
-from schedules.primitives.base import Primitive, listed
+from schedules.primitives.base import OfLoops, listed
 
 
 @dataclass(frozen=True)
-class Reorder(Primitive[None]):
+class Reorder(OfLoops[None]):
     """Put the named loops into the given order; loops not named keep their places.
 
     Before: ``for i: for j: for k: S``. After ``reorder(k, i)``: ``for k: for j: for i: S``. Legal if the
@@ -28,12 +28,6 @@ class Reorder(Primitive[None]):
     """
 
     name: ClassVar[str] = "reorder"
-    loops: tuple[str, ...]
-
-    @classmethod
-    def of(cls, *loops: str) -> Reorder:
-        """As `Schedule` has it."""
-        return cls(loops)
 
     def _chain(self, nest: Nest) -> list[Loop]:
         """The perfectly nested loops from the outermost named to the innermost named."""

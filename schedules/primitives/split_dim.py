@@ -6,15 +6,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from schedules import affine
-from schedules import expr as E
-from schedules.errors import ScheduleError
-from schedules.expr import Const, Expr, Load, Var
-from schedules.ir import Access, Block, Nest
-from schedules.ir.nest import map_blocks, set_buffer, writers
+from schedules.expr import Const, Expr, Var
+from schedules.ir import Block, Nest
+from schedules.ir.nest import axis_ranges, map_blocks, redirect, set_buffer, writers
 from schedules.model import Target
-from schedules.primitives.base import Primitive
-from schedules.primitives.cache_read import in_reads
-from schedules.primitives.split_axis import axis_ranges
+from schedules.primitives.base import Primitive, require_buffer
 
 
 @dataclass(frozen=True)
@@ -42,10 +38,7 @@ class SplitDim(Primitive[None]):
         return f"See dimension {self.dim} of `{self.buffer}` as two; the inner one has {self.inner} elements."
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
-        b = next((b for b in nest.buffers if b.name == self.buffer), None)
-        if b is None:
-            have = ", ".join(b.name for b in nest.buffers)
-            raise ScheduleError(f"split_dim: there is no buffer {self.buffer!r}; the buffers are {have}")
+        b = require_buffer(nest, self.buffer, self.name)
         if not 0 <= self.dim < len(b.shape):
             raise self.refused(
                 f"it has {len(b.shape)} dimensions, and dimension {self.dim} is asked for; give one that it "
@@ -84,15 +77,7 @@ class SplitDim(Primitive[None]):
             def place(at: tuple[Expr, ...]) -> tuple[Expr, ...]:
                 return (*at[: self.dim], *self.parts(at[self.dim], ranges), *at[self.dim + 1 :])
 
-            def load(e: Expr) -> Expr | None:
-                if isinstance(e, Load) and e.buffer == self.buffer:
-                    return Load(e.buffer, place(tuple(E.rewrite(i, load) for i in e.indices)), e.dtype)
-                return None
-
-            writes = tuple(
-                Access(w.buffer, place(w.indices)) if w.buffer == self.buffer else w for w in b.writes
-            )
-            return in_reads(replace(b, writes=writes), load)
+            return redirect(b, self.buffer, self.buffer, place)
 
         shape = (
             *old.shape[: self.dim],

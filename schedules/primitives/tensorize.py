@@ -9,7 +9,7 @@ from schedules.errors import ScheduleError
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.instructions.match import match
 from schedules.ir import Loop, Nest, blocks, path_to, walk
-from schedules.ir.nest import find_loop, replace_stmt
+from schedules.ir.nest import find_loop, mark
 from schedules.model import Target
 from schedules.passes.expand_blocks import written_out
 from schedules.passes.simplify import simplify
@@ -63,10 +63,7 @@ class Tensorize(Primitive[None]):
         match(_alone(nest, loop), self.instruction, None)
 
     def apply(self, nest: Nest) -> Nest:
-        loop = find_loop(nest, self.loop)
-        others = tuple(a for a in loop.annotations if a[0] != "tensorize")
-        marked: Loop = replace(loop, annotations=(*others, ("tensorize", self.instruction)))
-        return replace_stmt(nest, loop, marked)
+        return mark(nest, find_loop(nest, self.loop), "tensorize", self.instruction)
 
 
 def _alone(nest: Nest, loop: Loop) -> Loop:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from schedules.ir import Nest
-from schedules.ir.nest import find_loop, replace_stmt
+from schedules.ir.nest import find_loop, set_kind
 from schedules.model import Target
 from schedules.primitives.base import Primitive, extent_of, require_serial
 
@@ -40,5 +40,4 @@ class Unroll(Primitive[None]):
             )
 
     def apply(self, nest: Nest) -> Nest:
-        loop = find_loop(nest, self.loop)
-        return replace_stmt(nest, loop, replace(loop, kind="unroll"))
+        return set_kind(nest, self.loop, "unroll")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from schedules.ir import Block, Loop, Nest, walk
-from schedules.ir.nest import apart, find_loop, replace_stmt, vars_bound
+from schedules.ir.nest import apart, find_loop, set_kind, vars_bound
 from schedules.model import Target
 from schedules.primitives.base import Primitive, extent_of, require_serial
 
@@ -49,5 +49,4 @@ class Vectorize(Primitive[None]):
             raise self.refused(f"{n} lanes are more than {MAX_LANES}; split the loop first")
 
     def apply(self, nest: Nest) -> Nest:
-        loop = find_loop(nest, self.loop)
-        return replace_stmt(nest, loop, replace(loop, kind="vectorize"))
+        return set_kind(nest, self.loop, "vectorize")
