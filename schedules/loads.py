@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from schedules import expr as E
 from schedules.expr import Expr, Load
@@ -11,7 +12,7 @@ from schedules.expr import Expr, Load
 Indices = tuple[Expr, ...]
 
 
-def with_loads(e: Expr, change: Callable[[Load], Expr | None]) -> Expr:
+def with_loads(e: Expr, change: Callable[[Any], Expr | None]) -> Expr:
     """``e`` with loads replaced, those in indices before those around them. ``change`` returns None for a
     load that stays."""
 
