@@ -12,9 +12,10 @@ mistake raises `WorkloadError`.
 from typing import TYPE_CHECKING, Any
 
 from schedules.expr import Expr
-from schedules.te.language import (
-    Reduction,
-    Tensor,
+from schedules.te.evaluator import evaluate
+from schedules.te.language import compute, max, min, placeholder, prod, reduce_axis, reducer, sum
+from schedules.te.reverse_mode import cut, gradient, inputs
+from schedules.te.scalars import (
     abs,
     all,
     any,
@@ -25,13 +26,10 @@ from schedules.te.language import (
     cast,
     ceil,
     clip,
-    compute,
     const,
     cos,
-    dag,
     equal,
     erf,
-    evaluate,
     exp,
     expm1,
     floor,
@@ -46,18 +44,12 @@ from schedules.te.language import (
     log,
     log1p,
     logical_not,
-    max,
     max_value,
     maximum,
-    min,
     min_value,
     minimum,
     not_equal,
-    placeholder,
     pow,
-    prod,
-    reduce_axis,
-    reducer,
     remainder,
     right_shift,
     round,
@@ -66,11 +58,10 @@ from schedules.te.language import (
     sigmoid,
     sin,
     sqrt,
-    sum,
     tan,
     tanh,
 )
-from schedules.te.reverse_mode import cut, gradient, inputs
+from schedules.te.tensors import Reduction, Tensor, dag
 
 __all__ = [
     "Expr", "Reduction", "Tensor", "abs", "all", "any", "bitwise_and", "bitwise_not", "bitwise_or",
