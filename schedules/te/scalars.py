@@ -53,12 +53,12 @@ def _instead(text: str, name: str) -> str:
 
 
 def const(value: int | float, dtype: str) -> Const:
-    """A literal of ``dtype``, for floats also ``te.inf`` and NaN. Raises `WorkloadError` if an integer dtype
-    cannot hold it.
+    """A literal of ``dtype``, for floats also NaN and, where they have it, ``te.inf``. Raises `WorkloadError`
+    for another infinity, and if an integer dtype cannot hold it.
     Example: ``te.const(0.5, "float32")``."""
     check_dtype(dtype, "te.const")
     try:
-        if E.is_float(dtype):
+        if E.is_float(dtype) and (DTYPES[dtype].infinite or value not in (inf, -inf)):
             return Const(float(value), dtype)
         fits = int(value) == value and int(value) in DTYPES[dtype].range
     except (OverflowError, ValueError):  # an integer beyond all floats, an infinity or NaN
@@ -94,15 +94,16 @@ def _finite(dtype: str, end: str) -> int | float:
 
 def limit(dtype: str, sign: int) -> Const:
     """The identity of max (sign -1) and of min (sign 1)."""
-    if E.is_float(dtype):
+    if E.is_float(dtype) and DTYPES[dtype].infinite:
         return Const(sign * inf, dtype)
     return max_value(dtype) if sign > 0 else min_value(dtype)
 
 
 def cast(value: ExprLike, dtype: str) -> Expr:
     """``value`` as ``dtype``. Float to int truncates towards zero and ends at the largest and least. A dtype
-    of storage is made by way of the one that it is computed with: float16 and bfloat16 round a float32, int8
-    and uint8 keep the low bits of an int32. bool is whether ``value`` is not 0; a condition is 0 or 1.
+    of storage is made by way of the one that it is computed with: floats of 16 and 8 bits round a float32, int8
+    and uint8 keep the low bits of an int32. Beyond its largest number float8_e4m3fn is NaN, for it has no
+    infinity. bool is whether ``value`` is not 0; a condition is 0 or 1.
     Example: ``te.cast(x[i] * 127.0, "int8")``."""
     e = value if isinstance(value, Expr) else E.wrap(value, "float32" if isinstance(value, float) else INDEX)
     old, new = E.dtype_of(e), check_dtype(dtype, "te.cast")
