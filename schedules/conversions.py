@@ -48,8 +48,9 @@ def narrowed(dtype: str) -> Expr:
     bits, shift = Bits("int32", x), _MANTISSA - row.mantissa
     half, quiet = (1 << shift - 1) - 1, 1 << row.mantissa - 1
     if row.exponent == _EXPONENT:
-        upper = bits >> shift
-        near = bits + ((upper & 1) + half) >> shift
+        most = (1 << 8 * row.itemsize) - 1  # what is left after shifts of a negative number
+        upper = bits >> shift & most
+        near = bits + ((upper & 1) + half) >> shift & most
         return Bits(dtype, E.select(E.compare("!=", x, x), upper | quiet, near))
     size, up = bits & (1 << 31) - 1, _BIAS - _bias(row.exponent)
     normal = size + (((size >> shift) & 1) + (half - (up << _MANTISSA))) >> shift

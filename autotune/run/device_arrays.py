@@ -19,6 +19,7 @@ import numpy as np
 
 from autotune.errors import ArgumentError
 from autotune.run.torch_calls import refuse_gradient
+from schedules.dtypes import DTYPES
 
 CPU, CUDA = 1, 2  # device types of DLPack
 DEVICES = {1: "cpu", 2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm"}
