@@ -25,69 +25,11 @@ from schedules.expr import INDEX, Const, Expr, ExprLike, Load, Var
 from schedules.te.any_order import check_any_order
 from schedules.te.compute_dag import Reducer, operand
 from schedules.te.dims import MAX_EXTENT, Dim, dims_of
-from schedules.te.evaluator import evaluate
 from schedules.te.inside import check_loads
-from schedules.te.scalars import (
-    abs,
-    all,
-    any,
-    bitwise_and,
-    bitwise_not,
-    bitwise_or,
-    bitwise_xor,
-    cast,
-    ceil,
-    check_dtype,
-    clip,
-    const,
-    cos,
-    element_of,
-    equal,
-    erf,
-    exp,
-    expm1,
-    floor,
-    floor_divide,
-    fma,
-    fmod,
-    if_then_else,
-    inf,
-    isfinite,
-    isnan,
-    left_shift,
-    limit,
-    log,
-    log1p,
-    logical_not,
-    max_value,
-    maximum,
-    min_value,
-    minimum,
-    not_equal,
-    pow,
-    remainder,
-    right_shift,
-    round,
-    rsqrt,
-    select,
-    sigmoid,
-    sin,
-    sqrt,
-    tan,
-    tanh,
-)
+from schedules.te.scalars import cast, check_dtype, const, element_of, limit
 from schedules.te.size import check_size, too_deep
-from schedules.te.tensors import IterVar, Op, Reduction, Tensor, TensorLoad, dag
+from schedules.te.tensors import IterVar, Op, Reduction, Tensor, TensorLoad
 from schedules.te.unique import Taken
-
-__all__ = [
-    "Reduction", "Tensor", "abs", "all", "any", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor",
-    "cast", "ceil", "clip", "compute", "const", "cos", "dag", "equal", "erf", "evaluate", "exp", "expm1",
-    "floor", "floor_divide", "fma", "fmod", "if_then_else", "inf", "isfinite", "isnan", "left_shift", "log",
-    "log1p", "logical_not", "max", "max_value", "maximum", "min", "min_value", "minimum", "not_equal",
-    "placeholder", "pow", "prod", "reduce_axis", "reducer", "remainder", "right_shift", "round", "rsqrt",
-    "select", "sigmoid", "sin", "sqrt", "sum", "tan", "tanh",
-]  # fmt: skip
 
 
 # --- placeholders and stages ------------------------------------------------------------------

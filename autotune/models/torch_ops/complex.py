@@ -121,7 +121,7 @@ def _abs(node: Node, x: Any) -> te.Tensor:
 
 @_complex("angle.default")
 def _angle(node: Node, x: Any) -> te.Tensor:
-    return _of_parts(node, lambda a, b: f.atan2(b, a), x)
+    return _of_parts(node, lambda a, b: te.atan2(b, a), x)
 
 
 # --- arithmetic -------------------------------------------------------------------------------
