@@ -14,10 +14,10 @@ from statistics import median
 from autotune.models.outline import Call
 from autotune.models.program import Times
 from autotune.models.programs import AnyProgram
-from autotune.progress.units import number
+from autotune.results.rendering import rendering
 from autotune.run.describing import describe
-from autotune.run.rendering import rendering
 from schedules.graph.graph import Island
+from schedules.units import number
 
 NOTHING_IS_TUNED = "no kernel was tuned"
 

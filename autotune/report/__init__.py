@@ -15,7 +15,7 @@ from autotune.report.writing import Written
 
 if TYPE_CHECKING:
     from autotune.models.model import Model
-    from autotune.tuning.results import TuneResult
+    from autotune.results.tuned import TuneResult
     from kernels_db.place import Place
     from schedules.model import Target
 

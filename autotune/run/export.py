@@ -14,13 +14,14 @@ from typing import Any
 
 import autotune
 from autotune import backends
+from autotune.backends import confined
 from autotune.codegen.runtime.c_entry import STATUS
 from autotune.codegen.runtime.entry import shape_of
 from autotune.errors import ArgumentError
 from autotune.run import export_text
 from autotune.run.export_text import Argument, Function
 from autotune.run.kernel import Kernel
-from autotune.targets import confined, features
+from autotune.targets import features
 from schedules.dtypes import DTYPES
 from schedules.expr import wrap
 from schedules.ir import Buffer

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 
-from autotune import backends, targets
-from autotune.building.object_cache import ObjectCache, key
+from autotune import backends
+from autotune.backends.building.object_cache import ObjectCache, key
 from autotune.errors import CompileError
 from autotune.run.describing import describe
 from autotune.run.kernel import Kernel
@@ -41,7 +41,7 @@ def untuned(workload: Workload, target: Target, where: str) -> tuple[Kernel, str
     objects; one that no similar task made is made again once the log has other workloads. Raises
     `TargetError` for a target that cannot run here.
     """
-    targets.check_here(target)
+    backends.check_here(target)
     objects, name, seen = ObjectCache(cache_dir()), _name(workload, target, where), _workloads(where)
     kept = _kept(objects.get(name), seen)
     reason, checked = "", True

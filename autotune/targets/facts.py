@@ -56,7 +56,7 @@ def caches(root: Path) -> dict[str, int]:
 
 def machine(generator: Mapping[str, str]) -> dict[str, str | int]:
     """The machine and its software, for the log; nothing that names a host, a user or a path. ``generator``
-    is what `autotune.building.generator_version` tells of this version."""
+    is what `autotune.backends.building.generator_version` tells of this version."""
     import llvmlite
     import llvmlite.binding as llvm
     import numpy

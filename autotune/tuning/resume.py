@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.building.generator_version import generator_version
+from autotune.backends.building.generator_version import generator_version
 from autotune.measure.results import SHORTEST_S
 from autotune.search.base import Result
 from autotune.search.decisions import candidate_of

@@ -11,9 +11,9 @@ from needs import imported
 
 import autotune as at
 from autotune.cli import output, tune_there
-from autotune.progress import display
+from autotune.results import display
+from autotune.results.tuned import Best, SuiteResult, TaskResult, TuneResult
 from autotune.tuning.jobs import SuiteTask
-from autotune.tuning.results import Best, SuiteResult, TaskResult, TuneResult
 from schedules.model import Target, Trace
 
 SHAPE = ("--shape", "m=64,n=64,k=64")

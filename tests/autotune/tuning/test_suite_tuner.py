@@ -16,10 +16,10 @@ from made_up import tune_suite
 from autotune.measure.inputs import Tolerance
 from autotune.measure.memory import RESERVE, needed_bytes
 from autotune.measure.results import Control, Measurement, Nominal
+from autotune.results.tuned import SuiteProgress, SuiteResult
 from autotune.tuning.jobs import SuiteTask
 from autotune.tuning.open_measurers import OpenMeasurers
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import SuiteProgress, SuiteResult
 from autotune.tuning.session import Session
 from autotune.tuning.site import Here
 from kernels_db import Log, LogError, NewRecord, Record
