@@ -40,6 +40,8 @@ CASES: dict[str, Meaning] = {
     "base": (lambda x, y: 2.5**y, lambda x, y: np.power(2.5, y)),
     "fmod": (lambda x, y: te.fmod(x, y), np.fmod),
     "log1p": (lambda x, y: te.log1p(x), lambda x, y: np.log1p(x)),
+    "exp2": (lambda x, y: te.exp2(x), lambda x, y: np.exp2(x)),
+    "atan2": (lambda x, y: te.atan2(x, y), np.arctan2),
     "expm1": (lambda x, y: te.expm1(x), lambda x, y: np.expm1(x)),
     "rsqrt": (lambda x, y: te.rsqrt(x), lambda x, y: 1 / np.sqrt(x)),
     "ceil": (lambda x, y: te.ceil(x), lambda x, y: np.ceil(x)),

@@ -175,6 +175,8 @@ _EMITTERS: dict[str, Callable[..., str]] = {
     "fmod": vector_remainder.fmod,
     "log1p": vector_exp.log1p,
     "expm1": vector_exp.expm1,
+    "exp2": vector_exp.exp2,
+    "atan2": vector_turns.atan2,
     "abs": lambda b, x: b.intrinsic("fabs", x),
     "floor": lambda b, x: b.intrinsic("floor", x),
     "ceil": lambda b, x: b.intrinsic("ceil", x),

@@ -11,11 +11,11 @@ from onnx import helper
 
 from autotune.models.elements import of_onnx
 from autotune.models.lowering import functions as f
-from autotune.models.lowering.base import Operand, UnsupportedForm, cast, dtype_of, elementwise
+from autotune.models.lowering.base import Operand, UnsupportedForm, cast, dtype_of, elementwise, saturated
 from autotune.models.lowering.powers import integer_power
 from autotune.models.onnx_ops.table import OnnxNode, Value, named_type, onnx_op
 from schedules import te
-from schedules.dtypes import computed, is_float
+from schedules.dtypes import DTYPES, computed, is_float
 from schedules.expr import Expr
 
 ExprFn = Callable[..., Any]
@@ -227,9 +227,17 @@ def _clip(node: OnnxNode, x: Value, low: Value | None = None, high: Value | None
 
 @onnx_op("Cast", since=6)
 def _cast(node: OnnxNode, x: Value) -> te.Tensor:
-    return cast(node.tensor(x), named_type(int(node.attr("to"))))
+    return _stored(node, node.tensor(x), named_type(int(node.attr("to"))))
 
 
 @onnx_op("CastLike")
 def _cast_like(node: OnnxNode, x: Value, like: Value) -> te.Tensor:
-    return cast(node.tensor(x), named_type(helper.np_dtype_to_tensor_dtype(np.dtype(like.dtype))))
+    dtype = named_type(helper.np_dtype_to_tensor_dtype(np.dtype(like.dtype)))
+    return _stored(node, node.tensor(x), dtype)
+
+
+def _stored(node: OnnxNode, t: te.Tensor, dtype: str) -> te.Tensor:
+    """A cast. To floats of 8 bits it ends at the largest ones, unless ``saturate`` is 0."""
+    if t.dtype == dtype or not is_float(dtype) or DTYPES[dtype].itemsize > 1 or not node.attr("saturate", 1):
+        return cast(t, dtype)
+    return elementwise(lambda v: saturated(v, dtype), t, dtype=dtype, name="cast")

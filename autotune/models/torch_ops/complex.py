@@ -121,7 +121,7 @@ def _abs(node: TorchNode, x: Any) -> te.Tensor:
 
 @_complex("angle.default")
 def _angle(node: TorchNode, x: Any) -> te.Tensor:
-    return _of_parts(node, lambda a, b: f.atan2(b, a), x)
+    return _of_parts(node, lambda a, b: te.atan2(b, a), x)
 
 
 # --- arithmetic -------------------------------------------------------------------------------

@@ -193,7 +193,7 @@ def _ldexp(node: TorchNode, x: Any_, by: Any_) -> te.Tensor:
 
 @aten("atan2.default", "hypot.default", "copysign.Tensor", "copysign.Scalar")
 def _of_two(node: TorchNode, a: Any_, b: Any_) -> te.Tensor:
-    fns: dict[str, ExprFn] = {"atan2": f.atan2, "hypot": f.hypot, "copysign": f.with_sign}
+    fns: dict[str, ExprFn] = {"atan2": te.atan2, "hypot": f.hypot, "copysign": f.with_sign}
     return node.elementwise(fns[node.name], a, b)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.models.lowering.base import Array, Operand, UnsupportedForm, floating, read, stage
+from autotune.models.lowering.base import Array, Operand, UnsupportedForm, floating, read, saturated, stage
 from autotune.models.lowering.movement import reshape
 from schedules import expr as E
 from schedules import te
@@ -117,7 +117,7 @@ class TorchNode:
             return of_dtype(read(x, at) if isinstance(x, te.Tensor) else x.item(), wide)
 
         def value(*at: Expr) -> Expr:
-            return te.cast(fn(*(element(x, at) for x in operands)), out)
+            return _stored(fn(*(element(x, at) for x in operands)), out)
 
         return stage(self.shape, value, name or self.name.strip("_"))
 
@@ -129,7 +129,12 @@ class TorchNode:
     def cast(self, x: Value, dtype: str = "") -> te.Tensor:
         """An argument in another dtype, by default that of the output."""
         t, to = self.tensor(x), dtype or self.dtype
-        return t if t.dtype == to else stage(t.shape, lambda *at: te.cast(t[at], to), "cast")
+        return t if t.dtype == to else stage(t.shape, lambda *at: _stored(t[at], to), "cast")
+
+
+def _stored(v: Expr, dtype: str) -> Expr:
+    """A cast as torch has it: without an infinity, what is too large is the largest."""
+    return te.cast(v, dtype) if DTYPES[dtype].infinite else saturated(v, dtype)
 
 
 def of_dtype(x: Expr | Scalar, dtype: str) -> Expr:
