@@ -91,7 +91,7 @@ def tune(
     True
     """
     started = time.monotonic()
-    from autotune.results.following import concluded, fleet_followed, suite_followed, task_followed
+    from autotune.results.following import concluded, followed
     from autotune.tuning.options import TuneOptions
     from autotune.tuning.tuner import tune as run
     from kernels_db.store import Log
@@ -110,25 +110,21 @@ def tune(
         found = found if name is None else named(found, name)
     elif name is not None:
         found = found.named(name)
-    of_all = (lambda p: progress(p.task)) if callable(progress) else progress
     result: TuneResult
-    with Log(database(db)) as log:
+    with Log(database(db)) as log, followed(progress, alone=True) as tell:
         if goal is None:
             from autotune.fleet.program import tune_program_there
             from autotune.fleet.tuning import There
             from autotune.results.tuned import as_one
 
-            with fleet_followed(of_all) as every:
-                there = There(str(fleet), target, threads)
-                result = as_one(tune_program_there(there, found, log, options, every))
+            there = There(str(fleet), target, threads)
+            result = as_one(tune_program_there(there, found, log, options, tell))
         elif isinstance(found, DynamicWorkload):
             from autotune.tuning.dynamic_tuner import tune_dynamic
 
-            with suite_followed(of_all) as every:
-                result = tune_dynamic(found, goal, log, options, every)
+            result = tune_dynamic(found, goal, log, options, tell)
         else:
-            with task_followed(progress, found) as tell:
-                result = run(found, goal, log, options, tell)
+            result = run(found, goal, log, options, tell)
     concluded(progress, str(result))
     return result
 
@@ -177,7 +173,7 @@ def tune_suite(
     True
     """
     started = time.monotonic()
-    from autotune.results.following import concluded, fleet_followed, suite_followed
+    from autotune.results.following import concluded, followed
     from autotune.results.tuned import SuiteTask
     from autotune.tuning import suites
     from autotune.tuning.options import TuneOptions
@@ -204,8 +200,7 @@ def tune_suite(
         trials=trials, budget_s=seconds, search=search, seed=seed, rtol=rtol, atol=atol,
         model=_cost_model(cost_model, model), started=started,
     )  # fmt: skip
-    follow = suite_followed if fleet is None else fleet_followed
-    with Log(database(db)) as log, follow(progress) as tell:
+    with Log(database(db)) as log, followed(progress) as tell:
         if goal is None:
             from autotune.fleet.tuning import There
             from autotune.results.tuned import together

@@ -8,7 +8,7 @@ import typer
 
 from autotune.cli import results
 from autotune.cli.output import console, print_json, table
-from autotune.results.following import suite_shown
+from autotune.results.following import shown
 from autotune.results.text import ending
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def tune_dynamic(
     from kernels_db.store import Log
 
     with results.interruptible() as interrupts:
-        with Log(where) as log, suite_shown(quiet=json) as report:
+        with Log(where) as log, shown(quiet=json) as report:
             result = run(dynamic, target, log, options, report, interrupts=interrupts)
         if json:
             print_json(document(dynamic, result, dtype))

@@ -12,7 +12,7 @@ from autotune.cli import options as opt
 from autotune.cli import results
 from autotune.cli.output import console, print_json, table
 from autotune.results import text
-from autotune.results.following import suite_shown
+from autotune.results.following import shown
 from autotune.results.text import ending
 from schedules.units import counts, rate, seconds, size
 
@@ -71,7 +71,7 @@ def tune_model(
 
     model = imported(path, shape)
     with results.interruptible() as interrupts:
-        with suite_shown(quiet=json) as report:
+        with shown(quiet=json) as report:
             chosen = choices(options, given_s, where)
             result = run(model, target=goal, progress=report, interrupts=interrupts, **chosen)
         if json:

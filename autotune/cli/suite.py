@@ -10,7 +10,7 @@ from autotune.cli import options as opt
 from autotune.cli import results
 from autotune.cli.output import console, print_json, table
 from autotune.results import text
-from autotune.results.following import suite_shown
+from autotune.results.following import shown
 from autotune.results.text import ending
 from schedules.units import seconds
 
@@ -30,7 +30,7 @@ def tune_suite(
 
     tasks = tasks_of(file, constant_weights)
     with results.interruptible() as interrupts:
-        with Log(where) as log, suite_shown(quiet=json) as report:
+        with Log(where) as log, shown(quiet=json) as report:
             result = run(tasks, target, log, options, report, interrupts=interrupts)
         if json:
             print_json(document(result, target))
@@ -68,9 +68,9 @@ def document(result: SuiteResult, target: Target) -> dict[str, Any]:
 def lateness(result: SuiteResult | ModelTuneResult) -> dict[str, Any]:
     """The tasks that had no time and the budget in which they would have some, and those that have their
     plain loops alone: a part of `document`."""
-    plain = [text.name_of(t) for t in result.tasks if t.result.only_plain]
+    plain = [t.task.about for t in result.tasks if t.result.only_plain]
     return {
-        "no_time": [text.name_of(t) for t in result.late],
+        "no_time": [t.task.about for t in result.late],
         "needed_budget_s": result.needed_s,
         "only_plain_loops": plain,
     }

@@ -12,7 +12,7 @@ from autotune.cli.dynamic import tune_dynamic
 from autotune.cli.output import console, print_json, task_text
 from autotune.cli.results import document, interruptible, status
 from autotune.cli.suite import tasks_of, tune_suite
-from autotune.results.following import task_shown
+from autotune.results.following import shown
 from autotune.results.text import ending
 from autotune.search.policies import POLICIES
 from schedules.units import counts, of_peak, rate, seconds
@@ -152,7 +152,7 @@ def tune(
         tune_dynamic(dynamic, goal, where, chosen, dtype, json)
         return
     with interruptible() as interrupts:
-        with Log(where, read_only=frozen) as log, task_shown(workload, quiet=json) as report:
+        with Log(where, read_only=frozen) as log, shown(quiet=json, alone=True) as report:
             if frozen:
                 from autotune.tuning.frozen import frozen as stored
 

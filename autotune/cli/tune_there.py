@@ -16,7 +16,7 @@ from autotune.fleet.program import tune_program_there
 from autotune.fleet.tuning import There
 from autotune.models.tuning import tune_model
 from autotune.results.display import say
-from autotune.results.following import fleet_shown
+from autotune.results.following import shown
 from autotune.results.text import ending, of_result
 from autotune.results.tuned import DynamicResult, SuiteTask, TuneResult
 from autotune.run.dynamic_workload import DynamicWorkload
@@ -40,7 +40,7 @@ def suite_there(
     the lines of progress are gone, which would take some of them along."""
     jobs = Tasks(tasks, options)
     with results.interruptible() as interrupts:
-        with Log(where) as log, fleet_shown(quiet=json) as report:
+        with Log(where) as log, shown(quiet=json) as report:
             found = tune_jobs(jobs, there, log, report, interrupts=interrupts)
         _show(
             *(found, json),
@@ -60,7 +60,7 @@ def program_there(
 ) -> None:
     """Tune an operator of one size, or of a range. Exit status 1: as of `suite_there`, for a size."""
     with results.interruptible() as interrupts:
-        with Log(where) as log, fleet_shown(quiet=json) as report:
+        with Log(where) as log, shown(quiet=json, alone=True) as report:
             found = tune_program_there(there, program, log, options, report, interrupts=interrupts)
 
         def document(target: Target, r: TuneResult) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def model_there(
     `suite_there`."""
     model = of_model.imported(path, shape)
     with results.interruptible() as interrupts:
-        with fleet_shown(quiet=json) as report:
+        with shown(quiet=json) as report:
             chosen = of_model.choices(options, given_s, where)
             result = tune_model(model, fleet=there, progress=report, interrupts=interrupts, **chosen)
         found = {r.target: r for r in result.by_target.values() if r.target is not None}

@@ -7,9 +7,8 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from autotune import backends
 from autotune.models import in_place
@@ -20,7 +19,7 @@ from autotune.models.model import Model
 from autotune.models.preparation import PreparedModel, prepared
 from autotune.models.programs import program_of
 from autotune.models.tasks import had_share_s, had_trials, tasks_of
-from autotune.results.following import concluded, suite_followed
+from autotune.results.following import concluded, followed
 from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask, TaskResult, by_name, together
 from autotune.run.kernel import Kernel
 from autotune.run.stored import stored
@@ -142,10 +141,10 @@ def tune_model(
     # on a GPU, arrays are cold when kernels are tuned; on a fleet, this machine may be another one
     inside_share = 0.0 if goal is None or goal.grid else IN_PLACE_SHARE
     where = database(db)
-    follow, place = (suite_followed, OneMachine(goal)) if goal is not None else _there(fleet, target, threads)
+    place = OneMachine(goal) if goal is not None else _there(fleet, target, threads)
     with Log(where) as log:
         maker = ModelJobs(ready, tasks, replace(options, budget_s=(1 - inside_share) * whole_s), log, started)
-        with follow(progress) as tell:
+        with followed(progress) as tell:
             found = tune_jobs(maker, place, log, tell, interrupts=interrupts)
         whole = _as_one(found) if goal is None else found[goal]
         if goal is not None and whole.stopped != "interrupted" and inside_share:
@@ -226,12 +225,11 @@ class ModelJobs:
 
 def _there(
     fleet: str | There | None, target: str | Target | Sequence[str | Target] | None, threads: int | None
-) -> tuple[Callable[..., AbstractContextManager[Any]], Place]:
-    """How progress on a fleet is followed, and the fleet."""
+) -> Place:
+    """The fleet."""
     from autotune.fleet.tuning import There
-    from autotune.results.following import fleet_followed
 
-    return fleet_followed, fleet if isinstance(fleet, There) else There(str(fleet), target, threads)
+    return fleet if isinstance(fleet, There) else There(str(fleet), target, threads)
 
 
 def _as_one(results: Mapping[Target, ModelTuneResult]) -> ModelTuneResult:

@@ -52,7 +52,7 @@ class Lane:
 
     def __init__(self, site: Site, name: str, key: str, make: Callable[[Lane, Workload], Measuring]) -> None:
         self.site, self.name, self.key = site, name, key
-        self.open = OpenMeasurers(lambda workload: make(self, workload))
+        self.open = OpenMeasurers[int](lambda workload: make(self, workload))
         self.made: dict[str, Measuring] = {}  # the last one of each task, by the digest of its workload
         self.number: int | None = None  # of the task whose turn it is
         self.closed = False

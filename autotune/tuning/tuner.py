@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from autotune.measure.starting import shared_start
-from autotune.results.tuned import Progress, SuiteProgress, SuiteResult, SuiteTask, TuneResult
+from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask, TuneResult
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.jobs import Job
@@ -151,7 +151,7 @@ def tune(
     target: Target,
     log: Log,
     options: TuneOptions | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[SuiteProgress], None] | None = None,
     *,
     interrupts: Interrupts | None = None,
     site: Site = HERE,
@@ -166,8 +166,8 @@ def tune(
     Raises `MeasureError` if measuring itself does not work, `LogError`, and `ScheduleError` if the expression
     gives no space.
     """
-    tell = None if progress is None else lambda p: progress(p.task)
-    found = tune_suite([SuiteTask(workload)], target, log, options, tell, interrupts=interrupts, site=site)
+    alone = [SuiteTask(workload)]
+    found = tune_suite(alone, target, log, options, progress, interrupts=interrupts, site=site)
     (task,) = found.tasks
     if task.cause is not None:
         raise task.cause
