@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.compare.bench import DisagreementError
-from autotune.compare.peers import PeerError
-from autotune.errors import one_line
+from autotune.compare.onnx_session import refusals, session
 from autotune.models.module import Module
-from schedules.distribution import install
 from schedules.dtypes import DTYPES, is_float
 from schedules.te.compute_dag import Tensor
 
@@ -45,20 +43,11 @@ def onnxruntime_call(
     path: str | os.PathLike[str], module: Module, inputs: Sequence[Array]
 ) -> Callable[[], list[Array]]:
     """A call of ONNX Runtime on these inputs, with the module's number of threads. Raises `PeerError`."""
-    try:
-        import onnxruntime as ort
-    except ImportError:
-        raise PeerError(f"onnxruntime is not installed: {install('onnxruntime')}") from None
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = module.target.threads, 1
-    options.log_severity_level = 3
-    try:
-        session = ort.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
-    except Exception as err:  # onnxruntime has no error class of its own
-        raise PeerError(f"onnxruntime does not run {path}: {one_line(err, 300)}") from None
+    with refusals(os.fspath(path)):
+        made = session(os.fspath(path), module.target.threads)
     feeds = {t.name: x for t, x in zip(module.inputs, inputs, strict=True)}
     names = [t.name for t in module.outputs]
-    return lambda: list(session.run(names, feeds))
+    return lambda: list(made.run(names, feeds))
 
 
 def agree(module: Module, peer: str, ours: Sequence[Array], theirs: Sequence[Array]) -> None:
