@@ -13,6 +13,7 @@ from autotune.report.parts import (
     Part,
     Section,
     axis,
+    bars,
     paragraphs,
     rounded,
     seconds,
@@ -55,15 +56,7 @@ def wall_s(task: Task) -> float:
 def _bars(names: list[str], each: list[dict[str, float]]) -> list[dict[str, object]]:
     kinds = {**PHASES, FINALS: (FINALS, GREY)}
     return [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": words,
-            "y": names,
-            "x": [rounded(s[phase], 4) for s in each],
-            "marker": {"color": colour},
-            "hovertemplate": f"{words}: %{{x:.3g}} s<extra></extra>",
-        }
+        bars(words, names, [rounded(s[phase], 4) for s in each], colour, f"{words}: %{{x:.3g}} s")
         for phase, (words, colour) in kinds.items()
     ]
 
