@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from sqlalchemy import ColumnElement, Engine, Select, func, select, text
 from sqlalchemy.orm import Session
@@ -19,6 +19,7 @@ from kernels_db.place import Place, locate
 from kernels_db.ranking import DOUBTED, ORDER, REPRESENTS
 from kernels_db.records import REJECTED, Hit, Machine, Origin, Record, Run, host_digest
 from kernels_db.schema import (
+    Base,
     FormerRow,
     MachineRow,
     PinRow,
@@ -33,6 +34,8 @@ from schedules.model import Target, Workload
 
 log = logging.getLogger(__name__)
 
+# A table of the log.
+T = TypeVar("T", bound=Base)
 # A workload or its digest; a target or its digest.
 WorkloadLike = Workload | str
 TargetLike = Target | str
@@ -98,11 +101,11 @@ class LogReader:
 
     def doubted(self, workload: WorkloadLike, target: TargetLike, machine: Mapping[str, Any]) -> list[Record]:
         """The records of a task that verifying on such a machine removed from the ranking."""
-        task = (RecordRow.workload == _digest(workload), RecordRow.target == _digest(target))
         here = VerificationRow.host == host_digest(machine)
         bad = here & VerificationRow.status.in_(REJECTED)
         query = select(RecordRow).join(VerificationRow, VerificationRow.record == RecordRow.uid).where(bad)
         with self._read() as session:
+            task = _of(RecordRow, workload, target)
             return self._records(session, query.where(*task).order_by(RecordRow.uid))
 
     def doubts(self, record: Record) -> bool:
@@ -125,17 +128,10 @@ class LogReader:
         kind: str | None = None,
     ) -> Iterator[Record]:
         """The records that match every filter given, oldest first, streamed."""
-        query = select(RecordRow).order_by(RecordRow.created, RecordRow.uid)
-        if workload is not None:
-            query = query.where(RecordRow.workload == _digest(workload))
-        if target is not None:
-            query = query.where(RecordRow.target == _digest(target))
-        if run is not None:
-            query = query.where(RecordRow.run == (run if isinstance(run, str) else run.uid))
-        if status is not None:
-            query = query.where(RecordRow.status == status)
-        if kind is not None:
-            query = query.where(RecordRow.kind == kind)
+        uid = run.uid if isinstance(run, Run) else run
+        asked = ((RecordRow.run, uid), (RecordRow.status, status), (RecordRow.kind, kind))
+        wanted = [*_of(RecordRow, workload, target), *(column == x for column, x in asked if x is not None)]
+        query = select(RecordRow).where(*wanted).order_by(RecordRow.created, RecordRow.uid)
         # columns, not objects of the mapper, which cost as much as the rest
         columns = query.with_only_columns(*RecordRow.__table__.columns)
         with self._read() as session:
@@ -152,19 +148,12 @@ class LogReader:
 
     def run(self, uid: str) -> Run:
         """The run with this uid. Raises `LogError` if there is none."""
-        with self._read() as session:
-            row = session.get(RunRow, uid)
-            if row is None:
-                raise LogError(f"{self.path} has no run {uid}; start it with start_run")
+        with self._row(RunRow, uid, "; start it with start_run") as row:
             return self._run(row)
 
     def runs(self, *, workload: WorkloadLike | None = None, target: TargetLike | None = None) -> list[Run]:
         """The runs of a task, oldest first."""
-        query = select(RunRow).order_by(RunRow.started, RunRow.uid)
-        if workload is not None:
-            query = query.where(RunRow.workload == _digest(workload))
-        if target is not None:
-            query = query.where(RunRow.target == _digest(target))
+        query = select(RunRow).where(*_of(RunRow, workload, target)).order_by(RunRow.started, RunRow.uid)
         with self._read() as session:
             return [self._run(row) for row in session.scalars(query)]
 
@@ -184,34 +173,23 @@ class LogReader:
 
     def workload(self, key: str) -> Workload:
         """The workload with this digest. Raises `LogError` if there is none."""
-        with self._read() as session:
-            row = session.get(WorkloadRow, key)
-            if row is None:
-                raise LogError(f"{self.path} has no workload {key}")
-            with self._damage("workload", key):
-                _are(str, row.op)
-                _are(int, row.flops)
-                params = exchange.parse(row.params.encode())
-                named = {k: _frozen(v) for k, v in params.items()}
-                names = exchange.parse(row.names.encode())
-                return Workload.from_json(row.json, row.op, named, row.flops, names)
+        with self._row(WorkloadRow, key) as row:
+            _are(str, row.op)
+            _are(int, row.flops)
+            params = exchange.parse(row.params.encode())
+            named = {k: _frozen(v) for k, v in params.items()}
+            names = exchange.parse(row.names.encode())
+            return Workload.from_json(row.json, row.op, named, row.flops, names)
 
     def target(self, key: str) -> Target:
         """The target with this digest. Raises `LogError` if there is none."""
-        with self._read() as session:
-            row = session.get(TargetRow, key)
-            if row is None:
-                raise LogError(f"{self.path} has no target {key}")
+        with self._row(TargetRow, key) as row:
             return stored_target(self.place, key, row.json)
 
     def machine(self, key: str) -> Machine:
         """The machine with this digest. Raises `LogError` if there is none."""
-        with self._read() as session:
-            row = session.get(MachineRow, key)
-            if row is None:
-                raise LogError(f"{self.path} has no machine {key}")
-            with self._damage("machine", key):
-                return Machine(key, exchange.parse(row.json.encode()))
+        with self._row(MachineRow, key) as row:
+            return Machine(key, exchange.parse(row.json.encode()))
 
     def workloads(self) -> list[str]:
         """The digests of all workloads, sorted."""
@@ -220,9 +198,7 @@ class LogReader:
 
     def tasks(self, *, workload: WorkloadLike | None = None, op: str | None = None) -> list[tuple[str, str]]:
         """The (workload, target) digests that have records, sorted. Filters: one workload, one operator."""
-        wanted: list[ColumnElement[bool]] = []
-        if workload is not None:
-            wanted.append(RecordRow.workload == _digest(workload))
+        wanted = _of(RecordRow, workload)
         if op is not None:
             wanted.append(RecordRow.workload.in_(select(WorkloadRow.digest).where(WorkloadRow.op == op)))
         with self._read() as session:
@@ -245,7 +221,7 @@ class LogReader:
 
     def by_status(self, workload: WorkloadLike, target: TargetLike) -> dict[str, int]:
         """{status: number of records of a task}."""
-        task = (RecordRow.workload == _digest(workload), RecordRow.target == _digest(target))
+        task = _of(RecordRow, workload, target)
         query = select(RecordRow.status, func.count()).where(*task).group_by(RecordRow.status)
         with self._read() as session:
             return dict(sorted((str(status), n) for status, n in session.execute(query)))
@@ -293,6 +269,18 @@ class LogReader:
             yield session
 
     @contextmanager
+    def _row(self, table: type[T], key: str, remedy: str = "") -> Iterator[T]:
+        """The row of a table with this key. Raises `LogError` if there is none, or for what says that it is
+        damaged."""
+        kind = table.__tablename__
+        with self._read() as session:
+            row = session.get(table, key)
+            if row is None:
+                raise LogError(f"{self.path} has no {kind} {key}{remedy}")
+            with self._damage(kind, key):
+                yield row
+
+    @contextmanager
     def _damage(self, kind: str, key: str) -> Iterator[None]:
         try:
             yield
@@ -324,8 +312,7 @@ class LogReader:
 
 def ranked(workload: str, target: str) -> Select[Any]:
     """The records that represent their traces, best first: `kernels_db.ranking`."""
-    task = (RecordRow.workload == workload, RecordRow.target == target)
-    return select(RecordRow).where(*task, text(REPRESENTS)).order_by(text(ORDER))
+    return select(RecordRow).where(*_of(RecordRow, workload, target), text(REPRESENTS)).order_by(text(ORDER))
 
 
 def tasks_of(session: Session, *wanted: ColumnElement[bool]) -> list[tuple[str, str]]:
@@ -338,6 +325,14 @@ def _are(kind: type, *values: object) -> None:
     """Raises TypeError for values of another type, because SQLite keeps any value in any column."""
     if not all(isinstance(x, kind) for x in values):
         raise TypeError
+
+
+def _of(
+    table: type[RunRow | RecordRow], workload: WorkloadLike | None, target: TargetLike | None = None
+) -> list[ColumnElement[bool]]:
+    """The conditions for rows of a workload and a target (None: any)."""
+    asked = ((table.workload, workload), (table.target, target))
+    return [column == _digest(key) for column, key in asked if key is not None]
 
 
 def _digest(key: Workload | Target | str) -> str:

@@ -90,25 +90,6 @@ class Log(LogReader):
 
     # -- writing ----------------------------------------------------------------------------------------
 
-    def add_workload(self, workload: Workload) -> str:
-        """Store a workload unless it exists. Returns its digest."""
-        with self._write() as session:
-            self._put(session, _workload_line(workload))
-        return workload.digest
-
-    def add_target(self, target: Target) -> str:
-        """Store a target unless it exists. Returns its digest."""
-        with self._write() as session:
-            self._put(session, _target_line(target))
-        return target.digest
-
-    def add_machine(self, info: Mapping[str, Any]) -> str:
-        """Store a machine's description, a JSON object, unless it exists. Returns its digest."""
-        line = self._machine_line(info)
-        with self._write() as session:
-            self._put(session, line)
-        return str(line["digest"])
-
     def start_run(
         self,
         workload: Workload,
@@ -119,7 +100,8 @@ class Log(LogReader):
         options: Mapping[str, Any] | None = None,
     ) -> Run:
         """Open a tuning session in state "running", and store its workload, target and machine."""
-        where = self._machine_line(machine)
+        definition = self._plain(machine, "a machine's description")
+        where = {"type": "machine", "digest": digest(canonical(definition)), "definition": definition}
         value = {
             "type": "run",
             "workload": workload.digest,
@@ -331,9 +313,7 @@ class Log(LogReader):
 
     import_ = merge
 
-    def _merge(
-        self, items: Generator[exchange.Item | exchange.Refused], tally: transfer.Tally
-    ) -> None:
+    def _merge(self, items: Generator[exchange.Item | exchange.Refused], tally: transfer.Tally) -> None:
         with contextlib.closing(items):  # at once, whatever ends this: it may have processes
             for batch in transfer.batches(Rekeyer().items(items), tally):
                 with self._write("bulk") as session:
@@ -434,10 +414,6 @@ class Log(LogReader):
             self._runs[run] = (r.workload, r.target, r.machine)
         return self._runs[run]
 
-    def _machine_line(self, info: Mapping[str, Any]) -> dict[str, Any]:
-        definition = self._plain(info, "a machine's description")
-        return {"type": "machine", "digest": digest(canonical(definition)), "definition": definition}
-
     def _plain(self, value: Mapping[str, Any], what: str) -> dict[str, Any]:
         """``value`` as it will be read again: tuples become lists, keys become texts."""
         try:
@@ -482,16 +458,15 @@ def _newest(connection: Connection, made: list[dict[str, Any]]) -> dict[tuple[st
 
 
 def _workload_line(w: Workload) -> dict[str, Any]:
-    definition = exchange.parse(w.json.encode())
-    line = {
+    return {
         "type": "workload",
         "digest": w.digest,
         "op": w.op,
+        "params": exchange.parse(canonical(dict(w.params)).encode()),
         "flops": int(w.flops),
-        "definition": definition,
+        "definition": exchange.parse(w.json.encode()),
         "names": w.names,
     }
-    return {**line, "params": exchange.parse(canonical(dict(w.params)).encode())}
 
 
 def _target_line(t: Target) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from log_cases import MACHINE, TARGETS, anywhere, copy_of, exported, fill, measured, moment, trace
+from log_cases import MACHINE, TARGETS, add, anywhere, copy_of, exported, fill, measured, moment, trace
 from postgres_server import Server
 
 from kernels_db import Log, LogError, MergeResult, compat, lookup, migrate
@@ -40,7 +40,7 @@ def test_what_is_added_is_found(database: str) -> None:
     with Log(database, read_only=True) as reader:
         assert reader.best(W, TARGETS[0]) == best
         with pytest.raises(LogError, match="for reading only"):
-            reader.add_target(TARGETS[2])
+            add(reader, TARGETS[2])
     assert lookup.best(database, copy_of(99).digest, anywhere) is None
 
 
@@ -143,7 +143,7 @@ def test_pruning_keeps_the_best_the_pinned_and_what_is_wrong(database: str) -> N
         assert log.prune(2, apply=True).removed == 0
         log.unpin()
         assert log.prune(1, apply=True).removed == 3
-        log.add_workload(copy_of(77))
+        add(log, copy_of(77))
         assert log.prune(1, apply=True).removed == 0 and copy_of(77).digest not in log.workloads()
 
 
@@ -363,16 +363,16 @@ def test_what_postgresql_refuses_is_explained(postgres: Server, monkeypatch: pyt
     weak = url.replace("postgres@", "reader@")
     assert lookup.best(weak, W.digest, anywhere) is not None
     with Log(weak) as log, pytest.raises(LogError, match="permission denied.*can give this user the right"):
-        log.add_target(TARGETS[2])
+        add(log, TARGETS[2])
     with Log(url, timeout_s=0.2) as log:
         import psycopg
 
         holder = psycopg.connect(url.replace("+psycopg", ""))
         holder.execute("LOCK TABLE autotune.target IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(LogError, match="locked by another session"):
-            log.add_target(TARGETS[2])
+            add(log, TARGETS[2])
         holder.close()
-        log.add_target(TARGETS[2])
+        add(log, TARGETS[2])
         pid = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'autotune'"
         postgres.query(url, pid)  # as when the server was restarted: the next use connects again
         assert log.stats()["targets"] == 2
