@@ -14,7 +14,8 @@ from typing import Any, NoReturn, TypeGuard, TypeVar
 
 from autotune.fleet.errors import MessageError
 from autotune.measure.inputs import Tolerance
-from autotune.measure.results import SHORTEST_S, STATUSES, Measurement
+from autotune.measure.results import SHORTEST_S, Measurement
+from kernels_db.records import STATUSES
 from schedules.documents import (
     Check,
     Malformed,
