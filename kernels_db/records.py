@@ -220,7 +220,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Hit:
-    """A record that `lookup.best` or `Log.best_for` found, and its target. ``doubted``: it is pinned, but was
+    """A record that `lookup.best` found, and its target. ``doubted``: it is pinned, but was
     found wrong or failing since (`kernels_db.ranking`)."""
 
     record: Record

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.compare.bench import DisagreementError
+from autotune.compare.bench import DisagreementError, same_form
 from autotune.compare.onnx_session import refusals, session
 from autotune.models.module import Module
 from schedules.dtypes import DTYPES, is_float
@@ -53,9 +53,7 @@ def onnxruntime_call(
 def agree(module: Module, peer: str, ours: Sequence[Array], theirs: Sequence[Array]) -> None:
     """Raises `DisagreementError` where outputs are further apart than rounding explains (`FAR`)."""
     for t, a, b in zip(module.outputs, ours, theirs, strict=True):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            made, wanted = (f"{v.dtype}{list(v.shape)}" for v in (b, a))
-            raise DisagreementError(f"{peer} gives {made} for {t.name}, not {wanted}")
+        same_form(peer, t.name, b, a)
         x, y = (v.astype(np.float64) for v in (a, b))
         both = np.isfinite(x) & np.isfinite(y)
         size = float(np.sqrt(np.mean(y[both] ** 2))) if both.any() else 0.0

@@ -14,7 +14,7 @@ from postgres_server import Server
 from kernels_db import Log, LogError, MergeResult, compat, lookup, migrate
 from kernels_db.pins import Pin
 from kernels_db.place import locate
-from kernels_db.schema import Base
+from kernels_db.schema import METADATA
 
 W = copy_of(8)
 DATA = Path(__file__).with_name("data")
@@ -35,7 +35,6 @@ def test_what_is_added_is_found(database: str) -> None:
         assert log.run(run).seed == 2**62
         found = lookup.best(database, W.digest, anywhere)
         assert found is not None and found.record == best
-        assert found == log.best_for(W, anywhere)
         assert found.origin is not None and found.origin.imported is None
     with Log(database, read_only=True) as reader:
         assert reader.best(W, TARGETS[0]) == best
@@ -196,7 +195,7 @@ def test_a_record_from_elsewhere_is_marked_until_verified_here(database: str, tm
         origin = log.origin(theirs)
         assert origin is not None and origin.imported is not None and origin.elsewhere(here)
         log.verified(theirs, updated, "ok", 1e-3)
-        found = log.best_for(W, lambda t: t == TARGETS[0])
+        found = lookup.best(log.place, W.digest, lambda t: t == TARGETS[0])
         assert found is not None and found.origin is not None
         assert not found.origin.elsewhere(here) and found.origin.elsewhere({**here, "cpus": 4})
         assert found.origin.document(here)["verified"] is not None
@@ -291,7 +290,7 @@ def test_the_migrations_make_the_declared_schema_on_postgresql(postgres: Server)
     Log(migrated).close()
     postgres.query(declared, "CREATE SCHEMA autotune")
     engine = create_engine(declared, connect_args={"options": "-c search_path=autotune"})
-    Base.metadata.create_all(engine)
+    METADATA.create_all(engine)
     engine.dispose()
     columns = (
         "SELECT table_name, column_name, data_type, is_nullable, collation_name "

@@ -210,8 +210,6 @@ def test_damaged_rows_are_named(log_file: Path, table: str, column: str) -> None
     con.close()
     with pytest.raises(LogError, match=f"{table} [0-9a-f]+ is damaged"):
         lookup.best(log_file, W.digest, anywhere)
-    with Log(log_file) as log, pytest.raises(LogError, match=f"{table} [0-9a-f]+ is damaged"):
-        log.best_for(W, anywhere)
 
 
 def test_a_locked_log(log_file: Path) -> None:

@@ -81,8 +81,8 @@ def fill(log: Log, n: int, workload: Workload | None = None, target: Target = TA
 def add(log: Log, what: Workload | Target) -> None:
     """Store a workload or a target without a run."""
     line = store._workload_line(what) if isinstance(what, Workload) else store._target_line(what)
-    with log._write() as session:
-        log._put(session, line)
+    with log._write() as con:
+        log._put(con, line)
 
 
 def exported(log: Log) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from autotune.report.data import LogData, Task, number, seconds_between
 from autotune.report.parts import (
     BLUE,
@@ -19,6 +21,7 @@ from autotune.report.parts import (
     seconds,
     short,
 )
+from kernels_db.records import Record
 
 # {phase of a record: (words for it, colour)}.
 PHASES = {
@@ -34,18 +37,13 @@ BARS = 30
 
 def spent(task: Task) -> dict[str, float]:
     """Seconds by phase of a task's trials, and of its finals."""
-    found = dict.fromkeys(PHASES, 0.0)
-    found[FINALS] = 0.0
-    for r in task.trials:
-        told = r.environment.get("seconds")
-        if isinstance(told, dict):
-            for phase in PHASES:
-                found[phase] += max(0.0, number(told.get(phase)) or 0.0)
-    for r in task.finals:
-        told = r.environment.get("seconds")
-        if isinstance(told, dict):
-            found[FINALS] += max(0.0, number(told.get("run")) or 0.0)
-    return found
+    found = {phase: _sum(task.trials, phase) for phase in PHASES}
+    return found | {FINALS: _sum(task.finals, "run")}
+
+
+def _sum(records: Sequence[Record], phase: str) -> float:
+    every = (r.environment.get("seconds") for r in records)
+    return sum((max(0.0, number(x.get(phase)) or 0.0) for x in every if isinstance(x, dict)), 0.0)
 
 
 def wall_s(task: Task) -> float:
