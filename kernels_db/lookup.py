@@ -14,14 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 from kernels_db.errors import LogError
-from kernels_db.place import Place, Reader, locate
+from kernels_db.place import LogPlace, Reader, locate
 from kernels_db.ranking import DOUBTED, ORDER, REPRESENTS
-from kernels_db.records import RECORD_COLUMNS, Hit, Origin, Record
+from kernels_db.records import RECORD_COLUMNS, Hit, Record, RecordOrigin
 from schedules.errors import AutotuneError
 from schedules.model import Target, Workload, canonical
 
 # Where a log is: a path, a URL or a place.
-Where = str | os.PathLike[str] | Place
+Where = str | os.PathLike[str] | LogPlace
 # Queries. ``?`` marks a parameter.
 TARGETS = """
     SELECT target.digest, target.json FROM target WHERE EXISTS (
@@ -168,7 +168,7 @@ def of_trace(where: Where, workload: str, target: str, trace: str) -> Record | N
     return stored_record(locate(where), rows[0]) if rows else None
 
 
-def origin(where: Where, uid: str, *, timeout_s: float = 30.0) -> Origin | None:
+def origin(where: Where, uid: str, *, timeout_s: float = 30.0) -> RecordOrigin | None:
     """Where a record of a log came from; None if there is no such record."""
     with _reading(where, timeout_s) as (place, reader):
         return None if reader is None else _origin(reader, place, uid)
@@ -180,7 +180,7 @@ def _rows(where: Where, query: str, values: tuple[Any, ...] = ()) -> list[Mappin
 
 
 @contextmanager
-def _reading(where: Where, timeout_s: float = 30.0) -> Iterator[tuple[Place, Reader | None]]:
+def _reading(where: Where, timeout_s: float = 30.0) -> Iterator[tuple[LogPlace, Reader | None]]:
     """The place of a log, and a snapshot of it, None where it has none."""
     place = locate(where)
     reader = place.reader(timeout_s) if place.exists() else None
@@ -191,7 +191,7 @@ def _reading(where: Where, timeout_s: float = 30.0) -> Iterator[tuple[Place, Rea
         yield place, reader
 
 
-def _origin(reader: Reader, place: Place, uid: str) -> Origin | None:
+def _origin(reader: Reader, place: LogPlace, uid: str) -> RecordOrigin | None:
     for row in reader.rows(ORIGIN, (uid,)):
         try:
             machine = json.loads(row["json"])
@@ -199,12 +199,12 @@ def _origin(reader: Reader, place: Place, uid: str) -> Origin | None:
         except (ValueError, TypeError, RecursionError):
             raise _damaged(place, "machine", row["digest"]) from None
         found = {r["host"]: (r["status"], r["checked"]) for r in reader.rows(VERIFIED, (uid,))}
-        return Origin(machine if isinstance(machine, dict) else {}, row["imported"], found)
+        return RecordOrigin(machine if isinstance(machine, dict) else {}, row["imported"], found)
     return None
 
 
 @contextmanager
-def explained(place: Place, timeout_s: float) -> Iterator[None]:
+def explained(place: LogPlace, timeout_s: float) -> Iterator[None]:
     """Raise errors of the database as `LogError`."""
     try:
         yield

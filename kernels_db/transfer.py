@@ -39,7 +39,7 @@ READ = 2000
 
 
 @dataclass
-class Tally:
+class MergeTally:
     """Counts of a merge in progress."""
 
     new: int = 0
@@ -71,7 +71,7 @@ def count(con: Connection) -> int:
     return sum(con.scalar(select(func.count()).select_from(t)) or 0 for t in _TABLES.values())
 
 
-def batches(items: Iterable[Item | Refused], tally: Tally) -> Iterator[list[Item]]:
+def batches(items: Iterable[Item | Refused], tally: MergeTally) -> Iterator[list[Item]]:
     """The items in lists of at most `BATCH` items and `BATCH_TEXT` characters. Refused ones are counted."""
     batch: list[Item] = []
     length = 0
@@ -88,7 +88,7 @@ def batches(items: Iterable[Item | Refused], tally: Tally) -> Iterator[list[Item
         yield batch
 
 
-def put(con: Connection, items: Iterable[Item], tally: Tally) -> None:
+def put(con: Connection, items: Iterable[Item], tally: MergeTally) -> None:
     """Insert new items, join known ones, refuse those that refer to nothing. ``con`` is in a write
     transaction, so that nothing changes between looking and inserting."""
     for kind, group in groupby(items, key=lambda item: item.type):
@@ -103,7 +103,7 @@ def put_former(con: Connection, pairs: Iterable[tuple[str, str]]) -> None:
     insert(con, "former", [{"former": a, "now": b} for a, b in pairs])
 
 
-def _put_records(con: Connection, items: list[Item], tally: Tally) -> None:
+def _put_records(con: Connection, items: list[Item], tally: MergeTally) -> None:
     """Insert records. They never change, so the database finds out which are new. Looking for them first
     would take as long as inserting them."""
     kept = _of_known_runs(con, [item.columns for item in items], tally)
@@ -114,7 +114,7 @@ def _put_records(con: Connection, items: list[Item], tally: Tally) -> None:
     tally.known += len(kept) - new
 
 
-def _put_joined(con: Connection, kind: ItemType, items: list[Item], tally: Tally) -> None:
+def _put_joined(con: Connection, kind: ItemType, items: list[Item], tally: MergeTally) -> None:
     table = _TABLES[kind]
     if kind == "run":
         items = _of_known_parts(con, items, tally)
@@ -133,7 +133,7 @@ def _put_joined(con: Connection, kind: ItemType, items: list[Item], tally: Tally
         con.execute(update(table).where(key_of(table) == key).values(columns))
 
 
-def _of_known_parts(con: Connection, runs: list[Item], tally: Tally) -> list[Item]:
+def _of_known_parts(con: Connection, runs: list[Item], tally: MergeTally) -> list[Item]:
     """The runs whose references are all in the log. Others are counted as refused."""
     kept = []
     found = {r: _existing(con, _TABLES[r], {i.columns[r] for i in runs}) for r in _REFERENCES}
@@ -146,7 +146,7 @@ def _of_known_parts(con: Connection, runs: list[Item], tally: Tally) -> list[Ite
     return kept
 
 
-def _of_known_runs(con: Connection, records: list[dict[str, Any]], tally: Tally) -> list[dict[str, Any]]:
+def _of_known_runs(con: Connection, records: list[dict[str, Any]], tally: MergeTally) -> list[dict[str, Any]]:
     """The records whose run is in the log and has the same references. Others are counted as refused."""
     kept = []
     runs = _existing(con, _TABLES["run"], {columns["run"] for columns in records})

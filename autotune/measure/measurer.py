@@ -61,7 +61,7 @@ class Measurer:
         workload: Workload | ComputeDAG,
         target: Target,
         *,
-        build: str = "autotune.building.from_trace:build_object",
+        build: str = "autotune.backends.building.from_trace:build_object",
         tolerance: Tolerance | None = None,
         options: Options | None = None,
         in_part: bool = False,

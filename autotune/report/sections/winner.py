@@ -6,8 +6,8 @@ import json
 import warnings
 from collections.abc import Callable
 
-from autotune.report.data import DERIVED, LogData, Task
-from autotune.report.parts import Part, Section, paragraphs, prose, rate, seconds, short, text
+from autotune.report.data import DERIVED, LogData, LoggedTask
+from autotune.report.parts import ReportSection, SectionPart, paragraphs, prose, rate, seconds, short, text
 from schedules.errors import AutotuneError
 from schedules.model import Trace, TraceError
 from schedules.primitives import PRIMITIVES
@@ -33,7 +33,7 @@ def in_words(trace: Trace) -> list[str]:
     return said
 
 
-def of_task(log: LogData, task: Task) -> Part | None:
+def of_task(log: LogData, task: LoggedTask) -> SectionPart | None:
     """The winner of a task."""
     best = task.best
     if best is None:
@@ -46,9 +46,9 @@ def of_task(log: LogData, task: Task) -> Part | None:
     try:
         canonical = best.trace
     except TraceError as err:
-        return Part(head + paragraphs(f"Its schedule cannot be read by this version: {err}."))
+        return SectionPart(head + paragraphs(f"Its schedule cannot be read by this version: {err}."))
     if log.place_of(task) >= NESTS:
-        return Part(head + paragraphs(_elsewhere(task)))
+        return SectionPart(head + paragraphs(_elsewhere(task)))
     from schedules.trace_names import to_named
 
     try:
@@ -67,13 +67,13 @@ def of_task(log: LogData, task: Task) -> Part | None:
     )
     few = len(log.tasks) <= DERIVED
 
-    def shown(title: str, made: Callable[[Task, Trace], str], refusal: str, open_: bool = False) -> str:
+    def shown(title: str, made: Callable[[LoggedTask, Trace], str], refusal: str, open_: bool = False) -> str:
         try:
             return _block(title, made(task, trace), open_)
         except REFUSED as err:
             return _block(title, f"{refusal}: {err}", open_)
 
-    return Part(
+    return SectionPart(
         head
         + f"<h4>The schedule in words</h4>{words}"
         + (shown("Why it is fast", _explanation, "It cannot be explained by this version") if few else "")
@@ -83,18 +83,18 @@ def of_task(log: LogData, task: Task) -> Part | None:
     )
 
 
-def _elsewhere(task: Task) -> str:
+def _elsewhere(task: LoggedTask) -> str:
     known = " ".join(["autotune report", task.workload.op, "--shape …"])
     return f"The first {NESTS} tasks have their schedules here. For this one: `{known}`."
 
 
-def _nest(task: Task, trace: Trace) -> str:
+def _nest(task: LoggedTask, trace: Trace) -> str:
     from schedules.schedule import Schedule
 
     return _cut(str(Schedule.replay(task.workload.dag, trace, task.target)))
 
 
-def _explanation(task: Task, trace: Trace) -> str:
+def _explanation(task: LoggedTask, trace: Trace) -> str:
     from autotune.report.explain.kernel import of_schedule
     from schedules.schedule import Schedule
 
@@ -102,7 +102,7 @@ def _explanation(task: Task, trace: Trace) -> str:
     return str(of_schedule(task.workload, schedule, task.target, task.best.time_s if task.best else None))
 
 
-def _code(task: Task, trace: Trace) -> str:
+def _code(task: LoggedTask, trace: Trace) -> str:
     from autotune.run.kernels import source_of
 
     with warnings.catch_warnings():
@@ -121,7 +121,7 @@ def _block(title: str, code: str, open_: bool = False) -> str:
     return f"{begin}<pre><code>{text(code)}</code></pre></details>"
 
 
-SECTION = Section(
+SECTION = ReportSection(
     "winner",
     "The winner",
     "The schedule of the best kernel. Each step of its trace is a sentence, in the order in which steps "
