@@ -30,16 +30,3 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.throughput)
-
-
-def concatenate(parts: list[Dataset]) -> Dataset:
-    """One dataset of several with the same features. Raises CostModelError if features differ or there is
-    none."""
-    if not parts or any(p.feature_names != parts[0].feature_names for p in parts):
-        raise CostModelError("datasets to join must be at least one and have the same feature names")
-    return Dataset(
-        parts[0].feature_names,
-        np.concatenate([p.features for p in parts]),
-        np.concatenate([p.throughput for p in parts]),
-        np.concatenate([p.groups for p in parts]),
-    )

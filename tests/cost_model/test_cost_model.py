@@ -11,7 +11,7 @@ import pytest
 from cost_model import metrics
 from cost_model.analytic import AnalyticModel
 from cost_model.base import CostModelError, relative_throughput
-from cost_model.dataset import Dataset, concatenate
+from cost_model.dataset import Dataset
 from cost_model.draft_then_verify import BELOW, LEAST, VERIFIED, draft_then_verify
 from cost_model.metrics import pairwise_accuracy
 from cost_model.models import MODELS, create
@@ -147,15 +147,9 @@ def test_metrics_by_hand() -> None:
         metrics.top_k(true, true, 0)
 
 
-def test_data_of_several_tasks_are_joined() -> None:
-    parts = []
-    for task in range(5):
-        x, y = measured(20, task)
-        parts.append(Dataset(NAMES, x, y, np.full(20, task)))
-    data = concatenate(parts)
-    assert len(data) == 100 and data.groups.tolist() == sorted(data.groups.tolist())
-    with pytest.raises(CostModelError):
-        concatenate([data, Dataset(("a",), x[:, :1], y, np.zeros(20, np.int64))])
+def test_data_must_fit_together() -> None:
+    x, y = measured(20, 0)
+    assert len(Dataset(NAMES, x, y, np.zeros(20, np.int64))) == 20
     with pytest.raises(CostModelError):
         Dataset(NAMES, x, y[:3], np.zeros(20, np.int64))
 
