@@ -13,7 +13,6 @@ from grid_cases import need_cxx
 from made_up import MadeUp
 from model_cases import Made, each_stage, layers, model_of
 
-from autotune.backends import parse
 from autotune.errors import KernelNotFound
 from autotune.measure.results import Measurement
 from autotune.models import preparation, tuning
@@ -22,7 +21,8 @@ from autotune.models.outline import Part
 from autotune.models.tasks import tasks_of
 from autotune.models.tuning import ModelTuneResult, tune_model
 from autotune.settings import SettingsError
-from autotune.targets import detect
+from autotune.targets import detect, parse
+from autotune.tuning import request
 from autotune.tuning.site import Here
 from autotune.tuning.tuner import OneMachine
 from kernels_db import Log, NewRecord
@@ -44,7 +44,7 @@ def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tuning that measures nothing."""
     monkeypatch.setattr(Here, "roofline", lambda self, workload, target: None)
     here = partial(OneMachine, site=MadeUp(lambda workload: Made()))
-    monkeypatch.setattr(tuning, "OneMachine", here)
+    monkeypatch.setattr(request, "OneMachine", here)
 
 
 def tuned(model, db: Path, **more) -> ModelTuneResult:

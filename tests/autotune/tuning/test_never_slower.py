@@ -15,7 +15,7 @@ from made_up import tune, tune_suite
 from test_suite_tuner import TARGET, TASKS, Made
 
 import autotune as at
-from autotune.cli.suite import document
+from autotune.cli.results import document
 from autotune.measure.results import Measurement
 from autotune.models.tasks import had_share_s
 from autotune.results import text
