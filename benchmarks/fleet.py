@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune import targets
+from autotune import backends
 from autotune.backends.building.generator_version import generator_version, this_machine
 from autotune.fleet import connection, local
 from autotune.fleet.building import Builders
@@ -54,7 +54,7 @@ from schedules.space.base import trace_of
 def overhead(shape: str, rounds: int, batch: int) -> dict[str, Any]:
     """Candidates a second, here and through a worker."""
     workload = as_workload("matmul", ops.parse_shape(shape))
-    target = targets.parse("cpu", 1)
+    target = backends.parse("cpu", 1)
     space = derive(workload.canonical, target)
     rng = np.random.default_rng(0)
 

@@ -17,7 +17,7 @@ from needs import imported
 from typer.testing import CliRunner
 
 import autotune as at
-from autotune import targets
+from autotune import backends
 from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask
 from autotune.tuning.jobs import Job
 from autotune.tuning.options import TuneOptions
@@ -25,7 +25,7 @@ from autotune.tuning.tuner import OneMachine, Place, tune_jobs
 from schedules import ops
 from schedules.model import Target
 
-HERE = targets.parse("cpu", 1)
+HERE = backends.parse("cpu", 1)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def test_a_place_is_whatever_has_a_crew(tmp_path: Path) -> None:
     class Both(OneMachine):
         @property
         def targets(self) -> list[Target]:
-            return [HERE, targets.parse("cpu", 2)]
+            return [HERE, backends.parse("cpu", 2)]
 
         @contextmanager
         def reached(self) -> Iterator[Both]:
