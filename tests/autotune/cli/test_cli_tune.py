@@ -19,7 +19,7 @@ from cli_runner import run
 import autotune as at
 from autotune.cli import main
 from autotune.cli.results import status
-from autotune.results.tuned import Best, Progress, TuneResult
+from autotune.results.tuned import Best, Progress, SuiteProgress, TuneResult
 from autotune.tuning.options import TuneOptions
 from kernels_db.store import Log
 from schedules.model import Step, Target, Trace, Workload
@@ -43,7 +43,7 @@ def tuner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Calls]:
             workload: Workload, target: Target, log: Log, options: TuneOptions, progress: Any, **_: Any
         ) -> TuneResult:
             calls.append((workload, target, str(log.path), options))
-            progress(PROGRESS)
+            progress(SuiteProgress(0, 1, workload, PROGRESS, None, 0, 12, 10.0, 60.0))
             for number in signals:
                 with suppress(KeyboardInterrupt):  # as the tuner does
                     signal.raise_signal(number)
