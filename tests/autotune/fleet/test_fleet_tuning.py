@@ -24,6 +24,7 @@ from autotune.fleet.messages import Request
 from autotune.measure.process import MeasureError
 from autotune.results.tuned import SuiteResult, SuiteTask, as_one, together
 from autotune.targets import detect
+from autotune.tuning import recheck
 from autotune.tuning.jobs import Job
 from autotune.tuning.options import TuneOptions
 from cost_model.saved import GPU_FEATURES, SavedModel
@@ -389,6 +390,17 @@ def test_finalists_of_earlier_runs_are_compiled_here_for_a_machine_that_does_not
             assert [m.status for m in found] == ["illegal", "ok"] and "nowhere" in found[0].reason
             assert [x[:4] for x in site.given] == [b"\x7fELF"] and site.measured == [Trace().digest]
             assert [m.status for m in measuring.finalists([nowhere])] == ["illegal"]
+
+
+def test_stored_records_are_checked_where_their_target_is_offered(there: Rack, tmp_path: Path) -> None:
+    site = there.add("far")
+    with at.Log(tmp_path / "t.db") as log:
+        tuned(there, log, trials=4)
+        before = len(site.measured)
+        with tuning.There(there.address).reached() as crew:
+            assert crew.site_of(B) is None
+            (found,) = recheck.verify(log, 1, 1.5, crew.site_of)
+        assert (found.status, found.time_s) == ("ok", site.time_s) and len(site.measured) == before + 1
 
 
 def test_loggers_of_others_are_as_before(there: Rack) -> None:
