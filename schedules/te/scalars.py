@@ -240,12 +240,10 @@ def _of_row(row: Function) -> Callable[..., Expr]:
         q = _quotient(row.name, x, y)
         return E.Call(row.name, (q.a, q.b))
 
-    f, arguments, right = (one, "x[i]", "x is floating point")
-    if row.arity == 2:
-        f, arguments, right = two, "x[i], y[i]", "both are floating point, of one dtype"
+    f: Callable[..., Expr] = one if row.arity == 1 else two
+    given, right = ("x[i]", "x is floating point") if row.arity == 1 else ("x[i], y[i]", "both are floating point, of one dtype")
     f.__name__ = f.__qualname__ = row.name
-    raises = f"Raises `WorkloadError` unless {right}."
-    f.__doc__ = f"{row.doc} {raises}\nExample: ``te.{row.name}({arguments})``."
+    f.__doc__ = f"{row.doc} Raises `WorkloadError` unless {right}.\nExample: ``te.{row.name}({given})``."
     return f
 
 

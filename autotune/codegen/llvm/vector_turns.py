@@ -331,8 +331,9 @@ def atan2(b: Body, y: str, x: str) -> str:
     # Sums of the largest numbers would be infinite.
     shrink = b.where(large, "ogt", b.const(math.ldexp(1.0, fmt.bias - 1)), b.const(0.25), one)
     large, small = b.mul(large, shrink), b.mul(small, shrink)
-    turned = b.test(small, "ogt", b.mul(large, b.const(0.5)))
-    less = b.where(small, "oeq", large, zero, b.sub(small, large))  # infinities too
+    apart = b.sub(large, small)  # NaN of two infinities
+    turned = b.test(apart, "ult", small)
+    less = b.where(apart, "ord", apart, b.sub(zero, apart), zero)
     over = b.choose(turned, less, small)
     under = b.choose(turned, b.add(small, large), large)
     t = b.div(over, b.where(under, "oeq", zero, one, under))
