@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from schedules.expr.nodes import Binary, Bits, Call, Cast, Compare, Const, Expr, Fma, Hole, Load, Logic, Select, Var
+from schedules.expr.nodes import (
+    Binary,
+    Bits,
+    Call,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Fma,
+    Hole,
+    Load,
+    Logic,
+    Select,
+    Var,
+)
 
 # {operator: precedence}.
 _PREC = {"or": 1, "and": 2, "<": 4, "<=": 4, "==": 4, "!=": 4, "|": 5, "^": 6, "&": 7, "<<": 8, ">>": 8}

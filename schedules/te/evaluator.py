@@ -18,7 +18,21 @@ from numpy.typing import NDArray
 from schedules import expr as E
 from schedules.dtypes import DTYPES, is_integer
 from schedules.errors import WorkloadError
-from schedules.expr import INDEX, Binary, Bits, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
+from schedules.expr import (
+    INDEX,
+    Binary,
+    Bits,
+    Call,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Fma,
+    Load,
+    Logic,
+    Select,
+    Var,
+)
 from schedules.functions import FUNCTIONS
 from schedules.te import factored
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage

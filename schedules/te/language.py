@@ -31,7 +31,6 @@ from schedules.te.size import check_size, too_deep
 from schedules.te.tensors import IterVar, Op, Reduction, Tensor, TensorLoad
 from schedules.te.unique import Taken
 
-
 # --- placeholders and stages ------------------------------------------------------------------
 
 
