@@ -348,3 +348,7 @@ def atan2(b: Body, y: str, x: str) -> str:
     value = b.fma(k, b.const(high), b.fma(k, b.const(low), angle))
     value = b.intrinsic("copysign", value, y)
     return b.where(x, "uno", y, b.add(x, y), value)
+
+
+# {function of the table: what writes it}.
+EMITTERS: dict[str, Callable[..., str]] = {f.__name__: f for f in (sin, cos, tan, atan2)}
