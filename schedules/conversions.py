@@ -31,7 +31,7 @@ def widened(dtype: str) -> Expr:
         return Bits("float32", bits << shift)
     size = bits & (1 << row.exponent + row.mantissa) - 1
     up = _BIAS - _bias(row.exponent)
-    beyond = (1 << _EXPONENT) - (1 << row.exponent)  # from exponents of infinities and NaN to those of float32
+    beyond = (1 << _EXPONENT) - (1 << row.exponent)  # from the exponent of NaN to that of float32
     normal = (size << shift) + (E.select(size < _end(dtype), Const(up, "int32"), beyond) << _MANTISSA)
     # A subnormal is a mantissa without the 1 before it: added, and taken away again.
     least = (size << shift) + (up + 1 << _MANTISSA)
@@ -71,4 +71,5 @@ def _bias(exponent: int) -> int:
 def _end(dtype: str) -> int:
     """The bits after those of the largest number: of infinity, or of NaN."""
     row = DTYPES[dtype]
-    return ((1 << row.exponent) - 1 << row.mantissa) if row.infinite else (1 << row.exponent + row.mantissa) - 1
+    ones = (1 << row.exponent) - 1 << row.mantissa
+    return ones if row.infinite else ones | (1 << row.mantissa) - 1

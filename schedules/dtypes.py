@@ -69,10 +69,10 @@ def _float(
     bias, epsilon = (1 << 8 * itemsize - 2 - mantissa) - 1, 2.0**-mantissa
     largest = (2.0 - epsilon) * 2.0**bias if infinite else (2.0 - 2 * epsilon) * 2.0 ** (bias + 1)
     least = 2.0 ** (1 - bias)
+    wide = computed or name
     return DType(
-        name, "float", itemsize, computed or name, range(0), code, largest, epsilon, least, mantissa, infinite,
-        module,
-    )  # fmt: skip
+        name, "float", itemsize, wide, range(0), code, largest, epsilon, least, mantissa, infinite, module
+    )
 
 
 def _int(name: str, itemsize: int, computed: str = "") -> DType:

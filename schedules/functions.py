@@ -151,8 +151,8 @@ def _fmod_open(a: Array, b: Array, ea: Array, eb: Array) -> Array:
 
 
 def _atan2_change(y: Array, x: Array, ey: Array, ex: Array, v: Array) -> Array:
-    """Of an angle, by how far the point moves from where it lies; a whole turn where it may pass the origin or
-    the negative half of the axis."""
+    """Of an angle, by how far the point moves from where it lies; a whole turn where it may pass the origin
+    or the negative half of the axis."""
     by, size = np.hypot(ey, ex), np.hypot(y, x)
     passes = (by >= size) | ((np.abs(y) <= ey) & (ey > 0) & ((x < ex) | np.signbit(x)))
     angle = np.arcsin(np.minimum(by / np.where(size > 0, size, 1), 1))
@@ -227,8 +227,8 @@ FUNCTIONS = {
         ),
         Function(
             "sin", np.sin, 8.0, _turns(np.cos), _leaves, slope=lambda x, y: (Call("cos", x),),
-            doc="The sine of x in radians, of any size: arguments are reduced by as many digits of pi as they "
-            "need. On CPUs within 1 ulp.",
+            doc="The sine of x in radians, of any size: arguments are reduced by as many digits of pi as "
+            "they need. On CPUs within 1 ulp.",
         ),
         Function(
             "cos", np.cos, 8.0, _turns(np.sin), _leaves, slope=lambda x, y: (-Call("sin", x),),
@@ -241,8 +241,8 @@ FUNCTIONS = {
         Function("pow", _pow, 32.0, _pow_change, _pow_open, arity=2, slope=_pow_slope),
         Function(
             "fmod", np.fmod, change=_fmod_change, open=_fmod_open, arity=2, slope=_fmod_slope,
-            doc="The remainder of x / y with the sign of x, as C's fmod: x - q y, where q is the quotient rounded "
-            "towards 0. Exact for quotients of any size; NaN where x is infinite or y is 0.",
+            doc="The remainder of x / y with the sign of x, as C's fmod: x - q y, where q is the quotient "
+            "rounded towards 0. Exact for quotients of any size; NaN where x is infinite or y is 0.",
         ),
         Function(
             "log1p", np.log1p, 4.0,
@@ -253,17 +253,18 @@ FUNCTIONS = {
         Function(
             "expm1", np.expm1, 6.0,
             lambda a, e, v: unbounded(np.where(e > 0, np.exp(a) * np.expm1(e), 0)),
-            slope=lambda x, y: (y + 1.0,), doc="exp(x) - 1, with all digits near 0 too. On CPUs within 2 ulp.",
+            slope=lambda x, y: (y + 1.0,),
+            doc="exp(x) - 1, with all digits near 0 too. On CPUs within 2 ulp.",
         ),
         Function(
             "exp2", np.exp2, 6.0, lambda a, e, v: unbounded(np.where(e > 0, v * np.expm1(e * _LN2), 0)),
             slope=lambda x, y: (y * _LN2,), doc="2 to the power of x. On CPUs within 2 ulp.",
         ),
         Function(
-            "atan2", np.arctan2, 12.0, _atan2_change, lambda y, x, ey, ex: np.isinf(ey) | np.isinf(ex), arity=2,
-            slope=_atan2_slope,
-            doc="The angle in radians, from -pi to pi, of the point whose height is x and which lies y to the "
-            "right: C's atan2(x, y), with its special values. On CPUs within 2 ulp.",
+            "atan2", np.arctan2, 12.0, _atan2_change, lambda y, x, ey, ex: np.isinf(ey) | np.isinf(ex),
+            arity=2, slope=_atan2_slope,
+            doc="The angle in radians, from -pi to pi, of the point whose height is x and which lies y to "
+            "the right: C's atan2(x, y), with its special values. On CPUs within 2 ulp.",
         ),
         Function("abs", np.abs, change=lambda a, e, v: e, cheap=True, c="fabs", slope=_abs_slope),
         Function("floor", np.floor, cheap=True, doc="The largest whole number that is not above x. Exact."),

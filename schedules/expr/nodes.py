@@ -226,8 +226,8 @@ class Cast(Expr):
 @_remember_hash
 @dataclass(frozen=True, slots=True)
 class Bits(Expr):
-    """The lowest bits of ``a``, above them zeros, read as ``dtype``. It is in no stage and no file: generators
-    make casts of it (`schedules.conversions`)."""
+    """The lowest bits of ``a``, above them zeros, read as ``dtype``. It is in no stage and no file:
+    generators make casts of it (`schedules.conversions`)."""
 
     dtype: str
     a: Expr

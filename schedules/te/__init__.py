@@ -52,10 +52,10 @@ from schedules.te.tensors import Reduction, Tensor, dag
 
 __all__ = [
     "Expr", "Reduction", "Tensor", "abs", "all", "any", "bitwise_and", "bitwise_not", "bitwise_or",
-    "bitwise_xor", "cast", "clip", "compute", "const", "cut", "dag", "equal", "evaluate", "floor_divide", "fma",
-    "gradient", "if_then_else", "inf", "inputs", "isfinite", "isnan", "left_shift", "logical_not", "max",
-    "max_value", "maximum", "min", "min_value", "minimum", "not_equal", "placeholder", "pow", "prod",
-    "reduce_axis", "reducer", "remainder", "right_shift", "rsqrt", "select", "sum",
+    "bitwise_xor", "cast", "clip", "compute", "const", "cut", "dag", "equal", "evaluate", "floor_divide",
+    "fma", "gradient", "if_then_else", "inf", "inputs", "isfinite", "isnan", "left_shift", "logical_not",
+    "max", "max_value", "maximum", "min", "min_value", "minimum", "not_equal", "placeholder", "pow",
+    "prod", "reduce_axis", "reducer", "remainder", "right_shift", "rsqrt", "select", "sum",
 ]  # fmt: skip
 # The functions of the table: `schedules.functions`.
 globals().update(OF_ROWS)

@@ -103,9 +103,9 @@ def limit(dtype: str, sign: int) -> Const:
 
 def cast(value: ExprLike, dtype: str) -> Expr:
     """``value`` as ``dtype``. Float to int truncates towards zero and ends at the largest and least. A dtype
-    of storage is made by way of the one that it is computed with: floats of 16 and 8 bits round a float32, int8
-    and uint8 keep the low bits of an int32. Beyond its largest number float8_e4m3fn is NaN, for it has no
-    infinity. bool is whether ``value`` is not 0; a condition is 0 or 1.
+    of storage is made by way of the one that it is computed with: floats of 16 and 8 bits round a float32,
+    int8 and uint8 keep the low bits of an int32. Beyond its largest number float8_e4m3fn is NaN, for it has
+    no infinity. bool is whether ``value`` is not 0; a condition is 0 or 1.
     Example: ``te.cast(x[i] * 127.0, "int8")``."""
     e = value if isinstance(value, Expr) else E.wrap(value, "float32" if isinstance(value, float) else INDEX)
     old, new = E.dtype_of(e), check_dtype(dtype, "te.cast")
@@ -240,12 +240,12 @@ def _of_row(row: Function) -> Callable[..., Expr]:
         q = _quotient(row.name, x, y)
         return E.Call(row.name, (q.a, q.b))
 
-    f, arguments, right = (one, "x[i]", "x is floating point")
+    f: Callable[..., Expr] = one if row.arity == 1 else two
+    given, right = "x[i]", "x is floating point"
     if row.arity == 2:
-        f, arguments, right = two, "x[i], y[i]", "both are floating point, of one dtype"
+        given, right = "x[i], y[i]", "both are floating point, of one dtype"
     f.__name__ = f.__qualname__ = row.name
-    raises = f"Raises `WorkloadError` unless {right}."
-    f.__doc__ = f"{row.doc} {raises}\nExample: ``te.{row.name}({arguments})``."
+    f.__doc__ = f"{row.doc} Raises `WorkloadError` unless {right}.\nExample: ``te.{row.name}({given})``."
     return f
 
 

@@ -189,8 +189,8 @@ class LlvmExpressions(Addresses):
             return self.splat(Value(str(n), x.dtype), x.lanes)
 
         i1, bits = vector("i1", x.lanes), 8 * _itemsize(x.dtype)
-        by = y.ref.removeprefix(f"splat (i{bits} ").removesuffix(")")
-        if by.isdigit() and int(by) < bits:
+        known = y.ref.removeprefix(f"splat (i{bits} ").removesuffix(")")
+        if known.isdigit() and int(known) < bits:
             return out(f"{'shl' if op == '<<' else 'ashr'} {x}, {y.ref}")
         inside = self.s.emit(f"icmp ult {y}, {all_lanes(bits).ref}")
         by = out(f"select {i1} {inside}, {y}, {all_lanes(0 if op == '<<' else bits - 1)}")

@@ -284,3 +284,7 @@ def _exp2_of_two(b: Body, high: str, low: str) -> str:
     left = b.sub(v, b.sub(r, u))
     curve = b.fma(b.mul(r, r), b.polynomial(r, b.fmt.expm1), b.fma(left, r, left))
     return _scaled(b, b.add(r, curve), n)
+
+
+# {function of the table: what writes it}.
+EMITTERS: dict[str, Callable[..., str]] = {f.__name__: f for f in (exp, exp2, expm1, log, log1p, pow)}

@@ -1,4 +1,4 @@
-"""sin, cos, tan and atan2 as LLVM IR: see `vector_math`. The first three are done in float64, for float32 too.
+"""sin, cos, tan and atan2 as LLVM IR: see `vector_math`. The first three are in float64, for float32 too.
 
 x = q π/2 + r with |r| ≤ π/4. Up to `NEAR` π/2 is taken in parts whose products with q are exact (Cody and
 Waite), so that r has all its digits. Larger arguments are rare: one function for a vector, which is called if
@@ -331,8 +331,9 @@ def atan2(b: Body, y: str, x: str) -> str:
     # Sums of the largest numbers would be infinite.
     shrink = b.where(large, "ogt", b.const(math.ldexp(1.0, fmt.bias - 1)), b.const(0.25), one)
     large, small = b.mul(large, shrink), b.mul(small, shrink)
-    turned = b.test(small, "ogt", b.mul(large, b.const(0.5)))
-    less = b.where(small, "oeq", large, zero, b.sub(small, large))  # infinities too
+    apart = b.sub(large, small)  # NaN of two infinities
+    turned = b.test(apart, "ult", small)
+    less = b.where(apart, "ord", apart, b.sub(zero, apart), zero)
     over = b.choose(turned, less, small)
     under = b.choose(turned, b.add(small, large), large)
     t = b.div(over, b.where(under, "oeq", zero, one, under))
@@ -347,3 +348,7 @@ def atan2(b: Body, y: str, x: str) -> str:
     value = b.fma(k, b.const(high), b.fma(k, b.const(low), angle))
     value = b.intrinsic("copysign", value, y)
     return b.where(x, "uno", y, b.add(x, y), value)
+
+
+# {function of the table: what writes it}.
+EMITTERS: dict[str, Callable[..., str]] = {f.__name__: f for f in (sin, cos, tan, atan2)}

@@ -227,7 +227,7 @@ def member(dtype: str, lane: int) -> str:
 
 
 def with_conversions(dialect: Dialect) -> Dialect:
-    """A dialect whose prelude has the functions that widen floats of storage to float32 and round to them. For
+    """A dialect whose prelude has functions that widen floats of storage to float32 and round to them. For
     float16 a language may have its own: those here count where ``without_half`` is defined."""
     x = CExpressions(GridKernel("", (), frozenset(), (1, 1, 1), (1, 1, 1), (), Seq(())), dialect)
     text = dialect.prelude

@@ -28,7 +28,7 @@ from schedules.expr_json import from_json, to_json
 from schedules.ir.interp import run
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
-from schedules.te.evaluator import Scope, evaluate
+from schedules.te.evaluator import BlockEvaluator, evaluate
 
 FLOATS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 STORED = (*FLOATS, "int8", "uint8", "bool")
@@ -163,7 +163,7 @@ def test_a_float8_is_what_its_specification_says(dtype: str, table: list[tuple[i
 @pytest.mark.parametrize("dtype", STORED_FLOATS)
 def test_the_expressions_of_a_row_are_what_its_library_does(dtype: str) -> None:
     def value(e: E.Expr, x: np.ndarray) -> np.ndarray:
-        return Scope("y", {}, {".x": x}).value(e)
+        return BlockEvaluator("y", {}, {".x": x}).value(e)
 
     x, near = every(dtype), near_bfloat16() if dtype.endswith("16") else near_float8(dtype)
     with np.errstate(all="ignore"):

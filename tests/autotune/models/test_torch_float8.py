@@ -1,5 +1,5 @@
-"""Floats of 8 bits in programs of torch: weights of them, and casts, which end at the largest number of a dtype
-without an infinity."""
+"""Floats of 8 bits in programs of torch: weights of them, and casts, which end at the largest number of a
+dtype without an infinity."""
 
 from __future__ import annotations
 
