@@ -34,8 +34,8 @@ import train_cost_model
 from measured import read
 
 import autotune as at
-from autotune import targets
-from autotune.building.generator_version import this_machine
+from autotune import backends
+from autotune.backends.building.generator_version import this_machine
 from autotune.search import policies
 from autotune.tuning import preparation, suites
 from autotune.tuning.measured import Measured, still_offered
@@ -149,7 +149,7 @@ def searched_beside(
 def answer(asked: dict[str, Any]) -> str:
     """What `searched_beside` reads: the choice of the checkout on the path."""
     task = next(t for t in suites.read(asked["suite"]) if t.workload.digest == asked["digest"])
-    target = targets.parse("cpu", asked["threads"])
+    target = backends.parse("cpu", asked["threads"])
     found = searched(task, target, asked["model"], asked["seed"], tuple(asked["after"]))
     return json.dumps(
         {"traces": [t.to_json() for t in found.traces], "first_s": found.first_s, "rate": found.rate}
@@ -250,7 +250,7 @@ def main() -> None:
         parser.error("a suite, --known and --out are needed")
     if options.beside and options.data:
         parser.error("a model without the task's operator (--data) is of one checkout: leave out --beside")
-    target = targets.parse("cpu", options.threads)
+    target = backends.parse("cpu", options.threads)
     tasks = train_cost_model.read(options.data) if options.data else []
     known = {(m.workload.digest, m.target.digest): m for m in read(options.known)[1]}
     without: dict[str, dict[str, Any]] = {}  # by operator: the model that has not seen it

@@ -24,10 +24,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from autotune.building.generator_version import this_machine  # noqa: E402
-from autotune.progress.units import peak_share  # noqa: E402
+from autotune.backends.building.generator_version import this_machine  # noqa: E402
+from autotune.run.workloads import param_text  # noqa: E402
 from autotune.tuning.suites import SuiteEntry, mean_over_groups, read  # noqa: E402
-from autotune.workloads import param_text  # noqa: E402
+from schedules.units import peak_share  # noqa: E402
 
 DEFAULTS = {"b=1", "dilation=1", "groups=1", "stride=1", "padding=0", "transpose_a=0", "transpose_b=0"}
 

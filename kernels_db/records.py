@@ -24,6 +24,8 @@ STATUSES = (
     "slow",
     "error",
 )
+# Times below it (seconds) are none of a kernel, whoever says so: the throughput of less may not be finite.
+SHORTEST_S = 1e-12
 # Kinds of records, and states of runs.
 KINDS = ("trial", "final")
 STATES = ("running", "done", "interrupted", "failed")

@@ -36,8 +36,8 @@ from autotune.cli import (
 )
 from autotune.cli.output import error_document, print_whatever_the_encoding
 from autotune.errors import KernelNotFound, refused
-from autotune.progress.units import visible_lines
 from schedules.errors import AutotuneError
+from schedules.units import visible_lines
 
 # click's base class of usage errors. Some versions of Typer carry a private copy of it.
 _USAGE_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -144,9 +144,9 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        import autotune
+        from schedules.distribution import VERSION
 
-        print(f"autotune {autotune.__version__}")
+        print(f"autotune {VERSION}")
         raise typer.Exit()
 
 

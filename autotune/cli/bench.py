@@ -12,7 +12,7 @@ import typer
 from autotune.cli import models
 from autotune.cli import options as opt
 from autotune.cli.output import console, hang, print_json, table, task_text
-from autotune.progress.units import disturbed, peak_share, rate, seconds
+from schedules.units import disturbed, peak_share, rate, seconds
 
 if TYPE_CHECKING:
     from schedules.model import Workload
@@ -89,8 +89,8 @@ def bench(
     opt.operator_or_suite(ctx, op, suite)
     where = opt.db_of(db)
 
+    from autotune.run.workloads import is_custom
     from autotune.targets import usable_cpu_set
-    from autotune.workloads import is_custom
 
     cpus = usable_cpu_set()  # before importing torch, which may bind this process to one CPU: see `_compare`
 
@@ -140,11 +140,11 @@ def _compare(
     peer, has all CPUs meanwhile. ``skip``: leave out peers that have no such operator, rather than raise
     `PeerError`."""
     from autotune import backends
-    from autotune.compare.bench import Contender, agree, arrays_for, compare
-    from autotune.compare.peers import PeerError, peer
+    from autotune.measure.compare.bench import Contender, agree, arrays_for, compare
+    from autotune.measure.compare.peers import PeerError, peer
     from autotune.run.loading import load_workload
+    from autotune.run.workloads import dtype_of
     from autotune.targets import on_cpus
-    from autotune.workloads import dtype_of
 
     inputs, outputs = arrays_for(workload, seed)
     with on_cpus(cpus):
@@ -238,7 +238,7 @@ def _default(ctx: typer.Context, op: str | None, against: str) -> str:
 
 
 def _peer_names(against: str) -> list[str]:
-    from autotune.compare.peers import PEERS
+    from autotune.measure.compare.peers import PEERS
 
     names = list(dict.fromkeys(n.strip() for n in against.split(",") if n.strip()))
     for name in names:

@@ -164,7 +164,7 @@ class _Process:
 
 def serve(fd: int) -> None:
     """The life of such a process: an answer for each request, until the parent goes away."""
-    from autotune.building.from_trace import build_object
+    from autotune.backends.building.from_trace import build_object
 
     os.nice(NICE)
     sock = socket.socket(fileno=fd)

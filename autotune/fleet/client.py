@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from autotune.building.generator_version import generator_version
+from autotune.backends.building.generator_version import generator_version
 from autotune.fleet import knocking, messages
 from autotune.fleet.errors import FleetError, MessageError
 from autotune.fleet.members import FleetMachine, Member, facts_digest, machines_of, members_of

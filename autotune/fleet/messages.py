@@ -14,7 +14,8 @@ from typing import Any, NoReturn, TypeGuard, TypeVar
 
 from autotune.fleet.errors import MessageError
 from autotune.measure.inputs import Tolerance
-from autotune.measure.results import SHORTEST_S, STATUSES, Measurement
+from autotune.measure.results import Measurement
+from kernels_db.records import SHORTEST_S, STATUSES
 from schedules.documents import (
     Check,
     Malformed,

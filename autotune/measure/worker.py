@@ -19,19 +19,19 @@ from typing import Any
 import numpy as np
 
 from autotune import backends
-from autotune.building import bundle
+from autotune.backends.drivers.protocol import DeviceError
+from autotune.backends.peaks.cpu_peaks import Reference
+from autotune.codegen import bundle
 from autotune.codegen.llvm.compile import LoadedObject
+from autotune.codegen.runtime import aligned
 from autotune.codegen.runtime.entry import parse_signature
-from autotune.devices.protocol import DeviceError
 from autotune.errors import CompileError
 from autotune.measure import timing, wire
 from autotune.measure.arena import Arena, Placement
 from autotune.measure.check import Checker
-from autotune.measure.cpu_peaks import Reference
 from autotune.measure.native import MONOTONIC, THREAD_CPU, Native
 from autotune.measure.on_device import DeviceArrays, OnDevice
 from autotune.measure.results import Measurement, Options
-from autotune.run import aligned
 from schedules.model import LINE, Target
 
 Pointers = ctypes.Array[ctypes.c_void_p]

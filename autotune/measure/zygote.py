@@ -24,14 +24,14 @@ from typing import Any, NoReturn
 import numpy as np
 
 from autotune import backends
+from autotune.backends import measured_by
+from autotune.backends.peaks.cpu_peaks import Reference
 from autotune.codegen.llvm.compile import pool
 from autotune.measure import builder, wire, worker
 from autotune.measure.arena import Arena, KernelParam
 from autotune.measure.check import Checker
-from autotune.measure.cpu_peaks import Reference
 from autotune.measure.native import Native
 from autotune.measure.results import Options
-from autotune.targets import measured_by
 from schedules.dtypes import bound_dtype
 from schedules.model import Target
 from schedules.te.compute_dag import ComputeDAG

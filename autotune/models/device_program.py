@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.devices.object import give_back
-from autotune.devices.protocol import Addressed, Captured, Capturing, Device, DeviceError, Memory
+from autotune.backends.drivers.object import give_back
+from autotune.backends.drivers.protocol import Addressed, Captured, Capturing, Device, DeviceError, Memory
 from autotune.models.outline import KernelCall, Outline, arena, nbytes
 from autotune.models.places import INPUT, OUTPUT, place_of, segments, start_of
 from autotune.run.kernel import Kernel
@@ -30,7 +30,7 @@ from schedules.graph.graph import Argument, Island
 from schedules.te.compute_dag import Tensor
 
 if TYPE_CHECKING:
-    from autotune.devices.object import DeviceObject
+    from autotune.backends.drivers.object import DeviceObject
     from autotune.models.program import RunIsland, Times
 
 Array = NDArray[Any]

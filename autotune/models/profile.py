@@ -14,10 +14,10 @@ from statistics import median
 from autotune.models.outline import KernelCall
 from autotune.models.program import Times
 from autotune.models.programs import AnyProgram
-from autotune.progress.units import number
+from autotune.results.html import table
 from autotune.run.describing import describe
-from autotune.run.rendering import rendering
 from schedules.graph.graph import Island
+from schedules.units import number, percent, seconds
 
 NOTHING_IS_TUNED = "no kernel was tuned"
 
@@ -50,7 +50,6 @@ class Profile:
     ``call_s``: median seconds of a run on the clock of the wall, of which copies of inputs are no part.
     ``copies``: names of inputs that were copied, since they are not row-major."""
 
-    shown_as = "profile"
     rows: tuple[ProfileRow, ...]
     total_s: float
     call_s: float
@@ -90,7 +89,12 @@ class Profile:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return rendering().html(self)
+        rows = [
+            (str(r.group), r.what, seconds(r.in_place_s), seconds(r.tuned_s), percent(r.share), r.chosen_by)
+            for r in self.rows
+        ]
+        caption = f"{seconds(self.total_s)} in {len(rows)} steps"
+        return table(("step", "what", "in place", "tuned", "share", "chosen by"), rows, caption)
 
 
 def profile(

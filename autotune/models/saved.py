@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune import backends, targets
+from autotune.codegen.runtime import aligned
 from autotune.errors import CompileError, MissingExtraError, ModelError, one_line, refused
 from autotune.measure.memory import free_bytes
 from autotune.models.compiling import Missing, untuned_kernels
@@ -32,7 +33,6 @@ from autotune.models.outline import KernelCall, Outline, arena, nbytes
 from autotune.models.programs import program_of
 from autotune.models.saving import DOCUMENT, FORMAT, VERSION, member_name, plain_dtype
 from autotune.models.signature import read as read_signature
-from autotune.run import aligned
 from autotune.run.kernel import Kernel
 from autotune.run.kernels import kernel_of
 from autotune.run.pickled import read as read_kernel
@@ -143,7 +143,7 @@ def _load(place: _Place, z: zipfile.ZipFile, fallback: bool, where: str) -> Modu
     tuned = [s if k.target == t else None for s, k, (_, t, *_) in zip(tuned_s, found, kernels, strict=True)]
     weights = _Weights(z, members, outline)
     program = program_of(outline, found, weights.read, run_island, mine=True)
-    here = target if targets.runnable(target) or not found else found[0].target
+    here = target if backends.runnable(target) or not found else found[0].target
     return Module(program, here, name, tuned, signature=signature)
 
 
@@ -311,7 +311,7 @@ def _kernels(
             )
         if why:
             foreign.add(targets.brief(t))
-        if why and not targets.runnable(t):
+        if why and not backends.runnable(t):
             missing.append(Missing(i, f"tuned for {targets.brief(t)}"))
             continue
         try:
@@ -337,7 +337,7 @@ def _kernels(
 
 def _foreign(t: Target, here: Target) -> str:
     """Why a target is not that of this machine; empty if it is."""
-    if not targets.runnable(t):
+    if not backends.runnable(t):
         return "this machine cannot run it"
     if t.grid:
         device = backends.of(t).detect()

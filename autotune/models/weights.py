@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.codegen.runtime import aligned
 from autotune.models.outline import KernelCall, Outline
-from autotune.run import aligned
 from autotune.run.kernel import Kernel
 from schedules.dtypes import DTYPES
 from schedules.model import LINE

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ReportError
-from autotune.report.writing import Written
+from autotune.results.written import Written
 
 if TYPE_CHECKING:
     from autotune.models.model import Model
-    from autotune.tuning.results import TuneResult
+    from autotune.results.tuned import TuneResult
     from kernels_db.place import LogPlace
     from schedules.model import Target
 

@@ -20,8 +20,8 @@ from schedules.graph.optimize import REWRITES
 from schedules.model import Target
 
 if TYPE_CHECKING:
+    from autotune.models.onnxruntime_profile import OperatorTime
     from autotune.models.profile import Profile
-    from autotune.report.onnxruntime_profile import OperatorTime
     from kernels_db.place import LogPlace
 
 
@@ -123,7 +123,7 @@ def _profiled(
     profile = module.profile()
     if onnx is None:
         return profile, ()
-    from autotune.report.onnxruntime_profile import operator_times
+    from autotune.models.onnxruntime_profile import operator_times
 
     return profile, operator_times(onnx, module)
 

@@ -126,7 +126,7 @@ def _page(
     body: str,
     figures: Sequence[dict[str, Any]],
 ) -> str:
-    import autotune
+    from schedules.distribution import VERSION
 
     nonce = secrets.token_urlsafe(16)
     title = "Tuning report" if model is None else f"Tuning report: {model.name}"
@@ -151,7 +151,7 @@ def _page(
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<meta name="generator" content="autotune {text(autotune.__version__)}">
+<meta name="generator" content="autotune {text(VERSION)}">
 <link rel="icon" href="data:,">
 <title>{text(title)}</title>
 <style>{_asset("page.css")}</style>
@@ -163,7 +163,7 @@ def _page(
 <noscript><p class="remark bad">Plots and sorting need JavaScript; all else is here without it.</p>
 <style>section.task[hidden]{{display:block}}.plot{{display:none}}</style></noscript>
 {body}
-<footer>Made by autotune {text(autotune.__version__)}, {made}. Plots: Plotly.js, MIT licence. The page asks no
+<footer>Made by autotune {text(VERSION)}, {made}. Plots: Plotly.js, MIT licence. The page asks no
 network.</footer> </main>
 <script type="application/json" id="figures">{embedded(figures)}</script>
 <script type="text/plain" id="plotly">{_plotly() if figures else ""}</script>

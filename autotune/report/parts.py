@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.progress import units
 from autotune.report.data import LogData, LoggedTask
+from schedules import units
 
 # Most points of a series that are drawn: a browser draws each as an element.
 MOST_POINTS = 1500

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from autotune.progress.units import visible
-from autotune.workloads import dtype_of, is_custom, param_text, shown_params
+from autotune.run.workloads import dtype_of, is_custom, param_text, shown_params
 from schedules.model import Workload
+from schedules.units import visible
 
 
 def describe(workload: Workload, threads: int | None = None) -> str:

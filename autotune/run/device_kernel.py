@@ -15,9 +15,9 @@ from functools import partial
 from threading import Lock, local
 from typing import Any
 
-from autotune.building.grid_code import GridArray
-from autotune.devices.object import DeviceObject, give_back
-from autotune.devices.protocol import Addressed, Device
+from autotune.backends.drivers.object import DeviceObject, give_back
+from autotune.backends.drivers.protocol import Addressed, Device
+from autotune.codegen.grid_code import GridArray
 from autotune.errors import ArgumentError
 from autotune.run.device_arrays import (
     CPU,

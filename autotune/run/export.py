@@ -12,15 +12,16 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import autotune
 from autotune import backends
+from autotune.backends import confined
 from autotune.codegen.runtime.c_entry import STATUS
 from autotune.codegen.runtime.entry import shape_of
 from autotune.errors import ArgumentError
 from autotune.run import export_text
 from autotune.run.export_text import ExportedArgument, ExportedFunction
 from autotune.run.kernel import Kernel
-from autotune.targets import confined, features
+from autotune.targets import features
+from schedules.distribution import VERSION
 from schedules.dtypes import DTYPES
 from schedules.expr import wrap
 from schedules.ir import Buffer
@@ -128,7 +129,7 @@ def _contract(kernel: Kernel, name: str, functions: list[ExportedFunction]) -> d
     record = kernel.record
     return {
         "contract": CONTRACT_VERSION,
-        "autotune": autotune.__version__,
+        "autotune": VERSION,
         "name": name,
         "library": f"{name}.so",
         "header": f"{name}.h",

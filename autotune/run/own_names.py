@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune.workloads import is_custom
+from autotune.run.workloads import is_custom
 from kernels_db import lookup
 from schedules.errors import WorkloadError, suggest
 from schedules.model import Workload

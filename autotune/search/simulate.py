@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from autotune.measure.results import SHORTEST_S
 from autotune.search import policies
 from autotune.search.base import Result, SearchPolicy
 from autotune.search.llm import Proposing
 from autotune.search.recorded import NO_TABLE, ReplayError, Table
 from autotune.search.table import Sheet, TableSpace
 from kernels_db.compression import opened_text
+from kernels_db.records import SHORTEST_S
 from kernels_db.spool import as_file
 from kernels_db.sqlite import MAGIC
 from kernels_db.store import Log

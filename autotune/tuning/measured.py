@@ -18,13 +18,12 @@ from statistics import median_low
 
 import numpy as np
 
-from autotune.measure.results import SHORTEST_S
 from autotune.run.describing import describe
 from autotune.search.decisions import candidate_of, learnable
 from cost_model.training import TaskData
 from kernels_db.errors import LogError
 from kernels_db.place import locate
-from kernels_db.records import Record, host_digest
+from kernels_db.records import SHORTEST_S, Record, host_digest
 from kernels_db.sqlite import database_exists
 from kernels_db.store import Log
 from schedules.model import Target, Workload

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from autotune import targets
+from autotune import backends, targets
 from autotune.measure.process import MeasureError
 from autotune.measure.results import Measurement
 from autotune.tuning import preparation
@@ -40,7 +40,7 @@ class RecheckVerdict:
 
 def here(target: Target) -> Site | None:
     """This machine, if it can run code for a target."""
-    able = targets.runnable(target) and target.threads <= targets.usable_cpus()
+    able = backends.runnable(target) and target.threads <= targets.usable_cpus()
     return HERE if able else None
 
 

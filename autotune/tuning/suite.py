@@ -16,10 +16,10 @@ from statistics import fmean
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from autotune.results.tuned import Progress, SuiteProgress, SuiteResult, SuiteTask, TaskResult, TuneResult
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.jobs import Job, SuiteTask
+from autotune.tuning.jobs import Job
 from autotune.tuning.open_measurers import OpenMeasurers
-from autotune.tuning.results import Progress, SuiteProgress, SuiteResult, TaskResult, TuneResult
 from autotune.tuning.run_records import best_of, searched
 from autotune.tuning.session import RESERVE_SHARE, ROUND_SHARE, Session
 from autotune.tuning.site import Measuring, Site, SiteLost

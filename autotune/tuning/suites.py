@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from autotune.workloads import with_constants
+from autotune.run.workloads import with_constants
 from kernels_db.encoding import HEAD, foreign, refusal
 from kernels_db.opening import read_regular
 from schedules import ops

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.building.grid_code import GridArray, GridCode, Launch, grid_code
+from autotune.backends.drivers.cuda import CudaDevice, _ok
+from autotune.backends.drivers.protocol import Device
+from autotune.codegen.grid_code import GridArray, GridCode, Launch, grid_code
 from autotune.codegen.simt import cuda, cxx, emulator, nvrtc, opencl
-from autotune.devices.cuda import CudaDevice, _ok
-from autotune.devices.protocol import Device
 from schedules.ir.grid import GridProgram
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autotune.building.from_trace import build_object
+from autotune.backends.building.from_trace import build_object
 from autotune.codegen.llvm.compile import host_arch, load_object
 from autotune.measure.arena import Arena, KernelParam
 from autotune.measure.check import Checker

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.building import bundle
-from autotune.building.grid_code import MAGIC, GridCode
+from autotune.codegen import bundle
+from autotune.codegen.grid_code import MAGIC, GridCode
 from autotune.errors import CompileError
 from autotune.fleet import messages
 from autotune.fleet.errors import MessageError

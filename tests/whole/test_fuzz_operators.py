@@ -18,7 +18,7 @@ import pytest
 from helpers import poisoned
 from space_cases import Case, random_case, target
 
-from autotune.building.from_trace import emit_module
+from autotune.backends.building.from_trace import emit_module
 from autotune.codegen.llvm.compile import compile_module, load_object
 from autotune.measure.arena import Arena, KernelParam
 from schedules.ir import interp

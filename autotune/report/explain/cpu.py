@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotune.progress.units import digits, percent, size
 from autotune.report.explain.definition import ARITHMETIC, BYTES, SPECIAL
-from autotune.report.explain.explanation import Row, Section
+from autotune.results.explanation import Row, Section
 from schedules.constants import split_constants
 from schedules.dtypes import DTYPES
 from schedules.ir import Nest, blocks
@@ -21,6 +20,7 @@ from schedules.space.estimate.quotients import Quotient, quotient
 from schedules.space.estimate.traffic import BufferTraffic, TrafficTerm, traffic
 from schedules.space.holes import Columns
 from schedules.te.flops import count_flops, main_dtype
+from schedules.units import digits, percent, size
 
 BLOCKS = 4  # blocks that are described, those that take longest
 LEVELS = ("L1 and L2", "L2 and L3", "L3 and memory")

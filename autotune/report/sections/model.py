@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autotune.progress.units import percent, size
 from autotune.report.graph_drawing import svg
 from autotune.report.model_data import ModelData, ModelStep, RewrittenGraph
 from autotune.report.parts import (
@@ -23,6 +22,7 @@ from autotune.report.parts import (
     table,
     text,
 )
+from schedules.units import percent, size
 
 # Most steps that have a bar.
 BARS = 40

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.progress.units import percent
 from autotune.report.data import LogData, LoggedTask, number
 from autotune.report.parts import (
     BLUE,
@@ -28,6 +27,7 @@ from autotune.report.parts import (
 from autotune.tuning.prediction_quality import MOST, PREDICTED
 from autotune.tuning.prediction_quality import of_task as quality
 from kernels_db.records import Record
+from schedules.units import percent
 
 # {model in a record: (what it had learnt from, colour)}.
 MODELS = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autotune.progress.units import of_peak, peak_share
 from autotune.report.data import Limit, LogData, LoggedTask, number
 from autotune.report.parts import (
     BLUE,
@@ -28,6 +27,7 @@ from autotune.report.parts import (
 )
 from autotune.tuning.known_limits import MEMORY_BYTES
 from kernels_db.records import Record
+from schedules.units import of_peak, peak_share
 
 # Axes that span more than this (ratio) have labels at powers of ten alone.
 WIDE = 60.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from autotune.progress.units import peak_share
 from autotune.report.data import CAUSES, LogData, LoggedTask
 from autotune.report.parts import ReportSection, SectionPart, rate, seconds, short, table, text, unit
 from autotune.tuning import run_state
 from kernels_db.records import Run
+from schedules.units import peak_share
 
 # What describes a machine, in the order in which it is told.
 MACHINE = ("cpu", "gpu", "device", "usable_cpus", "memory_gib", "system", "autotune", "llvm")

@@ -9,10 +9,11 @@ import pytest
 from fleet_cases import A
 from waiting import wait_until
 
+from autotune.backends import parse
 from autotune.fleet import building
 from autotune.fleet.building import Builders
 from autotune.fleet.messages import FleetTask
-from autotune.targets import detect, parse
+from autotune.targets import detect
 from schedules import ops
 from schedules.model import Step, Target, Trace
 

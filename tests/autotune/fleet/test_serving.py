@@ -17,8 +17,8 @@ from fleet_cases import PEAK_S, A, B, FakeSite, facts
 from log_cases import long_sum
 from waiting import LIMIT_S
 
-from autotune.building.from_trace import build_object
-from autotune.building.grid_code import MAGIC
+from autotune.backends.building.from_trace import build_object
+from autotune.codegen.grid_code import MAGIC
 from autotune.fleet import machine_lock, messages, serving
 from autotune.fleet.errors import FleetError
 from autotune.fleet.messages import FleetTask, Request
