@@ -22,9 +22,10 @@ from kernels_db import Log
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# No deadline: a busy machine must not fail a test. Derandomised: a red run can be repeated.
-settings.register_profile("autotune", deadline=None, derandomize=True)
-settings.load_profile("autotune")
+# No deadline: a busy machine must not fail a test. Derandomised: a red run can be repeated. A run without
+# slow tests tries fewer examples where a test names no number of them.
+settings.register_profile("whole", deadline=None, derandomize=True)
+settings.register_profile("fast", settings.get_profile("whole"), max_examples=40)
 
 
 # Garbage is collected less often: a tenth of the time went there.
@@ -37,6 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("fast" if "not slow" in config.getoption("markexpr") else "whole")
     if config.getoption("--hold-fast"):
         config.pluginmanager.register(Costs())
 
