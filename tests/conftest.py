@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
+import new_logs
 import pytest
 from hypothesis import settings
 from lengths import Costs, mark_slow_cases
@@ -70,6 +71,13 @@ def own_places(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(place / "cache"))
     monkeypatch.delenv("AUTOTUNE_LOG_LEVEL", raising=False)
     return place
+
+
+@pytest.fixture(autouse=True, scope="session")
+def short_migrations() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kernels_db.migrate.upgrade", new_logs.upgrade)
+        yield
 
 
 @pytest.fixture
