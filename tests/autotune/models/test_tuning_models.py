@@ -235,6 +235,7 @@ def left_with_plain_loops(db: Path, graph: Graph) -> None:
             log.finish_run(run)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_measured")
 def test_tasks_that_have_their_plain_loops_alone_are_not_tuned_before(tmp_path: Path) -> None:
     graph, _ = layers(2)
