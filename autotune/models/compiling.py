@@ -19,7 +19,7 @@ from autotune.models.module import Module
 from autotune.models.origin import Origin
 from autotune.models.outline import Outline
 from autotune.models.preparation import prepared
-from autotune.models.programs import program_of
+from autotune.models.program import Program
 from autotune.progress.following import picks_shown
 from autotune.run.describing import describe
 from autotune.run.kernel import Kernel
@@ -85,7 +85,7 @@ def compiled(
     origin = Origin.of(model.name, model.graph, ready.graph)
     values = dict(ready.graph.values)
     del ready  # so that what is packed is not kept
-    program = program_of(outline, kernels, values.pop, run_island)
+    program = Program.of(outline, kernels, values.pop, run_island)
     return Module(program, wanted, model.name, [tuned_s(k) for k in kernels], origin, model.signature)
 
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from autotune.models.outline import Call
-from autotune.models.program import Times
-from autotune.models.programs import AnyProgram
+from autotune.models.program import Program, Times
 from autotune.progress.units import number
 from autotune.run.describing import describe
 from autotune.run.rendering import rendering
@@ -94,7 +93,7 @@ class Profile:
 
 
 def profile(
-    program: AnyProgram,
+    program: Program,
     tuned_s: Sequence[float | None],
     run: Callable[[Times], None],
     repeat: int,
@@ -131,7 +130,7 @@ def profile(
 
 
 def _row(
-    program: AnyProgram, n: int, step: Call | Island, s: float, tuned_s: Sequence[float | None], share: float
+    program: Program, n: int, step: Call | Island, s: float, tuned_s: Sequence[float | None], share: float
 ) -> Row:
     if isinstance(step, Island):
         return Row(n, (step.name,), None, step.op, s, None, share, "island")

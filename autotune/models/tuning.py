@@ -18,7 +18,7 @@ from autotune.models.fallback import run_island
 from autotune.models.in_place import InPlace
 from autotune.models.model import Model
 from autotune.models.preparation import Prepared, prepared
-from autotune.models.programs import program_of
+from autotune.models.program import Program
 from autotune.models.tasks import had_share_s, had_trials, tasks_of
 from autotune.progress.following import concluded, suite_followed
 from autotune.run.kernel import Kernel
@@ -269,7 +269,7 @@ def _in_place(
             return ()
         kernels.append(found)
     value_of = ready.graph.values.__getitem__
-    program = program_of(outline, kernels, value_of, run_island)
+    program = Program.of(outline, kernels, value_of, run_island)
     return tuple(in_place.choose(program, value_of, log, HERE.machine(), until))
 
 
