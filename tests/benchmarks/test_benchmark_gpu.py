@@ -12,12 +12,12 @@ from typing import Any
 import gpu_fakes as fakes
 import pytest
 from device_cases import program_on
+from emulated_device import EmulatedDevice
 from grid_cases import need_cxx
 from model_cases import layers
 
 from autotune.codegen.simt import nvrtc
 from autotune.devices import cuda
-from autotune.devices.emulated import EmulatedDevice
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))

@@ -24,6 +24,7 @@ import measure_fakes
 import numpy as np
 import pytest
 from children import ROOT
+from emulated_device import EmulatedDevice
 from grid_cases import case, need_cxx, program, sampled
 from needs import missing
 
@@ -33,7 +34,6 @@ from autotune.backends.cuda import Cuda
 from autotune.building.grid_code import MAGIC
 from autotune.codegen.simt import cxx, nvrtc
 from autotune.devices import cuda, nvml, opencl, pycuda
-from autotune.devices.emulated import EmulatedDevice
 from autotune.devices.object import DeviceObject, give_back
 from autotune.devices.protocol import Device, DeviceError
 from autotune.measure import Measurement, Measurer, Options

@@ -14,6 +14,7 @@ import gpu_fakes as fakes
 import numpy as np
 import pytest
 from device_cases import kernel_on, one_by_one, program_on
+from emulated_device import EmulatedDevice
 from graph_cases import Builder as Inputs
 from graph_cases import conv, dense, inputs_of, max_pool, relu, reshape, transformer
 from grid_cases import need_cxx
@@ -25,7 +26,6 @@ from autotune.backends.cuda import Cuda
 from autotune.building.from_trace import grid_program
 from autotune.codegen.simt import nvrtc
 from autotune.devices import cuda, opencl
-from autotune.devices.emulated import EmulatedDevice
 from autotune.devices.protocol import Device, DeviceError
 from autotune.errors import ModelError
 from autotune.models import compiling, preparation

@@ -14,13 +14,13 @@ from pathlib import Path
 import gpu_fakes as fakes
 import numpy as np
 import pytest
+from emulated_device import EmulatedDevice
 from grid_cases import TARGET, Case, case, need_cxx, program, sampled
 from needs import imported
 
 import autotune as at
 from autotune.codegen.simt import cuda as cuda_c
 from autotune.devices import cuda
-from autotune.devices.emulated import EmulatedDevice
 from autotune.devices.object import DeviceObject
 from autotune.devices.protocol import DeviceError
 from autotune.run import device_arrays

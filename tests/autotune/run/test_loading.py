@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from emulated_device import EmulatedDevice
 from grid_cases import need_cxx
 from log_filler import Entry, fill, host
 
@@ -19,7 +20,6 @@ from autotune.backends import base
 from autotune.backends.cuda import Cuda
 from autotune.building import from_trace
 from autotune.codegen.simt import emulator
-from autotune.devices.emulated import EmulatedDevice
 from autotune.run import kernels, recent
 from autotune.workloads import as_workload, with_constants
 from kernels_db import NewRecord
