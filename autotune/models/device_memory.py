@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.devices.object import give_back
-from autotune.devices.protocol import Addressed, Captured, Capturing, Device, DeviceError, Memory
+from autotune.backends.drivers.object import give_back
+from autotune.backends.drivers.protocol import Addressed, Captured, Capturing, Device, DeviceError, Memory
 from autotune.models.outline import nbytes
-from autotune.models.places import ARENA, INPUT, OUTPUT, WEIGHT, Place, place_of, up
+from autotune.models.places import ARENA, INPUT, OUTPUT, WEIGHT, ArgumentPlace, place_of, up
 from schedules.dtypes import DTYPES
 
 if TYPE_CHECKING:
-    from autotune.devices.object import DeviceObject
+    from autotune.backends.drivers.object import DeviceObject
     from autotune.models.program import Program
 
 Array = NDArray[Any]
@@ -82,12 +82,12 @@ class DeviceLayout:
             for name in (*outline.inputs, *plan.offsets, *outline.outputs)
         }
 
-    def _part(self, place: Place, nbytes: int) -> _Part:
+    def _part(self, place: ArgumentPlace, nbytes: int) -> _Part:
         if place.base == WEIGHT:
             return _Part(place.weight, place.offset, nbytes)
         return _Part(None, self.starts[place.base][place.number] + place.offset, nbytes)
 
-    def _step(self, loaded: DeviceObject, places: Sequence[Place]) -> _Step:
+    def _step(self, loaded: DeviceObject, places: Sequence[ArgumentPlace]) -> _Step:
         device, at = self.memory.device, self._own_at
 
         def own(nbytes: int) -> _Part:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from autotune.errors import ModelError
 from autotune.models.device_memory import DeviceContext, DeviceMemory
 from autotune.models.host_memory import HostContext, HostMemory
-from autotune.models.outline import Call, Outline, arena, nbytes
-from autotune.models.places import WEIGHT, Place, place_of, place_read, segments, start_of
+from autotune.models.outline import KernelCall, Outline, arena, nbytes
+from autotune.models.places import WEIGHT, ArgumentPlace, place_of, place_read, segments, start_of
 from autotune.models.weights import Use, place, recover, use_of, uses
 from autotune.run.kernel import Kernel
 from schedules.graph.graph import Island
@@ -115,14 +115,14 @@ class Program:
         for each call that runs at the same time."""
         return self.layout.nbytes
 
-    def _arguments(self, call: Call) -> list[Place]:
+    def _arguments(self, call: KernelCall) -> list[ArgumentPlace]:
         """The places of what a call reads and writes."""
         ol, found = self.outline, []
         for i, a in enumerate(call.reads):
             if a.tensor in ol.constants:
                 use = use_of(self.kernels, call, i)
                 start = 0 if use.packed else start_of(ol, a)
-                found.append(Place(WEIGHT, start, weight=self.weights[use]))
+                found.append(ArgumentPlace(WEIGHT, start, weight=self.weights[use]))
             else:
                 found.append(place_read(ol, self.plan, a))
         return [*found, *(place_of(ol, self.plan, name) for name in call.writes)]

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from autotune.building.grid_code import GridCode
+from autotune.backends.drivers.protocol import DeviceError, Memory
+from autotune.codegen.grid_code import GridCode
 from autotune.codegen.runtime import launcher
 from autotune.codegen.simt import emulator
-from autotune.devices.protocol import DeviceError, Memory
 from autotune.targets import from_name
 
 CPU = (1, 0)  # where DLPack says that its arrays are
 
 
 class EmulatedProgram:
-    """See `Program`."""
+    """See `LoadedKernels`."""
 
     def __init__(self, code: GridCode) -> None:
         from autotune.codegen.llvm.compile import link
