@@ -86,7 +86,7 @@ class Kernel:
         "target",
         "workload",
     )
-    __signature__ = CallSignature()
+    __signature__: Any = CallSignature()
 
     def __init__(
         self,
