@@ -22,6 +22,7 @@ from autotune.models.program import Program
 from autotune.models.tasks import had_share_s, had_trials, tasks_of
 from autotune.results.following import concluded, suite_followed
 from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask, TaskResult, by_name, together
+from autotune.run.asked import Asked
 from autotune.run.kernel import Kernel
 from autotune.run.stored import stored
 from autotune.settings import database, seconds_of
@@ -264,7 +265,7 @@ def _in_place(
     for workload in outline.tasks:
         if workload.digest not in best:
             return ()
-        found, _ = stored(workload, target, target.threads, where)
+        found, _ = stored(workload, Asked.of(target, None, where))
         if found is None or found.target != target:
             return ()
         kernels.append(found)

@@ -6,7 +6,7 @@ They are numpy's, or anything with DLPack, ``__array_interface__`` or the buffer
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import inf, prod
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -131,7 +131,7 @@ def _from_dlpack(x: Any, name: str) -> tuple[np.ndarray, bool]:
         shown = device_arrays.shown(device)
         raise ArgumentError(f"{name} is on {shown}, but the kernel runs on the CPU: move it there first")
     told = device_arrays.of_dlpack(x, name, None)
-    if not told.address and prod(told.shape):
+    if not told.address and 0 not in told.shape:
         raise ArgumentError(
             f"{name} has no memory, as it stands for another array in a transformation of its library: give "
             "the array itself, or call an operator of torch, autotune.torch.op(kernel)"
