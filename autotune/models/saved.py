@@ -30,7 +30,7 @@ from autotune.models.compiling import Missing, untuned_kernels
 from autotune.models.fallback import run_island
 from autotune.models.module import Module
 from autotune.models.outline import KernelCall, Outline, arena, nbytes
-from autotune.models.programs import program_of
+from autotune.models.program import Program
 from autotune.models.saving import DOCUMENT, FORMAT, VERSION, member_name, plain_dtype
 from autotune.models.signature import read as read_signature
 from autotune.run.kernel import Kernel
@@ -142,7 +142,7 @@ def _load(place: _Place, z: zipfile.ZipFile, fallback: bool, where: str) -> Modu
     found = _kernels(place, outline, kernels, target, fallback, where)
     tuned = [s if k.target == t else None for s, k, (_, t, *_) in zip(tuned_s, found, kernels, strict=True)]
     weights = _Weights(z, members, outline)
-    program = program_of(outline, found, weights.read, run_island, mine=True)
+    program = Program.of(outline, found, weights.read, run_island, mine=True)
     here = target if backends.runnable(target) or not found else found[0].target
     return Module(program, here, name, tuned, signature=signature)
 

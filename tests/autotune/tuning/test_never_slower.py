@@ -20,6 +20,7 @@ from autotune.measure.results import Measurement
 from autotune.models.tasks import had_share_s
 from autotune.results import text
 from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask
+from autotune.run.asked import Asked
 from autotune.run.stored import FEW, unsearched
 from autotune.search.decisions import DECISIONS
 from autotune.targets import detect
@@ -316,7 +317,7 @@ def test_plain_loops_of_an_old_log_do_not_shadow_a_first_pick(
         other_records(log, workload, HERE, others, 0.05)
     assert at.load("matmul", **SHAPE, threads=1, db=db).trace == Trace()
     few = others < FEW
-    assert unsearched(workload, HERE, 1, str(db)) == few
+    assert unsearched(workload, Asked.of(HERE, None, db)) == few
     if few:
         said = "the log has only the plain loops of .*\n.*first pick of the model"
         with pytest.warns(UserWarning, match=said):
