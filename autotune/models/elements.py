@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from autotune.models.lowering import functions as f
+from autotune.models.operators import functions as f
 from schedules import te
 
 # "float": ONNX has it of floats alone; torch makes floats of integers. "whole": the same in ONNX; in torch

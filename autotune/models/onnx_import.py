@@ -8,12 +8,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from autotune.errors import MissingExtraError, ModelError, refused
 from autotune.models.assembling import assemble
-from autotune.models.lowering.base import Array
 from autotune.models.model import Model, identifier
+from autotune.models.operators.table import Known
 from autotune.models.signature import Blank, Held, Leaf, Signature, Slot
 from schedules import te
 from schedules.distribution import install
@@ -53,7 +51,7 @@ def import_onnx(
     """
     try:
         from autotune.models.onnx_file import read_file
-        from autotune.models.onnx_known import Known
+        from autotune.models.onnx_known import Evaluator
         from autotune.models.onnx_scope import Lowering, Scope
     except ImportError as err:
         raise MissingExtraError(f"{err}; import_onnx needs the extra onnx: {install('onnx')}") from err
@@ -62,15 +60,13 @@ def import_onnx(
         graph = file.proto.graph
         inputs = _inputs(file, shapes)
         weights = file.initializers
-        lowering = Lowering(
-            file.label, file.proto.functions, Known(sum(w.nbytes for w in weights.values())), islands
-        )
+        evaluator = Evaluator(sum(w.nbytes for w in weights.values()))
+        lowering = Lowering(file.label, file.proto.functions, evaluator, islands)
         placeholders = {
             name: te.placeholder(shape, dtype, identifier(name)) for name, (shape, dtype) in inputs.items()
         }
-        for name, w in weights.items():
-            lowering.call_it(w, name)
-        scope = Scope({**weights, **placeholders}, file.opsets)
+        known = {name: Known(w, name=identifier(name)) for name, w in weights.items()}
+        scope = Scope({**known, **placeholders}, file.opsets)
         wanted = [o.name for o in graph.output]
         if not wanted:
             raise ModelError(f"{file.label}: the graph has no outputs")
@@ -211,10 +207,10 @@ def _finish(
     results: list[tuple[str, te.Tensor]] = []
     leaves: list[Leaf] = []
     for port, x in outputs:
-        if isinstance(x, np.ndarray) and not x.size and x.dtype.name in DTYPES:
-            leaves.append(Blank(x.shape, x.dtype.name))
+        if isinstance(x, Known) and 0 in x.shape and x.dtype in DTYPES:
+            leaves.append(Blank(x.shape, x.dtype))
             continue
-        t = _constant(lowering, x, f"{label}: output {port!r}") if isinstance(x, np.ndarray) else x
+        t = _constant(lowering, x, f"{label}: output {port!r}") if isinstance(x, Known) else x
         if not isinstance(t, te.Tensor):
             raise ModelError(f"{label}: output {port!r} has no value")
         leaves.append(Slot(len(results)))
@@ -228,7 +224,7 @@ def _finish(
     return replace(model, signature=Signature(slots, tuple(inputs), {}, Held("tuple", tuple(leaves))))
 
 
-def _constant(lowering: Lowering, x: Array, what: str) -> te.Tensor:
+def _constant(lowering: Lowering, x: Known, what: str) -> te.Tensor:
     try:
         return lowering.constant(x)
     except ModelError as err:

@@ -169,13 +169,13 @@ def decomposed(exported: Any) -> Any:
     core ATen."""
     import torch
 
-    from autotune.models.torch_ops import ROWS
+    from autotune.models.operators import aten
 
     with alone(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of its own ways
         table = torch.export.default_decompositions()
         for overload in list(table):
-            if str(overload) in ROWS:
+            if str(overload) in aten:
                 del table[overload]
         return with_places(exported).run_decompositions(table)
 

@@ -8,7 +8,7 @@ imported("onnx")
 imported("torch")
 from autotune.models import onnx_ops, torch_ops  # noqa: E402
 from autotune.models.elements import ELEMENTS  # noqa: E402
-from autotune.models.onnx_ops.table import ROWS as ONNX  # noqa: E402
+from autotune.models.operators import onnx_op as ONNX  # noqa: E402
 
 
 def test_every_row_is_known_to_both_importers() -> None:
