@@ -9,7 +9,7 @@ from typing import Any
 
 from autotune.errors import ModelError
 from autotune.models.operators.base import Array, UnsupportedForm
-from autotune.models.operators.table import Known
+from autotune.models.operators.known import Known
 from schedules import te
 from schedules.errors import AutotuneError
 from schedules.te.tensors import Op

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.errors import MissingExtraError, ModelError, refused
 from autotune.models.assembling import assemble
 from autotune.models.model import Model, identifier
-from autotune.models.operators.table import Known
+from autotune.models.operators.known import Known
 from autotune.models.signature import Blank, Held, Leaf, Signature, Slot
 from schedules import te
 from schedules.distribution import install

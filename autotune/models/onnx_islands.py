@@ -15,7 +15,7 @@ from autotune.models.model import identifier
 from autotune.models.onnx_known import output_types, static_shape, type_of
 from autotune.models.onnx_payload import check_payload
 from autotune.models.operators.base import Array, UnsupportedForm
-from autotune.models.operators.table import Known
+from autotune.models.operators.known import Known
 from schedules import te
 from schedules.dtypes import DTYPES
 

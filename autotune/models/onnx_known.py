@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from autotune.errors import ModelError, one_line
 from autotune.models.operators.base import Array, UnsupportedForm
-from autotune.models.operators.table import Known
+from autotune.models.operators.known import Known
 from schedules import te
 from schedules.dtypes import DTYPES
 

@@ -23,7 +23,8 @@ from autotune.models.onnx_islands import Call, island_call
 from autotune.models.onnx_known import FOLDED, Evaluator, type_of
 from autotune.models.operators import onnx_op
 from autotune.models.operators.base import UnsupportedForm
-from autotune.models.operators.table import Known, OnnxNode, Value
+from autotune.models.operators.known import Known, Value
+from autotune.models.operators.node import OnnxNode
 from schedules import te
 from schedules.dtypes import DTYPES
 

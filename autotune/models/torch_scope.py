@@ -19,9 +19,11 @@ from autotune.errors import ModelError, one_line
 from autotune.models.frame import Frame, Gap
 from autotune.models.model import identifier
 from autotune.models.operators import aten, complex_op
-from autotune.models.operators.base import UnsupportedForm, reshape
+from autotune.models.operators.axes import reshape
+from autotune.models.operators.base import UnsupportedForm
 from autotune.models.operators.complex import PARTS, Complex, is_complex
-from autotune.models.operators.table import AtenNode, Known, Value
+from autotune.models.operators.known import Known, Value
+from autotune.models.operators.node import AtenNode
 from schedules import te
 from schedules.dtypes import DTYPES
 

@@ -19,7 +19,7 @@ DOORS = {
     "autotune/cli/tune.py: tune",
 }  # fmt: skip
 # Their parameters are the inputs and attributes of an operator of another format, in its order.
-OPERATORS = ("autotune/models/onnx_ops/", "autotune/models/torch_ops/")
+OPERATORS = ("autotune/models/operators/",)
 # Still too many. A function leaves this list when it is mended; none comes to it.
 TO_MEND = {
     "autotune/cli/bench.py: _compare", "autotune/cli/models.py: bench_model",

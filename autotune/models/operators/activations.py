@@ -1,4 +1,4 @@
-"""Functions of one input, element by element: of `autotune.models.elements`, and others with parameters."""
+"""Functions of one input, element by element: those of `elements`, and others that take parameters."""
 
 from __future__ import annotations
 
@@ -7,22 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from autotune.models.elements import of_aten, of_onnx
 from autotune.models.operators import functions as f
-from autotune.models.operators.base import (
-    Operand,
-    UnsupportedForm,
-)
-from autotune.models.operators.table import (
-    AtenNode,
-    Floats,
-    Known,
-    OnnxNode,
-    Value,
-    Values,
-    aten,
-    onnx_op,
-)
+from autotune.models.operators.base import Operand, UnsupportedForm
+from autotune.models.operators.elements import of_aten, of_onnx
+from autotune.models.operators.known import Known, Value
+from autotune.models.operators.node import AtenNode, OnnxNode
+from autotune.models.operators.table import Floats, Values, aten, onnx_op
 from autotune.models.operators.views import filled
 from schedules import te
 from schedules.dtypes import DTYPES, computed, is_float

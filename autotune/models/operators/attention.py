@@ -7,23 +7,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from autotune.models.operators import functions as f
-from autotune.models.operators.base import (
-    Operand,
-    UnsupportedForm,
-    elementwise,
-    read,
-    reshape,
-    stage,
-)
+from autotune.models.operators.axes import reshape
+from autotune.models.operators.base import Operand, UnsupportedForm, elementwise, read, stage
+from autotune.models.operators.known import Value
 from autotune.models.operators.matmul import linear
 from autotune.models.operators.movement import part, transpose
+from autotune.models.operators.node import AtenNode
 from autotune.models.operators.normalization import exponentials, layer_norm
-from autotune.models.operators.table import (
-    AtenNode,
-    Floats,
-    Value,
-    aten,
-)
+from autotune.models.operators.table import Floats, aten
 from schedules import te
 from schedules.expr import Expr, ExprLike
 from schedules.ops.axes import broadcast

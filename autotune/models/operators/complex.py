@@ -11,9 +11,12 @@ from typing import Any
 
 from autotune.models.operators import fourier as ft
 from autotune.models.operators import functions as f
-from autotune.models.operators.base import positive, reshape, stage
+from autotune.models.operators.axes import positive, reshape
+from autotune.models.operators.base import stage
+from autotune.models.operators.known import Known, Value
 from autotune.models.operators.movement import concat, expand, transpose
-from autotune.models.operators.table import AtenNode, Cast, Known, Value, aten, complex_op
+from autotune.models.operators.node import AtenNode
+from autotune.models.operators.table import Cast, aten, complex_op
 from schedules import te
 from schedules.dtypes import computed
 from schedules.expr import Expr

@@ -7,22 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.models.operators.base import (
-    cast,
-    number,
-    stage,
-)
+from autotune.models.operators.base import cast, number, stage
 from autotune.models.operators.matmul import less
 from autotune.models.operators.movement import padded
-from autotune.models.operators.table import (
-    AtenNode,
-    Floats,
-    Ints,
-    OnnxNode,
-    Zero,
-    aten,
-    onnx_op,
-)
+from autotune.models.operators.node import AtenNode, OnnxNode
+from autotune.models.operators.table import Floats, Ints, Zero, aten, onnx_op
 from autotune.models.operators.windows import Windows, aten_windows, batched, each, onnx_windows, spatial
 from schedules import affine, te
 from schedules.expr import Const, Expr, ExprLike, Var

@@ -8,30 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from autotune.models.elements import of_aten, of_onnx
 from autotune.models.operators import functions as f
-from autotune.models.operators.base import (
-    Operand,
-    UnsupportedForm,
-    cast,
-    dtype_of,
-    elementwise,
-    read,
-    stage,
-)
+from autotune.models.operators.base import Operand, UnsupportedForm, cast, dtype_of, elementwise, read, stage
+from autotune.models.operators.elements import of_aten, of_onnx
+from autotune.models.operators.known import Known, Scalar, Value
+from autotune.models.operators.node import AtenNode, OnnxNode, element, named_type, supported
 from autotune.models.operators.powers import integer_power
-from autotune.models.operators.table import (
-    AtenNode,
-    Known,
-    OnnxNode,
-    Scalar,
-    Value,
-    aten,
-    element,
-    named_type,
-    onnx_op,
-    supported,
-)
+from autotune.models.operators.table import aten, onnx_op
 from schedules import expr, te
 from schedules.dtypes import computed, is_float, rounded
 from schedules.expr import Expr

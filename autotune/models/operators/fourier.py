@@ -10,21 +10,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from autotune.models.operators.base import (
-    Array,
-    UnsupportedForm,
-    cast,
-    positive,
-    reshape,
-    stage,
-)
+from autotune.models.operators.axes import positive, reshape
+from autotune.models.operators.base import Array, UnsupportedForm, cast, stage
 from autotune.models.operators.movement import pad, strided_slice
-from autotune.models.operators.table import (
-    Floats,
-    Int,
-    OnnxNode,
-    onnx_op,
-)
+from autotune.models.operators.node import OnnxNode
+from autotune.models.operators.table import Floats, Int, onnx_op
 from schedules import te
 from schedules.dtypes import DTYPES, computed
 from schedules.expr import Expr

@@ -8,30 +8,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from autotune.models.operators.base import (
-    Array,
-    Operand,
-    UnsupportedForm,
-    cast,
-    number,
-    positive,
-    read,
-    reshape,
-    stage,
-)
+from autotune.models.operators.axes import positive, reshape
+from autotune.models.operators.base import Array, Operand, UnsupportedForm, cast, number, read, stage
+from autotune.models.operators.known import Known, Value
 from autotune.models.operators.movement import part, strided_slice
-from autotune.models.operators.table import (
-    AtenNode,
-    Axis,
-    Ids,
-    Int,
-    Known,
-    OnnxNode,
-    Value,
-    Values,
-    aten,
-    onnx_op,
-)
+from autotune.models.operators.node import AtenNode, OnnxNode
+from autotune.models.operators.table import Axis, Ids, Int, Values, aten, onnx_op
 from schedules import te
 from schedules.dtypes import computed
 from schedules.expr import Expr
@@ -65,7 +47,8 @@ def gather(x: te.Tensor, ids: te.Tensor, axis: int) -> te.Tensor:
     return stage((*x.shape[:axis], *ids.shape, *x.shape[axis + 1 :]), value, "gather")
 
 
-def gather_elements(x: te.Tensor, ids: te.Tensor, axis: int) -> te.Tensor:
+@onnx_op("GatherElements")
+def gather_elements(x: te.Tensor, ids: Ids, axis: Axis = 0) -> te.Tensor:
     """numpy's take_along_axis: the index of ``axis`` is read at the same place."""
     size = x.shape[axis]
     if len(ids.shape) != len(x.shape) or any(
@@ -94,21 +77,34 @@ def gather_nd(x: te.Tensor, ids: Ids, batch_dims: int = 0) -> te.Tensor:
     return stage((*ids.shape[:-1], *x.shape[batch + depth :]), value, "gather")
 
 
-def one_hot(ids: te.Tensor, depth: int, axis: int, off: Operand, on: Operand, dtype: str) -> te.Tensor:
-    """``on`` where the index is that of the new ``axis``, else ``off``."""
+@onnx_op("OneHot")
+def one_hot(ids: te.Tensor, depth: Int, values: Value, axis: int = -1) -> te.Tensor:
+    """The second of the ``values`` where the index is that of the new ``axis``, else the first."""
+    if depth < 1:
+        raise ValueError(f"depth {depth} is below 1")
+    if values.shape != (2,):
+        raise ValueError(f"its values are of shape {list(values.shape)}, not two numbers")
+    if isinstance(values, Known):
+        two: list[Operand] = [values.array()[i : i + 1].reshape(()) for i in range(2)]
+    else:
+        two = [reshape(part(values, 0, i, 1), ()) for i in range(2)]
+    axis, dtype = positive(axis, len(ids.shape) + 1), values.dtype
     kind = ids.dtype if ids.dtype in ("int32", "int64", "float32", "float64") else "int32"
 
     def value(*at: Expr) -> Expr:
         own = te.cast(ids[(*at[:axis], *at[axis + 1 :])], kind)
         own = te.select(own < 0, own + depth, own)
-        here = te.equal(own, te.cast(at[axis], kind))
-        return te.select(here, te.cast(read(on, ()), dtype), te.cast(read(off, ()), dtype))
+        off, on = (te.cast(read(x, ()), dtype) for x in two)
+        return te.select(te.equal(own, te.cast(at[axis], kind)), on, off)
 
     return stage((*ids.shape[:axis], depth, *ids.shape[axis:]), value, "one_hot")
 
 
-def reverse_sequence(x: te.Tensor, lengths: te.Tensor, batch: int, time: int) -> te.Tensor:
+@onnx_op("ReverseSequence", names={"batch": "batch_axis", "time": "time_axis"})
+def reverse_sequence(x: te.Tensor, lengths: Ids, batch: Axis, time: Axis) -> te.Tensor:
     """The first elements of each sequence along the axis ``time`` backwards, as many as its length is."""
+    if batch == time or lengths.shape != (x.shape[batch],):
+        raise ValueError(f"lengths of {list(lengths.shape)} for batch axis {batch} and time axis {time}")
 
     def value(*at: Expr) -> Expr:
         n, i = lengths[at[batch]], te.cast(at[time], lengths.dtype)
@@ -203,38 +199,9 @@ def _compress(node: OnnxNode, x: te.Tensor, condition: Values, *, axis: Axis | N
     return _gather(node, x, Known(kept), axis=axis)
 
 
-@onnx_op("GatherElements")
-def _gather_elements(x: te.Tensor, ids: Ids, *, axis: Axis = 0) -> te.Tensor:
-    return gather_elements(x, ids, axis)
-
-
 @aten("gather.default", along=True, shaped=True)
 def _gather_along(x: te.Tensor, dim: Axis, ids: Ids, sparse_grad: bool = False) -> te.Tensor:
     return gather_elements(x, ids if ids.shape else reshape(ids, (1,)), dim)
-
-
-@onnx_op("OneHot")
-def _one_hot(
-    ids: te.Tensor, depth: Int, values: Value, *, axis: int = -1
-) -> te.Tensor:
-    if depth < 1:
-        raise ValueError(f"depth {depth} is below 1")
-    if values.shape != (2,):
-        raise ValueError(f"its values are of shape {list(values.shape)}, not two numbers")
-    if isinstance(values, Known):
-        two: list[Operand] = [values.array()[i : i + 1].reshape(()) for i in range(2)]
-    else:
-        two = [reshape(part(values, 0, i, 1), ()) for i in range(2)]
-    return one_hot(ids, depth, positive(axis, len(ids.shape) + 1), two[0], two[1], values.dtype)
-
-
-@onnx_op("ReverseSequence")
-def _reverse_sequence(x: te.Tensor, lengths: Ids, *, batch_axis: Axis, time_axis: Axis) -> te.Tensor:
-    if batch_axis == time_axis or lengths.shape != (x.shape[batch_axis],):
-        raise ValueError(
-            f"lengths of {list(lengths.shape)} for batch axis {batch_axis} and time axis {time_axis}"
-        )
-    return reverse_sequence(x, lengths, batch_axis, time_axis)
 
 
 @aten("embedding.default")

@@ -8,25 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from autotune.models.operators.base import (
-    Operand,
-    UnsupportedForm,
-    cast,
-    read,
-    reshape,
-    stage,
-)
+from autotune.models.operators.axes import reshape
+from autotune.models.operators.base import Operand, UnsupportedForm, cast, read, stage
+from autotune.models.operators.known import Scalar, Value
 from autotune.models.operators.movement import transpose
-from autotune.models.operators.table import (
-    AtenNode,
-    Floats,
-    OnnxNode,
-    Scalar,
-    Value,
-    Zero,
-    aten,
-    onnx_op,
-)
+from autotune.models.operators.node import AtenNode, OnnxNode
+from autotune.models.operators.table import Floats, Zero, aten, onnx_op
 from schedules import te
 from schedules.dtypes import computed, is_float
 from schedules.expr import Expr
@@ -200,9 +187,17 @@ def _contracted(
     return stage([sizes[n] for n in out], value, "dot")
 
 
-def grouped(x: te.Tensor, w: te.Tensor, ends: te.Tensor) -> te.Tensor:
-    """Rows of ``x`` (rows, k), each times the matrix of its group, of ``w`` (groups, k, n). Group g has the
-    rows from where the one before it ends to before ``ends[g]``. A row after the last one is 0."""
+@aten("_grouped_mm.default", "transformers::grouped_mm_fallback.default")
+def _grouped(
+    node: AtenNode, x: Floats, w: te.Tensor, ends: te.Tensor | None = None, bias: Value | None = None,
+    dtype: Any = None,
+) -> te.Tensor:  # fmt: skip
+    """Mixtures of experts: rows of ``x`` (rows, k), each times the matrix of its group, of ``w`` (groups, k,
+    n). Group g has the rows from where the one before it ends to before ``ends[g]``. A row after the last one
+    is 0."""
+    if bias is not None or len(x.shape) != 2 or len(w.shape) != 3 or ends is None:
+        raise UnsupportedForm("only rows of one matrix, times a matrix for each group, are supported")
+    last = ends
     groups, depth, columns = w.shape
     if x.shape[1:] != (depth,) or ends.shape != (groups,):
         raise ValueError(f"{list(x.shape)} times {list(w.shape)} in groups that end at {list(ends.shape)}")
@@ -210,7 +205,7 @@ def grouped(x: te.Tensor, w: te.Tensor, ends: te.Tensor) -> te.Tensor:
     one, none = te.const(1, "int32"), te.const(0, "int32")
 
     def ended(i: Expr) -> te.Reduction:
-        return te.sum(te.select(ends[g] <= te.cast(i, ends.dtype), one, none), axis=g)
+        return te.sum(te.select(last[g] <= te.cast(i, last.dtype), one, none), axis=g)
 
     before = stage(x.shape[:1], ended, "group")
 
@@ -222,12 +217,15 @@ def grouped(x: te.Tensor, w: te.Tensor, ends: te.Tensor) -> te.Tensor:
     def kept(i: Expr, j: Expr) -> Expr:
         return te.cast(te.select(before[i] < groups, dot[i, j], te.const(0, dot.dtype)), x.dtype)
 
-    return stage(dot.shape, kept, "grouped")
+    return cast(stage(dot.shape, kept, "grouped"), node.dtype)
 
 
-def distances(a: te.Tensor, b: te.Tensor, order: float) -> te.Tensor:
+@aten("_cdist_forward.default", "cdist.default")
+def distances(a: Floats, b: Floats, order: float = 2.0, mode: int | None = None) -> te.Tensor:
     """The norm of ``order`` of the differences of all rows of ``a`` (…, m, k) and of ``b`` (…, n, k), to
     (…, m, n). Order 0 counts the elements that differ."""
+    if order < 0:
+        raise UnsupportedForm(f"p={order} is not supported")
     left, right = a.shape[:-2], b.shape[:-2]
     outer = np.broadcast_shapes(left, right)
     k = te.reduce_axis(a.shape[-1], "k")
@@ -327,21 +325,3 @@ def _einsum(*xs: te.Tensor, equation: str) -> te.Tensor:
 @aten("einsum.default")
 def _einsum_of(node: AtenNode, equation: str, xs: Sequence[Value], path: Any = None) -> te.Tensor:
     return einsum([node.tensor(x) for x in xs], equation)
-
-
-@aten("_cdist_forward.default", "cdist.default")
-def _cdist(a: Floats, b: Floats, p: float = 2.0, mode: int | None = None) -> te.Tensor:
-    if p < 0:
-        raise UnsupportedForm(f"p={p} is not supported")
-    return distances(a, b, float(p))
-
-
-@aten("_grouped_mm.default", "transformers::grouped_mm_fallback.default")
-def _grouped(
-    node: AtenNode, x: Floats, w: te.Tensor, ends: Value | None = None, bias: Value | None = None,
-    dtype: Any = None,
-) -> te.Tensor:  # fmt: skip
-    """Rows in groups, each with a matrix of its own: mixtures of experts."""
-    if bias is not None or len(x.shape) != 2 or len(w.shape) != 3 or ends is None:
-        raise UnsupportedForm("only rows of one matrix, times a matrix for each group, are supported")
-    return cast(grouped(x, w, node.tensor(ends)), node.dtype)

@@ -7,17 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autotune.models.operators.base import (
-    Operand,
-    number,
-    stage,
-)
-from autotune.models.operators.table import (
-    Axes,
-    Ints,
-    aten,
-    onnx_op,
-)
+from autotune.models.operators.base import Operand, number, stage
+from autotune.models.operators.table import Axes, Ints, aten, onnx_op
 from schedules import te
 from schedules.expr import Expr, ExprLike
 from schedules.expr import maximum as index_maximum

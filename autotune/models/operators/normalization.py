@@ -9,30 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from autotune.models.operators.base import (
-    Operand,
-    UnsupportedForm,
-    number,
-    read,
-    reshape,
-    stage,
-    stages,
-    within,
-    without,
-)
+from autotune.models.operators.axes import reshape, within, without
+from autotune.models.operators.base import Operand, UnsupportedForm, number, read, stage, stages
+from autotune.models.operators.known import Value
+from autotune.models.operators.node import AtenNode, Node, OnnxNode
 from autotune.models.operators.reduction import arg_extreme, reduce
-from autotune.models.operators.table import (
-    AtenNode,
-    Axes,
-    Axis,
-    Cast,
-    Floats,
-    Node,
-    OnnxNode,
-    Value,
-    aten,
-    onnx_op,
-)
+from autotune.models.operators.table import Axes, Axis, Cast, Floats, aten, onnx_op
 from schedules import te
 from schedules.dtypes import DTYPES, computed
 from schedules.expr import Expr, dtype_of
@@ -167,7 +149,8 @@ def _scaled(z: Expr, gamma: Operand | None, beta: Operand | None, index: Sequenc
     return z + b if g is None else te.fma(z, g, b)
 
 
-def rms_norm(x: te.Tensor, axis: int, gamma: Operand | None, eps: float) -> te.Tensor:
+@onnx_op("RMSNormalization", inputs=("x", "gamma"), names={"eps": "epsilon"})
+def rms_norm(x: te.Tensor, axis: Axis, gamma: Operand | None, eps: float) -> te.Tensor:
     """x / √(mean of squares + eps) · gamma, over the axes from ``axis`` on."""
     axes = tuple(range(axis, len(x.shape)))
     n = float(math.prod(x.shape[axis:]))
@@ -206,10 +189,18 @@ def batch_norm(
     return stage(x.shape, value, "batch_norm")
 
 
+# Version 18 has a scale a group; the function of ONNX states that.
+@onnx_op(
+    "GroupNormalization", since=21, inputs=("x", "gamma", "beta"),
+    names={"groups": "num_groups", "eps": "epsilon"},
+)  # fmt: skip
+@aten("group_norm.default")
 def group_norm(
-    x: te.Tensor, groups: int, gamma: te.Tensor | None, beta: te.Tensor | None, eps: float
-) -> te.Tensor:
-    """Normalised over the channels of a group and all spatial axes. ``gamma`` and ``beta``: one a channel."""
+    x: Floats, groups: int, gamma: te.Tensor | None = None, beta: te.Tensor | None = None, eps: float = 1e-5,
+    cudnn: bool = True,
+) -> te.Tensor:  # fmt: skip
+    """Normalised over the channels of a group and all spatial axes. ``gamma`` and ``beta``: one a channel.
+    ``cudnn`` is not looked at."""
     n, c = x.shape[:2]
     if c % groups:
         raise ValueError(f"{c} channels do not make {groups} groups")
@@ -233,8 +224,11 @@ def group_norm(
     return stage(x.shape, value, "group_norm")
 
 
-def lp_normalization(x: te.Tensor, axis: int, p: int) -> te.Tensor:
+@onnx_op("LpNormalization")
+def lp_normalization(x: te.Tensor, axis: Axis, p: int = 2) -> te.Tensor:
     """x / (Σ |x|ᵖ)^(1/p) along an axis; 0 where the norm is 0."""
+    if p not in (1, 2):
+        raise UnsupportedForm(f"p={p} is not 1 or 2")
     axes = [axis]
     total = _rows(x, axes, lambda v, r, at: te.sum(te.abs(v) if p == 1 else v * v, axis=r), "norm_sum")
 
@@ -344,30 +338,9 @@ def _rms_norm(
     return rms_norm(x, len(x.shape) - len(shape), w, eps if eps is not None else DTYPES[x.dtype].epsilon)
 
 
-@onnx_op("RMSNormalization")
-def _onnx_rms_norm(x: te.Tensor, scale: Operand, *, axis: Axis = -1, epsilon: float) -> te.Tensor:
-    return rms_norm(x, axis, scale, epsilon)
-
-
 @onnx_op("InstanceNormalization", since=6)
 def _onnx_instance_norm(x: te.Tensor, scale: te.Tensor, bias: te.Tensor, *, epsilon: float) -> te.Tensor:
     return group_norm(x, x.shape[1], scale, bias, epsilon)
-
-
-@onnx_op("GroupNormalization", since=21)
-def _onnx_group_norm(
-    x: te.Tensor, scale: te.Tensor, bias: te.Tensor, *, num_groups: int, epsilon: float
-) -> te.Tensor:
-    """Version 18 has a scale a group; the function of ONNX states that."""
-    return group_norm(x, num_groups, scale, bias, epsilon)
-
-
-@aten("group_norm.default")
-def _group_norm(
-    x: Floats, groups: int, w: te.Tensor | None = None, b: te.Tensor | None = None, eps: float = 1e-5,
-    cudnn: bool = True,
-) -> te.Tensor:  # fmt: skip
-    return group_norm(x, groups, w, b, eps)
 
 
 @aten("native_group_norm.default")
@@ -391,13 +364,16 @@ def _instance_norm(
     return group_norm(x, x.shape[1], w, b, eps)
 
 
-@aten("_native_batch_norm_legit_no_training.default")
+@aten("_native_batch_norm_legit_no_training.default", "native_batch_norm.default")
 def _batch_norm(
     node: AtenNode, x: Floats, w: te.Tensor | None, b: te.Tensor | None, mean: te.Tensor | None,
-    var: te.Tensor | None, momentum: float, eps: float,
+    var: te.Tensor | None, *how: Any,
 ) -> list[te.Tensor | None]:  # fmt: skip
+    """``how``: whether it is in training, which one of them leaves out, the momentum, the epsilon."""
+    if how[:-2] and how[0]:
+        raise UnsupportedForm("it is in training: export module.eval()")
     node.only(1)
-    return [_by_statistics(x, w, b, mean, var, eps), None, None]
+    return [_by_statistics(x, w, b, mean, var, how[-1]), None, None]
 
 
 @aten("_native_batch_norm_legit.no_stats")
@@ -411,16 +387,6 @@ def _batch_norm_of_batch(
     return [batch_norm(x, w, b, mean(), var, eps), None, None]
 
 
-@aten("native_batch_norm.default")
-def _native_batch_norm(
-    node: AtenNode, x: Floats, w: te.Tensor | None, b: te.Tensor | None, mean: te.Tensor | None,
-    var: te.Tensor | None, training: bool, momentum: float, eps: float,
-) -> list[te.Tensor | None]:  # fmt: skip
-    if training:
-        raise UnsupportedForm("it is in training: export module.eval()")
-    return _batch_norm(node, x, w, b, mean, var, momentum, eps)
-
-
 def _by_statistics(
     x: te.Tensor, w: te.Tensor | None, b: te.Tensor | None, mean: te.Tensor | None, var: te.Tensor | None,
     eps: float,
@@ -428,13 +394,6 @@ def _by_statistics(
     if mean is None or var is None:
         raise UnsupportedForm("it has no running statistics")
     return batch_norm(x, w, b, mean, var, eps)
-
-
-@onnx_op("LpNormalization")
-def _lp_norm(x: te.Tensor, *, axis: Axis = -1, p: int = 2) -> te.Tensor:
-    if p not in (1, 2):
-        raise UnsupportedForm(f"p={p} is not 1 or 2")
-    return lp_normalization(x, axis, p)
 
 
 @aten("linalg_vector_norm.default", along=True)

@@ -11,25 +11,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autotune.models.operators.base import (
-    UnsupportedForm,
-    cast,
-    number,
-    reshape,
-    stage,
-    within,
-    without,
-)
+from autotune.models.operators.axes import reshape, within, without
+from autotune.models.operators.base import UnsupportedForm, cast, number, stage
 from autotune.models.operators.indexing import gather_elements
-from autotune.models.operators.table import (
-    AtenNode,
-    Axis,
-    OnnxNode,
-    Scalar,
-    Value,
-    aten,
-    onnx_op,
-)
+from autotune.models.operators.known import Scalar, Value
+from autotune.models.operators.node import AtenNode, OnnxNode
+from autotune.models.operators.table import Axis, aten, onnx_op
 from schedules import te
 from schedules.dtypes import computed, is_float
 from schedules.expr import Expr, ExprLike
@@ -139,10 +126,13 @@ def insertion(boundaries: te.Tensor, x: te.Tensor, right: bool, dtype: str) -> t
     return cast(stage(x.shape, value, "below"), dtype)
 
 
-def histogram(x: te.Tensor, bins: int, low: float, high: float) -> te.Tensor:
+@aten("histc.default")
+def histogram(x: te.Tensor, bins: int = 100, low: Scalar = 0, high: Scalar = 0) -> te.Tensor:
     """How many elements lie in each of ``bins`` equal parts of ``low`` to ``high``, which belongs to the last
     one, in the dtype of ``x``."""
-    wide = computed(x.dtype)
+    if low == high:
+        raise UnsupportedForm("its bounds are those of its data: give min and max")
+    low, high, wide = float(low), float(high), computed(x.dtype)
     over = [te.reduce_axis(n, f"r{d}") for d, n in enumerate(x.shape)]
     one, none = number(1, wide), number(0, wide)
 
@@ -218,10 +208,3 @@ def _bucket(
         raise UnsupportedForm("sorter is not supported: give sorted bounds")
     x, bounds = (a, b) if node.name == "bucketize" else (b, a)
     return insertion(bounds, x, right or side == "right", node.dtype)
-
-
-@aten("histc.default")
-def _histc(x: te.Tensor, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> te.Tensor:
-    if min == max:
-        raise UnsupportedForm("its bounds are those of its data: give min and max")
-    return histogram(x, int(bins), float(min), float(max))

@@ -8,22 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from autotune.models.operators.base import (
-    Array,
-    cast,
-    number,
-    stage,
-)
+from autotune.models.operators.base import Array, cast, number, stage
 from autotune.models.operators.convolution import window_axes
 from autotune.models.operators.movement import pad, padded
+from autotune.models.operators.node import AtenNode, OnnxNode
 from autotune.models.operators.reduction import mean, reduce
-from autotune.models.operators.table import (
-    AtenNode,
-    Floats,
-    OnnxNode,
-    aten,
-    onnx_op,
-)
+from autotune.models.operators.table import Floats, aten, onnx_op
 from autotune.models.operators.windows import Windows, aten_windows, batched, onnx_windows, spatial
 from schedules import te
 from schedules.dtypes import computed
@@ -201,12 +191,6 @@ def average_pool(x: te.Tensor, at: Windows, count_padding: bool) -> te.Tensor:
     return stage(total.shape, mean, "average_pool")
 
 
-def sum_pool(x: te.Tensor, at: Windows, by: float) -> te.Tensor:
-    """The sum of every window times ``by``. What lies around the input is 0."""
-    total = _folded(x, padded(x, 2, at.padding), at, te.sum, lambda v: v, "total")
-    return stage(total.shape, lambda *i: te.cast(total[i] * number(by, x.dtype), x.dtype), "sum_pool")
-
-
 def _counts(start: Array, kernel: int, dilation: int, first: int, last: int) -> set[int]:
     """How many taps of windows lie in ``first`` to ``last``: the numbers that occur."""
     low = np.maximum(-(-(first - start) // dilation), 0)
@@ -302,7 +286,9 @@ def _average_pool(
     x = batched(x, int(node.name[-2]))
     at = aten_windows(x.shape[2:], kernel, stride, padding, 1, ceil_mode)
     if divisor_override is not None:
-        return sum_pool(x, at, 1.0 / divisor_override)
+        total = _folded(x, padded(x, 2, at.padding), at, te.sum, lambda v: v, "total")
+        by = number(1.0 / divisor_override, x.dtype)
+        return stage(total.shape, lambda *i: te.cast(total[i] * by, x.dtype), "sum_pool")
     return average_pool(x, at, count_include_pad)
 
 

@@ -7,24 +7,12 @@ from functools import partial
 
 import numpy as np
 
-from autotune.models.operators.base import (
-    Operand,
-    UnsupportedForm,
-    dtype_of,
-    positive,
-    read,
-    stage,
-)
+from autotune.models.operators.axes import positive
+from autotune.models.operators.base import Operand, UnsupportedForm, dtype_of, read, stage
 from autotune.models.operators.matmul import matmul
+from autotune.models.operators.node import AtenNode, named_type
 from autotune.models.operators.reduction import reduce
-from autotune.models.operators.table import (
-    AtenNode,
-    Axis,
-    Floats,
-    aten,
-    named_type,
-    onnx_op,
-)
+from autotune.models.operators.table import Axis, Floats, aten, onnx_op
 from schedules import te
 from schedules.dtypes import DTYPES, computed, is_integer
 from schedules.expr import Expr

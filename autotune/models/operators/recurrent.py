@@ -9,22 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from autotune.models.operators import functions as f
-from autotune.models.operators.base import (
-    UnsupportedForm,
-    cast,
-    number,
-    reshape,
-    stage,
-)
+from autotune.models.operators.axes import reshape
+from autotune.models.operators.base import UnsupportedForm, cast, number, stage
 from autotune.models.operators.indexing import reverse_sequence
+from autotune.models.operators.known import Known, Value
 from autotune.models.operators.movement import concat, flip, part, transpose
-from autotune.models.operators.table import (
-    Floats,
-    Known,
-    OnnxNode,
-    Value,
-    onnx_op,
-)
+from autotune.models.operators.node import OnnxNode
+from autotune.models.operators.table import Floats, onnx_op
 from schedules import te
 from schedules.dtypes import computed
 from schedules.expr import Expr

@@ -7,29 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.models.operators.base import (
-    UnsupportedForm,
-    cast,
-    floating,
-    number,
-    reshape,
-    stage,
-    stages,
-    within,
-    without,
-)
+from autotune.models.operators.axes import reshape, within, without
+from autotune.models.operators.base import UnsupportedForm, cast, floating, number, stage, stages
+from autotune.models.operators.known import Value
 from autotune.models.operators.movement import pad, part
-from autotune.models.operators.table import (
-    AtenNode,
-    Axes,
-    Axis,
-    Cast,
-    Floats,
-    OnnxNode,
-    Value,
-    aten,
-    onnx_op,
-)
+from autotune.models.operators.node import AtenNode, OnnxNode
+from autotune.models.operators.table import Axes, Axis, Cast, Floats, aten, onnx_op
 from schedules import te
 from schedules.dtypes import computed, is_float
 from schedules.expr import Const, Expr

@@ -13,23 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from autotune.models.operators.base import (
-    Array,
-    UnsupportedForm,
-    number,
-    stage,
-)
-from autotune.models.operators.table import (
-    AtenNode,
-    Axes,
-    Floats,
-    Ints,
-    OnnxNode,
-    Value,
-    Values,
-    aten,
-    onnx_op,
-)
+from autotune.models.operators.base import Array, UnsupportedForm, number, stage
+from autotune.models.operators.known import Value
+from autotune.models.operators.node import AtenNode, OnnxNode
+from autotune.models.operators.table import Axes, Floats, Ints, Values, aten, onnx_op
 from schedules import te
 from schedules.dtypes import DTYPES, computed, is_float
 from schedules.expr import Expr

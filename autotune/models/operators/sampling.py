@@ -6,35 +6,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
-from autotune.models.operators.base import (
-    number,
-    stage,
-)
-from autotune.models.operators.table import (
-    Floats,
-    Ints,
-    aten,
-    onnx_op,
-)
+from autotune.models.operators.base import number, stage
+from autotune.models.operators.table import Floats, Ints, aten, onnx_op
 from schedules import te
 from schedules.dtypes import computed
 from schedules.expr import Expr, ExprLike
 
 MODES, PADDINGS = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
+# {how older versions of ONNX call a mode: how newer ones do}.
+_OLDER = {"bilinear": "linear", "bicubic": "cubic"}
 # The coefficient of the cubic filter (Keys, Cubic convolution interpolation, 1981).
 CUBIC = -0.75
 # Places are cut off here before they are made integers: beyond it nothing is inside.
 FAR = 2.0**24
 
 
-def grid_sample(x: te.Tensor, grid: te.Tensor, mode: str, padding: str, align_corners: bool) -> te.Tensor:
+@onnx_op("GridSample", names={"padding": "padding_mode"})
+def grid_sample(
+    x: Floats, grid: te.Tensor, mode: str = "linear", padding: str = "zeros", align_corners: bool = False
+) -> te.Tensor:
     """``x`` (n, c, sizes…) at the places ``grid`` (n, out…, axes), whose last axis is (x, y) or (x, y, z)
     from -1 to 1 over the image, to (n, c, out…).
 
     ``mode``: of `MODES`. ``padding``: what is outside, of `PADDINGS`. ``align_corners``: -1 and 1 are the
     centres of the elements at the ends, else their outer edges. Raises ValueError for what does not fit.
     """
-    rank = len(x.shape) - 2
+    rank, mode = len(x.shape) - 2, _OLDER.get(mode, mode)
     if mode not in MODES or padding not in PADDINGS:
         raise ValueError(f"mode {mode!r} or padding_mode {padding!r} is unknown")
     if rank < 1 or len(grid.shape) != rank + 2 or grid.shape[-1] != rank or grid.shape[0] != x.shape[0]:
@@ -148,16 +145,6 @@ def affine_grid(theta: te.Tensor, sizes: Sequence[int], align_corners: bool) -> 
 
 
 # --- rows -------------------------------------------------------------------------------------
-
-
-@onnx_op("GridSample")
-def _grid_sample(
-    x: Floats, grid: te.Tensor, *, mode: str = "linear", padding_mode: str = "zeros",
-    align_corners: bool = False,
-) -> te.Tensor:  # fmt: skip
-    """Older versions call two modes by other names."""
-    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
-    return grid_sample(x, grid, mode, padding_mode, align_corners)
 
 
 @aten("grid_sampler_2d.default", "grid_sampler_3d.default", "grid_sampler.default")

@@ -14,28 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from autotune.models.operators.base import (
-    UnsupportedForm,
-    cast,
-    number,
-    reshape,
-    stage,
-)
+from autotune.models.operators.axes import reshape
+from autotune.models.operators.base import UnsupportedForm, cast, number, stage
 from autotune.models.operators.elementwise import where
 from autotune.models.operators.indexing import first_of, from_end
+from autotune.models.operators.known import Scalar, Value
 from autotune.models.operators.movement import expand, pad
+from autotune.models.operators.node import AtenNode
 from autotune.models.operators.reduction import cumulative
-from autotune.models.operators.table import (
-    AtenNode,
-    Axis,
-    Cast,
-    Ids,
-    Ints,
-    Scalar,
-    Value,
-    aten,
-    onnx_op,
-)
+from autotune.models.operators.table import Axis, Cast, Ids, Ints, aten, onnx_op
 from schedules import te
 from schedules.dtypes import DTYPES, computed
 from schedules.expr import Expr, ExprLike

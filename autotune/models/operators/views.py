@@ -9,17 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from autotune.models.operators.base import (
-    Operand,
-    UnsupportedForm,
-    positive,
-    positives,
-    reshape,
-    stage,
-    within,
-    without,
-)
+from autotune.models.operators.axes import positive, positives, reshape, within, without
+from autotune.models.operators.base import Operand, UnsupportedForm, stage
 from autotune.models.operators.indexing import gather
+from autotune.models.operators.known import Known, Scalar, Value
 from autotune.models.operators.movement import (
     concat,
     cut_and_pad,
@@ -33,21 +26,8 @@ from autotune.models.operators.movement import (
     transpose,
     trilu,
 )
-from autotune.models.operators.table import (
-    AtenNode,
-    Axes,
-    Axis,
-    Cast,
-    Ints,
-    Known,
-    Node,
-    OnnxNode,
-    Scalar,
-    Value,
-    aten,
-    numpy_type,
-    onnx_op,
-)
+from autotune.models.operators.node import AtenNode, Node, OnnxNode, numpy_type
+from autotune.models.operators.table import Axes, Axis, Cast, Ints, aten, onnx_op
 from schedules import te
 from schedules.dtypes import DTYPES
 from schedules.expr import Expr

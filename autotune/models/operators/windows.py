@@ -6,12 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.models.operators.base import (
-    reshape,
-)
-from autotune.models.operators.table import (
-    OnnxNode,
-)
+from autotune.models.operators.axes import reshape
+from autotune.models.operators.node import OnnxNode
 from schedules import te
 from schedules.expr import Expr, ExprLike
 

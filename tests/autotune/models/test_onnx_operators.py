@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from needs import imported
 
 import autotune as at
-from autotune.models.operators.base import segments
-from autotune.models.operators.resize import quotient_form
 from autotune.models.operators import onnx_op
+from autotune.models.operators.axes import segments
+from autotune.models.operators.resize import quotient_form
 from schedules.graph.evaluate import evaluate
 from schedules.graph.optimize import optimize
 

@@ -1,6 +1,6 @@
 """The functions of elements that models of ONNX and of torch share: one row each, read by both importers.
 
-What only one of the two has, or takes parameters for, is a function in its own `onnx_ops` or `torch_ops`.
+What only one of the two has, or takes parameters for, is a row in `autotune.models.operators`.
 """
 
 from __future__ import annotations
