@@ -137,26 +137,6 @@ def _gelu(node: OnnxNode | AtenNode, x: Floats, approximate: str = "none") -> te
     return node.elementwise(f.gelu_tanh if approximate == "tanh" else f.gelu, x, name="gelu")
 
 
-@aten("elu.default")
-def _elu(
-    node: AtenNode, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
-) -> te.Tensor:
-    def value(v: Expr) -> Expr:
-        return te.select(v > 0, v, te.expm1(v * input_scale) * alpha) * scale
-
-    return node.elementwise(value, x)
-
-
-@aten("celu.default")
-def _celu(node: AtenNode, x: Value, alpha: float = 1.0) -> te.Tensor:
-    return node.elementwise(lambda v: f.celu(v, alpha), x)
-
-
-@aten("leaky_relu.default")
-def _leaky_relu(node: AtenNode, x: Value, slope: float = 0.01) -> te.Tensor:
-    return node.elementwise(lambda v: te.select(v > 0, v, v * slope), x)
-
-
 @aten("rrelu_with_noise_functional.default", "rrelu_with_noise.default")
 def _rrelu(
     node: AtenNode, x: Value, noise: Value, low: float = 1 / 8, high: float = 1 / 3, training: bool = False,
@@ -167,17 +147,6 @@ def _rrelu(
         raise UnsupportedForm("it makes random numbers in training: export module.eval()")
     node.only(1)
     return [node.elementwise(lambda v: f.leaky_relu(v, (low + high) / 2), x), None]
-
-
-@aten("softplus.default")
-def _softplus(node: AtenNode, x: Value, beta: float = 1.0, threshold: float = 20.0) -> te.Tensor:
-    """Linear above the threshold, where the difference is below the precision of float32."""
-
-    def value(v: Expr) -> Expr:
-        scaled = v * beta
-        return te.select(scaled > threshold, v, f.softplus(scaled) / beta)
-
-    return node.elementwise(value, x)
 
 
 @aten("hardtanh.default")
@@ -192,11 +161,16 @@ def _threshold(node: AtenNode, x: Value, threshold: float, value: float) -> te.T
     return node.elementwise(lambda v: te.select(v <= least, other, v), x)
 
 
-@aten("softshrink.default", "hardshrink.default")
-def _shrink(node: AtenNode, x: Value, lambd: float = 0.5) -> te.Tensor:
-    """NaN stays."""
-    bias = lambd if node.name == "softshrink" else 0.0
-    return node.elementwise(lambda v: te.select(te.equal(v, v), f.shrink(v, bias, lambd), v), x)
+_PARAMETRIC = {
+    "elu": f.scaled_elu, "celu": f.celu, "leaky_relu": f.leaky_relu_of_nan, "softplus": f.scaled_softplus,
+    "softshrink": f.softshrink, "hardshrink": f.hardshrink,
+}  # fmt: skip
+
+
+@aten(*(f"{name}.default" for name in _PARAMETRIC))
+def _parametric(node: AtenNode, x: Value, *parameters: float, **named: float) -> te.Tensor:
+    fn: ExprFn = _PARAMETRIC[node.name]
+    return node.elementwise(lambda v: fn(v, *parameters, **named), x)
 
 
 @onnx_op("PRelu")

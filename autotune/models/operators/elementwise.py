@@ -189,14 +189,11 @@ _BITS_OF_BOOL: dict[str, ExprFn] = {
 }  # fmt: skip
 
 
-@onnx_op(*_ONNX_COMPARE)
+@onnx_op(*_ONNX_COMPARE, *_ONNX_BITS)
 def _onnx_compare(node: OnnxNode, a: Operand, b: Operand) -> te.Tensor:
+    if node.op in _ONNX_BITS:
+        return node.elementwise(_ONNX_BITS[node.op], a, b, name="bits")
     return node.elementwise(_ONNX_COMPARE[node.op], a, b, dtype="bool", name=node.op.lower() + "_")
-
-
-@onnx_op(*_ONNX_BITS)
-def _onnx_bits(node: OnnxNode, a: Operand, b: Operand) -> te.Tensor:
-    return node.elementwise(_ONNX_BITS[node.op], a, b, name="bits")
 
 
 @onnx_op("BitShift")
@@ -274,16 +271,15 @@ def _clipped(low: Any | None, high: Any | None) -> ExprFn:
     return value
 
 
-@aten("clamp.default", "clamp.Tensor", "clip.default", "clip.Tensor")
+@aten(
+    "clamp.default", "clamp.Tensor", "clip.default", "clip.Tensor", "clamp_min.default", "clamp_min.Tensor",
+    "clamp_max.default", "clamp_max.Tensor",
+)  # fmt: skip
 def _clamp(node: AtenNode, x: Value, low: Any_ | None = None, high: Any_ | None = None) -> te.Tensor:
+    if node.name == "clamp_max":
+        low, high = None, low
     node.fits(low, high)
     return node.elementwise(_clipped(low, high), x, *(b for b in (low, high) if b is not None), name="clip")
-
-
-@aten("clamp_min.default", "clamp_min.Tensor", "clamp_max.default", "clamp_max.Tensor")
-def _clamp_one(node: AtenNode, x: Value, bound: Any_) -> te.Tensor:
-    node.fits(bound)
-    return node.elementwise(te.maximum if node.name == "clamp_min" else te.minimum, x, bound, name="clip")
 
 
 # --- types ------------------------------------------------------------------------------------

@@ -96,6 +96,10 @@ def elu(x: Expr, alpha: float = 1.0) -> Expr:
     return te.select(x < 0, te.expm1(x) * alpha, x)
 
 
+def scaled_elu(x: Expr, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Expr:
+    return te.select(x > 0, x, te.expm1(x * input_scale) * alpha) * scale
+
+
 def selu(x: Expr, alpha: float, gamma: float) -> Expr:
     return te.select(x <= 0, (te.exp(x) * alpha - alpha) * gamma, x * gamma)
 
@@ -106,6 +110,11 @@ def celu(x: Expr, alpha: float = 1.0) -> Expr:
 
 def leaky_relu(x: Expr, alpha: float = 0.01) -> Expr:
     return te.select(x < 0, x * alpha, x)
+
+
+def leaky_relu_of_nan(x: Expr, negative_slope: float = 0.01) -> Expr:
+    """NaN is multiplied too."""
+    return te.select(x > 0, x, x * negative_slope)
 
 
 def prelu(x: Expr, slope: Expr) -> Expr:
@@ -123,6 +132,12 @@ def hard_swish(x: Expr) -> Expr:
 def softplus(x: Expr) -> Expr:
     """log(1 + exp(x)), of which no part overflows."""
     return te.maximum(x, 0.0) + te.log1p(te.exp(-te.abs(x)))
+
+
+def scaled_softplus(x: Expr, beta: float = 1.0, threshold: float = 20.0) -> Expr:
+    """Linear above the threshold, where the difference is below the precision of float32."""
+    scaled = x * beta
+    return te.select(scaled > threshold, x, softplus(scaled) / beta)
 
 
 def softsign(x: Expr) -> Expr:
@@ -143,6 +158,16 @@ def thresholded_relu(x: Expr, alpha: float = 1.0) -> Expr:
 
 def shrink(x: Expr, bias: float, lambd: float) -> Expr:
     return te.select(x < -lambd, x + bias, te.select(x > lambd, x - bias, _like(x, 0)))
+
+
+def softshrink(x: Expr, lambd: float = 0.5) -> Expr:
+    """NaN stays."""
+    return te.select(te.equal(x, x), shrink(x, lambd, lambd), x)
+
+
+def hardshrink(x: Expr, lambd: float = 0.5) -> Expr:
+    """NaN stays."""
+    return te.select(te.equal(x, x), shrink(x, 0.0, lambd), x)
 
 
 # --- angles -----------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ JOINED = 16
 
 
 @onnx_op("Transpose")
+@aten("t.default", "numpy_T.default")
 def transpose(x: te.Tensor, perm: Sequence[int] | None = None) -> te.Tensor:
     """Axis ``d`` of the result is axis ``perm[d]`` of ``x``, by default all are in reverse. Raises ValueError
     if ``perm`` is none."""

@@ -42,29 +42,16 @@ class Fold:
     kind: str
     own: bool = True
 
-    def of(self, value: Expr, found: Expr, axis: Sequence[IterVar], dtype: str) -> te.Reduction:
-        """Of the updates that are found."""
-        if self.kind in ("add", "mean"):
-            return te.sum(te.select(found, value, number(0, dtype)), axis=tuple(axis))
-        if self.kind == "mul":
-            return te.prod(te.select(found, value, number(1, dtype)), axis=tuple(axis))
-        if self.kind == "max":
-            return te.max(te.select(found, value, limit(dtype, -1)), axis=tuple(axis))
-        return te.min(te.select(found, value, limit(dtype, 1)), axis=tuple(axis))
-
-    def with_own(self, own: Expr, all_: Expr) -> Expr:
-        """What was there and the updates together."""
-        match self.kind:
-            case "add" | "mean":
-                return own + all_
-            case "mul":
-                return own * all_
-            case "max":
-                return te.maximum(own, all_)
-        return te.minimum(own, all_)
-
 
 LAST = Fold("last")
+# {kind: (reduction, what joins two, what changes nothing in a dtype)}.
+_FOLDS: dict[str, tuple[Callable[..., te.Reduction], Callable[[Expr, Expr], Expr], Callable[[str], Expr]]] = {
+    "add": (te.sum, lambda a, b: a + b, lambda dtype: number(0, dtype)),
+    "mean": (te.sum, lambda a, b: a + b, lambda dtype: number(0, dtype)),
+    "mul": (te.prod, lambda a, b: a * b, lambda dtype: number(1, dtype)),
+    "max": (te.max, te.maximum, lambda dtype: limit(dtype, -1)),
+    "min": (te.min, te.minimum, lambda dtype: limit(dtype, 1)),
+}
 # found(index of an element, index of an update): whether the update is for the element.
 Found = Callable[[Sequence[Expr], Sequence[ExprLike]], Expr]
 # value(index of an element, index of an update): what the update writes there.
@@ -129,7 +116,7 @@ def _updated(
 
 def _with_last(us: _Updates) -> te.Tensor:
     """Of the updates of a place the last one."""
-    dtype = computed_of(us.x)
+    dtype = us.x.dtype if us.x.dtype == "bool" else computed(us.x.dtype)
     if not us.over:
         return us.finish(lambda at: us.value(at, us.u, dtype), lambda at: us.found(at, us.u))
     flat: ExprLike = 0
@@ -154,27 +141,24 @@ def _with_last(us: _Updates) -> te.Tensor:
 
 def _with_folded(us: _Updates, fold: Fold) -> te.Tensor:
     """All updates of a place as one."""
+    reduction, join, neutral = _FOLDS[fold.kind]
     wide = computed(us.x.dtype) if us.x.dtype != "bool" else "int32"
     one, none = te.const(1, "int32"), te.const(0, "int32")
 
-    def all_of(*at: Expr) -> te.Reduction:
-        return fold.of(us.value(at, us.u, wide), us.found(at, us.u), us.over, wide)
-
-    def one_of(*at: Expr) -> Expr:
-        neutral = {"add": 0, "mean": 0, "mul": 1}.get(fold.kind)
-        other = number(neutral, wide) if neutral is not None else limit(wide, -1 if fold.kind == "max" else 1)
-        return te.select(us.found(at, us.u), us.value(at, us.u, wide), other)
+    def all_of(*at: Expr) -> Expr | te.Reduction:
+        mine = te.select(us.found(at, us.u), us.value(at, us.u, wide), neutral(wide))
+        return reduction(mine, axis=tuple(us.over)) if us.over else mine
 
     def counted(*at: Expr) -> Expr | te.Reduction:
         mine = te.select(us.found(at, us.u), one, none)
         return te.sum(mine, axis=tuple(us.over)) if us.over else mine
 
-    total = stage(us.shape, all_of if us.over else one_of, fold.kind)
+    total = stage(us.shape, all_of, fold.kind)
     counts = stage(us.shape, counted, "count") if fold.kind == "mean" or not fold.own else None
 
     def value(at: Sequence[Expr]) -> Expr:
         t = total[tuple(at)]
-        made = fold.with_own(te.cast(us.x[tuple(at)], wide), t) if fold.own else t
+        made = join(te.cast(us.x[tuple(at)], wide), t) if fold.own else t
         if fold.kind == "mean":
             assert counts is not None
             n = counts[tuple(at)] + (1 if fold.own else 0)
@@ -182,10 +166,6 @@ def _with_folded(us: _Updates, fold: Fold) -> te.Tensor:
         return made
 
     return us.finish(value, lambda at: None if counts is None else counts[tuple(at)] > 0)
-
-
-def computed_of(x: te.Tensor) -> str:
-    return x.dtype if x.dtype == "bool" else computed(x.dtype)
 
 
 def scatter_elements(

@@ -74,9 +74,10 @@ class Row:
                 args += [taken.take(x, way, p.name) for x in left]
             elif p.kind is Parameter.POSITIONAL_OR_KEYWORD and (x := next(left, left)) is not left:
                 args.append(None if x is None and optional else taken.take(x, way, p.name))
-            elif p.name in named or self.names.get(p.name, p.name) in node.attributes:
-                x = named.get(p.name, node.attributes.get(self.names.get(p.name, p.name)))
-                named[p.name] = None if x is None else taken.take(x, way, p.name)
+            else:
+                attribute = node.attributes.get(self.names.get(p.name, p.name), p.default)
+                if (x := named.get(p.name, attribute)) is not Parameter.empty:
+                    named[p.name] = None if x is None else taken.take(x, way, p.name)
         made = self.lower(*args, *left, **named)
         if not (self.shaped or taken.is_number):
             return made

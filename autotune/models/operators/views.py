@@ -37,10 +37,6 @@ MOST = 2**26
 
 
 @onnx_op("Identity")
-def _identity(x: Value) -> Value:
-    return x
-
-
 @aten("clone.default", "contiguous.default", "detach.default", "alias.default", "lift_fresh_copy.default")
 def _same(x: Value, **how: Any) -> Value:
     """Where elements lie is not a part of what is computed."""
@@ -143,11 +139,6 @@ def _transpose(x: te.Tensor, a: int, b: int) -> te.Tensor:
         a, b = positive(a, len(perm)), positive(b, len(perm))
         perm[a], perm[b] = b, a
     return transpose(x, perm)
-
-
-@aten("t.default", "numpy_T.default")
-def _t(x: te.Tensor) -> te.Tensor:
-    return transpose(x)
 
 
 @aten("roll.default", shaped=True)
@@ -429,22 +420,17 @@ def _diagonal_scatter(x: te.Tensor, src: Cast, offset: int = 0, dim1: Axis = 0, 
 # --- what takes no more of a tensor than its shape ---------------------------------------------
 
 
-@aten("full_like.default", "new_full.default")
+_FULL = {"zeros": 0, "empty": 0, "ones": 1}
+
+
+@aten(*(f"{name}.default" for kind in ("full", *_FULL) for name in (f"{kind}_like", f"new_{kind}")))
 def _full(node: AtenNode, x: Value, *given: Any, **how: Any) -> Value:
-    """The number is the last argument."""
-    if isinstance(given[-1], te.Tensor):
-        return node.elementwise(lambda v: v, given[-1])
-    return filled(node, given[-1])
-
-
-@aten("zeros_like.default", "new_zeros.default", "empty_like.default", "new_empty.default")
-def _zeros(node: AtenNode, x: Value, *given: Any, **how: Any) -> Known:
-    return filled(node, 0)
-
-
-@aten("ones_like.default", "new_ones.default")
-def _ones(node: AtenNode, x: Value, *given: Any, **how: Any) -> Known:
-    return filled(node, 1)
+    """The number is the last argument, or in the name."""
+    kind = node.name.removeprefix("new_").removesuffix("_like")
+    number = _FULL[kind] if kind in _FULL else given[-1]
+    if isinstance(number, te.Tensor):
+        return node.elementwise(lambda v: v, number)
+    return filled(node, number)
 
 
 def filled(node: AtenNode, value: Scalar) -> Known:
