@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.errors import ModelError
 from autotune.models.operators.base import Array, UnsupportedForm
-from autotune.models.operators.known import Known
+from autotune.models.operators.known import KnownTensor
 from schedules import te
 from schedules.errors import AutotuneError
 from schedules.te.tensors import Op
@@ -34,9 +34,9 @@ class Frame:
     origins: dict[Op, str] = field(default_factory=dict)
     unsupported: dict[str, dict[str, str]] = field(default_factory=dict)
     # {place: what lies there, which must stay, and its input}.
-    _placeholders: dict[Any, tuple[Known, te.Tensor]] = field(default_factory=dict)
+    _placeholders: dict[Any, tuple[KnownTensor, te.Tensor]] = field(default_factory=dict)
 
-    def constant(self, known: Known) -> te.Tensor:
+    def constant(self, known: KnownTensor) -> te.Tensor:
         """The input of the graph that has the values of what is known. Raises ModelError."""
         found = self._placeholders.get(known.place)
         if found is None:
@@ -46,7 +46,7 @@ class Frame:
             self.constants[found[1]] = known.array()
         return found[1]
 
-    def check_constant(self, known: Known, name: str) -> None:
+    def check_constant(self, known: KnownTensor, name: str) -> None:
         """Raise ModelError for values that no input of a graph has."""
         raise NotImplementedError
 
@@ -91,21 +91,14 @@ class Frame:
 
     def refusal(self, remedy: str = "") -> ModelError:
         """All that is not supported, as one error, which ends with the ``remedy``."""
-        return refusal(self.label, self.unsupported, remedy)
-
-
-def refusal(label: str, unsupported: Mapping[str, Mapping[str, str]], remedy: str = "") -> ModelError:
-    """The error for a model. ``label``: what the model is called. ``unsupported``: {operator: {node: why}}.
-    ``remedy``: what ends the message."""
-    lines = []
-    for op, nodes in sorted(unsupported.items()):
-        reasons: dict[str, list[str]] = {}
-        for node, why in nodes.items():
-            reasons.setdefault(why, []).append(node)
-        for why, names in reasons.items():
-            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-            lines.append(f"  {op} ({len(names)}): {', '.join(names[:SHOWN])}{more}: {why}")
-    count = sum(map(len, unsupported.values()))
-    return ModelError(
-        f"{label}: {count} node{'s' * (count != 1)} cannot be imported:\n" + "\n".join(lines) + remedy
-    )
+        lines = []
+        for op, nodes in sorted(self.unsupported.items()):
+            reasons: dict[str, list[str]] = {}
+            for node, why in nodes.items():
+                reasons.setdefault(why, []).append(node)
+            for why, names in reasons.items():
+                more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+                lines.append(f"  {op} ({len(names)}): {', '.join(names[:SHOWN])}{more}: {why}")
+        count = sum(map(len, self.unsupported.values()))
+        head = f"{self.label}: {count} node{'s' * (count != 1)} cannot be imported:\n"
+        return ModelError(head + "\n".join(lines) + remedy)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from autotune.errors import MissingExtraError, ModelError, refused
 from autotune.models.assembling import assemble
 from autotune.models.model import Model, identifier
-from autotune.models.operators.known import Known
-from autotune.models.signature import Blank, Held, Leaf, Signature, Slot
+from autotune.models.operators.known import KnownTensor
+from autotune.models.signature import Blank, Held, Leaf, Signature, TensorSlot
 from schedules import te
 from schedules.distribution import install
 from schedules.dtypes import DTYPES
@@ -20,14 +20,14 @@ from schedules.dtypes import DTYPES
 if TYPE_CHECKING:
     import onnx
 
-    from autotune.models.onnx_scope import Lowering
+    from autotune.models.onnx_scope import OnnxLowering
 
 NO_SHAPES: Mapping[str, int | Sequence[int]] = MappingProxyType({})
 
 # Where a file has operators without an expression.
 ISLANDS = (
     "\nautotune.import_onnx(path, islands=True) runs operators of ONNX of known shapes in onnx's reference "
-    "evaluator, slowly"
+    "folder, slowly"
 )
 
 
@@ -51,8 +51,8 @@ def import_onnx(
     """
     try:
         from autotune.models.onnx_file import read_file
-        from autotune.models.onnx_known import Evaluator
-        from autotune.models.onnx_scope import Lowering, Scope
+        from autotune.models.onnx_known import ConstantFolder
+        from autotune.models.onnx_scope import OnnxLowering, OnnxScope
     except ImportError as err:
         raise MissingExtraError(f"{err}; import_onnx needs the extra onnx: {install('onnx')}") from err
     try:
@@ -60,13 +60,13 @@ def import_onnx(
         graph = file.proto.graph
         inputs = _inputs(file, shapes)
         weights = file.initializers
-        evaluator = Evaluator(sum(w.nbytes for w in weights.values()))
-        lowering = Lowering(file.label, file.proto.functions, evaluator, islands)
+        folder = ConstantFolder(sum(w.nbytes for w in weights.values()))
+        lowering = OnnxLowering(file.label, file.proto.functions, folder, islands)
         placeholders = {
             name: te.placeholder(shape, dtype, identifier(name)) for name, (shape, dtype) in inputs.items()
         }
-        known = {name: Known(w, name=identifier(name)) for name, w in weights.items()}
-        scope = Scope({**known, **placeholders}, file.opsets)
+        known = {name: KnownTensor(w, name=identifier(name)) for name, w in weights.items()}
+        scope = OnnxScope({**known, **placeholders}, file.opsets)
         wanted = [o.name for o in graph.output]
         if not wanted:
             raise ModelError(f"{file.label}: the graph has no outputs")
@@ -197,7 +197,7 @@ def _open(label: str, open_: Sequence[tuple[str, str, list[int | str] | None]]) 
 
 
 def _finish(
-    lowering: Lowering,
+    lowering: OnnxLowering,
     inputs: Mapping[str, te.Tensor],
     outputs: Sequence[tuple[str, Any]],
     name: str,
@@ -207,24 +207,24 @@ def _finish(
     results: list[tuple[str, te.Tensor]] = []
     leaves: list[Leaf] = []
     for port, x in outputs:
-        if isinstance(x, Known) and 0 in x.shape and x.dtype in DTYPES:
+        if isinstance(x, KnownTensor) and 0 in x.shape and x.dtype in DTYPES:
             leaves.append(Blank(x.shape, x.dtype))
             continue
-        t = _constant(lowering, x, f"{label}: output {port!r}") if isinstance(x, Known) else x
+        t = _constant(lowering, x, f"{label}: output {port!r}") if isinstance(x, KnownTensor) else x
         if not isinstance(t, te.Tensor):
             raise ModelError(f"{label}: output {port!r} has no value")
-        leaves.append(Slot(len(results)))
+        leaves.append(TensorSlot(len(results)))
         results.append((port, t))
     if not results:
         raise ModelError(f"{label}: output {outputs[0][0]!r} has no elements: there is nothing to compute")
     model = assemble(inputs, results, lowering.constants, lowering.origins, name, label, lowering.calls)
     if len(results) == len(leaves):
         return model
-    slots = tuple(map(Slot, range(len(inputs))))
+    slots = tuple(map(TensorSlot, range(len(inputs))))
     return replace(model, signature=Signature(slots, tuple(inputs), {}, Held("tuple", tuple(leaves))))
 
 
-def _constant(lowering: Lowering, x: Known, what: str) -> te.Tensor:
+def _constant(lowering: OnnxLowering, x: KnownTensor, what: str) -> te.Tensor:
     try:
         return lowering.constant(x)
     except ModelError as err:

@@ -15,7 +15,7 @@ from autotune.models.model import identifier
 from autotune.models.onnx_known import output_types, static_shape, type_of
 from autotune.models.onnx_payload import check_payload
 from autotune.models.operators.base import Array, UnsupportedForm
-from autotune.models.operators.known import Known
+from autotune.models.operators.known import KnownTensor
 from schedules import te
 from schedules.dtypes import DTYPES
 
@@ -24,7 +24,7 @@ MAX_INLINE = 2**10
 
 
 @dataclass(frozen=True)
-class Call:
+class IslandCall:
     """An island whose tensors have no final names yet. ``outputs``: {name in the file: what it writes}."""
 
     name: str
@@ -39,9 +39,9 @@ def island_call(
     values: Mapping[str, Any],
     opsets: Mapping[str, int],
     path: str,
-    constant: Callable[[Known], te.Tensor],
+    constant: Callable[[KnownTensor], te.Tensor],
     reason: UnsupportedForm,
-) -> Call:
+) -> IslandCall:
     """The island of a node of ONNX's own domains. Raises UnsupportedForm with the ``reason`` why it has no
     expression, where it cannot be an island either."""
     types = output_types(node, {n: x for n, x in values.items() if x is not None}, opsets)
@@ -73,7 +73,7 @@ def island_call(
         check_payload(payload, node.op_type, tuple(reads.values()), tuple(outputs.values()))
     except ModelError as err:
         raise UnsupportedForm(f"{reason}, and {err}") from err
-    return Call(path, node.op_type, tuple(reads.values()), outputs, payload)
+    return IslandCall(path, node.op_type, tuple(reads.values()), outputs, payload)
 
 
 def _payload(

@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from autotune.errors import ModelError, one_line
 from autotune.models.operators.base import Array, UnsupportedForm
-from autotune.models.operators.known import Known
+from autotune.models.operators.known import KnownTensor
 from schedules import te
 from schedules.dtypes import DTYPES
 
@@ -39,7 +39,7 @@ FOLDED = frozenset(
 _BOUNDED = frozenset({"NonZero", "Compress", "Unique"})
 
 
-class Evaluator:
+class ConstantFolder:
     """Evaluates nodes. ``left``: bytes that it may still make."""
 
     def __init__(self, file_bytes: int):
@@ -108,13 +108,13 @@ def _scalars(values: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def output_types(
-    node: Any, values: Mapping[str, te.Tensor | Known | Array], opsets: Mapping[str, int]
+    node: Any, values: Mapping[str, te.Tensor | KnownTensor | Array], opsets: Mapping[str, int]
 ) -> dict[str, Any]:
     """{output: TypeProto} by onnx's shape inference. Raises ModelError where the node is wrong."""
     schema = onnx.defs.get_schema(node.op_type, opsets[node.domain], node.domain)
     types, data = {}, {}
     for name, given in values.items():
-        x = given.value if isinstance(given, Known) else given
+        x = given.value if isinstance(given, KnownTensor) else given
         types[name] = type_of(x)
         if isinstance(x, np.ndarray) and x.size <= _SHOWN and x.dtype.kind in "iufb":
             data[name] = numpy_helper.from_array(x, name)
@@ -127,7 +127,7 @@ def output_types(
 
 def type_of(x: Any) -> Any:
     """The ONNX type of a tensor, of an array, or of what is known."""
-    x = x.value if isinstance(x, Known) else x
+    x = x.value if isinstance(x, KnownTensor) else x
     dtype = np.dtype(DTYPES[x.dtype].numpy) if isinstance(x.dtype, str) else x.dtype
     try:
         elem = helper.np_dtype_to_tensor_dtype(dtype)

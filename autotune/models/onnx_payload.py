@@ -159,7 +159,7 @@ def _typed(model: Any, writes: Sequence[_Typed]) -> Any:
 def _bounded(node: Any, opsets: Mapping[str, int], inputs: Mapping[str, Any]) -> None:
     """Raise ModelError for an operator whose work does not follow from the sizes of its tensors."""
     op, where = node.op_type, domain(node.domain)
-    known = _ISLANDS.get(where, frozenset()) | (frozenset() if where else onnx_op.rows.keys() - _NO_ISLANDS)
+    known = _ISLANDS.get(where, frozenset()) | (frozenset() if where else onnx_op.keys() - _NO_ISLANDS)
     if op not in known:
         raise ModelError(f"{op[:40]} of domain {where[:40] or 'ai.onnx'!r} does not run as an island")
     if not 0 < opsets[where] < 2**31 or not onnx.defs.has(op, opsets[where], where):

@@ -19,11 +19,11 @@ from autotune.errors import ModelError
 from autotune.models.frame import Frame, Gap
 from autotune.models.model import identifier
 from autotune.models.onnx_file import domain, to_array
-from autotune.models.onnx_islands import Call, island_call
-from autotune.models.onnx_known import FOLDED, Evaluator, type_of
+from autotune.models.onnx_islands import IslandCall, island_call
+from autotune.models.onnx_known import FOLDED, ConstantFolder, type_of
 from autotune.models.operators import onnx_op
 from autotune.models.operators.base import UnsupportedForm
-from autotune.models.operators.known import Known, Value
+from autotune.models.operators.known import KnownTensor, Value
 from autotune.models.operators.node import OnnxNode
 from schedules import te
 from schedules.dtypes import DTYPES
@@ -43,7 +43,7 @@ Scoped = Value | Gap | None
 
 
 @dataclass(frozen=True)
-class Scope:
+class OnnxScope:
     """``values``: {name: what it stands for}. ``opsets``: {domain: version}. ``attributes``: those of the
     function that is being lowered, which its nodes may refer to. ``path``: of its caller, for messages."""
 
@@ -54,19 +54,19 @@ class Scope:
     depth: int = 0
 
 
-class Lowering(Frame):
+class OnnxLowering(Frame):
     """State of one import. ``label``: of the file. ``functions``: the model's own, by domain, name and
     overload."""
 
-    def __init__(self, label: str, functions: Sequence[Any], evaluator: Evaluator, islands: bool):
+    def __init__(self, label: str, functions: Sequence[Any], folder: ConstantFolder, islands: bool):
         super().__init__(label)
-        self.evaluator, self.islands = evaluator, islands
+        self.folder, self.islands = folder, islands
         self.functions = {(domain(f.domain), f.name, getattr(f, "overload", "")): f for f in functions}
-        self.calls: list[Call] = []
+        self.calls: list[IslandCall] = []
         self._nodes = 0
         self._trial = 0  # above 0, the first unsupported node ends a trial
 
-    def check_constant(self, known: Known, name: str) -> None:
+    def check_constant(self, known: KnownTensor, name: str) -> None:
         """Raise UnsupportedForm for values that no input of a graph has."""
         if known.dtype not in DTYPES:
             raise UnsupportedForm(
@@ -83,12 +83,12 @@ class Lowering(Frame):
 
     # --- graphs -------------------------------------------------------------------------------
 
-    def run(self, nodes: Sequence[Any], wanted: Sequence[str], scope: Scope) -> None:
+    def run(self, nodes: Sequence[Any], wanted: Sequence[str], scope: OnnxScope) -> None:
         """Lower what the ``wanted`` names of a scope need."""
         for proto in _reachable(nodes, wanted):
             self._node(proto, scope)
 
-    def _node(self, proto: Any, scope: Scope) -> None:
+    def _node(self, proto: Any, scope: OnnxScope) -> None:
         op = proto.op_type
         self._nodes += scope.depth > 0  # what the file itself has is as long as the file
         if self._nodes > MAX_NODES:
@@ -107,10 +107,12 @@ class Lowering(Frame):
         made = [made] * len(proto.output) if isinstance(made, Gap) else made
         for name, x in zip(proto.output, made, strict=False):
             if name:
-                unnamed = isinstance(x, Known) and not x.name
+                unnamed = isinstance(x, KnownTensor) and not x.name
                 scope.values[name] = replace(x, name=identifier(name)) if unnamed else x
 
-    def _outputs(self, proto: Any, values: dict[str, Scoped], scope: Scope, path: str) -> Sequence[Scoped]:
+    def _outputs(
+        self, proto: Any, values: dict[str, Scoped], scope: OnnxScope, path: str
+    ) -> Sequence[Scoped]:
         op, where = proto.op_type, domain(proto.domain)
         function = self.functions.get((where, op, getattr(proto, "overload", "")))
         if function is not None:
@@ -125,7 +127,7 @@ class Lowering(Frame):
                 f"domain {proto.domain!r} is not ONNX's" if where else f"opset {version} has no such operator"
             ) from None
         if any(isinstance(x, Gap) for x in values.values()):
-            if not (onnx_op.get(op, schema.since_version) or _has_body(schema)) or where:
+            if not (onnx_op.row(op, schema.since_version) or _has_body(schema)) or where:
                 raise UnsupportedForm("no expression for it")
             return [Gap()] * len(proto.output)
         if op == "If":
@@ -143,11 +145,11 @@ class Lowering(Frame):
         if (
             op in FOLDED
             and not where
-            and all(isinstance(x, Known) for x in values.values() if x is not None)
+            and all(isinstance(x, KnownTensor) for x in values.values() if x is not None)
         ):
-            arrays = {n: x.value for n, x in values.items() if isinstance(x, Known)}
-            made = self.evaluator.evaluate(proto, arrays, {**scope.opsets, proto.domain: version})
-            return [Known(x) for x in made]
+            arrays = {n: x.value for n, x in values.items() if isinstance(x, KnownTensor)}
+            made = self.folder.evaluate(proto, arrays, {**scope.opsets, proto.domain: version})
+            return [KnownTensor(x) for x in made]
         inputs = [values[n] if n else None for n in proto.input]
         try:
             return self._lower(proto, schema, inputs, scope, path)
@@ -161,11 +163,11 @@ class Lowering(Frame):
             return [call.outputs.get(n) for n in proto.output]
 
     def _lower(
-        self, proto: Any, schema: Any, inputs: Sequence[Scoped], scope: Scope, path: str
+        self, proto: Any, schema: Any, inputs: Sequence[Scoped], scope: OnnxScope, path: str
     ) -> Sequence[Scoped]:
         """By the table, else by the function that defines the operator."""
         reason = UnsupportedForm("no expression for it")
-        found = None if domain(proto.domain) else onnx_op.get(proto.op_type, schema.since_version)
+        found = None if domain(proto.domain) else onnx_op.row(proto.op_type, schema.since_version)
         if found is not None:
             attributes = {
                 n: _value(a.default_value) for n, a in schema.attributes.items() if a.default_value.name
@@ -200,7 +202,7 @@ class Lowering(Frame):
     # --- functions and branches ---------------------------------------------------------------
 
     def _call(
-        self, function: Any, proto: Any, values: Mapping[str, Scoped], scope: Scope, path: str,
+        self, function: Any, proto: Any, values: Mapping[str, Scoped], scope: OnnxScope, path: str,
         defaults: Sequence[Any] = (),
     ) -> Sequence[Scoped]:  # fmt: skip
         """Lower a function's body in a scope of its own. ``defaults``: of its attributes."""
@@ -213,7 +215,7 @@ class Lowering(Frame):
         every = (*defaults, *function.attribute_proto, *proto.attribute)
         attributes = {a.name: a for a in every}
         opsets = {**scope.opsets, **{domain(o.domain): o.version for o in function.opset_import}}
-        inner = Scope(
+        inner = OnnxScope(
             dict(zip(function.input, given, strict=True)), opsets, attributes, path, scope.depth + 1
         )
         wanted = [o for o, n in zip(function.output, proto.output, strict=False) if n]
@@ -223,23 +225,25 @@ class Lowering(Frame):
             for o, n in zip(function.output, proto.output, strict=False)
         ]
 
-    def _branch(self, proto: Any, values: Mapping[str, Scoped], scope: Scope, path: str) -> Sequence[Scoped]:
+    def _branch(
+        self, proto: Any, values: Mapping[str, Scoped], scope: OnnxScope, path: str
+    ) -> Sequence[Scoped]:
         """The branch that a known condition takes."""
         cond = values[proto.input[0]]
-        if not isinstance(cond, Known) or cond.value.size != 1:
+        if not isinstance(cond, KnownTensor) or cond.value.size != 1:
             raise UnsupportedForm("control flow is not supported: its condition is not known at import")
         if scope.depth >= MAX_DEPTH:
             raise ModelError(f"branches nest more than {MAX_DEPTH} deep")
         name = "then_branch" if cond.value.item() else "else_branch"
         graph = next(a.g for a in proto.attribute if a.name == name)
-        inner = Scope(dict(scope.values), scope.opsets, scope.attributes, path, scope.depth + 1)
+        inner = OnnxScope(dict(scope.values), scope.opsets, scope.attributes, path, scope.depth + 1)
         for t in graph.initializer:
-            inner.values[t.name] = Known(to_array(t, f"initializer {t.name!r} of {name}", None))
+            inner.values[t.name] = KnownTensor(to_array(t, f"initializer {t.name!r} of {name}", None))
         wanted = [o.name for o in graph.output]
         self.run(graph.node, wanted, inner)
         return [self._found(inner, n, name) for n in wanted]
 
-    def _found(self, scope: Scope, name: str, what: str) -> Scoped:
+    def _found(self, scope: OnnxScope, name: str, what: str) -> Scoped:
         if name not in scope.values:
             raise ModelError(f"{what} does not compute its output {name!r}")
         return scope.values[name]
@@ -287,7 +291,7 @@ def _reads(node: Any) -> Iterator[str]:
             yield from (o.name for o in g.output)
 
 
-def _resolved(proto: Any, scope: Scope) -> Any:
+def _resolved(proto: Any, scope: OnnxScope) -> Any:
     """A node with the values of the function's attributes that it refers to."""
     if not any(a.ref_attr_name for a in proto.attribute):
         return proto

@@ -22,8 +22,8 @@ from autotune.models.operators import aten, complex_op
 from autotune.models.operators.axes import reshape
 from autotune.models.operators.base import UnsupportedForm
 from autotune.models.operators.complex import PARTS, Complex, is_complex
-from autotune.models.operators.known import Known, Value
-from autotune.models.operators.node import AtenNode
+from autotune.models.operators.known import KnownTensor, Value
+from autotune.models.operators.node import TorchNode
 from schedules import te
 from schedules.dtypes import DTYPES
 
@@ -62,16 +62,16 @@ def shape_and_dtype(val: Any, what: str) -> tuple[tuple[int, ...], str]:
 
 
 @dataclass
-class Lowering(Frame):
+class TorchLowering(Frame):
     """State of one import. ``values``: what nodes stand for."""
 
     values: dict[Any, Scoped] = field(default_factory=dict)
 
     def know(self, node: Any, tensor: Any, name: str, weight: bool) -> None:
         """Let a node stand for a tensor of torch, called ``name``, of any dtype until it is read."""
-        self.values[node] = Known(tensor, weight, identifier(name))
+        self.values[node] = KnownTensor(tensor, weight, identifier(name))
 
-    def check_constant(self, known: Known, name: str) -> None:
+    def check_constant(self, known: KnownTensor, name: str) -> None:
         """Raise ModelError for a tensor that no input of a graph is."""
         if not isinstance(known.value, np.ndarray):
             shape_and_dtype(known.value, f"constant {name}")
@@ -84,7 +84,7 @@ class Lowering(Frame):
                 f"{self.label}: output {node.name} is complex, which is not supported: return "
                 "torch.view_as_real of it"
             )
-        if isinstance(x, Known):
+        if isinstance(x, KnownTensor):
             return self.constant(x)
         assert isinstance(x, te.Tensor)
         return x
@@ -154,7 +154,7 @@ class Lowering(Frame):
         used = (
             {u.args[1] for u in node.users if u in needed and u.target is operator.getitem} if many else {0}
         )
-        called = AtenNode(op, frozenset(used), self.constant, shape, dtype, self._common(node))
+        called = TorchNode(op, frozenset(used), self.constant, shape, dtype, self._common(node))
         made = row.outputs(called, args, kwargs)
         outputs = made if isinstance(made, (list, tuple)) else (made,)
         self._check(outputs, vals if many else [vals])
@@ -167,8 +167,8 @@ class Lowering(Frame):
         vals = _flat(node.meta.get("val"))
         given = _flat((args, list(kwargs.values())))
         if any(is_complex(x) for x in given) or any(_is_complex(v) for v in vals):
-            return complex_op.get(op)
-        return aten.get(op)
+            return complex_op.row(op)
+        return aten.row(op)
 
     def _check(self, outputs: Sequence[Value | Complex | None], vals: Sequence[Any]) -> None:
         """Raise ModelError where a row and torch disagree on what is made."""
@@ -188,14 +188,13 @@ class Lowering(Frame):
         those of weights that have a row: rewrites of the graph compute them, and again of other weights."""
         import torch
 
-        tensors = [
-            x for x in _flat((args, list(kwargs.values()))) if isinstance(x, (te.Tensor, Complex, Known))
-        ]
-        if not all(isinstance(x, Known) for x in tensors) or not hasattr(node.target, "tags"):
+        kinds = (te.Tensor, Complex, KnownTensor)
+        tensors = [x for x in _flat((args, list(kwargs.values()))) if isinstance(x, kinds)]
+        if not all(isinstance(x, KnownTensor) for x in tensors) or not hasattr(node.target, "tags"):
             return None
         if torch.Tag.nondeterministic_seeded in node.target.tags:
             return None
-        weight = any(x.weight for x in tensors if isinstance(x, Known))
+        weight = any(x.weight for x in tensors if isinstance(x, KnownTensor))
         in_memory = op.startswith("aten.as_strided")
         if weight and op in aten and not in_memory:
             return None
@@ -209,14 +208,14 @@ class Lowering(Frame):
         except RuntimeError as err:
             raise ModelError(f"torch cannot compute it: {one_line(err)}") from err
         if isinstance(made, torch.Tensor):
-            return self._called(Known(made, weight), node)
+            return self._called(KnownTensor(made, weight), node)
         if isinstance(made, (list, tuple)):
-            return [self._called(Known(x, weight), node) for x in made]
+            return [self._called(KnownTensor(x, weight), node) for x in made]
         if op == ITEM and not weight:
             return made
         raise UnsupportedForm("it makes no tensor")
 
-    def _called(self, known: Known, node: Any) -> Known:
+    def _called(self, known: KnownTensor, node: Any) -> KnownTensor:
         return replace(known, name=identifier(node.name))
 
     def _arguments(self, args: Sequence[Any]) -> list[Any]:
@@ -243,11 +242,11 @@ class Lowering(Frame):
 # --- helpers ----------------------------------------------------------------------------------
 
 
-def nothing(val: Any) -> Known:
+def nothing(val: Any) -> KnownTensor:
     """A tensor without elements, of which all is known."""
     import torch
 
-    return Known(torch.empty(tuple(val.shape), dtype=val.dtype), False)
+    return KnownTensor(torch.empty(tuple(val.shape), dtype=val.dtype), False)
 
 
 def _as_in_memory(x: Any, val: Any) -> Any:
@@ -305,14 +304,14 @@ def _flat(x: Any) -> list[Any]:
 
 
 def _plain(x: Any) -> Any:
-    """Known tensors as torch's."""
+    """KnownTensor tensors as torch's."""
     if isinstance(x, (list, tuple)):
         return [_plain(v) for v in x]
-    if isinstance(x, Known) and isinstance(x.value, np.ndarray):
+    if isinstance(x, KnownTensor) and isinstance(x.value, np.ndarray):
         import torch
 
         return torch.from_numpy(x.value)
-    return x.value if isinstance(x, Known) else x
+    return x.value if isinstance(x, KnownTensor) else x
 
 
 def _why_not(node: Any, op: str) -> str:

@@ -16,7 +16,7 @@ from schedules import expr as E
 from schedules.errors import WorkloadError
 from schedules.expr import Expr, Load, Var
 from schedules.te.compute_dag import Reducer
-from schedules.te.evaluator import Scope
+from schedules.te.evaluator import BlockEvaluator
 
 Array = NDArray[Any]
 Values = list[Array]  # a tuple that is reduced, in many cases at once
@@ -60,7 +60,7 @@ def _fault(reducer: Reducer, abc: list[Values]) -> str:
 
     def join(x: Values, y: Values) -> Values:
         env = {f"{p}{n}": v for p, xs in (("x", x), ("y", y)) for n, v in enumerate(xs)}
-        scope = Scope(reducer.name, {}, env, wide=True)
+        scope = BlockEvaluator(reducer.name, {}, env, wide=True)
         return [np.broadcast_to(scope.value(e), (CASES,)) for e in reducer.combine]
 
     def of(*xs: Values) -> Values:
@@ -124,7 +124,7 @@ def _loads(e: Expr) -> Iterator[Load]:
             yield from _loads(x)
 
 
-class _Drawn(Scope):
+class _Drawn(BlockEvaluator):
     """Evaluates an expression whose loads have numbers that were drawn."""
 
     def __init__(self, points: dict[str, Array], found: dict[Load, Array]) -> None:

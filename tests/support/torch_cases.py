@@ -14,7 +14,7 @@ from autotune.models.assembling import assemble
 from autotune.models.model import Model
 from autotune.models.operators.known import to_numpy
 from autotune.models.torch_import import import_torch
-from autotune.models.torch_scope import Lowering, shape_and_dtype
+from autotune.models.torch_scope import TorchLowering, shape_and_dtype
 from schedules import te
 from schedules.graph.evaluate import evaluate
 
@@ -99,7 +99,7 @@ def called(op: Any, *args: Any, **how: Any) -> list[np.ndarray]:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     graph, mode = torch.fx.Graph(), FakeTensorMode()
-    lowering, inputs, given = Lowering("call"), {}, []
+    lowering, inputs, given = TorchLowering("call"), {}, []
 
     def entered(x: Any) -> Any:
         if isinstance(x, (list, tuple)):

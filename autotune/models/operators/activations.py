@@ -10,8 +10,8 @@ import numpy as np
 from autotune.models.operators import functions as f
 from autotune.models.operators.base import Operand, UnsupportedForm
 from autotune.models.operators.elements import of_aten, of_onnx
-from autotune.models.operators.known import Known, Value
-from autotune.models.operators.node import AtenNode, OnnxNode
+from autotune.models.operators.known import KnownTensor, Value
+from autotune.models.operators.node import OnnxNode, TorchNode
 from autotune.models.operators.table import Floats, Values, aten, onnx_op
 from autotune.models.operators.views import filled
 from schedules import te
@@ -34,18 +34,18 @@ def _onnx_any(node: OnnxNode, x: te.Tensor) -> te.Tensor:
 
 
 @aten(*(f"{name}.default" for name in _FLOAT))
-def _float(node: AtenNode, x: Value) -> te.Tensor:
+def _float(node: TorchNode, x: Value) -> te.Tensor:
     return node.elementwise(_FLOAT[node.name], x)
 
 
 @aten(*(f"{name}.default" for name in _WHOLE))
-def _round(node: AtenNode, x: Value) -> Value:
+def _round(node: TorchNode, x: Value) -> Value:
     """Integers are what they are."""
     return node.elementwise(_WHOLE[node.name], x) if is_float(node.dtype) else x
 
 
 @aten("round.decimals")
-def _round_at(node: AtenNode, x: Value, *, decimals: int) -> Value:
+def _round_at(node: TorchNode, x: Value, *, decimals: int) -> Value:
     """Scaled by a power of ten, rounded, and scaled back."""
     if decimals == 0 or not is_float(node.dtype):
         return _round(node, x)
@@ -60,7 +60,7 @@ def _round_at(node: AtenNode, x: Value, *, decimals: int) -> Value:
 
 
 @aten(*(f"{name}.default" for name in _ANY), "bitwise_not.default")
-def _any(node: AtenNode, x: Value) -> Value:
+def _any(node: TorchNode, x: Value) -> Value:
     if node.dtype == "bool":
         if node.name == "sign":
             return x
@@ -78,7 +78,7 @@ def _onnx_not(node: OnnxNode, x: te.Tensor) -> te.Tensor:
 
 
 @aten("logical_not.default")
-def _not(node: AtenNode, x: Value) -> te.Tensor:
+def _not(node: TorchNode, x: Value) -> te.Tensor:
     return node.elementwise(te.logical_not, x, common="bool")
 
 
@@ -96,7 +96,7 @@ def _isinf(
 
 
 @aten("isnan.default", "isinf.default", "isfinite.default")
-def _is(node: AtenNode, x: te.Tensor) -> Value:
+def _is(node: TorchNode, x: te.Tensor) -> Value:
     """Integers are finite."""
     if not is_float(x.dtype):
         return filled(node, node.name == "isfinite")
@@ -108,7 +108,7 @@ def _is(node: AtenNode, x: te.Tensor) -> Value:
 
 
 @aten("signbit.default")
-def _sign_bit(node: AtenNode, x: te.Tensor) -> Value:
+def _sign_bit(node: TorchNode, x: te.Tensor) -> Value:
     if x.dtype == "bool":
         return filled(node, False)
     return node.elementwise(f.negative if is_float(x.dtype) else lambda v: v < 0, x, common=x.dtype)
@@ -133,13 +133,13 @@ def _activation(node: OnnxNode, x: Floats) -> te.Tensor:
 
 @onnx_op("Gelu")
 @aten("gelu.default")
-def _gelu(node: OnnxNode | AtenNode, x: Floats, approximate: str = "none") -> te.Tensor:
+def _gelu(node: OnnxNode | TorchNode, x: Floats, approximate: str = "none") -> te.Tensor:
     return node.elementwise(f.gelu_tanh if approximate == "tanh" else f.gelu, x, name="gelu")
 
 
 @aten("rrelu_with_noise_functional.default", "rrelu_with_noise.default")
 def _rrelu(
-    node: AtenNode, x: Value, noise: Value, low: float = 1 / 8, high: float = 1 / 3, training: bool = False,
+    node: TorchNode, x: Value, noise: Value, low: float = 1 / 8, high: float = 1 / 3, training: bool = False,
     generator: Any = None,
 ) -> list[te.Tensor | None]:  # fmt: skip
     """Outside of training a leaky relu with the middle of both slopes."""
@@ -150,13 +150,13 @@ def _rrelu(
 
 
 @aten("hardtanh.default")
-def _hardtanh(node: AtenNode, x: Value, low: float = -1.0, high: float = 1.0) -> te.Tensor:
+def _hardtanh(node: TorchNode, x: Value, low: float = -1.0, high: float = 1.0) -> te.Tensor:
     ends = node.number(low), node.number(high)
     return node.elementwise(lambda v: te.minimum(te.maximum(v, ends[0]), ends[1]), x)
 
 
 @aten("threshold.default")
-def _threshold(node: AtenNode, x: Value, threshold: float, value: float) -> te.Tensor:
+def _threshold(node: TorchNode, x: Value, threshold: float, value: float) -> te.Tensor:
     least, other = node.number(threshold), node.number(value)
     return node.elementwise(lambda v: te.select(v <= least, other, v), x)
 
@@ -168,7 +168,7 @@ _PARAMETRIC = {
 
 
 @aten(*(f"{name}.default" for name in _PARAMETRIC))
-def _parametric(node: AtenNode, x: Value, *parameters: float, **named: float) -> te.Tensor:
+def _parametric(node: TorchNode, x: Value, *parameters: float, **named: float) -> te.Tensor:
     fn: ExprFn = _PARAMETRIC[node.name]
     return node.elementwise(lambda v: fn(v, *parameters, **named), x)
 
@@ -188,7 +188,7 @@ def _onnx_dropout(
         raise UnsupportedForm("training_mode=1 makes random numbers")
     if node.version < 7 and not node.attributes.get("is_test"):
         raise UnsupportedForm("is_test=0 makes random numbers")
-    return [x, Known(np.broadcast_to(np.array(True), x.shape))] if 1 in node.used else [x]
+    return [x, KnownTensor(np.broadcast_to(np.array(True), x.shape))] if 1 in node.used else [x]
 
 
 @aten("dropout.default", "alpha_dropout.default", "feature_dropout.default")

@@ -12,7 +12,7 @@ from autotune.models.operators.base import Operand, UnsupportedForm, elementwise
 from autotune.models.operators.known import Value
 from autotune.models.operators.matmul import linear
 from autotune.models.operators.movement import part, transpose
-from autotune.models.operators.node import AtenNode
+from autotune.models.operators.node import TorchNode
 from autotune.models.operators.normalization import exponentials, layer_norm
 from autotune.models.operators.table import Floats, aten
 from schedules import te
@@ -85,7 +85,7 @@ def _attention(
 # --- whole layers, which torch's own transformer modules call in evaluation -----------------------
 
 
-def _seen(node: AtenNode, mask: Value | None, kind: int | None) -> te.Tensor | None:
+def _seen(node: TorchNode, mask: Value | None, kind: int | None) -> te.Tensor | None:
     """What is seen, for (batch, heads, rows, columns). A mask says what is hidden: of rows and columns
     (kind 0), of columns of each sample (1), or of all four (2)."""
     if mask is None:
@@ -117,7 +117,7 @@ def _attended(
 
 @aten("_native_multi_head_attention.default")
 def _of_heads(
-    node: AtenNode, query: Floats, key: Floats, value: Floats, size: int, heads: int, w: te.Tensor,
+    node: TorchNode, query: Floats, key: Floats, value: Floats, size: int, heads: int, w: te.Tensor,
     b: te.Tensor, out: te.Tensor, out_bias: te.Tensor, mask: Value | None = None, need_weights: bool = True,
     average: bool = True, mask_type: int | None = None,
 ) -> list[te.Tensor | None]:  # fmt: skip
@@ -128,7 +128,7 @@ def _of_heads(
 
 @aten("_transformer_encoder_layer_fwd.default")
 def _encoder_layer(
-    node: AtenNode, x: Floats, size: int, heads: int, w: te.Tensor, b: te.Tensor, out: te.Tensor,
+    node: TorchNode, x: Floats, size: int, heads: int, w: te.Tensor, b: te.Tensor, out: te.Tensor,
     out_bias: te.Tensor, use_gelu: bool, norm_first: bool, eps: float, gamma_1: Operand, beta_1: Operand,
     gamma_2: Operand, beta_2: Operand, up: te.Tensor, up_bias: te.Tensor, down: te.Tensor,
     down_bias: te.Tensor, mask: Value | None = None, mask_type: int | None = None,

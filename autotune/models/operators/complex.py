@@ -13,9 +13,9 @@ from autotune.models.operators import fourier as ft
 from autotune.models.operators import functions as f
 from autotune.models.operators.axes import positive, reshape
 from autotune.models.operators.base import stage
-from autotune.models.operators.known import Known, Value
+from autotune.models.operators.known import KnownTensor, Value
 from autotune.models.operators.movement import concat, expand, transpose
-from autotune.models.operators.node import AtenNode
+from autotune.models.operators.node import TorchNode
 from autotune.models.operators.table import Cast, aten, complex_op
 from schedules import te
 from schedules.dtypes import computed
@@ -39,17 +39,17 @@ class Complex:
 
 def is_complex(x: Any) -> bool:
     """Whether an argument is a complex tensor or number."""
-    return isinstance(x, (Complex, complex)) or (isinstance(x, Known) and x.dtype.startswith("complex"))
+    return isinstance(x, (Complex, complex)) or (isinstance(x, KnownTensor) and x.dtype.startswith("complex"))
 
 
-def parts(node: AtenNode, x: Any) -> te.Tensor:
+def parts(node: TorchNode, x: Any) -> te.Tensor:
     """An argument as parts in the node's dtype, which is that of the parts where its output is complex.
     Numbers and real tensors have no imaginary part."""
     import torch
 
-    if isinstance(x, Known) and is_complex(x):
+    if isinstance(x, KnownTensor) and is_complex(x):
         real = torch.view_as_real(x.value.resolve_conj())
-        t = node.constant(Known(real.contiguous(), x.weight))
+        t = node.constant(KnownTensor(real.contiguous(), x.weight))
     elif isinstance(x, Complex):
         t = x.parts
     elif isinstance(x, (bool, int, float, complex)):
@@ -67,7 +67,7 @@ def parts(node: AtenNode, x: Any) -> te.Tensor:
     return node.cast(t)
 
 
-def _mapped(node: AtenNode, fn: Callable[..., Pair], *xs: Any) -> Complex:
+def _mapped(node: TorchNode, fn: Callable[..., Pair], *xs: Any) -> Complex:
     given = [parts(node, x) for x in xs]
     return Complex(ft.complex_map(node.shape, fn, node.dtype, *given, name=node.name.strip("_")))
 
@@ -84,17 +84,17 @@ def _of_real(x: Cast) -> Complex:
 
 
 @complex_op("complex.default")
-def _made(node: AtenNode, a: Value, b: Value) -> Complex:
+def _made(node: TorchNode, a: Value, b: Value) -> Complex:
     return _mapped(node, lambda x, _, y, __: (x, y), a, b)
 
 
 @complex_op("polar.default")
-def _polar(node: AtenNode, size: Value, angle: Value) -> Complex:
+def _polar(node: TorchNode, size: Value, angle: Value) -> Complex:
     return _mapped(node, lambda r, _, a, __: (r * te.cos(a), r * te.sin(a)), size, angle)
 
 
 @complex_op("abs.default", "angle.default")
-def _of_parts(node: AtenNode, x: Any) -> te.Tensor:
+def _of_parts(node: TorchNode, x: Any) -> te.Tensor:
     t, wide = parts(node, x), computed(node.dtype)
     fn = f.hypot if node.name == "abs" else lambda a, b: f.atan2(b, a)
 
@@ -108,12 +108,12 @@ def _of_parts(node: AtenNode, x: Any) -> te.Tensor:
 
 
 @complex_op("mul.Tensor", "mul.Scalar")
-def _mul(node: AtenNode, a: Any, b: Any) -> Complex:
+def _mul(node: TorchNode, a: Any, b: Any) -> Complex:
     return _mapped(node, lambda x, y, u, v: (x * u - y * v, x * v + y * u), a, b)
 
 
 @complex_op("div.Tensor", "div.Scalar")
-def _div(node: AtenNode, a: Any, b: Any) -> Complex:
+def _div(node: TorchNode, a: Any, b: Any) -> Complex:
     if not is_complex(b):
         return _mapped(node, lambda x, y, u, v: (x / u, y / u), a, b)
 
@@ -125,7 +125,7 @@ def _div(node: AtenNode, a: Any, b: Any) -> Complex:
 
 
 @complex_op("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar")
-def _sum(node: AtenNode, a: Any, b: Any, *, alpha: float = 1) -> Complex:
+def _sum(node: TorchNode, a: Any, b: Any, *, alpha: float = 1) -> Complex:
     by = -alpha if node.name == "sub" else alpha
 
     def value(x: Expr, y: Expr, u: Expr, v: Expr) -> Pair:
@@ -144,7 +144,7 @@ _OF_ONE: dict[str, Callable[[Expr, Expr], Pair]] = {
     "neg.default", "exp.default", "_conj.default", "conj.default", "_conj_physical.default",
     "conj_physical.default",
 )  # fmt: skip
-def _of_one(node: AtenNode, x: Any) -> Complex:
+def _of_one(node: TorchNode, x: Any) -> Complex:
     return _mapped(node, _OF_ONE[node.name.strip("_").removesuffix("_physical")], x)
 
 
@@ -152,7 +152,7 @@ def _of_one(node: AtenNode, x: Any) -> Complex:
     "_to_copy.default", "to.dtype", "to.dtype_layout", "clone.default", "contiguous.default",
     "resolve_conj.default", "resolve_neg.default", "alias.default", "detach.default",
 )  # fmt: skip
-def _same(node: AtenNode, x: Any, *how: Any, **more: Any) -> Complex | te.Tensor:
+def _same(node: TorchNode, x: Any, *how: Any, **more: Any) -> Complex | te.Tensor:
     """Real numbers get an imaginary part of 0."""
     return Complex(parts(node, x))
 
@@ -164,38 +164,38 @@ def _same(node: AtenNode, x: Any, *how: Any, **more: Any) -> Complex | te.Tensor
     "view.default", "reshape.default", "_unsafe_view.default", "unsqueeze.default", "squeeze.default",
     "squeeze.dim", "squeeze.dims", "flatten.using_ints", "unflatten.int",
 )  # fmt: skip
-def _reshaped(node: AtenNode, x: Any, *how: Any) -> Complex:
+def _reshaped(node: TorchNode, x: Any, *how: Any) -> Complex:
     return Complex(reshape(parts(node, x), (*node.shape, 2)))
 
 
 @complex_op("expand.default")
-def _expand(node: AtenNode, x: Any, *how: Any, **more: Any) -> Complex:
+def _expand(node: TorchNode, x: Any, *how: Any, **more: Any) -> Complex:
     t = parts(node, x)
     more_axes = len(node.shape) + 1 - len(t.shape)
     return Complex(expand(reshape(t, (*[1] * more_axes, *t.shape)), (*node.shape, 2)))
 
 
 @complex_op("permute.default")
-def _permute(node: AtenNode, x: Any, dims: Sequence[int]) -> Complex:
+def _permute(node: TorchNode, x: Any, dims: Sequence[int]) -> Complex:
     rank = len(node.shape)
     return Complex(transpose(parts(node, x), [*(positive(d, rank) for d in dims), rank]))
 
 
 @complex_op("transpose.int", "slice.Tensor", "select.int")
-def _along(node: AtenNode, x: Any, *how: Any) -> Complex:
+def _along(node: TorchNode, x: Any, *how: Any) -> Complex:
     """As of real numbers, with axes counted from the front."""
     t = parts(node, x)
     rank = len(t.shape) - 1
     axes = 2 if node.name == "transpose" else 1
     dims = [positive(int(d), rank) for d in how[:axes]] or [0] * (node.name == "slice")
     wider = replace(node, shape=(*node.shape, 2))
-    row = aten.get(node.op)
+    row = aten.row(node.op)
     assert row is not None
     return Complex(row.outputs(wider, [t, *dims, *how[axes:]], {}))
 
 
 @complex_op("cat.default", "stack.default")
-def _joined(node: AtenNode, xs: Sequence[Any], dim: int = 0) -> Complex:
+def _joined(node: TorchNode, xs: Sequence[Any], dim: int = 0) -> Complex:
     axis, ts = positive(dim, len(node.shape)), [parts(node, x) for x in xs]
     if node.name == "stack":
         shape = [1 if d == axis else n for d, n in enumerate(node.shape)]
@@ -218,7 +218,7 @@ def _axes(dims: Sequence[int], rank: int, lengths: Sequence[int]) -> list[int]:
 
 
 @complex_op("_fft_r2c.default")
-def _real_to_complex(node: AtenNode, x: Cast, dims: Sequence[int], norm: int, onesided: bool) -> Complex:
+def _real_to_complex(node: TorchNode, x: Cast, dims: Sequence[int], norm: int, onesided: bool) -> Complex:
     """The last of the axes first, and half of it where ``onesided``."""
     axes = _axes(dims, len(x.shape), [x.shape[d] for d in dims])
     out = reshape(x, (*x.shape, 1))
@@ -230,7 +230,7 @@ def _real_to_complex(node: AtenNode, x: Cast, dims: Sequence[int], norm: int, on
 
 
 @complex_op("_fft_c2c.default")
-def _complex_to_complex(node: AtenNode, x: Any, dims: Sequence[int], norm: int, forward: bool) -> Complex:
+def _complex_to_complex(node: TorchNode, x: Any, dims: Sequence[int], norm: int, forward: bool) -> Complex:
     out = parts(node, x)
     for d in _axes(dims, len(node.shape), [out.shape[d] for d in dims]):
         n = out.shape[d]
@@ -239,7 +239,7 @@ def _complex_to_complex(node: AtenNode, x: Any, dims: Sequence[int], norm: int, 
 
 
 @complex_op("_fft_c2r.default")
-def _complex_to_real(node: AtenNode, x: Any, dims: Sequence[int], norm: int, last: int) -> te.Tensor:
+def _complex_to_real(node: TorchNode, x: Any, dims: Sequence[int], norm: int, last: int) -> te.Tensor:
     out = parts(node, x)
     rank = len(node.shape)
     axes = _axes(dims, rank, [*(node.shape[d] for d in dims), last])

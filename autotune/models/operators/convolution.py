@@ -10,7 +10,7 @@ from typing import Any
 from autotune.models.operators.base import cast, number, stage
 from autotune.models.operators.matmul import less
 from autotune.models.operators.movement import padded
-from autotune.models.operators.node import AtenNode, OnnxNode
+from autotune.models.operators.node import OnnxNode, TorchNode
 from autotune.models.operators.table import Floats, Ints, Zero, aten, onnx_op
 from autotune.models.operators.windows import Windows, aten_windows, batched, each, onnx_windows, spatial
 from schedules import affine, te
@@ -299,8 +299,8 @@ def _conv_transpose(
 
 @aten("convolution.default", shaped=True)
 def _convolution(
-    node: AtenNode, x: Floats, w: te.Tensor, bias: te.Tensor | None, stride: Any, padding: Any, dilation: Any,
-    transposed: bool, output_padding: Any, groups: int,
+    node: TorchNode, x: Floats, w: te.Tensor, bias: te.Tensor | None, stride: Any, padding: Any,
+    dilation: Any, transposed: bool, output_padding: Any, groups: int,
 ) -> te.Tensor:  # fmt: skip
     rank = len(w.shape) - 2
     x, by, far = batched(x, rank), each(stride, rank, 1), each(dilation, rank, 1)

@@ -11,8 +11,8 @@ import numpy as np
 from autotune.models.operators import functions as f
 from autotune.models.operators.base import Operand, UnsupportedForm, cast, dtype_of, elementwise, read, stage
 from autotune.models.operators.elements import of_aten, of_onnx
-from autotune.models.operators.known import Known, Scalar, Value
-from autotune.models.operators.node import AtenNode, OnnxNode, element, named_type, supported
+from autotune.models.operators.known import KnownTensor, Scalar, Value
+from autotune.models.operators.node import OnnxNode, TorchNode, element, named_type, supported
 from autotune.models.operators.powers import integer_power
 from autotune.models.operators.table import aten, onnx_op
 from schedules import expr, te
@@ -55,24 +55,24 @@ _BINARY: dict[str, ExprFn] = {
     "fmod.Tensor", "fmod.Scalar", "remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor",
     "atan2.default", "hypot.default", "copysign.Tensor", "copysign.Scalar",
 )  # fmt: skip
-def _binary(node: AtenNode, a: Any_, b: Any_) -> te.Tensor:
+def _binary(node: TorchNode, a: Any_, b: Any_) -> te.Tensor:
     if node.dtype == "bool":
         fn = te.any if node.name in ("maximum", "fmax") else te.all
         return node.elementwise(fn, a, b)
     if node.name in ("fmod", "remainder") and is_float(node.dtype):
         # torch rounds numbers beside these to the dtype of the tensor
-        a, b = (x if isinstance(x, te.Tensor | Known) else rounded(x, node.dtype) for x in (a, b))
+        a, b = (x if isinstance(x, te.Tensor | KnownTensor) else rounded(x, node.dtype) for x in (a, b))
         return node.elementwise(te.fmod if node.name == "fmod" else te.remainder, a, b)
     return node.elementwise(_BINARY[node.name], a, b)
 
 
 @aten("ldexp.Tensor")
-def _ldexp(node: AtenNode, x: Any_, by: Any_) -> te.Tensor:
+def _ldexp(node: TorchNode, x: Any_, by: Any_) -> te.Tensor:
     return node.elementwise(lambda v, n: v * te.pow(te.const(2, computed(node.dtype)), n), x, by)
 
 
 @aten("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Tensor", "rsub.Scalar")
-def _sum(node: AtenNode, a: Any_, b: Any_, alpha: Scalar = 1) -> te.Tensor:
+def _sum(node: TorchNode, a: Any_, b: Any_, alpha: Scalar = 1) -> te.Tensor:
     """a + alpha · b, a - alpha · b, or b - alpha · a."""
     if node.dtype == "bool":
         return node.elementwise(te.any, a, b)
@@ -88,7 +88,7 @@ def _sum(node: AtenNode, a: Any_, b: Any_, alpha: Scalar = 1) -> te.Tensor:
 
 
 @aten("div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode", "floor_divide.default")
-def _div(node: AtenNode, a: Any_, b: Any_, rounding_mode: str | None = None) -> te.Tensor:
+def _div(node: TorchNode, a: Any_, b: Any_, rounding_mode: str | None = None) -> te.Tensor:
     mode = "floor" if node.name == "floor_divide" else rounding_mode
     integers = not is_float(node.dtype)
 
@@ -130,9 +130,9 @@ def _is_small(exponent: float) -> bool:
 
 
 @aten("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
-def _pow(node: AtenNode, a: Any_, b: Any_) -> te.Tensor:
+def _pow(node: TorchNode, a: Any_, b: Any_) -> te.Tensor:
     """A known exponent is a literal, of which small ones are products."""
-    exponent = b.literal() if isinstance(b, Known) else None if isinstance(b, te.Tensor) else b
+    exponent = b.literal() if isinstance(b, KnownTensor) else None if isinstance(b, te.Tensor) else b
     if exponent is not None:
         known = float(exponent)
         if is_float(node.dtype) or _is_small(known):
@@ -143,7 +143,7 @@ def _pow(node: AtenNode, a: Any_, b: Any_) -> te.Tensor:
     return node.elementwise(te.pow, a, b, name="power")
 
 
-def _as_tensor(node: AtenNode, x: Any_) -> te.Tensor:
+def _as_tensor(node: TorchNode, x: Any_) -> te.Tensor:
     """An argument as a tensor of the dtype of the output."""
     if isinstance(x, (bool, int, float)):
         return stage((), lambda: te.cast(node.number(x), node.dtype), "number")
@@ -168,14 +168,14 @@ def _many(node: OnnxNode, *xs: Operand) -> te.Tensor:
 
 
 @aten("addcmul.default", "addcdiv.default")
-def _addc(node: AtenNode, x: Value, a: Value, b: Value, value: Scalar = 1) -> te.Tensor:
+def _addc(node: TorchNode, x: Value, a: Value, b: Value, value: Scalar = 1) -> te.Tensor:
     by = te.const(value, computed(node.dtype))
     divides = node.name == "addcdiv"
     return node.elementwise(lambda v, p, q: v + (p / q if divides else p * q) * by, x, a, b)
 
 
 @aten("lerp.Scalar", "lerp.Tensor")
-def _lerp(node: AtenNode, a: Value, b: Value, weight: Any_) -> te.Tensor:
+def _lerp(node: TorchNode, a: Value, b: Value, weight: Any_) -> te.Tensor:
     return node.elementwise(lambda x, y, w: x + (y - x) * w, a, b, weight)
 
 
@@ -202,7 +202,7 @@ def _shift(node: OnnxNode, a: Operand, b: Operand, *, direction: str) -> te.Tens
 
 
 @aten(*(f"{name}.{form}" for name in _COMPARE for form in ("Tensor", "Scalar")))
-def _compare(node: AtenNode, a: Any_, b: Any_) -> te.Tensor:
+def _compare(node: TorchNode, a: Any_, b: Any_) -> te.Tensor:
     common = node.common
     if common == "bool" and node.name not in ("eq", "ne"):
         common = "int32"
@@ -210,7 +210,7 @@ def _compare(node: AtenNode, a: Any_, b: Any_) -> te.Tensor:
 
 
 @aten(*(f"{name}.default" for name in _LOGIC))
-def _logic(node: AtenNode, a: Any_, b: Any_) -> te.Tensor:
+def _logic(node: TorchNode, a: Any_, b: Any_) -> te.Tensor:
     name = node.name.removeprefix("logical_") + "_"
     return node.elementwise(_LOGIC[node.name], a, b, common="bool", name=name)
 
@@ -219,7 +219,7 @@ def _logic(node: AtenNode, a: Any_, b: Any_) -> te.Tensor:
     *(f"{n}.Tensor" for n in _BITS),
     *(f"{n}.{'Tensor_Scalar' if n.endswith('t_shift') else 'Scalar'}" for n in _BITS),
 )  # fmt: skip
-def _bits(node: AtenNode, a: Any_, b: Any_) -> te.Tensor:
+def _bits(node: TorchNode, a: Any_, b: Any_) -> te.Tensor:
     """Of bool they are the logical ones."""
     fn: ExprFn = _BITS[node.name]
     if node.dtype == "bool":
@@ -236,8 +236,8 @@ def _where(cond: Operand, a: Operand, b: Operand) -> te.Tensor:
 
 
 @aten("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
-def where(node: AtenNode, cond: Value, a: Any_, b: Any_) -> te.Tensor:
-    if isinstance(cond, Known) and (found := cond.literal()) is not None:
+def where(node: TorchNode, cond: Value, a: Any_, b: Any_) -> te.Tensor:
+    if isinstance(cond, KnownTensor) and (found := cond.literal()) is not None:
         return node.elementwise(lambda v: v, a if bool(found) else b, name="where")
     node.fits(a, b)
     mask, x, y = node.cast(cond, "bool"), node.operand(a), node.operand(b)
@@ -250,7 +250,7 @@ def where(node: AtenNode, cond: Value, a: Any_, b: Any_) -> te.Tensor:
 
 
 @aten("masked_fill.Scalar", "masked_fill.Tensor")
-def _masked_fill(node: AtenNode, x: Value, mask: Value, value: Any_) -> te.Tensor:
+def _masked_fill(node: TorchNode, x: Value, mask: Value, value: Any_) -> te.Tensor:
     return where(node, mask, value, x)
 
 
@@ -275,7 +275,7 @@ def _clipped(low: Any | None, high: Any | None) -> ExprFn:
     "clamp.default", "clamp.Tensor", "clip.default", "clip.Tensor", "clamp_min.default", "clamp_min.Tensor",
     "clamp_max.default", "clamp_max.Tensor",
 )  # fmt: skip
-def _clamp(node: AtenNode, x: Value, low: Any_ | None = None, high: Any_ | None = None) -> te.Tensor:
+def _clamp(node: TorchNode, x: Value, low: Any_ | None = None, high: Any_ | None = None) -> te.Tensor:
     if node.name == "clamp_max":
         low, high = None, low
     node.fits(low, high)
@@ -296,11 +296,11 @@ def _cast_like(x: te.Tensor, like: Value) -> te.Tensor:
 
 
 @aten("_to_copy.default", "to.dtype", "to.dtype_layout", "type_as.default")
-def _to(node: AtenNode, x: Value, *rest: Any, **how: Any) -> Value:
+def _to(node: TorchNode, x: Value, *rest: Any, **how: Any) -> Value:
     supported(node.dtype)
     return node.cast(x)
 
 
 @aten("copy.default")
-def _copy(node: AtenNode, into: Value, x: Value, non_blocking: bool = False) -> te.Tensor:
+def _copy(node: TorchNode, into: Value, x: Value, non_blocking: bool = False) -> te.Tensor:
     return node.elementwise(lambda v: v, x)

@@ -10,9 +10,9 @@ import numpy as np
 
 from autotune.models.operators.axes import positive, reshape
 from autotune.models.operators.base import Array, Operand, UnsupportedForm, cast, number, read, stage
-from autotune.models.operators.known import Known, Value
+from autotune.models.operators.known import KnownTensor, Value
 from autotune.models.operators.movement import part, strided_slice
-from autotune.models.operators.node import AtenNode, OnnxNode
+from autotune.models.operators.node import OnnxNode, TorchNode
 from autotune.models.operators.table import Axis, Ids, Int, Values, aten, onnx_op
 from schedules import te
 from schedules.dtypes import computed
@@ -84,7 +84,7 @@ def one_hot(ids: te.Tensor, depth: Int, values: Value, axis: int = -1) -> te.Ten
         raise ValueError(f"depth {depth} is below 1")
     if values.shape != (2,):
         raise ValueError(f"its values are of shape {list(values.shape)}, not two numbers")
-    if isinstance(values, Known):
+    if isinstance(values, KnownTensor):
         two: list[Operand] = [values.array()[i : i + 1].reshape(()) for i in range(2)]
     else:
         two = [reshape(part(values, 0, i, 1), ()) for i in range(2)]
@@ -178,7 +178,7 @@ MOST_PAIRS = 2**24
 @onnx_op("Gather")
 def _gather(node: OnnxNode, x: te.Tensor, ids: Value, *, axis: Axis = 0) -> te.Tensor:
     """Indices that are known and evenly apart are a slice."""
-    if isinstance(ids, Known) and not ids.weight and 0 not in ids.shape:
+    if isinstance(ids, KnownTensor) and not ids.weight and 0 not in ids.shape:
         size, given = x.shape[axis], ids.array()
         flat = np.where(given < 0, given + size, given).reshape(-1)
         if flat.min() < 0 or flat.max() >= size:
@@ -196,7 +196,7 @@ def _compress(node: OnnxNode, x: te.Tensor, condition: Values, *, axis: Axis | N
         raise UnsupportedForm("its condition takes no element")
     if axis is None:
         x, axis = reshape(x, (math.prod(x.shape),)), 0
-    return _gather(node, x, Known(kept), axis=axis)
+    return _gather(node, x, KnownTensor(kept), axis=axis)
 
 
 @aten("gather.default", along=True, shaped=True)
@@ -206,21 +206,21 @@ def _gather_along(x: te.Tensor, dim: Axis, ids: Ids, sparse_grad: bool = False) 
 
 @aten("embedding.default")
 def _embedding(
-    node: AtenNode, table: te.Tensor, ids: Value, padding_idx: int = -1, *how: bool
+    node: TorchNode, table: te.Tensor, ids: Value, padding_idx: int = -1, *how: bool
 ) -> te.Tensor:
     return _taken(node, table, 0, ids)
 
 
 @aten("_embedding_bag.default", "_embedding_bag_forward_only.default")
 def _embedding_bag(
-    node: AtenNode, table: te.Tensor, ids: Ids, offsets: Value, scale_grad: bool = False, mode: int = 0,
+    node: TorchNode, table: te.Tensor, ids: Ids, offsets: Value, scale_grad: bool = False, mode: int = 0,
     sparse: bool = False, weights: te.Tensor | None = None, last_offset: bool = False, padding: int = -1,
 ) -> list[te.Tensor | None]:  # fmt: skip
     """Bags of one size where the offsets are known to say so."""
     node.only(1)
     kind = ("sum", "mean", "max")[mode]
     count, n = node.shape[0], ids.shape[0]
-    if isinstance(offsets, Known) and not offsets.weight and padding < 0 and n % count == 0:
+    if isinstance(offsets, KnownTensor) and not offsets.weight and padding < 0 and n % count == 0:
         if offsets.array().tolist() == [i * (n // count) for i in range(offsets.shape[0])]:
             return [equal_bags(table, ids, weights, count, kind), None, None, None]
     if count * n > MOST_PAIRS:
@@ -229,9 +229,9 @@ def _embedding_bag(
 
 
 @aten("index_select.default", along=True, shaped=True)
-def _taken(node: AtenNode, x: te.Tensor, dim: Axis, ids: Value) -> te.Tensor:
+def _taken(node: TorchNode, x: te.Tensor, dim: Axis, ids: Value) -> te.Tensor:
     """Indices that are known and evenly apart are a slice. One may be given without an axis."""
-    if isinstance(ids, Known) and not ids.weight and 0 not in ids.shape:
+    if isinstance(ids, KnownTensor) and not ids.weight and 0 not in ids.shape:
         flat = ids.array().reshape(-1)
         inside = flat.min() >= 0 and flat.max() < x.shape[dim]
         if inside and (cut := evenly_apart(x, flat, dim)) is not None:
@@ -240,7 +240,7 @@ def _taken(node: AtenNode, x: te.Tensor, dim: Axis, ids: Value) -> te.Tensor:
 
 
 @aten("index.Tensor", "_unsafe_index.Tensor")
-def _index(node: AtenNode, x: te.Tensor, indices: Sequence[Value | None]) -> te.Tensor:
+def _index(node: TorchNode, x: te.Tensor, indices: Sequence[Value | None]) -> te.Tensor:
     """numpy's advanced indexing: the tensors broadcast, and their axes stand where the first of them does, or
     in front where others stand between."""
     given = {d: i for d, i in enumerate(indices) if i is not None}

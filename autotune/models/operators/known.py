@@ -15,7 +15,7 @@ from schedules.dtypes import DTYPES
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class KnownTensor:
     """A tensor that is known at import. ``value``: an array of numpy, or a tensor of torch. ``weight``: it is
     a parameter or a buffer, or made of some: its elements are never looked at, so that other weights give the
     same expression. ``name``: of the constant with its values; empty for one without a name."""
@@ -73,6 +73,6 @@ def to_numpy(tensor: Any) -> Array:
 
 
 # What an input of an operator may be: a stage, what is known, and of ATen a number.
-Value = te.Tensor | Known
+Value = te.Tensor | KnownTensor
 Scalar = bool | int | float
 

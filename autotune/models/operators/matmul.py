@@ -12,7 +12,7 @@ from autotune.models.operators.axes import reshape
 from autotune.models.operators.base import Operand, UnsupportedForm, cast, read, stage
 from autotune.models.operators.known import Scalar, Value
 from autotune.models.operators.movement import transpose
-from autotune.models.operators.node import AtenNode, OnnxNode
+from autotune.models.operators.node import OnnxNode, TorchNode
 from autotune.models.operators.table import Floats, Zero, aten, onnx_op
 from schedules import te
 from schedules.dtypes import computed, is_float
@@ -189,7 +189,7 @@ def _contracted(
 
 @aten("_grouped_mm.default", "transformers::grouped_mm_fallback.default")
 def _grouped(
-    node: AtenNode, x: Floats, w: te.Tensor, ends: te.Tensor | None = None, bias: Value | None = None,
+    node: TorchNode, x: Floats, w: te.Tensor, ends: te.Tensor | None = None, bias: Value | None = None,
     dtype: Any = None,
 ) -> te.Tensor:  # fmt: skip
     """Mixtures of experts: rows of ``x`` (rows, k), each times the matrix of its group, of ``w`` (groups, k,
@@ -294,7 +294,7 @@ def less(zero: int) -> Widen:
 
 @aten("addmm.default", "baddbmm.default", "addmv.default")
 def _addmm(
-    node: AtenNode, c: Value, a: te.Tensor, b: te.Tensor, beta: Scalar = 1, alpha: Scalar = 1
+    node: TorchNode, c: Value, a: te.Tensor, b: te.Tensor, beta: Scalar = 1, alpha: Scalar = 1
 ) -> te.Tensor:
     bias = None if beta == 0 else node.operand(c)
     by = float if is_float(node.dtype) else int  # as torch makes numbers of integers
@@ -303,7 +303,7 @@ def _addmm(
 
 @aten("addbmm.default")
 def _addbmm(
-    node: AtenNode, c: Value, a: te.Tensor, b: te.Tensor, beta: Scalar = 1, alpha: Scalar = 1
+    node: TorchNode, c: Value, a: te.Tensor, b: te.Tensor, beta: Scalar = 1, alpha: Scalar = 1
 ) -> te.Tensor:
     """The sum of the products of a batch is one product."""
     n, rows, inner = a.shape
@@ -312,7 +312,7 @@ def _addbmm(
 
 
 @aten("_int_mm.default")
-def _int_matmul(node: AtenNode, a: te.Tensor, b: te.Tensor) -> te.Tensor:
+def _int_matmul(node: TorchNode, a: te.Tensor, b: te.Tensor) -> te.Tensor:
     """Of int8, as int32."""
     return cast(matmul(a, b), node.dtype)
 
@@ -323,5 +323,5 @@ def _einsum(*xs: te.Tensor, equation: str) -> te.Tensor:
 
 
 @aten("einsum.default")
-def _einsum_of(node: AtenNode, equation: str, xs: Sequence[Value], path: Any = None) -> te.Tensor:
+def _einsum_of(node: TorchNode, equation: str, xs: Sequence[Value], path: Any = None) -> te.Tensor:
     return einsum([node.tensor(x) for x in xs], equation)

@@ -18,7 +18,7 @@ from autotune.models.operators.base import (
     read,
     stage,
 )
-from autotune.models.operators.known import Known, Scalar, Value
+from autotune.models.operators.known import KnownTensor, Scalar, Value
 from schedules import expr as E
 from schedules import te
 from schedules.dtypes import DTYPES, computed, is_integer, wrapped
@@ -26,14 +26,14 @@ from schedules.expr import Expr
 
 
 @dataclass(frozen=True)
-class Node:
+class OperatorNode:
     """One call of an operator while it is lowered. ``op``: its name. ``used``: numbers of the outputs that
     are used. ``constant``: makes a tensor of what is known. ``attributes``: by name, which are looked up
     where a parameter of a row has no input."""
 
     op: str
     used: frozenset[int]
-    constant: Callable[[Known], te.Tensor] = field(repr=False)
+    constant: Callable[[KnownTensor], te.Tensor] = field(repr=False)
     attributes: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     def only(self, count: int) -> None:
@@ -53,13 +53,13 @@ class Node:
 
     def operand(self, x: Value | Scalar | None, what: str = "input") -> Operand:
         """An argument as a tensor, or as a literal where it is known to be one number."""
-        if isinstance(x, Known) and (found := x.literal()) is not None:
+        if isinstance(x, KnownTensor) and (found := x.literal()) is not None:
             return found
         return np.asarray(x) if isinstance(x, (bool, int, float)) else self.tensor(x, what)
 
     def table(self, array: Array) -> te.Tensor:
         """Values that are computed here as a tensor."""
-        return self.constant(Known(np.ascontiguousarray(array)))
+        return self.constant(KnownTensor(np.ascontiguousarray(array)))
 
     def known(self, x: Any, what: str) -> Array:
         """An input that must be known at import, such as a shape; or an attribute."""
@@ -70,7 +70,7 @@ class Node:
                 f"its {what} must be known at import, but is computed or an input of the model; "
                 "make it an initializer"
             )
-        return x.array() if isinstance(x, Known) else np.asarray(x)
+        return x.array() if isinstance(x, KnownTensor) else np.asarray(x)
 
     def ints(self, x: Any, what: str) -> list[int]:
         """The integers of `known`."""
@@ -89,7 +89,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class OnnxNode(Node):
+class OnnxNode(OperatorNode):
     """``version``: the version of the operator that the model means. ``count``: of the outputs that the node
     names."""
 
@@ -117,7 +117,7 @@ class OnnxNode(Node):
 
 
 @dataclass(frozen=True)
-class AtenNode(Node):
+class TorchNode(OperatorNode):
     """``op``: the overload, such as "aten.add.Tensor". ``shape``, ``dtype``: of its output, of the first one
     where there are several. ``common``: the dtype that its tensors and numbers promote to."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from autotune.models.operators.axes import reshape, within, without
 from autotune.models.operators.base import Operand, UnsupportedForm, number, read, stage, stages
 from autotune.models.operators.known import Value
-from autotune.models.operators.node import AtenNode, Node, OnnxNode
+from autotune.models.operators.node import OnnxNode, OperatorNode, TorchNode
 from autotune.models.operators.reduction import arg_extreme, reduce
 from autotune.models.operators.table import Axes, Axis, Cast, Floats, aten, onnx_op
 from schedules import te
@@ -291,7 +291,7 @@ def _softmax(node: OnnxNode, x: te.Tensor, *, axis: Axis) -> te.Tensor:
     "_softmax.default", "_log_softmax.default", "softmax.int", "log_softmax.int", "_safe_softmax.default",
     along=True,
 )  # fmt: skip
-def _softmax_of(node: AtenNode, x: Cast, dim: Axis, wide: Any = None, dtype: Any = None) -> te.Tensor:
+def _softmax_of(node: TorchNode, x: Cast, dim: Axis, wide: Any = None, dtype: Any = None) -> te.Tensor:
     """Safe ones give 0 for rows of -inf alone."""
     return softmax(x, dim, "log" in node.name, empty_rows="safe" in node.name)
 
@@ -319,13 +319,13 @@ def _onnx_layer_norm(
 
 @aten("layer_norm.default", "native_layer_norm.default")
 def _layer_norm(
-    node: AtenNode, x: Floats, shape: Sequence[int], w: Operand | None = None, b: Operand | None = None,
+    node: TorchNode, x: Floats, shape: Sequence[int], w: Operand | None = None, b: Operand | None = None,
     eps: float = 1e-5, cudnn: bool = True,
 ) -> list[te.Tensor | None]:  # fmt: skip
     return _with_moments(node, layer_norm(x, len(x.shape) - len(shape), w, b, eps))
 
 
-def _with_moments(node: Node, made: tuple[te.Tensor, Maker, Maker]) -> list[te.Tensor | None]:
+def _with_moments(node: OperatorNode, made: tuple[te.Tensor, Maker, Maker]) -> list[te.Tensor | None]:
     """The outputs of a layer norm, of its moments those that are used."""
     y, *moments = made
     return [y, *(make() if i in node.used else None for i, make in enumerate(moments, 1))]
@@ -345,7 +345,7 @@ def _onnx_instance_norm(x: te.Tensor, scale: te.Tensor, bias: te.Tensor, *, epsi
 
 @aten("native_group_norm.default")
 def _native_group_norm(
-    node: AtenNode, x: Floats, w: te.Tensor | None, b: te.Tensor | None, n: int, c: int, size: int,
+    node: TorchNode, x: Floats, w: te.Tensor | None, b: te.Tensor | None, n: int, c: int, size: int,
     groups: int, eps: float,
 ) -> list[te.Tensor | None]:  # fmt: skip
     node.only(1)
@@ -366,7 +366,7 @@ def _instance_norm(
 
 @aten("_native_batch_norm_legit_no_training.default", "native_batch_norm.default")
 def _batch_norm(
-    node: AtenNode, x: Floats, w: te.Tensor | None, b: te.Tensor | None, mean: te.Tensor | None,
+    node: TorchNode, x: Floats, w: te.Tensor | None, b: te.Tensor | None, mean: te.Tensor | None,
     var: te.Tensor | None, *how: Any,
 ) -> list[te.Tensor | None]:  # fmt: skip
     """``how``: whether it is in training, which one of them leaves out, the momentum, the epsilon."""
@@ -378,7 +378,7 @@ def _batch_norm(
 
 @aten("_native_batch_norm_legit.no_stats")
 def _batch_norm_of_batch(
-    node: AtenNode, x: Floats, w: te.Tensor | None, b: te.Tensor | None, training: bool, momentum: float,
+    node: TorchNode, x: Floats, w: te.Tensor | None, b: te.Tensor | None, training: bool, momentum: float,
     eps: float,
 ) -> list[te.Tensor | None]:  # fmt: skip
     """Without running statistics: those of the batch itself."""
@@ -398,7 +398,7 @@ def _by_statistics(
 
 @aten("linalg_vector_norm.default", along=True)
 def _vector_norm(
-    node: AtenNode, x: Cast, order: float = 2, dim: Axes | None = None, keepdim: bool = False,
+    node: TorchNode, x: Cast, order: float = 2, dim: Axes | None = None, keepdim: bool = False,
     dtype: Any = None,
 ) -> te.Tensor:  # fmt: skip
     one, none = number(1, x.dtype), number(0, x.dtype)
@@ -413,7 +413,7 @@ def _vector_norm(
 
 
 @aten("dist.default")
-def _dist(node: AtenNode, x: Value, y: Value, order: float = 2) -> te.Tensor:
+def _dist(node: TorchNode, x: Value, y: Value, order: float = 2) -> te.Tensor:
     """The norm of a difference."""
     of_both = replace(node, shape=np.broadcast_shapes(x.shape, y.shape))
     return _vector_norm(node, of_both.elementwise(lambda a, b: a - b, x, y), order)
@@ -421,7 +421,7 @@ def _dist(node: AtenNode, x: Value, y: Value, order: float = 2) -> te.Tensor:
 
 @aten("var.correction", "std.correction", "var_mean.correction", "std_mean.correction", along=True)
 def _variance(
-    node: AtenNode, x: Floats, dim: Axes | None = None, *, correction: float | None = None,
+    node: TorchNode, x: Floats, dim: Axes | None = None, *, correction: float | None = None,
     keepdim: bool = False,
 ) -> te.Tensor | list[te.Tensor]:  # fmt: skip
     less = 1.0 if correction is None else float(correction)

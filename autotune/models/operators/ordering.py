@@ -15,7 +15,7 @@ from autotune.models.operators.axes import reshape, within, without
 from autotune.models.operators.base import UnsupportedForm, cast, number, stage
 from autotune.models.operators.indexing import gather_elements
 from autotune.models.operators.known import Scalar, Value
-from autotune.models.operators.node import AtenNode, OnnxNode
+from autotune.models.operators.node import OnnxNode, TorchNode
 from autotune.models.operators.table import Axis, aten, onnx_op
 from schedules import te
 from schedules.dtypes import computed, is_float
@@ -189,18 +189,18 @@ def _kth(x: te.Tensor, k: int, dim: Axis = -1, keepdim: bool = False) -> Two:
 
 
 @aten("median.dim", "nanmedian.dim", along=True, shaped=True)
-def _median(node: AtenNode, x: te.Tensor, dim: Axis, keepdim: bool = False) -> Two:
+def _median(node: TorchNode, x: te.Tensor, dim: Axis, keepdim: bool = False) -> Two:
     return median(x, dim, ignore_nan=node.name == "nanmedian")
 
 
 @aten("median.default", "nanmedian.default", shaped=True)
-def _median_of_all(node: AtenNode, x: te.Tensor) -> te.Tensor:
+def _median_of_all(node: TorchNode, x: te.Tensor) -> te.Tensor:
     return median(reshape(x, (math.prod(x.shape),)), 0, ignore_nan=node.name == "nanmedian")[0]
 
 
 @aten("bucketize.Tensor", "searchsorted.Tensor")
 def _bucket(
-    node: AtenNode, a: te.Tensor, b: te.Tensor, *, out_int32: bool = False, right: bool = False,
+    node: TorchNode, a: te.Tensor, b: te.Tensor, *, out_int32: bool = False, right: bool = False,
     side: str | None = None, sorter: Any = None,
 ) -> te.Tensor:  # fmt: skip
     """The values come first for one of them, the bounds for the other."""

@@ -11,7 +11,7 @@ import numpy as np
 from autotune.models.operators.base import Array, cast, number, stage
 from autotune.models.operators.convolution import window_axes
 from autotune.models.operators.movement import pad, padded
-from autotune.models.operators.node import AtenNode, OnnxNode
+from autotune.models.operators.node import OnnxNode, TorchNode
 from autotune.models.operators.reduction import mean, reduce
 from autotune.models.operators.table import Floats, aten, onnx_op
 from autotune.models.operators.windows import Windows, aten_windows, batched, onnx_windows, spatial
@@ -265,14 +265,14 @@ def _global_average(x: te.Tensor) -> te.Tensor:
 
 @aten("max_pool2d_with_indices.default", "max_pool3d_with_indices.default", shaped=True)
 def _max_pool(
-    node: AtenNode, x: te.Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+    node: TorchNode, x: te.Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> list[te.Tensor | None]:  # fmt: skip
     x = batched(x, 2 if "2d" in node.name else 3)
     return _with_places(node, x, aten_windows(x.shape[2:], kernel, stride, padding, dilation, ceil_mode))
 
 
-def _with_places(node: AtenNode, x: te.Tensor, at: Windows) -> list[te.Tensor | None]:
+def _with_places(node: TorchNode, x: te.Tensor, at: Windows) -> list[te.Tensor | None]:
     """The largest elements of windows, and where they lie if that is used."""
     y = max_pool(x, at)
     return [y, max_places(x, y, at, nan_last=True) if 1 in node.used else None]
@@ -280,7 +280,7 @@ def _with_places(node: AtenNode, x: te.Tensor, at: Windows) -> list[te.Tensor | 
 
 @aten("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default", shaped=True)
 def _average_pool(
-    node: AtenNode, x: Floats, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
+    node: TorchNode, x: Floats, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> te.Tensor:  # fmt: skip
     x = batched(x, int(node.name[-2]))
@@ -296,7 +296,7 @@ def _average_pool(
     "_adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default", "adaptive_avg_pool1d.default",
     "adaptive_avg_pool2d.default", "adaptive_avg_pool3d.default", shaped=True,
 )  # fmt: skip
-def _adaptive_average(node: AtenNode, x: Floats, size: Sequence[int]) -> te.Tensor:
+def _adaptive_average(node: TorchNode, x: Floats, size: Sequence[int]) -> te.Tensor:
     rank = int(node.name[-2])
     x, out = batched(x, rank), node.shape[-rank:]
     at = _equal_parts(x.shape[2:], out)
@@ -306,7 +306,7 @@ def _adaptive_average(node: AtenNode, x: Floats, size: Sequence[int]) -> te.Tens
 @aten(
     "adaptive_max_pool2d.default", "adaptive_max_pool3d.default", "adaptive_max_pool1d.default", shaped=True
 )
-def _adaptive_max(node: AtenNode, x: te.Tensor, size: Sequence[int]) -> list[te.Tensor | None]:
+def _adaptive_max(node: TorchNode, x: te.Tensor, size: Sequence[int]) -> list[te.Tensor | None]:
     rank = int(node.name[-2])
     x, out = batched(x, rank), node.shape[-rank:]
     if (at := _equal_parts(x.shape[2:], out)) is not None:

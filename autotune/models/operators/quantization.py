@@ -10,7 +10,7 @@ import numpy as np
 from autotune.models.operators.axes import positive
 from autotune.models.operators.base import Operand, UnsupportedForm, dtype_of, read, stage
 from autotune.models.operators.matmul import matmul
-from autotune.models.operators.node import AtenNode, named_type
+from autotune.models.operators.node import TorchNode, named_type
 from autotune.models.operators.reduction import reduce
 from autotune.models.operators.table import Axis, Floats, aten, onnx_op
 from schedules import te
@@ -149,7 +149,7 @@ def _qlinear_matmul(
 Parameters = Callable[[tuple[Expr, ...]], tuple[Expr, Expr]]
 
 
-def _rounded(node: AtenNode, t: te.Tensor, of: Parameters, low: int, high: int) -> list[te.Tensor | None]:
+def _rounded(node: TorchNode, t: te.Tensor, of: Parameters, low: int, high: int) -> list[te.Tensor | None]:
     """(clip(round(x / scale) + zero point) back as floats, whether nothing was clipped)."""
     wide = computed(t.dtype)
 
@@ -171,7 +171,7 @@ def _rounded(node: AtenNode, t: te.Tensor, of: Parameters, low: int, high: int) 
 
 @aten("fake_quantize_per_tensor_affine_cachemask.default")
 def _of_tensor(
-    node: AtenNode, x: Floats, scale: float, zero: int, low: int, high: int
+    node: TorchNode, x: Floats, scale: float, zero: int, low: int, high: int
 ) -> list[te.Tensor | None]:
     s, wide = float(np.float32(scale)), computed(x.dtype)
     return _rounded(node, x, lambda at: (te.const(s, wide), te.const(zero, wide)), low, high)
@@ -179,7 +179,7 @@ def _of_tensor(
 
 @aten("fake_quantize_per_channel_affine_cachemask.default")
 def _of_channel(
-    node: AtenNode, x: Floats, scale: te.Tensor, zero: te.Tensor, axis: Axis, low: int, high: int
+    node: TorchNode, x: Floats, scale: te.Tensor, zero: te.Tensor, axis: Axis, low: int, high: int
 ) -> list[te.Tensor | None]:
     wide = computed(x.dtype)
 

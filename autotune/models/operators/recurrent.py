@@ -12,7 +12,7 @@ from autotune.models.operators import functions as f
 from autotune.models.operators.axes import reshape
 from autotune.models.operators.base import UnsupportedForm, cast, number, stage
 from autotune.models.operators.indexing import reverse_sequence
-from autotune.models.operators.known import Known, Value
+from autotune.models.operators.known import KnownTensor, Value
 from autotune.models.operators.movement import concat, flip, part, transpose
 from autotune.models.operators.node import OnnxNode
 from autotune.models.operators.table import Floats, onnx_op
@@ -273,7 +273,7 @@ def _recurrent(
         raise UnsupportedForm(f"it has {steps} steps, more than {LONGEST}, each of which has own kernels")
     if "clip" in node.attributes and clip <= 0:
         raise ValueError(f"clip {clip} is not above 0")
-    if isinstance(lengths, Known) and bool((lengths.array() == steps).all()):
+    if isinstance(lengths, KnownTensor) and bool((lengths.array() == steps).all()):
         lengths = None  # every sequence has all steps
     step = {"RNN": plain, "GRU": gru(linear_before_reset), "LSTM": lstm(input_forget)}[node.op]
     fns, each = _functions(node, count), len(functions)

@@ -11,7 +11,7 @@ from autotune.models.operators.axes import reshape, within, without
 from autotune.models.operators.base import UnsupportedForm, cast, floating, number, stage, stages
 from autotune.models.operators.known import Value
 from autotune.models.operators.movement import pad, part
-from autotune.models.operators.node import AtenNode, OnnxNode
+from autotune.models.operators.node import OnnxNode, TorchNode
 from autotune.models.operators.table import Axes, Axis, Cast, Floats, aten, onnx_op
 from schedules import te
 from schedules.dtypes import computed, is_float
@@ -332,13 +332,13 @@ def _all_of(x: te.Tensor, dim: Sequence[int] | None) -> Sequence[int]:
 
 @aten("sum.default", "sum.dim_IntList", "prod.default", "prod.dim_int", along=True)
 def _sum(
-    node: AtenNode, x: Cast, dim: Axes | None = None, keepdim: bool = False, dtype: Any = None
+    node: TorchNode, x: Cast, dim: Axes | None = None, keepdim: bool = False, dtype: Any = None
 ) -> te.Tensor:
     return reduce(x, _all_of(x, dim), keepdim, _FOLDS[node.name], name=node.name)
 
 
 @aten("amax.default", "amin.default", "max.default", "min.default", along=True)
-def _extreme(node: AtenNode, x: te.Tensor, dim: Axes | None = None, keepdim: bool = False) -> te.Tensor:
+def _extreme(node: TorchNode, x: te.Tensor, dim: Axes | None = None, keepdim: bool = False) -> te.Tensor:
     return reduce(x, _all_of(x, dim), keepdim, _FOLDS[node.name], name=node.name)
 
 
@@ -348,7 +348,7 @@ def _mean(x: Cast, dim: Axes | None = None, keepdim: bool = False, dtype: Any = 
 
 
 @aten("any.default", "any.dim", "any.dims", "all.default", "all.dim", "all.dims", along=True)
-def _any(node: AtenNode, x: te.Tensor, dim: Axes | None = None, keepdim: bool = False) -> te.Tensor:
+def _any(node: TorchNode, x: te.Tensor, dim: Axes | None = None, keepdim: bool = False) -> te.Tensor:
     """The largest of 0 and 1, or the least. Of uint8 it is a uint8."""
     t = node.cast(node.cast(x, "bool"), "int32")
     fold = te.max if node.name == "any" else te.min
@@ -361,14 +361,14 @@ def _log_sum_exp(x: Cast, dim: Axes | None, keepdim: bool = False) -> te.Tensor:
 
 
 @aten("max.dim", "min.dim", along=True)
-def _with_place(node: AtenNode, x: te.Tensor, dim: Axis, keepdim: bool = False) -> list[te.Tensor | None]:
+def _with_place(node: TorchNode, x: te.Tensor, dim: Axis, keepdim: bool = False) -> list[te.Tensor | None]:
     largest = node.name == "max"
     top = reduce(x, [dim], keepdim, _FOLDS[node.name], name=node.name)
     return [top, arg_extreme(x, dim, keepdim, largest, last=False) if 1 in node.used else None]
 
 
 @aten("argmax.default", "argmin.default", along=True)
-def _place(node: AtenNode, x: te.Tensor, dim: Axis | None = None, keepdim: bool = False) -> te.Tensor:
+def _place(node: TorchNode, x: te.Tensor, dim: Axis | None = None, keepdim: bool = False) -> te.Tensor:
     largest = node.name == "argmax"
     if dim is not None:
         return arg_extreme(x, dim, keepdim, largest, last=False)
@@ -377,13 +377,13 @@ def _place(node: AtenNode, x: te.Tensor, dim: Axis | None = None, keepdim: bool 
 
 
 @aten("cumsum.default", "cumprod.default", along=True)
-def _cumulative(node: AtenNode, x: Cast, dim: Axis, dtype: Any = None) -> te.Tensor:
+def _cumulative(node: TorchNode, x: Cast, dim: Axis, dtype: Any = None) -> te.Tensor:
     fold, neutral = (te.sum, 0) if node.name == "cumsum" else (te.prod, 1)
     return cumulative(x, dim, False, False, fold, neutral)
 
 
 @aten("cummax.default", "cummin.default", along=True)
-def _cumulative_extreme(node: AtenNode, x: Value, dim: Axis) -> list[te.Tensor | None]:
+def _cumulative_extreme(node: TorchNode, x: Value, dim: Axis) -> list[te.Tensor | None]:
     t = node.cast(x, "int32" if x.dtype == "bool" else x.dtype)
     top, place = cumulative_extreme(t, dim, node.name == "cummax")
     return [node.cast(top), place() if 1 in node.used else None]

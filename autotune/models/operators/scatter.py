@@ -20,7 +20,7 @@ from autotune.models.operators.elementwise import where
 from autotune.models.operators.indexing import first_of, from_end
 from autotune.models.operators.known import Scalar, Value
 from autotune.models.operators.movement import expand, pad
-from autotune.models.operators.node import AtenNode
+from autotune.models.operators.node import TorchNode
 from autotune.models.operators.reduction import cumulative
 from autotune.models.operators.table import Axis, Cast, Ids, Ints, aten, onnx_op
 from schedules import te
@@ -333,7 +333,7 @@ _KINDS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "mean": 
 _KINDS["amin"] = "min"
 
 
-def _fold_of(node: AtenNode, name: str, own: bool = True) -> Fold:
+def _fold_of(node: TorchNode, name: str, own: bool = True) -> Fold:
     if node.dtype == "bool":
         raise UnsupportedForm("bool is not supported by it")
     if name == "mean" and DTYPES[node.dtype].kind != "float":
@@ -346,7 +346,7 @@ def _fold_of(node: AtenNode, name: str, own: bool = True) -> Fold:
     "scatter_reduce.two", along=True, shaped=True,
 )  # fmt: skip
 def _scatter(
-    node: AtenNode, x: te.Tensor, dim: Axis, ids: Ids, src: Value | Scalar, reduce: str = "", *,
+    node: TorchNode, x: te.Tensor, dim: Axis, ids: Ids, src: Value | Scalar, reduce: str = "", *,
     include_self: bool = True,
 ) -> te.Tensor:  # fmt: skip
     """``src`` may be larger than the indices, and may be one number. Of several updates of one place the last
@@ -365,7 +365,7 @@ def _scatter(
 
 @aten("index_add.default", "index_copy.default", "index_reduce.default", along=True, shaped=True)
 def _index_add(
-    node: AtenNode, x: te.Tensor, dim: Axis, ids: Ids, src: Cast, reduce: str = "", *, alpha: Scalar = 1,
+    node: TorchNode, x: te.Tensor, dim: Axis, ids: Ids, src: Cast, reduce: str = "", *, alpha: Scalar = 1,
     include_self: bool = True,
 ) -> te.Tensor:  # fmt: skip
     """Slices along an axis."""
@@ -382,7 +382,7 @@ def _index_add(
 
 @aten("index_put.default", "_unsafe_index_put.default")
 def _index_put(
-    node: AtenNode, x: te.Tensor, indices: Sequence[Value | None], values: Value, accumulate: bool = False
+    node: TorchNode, x: te.Tensor, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> te.Tensor:
     """Indices of bool are a mask, under which all elements get one value."""
     given = {d: i for d, i in enumerate(indices) if i is not None}
@@ -395,7 +395,7 @@ def _index_put(
 
 
 def _masked(
-    node: AtenNode, x: te.Tensor, given: Mapping[int, Value], values: Value, accumulate: bool
+    node: TorchNode, x: te.Tensor, given: Mapping[int, Value], values: Value, accumulate: bool
 ) -> te.Tensor:
     first = min(given)
     if len(given) > 1 or math.prod(values.shape) != 1:
@@ -413,13 +413,13 @@ def _masked(
 
 
 @aten("masked_scatter.default")
-def _masked_scatter(node: AtenNode, x: te.Tensor, mask: Value, src: Cast) -> te.Tensor:
+def _masked_scatter(node: TorchNode, x: te.Tensor, mask: Value, src: Cast) -> te.Tensor:
     """The elements of ``src``, in order, where the mask is set."""
     return masked_scatter(expand(x, node.shape), expand(node.cast(mask, "bool"), node.shape), src)
 
 
 @aten("put.default", shaped=True)
-def _put(node: AtenNode, x: te.Tensor, ids: Ids, src: Cast, accumulate: bool = False) -> te.Tensor:
+def _put(node: TorchNode, x: te.Tensor, ids: Ids, src: Cast, accumulate: bool = False) -> te.Tensor:
     """Places count through all elements."""
     fold = _fold_of(node, "sum") if accumulate else LAST
     flat = [reshape(t, (math.prod(t.shape),)) for t in (x, ids, src)]
@@ -427,7 +427,7 @@ def _put(node: AtenNode, x: te.Tensor, ids: Ids, src: Cast, accumulate: bool = F
 
 
 @aten("max_unpool2d.default", "max_unpool3d.default", shaped=True)
-def _max_unpool_of(node: AtenNode, x: te.Tensor, ids: Ids, *how: Any) -> te.Tensor:
+def _max_unpool_of(node: TorchNode, x: te.Tensor, ids: Ids, *how: Any) -> te.Tensor:
     """Elements go to the places that a pool took them from, all else is 0."""
     rank = int(node.name[-2])
     front, size = math.prod(node.shape[:-rank]), math.prod(node.shape[-rank:])

@@ -1,13 +1,13 @@
 """The tables of operators that have an expression, of ONNX and of ATen, and what their rows are given.
 
 A row is a function of an operator's inputs, then of its attributes by name. The type of each parameter says
-how it is taken (`Row`): as a tensor, a literal, an axis, as it is. So a function that states what an operator
+how it is taken: as a tensor, a literal, an axis, as it is. So a function that states what an operator
 computes may be its row, of both formats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from inspect import Parameter, signature
@@ -19,8 +19,8 @@ from autotune.models.operators.base import (
     Array,
     Operand,
 )
-from autotune.models.operators.known import Known
-from autotune.models.operators.node import Node
+from autotune.models.operators.known import KnownTensor
+from autotune.models.operators.node import OperatorNode
 from schedules import te
 
 # How a row takes an argument, beside te.Tensor, Operand (a literal where it is known to be one number) and
@@ -41,7 +41,7 @@ Lower = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Row:
+class OperatorRow:
     """``lower`` makes the outputs of an operator, None for one that has no expression, for its versions from
     ``since`` on. A parameter named ``node`` gets that. ``along``: it works along axes of its first tensor,
     which is a row of one where it has none. ``shaped``: what it makes has the elements of the output in
@@ -89,7 +89,7 @@ class Row:
 class _Taken:
     """The arguments of a row, one after the other."""
 
-    def __init__(self, node: Node, along: bool) -> None:
+    def __init__(self, node: OperatorNode, along: bool) -> None:
         self.node, self.along, self.rank, self.is_number = node, along, -1, False
 
     def take(self, x: Any, way: str, name: str) -> Any:
@@ -101,7 +101,7 @@ class _Taken:
         if way in ("known", "ints", "integer", "zero_point"):
             return getattr(self.node, way)(x, name)
         made = bool(x) if way == "bool" else getattr(self.node, way)(x) if way else x
-        if self.rank < 0 and isinstance(made, (te.Tensor, Known)):
+        if self.rank < 0 and isinstance(made, (te.Tensor, KnownTensor)):
             if self.along and not made.shape:
                 self.is_number, made = True, reshape(self.node.tensor(made), (1,))
             self.rank = len(made.shape)
@@ -119,36 +119,30 @@ def _way(hint: Any) -> tuple[str, bool]:
     return str(hint.__metadata__[0]) if hasattr(hint, "__metadata__") else "", optional
 
 
-class Table:
-    """Rows by the names of operators. ``prefix``: what names without a library have in front."""
+class OperatorTable(dict[str, list[OperatorRow]]):
+    """{operator: its rows}. ``prefix``: what names without a library have in front."""
 
     def __init__(self, prefix: str = "") -> None:
+        super().__init__()
         self.prefix = prefix
-        self.rows: dict[str, list[Row]] = {}
 
     def __call__(self, *names: str, **how: Any) -> Callable[[Lower], Lower]:
         """Enter a function into the table, for operators of ONNX's own domain, or overloads of ATen such as
-        "add.Tensor"; of another library with its name: "library::name.default". ``how``: fields of `Row`."""
+        "add.Tensor"; of another library with its name: "library::name.default". ``how``: fields of a row."""
 
         def enter(lower: Lower) -> Lower:
             for name in names:
                 library, _, op = name.rpartition("::")
                 key = f"{library}.{op}" if library else self.prefix + op
-                self.rows.setdefault(key, []).append(Row(lower, **how))
+                self.setdefault(key, []).append(OperatorRow(lower, **how))
             return lower
 
         return enter
 
-    def __contains__(self, op: str) -> bool:
-        return op in self.rows
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.rows)
-
-    def get(self, op: str, version: int = 1) -> Row | None:
+    def row(self, op: str, version: int = 1) -> OperatorRow | None:
         """The row for a version of an operator."""
-        fits = [r for r in self.rows.get(op, ()) if r.since <= version]
+        fits = [r for r in self.get(op, ()) if r.since <= version]
         return max(fits, key=lambda r: r.since, default=None)
 
 
-onnx_op, aten, complex_op = Table(), Table("aten."), Table("aten.")
+onnx_op, aten, complex_op = OperatorTable(), OperatorTable("aten."), OperatorTable("aten.")

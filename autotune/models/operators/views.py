@@ -12,7 +12,7 @@ import numpy as np
 from autotune.models.operators.axes import positive, positives, reshape, within, without
 from autotune.models.operators.base import Operand, UnsupportedForm, stage
 from autotune.models.operators.indexing import gather
-from autotune.models.operators.known import Known, Scalar, Value
+from autotune.models.operators.known import KnownTensor, Scalar, Value
 from autotune.models.operators.movement import (
     concat,
     cut_and_pad,
@@ -26,7 +26,7 @@ from autotune.models.operators.movement import (
     transpose,
     trilu,
 )
-from autotune.models.operators.node import AtenNode, Node, OnnxNode, numpy_type
+from autotune.models.operators.node import OnnxNode, OperatorNode, TorchNode, numpy_type
 from autotune.models.operators.table import Axes, Axis, Cast, Ints, aten, onnx_op
 from schedules import te
 from schedules.dtypes import DTYPES
@@ -47,21 +47,21 @@ def _same(x: Value, **how: Any) -> Value:
 
 
 @onnx_op("Shape")
-def _shape(x: Value, *, start: int = 0, end: int | None = None) -> Known:
-    return Known(np.array(x.shape[slice(start, end)], np.int64))
+def _shape(x: Value, *, start: int = 0, end: int | None = None) -> KnownTensor:
+    return KnownTensor(np.array(x.shape[slice(start, end)], np.int64))
 
 
 @onnx_op("Size")
-def _size(x: Value) -> Known:
-    return Known(np.array(math.prod(x.shape), np.int64))
+def _size(x: Value) -> KnownTensor:
+    return KnownTensor(np.array(math.prod(x.shape), np.int64))
 
 
 @onnx_op("EyeLike")
-def _eye_like(x: Value, *, dtype: int | None = None, k: int = 0) -> Known:
+def _eye_like(x: Value, *, dtype: int | None = None, k: int = 0) -> KnownTensor:
     if math.prod(x.shape) > MOST:
         raise ValueError(f"a known value of shape {list(x.shape)}, more than {MOST} elements")
     rows, columns = x.shape
-    return Known(np.eye(rows, columns, k=k, dtype=x.dtype if dtype is None else numpy_type(dtype)))
+    return KnownTensor(np.eye(rows, columns, k=k, dtype=x.dtype if dtype is None else numpy_type(dtype)))
 
 
 @onnx_op("Reshape", since=5)
@@ -113,12 +113,12 @@ def _expand(x: te.Tensor, shape: Ints) -> te.Tensor:
 
 
 @aten("expand.default", "expand_as.default")
-def _expand_to(node: AtenNode, x: te.Tensor, shape: Any, implicit: bool = False) -> te.Tensor:
+def _expand_to(node: TorchNode, x: te.Tensor, shape: Any, implicit: bool = False) -> te.Tensor:
     return expand(x, node.shape)
 
 
 @aten("repeat.default", "tile.default")
-def _repeat(node: AtenNode, x: te.Tensor, repeats: Sequence[int]) -> te.Tensor:
+def _repeat(node: TorchNode, x: te.Tensor, repeats: Sequence[int]) -> te.Tensor:
     rank = len(node.shape)
     x = reshape(x, [1] * (rank - len(x.shape)) + list(x.shape))
     return tile(x, [1] * (rank - len(repeats)) + [int(r) for r in repeats])
@@ -153,14 +153,14 @@ def _roll(x: te.Tensor, shifts: Sequence[int], dims: Axes = ()) -> te.Tensor:
 
 
 @aten("pixel_shuffle.default", "pixel_unshuffle.default", shaped=True)
-def _pixel_shuffle(node: AtenNode, x: te.Tensor, factor: int) -> te.Tensor:
+def _pixel_shuffle(node: TorchNode, x: te.Tensor, factor: int) -> te.Tensor:
     """Of the last three axes."""
     images = reshape(x, (math.prod(x.shape[:-3]), *x.shape[-3:]))
     return (depth_to_space if node.name == "pixel_shuffle" else space_to_depth)(images, factor, "CRD")
 
 
 @aten("tril.default", "triu.default")
-def _triangle(node: AtenNode, x: te.Tensor, diagonal: int = 0) -> te.Tensor:
+def _triangle(node: TorchNode, x: te.Tensor, diagonal: int = 0) -> te.Tensor:
     return trilu(x, np.asarray(diagonal), node.name == "triu")
 
 
@@ -171,7 +171,7 @@ def _triangle(node: AtenNode, x: te.Tensor, diagonal: int = 0) -> te.Tensor:
 def _slice(
     x: te.Tensor, starts: Ints | None = None, ends: Ints | None = None, axes: Ints | None = None,
     steps: Ints | None = None,
-) -> te.Tensor | Known:  # fmt: skip
+) -> Value:  # fmt: skip
     """Bounds are attributes before version 10."""
     if starts is None or ends is None or len(starts) != len(ends):
         raise ValueError("its starts and ends are not as many")
@@ -188,12 +188,12 @@ def _slice(
     return strided_slice(x, first, extents, step) if all(extents) else _empty(x, extents)
 
 
-def _empty(x: te.Tensor, shape: Sequence[int]) -> Known:
+def _empty(x: te.Tensor, shape: Sequence[int]) -> KnownTensor:
     """A tensor without elements is known."""
-    return Known(np.empty(tuple(shape), DTYPES[x.dtype].numpy))
+    return KnownTensor(np.empty(tuple(shape), DTYPES[x.dtype].numpy))
 
 
-def _piece(x: te.Tensor, axis: int, start: int, extent: int) -> te.Tensor | Known:
+def _piece(x: te.Tensor, axis: int, start: int, extent: int) -> Value:
     """A part of an axis, which may have no elements."""
     if extent > 0:
         return part(x, axis, start, extent)
@@ -202,7 +202,7 @@ def _piece(x: te.Tensor, axis: int, start: int, extent: int) -> te.Tensor | Know
 
 @aten("slice.Tensor")
 def _slice_of(
-    node: AtenNode, x: te.Tensor, dim: Axis = 0, start: int | None = None, end: int | None = None,
+    node: TorchNode, x: te.Tensor, dim: Axis = 0, start: int | None = None, end: int | None = None,
     step: int = 1,
 ) -> te.Tensor:  # fmt: skip
     places = range(x.shape[dim])[slice(start, end, step)]
@@ -222,7 +222,7 @@ def _select(x: te.Tensor, dim: Axis, index: int | te.Tensor) -> te.Tensor:
 @onnx_op("Split", since=2)
 def _split(
     node: OnnxNode, x: te.Tensor, split: Ints | None = None, *, axis: Axis = 0, num_outputs: int | None = None
-) -> list[te.Tensor | Known | None]:
+) -> list[Value | None]:
     size = x.shape[axis]
     if split is None:
         count = node.count if num_outputs is None else num_outputs
@@ -237,8 +237,8 @@ def _split(
 
 @aten("split_with_sizes.default", "split.Tensor", "split.sizes", "chunk.default", "tensor_split.sections")
 def _split_of(
-    node: AtenNode, x: te.Tensor, how: int | Sequence[int], dim: Axis = 0
-) -> list[te.Tensor | Known | None]:
+    node: TorchNode, x: te.Tensor, how: int | Sequence[int], dim: Axis = 0
+) -> list[Value | None]:
     size = x.shape[dim]
     if not isinstance(how, int):
         sizes = [int(n) for n in how]
@@ -250,20 +250,20 @@ def _split_of(
     return _pieces(node, x, dim, sizes)
 
 
-def _pieces(node: Node, x: te.Tensor, axis: int, sizes: Sequence[int]) -> list[te.Tensor | Known | None]:
+def _pieces(node: OperatorNode, x: te.Tensor, axis: int, sizes: Sequence[int]) -> list[Value | None]:
     """Parts of an axis one after the other, of which those are made that are used."""
     starts = np.cumsum([0, *sizes])
     return [_piece(x, axis, int(starts[i]), n) if i in node.used else None for i, n in enumerate(sizes)]
 
 
 @aten("unbind.int")
-def _unbind(node: AtenNode, x: te.Tensor, dim: Axis = 0) -> list[te.Tensor | None]:
+def _unbind(node: TorchNode, x: te.Tensor, dim: Axis = 0) -> list[te.Tensor | None]:
     rest = without(x.shape, [dim])
     return [reshape(part(x, dim, i, 1), rest) if i in node.used else None for i in range(x.shape[dim])]
 
 
 @aten("diagonal.default")
-def _diagonal(node: AtenNode, x: te.Tensor, offset: int = 0, dim1: Axis = 0, dim2: Axis = 1) -> te.Tensor:
+def _diagonal(node: TorchNode, x: te.Tensor, offset: int = 0, dim1: Axis = 0, dim2: Axis = 1) -> te.Tensor:
     def value(*at: Expr) -> Expr:
         rest, i = iter(at[:-1]), at[-1]
         both = {dim1: i + max(-offset, 0), dim2: i + max(offset, 0)}
@@ -285,7 +285,7 @@ def _unfold(x: te.Tensor, dim: Axis, size: int, step: int) -> te.Tensor:
 
 @aten("as_strided.default")
 def _as_strided(
-    node: AtenNode, x: te.Tensor, size: Sequence[int], strides: Sequence[int], first: int
+    node: TorchNode, x: te.Tensor, size: Sequence[int], strides: Sequence[int], first: int
 ) -> te.Tensor:
     """Of a row-major tensor, from its element ``first`` on. Elements may be read several times."""
     last = first + sum((n - 1) * s for n, s in zip(size, strides, strict=True))
@@ -304,19 +304,19 @@ def _as_strided(
 
 @onnx_op("Concat", since=4)
 def _concat(node: OnnxNode, *xs: Value, axis: int) -> te.Tensor:
-    parts = [node.tensor(x) for x in xs if not (isinstance(x, Known) and 0 in x.shape)]
+    parts = [node.tensor(x) for x in xs if not (isinstance(x, KnownTensor) and 0 in x.shape)]
     return concat(parts, positive(axis, len(parts[0].shape)))
 
 
 @aten("cat.default")
-def _cat(node: AtenNode, xs: Sequence[Value], dim: int = 0) -> te.Tensor:
+def _cat(node: TorchNode, xs: Sequence[Value], dim: int = 0) -> te.Tensor:
     """Old torch took tensors of shape (0,) of any other shape's company, so they are left out."""
-    parts = [node.cast(x) for x in xs if not (isinstance(x, Known) and 0 in x.shape)]
+    parts = [node.cast(x) for x in xs if not (isinstance(x, KnownTensor) and 0 in x.shape)]
     return concat(parts, positive(dim, len(node.shape)))
 
 
 @aten("stack.default")
-def _stack(node: AtenNode, xs: Sequence[Value], dim: int = 0) -> te.Tensor:
+def _stack(node: TorchNode, xs: Sequence[Value], dim: int = 0) -> te.Tensor:
     axis = positive(dim, len(node.shape))
     shape = [1 if d == axis else n for d, n in enumerate(node.shape)]
     return concat([reshape(node.cast(x), shape) for x in xs], axis)
@@ -361,7 +361,7 @@ def _center_crop_pad(x: te.Tensor, shape: Ints, *, axes: Axes | None = None) -> 
     *(f"{kind}_pad{n}d.default" for kind in ("reflection", "replication") for n in (1, 2, 3)),
     "_pad_circular.default", "constant_pad_nd.default",
 )  # fmt: skip
-def _pad_of(node: AtenNode, x: te.Tensor, pads: Sequence[int], value: Scalar = 0) -> te.Tensor:
+def _pad_of(node: TorchNode, x: te.Tensor, pads: Sequence[int], value: Scalar = 0) -> te.Tensor:
     """torch gives the last axis first."""
     sides = [(0, 0)] * len(x.shape)
     for i in range(len(pads) // 2):
@@ -424,7 +424,7 @@ _FULL = {"zeros": 0, "empty": 0, "ones": 1}
 
 
 @aten(*(f"{name}.default" for kind in ("full", *_FULL) for name in (f"{kind}_like", f"new_{kind}")))
-def _full(node: AtenNode, x: Value, *given: Any, **how: Any) -> Value:
+def _full(node: TorchNode, x: Value, *given: Any, **how: Any) -> Value:
     """The number is the last argument, or in the name."""
     kind = node.name.removeprefix("new_").removesuffix("_like")
     number = _FULL[kind] if kind in _FULL else given[-1]
@@ -433,11 +433,11 @@ def _full(node: AtenNode, x: Value, *given: Any, **how: Any) -> Value:
     return filled(node, number)
 
 
-def filled(node: AtenNode, value: Scalar) -> Known:
+def filled(node: TorchNode, value: Scalar) -> KnownTensor:
     """One number that is seen everywhere."""
     import torch
 
-    return Known(torch.full((), value, dtype=getattr(torch, node.dtype)).expand(node.shape))
+    return KnownTensor(torch.full((), value, dtype=getattr(torch, node.dtype)).expand(node.shape))
 
 
 @onnx_op("Range", "NonZero", "ConstantOfShape")

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schedules.space.estimate.counting import Number
-from schedules.space.estimate.recording import Compiler, Program
+from schedules.space.estimate.recording import Compiler, RecordedProgram
 from schedules.space.holes import Columns
 
 Measured = Sequence[Mapping[str, Number]]
@@ -17,7 +17,7 @@ Measured = Sequence[Mapping[str, Number]]
 class Hottest:
     """``measure``: returns the quantities of each block or kernel, by name. ``names``: the quantities that
     are kept of the ones with most of ``by`` in each row. ``also``: quantities that are summed, as ``by`` is.
-    ``compiler``: as of `Program`."""
+    ``compiler``: as of `RecordedProgram`."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Hottest:
             summed = [q[name] for name in self._summed for q in found]
             return [summed, *([q[name] for name in names] for q in found)]
 
-        self._program = Program(holes, groups, compiler)
+        self._program = RecordedProgram(holes, groups, compiler)
 
     def __call__(
         self, rows: npt.NDArray[np.int64], out: npt.NDArray[np.float32]

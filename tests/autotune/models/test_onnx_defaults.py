@@ -12,7 +12,7 @@ from autotune.models.operators import onnx_op  # noqa: E402
 
 def asked() -> Iterator[tuple[str, str, object]]:
     """(operator, attribute, default) where a parameter of an operator's row has a default."""
-    for op, rows in onnx_op.rows.items():
+    for op, rows in onnx_op.items():
         for row in rows:
             for p, *_ in row.parameters:
                 if p.default is not p.empty and p.default is not None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from space_cases import BIG, big_space, library_case, own_case, target
 
-from autotune.building.from_trace import emit_module
+from autotune.backends.building.from_trace import emit_module
 from schedules import ops, te
 from schedules.ir import Nest, interp
 from schedules.primitives.vectorize import MAX_LANES
@@ -16,7 +16,7 @@ from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
 from schedules.space.estimate.counting import Number
 from schedules.space.estimate.cpu.facts import analyse
-from schedules.space.estimate.cpu.features import FEATURE_NAMES, Features
+from schedules.space.estimate.cpu.features import FEATURE_NAMES, CpuFeatures
 from schedules.space.estimate.cpu.limits import Limits, within
 from schedules.space.estimate.cpu.quantities import FEATURES_PER_BLOCK, measure, register_tile
 from schedules.space.estimate.cpu.rates import CpuRates
@@ -25,7 +25,7 @@ from schedules.space.holes import Columns
 
 def one(nest: Nest, machine: CpuRates) -> np.ndarray:
     """The features of a concrete nest."""
-    return Features(analyse(nest), (), machine)(np.zeros((1, 0), np.int64))[0]
+    return CpuFeatures(analyse(nest), (), machine)(np.zeros((1, 0), np.int64))[0]
 
 
 @pytest.mark.fast("add", "argmin", "fused_multiply_add", "matmul", "norm2", "reduce_sum", "softmax")

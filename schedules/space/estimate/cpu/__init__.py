@@ -14,7 +14,7 @@ from schedules.ir import Nest
 from schedules.model import Target
 from schedules.space.estimate.counting import Number
 from schedules.space.estimate.cpu.facts import BlockFacts, analyse
-from schedules.space.estimate.cpu.features import FEATURE_NAMES, Features
+from schedules.space.estimate.cpu.features import FEATURE_NAMES, CpuFeatures
 from schedules.space.estimate.cpu.limits import within
 from schedules.space.estimate.cpu.rates import CpuRates
 from schedules.space.estimate.recording import Compiler
@@ -45,8 +45,8 @@ class CpuEstimate:
 
     @cached_property
     @gc_paused()
-    def _features(self) -> Features:
-        return Features(self.facts, self._holes, self._rates, self._compiler)
+    def _features(self) -> CpuFeatures:
+        return CpuFeatures(self.facts, self._holes, self._rates, self._compiler)
 
     def features(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         return self._features(rows)

@@ -32,8 +32,8 @@ FEATURE_NAMES = (
 )
 
 
-class Features:
-    """The features of a nest with these facts and holes. ``compiler``: as of `Program`."""
+class CpuFeatures:
+    """The features of a nest with these facts and holes. ``compiler``: as of `RecordedProgram`."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from schedules.ir import Nest
 from schedules.model import Target
 from schedules.space.estimate.counting import Number
 from schedules.space.estimate.gpu.facts import KernelFacts, analyse
-from schedules.space.estimate.gpu.features import FEATURE_NAMES, Features
+from schedules.space.estimate.gpu.features import FEATURE_NAMES, GpuFeatures
 from schedules.space.estimate.gpu.limits import within
 from schedules.space.estimate.gpu.rates import GpuRates
 from schedules.space.estimate.recording import Compiler
@@ -44,8 +44,8 @@ class GpuEstimate:
 
     @cached_property
     @gc_paused()
-    def _features(self) -> Features:
-        return Features(self.facts, self._holes, self._rates, self._compiler)
+    def _features(self) -> GpuFeatures:
+        return GpuFeatures(self.facts, self._holes, self._rates, self._compiler)
 
     def features(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         return self._features(rows)

@@ -105,9 +105,9 @@ def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
     }  # fmt: skip
 
 
-class Features:
+class GpuFeatures:
     """The features of kernels with these facts and holes: of the slowest one by one, and of all together.
-    ``compiler``: as of `Program`."""
+    ``compiler``: as of `RecordedProgram`."""
 
     def __init__(
         self,
