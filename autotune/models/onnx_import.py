@@ -27,7 +27,7 @@ NO_SHAPES: Mapping[str, int | Sequence[int]] = MappingProxyType({})
 # Where a file has operators without an expression.
 ISLANDS = (
     "\nautotune.import_onnx(path, islands=True) runs operators of ONNX of known shapes in onnx's reference "
-    "folder, slowly"
+    "evaluator, slowly"
 )
 
 

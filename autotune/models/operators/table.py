@@ -100,12 +100,11 @@ class _Taken:
             return positives(self.node.ints(x, name), self.rank)
         if way in ("known", "ints", "integer", "zero_point"):
             return getattr(self.node, way)(x, name)
-        made = bool(x) if way == "bool" else getattr(self.node, way)(x) if way else x
-        if self.rank < 0 and isinstance(made, (te.Tensor, KnownTensor)):
-            if self.along and not made.shape:
-                self.is_number, made = True, reshape(self.node.tensor(made), (1,))
-            self.rank = len(made.shape)
-        return made
+        if self.rank < 0 and isinstance(x, (te.Tensor, KnownTensor)):
+            if self.along and not x.shape:
+                self.is_number, x = True, reshape(self.node.tensor(x), (1,))
+            self.rank = len(x.shape)
+        return bool(x) if way == "bool" else getattr(self.node, way)(x) if way else x
 
 
 def _way(hint: Any) -> tuple[str, bool]:
