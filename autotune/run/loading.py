@@ -132,7 +132,7 @@ def _load(workload: Workload, asked: Asked) -> tuple[Kernel, bool]:
         raise missing
     from autotune.run.untuned import untuned
 
-    kernel, why = untuned(workload, wanted, where)
+    kernel, why, _ = untuned(workload, wanted, where)
     warn(f"{missing.message if isinstance(missing, KernelNotFound) else missing}\n{why}")
     return kernel, False
 

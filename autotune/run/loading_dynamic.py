@@ -64,7 +64,7 @@ def load_dynamic(dynamic: DynamicWorkload, asked: Asked) -> DynamicKernel:
             return found
         from autotune.run.untuned import untuned
 
-        return untuned(workload, wanted, where)[0]
+        return untuned(workload, wanted, where).kernel
 
     return DynamicKernel(dynamic, make, sizes)
 
