@@ -215,15 +215,10 @@ class OnnxLowering(Frame):
         every = (*defaults, *function.attribute_proto, *proto.attribute)
         attributes = {a.name: a for a in every}
         opsets = {**scope.opsets, **{domain(o.domain): o.version for o in function.opset_import}}
-        inner = OnnxScope(
-            dict(zip(function.input, given, strict=True)), opsets, attributes, path, scope.depth + 1
-        )
-        wanted = [o for o, n in zip(function.output, proto.output, strict=False) if n]
-        self.run(function.node, wanted, inner)
-        return [
-            self._found(inner, o, function.name) if n else None
-            for o, n in zip(function.output, proto.output, strict=False)
-        ]
+        named = dict(zip(function.input, given, strict=True))
+        inner = OnnxScope(named, opsets, attributes, path, scope.depth + 1)
+        wanted = [o if n else "" for o, n in zip(function.output, proto.output, strict=False)]
+        return self._inside(inner, function.node, wanted, function.name)
 
     def _branch(
         self, proto: Any, values: Mapping[str, Scoped], scope: OnnxScope, path: str
@@ -239,14 +234,16 @@ class OnnxLowering(Frame):
         inner = OnnxScope(dict(scope.values), scope.opsets, scope.attributes, path, scope.depth + 1)
         for t in graph.initializer:
             inner.values[t.name] = KnownTensor(to_array(t, f"initializer {t.name!r} of {name}", None))
-        wanted = [o.name for o in graph.output]
-        self.run(graph.node, wanted, inner)
-        return [self._found(inner, n, name) for n in wanted]
+        return self._inside(inner, graph.node, [o.name for o in graph.output], name)
 
-    def _found(self, scope: OnnxScope, name: str, what: str) -> Scoped:
-        if name not in scope.values:
-            raise ModelError(f"{what} does not compute its output {name!r}")
-        return scope.values[name]
+    def _inside(
+        self, scope: OnnxScope, nodes: Sequence[Any], wanted: Sequence[str], what: str
+    ) -> Sequence[Scoped]:
+        """The ``wanted`` values of a scope, after its nodes; None for those without a name."""
+        self.run(nodes, [name for name in wanted if name], scope)
+        if lost := [name for name in wanted if name and name not in scope.values]:
+            raise ModelError(f"{what} does not compute its output {lost[0]!r}")
+        return [scope.values[name] if name else None for name in wanted]
 
 
 # --- helpers ----------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from autotune.models.operators.axes import reshape, within, without
-from autotune.models.operators.base import Operand, UnsupportedForm, number, read, stage, stages
+from autotune.models.operators.axes import reshape, without
+from autotune.models.operators.base import Operand, UnsupportedForm, number, read, stage
 from autotune.models.operators.known import Value
 from autotune.models.operators.node import OnnxNode, OperatorNode, TorchNode
-from autotune.models.operators.reduction import arg_extreme, reduce
+from autotune.models.operators.reduction import arg_extreme, reduce, rows
 from autotune.models.operators.table import Axes, Axis, Cast, Floats, aten, onnx_op
 from schedules import te
 from schedules.dtypes import DTYPES, computed
@@ -21,12 +21,6 @@ from schedules.expr import Expr, dtype_of
 from schedules.te.tensors import IterVar
 
 Maker = Callable[[], te.Tensor]
-
-
-def _rows(x: te.Tensor, axes: Sequence[int], value: Callable[..., Any], name: str | tuple[str, ...]) -> Any:
-    """A reduction over ``axes``: ``value(element, axes, at)`` of what is read."""
-    over = [te.reduce_axis(x.shape[d], f"r{i}") for i, d in enumerate(axes)]
-    return stages(without(x.shape, axes), lambda *at: value(x[within(at, axes, over)], tuple(over), at), name)
 
 
 def _map(
@@ -45,8 +39,8 @@ def softmax(x: te.Tensor, axis: int, log: bool = False, empty_rows: bool = False
     -inf it is 0."""
     axes = [axis]
     if log:
-        top = _rows(x, axes, lambda v, r, at: te.max(v, axis=r), "row_max")
-        total = _rows(x, axes, lambda v, r, at: te.sum(te.exp(v - top[at]), axis=r), "row_sum")
+        top = rows(x, axes, lambda v, r, at: te.max(v, axis=r), "row_max")
+        total = rows(x, axes, lambda v, r, at: te.sum(te.exp(v - top[at]), axis=r), "row_sum")
         last = stage(total.shape, lambda *at: te.log(total[at]), "log_sum")
         return _map(x, axes, lambda i, at: x[i] - top[at] - last[at], "log_softmax")
     e, inverse = exponentials(x, axis, empty_rows)
@@ -57,14 +51,14 @@ def exponentials(x: te.Tensor, axis: int, empty_rows: bool = False) -> tuple[te.
     """(exp(x - maximum along an axis), inverse of its sums along it). ``empty_rows``: where all is -inf both
     are 0, else NaN."""
     axes = [axis]
-    top = _rows(x, axes, lambda v, r, at: te.max(v, axis=r), "row_max")
+    top = rows(x, axes, lambda v, r, at: te.max(v, axis=r), "row_max")
     if empty_rows:
         found, nothing = top, number(0, top.dtype)
         top = stage(
             found.shape, lambda *at: te.select(te.equal(found[at], -te.inf), nothing, found[at]), "top"
         )
     e = _map(x, axes, lambda i, at: te.exp(x[i] - top[at]), "e", computed(x.dtype))
-    total = _rows(e, axes, lambda v, r, at: te.sum(v, axis=r), "row_sum")
+    total = rows(e, axes, lambda v, r, at: te.sum(v, axis=r), "row_sum")
 
     def inverse(*at: Expr) -> Expr:
         one = 1.0 / total[at]
@@ -80,7 +74,7 @@ def _moments(x: te.Tensor, axes: Sequence[int]) -> tuple[te.Tensor, te.Tensor, t
     """(mean, what the rounded mean is off by, variance) along ``axes``, by the corrected two-pass algorithm
     (Chan, Golub and LeVeque, 1983)."""
     n = float(math.prod(x.shape[d] for d in axes))
-    total = _rows(x, axes, lambda v, r, at: te.sum(v, axis=r), "row_sum")
+    total = rows(x, axes, lambda v, r, at: te.sum(v, axis=r), "row_sum")
     mean = stage(total.shape, lambda *at: total[at] / n, "mean")
     sums = te.reducer((0.0, 0.0), lambda a, b: (a[0] + b[0], a[1] + b[1]), "sums")
 
@@ -88,7 +82,7 @@ def _moments(x: te.Tensor, axes: Sequence[int]) -> tuple[te.Tensor, te.Tensor, t
         d = v - mean[tuple(at)]
         return sums((d, d * d), axis=r)
 
-    dev, squares = _rows(x, axes, deviations, ("dev_sum", "sq_dev"))
+    dev, squares = rows(x, axes, deviations, ("dev_sum", "sq_dev"))
     off = stage(dev.shape, lambda *at: dev[at] / n, "mean_off")
     var = stage(dev.shape, lambda *at: te.maximum(squares[at] / n - off[at] * off[at], 0.0), "var")
     return mean, off, var
@@ -154,7 +148,7 @@ def rms_norm(x: te.Tensor, axis: Axis, gamma: Operand | None, eps: float) -> te.
     """x / √(mean of squares + eps) · gamma, over the axes from ``axis`` on."""
     axes = tuple(range(axis, len(x.shape)))
     n = float(math.prod(x.shape[axis:]))
-    squares = _rows(x, axes, lambda v, r, at: te.sum(v * v, axis=r), "sq_sum")
+    squares = rows(x, axes, lambda v, r, at: te.sum(v * v, axis=r), "sq_sum")
     inv = stage(squares.shape, lambda *at: 1.0 / te.sqrt(squares[at] / n + number(eps, x.dtype)), "inv_rms")
     return _map(x, axes, lambda i, at: _scaled(x[tuple(i)] * inv[tuple(at)], gamma, None, i), "rms_norm")
 
@@ -230,7 +224,7 @@ def lp_normalization(x: te.Tensor, axis: Axis, p: int = 2) -> te.Tensor:
     if p not in (1, 2):
         raise UnsupportedForm(f"p={p} is not 1 or 2")
     axes = [axis]
-    total = _rows(x, axes, lambda v, r, at: te.sum(te.abs(v) if p == 1 else v * v, axis=r), "norm_sum")
+    total = rows(x, axes, lambda v, r, at: te.sum(te.abs(v) if p == 1 else v * v, axis=r), "norm_sum")
 
     def value(i: Sequence[Expr], at: Sequence[Expr]) -> Expr:
         norm = total[tuple(at)] if p == 1 else te.sqrt(total[tuple(at)])

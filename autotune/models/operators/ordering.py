@@ -11,11 +11,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autotune.models.operators.axes import reshape, within, without
+from autotune.models.operators.axes import reshape, without
 from autotune.models.operators.base import UnsupportedForm, cast, number, stage
 from autotune.models.operators.indexing import gather_elements
 from autotune.models.operators.known import Scalar, Value
 from autotune.models.operators.node import OnnxNode, TorchNode
+from autotune.models.operators.reduction import rows
 from autotune.models.operators.table import Axis, aten, onnx_op
 from schedules import te
 from schedules.dtypes import computed, is_float
@@ -90,13 +91,8 @@ def median(x: te.Tensor, axis: int, ignore_nan: bool = False) -> tuple[te.Tensor
     if not is_float(x.dtype):
         source = at_places(ranks, axis, 1, lambda at: middle)
         return gather_elements(x, source, axis), source
-    r, shape = te.reduce_axis(n, "r"), without(x.shape, [axis])
-
-    def numbers(*at: Expr) -> te.Reduction:
-        v = x[within(at, [axis], [r])]
-        return te.sum(te.select(te.equal(v, v), te.const(1, "int32"), te.const(0, "int32")), axis=r)
-
-    known = stage(shape, numbers, "numbers")
+    one, none = te.const(1, "int32"), te.const(0, "int32")
+    known = rows(x, [axis], lambda v, r, at: te.sum(te.select(te.equal(v, v), one, none), axis=r), "numbers")
 
     def place(at: Sequence[Expr]) -> Expr:
         count = known[without(at, [axis])]
@@ -164,17 +160,13 @@ def _onnx_topk(
     return ordered(x, axis, n, largest)
 
 
-@aten("sort.default", "sort.stable", along=True, shaped=True)
-def _sort(x: te.Tensor, dim: Axis = -1, descending: bool = False, *, stable: bool | None = None) -> Two:
+@aten("sort.default", "sort.stable", "argsort.default", "argsort.stable", along=True, shaped=True)
+def _sort(
+    node: TorchNode, x: te.Tensor, dim: Axis = -1, descending: bool = False, *, stable: bool | None = None
+) -> Two | te.Tensor:
     """Equals keep their order, also where that was not asked for."""
-    return ordered(x, dim, x.shape[dim], descending)
-
-
-@aten("argsort.default", "argsort.stable", along=True, shaped=True)
-def _argsort(
-    x: te.Tensor, dim: Axis = -1, descending: bool = False, *, stable: bool | None = None
-) -> te.Tensor:
-    return ordered(x, dim, x.shape[dim], descending)[1]
+    made = ordered(x, dim, x.shape[dim], descending)
+    return made[1] if node.name == "argsort" else made
 
 
 @aten("topk.default", along=True, shaped=True)
@@ -188,14 +180,14 @@ def _kth(x: te.Tensor, k: int, dim: Axis = -1, keepdim: bool = False) -> Two:
     return ordered(x, dim, 1, False, int(k) - 1)
 
 
-@aten("median.dim", "nanmedian.dim", along=True, shaped=True)
-def _median(node: TorchNode, x: te.Tensor, dim: Axis, keepdim: bool = False) -> Two:
-    return median(x, dim, ignore_nan=node.name == "nanmedian")
-
-
-@aten("median.default", "nanmedian.default", shaped=True)
-def _median_of_all(node: TorchNode, x: te.Tensor) -> te.Tensor:
-    return median(reshape(x, (math.prod(x.shape),)), 0, ignore_nan=node.name == "nanmedian")[0]
+@aten("median.dim", "nanmedian.dim", "median.default", "nanmedian.default", along=True, shaped=True)
+def _median(
+    node: TorchNode, x: te.Tensor, dim: Axis | None = None, keepdim: bool = False
+) -> Two | te.Tensor:
+    ignore_nan = node.name == "nanmedian"
+    if dim is not None:
+        return median(x, dim, ignore_nan)
+    return median(reshape(x, (math.prod(x.shape),)), 0, ignore_nan)[0]
 
 
 @aten("bucketize.Tensor", "searchsorted.Tensor")

@@ -15,24 +15,26 @@ from autotune.models.operators.node import OnnxNode, TorchNode
 from autotune.models.operators.table import Axes, Axis, Cast, Floats, aten, onnx_op
 from schedules import te
 from schedules.dtypes import computed, is_float
-from schedules.expr import Const, Expr
+from schedules.expr import Const, Expr, dtype_of
 from schedules.te.scalars import limit
+from schedules.te.tensors import IterVar
 
 Fold = Callable[..., te.Reduction]
 Fn = Callable[[Expr], Any]
+
+
+def rows(x: te.Tensor, axes: Sequence[int], value: Callable[..., Any], name: str | tuple[str, ...]) -> Any:
+    """A reduction over ``axes``: ``value(element, axes, at)`` of what is read."""
+    over = [te.reduce_axis(x.shape[d], f"r{i}") for i, d in enumerate(axes)]
+    return stages(without(x.shape, axes), lambda *at: value(x[within(at, axes, over)], tuple(over), at), name)
 
 
 def folded(
     x: te.Tensor, axes: Sequence[int], fold: Fold, of: Fn = lambda v: v, name: str = "row"
 ) -> te.Tensor:
     """``fold`` of all elements along ``axes``, after ``of``, in the dtype that is computed with."""
-    axes = sorted(axes)
-    over = [te.reduce_axis(x.shape[d], f"r{i}") for i, d in enumerate(axes)]
-
-    def value(*at: Expr) -> te.Reduction:
-        return fold(of(x[within(at, axes, over)]), axis=tuple(over))
-
-    return stage(without(x.shape, axes), value, name)
+    made: te.Tensor = rows(x, sorted(axes), lambda v, r, at: fold(of(v), axis=r), name)
+    return made
 
 
 def reduce(
@@ -65,23 +67,23 @@ def mean(x: te.Tensor, axes: Sequence[int], keepdims: bool) -> te.Tensor:
 def log_sum_exp(x: te.Tensor, axes: Sequence[int], keepdims: bool) -> te.Tensor:
     """log Σ exp(x), of what is left after the maximum is taken away."""
     top = folded(x, axes, te.max, name="row_max")
-    over = [te.reduce_axis(x.shape[d], f"r{i}") for i, d in enumerate(sorted(axes))]
 
-    def finite(v: Expr) -> Expr:
-        """0 for an infinity, of which no difference may be taken."""
-        return te.select(te.isfinite(v), v, number(0, x.dtype))
+    def sums(v: Expr, r: tuple[IterVar, ...], at: Sequence[Expr]) -> te.Reduction:
+        return te.sum(te.exp(v - _finite(top[at])), axis=r)
 
-    def sums(*at: Expr) -> te.Reduction:
-        return te.sum(te.exp(x[within(at, sorted(axes), over)] - finite(top[at])), axis=tuple(over))
-
-    total = stage(top.shape, sums, "row_sum")
+    total = rows(x, sorted(axes), sums, "row_sum")
     shape = [1 if d in axes else n for d, n in enumerate(x.shape)] if keepdims else top.shape
 
     def value(*at: Expr) -> Expr:
         i = without(at, axes) if keepdims else at
-        return te.cast(te.log(total[i]) + finite(top[i]), x.dtype)
+        return te.cast(te.log(total[i]) + _finite(top[i]), x.dtype)
 
     return stage(shape, value, "log_sum_exp")
+
+
+def _finite(v: Expr) -> Expr:
+    """0 for an infinity, of which no difference may be taken."""
+    return te.select(te.isfinite(v), v, number(0, dtype_of(v)))
 
 
 def arg_extreme(x: te.Tensor, axis: int, keepdims: bool, largest: bool, last: bool) -> te.Tensor:
@@ -89,15 +91,14 @@ def arg_extreme(x: te.Tensor, axis: int, keepdims: bool, largest: bool, last: bo
     last. The first reduction finds the extreme, the second its place. NaN is larger, and less, than all."""
     fold = te.max if largest else te.min
     top = folded(x, [axis], fold, name="row_max" if largest else "row_min")
-    r, n = te.reduce_axis(x.shape[axis], "r"), x.shape[axis]
+    n = x.shape[axis]
 
-    def place(*at: Expr) -> te.Reduction:
-        v = x[within(at, [axis], [r])]
+    def place(v: Expr, r: tuple[IterVar, ...], at: Sequence[Expr]) -> te.Reduction:
         found = te.any(te.equal(v, top[at]), te.not_equal(v, v))
         other = te.const(-1 if last else n, "int64")
-        return (te.max if last else te.min)(te.select(found, te.cast(r, "int64"), other), axis=r)
+        return (te.max if last else te.min)(te.select(found, te.cast(r[0], "int64"), other), axis=r)
 
-    out = stage(without(x.shape, [axis]), place, "place")
+    out: te.Tensor = rows(x, [axis], place, "place")
     return reshape(out, [1 if d == axis else m for d, m in enumerate(x.shape)]) if keepdims else out
 
 
@@ -258,15 +259,12 @@ def log_cumulative_sum_exp(x: Floats, axis: Axis) -> te.Tensor:
     top, _ = cumulative_extreme(x, axis, True)
     r = te.reduce_axis(x.shape[axis], "r")
 
-    def finite(v: Expr) -> Expr:
-        return te.select(te.isfinite(v), v, number(0, x.dtype))
-
     def sums(*at: Expr) -> te.Reduction:
-        v = te.exp(x[(*at[:axis], r, *at[axis + 1 :])] - finite(top[at]))
+        v = te.exp(x[(*at[:axis], r, *at[axis + 1 :])] - _finite(top[at]))
         return te.sum(te.select(r <= at[axis], v, number(0, x.dtype)), axis=r)
 
     total = stage(x.shape, sums, "row_sum")
-    return stage(x.shape, lambda *at: te.cast(te.log(total[at]) + finite(top[at]), x.dtype), "log_sum_exp")
+    return stage(x.shape, lambda *at: te.cast(te.log(total[at]) + _finite(top[at]), x.dtype), "log_sum_exp")
 
 
 # --- rows -------------------------------------------------------------------------------------
@@ -330,21 +328,21 @@ def _all_of(x: te.Tensor, dim: Sequence[int] | None) -> Sequence[int]:
     return dim or range(len(x.shape))
 
 
-@aten("sum.default", "sum.dim_IntList", "prod.default", "prod.dim_int", along=True)
-def _sum(
+@aten(
+    "sum.default", "sum.dim_IntList", "prod.default", "prod.dim_int", "amax.default", "amin.default",
+    "max.default", "min.default", along=True,
+)  # fmt: skip
+def _fold(
     node: TorchNode, x: Cast, dim: Axes | None = None, keepdim: bool = False, dtype: Any = None
 ) -> te.Tensor:
     return reduce(x, _all_of(x, dim), keepdim, _FOLDS[node.name], name=node.name)
 
 
-@aten("amax.default", "amin.default", "max.default", "min.default", along=True)
-def _extreme(node: TorchNode, x: te.Tensor, dim: Axes | None = None, keepdim: bool = False) -> te.Tensor:
-    return reduce(x, _all_of(x, dim), keepdim, _FOLDS[node.name], name=node.name)
-
-
-@aten("mean.default", "mean.dim", along=True)
-def _mean(x: Cast, dim: Axes | None = None, keepdim: bool = False, dtype: Any = None) -> te.Tensor:
-    return mean(x, _all_of(x, dim), keepdim)
+@aten("mean.default", "mean.dim", "logsumexp.default", along=True)
+def _mean(
+    node: TorchNode, x: Cast, dim: Axes | None = None, keepdim: bool = False, dtype: Any = None
+) -> te.Tensor:
+    return (mean if node.name == "mean" else log_sum_exp)(x, _all_of(x, dim), keepdim)
 
 
 @aten("any.default", "any.dim", "any.dims", "all.default", "all.dim", "all.dims", along=True)
@@ -353,11 +351,6 @@ def _any(node: TorchNode, x: te.Tensor, dim: Axes | None = None, keepdim: bool =
     t = node.cast(node.cast(x, "bool"), "int32")
     fold = te.max if node.name == "any" else te.min
     return node.cast(reduce(t, _all_of(x, dim), keepdim, fold, name=node.name))
-
-
-@aten("logsumexp.default", along=True)
-def _log_sum_exp(x: Cast, dim: Axes | None, keepdim: bool = False) -> te.Tensor:
-    return log_sum_exp(x, _all_of(x, dim), keepdim)
 
 
 @aten("max.dim", "min.dim", along=True)
