@@ -192,8 +192,9 @@ def untuned_kernels(
                 continue
             show(describe(workload), number, len(missing))
             try:
-                kernels[m.task], what = untuned(workload, wanted, where)
-                picked.append(replace(m, why=f"{m.why}, {UNCHECKED}") if UNCHECKED in what else m)
+                pick = untuned(workload, wanted, where)
+                kernels[m.task] = pick.kernel
+                picked.append(m if pick.checked else replace(m, why=f"{m.why}, {UNCHECKED}"))
             except AutotuneError as err:
                 failed.append(Missing(m.task, str(err)))
     if failed:

@@ -18,7 +18,7 @@ DOORS = {
     "autotune/run/loading.py: load",
 }  # fmt: skip
 # Their parameters are the inputs and attributes of an operator of another format, in its order.
-OPERATORS = ("autotune/models/onnx_ops/", "autotune/models/torch_ops/")
+OPERATORS = ("autotune/models/operators/",)
 # Still too many. A function leaves this list when it is mended; none comes to it.
 TO_MEND = {
     "autotune/measure/measurer.py: __init__", "autotune/report/parts.py: dots",
