@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from autotune.backends.building.generator_version import generator_version
@@ -73,7 +74,7 @@ class Fleet:
         self._lock = threading.Lock()
         self._topic = client.id  # a scheduler forgets such events an hour after their client left
         self._exchanges: dict[str, Exchange] = {}
-        self._count = 0
+        self._numbers = count(1)  # of requests
         self._listed: list[Member] = []  # by the scheduler, silent or not
         self._living: Collection[str] = ()  # addresses of those that gave a sign of life lately
         self._seen: dict[str, tuple[object, float]] = {}
@@ -228,9 +229,7 @@ class Fleet:
         ``objects`` of its traces by their numbers. Whoever sends must `end` the exchange. It is for this
         worker alone: Dask would have another repeat all of it."""
         objects = objects or {}
-        with self._lock:
-            self._count += 1
-            batch = f"{self._topic}.{self._count}"
+        batch = f"{self._topic}.{next(self._numbers)}"
         digests = tuple((i, object_digest(x)) for i, x in objects.items())
         request = replace(request, batch=batch, generator=self.generator, objects=digests)
         exchange = Exchange(request, machine)

@@ -281,12 +281,7 @@ def serve(message: str, objects: Sequence[bytes] = ()) -> None:
     worker = get_worker()
     key = str(worker.get_current_task())
     topic = key.partition(".")[0]
-    bench: Bench | None = getattr(worker, "autotune_bench", None)
-    if bench is None:
-        error = {"kind": "message", "text": f"{worker.address} is no worker of autotune"}
-        body = {"batch": key, "answer": True, "machine": {}, "error": error}
-        worker.log_event(topic, messages.sealed(body))
-        return
+    bench: Bench = worker.autotune_bench  # others do not have the resource that it asks for
 
     def wanted() -> bool:
         state = worker.state.tasks.get(key)

@@ -18,10 +18,11 @@ from autotune.models.fallback import run_island
 from autotune.models.in_place import InPlace
 from autotune.models.model import Model
 from autotune.models.preparation import PreparedModel, prepared
-from autotune.models.programs import program_of
+from autotune.models.program import Program
 from autotune.models.tasks import had_share_s, had_trials, tasks_of
 from autotune.results.following import Tell
 from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask, TaskResult, by_name, together
+from autotune.run.asked import Asked
 from autotune.run.kernel import Kernel
 from autotune.run.stored import stored
 from autotune.settings import seconds_of
@@ -274,12 +275,12 @@ def _in_place(
     for workload in outline.tasks:
         if workload.digest not in best:
             return ()
-        found, _ = stored(workload, target, target.threads, where)
+        found, _ = stored(workload, Asked.of(target, None, where))
         if found is None or found.target != target:
             return ()
         kernels.append(found)
     value_of = ready.graph.values.__getitem__
-    program = program_of(outline, kernels, value_of, run_island)
+    program = Program.of(outline, kernels, value_of, run_island)
     return tuple(in_place.choose(program, value_of, log, HERE.machine(), until))
 
 

@@ -24,6 +24,7 @@ from autotune.fleet.messages import Request
 from autotune.measure.process import MeasureError
 from autotune.results.tuned import SuiteResult, SuiteTask, as_one, together
 from autotune.targets import detect
+from autotune.tuning import recheck
 from autotune.tuning.jobs import Job
 from autotune.tuning.options import TuneOptions
 from cost_model.saved import GPU_FEATURES, SavedModel
@@ -143,6 +144,7 @@ def test_a_task_goes_on_elsewhere_when_its_machine_leaves(
         assert best.status == "ok" and result.tasks[0].result.best is not None
 
 
+@pytest.mark.slow
 def test_another_worker_of_the_machine_takes_over(there: Rack, tmp_path: Path) -> None:
     first = FakeSite(takes_s=0.02)
     there.add("w1", site=first, machine="box")
@@ -163,6 +165,7 @@ def test_another_worker_of_the_machine_takes_over(there: Rack, tmp_path: Path) -
         assert len(log.runs()) == 1
 
 
+@pytest.mark.slow
 def test_a_candidate_that_takes_workers_with_it_is_a_crash(there: Rack, tmp_path: Path) -> None:
     killer: list[str] = []
     count = [0]
@@ -270,6 +273,7 @@ def test_stopping_leaves_no_task(there: Rack, tmp_path: Path, monkeypatch: pytes
     assert not there.cluster.scheduler.tasks
 
 
+@pytest.mark.slow
 def test_a_target_that_nobody_offers_any_more(
     there: Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,6 +287,7 @@ def test_a_target_that_nobody_offers_any_more(
         assert result.tasks[0].result.best is not None and len(names(log)) >= 4
 
 
+@pytest.mark.slow
 def test_tasks_that_were_done_before_the_last_machine_left_are_no_failures(
     there: Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +321,7 @@ def test_a_worker_that_gives_no_sign_of_life_is_left_out(
         assert fleet._alive({"w": {"last_seen": 8.0}})
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_late_keeps_its_place(there: Rack, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have waited for others. Only one that says nothing for long counts as hung."""
     monkeypatch.setattr(fleet_site, "LATE_S", 0.1)
@@ -328,6 +334,7 @@ def test_a_worker_that_is_late_keeps_its_place(there: Rack, monkeypatch: pytest.
         assert [m.problem for m in fleet.members()] == [""]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_busy_with_others_does_not_hang(
     there: Rack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,6 +396,17 @@ def test_finalists_of_earlier_runs_are_compiled_here_for_a_machine_that_does_not
             assert [m.status for m in found] == ["illegal", "ok"] and "nowhere" in found[0].reason
             assert [x[:4] for x in site.given] == [b"\x7fELF"] and site.measured == [Trace().digest]
             assert [m.status for m in measuring.finalists([nowhere])] == ["illegal"]
+
+
+def test_stored_records_are_checked_where_their_target_is_offered(there: Rack, tmp_path: Path) -> None:
+    site = there.add("far")
+    with at.Log(tmp_path / "t.db") as log:
+        tuned(there, log, trials=4)
+        before = len(site.measured)
+        with tuning.There(there.address).reached() as crew:
+            assert crew.site_of(B) is None
+            (found,) = recheck.verify(log, 1, 1.5, crew.site_of)
+        assert (found.status, found.time_s) == ("ok", site.time_s) and len(site.measured) == before + 1
 
 
 def test_loggers_of_others_are_as_before(there: Rack) -> None:

@@ -110,6 +110,7 @@ def test_nothing_is_tuned_in_a_call_and_the_warning_names_what_is_not(
     assert {k.chosen_by for k in at.torch.modules()[0].program.kernels} == {"default"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("plain")
 def test_weights_that_change_are_packed_anew() -> None:
     module, x = Net(), torch.randn(6, 4)
@@ -154,6 +155,7 @@ def test_modules_that_share_a_graph_have_their_own_weights() -> None:
     assert at.torch.modules() == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("plain")
 def test_inputs_that_are_not_contiguous_are_copied_and_told() -> None:
     module, x = Net(), torch.randn(4, 6).T
@@ -261,7 +263,7 @@ def nothing_to_compute(a: Any, b: Any) -> Any:
     return a.contiguous(), b.t().contiguous().t()[:0], a.detach()
 
 
-@pytest.mark.fast(but=["spread"])
+@pytest.mark.fast("nothing_to_compute")
 @pytest.mark.usefixtures("plain")
 @pytest.mark.parametrize("fn", [spread, writes, nothing_to_compute])
 def test_results_and_written_inputs_are_those_of_torch(fn: Callable[..., Any]) -> None:

@@ -13,6 +13,7 @@ from grid_cases import need_cxx
 from made_up import MadeUp
 from model_cases import Made, each_stage, layers, model_of
 
+from autotune.backends import parse
 from autotune.errors import KernelNotFound
 from autotune.measure.results import Measurement
 from autotune.models import preparation, tuning
@@ -21,7 +22,7 @@ from autotune.models.outline import Part
 from autotune.models.tasks import tasks_of
 from autotune.models.tuning import ModelTuneResult, tune_model
 from autotune.settings import SettingsError
-from autotune.targets import detect, parse
+from autotune.targets import detect
 from autotune.tuning import request
 from autotune.tuning.site import Here
 from autotune.tuning.tuner import OneMachine
@@ -234,6 +235,7 @@ def left_with_plain_loops(db: Path, graph: Graph) -> None:
             log.finish_run(run)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_measured")
 def test_tasks_that_have_their_plain_loops_alone_are_not_tuned_before(tmp_path: Path) -> None:
     graph, _ = layers(2)
