@@ -114,10 +114,10 @@ def tune(
     with Log(database(db)) as log, followed(progress, alone=True) as tell:
         if goal is None:
             from autotune.fleet.program import tune_program_there
-            from autotune.fleet.tuning import There
+            from autotune.fleet.tuning import FleetPlace
             from autotune.results.tuned import as_one
 
-            there = There(str(fleet), target, threads)
+            there = FleetPlace(str(fleet), target, threads)
             result = as_one(tune_program_there(there, found, log, options, tell))
         elif isinstance(found, DynamicWorkload):
             from autotune.tuning.dynamic_tuner import tune_dynamic
@@ -202,14 +202,14 @@ def tune_suite(
     )  # fmt: skip
     with Log(database(db)) as log, followed(progress) as tell:
         if goal is None:
-            from autotune.fleet.tuning import There
-            from autotune.results.tuned import together
+            from autotune.fleet.tuning import FleetPlace
+            from autotune.results.tuned import merged_results
             from autotune.tuning.makers import Tasks
             from autotune.tuning.tuner import tune_jobs
 
-            place = There(str(fleet), target, threads)
+            place = FleetPlace(str(fleet), target, threads)
             found = tune_jobs(Tasks(tasks, options), place, log, tell)
-            result = together(found, seconds)
+            result = merged_results(found, seconds)
         else:
             result = run(tasks, goal, log, options, tell)
     concluded(progress, str(result))

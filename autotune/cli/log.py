@@ -222,10 +222,10 @@ def verify(
     with existing(opt.db_of(db)) as log, ExitStack() as stack:
         site_of: Callable[[Target], Site | None] = recheck.here
         if fleet is not None:
-            from autotune.fleet.tuning import There
+            from autotune.fleet.tuning import FleetPlace
             from autotune.results.display import say
 
-            site_of = stack.enter_context(There(fleet, say=say).reached()).site_of
+            site_of = stack.enter_context(FleetPlace(fleet, say=say).reached()).site_of
         for v in recheck.verify(log, top, slower, site_of):
             found[v.status] += 1
             rows.append(

@@ -13,7 +13,7 @@ from autotune.cli import results
 from autotune.cli import suite as of_suite
 from autotune.cli.output import console, print_json
 from autotune.fleet.program import tune_program_there
-from autotune.fleet.tuning import There
+from autotune.fleet.tuning import FleetPlace
 from autotune.models.tuning import tune_model
 from autotune.results.display import say
 from autotune.results.following import shown
@@ -28,13 +28,13 @@ from kernels_db.store import Log
 from schedules.model import Target, Workload
 
 
-def there_of(address: str, wanted: str | None, threads: int | None, build_here: bool) -> There:
+def there_of(address: str, wanted: str | None, threads: int | None, build_here: bool) -> FleetPlace:
     """Where ``--fleet`` tunes. ``wanted``: ``--target``, None where it was not given."""
-    return There(address, wanted, threads, build_here, say)
+    return FleetPlace(address, wanted, threads, build_here, say)
 
 
 def suite_there(
-    there: There, tasks: Sequence[SuiteTask], where: str, options: TuneOptions, json: bool
+    there: FleetPlace, tasks: Sequence[SuiteTask], where: str, options: TuneOptions, json: bool
 ) -> None:
     """Tune a suite. Exit status 1: a task has no kernel for a target afterwards. The results are printed when
     the lines of progress are gone, which would take some of them along."""
@@ -51,7 +51,7 @@ def suite_there(
 
 
 def program_there(
-    there: There,
+    there: FleetPlace,
     program: Workload | DynamicWorkload,
     where: str,
     options: TuneOptions,
@@ -85,7 +85,13 @@ def program_there(
 
 
 def model_there(
-    there: There, path: str, shape: str, where: str, options: TuneOptions, given_s: float | None, json: bool
+    there: FleetPlace,
+    path: str,
+    shape: str,
+    where: str,
+    options: TuneOptions,
+    given_s: float | None,
+    json: bool,
 ) -> None:
     """Tune what a model's file runs. ``given_s``: as of `models.tune_model`. Exit status 1: as of
     `suite_there`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from autotune.fleet.tuning import There
+from autotune.fleet.tuning import FleetPlace
 from autotune.results.tuned import SuiteProgress, TuneResult
 from autotune.run.dynamic_workload import DynamicWorkload
 from autotune.tuning.dynamic_tuner import Range
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def tune_program_there(
-    there: There,
+    there: FleetPlace,
     program: Workload | DynamicWorkload,
     log: Log,
     options: TuneOptions,

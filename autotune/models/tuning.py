@@ -20,7 +20,7 @@ from autotune.models.preparation import PreparedModel, prepared
 from autotune.models.programs import program_of
 from autotune.models.tasks import had_share_s, had_trials, tasks_of
 from autotune.results.following import concluded, followed
-from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask, TaskResult, by_name, together
+from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask, TaskResult, by_name, merged_results
 from autotune.run.kernel import Kernel
 from autotune.run.stored import stored
 from autotune.settings import database, seconds_of
@@ -35,7 +35,7 @@ from kernels_db.store import Log
 from schedules.model import Target
 
 if TYPE_CHECKING:
-    from autotune.fleet.tuning import There
+    from autotune.fleet.tuning import FleetPlace
     from autotune.results.written import Written
     from autotune.tuning.interrupts import Interrupts
 
@@ -93,7 +93,7 @@ def tune_model(
     seed: int = 0,
     rtol: float | None = None,
     atol: float | None = None,
-    fleet: str | There | None = None,
+    fleet: str | FleetPlace | None = None,
     progress: Callable[[SuiteProgress], None] | Literal["auto"] | None = "auto",
     interrupts: Interrupts | None = None,
 ) -> ModelTuneResult:
@@ -224,19 +224,19 @@ class ModelJobs:
 
 
 def _there(
-    fleet: str | There | None, target: str | Target | Sequence[str | Target] | None, threads: int | None
+    fleet: str | FleetPlace | None, target: str | Target | Sequence[str | Target] | None, threads: int | None
 ) -> Place:
     """The fleet."""
-    from autotune.fleet.tuning import There
+    from autotune.fleet.tuning import FleetPlace
 
-    return fleet if isinstance(fleet, There) else There(str(fleet), target, threads)
+    return fleet if isinstance(fleet, FleetPlace) else FleetPlace(str(fleet), target, threads)
 
 
 def _as_one(results: Mapping[Target, ModelTuneResult]) -> ModelTuneResult:
     """Of several targets: the tasks of the first, then of the next."""
     each = [*results.values()]
     return replace(
-        together(results, max(r.budget_s for r in each)),
+        merged_results(results, max(r.budget_s for r in each)),
         skipped=sum(r.skipped for r in each),
         target=each[0].target if len(each) == 1 else None,
         by_target=by_name(results),

@@ -12,7 +12,7 @@ from needs import imported
 
 import autotune as at
 from autotune.fleet.program import tune_program_there
-from autotune.fleet.tuning import There
+from autotune.fleet.tuning import FleetPlace
 from autotune.models import preparation
 from autotune.models.tuning import tune_model
 from autotune.results.tuned import Best, DynamicResult, SuiteTask, TaskResult
@@ -74,7 +74,7 @@ def test_a_range_of_sizes_is_tuned_for_two_targets(there: Rack, tmp_path: Path) 
     assert dynamic is not None
     options = TuneOptions(trials=2, budget_s=40.0, search="random")
     with at.Log(tmp_path / "t.db") as log:
-        found = tune_program_there(There(there.address), dynamic, log, options)
+        found = tune_program_there(FleetPlace(there.address), dynamic, log, options)
     assert list(found) == [A, B]
     for target, result in found.items():
         assert isinstance(result, DynamicResult)
@@ -107,7 +107,7 @@ def test_a_size_that_is_too_large_for_the_budget_costs_the_others_nothing(
         sizes = {"m": at.dim(least, 1 << 20), "n": 1 << 10, "k": 1 << 10}
         dynamic = as_dynamic("matmul", sizes, "float32", None, False, None)
         assert dynamic is not None
-        (result,) = tune_program_there(There(there.address), dynamic, log, options).values()
+        (result,) = tune_program_there(FleetPlace(there.address), dynamic, log, options).values()
         assert isinstance(result, DynamicResult)
         return result
 
@@ -140,6 +140,6 @@ def test_a_size_that_fails_is_told_of_its_own(there: Rack, tmp_path: Path) -> No
     assert dynamic is not None
     options = TuneOptions(trials=2, budget_s=20.0, search="random")
     with at.Log(tmp_path / "t.db") as log:
-        (result,) = tune_program_there(There(there.address), dynamic, log, options).values()
+        (result,) = tune_program_there(FleetPlace(there.address), dynamic, log, options).values()
     assert isinstance(result, DynamicResult) and result.best is None
     assert all("no memory" in str(r.error) for r in result.by_size.values())
