@@ -133,7 +133,7 @@ __all__ = ["__version__", *_EXPORTS]
 _HOOKS = {
     "report": ("autotune.report", "of_shown"),
     "explain": ("autotune.report.explain.asking", "of_result"),
-    "fleet": ("autotune.fleet.tuning", "There"),
+    "fleet": ("autotune.fleet.tuning", "FleetPlace"),
     "first_pick": ("autotune.tuning.first_pick", "first_pick"),
 }
 

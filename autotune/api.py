@@ -156,7 +156,7 @@ def tune_suite(
     True
     """
     started = time.monotonic()
-    from autotune.results.tuned import SuiteTask, together
+    from autotune.results.tuned import SuiteTask
     from autotune.tuning import suites
     from autotune.tuning.makers import Tasks
     from autotune.tuning.options import TuneOptions
@@ -182,7 +182,7 @@ def tune_suite(
         model=_cost_model(cost_model, model), started=started,
     )  # fmt: skip
     asked = TuneRequest.of(options, target, threads, db, fleet)
-    return tuned(asked, asked.tuning(Tasks(tasks, options)), lambda r: together(r, seconds), progress)
+    return tuned(asked, asked.tuning(Tasks(tasks, options)), lambda r: merged_results(r, seconds), progress)
 
 
 def _cost_model(

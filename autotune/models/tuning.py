@@ -21,7 +21,7 @@ from autotune.models.preparation import PreparedModel, prepared
 from autotune.models.program import Program
 from autotune.models.tasks import had_share_s, had_trials, tasks_of
 from autotune.results.following import Tell
-from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask, TaskResult, by_name, together
+from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask, TaskResult, by_name, merged_results
 from autotune.run.asked import Asked
 from autotune.run.kernel import Kernel
 from autotune.run.stored import stored
@@ -249,7 +249,7 @@ def _as_one(results: Mapping[Target, ModelTuneResult]) -> ModelTuneResult:
     """Of several targets: the tasks of the first, then of the next."""
     each = [*results.values()]
     return replace(
-        together(results, max(r.budget_s for r in each)),
+        merged_results(results, max(r.budget_s for r in each)),
         skipped=sum(r.skipped for r in each),
         target=each[0].target if len(each) == 1 else None,
         by_target=by_name(results),

@@ -45,7 +45,7 @@ class TuneRequest:
         fleet: str | None = None,
         **of_fleet: Any,
     ) -> TuneRequest:
-        """From the options of `autotune.tune`. ``of_fleet``: more fields of `fleet.tuning.There`. Raises
+        """From the options of `autotune.tune`. ``of_fleet``: more fields of `fleet.tuning.FleetPlace`. Raises
         `TargetError`, `SettingsError`."""
         if fleet is None:
             goal = backends.parse(backends.alone(target), threads)
