@@ -292,6 +292,11 @@ class SuiteResult(Shown):
     needed_s: float | None = None
 
     @property
+    def parts(self) -> tuple[TuneResult, ...]:
+        """The results of the tasks."""
+        return tuple(t.result for t in self.tasks)
+
+    @property
     def late(self) -> tuple[TaskResult, ...]:
         """The tasks that had no turn and have no kernel, or the plain loops alone."""
         return tuple(t for t in self.tasks if t.result.stopped == "not begun" and not t.result.ready)

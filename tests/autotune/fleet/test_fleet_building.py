@@ -52,11 +52,13 @@ def test_what_is_right_is_built_and_what_is_not_has_a_reason(builders: Builders)
     assert built[0] == built[2] and built[0][:4] == b"\x7fELF"
 
 
+@pytest.mark.slow
 def test_code_for_another_processor_is_built(builders: Builders) -> None:
     batch = begun(builders, task(parse("x86-64-v3", 1)), Trace())
     assert refusal(batch) is None
 
 
+@pytest.mark.slow
 def test_code_for_a_machine_of_another_family_is_built(builders: Builders) -> None:
     limits = (("vector_bytes", 16), ("vector_registers", 32))
     board = Target("cpu", "cortex-a78", "aarch64-unknown-linux-gnu", ("neon",), 1, limits)

@@ -144,6 +144,7 @@ def test_a_task_goes_on_elsewhere_when_its_machine_leaves(
         assert best.status == "ok" and result.tasks[0].result.best is not None
 
 
+@pytest.mark.slow
 def test_another_worker_of_the_machine_takes_over(there: Rack, tmp_path: Path) -> None:
     first = FakeSite(takes_s=0.02)
     there.add("w1", site=first, machine="box")
@@ -164,6 +165,7 @@ def test_another_worker_of_the_machine_takes_over(there: Rack, tmp_path: Path) -
         assert len(log.runs()) == 1
 
 
+@pytest.mark.slow
 def test_a_candidate_that_takes_workers_with_it_is_a_crash(there: Rack, tmp_path: Path) -> None:
     killer: list[str] = []
     count = [0]
@@ -271,6 +273,7 @@ def test_stopping_leaves_no_task(there: Rack, tmp_path: Path, monkeypatch: pytes
     assert not there.cluster.scheduler.tasks
 
 
+@pytest.mark.slow
 def test_a_target_that_nobody_offers_any_more(
     there: Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +287,7 @@ def test_a_target_that_nobody_offers_any_more(
         assert result.tasks[0].result.best is not None and len(names(log)) >= 4
 
 
+@pytest.mark.slow
 def test_tasks_that_were_done_before_the_last_machine_left_are_no_failures(
     there: Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,6 +321,7 @@ def test_a_worker_that_gives_no_sign_of_life_is_left_out(
         assert fleet._alive({"w": {"last_seen": 8.0}})
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_late_keeps_its_place(there: Rack, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have waited for others. Only one that says nothing for long counts as hung."""
     monkeypatch.setattr(fleet_site, "LATE_S", 0.1)
@@ -329,6 +334,7 @@ def test_a_worker_that_is_late_keeps_its_place(there: Rack, monkeypatch: pytest.
         assert [m.problem for m in fleet.members()] == [""]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_busy_with_others_does_not_hang(
     there: Rack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -186,6 +186,7 @@ def test_workers_that_share_a_cpu_take_turns(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_holds_nothing(tmp_path: Path) -> None:
     with holder(tmp_path, "0") as other:
         os.kill(other.pid, signal.SIGKILL)
@@ -194,6 +195,7 @@ def test_a_process_that_is_killed_holds_nothing(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.slow
 def test_waiting_for_a_cpu_can_be_given_up(tmp_path: Path) -> None:
     site = FakeSite()
     made = bench(tmp_path, site)

@@ -346,6 +346,7 @@ def answering(answer: bytes | None, host: str = "127.0.0.1") -> Iterator[str]:
         thread.join(5)
 
 
+@pytest.mark.slow
 def test_other_servers_are_no_schedulers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reachability, "SPEAKS_S", 0.1)
     security = connection.security()
@@ -377,6 +378,7 @@ def test_nobody_there_is_told_with_the_reason(made: Certificates) -> None:
             connection.connect(f"{scheme}://127.0.0.1:{port}", 0.3)
 
 
+@pytest.mark.slow
 def test_a_worker_waits_for_a_scheduler_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"

@@ -60,9 +60,9 @@ def test_a_share_that_no_machine_reaches_is_not_printed() -> None:
     assert "peak disturbed" in result._repr_html_() and cells(result)[2] == "peak disturbed"
     for words in (lucky, str(result), result._repr_html_()):
         assert "193" not in words
-    found = document(result, "float32")["best"]
+    found = document(result, result.target)["best"]
     assert (found["share_of_peak"], found["peak_disturbed"]) == (1.93, True)  # programs have both
-    assert document(RESULT, "float32")["best"]["peak_disturbed"] is False
+    assert document(RESULT, RESULT.target)["best"]["peak_disturbed"] is False
 
 
 @given(st.floats(0, 1e3) | st.none())

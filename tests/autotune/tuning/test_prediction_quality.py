@@ -82,6 +82,7 @@ def test_times_that_no_kernel_takes_are_no_harm(log: Log) -> None:
     assert found["seconds"] == {"search": 20.0, "build": 40.0, "check": 0.0, "run": 3.0}
 
 
+@pytest.mark.slow
 def test_a_run_keeps_what_its_models_thought(log: Log) -> None:
     space = FormulaSpace()
     seen = []
