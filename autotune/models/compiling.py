@@ -58,29 +58,43 @@ def compile_model(
     Raises `KernelNotFound` that names all nodes without a kernel, `ModelError`, `TargetError`, `LogError`
     for a log that cannot be read, and `DeviceError` for a device that has no room for the weights.
     """
-    picking = Picking(shown=progress is not None)
-    wanted = model_target(target, threads)
-    return compiled(model, wanted, asked_threads(target, threads), database(db), fallback, "model", picking)
+    wanted, asked = model_target(target, threads), asked_threads(target, threads)
+    return compiled(model, KernelChoice(wanted, asked, database(db), fallback, shown=progress is not None))
 
 
-def compiled(
-    model: Model,
-    wanted: Target,
-    asked: int | None,
-    where: str,
-    fallback: bool,
-    named: str,
-    picking: Picking,
-) -> Module:
-    """`compile_model`. ``asked``: number of threads that kernels must have; None: any up to that of
-    ``wanted``. ``named``: the model in a message, as an argument of `autotune.tune_model`."""
-    ready = prepared(model)
-    outline = ready.outline(lambda w: _seconds(w, wanted, asked, where, fallback))
+@dataclass(frozen=True)
+class KernelChoice:
+    """Which kernels a model takes. ``wanted``: its target. ``threads``: how many they must have; None: any
+    number up to that of ``wanted``. ``where``: the log. ``fallback``: those that are not tuned are taken too.
+    ``until``: the time (`time.monotonic`) after which no more of these are chosen, and only those are taken
+    that were chosen before; None: there is no limit. ``shown``: whether progress is shown."""
+
+    wanted: Target
+    threads: int | None
+    where: str
+    fallback: bool = True
+    until: float | None = None
+    shown: bool = True
+
+    def of(self, workload: Workload) -> tuple[Workload, Target, int | None, str]:
+        """How the log is asked for a workload."""
+        return workload, self.wanted, self.threads, self.where
+
+    def seconds(self, workload: Workload) -> float | None:
+        """Seconds of the best kernel that the log has for a workload, where it is used."""
+        if self.fallback and unsearched(*self.of(workload)):
+            return None
+        return next((h.record.time_s for h in hits(*self.of(workload)) if not h.doubted), None)
+
+
+def compiled(model: Model, choice: KernelChoice, named: str = "model") -> Module:
+    """`compile_model`. ``named``: the model in a message, as an argument of `autotune.tune_model`."""
+    ready, wanted = prepared(model), choice.wanted
+    outline = ready.outline(choice.seconds)
     arguments = [named]
     arguments += [f"target={wanted.kind!r}"] if wanted.grid else []
-    arguments += [] if asked is None else [f"threads={asked}"]
-    remedy = f"tune them: autotune.tune_model({', '.join(arguments)})"
-    kernels = _kernels(outline, wanted, asked, where, fallback, remedy, picking)
+    arguments += [] if choice.threads is None else [f"threads={choice.threads}"]
+    kernels = _kernels(outline, choice, f"tune them: autotune.tune_model({', '.join(arguments)})")
     wanted = replace(wanted, threads=max((k.target.threads for k in kernels), default=wanted.threads))
     origin = ModelOrigin.of(model.name, model.graph, ready.graph)
     values = dict(ready.graph.values)
@@ -103,24 +117,6 @@ def tuned_s(kernel: Kernel) -> float | None:
     return float(found) if isinstance(found, (int, float)) else None
 
 
-def _seconds(
-    workload: Workload, wanted: Target, threads: int | None, where: str, fallback: bool
-) -> float | None:
-    """Seconds of the best kernel that a log has for a workload, where it is used."""
-    if fallback and unsearched(workload, wanted, threads, where):
-        return None
-    return next((h.record.time_s for h in hits(workload, wanted, threads, where) if not h.doubted), None)
-
-
-@dataclass(frozen=True)
-class Picking:
-    """How kernels that are not tuned are chosen. ``until``: the time (`time.monotonic`) after which only
-    those are taken that were chosen before; None: there is no limit. ``shown``: whether progress is shown."""
-
-    until: float | None = None
-    shown: bool = True
-
-
 @dataclass(frozen=True)
 class Missing:
     """A task that the log has no kernel for, and why."""
@@ -129,33 +125,26 @@ class Missing:
     why: str
 
 
-def _kernels(
-    outline: Outline,
-    wanted: Target,
-    threads: int | None,
-    where: str,
-    fallback: bool,
-    remedy: str,
-    picking: Picking,
-) -> list[Kernel]:
+def _kernels(outline: Outline, choice: KernelChoice, remedy: str) -> list[Kernel]:
     """A kernel of each task. ``remedy``: the call that tunes. Raises `KernelNotFound` for all that have none
     together."""
     kernels: dict[int, Kernel] = {}
     missing: list[Missing] = []
     plain: dict[int, Kernel] = {}  # which are used unless a first pick is faster
+    threads, where = choice.threads, choice.where
     for task, workload in enumerate(outline.tasks):
-        found, unusable = stored(workload, wanted, threads, where)
-        if found is not None and fallback and unsearched(workload, wanted, threads, where):
+        found, unusable = stored(*choice.of(workload))
+        if found is not None and choice.fallback and unsearched(*choice.of(workload)):
             plain[task] = found
             missing.append(Missing(task, "the log has only its plain loops"))
         elif found is not None:
-            pinned = any(h.pinned for h in islice(hits(workload, wanted, threads, where), 1))
+            pinned = any(h.pinned for h in islice(hits(*choice.of(workload)), 1))
             kernels[task] = found if pinned else preferred(found, where)
         else:
             elsewhere = stored_elsewhere(workload, where)
             why = f"not tuned; {elsewhere}" if elsewhere else "not tuned"
             missing.append(Missing(task, why if unusable is None else str(unusable)))
-    if missing and not fallback:
+    if missing and not choice.fallback:
         number = "" if threads is None else f" with {threads} thread{'s' if threads > 1 else ''}"
         raise KernelNotFound(
             f"{len(missing)} of {len(outline.tasks)} tasks have no tuned kernel for this machine{number} in "
@@ -165,30 +154,23 @@ def _kernels(
     if missing:
         if kernels and threads is None:  # as many as most of the others
             usual, _ = Counter(k.target.threads for k in kernels.values()).most_common(1)[0]
-            wanted = replace(wanted, threads=usual)
-        kernels |= untuned_kernels(outline, missing, wanted, where, remedy, picking)
+            choice = replace(choice, wanted=replace(choice.wanted, threads=usual))
+        kernels |= untuned_kernels(outline, missing, choice, remedy)
     kernels |= {task: k for task, k in plain.items() if kernels[task].chosen_by == "default"}
     return [kernels[i] for i in range(len(outline.tasks))]
 
 
 class NotPicked(ModelError):
-    """There was no time to choose kernels of some tasks, which are ``left``, for a ``target`` and the log
-    ``where``. ``remedy``: the call that tunes."""
+    """There was no time to choose kernels of some tasks, which are ``left``. ``remedy``: the call that
+    tunes."""
 
-    def __init__(
-        self, message: str, left: Sequence[Workload], target: Target, where: str, remedy: str
-    ) -> None:
+    def __init__(self, message: str, left: Sequence[Workload], choice: KernelChoice, remedy: str) -> None:
         super().__init__(message)
-        self.left, self.target, self.where, self.remedy = tuple(left), target, where, remedy
+        self.left, self.choice, self.remedy = tuple(left), choice, remedy
 
 
 def untuned_kernels(
-    outline: Outline,
-    missing: Sequence[Missing],
-    wanted: Target,
-    where: str,
-    remedy: str,
-    picking: Picking = Picking(),
+    outline: Outline, missing: Sequence[Missing], choice: KernelChoice, remedy: str
 ) -> dict[int, Kernel]:
     """First picks of tasks, with one warning for all, which ends with the ``remedy``. Raises `ModelError` for
     those that have none, and `NotPicked`."""
@@ -199,10 +181,11 @@ def untuned_kernels(
     failed: list[Missing] = []
     left: list[Workload] = []
     picked: list[Missing] = []
-    with shared_start(), picks_shown(picking.shown) as show:
+    wanted, where = choice.wanted, choice.where
+    with shared_start(), picks_shown(choice.shown) as show:
         for number, m in enumerate(missing):
             workload = outline.tasks[m.task]
-            over = picking.until is not None and time.monotonic() >= picking.until
+            over = choice.until is not None and time.monotonic() >= choice.until
             if over and not is_kept(workload, wanted, where):
                 left.append(workload)
                 continue
@@ -217,7 +200,7 @@ def untuned_kernels(
         raise ModelError(f"{len(failed)} tasks cannot be compiled:\n{_listed(outline, failed)}")
     if left:
         done = f"{len(missing) - len(left)} of {len(missing)}"
-        raise NotPicked(f"{done} kernels that are not tuned were chosen", left, wanted, where, remedy)
+        raise NotPicked(f"{done} kernels that are not tuned were chosen", left, choice, remedy)
     share = f"{len(missing)} of {len(outline.tasks)} tasks"
     warn(f"{share} run kernels that are not tuned:\n{_listed(outline, picked)}\n{remedy}")
     return kernels

@@ -26,7 +26,7 @@ from autotune import backends, targets
 from autotune.codegen.runtime import aligned
 from autotune.errors import CompileError, MissingExtraError, ModelError, one_line, refused
 from autotune.measure.memory import free_bytes
-from autotune.models.compiling import Missing, untuned_kernels
+from autotune.models.compiling import KernelChoice, Missing, untuned_kernels
 from autotune.models.fallback import run_island
 from autotune.models.module import Module
 from autotune.models.outline import KernelCall, Outline, arena, nbytes
@@ -353,7 +353,8 @@ def _kernels(
             # a model for a GPU runs on that of this machine, else on its CPU
             there = target.grid and backend.available()
             wanted = backend.detect() if there else targets.detect(target.threads)
-            kernels |= untuned_kernels(outline, missing, wanted, where, "tune the model here, and save it")
+            choice = KernelChoice(wanted, None, where)
+            kernels |= untuned_kernels(outline, missing, choice, "tune the model here, and save it")
         except AutotuneError as err:
             raise ModelError(f"{place}: {err}") from err
     return [kernels[i] for i in range(len(stored))]

@@ -17,7 +17,7 @@ from threading import RLock, Thread
 from typing import Any
 
 from autotune.errors import ArgumentError, ModelError, one_line
-from autotune.models.compiling import NotPicked, Picking, compiled, model_target
+from autotune.models.compiling import KernelChoice, NotPicked, compiled, model_target
 from autotune.models.model import Model
 from autotune.models.module import Module
 from autotune.models.signature import TensorSlot
@@ -232,12 +232,12 @@ class TorchGraph:
             )
             self.eager.add(sizes)
 
-    def _picks(self, sizes: Any) -> Picking:
-        """How first picks are made here and now."""
+    def _until(self, sizes: Any) -> float | None:
+        """When no more first picks are made here and now."""
         limit_s = self.how.limit_s
         if self.how.background and sizes not in self.picking:
             limit_s = 0.0
-        return Picking(None if limit_s is None else time.monotonic() + limit_s, self.how.progress)
+        return None if limit_s is None else time.monotonic() + limit_s
 
     def _made(self, args: Sequence[Any], weights: Sequence[Any], sizes: Any, old: Entry | None) -> Entry:
         """Export, import and compile. ``old``: what there is for other values of the weights, which takes
@@ -262,8 +262,9 @@ class TorchGraph:
         if module is None:
             asked = self.how.threads
             target = model_target("cpu", asked or min(torch.get_num_threads(), usable_cpus()))
-            more = (True, EXPORTED, self._picks(sizes))
-            module = compiled(found.model, target, asked, database(None), *more)
+            limits = (self._until(sizes), self.how.progress)
+            choice = KernelChoice(target, asked, database(None), True, *limits)
+            module = compiled(found.model, choice, EXPORTED)
         return Entry(module, seen, inputs, results, computed, written)
 
     def _exported(self, args: Sequence[Any]) -> tuple[Any, tuple[Result, ...]]:
@@ -295,7 +296,7 @@ def _pick(wanted: NotPicked) -> None:
     with shared_start():
         for workload in wanted.left:
             try:
-                untuned(workload, wanted.target, wanted.where)
+                untuned(workload, wanted.choice.wanted, wanted.choice.where)
             except AutotuneError as err:  # who asks next is told
                 log.warning("no kernel of %s was chosen: %s", workload.op, err)
 

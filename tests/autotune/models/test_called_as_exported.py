@@ -28,9 +28,9 @@ from autotune.run.kernels import default_kernel
 from schedules import te
 
 
-def quick(outline: Any, missing: Any, wanted: Any, where: str, remedy: str, picking: Any) -> dict[int, Any]:
+def quick(outline: Any, missing: Any, choice: Any, remedy: str) -> dict[int, Any]:
     """Default kernels in the place of first picks."""
-    return {m.task: default_kernel(outline.tasks[m.task], wanted) for m in missing}
+    return {m.task: default_kernel(outline.tasks[m.task], choice.wanted) for m in missing}
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -39,8 +39,8 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Default kernels in the place of first picks, which take seconds."""
 
-    def kernels(outline: Any, missing: Any, wanted: Any, *_: Any) -> dict[int, Any]:
-        return {m.task: default_kernel(outline.tasks[m.task], wanted) for m in missing}
+    def kernels(outline: Any, missing: Any, choice: Any, *_: Any) -> dict[int, Any]:
+        return {m.task: default_kernel(outline.tasks[m.task], choice.wanted) for m in missing}
 
     monkeypatch.setattr(compiling, "untuned_kernels", kernels)
 
