@@ -4,6 +4,6 @@
 `torch_import` reads exported programs of torch: `torch_scope` the nodes. `operators` has a row for each
 operator of both, and what it computes. `fallback` runs what is no expression. `torch_backend` is what
 torch.compile calls.
-`tasks` and `tuning` tune what a model runs, `compiling` makes a `module` of it, and `program` runs that;
-`device_program` where kernels run on a device. `programs` chooses.
+`tasks` and `tuning` tune what a model runs, `compiling` makes a `module` of it, and `program` runs that, in
+the memory of the host (`host_memory`) or of a device (`device_memory`).
 """

@@ -19,13 +19,13 @@ from autotune.models.module import Module
 from autotune.models.origin import ModelOrigin
 from autotune.models.outline import Outline
 from autotune.models.preparation import prepared
-from autotune.models.programs import program_of
+from autotune.models.program import Program
 from autotune.results.following import picks_shown
+from autotune.run.asked import Asked
 from autotune.run.describing import describe
 from autotune.run.kernel import Kernel
-from autotune.run.stored import asked_threads, hits, named_place, stored, stored_elsewhere, unsearched
+from autotune.run.stored import hits, named_place, stored, stored_elsewhere, unsearched, with_threads
 from autotune.run.warned import warn
-from autotune.settings import database
 from schedules.errors import AutotuneError
 from schedules.model import Target, Workload
 
@@ -58,48 +58,27 @@ def compile_model(
     Raises `KernelNotFound` that names all nodes without a kernel, `ModelError`, `TargetError`, `LogError`
     for a log that cannot be read, and `DeviceError` for a device that has no room for the weights.
     """
-    wanted, asked = model_target(target, threads), asked_threads(target, threads)
-    return compiled(model, KernelChoice(wanted, asked, database(db), fallback, shown=progress is not None))
+    picking = Picking(shown=progress is not None)
+    return compiled(model, Asked.of(target, threads, db, fallback), "model", picking)
 
 
-@dataclass(frozen=True)
-class KernelChoice:
-    """Which kernels a model takes. ``wanted``: its target. ``threads``: how many they must have; None: any
-    number up to that of ``wanted``. ``where``: the log. ``fallback``: those that are not tuned are taken too.
-    ``until``: the time (`time.monotonic`) after which no more of these are chosen, and only those are taken
-    that were chosen before; None: there is no limit. ``shown``: whether progress is shown."""
-
-    wanted: Target
-    threads: int | None
-    where: str
-    fallback: bool = True
-    until: float | None = None
-    shown: bool = True
-
-    def of(self, workload: Workload) -> tuple[Workload, Target, int | None, str]:
-        """How the log is asked for a workload."""
-        return workload, self.wanted, self.threads, self.where
-
-    def seconds(self, workload: Workload) -> float | None:
-        """Seconds of the best kernel that the log has for a workload, where it is used."""
-        if self.fallback and unsearched(*self.of(workload)):
-            return None
-        return next((h.record.time_s for h in hits(*self.of(workload)) if not h.doubted), None)
-
-
-def compiled(model: Model, choice: KernelChoice, named: str = "model") -> Module:
+def compiled(model: Model, asked: Asked, named: str, picking: Picking) -> Module:
     """`compile_model`. ``named``: the model in a message, as an argument of `autotune.tune_model`."""
-    ready, wanted = prepared(model), choice.wanted
-    outline = ready.outline(choice.seconds)
+    wanted = asked.target
+    if wanted.grid:
+        backends.check_here(wanted)
+    ready = prepared(model)
+    outline = ready.outline(lambda w: _seconds(w, asked))
     arguments = [named]
     arguments += [f"target={wanted.kind!r}"] if wanted.grid else []
-    arguments += [] if choice.threads is None else [f"threads={choice.threads}"]
-    kernels = _kernels(outline, choice, f"tune them: autotune.tune_model({', '.join(arguments)})")
+    arguments += [] if asked.exactly is None else [f"threads={asked.exactly}"]
+    remedy = f"tune them: autotune.tune_model({', '.join(arguments)})"
+    kernels = _kernels(outline, asked, remedy, picking)
     wanted = replace(wanted, threads=max((k.target.threads for k in kernels), default=wanted.threads))
     origin = ModelOrigin.of(model.name, model.graph, ready.graph)
     values = dict(ready.graph.values)
     del ready  # so that what is packed is not kept
-    program = program_of(outline, kernels, values.pop, run_island)
+    program = Program.of(outline, kernels, values.pop, run_island)
     return Module(program, wanted, model.name, [tuned_s(k) for k in kernels], origin, model.signature)
 
 
@@ -117,6 +96,22 @@ def tuned_s(kernel: Kernel) -> float | None:
     return float(found) if isinstance(found, (int, float)) else None
 
 
+def _seconds(workload: Workload, asked: Asked) -> float | None:
+    """Seconds of the best kernel that a log has for a workload, where it is used."""
+    if asked.fallback and unsearched(workload, asked):
+        return None
+    return next((h.record.time_s for h in hits(workload, asked) if not h.doubted), None)
+
+
+@dataclass(frozen=True)
+class Picking:
+    """How kernels that are not tuned are chosen. ``until``: the time (`time.monotonic`) after which only
+    those are taken that were chosen before; None: there is no limit. ``shown``: whether progress is shown."""
+
+    until: float | None = None
+    shown: bool = True
+
+
 @dataclass(frozen=True)
 class Missing:
     """A task that the log has no kernel for, and why."""
@@ -125,52 +120,59 @@ class Missing:
     why: str
 
 
-def _kernels(outline: Outline, choice: KernelChoice, remedy: str) -> list[Kernel]:
+def _kernels(outline: Outline, asked: Asked, remedy: str, picking: Picking) -> list[Kernel]:
     """A kernel of each task. ``remedy``: the call that tunes. Raises `KernelNotFound` for all that have none
     together."""
+    wanted, where = asked.target, asked.where
     kernels: dict[int, Kernel] = {}
     missing: list[Missing] = []
     plain: dict[int, Kernel] = {}  # which are used unless a first pick is faster
-    threads, where = choice.threads, choice.where
     for task, workload in enumerate(outline.tasks):
-        found, unusable = stored(*choice.of(workload))
-        if found is not None and choice.fallback and unsearched(*choice.of(workload)):
+        found, unusable = stored(workload, asked)
+        if found is not None and asked.fallback and unsearched(workload, asked):
             plain[task] = found
             missing.append(Missing(task, "the log has only its plain loops"))
         elif found is not None:
-            pinned = any(h.pinned for h in islice(hits(*choice.of(workload)), 1))
+            pinned = any(h.pinned for h in islice(hits(workload, asked), 1))
             kernels[task] = found if pinned else preferred(found, where)
         else:
             elsewhere = stored_elsewhere(workload, where)
             why = f"not tuned; {elsewhere}" if elsewhere else "not tuned"
             missing.append(Missing(task, why if unusable is None else str(unusable)))
-    if missing and not choice.fallback:
-        number = "" if threads is None else f" with {threads} thread{'s' if threads > 1 else ''}"
+    if missing and not asked.fallback:
+        place = f"{with_threads(asked.exactly)} in {named_place(where)}"
         raise KernelNotFound(
-            f"{len(missing)} of {len(outline.tasks)} tasks have no tuned kernel for this machine{number} in "
-            f"{named_place(where)}:\n{_listed(outline, missing)}",
+            f"{len(missing)} of {len(outline.tasks)} tasks have no tuned kernel for this machine{place}:\n"
+            f"{_listed(outline, missing)}",
             f"{remedy}; or allow kernels that are not tuned: fallback=True",
         )
     if missing:
-        if kernels and threads is None:  # as many as most of the others
+        if kernels and asked.exactly is None:  # as many as most of the others
             usual, _ = Counter(k.target.threads for k in kernels.values()).most_common(1)[0]
-            choice = replace(choice, wanted=replace(choice.wanted, threads=usual))
-        kernels |= untuned_kernels(outline, missing, choice, remedy)
+            wanted = replace(wanted, threads=usual)
+        kernels |= untuned_kernels(outline, missing, wanted, where, remedy, picking)
     kernels |= {task: k for task, k in plain.items() if kernels[task].chosen_by == "default"}
     return [kernels[i] for i in range(len(outline.tasks))]
 
 
 class NotPicked(ModelError):
-    """There was no time to choose kernels of some tasks, which are ``left``. ``remedy``: the call that
-    tunes."""
+    """There was no time to choose kernels of some tasks, which are ``left``, for a ``target`` and the log
+    ``where``. ``remedy``: the call that tunes."""
 
-    def __init__(self, message: str, left: Sequence[Workload], choice: KernelChoice, remedy: str) -> None:
+    def __init__(
+        self, message: str, left: Sequence[Workload], target: Target, where: str, remedy: str
+    ) -> None:
         super().__init__(message)
-        self.left, self.choice, self.remedy = tuple(left), choice, remedy
+        self.left, self.target, self.where, self.remedy = tuple(left), target, where, remedy
 
 
 def untuned_kernels(
-    outline: Outline, missing: Sequence[Missing], choice: KernelChoice, remedy: str
+    outline: Outline,
+    missing: Sequence[Missing],
+    wanted: Target,
+    where: str,
+    remedy: str,
+    picking: Picking = Picking(),
 ) -> dict[int, Kernel]:
     """First picks of tasks, with one warning for all, which ends with the ``remedy``. Raises `ModelError` for
     those that have none, and `NotPicked`."""
@@ -181,15 +183,14 @@ def untuned_kernels(
     failed: list[Missing] = []
     left: list[Workload] = []
     picked: list[Missing] = []
-    wanted, where = choice.wanted, choice.where
-    with shared_start(), picks_shown(choice.shown) as show:
+    with shared_start(), picks_shown(picking.shown) as show:
         for number, m in enumerate(missing):
             workload = outline.tasks[m.task]
-            over = choice.until is not None and time.monotonic() >= choice.until
+            over = picking.until is not None and time.monotonic() >= picking.until
             if over and not is_kept(workload, wanted, where):
                 left.append(workload)
                 continue
-            show(workload, number, len(missing))
+            show(describe(workload), number, len(missing))
             try:
                 pick = untuned(workload, wanted, where)
                 kernels[m.task] = pick.kernel
@@ -200,7 +201,7 @@ def untuned_kernels(
         raise ModelError(f"{len(failed)} tasks cannot be compiled:\n{_listed(outline, failed)}")
     if left:
         done = f"{len(missing) - len(left)} of {len(missing)}"
-        raise NotPicked(f"{done} kernels that are not tuned were chosen", left, choice, remedy)
+        raise NotPicked(f"{done} kernels that are not tuned were chosen", left, wanted, where, remedy)
     share = f"{len(missing)} of {len(outline.tasks)} tasks"
     warn(f"{share} run kernels that are not tuned:\n{_listed(outline, picked)}\n{remedy}")
     return kernels

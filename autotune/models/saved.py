@@ -26,11 +26,11 @@ from autotune import backends, targets
 from autotune.codegen.runtime import aligned
 from autotune.errors import CompileError, MissingExtraError, ModelError, one_line, refused
 from autotune.measure.memory import free_bytes
-from autotune.models.compiling import KernelChoice, Missing, untuned_kernels
+from autotune.models.compiling import Missing, untuned_kernels
 from autotune.models.fallback import run_island
 from autotune.models.module import Module
 from autotune.models.outline import KernelCall, Outline, arena, nbytes
-from autotune.models.programs import program_of
+from autotune.models.program import Program
 from autotune.models.saving import DOCUMENT, FORMAT, VERSION, member_name, plain_dtype
 from autotune.models.signature import read as read_signature
 from autotune.run.kernel import Kernel
@@ -141,7 +141,7 @@ def _load(place: _Place, z: zipfile.ZipFile, fallback: bool, where: str) -> Modu
     _check_room(place, outline)
     found = _kernels(place, outline, kernels, target, fallback, where)
     tuned = [s if k.target == t else None for s, k, (_, t, *_) in zip(tuned_s, found, kernels, strict=True)]
-    program = program_of(outline, found, lambda n: archive.weight(outline, n), run_island, mine=True)
+    program = Program.of(outline, found, lambda n: archive.weight(outline, n), run_island, mine=True)
     here = target if backends.runnable(target) or not found else found[0].target
     return Module(program, here, name, tuned, signature=signature)
 
@@ -353,8 +353,7 @@ def _kernels(
             # a model for a GPU runs on that of this machine, else on its CPU
             there = target.grid and backend.available()
             wanted = backend.detect() if there else targets.detect(target.threads)
-            choice = KernelChoice(wanted, None, where)
-            kernels |= untuned_kernels(outline, missing, choice, "tune the model here, and save it")
+            kernels |= untuned_kernels(outline, missing, wanted, where, "tune the model here, and save it")
         except AutotuneError as err:
             raise ModelError(f"{place}: {err}") from err
     return [kernels[i] for i in range(len(stored))]

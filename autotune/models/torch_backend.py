@@ -12,20 +12,20 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import RLock, Thread
 from typing import Any
 
 from autotune.errors import ArgumentError, ModelError, one_line
-from autotune.models.compiling import KernelChoice, NotPicked, compiled, model_target
+from autotune.models.compiling import NotPicked, Picking, compiled
 from autotune.models.model import Model
 from autotune.models.module import Module
 from autotune.models.signature import TensorSlot
 from autotune.models.torch_import import class_name, decomposed, read_program
 from autotune.models.torch_outputs import Fresh, Result, laid_out, results_of
 from autotune.models.torch_threads import alone
+from autotune.run.asked import Asked
 from autotune.run.warned import warn
-from autotune.settings import database
 from autotune.targets import usable_cpus
 from schedules.errors import AutotuneError, suggest
 
@@ -232,12 +232,12 @@ class TorchGraph:
             )
             self.eager.add(sizes)
 
-    def _until(self, sizes: Any) -> float | None:
-        """When no more first picks are made here and now."""
+    def _picks(self, sizes: Any) -> Picking:
+        """How first picks are made here and now."""
         limit_s = self.how.limit_s
         if self.how.background and sizes not in self.picking:
             limit_s = 0.0
-        return None if limit_s is None else time.monotonic() + limit_s
+        return Picking(None if limit_s is None else time.monotonic() + limit_s, self.how.progress)
 
     def _made(self, args: Sequence[Any], weights: Sequence[Any], sizes: Any, old: Entry | None) -> Entry:
         """Export, import and compile. ``old``: what there is for other values of the weights, which takes
@@ -260,11 +260,10 @@ class TorchGraph:
         inputs = tuple(given.index(p.name) for p in found.model.inputs)
         module = None if old is None or old.module is None else _with_weights(old.module, found.model)
         if module is None:
-            asked = self.how.threads
-            target = model_target("cpu", asked or min(torch.get_num_threads(), usable_cpus()))
-            limits = (self._until(sizes), self.how.progress)
-            choice = KernelChoice(target, asked, database(None), True, *limits)
-            module = compiled(found.model, choice, EXPORTED)
+            most = min(torch.get_num_threads(), usable_cpus())
+            asked = Asked.of("cpu", self.how.threads or most, None, fallback=True)
+            asked = replace(asked, threads=self.how.threads, exactly=self.how.threads)
+            module = compiled(found.model, asked, EXPORTED, self._picks(sizes))
         return Entry(module, seen, inputs, results, computed, written)
 
     def _exported(self, args: Sequence[Any]) -> tuple[Any, tuple[Result, ...]]:
@@ -296,7 +295,7 @@ def _pick(wanted: NotPicked) -> None:
     with shared_start():
         for workload in wanted.left:
             try:
-                untuned(workload, wanted.choice.wanted, wanted.choice.where)
+                untuned(workload, wanted.target, wanted.where)
             except AutotuneError as err:  # who asks next is told
                 log.warning("no kernel of %s was chosen: %s", workload.op, err)
 

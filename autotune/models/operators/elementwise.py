@@ -9,14 +9,23 @@ from typing import Any
 import numpy as np
 
 from autotune.models.operators import functions as f
-from autotune.models.operators.base import Operand, UnsupportedForm, cast, dtype_of, elementwise, read, stage
+from autotune.models.operators.base import (
+    Operand,
+    UnsupportedForm,
+    cast,
+    dtype_of,
+    elementwise,
+    read,
+    saturated,
+    stage,
+)
 from autotune.models.operators.elements import of_aten, of_onnx
 from autotune.models.operators.known import KnownTensor, Scalar, Value
 from autotune.models.operators.node import OnnxNode, TorchNode, element, named_type, supported
 from autotune.models.operators.powers import integer_power
 from autotune.models.operators.table import aten, onnx_op
 from schedules import expr, te
-from schedules.dtypes import computed, is_float, rounded
+from schedules.dtypes import DTYPES, computed, is_float, rounded
 from schedules.expr import Expr
 
 ExprFn = Callable[..., Any]
@@ -45,7 +54,7 @@ _BINARY: dict[str, ExprFn] = {
     "mul": lambda a, b: a * b, "maximum": te.maximum, "minimum": te.minimum,
     "fmax": lambda a, b: f.without_nan(te.maximum, a, b),
     "fmin": lambda a, b: f.without_nan(te.minimum, a, b),
-    "fmod": f.c_remainder, "remainder": lambda a, b: a % b, "atan2": f.atan2, "hypot": f.hypot,
+    "fmod": f.c_remainder, "remainder": lambda a, b: a % b, "atan2": te.atan2, "hypot": f.hypot,
     "copysign": f.with_sign,
 }  # fmt: skip
 
@@ -286,13 +295,20 @@ def _clamp(node: TorchNode, x: Value, low: Any_ | None = None, high: Any_ | None
 
 
 @onnx_op("Cast", since=6)
-def _cast(x: te.Tensor, *, to: int) -> te.Tensor:
-    return cast(x, named_type(to))
+def _cast(x: te.Tensor, *, to: int, saturate: int = 1) -> te.Tensor:
+    return _stored(x, named_type(to), saturate)
 
 
 @onnx_op("CastLike")
-def _cast_like(x: te.Tensor, like: Value) -> te.Tensor:
-    return cast(x, supported(like.dtype))
+def _cast_like(x: te.Tensor, like: Value, *, saturate: int = 1) -> te.Tensor:
+    return _stored(x, supported(like.dtype), saturate)
+
+
+def _stored(x: te.Tensor, dtype: str, saturate: int) -> te.Tensor:
+    """A cast. To floats of 8 bits it ends at the largest ones, unless ``saturate`` is 0."""
+    if x.dtype == dtype or not is_float(dtype) or DTYPES[dtype].itemsize > 1 or not saturate:
+        return cast(x, dtype)
+    return elementwise(lambda v: saturated(v, dtype), x, dtype=dtype, name="cast")
 
 
 @aten("_to_copy.default", "to.dtype", "to.dtype_layout", "type_as.default")

@@ -227,17 +227,6 @@ def acos(x: Expr) -> Expr:
     return atan(te.sqrt(1.0 - x) / te.sqrt(1.0 + x)) * 2.0
 
 
-def atan2(y: Expr, x: Expr) -> Expr:
-    """The angle of the point (x, y), with C's values for zeros and infinities."""
-    endless = te.all(te.equal(te.abs(x), te.inf), te.equal(te.abs(y), te.inf))
-    nothing = te.all(te.equal(x, 0), te.equal(y, 0))
-    steep = te.select(endless, _like(x, 1), te.select(nothing, _like(x, 0), te.abs(y) / te.abs(x)))
-    angle = atan(steep)
-    angle = te.select(negative(x), math.pi - angle, angle)
-    unknown = te.any(te.not_equal(x, x), te.not_equal(y, y))
-    return te.select(unknown, x + y, with_sign(angle, y))
-
-
 def hypot(x: Expr, y: Expr) -> Expr:
     """√(x² + y²), of which no part overflows."""
     a, b = te.abs(x), te.abs(y)

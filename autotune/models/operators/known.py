@@ -67,8 +67,9 @@ def to_numpy(tensor: Any) -> Array:
     plain = tensor.detach()
     if plain.is_conj() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
-    if plain.dtype == torch.bfloat16:
-        return plain.view(torch.int16).numpy().view(DTYPES["bfloat16"].numpy)
+    row = DTYPES.get(str(plain.dtype).removeprefix("torch."))
+    if row is not None and row.module != "numpy":
+        return plain.view(getattr(torch, f"int{8 * row.itemsize}")).numpy().view(row.numpy)
     return plain.numpy()
 
 

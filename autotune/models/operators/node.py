@@ -16,6 +16,7 @@ from autotune.models.operators.base import (
     elementwise,
     floating,
     read,
+    saturated,
     stage,
 )
 from autotune.models.operators.known import KnownTensor, Scalar, Value
@@ -154,7 +155,7 @@ class TorchNode(OperatorNode):
         wide, out = common or self.dtype, dtype or self.dtype
 
         def value(*at: Expr) -> Expr:
-            return te.cast(fn(*(element(x, at, wide) for x in operands)), out)
+            return _stored(fn(*(element(x, at, wide) for x in operands)), out)
 
         return stage(self.shape, value, name or self.name.strip("_"))
 
@@ -165,7 +166,12 @@ class TorchNode(OperatorNode):
     def cast(self, x: Value, dtype: str = "") -> te.Tensor:
         """An argument in another dtype, by default that of the output."""
         t, to = self.tensor(x), dtype or self.dtype
-        return t if t.dtype == to else stage(t.shape, lambda *at: te.cast(t[at], to), "cast")
+        return t if t.dtype == to else stage(t.shape, lambda *at: _stored(t[at], to), "cast")
+
+
+def _stored(v: Expr, dtype: str) -> Expr:
+    """A cast as torch has it: without an infinity, what is too large is the largest."""
+    return te.cast(v, dtype) if DTYPES[dtype].infinite else saturated(v, dtype)
 
 
 def element(x: Operand, at: Sequence[Expr], dtype: str) -> Expr:

@@ -67,8 +67,8 @@ def one_group_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
 def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Default kernels in the place of first picks, which take seconds."""
 
-    def kernels(ol: Any, missing: Any, choice: Any, remedy: str) -> dict[int, Any]:
-        return {m.task: default_kernel(ol.tasks[m.task], choice.wanted) for m in missing}
+    def kernels(ol: Any, missing: Any, wanted: Any, where: str, remedy: str, picking: Any) -> dict[int, Any]:
+        return {m.task: default_kernel(ol.tasks[m.task], wanted) for m in missing}
 
     monkeypatch.setattr(compiling, "untuned_kernels", kernels)
     return iter(())

@@ -472,6 +472,7 @@ def gathers() -> Family:
     ]
 
 
+@pytest.mark.slow
 def test_indices_are_data() -> None:
     torch.manual_seed(3)
     inputs, functions = gathers()

@@ -127,6 +127,7 @@ def test_other_sizes_have_a_limit_of_their_own(picks: Picks) -> None:
     assert called(compiled(module, threads=1, limit_s=0), module, torch.randn(1, 6))[0].startswith("3 of 3")
 
 
+@pytest.mark.slow
 def test_picks_in_the_background_run_beside_torch(picks: Picks) -> None:
     module, x = Net(), torch.randn(3, 6)
     f = compiled(module, threads=1, background=True)

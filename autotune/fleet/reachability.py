@@ -1,4 +1,4 @@
-"""Knocking at a scheduler's door before Dask does, so that a refusal is told at once and in words.
+"""Whether a scheduler answers, asked before Dask does, so that a refusal is told at once and in words.
 
 Dask tries again and again, whatever the reason is; a worker of it does so for ever, without a word. Here one
 connection tells whether a scheduler answers, with or without TLS, and whether each side takes the other's
@@ -37,12 +37,12 @@ _TIMES, _TIME_CODES = ("CERTIFICATE_EXPIRED", "BAD_CERTIFICATE"), (9, 10)
 
 def reach(address: str, security: Any, role: str, timeout_s: float) -> str:
     """Wait until a scheduler answers. ``security``: of Dask. ``role``: whose certificate is shown, "client"
-    or "worker". Returns what `knock` does. Raises `FleetError`: at once for a refusal, and after
+    or "worker". Returns what `try_once` does. Raises `FleetError`: at once for a refusal, and after
     ``timeout_s`` where nobody answers."""
     until = time.monotonic() + timeout_s
     while True:
         try:
-            return knock(address, security, role)
+            return try_once(address, security, role)
         except OSError as err:
             if time.monotonic() >= until:
                 raise FleetError(
@@ -52,23 +52,25 @@ def reach(address: str, security: Any, role: str, timeout_s: float) -> str:
         time.sleep(AGAIN_S)
 
 
-def knock(address: str, security: Any, role: str, timeout_s: float = ANSWER_S) -> str:
+def try_once(address: str, security: Any, role: str, timeout_s: float = ANSWER_S) -> str:
     """Connect once. Returns the address of this machine that faces the scheduler: 127.0.0.1 for one that is
     here; of IPv6 in brackets, as Dask has it. Raises `FleetError` for a refusal, and `OSError` where nobody
     answers."""
     scheme, _, rest = address.partition("://")
     host, _, port = rest.rpartition(":")
     place = host.strip("[]"), int(port)
-    if scheme == "tls":
-        context = _context(address, security, role)
-        first, here = _with_tls(address, place, context, security, role, timeout_s)
-    elif security.require_encryption:
+    if scheme == "tcp" and security.require_encryption:
         raise FleetError(
             f"{address} has no TLS, and Dask's setting distributed.comm.require-encryption asks for it; use "
             f"tls://{rest}"
         )
-    else:
-        first, here = _plain(address, place, timeout_s)
+    context = _context(address, security, role) if scheme == "tls" else None
+    with socket.create_connection(place, timeout_s) as sock:
+        here = str(sock.getsockname()[0])
+        if context is None:
+            first = _plain(address, place, sock, timeout_s)
+        else:
+            first = _with_tls(address, sock, context, security, role)
     if not 0 < struct.unpack("<Q", first)[0] <= MOST_FRAMES:  # its messages begin with their length
         raise FleetError(f"what answers at {address} is no scheduler of Dask; its port is usually 8786")
     return f"[{here}]" if ":" in here else here
@@ -78,9 +80,6 @@ def reason(err: BaseException) -> str:
     """Why nobody answered, in short."""
     text = str(getattr(err, "strerror", None) or err) or type(err).__name__
     return re.sub(r" \(_ssl\.c:\d+\)$", "", text.splitlines()[0])[:300]
-
-
-# -- with TLS -------------------------------------------------------------------------------------------
 
 
 def _context(address: str, security: Any, role: str) -> ssl.SSLContext:
@@ -120,50 +119,40 @@ def _variable(name: str) -> str:
     return "DASK_DISTRIBUTED__COMM__TLS__" + name.upper().replace(".", "__").replace("-", "_")
 
 
-def _with_tls(
-    address: str,
-    place: tuple[str, int],
-    context: ssl.SSLContext,
-    security: Any,
-    role: str,
-    timeout_s: float,
-) -> tuple[bytes, str]:
-    """The first bytes that come, once both sides took each other's certificate, and the own address."""
-    with socket.create_connection(place, timeout_s) as plain:
-        try:
-            with context.wrap_socket(plain) as sock:
-                return _eight(sock), str(
-                    sock.getsockname()[0]
-                )  # before, it is not known whether our certificate was taken
-        except ssl.SSLCertVerificationError as err:
-            remedy = (
-                f"it must be signed by the CA of {_shown(security.tls_ca_file)}, Dask's setting "
-                "distributed.comm.tls.ca-file"
-            )
-            if err.verify_code in _TIME_CODES:
-                remedy = _clocks()
+def _with_tls(address: str, plain: socket.socket, context: ssl.SSLContext, security: Any, role: str) -> bytes:
+    """The first bytes that come. Before, it is not known whether our certificate was taken."""
+    try:
+        with context.wrap_socket(plain) as sock:
+            return _eight(sock)
+    except ssl.SSLCertVerificationError as err:
+        remedy = (
+            f"it must be signed by the CA of {_shown(security.tls_ca_file)}, Dask's setting "
+            "distributed.comm.tls.ca-file"
+        )
+        if err.verify_code in _TIME_CODES:
+            remedy = _clocks()
+        raise FleetError(
+            f"the scheduler at {address} shows a certificate that is not trusted here "
+            f"({err.verify_message}); {remedy}"
+        ) from None
+    except ssl.SSLEOFError:
+        raise ConnectionResetError("it ended the connection during the handshake of TLS") from None
+    except ssl.SSLError as err:
+        said = err.reason or ""
+        if "ALERT" not in said:
             raise FleetError(
-                f"the scheduler at {address} shows a certificate that is not trusted here "
-                f"({err.verify_message}); {remedy}"
+                f"what answers at {address} has no TLS ({reason(err)}); start the scheduler with it "
+                f"(dask scheduler --protocol tls), or use tcp://{address[6:]} in a network that you trust"
             ) from None
-        except ssl.SSLEOFError:
-            raise ConnectionResetError("it ended the connection during the handshake of TLS") from None
-        except ssl.SSLError as err:
-            said = err.reason or ""
-            if "ALERT" not in said:
-                raise FleetError(
-                    f"what answers at {address} has no TLS ({reason(err)}); start the scheduler with it "
-                    f"(dask scheduler --protocol tls), or use tcp://{address[6:]} in a network that you trust"
-                ) from None
-            words = next((w for name, w in _ALERTS.items() if name in said), said.lower().replace("_", " "))
-            own = _shown(getattr(security, f"tls_{role}_cert"))
-            remedy = "must be signed by the CA that the scheduler has"
-            if any(name in said for name in _TIMES):
-                remedy = f"has a time from and until which it holds: {_clocks()}"
-            raise FleetError(
-                f"the scheduler at {address} refuses the certificate of this {role}: {words}; {own}, Dask's "
-                f"setting distributed.comm.tls.{role}.cert, {remedy}"
-            ) from None
+        words = next((w for name, w in _ALERTS.items() if name in said), said.lower().replace("_", " "))
+        own = _shown(getattr(security, f"tls_{role}_cert"))
+        remedy = "must be signed by the CA that the scheduler has"
+        if any(name in said for name in _TIMES):
+            remedy = f"has a time from and until which it holds: {_clocks()}"
+        raise FleetError(
+            f"the scheduler at {address} refuses the certificate of this {role}: {words}; {own}, Dask's "
+            f"setting distributed.comm.tls.{role}.cert, {remedy}"
+        ) from None
 
 
 def _clocks() -> str:
@@ -175,26 +164,18 @@ def _shown(value: str) -> str:
     return "a text" if "\n" in value else os.path.abspath(value)
 
 
-# -- without TLS ----------------------------------------------------------------------------------------
-
-
-def _plain(address: str, place: tuple[str, int], timeout_s: float) -> tuple[bytes, str]:
-    """The first bytes that come, and the own address."""
-    with socket.create_connection(place, timeout_s) as sock:
-        sock.settimeout(min(SPEAKS_S, timeout_s))
-        try:
-            return _eight(sock), str(sock.getsockname()[0])
-        except TimeoutError:
-            if _has_tls(place):
-                raise FleetError(
-                    f"the scheduler at {address} has TLS, and this address asks for none; use "
-                    f"tls://{address[6:]}, with a certificate that was made for this fleet"
-                ) from None
-            sock.settimeout(timeout_s)  # it is slow
-            try:
-                return _eight(sock), str(sock.getsockname()[0])
-            except TimeoutError:
-                raise TimeoutError("what answers there says nothing; is it the scheduler's port?") from None
+def _plain(address: str, place: tuple[str, int], sock: socket.socket, timeout_s: float) -> bytes:
+    """The first bytes that come."""
+    for wait_s in (min(SPEAKS_S, timeout_s), timeout_s):  # it may be slow
+        sock.settimeout(wait_s)
+        with suppress(TimeoutError):
+            return _eight(sock)
+        if _has_tls(place):
+            raise FleetError(
+                f"the scheduler at {address} has TLS, and this address asks for none; use "
+                f"tls://{address[6:]}, with a certificate that was made for this fleet"
+            )
+    raise TimeoutError("what answers there says nothing; is it the scheduler's port?")
 
 
 def _has_tls(place: tuple[str, int]) -> bool:
@@ -202,13 +183,13 @@ def _has_tls(place: tuple[str, int]) -> bool:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    with suppress(OSError), socket.create_connection(place, SPEAKS_S) as plain:
-        try:
-            with context.wrap_socket(plain):
-                return True
-        except ssl.SSLError as err:
-            return "ALERT" in (err.reason or "")
-    return False
+    try:
+        with socket.create_connection(place, SPEAKS_S) as plain, context.wrap_socket(plain):
+            return True
+    except ssl.SSLError as err:
+        return "ALERT" in (err.reason or "")
+    except OSError:
+        return False
 
 
 def _eight(sock: socket.socket) -> bytes:
