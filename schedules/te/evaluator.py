@@ -7,7 +7,6 @@ products, one for each point of the other axes, and so do those of other factors
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -22,7 +21,7 @@ from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Fma,
 from schedules.functions import FUNCTIONS
 from schedules.te import factored
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage
-from schedules.te.contraction import Terms, contract, product_of
+from schedules.te.contraction import Terms, blocks_of, contract, product_of
 
 Array = NDArray[Any]
 # Points of a block: 4 MB for a temporary in float64.
@@ -192,11 +191,7 @@ def blocks(axes: Sequence[Axis], limit: int) -> Iterator[tuple[tuple[int, int], 
     for i in range(len(sizes)):
         inner = math.prod(sizes[i + 1 :])
         sizes[i] = max(1, min(sizes[i], limit // inner))
-    cuts = [
-        [(lo, min(lo + s, a.extent)) for lo in range(0, a.extent, s)]
-        for a, s in zip(axes, sizes, strict=True)
-    ]
-    return itertools.product(*cuts)
+    return blocks_of([a.extent for a in axes], sizes)
 
 
 def grid(axes: Sequence[Axis], block: tuple[tuple[int, int], ...]) -> dict[str, Array]:

@@ -1,17 +1,7 @@
-"""Tensor expressions: how a user states what is computed, one stage at a time.
-
-    A = te.placeholder((m, k), name="A"); B = te.placeholder((k, n), name="B")
-    r = te.reduce_axis(k, name="r")
-    C = te.compute((m, n), lambda i, j: te.sum(A[i, r] * B[r, j], axis=r), name="C")
-    dag = te.dag([A, B, C])
-
-Nothing is global: tensors know the stage they come from, and `dag` walks from its outputs. Every
-mistake raises `WorkloadError`.
-"""
+"""Placeholders, stages and reductions of tensor expressions. `schedules.te` exports them."""
 
 from __future__ import annotations
 
-import builtins
 import inspect
 import keyword
 import re
@@ -57,13 +47,13 @@ def reduce_axis(extent: int | tuple[int, int], name: str | None = None) -> IterV
     if isinstance(extent, (tuple, list)):
         if len(extent) != 2 or extent[0] != 0:
             remedy = ""
-            whole = builtins.all(isinstance(n, int) for n in extent)
+            whole = all(isinstance(n, int) for n in extent)
             if len(extent) == 2 and whole and extent[0] < extent[1]:
                 remedy = f": reduce over {extent[1] - extent[0]}, and read at {name or 'k'} + {extent[0]}"
             raise WorkloadError(f"{label}: {extent!r} is not (0, extent); axes start at 0{remedy}")
         extent = extent[1]
     n: Any = extent
-    if isinstance(n, Expr) and builtins.any(isinstance(x, (IterVar, Load)) for x in E.walk(n)):
+    if isinstance(n, Expr) and any(isinstance(x, (IterVar, Load)) for x in E.walk(n)):
         raise WorkloadError(
             f"{label}: the extent {E.show(n)} changes from point to point; reduce over the largest, and "
             f"leave out the rest: te.select({name or 'k'} < {E.show(n)}, value, 0.0)"
@@ -254,7 +244,7 @@ def _reducer(
         out = tuple(E.wrap(x, d) for x, d in zip(joined, dtypes, strict=True))
         check_size(out, f"combine of {name}")
         for x, d in zip(out, dtypes, strict=True):
-            if E.dtype_of(x) != d or E.variables(x) or builtins.any(o not in xs + ys for o in E.loads(x)):
+            if E.dtype_of(x) != d or E.variables(x) or any(o not in xs + ys for o in E.loads(x)):
                 raise WorkloadError(
                     f"combine of {name} returned {E.show(x)} of dtype {E.dtype_of(x)}; it must have the "
                     f"dtype {d} of its operand and use nothing but its operands"
@@ -344,7 +334,7 @@ def _shape(shape: Any, what: str) -> tuple[Any, ...]:
 
 def _extent(n: Any, what: str) -> Any:
     if isinstance(n, Expr) and E.dtype_of(n) == INDEX and not E.loads(n):
-        if builtins.all(isinstance(x, Dim) for x in E.walk(n) if isinstance(x, Var)):
+        if all(isinstance(x, Dim) for x in E.walk(n) if isinstance(x, Var)):
             if not isinstance(n, Const):
                 return n
             n = n.value

@@ -152,7 +152,7 @@ def test_compiled_candidates_are_what_the_interpreter_computes(op: str, dtype: s
                 c.check(got, op)
 
 
-@pytest.mark.fast("add-bfloat16", "argmax-uint8")
+@pytest.mark.fast("add-bfloat16")
 @pytest.mark.parametrize(("op", "dtype"), MIXED)
 def test_candidates_for_gpus_are_right(op: str, dtype: str) -> None:
     emulate(case(op, dtype), 3)

@@ -19,6 +19,7 @@ from schedules.dtypes import computed
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Const, Expr, Fma, Logic, Select
 from schedules.functions import FUNCTIONS
+from schedules.te.infeasible import negation
 from schedules.te.reverse_mode.graph import guarded, zero
 from schedules.te.tensors import TensorLoad
 
@@ -176,16 +177,6 @@ def _is(e: Expr, value: float) -> bool:
 
 
 def _not(c: Expr) -> Expr:
-    """The opposite of a condition. Of comparisons of indices one that simplifies."""
-    match c:
-        case Const(value=v):
-            return Const(not v, "bool")
-        case Logic(op="not", args=(x,)):
-            return x
-        case Logic(op="and" | "or" as op, args=args) if not E.loads(c):
-            return (E.any_of if op == "and" else E.all_of)(*map(_not, args))
-        case E.Compare(op=op, a=a, b=b) if E.dtype_of(a) == INDEX:
-            if op in ("==", "!="):
-                return E.compare("!=" if op == "==" else "==", a, b)
-            return E.compare("<=" if op == "<" else "<", b, a)
-    return Logic("not", (c,))
+    """The opposite of a condition."""
+    several = isinstance(c, Logic) and c.op != "not"  # of loads each may be made only where those before hold
+    return Logic("not", (c,)) if several and E.loads(c) else negation(c)

@@ -212,6 +212,7 @@ def test_an_x86_without_conversions_is_refused() -> None:
     emit_module(case("add").dag, Schedule(case("add").dag).trace, old)
 
 
+@pytest.mark.fast("0")
 @pytest.mark.parametrize("which", [0, 1])
 def test_conversions_of_the_emulator(which: int) -> None:
     need_cxx()

@@ -239,7 +239,7 @@ def test_code_for_cpus_does_what_numpy_does(name: str, lanes: int) -> None:
     check_compiled(c.dag, s.trace, host(), c.inputs, c.expected)
 
 
-@pytest.mark.fast("uint8", "bool")
+@pytest.mark.fast("bool")
 @pytest.mark.parametrize("dtype", STORED)
 def test_code_for_gpus_does_what_numpy_does(dtype: str) -> None:
     """All cases of a dtype in one object: starting a compiler takes as long as compiling some of them."""
