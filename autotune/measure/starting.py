@@ -59,13 +59,13 @@ class Nursery(ForkServer):
 
     def __init__(self) -> None:
         self.nominal: dict[str, Nominal] = {}
-        self._owner = os.getpid()
+        self.owner = os.getpid()
 
     @classmethod
     def of_thread(cls) -> Nursery | None:
         """That of this thread, which a fork of its process cannot use."""
         found: Nursery | None = getattr(_shared, "nursery", None)
-        return found if found is not None and found._owner == os.getpid() else None
+        return found if found is not None and found.owner == os.getpid() else None
 
     def begin(self) -> None:
         """Start its process, if there is none: it imports while this one goes on."""
