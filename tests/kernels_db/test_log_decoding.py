@@ -173,6 +173,7 @@ def test_a_merge_writes_back_more_at_once_than_others(tmp_path: Path) -> None:
     assert found == [512, 64, 64, 512]  # MB
 
 
+@pytest.mark.slow
 def test_helpers_end_with_a_merge_that_is_killed(tmp_path: Path, lines: list[Raw]) -> None:
     program = textwrap.dedent(f"""
         from pathlib import Path

@@ -125,7 +125,7 @@ def test_code_that_assumes_alignment_is_found() -> None:
             assert (got.status, "aligned access" in got.reason) == ("crash", True)
 
 
-@pytest.mark.fast("shape0-float32")
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
 @pytest.mark.parametrize("shape", [(1,), (1024,), (3, 5, 7)])
 def test_dtypes_and_sizes(dtype: str, shape: tuple[int, ...]) -> None:

@@ -187,6 +187,7 @@ def test_register_traffic_is_what_is_counted_where_sums_go_through_memory() -> N
     assert register_bytes(analyse(nest)) == 4 * (sum(accesses(nest).values()) - 32 * 32 - 32**3 * 3 // 4)
 
 
+@pytest.mark.fast("conv2d")
 @pytest.mark.parametrize("op", ["matmul", "conv2d"])
 def test_sums_whose_loops_are_innermost_are_stored_once(op: str) -> None:
     shape = {"m": 32, "n": 32, "k": 32} if op == "matmul" else {"h": 8, "w": 8, "ci": 4, "co": 4, "k": 3}
