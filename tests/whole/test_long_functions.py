@@ -25,7 +25,6 @@ LEFT = {
     "autotune/measure/arena.py __init__",
     "autotune/models/tuning.py tune_model",
     "autotune/run/loading.py load",
-    "kernels_db/migrations/versions/0001_initial.py upgrade",
 }
 
 

@@ -275,7 +275,13 @@ def test_a_machine_that_stays_silent_is_told_of(
     monkeypatch.setattr(tuning, "ALONE_S", 0.3)
     silence, said = Silence(monkeypatch), list[str]()
     site = there.add("far", site=FakeSite(takes_s=0.02))
-    site.during = lambda trace: silence.for_(60.0) if len(site.measured) == 4 else None
+
+    def during(trace: Trace) -> None:
+        if len(site.measured) == 4:
+            silence.for_(60.0)
+            time.sleep(1.0)  # until it is seen that nothing is heard
+
+    site.during = during
     with fleet_of(there) as fleet, at.Log(tmp_path / "t.db") as log:
         result = tuned(fleet, log, said)
         assert "no worker of the fleet offers kind-a any more" in (result.tasks[0].error or "")

@@ -22,8 +22,9 @@ from autotune.codegen.grid_code import MAGIC
 from autotune.fleet import machine_lock, messages, serving
 from autotune.fleet.errors import FleetError
 from autotune.fleet.messages import FleetTask, Request
-from autotune.fleet.serving import OPEN, Bench, Unwanted, object_digest
+from autotune.fleet.serving import Bench, Unwanted, object_digest
 from autotune.targets import detect
+from autotune.tuning.open_measurers import OPEN
 from schedules import ops
 from schedules.model import Trace
 

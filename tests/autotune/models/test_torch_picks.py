@@ -40,12 +40,12 @@ class Picks:
         for module in (compiling, torch_backend):
             patch.setattr(module, "time", self.clock)
 
-    def _untuned(self, workload: Workload, target: Target, where: str) -> tuple[Any, str]:
+    def _untuned(self, workload: Workload, target: Target, where: str) -> untuned.PickedKernel:
         if workload.digest not in self.made:
             assert self.may_go_on.wait(60)
             self.clock.sleep(PICK_S)
             self.made[workload.digest] = target
-        return default_kernel(workload, target), ""
+        return untuned.PickedKernel(default_kernel(workload, target), "")
 
 
 @pytest.fixture

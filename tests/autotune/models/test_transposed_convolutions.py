@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autotune as at
-from autotune.models.lowering.convolution import transposed_convolution
+from autotune.models.operators.convolution import transposed_convolution
 from schedules import expr as E
 from schedules.graph.edit import is_product
 from schedules.graph.evaluate import evaluate

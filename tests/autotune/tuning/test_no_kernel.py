@@ -14,7 +14,7 @@ from fake_clock import Clock, install
 from log_cases import TARGETS
 from made_up import tune, tune_suite
 
-from autotune.cli.suite import document
+from autotune.cli.results import document
 from autotune.measure.results import Measurement
 from autotune.results.tuned import SuiteResult, SuiteTask, TuneResult
 from autotune.tuning import first_pick, plain_loops

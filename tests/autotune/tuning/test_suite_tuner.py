@@ -181,7 +181,7 @@ def test_a_converged_task_has_further_turns_until_all_are_converged(
 ) -> None:
     heavy = TASKS[-1].workload.digest
     monkeypatch.setattr("autotune.tuning.suite.SHORTEST_S", 0.2)
-    monkeypatch.setattr(Session, "converged", property(lambda self: self.workload.digest == heavy))
+    monkeypatch.setattr(Session, "converged", property(lambda self: self.run.workload.digest == heavy))
     turns: Counter[str] = Counter()
     search = Session.search
 

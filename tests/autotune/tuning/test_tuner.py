@@ -121,8 +121,9 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 def run(log: Log, measurer: FakeMeasurer, progress: Any = None, **options: Any) -> TuneResult:
     chosen = {"trials": 40, "model": "analytic", "budget_s": 60.0} | options
+    tell = None if progress is None else lambda p: progress(p.task)
     return tune(
-        *(WORKLOAD, TARGET, log, TuneOptions(**chosen), progress),
+        *(WORKLOAD, TARGET, log, TuneOptions(**chosen), tell),
         space=measurer.space,
         measurer=measurer,
         peak=lambda: PEAK_S,

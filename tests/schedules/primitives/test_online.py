@@ -376,7 +376,7 @@ def floor_to_the_end(m: pytest.MonkeyPatch) -> None:
 
 def scaled_by_the_part(m: pytest.MonkeyPatch) -> None:
     """Terms are relative to the final maximum's buffer before it is final and floored."""
-    m.setattr(online, "redirect", lambda b, *a, **k: b)
+    m.setattr(online, "redirect_reads", lambda b, *a, **k: b)
 
 
 def any_power(m: pytest.MonkeyPatch) -> None:
