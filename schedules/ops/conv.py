@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -267,20 +268,19 @@ def _params(d: Space, *more: Param, channels: tuple[Param, ...] = (CI, CO)) -> t
 def _operator(
     d: Space, name: str, doc: str, build: Build | None = None, reference: Reference | None = None, **more: Any
 ) -> Operator:
-    """A convolution. ``build`` and ``reference``: given if something follows the convolution."""
-    return Operator(
-        name,
-        doc,
-        _params(d, by_axis(DILATION, len(d.size)), GROUPS),
-        build or (lambda p, types, layout: _stored_conv(d, p, types, layout)),
-        reference or (lambda p, types, layout, inputs: _conv_reference(d, p, types, layout, inputs)),
-        lambda p: _conv_flops(d, p),
-        check=lambda p: _check_conv(d, p),
-        shorthands=kernel_names(d.kernel),
-        weights=("w",),
-        retyped=True,
-        **more,
-    )
+    """A convolution. ``build`` and ``reference``: given if something follows the convolution, or it is of
+    another kind. ``more``: what else differs."""
+    usual = {
+        "params": _params(d, by_axis(DILATION, len(d.size)), GROUPS),
+        "build": build or partial(_stored_conv, d),
+        "reference": reference or partial(_conv_reference, d),
+        "flops": partial(_conv_flops, d),
+        "check": partial(_check_conv, d),
+        "shorthands": kernel_names(d.kernel),
+        "weights": ("w",),
+        "retyped": True,
+    }
+    return Operator(name, doc, **(usual | more))
 
 
 CONV1D = _operator(D1, "conv1d", "x(b,l,ci), w(k,ci/groups,co) → (b,p,co)")
@@ -313,28 +313,24 @@ CONV2D_BN_RELU = _operator(
     layouts=LAYOUTS,
     dtypes=FLOATS,
 )
-DEPTHWISE_CONV2D = Operator(
+DEPTHWISE_CONV2D = _operator(
+    D2,
     "depthwise_conv2d",
     "NHWC: x(b,h,w,c), w(kh,kw,c); NCHW: x(b,c,h,w), w(c,kh,kw); k=3 sets kh=kw=3",
-    _params(D2, by_axis(DILATION, 2), channels=(CHANNELS,)),
     _depthwise,
     _depthwise_reference,
-    _depthwise_flops,
-    LAYOUTS,
-    retyped=True,
+    params=_params(D2, by_axis(DILATION, 2), channels=(CHANNELS,)),
+    flops=_depthwise_flops,
+    layouts=LAYOUTS,
     check=D2.check,
-    shorthands=kernel_names(D2.kernel),
-    weights=("w",),
 )
-CAPSULE_CONV2D = Operator(
+CAPSULE_CONV2D = _operator(
+    D2,
     "capsule_conv2d",
     "x(b,h,w,4,4,ci), w(kh,kw,4,4,ci,co) → (b,p,q,4,4,co): a convolution of matrices; k=3 sets kh=kw=3",
-    _params(D2, Param("capsule", "rows and columns of a capsule", 4)),
     _capsule,
     _capsule_reference,
-    _capsule_flops,
-    retyped=True,
+    params=_params(D2, Param("capsule", "rows and columns of a capsule", 4)),
+    flops=_capsule_flops,
     check=D2.check,
-    shorthands=kernel_names(D2.kernel),
-    weights=("w",),
 )

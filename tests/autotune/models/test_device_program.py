@@ -16,6 +16,7 @@ import pytest
 from device_cases import kernel_on, program_on
 from graph_cases import Builder as Inputs
 from graph_cases import conv, dense, inputs_of, max_pool, relu, reshape, transformer
+from graph_meaning import evaluate
 from grid_cases import need_cxx
 from model_cases import each_stage, islanded, layers, model_of, whole
 from needs import missing
@@ -38,7 +39,6 @@ from autotune.models.programs import program_of
 from autotune.models.saved import load_model
 from autotune.run.kernels import default_kernel
 from schedules import te
-from schedules.graph.evaluate import evaluate
 from schedules.graph.graph import Argument, Graph, Group
 from schedules.graph.partition import partition
 from schedules.model import Trace

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_models as nets
 import pytest
+from graph_meaning import evaluate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from needs import imported
@@ -16,7 +17,6 @@ import autotune as at
 from autotune.models.lowering.movement import segments
 from autotune.models.lowering.resize import quotient_form
 from autotune.models.onnx_ops.table import ROWS
-from schedules.graph.evaluate import evaluate
 from schedules.graph.optimize import optimize
 
 onnx = imported("onnx")
