@@ -165,9 +165,7 @@ def describe() -> list[dict[str, Any]]:
             "doc": op.doc,
             "usage": op.usage(),
             "example": op.example(),
-            "params": [
-                {name: getattr(p, name) for name in _TOLD_OF_PARAMS} for p in op.params
-            ],
+            "params": [{name: getattr(p, name) for name in _TOLD_OF_PARAMS} for p in op.params],
             "shorthands": {short: list(names) for short, names in op.shorthands},
             "layouts": list(op.layouts),
             "dtypes": list(op.dtypes),

@@ -36,9 +36,11 @@ from schedules.ops.window import (
     out_extent,
     pad,
     pad_array,
+    reach,
     sizes,
     taps,
     uneven_groups,
+    windows,
 )
 
 # Layouts of two-dimensional convolutions; the first is the default.
@@ -79,10 +81,6 @@ class Space:
         """Elements added before and after each axis."""
         return both_sides(p["padding"], len(self.size))
 
-    def reach(self, p: Params, at: Sequence[int]) -> list[int]:
-        """The first place in the padded input of the tap at ``at``."""
-        return [i * far for i, far in zip(at, self.by_axis(p, "dilation"), strict=True)]
-
     def check(self, p: Params) -> str | None:
         """Why the window does not fit, None if it does."""
         how = (self.by_axis(p, name) for name in ("padding", "dilation"))
@@ -94,12 +92,6 @@ class Space:
 D1 = Space(("l",), ("k",), "p", "r")
 D2 = Space(("h", "w"), ("kh", "kw"), "pq", "rs")
 D3 = Space(("d", "h", "w"), ("kd", "kh", "kw"), "epq", "trs")
-
-
-def _places(axes: Sequence[Expr], taps: Sequence[Expr], p: Params) -> list[Expr]:
-    """The places in the padded input of the taps of output points."""
-    step, far = (each(p.get(name, 1), len(axes)) for name in ("stride", "dilation"))
-    return [a * s + t * d for a, t, s, d in zip(axes, taps, step, far, strict=True)]
 
 
 def _conv(d: Space, p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
@@ -120,7 +112,7 @@ def _conv(d: Space, p: Params, types: Types, layout: str | None) -> list[te.Tens
     def value(*axes: Expr) -> te.Reduction:
         n, at, (o,) = apart(layout, axes)
         weight = k[o, c, *r] if nchw else k[*r, c, o]
-        here = in_order(layout, n, _places(at, r, p), channel(o))
+        here = in_order(layout, n, windows(p, at, r), channel(o))
         return te.sum(z[here] * weight, axis=(*r, c), dtype=types.accumulator)
 
     names = in_order(layout, "n", d.out, "o")
@@ -143,7 +135,7 @@ def _depthwise(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     def value(*axes: Expr) -> te.Reduction:
         n, at, (c,) = apart(layout, axes)
         weight = k[c, *r] if nchw else k[*r, c]
-        return te.sum(z[in_order(layout, n, _places(at, r, p), c)] * weight, axis=r, dtype=types.accumulator)
+        return te.sum(z[in_order(layout, n, windows(p, at, r), c)] * weight, axis=r, dtype=types.accumulator)
 
     y = te.compute(in_order(layout, b, D2.outs(p), ch), named(in_order(layout, "n", D2.out, "c"), value), "y")
     return [x, k, stored(y, types.output)]
@@ -158,7 +150,7 @@ def _capsule(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     z = pad(x, D2.sides(p), 0, None, D2.size, "ijc")
 
     def value(n: Expr, e: Expr, q: Expr, i: Expr, j: Expr, o: Expr) -> te.Reduction:
-        product = z[n, *_places((e, q), r, p), i, u, c] * k[*r, u, j, c, o]
+        product = z[n, *windows(p, (e, q), r), i, u, c] * k[*r, u, j, c, o]
         return te.sum(product, axis=(*r, u, c), dtype=types.accumulator)
 
     y = te.compute(
@@ -201,7 +193,7 @@ def _conv_wide(d: Space, p: Params, layout: str | None, inputs: Sequence[Array])
     cig, cog = p["ci"] // groups, p["co"] // groups
     y = np.zeros((p["b"], *out, p["co"]), x.dtype)
     for at in np.ndindex(*d.kernels(p)):
-        t = taps(x, d.reach(p, at), out, p["stride"])
+        t = taps(x, reach(p, at), out, p["stride"])
         for g in range(groups):
             block = slice(g * cog, (g + 1) * cog)
             y[..., block] += np.tensordot(t[..., g * cig : (g + 1) * cig], w[at][:, block], 1)
@@ -231,7 +223,7 @@ def _depthwise_reference(p: Params, types: Types, layout: str | None, inputs: Se
     out = D2.outs(p)
     y = np.zeros((p["b"], *out, p["c"]), x.dtype)
     for at in np.ndindex(p["kh"], p["kw"]):
-        y += taps(x, D2.reach(p, at), out, p["stride"]) * w[at]
+        y += taps(x, reach(p, at), out, p["stride"]) * w[at]
     return [in_layout(y, layout).astype(types.output)]
 
 

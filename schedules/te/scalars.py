@@ -328,16 +328,14 @@ def fmod(x: ExprLike, y: ExprLike) -> Expr:
     towards 0. Exact for quotients of any size; NaN where x is infinite or y is 0. Raises `WorkloadError`
     unless both are floating point, of one dtype.
     Example: ``te.fmod(x[i], 360.0)``."""
-    q = _quotient("fmod", x, y)
-    return E.Call("fmod", (q.a, q.b))
+    return _quotient("fmod", x, y)[1]
 
 
 def remainder(x: ExprLike, y: ExprLike) -> Expr:
     """The remainder of x / y with the sign of y, as torch.remainder: that of `fmod`, plus y where its sign is
     another; so rounded at most once. A zero has the sign of x. Raises as `fmod`.
     Example: ``te.remainder(x[i], 360.0)``."""
-    q = _quotient("remainder", x, y)
-    rest = E.Call("fmod", (q.a, q.b))
+    q, rest = _quotient("remainder", x, y)
     return select(_rounded_up(q, rest), rest + q.b, rest)
 
 
@@ -346,8 +344,7 @@ def floor_divide(x: ExprLike, y: ExprLike) -> Expr:
     have ``x // y`` of floats: NaN where x is infinite, x / y where y is 0. Exact up to 2^22 (of float64
     2^51). Raises as `fmod`.
     Example: ``te.floor_divide(x[i], 0.1)``."""
-    q = _quotient("floor_divide", x, y)
-    rest = E.Call("fmod", (q.a, q.b))
+    q, rest = _quotient("floor_divide", x, y)
     multiple = (q.a - rest) / q.b
     near = select(_rounded_up(q, rest), multiple - 1.0, multiple)
     low = floor(near)
@@ -360,14 +357,15 @@ def _rounded_up(q: E.Binary, rest: Expr) -> Expr:
     return all(not_equal(q.a < 0.0, q.b < 0.0), not_equal(rest, 0.0))
 
 
-def _quotient(fn: str, x: ExprLike, y: ExprLike) -> E.Binary:
-    """``x / y``, with both as operands of one floating-point dtype. Raises `WorkloadError`."""
+def _quotient(fn: str, x: ExprLike, y: ExprLike) -> tuple[E.Binary, Expr]:
+    """``x / y``, with both as operands of one floating-point dtype, and the remainder with the sign of x.
+    Raises `WorkloadError`."""
     try:
         q = E.binary("/", x if isinstance(x, Expr) or isinstance(y, Expr) else _operand(fn, x), y)
     except TypeError as err:
         raise WorkloadError(f"te.{fn}: {err}") from None
     assert isinstance(q, E.Binary)
-    return q
+    return q, E.Call("fmod", (q.a, q.b))
 
 
 def floor(x: ExprLike) -> Expr:

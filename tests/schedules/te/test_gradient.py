@@ -558,7 +558,8 @@ def test_equal_stages_are_one_and_names_tell_what_they_are() -> None:
 
 def test_a_gradient_has_one_digest_in_every_process() -> None:
     code = (
-        "from gradient_cases import operator\nfrom schedules import te\nfrom schedules.model import Workload\n"
+        "from gradient_cases import operator\n"
+        "from schedules import te\nfrom schedules.model import Workload\n"
         "x, w, y = operator('conv2d_transpose', 'float32', h=3, w=3, ci=1, co=1, k=4, stride=2, padding=1)\n"
         "dx = te.gradient(y, x)[0]\nprint(Workload(te.dag([*te.inputs(dx), dx])).digest)"
     )
