@@ -16,7 +16,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Block, Buffer, Loop, Nest, Stmt, blocks, path_to
+from schedules.ir import Block, Buffer, Loop, Nest, blocks, loops_around
 from schedules.ir.nest import bound, reads, vars_bound
 from schedules.ir.regions import footprint, values_at_most
 from schedules.ir.strides import as_row_major, buffer_strides
@@ -134,16 +134,11 @@ def _within(nest: Nest) -> dict[str, list[Loop]]:
     memory of the last one."""
     common: dict[str, list[Loop]] = {}
     for b in blocks(nest.body):
-        loops = _around(nest, b)
+        loops = loops_around(b, nest.body)
         for name in {w.buffer for w in b.writes} | {x.buffer for x in reads(b)}:
             if name not in nest.params:
                 common[name] = loops[: _shared(loops, common.get(name, loops))]
     return {name: loops for name, loops in common.items() if loops}
-
-
-def _around(nest: Nest, b: Block) -> list[Loop]:
-    path: tuple[Stmt, ...] = path_to(nest.body, lambda s: s is b) or ()
-    return [s for s in path if isinstance(s, Loop)]
 
 
 def _peeled(b: Block, loops: Sequence[Loop]) -> list[Loop]:
@@ -173,12 +168,10 @@ class _Loops:
     out); ``outer``: those around that; ``red``: variables of the reduction."""
 
     def __init__(self, nest: Nest, b: Block) -> None:
-        self.all = _around(nest, b)
+        self.all = loops_around(b, nest.body)
         self.tile = [x for x in self.all if x.kind in ("vectorize", "unroll")]
         self.rest = rest = [x for x in self.all if x.kind not in ("vectorize", "unroll")]
-        self.red = red = frozenset().union(
-            *(E.variables(e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == "reduce")
-        )
+        self.red = red = vars_bound(b, "reduce")
         ends = [k + 1 for k, x in enumerate(rest) if x.var in red]
         last = ends[-1] if ends else len(rest)
         first = next((k for k in range(last, 0, -1) if rest[k - 1].var not in red), 0) if ends else last
@@ -308,9 +301,7 @@ def _spans(loops: list[Loop]) -> tuple[Span, ...]:
 
 
 @lru_cache(256)
-def _nested(
-    places: tuple[Place, ...], loops: tuple[Span, ...], tile: tuple[Span, ...]
-) -> tuple[Nested, ...]:
+def _nested(places: tuple[Place, ...], loops: tuple[Span, ...], tile: tuple[Span, ...]) -> tuple[Nested, ...]:
     """All of the loops, and those inner parts that return to what an earlier iteration touched. The register
     tile alone does not count, because it is smaller than any cache."""
     for x in loops:
@@ -329,9 +320,7 @@ def _nested(
 
 
 @lru_cache(256)
-def _levels(
-    places: tuple[Place, ...], loops: tuple[Span, ...], tile: tuple[Span, ...]
-) -> tuple[Level, ...]:
+def _levels(places: tuple[Place, ...], loops: tuple[Span, ...], tile: tuple[Span, ...]) -> tuple[Level, ...]:
     out: list[Level] = []
     for k in range(len(loops), -1, -1):
         lines = runs = as_expr(0)
@@ -452,9 +441,7 @@ def _loaded(at: tuple[Expr, ...], box: list[Expr], tile: list[Loop]) -> Expr:
     return product([E.minimum(n, m) for n, m in zip(box, most, strict=True)])
 
 
-def _stride(
-    at: tuple[Expr, ...], buf: Buffer, lane: Loop | None
-) -> tuple[Expr | None, tuple[Expr, ...]]:
+def _stride(at: tuple[Expr, ...], buf: Buffer, lane: Loop | None) -> tuple[Expr | None, tuple[Expr, ...]]:
     """Elements between neighbouring lanes, by the strides of the buffer; and what lanes are divided by,
     quotients staying as they are and remainders going on by one."""
     out: Expr = Const(0)

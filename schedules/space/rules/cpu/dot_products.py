@@ -93,8 +93,7 @@ def _turn(d: SketchBuilder, name: str, x: Load) -> None:
     outer, lanes = d.s.split(loops.pop(at), (None, d.lanes_of(d.dtype(d.block(copy)))), "shift")
     d.s.reorder(outer, *loops, lanes)
     d.s.vectorize(lanes)
-    if d.threads > 1:
-        d.s.parallel(outer)
+    d.parallel(outer)
 
 
 def schedule_dot_products(d: SketchBuilder, name: str, axes: list[str]) -> None:
@@ -123,8 +122,7 @@ def schedule_dot_products(d: SketchBuilder, name: str, axes: list[str]) -> None:
         d.s.unroll(i)
     d.s.vectorize(lane)
     _schedule_partial(d, partial)
-    if d.threads > 1:
-        d.s.parallel(outer[0])
+    d.parallel(outer[0])
 
 
 def _row_counts(n: int) -> list[int]:
