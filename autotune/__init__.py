@@ -17,9 +17,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from autotune.run.rendering import Rendering, fill
-
-__version__ = "0.2.0"
+from autotune.settings.hooks import fill
+from schedules.distribution import VERSION as __version__
 
 if TYPE_CHECKING:
     from autotune import torch as torch
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from autotune.api import ops as ops
     from autotune.api import tune as tune
     from autotune.api import tune_suite as tune_suite
-    from autotune.building.cross_compile import Compiled as Compiled
-    from autotune.building.cross_compile import compile_for as compile_for
+    from autotune.backends.building.cross_compile import Compiled as Compiled
+    from autotune.backends.building.cross_compile import compile_for as compile_for
     from autotune.errors import ArgumentError as ArgumentError
     from autotune.errors import CompileError as CompileError
     from autotune.errors import KernelNotFound as KernelNotFound
@@ -45,7 +44,11 @@ if TYPE_CHECKING:
     from autotune.models.tuning import ModelTuneResult as ModelTuneResult
     from autotune.models.tuning import tune_model as tune_model
     from autotune.report.explain.asking import explain as explain
-    from autotune.report.explain.explanation import Explanation as Explanation
+    from autotune.results.explanation import Explanation as Explanation
+    from autotune.results.tuned import DynamicResult as DynamicResult
+    from autotune.results.tuned import FleetResult as FleetResult
+    from autotune.results.tuned import SuiteResult as SuiteResult
+    from autotune.results.tuned import TuneResult as TuneResult
     from autotune.run.dynamic_kernel import DynamicKernel as DynamicKernel
     from autotune.run.export import Exported as Exported
     from autotune.run.export import export as export
@@ -55,10 +58,6 @@ if TYPE_CHECKING:
     from autotune.settings import Settings as Settings
     from autotune.settings import SettingsError as SettingsError
     from autotune.targets import TargetError as TargetError
-    from autotune.tuning.results import DynamicResult as DynamicResult
-    from autotune.tuning.results import FleetResult as FleetResult
-    from autotune.tuning.results import SuiteResult as SuiteResult
-    from autotune.tuning.results import TuneResult as TuneResult
     from autotune.tuning.suites import SuiteError as SuiteError
     from kernels_db.errors import LogError as LogError
     from kernels_db.store import Log as Log
@@ -80,12 +79,12 @@ _EXPORTS = {
     "load": ("autotune.run.loading", "load"),
     "best": ("autotune.run.loading", "best"),
     "explain": ("autotune.report.explain.asking", "explain"),
-    "Explanation": ("autotune.report.explain.explanation", "Explanation"),
+    "Explanation": ("autotune.results.explanation", "Explanation"),
     "build": ("autotune.api", "build"),
     "export": ("autotune.run.export", "export"),
     "Exported": ("autotune.run.export", "Exported"),
-    "compile_for": ("autotune.building.cross_compile", "compile_for"),
-    "Compiled": ("autotune.building.cross_compile", "Compiled"),
+    "compile_for": ("autotune.backends.building.cross_compile", "compile_for"),
+    "Compiled": ("autotune.backends.building.cross_compile", "Compiled"),
     "tune_model": ("autotune.models.tuning", "tune_model"),
     "compile_model": ("autotune.models.compiling", "compile_model"),
     "load_model": ("autotune.models.saved", "load_model"),
@@ -105,15 +104,15 @@ _EXPORTS = {
     "Log": ("kernels_db.store", "Log"),
     "Kernel": ("autotune.run.kernel", "Kernel"),
     "DynamicKernel": ("autotune.run.dynamic_kernel", "DynamicKernel"),
-    "DynamicResult": ("autotune.tuning.results", "DynamicResult"),
-    "SuiteResult": ("autotune.tuning.results", "SuiteResult"),
-    "TuneResult": ("autotune.tuning.results", "TuneResult"),
+    "DynamicResult": ("autotune.results.tuned", "DynamicResult"),
+    "SuiteResult": ("autotune.results.tuned", "SuiteResult"),
+    "TuneResult": ("autotune.results.tuned", "TuneResult"),
     "Settings": ("autotune.settings", "Settings"),
     "AutotuneError": ("schedules.errors", "AutotuneError"),
     "ArgumentError": ("autotune.errors", "ArgumentError"),
     "CompileError": ("autotune.errors", "CompileError"),
     "FleetError": ("autotune.fleet.errors", "FleetError"),
-    "FleetResult": ("autotune.tuning.results", "FleetResult"),
+    "FleetResult": ("autotune.results.tuned", "FleetResult"),
     "MissingExtraError": ("autotune.errors", "MissingExtraError"),
     "ModelError": ("autotune.errors", "ModelError"),
     "ReportError": ("autotune.errors", "ReportError"),
@@ -130,13 +129,11 @@ _EXPORTS = {
 __all__ = ["__version__", *_EXPORTS]
 
 
-# How results are shown: (module, function) of each field of `Rendering`.
-_SHOWN = {
-    "text": ("autotune.progress.text", "of"),
-    "short": ("autotune.progress.text", "short_of"),
-    "html": ("autotune.progress.html", "of"),
+# What lower rooms call of upper ones: {name: (module, function)}.
+_HOOKS = {
     "report": ("autotune.report", "of_shown"),
     "explain": ("autotune.report.explain.asking", "of_result"),
+    "first_pick": ("autotune.tuning.first_pick", "first_pick"),
 }
 
 
@@ -145,7 +142,7 @@ def _later(module: str, function: str) -> Any:
     return lambda *args: getattr(import_module(module), function)(*args)
 
 
-fill(Rendering(**{field: _later(*where) for field, where in _SHOWN.items()}))
+fill(**{name: _later(*where) for name, where in _HOOKS.items()})
 
 
 def __getattr__(name: str) -> Any:

@@ -8,18 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from autotune import targets
+from autotune import backends
 from autotune.run.dynamic_workload import DynamicWorkload, as_dynamic
+from autotune.run.workloads import Program, ahead, as_workload, named, with_constants_each
 from autotune.settings import SettingsError, database, seconds_of
-from autotune.workloads import Program, ahead, as_workload, named, with_constants_each
 from schedules import ops as ops
 from schedules.errors import ScheduleError
 from schedules.model import Target, Workload
 from schedules.schedule import Schedule
 
 if TYPE_CHECKING:
+    from autotune.results.tuned import Progress, SuiteProgress, SuiteResult, TuneResult
     from autotune.run.kernel import Kernel
-    from autotune.tuning.results import Progress, SuiteProgress, SuiteResult, TuneResult
 
 DEFAULT_S = 60.0  # seconds of a budget that is not given
 
@@ -91,13 +91,13 @@ def tune(
     True
     """
     started = time.monotonic()
-    from autotune.progress.following import concluded, fleet_followed, suite_followed, task_followed
+    from autotune.results.following import concluded, fleet_followed, suite_followed, task_followed
     from autotune.tuning.options import TuneOptions
     from autotune.tuning.tuner import tune as run
     from kernels_db.store import Log
 
     seconds = seconds_of(budget, budget_s, DEFAULT_S)
-    goal = targets.parse(targets.alone(target), threads) if fleet is None else None
+    goal = backends.parse(backends.alone(target), threads) if fleet is None else None
     options = TuneOptions(
         trials=trials, budget_s=seconds, search=search, seed=seed, rtol=rtol, atol=atol,
         model=_cost_model(cost_model, model), started=started,
@@ -116,7 +116,7 @@ def tune(
         if goal is None:
             from autotune.fleet.program import tune_program_there
             from autotune.fleet.tuning import There
-            from autotune.tuning.results import as_one
+            from autotune.results.tuned import as_one
 
             with fleet_followed(of_all) as every:
                 there = There(str(fleet), target, threads)
@@ -177,9 +177,9 @@ def tune_suite(
     True
     """
     started = time.monotonic()
-    from autotune.progress.following import concluded, fleet_followed, suite_followed
+    from autotune.results.following import concluded, fleet_followed, suite_followed
+    from autotune.results.tuned import SuiteTask
     from autotune.tuning import suites
-    from autotune.tuning.jobs import SuiteTask
     from autotune.tuning.options import TuneOptions
     from autotune.tuning.tuner import tune_suite as run
     from kernels_db.store import Log
@@ -199,7 +199,7 @@ def tune_suite(
         tasks = [replace(t, weight=float(w)) for t, w in zip(tasks, weights, strict=True)]
     if not tasks:
         raise SettingsError("the suite has no tasks; give at least one")
-    goal = targets.parse(targets.alone(target), threads) if fleet is None else None
+    goal = backends.parse(backends.alone(target), threads) if fleet is None else None
     options = TuneOptions(
         trials=trials, budget_s=seconds, search=search, seed=seed, rtol=rtol, atol=atol,
         model=_cost_model(cost_model, model), started=started,
@@ -208,8 +208,8 @@ def tune_suite(
     with Log(database(db)) as log, follow(progress) as tell:
         if goal is None:
             from autotune.fleet.tuning import There
+            from autotune.results.tuned import together
             from autotune.tuning.makers import Tasks
-            from autotune.tuning.results import together
             from autotune.tuning.tuner import tune_jobs
 
             place = There(str(fleet), target, threads)
@@ -252,7 +252,7 @@ def build(schedule: Schedule, target: str | Target = "cpu", threads: int | None 
             f"build takes a Schedule, not a {type(schedule).__name__}; make one of tensors by Schedule([...])"
         )
 
-    goal = targets.parse(target, threads)
-    targets.check_here(goal)
+    goal = backends.parse(target, threads)
+    backends.check_here(goal)
     workload = Workload(schedule.dag, flops=count_flops(schedule.dag))
     return kernel_of(workload, goal, schedule.trace, None)

@@ -24,8 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune import targets
-from autotune.building.generator_version import this_machine
+from autotune import backends
+from autotune.backends.building.generator_version import this_machine
 from autotune.search import policies
 from autotune.search.base import Result
 from autotune.search.decisions import DECISIONS
@@ -111,7 +111,7 @@ def repeat(log: Log, workload: Workload, target: Target, search: str, times: int
 
 def without_avx512(host: Target) -> Target:
     """AVX2 code beside this CPU's caches."""
-    narrow = targets.parse("x86-64-v3", host.threads)
+    narrow = backends.parse("x86-64-v3", host.threads)
     widths = {name: narrow.limit(name) for name in ("vector_bytes", "vector_registers")}
     return replace(narrow, limits=tuple(sorted({**dict(host.limits), **widths}.items())))
 
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so many")
     options = parser.parse_args()
     until = time.monotonic() + options.seconds
-    target = targets.parse("cpu", options.threads)
+    target = backends.parse("cpu", options.threads)
     if options.avx2:
         target = without_avx512(target)
     with Log(options.db) as log:

@@ -28,10 +28,10 @@ sys.path.insert(0, str(ROOT))
 from suite import commit  # noqa: E402
 
 import autotune as at  # noqa: E402
-from autotune.building.generator_version import this_machine  # noqa: E402
+from autotune.backends.building.generator_version import this_machine  # noqa: E402
 from autotune.run.loading import load_workload  # noqa: E402
+from autotune.run.workloads import param_text  # noqa: E402
 from autotune.tuning import suites  # noqa: E402
-from autotune.workloads import param_text  # noqa: E402
 
 
 def timed(suite: str, logs: list[Path], threads: int, rounds: int) -> list[list[list[float]]]:

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
 
-from autotune import targets  # noqa: E402
+from autotune import backends  # noqa: E402
 from autotune.run.describing import describe  # noqa: E402
 from autotune.run.kernels import kernel_of  # noqa: E402
 from autotune.tuning.first_pick import Pick, first_pick  # noqa: E402
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="a file for the rows (JSON)")
     options = parser.parse_args()
-    target, rows = targets.parse("cpu", 1), []
+    target, rows = backends.parse("cpu", 1), []
     for workload in shapes(options.shapes, options.seed):
         rows.append(row(workload, target, options.busy))
         r = rows[-1]

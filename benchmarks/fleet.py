@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune import targets
-from autotune.building.generator_version import generator_version, this_machine
+from autotune import backends
+from autotune.backends.building.generator_version import generator_version, this_machine
 from autotune.cli.options import workload_of
 from autotune.fleet import connection, local
 from autotune.fleet.building import Builders
@@ -36,10 +36,10 @@ from autotune.fleet.site import FleetSite
 from autotune.fleet.tuning import FleetCrew
 from autotune.fleet.worker import BenchThreadPoolExecutor, Offer, make_worker
 from autotune.measure.results import Measurement
+from autotune.results.tuned import SuiteResult, SuiteTask
 from autotune.tuning import preparation, tuner
-from autotune.tuning.jobs import Job, SuiteTask
+from autotune.tuning.jobs import Job
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import SuiteResult
 from autotune.tuning.site import Here, Measuring
 from kernels_db.store import Log
 from schedules import ops
@@ -51,7 +51,7 @@ from schedules.space.base import trace_of
 def overhead(shape: str, rounds: int, batch: int) -> dict[str, Any]:
     """Candidates a second, here and through a worker."""
     workload = workload_of("matmul", shape, "float32", None)
-    target = targets.parse("cpu", 1)
+    target = backends.parse("cpu", 1)
     space = derive(workload.canonical, target)
     rng = np.random.default_rng(0)
 

@@ -83,9 +83,9 @@ def tests(o: argparse.Namespace) -> Result:
     """The tests that need a GPU, or those that emulate one."""
     files = {
         "cuda": [
-            "tests/autotune/devices/test_cuda.py",
-            "tests/autotune/devices/test_devices.py",
-            "tests/autotune/devices/test_cuda_graphs.py",
+            "tests/autotune/backends/drivers/test_cuda.py",
+            "tests/autotune/backends/drivers/test_devices.py",
+            "tests/autotune/backends/drivers/test_cuda_graphs.py",
             "tests/autotune/models/test_device_program.py",
             "tests/autotune/run/test_device_kernel.py",
         ],
@@ -137,7 +137,7 @@ def compared(tasks: list[Any], o: argparse.Namespace, dtype: str | None = None) 
 
 def identity(task: Any, dtype: str | None) -> Result:
     """What tells a row from others."""
-    from autotune.workloads import dtype_of
+    from autotune.run.workloads import dtype_of
 
     w = task.workload
     return {"group": task.group, "op": w.op, "params": dict(w.params), "dtype": dtype or dtype_of(w)}
@@ -230,7 +230,7 @@ def model(o: argparse.Namespace) -> Result:
 def launched(program: Any, rounds: int = 30) -> Result:
     """Median seconds of a call of a `DeviceProgram`, copies of inputs and outputs included: with what was
     captured, and with launches one by one, in turns."""
-    from autotune.devices.protocol import Capturing
+    from autotune.backends.drivers.protocol import Capturing
     from autotune.models.in_place import random_arguments
 
     inputs, outputs = random_arguments(program.outline)
@@ -263,8 +263,8 @@ def run_step(name: str, o: argparse.Namespace) -> Result:
 def environment(o: argparse.Namespace) -> Result:
     """Where and what: device, driver, clocks, command, commit."""
     from autotune import backends
-    from autotune.building.generator_version import this_machine
-    from autotune.devices import nvml
+    from autotune.backends.building.generator_version import this_machine
+    from autotune.backends.drivers import nvml
 
     def git(*args: str) -> str:
         done = subprocess.run(["git", *args], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from autotune.compare.peers.with_torch import operator
 from autotune.measure import random_inputs
+from autotune.measure.compare.peers.with_torch import operator
 from autotune.run.kernel import Kernel
-from autotune.workloads import dtype_of
+from autotune.run.workloads import dtype_of
 from schedules.model import Workload
 from schedules.ops import parameters
 

@@ -15,13 +15,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from autotune.building.from_trace import build_object
+from autotune.backends.building.from_trace import build_object
+from autotune.backends.peaks.cpu_peaks import FmaLoop
 from autotune.codegen.llvm.compile import load_object
-from autotune.measure.cpu_peaks import FmaLoop
-from autotune.progress.units import of_peak, peak_share
 from autotune.targets import detect
 from examples import handwritten
 from schedules.te.evaluator import evaluate
+from schedules.units import of_peak, peak_share
 
 CASES = {
     "matmul 1024x1024x1024": (lambda t: handwritten.matmul(1024, 1024, 1024, t), 2 * 1024**3),

@@ -16,12 +16,11 @@ from statistics import median
 import numpy as np
 
 import autotune
+from autotune.backends import parse
 from autotune.codegen.llvm.compile import LoadedObject, compile_module, load_object
 from autotune.codegen.llvm.intrinsic import has
 from autotune.codegen.runtime import entry
 from autotune.measure.inputs import random_inputs
-from autotune.progress.units import of_peak
-from autotune.targets import parse
 from schedules import te
 from schedules.dtypes import DTYPES
 from schedules.expr import Const
@@ -30,6 +29,7 @@ from schedules.ir import Buffer
 from schedules.model import Target
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
+from schedules.units import of_peak
 
 CHAINS = 16  # independent instructions: 2 units, and a latency of up to 6 cycles
 INTERLEAVE = {"vdpbf16ps": "interleave2_bfloat16", "vpdpbusd": "interleave4_int8"}  # what packs b

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from autotune.search.recorded import Table
-from autotune.search.simulate import Run
+from autotune.search.simulate import SimulatedRun
 from autotune.search.table import TableSpace
 from schedules.space.base import Candidate
 
@@ -104,7 +104,7 @@ class TableRunner:
 _parameters: dict[str, Parameters] = {}  # of the tables of this process, by name
 
 
-def play(strategy: str, table: Table, trials: int, seed: int) -> Run:
+def play(strategy: str, table: Table, trials: int, seed: int) -> SimulatedRun:
     """One run of a strategy, by its name in `kernel_tuner.strategies`, until the evaluations are used up or
     the strategy ends."""
     from kernel_tuner import util
@@ -128,4 +128,4 @@ def play(strategy: str, table: Table, trials: int, seed: int) -> Run:
         importlib.import_module(f"kernel_tuner.strategies.{strategy}").tune(searchspace, runner, options)
     except util.StopCriterionReached:
         pass
-    return Run(seed, tuple(runner.best_s))
+    return SimulatedRun(seed, tuple(runner.best_s))

@@ -29,7 +29,7 @@ from typing import Any
 
 import psutil
 
-from autotune.building.generator_version import this_machine
+from autotune.backends.building.generator_version import this_machine
 from kernels_db import Log, NewRecord, exchange, lookup
 from schedules import ops
 from schedules.model import Step, Target, Trace, Workload

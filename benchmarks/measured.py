@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from suite import commit
 
-from autotune.tuning.measured import Measured, Sketch, measured
+from autotune.tuning.measured import Measured, MeasuredSketch, measured
 from kernels_db.exchange import named_text
 from kernels_db.store import Log
 from schedules.model import Target, Workload
@@ -86,7 +86,9 @@ def _task(v: Mapping[str, Any]) -> Measured:
     for s in v["sketches"]:
         times = np.array([math.nan if x is None else x for x in s["time_s"]])
         rows = np.array(s["rows"], dtype=np.int64).reshape(len(s["holes"]), len(times)).T
-        sketches.append(Sketch(s["name"], tuple(s["holes"]), rows, times, np.array(s["drawn"], dtype=bool)))
+        sketches.append(
+            MeasuredSketch(s["name"], tuple(s["holes"]), rows, times, np.array(s["drawn"], dtype=bool))
+        )
     workload = Workload.from_json(v["workload"], v["op"], v["params"], v["flops"])
     return Measured(workload, Target.from_json(v["target"]), tuple(sketches))
 

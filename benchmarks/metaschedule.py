@@ -27,9 +27,9 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from autotune.compare.peers.with_tvm import BUILD_S  # noqa: E402
-from autotune.compare.peers.with_tvm import TRIALS as BATCH  # noqa: E402
-from autotune.compare.peers.with_tvm import target as tvm_target  # noqa: E402
+from autotune.measure.compare.peers.with_tvm import BUILD_S  # noqa: E402
+from autotune.measure.compare.peers.with_tvm import TRIALS as BATCH  # noqa: E402
+from autotune.measure.compare.peers.with_tvm import target as tvm_target  # noqa: E402
 
 SETTLE_S = 0.5  # TVM's threads go on spinning for a quarter of a second
 RATIOS = ("ratio_same_seconds", "ratio_same_trials", "ratio_tenth_of_trials")
@@ -120,8 +120,8 @@ def compare(
     import tvm
 
     import autotune as at
-    from autotune.compare.bench import Contender, arrays_for
-    from autotune.compare.bench import compare as interleave
+    from autotune.measure.compare.bench import Contender, arrays_for
+    from autotune.measure.compare.bench import compare as interleave
 
     kernels, tuned = {}, {}
     limits: dict[str, dict[str, Any]] = {
@@ -214,7 +214,7 @@ def main() -> None:
         os.environ["TVM_NUM_THREADS"] = str(threads)
         os.environ["TVM_BIND_THREADS"] = "0"  # else it binds the caller, and whom that one starts
         done["rows"].append(compare(op, p, threads, options.budget, json.loads(theirs.read_text())))
-        from autotune.building.generator_version import this_machine
+        from autotune.backends.building.generator_version import this_machine
 
         command = f"benchmarks/metaschedule.py --budget {options.budget:g}"
         done |= {"machine": this_machine(), "command": command}

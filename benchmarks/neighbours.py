@@ -18,8 +18,8 @@ import time
 
 import numpy as np
 
+from autotune.backends.peaks.cpu_peaks import load_loop
 from autotune.codegen.llvm.compile import LoadedObject
-from autotune.measure.cpu_peaks import load_loop
 from autotune.targets import detect
 
 NOPS = 48  # a turn of the loop

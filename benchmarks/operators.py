@@ -19,7 +19,7 @@ from typing import Any
 
 from suite import run
 
-from autotune.progress.units import peak_share
+from schedules.units import peak_share
 
 CASES: tuple[tuple[str, str, int], ...] = (
     ("matmul", "m=512,n=512,k=512", 1),

@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from autotune import targets
-from autotune.building.from_trace import build_object
-from autotune.building.grid_code import GridCode
-from autotune.devices.protocol import facts
+from autotune import backends
+from autotune.backends.building.from_trace import build_object
+from autotune.backends.drivers.protocol import facts
+from autotune.codegen.grid_code import GridCode
 from autotune.search.evolutionary import model_features, model_matrix
 from cost_model.register_model import WORD, RegisterModel
 from schedules import ops
@@ -81,7 +81,7 @@ def main() -> None:
     p.add_argument("--candidates", type=int, default=120)
     p.add_argument("--out", type=Path, default=Path("benchmarks/results/registers.json"))
     o = p.parse_args()
-    target = targets.parse(o.target)
+    target = backends.parse(o.target)
     result: dict[str, Any] = {"target": o.target, "candidates": o.candidates, "tasks": {}}
     for op in TASKS:
         names, features, found = told(op, target, o.candidates)

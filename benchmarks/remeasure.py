@@ -22,9 +22,9 @@ from measured import read, write
 from suite import commit
 from train_cost_model import HELD_OUT
 
-from autotune import targets
-from autotune.measure.roofline import waits_for_memory
-from autotune.tuning.measured import Measured, Sketch, still_offered
+from autotune import backends
+from autotune.backends.peaks.roofline import waits_for_memory
+from autotune.tuning.measured import Measured, MeasuredSketch, still_offered
 from autotune.tuning.preparation import measurer
 from schedules.space import derive
 from schedules.trace_names import to_canonical
@@ -53,7 +53,7 @@ def again(task: Measured, times: int) -> Measured:
     return replace(task, sketches=tuple(_timed(s, n, found) for n, s in enumerate(task.sketches)))
 
 
-def _timed(sketch: Sketch, number: int, found: dict[tuple[int, int], list[float]]) -> Sketch:
+def _timed(sketch: MeasuredSketch, number: int, found: dict[tuple[int, int], list[float]]) -> MeasuredSketch:
     time_s = sketch.time_s.copy()
     for i in range(len(time_s)):
         if new := found.get((number, i)):
@@ -62,7 +62,7 @@ def _timed(sketch: Sketch, number: int, found: dict[tuple[int, int], list[float]
 
 
 def every(tasks: list[Measured], drawn: int, above_s: float, in_caches: bool) -> Iterator[Measured]:
-    here, stopped = targets.parse("cpu", 1), False
+    here, stopped = backends.parse("cpu", 1), False
     for t in tasks:
         best_s = min(float(np.nanmin(s.time_s, initial=np.inf)) for s in t.sketches)
         left = best_s < above_s or (in_caches and waits_for_memory(t.workload.dag, t.target))

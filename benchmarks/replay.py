@@ -30,7 +30,7 @@ from suite import commit
 
 from autotune.search import policies
 from autotune.search.recorded import Table
-from autotune.search.simulate import Run, play, read
+from autotune.search.simulate import SimulatedRun, play, read
 from autotune.targets import usable_cpus
 from cost_model.xgb import prefetch
 
@@ -38,7 +38,7 @@ SEARCHES = ("random", "local", "evolutionary")
 CHECKPOINTS = (25, 50, 100, 200, 400)  # evaluations
 NEAR = 0.99  # least share of a run that is said to have found the optimum
 # (table, evaluations, seed) -> a run.
-Player = Callable[[Table, int, int], Run]
+Player = Callable[[Table, int, int], SimulatedRun]
 
 
 def player(search: str) -> Player:

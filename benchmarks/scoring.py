@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune import targets
+from autotune import backends
 from autotune.search.columns import compile_columns
 from autotune.search.evolutionary import model_features, model_matrix
 from cost_model import pretrained
@@ -108,7 +108,7 @@ def main() -> None:
     for name, (op, shape, target) in TASKS.items():
         if args.task and args.task not in name:
             continue
-        space = derive(ops.workload(op, shape).dag, targets.parse(target, threads=1), compile_columns)
+        space = derive(ops.workload(op, shape).dag, backends.parse(target, threads=1), compile_columns)
         got = found[name] = speeds(space, args.rows, args.chunk)
         print(f"{name:22}", *(f"{k} {v:9,.2f}" if v < 1000 else f"{k} {v:9,.0f}" for k, v in got.items()))
     if args.json:

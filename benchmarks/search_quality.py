@@ -34,8 +34,8 @@ import train_cost_model
 from measured import read
 
 import autotune as at
-from autotune import targets
-from autotune.building.generator_version import this_machine
+from autotune import backends
+from autotune.backends.building.generator_version import this_machine
 from autotune.search import policies
 from autotune.tuning import preparation, suites
 from autotune.tuning.measured import Measured, still_offered
@@ -109,10 +109,10 @@ class Picks:
 
 
 # {name: (task, target, seed, trials after which it chooses) -> what it chose}.
-Searches = dict[str, Callable[[suites.Task, Target, int, tuple[int, ...]], Picks]]
+Searches = dict[str, Callable[[suites.SuiteEntry, Target, int, tuple[int, ...]], Picks]]
 
 
-def searched(task: suites.Task, target: Target, model: str, seed: int, after: tuple[int, ...]) -> Picks:
+def searched(task: suites.SuiteEntry, target: Target, model: str, seed: int, after: tuple[int, ...]) -> Picks:
     """The search of this checkout."""
     workload = task.workload
     trace, took = first_pick(workload, target, model, seed)
@@ -125,7 +125,7 @@ def searched(task: suites.Task, target: Target, model: str, seed: int, after: tu
 def searched_beside(
     checkout: Path,
     suite: str,
-    task: suites.Task,
+    task: suites.SuiteEntry,
     target: Target,
     model: str,
     seed: int,
@@ -149,7 +149,7 @@ def searched_beside(
 def answer(asked: dict[str, Any]) -> str:
     """What `searched_beside` reads: the choice of the checkout on the path."""
     task = next(t for t in suites.read(asked["suite"]) if t.workload.digest == asked["digest"])
-    target = targets.parse("cpu", asked["threads"])
+    target = backends.parse("cpu", asked["threads"])
     found = searched(task, target, asked["model"], asked["seed"], tuple(asked["after"]))
     return json.dumps(
         {"traces": [t.to_json() for t in found.traces], "first_s": found.first_s, "rate": found.rate}
@@ -157,7 +157,7 @@ def answer(asked: dict[str, Any]) -> str:
 
 
 def one_task(
-    task: suites.Task,
+    task: suites.SuiteEntry,
     target: Target,
     best: Trace | None,
     seeds: int,
@@ -250,7 +250,7 @@ def main() -> None:
         parser.error("a suite, --known and --out are needed")
     if options.beside and options.data:
         parser.error("a model without the task's operator (--data) is of one checkout: leave out --beside")
-    target = targets.parse("cpu", options.threads)
+    target = backends.parse("cpu", options.threads)
     tasks = train_cost_model.read(options.data) if options.data else []
     known = {(m.workload.digest, m.target.digest): m for m in read(options.known)[1]}
     without: dict[str, dict[str, Any]] = {}  # by operator: the model that has not seen it

@@ -26,7 +26,7 @@ from expressions import Drawn, drawn
 from suite import commit
 
 import autotune as at
-from autotune.building.generator_version import this_machine
+from autotune.backends.building.generator_version import this_machine
 from schedules import te
 from schedules.space import derive
 

@@ -24,10 +24,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from autotune.building.generator_version import this_machine  # noqa: E402
-from autotune.progress.units import peak_share  # noqa: E402
-from autotune.tuning.suites import Task, mean_over_groups, read  # noqa: E402
-from autotune.workloads import param_text  # noqa: E402
+from autotune.backends.building.generator_version import this_machine  # noqa: E402
+from autotune.run.workloads import param_text  # noqa: E402
+from autotune.tuning.suites import SuiteEntry, mean_over_groups, read  # noqa: E402
+from schedules.units import peak_share  # noqa: E402
 
 DEFAULTS = {"b=1", "dilation=1", "groups=1", "stride=1", "padding=0", "transpose_a=0", "transpose_b=0"}
 
@@ -51,7 +51,7 @@ def run(*args: str) -> dict[str, Any]:
     return out
 
 
-def words(task: Task) -> list[str]:
+def words(task: SuiteEntry) -> list[str]:
     """The task as the command line takes it."""
     params = dict(task.workload.params)
     layout = params.pop("layout", None)
@@ -64,11 +64,11 @@ def words(task: Task) -> list[str]:
     ]  # fmt: skip
 
 
-def dtype_of(task: Task) -> str:
+def dtype_of(task: SuiteEntry) -> str:
     return task.workload.dag.inputs[0].dtype
 
 
-def one_task_suite(task: Task, path: Path) -> Path:
+def one_task_suite(task: SuiteEntry, path: Path) -> Path:
     """A suite of this task alone: of a suite, peers that lack an operator are left out."""
     params = dict(task.workload.params)
     layout = params.pop("layout", None)
@@ -82,14 +82,14 @@ def one_task_suite(task: Task, path: Path) -> Path:
     return path
 
 
-def settings(task: Task, threads: int) -> list[str]:
+def settings(task: SuiteEntry, threads: int) -> list[str]:
     """What the command line is told beside a task."""
     known = ["--constant-weights"] if task.workload.dag.constants else []
     return [*known, "--threads", str(threads)]
 
 
 def row(
-    task: Task, threads: int, budget: str, duration: str, peers: str, made: dict[str, Any]
+    task: SuiteEntry, threads: int, budget: str, duration: str, peers: str, made: dict[str, Any]
 ) -> dict[str, Any]:
     common = [*words(task), *settings(task, threads)]
     with tempfile.TemporaryDirectory() as tmp:

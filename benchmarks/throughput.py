@@ -29,14 +29,14 @@ sys.path.insert(0, str(ROOT))
 from suite import commit  # noqa: E402
 
 from autotune import targets  # noqa: E402
-from autotune.building import from_trace  # noqa: E402
-from autotune.building.generator_version import this_machine  # noqa: E402
+from autotune.backends.building import from_trace  # noqa: E402
+from autotune.backends.building.generator_version import this_machine  # noqa: E402
 from autotune.cli.options import workload_of  # noqa: E402
 from autotune.codegen.llvm import compile as llvm  # noqa: E402
 from autotune.measure import Measurer  # noqa: E402
+from autotune.results.tuned import Progress  # noqa: E402
 from autotune.tuning import preparation  # noqa: E402
 from autotune.tuning.options import TuneOptions  # noqa: E402
-from autotune.tuning.results import Progress  # noqa: E402
 from autotune.tuning.site import Here  # noqa: E402
 from autotune.tuning.tuner import tune  # noqa: E402
 from kernels_db.store import Log  # noqa: E402

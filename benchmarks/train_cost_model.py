@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from measured import read as read_measured
 
-from autotune import targets
+from autotune import backends
 from autotune.search.base import SearchPolicy
 from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, model_features, model_matrix
 from autotune.search.random import RandomSearch
@@ -323,7 +323,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("command", choices=("extract", "train", "judge"))
     parser.add_argument("data", type=Path, nargs="+", help="of extract: one file or more")
-    parser.add_argument("--cpu", default=targets.parse("cpu", 1).arch, help="whose candidates are judged")
+    parser.add_argument("--cpu", default=backends.parse("cpu", 1).arch, help="whose candidates are judged")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--trials", type=int, default=64)

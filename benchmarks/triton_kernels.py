@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from autotune.compare.peers import PeerError
+from autotune.measure.compare.peers import PeerError
 
 
 @triton.jit

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import autotune as at
-from autotune import targets
-from autotune.building.generator_version import this_machine
+from autotune import backends
+from autotune.backends.building.generator_version import this_machine
 from autotune.measure.measurer import Measurer
 from autotune.tuning import preparation
 from kernels_db import Log
@@ -68,7 +68,7 @@ def speeds(measurer: Measurer, champion: Chosen, run: list[Chosen]) -> list[floa
 
 
 def one_task(op: str, params: dict[str, int], args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    there = targets.parse(args.elsewhere, 1)
+    there = backends.parse(args.elsewhere, 1)
     common: dict[str, Any] = {"budget_s": 300.0, "threads": 1}
     at.tune(op, **params, target=there, trials=args.teach, db=folder / "there.db", budget_s=300.0)
     with Log(folder / "there.db") as log:

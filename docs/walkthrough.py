@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import autotune as at
-from autotune.building.generator_version import this_machine
+from autotune.backends.building.generator_version import this_machine
 from autotune.codegen.llvm.compile import assembly
 from autotune.codegen.llvm.emit import emit
 from autotune.measure import Measurer

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
 from kernels_db import migrate, sqlite
-from kernels_db.place import Place
+from kernels_db.place import LogPlace
 from kernels_db.postgresql import SCHEMA, WRITERS, PostgresDatabase
 from kernels_db.schema import Base
 from kernels_db.sqlite import SqliteFile
@@ -24,7 +24,7 @@ Access = Literal["read", "add", "change", "bulk"]
 PAGES, BULK_PAGES = 16384, 131072
 
 
-def open_reader(place: Place, timeout_s: float) -> Engine:
+def open_reader(place: LogPlace, timeout_s: float) -> Engine:
     """An engine that only reads. Raises `LogError` unless there is a log of the current schema."""
     reader = place.reader(timeout_s)
     if reader is None:  # an empty file or database is an empty log
@@ -38,7 +38,7 @@ def open_reader(place: Place, timeout_s: float) -> Engine:
     return _sqlite(partial(sqlite.connect, place.path, read_only=True, timeout_s=timeout_s))
 
 
-def open_writer(place: Place, timeout_s: float) -> Engine:
+def open_writer(place: LogPlace, timeout_s: float) -> Engine:
     """An engine on a log, created or upgraded if needed. Raises `LogError`."""
     if isinstance(place, PostgresDatabase):
         engine = _postgresql(place, timeout_s)
@@ -64,7 +64,7 @@ def accessing(engine: Engine, access: Access) -> Engine:
 
 
 @contextmanager
-def explained(place: Place, timeout_s: float) -> Iterator[None]:
+def explained(place: LogPlace, timeout_s: float) -> Iterator[None]:
     """Raise errors of SQLAlchemy and of the database as `LogError`."""
     try:
         yield

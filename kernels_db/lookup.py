@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Any
 
 from kernels_db.errors import LogError
-from kernels_db.place import Place, Reader, locate
+from kernels_db.place import LogPlace, Reader, locate
 from kernels_db.ranking import DOUBTED, ORDER, REPRESENTS
-from kernels_db.records import RECORD_COLUMNS, Hit, Origin, Record
+from kernels_db.records import RECORD_COLUMNS, Hit, Record, RecordOrigin
 from schedules.errors import AutotuneError
 from schedules.model import Target, Workload, canonical
 
@@ -60,7 +60,7 @@ VERIFIED = "SELECT host, status, checked FROM verification WHERE record = ?"
 
 
 def best(
-    where: str | os.PathLike[str] | Place,
+    where: str | os.PathLike[str] | LogPlace,
     workload_digest: str,
     accept: Callable[[Target], bool],
     threads: int | None = None,
@@ -77,7 +77,7 @@ def best(
 
 
 def top(
-    where: str | os.PathLike[str] | Place,
+    where: str | os.PathLike[str] | LogPlace,
     workload_digest: str,
     accept: Callable[[Target], bool],
     threads: int | None = None,
@@ -112,7 +112,7 @@ def top(
 
 
 def of_flops(
-    where: str | os.PathLike[str] | Place, flops: int, *, timeout_s: float = 30.0
+    where: str | os.PathLike[str] | LogPlace, flops: int, *, timeout_s: float = 30.0
 ) -> list[tuple[str, str]]:
     """The JSON of workloads that have records and do ``flops`` operations, and of their names, a thousand at
     most."""
@@ -120,25 +120,25 @@ def of_flops(
 
 
 def about_flops(
-    where: str | os.PathLike[str] | Place, flops: int, factor: float, *, timeout_s: float = 30.0
+    where: str | os.PathLike[str] | LogPlace, flops: int, factor: float, *, timeout_s: float = 30.0
 ) -> list[tuple[str, str]]:
     """As `of_flops`, of workloads with at most ``factor`` times more or fewer operations, the 256 nearest."""
     bounds = int(flops / factor), int(min(flops * factor, 2.0**62)), flops
     return _workloads(where, ABOUT_FLOPS, bounds, timeout_s)
 
 
-def name(where: str | os.PathLike[str] | Place, digest: str, *, timeout_s: float = 30.0) -> str | None:
+def name(where: str | os.PathLike[str] | LogPlace, digest: str, *, timeout_s: float = 30.0) -> str | None:
     """What the workload with this digest is called. None if there is no such workload, or no log."""
     rows = _rows(where, NAME, (digest,), timeout_s)
     return str(rows[0]["op"]) if rows else None
 
 
-def names(where: str | os.PathLike[str] | Place, *, timeout_s: float = 30.0) -> list[str]:
+def names(where: str | os.PathLike[str] | LogPlace, *, timeout_s: float = 30.0) -> list[str]:
     """What workloads are called, a thousand names at most. Empty if there is no log."""
     return [str(row["op"]) for row in _rows(where, NAMES, (), timeout_s)]
 
 
-def called(where: str | os.PathLike[str] | Place, name: str, *, timeout_s: float = 30.0) -> list[Workload]:
+def called(where: str | os.PathLike[str] | LogPlace, name: str, *, timeout_s: float = 30.0) -> list[Workload]:
     """The workloads of that name, a hundred at most, by digest. Raises `LogError` for one that is damaged."""
     found = []
     for row in _rows(where, NAMED, (name,), timeout_s):
@@ -150,14 +150,14 @@ def called(where: str | os.PathLike[str] | Place, name: str, *, timeout_s: float
     return found
 
 
-def workloads(where: str | os.PathLike[str] | Place, *, timeout_s: float = 30.0) -> int:
+def workloads(where: str | os.PathLike[str] | LogPlace, *, timeout_s: float = 30.0) -> int:
     """How many workloads a log has; 0 if there is no log."""
     rows = _rows(where, COUNT, (), timeout_s)
     return int(rows[0]["number"]) if rows else 0
 
 
 def run_options(
-    where: str | os.PathLike[str] | Place, workload: str, target: str, *, timeout_s: float = 30.0
+    where: str | os.PathLike[str] | LogPlace, workload: str, target: str, *, timeout_s: float = 30.0
 ) -> list[Mapping[str, Any]]:
     """The options of a task's finished runs, the newest first; those that are damaged are left out.
     ``workload``, ``target``: digests."""
@@ -171,7 +171,7 @@ def run_options(
 
 
 def of_trace(
-    where: str | os.PathLike[str] | Place,
+    where: str | os.PathLike[str] | LogPlace,
     workload: str,
     target: str,
     trace: str,
@@ -184,13 +184,13 @@ def of_trace(
 
 
 def _workloads(
-    where: str | os.PathLike[str] | Place, query: str, values: tuple[int, ...], timeout_s: float
+    where: str | os.PathLike[str] | LogPlace, query: str, values: tuple[int, ...], timeout_s: float
 ) -> list[tuple[str, str]]:
     return [(str(row["json"]), str(row["names"])) for row in _rows(where, query, values, timeout_s)]
 
 
 def _rows(
-    where: str | os.PathLike[str] | Place, query: str, values: tuple[Any, ...], timeout_s: float
+    where: str | os.PathLike[str] | LogPlace, query: str, values: tuple[Any, ...], timeout_s: float
 ) -> list[Mapping[str, Any]]:
     place = locate(where)
     reader = place.reader(timeout_s) if place.exists() else None
@@ -200,7 +200,9 @@ def _rows(
         return [*reader.rows(query, values)]
 
 
-def origin(where: str | os.PathLike[str] | Place, uid: str, *, timeout_s: float = 30.0) -> Origin | None:
+def origin(
+    where: str | os.PathLike[str] | LogPlace, uid: str, *, timeout_s: float = 30.0
+) -> RecordOrigin | None:
     """Where a record of a log came from; None if there is no such record."""
     place = locate(where)
     reader = place.reader(timeout_s) if place.exists() else None
@@ -210,7 +212,7 @@ def origin(where: str | os.PathLike[str] | Place, uid: str, *, timeout_s: float 
         return _origin(reader, place, uid)
 
 
-def _origin(reader: Reader, place: Place, uid: str) -> Origin | None:
+def _origin(reader: Reader, place: LogPlace, uid: str) -> RecordOrigin | None:
     for row in reader.rows(ORIGIN, (uid,)):
         try:
             machine = json.loads(row["json"])
@@ -218,12 +220,12 @@ def _origin(reader: Reader, place: Place, uid: str) -> Origin | None:
         except (ValueError, TypeError, RecursionError):
             raise _damaged(place, "machine", row["digest"]) from None
         found = {r["host"]: (r["status"], r["checked"]) for r in reader.rows(VERIFIED, (uid,))}
-        return Origin(machine if isinstance(machine, dict) else {}, row["imported"], found)
+        return RecordOrigin(machine if isinstance(machine, dict) else {}, row["imported"], found)
     return None
 
 
 @contextmanager
-def explained(place: Place, timeout_s: float) -> Iterator[None]:
+def explained(place: LogPlace, timeout_s: float) -> Iterator[None]:
     """Raise errors of the database as `LogError`."""
     try:
         yield

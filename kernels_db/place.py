@@ -23,7 +23,7 @@ class Reader(Protocol):
     def close(self) -> None: ...
 
 
-class Place(Protocol):
+class LogPlace(Protocol):
     """Where a log is. Its text is for messages and hides a password."""
 
     def exists(self) -> bool:
@@ -41,7 +41,7 @@ class Place(Protocol):
         remedy."""
 
 
-def locate(path_or_url: str | os.PathLike[str] | Place) -> Place:
+def locate(path_or_url: str | os.PathLike[str] | LogPlace) -> LogPlace:
     """The place that a path, a ``sqlite:///PATH`` or a ``postgresql+psycopg://…`` URL names. Raises
     `LogError`."""
     from kernels_db.sqlite import SqliteFile

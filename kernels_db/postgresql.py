@@ -38,7 +38,7 @@ _RIGHTS = {
 
 @dataclass(frozen=True)
 class PostgresDatabase:
-    """The `kernels_db.place.Place` of a database on a server."""
+    """The `kernels_db.place.LogPlace` of a database on a server."""
 
     url: str
 

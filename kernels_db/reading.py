@@ -15,9 +15,9 @@ from kernels_db import engine, exchange, lookup, transfer
 from kernels_db.errors import LogError
 from kernels_db.lookup import stored_record, stored_target
 from kernels_db.pins import Pin
-from kernels_db.place import Place, locate
+from kernels_db.place import LogPlace, locate
 from kernels_db.ranking import DOUBTED, ORDER, REPRESENTS
-from kernels_db.records import REJECTED, Hit, Machine, Origin, Record, Run, host_digest
+from kernels_db.records import REJECTED, Hit, Machine, Record, RecordOrigin, Run, host_digest
 from kernels_db.schema import (
     FormerRow,
     MachineRow,
@@ -42,7 +42,7 @@ class LogReader:
     """The half of `kernels_db.store.Log` that opens a log and reads it."""
 
     def __init__(
-        self, path: str | os.PathLike[str] | Place, read_only: bool = False, *, timeout_s: float = 30.0
+        self, path: str | os.PathLike[str] | LogPlace, read_only: bool = False, *, timeout_s: float = 30.0
     ) -> None:
         self.place = locate(path)
         self.read_only = read_only
@@ -91,7 +91,7 @@ class LogReader:
         number), as loading finds it: `kernels_db.lookup.best`."""
         return lookup.best(self.place, _digest(workload), accept, threads, timeout_s=self.timeout_s)
 
-    def origin(self, record: Record | str) -> Origin | None:
+    def origin(self, record: Record | str) -> RecordOrigin | None:
         """Where a record came from; None if there is no such record."""
         uid = record if isinstance(record, str) else record.uid
         return lookup.origin(self.place, uid, timeout_s=self.timeout_s)

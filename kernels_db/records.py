@@ -24,6 +24,8 @@ STATUSES = (
     "slow",
     "error",
 )
+# Times below it (seconds) are none of a kernel, whoever says so: the throughput of less may not be finite.
+SHORTEST_S = 1e-12
 # Kinds of records, and states of runs.
 KINDS = ("trial", "final")
 STATES = ("running", "done", "interrupted", "failed")
@@ -209,7 +211,7 @@ def host_digest(machine: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Origin:
+class RecordOrigin:
     """Where a record came from. ``machine``: description of the machine that measured it. ``imported``: when
     it was imported, None if it was measured into this log. ``verified``: {`host_digest`: (verdict of `log
     verify`, when)}."""
@@ -246,7 +248,7 @@ class Hit:
     target: Target
     pinned: bool = False
     doubted: bool = False
-    origin: Origin | None = None
+    origin: RecordOrigin | None = None
 
     @property
     def time_s(self) -> float:

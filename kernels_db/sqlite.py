@@ -55,7 +55,7 @@ _LOCKS = re.compile("LOCK|SHM|PROTOCOL")
 
 @dataclass(frozen=True)
 class SqliteFile:
-    """The `kernels_db.place.Place` of a file."""
+    """The `kernels_db.place.LogPlace` of a file."""
 
     path: Path
 

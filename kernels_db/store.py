@@ -32,7 +32,7 @@ from kernels_db.errors import LogError
 from kernels_db.locked_files import File, file_of
 from kernels_db.lookup import stored_record
 from kernels_db.pins import Pin
-from kernels_db.place import Place, locate
+from kernels_db.place import LogPlace, locate
 from kernels_db.postgresql import PostgresDatabase
 from kernels_db.prune import Pruned, prune
 from kernels_db.reading import LogReader, ranked, tasks_of
@@ -79,7 +79,7 @@ class Log(LogReader):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str] | Place, read_only: bool = False, *, timeout_s: float = 30.0
+        self, path: str | os.PathLike[str] | LogPlace, read_only: bool = False, *, timeout_s: float = 30.0
     ) -> None:
         super().__init__(path, read_only, timeout_s=timeout_s)
         self._file = self._which_file()
@@ -294,7 +294,7 @@ class Log(LogReader):
         """Merge another log: a database, an export or a T4 document, packed or not. Malformed content is
         refused and counted by reason, the rest is merged. Merging again changes nothing."""
         source = locate(path)
-        tally = transfer.Tally()
+        tally = transfer.MergeTally()
         if isinstance(source, PostgresDatabase):
             self._merge_log(source, tally)
         else:
@@ -303,7 +303,7 @@ class Log(LogReader):
                 self._merge_file(file, tally)
         return tally.result()
 
-    def _merge_file(self, file: Path, tally: transfer.Tally) -> None:
+    def _merge_file(self, file: Path, tally: transfer.MergeTally) -> None:
         if file.is_dir():
             raise LogError(f"{file} is a directory; give an export or a log in it")
         if not sqlite.database_exists(file):
@@ -319,7 +319,7 @@ class Log(LogReader):
             self._merge_log(SqliteFile(file), tally)
 
     def _merge_log(
-        self, source: SqliteFile | PostgresDatabase, tally: transfer.Tally, upgraded: bool = False
+        self, source: SqliteFile | PostgresDatabase, tally: transfer.MergeTally, upgraded: bool = False
     ) -> None:
         """``upgraded``: by this process, so that what digests are now is no foreign word."""
         with Log(source, read_only=True, timeout_s=self.timeout_s) as other:
@@ -332,7 +332,7 @@ class Log(LogReader):
     import_ = merge
 
     def _merge(
-        self, items: Generator[exchange.Item | exchange.Refused], tally: transfer.Tally
+        self, items: Generator[exchange.Item | exchange.Refused], tally: transfer.MergeTally
     ) -> None:
         with contextlib.closing(items):  # at once, whatever ends this: it may have processes
             for batch in transfer.batches(Rekeyer().items(items), tally):
@@ -347,7 +347,7 @@ class Log(LogReader):
         with self._read() as session:
             return [(a, b) for a, b in session.execute(select(FormerRow.former, FormerRow.now))]
 
-    def _rows(self, tally: transfer.Tally) -> Iterator[Raw]:
+    def _rows(self, tally: transfer.MergeTally) -> Iterator[Raw]:
         """Every row, to be decoded, because another log's tables are trusted no more than a file. Rows above
         the limit are counted as refused and not read."""
         with self._read() as session:
@@ -419,7 +419,7 @@ class Log(LogReader):
 
     def _put(self, session: Session, value: dict[str, Any]) -> None:
         """Put one object of this process into the log."""
-        tally = transfer.Tally()
+        tally = transfer.MergeTally()
         try:
             transfer.put(session, [exchange.decode(value)], tally)
         except exchange.Refused as err:

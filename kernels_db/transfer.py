@@ -40,7 +40,7 @@ READ = 2000
 
 
 @dataclass
-class Tally:
+class MergeTally:
     """Counts of a merge in progress."""
 
     new: int = 0
@@ -72,7 +72,7 @@ def count(session: Session) -> int:
     return sum(session.scalar(select(func.count()).select_from(t)) or 0 for t in _TABLES.values())
 
 
-def batches(items: Iterable[Item | Refused], tally: Tally) -> Iterator[list[Item]]:
+def batches(items: Iterable[Item | Refused], tally: MergeTally) -> Iterator[list[Item]]:
     """The items in lists of at most `BATCH` items and `BATCH_TEXT` characters. Refused ones are counted."""
     batch: list[Item] = []
     length = 0
@@ -89,7 +89,7 @@ def batches(items: Iterable[Item | Refused], tally: Tally) -> Iterator[list[Item
         yield batch
 
 
-def put(session: Session, items: Iterable[Item], tally: Tally) -> None:
+def put(session: Session, items: Iterable[Item], tally: MergeTally) -> None:
     """Insert new items, join known ones, refuse those that refer to nothing. The session is in a write
     transaction, so that nothing changes between looking and inserting."""
     for kind, group in groupby(items, key=lambda item: item.type):
@@ -104,7 +104,7 @@ def put_former(session: Session, pairs: Iterable[tuple[str, str]]) -> None:
     insert(session.connection(), "former", [{"former": a, "now": b} for a, b in pairs])
 
 
-def _put_records(session: Session, items: list[Item], tally: Tally) -> None:
+def _put_records(session: Session, items: list[Item], tally: MergeTally) -> None:
     """Insert records. They never change, so the database finds out which are new. Looking for them first
     would take as long as inserting them."""
     kept = _of_known_runs(session, [item.columns for item in items], tally)
@@ -115,7 +115,7 @@ def _put_records(session: Session, items: list[Item], tally: Tally) -> None:
     tally.known += len(kept) - new
 
 
-def _put_joined(session: Session, kind: ItemType, items: list[Item], tally: Tally) -> None:
+def _put_joined(session: Session, kind: ItemType, items: list[Item], tally: MergeTally) -> None:
     table = _TABLES[kind]
     if kind == "run":
         items = _of_known_parts(session, items, tally)
@@ -134,7 +134,7 @@ def _put_joined(session: Session, kind: ItemType, items: list[Item], tally: Tall
         session.execute(update(table).where(_key(table) == key).values(columns))
 
 
-def _of_known_parts(session: Session, runs: list[Item], tally: Tally) -> list[Item]:
+def _of_known_parts(session: Session, runs: list[Item], tally: MergeTally) -> list[Item]:
     """The runs whose references are all in the log. Others are counted as refused."""
     kept = []
     found = {r: _existing(session, _TABLES[r], {i.columns[r] for i in runs}) for r in _REFERENCES}
@@ -147,7 +147,9 @@ def _of_known_parts(session: Session, runs: list[Item], tally: Tally) -> list[It
     return kept
 
 
-def _of_known_runs(session: Session, records: list[dict[str, Any]], tally: Tally) -> list[dict[str, Any]]:
+def _of_known_runs(
+    session: Session, records: list[dict[str, Any]], tally: MergeTally
+) -> list[dict[str, Any]]:
     """The records whose run is in the log and has the same references. Others are counted as refused."""
     kept = []
     runs = _existing(session, _TABLES["run"], {columns["run"] for columns in records})

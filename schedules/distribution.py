@@ -1,9 +1,10 @@
-"""The project's name on the package index, and the commands of pip that errors and hints give."""
+"""The project's name on the package index, its version, and the commands of pip that errors give."""
 
 from __future__ import annotations
 
 # `autotune` is another project there: docs/adr/0050-a-name-on-the-index.md.
 NAME = "autotune-compiler"
+VERSION = "0.2.0"
 UPGRADE = f"pip install --upgrade {NAME}"
 
 

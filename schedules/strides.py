@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 
-class Array(Protocol):
+class Strided(Protocol):
     """A tensor of the DAG, or a buffer of the IR."""
 
     @property
@@ -20,7 +20,7 @@ class Array(Protocol):
     def strides(self) -> tuple[Any, ...] | None: ...
 
 
-def strides_of(x: Array) -> tuple[Any, ...]:
+def strides_of(x: Strided) -> tuple[Any, ...]:
     """The strides of an array, in elements: as its shape is, integers or expressions.
 
     >>> from schedules.te.compute_dag import Tensor

@@ -2,66 +2,15 @@
 
 No other module knows the names of kinds.
 
-A new one is a file here and a name in `BACKENDS`. A backend is imported when it is first asked for.
+A new one is a file here and a name in `registry.BACKENDS`. A backend is imported when it is first asked for.
+`parse` makes a target of what a user gives; `check_here` says whether code for one can run on this host.
 """
 
-from __future__ import annotations
+from autotune.backends.host import check_here, confined, lacking, measured_by, runnable
+from autotune.backends.parse_target import alone, parse
+from autotune.backends.registry import BACKENDS, HOST, asked_for, find, kinds, named, of, of_code
 
-from functools import cache
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-from schedules.model import Target
-
-if TYPE_CHECKING:
-    from autotune.backends.base import Backend
-
-BACKENDS = ("cpu", "emulator", "cuda", "opencl")  # files, in the order in which a target is offered to them
-
-HOST = BACKENDS[0]  # the word for this host, which is meant where nothing is said
-
-
-@cache
-def named(name: str) -> Backend:
-    """The backend of a file of this package. Raises LookupError for a name that is not of `BACKENDS`."""
-    if name not in BACKENDS:
-        raise LookupError(f"there is no backend {name!r}; there are {', '.join(BACKENDS)}")
-    backend: Backend = import_module(f"autotune.backends.{name}").BACKEND
-    return backend
-
-
-def find(target: Target) -> Backend | None:
-    """The backend of a target. None for a kind that this version does not know, as one in a log may be."""
-    return next((named(n) for n in BACKENDS if named(n).owns(target)), None)
-
-
-def of(target: Target) -> Backend:
-    """The backend of a target. Raises TargetError for a kind that this version does not know."""
-    from autotune.targets.names import TargetError
-
-    found = find(target)
-    if found is not None:
-        return found
-    raise TargetError(
-        f"there is no backend for targets of kind {target.kind!r}; there are {', '.join(kinds())}"
-    )
-
-
-def of_code(code: bytes) -> Backend:
-    """The backend that code was built by. Raises CompileError."""
-    from autotune.errors import CompileError
-
-    for name in BACKENDS:
-        if named(name).takes(code):
-            return named(name)
-    raise CompileError(f"damaged code, or of another version: it begins with {code[:24]!r}")
-
-
-def asked_for(text: str) -> Backend | None:
-    """The backend whose first target a user means by a word, if there is one."""
-    return next((named(n) for n in BACKENDS if named(n).name == text), None)
-
-
-def kinds() -> list[str]:
-    """The words that `asked_for` knows."""
-    return [named(n).name for n in BACKENDS]
+__all__ = [
+    "BACKENDS", "HOST", "alone", "asked_for", "check_here", "confined", "find", "kinds", "lacking",
+    "measured_by", "named", "of", "of_code", "parse", "runnable",
+]  # fmt: skip

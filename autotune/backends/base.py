@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from autotune.building.generator_version import generator_version
+from autotune.backends.building.generator_version import generator_version
 from autotune.errors import CompileError
 from autotune.targets.names import TargetError
 from schedules.model import Target, Trace, Workload
 from schedules.te.compute_dag import ComputeDAG
 
 if TYPE_CHECKING:
-    from autotune.building.cross_compile import Compiled
-    from autotune.devices.protocol import Device
+    from autotune.backends.building.cross_compile import Compiled
+    from autotune.backends.drivers.protocol import Device
 
 Loaded = tuple[Any, dict[int, Any]]  # what runs, and what packs constants, by the number of the input
 
@@ -103,8 +103,8 @@ class Backend(ABC):
     def shared_library(
         self, dag: ComputeDAG, trace: Trace, target: Target, functions: Mapping[str, str], soname: str
     ) -> bytes:
-        """A shared object with functions of C (`autotune.building.shared_library`). Raises ScheduleError,
-        and CompileError where there is none for this kind."""
+        """A shared object with functions of C (`autotune.backends.building.shared_library`). Raises
+        ScheduleError, and CompileError where there is none for this kind."""
         raise CompileError(
             f"a kernel for {self.name} is no function of C, so it cannot be exported; autotune.compile_for "
             "gives the machine code of a schedule for a described GPU"

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from autotune.backends.base import Backend, Loaded, MeasuringPolicy
-from autotune.building import bundle
-from autotune.building.grid_code import is_grid_code
+from autotune.codegen import bundle
+from autotune.codegen.grid_code import is_grid_code
 from autotune.targets import features
 from autotune.targets.names import detect
 from schedules.model import Target, Trace, Workload
@@ -55,14 +55,14 @@ class Cpu(Backend):
         )
 
     def check_legal(self, dag: ComputeDAG, trace: Trace, target: Target) -> None:
-        from autotune.building.from_trace import programs
+        from autotune.backends.building.from_trace import programs
 
         programs(dag, trace, target)
 
     def build(self, dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
-        """An ELF object, in a bundle (`autotune.building.bundle`) with those that pack constants, if there
+        """An ELF object, in a bundle (`autotune.codegen.bundle`) with those that pack constants, if there
         are any."""
-        from autotune.building.from_trace import module_of, programs
+        from autotune.backends.building.from_trace import module_of, programs
         from autotune.codegen.llvm.compile import compile_module
 
         func, packing = programs(dag, trace, target)
@@ -74,12 +74,12 @@ class Cpu(Backend):
     def shared_library(
         self, dag: ComputeDAG, trace: Trace, target: Target, functions: Mapping[str, str], soname: str
     ) -> bytes:
-        from autotune.building.shared_library import shared_library
+        from autotune.backends.building.shared_library import shared_library
 
         return shared_library(dag, trace, target, functions, soname)
 
     def source(self, dag: ComputeDAG, trace: Trace, target: Target) -> str:
-        from autotune.building.from_trace import emit_module
+        from autotune.backends.building.from_trace import emit_module
 
         return emit_module(dag, trace, self.confined(target)).text
 
@@ -93,19 +93,19 @@ class Cpu(Backend):
         return target
 
     def waits_for_memory(self, dag: ComputeDAG, target: Target) -> bool:
-        from autotune.measure.roofline import waits_for_memory
+        from autotune.backends.peaks.roofline import waits_for_memory
 
         return waits_for_memory(dag, target)
 
     def warm_runs(self, dag: ComputeDAG, target: Target) -> int:
-        from autotune.measure.roofline import warm_runs
+        from autotune.backends.peaks.roofline import warm_runs
 
         return warm_runs(dag, target)
 
     def roofline(
         self, workload: Workload, target: Target, *, memory_afresh: bool = False
     ) -> Callable[[], float] | None:
-        from autotune.measure.roofline import limit_of
+        from autotune.backends.peaks.roofline import limit_of
 
         return limit_of(workload, target, memory_afresh=memory_afresh)
 

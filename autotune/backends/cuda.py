@@ -8,16 +8,16 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from autotune.backends.building.generator_version import generator_version
+from autotune.backends.drivers.protocol import Device
 from autotune.backends.grids import Grids
-from autotune.building.generator_version import generator_version
-from autotune.devices.protocol import Device
 from autotune.settings import cuda_binding
 from schedules.distribution import install
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG
 
 if TYPE_CHECKING:
-    from autotune.building.cross_compile import Compiled
+    from autotune.backends.building.cross_compile import Compiled
 
 # Tried with PyCUDA 2026.1 on Python 3.11, without a CUDA toolkit: `docs/pycuda.md`.
 PYCUDA = "PyCUDA has no wheels, and needs a C++ compiler and headers of CUDA: docs/pycuda.md has the commands"
@@ -45,7 +45,8 @@ class Cuda(Grids):
         return device
 
     def _binding(self) -> ModuleType | None:
-        """The module of `autotune.devices` that reaches a GPU: the one that a setting names, or the first."""
+        """The module of `autotune.backends.drivers` that reaches a GPU: the one that a setting names, or the
+        first."""
         bindings = self._bindings()
         chosen = cuda_binding()
         wanted = bindings.values() if chosen == "auto" else [bindings[chosen]]
@@ -53,7 +54,7 @@ class Cuda(Grids):
 
     def _bindings(self) -> dict[str, ModuleType]:
         """By the names of `settings.CUDA_BINDINGS`."""
-        from autotune.devices import cuda, pycuda
+        from autotune.backends.drivers import cuda, pycuda
 
         return {"cuda-python": cuda, "pycuda": pycuda}
 
@@ -92,8 +93,8 @@ class Cuda(Grids):
         return f"NVRTC compiles for described GPUs such as h100; {found}", ""
 
     def build(self, dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
-        from autotune.building.from_trace import grid_program, within_recursion
-        from autotune.building.grid_code import grid_code
+        from autotune.backends.building.from_trace import grid_program, within_recursion
+        from autotune.codegen.grid_code import grid_code
         from autotune.codegen.simt import cuda, nvrtc
 
         program = grid_program(dag, trace, target)
@@ -103,7 +104,7 @@ class Cuda(Grids):
         return grid_code(program, self.name, made, cubin.data, cubin.facts).to_bytes()
 
     def cross_compile(self, dag: ComputeDAG, trace: Trace, target: Target) -> Compiled:
-        from autotune.building.cross_compile import Compiled
+        from autotune.backends.building.cross_compile import Compiled
         from autotune.codegen.simt import nvrtc
 
         source = self.source(dag, trace, target)

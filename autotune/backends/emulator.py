@@ -7,7 +7,7 @@ from types import ModuleType
 
 from autotune.backends.base import Loaded
 from autotune.backends.grids import Grids
-from autotune.building import bundle
+from autotune.codegen import bundle
 from autotune.codegen.simt import cxx
 from autotune.targets.names import from_name
 from schedules.model import Target, Trace
@@ -54,7 +54,7 @@ class Emulator(Grids):
         return f"{cxx.name(compiler)}: use --target {self.name}", ""
 
     def build(self, dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
-        from autotune.building.from_trace import grid_program, within_recursion
+        from autotune.backends.building.from_trace import grid_program, within_recursion
         from autotune.codegen.simt import emulator
 
         program = grid_program(dag, trace, target)

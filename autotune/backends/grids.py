@@ -6,7 +6,7 @@ from abc import abstractmethod
 from types import ModuleType
 
 from autotune.backends.base import Backend, Loaded, MeasuringPolicy
-from autotune.building.grid_code import kind_of
+from autotune.codegen.grid_code import kind_of
 from autotune.targets.names import TargetError
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG
@@ -47,12 +47,12 @@ class Grids(Backend):
         return self.available() and self.device().arch() == target.arch
 
     def check_legal(self, dag: ComputeDAG, trace: Trace, target: Target) -> None:
-        from autotune.building.from_trace import grid_program
+        from autotune.backends.building.from_trace import grid_program
 
         grid_program(dag, trace, target)
 
     def source(self, dag: ComputeDAG, trace: Trace, target: Target) -> str:
-        from autotune.building.from_trace import grid_program
+        from autotune.backends.building.from_trace import grid_program
 
         text: str = self.dialect.source(grid_program(dag, trace, target))
         return text
@@ -61,6 +61,6 @@ class Grids(Backend):
         return kind_of(code) in (self.name, "")  # what is damaged fails when it is loaded
 
     def load(self, code: bytes) -> Loaded:
-        from autotune.devices.object import DeviceObject
+        from autotune.backends.drivers.object import DeviceObject
 
         return DeviceObject(code), {}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from autotune.backends.drivers.protocol import Device
 from autotune.backends.grids import Grids
-from autotune.devices.protocol import Device
 from schedules.distribution import install
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG
 
 if TYPE_CHECKING:
-    from autotune.building.cross_compile import Compiled
+    from autotune.backends.building.cross_compile import Compiled
 
 
 class Opencl(Grids):
@@ -21,17 +21,17 @@ class Opencl(Grids):
     name = "opencl"
 
     def available(self) -> bool:
-        from autotune.devices import opencl
+        from autotune.backends.drivers import opencl
 
         return opencl.context() is not None
 
     def has_gpu(self) -> bool:
-        from autotune.devices import opencl
+        from autotune.backends.drivers import opencl
 
         return self.available() and opencl.is_gpu()
 
     def device(self) -> Device:
-        from autotune.devices import opencl
+        from autotune.backends.drivers import opencl
 
         return opencl.device()
 
@@ -54,8 +54,8 @@ class Opencl(Grids):
         return "no OpenCL device", f"{install('opencl')} and a driver, such as PoCL, to use one"
 
     def build(self, dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
-        from autotune.building.from_trace import grid_program, within_recursion
-        from autotune.building.grid_code import grid_code
+        from autotune.backends.building.from_trace import grid_program, within_recursion
+        from autotune.codegen.grid_code import grid_code
         from autotune.codegen.simt import opencl
 
         program = grid_program(dag, trace, target)
@@ -63,7 +63,7 @@ class Opencl(Grids):
             return grid_code(program, self.name, opencl.generate(program)).to_bytes()
 
     def cross_compile(self, dag: ComputeDAG, trace: Trace, target: Target) -> Compiled:
-        from autotune.building.cross_compile import Compiled
+        from autotune.backends.building.cross_compile import Compiled
 
         return Compiled(target, self.source(dag, trace, target), b"", {})
 

@@ -36,8 +36,8 @@ from autotune.cli import (
 )
 from autotune.cli.output import error_document, print_whatever_the_encoding
 from autotune.errors import KernelNotFound, refused
-from autotune.progress.units import visible_lines
 from schedules.errors import AutotuneError
+from schedules.units import visible_lines
 
 # click's base class of usage errors. Some versions of Typer carry a private copy of it.
 _USAGE_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -47,7 +47,7 @@ _USAGE_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.
 _UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """Turns a user's mistake into a message and exit status 2. Unexpected errors keep their traceback. All
     commands have the option ``--log-level``."""
 
@@ -126,7 +126,7 @@ def _complain(message: str, arguments: Sequence[str], status: int = 2, usage: bo
 
 app = typer.Typer(
     name="autotune",
-    cls=Group,
+    cls=CommandGroup,
     help="""Tune tensor operators for the machine at hand, and use the kernels that were found.
 
     \b
@@ -144,9 +144,9 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        import autotune
+        from schedules.distribution import VERSION
 
-        print(f"autotune {autotune.__version__}")
+        print(f"autotune {VERSION}")
         raise typer.Exit()
 
 

@@ -12,7 +12,7 @@ import typer
 from autotune.cli import models
 from autotune.cli import options as opt
 from autotune.cli.output import console, hang, print_json, table, task_text
-from autotune.progress.units import disturbed, peak_share, rate, seconds
+from schedules.units import disturbed, peak_share, rate, seconds
 
 if TYPE_CHECKING:
     from schedules.model import Workload
@@ -89,13 +89,13 @@ def bench(
     opt.operator_or_suite(ctx, op, suite)
     where = opt.db_of(db)
 
+    from autotune.run.workloads import is_custom
     from autotune.targets import usable_cpu_set
-    from autotune.workloads import own
 
     cpus = usable_cpu_set()  # before importing torch, which may bind this process to one CPU: see `_compare`
 
-    def one(workload: Workload) -> Comparison:
-        skip = suite is not None or own(workload)  # no library has a user's own expression
+    def one(workload: Workload) -> ComparisonRows:
+        skip = suite is not None or is_custom(workload)  # no library has a user's own expression
         return _compare(workload, target, threads, where, names, time_s, seed, cpus, skip=skip)
 
     if suite is not None:
@@ -115,7 +115,7 @@ def bench(
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonRows:
     """The rows of all implementations. ``ratio``: {peer: its time over the tuned kernel's}, the median of the
     rounds; ``quartiles``: those of the rounds' ratios. ``left_out``: peers that have no such operator."""
 
@@ -134,17 +134,17 @@ class Comparison:
 def _compare(
     workload: Workload, target: str, threads: int | None, where: str, names: Sequence[str], time_s: float,
     seed: int, cpus: frozenset[int], *, skip: bool = False,
-) -> Comparison:  # fmt: skip
+) -> ComparisonRows:  # fmt: skip
     """``cpus``: those that this process came with. With OMP_PROC_BIND importing torch binds us to one, and
     threads are created on the CPUs of who creates them: whatever makes some, our kernel, the limit and each
     peer, has all CPUs meanwhile. ``skip``: leave out peers that have no such operator, rather than raise
     `PeerError`."""
     from autotune import backends
-    from autotune.compare.bench import Contender, agree, arrays_for, compare
-    from autotune.compare.peers import PeerError, peer
+    from autotune.measure.compare.bench import Contender, agree, arrays_for, compare
+    from autotune.measure.compare.peers import PeerError, peer
     from autotune.run.loading import load_workload
+    from autotune.run.workloads import dtype_of
     from autotune.targets import on_cpus
-    from autotune.workloads import dtype_of
 
     inputs, outputs = arrays_for(workload, seed)
     with on_cpus(cpus):
@@ -188,13 +188,13 @@ def _compare(
     ]
     ratio = {c.name: result.ratio(TUNED, c.name) for c in contenders[1:]}
     quartiles = {c.name: result.quartiles(TUNED, c.name) for c in contenders[1:]}
-    return Comparison(workload, rows, ratio, quartiles, len(result.times_s[TUNED]), tuple(left_out))
+    return ComparisonRows(workload, rows, ratio, quartiles, len(result.times_s[TUNED]), tuple(left_out))
 
 
 def _bench_suite(
     suite: str,
     constant_weights: bool,
-    one: Callable[[Workload], Comparison],
+    one: Callable[[Workload], ComparisonRows],
     json: bool,
     must_beat: str | None,
 ) -> bool:
@@ -238,7 +238,7 @@ def _default(ctx: typer.Context, op: str | None, against: str) -> str:
 
 
 def _peer_names(against: str) -> list[str]:
-    from autotune.compare.peers import PEERS
+    from autotune.measure.compare.peers import PEERS
 
     names = list(dict.fromkeys(n.strip() for n in against.split(",") if n.strip()))
     for name in names:
@@ -252,7 +252,7 @@ def _caller(kernel: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
     return lambda: kernel(*given, out=out)
 
 
-def _print(done: Comparison) -> None:
+def _print(done: ComparisonRows) -> None:
     flops, moved_bytes = done.workload.flops, opt.compulsory_bytes(done.workload)
     out = console()
     out.print(task_text(done.workload, done.rows[0]["threads"]), style="bold")

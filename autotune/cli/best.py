@@ -9,7 +9,7 @@ import typer
 
 from autotune.cli import options as opt
 from autotune.cli.output import console, print_json, task_text
-from autotune.progress.units import rate, seconds
+from schedules.units import rate, seconds
 
 
 def best(
@@ -44,7 +44,7 @@ def best(
     where = opt.db_of(db)
     workload = opt.workload_of(op, shape, dtype, layout, constant_weights, where)
 
-    from autotune.building.generator_version import this_machine
+    from autotune.backends.building.generator_version import this_machine
     from autotune.run.loading import find
     from schedules.schedule import Schedule
     from schedules.trace_names import to_named

@@ -10,11 +10,11 @@ import typer
 
 from autotune.cli import options as opt
 from autotune.cli.output import console, print_json
-from autotune.progress.units import size
 from autotune.settings import SettingsError, cache_dir
+from schedules.units import size
 
 if TYPE_CHECKING:
-    from autotune.building.object_cache import Contents, ObjectCache
+    from autotune.backends.building.object_cache import Contents, ObjectCache
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -36,7 +36,7 @@ def show(ctx: typer.Context, json: opt.JsonOption = False) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    from autotune.building.object_cache import CAP_BYTES
+    from autotune.backends.building.object_cache import CAP_BYTES
 
     folder = _usable()
     found = _of_all(folder, lambda cache: cache.contents())
@@ -69,7 +69,7 @@ def clear(ctx: typer.Context, json: opt.JsonOption = False) -> None:
 
 def _usable() -> Path:
     """The directory. Raises `SettingsError` where it is not to be trusted."""
-    from autotune.own_folders import refusal_of
+    from autotune.settings.own_folders import refusal_of
 
     folder = cache_dir()
     refusal = refusal_of(folder.stat()) if folder.exists() else None
@@ -84,7 +84,7 @@ def _usable() -> Path:
 
 def _of_all(folder: Path, ask: Callable[[ObjectCache], Contents]) -> Contents:
     """The kernels of autotune, and those that TVM tuned to be compared with."""
-    from autotune.building.object_cache import Contents, ObjectCache
+    from autotune.backends.building.object_cache import Contents, ObjectCache
 
     each = [ask(ObjectCache(place)) for place in (folder, folder / "tvm")]
     return Contents(sum(c.objects for c in each), sum(c.bytes for c in each))

@@ -174,7 +174,7 @@ def _targets(op: str, last: str) -> Iterable[str]:
 
 def _peers(op: str, last: str) -> Iterable[str]:
     """Those that the list does not have yet."""
-    from autotune.compare.peers import PEERS
+    from autotune.measure.compare.peers import PEERS
 
     before, comma, _ = last.rpartition(",")
     return [f"{before}{comma}{name}" for name in PEERS if name not in before.split(",")]

@@ -21,7 +21,7 @@ def doctor(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
       autotune doctor
       autotune doctor --db tuning.db --json
     """
-    from autotune.doctor import examine
+    from autotune.cli.checks import examine
     from autotune.settings import Settings
 
     findings = examine(opt.db_of(db), Settings.from_environment())

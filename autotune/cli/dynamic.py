@@ -8,13 +8,13 @@ import typer
 
 from autotune.cli import results
 from autotune.cli.output import console, print_json, table
-from autotune.progress.following import suite_shown
-from autotune.progress.text import ending
+from autotune.results.following import suite_shown
+from autotune.results.text import ending
 
 if TYPE_CHECKING:
+    from autotune.results.tuned import DynamicResult
     from autotune.run.dynamic_workload import DynamicWorkload
     from autotune.tuning.options import TuneOptions
-    from autotune.tuning.results import DynamicResult
     from schedules.model import Target
 
 

@@ -8,7 +8,7 @@ import typer
 
 from autotune.cli import options as opt
 from autotune.cli.output import console, print_json, table
-from autotune.cli.train import LogsArgument, needing_extra, places_of, print_read, read, summary, told
+from autotune.cli.train import LogsArgument, announce, needing_extra, places_of, print_read, read, summary
 
 if TYPE_CHECKING:
     from cost_model.evaluation import Evaluation
@@ -82,7 +82,7 @@ def evaluate(
             judged = evaluation.untrained(found.tasks)
         else:
             judged = evaluation.by_folds(
-                found.tasks, seed, usable_cpus(), progress=lambda what: told(what, json)
+                found.tasks, seed, usable_cpus(), progress=lambda what: announce(what, json)
             )
     if json:
         print_json(document(judged) | {"read": summary(found), "notes": notes, "seed": seed})

@@ -31,7 +31,7 @@ def fleet(
     """
     from autotune.fleet import connection
     from autotune.fleet.client import Fleet
-    from autotune.progress.display import say
+    from autotune.results.display import say
 
     connection.warn_of_plain(address, say)
     with Fleet(connection.connect(address), address) as found:

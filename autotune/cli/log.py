@@ -17,7 +17,7 @@ from autotune.cli import options as opt
 from autotune.cli.log_exchange import existing
 from autotune.cli.metrics import search_lines
 from autotune.cli.output import console, hang, print_json, table, task_text
-from autotune.progress.units import counts, seconds
+from schedules.units import counts, seconds
 
 if TYPE_CHECKING:
     from autotune.tuning.site import Site
@@ -142,7 +142,7 @@ def _where_from(task: dict[str, Any]) -> str:
 
 
 def _tasks(log: Log) -> list[dict[str, Any]]:
-    from autotune.building.generator_version import this_machine
+    from autotune.backends.building.generator_version import this_machine
     from autotune.tuning import run_state
 
     here = this_machine()
@@ -165,7 +165,7 @@ def _task(
     here: Mapping[str, Any],
 ) -> dict[str, Any]:
     from autotune.run.describing import made
-    from autotune.workloads import dtype_of, param_text, shown_params
+    from autotune.run.workloads import dtype_of, param_text, shown_params
 
     by_status = log.by_status(*digests)
     best = log.best(*digests) if pinned is None else log.get(pinned)
@@ -223,7 +223,7 @@ def verify(
         site_of: Callable[[Target], Site | None] = recheck.here
         if fleet is not None:
             from autotune.fleet.verifying import sites
-            from autotune.progress.display import say
+            from autotune.results.display import say
 
             site_of = stack.enter_context(sites(fleet, say))
         for v in recheck.verify(log, top, slower, site_of):

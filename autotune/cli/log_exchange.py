@@ -11,7 +11,7 @@ import typer
 
 from autotune.cli import options as opt
 from autotune.cli.output import console, print_json
-from autotune.progress.units import number
+from schedules.units import number
 
 if TYPE_CHECKING:
     from kernels_db.store import Log

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from autotune.progress.units import percent
+from schedules.units import percent
 
 # {what a model had learnt from: words for it}.
 NAMES = {

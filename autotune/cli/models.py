@@ -11,10 +11,10 @@ import typer
 from autotune.cli import options as opt
 from autotune.cli import results
 from autotune.cli.output import console, print_json, table
-from autotune.progress import text
-from autotune.progress.following import suite_shown
-from autotune.progress.text import ending
-from autotune.progress.units import counts, rate, seconds, size
+from autotune.results import text
+from autotune.results.following import suite_shown
+from autotune.results.text import ending
+from schedules.units import counts, rate, seconds, size
 
 if TYPE_CHECKING:
     from autotune.models.model import Model
@@ -217,10 +217,10 @@ def bench_model(
 ) -> dict[str, float]:
     """Compare a tuned model with peers and print it. Returns {peer: its time over ours}. Raises
     `KernelNotFound` where it is not tuned."""
-    from autotune.compare.bench import Contender, compare
-    from autotune.compare.models import PEERS, agree, inputs_for, onnxruntime_call
     from autotune.errors import KernelNotFound
+    from autotune.measure.compare.bench import Contender, compare
     from autotune.models.compiling import compile_model
+    from autotune.models.onnxruntime_peer import PEERS, agree, inputs_for, onnxruntime_call
 
     for name in names:
         why = PEERS.get(name, "it has no model files")

@@ -138,7 +138,7 @@ def workload_of(
 ) -> Workload:
     """The workload that ``OP --shape ... --dtype ... --layout ... --constant-weights`` names, or the
     expression of that name in a log ``db``. Raises `WorkloadError`."""
-    from autotune.workloads import as_workload
+    from autotune.run.workloads import as_workload
     from schedules import ops
 
     if db is not None and op not in ops.REGISTRY:
@@ -194,7 +194,7 @@ def dynamic_of(
 
 def target_of(name: str, threads: int | None) -> Target:
     """The target that ``--target`` and ``--threads`` name. Raises `AutotuneError`."""
-    from autotune.targets import parse
+    from autotune.backends import parse
 
     return parse(name, threads)
 

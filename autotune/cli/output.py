@@ -20,7 +20,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from autotune.progress.units import visible, visible_lines
+from schedules.units import visible, visible_lines
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -9,9 +9,9 @@ import typer
 
 from autotune.cli import options as opt
 from autotune.cli.output import console, hang, print_json, table
-from autotune.progress.units import seconds
 from autotune.search.policies import POLICIES
 from cost_model.models import MODELS
+from schedules.units import seconds
 
 
 def replay(

@@ -12,7 +12,7 @@ import typer
 from autotune.cli import models
 from autotune.cli import options as opt
 from autotune.cli.output import console, print_json
-from autotune.progress.units import size
+from schedules.units import size
 
 if TYPE_CHECKING:
     from autotune.errors import KernelNotFound

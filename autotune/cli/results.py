@@ -13,11 +13,11 @@ import typer
 
 from autotune.cli import options as opt
 from autotune.cli import streams
-from autotune.progress.units import counts, disturbed, peak_share, rate, seconds
+from schedules.units import counts, disturbed, peak_share, rate, seconds
 
 if TYPE_CHECKING:
+    from autotune.results.tuned import TuneResult
     from autotune.tuning.interrupts import Interrupts
-    from autotune.tuning.results import TuneResult
 
 
 def cells(result: TuneResult) -> tuple[str, str, str, str, str]:

@@ -9,16 +9,15 @@ import typer
 from autotune.cli import options as opt
 from autotune.cli import results
 from autotune.cli.output import console, print_json, table
-from autotune.progress import text
-from autotune.progress.following import suite_shown
-from autotune.progress.text import ending
-from autotune.progress.units import seconds
+from autotune.results import text
+from autotune.results.following import suite_shown
+from autotune.results.text import ending
+from schedules.units import seconds
 
 if TYPE_CHECKING:
     from autotune.models.tuning import ModelTuneResult
-    from autotune.tuning.jobs import SuiteTask
+    from autotune.results.tuned import SuiteResult, SuiteTask, TaskResult
     from autotune.tuning.options import TuneOptions
-    from autotune.tuning.results import SuiteResult, TaskResult
     from schedules.model import Target
 
 
@@ -42,8 +41,8 @@ def tune_suite(
 
 def tasks_of(file: str, constant_weights: bool) -> list[SuiteTask]:
     """The tasks of ``FILE[:NAME]``. Raises `SuiteError`."""
+    from autotune.results.tuned import SuiteTask
     from autotune.tuning import suites
-    from autotune.tuning.jobs import SuiteTask
 
     tasks = [SuiteTask(t.workload, t.weight, t.group) for t in suites.read(file, constant_weights)]
     if not tasks:
@@ -79,7 +78,7 @@ def lateness(result: SuiteResult | ModelTuneResult) -> dict[str, Any]:
 
 def task_document(t: TaskResult) -> dict[str, Any]:
     """One of the tasks of `document`."""
-    from autotune.workloads import dtype_of
+    from autotune.run.workloads import dtype_of
 
     return {
         "group": t.task.group,

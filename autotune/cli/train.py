@@ -14,7 +14,7 @@ import typer
 
 from autotune.cli import options as opt
 from autotune.cli.output import console, print_json
-from autotune.progress.units import size
+from schedules.units import size
 
 if TYPE_CHECKING:
     from autotune.tuning.measured import Learnable
@@ -66,18 +66,18 @@ def train(
     with needing_extra("train --model " + model):
         if model not in OF_XGBOOST:
             import sklearn  # noqa: F401  # before the logs are read, which takes long
-        from autotune import __version__
         from autotune.targets import usable_cpus
         from cost_model.training import train as run
+        from schedules.distribution import VERSION
 
         found = read(places, json)
-        told(f"training {LEARNERS[model]} on {found.rows:,} candidates", json)
+        announce(f"training {LEARNERS[model]} on {found.rows:,} candidates", json)
         trained = run(
             found.tasks,
             model,
             seed,
             usable_cpus(),
-            provenance={"made_by": f"autotune {__version__}"} | facts(found),
+            provenance={"made_by": f"autotune {VERSION}"} | facts(found),
         )
     trained.save(out)
     document = {
@@ -149,7 +149,7 @@ def read(places: list[str], quiet: bool) -> Learnable:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
-def told(what: str, quiet: bool) -> None:
+def announce(what: str, quiet: bool) -> None:
     """Say on stderr what takes long."""
     if not quiet:
         console(stderr=True).print(what)

@@ -12,13 +12,13 @@ from autotune.cli.dynamic import tune_dynamic
 from autotune.cli.output import console, print_json, task_text
 from autotune.cli.results import document, interruptible, status
 from autotune.cli.suite import tasks_of, tune_suite
-from autotune.progress.following import task_shown
-from autotune.progress.text import ending
-from autotune.progress.units import counts, of_peak, rate, seconds
+from autotune.results.following import task_shown
+from autotune.results.text import ending
 from autotune.search.policies import POLICIES
+from schedules.units import counts, of_peak, rate, seconds
 
 if TYPE_CHECKING:
-    from autotune.tuning.results import TuneResult
+    from autotune.results.tuned import TuneResult
     from schedules.model import Workload
 
 

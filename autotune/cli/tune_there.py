@@ -15,14 +15,13 @@ from autotune.cli.output import console, print_json
 from autotune.fleet.program import tune_program_there
 from autotune.fleet.tuning import There
 from autotune.models.tuning import tune_model
-from autotune.progress.display import say
-from autotune.progress.following import fleet_shown
-from autotune.progress.text import ending, of_result
+from autotune.results.display import say
+from autotune.results.following import fleet_shown
+from autotune.results.text import ending, of_result
+from autotune.results.tuned import DynamicResult, SuiteTask, TuneResult
 from autotune.run.dynamic_workload import DynamicWorkload
-from autotune.tuning.jobs import SuiteTask
 from autotune.tuning.makers import Tasks
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import DynamicResult, TuneResult
 from autotune.tuning.tuner import tune_jobs
 from kernels_db.place import locate
 from kernels_db.store import Log

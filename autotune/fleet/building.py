@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from autotune.fleet.messages import Task
+from autotune.fleet.messages import FleetTask
 from autotune.measure import wire
 from autotune.measure.builder import attempt
 from autotune.measure.results import Measurement, Options
@@ -61,7 +61,7 @@ class Builders:
         for process in self._all:
             process.end()
 
-    def begin(self, task: Task, traces: Sequence[Trace]) -> Batch:
+    def begin(self, task: FleetTask, traces: Sequence[Trace]) -> Batch:
         """Begin to compile candidates."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._count, "autotune-build")
@@ -164,7 +164,7 @@ class _Process:
 
 def serve(fd: int) -> None:
     """The life of such a process: an answer for each request, until the parent goes away."""
-    from autotune.building.from_trace import build_object
+    from autotune.backends.building.from_trace import build_object
 
     os.nice(NICE)
     sock = socket.socket(fileno=fd)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from autotune.building.generator_version import generator_version
+from autotune.backends.building.generator_version import generator_version
 from autotune.fleet import knocking, messages
 from autotune.fleet.errors import FleetError, MessageError
-from autotune.fleet.members import Machine, Member, facts_digest, machines_of, members_of
+from autotune.fleet.members import FleetMachine, Member, facts_digest, machines_of, members_of
 from autotune.fleet.messages import Request
 from autotune.fleet.serving import serve
 from schedules.model import Target
@@ -45,7 +45,7 @@ class Exchange:
     ``process``: as of `Member`."""
 
     request: Request
-    machine: Machine
+    machine: FleetMachine
     events: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
     future: Future | None = None
     worker: str = ""
@@ -142,7 +142,7 @@ class Fleet:
         with self._lock:
             return list(self._members)
 
-    def machines(self, target: Target) -> dict[str, Machine]:
+    def machines(self, target: Target) -> dict[str, FleetMachine]:
         """The machines that offer a target, by slot."""
         return machines_of(self.members(), target)
 
@@ -240,7 +240,7 @@ class Fleet:
             self._count += 1
             return f"{self._topic}.{self._count}"
 
-    def send(self, request: Request, machine: Machine, objects: Sequence[bytes] = ()) -> Exchange:
+    def send(self, request: Request, machine: FleetMachine, objects: Sequence[bytes] = ()) -> Exchange:
         """Have a worker of a machine answer a request: that which has least to do. Whoever sends must `end`
         the exchange. It is for this worker alone: Dask would have another repeat all of it."""
         exchange = Exchange(request, machine)
@@ -270,7 +270,7 @@ class Fleet:
         future.add_done_callback(lambda f: exchange.events.put(DONE))
         return exchange
 
-    def tell(self, request: Request, machine: Machine) -> None:
+    def tell(self, request: Request, machine: FleetMachine) -> None:
         """Send a request whose answer nobody waits for. `close` gives it some time, so that nothing is left
         at the scheduler."""
         for done in [x for x in self._told if x.future is None or x.future.done()]:

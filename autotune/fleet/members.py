@@ -51,7 +51,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Machine:
+class FleetMachine:
     """A machine and one of its targets: what a task is measured on. ``workers``: their addresses."""
 
     key: str
@@ -68,7 +68,7 @@ class Machine:
         return facts_digest(self.facts)
 
     def __repr__(self) -> str:
-        return f"<Machine {self.name}: {self.target!r}>"
+        return f"<FleetMachine {self.name}: {self.target!r}>"
 
 
 def slot(key: str, target: Target) -> str:
@@ -100,14 +100,14 @@ def members_of(workers: Mapping[str, Any], generator: str) -> list[Member]:
     return sorted(found, key=lambda m: (m.name, m.address))
 
 
-def machines_of(members: Iterable[Member], target: Target) -> dict[str, Machine]:
+def machines_of(members: Iterable[Member], target: Target) -> dict[str, FleetMachine]:
     """The machines that offer a target, by slot."""
-    found: dict[str, Machine] = {}
+    found: dict[str, FleetMachine] = {}
     for member in members:
         for offer in member.offers if not member.problem else ():
             if offer.target.digest == target.digest:
                 name = str(member.facts.get("name") or member.name)
-                made = Machine(member.key, name, member.facts, target, offer.slot, member.builds)
+                made = FleetMachine(member.key, name, member.facts, target, offer.slot, member.builds)
                 before = found.get(offer.slot, made)
                 found[offer.slot] = replace(before, workers=(*before.workers, member.address))
     return found

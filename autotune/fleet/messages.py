@@ -14,7 +14,8 @@ from typing import Any, NoReturn, TypeGuard, TypeVar
 
 from autotune.fleet.errors import MessageError
 from autotune.measure.inputs import Tolerance
-from autotune.measure.results import SHORTEST_S, STATUSES, Measurement
+from autotune.measure.results import Measurement
+from kernels_db.records import SHORTEST_S, STATUSES
 from schedules.documents import (
     Check,
     Malformed,
@@ -49,7 +50,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Task:
+class FleetTask:
     """What is measured: a workload on a target. ``patience_s``: the budget (seconds) whose limits hold.
     ``reference_s``: as of `autotune.tuning.site.Site.measurer`."""
 
@@ -91,7 +92,7 @@ class Request:
 
     do: str
     batch: str
-    task: Task
+    task: FleetTask
     traces: tuple[Trace, ...] = ()
     best_s: float | None = None
     left_s: float | None = None
@@ -150,13 +151,13 @@ def request(message: object) -> Request:
     return found
 
 
-def _task(body: object) -> Task:
+def _task(body: object) -> FleetTask:
     v = _TASK(body)
     text = canonical(v["workload"])
     workload = Workload.from_json(text, v["op"], v["params"], v["flops"], v["names"] or None)
     workload.canonical  # noqa: B018  it must be readable under these names too
     tolerance = None if v["tolerance"] is None else Tolerance(*v["tolerance"])
-    return Task(workload, v["target"], v["patience_s"], tolerance, v["reference_s"])
+    return FleetTask(workload, v["target"], v["patience_s"], tolerance, v["reference_s"])
 
 
 def _any(value: object) -> Any:

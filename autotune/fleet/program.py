@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from autotune.fleet.tuning import There
+from autotune.results.tuned import SuiteProgress, TuneResult
 from autotune.run.dynamic_workload import DynamicWorkload
 from autotune.tuning.dynamic_tuner import Range
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.makers import OneTask
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import SuiteProgress, TuneResult
 from autotune.tuning.tuner import tune_jobs
 from schedules.model import Target, Workload
 

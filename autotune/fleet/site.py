@@ -13,8 +13,8 @@ from autotune.fleet import messages
 from autotune.fleet.building import Batch, Builders
 from autotune.fleet.client import DONE, LOOK, NOTICE_S, Fleet
 from autotune.fleet.errors import FleetError, MachineLost, MessageError
-from autotune.fleet.members import Machine
-from autotune.fleet.messages import Request, Task
+from autotune.fleet.members import FleetMachine
+from autotune.fleet.messages import FleetTask, Request
 from autotune.fleet.serving import object_digest
 from autotune.measure.inputs import Tolerance
 from autotune.measure.process import MeasureError
@@ -48,7 +48,7 @@ class FleetSite:
     None: the machine compiles."""
 
     fleet: Fleet
-    where: Machine
+    where: FleetMachine
     builders: Builders | None = None
     way_s: float | None = None  # the least that was seen
 
@@ -63,7 +63,7 @@ class FleetSite:
         return True
 
     def roofline(self, workload: Workload, target: Target) -> Callable[[], float] | None:
-        return _Limit(self, Task(workload, target, 60.0))
+        return _Limit(self, FleetTask(workload, target, 60.0))
 
     def cost_s(self, time_s: float, count: int, rounds: int, repeats: int, warm_runs: int) -> float:
         return max(WAY_S, self.way_s or 0.0) + HERE.cost_s(time_s, count, rounds, repeats, warm_runs)
@@ -83,7 +83,7 @@ class FleetSite:
         waiting: Callable[[], None] = lambda: None,
     ) -> RemoteMeasuring:
         """``nominal`` and ``control`` stay on the worker, which remembers those of a task."""
-        return RemoteMeasuring(self, Task(workload, target, budget_s, tolerance, reference_s))
+        return RemoteMeasuring(self, FleetTask(workload, target, budget_s, tolerance, reference_s))
 
     @property
     def there(self) -> bool:
@@ -96,7 +96,7 @@ class _Limit:
     """Measures the least seconds that a machine needs for a workload; 0 where it does not know."""
 
     site: FleetSite
-    task: Task
+    task: FleetTask
     rates: dict[str, float] = field(default_factory=dict)
     _last: tuple[float, float] | None = None  # when, and what
 
@@ -170,7 +170,7 @@ class RemoteMeasuring:
     waiting: Callable[[], None] | None = None
     begins: Callable[[int], None] | None = None
 
-    def __init__(self, site: FleetSite, task: Task) -> None:
+    def __init__(self, site: FleetSite, task: FleetTask) -> None:
         self.site, self.task = site, task
         self._place = 0
         self._timed: set[str] = set()  # digests of candidates whose objects the worker most likely keeps

@@ -16,7 +16,7 @@ from autotune.fleet import local
 from autotune.fleet.building import Builders
 from autotune.fleet.client import Fleet
 from autotune.fleet.errors import FleetError
-from autotune.fleet.members import Machine, targets_of
+from autotune.fleet.members import FleetMachine, targets_of
 from autotune.fleet.site import FleetSite
 from autotune.run.warned import warn
 from autotune.tuning import preparation
@@ -163,7 +163,7 @@ class FleetCrew:
     def _working(self, suite: Suite) -> bool:
         return any(t.is_alive() for (d, _), t in self._threads.items() if d == suite.target.digest)
 
-    def _start(self, suite: Suite, machine: Machine) -> None:
+    def _start(self, suite: Suite, machine: FleetMachine) -> None:
         here = self.build_here or not machine.builds
         site = FleetSite(self.fleet, machine, self.builders if here else None)
         lane = suite.lane(site, name=f"{machine.name} ({machine.target.arch})", key=machine.slot)

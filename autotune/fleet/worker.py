@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune import backends, targets
-from autotune.building.generator_version import generator_version, this_machine
+from autotune.backends.building.generator_version import generator_version, this_machine
 from autotune.fleet import connection, knocking
 from autotune.fleet.errors import FleetError
 from autotune.fleet.members import slot
@@ -87,8 +87,8 @@ def offer_of(names: Sequence[str], threads: int | None, name: str = "", builds: 
         wanted = [backends.HOST, *[n for n in backends.BACKENDS if _has_gpu(n)][:1]]
     asked = {}
     for one in wanted:
-        target = targets.parse(one, threads)
-        targets.check_here(target)
+        target = backends.parse(one, threads)
+        backends.check_here(target)
         asked[one] = target
     if builds is None:
         builds = all(backends.of(t).compiles() for t in asked.values())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from autotune.measure.measurer import Measurer, random_inputs
 from autotune.measure.process import MeasureError
-from autotune.measure.results import STATUSES, Control, Measurement, Nominal, Options
+from autotune.measure.results import Control, Measurement, Nominal, Options
+from kernels_db.records import STATUSES
 
 __all__ = [
     "STATUSES",

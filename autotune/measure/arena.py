@@ -60,7 +60,7 @@ POISON = {
 
 
 @dataclass(frozen=True, slots=True)
-class Param:
+class KernelParam:
     """A parameter of a kernel: an array with a name, a shape and a dtype."""
 
     name: str
@@ -140,7 +140,7 @@ class Arena:
 
     def __init__(
         self,
-        params: Sequence[Param],
+        params: Sequence[KernelParam],
         inputs: Sequence[np.ndarray],
         constants: Sequence[int] = (),
         elsewhere: bool = False,
@@ -281,6 +281,6 @@ def _protect(address: int, size: int, mode: int) -> None:
         raise MemoryError(f"cannot change the protection of {size} bytes")
 
 
-def _view(address: int, p: Param) -> np.ndarray:
+def _view(address: int, p: KernelParam) -> np.ndarray:
     buffer = (ctypes.c_byte * p.nbytes).from_address(address)
     return np.frombuffer(memoryview(buffer), dtype=p.dtype).reshape(p.shape)

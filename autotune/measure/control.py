@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from statistics import median
 
-from autotune.measure.cpu_peaks import HEAT_S, spells
+from autotune.backends.peaks.cpu_peaks import HEAT_S, spells
 from autotune.measure.process import Child
 from autotune.measure.results import Control, Measurement
 from autotune.measure.runner import Runner

@@ -63,7 +63,7 @@ class Measurer:
         workload: Workload | ComputeDAG,
         target: Target,
         *,
-        build: str = "autotune.building.from_trace:build_object",
+        build: str = "autotune.backends.building.from_trace:build_object",
         inputs: Sequence[np.ndarray] | None = None,
         reference: Sequence[np.ndarray] | None = None,
         tolerance: Tolerance | None = None,

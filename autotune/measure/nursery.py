@@ -13,7 +13,7 @@ import socket
 import sys
 from typing import NoReturn
 
-from autotune.building import from_trace  # noqa: F401  what builders would import, each by itself
+from autotune.backends.building import from_trace  # noqa: F401  what builders would import, each by itself
 from autotune.measure import wire, zygote
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.devices.object import DeviceObject, give_back
-from autotune.devices.protocol import Device, DeviceError, Memory
+from autotune.backends.drivers.object import DeviceObject, give_back
+from autotune.backends.drivers.protocol import Device, DeviceError, Memory
 from autotune.errors import CompileError
 from autotune.measure import timing
 from autotune.measure.arena import POISON, Arena, Placement

@@ -5,21 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-# What may become of a candidate.
-STATUSES = (
-    "ok",
-    "illegal",
-    "compile_error",
-    "wrong_result",
-    "crash",
-    "timeout",
-    "slow",
-    "out_of_bounds",
-    "error",
-)
-# Times below it (seconds) are none of a kernel, whoever says so: the throughput of less may not be finite.
-SHORTEST_S = 1e-12
-
 
 class Nominal(NamedTuple):
     """What the reference loop normally takes: ``runs`` runs of it take ``seconds``."""

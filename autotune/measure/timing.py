@@ -19,8 +19,8 @@ from functools import partial
 
 import numpy as np
 
+from autotune.backends.peaks.roofline import WARM_S
 from autotune.measure.results import Options
-from autotune.measure.roofline import WARM_S
 
 # (runs) -> seconds that so many runs of a kernel take together.
 Run = Callable[[int], float]

@@ -19,19 +19,19 @@ from typing import Any
 import numpy as np
 
 from autotune import backends
-from autotune.building import bundle
+from autotune.backends.drivers.protocol import DeviceError
+from autotune.backends.peaks.cpu_peaks import Reference
+from autotune.codegen import bundle
 from autotune.codegen.llvm.compile import LoadedObject
+from autotune.codegen.runtime import aligned
 from autotune.codegen.runtime.entry import parse_signature
-from autotune.devices.protocol import DeviceError
 from autotune.errors import CompileError
 from autotune.measure import timing, wire
 from autotune.measure.arena import Arena, Placement
 from autotune.measure.check import Checker
-from autotune.measure.cpu_peaks import Reference
 from autotune.measure.native import MONOTONIC, THREAD_CPU, Native
 from autotune.measure.on_device import DeviceArrays, OnDevice
 from autotune.measure.results import Measurement, Options
-from autotune.run import aligned
 from schedules.model import LINE, Target
 
 Pointers = ctypes.Array[ctypes.c_void_p]
@@ -42,7 +42,7 @@ COLD_S = 0.5e-3
 
 
 @dataclass
-class Bench:
+class MeasuringBench:
     """What a worker measures with; made in the zygote, so that a fork has it at once."""
 
     target: Target
@@ -54,7 +54,7 @@ class Bench:
     arrays: DeviceArrays | None = None  # made by the first candidate for a device
 
 
-def serve(sock: socket.socket, bench: Bench) -> None:
+def serve(sock: socket.socket, bench: MeasuringBench) -> None:
     """Answer requests until the parent goes away."""
     of_cpu = timing.Clock(bench.reference.seconds, bench.reference.nominal_s)
     plain = timing.Clock(lambda: 1.0, 1.0)  # no normalising: for devices, and for what waits for memory
@@ -84,7 +84,7 @@ def _always(clock: timing.Clock, scratch_bytes: int) -> timing.Clock:
 
 
 def measure(
-    bench: Bench, clock: timing.Clock, obj: bytes, best_s: float | None, beside: Beside
+    bench: MeasuringBench, clock: timing.Clock, obj: bytes, best_s: float | None, beside: Beside
 ) -> Measurement:
     """Check and time one object. ``beside``: the clock of its timings."""
     start = time.perf_counter()
@@ -99,7 +99,7 @@ def measure(
 
 
 def _measured(
-    bench: Bench,
+    bench: MeasuringBench,
     clock: timing.Clock,
     loaded: _Loaded | OnDevice,
     best_s: float | None,
@@ -139,7 +139,9 @@ def _measured(
     )  # fmt: skip
 
 
-def remeasure(bench: Bench, beside: Beside, header: dict[str, Any], payload: bytes) -> dict[str, Any]:
+def remeasure(
+    bench: MeasuringBench, beside: Beside, header: dict[str, Any], payload: bytes
+) -> dict[str, Any]:
     """Normalised times of several checked objects, which lie end to end in ``payload``, and the facts of
     each."""
     parts, at = [], 0
@@ -163,7 +165,7 @@ def remeasure(bench: Bench, beside: Beside, header: dict[str, Any], payload: byt
         }
 
 
-def _loaded(bench: Bench, data: bytes) -> _Loaded | OnDevice:
+def _loaded(bench: MeasuringBench, data: bytes) -> _Loaded | OnDevice:
     backend = backends.of_code(data)
     if not backend.measuring.on_device:
         return _Loaded(bench, data)
@@ -173,7 +175,7 @@ def _loaded(bench: Bench, data: bytes) -> _Loaded | OnDevice:
 
 
 def _side_by_side(
-    bench: Bench, loaded: list[_Loaded | OnDevice], keep: list[np.ndarray]
+    bench: MeasuringBench, loaded: list[_Loaded | OnDevice], keep: list[np.ndarray]
 ) -> list[timing.Run]:
     """Timers of several candidates that stay loaded together; ``keep`` gets the arrays that they need."""
     objects = [x for x in loaded if isinstance(x, _Loaded)]
@@ -188,7 +190,7 @@ class _Loaded:
     """The objects of one candidate, loaded: its kernel, and the functions that pack its constants, by number
     of input. Raises CompileError if they do not belong to this workload."""
 
-    def __init__(self, bench: Bench, data: bytes) -> None:
+    def __init__(self, bench: MeasuringBench, data: bytes) -> None:
         self._bench = bench
         self.kernel, self.packing = bundle.load(data)
         self.scratch_bytes = self.kernel.scratch_bytes
@@ -264,7 +266,7 @@ class _Loaded:
 class _Control:
     """A checked object that stays loaded, as the reference beside which others are timed."""
 
-    def __init__(self, bench: Bench, data: bytes) -> None:
+    def __init__(self, bench: MeasuringBench, data: bytes) -> None:
         self.data = data
         self._bench = bench
         self._loaded = _Loaded(bench, data)
@@ -291,11 +293,11 @@ class _Control:
             lines.max(initial=0)
 
 
-def _runner(bench: Bench, loaded: LoadedObject, pointers: Pointers, where: str) -> timing.Run:
+def _runner(bench: MeasuringBench, loaded: LoadedObject, pointers: Pointers, where: str) -> timing.Run:
     return _timed(bench, loaded, pointers, bench.arena.scratch.open(loaded.scratch_bytes, where))
 
 
-def _timed(bench: Bench, loaded: LoadedObject, pointers: Pointers, scratch: int) -> timing.Run:
+def _timed(bench: MeasuringBench, loaded: LoadedObject, pointers: Pointers, scratch: int) -> timing.Run:
     threads = bench.target.threads
     clock = THREAD_CPU if threads == 1 else MONOTONIC
     # With no scratch the kernel gets null, as from its ordinary caller.

@@ -24,14 +24,14 @@ from typing import Any, NoReturn
 import numpy as np
 
 from autotune import backends
+from autotune.backends import measured_by
+from autotune.backends.peaks.cpu_peaks import Reference
 from autotune.codegen.llvm.compile import pool
 from autotune.measure import builder, wire, worker
-from autotune.measure.arena import Arena, Param
+from autotune.measure.arena import Arena, KernelParam
 from autotune.measure.check import Checker
-from autotune.measure.cpu_peaks import Reference
 from autotune.measure.native import Native
 from autotune.measure.results import Options
-from autotune.targets import measured_by
 from schedules.dtypes import bound_dtype
 from schedules.model import Target
 from schedules.te.compute_dag import ComputeDAG
@@ -54,7 +54,7 @@ def main(fd: int, parent: int) -> None:
     children: set[int] = set()
     try:
         header, _, fds = wire.receive(control, max_fds=1)
-        state = Prepared(header, fds[0])
+        state = PreparedTask(header, fds[0])
         wire.send(control, state.answer())
         gc.freeze()  # children share these objects: no collection should touch them
         while True:
@@ -83,7 +83,7 @@ def main(fd: int, parent: int) -> None:
             _reap(pid, kill=True)
 
 
-class Prepared:
+class PreparedTask:
     """What the children start with: workload, target, options, arena and compiled functions."""
 
     def __init__(self, setup: dict[str, Any], data: int) -> None:
@@ -96,10 +96,10 @@ class Prepared:
             pool()  # compiled here once; its threads start in each worker
         # What is wrong with an array is told in the user's name for it.
         names = setup["names"]
-        params = [Param(n, t.shape, t.dtype) for n, t in zip(names, self.dag.params, strict=True)]
+        params = [KernelParam(n, t.shape, t.dtype) for n, t in zip(names, self.dag.params, strict=True)]
         count = len(self.dag.inputs)
         outputs = params[count:]
-        each = [*params, *(Param(p.name, p.shape, bound_dtype(p.dtype)) for p in outputs)]
+        each = [*params, *(KernelParam(p.name, p.shape, bound_dtype(p.dtype)) for p in outputs)]
         drawn = _arrays(data, each * setup["draws"])
         draws = [drawn[i : i + len(each)] for i in range(0, len(drawn), len(each))]
         constants = [i for i, t in enumerate(self.dag.inputs) if t.name in self.dag.constants]
@@ -108,7 +108,7 @@ class Prepared:
             params, draws[0][:count], constants, measuring.one_place, [d[:count] for d in draws[1:]]
         )
         cpu = measured_by(self.target)
-        self.bench = worker.Bench(
+        self.bench = worker.MeasuringBench(
             self.target,
             self.arena,
             tuple(
@@ -133,7 +133,7 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _child(state: Prepared, role: str, fds: Sequence[int]) -> NoReturn:
+def _child(state: PreparedTask, role: str, fds: Sequence[int]) -> NoReturn:
     """The life of a forked process. ``fds``: its socket, its error output, its fault record."""
     status = 1
     try:
@@ -192,7 +192,7 @@ def _kill_group(pid: int) -> None:
             pass
 
 
-def _arrays(fd: int, params: Sequence[Param]) -> list[np.ndarray]:
+def _arrays(fd: int, params: Sequence[KernelParam]) -> list[np.ndarray]:
     """Read-only views of the arrays that lie end to end in a file."""
     size = sum(-(-p.nbytes // 64) * 64 for p in params)
     data = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)

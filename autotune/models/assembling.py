@@ -16,7 +16,7 @@ from schedules.te.tensors import Op, discover
 from schedules.te.unique import Taken
 
 if TYPE_CHECKING:
-    from autotune.models.onnx_islands import Call
+    from autotune.models.onnx_islands import IslandCall
 
 
 def assemble(
@@ -26,7 +26,7 @@ def assemble(
     origins: Mapping[Op, str],
     name: str,
     source: str,
-    calls: Sequence[Call] = (),
+    calls: Sequence[IslandCall] = (),
 ) -> Model:
     """The model that computes ``outputs`` of ``inputs``, both by what users call them and in their order.
     ``constants``: the value of each tensor that is known, of which those that are read are kept. ``origins``:

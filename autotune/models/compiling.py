@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
-from autotune import targets
+from autotune import backends
 from autotune.errors import KernelNotFound, ModelError
 from autotune.models.fallback import run_island
 from autotune.models.in_place import preferred
 from autotune.models.model import Model
 from autotune.models.module import Module
-from autotune.models.origin import Origin
+from autotune.models.origin import ModelOrigin
 from autotune.models.outline import Outline
 from autotune.models.preparation import prepared
 from autotune.models.programs import program_of
-from autotune.progress.following import picks_shown
+from autotune.results.following import picks_shown
 from autotune.run.describing import describe
 from autotune.run.kernel import Kernel
 from autotune.run.stored import asked_threads, hits, named_place, stored, stored_elsewhere, unsearched
@@ -82,7 +82,7 @@ def compiled(
     remedy = f"tune them: autotune.tune_model({', '.join(arguments)})"
     kernels = _kernels(outline, wanted, asked, where, fallback, remedy, picking)
     wanted = replace(wanted, threads=max((k.target.threads for k in kernels), default=wanted.threads))
-    origin = Origin.of(model.name, model.graph, ready.graph)
+    origin = ModelOrigin.of(model.name, model.graph, ready.graph)
     values = dict(ready.graph.values)
     del ready  # so that what is packed is not kept
     program = program_of(outline, kernels, values.pop, run_island)
@@ -91,9 +91,9 @@ def compiled(
 
 def model_target(target: str | Target | None, threads: int | None) -> Target:
     """The target of a model. Raises `TargetError` for a GPU that is not here."""
-    wanted = targets.parse(target, threads)
+    wanted = backends.parse(target, threads)
     if wanted.grid:
-        targets.check_here(wanted)
+        backends.check_here(wanted)
     return wanted
 
 

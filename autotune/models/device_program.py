@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.devices.object import give_back
-from autotune.devices.protocol import Addressed, Captured, Capturing, Device, DeviceError, Memory
-from autotune.models.outline import Call, Outline, arena, nbytes
+from autotune.backends.drivers.object import give_back
+from autotune.backends.drivers.protocol import Addressed, Captured, Capturing, Device, DeviceError, Memory
+from autotune.models.outline import KernelCall, Outline, arena, nbytes
 from autotune.models.places import INPUT, OUTPUT, place_of, segments, start_of
 from autotune.run.kernel import Kernel
 from schedules.dtypes import DTYPES
@@ -30,7 +30,7 @@ from schedules.graph.graph import Argument, Island
 from schedules.te.compute_dag import Tensor
 
 if TYPE_CHECKING:
-    from autotune.devices.object import DeviceObject
+    from autotune.backends.drivers.object import DeviceObject
     from autotune.models.program import RunIsland, Times
 
 Array = NDArray[Any]
@@ -145,13 +145,13 @@ class DeviceProgram:
             return self._inputs_at[found.number]
         return self._outputs_at[found.number] if found.base == OUTPUT else found.offset
 
-    def _is_moved(self, call: Call, argument: int) -> bool:
+    def _is_moved(self, call: KernelCall, argument: int) -> bool:
         """Whether an argument begins where the kernel, or the device, can begin no array."""
         p = _object(self.kernels[call.task]).code.params[argument]
         least = p.align if isinstance(self.device, Addressed) else self.device.alignment
         return start_of(self.outline, call.reads[argument]) % least != 0
 
-    def _moved_bytes(self, call: Call) -> int:
+    def _moved_bytes(self, call: KernelCall) -> int:
         params = _object(self.kernels[call.task]).code.params
         moved = [i for i in range(len(call.reads)) if self._is_moved(call, i)]
         return sum(_up(params[i].nbytes, self.device.alignment) for i in moved)
@@ -252,7 +252,7 @@ class _Ready:
             if status := launch():
                 device.mend(status, launch)
 
-    def _step(self, p: DeviceProgram, call: Call) -> _Step:
+    def _step(self, p: DeviceProgram, call: KernelCall) -> _Step:
         loaded = _object(p.kernels[call.task])
         align = self._device.alignment
         memory: list[Memory] = []

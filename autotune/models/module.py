@@ -26,7 +26,7 @@ from schedules.ir import Buffer
 from schedules.te.compute_dag import Tensor
 
 if TYPE_CHECKING:
-    from autotune.models.origin import Origin
+    from autotune.models.origin import ModelOrigin
     from autotune.models.profile import Profile
     from schedules.model import Target
 
@@ -68,7 +68,7 @@ class Module:
         target: Target,
         name: str,
         tuned_s: Sequence[float | None],
-        origin: Origin | None = None,
+        origin: ModelOrigin | None = None,
         signature: Signature | None = None,
     ) -> None:
         """``tuned_s``: of each task, the seconds that its kernel took when it was tuned, None if it was

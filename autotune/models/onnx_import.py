@@ -14,7 +14,7 @@ from autotune.errors import MissingExtraError, ModelError, refused
 from autotune.models.assembling import assemble
 from autotune.models.lowering.base import Array
 from autotune.models.model import Model, identifier
-from autotune.models.signature import Blank, Held, Leaf, Signature, Slot
+from autotune.models.signature import Blank, Held, Leaf, Signature, TensorSlot
 from schedules import te
 from schedules.distribution import install
 from schedules.dtypes import DTYPES
@@ -22,7 +22,7 @@ from schedules.dtypes import DTYPES
 if TYPE_CHECKING:
     import onnx
 
-    from autotune.models.onnx_scope import Lowering
+    from autotune.models.onnx_scope import OnnxLowering
 
 NO_SHAPES: Mapping[str, int | Sequence[int]] = MappingProxyType({})
 
@@ -53,8 +53,8 @@ def import_onnx(
     """
     try:
         from autotune.models.onnx_file import read_file
-        from autotune.models.onnx_known import Known
-        from autotune.models.onnx_scope import Lowering, Scope
+        from autotune.models.onnx_known import ConstantFolder
+        from autotune.models.onnx_scope import OnnxLowering, OnnxScope
     except ImportError as err:
         raise MissingExtraError(f"{err}; import_onnx needs the extra onnx: {install('onnx')}") from err
     try:
@@ -62,15 +62,15 @@ def import_onnx(
         graph = file.proto.graph
         inputs = _inputs(file, shapes)
         weights = file.initializers
-        lowering = Lowering(
-            file.label, file.proto.functions, Known(sum(w.nbytes for w in weights.values())), islands
+        lowering = OnnxLowering(
+            file.label, file.proto.functions, ConstantFolder(sum(w.nbytes for w in weights.values())), islands
         )
         placeholders = {
             name: te.placeholder(shape, dtype, identifier(name)) for name, (shape, dtype) in inputs.items()
         }
         for name, w in weights.items():
             lowering.call_it(w, name)
-        scope = Scope({**weights, **placeholders}, file.opsets)
+        scope = OnnxScope({**weights, **placeholders}, file.opsets)
         wanted = [o.name for o in graph.output]
         if not wanted:
             raise ModelError(f"{file.label}: the graph has no outputs")
@@ -201,7 +201,7 @@ def _open(label: str, open_: Sequence[tuple[str, str, list[int | str] | None]]) 
 
 
 def _finish(
-    lowering: Lowering,
+    lowering: OnnxLowering,
     inputs: Mapping[str, te.Tensor],
     outputs: Sequence[tuple[str, Any]],
     name: str,
@@ -217,18 +217,18 @@ def _finish(
         t = _constant(lowering, x, f"{label}: output {port!r}") if isinstance(x, np.ndarray) else x
         if not isinstance(t, te.Tensor):
             raise ModelError(f"{label}: output {port!r} has no value")
-        leaves.append(Slot(len(results)))
+        leaves.append(TensorSlot(len(results)))
         results.append((port, t))
     if not results:
         raise ModelError(f"{label}: output {outputs[0][0]!r} has no elements: there is nothing to compute")
     model = assemble(inputs, results, lowering.constants, lowering.origins, name, label, lowering.calls)
     if len(results) == len(leaves):
         return model
-    slots = tuple(map(Slot, range(len(inputs))))
+    slots = tuple(map(TensorSlot, range(len(inputs))))
     return replace(model, signature=Signature(slots, tuple(inputs), {}, Held("tuple", tuple(leaves))))
 
 
-def _constant(lowering: Lowering, x: Array, what: str) -> te.Tensor:
+def _constant(lowering: OnnxLowering, x: Array, what: str) -> te.Tensor:
     try:
         return lowering.constant(x)
     except ModelError as err:

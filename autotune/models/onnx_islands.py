@@ -23,7 +23,7 @@ MAX_INLINE = 2**10
 
 
 @dataclass(frozen=True)
-class Call:
+class IslandCall:
     """An island whose tensors have no final names yet. ``outputs``: {name in the file: what it writes}."""
 
     name: str
@@ -40,7 +40,7 @@ def island_call(
     path: str,
     constant: Callable[[Array], te.Tensor],
     reason: UnsupportedForm,
-) -> Call:
+) -> IslandCall:
     """The island of a node of ONNX's own domains. Raises UnsupportedForm with the ``reason`` why it has no
     expression, where it cannot be an island either."""
     types = output_types(node, values_of(values), opsets)
@@ -72,7 +72,7 @@ def island_call(
         check_payload(payload, node.op_type, tuple(reads.values()), tuple(outputs.values()))
     except ModelError as err:
         raise UnsupportedForm(f"{reason}, and {err}") from err
-    return Call(path, node.op_type, tuple(reads.values()), outputs, payload)
+    return IslandCall(path, node.op_type, tuple(reads.values()), outputs, payload)
 
 
 def values_of(values: Mapping[str, Any]) -> dict[str, Any]:

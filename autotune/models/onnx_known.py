@@ -38,7 +38,7 @@ FOLDED = frozenset(
 _BOUNDED = frozenset({"NonZero", "Compress", "Unique"})
 
 
-class Known:
+class ConstantFolder:
     """Evaluates nodes. ``left``: bytes that it may still make."""
 
     def __init__(self, file_bytes: int):

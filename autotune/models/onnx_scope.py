@@ -22,9 +22,9 @@ from autotune.models.frame import Frame, Gap
 from autotune.models.lowering.base import Array, UnsupportedForm
 from autotune.models.model import identifier
 from autotune.models.onnx_file import domain, to_array
-from autotune.models.onnx_islands import Call, island_call
-from autotune.models.onnx_known import FOLDED, Known, type_of
-from autotune.models.onnx_ops.table import Node, Value, row
+from autotune.models.onnx_islands import IslandCall, island_call
+from autotune.models.onnx_known import FOLDED, ConstantFolder, type_of
+from autotune.models.onnx_ops.table import OnnxNode, Value, row
 from schedules import te
 from schedules.dtypes import DTYPES
 
@@ -43,7 +43,7 @@ Scoped = Value | Gap | None
 
 
 @dataclass(frozen=True)
-class Scope:
+class OnnxScope:
     """``values``: {name: what it stands for}. ``opsets``: {domain: version}. ``attributes``: those of the
     function that is being lowered, which its nodes may refer to. ``path``: of its caller, for messages."""
 
@@ -54,15 +54,15 @@ class Scope:
     depth: int = 0
 
 
-class Lowering(Frame):
+class OnnxLowering(Frame):
     """State of one import. ``label``: of the file. ``functions``: the model's own, by domain, name and
     overload."""
 
-    def __init__(self, label: str, functions: Sequence[Any], known: Known, islands: bool):
+    def __init__(self, label: str, functions: Sequence[Any], known: ConstantFolder, islands: bool):
         super().__init__(label)
         self.known, self.islands = known, islands
         self.functions = {(domain(f.domain), f.name, getattr(f, "overload", "")): f for f in functions}
-        self.calls: list[Call] = []
+        self.calls: list[IslandCall] = []
         # Arrays by their id, which they must outlive.
         self._placeholders: dict[int, te.Tensor] = {}
         self._names: dict[int, tuple[Array, str]] = {}
@@ -93,12 +93,12 @@ class Lowering(Frame):
 
     # --- graphs -------------------------------------------------------------------------------
 
-    def run(self, nodes: Sequence[Any], wanted: Sequence[str], scope: Scope) -> None:
+    def run(self, nodes: Sequence[Any], wanted: Sequence[str], scope: OnnxScope) -> None:
         """Lower what the ``wanted`` names of a scope need."""
         for proto in _reachable(nodes, wanted):
             self._node(proto, scope)
 
-    def _node(self, proto: Any, scope: Scope) -> None:
+    def _node(self, proto: Any, scope: OnnxScope) -> None:
         op = proto.op_type
         self._nodes += scope.depth > 0  # what the file itself has is as long as the file
         if self._nodes > MAX_NODES:
@@ -127,7 +127,9 @@ class Lowering(Frame):
                 self.call_it(x, name)
             scope.values[name] = x
 
-    def _outputs(self, proto: Any, values: dict[str, Scoped], scope: Scope, path: str) -> Sequence[Scoped]:
+    def _outputs(
+        self, proto: Any, values: dict[str, Scoped], scope: OnnxScope, path: str
+    ) -> Sequence[Scoped]:
         op, where = proto.op_type, domain(proto.domain)
         function = self.functions.get((where, op, getattr(proto, "overload", "")))
         if function is not None:
@@ -177,7 +179,7 @@ class Lowering(Frame):
             return [call.outputs.get(n) for n in proto.output]
 
     def _lower(
-        self, proto: Any, schema: Any, inputs: Sequence[Scoped], scope: Scope, path: str
+        self, proto: Any, schema: Any, inputs: Sequence[Scoped], scope: OnnxScope, path: str
     ) -> Sequence[Scoped]:
         """By the table, else by the function that defines the operator."""
         reason = UnsupportedForm("no expression for it")
@@ -187,7 +189,9 @@ class Lowering(Frame):
                 n: _value(a.default_value) for n, a in schema.attributes.items() if a.default_value.name
             }
             attributes |= {a.name: self._attribute(a) for a in proto.attribute}
-            node = Node(proto.op_type, schema.since_version, attributes, tuple(proto.output), self.constant)
+            node = OnnxNode(
+                proto.op_type, schema.since_version, attributes, tuple(proto.output), self.constant
+            )
             try:
                 made = found.lower(node, *inputs)
                 return _checked(made if isinstance(made, (tuple, list)) else (made,))
@@ -212,7 +216,7 @@ class Lowering(Frame):
     # --- functions and branches ---------------------------------------------------------------
 
     def _call(
-        self, function: Any, proto: Any, values: Mapping[str, Scoped], scope: Scope, path: str,
+        self, function: Any, proto: Any, values: Mapping[str, Scoped], scope: OnnxScope, path: str,
         defaults: Sequence[Any] = (),
     ) -> Sequence[Scoped]:  # fmt: skip
         """Lower a function's body in a scope of its own. ``defaults``: of its attributes."""
@@ -225,7 +229,7 @@ class Lowering(Frame):
         every = (*defaults, *function.attribute_proto, *proto.attribute)
         attributes = {a.name: a for a in every}
         opsets = {**scope.opsets, **{domain(o.domain): o.version for o in function.opset_import}}
-        inner = Scope(
+        inner = OnnxScope(
             dict(zip(function.input, given, strict=True)), opsets, attributes, path, scope.depth + 1
         )
         wanted = [o for o, n in zip(function.output, proto.output, strict=False) if n]
@@ -235,7 +239,9 @@ class Lowering(Frame):
             for o, n in zip(function.output, proto.output, strict=False)
         ]
 
-    def _branch(self, proto: Any, values: Mapping[str, Scoped], scope: Scope, path: str) -> Sequence[Scoped]:
+    def _branch(
+        self, proto: Any, values: Mapping[str, Scoped], scope: OnnxScope, path: str
+    ) -> Sequence[Scoped]:
         """The branch that a known condition takes."""
         cond = values[proto.input[0]]
         if not isinstance(cond, np.ndarray) or cond.size != 1:
@@ -244,14 +250,14 @@ class Lowering(Frame):
             raise ModelError(f"branches nest more than {MAX_DEPTH} deep")
         name = "then_branch" if cond.item() else "else_branch"
         graph = next(a.g for a in proto.attribute if a.name == name)
-        inner = Scope(dict(scope.values), scope.opsets, scope.attributes, path, scope.depth + 1)
+        inner = OnnxScope(dict(scope.values), scope.opsets, scope.attributes, path, scope.depth + 1)
         for t in graph.initializer:
             inner.values[t.name] = to_array(t, f"initializer {t.name!r} of {name}", None)
         wanted = [o.name for o in graph.output]
         self.run(graph.node, wanted, inner)
         return [self._found(inner, n, name) for n in wanted]
 
-    def _found(self, scope: Scope, name: str, what: str) -> Scoped:
+    def _found(self, scope: OnnxScope, name: str, what: str) -> Scoped:
         if name not in scope.values:
             raise ModelError(f"{what} does not compute its output {name!r}")
         return scope.values[name]
@@ -307,7 +313,7 @@ def _reads(node: Any) -> Iterator[str]:
             yield from (o.name for o in g.output)
 
 
-def _resolved(proto: Any, scope: Scope) -> Any:
+def _resolved(proto: Any, scope: OnnxScope) -> Any:
     """A node with the values of the function's attributes that it refers to."""
     if not any(a.ref_attr_name for a in proto.attribute):
         return proto

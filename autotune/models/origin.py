@@ -28,7 +28,7 @@ SMALL = 1 << 16  # bytes up to which a weight is kept as the model has it
 
 
 @dataclass(frozen=True)
-class Origin:
+class ModelOrigin:
     """The graph of a model before rewrites, with the values of small weights only. ``rewritten``: the digest
     of its expression after rewrites."""
 
@@ -41,18 +41,18 @@ class Origin:
     rewritten: str
 
     @staticmethod
-    def of(name: str, graph: Graph, rewritten: Graph) -> Origin:
+    def of(name: str, graph: Graph, rewritten: Graph) -> ModelOrigin:
         """What is kept of a graph. ``rewritten``: what the rewrites made of it."""
         small = {n: v.copy() for n, v in graph.values.items() if v.nbytes <= SMALL}
         parts = (graph.dag, graph.inputs, graph.outputs, graph.islands)
-        return Origin(name, *parts, small, _identity(rewritten))
+        return ModelOrigin(name, *parts, small, _identity(rewritten))
 
     @property
     def weights(self) -> dict[str, Tensor]:
         """The model's weights by name."""
         return {n: self.dag.tensors[n] for n in self.dag.constants}
 
-    def with_weights(self, given: Mapping[str, Any]) -> tuple[Origin, Mapping[str, Array]]:
+    def with_weights(self, given: Mapping[str, Any]) -> tuple[ModelOrigin, Mapping[str, Array]]:
         """(This with other weights, {name: the value that kernels read}). Names of a file, such as
         ``fc.weight``, may be given as they are. Raises `ModelError` for names that are none, for large
         weights that are missing, and for values with which the rewrites make another graph; `ArgumentError`

@@ -12,7 +12,7 @@ from math import prod
 
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument, Graph, Group, Island
-from schedules.graph.plan import ALIGNMENT, Plan, Step, plan
+from schedules.graph.plan import ALIGNMENT, Plan, PlanStep, plan
 from schedules.model import Workload
 from schedules.te.compute_dag import ComputeDAG, Tensor
 from schedules.te.flops import count_flops
@@ -21,7 +21,7 @@ Part = Group | Island
 
 
 @dataclass(frozen=True)
-class Call:
+class KernelCall:
     """One call of a kernel. ``task``: the number of its workload. ``reads``: in the order of the workload's
     inputs. ``writes``: names of tensors in the order of its outputs. ``origins``: names of the model's
     nodes."""
@@ -47,7 +47,7 @@ class Outline:
     outputs: tuple[str, ...]
     constants: tuple[str, ...]
     tasks: tuple[Workload, ...]
-    steps: tuple[Call | Island, ...]
+    steps: tuple[KernelCall | Island, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class Outline:
         if idle := [n for n in self.constants if n not in read]:
             raise ValueError(f"no step reads weight {idle[0]!r}")
 
-    def _check_step(self, step: Call | Island, written: set[str]) -> None:
+    def _check_step(self, step: KernelCall | Island, written: set[str]) -> None:
         """Raise ValueError for a step that cannot run after those that wrote ``written``, which grows."""
         if isinstance(step, Island):
             reads = [(name, 0, self._of(name)) for name in step.reads]
@@ -105,9 +105,9 @@ class Outline:
         return self.tensors[name]
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[KernelCall, ...]:
         """The calls of kernels, in order."""
-        return tuple(s for s in self.steps if isinstance(s, Call))
+        return tuple(s for s in self.steps if isinstance(s, KernelCall))
 
     def label(self, name: str) -> str:
         """What users call an input or output."""
@@ -135,7 +135,7 @@ def arena(outline: Outline, alignment: int = ALIGNMENT) -> Plan:
     elsewhere = {*outline.inputs, *outline.outputs, *outline.constants}
     sizes = {n: nbytes(t) for n, t in outline.tensors.items() if n not in elsewhere}
     steps = [
-        Step(_names_read(s), tuple(t.name for t in s.writes) if isinstance(s, Island) else s.writes)
+        PlanStep(_names_read(s), tuple(t.name for t in s.writes) if isinstance(s, Island) else s.writes)
         for s in outline.steps
     ]
     return plan(steps, sizes, alignment=alignment)
@@ -146,7 +146,7 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
     whatever its names, are one task. Raises ValueError for parts that do not make the graph."""
     tasks: dict[str, int] = {}
     workloads: list[Workload] = []
-    steps: list[Call | Island] = []
+    steps: list[KernelCall | Island] = []
     for part in parts:
         if isinstance(part, Island):
             steps.append(part)
@@ -155,7 +155,7 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
         number = tasks.setdefault(workload.digest, len(workloads))
         if number == len(workloads):
             workloads.append(workload)
-        steps.append(Call(number, part.inputs, part.outputs, part.origins))
+        steps.append(KernelCall(number, part.inputs, part.outputs, part.origins))
     names = {*graph.inputs, *graph.values, *_written(parts)}
     tensors = {n: graph.dag.tensors[n] for n in graph.dag.tensors if n in names}
     constants = tuple(n for n in graph.dag.constants if n in _read(parts))
@@ -174,7 +174,7 @@ def _written(parts: Iterable[Part]) -> set[str]:
     return {n for p in parts for n in ([t.name for t in p.writes] if isinstance(p, Island) else p.outputs)}
 
 
-def _names_read(step: Call | Island) -> tuple[str, ...]:
+def _names_read(step: KernelCall | Island) -> tuple[str, ...]:
     return step.reads if isinstance(step, Island) else tuple(a.tensor for a in step.reads)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autotune.models.outline import Call, Outline
+from autotune.models.outline import KernelCall, Outline
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument, Island
 from schedules.graph.plan import Plan
@@ -14,7 +14,7 @@ Segment = tuple[int, int] | Island  # (first call, number of calls)
 
 
 @dataclass(frozen=True)
-class Place:
+class ArgumentPlace:
     """Where an argument lies. ``base``: `FIXED`: at the address ``offset``; `ARENA`; `INPUT` or `OUTPUT`
     ``number``. ``offset``: in bytes."""
 
@@ -23,17 +23,17 @@ class Place:
     number: int = 0
 
 
-def place_of(outline: Outline, plan: Plan, name: str) -> Place:
+def place_of(outline: Outline, plan: Plan, name: str) -> ArgumentPlace:
     """The place of a tensor that is no weight. Outputs are numbered as `dict.fromkeys` leaves them."""
     outputs = list(dict.fromkeys(outline.outputs))
     if name in outputs:
-        return Place(OUTPUT, 0, outputs.index(name))
+        return ArgumentPlace(OUTPUT, 0, outputs.index(name))
     if name in outline.inputs:
-        return Place(INPUT, 0, outline.inputs.index(name))
-    return Place(ARENA, plan.offsets[name])
+        return ArgumentPlace(INPUT, 0, outline.inputs.index(name))
+    return ArgumentPlace(ARENA, plan.offsets[name])
 
 
-def place_read(outline: Outline, plan: Plan, a: Argument) -> Place:
+def place_read(outline: Outline, plan: Plan, a: Argument) -> ArgumentPlace:
     """The place of what an argument reads, which is no weight."""
     found = place_of(outline, plan, a.tensor)
     return replace(found, offset=found.offset + start_of(outline, a))
@@ -49,7 +49,7 @@ def segments(outline: Outline) -> list[Segment]:
     found: list[Segment] = []
     calls = 0
     for step in outline.steps:
-        if isinstance(step, Call):
+        if isinstance(step, KernelCall):
             last = found[-1] if found else None
             if isinstance(last, tuple):
                 found[-1] = (last[0], last[1] + 1)

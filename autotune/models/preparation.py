@@ -16,7 +16,7 @@ Seconds = Callable[[Workload], float | None]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedModel:
     """A model that was rewritten and cut. ``labels``: what users call inputs and outputs."""
 
     model: Model
@@ -33,7 +33,7 @@ class Prepared:
             raise ModelError(f"{self.model.source} cannot be cut into kernels: {err}") from err
 
 
-def prepared(model: Model) -> Prepared:
+def prepared(model: Model) -> PreparedModel:
     """A model, rewritten and cut. Raises `ModelError`."""
     given: object = model
     if not isinstance(given, Model):
@@ -48,7 +48,7 @@ def prepared(model: Model) -> Prepared:
         raise ModelError(f"{model.source} cannot be cut into kernels: {err}") from err
     labels = {name: port.name for name, port in zip(graph.inputs, model.inputs, strict=True)}
     labels |= {name: port.name for name, port in zip(graph.outputs, model.outputs, strict=True)}
-    return Prepared(model, graph, parts, labels)
+    return PreparedModel(model, graph, parts, labels)
 
 
 def cut(graph: Graph) -> tuple[Graph, tuple[Part, ...]]:

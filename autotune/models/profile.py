@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from autotune.models.outline import Call
+from autotune.models.outline import KernelCall
 from autotune.models.program import Times
 from autotune.models.programs import AnyProgram
-from autotune.progress.units import number
+from autotune.results.html import table
 from autotune.run.describing import describe
-from autotune.run.rendering import rendering
 from schedules.graph.graph import Island
+from schedules.units import number, percent, seconds
 
 NOTHING_IS_TUNED = "no kernel was tuned"
 
 
 @dataclass(frozen=True)
-class Row:
+class ProfileRow:
     """A step. ``group``: its number. ``nodes``: names of the model's nodes. ``task``: the number of its task,
     None of an island. ``what``: the task, or the island's operator. ``in_place_s``: seconds inside the model.
     ``tuned_s``: seconds of the kernel when it was tuned, None where it was not. ``share``: of the whole.
@@ -50,14 +50,13 @@ class Profile:
     ``call_s``: median seconds of a run on the clock of the wall, of which copies of inputs are no part.
     ``copies``: names of inputs that were copied, since they are not row-major."""
 
-    shown_as = "profile"
-    rows: tuple[Row, ...]
+    rows: tuple[ProfileRow, ...]
     total_s: float
     call_s: float
     copies: tuple[str, ...]
 
     @property
-    def islands(self) -> tuple[Row, ...]:
+    def islands(self) -> tuple[ProfileRow, ...]:
         """Steps that are no kernels."""
         return tuple(r for r in self.rows if r.task is None)
 
@@ -90,7 +89,12 @@ class Profile:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return rendering().html(self)
+        rows = [
+            (str(r.group), r.what, seconds(r.in_place_s), seconds(r.tuned_s), percent(r.share), r.chosen_by)
+            for r in self.rows
+        ]
+        caption = f"{seconds(self.total_s)} in {len(rows)} steps"
+        return table(("step", "what", "in place", "tuned", "share", "chosen by"), rows, caption)
 
 
 def profile(
@@ -131,18 +135,23 @@ def profile(
 
 
 def _row(
-    program: AnyProgram, n: int, step: Call | Island, s: float, tuned_s: Sequence[float | None], share: float
-) -> Row:
+    program: AnyProgram,
+    n: int,
+    step: KernelCall | Island,
+    s: float,
+    tuned_s: Sequence[float | None],
+    share: float,
+) -> ProfileRow:
     if isinstance(step, Island):
-        return Row(n, (step.name,), None, step.op, s, None, share, "island")
+        return ProfileRow(n, (step.name,), None, step.op, s, None, share, "island")
     kernel = program.kernels[step.task]
     what = describe(kernel.workload)
-    return Row(
+    return ProfileRow(
         n, step.origins or step.writes[:1], step.task, what, s, tuned_s[step.task], share, kernel.chosen_by
     )
 
 
-def _cells(r: Row) -> tuple[str, ...]:
+def _cells(r: ProfileRow) -> tuple[str, ...]:
     nodes = " ".join(r.nodes)
     return (
         str(r.group),

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from autotune.codegen.llvm.compile import run_program, time_program
 from autotune.codegen.runtime.program import STEP
-from autotune.models.outline import Call, Outline, arena, nbytes
+from autotune.models.outline import KernelCall, Outline, arena, nbytes
 from autotune.models.places import (
     ARENA,
     FIXED,
     INPUT,
     OUTPUT,
-    Place,
+    ArgumentPlace,
     place_of,
     place_read,
     segments,
@@ -134,19 +134,19 @@ class Program:
         ol = self.outline
         self._scratch_at = -(-self.plan.nbytes // ALIGNMENT) * ALIGNMENT
         self._segments = segments(ol)
-        self._args: list[Place] = []
+        self._args: list[ArgumentPlace] = []
         self._starts: list[int] = []  # of each call's arguments
         for call in ol.calls:
             self._starts.append(len(self._args))
             self._args += [self._read(call, i) for i in range(len(call.reads))]
             self._args += [place_of(ol, self.plan, name) for name in call.writes]
 
-    def _read(self, call: Call, argument: int) -> Place:
+    def _read(self, call: KernelCall, argument: int) -> ArgumentPlace:
         a = call.reads[argument]
         if a.tensor in self.outline.constants:
             use = use_of(self.kernels, call, argument)
             array = self._weights[use]
-            return Place(FIXED, array.ctypes.data + (0 if use.packed else start_of(self.outline, a)))
+            return ArgumentPlace(FIXED, array.ctypes.data + (0 if use.packed else start_of(self.outline, a)))
         return place_read(self.outline, self.plan, a)
 
     # -- calls -------------------------------------------------------------------------------

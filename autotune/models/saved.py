@@ -23,16 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune import backends, targets
+from autotune.codegen.runtime import aligned
 from autotune.errors import CompileError, MissingExtraError, ModelError, one_line, refused
 from autotune.measure.memory import free_bytes
 from autotune.models.compiling import Missing, untuned_kernels
 from autotune.models.fallback import run_island
 from autotune.models.module import Module
-from autotune.models.outline import Call, Outline, arena, nbytes
+from autotune.models.outline import KernelCall, Outline, arena, nbytes
 from autotune.models.programs import program_of
 from autotune.models.saving import DOCUMENT, FORMAT, VERSION, member_name, plain_dtype
 from autotune.models.signature import read as read_signature
-from autotune.run import aligned
 from autotune.run.kernel import Kernel
 from autotune.run.kernels import kernel_of
 from autotune.run.pickled import read as read_kernel
@@ -143,7 +143,7 @@ def _load(place: _Place, z: zipfile.ZipFile, fallback: bool, where: str) -> Modu
     tuned = [s if k.target == t else None for s, k, (_, t, *_) in zip(tuned_s, found, kernels, strict=True)]
     weights = _Weights(z, members, outline)
     program = program_of(outline, found, weights.read, run_island, mine=True)
-    here = target if targets.runnable(target) or not found else found[0].target
+    here = target if backends.runnable(target) or not found else found[0].target
     return Module(program, here, name, tuned, signature=signature)
 
 
@@ -226,13 +226,13 @@ def _read_tensor(x: Any) -> Tensor:
     return Tensor(*_TENSOR(x))
 
 
-def _read_step(x: Any) -> Call | Island:
+def _read_step(x: Any) -> KernelCall | Island:
     if isinstance(x, dict) and "island" in x:
         v = _ISLAND(x)
         payload = base64.b64decode(v["payload"], validate=True)
         return Island(v["island"], v["op"], v["reads"], v["writes"], payload)
     v = _CALL(x)
-    return Call(v["task"], tuple(Argument(*r) for r in v["reads"]), v["writes"], v["origins"])
+    return KernelCall(v["task"], tuple(Argument(*r) for r in v["reads"]), v["writes"], v["origins"])
 
 
 _SIZE, _TEXTS = integer(0, (1 << 48) - 1, "a size"), list_of(any_text)
@@ -311,7 +311,7 @@ def _kernels(
             )
         if why:
             foreign.add(targets.brief(t))
-        if why and not targets.runnable(t):
+        if why and not backends.runnable(t):
             missing.append(Missing(i, f"tuned for {targets.brief(t)}"))
             continue
         try:
@@ -337,7 +337,7 @@ def _kernels(
 
 def _foreign(t: Target, here: Target) -> str:
     """Why a target is not that of this machine; empty if it is."""
-    if not targets.runnable(t):
+    if not backends.runnable(t):
         return "this machine cannot run it"
     if t.grid:
         device = backends.of(t).detect()

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.errors import ModelError
-from autotune.models.outline import Call
+from autotune.models.outline import KernelCall
 from autotune.models.programs import AnyProgram
 from autotune.models.signature import Signature, as_json
 from kernels_db.errors import LogError
@@ -116,7 +116,7 @@ def _tensor(t: Tensor) -> list[Any]:
     return [t.name, list(t.shape), t.dtype]
 
 
-def _step(s: Call | Island) -> dict[str, Any]:
+def _step(s: KernelCall | Island) -> dict[str, Any]:
     if isinstance(s, Island):
         return {
             "island": s.name,

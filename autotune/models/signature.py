@@ -24,7 +24,7 @@ DEEPEST = 200  # containers in each other, in a file
 
 
 @dataclass(frozen=True)
-class Slot:
+class TensorSlot:
     """A tensor: the number of an input or output of the model."""
 
     number: int
@@ -94,7 +94,7 @@ class Held:
         return f"a {self.name or self.kind} of {len(self.parts)}"
 
 
-Leaf = Slot | Fixed | Blank
+Leaf = TensorSlot | Fixed | Blank
 Node = Leaf | Held
 
 
@@ -112,13 +112,13 @@ class Signature:
     def is_plain(self) -> bool:
         """Whether a call takes the inputs of the model and nothing else, in their order."""
         each = (*self.arguments, *self.named.values())
-        return all(isinstance(x, Slot) and x.number == n for n, x in enumerate(each))
+        return all(isinstance(x, TensorSlot) and x.number == n for n, x in enumerate(each))
 
     @property
     def aliases(self) -> dict[str, int]:
         """{name of an argument that is a tensor: number of the input}."""
         each = {**dict(zip(self.names, self.arguments, strict=True)), **self.named}
-        return {n: x.number for n, x in each.items() if n and isinstance(x, Slot)}
+        return {n: x.number for n, x in each.items() if n and isinstance(x, TensorSlot)}
 
     def inputs(self, given: Sequence[Any], named: Mapping[str, Any], count: int, model: str) -> list[Any]:
         """The ``count`` inputs of the model in the arguments of a call. What the export fixed may be left
@@ -157,7 +157,7 @@ class Signature:
 
 def _built(node: Node, outputs: Sequence[Any], blank: Callable[[tuple[int, ...], str], Any]) -> Any:
     # no function within `built` that calls itself: it would hold the outputs until garbage is collected
-    if isinstance(node, Slot):
+    if isinstance(node, TensorSlot):
         return outputs[node.number]
     if isinstance(node, Fixed):
         return node.value
@@ -173,7 +173,7 @@ def _needed(node: Node) -> bool:
 
 def _take(node: Node, value: Any, at: str, found: list[Any]) -> None:
     """Find the inputs of the model in an argument. ``at``: what it is called."""
-    if isinstance(node, Slot):
+    if isinstance(node, TensorSlot):
         if value is None or isinstance(value, (bool, int, float, complex, str, list, tuple, dict)):
             raise ArgumentError(
                 f"{at} is {_shown(value)}; it takes a tensor: give one, as the export was given"
@@ -252,7 +252,7 @@ def as_json(signature: Signature) -> dict[str, Any]:
 
 
 def _node_json(node: Node) -> list[Any]:
-    if isinstance(node, Slot):
+    if isinstance(node, TensorSlot):
         return ["tensor", node.number]
     if isinstance(node, Fixed):
         return ["fixed", _plain(node.value)]
@@ -290,13 +290,13 @@ def read(v: Any, inputs: int, outputs: int) -> Signature:
 def _slots(node: Node) -> list[int]:
     if isinstance(node, Held):
         return [n for x in node.parts for n in _slots(x)]
-    return [node.number] if isinstance(node, Slot) else []
+    return [node.number] if isinstance(node, TensorSlot) else []
 
 
 def _read_node(v: Any, depth: int = 0) -> Node:
     kind = v[0] if isinstance(v, list) and v else None
     if kind == "tensor":
-        return Slot(_SLOT(v)[1])
+        return TensorSlot(_SLOT(v)[1])
     if kind == "fixed":
         return Fixed(_FIXED(v)[1])
     if kind == "blank":

@@ -18,7 +18,7 @@ SHOWN = 3  # nodes of a task in tables
 
 
 @dataclass(frozen=True)
-class Task:
+class ModelTask:
     """``count``: how often a call of the model runs it. ``nodes``: names of the model's nodes, each once.
     ``later``: whether it only runs where groups run as several, which takes that these are known to be
     faster."""
@@ -35,16 +35,18 @@ class Task:
         return ", ".join(self.nodes[:SHOWN]) + more
 
 
-def tasks_of(parts: Iterable[Part]) -> list[Task]:
+def tasks_of(parts: Iterable[Part]) -> list[ModelTask]:
     """The tasks of groups, in their order. A group that can also run as several gives the tasks of both ways,
     because only measuring tells which is faster."""
-    found: dict[str, Task] = {}
+    found: dict[str, ModelTask] = {}
     for part in parts:
         for group in (part, *part.parts) if isinstance(part, Group) else ():
             workload = workload_of(group.dag)
-            old = found.get(workload.digest, Task(workload, 0, (), True))
+            old = found.get(workload.digest, ModelTask(workload, 0, (), True))
             nodes = tuple(dict.fromkeys((*old.nodes, *(group.origins or group.outputs[:1]))))
-            found[workload.digest] = Task(old.workload, old.count + 1, nodes, old.later and group is not part)
+            found[workload.digest] = ModelTask(
+                old.workload, old.count + 1, nodes, old.later and group is not part
+            )
     return [*found.values()]
 
 

@@ -20,7 +20,7 @@ from autotune.errors import ArgumentError, ModelError, one_line
 from autotune.models.compiling import NotPicked, Picking, compiled, model_target
 from autotune.models.model import Model
 from autotune.models.module import Module
-from autotune.models.signature import Slot
+from autotune.models.signature import TensorSlot
 from autotune.models.torch_import import decomposed, read_program
 from autotune.models.torch_outputs import Fresh, Result, laid_out, results_of
 from autotune.models.torch_threads import alone
@@ -253,7 +253,7 @@ class TorchGraph:
         held = {given[i]: w for i, w in zip(self.weights, weights, strict=True)}
         wanted = {n for n, r in enumerate(results) if isinstance(r, Fresh) and r.computed}
         found = read_program(program, held, _class_name(self.graph), wanted)
-        computed = {n: x.number for n, x in enumerate(found.results) if isinstance(x, Slot)}
+        computed = {n: x.number for n, x in enumerate(found.results) if isinstance(x, TensorSlot)}
         written = {given.index(name): n for name, n in found.written.items()}
         if found.model is None:
             return Entry(None, seen, (), results, computed, written)

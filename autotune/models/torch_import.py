@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from autotune.errors import ModelError, one_line
 from autotune.models.assembling import assemble
 from autotune.models.model import Model
-from autotune.models.signature import Fixed, Leaf, Slot
+from autotune.models.signature import Fixed, Leaf, TensorSlot
 from autotune.models.torch_masks import with_places
 from autotune.models.torch_signature import blank, signature_of
 from autotune.models.torch_threads import alone
 from schedules import te
 
 if TYPE_CHECKING:
-    from autotune.models.torch_scope import Lowering
+    from autotune.models.torch_scope import TorchLowering
 
 # Where a program has operators without an expression.
 REMEDY = (
@@ -67,8 +67,8 @@ def import_torch(exported: Any) -> Model:
 @dataclass(frozen=True)
 class Imported:
     """``model``: None where there is nothing to compute. ``inputs``, ``results``: what the program takes and
-    returns, one after the other: a `Slot` for each input and output of the model. ``written``: {input of the
-    program that it writes to: number of the output that is the new value}."""
+    returns, one after the other: a `TensorSlot` for each input and output of the model. ``written``: {input
+    of the program that it writes to: number of the output that is the new value}."""
 
     model: Model | None
     inputs: tuple[Leaf, ...]
@@ -87,11 +87,11 @@ def read_program(
     the program that are weights, as those are that torch.compile lifts out of a module. ``wanted``: the
     results that are computed, None for all. ``remedy``: what ends the error for operators without an
     expression. Raises ModelError."""
-    from autotune.models.torch_scope import Lowering
+    from autotune.models.torch_scope import TorchLowering
 
     label = f"torch program {name}"
     _refuse_writes(program, label, weights, False)
-    lowering = Lowering(label)
+    lowering = TorchLowering(label)
     inputs, given = _inputs(program, weights, lowering)
     specs = program.graph_signature.output_specs
     first = sum(s.kind.name != "USER_OUTPUT" for s in specs)  # new values of inputs come before results
@@ -115,9 +115,11 @@ def read_program(
         elif 0 in val.shape:
             leaves.append(blank(val, f"{label}: output {spec.arg.name}"))
         else:
-            leaves.append(Slot(len(outputs)))
+            leaves.append(TensorSlot(len(outputs)))
             outputs.append((spec.arg.name, lowering.result(value)))
-    written = {s.target: x.number for s, x in zip(specs[:first], leaves, strict=False) if isinstance(x, Slot)}
+    written = {
+        s.target: x.number for s, x in zip(specs[:first], leaves, strict=False) if isinstance(x, TensorSlot)
+    }
     model = None
     if outputs:
         model = assemble(inputs, _distinct(outputs), lowering.constants, lowering.origins, name, label)
@@ -125,7 +127,7 @@ def read_program(
 
 
 def _inputs(
-    program: Any, weights: Mapping[str, Any], lowering: Lowering
+    program: Any, weights: Mapping[str, Any], lowering: TorchLowering
 ) -> tuple[dict[str, te.Tensor], list[Leaf]]:
     """(the model's inputs by name, what the program takes). ``lowering`` learns their values, and those of
     what is known."""
@@ -154,7 +156,7 @@ def _inputs(
                 lowering.values[node] = nothing(val)
                 continue
             shape, dtype = shape_and_dtype(val, f"{label}: input {called!r}")
-            given.append(Slot(len(inputs)))
+            given.append(TensorSlot(len(inputs)))
             inputs[called] = lowering.values[node] = te.placeholder(shape, dtype, called)
         elif what == "USER_INPUT":
             lowering.know(node, weights[called], called, weight=True)

@@ -59,13 +59,13 @@ class Fresh:
 
 
 @dataclass(frozen=True)
-class Value:
+class PlainValue:
     """A result that is no tensor."""
 
     value: Any
 
 
-Result = Same | View | Fresh | Value
+Result = Same | View | Fresh | PlainValue
 
 
 def results_of(graph: Any, args: Sequence[Any]) -> tuple[Result, ...]:
@@ -96,7 +96,7 @@ def _result(n: int, y: Any, made: Sequence[Any], args: Sequence[Any], given: Map
     import torch
 
     if not isinstance(y, torch.Tensor):
-        return Value(y)
+        return PlainValue(y)
     for is_argument, others in ((True, args), (False, made[:n])):
         for number, x in enumerate(others):
             if x is y:
@@ -138,7 +138,7 @@ def laid_out(results: Sequence[Result], computed: Mapping[int, Any], args: Seque
     memories = {memory: computed[n] for memory, n in wholes.items()}
     out: list[Any] = []
     for n, r in enumerate(results):
-        if isinstance(r, Value):
+        if isinstance(r, PlainValue):
             out.append(r.value)
         elif isinstance(r, Same):
             out.append(args[r.number] if r.is_argument else out[r.number])

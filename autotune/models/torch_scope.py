@@ -22,7 +22,7 @@ from autotune.models.lowering.movement import reshape
 from autotune.models.model import identifier
 from autotune.models.torch_ops import COMPLEX_ROWS, ROWS
 from autotune.models.torch_ops.complex import PARTS, Complex, is_complex
-from autotune.models.torch_ops.table import Known, Node, Value
+from autotune.models.torch_ops.table import KnownTensor, TorchNode, Value
 from schedules import te
 from schedules.dtypes import DTYPES
 
@@ -73,7 +73,7 @@ def to_numpy(tensor: Any) -> Array:
 
 
 @dataclass
-class Lowering(Frame):
+class TorchLowering(Frame):
     """State of one import. ``values``: what nodes stand for."""
 
     values: dict[Any, Scoped] = field(default_factory=dict)
@@ -82,11 +82,11 @@ class Lowering(Frame):
 
     def know(self, node: Any, tensor: Any, name: str, weight: bool) -> None:
         """Let a node stand for a tensor of torch, called ``name``, of any dtype until it is read."""
-        known = Known(tensor, weight)
+        known = KnownTensor(tensor, weight)
         self.values[node] = known
         self._names[id(known)] = identifier(name)
 
-    def constant(self, known: Known) -> te.Tensor:
+    def constant(self, known: KnownTensor) -> te.Tensor:
         """The input of the graph that has the values of a known tensor. Tensors over the same memory are
         one."""
         x = known.tensor
@@ -107,7 +107,7 @@ class Lowering(Frame):
                 f"{self.label}: output {node.name} is complex, which is not supported: return "
                 "torch.view_as_real of it"
             )
-        if isinstance(x, Known):
+        if isinstance(x, KnownTensor):
             return self.constant(x)
         assert isinstance(x, te.Tensor)
         return x
@@ -186,7 +186,7 @@ class Lowering(Frame):
             {u.args[1] for u in node.users if u in needed and u.target is operator.getitem} if many else {0}
         )
         made = row(
-            Node(op, shape, dtype, self._common(node), frozenset(used), self.constant), *args, **kwargs
+            TorchNode(op, shape, dtype, self._common(node), frozenset(used), self.constant), *args, **kwargs
         )
         outputs = made if isinstance(made, (list, tuple)) else (made,)
         self._check(outputs, vals if many else [vals])
@@ -221,13 +221,15 @@ class Lowering(Frame):
         import torch
 
         tensors = [
-            x for x in _flat((args, list(kwargs.values()))) if isinstance(x, (te.Tensor, Complex, Known))
+            x
+            for x in _flat((args, list(kwargs.values())))
+            if isinstance(x, (te.Tensor, Complex, KnownTensor))
         ]
-        if not all(isinstance(x, Known) for x in tensors) or not hasattr(node.target, "tags"):
+        if not all(isinstance(x, KnownTensor) for x in tensors) or not hasattr(node.target, "tags"):
             return None
         if torch.Tag.nondeterministic_seeded in node.target.tags:
             return None
-        weight = any(x.weight for x in tensors if isinstance(x, Known))
+        weight = any(x.weight for x in tensors if isinstance(x, KnownTensor))
         in_memory = op.startswith("aten.as_strided")
         if weight and op in ROWS and not in_memory:
             return None
@@ -241,14 +243,14 @@ class Lowering(Frame):
         except RuntimeError as err:
             raise ModelError(f"torch cannot compute it: {one_line(err)}") from err
         if isinstance(made, torch.Tensor):
-            return self._called(Known(made, weight), node)
+            return self._called(KnownTensor(made, weight), node)
         if isinstance(made, (list, tuple)):
-            return [self._called(Known(x, weight), node) for x in made]
+            return [self._called(KnownTensor(x, weight), node) for x in made]
         if op == ITEM and not weight:
             return made
         raise UnsupportedForm("it makes no tensor")
 
-    def _called(self, known: Known, node: Any) -> Known:
+    def _called(self, known: KnownTensor, node: Any) -> KnownTensor:
         self._names[id(known)] = identifier(node.name)
         return known
 
@@ -276,11 +278,11 @@ class Lowering(Frame):
 # --- helpers ----------------------------------------------------------------------------------
 
 
-def nothing(val: Any) -> Known:
+def nothing(val: Any) -> KnownTensor:
     """A tensor without elements, of which all is known."""
     import torch
 
-    return Known(torch.empty(tuple(val.shape), dtype=val.dtype), False)
+    return KnownTensor(torch.empty(tuple(val.shape), dtype=val.dtype), False)
 
 
 def _as_in_memory(x: Any, val: Any) -> Any:
@@ -341,7 +343,7 @@ def _plain(x: Any) -> Any:
     """Known tensors as torch's."""
     if isinstance(x, (list, tuple)):
         return [_plain(v) for v in x]
-    return x.tensor if isinstance(x, Known) else x
+    return x.tensor if isinstance(x, KnownTensor) else x
 
 
 def _why_not(node: Any, op: str) -> str:

@@ -11,23 +11,23 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from autotune import targets
+from autotune import backends
 from autotune.models import in_place
 from autotune.models.compiling import model_target
 from autotune.models.fallback import run_island
 from autotune.models.in_place import InPlace
 from autotune.models.model import Model
-from autotune.models.preparation import Prepared, prepared
+from autotune.models.preparation import PreparedModel, prepared
 from autotune.models.programs import program_of
 from autotune.models.tasks import had_share_s, had_trials, tasks_of
-from autotune.progress.following import concluded, suite_followed
+from autotune.results.following import concluded, suite_followed
+from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask, TaskResult, by_name, together
 from autotune.run.kernel import Kernel
 from autotune.run.stored import stored
 from autotune.settings import database, seconds_of
 from autotune.tuning.frozen import frozen
-from autotune.tuning.jobs import Job, SuiteTask
+from autotune.tuning.jobs import Job
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import SuiteProgress, SuiteResult, TaskResult, by_name, together
 from autotune.tuning.run_records import searched
 from autotune.tuning.site import HERE
 from autotune.tuning.tuner import OneMachine, Place, tune_jobs
@@ -37,7 +37,7 @@ from schedules.model import Target
 
 if TYPE_CHECKING:
     from autotune.fleet.tuning import There
-    from autotune.report import Written
+    from autotune.results.written import Written
     from autotune.tuning.interrupts import Interrupts
 
 # Seconds of budget for a task: where none is given, and least, until each has a kernel.
@@ -126,7 +126,7 @@ def tune_model(
     Raises `ModelError`, `TargetError`, `WorkloadError`, `SettingsError`, `FleetError` or `LogError` for input
     that cannot be used. A task that cannot be tuned has an ``error`` in its result."""
     started = time.monotonic()
-    goal = model_target(targets.alone(target), threads) if fleet is None else None
+    goal = model_target(backends.alone(target), threads) if fleet is None else None
     ready = prepared(model)
     tasks = [SuiteTask(t.workload, float(t.count), t.shown, later=t.later) for t in tasks_of(ready.parts)]
     whole_s = seconds_of(budget, budget_s, EACH_S * max(len(tasks), 1))
@@ -168,7 +168,7 @@ class ModelJobs:
     """What a model runs, and what is to tune of it (`makers.JobMaker`). ``options``: their budget is that of
     all tasks, the trials that of each. ``started``: `time.monotonic`."""
 
-    ready: Prepared
+    ready: PreparedModel
     tasks: Sequence[SuiteTask]
     options: TuneOptions
     log: Log
@@ -229,7 +229,7 @@ def _there(
 ) -> tuple[Callable[..., AbstractContextManager[Any]], Place]:
     """How progress on a fleet is followed, and the fleet."""
     from autotune.fleet.tuning import There
-    from autotune.progress.following import fleet_followed
+    from autotune.results.following import fleet_followed
 
     return fleet_followed, fleet if isinstance(fleet, There) else There(str(fleet), target, threads)
 
@@ -246,7 +246,7 @@ def _as_one(results: Mapping[Target, ModelTuneResult]) -> ModelTuneResult:
 
 
 def _in_place(
-    ready: Prepared,
+    ready: PreparedModel,
     results: Sequence[TaskResult],
     target: Target,
     log: Log,

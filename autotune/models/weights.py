@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.models.outline import Call, Outline
-from autotune.run import aligned
+from autotune.codegen.runtime import aligned
+from autotune.models.outline import KernelCall, Outline
 from autotune.run.kernel import Kernel
 from schedules.dtypes import DTYPES
 from schedules.model import LINE
@@ -40,7 +40,7 @@ class Use:
         return self.task >= 0
 
 
-def use_of(kernels: Sequence[Kernel], call: Call, argument: int) -> Use:
+def use_of(kernels: Sequence[Kernel], call: KernelCall, argument: int) -> Use:
     """How a step reads the weight that is its argument."""
     a = call.reads[argument]
     if argument in kernels[call.task].packed:
@@ -52,7 +52,7 @@ def uses(outline: Outline, kernels: Sequence[Kernel]) -> dict[str, tuple[Use, ..
     """{weight: every way in which it is read}."""
     found: dict[str, dict[Use, None]] = {name: {} for name in outline.constants}
     for step in outline.steps:
-        if isinstance(step, Call):
+        if isinstance(step, KernelCall):
             for i, a in enumerate(step.reads):
                 if a.tensor in found:
                     found[a.tensor][use_of(kernels, step, i)] = None

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ReportError
-from autotune.report.writing import Written
+from autotune.results.written import Written
 
 if TYPE_CHECKING:
     from autotune.models.model import Model
-    from autotune.tuning.results import TuneResult
-    from kernels_db.place import Place
+    from autotune.results.tuned import TuneResult
+    from kernels_db.place import LogPlace
     from schedules.model import Target
 
 __all__ = ["ReportError", "Written", "of_log", "of_model", "of_results"]
@@ -24,7 +24,7 @@ __all__ = ["ReportError", "Written", "of_log", "of_model", "of_results"]
 
 def of_log(
     path: str | os.PathLike[str],
-    db: str | os.PathLike[str] | Place,
+    db: str | os.PathLike[str] | LogPlace,
     workloads: Sequence[str] | None = None,
     targets: Sequence[str] | None = None,
 ) -> Written:
@@ -72,7 +72,7 @@ def of_results(
 def of_model(
     path: str | os.PathLike[str],
     model: Model,
-    db: str | os.PathLike[str] | Place,
+    db: str | os.PathLike[str] | LogPlace,
     target: Target,
     *,
     profiled: bool = False,

@@ -18,7 +18,7 @@ from schedules.ops import compulsory_bytes
 from schedules.space.gc_paused import gc_paused
 
 if TYPE_CHECKING:
-    from kernels_db.place import Place
+    from kernels_db.place import LogPlace
     from kernels_db.store import Log
 
 # Statuses that are no failures: a candidate that is far from the best is not timed to the end.
@@ -75,7 +75,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Task:
+class LoggedTask:
     """A workload on a target, with all that the log has of it. ``trials``, ``finals``: records, oldest first.
     ``machines``: {digest: what describes the machine}. ``best``: by the ranking of the log. ``qualities``:
     {model: how well it predicted}, kept as they are worked out."""
@@ -156,7 +156,7 @@ class LogData:
     by trace digest}, of tasks whose estimate was computed again from the decisions of their records."""
 
     place: str
-    tasks: Sequence[Task]
+    tasks: Sequence[LoggedTask]
     everything: bool
     derived: Mapping[tuple[str, str], Mapping[str, float]] = field(default_factory=dict)
 
@@ -165,11 +165,11 @@ class LogData:
         """Trials of all tasks."""
         return sum(len(t.trials) for t in self.tasks)
 
-    def place_of(self, task: Task) -> int:
+    def place_of(self, task: LoggedTask) -> int:
         """The number of a task on the page, from 0."""
         return next(n for n, t in enumerate(self.tasks) if t is task)
 
-    def memory_bytes(self, task: Task, record: Record) -> float | None:
+    def memory_bytes(self, task: LoggedTask, record: Record) -> float | None:
         """Bytes that a candidate moves from and to memory, by the estimate: as its record keeps them, else
         computed again from its decisions, else None."""
         kept = number(record.environment.get(MEMORY_BYTES))
@@ -185,7 +185,7 @@ DERIVED = 4
 
 @gc_paused()  # many records are made, and kept
 def read(
-    db: str | os.PathLike[str] | Place,
+    db: str | os.PathLike[str] | LogPlace,
     workloads: Sequence[str] | None = None,
     targets: Sequence[str] | None = None,
 ) -> LogData:
@@ -214,7 +214,7 @@ def read(
 
 def _tasks(
     log: Log, known: Mapping[tuple[str, str], tuple[Workload, Target]], records: Sequence[Record]
-) -> list[Task]:
+) -> list[LoggedTask]:
     by_task: defaultdict[tuple[str, str], list[Record]] = defaultdict(list)
     for r in records:
         by_task[r.workload, r.target].append(r)
@@ -226,7 +226,7 @@ def _tasks(
     for key, (workload, target) in known.items():
         of_task = by_task[key]
         tasks.append(
-            Task(
+            LoggedTask(
                 workload=workload,
                 target=target,
                 trials=[r for r in of_task if r.kind == "trial"],
@@ -240,7 +240,7 @@ def _tasks(
     return sorted(tasks, key=lambda t: max((r.started for r in t.runs), default=""), reverse=True)
 
 
-def _derived(task: Task) -> dict[str, float]:
+def _derived(task: LoggedTask) -> dict[str, float]:
     """{trace digest: bytes from memory} by the estimate, from the decisions of records that lack them."""
     import numpy as np
 

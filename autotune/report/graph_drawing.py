@@ -25,7 +25,7 @@ MOST_NODES = 2000
 
 
 @dataclass(frozen=True)
-class Node:
+class DrawnNode:
     """``kind``: a class of the style. ``heat``: 0 to 1, how warm it is painted. ``tip``: what it says on
     pointing."""
 
@@ -45,7 +45,7 @@ class Node:
 class Drawing:
     """``edges``: (from, to), by the numbers of nodes."""
 
-    nodes: Sequence[Node]
+    nodes: Sequence[DrawnNode]
     edges: Sequence[tuple[int, int]]
 
 
@@ -143,7 +143,7 @@ def _edge(ax: float, ay: float, bx: float, by: float, layers: int) -> str:
     )
 
 
-def _node(node: Node, x: float, y: float) -> str:
+def _node(node: DrawnNode, x: float, y: float) -> str:
     tip = html.escape(f"{node.label}\n{node.tip}" if node.tip else node.label)
     heat = (
         f' style="fill:color-mix(in srgb,#e8930c {8 + 72 * node.heat:.0f}%,var(--panel))"'

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from autotune.models.in_place import KEY, context_of
 from autotune.models.model import Model
-from autotune.models.outline import Call, Outline
+from autotune.models.outline import KernelCall, Outline
 from autotune.models.preparation import prepared
 from autotune.models.tasks import tasks_of
-from autotune.report.graph_drawing import Drawing, Node
+from autotune.report.graph_drawing import Drawing, DrawnNode
 from autotune.run.describing import describe
 from kernels_db import lookup
 from schedules.graph.graph import Graph, Island
@@ -20,13 +20,13 @@ from schedules.graph.optimize import REWRITES
 from schedules.model import Target
 
 if TYPE_CHECKING:
+    from autotune.models.onnxruntime_profile import OperatorTime
     from autotune.models.profile import Profile
-    from autotune.report.onnxruntime_profile import OperatorTime
-    from kernels_db.place import Place
+    from kernels_db.place import LogPlace
 
 
 @dataclass(frozen=True)
-class Stage:
+class RewrittenGraph:
     """A graph after a rewrite. ``name``: of the rewrite, "imported" before any. ``does``: its first sentence.
     ``stages``, ``islands``: numbers. ``written_bytes``: of all stages' outputs. ``weight_bytes``: of
     constants. ``gone``, ``new``, ``changed``: numbers of stages that it removed, made, and gave another
@@ -45,7 +45,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Step:
+class ModelStep:
     """A step of the model. ``what``: its task or its operator. ``nodes``: of the model. ``tuned_s``: of its
     kernel when it was tuned; ``in_place_s``: inside the model; ``candidates``: kernels that were timed there
     (0: it was not timed inside)."""
@@ -68,8 +68,8 @@ class ModelData:
     name: str
     target: Target
     digests: Sequence[str]
-    rewrites: Sequence[Stage]
-    steps: Sequence[Step]
+    rewrites: Sequence[RewrittenGraph]
+    steps: Sequence[ModelStep]
     drawing: Drawing
     measured: bool = False
     call_s: float | None = None
@@ -79,7 +79,7 @@ class ModelData:
 def read_model(
     model: Model,
     target: Target,
-    db: str | os.PathLike[str] | Place,
+    db: str | os.PathLike[str] | LogPlace,
     profiled: bool = False,
     onnx: str | os.PathLike[str] | None = None,
 ) -> ModelData:
@@ -115,7 +115,7 @@ def read_model(
 
 
 def _profiled(
-    model: Model, target: Target, db: str | os.PathLike[str] | Place, onnx: str | os.PathLike[str] | None
+    model: Model, target: Target, db: str | os.PathLike[str] | LogPlace, onnx: str | os.PathLike[str] | None
 ) -> tuple[Profile, Sequence[OperatorTime]]:
     from autotune.models.compiling import compile_model
 
@@ -123,13 +123,13 @@ def _profiled(
     profile = module.profile()
     if onnx is None:
         return profile, ()
-    from autotune.report.onnxruntime_profile import operator_times
+    from autotune.models.onnxruntime_profile import operator_times
 
     return profile, operator_times(onnx, module)
 
 
 def _in_place(
-    outline: Outline, target: Target, db: str | os.PathLike[str] | Place
+    outline: Outline, target: Target, db: str | os.PathLike[str] | LogPlace
 ) -> Mapping[int, tuple[float, int]]:
     """{task: (seconds in the model of what is the fastest there, candidates timed)}, from the log."""
     context, found = context_of(outline), {}
@@ -146,21 +146,24 @@ def _in_place(
 
 
 def _step(
-    step: Call | Island, outline: Outline, best: Mapping[str, float], inside: Mapping[int, tuple[float, int]]
-) -> Step:
+    step: KernelCall | Island,
+    outline: Outline,
+    best: Mapping[str, float],
+    inside: Mapping[int, tuple[float, int]],
+) -> ModelStep:
     if isinstance(step, Island):
-        return Step(step.op, (step.name,), None, None, None)
+        return ModelStep(step.op, (step.name,), None, None, None)
     workload = outline.tasks[step.task]
     seconds, candidates = inside.get(step.task, (None, 0))
     nodes = step.origins or step.writes[:1]
     what = describe(workload).removeprefix("the expression of ")
-    return Step(what, nodes, step.task, best.get(workload.digest), seconds, candidates)
+    return ModelStep(what, nodes, step.task, best.get(workload.digest), seconds, candidates)
 
 
-def _running(outline: Outline, steps: Sequence[Step]) -> Drawing:
+def _running(outline: Outline, steps: Sequence[ModelStep]) -> Drawing:
     """What runs: a node a step, warmer the longer it takes."""
     names = {n: f"input {outline.label(n)}" for n in outline.inputs}
-    nodes = [Node(name, _shape(outline.tensors[n].shape), "outside") for n, name in names.items()]
+    nodes = [DrawnNode(name, _shape(outline.tensors[n].shape), "outside") for n, name in names.items()]
     place = {n: i for i, n in enumerate(names)}
     times = [s.in_place_s or s.tuned_s or 0.0 for s in steps]
     longest = max(times, default=0.0)
@@ -171,7 +174,9 @@ def _running(outline: Outline, steps: Sequence[Step]) -> Drawing:
         label = told.nodes[-1] if told.nodes else told.what
         under = f"{seconds * 1e3:.3g} ms" if seconds else ("in Python" if island else "")
         nodes.append(
-            Node(label, under, "island" if island else "", seconds / longest if longest else 0.0, told.what)
+            DrawnNode(
+                label, under, "island" if island else "", seconds / longest if longest else 0.0, told.what
+            )
         )
         reads = step.reads if isinstance(step, Island) else [a.tensor for a in step.reads]
         edges += dict.fromkeys((place[r], here) for r in reads if r in place)
@@ -179,11 +184,13 @@ def _running(outline: Outline, steps: Sequence[Step]) -> Drawing:
         place |= dict.fromkeys(writes, here)
     for name in dict.fromkeys(outline.outputs):
         edges.append((place[name], len(nodes)))
-        nodes.append(Node(f"output {outline.label(name)}", _shape(outline.tensors[name].shape), "outside"))
+        nodes.append(
+            DrawnNode(f"output {outline.label(name)}", _shape(outline.tensors[name].shape), "outside")
+        )
     return Drawing(nodes, edges)
 
 
-def _rewrites(graph: Graph) -> list[Stage]:
+def _rewrites(graph: Graph) -> list[RewrittenGraph]:
     """The graph as imported, and after each rewrite."""
     found = [_stage("imported", "The graph as it was imported.", graph, graph)]
     for rewrite in REWRITES:
@@ -198,13 +205,13 @@ def _first_sentence(rewrite: Callable[[Graph], Graph]) -> str:
     return said.partition(". ")[0].removesuffix(".") + "." if said else ""
 
 
-def _stage(name: str, does: str, before: Graph, after: Graph) -> Stage:
+def _stage(name: str, does: str, before: Graph, after: Graph) -> RewrittenGraph:
     old = {s.name: s for s in before.dag.stages}
     new = {s.name: s for s in after.dag.stages}
     both = old.keys() & new.keys()
     changed = sum(old[n] != new[n] for n in both)
     moved = before is after or changed or old.keys() ^ new.keys()
-    return Stage(
+    return RewrittenGraph(
         name=name,
         does=does,
         stages=len(new),
@@ -221,27 +228,29 @@ def _stage(name: str, does: str, before: Graph, after: Graph) -> Stage:
 def _drawing(graph: Graph) -> Drawing:
     """The stages of a graph; weights are not drawn."""
     tensors = graph.dag.tensors
-    nodes = [Node(f"input {n}", _shape(tensors[n].shape), "outside") for n in graph.inputs]
+    nodes = [DrawnNode(f"input {n}", _shape(tensors[n].shape), "outside") for n in graph.inputs]
     place = {n: i for i, n in enumerate(graph.inputs)}
     edges: list[tuple[int, int]] = []
     waiting: list[tuple[tuple[str, ...], int]] = []
     for island in graph.islands:
         waiting.append((island.reads, len(nodes)))
         place |= dict.fromkeys((t.name for t in island.writes), len(nodes))
-        nodes.append(Node(island.name, island.op, "island"))
+        nodes.append(DrawnNode(island.name, island.op, "island"))
     for stage in graph.dag.stages:
         waiting.append((tuple(dict.fromkeys(x.buffer for x in stage.reads())), len(nodes)))
         place |= dict.fromkeys((t.name for t in stage.outputs), len(nodes))
         kind = "reduces" if stage.reducer is not None else ""
         nodes.append(
-            Node(stage.name, _shape(stage.outputs[0].shape), kind, 0.0, graph.origins.get(stage.name, ""))
+            DrawnNode(
+                stage.name, _shape(stage.outputs[0].shape), kind, 0.0, graph.origins.get(stage.name, "")
+            )
         )
     for reads, here in waiting:
         edges += ((place[r], here) for r in reads if r in place)
     for name in graph.outputs:
         edges.append((place[name], len(nodes)))
         nodes.append(
-            Node(f"output {name}", _shape(tensors[name].shape) if name in tensors else "", "outside")
+            DrawnNode(f"output {name}", _shape(tensors[name].shape) if name in tensors else "", "outside")
         )
     return Drawing(nodes, edges)
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ReportError
-from autotune.report.data import LogData, Task
-from autotune.report.parts import Figure, Part, Section, prose, short, text
+from autotune.report.data import LogData, LoggedTask
+from autotune.report.parts import Figure, ReportSection, SectionPart, prose, short, text
 from autotune.report.sections import SECTIONS
 from autotune.report.sections import tasks as tasks_section
 from schedules.space.gc_paused import gc_paused
@@ -76,7 +76,7 @@ def page(log: LogData, model: ModelData | None = None) -> str:
     return _page(log, model, contents, "\n".join(parts), figures.all)
 
 
-def _section(section: Section, part: Part, figures: _Figures) -> str:
+def _section(section: ReportSection, part: SectionPart, figures: _Figures) -> str:
     return (
         f'<section id="{section.key}"><h2>{text(section.title)}</h2><p '
         f'class="reading">{prose(section.reading)}</p>'
@@ -84,7 +84,7 @@ def _section(section: Section, part: Part, figures: _Figures) -> str:
     )
 
 
-def _content(part: Part, figures: _Figures) -> str:
+def _content(part: SectionPart, figures: _Figures) -> str:
     return part.before + "".join(map(figures.html, part.figures)) + part.after
 
 
@@ -95,7 +95,7 @@ def _chooser(log: LogData) -> str:
     return f'<section id="task"><h2>One task</h2><div class="chooser">{choose}{many}</div></section>'
 
 
-def _task(log: LogData, number: int, task: Task, figures: _Figures) -> str:
+def _task(log: LogData, number: int, task: LoggedTask, figures: _Figures) -> str:
     made = [f"<h3>{short(task.name, 200)}</h3>", _content(tasks_section.of_task(log, task), figures)]
     for section in SECTIONS:
         if section.of_task is None or section is tasks_section.SECTION:
@@ -126,7 +126,7 @@ def _page(
     body: str,
     figures: Sequence[dict[str, Any]],
 ) -> str:
-    import autotune
+    from schedules.distribution import VERSION
 
     nonce = secrets.token_urlsafe(16)
     title = "Tuning report" if model is None else f"Tuning report: {model.name}"
@@ -151,7 +151,7 @@ def _page(
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<meta name="generator" content="autotune {text(autotune.__version__)}">
+<meta name="generator" content="autotune {text(VERSION)}">
 <link rel="icon" href="data:,">
 <title>{text(title)}</title>
 <style>{_asset("page.css")}</style>
@@ -163,7 +163,7 @@ def _page(
 <noscript><p class="remark bad">Plots and sorting need JavaScript; all else is here without it.</p>
 <style>section.task[hidden]{{display:block}}.plot{{display:none}}</style></noscript>
 {body}
-<footer>Made by autotune {text(autotune.__version__)}, {made}. Plots: Plotly.js, MIT licence. The page asks no
+<footer>Made by autotune {text(VERSION)}, {made}. Plots: Plotly.js, MIT licence. The page asks no
 network.</footer> </main>
 <script type="application/json" id="figures">{embedded(figures)}</script>
 <script type="text/plain" id="plotly">{_plotly() if figures else ""}</script>

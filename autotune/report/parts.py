@@ -1,7 +1,8 @@
 """The contract of sections, and the elements that they share.
 
-A section says what it is about in plain words (`Section.reading`), and makes a `Part` of a log, of a task, or
-of both: escaped HTML, and figures. A figure is data for Plotly, whose colours and fonts the page fills in.
+A section says what it is about in plain words (`ReportSection.reading`), and makes a `SectionPart` of a log,
+of a task, or of both: escaped HTML, and figures. A figure is data for Plotly, whose colours and fonts the
+page fills in.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.progress import units
-from autotune.report.data import LogData, Task
+from autotune.report.data import LogData, LoggedTask
+from schedules import units
 
 # Most points of a series that are drawn: a browser draws each as an element.
 MOST_POINTS = 1500
@@ -37,7 +38,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Part:
+class SectionPart:
     """What a section has to say. ``before``, ``after``: HTML around the figures."""
 
     before: str = ""
@@ -46,15 +47,15 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """A section. ``key``: its anchor. ``reading``: what it shows and how to read it. ``of_log``, ``of_task``:
     None where it has nothing to say of them; they return None where the log has nothing for it."""
 
     key: str
     title: str
     reading: str
-    of_log: Callable[[LogData], Part | None] | None = None
-    of_task: Callable[[LogData, Task], Part | None] | None = None
+    of_log: Callable[[LogData], SectionPart | None] | None = None
+    of_task: Callable[[LogData, LoggedTask], SectionPart | None] | None = None
 
 
 def text(value: object) -> str:
@@ -111,19 +112,19 @@ def seconds(value: float | None) -> str:
     return units.seconds(value).replace(" us", " µs")
 
 
-def speed(task: Task, time_s: float | None) -> float | None:
-    """GFLOP/s of a task, or GB/s where bytes bound it (`Task.by_bytes`)."""
+def speed(task: LoggedTask, time_s: float | None) -> float | None:
+    """GFLOP/s of a task, or GB/s where bytes bound it (`LoggedTask.by_bytes`)."""
     if not time_s:
         return None
     return (task.bytes if task.by_bytes else task.workload.flops) / time_s / 1e9
 
 
-def unit(task: Task) -> str:
+def unit(task: LoggedTask) -> str:
     """The unit of `speed`."""
     return "GB/s" if task.by_bytes else "GFLOP/s"
 
 
-def rate(task: Task, time_s: float | None) -> str:
+def rate(task: LoggedTask, time_s: float | None) -> str:
     """`speed` with its unit."""
     value = speed(task, time_s)
     return "–" if value is None else f"{value:,.1f} {unit(task)}"

@@ -5,23 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import ReportError
+from autotune.results.written import Written
 from kernels_db.errors import LogError
 from kernels_db.replacing import refuse_database
-
-
-@dataclass(frozen=True)
-class Written:
-    """A report that was written. ``tasks``, ``trials``: numbers of those that it is about. ``bytes``: its
-    size."""
-
-    path: Path
-    tasks: int
-    trials: int
-    bytes: int
 
 
 def check(path: str | os.PathLike[str]) -> None:

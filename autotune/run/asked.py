@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from autotune import backends, targets
+from autotune import backends
 from autotune.run.stored import asked_threads
 from autotune.settings import database
 from schedules.model import Target
@@ -37,6 +37,6 @@ class Asked:
     ) -> Asked:
         """From the options of `autotune.load`. Raises `TargetError`; `SettingsError` for an empty text."""
         where = database(db)
-        wanted = targets.parse(target, threads)
+        wanted = backends.parse(target, threads)
         here = target == backends.HOST
         return cls(wanted, threads, asked_threads(target, threads), where, fallback, nearest and here)

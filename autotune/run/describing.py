@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from autotune.progress.units import visible
-from autotune.workloads import dtype_of, own, param_text, shown_params
+from autotune.run.workloads import dtype_of, is_custom, param_text, shown_params
 from schedules.model import Workload
+from schedules.units import visible
 
 
 def describe(workload: Workload, threads: int | None = None) -> str:
@@ -15,7 +15,7 @@ def describe(workload: Workload, threads: int | None = None) -> str:
     if threads is not None:
         return f"{describe(workload)}, {threads} thread{'s' if threads != 1 else ''}"
     constants = [f"constant {', '.join(workload.dag.constants)}"] if workload.dag.constants else []
-    if own(workload):
+    if is_custom(workload):
         what = "the expression" if workload.op == "custom" else workload.op
         return visible(" ".join([f"{what} of {made(workload)} {dtype_of(workload)}", *constants]))
     words = [f"{k}={param_text(v)}" for k, v in shown_params(workload).items()]
@@ -29,7 +29,7 @@ def made(workload: Workload) -> str:
 
 def tune_command(workload: Workload, db: str, threads: int | None) -> str:
     """The command, or for a user's own expression the call, that would tune a workload."""
-    if own(workload):
+    if is_custom(workload):
         extra = "" if workload.op == "custom" else f", name={workload.op!r}"
         extra += "" if threads is None else f", threads={threads}"
         return f"autotune.tune(the same tensors{extra}, db={db!r})"

@@ -15,9 +15,9 @@ from functools import partial
 from threading import Lock, local
 from typing import Any
 
-from autotune.building.grid_code import Array
-from autotune.devices.object import DeviceObject, give_back
-from autotune.devices.protocol import Addressed, Device
+from autotune.backends.drivers.object import DeviceObject, give_back
+from autotune.backends.drivers.protocol import Addressed, Device
+from autotune.codegen.grid_code import GridArray
 from autotune.errors import ArgumentError
 from autotune.run.device_arrays import (
     CPU,
@@ -183,7 +183,7 @@ class DeviceKernel(Kernel):
         """Whether an array is to be used in place: all that is not of the host."""
         return a is not None and (a.device is None or a.device[0] != CPU or self._on.arrays_on[0] == CPU)
 
-    def _empty(self, x: Any, p: Array) -> Any:
+    def _empty(self, x: Any, p: GridArray) -> Any:
         made = empty_like(x, p.shape, p.dtype)
         if made is None:
             raise ArgumentError(
@@ -191,7 +191,7 @@ class DeviceKernel(Kernel):
             )
         return made
 
-    def _fit(self, a: DeviceArray | None, p: Array, name: str, written: bool) -> DeviceArray:
+    def _fit(self, a: DeviceArray | None, p: GridArray, name: str, written: bool) -> DeviceArray:
         """The array, if the kernel can use it. Raises ArgumentError."""
         here = self._on.arrays_on
         where = None if a is None else a.device
@@ -233,7 +233,7 @@ class DeviceKernel(Kernel):
 class _Torch:
     """The short way for torch tensors: everything looked up ahead that can be."""
 
-    def __init__(self, torch: Any, params: Sequence[Array], on: tuple[int, int], inputs: int) -> None:
+    def __init__(self, torch: Any, params: Sequence[GridArray], on: tuple[int, int], inputs: int) -> None:
         self._tensor = torch.Tensor
         self._wanted = [(getattr(torch, p.dtype), p.shape, p.align - 1) for p in params]
         self._nbytes, self._inputs = [p.nbytes for p in params], inputs

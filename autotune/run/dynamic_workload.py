@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from autotune.run.describing import describe
-from autotune.workloads import Program, as_workload, named
+from autotune.run.workloads import Program, as_workload, named
 from kernels_db import lookup
 from schedules import te
 from schedules.errors import WorkloadError
@@ -69,7 +69,7 @@ class DynamicWorkload:
         return self._made[sizes]
 
     def named(self, name: str) -> DynamicWorkload:
-        """A user's own expression under a name. Raises `WorkloadError` as `autotune.workloads.named` does."""
+        """A user's own expression under a name. Raises `WorkloadError` as `workloads.named` does."""
         return DynamicWorkload(self.dims, lambda sizes: named(self.make(sizes), name))
 
     @property

@@ -12,15 +12,16 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import autotune
 from autotune import backends
+from autotune.backends import confined
 from autotune.codegen.runtime.c_entry import STATUS
 from autotune.codegen.runtime.entry import shape_of
 from autotune.errors import ArgumentError
 from autotune.run import export_text
-from autotune.run.export_text import Argument, Function
+from autotune.run.export_text import ExportedArgument, ExportedFunction
 from autotune.run.kernel import Kernel
-from autotune.targets import confined, features
+from autotune.targets import features
+from schedules.distribution import VERSION
 from schedules.dtypes import DTYPES
 from schedules.expr import wrap
 from schedules.ir import Buffer
@@ -102,33 +103,33 @@ def _name(kernel: Kernel, name: str | None) -> str:
     return name
 
 
-def _functions(kernel: Kernel, name: str) -> list[Function]:
+def _functions(kernel: Kernel, name: str) -> list[ExportedFunction]:
     """The kernel's function, then those that pack weights."""
     ins, outs = kernel.parameters
     words = export_text.identifiers([b.name for b in (*ins, *outs)])
     named = zip((*ins, *outs), words, strict=True)
     arguments = tuple(_argument(b, word, i >= len(ins)) for i, (b, word) in enumerate(named))
-    found = [Function(f"{name}_run", "", arguments)]
+    found = [ExportedFunction(f"{name}_run", "", arguments)]
     tensors = {t.name: t for t in kernel.workload.dag.inputs}
     for i, word in enumerate(words[: len(ins)]):
         if i in kernel.packed:
             t = tensors[ins[i].name]
             given = Buffer(t.name, tuple(map(wrap, t.shape)), t.dtype)
             pack = (_argument(given, f"{word}_given", False), _argument(ins[i], word, True))
-            found.append(Function(f"{name}_pack_{word}", t.name, pack))
+            found.append(ExportedFunction(f"{name}_pack_{word}", t.name, pack))
     return found
 
 
-def _argument(b: Buffer, word: str, written: bool) -> Argument:
-    return Argument(b.name, word, b.dtype, shape_of(b), written)
+def _argument(b: Buffer, word: str, written: bool) -> ExportedArgument:
+    return ExportedArgument(b.name, word, b.dtype, shape_of(b), written)
 
 
-def _contract(kernel: Kernel, name: str, functions: list[Function]) -> dict[str, Any]:
+def _contract(kernel: Kernel, name: str, functions: list[ExportedFunction]) -> dict[str, Any]:
     target = confined(kernel.target)
     record = kernel.record
     return {
         "contract": CONTRACT_VERSION,
-        "autotune": autotune.__version__,
+        "autotune": VERSION,
         "name": name,
         "library": f"{name}.so",
         "header": f"{name}.h",
@@ -150,7 +151,7 @@ def _contract(kernel: Kernel, name: str, functions: list[Function]) -> dict[str,
     }
 
 
-def _described(a: Argument) -> dict[str, Any]:
+def _described(a: ExportedArgument) -> dict[str, Any]:
     size = DTYPES[a.dtype].itemsize
     return {
         "name": a.name,

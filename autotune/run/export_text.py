@@ -33,7 +33,7 @@ _ASKABLE = frozenset(
 
 
 @dataclass(frozen=True)
-class Argument:
+class ExportedArgument:
     """One argument of a function: its name in the workload, ``word``, its name in C, and its array."""
 
     name: str
@@ -44,12 +44,12 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Function:
+class ExportedFunction:
     """A function of the shared object. ``of``: the weight that it packs, "" for the kernel."""
 
     name: str
     of: str
-    arguments: tuple[Argument, ...]
+    arguments: tuple[ExportedArgument, ...]
 
 
 def is_identifier(word: str) -> bool:
@@ -67,7 +67,7 @@ def identifiers(names: Sequence[str]) -> list[str]:
     return found
 
 
-def header(name: str, functions: Sequence[Function], contract: Mapping[str, Any]) -> str:
+def header(name: str, functions: Sequence[ExportedFunction], contract: Mapping[str, Any]) -> str:
     """The header: declarations, the elements of each argument, and whether the CPU has what is needed."""
     main, packers = functions[0], functions[1:]
     guard = f"AUTOTUNE_{name.upper()}_H"
@@ -123,7 +123,7 @@ static inline int {name}_runnable(void) {{
 """
 
 
-def example(name: str, functions: Sequence[Function]) -> str:
+def example(name: str, functions: Sequence[ExportedFunction]) -> str:
     """A program that fills the inputs, calls the kernel, and prints the sum of each output."""
     main, packers = functions[0], functions[1:]
     packed = {f.arguments[1].word: f for f in packers}
@@ -154,25 +154,25 @@ def example(name: str, functions: Sequence[Function]) -> str:
     return "\n".join([*lines, "    return status;", "}"]) + "\n"
 
 
-def _period(a: Argument) -> int:
+def _period(a: ExportedArgument) -> int:
     return 2 if a.dtype == "bool" else 7
 
 
-def _given(f: Function) -> str:
+def _given(f: ExportedFunction) -> str:
     return ", ".join(a.word for a in f.arguments)
 
 
-def _declared(f: Function) -> str:
+def _declared(f: ExportedFunction) -> str:
     takes = ", ".join(f"{'' if a.written else 'const '}{_type(a)} *{a.word}" for a in f.arguments)
     shapes = "; ".join(map(_shown, f.arguments))
     return f"/* {shapes} */\nint {f.name}({takes});"
 
 
-def _shown(a: Argument) -> str:
+def _shown(a: ExportedArgument) -> str:
     return f"{a.word}: {a.dtype}[{']['.join(map(str, a.shape))}]" if a.shape else f"{a.word}: {a.dtype}"
 
 
-def _type(a: Argument) -> str:
+def _type(a: ExportedArgument) -> str:
     return C_TYPES[a.dtype]
 
 

@@ -19,7 +19,7 @@ from schedules.dtypes import DTYPES
 from schedules.ir import Buffer
 
 if TYPE_CHECKING:
-    from autotune.building.grid_code import Array
+    from autotune.codegen.grid_code import GridArray
 
 _READABLE_HERE = (1, 3, 11, 13)  # memory that the CPU can read
 # {kind of dtype: Python's numbers that it takes}.
@@ -186,7 +186,7 @@ class _Producer:
         return capsule
 
 
-def name_of(b: Buffer | Array, written: bool) -> str:
+def name_of(b: Buffer | GridArray, written: bool) -> str:
     """A parameter in words."""
     return f"{'output' if written else 'input'} {b.name!r}"
 

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.codegen.runtime import aligned
 from autotune.codegen.runtime.entry import parse_signature, shape_of, signature
 from autotune.errors import ArgumentError
-from autotune.run import aligned, new_arrays, torch_calls, torch_operator
+from autotune.run import new_arrays, torch_calls, torch_operator
 from autotune.run.host_arrays import check_apart, is_number, name_of, number, view
 from schedules.dtypes import DTYPES
 from schedules.errors import NotPicklable, suggest
@@ -25,8 +26,8 @@ from schedules.ir import Buffer
 from schedules.model import Target, Trace, Workload
 
 if TYPE_CHECKING:
+    from autotune.backends.drivers.object import DeviceObject
     from autotune.codegen.llvm.compile import LoadedObject
-    from autotune.devices.object import DeviceObject
 
 _ROUND_NS = 1_000_000  # a timed round lasts about this long, so that the clock's own cost vanishes
 

@@ -8,20 +8,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autotune import backends
-from autotune.building.object_cache import ObjectCache, key
+from autotune.backends import check_here, confined
+from autotune.backends.building.object_cache import ObjectCache, key
 from autotune.errors import CompileError
 from autotune.run.kernel import Kernel
 from autotune.run.pickled import read, text_of
 from autotune.settings import cache_dir
-from autotune.targets import check_here, confined
 from schedules.errors import ScheduleError
 from schedules.expr import wrap
 from schedules.ir import Buffer
 from schedules.model import Target, Trace, Workload
 
 if TYPE_CHECKING:
+    from autotune.backends.drivers.object import DeviceObject
     from autotune.codegen.llvm.compile import LoadedObject
-    from autotune.devices.object import DeviceObject
 
     Loaded = tuple[LoadedObject | DeviceObject, dict[int, LoadedObject]]
 
@@ -86,7 +86,7 @@ def unpickled(text: str) -> Kernel:
 
 def _built(workload: Workload, trace: Trace, code: Target, named: bool) -> bytes:
     """The object of a trace, in the names of the workload or in canonical ones; errors have the former."""
-    from autotune.building.from_trace import build_object, check_legal
+    from autotune.backends.building.from_trace import build_object, check_legal
 
     if named:
         return build_object(workload.dag, trace, code)
@@ -104,7 +104,7 @@ def _class_for(loaded: LoadedObject | DeviceObject) -> type[Kernel]:
     device = getattr(loaded, "device", None)
     if device is None:
         return Kernel
-    from autotune.devices.protocol import Addressed
+    from autotune.backends.drivers.protocol import Addressed
     from autotune.run.device_kernel import DeviceKernel
 
     return DeviceKernel if isinstance(device, Addressed) else Kernel

@@ -16,8 +16,8 @@ from autotune.run.asked import Asked
 from autotune.run.dynamic_workload import as_dynamic
 from autotune.run.stored import first, hits, not_found, stored, unsearched
 from autotune.run.warned import warn
+from autotune.run.workloads import Program, ahead, as_workload
 from autotune.settings import database
-from autotune.workloads import Program, ahead, as_workload
 from kernels_db.records import Hit
 from schedules.model import Target, Workload
 
@@ -173,7 +173,7 @@ def find(
     nearest: bool = False,
 ) -> Hit:
     """The best record of a workload that can run here, legal. Raises `KernelNotFound`."""
-    from autotune.building.from_trace import check_legal
+    from autotune.backends.building.from_trace import check_legal
     from schedules.trace_names import to_named
 
     asked = Asked.of(target, threads, db, nearest=nearest)

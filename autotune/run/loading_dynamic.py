@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune import backends, targets
+from autotune import backends
 from autotune.errors import KernelNotFound
 from autotune.run.asked import Asked
 from autotune.run.describing import describe
@@ -47,7 +47,7 @@ def load_dynamic(dynamic: DynamicWorkload, asked: Asked) -> DynamicKernel:
         kernels = (of_similar(dynamic.at(one), asked.threads) for one in reversed(sizes))
         kernel = next((k for k in kernels if k is not None), None)
         if kernel is not None:
-            wanted = targets.parse(backends.HOST, kernel.target.threads)
+            wanted = backends.parse(backends.HOST, kernel.target.threads)
         elif not asked.fallback:
             raise errors[0] if errors else _not_found(dynamic, sizes, asked)
 

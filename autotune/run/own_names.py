@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune.workloads import own
+from autotune.run.workloads import is_custom
 from kernels_db import lookup
 from schedules.errors import WorkloadError, suggest
 from schedules.model import Workload
@@ -21,7 +21,7 @@ def shown(workload: Workload, where: str) -> Workload:
     if name in (None, "custom"):
         return workload
     known = replace(workload, op=name)
-    return known if own(known) else workload
+    return known if is_custom(known) else workload
 
 
 def close(name: str, where: str) -> str:
@@ -35,7 +35,7 @@ def find(name: str, where: str) -> Workload | None:
     """The expression of that name in a log; ``NAME:DIGITS`` is the one whose workload begins so. None if
     there is none. Raises `WorkloadError` where it is not clear which is meant."""
     name, _, digits = name.partition(":")
-    found = [w for w in lookup.called(where, name) if own(w) and w.digest.startswith(digits)]
+    found = [w for w in lookup.called(where, name) if is_custom(w) and w.digest.startswith(digits)]
     if len(found) > 1:
         made = (", ".join(f"{n}{list(w.dag.tensors[n].shape)}" for n in w.dag.outputs) for w in found)
         listed = "; ".join(f"{name}:{w.digest[:6]} ({m})" for w, m in zip(found[:5], made))

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autotune import targets
+from autotune import backends, targets
 from autotune.errors import CompileError, KernelNotFound
 from autotune.run.kernel import Kernel
 from autotune.run.kernels import default_kernel, kernel_of
@@ -56,7 +56,7 @@ def nearest(
 
     def fits(t: Target) -> bool:
         fitting = t.kind == wanted.kind and t.threads <= cpus and threads in (None, t.threads)
-        if fitting and targets.runnable(t):
+        if fitting and backends.runnable(t):
             found[t.digest] = t
         return False
 
@@ -69,7 +69,7 @@ def nearest(
             kernel = kernel_of(workload, target, hit.record.trace, hit.record)
         except (TraceError, ScheduleError, CompileError):  # the next may be good
             continue
-        default = default_kernel(workload, targets.parse(wanted, target.threads))
+        default = default_kernel(workload, backends.parse(wanted, target.threads))
         kernel.chosen_by = "similar_machine"
         pairs = [(kernel.time(repeat=1), default.time(repeat=1)) for _ in range(ROUNDS)]
         time_s, default_s = min(t for t, _ in pairs), min(t for _, t in pairs)

@@ -8,11 +8,11 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-from autotune import targets
+from autotune import backends, targets
 from autotune.errors import CompileError, KernelNotFound
 from autotune.run.describing import describe, tune_command
 from autotune.run.warned import warn
-from autotune.workloads import otherwise_constant
+from autotune.run.workloads import otherwise_constant
 from kernels_db import lookup
 from kernels_db.place import locate
 from kernels_db.records import Hit
@@ -63,7 +63,7 @@ def hits(workload: Workload, wanted: Target, threads: int | None, where: str) ->
 
     def fits(t: Target) -> bool:
         same = replace(t, threads=wanted.threads) == wanted
-        return same and t.threads <= cpus and targets.runnable(t)
+        return same and t.threads <= cpus and backends.runnable(t)
 
     for k in (1, OTHERS):
         found = lookup.top(where, workload.digest, fits, threads, k)
@@ -113,12 +113,12 @@ def not_found(workload: Workload, where: str, wanted: Target, threads: int | Non
     if others:
         lines.append(f"stored there: {_listed(others)}")
         numbers = threads_of(others, wanted)
-        missing = sorted({f for t in others for f in targets.lacking(t)})
+        missing = sorted({f for t in others for f in backends.lacking(t)})
         if missing:
             lines.append(f"this CPU lacks {', '.join(missing[:8])}" + (" ..." if len(missing) > 8 else ""))
         if numbers:
             lines.append(f"take that: threads={numbers[0]}, on the command line --threads {numbers[0]}")
-        elif any(not t.grid and targets.runnable(t) for t in others):
+        elif any(not t.grid and backends.runnable(t) for t in others):
             lines.append("try that of the most similar machine: nearest=True, or autotune best --nearest")
     twin = otherwise_constant(workload)
     what = "tune it first"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 
-from autotune import backends, targets
-from autotune.building.object_cache import ObjectCache, key
+from autotune import backends
+from autotune.backends.building.object_cache import ObjectCache, key
 from autotune.errors import CompileError
 from autotune.run.describing import describe
 from autotune.run.kernel import Kernel
 from autotune.run.kernels import default_kernel, kernel_of
 from autotune.settings import cache_dir
+from autotune.settings.hooks import hook
 from kernels_db import lookup
 from kernels_db.errors import LogError
 from kernels_db.place import locate
@@ -41,7 +42,7 @@ def untuned(workload: Workload, target: Target, where: str) -> tuple[Kernel, str
     objects; one that no similar task made is made again once the log has other workloads. Raises
     `TargetError` for a target that cannot run here.
     """
-    targets.check_here(target)
+    backends.check_here(target)
     objects, name, seen = ObjectCache(cache_dir()), _name(workload, target, where), _workloads(where)
     kept = _kept(objects.get(name), seen)
     reason, checked = "", True
@@ -88,9 +89,7 @@ def _name(workload: Workload, target: Target, where: str) -> str:
 def _made(workload: Workload, target: Target, where: str) -> tuple[tuple[str, str], bool]:
     """(trace, what chose it) of a first pick, and whether it was checked. Raises `AutotuneError` where there
     is none."""
-    from autotune.tuning.first_pick import first_pick
-
-    pick = first_pick(workload, target, where)
+    pick = hook("first_pick")(workload, target, where)
     if pick is None:
         raise AutotuneError("no other schedule was right, or ready in time")
     return (pick.trace.to_json(), pick.chosen_by), pick.time_s is not None

@@ -47,7 +47,7 @@ class SearchPolicy(Protocol):
         that chose. Empty for a search without models."""
 
 
-class Known:
+class KnownCandidates:
     """What was proposed, told or excluded: decision rows by sketch, and digests of concrete traces. Two rows,
     even of two sketches, can make the same schedule."""
 
@@ -119,7 +119,7 @@ class Unguided:
 
     def __init__(self, space: Space) -> None:
         self._space = space
-        self._known = Known(space)
+        self._known = KnownCandidates(space)
 
     def tell(self, results: Sequence[Result]) -> None:
         for result in results:
@@ -135,7 +135,7 @@ class Unguided:
 class RandomTurns:
     """Fresh random candidates. Sketches take turns in a random order."""
 
-    def __init__(self, known: Known, rng: np.random.Generator) -> None:
+    def __init__(self, known: KnownCandidates, rng: np.random.Generator) -> None:
         self._known, self._rng = known, rng
         self._queue: list[int] = []
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autotune.search.base import Known, Result, candidates, unique
+from autotune.search.base import KnownCandidates, Result, candidates, unique
 from autotune.search.improvement import ExpectedImprovement
 from autotune.search.stopping import Stopping
 from cost_model.analytic import ESTIMATE, AnalyticModel
@@ -93,7 +93,7 @@ class EvolutionarySearch:
         self._judges = dict(judges or {})
         self._draft = AnalyticModel(model.feature_names) if ESTIMATE in model.feature_names else None
         self._rng = np.random.default_rng(seed)
-        self._known = Known(space)
+        self._known = KnownCandidates(space)
         self._measured: list[Result] = []
         self._features: list[Matrix] = []  # of the measured, in the same order
         self._proposed: dict[Candidate, npt.NDArray[np.float32]] = {}  # features of what is being measured

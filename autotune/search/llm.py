@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.search.base import Known, Result, SearchPolicy
+from autotune.search.base import KnownCandidates, Result, SearchPolicy
 from autotune.search.llm_answers import Counters, candidate_of, rows_of
 from autotune.search.llm_client import Client, LlmError
 from autotune.search.llm_prompt import prompt_of
@@ -110,7 +110,7 @@ class Proposing:
         self._expression, self._target, self._patient = expression, target, patient
         self._options = options or LlmOptions()
         self._rng = np.random.default_rng(seed)
-        self._known = Known(space)
+        self._known = KnownCandidates(space)
         self._queue: deque[Candidate] = deque()
         self._proposed: set[Candidate] = set()
         self._credit = 0.0  # trials that the model may have: its share of those asked for

@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from autotune.measure.results import SHORTEST_S
 from autotune.search import policies
 from autotune.search.base import Result, SearchPolicy
 from autotune.search.llm import Proposing
 from autotune.search.recorded import NO_TABLE, ReplayError, Table
 from autotune.search.table import Sheet, TableSpace
 from kernels_db.compression import opened_text
+from kernels_db.records import SHORTEST_S
 from kernels_db.spool import as_file
 from kernels_db.sqlite import MAGIC
 from kernels_db.store import Log
@@ -82,14 +82,14 @@ class T4Document(BaseModel):
 
 
 @dataclass(frozen=True)
-class Run:
+class SimulatedRun:
     """``best_s``: the best time (seconds) after each trial, None until a candidate ran."""
 
     seed: int
     best_s: tuple[float | None, ...]
 
 
-def replay(table: Table, search: str, model: str, trials: int, seed: int) -> Run:
+def replay(table: Table, search: str, model: str, trials: int, seed: int) -> SimulatedRun:
     """One search, until the trials or the table are used up."""
     policy = policies.create(search, table.space, model, seed)
     try:
@@ -99,7 +99,7 @@ def replay(table: Table, search: str, model: str, trials: int, seed: int) -> Run
             policy.close()
 
 
-def play(table: Table, policy: SearchPolicy, trials: int, seed: int, batch: int = BATCH) -> Run:
+def play(table: Table, policy: SearchPolicy, trials: int, seed: int, batch: int = BATCH) -> SimulatedRun:
     """Like `replay`, with a policy over the table's space, asked for ``batch`` candidates at a time."""
     best: list[float | None] = []
     while len(best) < trials:
@@ -113,7 +113,7 @@ def play(table: Table, policy: SearchPolicy, trials: int, seed: int, batch: int 
             best.append(t if before is None else before if t is None else min(before, t))
             results.append(Result(candidate, 1.0 / t if t is not None and t >= SHORTEST_S else 0.0))
         policy.tell(results)
-    return Run(seed, tuple(best))
+    return SimulatedRun(seed, tuple(best))
 
 
 def read(path: Path, task: str | None = None) -> Table:

@@ -1,14 +1,10 @@
-"""Targets: what this host is (`detect`), what a name means (`parse`), whether code for a target can run
-here."""
+"""Targets as data: what this host is (`detect`), what a name means (`from_name`)."""
 
 from autotune.targets.cpus import cores_first, on_cpus, usable_cpu_set, usable_cpus
 from autotune.targets.facts import machine
-from autotune.targets.host import check_here, confined, lacking, measured_by, runnable
 from autotune.targets.names import TargetError, brief, detect, from_name
-from autotune.targets.parse_target import alone, parse
 
 __all__ = [
-    "TargetError", "alone", "brief", "check_here", "confined", "cores_first", "detect",
-    "from_name", "lacking", "machine", "measured_by", "on_cpus", "parse", "runnable", "usable_cpu_set",
+    "TargetError", "brief", "cores_first", "detect", "from_name", "machine", "on_cpus", "usable_cpu_set",
     "usable_cpus",
 ]  # fmt: skip

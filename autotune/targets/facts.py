@@ -56,12 +56,12 @@ def caches(root: Path) -> dict[str, int]:
 
 def machine(generator: Mapping[str, str]) -> dict[str, str | int]:
     """The machine and its software, for the log; nothing that names a host, a user or a path. ``generator``
-    is what `autotune.building.generator_version` tells of this version."""
+    is what `autotune.backends.building.generator_version` tells of this version."""
     import llvmlite
     import llvmlite.binding as llvm
     import numpy
 
-    from autotune import __version__
+    from schedules.distribution import VERSION
 
     return {
         "cpu": _cpu_model(),
@@ -75,7 +75,7 @@ def machine(generator: Mapping[str, str]) -> dict[str, str | int]:
         "numpy": numpy.__version__,
         "llvmlite": llvmlite.__version__,
         "llvm": ".".join(map(str, llvm.llvm_version_info)),
-        "autotune": __version__,
+        "autotune": VERSION,
         **generator,
         **_gpu_software(),
     }

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from autotune.progress.units import counts, seconds
 from autotune.tuning.notes import SMALL
+from schedules.units import counts, seconds
 
 if TYPE_CHECKING:
     from autotune.measure.results import Measurement

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import islice, pairwise, product
 
+from autotune.results.tuned import DynamicResult, SuiteProgress, SuiteResult, SuiteTask, TuneResult, totals
 from autotune.run.dynamic_workload import DynamicWorkload, Sizes
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.jobs import Job, SuiteTask
+from autotune.tuning.jobs import Job
 from autotune.tuning.makers import with_error
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import DynamicResult, SuiteProgress, SuiteResult, TuneResult, totals
 from autotune.tuning.run_records import best_of
 from autotune.tuning.site import HERE, Site
 from autotune.tuning.tuner import OneMachine, tune_jobs

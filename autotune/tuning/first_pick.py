@@ -23,7 +23,7 @@ from autotune.tuning.preparation import CHECKS, FASTEST
 from autotune.tuning.similar import Seed, seeds
 from autotune.tuning.site import HERE, Measuring, Site
 from cost_model.analytic import AnalyticModel
-from kernels_db.place import Place
+from kernels_db.place import LogPlace
 from schedules.model import Target, Trace, Workload
 from schedules.space import derive
 from schedules.space.base import Space, trace_of
@@ -63,7 +63,7 @@ class Pick:
 
 
 def proposals(
-    workload: Workload, target: Target, space: Space, where: str | Place, both: bool = False
+    workload: Workload, target: Target, space: Space, where: str | LogPlace, both: bool = False
 ) -> list[Seed]:
     """At most `PICKS` candidates, those of similar tasks first. ``both``: `ENOUGH` of these and `PICKS` of
     the model, in turns: in a run of many tasks, similar ones may have had first picks only. ``where``: the
@@ -80,7 +80,7 @@ def proposals(
 
 
 def first_pick(
-    workload: Workload, target: Target, where: str | Place, *, limit_s: float = LIMIT_S, site: Site = HERE
+    workload: Workload, target: Target, where: str | LogPlace, *, limit_s: float = LIMIT_S, site: Site = HERE
 ) -> Pick | None:
     """The fastest of a few candidates. None if none was right.
 
@@ -156,7 +156,7 @@ def grace_s(workload: Workload) -> float:
     return GRACE_S + 2 * CHECKS * workload.flops / FASTEST
 
 
-def _planned(workload: Workload, target: Target, where: str | Place) -> list[tuple[Trace, str]]:
+def _planned(workload: Workload, target: Target, where: str | LogPlace) -> list[tuple[Trace, str]]:
     space = derive(workload.canonical, target)
     return [(trace_of(space, p.candidate), p.chosen_by) for p in proposals(workload, target, space, where)]
 

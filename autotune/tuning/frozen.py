@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from autotune.building.from_trace import check_legal
+from autotune.backends.building.from_trace import check_legal
+from autotune.results.tuned import Best, TuneResult
 from autotune.tuning import no_kernel
-from autotune.tuning.results import Best, TuneResult
 from autotune.tuning.run_records import searched
 from kernels_db.records import Record
 from kernels_db.store import Log

@@ -5,24 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autotune.results.tuned import SuiteTask
 from autotune.tuning.options import TuneOptions
-from schedules.model import Workload
-
-
-@dataclass(frozen=True)
-class SuiteTask:
-    """A workload of a suite. ``weight``: how often it runs; ``group``: its name in the suite. ``trials``:
-    most new trials of it, if it has a limit of its own. ``later``: whether the others have a kernel first."""
-
-    workload: Workload
-    weight: float = 1.0
-    group: str = ""
-    trials: int | None = None
-    later: bool = False
-
-    def __repr__(self) -> str:
-        group = f", {self.group[:80]}" if self.group else ""
-        return f"<SuiteTask {self.workload.op[:80]} x {self.weight:g}{group}>"
 
 
 @dataclass(frozen=True)

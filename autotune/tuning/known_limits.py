@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.progress.units import disturbed
+from schedules.units import disturbed
 
 if TYPE_CHECKING:
     from schedules.space.base import Candidate, Space

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from autotune.tuning.jobs import Job, SuiteTask
+from autotune.results.tuned import SuiteResult, SuiteTask, TaskResult, TuneResult
+from autotune.tuning.jobs import Job
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import SuiteResult, TaskResult, TuneResult
 from schedules.model import Target, Workload
 
 R_co = TypeVar("R_co", covariant=True)

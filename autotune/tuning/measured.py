@@ -18,13 +18,12 @@ from statistics import median_low
 
 import numpy as np
 
-from autotune.measure.results import SHORTEST_S
 from autotune.run.describing import describe
 from autotune.search.decisions import candidate_of, learnable
 from cost_model.training import TaskData
 from kernels_db.errors import LogError
 from kernels_db.place import locate
-from kernels_db.records import Record, host_digest
+from kernels_db.records import SHORTEST_S, Record, host_digest
 from kernels_db.sqlite import database_exists
 from kernels_db.store import Log
 from schedules.model import Target, Workload
@@ -42,7 +41,7 @@ LONGEST_S = 1e12
 
 
 @dataclass(frozen=True)
-class Sketch:
+class MeasuredSketch:
     """Candidates of one sketch: decisions ``rows`` [n, holes], seconds ``time_s`` [n] (NaN: failed) and
     whether each was ``drawn`` at random [n]."""
 
@@ -60,7 +59,7 @@ class Measured:
 
     workload: Workload
     target: Target
-    sketches: tuple[Sketch, ...]
+    sketches: tuple[MeasuredSketch, ...]
 
     def __len__(self) -> int:
         return sum(len(s.rows) for s in self.sketches)
@@ -208,7 +207,7 @@ def measured(
         drawn = np.array([any(r.run in random for r in each) for each in of_rows.values()])
         if valid.any():
             holes = tuple(space.holes(s))
-            sketches.append(Sketch(space.sketches[s], holes, rows[valid], times[valid], drawn[valid]))
+            sketches.append(MeasuredSketch(space.sketches[s], holes, rows[valid], times[valid], drawn[valid]))
     return Measured(workload, target, tuple(sketches))
 
 

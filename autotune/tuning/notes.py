@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.tuning.results import Best
+from autotune.results.tuned import Best
 from schedules.space.base import Space
 
 # A result below this share of the limit is far from it.

@@ -12,11 +12,11 @@ from autotune.measure import Control, Measurer, Nominal, Options, starting
 from autotune.measure.inputs import Tolerance
 from autotune.measure.memory import check_fits
 from autotune.measure.sampled import plan
-from autotune.progress.units import digits
 from autotune.settings import SettingsError
 from schedules.errors import WorkloadError
 from schedules.model import Target, Workload
 from schedules.te.compute_dag import ComputeDAG
+from schedules.units import digits
 
 FASTEST = 5e10  # FLOP/s of a thread's good candidate, at least where it matters
 MOST_FLOPS = 10**30  # that a message says: a log may state a number that no float holds

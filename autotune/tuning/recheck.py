@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from autotune import targets
+from autotune import backends, targets
 from autotune.measure.process import MeasureError
 from autotune.measure.results import Measurement
 from autotune.tuning import preparation
@@ -25,7 +25,7 @@ PATIENCE_S, REFERENCE_S = 60.0, 10.0
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RecheckVerdict:
     """``status``: "ok", "slower", "wrong" (another result or an access out of bounds), "failed" (not legal,
     not compiled or no answer) or "skipped" (too large to check here, or measuring failed). ``time_s``:
     seconds measured now, None if it was not."""
@@ -40,13 +40,13 @@ class Verdict:
 
 def here(target: Target) -> Site | None:
     """This machine, if it can run code for a target."""
-    able = targets.runnable(target) and target.threads <= targets.usable_cpus()
+    able = backends.runnable(target) and target.threads <= targets.usable_cpus()
     return HERE if able else None
 
 
 def verify(
     log: Log, top: int = 1, slower: float = SLOWER, site_of: Callable[[Target], Site | None] = here
-) -> Iterator[Verdict]:
+) -> Iterator[RecheckVerdict]:
     """Verify the ``top`` best records of every task whose target a machine can run, best first; also the
     pinned record, and those that an earlier verification there rejected. Each is replayed through every
     legality check, compiled, checked against the reference and timed. ``slower``: see `SLOWER`. ``site_of``:
@@ -80,14 +80,14 @@ def verify(
 
 def _task(
     workload: Workload, target: Target, records: list[Record], slower: float, site: Site
-) -> Iterator[Verdict]:
+) -> Iterator[RecheckVerdict]:
     """The verdicts of one task. Raises `MeasureError` after them where measuring does not work here."""
     readable: list[tuple[Record, Trace]] = []
     for record in records:
         try:
             readable.append((record, record.trace))
         except TraceError as err:
-            yield Verdict(record, workload, target, "failed", str(err), None)
+            yield RecheckVerdict(record, workload, target, "failed", str(err), None)
     try:
         checked = workload
         if not ops.makes(workload):  # another log states its name and its arithmetic
@@ -95,7 +95,7 @@ def _task(
         preparation.check_feasible(checked, PATIENCE_S, site is HERE, REFERENCE_S)
     except Exception as err:
         for record, _ in readable:
-            yield Verdict(record, workload, target, *_told(err), None)
+            yield RecheckVerdict(record, workload, target, *_told(err), None)
         return
     found: dict[int, Measurement] = {}
     error = _measured(checked, target, dict(enumerate(t for _, t in readable)), site, found)
@@ -107,7 +107,7 @@ def _task(
             yield _verdict(record, workload, target, found[i], slower)
         else:
             told = ("skipped", "it was not measured") if own is None else _told(own)
-            yield Verdict(record, workload, target, *told, None)
+            yield RecheckVerdict(record, workload, target, *told, None)
     if isinstance(error, MeasureError) and site is HERE:
         raise error
 
@@ -135,7 +135,9 @@ def _told(err: Exception) -> tuple[str, str]:
     return "skipped" if known else "failed", f"it cannot be checked: {type(err).__name__}: {str(err)[:200]}"
 
 
-def _verdict(record: Record, workload: Workload, target: Target, m: Measurement, slower: float) -> Verdict:
+def _verdict(
+    record: Record, workload: Workload, target: Target, m: Measurement, slower: float
+) -> RecheckVerdict:
     status, reason = "failed", m.reason or m.status
     if m.status in ("wrong_result", "out_of_bounds"):
         status = "wrong"
@@ -146,4 +148,4 @@ def _verdict(record: Record, workload: Workload, target: Target, m: Measurement,
         status, reason = "ok", ""
         if ratio > slower:
             status, reason = "slower", f"{ratio:.2f} times its stored time"
-    return Verdict(record, workload, target, status, reason, m.time_s)
+    return RecheckVerdict(record, workload, target, status, reason, m.time_s)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.building.generator_version import generator_version
-from autotune.measure.results import SHORTEST_S
+from autotune.backends.building.generator_version import generator_version
 from autotune.search.base import Result
 from autotune.search.decisions import candidate_of
 from kernels_db.errors import LogError
+from kernels_db.records import SHORTEST_S
 from schedules.model import Target, Workload
 from schedules.space.base import Candidate, Space, trace_of
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from autotune.results.tuned import Best
 from autotune.tuning import resume, run_state
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.plain_loops import TRACE
-from autotune.tuning.results import Best
 from cost_model.saved import SavedModel
 from kernels_db.records import NewRecord, Record
 from schedules.model import Target, Trace, TraceError, Workload

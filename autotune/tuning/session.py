@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotune import backends
+from autotune.results.tuned import Progress, TuneResult
 from autotune.search import guided, policies
 from autotune.search.ahead import AskAhead
 from autotune.search.base import Result, SearchPolicy
@@ -28,7 +29,6 @@ from autotune.tuning.known_limits import MachineLimit, moved
 from autotune.tuning.notes import notes, small
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.prediction_quality import PREDICTED
-from autotune.tuning.results import Progress, TuneResult
 from autotune.tuning.run_records import FINALISTS, best_of, new_record, run_options, searched, trace_of
 from autotune.tuning.similar import seeds
 from autotune.tuning.site import HERE, Measuring, Site

@@ -16,7 +16,7 @@ import numpy as np
 
 from autotune.search.decisions import candidate_of
 from kernels_db import lookup
-from kernels_db.place import Place
+from kernels_db.place import LogPlace
 from kernels_db.records import Hit
 from schedules.model import Target, Workload
 from schedules.space.base import Candidate, Space
@@ -43,7 +43,7 @@ class Seed:
     chosen_by: str
 
 
-def seeds(workload: Workload, target: Target, space: Space, where: str | Place, most: int) -> list[Seed]:
+def seeds(workload: Workload, target: Target, space: Space, where: str | LogPlace, most: int) -> list[Seed]:
     """At most ``most`` candidates of ``space``, those of the nearest tasks first; each is valid. ``where``:
     the log. Raises `LogError`."""
     found: dict[Candidate, Seed] = {}
@@ -56,7 +56,7 @@ def seeds(workload: Workload, target: Target, space: Space, where: str | Place, 
     return list(found.values())[:most]
 
 
-def _hits(workload: Workload, target: Target, where: str | Place, most: int) -> Iterator[tuple[Hit, bool]]:
+def _hits(workload: Workload, target: Target, where: str | LogPlace, most: int) -> Iterator[tuple[Hit, bool]]:
     """The best records of the nearest workloads, in turns, and whether they are of the same workload."""
     turns = []
     for _, digest in _near(workload, where):
@@ -71,7 +71,7 @@ def _hits(workload: Workload, target: Target, where: str | Place, most: int) -> 
     yield from (hit for turn in zip_longest(*turns) for hit in turn if hit is not None)
 
 
-def _near(workload: Workload, where: str | Place) -> list[tuple[float, str]]:
+def _near(workload: Workload, where: str | LogPlace) -> list[tuple[float, str]]:
     """(distance, digest) of the nearest workloads of one structure, the same one among them."""
     own = structure(workload.dag)
     found = []

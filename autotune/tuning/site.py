@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from autotune import backends, targets
-from autotune.building.generator_version import this_machine
+from autotune.backends.building.generator_version import this_machine
 from autotune.measure.control import comparing_s
 from autotune.measure.timing import finals_s
 from autotune.tuning import preparation
@@ -124,7 +124,7 @@ class Here:
         return this_machine()
 
     def check(self, target: Target) -> None:
-        targets.check_here(target)
+        backends.check_here(target)
 
     def spare(self, target: Target) -> bool:
         return targets.usable_cpus() > target.threads

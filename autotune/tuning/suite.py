@@ -16,10 +16,10 @@ from statistics import fmean
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from autotune.results.tuned import Progress, SuiteProgress, SuiteResult, SuiteTask, TaskResult, TuneResult
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.jobs import Job, SuiteTask
+from autotune.tuning.jobs import Job
 from autotune.tuning.open_measurers import OpenMeasurers
-from autotune.tuning.results import Progress, SuiteProgress, SuiteResult, TaskResult, TuneResult
 from autotune.tuning.run_records import best_of, searched
 from autotune.tuning.session import RESERVE_SHARE, ROUND_SHARE, Session
 from autotune.tuning.site import Measuring, Site, SiteLost
@@ -95,7 +95,7 @@ class Suite:
 
     def lane(self, site: Site, name: str = "", key: str = "") -> Lane:
         """A new machine. ``key``: as of `Lane`."""
-        lane = Lane(site, name, key, self._measurer)
+        lane = Lane(site, name, key, self._measuring_for)
         self.lanes.append(lane)
         return lane
 
@@ -355,7 +355,7 @@ class Suite:
         needed = sum(s.finals.cost_s() for s in self.sessions.values() if s.so_far.best_s) / self._machines
         return self.until - max(RESERVE_SHARE * budget, min(needed, most * RESERVE_SHARE * budget)) - each_s
 
-    def _measurer(self, lane: Lane, workload: Workload) -> Measuring:
+    def _measuring_for(self, lane: Lane, workload: Workload) -> Measuring:
         """Its limits are those of the time that a task gets, not of the whole budget. How fast the machine
         normally runs, the first one says for all, and beside what a task is timed, the task's last one: the
         times of a task's turns are to compare."""

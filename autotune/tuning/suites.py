@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from autotune.workloads import with_constants
+from autotune.run.workloads import with_constants
 from kernels_db.encoding import HEAD, foreign, refusal
 from kernels_db.opening import read_regular
 from schedules import ops
@@ -43,7 +43,7 @@ class SuiteError(AutotuneError):
 MOST_BYTES = 16 << 20
 
 
-class Group(BaseModel):
+class SuiteGroup(BaseModel):
     """A ``[[group]]`` of the file."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -66,16 +66,16 @@ class Group(BaseModel):
         return fields
 
 
-class Suite(BaseModel):
+class SuiteFile(BaseModel):
     """The whole file."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    group: list[Group] = Field(min_length=1)
+    group: list[SuiteGroup] = Field(min_length=1)
 
 
 @dataclass(frozen=True)
-class Task:
+class SuiteEntry:
     """One workload of a suite, the group whose mean it counts in, and how often it runs."""
 
     suite: str
@@ -84,7 +84,7 @@ class Task:
     weight: float = 1.0
 
 
-def read(text: str, constant_weights: bool = False) -> list[Task]:
+def read(text: str, constant_weights: bool = False) -> list[SuiteEntry]:
     """The tasks of ``FILE`` or ``FILE:NAME``. ``constant_weights``: tasks with weights get them as known
     ahead. Raises `SuiteError`, or `WorkloadError` for a bad shape."""
     path, name = _where(text)
@@ -99,7 +99,7 @@ def read(text: str, constant_weights: bool = False) -> list[Task]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
         raise SuiteError(f"suite {path} is not TOML: {err}") from None
     try:
-        groups = Suite.model_validate(content).group
+        groups = SuiteFile.model_validate(content).group
     except ValidationError as err:
         first = err.errors()[0]
         place = ".".join(map(str, first["loc"]))
@@ -132,7 +132,7 @@ def _where(text: str) -> tuple[Path, str]:
     return Path(text), "all"
 
 
-def _tasks(group: Group, quick: bool, path: Path) -> list[Task]:
+def _tasks(group: SuiteGroup, quick: bool, path: Path) -> list[SuiteEntry]:
     both = [name for name in group.fields if name in group.fixed]
     if both:
         raise SuiteError(
@@ -158,5 +158,5 @@ def _tasks(group: Group, quick: bool, path: Path) -> list[Task]:
             )
         params = dict(zip(group.fields, shape, strict=True)) | fixed
         workload = ops.workload(group.op, params, group.dtype, layout)
-        out.append(Task(group.suite, group.name, workload, weights[row]))
+        out.append(SuiteEntry(group.suite, group.name, workload, weights[row]))
     return out

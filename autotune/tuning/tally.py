@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from autotune.results.tuned import Progress
 from autotune.tuning import plain_loops, resume
-from autotune.tuning.results import Progress
 from autotune.tuning.run_records import searched
 from schedules.model import Target, Trace, Workload
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from autotune.measure.starting import shared_start
+from autotune.results.tuned import Progress, SuiteProgress, SuiteResult, SuiteTask, TuneResult
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.jobs import Job, SuiteTask
+from autotune.tuning.jobs import Job
 from autotune.tuning.makers import JobMaker, Tasks
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import Progress, SuiteProgress, SuiteResult, TuneResult
 from autotune.tuning.site import HERE, Site
 from autotune.tuning.suite import Suite
 from schedules.model import Target, Workload

@@ -22,7 +22,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Step:
+class PlanStep:
     """What one step of a program reads and writes, by name of tensor."""
 
     reads: tuple[str, ...]
@@ -30,7 +30,7 @@ class Step:
 
 
 def plan(
-    steps: Sequence[Step],
+    steps: Sequence[PlanStep],
     nbytes: Mapping[str, int],
     kept: Iterable[str] = (),
     alignment: int = ALIGNMENT,
@@ -39,7 +39,7 @@ def plan(
     one that reads it; those ``kept`` live on to the end. Names that ``nbytes`` lacks lie elsewhere. Each
     place begins at a multiple of ``alignment`` bytes.
 
-    >>> steps = [Step((), ("a",)), Step(("a",), ("b",)), Step(("b",), ("c",))]
+    >>> steps = [PlanStep((), ("a",)), PlanStep(("a",), ("b",)), PlanStep(("b",), ("c",))]
     >>> plan(steps, {"a": 64, "b": 64, "c": 64}).nbytes
     128
     """

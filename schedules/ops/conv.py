@@ -50,7 +50,7 @@ Reference = Callable[[Params, Types, str | None, Sequence[Array]], list[Array]]
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class SpatialNames:
     """Names in each spatial dimension. ``size``, ``kernel``: parameters of the input and the kernel; the
     input's axes are called as its parameters. ``out``, ``tap``: axes of the output and the kernel, a letter
     each."""
@@ -89,12 +89,12 @@ class Space:
 
 
 # Names for convolutions of one, two and three dimensions.
-D1 = Space(("l",), ("k",), "p", "r")
-D2 = Space(("h", "w"), ("kh", "kw"), "pq", "rs")
-D3 = Space(("d", "h", "w"), ("kd", "kh", "kw"), "epq", "trs")
+D1 = SpatialNames(("l",), ("k",), "p", "r")
+D2 = SpatialNames(("h", "w"), ("kh", "kw"), "pq", "rs")
+D3 = SpatialNames(("d", "h", "w"), ("kd", "kh", "kw"), "epq", "trs")
 
 
-def _conv(d: Space, p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
+def _conv(d: SpatialNames, p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     b, ci, co, groups = p["b"], p["ci"], p["co"], p["groups"]
     cig, cog = ci // groups, co // groups
     r = [te.reduce_axis(n, name) for n, name in zip(d.kernels(p), d.tap, strict=True)]
@@ -119,7 +119,7 @@ def _conv(d: Space, p: Params, types: Types, layout: str | None) -> list[te.Tens
     return [x, k, te.compute(in_order(layout, b, d.outs(p), co), named(names, value), "y")]
 
 
-def _stored_conv(d: Space, p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
+def _stored_conv(d: SpatialNames, p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     x, k, y = _conv(d, p, types, layout)
     return [x, k, stored(y, types.output)]
 
@@ -185,7 +185,7 @@ def _conv2d_bn_relu(p: Params, types: Types, layout: str | None) -> list[te.Tens
     return [x, w, bias, scale, offset, _relu(d, types, layout)]
 
 
-def _conv_wide(d: Space, p: Params, layout: str | None, inputs: Sequence[Array]) -> Array:
+def _conv_wide(d: SpatialNames, p: Params, layout: str | None, inputs: Sequence[Array]) -> Array:
     """The convolution, channels last, accumulated in a wide dtype: one tensordot for each tap and group."""
     x = pad_array(wide(channels_last(inputs[0], layout)), d.sides(p), 0)
     w = wide(np.moveaxis(inputs[1], (0, 1), (-1, -2)) if layout == "NCHW" else inputs[1])
@@ -201,7 +201,7 @@ def _conv_wide(d: Space, p: Params, layout: str | None, inputs: Sequence[Array])
 
 
 def _conv_reference(
-    d: Space, p: Params, types: Types, layout: str | None, inputs: Sequence[Array]
+    d: SpatialNames, p: Params, types: Types, layout: str | None, inputs: Sequence[Array]
 ) -> list[Array]:
     return [in_layout(_conv_wide(d, p, layout, inputs), layout).astype(types.output)]
 
@@ -234,7 +234,7 @@ def _capsule_reference(p: Params, types: Types, layout: str | None, inputs: Sequ
     return [np.asarray(y).astype(types.output)]
 
 
-def _conv_flops(d: Space, p: Params) -> int:
+def _conv_flops(d: SpatialNames, p: Params) -> int:
     each = math.prod(d.kernels(p)) * (p["ci"] // p["groups"])
     return int(2 * p["b"] * math.prod(d.outs(p)) * p["co"] * each)
 
@@ -248,17 +248,22 @@ def _capsule_flops(p: Params) -> int:
     return int(2 * points * p["kh"] * p["kw"] * p["capsule"] * p["ci"])
 
 
-def _check_conv(d: Space, p: Params) -> str | None:
+def _check_conv(d: SpatialNames, p: Params) -> str | None:
     return uneven_groups(p) or d.check(p)
 
 
-def _params(d: Space, *more: Param, channels: tuple[Param, ...] = (CI, CO)) -> tuple[Param, ...]:
+def _params(d: SpatialNames, *more: Param, channels: tuple[Param, ...] = (CI, CO)) -> tuple[Param, ...]:
     windows = (by_axis(x, len(d.size)) for x in (STRIDE, PADDING))
     return (BATCH, *sizes(d.size), *channels, *sizes(d.kernel), *windows, *more)
 
 
 def _operator(
-    d: Space, name: str, doc: str, build: Build | None = None, reference: Reference | None = None, **more: Any
+    d: SpatialNames,
+    name: str,
+    doc: str,
+    build: Build | None = None,
+    reference: Reference | None = None,
+    **more: Any,
 ) -> Operator:
     """A convolution. ``build`` and ``reference``: given if something follows the convolution, or it is of
     another kind. ``more``: what else differs."""

@@ -59,7 +59,7 @@ class CacheReadView(CopyOfRead):
                 "buffer; use cache_read_part"
             )
 
-    def _view(self, nest: Nest) -> View | None:
+    def _view(self, nest: Nest) -> StagedRead | None:
         return view_of(nest, find_block(nest, self.block), self.read(nest))
 
     def apply(self, nest: Nest) -> Nest:
@@ -69,7 +69,7 @@ class CacheReadView(CopyOfRead):
 
 
 @dataclass(frozen=True)
-class View:
+class StagedRead:
     """A read in two steps. ``extents``: of the dimensions of a copy. ``source``: what the copy reads, by
     ``x0``, ``x1`` and so on. ``place``: what the block reads of the copy."""
 
@@ -78,7 +78,7 @@ class View:
     place: tuple[Expr, ...]
 
 
-def view_of(nest: Nest, b: Block, read: Load) -> View | None:
+def view_of(nest: Nest, b: Block, read: Load) -> StagedRead | None:
     """A read of a block in two steps: a copy that divides, and a read that does not. None where nothing is to
     be divided, or where no copy can be proved to stay inside the buffer."""
     groups, ranges = _groups(b, read), axis_ranges(b.iters)
@@ -120,7 +120,7 @@ def view_of(nest: Nest, b: Block, read: Load) -> View | None:
         ends = affine.bounds(i, inside)
         if ends is None or not isinstance(n, Const) or ends[0] < 0 or ends[1] >= n.value:
             return None
-    return View(tuple(extents.values()), source, tuple(extents))
+    return StagedRead(tuple(extents.values()), source, tuple(extents))
 
 
 def _groups(b: Block, read: Load) -> set[Expr]:

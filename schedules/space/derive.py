@@ -18,7 +18,7 @@ from schedules.space.estimate.base import Estimate, Formulas
 from schedules.space.estimate.counting import Number
 from schedules.space.estimate.cpu.features import CPU_FORMULAS
 from schedules.space.estimate.gpu.features import GPU_FORMULAS
-from schedules.space.estimate.recording import Compiler, Program
+from schedules.space.estimate.recording import Compiler, RecordedProgram
 from schedules.space.gc_paused import gc_paused
 from schedules.space.rules.cpu import apply_rules, schedule_plainly
 from schedules.space.rules.gpu import apply_gpu_rules, schedule_each_plainly
@@ -48,7 +48,7 @@ def _kind(target: Target) -> Kind:
 @dataclass(frozen=True)
 class Sketch:
     """A trace with holes, the nest that it makes, and the specification of each hole. ``compiler``: as of
-    `Program`."""
+    `RecordedProgram`."""
 
     name: str
     trace: Trace
@@ -67,13 +67,13 @@ class Sketch:
 
     @cached_property
     @gc_paused()
-    def valid(self) -> Program:
+    def valid(self) -> RecordedProgram:
         """The program that says whether a row lies in the space and keeps the limits."""
 
         def both(env: H.Columns) -> list[list[Number]]:
             return [[H.allowed(self.holes, env) & self.estimate.within(env)]]
 
-        return Program([h.name for h in self.holes], both, self.compiler)
+        return RecordedProgram([h.name for h in self.holes], both, self.compiler)
 
 
 class DerivedSpace:

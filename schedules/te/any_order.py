@@ -17,7 +17,7 @@ from schedules.errors import WorkloadError
 from schedules.expr import Expr, Load, Var
 from schedules.loads import outside
 from schedules.te.compute_dag import Reducer
-from schedules.te.evaluator import Scope
+from schedules.te.evaluator import BlockEvaluator
 
 Array = NDArray[Any]
 Values = list[Array]  # a tuple that is reduced, in many cases at once
@@ -60,7 +60,7 @@ def _fault(reducer: Reducer, abc: list[Values]) -> str:
 
     def join(x: Values, y: Values) -> Values:
         env = {f"{p}{n}": v for p, xs in (("x", x), ("y", y)) for n, v in enumerate(xs)}
-        scope = Scope(reducer.name, {}, env, wide=True)
+        scope = BlockEvaluator(reducer.name, {}, env, wide=True)
         return [np.broadcast_to(scope.value(e), (CASES,)) for e in reducer.combine]
 
     def of(*xs: Values) -> Values:
@@ -115,7 +115,7 @@ def _met(values: Sequence[Expr], axes: Sequence[Var], ordered: Callable[[Array],
     return out
 
 
-class _Drawn(Scope):
+class _Drawn(BlockEvaluator):
     """Evaluates an expression whose loads have numbers that were drawn."""
 
     def __init__(self, points: dict[str, Array], found: dict[Load, Array]) -> None:

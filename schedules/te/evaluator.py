@@ -95,7 +95,7 @@ def by_factors(stage: Stage, arrays: Mapping[str, Array]) -> Array | None:
     for ranges in factored.blocks(stage, parts):
         terms: Terms = []
         for f in parts:
-            scope = Scope(stage.name, grid(f.axes, f.block(ranges)), arrays, wide)
+            scope = BlockEvaluator(stage.name, grid(f.axes, f.block(ranges)), arrays, wide)
             try:
                 x = factored.filled(f, ranges, scope.value(f.value)).astype(out.dtype)
             except WorkloadError:  # another factor guards it, or it is out of bounds: the general path says
@@ -110,7 +110,7 @@ def by_factors(stage: Stage, arrays: Mapping[str, Array]) -> Array | None:
 def _elementwise(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
     outs = [np.empty(t.shape, t.dtype) for t in stage.outputs]
     for block in blocks(stage.axes, MAX_POINTS):
-        scope = Scope(stage.name, grid(stage.axes, block), arrays)
+        scope = BlockEvaluator(stage.name, grid(stage.axes, block), arrays)
         for out, v in zip(outs, stage.values, strict=True):
             out[tuple(slice(*b) for b in block)] = scope.value(v)
     return outs
@@ -126,7 +126,7 @@ def _reduce(stage: Stage, arrays: Mapping[str, Array], op: str) -> Array:
     out = np.full(t.shape, stage.reducer.identity[0].value, dtype)
     axes = stage.axes + stage.reduce_axes
     for block in blocks(axes, MAX_POINTS):
-        v = Scope(stage.name, grid(axes, block), arrays, wide).value(stage.values[0])
+        v = BlockEvaluator(stage.name, grid(axes, block), arrays, wide).value(stage.values[0])
         full = np.broadcast_to(v, tuple(hi - lo for lo, hi in block))
         part = ufunc.reduce(full, axis=tuple(range(rank, len(axes))), dtype=dtype)
         at = tuple(slice(*b) for b in block[:rank])
@@ -146,7 +146,7 @@ def _fold(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
 
     def join(x: list[Array], y: list[Array]) -> list[Array]:
         env = {f"{p}{i}": a for p, xs in (("x", x), ("y", y)) for i, a in enumerate(xs)}
-        scope = Scope(stage.name, {}, env)
+        scope = BlockEvaluator(stage.name, {}, env)
         return [
             np.broadcast_to(scope.value(c), x[0].shape).astype(d)
             for c, d in zip(combine, dtypes, strict=True)
@@ -154,7 +154,7 @@ def _fold(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
 
     axes = stage.axes + stage.reduce_axes
     for block in blocks(axes, MAX_POINTS):
-        scope = Scope(stage.name, grid(axes, block), arrays)
+        scope = BlockEvaluator(stage.name, grid(axes, block), arrays)
         full = tuple(hi - lo for lo, hi in block)
         xs = [
             np.broadcast_to(scope.value(v), full).reshape(*full[:rank], -1).astype(d)
@@ -203,7 +203,7 @@ def grid(axes: Sequence[Axis], block: tuple[tuple[int, int], ...]) -> dict[str, 
     }
 
 
-class Scope:
+class BlockEvaluator:
     """Evaluates expressions on one block. ``wide``: float32 values are computed in float64."""
 
     def __init__(

@@ -41,8 +41,8 @@ from schedules.te.contraction import Terms, contract, factors, product_of, size
 from schedules.te.evaluator import BINARY, blocks, grid
 from schedules.te.places import Extremes, place
 from schedules.te.rounding_expr import (
+    ComputedTensors,
     ErrorScope,
-    Known,
     Value,
     ends,
     kept,
@@ -91,7 +91,7 @@ def evaluate_with_bounds(
     with random data*, 2020). ``steady``: the inputs have few different elements (see `growth`). Raises
     `WorkloadError` if the expression reads out of bounds.
     """
-    known = Known(
+    known = ComputedTensors(
         {t.name: wide(np.asarray(x)) for t, x in zip(dag.inputs, inputs, strict=True)},
         {},
         frozenset(t.name for t in dag.inputs) if signs else frozenset(),
@@ -136,7 +136,7 @@ def _stored(v: Array, e: Array | None, dtype: str) -> tuple[Array, Array]:
     return value, bound
 
 
-def _stage(stage: Stage, known: Known) -> list[Value]:
+def _stage(stage: Stage, known: ComputedTensors) -> list[Value]:
     if stage.reducer is None:
         return _elementwise(stage, known)
     if not stage.reducer.apart:
@@ -171,7 +171,7 @@ class _Out:
         return list(zip(self.values, self.errors, strict=True))
 
 
-def _elementwise(stage: Stage, known: Known) -> list[Value]:
+def _elementwise(stage: Stage, known: ComputedTensors) -> list[Value]:
     out = _Out(stage)
     for block in blocks(stage.axes, POINTS):
         scope = ErrorScope(stage.name, grid(stage.axes, block), known)
@@ -181,7 +181,7 @@ def _elementwise(stage: Stage, known: Known) -> list[Value]:
     return out.all()
 
 
-def _contracted(stage: Stage, known: Known) -> Value | None:
+def _contracted(stage: Stage, known: ComputedTensors) -> Value | None:
     """A sum of products with affine indices, with a bound from the sizes of its operands; None for other
     stages."""
     loads = factors(stage)
@@ -205,7 +205,7 @@ def _contracted(stage: Stage, known: Known) -> Value | None:
 
 def _summed(
     stage: Stage,
-    known: Known,
+    known: ComputedTensors,
     v: Array,
     total: Array,
     more: Array | None,
@@ -231,7 +231,7 @@ def _summed(
     return rounded(v, e if more is None else e + more, dtype, anything=anything)
 
 
-def _by_factors(stage: Stage, known: Known) -> Value | None:
+def _by_factors(stage: Stage, known: ComputedTensors) -> Value | None:
     """A sum of products of any factors (`schedules.te.factored`), with a bound from their sizes; None for
     other stages."""
     parts = factored.split_sum(stage)
@@ -308,7 +308,7 @@ def _whole(a: Array) -> bool:
     return all(bool((p == np.rint(p)).all()) for p in np.array_split(flat, -(-flat.size // POINTS) or 1))
 
 
-def _reduce(stage: Stage, known: Known, number: int) -> Value:
+def _reduce(stage: Stage, known: ComputedTensors, number: int) -> Value:
     """The component of this number of a reduction, by one numpy ufunc."""
     assert stage.reducer is not None
     op = stage.reducer.operation(number)
@@ -412,7 +412,7 @@ def _overflows(out: Array, total: Array, dtype: str) -> Any:
     return np.isfinite(total) & (total > most) & (total * (1 - 1e-9) > np.abs(out))
 
 
-def _fold(stage: Stage, known: Known) -> list[Value]:
+def _fold(stage: Stage, known: ComputedTensors) -> list[Value]:
     """Any reduction over tuples. Neighbours are combined pairwise, which keeps their order. Each level counts
     as many roundings as a chain of a kernel may have instead."""
     assert stage.reducer is not None
@@ -422,7 +422,7 @@ def _fold(stage: Stage, known: Known) -> list[Value]:
 
     def join(x: list[Value], y: list[Value]) -> list[Value]:
         parts = {f"{p}{i}": a for p, xs in (("x", x), ("y", y)) for i, a in enumerate(xs)}
-        own = Known(
+        own = ComputedTensors(
             {k: v for k, (v, _) in parts.items()},
             {k: e for k, (_, e) in parts.items() if e is not None},
             steady=known.steady,

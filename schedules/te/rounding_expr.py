@@ -17,14 +17,14 @@ from schedules.dtypes import DTYPES, computed, is_storage
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
 from schedules.functions import FUNCTIONS, unbounded
-from schedules.te.evaluator import BINARY, Scope, cast
+from schedules.te.evaluator import BINARY, BlockEvaluator, cast
 from schedules.te.places import Choice
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Known:
+class ComputedTensors:
     """Tensors computed so far. A tensor without errors is exact. ``signs``: inputs of random signs."""
 
     values: dict[str, Array]
@@ -139,9 +139,11 @@ class ErrorScope:
     """Evaluates expressions on one block, each value with its error. ``times``: roundings of each
     operation."""
 
-    def __init__(self, stage: str, points: Mapping[str, Array], known: Known, times: float = 1.0) -> None:
+    def __init__(
+        self, stage: str, points: Mapping[str, Array], known: ComputedTensors, times: float = 1.0
+    ) -> None:
         self.stage, self.known, self.times = stage, known, times
-        self.scope = Scope(stage, points, known.values)
+        self.scope = BlockEvaluator(stage, points, known.values)
 
     def value(self, e: Expr, mask: Any = True) -> Value:
         """The value of ``e`` at every point. Only points of ``mask`` must be valid. Raises

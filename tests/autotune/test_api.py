@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import autotune as at
+from autotune.run.workloads import as_workload, with_constants
 from autotune.tuning.options import TuneOptions
-from autotune.workloads import as_workload, with_constants
 
 SHAPE: dict[str, Any] = {"m": 8, "n": 8, "k": 8, "threads": 1}
 te = at.te

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import autotune as at
-from autotune import targets
-from autotune.building.generator_version import this_machine
+from autotune import backends, targets
+from autotune.backends.building.generator_version import this_machine
 from autotune.targets import cpus, facts, features
 from schedules.model import Target
 
@@ -23,7 +23,7 @@ def test_detect_round_trips_and_runs_here() -> None:
     assert target.threads == targets.usable_cpus() >= 1
     assert target.limit("vector_bytes") in (16, 32, 64)
     assert target.limit("l1_bytes") >= 8192 <= target.limit("l2_bytes")
-    assert targets.runnable(target)
+    assert backends.runnable(target)
 
 
 def test_threads_are_part_of_the_identity_and_checked() -> None:
@@ -37,10 +37,10 @@ def test_threads_are_part_of_the_identity_and_checked() -> None:
 @pytest.mark.parametrize("target", ["cpu", "x86-64-v3", Target("cpu", "znver3")])
 def test_threads_that_cannot_be_are_refused_for_any_target(target: str | Target, threads: Any) -> None:
     with pytest.raises(at.TargetError, match="is not a positive integer"):
-        targets.parse(target, threads)
+        backends.parse(target, threads)
     if isinstance(target, Target):
         with pytest.raises(at.TargetError, match="is not a positive integer"):
-            targets.parse(replace(target, threads=threads))
+            backends.parse(replace(target, threads=threads))
 
 
 @pytest.mark.parametrize("threads", ["0", "1e400", "-3", "null"])
@@ -48,7 +48,7 @@ def test_a_target_file_with_impossible_threads_is_refused(threads: str, tmp_path
     text = Target("cpu", "znver3").json.replace('"threads":1', f'"threads":{threads}')
     (tmp_path / "t.json").write_text(text)
     with pytest.raises(at.TargetError, match="malformed target"):
-        targets.parse(str(tmp_path / "t.json"))
+        backends.parse(str(tmp_path / "t.json"))
 
 
 def test_a_missing_extension_or_family_is_not_runnable() -> None:
@@ -58,30 +58,30 @@ def test_a_missing_extension_or_family_is_not_runnable() -> None:
         absent = next(
             n for n in ("avx512fp16", "amx-fp16", "xop", "fma4") if features.X86_NAMES.get(n, n) not in flags
         )
-        assert not targets.runnable(replace(target, features=(*target.features, absent)))
-    assert not targets.runnable(replace(target, triple="riscv64-unknown-linux-gnu"))
-    assert not targets.runnable(replace(target, kind="cuda"))
+        assert not backends.runnable(replace(target, features=(*target.features, absent)))
+    assert not backends.runnable(replace(target, triple="riscv64-unknown-linux-gnu"))
+    assert not backends.runnable(replace(target, kind="cuda"))
 
 
 def test_parse_accepts_names_files_and_targets(tmp_path: Path) -> None:
     here = targets.detect(1)
-    assert targets.parse("cpu", 1) == targets.parse(None, 1) == here
-    assert targets.parse(replace(here, arch="other"), 1).arch == "other"
-    assert targets.parse("x86-64-v3").arch == "x86-64-v3"
-    assert targets.parse("x86-64-v3", 2).threads == 2
+    assert backends.parse("cpu", 1) == backends.parse(None, 1) == here
+    assert backends.parse(replace(here, arch="other"), 1).arch == "other"
+    assert backends.parse("x86-64-v3").arch == "x86-64-v3"
+    assert backends.parse("x86-64-v3", 2).threads == 2
     file = tmp_path / "mine.json"
     file.write_text(here.json)
-    assert targets.parse(str(file)) == here
+    assert backends.parse(str(file)) == here
     for bad, message in (
         ("gpu9", "known: cpu, .*cuda, opencl, a100, .*x86-64-v3"),
         (str(tmp_path / "no.json"), "cannot be read"),
         (3, "not a name"),
     ):
         with pytest.raises(targets.TargetError, match=message):
-            targets.parse(bad)  # type: ignore[arg-type]
+            backends.parse(bad)  # type: ignore[arg-type]
     file.write_text("{}")
     with pytest.raises(targets.TargetError, match="malformed"):
-        targets.parse(str(file))
+        backends.parse(str(file))
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from device_cases import program_on
 from grid_cases import need_cxx
 from model_cases import layers
 
+from autotune.backends.drivers import cuda
+from autotune.backends.drivers.emulated import EmulatedDevice
 from autotune.codegen.simt import nvrtc
-from autotune.devices import cuda
-from autotune.devices.emulated import EmulatedDevice
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -78,9 +78,9 @@ def test_steps_go_on_where_they_were_cut_off(tmp_path: Path) -> None:
 # What a process imports when it starts: kernels for the fake driver instead of machine code for sm_90.
 COMPILER = """
 import dataclasses
-from autotune.building import from_trace
+from autotune.backends.building import from_trace
 from autotune.codegen.simt import cuda, emulator
-from autotune.building.grid_code import grid_code
+from autotune.codegen.grid_code import grid_code
 
 def build_object(dag, trace, target):
     if target.kind == "cpu":

@@ -13,10 +13,10 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import instructions as benchmark
 
 import autotune as at
+from autotune.backends import parse
 from autotune.codegen.llvm.compile import LoadedObject
 from autotune.codegen.llvm.intrinsic import has
 from autotune.measure.inputs import random_inputs
-from autotune.targets import parse
 from schedules import te
 from schedules.instructions import INSTRUCTIONS
 

@@ -78,11 +78,11 @@ def test_candidates_that_a_space_no_longer_has_are_left_out() -> None:
     rows = space.sample(0, 400, np.random.default_rng(0))
     ok, drawn = np.full(len(rows), 1e-3), np.ones(len(rows), dtype=bool)
     holes = tuple(space.holes(0))
-    good = measured.Sketch(space.sketches[0], holes, rows, ok, drawn)
+    good = measured.MeasuredSketch(space.sketches[0], holes, rows, ok, drawn)
     others = (
-        measured.Sketch("of another version", holes, rows, ok, drawn),
-        measured.Sketch(space.sketches[0], (*holes[:-1], "new hole"), rows, ok, drawn),
-        measured.Sketch(space.sketches[0], holes, np.full_like(rows, 10_000), ok, drawn),
+        measured.MeasuredSketch("of another version", holes, rows, ok, drawn),
+        measured.MeasuredSketch(space.sketches[0], (*holes[:-1], "new hole"), rows, ok, drawn),
+        measured.MeasuredSketch(space.sketches[0], holes, np.full_like(rows, 10_000), ok, drawn),
     )
     data = train_cost_model.of_task(measured.Measured(MATMUL, target(), (good, *others)))
     assert data is not None and len(data.rows) == space.valid(0, rows).sum()
@@ -94,7 +94,7 @@ def test_a_task_that_two_cpus_have_measured_is_in_one_fold() -> None:
     space = derive(MATMUL.dag, target())
     rows = space.sample(0, 400, np.random.default_rng(0))
     ok, drawn = np.full(len(rows), 1e-3), np.ones(len(rows), dtype=bool)
-    sketch = measured.Sketch(space.sketches[0], tuple(space.holes(0)), rows, ok, drawn)
+    sketch = measured.MeasuredSketch(space.sketches[0], tuple(space.holes(0)), rows, ok, drawn)
     data = train_cost_model.of_task(measured.Measured(MATMUL, target(), (sketch,)))
     assert data is not None
     tasks = [

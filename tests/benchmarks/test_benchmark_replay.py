@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from needs import imported
 
-from autotune.search.simulate import Run, play, read
+from autotune.search.simulate import SimulatedRun, play, read
 from autotune.targets import from_name
-from autotune.tuning.measured import Measured, Sketch
+from autotune.tuning.measured import Measured, MeasuredSketch
 from schedules import ops
 from schedules.space import derive
 from schedules.space.base import Candidate
@@ -102,7 +102,7 @@ def test_strategies_of_kernel_tuner_see_nothing_of_each_other(tmp_path: Path) ->
     first = strategies.play("genetic_algorithm", table, 30, 3)
     strategies.play("greedy_ils", table, 30, 4)
     assert strategies.play("genetic_algorithm", table, 30, 3) == first
-    assert 0 < len(first.best_s) <= 30 and isinstance(first, Run)
+    assert 0 < len(first.best_s) <= 30 and isinstance(first, SimulatedRun)
 
 
 def known_product() -> Measured:
@@ -113,7 +113,7 @@ def known_product() -> Measured:
         rows = np.unique(space.sample(s, 400, rng), axis=0)[:100]
         time_s = 1e-6 * (100.0 + rows.sum(axis=1))
         time_s[::10] = np.nan
-        sketches.append(Sketch(name, space.holes(s), rows, time_s, np.ones(len(rows), bool)))
+        sketches.append(MeasuredSketch(name, space.holes(s), rows, time_s, np.ones(len(rows), bool)))
     return Measured(workload, cpu, tuple(sketches))
 
 

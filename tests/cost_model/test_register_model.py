@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from needs import missing
 
-from autotune import targets
-from autotune.building.from_trace import build_object
-from autotune.building.grid_code import GridCode
+from autotune import backends, targets
+from autotune.backends.building.from_trace import build_object
+from autotune.backends.drivers.protocol import facts
+from autotune.codegen.grid_code import GridCode
 from autotune.codegen.simt import nvrtc
-from autotune.devices.protocol import facts
 from autotune.measure.results import Measurement
 from autotune.search.base import Result
 from autotune.search.evolutionary import EvolutionarySearch, model_features, model_matrix
@@ -31,7 +31,7 @@ from schedules.space import Candidate, DerivedSpace, derive
 from schedules.space.estimate.gpu.limits import occupancy
 from schedules.space.estimate.gpu.rates import GpuRates
 
-H100 = targets.parse("h100")
+H100 = backends.parse("h100")
 SHAPE = {"m": 512, "n": 512, "k": 512}
 
 

@@ -21,7 +21,7 @@ from waiting import wait_until
 from kernels_db import Log, compat, decoding, exchange, transfer
 from kernels_db.decoding import Raw, decoded
 from kernels_db.exchange import Item, Refused
-from kernels_db.transfer import Tally
+from kernels_db.transfer import MergeTally
 
 BAD = [b"{", b"\xff\xfe", b"[1]", b'{"type":"x"}', b"[" * 5000, b'{"type":"record","uid":NaN}']
 
@@ -62,7 +62,7 @@ def test_helpers_say_what_decoding_here_says(lines: list[Raw]) -> None:
 @pytest.mark.slow
 def test_rows_of_a_database_are_decoded_beside(tmp_path: Path, lines: list[Raw]) -> None:
     with Log(tmp_path / "a.db", read_only=True) as log:
-        rows = list(log._rows(Tally()))
+        rows = list(log._rows(MergeTally()))
     kind, row = rows[-1]  # type: ignore[misc]
     spaced = json.dumps(json.loads(row["trace"]), indent=1)  # its uid is that of the canonical text
     items = [Item(*x) for x in [*rows, (kind, row)]]  # type: ignore[misc]
@@ -140,7 +140,7 @@ def test_an_interrupted_merge_leaves_no_helper_and_whole_batches(
 
 def test_a_row_that_is_as_it_should_be_is_not_told_back(tmp_path: Path, lines: list[Raw]) -> None:
     with Log(tmp_path / "a.db", read_only=True) as log:
-        rows = list(log._rows(Tally()))
+        rows = list(log._rows(MergeTally()))
     kind, row = rows[-1]  # type: ignore[misc]
     rows.append((kind, {**row, "trace_digest": "?"}))
     sink = io.BytesIO()
@@ -159,7 +159,7 @@ def test_a_transaction_is_short_however_long_the_rows(monkeypatch: pytest.Monkey
     monkeypatch.setattr(transfer, "BATCH_TEXT", 100)
     monkeypatch.setattr(transfer, "BATCH", 4)
     items = [Item("record", {"uid": str(n), "trace": "x" * (60 if n < 4 else 1)}) for n in range(13)]
-    assert [len(b) for b in transfer.batches(items, Tally())] == [2, 2, 4, 4, 1]
+    assert [len(b) for b in transfer.batches(items, MergeTally())] == [2, 2, 4, 4, 1]
 
 
 def test_a_merge_writes_back_more_at_once_than_others(tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from grid_cases import program
 from grid_cases import sampled as sampled_on_grid
 from helpers import execute, host, interpret, poisoned
 
-from autotune.building.grid_code import grid_code
+from autotune.backends.drivers import opencl
+from autotune.backends.drivers.object import DeviceObject
+from autotune.codegen.grid_code import grid_code
 from autotune.codegen.simt import cxx, emulator
 from autotune.codegen.simt.opencl import generate
-from autotune.devices import opencl
-from autotune.devices.object import DeviceObject
 from schedules.ir.grid import GridProgram
 from schedules.ir.nest import initial
 from schedules.model import Trace

@@ -15,7 +15,7 @@ from typing import Any
 from dag_mutants import documents, mutated
 from helpers import checker, host, inputs, run_object
 
-from autotune.building.from_trace import build_object
+from autotune.backends.building.from_trace import build_object
 from autotune.errors import CompileError
 from schedules.errors import AutotuneError
 from schedules.model import Trace

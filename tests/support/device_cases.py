@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import gpu_fakes as fakes
 from model_cases import each_stage
 
-from autotune import targets
-from autotune.building.from_trace import grid_program
-from autotune.devices.object import DeviceObject
-from autotune.devices.protocol import Device
+from autotune import backends
+from autotune.backends.building.from_trace import grid_program
+from autotune.backends.drivers.object import DeviceObject
+from autotune.backends.drivers.protocol import Device
 from autotune.models.device_program import DeviceProgram
 from autotune.models.outline import Part, outline
 from autotune.models.programs import program_of
@@ -21,7 +21,7 @@ from schedules.graph.graph import Graph
 from schedules.ir import Buffer
 from schedules.model import Trace, Workload
 
-EMULATOR = targets.parse("cuda-emulator")
+EMULATOR = backends.parse("cuda-emulator")
 
 
 def kernel_on(device: Device, workload: Workload) -> Kernel:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autotune.building.generator_version import generator_version
+from autotune.backends.building.generator_version import generator_version
 from autotune.fleet import connection, local
 from autotune.fleet.building import Builders
 from autotune.fleet.client import Fleet
@@ -18,9 +18,9 @@ from autotune.fleet.serving import Bench
 from autotune.fleet.tuning import FleetCrew
 from autotune.fleet.worker import BenchThreadPoolExecutor, Offer, make_worker
 from autotune.measure.results import Measurement
+from autotune.results.tuned import SuiteResult
 from autotune.targets import TargetError
 from autotune.tuning.jobs import Job
-from autotune.tuning.results import SuiteResult
 from autotune.tuning.site import Here
 from autotune.tuning.tuner import run
 from kernels_db import Log

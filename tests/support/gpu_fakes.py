@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.building.grid_code import Array, GridCode, Launch, grid_code
+from autotune.backends.drivers.cuda import CudaDevice, _ok
+from autotune.backends.drivers.protocol import Device
+from autotune.codegen.grid_code import GridArray, GridCode, Launch, grid_code
 from autotune.codegen.simt import cuda, cxx, emulator, nvrtc, opencl
-from autotune.devices.cuda import CudaDevice, _ok
-from autotune.devices.protocol import Device
 from schedules.ir.grid import GridProgram
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG
@@ -49,7 +49,7 @@ def build(dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
 
 
 def addition(dag: ComputeDAG, kind: str, body: str) -> GridCode:
-    params = tuple(Array(t.name, t.dtype, t.shape, 4) for t in dag.params)
+    params = tuple(GridArray(t.name, t.dtype, t.shape, 4) for t in dag.params)
     n = prod(dag.params[0].shape)
     loop = f"for (int i = at; i < {n}; i += 64) {{ {body} C[i] = A[i] + B[i]; }}"
     if kind == "opencl":

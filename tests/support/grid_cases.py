@@ -12,7 +12,7 @@ import numpy as np
 from helpers import checker, poisoned
 from needs import missing
 
-from autotune import targets
+from autotune import backends
 from autotune.codegen.simt import cxx, emulator
 from schedules import ops, te
 from schedules.ir.grid import GridProgram
@@ -22,7 +22,7 @@ from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
 from schedules.te.compute_dag import ComputeDAG
 
-TARGET = targets.parse("cuda-emulator")
+TARGET = backends.parse("cuda-emulator")
 
 # Every operator of the library, at sizes that no tile divides.
 SMALL: dict[str, dict[str, Any]] = {

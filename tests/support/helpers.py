@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from autotune.building.from_trace import build_object
+from autotune.backends.building.from_trace import build_object
 from autotune.codegen.llvm.compile import host_arch, load_object
-from autotune.measure.arena import Arena, Param
+from autotune.measure.arena import Arena, KernelParam
 from autotune.measure.check import Checker
 from autotune.measure.inputs import judged
 from schedules import expr as E
@@ -142,7 +142,7 @@ def run_object(
     inaccessible pages, and its outputs and scratch start as NaN."""
     loaded = load_object(obj)
     kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(loaded.address)
-    arena = Arena([Param(t.name, t.shape, t.dtype) for t in dag.params], data)
+    arena = Arena([KernelParam(t.name, t.shape, t.dtype) for t in dag.params], data)
     arena.fill_outputs()
     out: dict[str, list[np.ndarray]] = {}
     try:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
+from autotune.results.tuned import SuiteResult, SuiteTask, TuneResult
 from autotune.tuning import tuner
-from autotune.tuning.jobs import SuiteTask
-from autotune.tuning.results import SuiteResult, TuneResult
 from autotune.tuning.site import Here
 from kernels_db import Log
 from schedules.model import Target, Workload

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.report.explain.explanation import Explanation
+from autotune.results.explanation import Explanation
 
 
 def said(e: Explanation) -> str:

@@ -15,7 +15,7 @@ from random_stages import EXTENTS, random_stages, whole_inputs
 from space_expressions import OWN, REAL, Arrays, Draw
 
 from autotune.codegen.llvm.compile import host_arch
-from autotune.workloads import param_text
+from autotune.run.workloads import param_text
 from schedules import ops, te
 from schedules.dtypes import DTYPES, FLOATS, computed
 from schedules.model import Target

@@ -14,7 +14,7 @@ from needs import imported
 from autotune.models.assembling import assemble
 from autotune.models.model import Model
 from autotune.models.torch_import import import_torch
-from autotune.models.torch_scope import Lowering, shape_and_dtype, to_numpy
+from autotune.models.torch_scope import TorchLowering, shape_and_dtype, to_numpy
 from schedules import te
 
 torch = imported("torch")
@@ -98,7 +98,7 @@ def called(op: Any, *args: Any, **how: Any) -> list[np.ndarray]:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     graph, mode = torch.fx.Graph(), FakeTensorMode()
-    lowering, inputs, given = Lowering("call"), {}, []
+    lowering, inputs, given = TorchLowering("call"), {}, []
 
     def entered(x: Any) -> Any:
         if isinstance(x, (list, tuple)):

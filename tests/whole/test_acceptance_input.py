@@ -17,8 +17,8 @@ from cli_runner import run
 from log_filler import fill, host
 
 import autotune as at
-from autotune import targets
-from autotune.building import from_trace
+from autotune import backends
+from autotune.backends.building import from_trace
 from autotune.measure import memory
 from autotune.settings import database
 from autotune.tuning.interrupts import Interrupts
@@ -82,7 +82,7 @@ def test_what_cannot_be_tuned_is_refused_with_status_2(
 
 def test_a_target_that_this_cpu_cannot_run_is_refused_before_anything_runs(tmp_path: Path) -> None:
     there = replace(host(), arch="future", features=tuple(sorted({*host().features, "amx-fp16"})))
-    if targets.runnable(there):
+    if backends.runnable(there):
         pytest.skip("this CPU has the newest extension there is")
     path = tmp_path / "there.json"
     path.write_text(there.json, encoding="utf-8")
@@ -94,7 +94,7 @@ def test_a_target_that_this_cpu_cannot_run_is_refused_before_anything_runs(tmp_p
 
 def test_why_a_stored_kernel_is_not_taken_is_said(tmp_path: Path) -> None:
     there = replace(host(), arch="future", features=tuple(sorted({*host().features, "amx-fp16"})))
-    if targets.runnable(there):
+    if backends.runnable(there):
         pytest.skip("this CPU has the newest extension there is")
     fill(tmp_path / "t.db", [("matmul", MATMUL, 1e-6)], there)
     found = run("best", "matmul", "--shape", SHAPE, "--db", tmp_path / "t.db")
@@ -230,11 +230,11 @@ def test_code_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("arch", ["skylake-avx512", "znver5", "nosuchcpu", "", 'a"b'])
 def test_the_name_of_a_stored_processor_decides_nothing(arch: str, tmp_path: Path) -> None:
     there = replace(host(), arch=arch, features=("avx2", "fma", "made-up", "sse2"))
-    if not targets.runnable(there):
+    if not backends.runnable(there):
         pytest.skip("a test of x86 with AVX2")
-    assert targets.confined(there).arch == "x86-64"
-    assert targets.confined(there).features == ("avx2", "fma", "sse2")
-    assert targets.confined(host()) == host()
+    assert backends.confined(there).arch == "x86-64"
+    assert backends.confined(there).features == ("avx2", "fma", "sse2")
+    assert backends.confined(host()) == host()
     fill(tmp_path / "t.db", [("matmul", {"m": 8, "n": 8, "k": 8}, 1e-6)], there)
     script = (
         "import sys, numpy as np, autotune as at\n"

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 PACKAGES = ("autotune", "cost_model", "kernels_db", "schedules")
 ROOMS = {
-    room: re.findall(r"^\|((?: *`\w+/`,?)+) *\|", table, re.MULTILINE)
+    room: re.findall(r"^\|((?: *`\w+(?:/|\.py)`,?)+) *\|", table, re.MULTILINE)
     for room, table in re.findall(r"\| room of `(\w+)/` \|.*?\n(.*?)\n\n", PAGE, re.DOTALL)
 }
 

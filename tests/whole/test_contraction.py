@@ -17,7 +17,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from random_schedules import random_schedule
 
-from autotune.building.from_trace import emit_module
+from autotune.backends.building.from_trace import emit_module
 from autotune.codegen.llvm.compile import assembly
 from autotune.codegen.simt import cuda, nvrtc
 from schedules import expr as E

@@ -33,10 +33,10 @@ GIVEN = {
     "autotune.Exported",
     "autotune.MissingExtraError",
     "autotune.models.profile.Profile",
-    "autotune.tuning.results.Best",
-    "autotune.tuning.results.Progress",
-    "autotune.tuning.results.SuiteProgress",
-    "autotune.tuning.results.TaskResult",
+    "autotune.results.tuned.Best",
+    "autotune.results.tuned.Progress",
+    "autotune.results.tuned.SuiteProgress",
+    "autotune.results.tuned.TaskResult",
     "kernels_db.records.Record",
 }
 # Their examples are not run here: they need torch, a linker, or many seconds.

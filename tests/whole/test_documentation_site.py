@@ -72,7 +72,7 @@ def test_primitives_are_shown_with_all_their_arguments(generate) -> None:
     [
         ("autotune.tune", "see `load`", "see :py:obj:`load <autotune.load>`"),
         ("autotune.tune", "`Kernel.time`", ":py:obj:`Kernel.time <autotune.Kernel.time>`"),
-        ("autotune.tune", "`Progress`", ":py:obj:`Progress <autotune.tuning.results.Progress>`"),
+        ("autotune.tune", "`Progress`", ":py:obj:`Progress <autotune.results.tuned.Progress>`"),
         ("autotune.te.prod", "as in `sum`", "as in :py:obj:`sum <autotune.te.sum>`"),
         ("autotune.Schedule.split", "`ComputeAt`", ":py:obj:`compute_at <autotune.Schedule.compute_at>`"),
         ("autotune.Kernel", "Raises LogError.", "Raises :py:obj:`LogError <autotune.LogError>`."),

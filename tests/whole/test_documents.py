@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.building import bundle
-from autotune.building.grid_code import MAGIC, GridCode
+from autotune.codegen import bundle
+from autotune.codegen.grid_code import MAGIC, GridCode
 from autotune.errors import CompileError
 from autotune.fleet import messages
 from autotune.fleet.errors import MessageError
@@ -56,7 +56,7 @@ GRID = {
     "launches": [["k", [1, 1, 1], [4, 1, 1], ["x"]]], "facts": {"k": {"registers": 3}},
 }  # fmt: skip
 REQUEST = messages.opened(
-    messages.Request("measure", "b", messages.Task(W, T, 1.0), (TRACE,), objects=((0, "0" * 32),)).text()
+    messages.Request("measure", "b", messages.FleetTask(W, T, 1.0), (TRACE,), objects=((0, "0" * 32),)).text()
 )
 
 MEMBER = {

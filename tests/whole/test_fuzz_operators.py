@@ -18,9 +18,9 @@ import pytest
 from helpers import poisoned
 from space_cases import Case, random_case, target
 
-from autotune.building.from_trace import emit_module
+from autotune.backends.building.from_trace import emit_module
 from autotune.codegen.llvm.compile import compile_module, load_object
-from autotune.measure.arena import Arena, Param
+from autotune.measure.arena import Arena, KernelParam
 from schedules.ir import interp
 from schedules.model import Trace
 from schedules.passes.lower import lower
@@ -94,7 +94,7 @@ def candidates(
 def compiled(seed: int, n: int) -> int:
     """Compile and run candidates of workload ``n`` on guarded arrays; how many. Raises `Wrong`."""
     case, space, rng = drawn(seed, n, BIG)
-    arena = Arena([Param(t.name, t.shape, t.dtype) for t in case.dag.params], case.inputs)
+    arena = Arena([KernelParam(t.name, t.shape, t.dtype) for t in case.dag.params], case.inputs)
     arena.fill_outputs()
     count = 0
     try:

@@ -13,7 +13,7 @@ import pytest
 from grid_cases import TARGET, Case, case, masked_add, need_cxx, program, sampled
 from grid_changes import count, without
 
-from autotune.building.grid_code import GridCode, Launch, grid_code
+from autotune.codegen.grid_code import GridCode, Launch, grid_code
 from autotune.codegen.llvm.compile import link
 from autotune.codegen.runtime import launcher
 from autotune.codegen.simt import cuda, emulator

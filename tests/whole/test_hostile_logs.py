@@ -18,7 +18,7 @@ from log_mutants import mutants, parsed
 from signals import alarm
 
 import autotune as at
-from autotune.building.from_trace import check_legal
+from autotune.backends.building.from_trace import check_legal
 from autotune.search import decisions
 from autotune.tuning import measured, neighbours, prediction_quality, preparation, recheck, resume
 from autotune.tuning.options import TuneOptions

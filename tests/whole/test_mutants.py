@@ -11,7 +11,7 @@ import pytest
 from helpers import check_compiled, check_interpreted, expected, host, inputs
 from programs import argmax, conv2d, flat, make, matmul, matmul_relu
 
-from autotune.codegen.llvm.expr import Expressions
+from autotune.codegen.llvm.expr import LlvmExpressions
 from autotune.codegen.llvm.store import Stores
 from autotune.codegen.llvm.types import Value
 from schedules import affine
@@ -232,7 +232,7 @@ def split_rounds_down(m: Patch) -> None:
 
 def no_multiply_add(m: Patch) -> None:
     """a + b * c forgets the sum."""
-    m.setattr(Expressions, "multiply_add", lambda self, a, b, c: self.value(E.binary("*", a, b)))
+    m.setattr(LlvmExpressions, "multiply_add", lambda self, a, b, c: self.value(E.binary("*", a, b)))
 
 
 def lanes_overwrite(m: Patch) -> None:
@@ -241,17 +241,17 @@ def lanes_overwrite(m: Patch) -> None:
 
 
 def division_rounds_up(m: Patch) -> None:
-    real = Expressions.binary
+    real = LlvmExpressions.binary
 
-    def up(self: Expressions, op: str, x: Value, y: Value) -> Value:
+    def up(self: LlvmExpressions, op: str, x: Value, y: Value) -> Value:
         return real(self, "ceildiv" if op == "//" else op, x, y)
 
-    m.setattr(Expressions, "binary", up)
-    m.setattr(Expressions, "_divide_unsigned", up)
+    m.setattr(LlvmExpressions, "binary", up)
+    m.setattr(LlvmExpressions, "_divide_unsigned", up)
 
 
 def lanes_unmasked(m: Patch) -> None:
-    m.setattr(Expressions, "_lane_bound", lambda self, e: self.splat(self.value(E.TRUE), self.lanes))
+    m.setattr(LlvmExpressions, "_lane_bound", lambda self, e: self.splat(self.value(E.TRUE), self.lanes))
 
 
 def pack_without_padding(m: Patch) -> None:

@@ -121,7 +121,7 @@ def test_only_settings_reads_the_environment() -> None:
     found = {
         str(p.relative_to(ROOT)) for package in PACKAGES for p, text in sources(package) if reads.search(text)
     }
-    assert found == {"autotune/settings.py"}
+    assert found == {"autotune/settings/__init__.py"}
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from helpers import host, interpret, run_object
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.building.from_trace import build_object
+from autotune.backends.building.from_trace import build_object
 from schedules import te
 from schedules.dtypes import DTYPES, computed
 from schedules.errors import WorkloadError

@@ -20,7 +20,7 @@ MOST_POINTERS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BufferAddress:
     """Where a buffer is: its base pointer, the scope depth that knows it, strides in elements. ``size``: the
     elements of memory that it takes where the kernel owns it, 0 for an argument."""
 
@@ -47,7 +47,7 @@ class Addresses(ABC):
     def __init__(self, scopes: Scopes) -> None:
         self.s = scopes
         self.env: dict[str, int | tuple[str, int]] = {}
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, BufferAddress] = {}
         self.lane_var: str | None = None
         self.lane_base = 0  # the lane variable's value in the first lane
         self.lanes = 1

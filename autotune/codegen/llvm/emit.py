@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from autotune.codegen.llvm import intrinsic
-from autotune.codegen.llvm.address import Place
+from autotune.codegen.llvm.address import BufferAddress
 from autotune.codegen.llvm.driver import ROOT_TOKEN, SHARE, THREAD_TOKEN, driver
 from autotune.codegen.llvm.expr import CodegenError
 from autotune.codegen.llvm.room import room
@@ -52,7 +52,7 @@ ALIGN = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Module:
+class LlvmModule:
     """IR text that defines ``void @kernel(ptr args, ptr scratch, i32 nthreads)``. ``scratch_bytes``: scratch
     memory that the kernel needs with the target's threads."""
 
@@ -80,7 +80,7 @@ class _Shared:
         return bool(self.streaming) and buffer in self.func.streamed
 
 
-def emit(func: LoweredFunc, target: Target) -> Module:
+def emit(func: LoweredFunc, target: Target) -> LlvmModule:
     """LLVM IR of a lowered function for a CPU target. Parallel loops run on the process's thread pool, or
     serially for a target of one thread. Raises CompileError for float16 on an x86 without F16C."""
     _check_half(func, target)
@@ -110,7 +110,7 @@ def emit(func: LoweredFunc, target: Target) -> Module:
         shared.functions.append("!0 = !{i32 1}")
     whole = "\n".join([*shared.declares, *shared.functions])
     whole = whole.replace(ROOT_TOKEN, str(shared.root_bytes)).replace(THREAD_TOKEN, str(shared.thread_bytes))
-    return Module(whole, shared.root_bytes + target.threads * shared.thread_bytes)
+    return LlvmModule(whole, shared.root_bytes + target.threads * shared.thread_bytes)
 
 
 def _check_half(func: LoweredFunc, target: Target) -> None:
@@ -138,10 +138,10 @@ def _variables(indices: tuple[Expr, ...]) -> frozenset[str]:
     return frozenset().union(*(E.variables(i) for i in indices))
 
 
-def _place(b: Buffer, pointer: str, size: int = 0) -> Place:
+def _place(b: Buffer, pointer: str, size: int = 0) -> BufferAddress:
     if any(const(n) is None for n in (*b.shape, *(b.strides or ()))):
         raise CodegenError(f"buffer {b.name} has no constant shape")
-    return Place(pointer, 0, in_memory(b.dtype), known_strides(b), size)
+    return BufferAddress(pointer, 0, in_memory(b.dtype), known_strides(b), size)
 
 
 class _Function:
@@ -472,4 +472,4 @@ class _Function:
         return x[0]
 
 
-__all__ = ["CodegenError", "Module", "emit"]
+__all__ = ["CodegenError", "LlvmModule", "emit"]

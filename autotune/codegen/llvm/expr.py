@@ -47,7 +47,7 @@ class CodegenError(Exception):
     """The generator met code that lowering should not produce. It is a fault of this package."""
 
 
-class Expressions(Addresses):
+class LlvmExpressions(Addresses):
     """Emits expressions into `Scopes`."""
 
     def __init__(self, scopes: Scopes, declare: Callable[[str], None], features: Collection[str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from autotune.codegen.llvm.address import Flat
-from autotune.codegen.llvm.expr import Expressions
+from autotune.codegen.llvm.expr import LlvmExpressions
 from autotune.codegen.llvm.scope import Scopes
 from autotune.codegen.llvm.stream import STREAM_ALIGN
 from autotune.codegen.llvm.types import IN_MEMORY, LLVM_TYPE, Value, literal, mangle
@@ -18,7 +18,7 @@ from schedules.ir import Prefetch, Store, multiply_add, skew
 from schedules.model import LINE
 
 
-class Stores(Expressions):
+class Stores(LlvmExpressions):
     """Emits stores and prefetches into `Scopes`. ``streams``: whether code emitted now streams a buffer."""
 
     def __init__(

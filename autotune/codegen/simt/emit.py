@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from autotune.codegen.simt.dialect import Dialect
-from autotune.codegen.simt.expr import Expressions, Lanes, member
+from autotune.codegen.simt.expr import CExpressions, Lanes, member
 from autotune.errors import CompileError
 from schedules import affine
 from schedules import expr as E
@@ -65,7 +65,7 @@ def generate(program: GridProgram, dialect: Dialect) -> Generated:
     return Generated("\n".join([dialect.prelude, *(k.text + "\n" for k in kernels)]), align)
 
 
-class _Emitter(Expressions):
+class _Emitter(CExpressions):
     def __init__(self, kernel: GridKernel, dialect: Dialect) -> None:
         super().__init__(kernel, dialect)
         self.lines: list[str] = []
@@ -218,7 +218,7 @@ class _Emitter(Expressions):
         while width > 1 and (
             n % width
             or not self.aligned(store.buffer, store.indices, s.var, width)
-            or not all(self.together(c, s.var, width) for c in conds)
+            or not all(self.is_uniform(c, s.var, width) for c in conds)
         ):
             width //= 2
         if width < 2 or "int64" in (
@@ -244,12 +244,12 @@ class _Emitter(Expressions):
         ]
         return max(wide, default=DTYPES[self.buffers[s.buffer].dtype].itemsize)
 
-    def together(self, cond: Expr, var: str, width: int) -> bool:
+    def is_uniform(self, cond: Expr, var: str, width: int) -> bool:
         """Whether a condition holds for all lanes of every vector or for none."""
         if var not in E.variables(cond):
             return True
         if isinstance(cond, Logic):
-            return all(self.together(c, var, width) for c in cond.args)
+            return all(self.is_uniform(c, var, width) for c in cond.args)
         if not isinstance(cond, Compare) or cond.op != "<" or var in E.variables(cond.b):
             return False
         terms, _ = affine.linear(cond.a)
@@ -297,7 +297,7 @@ class _Emitter(Expressions):
         for x in sorted(conds, key=E.show):
             if E.TRUE in conds[x] or self.inside(x, s):
                 out.append((x, E.TRUE))
-            elif all(self.together(c, var, width) for c in conds[x]):
+            elif all(self.is_uniform(c, var, width) for c in conds[x]):
                 out.append((x, E.any_of(*conds[x])))
         return out
 

@@ -13,7 +13,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from autotune.building.grid_code import GridCode
+from autotune.codegen.grid_code import GridCode
 from autotune.codegen.runtime import entry
 from autotune.codegen.simt import cuda, cxx
 from autotune.codegen.simt.emit import emit

@@ -82,7 +82,7 @@ class Lanes:
     loaded: dict[Load, str] = field(default_factory=dict)
 
 
-class Expressions:
+class CExpressions:
     """Expressions of one kernel as text. ``ranges``: of variables around. ``buffers``: those in scope.
     ``lanes``: the vector that is being written."""
 

@@ -21,7 +21,7 @@ from schedules.expr import minimum as index_minimum
 
 
 @dataclass(frozen=True)
-class Taps:
+class ResizeTaps:
     """Output ``i`` of an axis is the sum over t of ``weights[t, i]`` times element ``first[i] + t``, or times
     that at the end where there is none."""
 
@@ -48,7 +48,7 @@ def coordinates(mode: str, size: int, out: int, scale: float) -> Array:
     raise ValueError(f"coordinate_transformation_mode {mode!r} is not supported")
 
 
-def nearest_taps(x: Array, size: int, rounding: str) -> Taps:
+def nearest_taps(x: Array, size: int, rounding: str) -> ResizeTaps:
     """The nearest element of each coordinate."""
     modes: dict[str, Callable[[Array], Array]] = {
         "round_prefer_floor": lambda v: np.ceil(v - 0.5), "round_prefer_ceil": lambda v: np.floor(v + 0.5),
@@ -57,12 +57,12 @@ def nearest_taps(x: Array, size: int, rounding: str) -> Taps:
     if rounding not in modes:
         raise ValueError(f"nearest_mode {rounding!r} is unknown")
     at = np.clip(modes[rounding](x), 0, size - 1).astype(np.int64)
-    return Taps(at, np.ones((1, len(x))))
+    return ResizeTaps(at, np.ones((1, len(x))))
 
 
 def filter_taps(
     x: Array, size: int, scale: float, cubic: float | None, antialias: bool, exclude_outside: bool
-) -> Taps:
+) -> ResizeTaps:
     """Weights of a linear filter, or of a cubic one with the coefficient ``cubic`` (Keys, 1981).
     ``antialias``: the filter is as wide as the outputs are apart."""
     support, shrink = (1 if cubic is None else 2), min(scale, 1.0) if antialias else 1.0
@@ -77,7 +77,7 @@ def filter_taps(
         weights = np.where((places < 0) | (places >= size), 0, weights)
     if antialias or exclude_outside:
         weights = weights / weights.sum(0)
-    return Taps(first, weights)
+    return ResizeTaps(first, weights)
 
 
 def _cubic(d: Array, a: float) -> Array:
@@ -112,7 +112,7 @@ def quotient_form(table: Array, size: int, ratios: list[Fraction]) -> tuple[int,
 
 
 def resample(
-    x: te.Tensor, axis: int, taps: Taps, scale: float, constant: Callable[[Array], te.Tensor]
+    x: te.Tensor, axis: int, taps: ResizeTaps, scale: float, constant: Callable[[Array], te.Tensor]
 ) -> te.Tensor:
     """``x`` with an axis replaced by its resampled one. ``constant``: makes a tensor of known values."""
     size, out, count = x.shape[axis], len(taps.first), len(taps.weights)
@@ -141,7 +141,7 @@ def resample(
 
 
 def _places(
-    taps: Taps, size: int, ratios: list[Fraction], constant: Callable[[Array], te.Tensor]
+    taps: ResizeTaps, size: int, ratios: list[Fraction], constant: Callable[[Array], te.Tensor]
 ) -> Callable[[Expr, int], Expr]:
     """The place of each tap of an output."""
     # The clip of a sum is the sum's clip only where the table itself is not cut off: so it is fitted uncut.

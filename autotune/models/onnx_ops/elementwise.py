@@ -13,7 +13,7 @@ from autotune.models.elements import of_onnx
 from autotune.models.lowering import functions as f
 from autotune.models.lowering.base import Operand, UnsupportedForm, cast, dtype_of, elementwise
 from autotune.models.lowering.powers import integer_power
-from autotune.models.onnx_ops.table import Node, Value, named_type, onnx_op
+from autotune.models.onnx_ops.table import OnnxNode, Value, named_type, onnx_op
 from schedules import te
 from schedules.dtypes import computed, is_float
 from schedules.expr import Expr
@@ -27,37 +27,37 @@ _FLOAT, _ANY = of_onnx("float", "whole"), of_onnx("any")
 
 
 @onnx_op(*_FLOAT)
-def _float(node: Node, x: Value) -> te.Tensor:
+def _float(node: OnnxNode, x: Value) -> te.Tensor:
     return elementwise(_FLOAT[node.op], node.floats(x), name=node.op.lower())
 
 
 @onnx_op(*_ANY)
-def _any(node: Node, x: Value) -> te.Tensor:
+def _any(node: OnnxNode, x: Value) -> te.Tensor:
     return elementwise(_ANY[node.op], node.tensor(x), name=node.op.lower())
 
 
 @onnx_op("Identity")
-def _identity(node: Node, x: Value) -> Value:
+def _identity(node: OnnxNode, x: Value) -> Value:
     return x
 
 
 @onnx_op("Not")
-def _not(node: Node, x: Value) -> te.Tensor:
+def _not(node: OnnxNode, x: Value) -> te.Tensor:
     return elementwise(te.logical_not, node.tensor(x), name="not_")
 
 
 @onnx_op("BitwiseNot")
-def _bitwise_not(node: Node, x: Value) -> te.Tensor:
+def _bitwise_not(node: OnnxNode, x: Value) -> te.Tensor:
     return elementwise(te.bitwise_not, node.tensor(x), name="not_")
 
 
 @onnx_op("IsNaN")
-def _isnan(node: Node, x: Value) -> te.Tensor:
+def _isnan(node: OnnxNode, x: Value) -> te.Tensor:
     return elementwise(lambda v: te.not_equal(v, v), node.floats(x), dtype="bool", name="isnan")
 
 
 @onnx_op("IsInf")
-def _isinf(node: Node, x: Value) -> te.Tensor:
+def _isinf(node: OnnxNode, x: Value) -> te.Tensor:
     ends = [s * te.inf for s, n in ((1, "detect_positive"), (-1, "detect_negative")) if node.attr(n, 1)]
 
     def value(v: Expr) -> Expr:
@@ -67,7 +67,7 @@ def _isinf(node: Node, x: Value) -> te.Tensor:
 
 
 @onnx_op("Elu", "Selu", "Celu", "LeakyRelu", "HardSigmoid", "ThresholdedRelu", "Shrink", "Swish")
-def _activation(node: Node, x: Value) -> te.Tensor:
+def _activation(node: OnnxNode, x: Value) -> te.Tensor:
     names = {
         "Elu": (f.elu, ("alpha",)), "Selu": (f.selu, ("alpha", "gamma")), "Celu": (f.celu, ("alpha",)),
         "LeakyRelu": (f.leaky_relu, ("alpha",)), "HardSigmoid": (f.hard_sigmoid, ("alpha", "beta")),
@@ -80,13 +80,15 @@ def _activation(node: Node, x: Value) -> te.Tensor:
 
 
 @onnx_op("Gelu")
-def _gelu(node: Node, x: Value) -> te.Tensor:
+def _gelu(node: OnnxNode, x: Value) -> te.Tensor:
     fn = f.gelu_tanh if node.attr("approximate") == "tanh" else f.gelu
     return elementwise(fn, node.floats(x), name="gelu")
 
 
 @onnx_op("Dropout")
-def _dropout(node: Node, x: Value, ratio: Value | None = None, training: Value | None = None) -> list[Value]:
+def _dropout(
+    node: OnnxNode, x: Value, ratio: Value | None = None, training: Value | None = None
+) -> list[Value]:
     """At inference a copy."""
     if training is not None and bool(node.known(training, "training_mode").any()):
         ratio_is_zero = ratio is not None and not node.known(ratio, "ratio").any()
@@ -102,7 +104,7 @@ def _dropout(node: Node, x: Value, ratio: Value | None = None, training: Value |
 # --- two inputs -------------------------------------------------------------------------------
 
 
-def _pair(node: Node, a: Value | None, b: Value | None) -> tuple[Operand, Operand]:
+def _pair(node: OnnxNode, a: Value | None, b: Value | None) -> tuple[Operand, Operand]:
     """Both inputs; an older form broadcasts by its attributes."""
     if node.version < 7 and node.attr("broadcast", 0):
         raise UnsupportedForm(f"version {node.version} broadcasts by an axis; convert the model to opset 13")
@@ -116,12 +118,12 @@ _BINARY: dict[str, ExprFn] = {
 
 
 @onnx_op(*_BINARY)
-def _binary(node: Node, a: Value, b: Value) -> te.Tensor:
+def _binary(node: OnnxNode, a: Value, b: Value) -> te.Tensor:
     return elementwise(_BINARY[node.op], *_pair(node, a, b), name=node.op.lower())
 
 
 @onnx_op("Pow")
-def _pow(node: Node, a: Value, b: Value) -> te.Tensor:
+def _pow(node: OnnxNode, a: Value, b: Value) -> te.Tensor:
     """A known exponent is a literal, of which small ones are products."""
     x, y = _pair(node, a, b)
     dtype = dtype_of(x)
@@ -144,7 +146,7 @@ _COMPARE = of_onnx("compare", "logic")
 
 
 @onnx_op(*_COMPARE)
-def _compare(node: Node, a: Value, b: Value) -> te.Tensor:
+def _compare(node: OnnxNode, a: Value, b: Value) -> te.Tensor:
     return elementwise(_COMPARE[node.op], *_pair(node, a, b), dtype="bool", name=node.op.lower() + "_")
 
 
@@ -152,18 +154,18 @@ _BITS = of_onnx("bits")
 
 
 @onnx_op(*_BITS)
-def _bits(node: Node, a: Value, b: Value) -> te.Tensor:
+def _bits(node: OnnxNode, a: Value, b: Value) -> te.Tensor:
     return elementwise(_BITS[node.op], *_pair(node, a, b), name="bits")
 
 
 @onnx_op("BitShift")
-def _shift(node: Node, a: Value, b: Value) -> te.Tensor:
+def _shift(node: OnnxNode, a: Value, b: Value) -> te.Tensor:
     fn = te.left_shift if node.attr("direction") == "LEFT" else te.right_shift
     return elementwise(fn, *_pair(node, a, b), name="shift")
 
 
 @onnx_op("Mod")
-def _mod(node: Node, a: Value, b: Value) -> te.Tensor:
+def _mod(node: OnnxNode, a: Value, b: Value) -> te.Tensor:
     x, y = _pair(node, a, b)
     if is_float(dtype_of(x)):
         return elementwise(te.fmod if node.attr("fmod", 0) else te.remainder, x, y, name="mod")
@@ -171,12 +173,12 @@ def _mod(node: Node, a: Value, b: Value) -> te.Tensor:
 
 
 @onnx_op("PRelu")
-def _prelu(node: Node, x: Value, slope: Value) -> te.Tensor:
+def _prelu(node: OnnxNode, x: Value, slope: Value) -> te.Tensor:
     return elementwise(f.prelu, node.tensor(x), node.operand(slope), name="prelu")
 
 
 @onnx_op("Where")
-def _where(node: Node, cond: Value, a: Value, b: Value) -> te.Tensor:
+def _where(node: OnnxNode, cond: Value, a: Value, b: Value) -> te.Tensor:
     c, x, y = node.operand(cond), node.operand(a), node.operand(b)
     return elementwise(te.select, c, x, y, dtype=dtype_of(x), name="where")
 
@@ -189,7 +191,7 @@ _MANY: dict[str, ExprFn] = {
 
 
 @onnx_op(*_MANY)
-def _many(node: Node, *xs: Value) -> te.Tensor:
+def _many(node: OnnxNode, *xs: Value) -> te.Tensor:
     given = [node.operand(x) for x in xs]
     if not given:
         raise UnsupportedForm("it has no inputs")
@@ -202,7 +204,7 @@ def _many(node: Node, *xs: Value) -> te.Tensor:
 
 
 @onnx_op("Clip", since=6)
-def _clip(node: Node, x: Value, low: Value | None = None, high: Value | None = None) -> te.Tensor:
+def _clip(node: OnnxNode, x: Value, low: Value | None = None, high: Value | None = None) -> te.Tensor:
     """Bounds are attributes before version 11."""
     t = node.tensor(x)
     if node.version < 11:
@@ -224,10 +226,10 @@ def _clip(node: Node, x: Value, low: Value | None = None, high: Value | None = N
 
 
 @onnx_op("Cast", since=6)
-def _cast(node: Node, x: Value) -> te.Tensor:
+def _cast(node: OnnxNode, x: Value) -> te.Tensor:
     return cast(node.tensor(x), named_type(int(node.attr("to"))))
 
 
 @onnx_op("CastLike")
-def _cast_like(node: Node, x: Value, like: Value) -> te.Tensor:
+def _cast_like(node: OnnxNode, x: Value, like: Value) -> te.Tensor:
     return cast(node.tensor(x), named_type(helper.np_dtype_to_tensor_dtype(np.dtype(like.dtype))))

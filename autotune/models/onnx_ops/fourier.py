@@ -5,11 +5,11 @@ from __future__ import annotations
 from autotune.models.lowering import fourier as ft
 from autotune.models.lowering.base import positive
 from autotune.models.lowering.movement import reshape
-from autotune.models.onnx_ops.table import Node, Value, onnx_op
+from autotune.models.onnx_ops.table import OnnxNode, Value, onnx_op
 from schedules import te
 
 
-def _complex(node: Node, x: Value) -> te.Tensor:
+def _complex(node: OnnxNode, x: Value) -> te.Tensor:
     t = node.floats(x)
     if t.shape[-1] not in (1, 2) or len(t.shape) < 2:
         raise ValueError(f"{list(t.shape)} does not end with an axis of 1 or 2, for real or complex numbers")
@@ -23,7 +23,7 @@ def _afford(n: int) -> None:
 
 
 @onnx_op("DFT")
-def _dft(node: Node, x: Value, length: Value | None = None, axis: Value | None = None) -> te.Tensor:
+def _dft(node: OnnxNode, x: Value, length: Value | None = None, axis: Value | None = None) -> te.Tensor:
     """The axis is an attribute before version 20."""
     t = _complex(node, x)
     where = int(node.attr("axis", 1)) if axis is None and node.version < 20 else -2
@@ -48,7 +48,7 @@ def _dft(node: Node, x: Value, length: Value | None = None, axis: Value | None =
 
 @onnx_op("STFT")
 def _stft(
-    node: Node, x: Value, step: Value, window: Value | None = None, length: Value | None = None
+    node: OnnxNode, x: Value, step: Value, window: Value | None = None, length: Value | None = None
 ) -> te.Tensor:
     t = node.tensor(x)
     t = _complex(node, reshape(t, (*t.shape, 1)) if len(t.shape) == 2 else t)

@@ -9,11 +9,11 @@ import numpy as np
 from autotune.models.lowering import indexing as ix
 from autotune.models.lowering import movement as m
 from autotune.models.lowering.base import UnsupportedForm, positive
-from autotune.models.onnx_ops.table import Node, Value, onnx_op
+from autotune.models.onnx_ops.table import OnnxNode, Value, onnx_op
 from schedules import te
 
 
-def integer_ids(node: Node, ids: Value) -> te.Tensor:
+def integer_ids(node: OnnxNode, ids: Value) -> te.Tensor:
     t = node.tensor(ids)
     if t.dtype not in ("int32", "int64"):
         raise ValueError(f"indices are {t.dtype}, not int32 or int64")
@@ -21,7 +21,7 @@ def integer_ids(node: Node, ids: Value) -> te.Tensor:
 
 
 @onnx_op("Gather")
-def _gather(node: Node, x: Value, ids: Value) -> te.Tensor:
+def _gather(node: OnnxNode, x: Value, ids: Value) -> te.Tensor:
     """Indices that are known and evenly apart are a slice."""
     t = node.tensor(x)
     axis = positive(node.attr("axis", 0), len(t.shape))
@@ -29,7 +29,7 @@ def _gather(node: Node, x: Value, ids: Value) -> te.Tensor:
 
 
 @onnx_op("Compress")
-def _compress(node: Node, x: Value, mask: Value) -> te.Tensor:
+def _compress(node: OnnxNode, x: Value, mask: Value) -> te.Tensor:
     """The slices of an axis, or the elements, where a known mask is true."""
     t = node.tensor(x)
     axis = node.attributes.get("axis")
@@ -42,7 +42,7 @@ def _compress(node: Node, x: Value, mask: Value) -> te.Tensor:
     return _picked(node, t, kept, axis)
 
 
-def _picked(node: Node, t: te.Tensor, ids: Value, axis: int) -> te.Tensor:
+def _picked(node: OnnxNode, t: te.Tensor, ids: Value, axis: int) -> te.Tensor:
     if isinstance(ids, np.ndarray) and ids.size:
         size = t.shape[axis]
         flat = np.where(ids < 0, ids + size, ids).reshape(-1)
@@ -54,18 +54,18 @@ def _picked(node: Node, t: te.Tensor, ids: Value, axis: int) -> te.Tensor:
 
 
 @onnx_op("GatherElements")
-def _gather_elements(node: Node, x: Value, ids: Value) -> te.Tensor:
+def _gather_elements(node: OnnxNode, x: Value, ids: Value) -> te.Tensor:
     t = node.tensor(x)
     return ix.gather_elements(t, integer_ids(node, ids), positive(node.attr("axis", 0), len(t.shape)))
 
 
 @onnx_op("GatherND")
-def _gather_nd(node: Node, x: Value, ids: Value) -> te.Tensor:
+def _gather_nd(node: OnnxNode, x: Value, ids: Value) -> te.Tensor:
     return ix.gather_nd(node.tensor(x), integer_ids(node, ids), node.attr("batch_dims", 0))
 
 
 @onnx_op("OneHot")
-def _one_hot(node: Node, ids: Value, depth: Value, values: Value) -> te.Tensor:
+def _one_hot(node: OnnxNode, ids: Value, depth: Value, values: Value) -> te.Tensor:
     t = node.tensor(ids)
     n = int(node.known(depth, "depth").item())
     if n < 1:
@@ -80,7 +80,7 @@ def _one_hot(node: Node, ids: Value, depth: Value, values: Value) -> te.Tensor:
 
 
 @onnx_op("ReverseSequence")
-def _reverse_sequence(node: Node, x: Value, lengths: Value) -> te.Tensor:
+def _reverse_sequence(node: OnnxNode, x: Value, lengths: Value) -> te.Tensor:
     t, n = node.tensor(x), integer_ids(node, lengths)
     batch, time = (positive(node.attr(a), len(t.shape)) for a in ("batch_axis", "time_axis"))
     if batch == time or n.shape != (t.shape[batch],):
@@ -89,5 +89,5 @@ def _reverse_sequence(node: Node, x: Value, lengths: Value) -> te.Tensor:
 
 
 @onnx_op("NonMaxSuppression")
-def _unknown(node: Node, *xs: Value) -> te.Tensor:
+def _unknown(node: OnnxNode, *xs: Value) -> te.Tensor:
     raise UnsupportedForm("the shape of its output depends on data")

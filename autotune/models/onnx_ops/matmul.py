@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from autotune.models.lowering.base import UnsupportedForm, cast
 from autotune.models.lowering.matmul import einsum, gemm, matmul
-from autotune.models.onnx_ops.table import Node, Value, less, onnx_op
+from autotune.models.onnx_ops.table import OnnxNode, Value, less, onnx_op
 from schedules import te
 
 
 @onnx_op("MatMul")
-def _matmul(node: Node, a: Value, b: Value) -> te.Tensor:
+def _matmul(node: OnnxNode, a: Value, b: Value) -> te.Tensor:
     x, y = node.tensor(a), node.tensor(b)
     return cast(matmul(x, y), x.dtype)
 
 
 @onnx_op("Gemm")
-def _gemm(node: Node, a: Value, b: Value, c: Value | None = None) -> te.Tensor:
+def _gemm(node: OnnxNode, a: Value, b: Value, c: Value | None = None) -> te.Tensor:
     if node.version < 7 and node.attr("broadcast", 0):
         raise UnsupportedForm(
             f"version {node.version} broadcasts by attributes; convert the model to opset 13"
@@ -34,13 +34,13 @@ def _gemm(node: Node, a: Value, b: Value, c: Value | None = None) -> te.Tensor:
 
 
 @onnx_op("Einsum")
-def _einsum(node: Node, *xs: Value) -> te.Tensor:
+def _einsum(node: OnnxNode, *xs: Value) -> te.Tensor:
     return einsum([node.tensor(x) for x in xs], node.attr("equation"))
 
 
 @onnx_op("MatMulInteger")
 def _matmul_integer(
-    node: Node, a: Value, b: Value, a_zero: Value | None = None, b_zero: Value | None = None
+    node: OnnxNode, a: Value, b: Value, a_zero: Value | None = None, b_zero: Value | None = None
 ) -> te.Tensor:
     za, zb = node.zero_point(a_zero, "a_zero_point"), node.zero_point(b_zero, "b_zero_point")
     return matmul(node.tensor(a), node.tensor(b), (less(za), less(zb)))

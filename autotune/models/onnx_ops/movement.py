@@ -10,7 +10,7 @@ from onnx import helper
 
 from autotune.models.lowering import movement as m
 from autotune.models.lowering.base import Array, UnsupportedForm, positive, positives
-from autotune.models.onnx_ops.table import Node, Value, onnx_op
+from autotune.models.onnx_ops.table import OnnxNode, Value, onnx_op
 from schedules import te
 from schedules.dtypes import DTYPES
 
@@ -19,18 +19,18 @@ MOST = 2**26
 
 
 @onnx_op("Shape")
-def _shape(node: Node, x: Value) -> Array:
+def _shape(node: OnnxNode, x: Value) -> Array:
     start, end = node.attr("start", 0), node.attr("end")
     return np.array(x.shape[slice(start, end)], np.int64)
 
 
 @onnx_op("Size")
-def _size(node: Node, x: Value) -> Array:
+def _size(node: OnnxNode, x: Value) -> Array:
     return np.array(math.prod(x.shape), np.int64)
 
 
 @onnx_op("EyeLike")
-def _eye_like(node: Node, x: Value) -> Array:
+def _eye_like(node: OnnxNode, x: Value) -> Array:
     to = node.attr("dtype")
     dtype = np.dtype(x.dtype) if to is None else np.dtype(helper.tensor_dtype_to_np_dtype(to))
     if math.prod(x.shape) > MOST:
@@ -40,7 +40,7 @@ def _eye_like(node: Node, x: Value) -> Array:
 
 
 @onnx_op("Reshape", since=5)
-def _reshape(node: Node, x: Value, shape: Value) -> te.Tensor:
+def _reshape(node: OnnxNode, x: Value, shape: Value) -> te.Tensor:
     t = node.tensor(x)
     to = node.ints(shape, "shape")
     if not node.attr("allowzero", 0):
@@ -63,7 +63,7 @@ def _filled(t: te.Tensor, shape: Sequence[int]) -> list[int]:
 
 
 @onnx_op("Flatten")
-def _flatten(node: Node, x: Value) -> te.Tensor:
+def _flatten(node: OnnxNode, x: Value) -> te.Tensor:
     t = node.tensor(x)
     axis = node.attr("axis", 1)
     if not -len(t.shape) <= axis <= len(t.shape):
@@ -73,7 +73,7 @@ def _flatten(node: Node, x: Value) -> te.Tensor:
 
 
 @onnx_op("Squeeze")
-def _squeeze(node: Node, x: Value, axes: Value | None = None) -> te.Tensor:
+def _squeeze(node: OnnxNode, x: Value, axes: Value | None = None) -> te.Tensor:
     t = node.tensor(x)
     given = node.either("axes", axes)
     which = [d for d, n in enumerate(t.shape) if n == 1] if given is None else positives(given, len(t.shape))
@@ -83,7 +83,7 @@ def _squeeze(node: Node, x: Value, axes: Value | None = None) -> te.Tensor:
 
 
 @onnx_op("Unsqueeze")
-def _unsqueeze(node: Node, x: Value, axes: Value | None = None) -> te.Tensor:
+def _unsqueeze(node: OnnxNode, x: Value, axes: Value | None = None) -> te.Tensor:
     t = node.tensor(x)
     given = node.either("axes", axes) or []
     rank = len(t.shape) + len(given)
@@ -92,19 +92,19 @@ def _unsqueeze(node: Node, x: Value, axes: Value | None = None) -> te.Tensor:
 
 
 @onnx_op("Transpose")
-def _transpose(node: Node, x: Value) -> te.Tensor:
+def _transpose(node: OnnxNode, x: Value) -> te.Tensor:
     t = node.tensor(x)
     return m.transpose(t, node.attr("perm", list(range(len(t.shape)))[::-1]))
 
 
 @onnx_op("Concat", since=4)
-def _concat(node: Node, *xs: Value) -> te.Tensor:
+def _concat(node: OnnxNode, *xs: Value) -> te.Tensor:
     parts = [node.tensor(x) for x in xs if not (isinstance(x, np.ndarray) and not x.size)]
     return m.concat(parts, positive(node.attr("axis"), len(parts[0].shape)))
 
 
 @onnx_op("Split", since=2)
-def _split(node: Node, x: Value, split: Value | None = None) -> list[Value | None]:
+def _split(node: OnnxNode, x: Value, split: Value | None = None) -> list[Value | None]:
     t = node.tensor(x)
     axis = positive(node.attr("axis", 0), len(t.shape))
     sizes, size = node.either("split", split), t.shape[axis]
@@ -136,7 +136,7 @@ def _empty(t: te.Tensor, shape: Sequence[int]) -> Array:
 
 @onnx_op("Slice")
 def _slice(
-    node: Node, x: Value, starts: Value | None = None, ends: Value | None = None,
+    node: OnnxNode, x: Value, starts: Value | None = None, ends: Value | None = None,
     axes: Value | None = None, steps: Value | None = None,
 ) -> Value:  # fmt: skip
     """Bounds are attributes before version 10."""
@@ -160,7 +160,7 @@ def _slice(
 
 @onnx_op("Pad", since=2)
 def _pad(
-    node: Node, x: Value, pads: Value | None = None, fill: Value | None = None, axes: Value | None = None
+    node: OnnxNode, x: Value, pads: Value | None = None, fill: Value | None = None, axes: Value | None = None
 ) -> te.Tensor:
     """Pads are an attribute before version 11."""
     t = node.tensor(x)
@@ -187,28 +187,28 @@ def _pad(
 
 
 @onnx_op("Expand")
-def _expand(node: Node, x: Value, shape: Value) -> te.Tensor:
+def _expand(node: OnnxNode, x: Value, shape: Value) -> te.Tensor:
     t = node.tensor(x)
     return m.expand(t, np.broadcast_shapes(t.shape, tuple(node.ints(shape, "shape"))))
 
 
 @onnx_op("Tile", since=6)
-def _tile(node: Node, x: Value, repeats: Value) -> te.Tensor:
+def _tile(node: OnnxNode, x: Value, repeats: Value) -> te.Tensor:
     return m.tile(node.tensor(x), node.ints(repeats, "repeats"))
 
 
 @onnx_op("DepthToSpace")
-def _depth_to_space(node: Node, x: Value) -> te.Tensor:
+def _depth_to_space(node: OnnxNode, x: Value) -> te.Tensor:
     return m.depth_to_space(node.tensor(x), node.attr("blocksize"), node.attr("mode", "DCR"))
 
 
 @onnx_op("SpaceToDepth")
-def _space_to_depth(node: Node, x: Value) -> te.Tensor:
+def _space_to_depth(node: OnnxNode, x: Value) -> te.Tensor:
     return m.space_to_depth(node.tensor(x), node.attr("blocksize"), node.attr("mode", "DCR"))
 
 
 @onnx_op("Trilu")
-def _trilu(node: Node, x: Value, k: Value | None = None) -> te.Tensor:
+def _trilu(node: OnnxNode, x: Value, k: Value | None = None) -> te.Tensor:
     by = np.array(0) if k is None else node.operand(k, "k")
     if math.prod(by.shape) != 1:
         raise ValueError(f"its k is of shape {list(by.shape)}, not one number")
@@ -216,7 +216,7 @@ def _trilu(node: Node, x: Value, k: Value | None = None) -> te.Tensor:
 
 
 @onnx_op("CenterCropPad")
-def _center_crop_pad(node: Node, x: Value, shape: Value) -> te.Tensor:
+def _center_crop_pad(node: OnnxNode, x: Value, shape: Value) -> te.Tensor:
     t = node.tensor(x)
     axes = positives(node.attr("axes", list(range(len(t.shape)))), len(t.shape))
     sides = [(0, 0)] * len(t.shape)
@@ -229,6 +229,6 @@ def _center_crop_pad(node: Node, x: Value, shape: Value) -> te.Tensor:
 
 
 @onnx_op("Range", "NonZero", "ConstantOfShape")
-def _unknown(node: Node, *xs: Value) -> te.Tensor:
+def _unknown(node: OnnxNode, *xs: Value) -> te.Tensor:
     """Where all is known, these are evaluated at import."""
     raise UnsupportedForm("the shape of its output must be known at import, but depends on data")

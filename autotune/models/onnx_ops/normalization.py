@@ -8,12 +8,12 @@ from collections.abc import Callable
 from autotune.models.lowering import normalization as n
 from autotune.models.lowering.base import UnsupportedForm, positive
 from autotune.models.lowering.movement import reshape
-from autotune.models.onnx_ops.table import Node, Value, onnx_op
+from autotune.models.onnx_ops.table import OnnxNode, Value, onnx_op
 from schedules import te
 
 
 @onnx_op("Softmax", "LogSoftmax", "Hardmax")
-def _softmax(node: Node, x: Value) -> te.Tensor:
+def _softmax(node: OnnxNode, x: Value) -> te.Tensor:
     """Before version 13 all axes from ``axis`` on are one."""
     t = node.tensor(x)
 
@@ -28,7 +28,7 @@ def _softmax(node: Node, x: Value) -> te.Tensor:
 
 
 @onnx_op("BatchNormalization", since=7)
-def _batch_norm(node: Node, x: Value, scale: Value, bias: Value, mean: Value, var: Value) -> te.Tensor:
+def _batch_norm(node: OnnxNode, x: Value, scale: Value, bias: Value, mean: Value, var: Value) -> te.Tensor:
     if node.attr("training_mode", 0):
         raise UnsupportedForm("training_mode=1 is not supported")
     node.only(1)
@@ -39,7 +39,7 @@ def _batch_norm(node: Node, x: Value, scale: Value, bias: Value, mean: Value, va
 
 
 @onnx_op("LayerNormalization")
-def _layer_norm(node: Node, x: Value, scale: Value, bias: Value | None = None) -> list[te.Tensor | None]:
+def _layer_norm(node: OnnxNode, x: Value, scale: Value, bias: Value | None = None) -> list[te.Tensor | None]:
     t = node.tensor(x)
     axis = positive(node.attr("axis", -1), len(t.shape))
     beta = None if bias is None else node.operand(bias)
@@ -49,7 +49,7 @@ def _layer_norm(node: Node, x: Value, scale: Value, bias: Value | None = None) -
 
 
 @onnx_op("RMSNormalization")
-def _rms_norm(node: Node, x: Value, scale: Value) -> te.Tensor:
+def _rms_norm(node: OnnxNode, x: Value, scale: Value) -> te.Tensor:
     t = node.tensor(x)
     return n.rms_norm(
         t, positive(node.attr("axis", -1), len(t.shape)), node.operand(scale), node.attr("epsilon")
@@ -57,13 +57,13 @@ def _rms_norm(node: Node, x: Value, scale: Value) -> te.Tensor:
 
 
 @onnx_op("InstanceNormalization", since=6)
-def _instance_norm(node: Node, x: Value, scale: Value, bias: Value) -> te.Tensor:
+def _instance_norm(node: OnnxNode, x: Value, scale: Value, bias: Value) -> te.Tensor:
     t = node.tensor(x)
     return n.group_norm(t, t.shape[1], node.tensor(scale), node.tensor(bias), node.attr("epsilon"))
 
 
 @onnx_op("GroupNormalization", since=21)
-def _group_norm(node: Node, x: Value, scale: Value, bias: Value) -> te.Tensor:
+def _group_norm(node: OnnxNode, x: Value, scale: Value, bias: Value) -> te.Tensor:
     """Version 18 has a scale a group; the function of ONNX states that."""
     return n.group_norm(
         node.tensor(x), node.attr("num_groups"), node.tensor(scale), node.tensor(bias), node.attr("epsilon")
@@ -71,7 +71,7 @@ def _group_norm(node: Node, x: Value, scale: Value, bias: Value) -> te.Tensor:
 
 
 @onnx_op("LpNormalization")
-def _lp_norm(node: Node, x: Value) -> te.Tensor:
+def _lp_norm(node: OnnxNode, x: Value) -> te.Tensor:
     t = node.tensor(x)
     p = node.attr("p", 2)
     if p not in (1, 2):
@@ -80,6 +80,6 @@ def _lp_norm(node: Node, x: Value) -> te.Tensor:
 
 
 @onnx_op("LRN")
-def _lrn(node: Node, x: Value) -> te.Tensor:
+def _lrn(node: OnnxNode, x: Value) -> te.Tensor:
     how = (node.attr(a) for a in ("size", "alpha", "beta", "bias"))
     return n.local_response(node.tensor(x), *how)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from autotune.models.lowering import ordering as o
 from autotune.models.lowering.base import positive
-from autotune.models.onnx_ops.table import Node, Value, onnx_op
+from autotune.models.onnx_ops.table import OnnxNode, Value, onnx_op
 from schedules import te
 
 
 @onnx_op("TopK")
-def _topk(node: Node, x: Value, k: Value | None = None) -> list[te.Tensor]:
+def _topk(node: OnnxNode, x: Value, k: Value | None = None) -> list[te.Tensor]:
     """In order, also where that was not asked for. How many is an attribute before version 10."""
     t = node.tensor(x)
     axis = positive(node.attr("axis", -1), len(t.shape))

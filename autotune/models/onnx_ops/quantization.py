@@ -11,7 +11,7 @@ from autotune.models.lowering.base import Operand, UnsupportedForm, dtype_of, re
 from autotune.models.lowering.base import positive as axis_of
 from autotune.models.lowering.matmul import matmul
 from autotune.models.lowering.reduction import reduce
-from autotune.models.onnx_ops.table import Node, Value, named_type, onnx_op
+from autotune.models.onnx_ops.table import OnnxNode, Value, named_type, onnx_op
 from schedules import te
 from schedules.dtypes import DTYPES, computed, is_integer
 from schedules.expr import Expr
@@ -19,7 +19,7 @@ from schedules.expr import Expr
 Read = Callable[[tuple[Expr, ...]], Expr]
 
 
-def _along(node: Node, t: te.Tensor, x: Operand, axis: int) -> Read:
+def _along(node: OnnxNode, t: te.Tensor, x: Operand, axis: int) -> Read:
     """A reader of a scale or zero point at an element of ``t``: one for all, one a slice, or one a block."""
     if (
         isinstance(x, np.ndarray)
@@ -39,7 +39,7 @@ def _along(node: Node, t: te.Tensor, x: Operand, axis: int) -> Read:
 
 
 @onnx_op("DequantizeLinear")
-def _dequantize(node: Node, x: Value, scale: Value, zero: Value | None = None) -> te.Tensor:
+def _dequantize(node: OnnxNode, x: Value, scale: Value, zero: Value | None = None) -> te.Tensor:
     t, s = node.tensor(x), node.operand(scale, "scale")
     out = node.attr("output_dtype", 0)
     dtype = dtype_of(s) if not out else named_type(out)
@@ -58,7 +58,7 @@ def _dequantize(node: Node, x: Value, scale: Value, zero: Value | None = None) -
 
 
 @onnx_op("QuantizeLinear")
-def _quantize(node: Node, x: Value, scale: Value, zero: Value | None = None) -> te.Tensor:
+def _quantize(node: OnnxNode, x: Value, scale: Value, zero: Value | None = None) -> te.Tensor:
     t, s = node.tensor(x), node.operand(scale, "scale")
     z = None if zero is None else node.operand(zero, "zero point")
     out = node.attr("output_dtype", 0)
@@ -83,7 +83,7 @@ def _quantized(x: Expr, scale: Expr, zero: Expr | None, dtype: str) -> Expr:
 
 
 @onnx_op("DynamicQuantizeLinear")
-def _dynamic_quantize(node: Node, x: Value) -> list[te.Tensor]:
+def _dynamic_quantize(node: OnnxNode, x: Value) -> list[te.Tensor]:
     """Quantized to uint8, with the scale and the zero point that its range has, which 0 is in. Where all is 0
     the scale is 1, as ONNX Runtime has it."""
     t = node.tensor(x)
@@ -116,7 +116,7 @@ def _one(x: Operand) -> Expr:
 
 @onnx_op("QLinearMatMul")
 def _qlinear_matmul(
-    node: Node, a: Value, a_scale: Value, a_zero: Value, b: Value, b_scale: Value, b_zero: Value,
+    node: OnnxNode, a: Value, a_scale: Value, a_zero: Value, b: Value, b_scale: Value, b_zero: Value,
     y_scale: Value, y_zero: Value,
 ) -> te.Tensor:  # fmt: skip
     """A product of int32, then requantized. Scales and zero points are one number each."""

@@ -10,7 +10,7 @@ from autotune.models.lowering import functions as f
 from autotune.models.lowering import recurrent as rec
 from autotune.models.lowering.base import UnsupportedForm
 from autotune.models.lowering.movement import part, reshape, transpose
-from autotune.models.onnx_ops.table import Node, Value, onnx_op
+from autotune.models.onnx_ops.table import OnnxNode, Value, onnx_op
 from schedules import te
 from schedules.expr import Expr
 
@@ -37,7 +37,7 @@ _WITH_ALPHA = {
 _WITH_BETA = {"affine", "scaledtanh", "hardsigmoid"}
 
 
-def _functions(node: Node, directions: int) -> list[rec.Fn]:
+def _functions(node: OnnxNode, directions: int) -> list[rec.Fn]:
     """Of all directions. alpha and beta are listed for the functions that have one."""
     default = _KINDS[node.op][1] * directions
     names = [str(n).lower() for n in node.attr("activations") or default]
@@ -60,7 +60,7 @@ def _direction(t: te.Tensor, d: int) -> te.Tensor:
     return reshape(part(t, 0, d, 1), t.shape[1:])
 
 
-def _lengths(node: Node, lengths: Value | None, steps: int) -> te.Tensor | None:
+def _lengths(node: OnnxNode, lengths: Value | None, steps: int) -> te.Tensor | None:
     """None where every sequence has all steps."""
     if lengths is None or (isinstance(lengths, np.ndarray) and bool((lengths == steps).all())):
         return None
@@ -69,7 +69,7 @@ def _lengths(node: Node, lengths: Value | None, steps: int) -> te.Tensor | None:
 
 @onnx_op("RNN", "GRU", "LSTM", since=7)
 def _recurrent(
-    node: Node, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None,
+    node: OnnxNode, x: Value, w: Value, r: Value, bias: Value | None = None, lengths: Value | None = None,
     first: Value | None = None, first_cell: Value | None = None, peephole: Value | None = None,
 ) -> list[te.Tensor | None]:  # fmt: skip
     """Outputs: all states (steps, directions, batch, hidden), the last ones, the last cells."""
@@ -117,7 +117,7 @@ def _recurrent(
 
 
 def _first(
-    node: Node, given: Value | None, d: int, batch: int, n: int, dtype: str, batch_first: bool
+    node: OnnxNode, given: Value | None, d: int, batch: int, n: int, dtype: str, batch_first: bool
 ) -> te.Tensor:
     if given is None:
         return rec.zeros((batch, n), dtype)
@@ -126,7 +126,7 @@ def _first(
 
 
 def _outputs(
-    node: Node, ys: list[te.Tensor], last: Sequence[list[te.Tensor]], dtype: str, batch_first: bool
+    node: OnnxNode, ys: list[te.Tensor], last: Sequence[list[te.Tensor]], dtype: str, batch_first: bool
 ) -> list[te.Tensor | None]:
     """Those that are used."""
     every = rec.directions(ys, dtype) if node.wants(0) else None

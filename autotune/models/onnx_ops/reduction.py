@@ -7,7 +7,7 @@ from typing import Any
 
 from autotune.models.lowering import reduction as r
 from autotune.models.lowering.base import floating, positive, positives
-from autotune.models.onnx_ops.table import Node, Value, onnx_op
+from autotune.models.onnx_ops.table import OnnxNode, Value, onnx_op
 from schedules import te
 
 Fn = Callable[..., Any]
@@ -30,7 +30,7 @@ _REDUCE: dict[str, tuple[Fn, Fn | None, Fn | None]] = {
 }
 
 
-def _axes(node: Node, x: te.Tensor, axes: Value | None) -> tuple[int, ...]:
+def _axes(node: OnnxNode, x: te.Tensor, axes: Value | None) -> tuple[int, ...]:
     """Axes are an attribute or an input, by version; none are all, or none."""
     given = node.either("axes", axes)
     if not given:
@@ -39,7 +39,7 @@ def _axes(node: Node, x: te.Tensor, axes: Value | None) -> tuple[int, ...]:
 
 
 @onnx_op(*_REDUCE)
-def _reduce(node: Node, x: Value, axes: Value | None = None) -> te.Tensor:
+def _reduce(node: OnnxNode, x: Value, axes: Value | None = None) -> te.Tensor:
     t = node.tensor(x)
     where, keep = _axes(node, t, axes), bool(node.attr("keepdims", 1))
     if not where and node.op in _SAME_OF_ONE:
@@ -54,7 +54,7 @@ def _reduce(node: Node, x: Value, axes: Value | None = None) -> te.Tensor:
 
 
 @onnx_op("ArgMax", "ArgMin")
-def _arg(node: Node, x: Value) -> te.Tensor:
+def _arg(node: OnnxNode, x: Value) -> te.Tensor:
     t = node.tensor(x)
     axis = positive(node.attr("axis", 0), len(t.shape))
     last = bool(node.attr("select_last_index", 0))
@@ -62,7 +62,7 @@ def _arg(node: Node, x: Value) -> te.Tensor:
 
 
 @onnx_op("CumSum", "CumProd")
-def _cumulative(node: Node, x: Value, axis: Value) -> te.Tensor:
+def _cumulative(node: OnnxNode, x: Value, axis: Value) -> te.Tensor:
     t = node.tensor(x)
     d = positive(int(node.known(axis, "axis").item()), len(t.shape))
     fold, neutral = (te.sum, 0.0) if node.op == "CumSum" else (te.prod, 1.0)

@@ -9,7 +9,7 @@ import numpy as np
 
 from autotune.models.lowering import resize as r
 from autotune.models.lowering.base import Array, UnsupportedForm, positives, stage
-from autotune.models.onnx_ops.table import Node, Value, onnx_op
+from autotune.models.onnx_ops.table import OnnxNode, Value, onnx_op
 from schedules import te
 from schedules.dtypes import computed, is_float
 from schedules.expr import Expr
@@ -19,7 +19,7 @@ MOST, FEWEST = 2**20, 16
 
 
 @onnx_op("Upsample", "Resize")
-def _by_scales(node: Node, x: Value, scales: Value | None = None) -> te.Tensor:
+def _by_scales(node: OnnxNode, x: Value, scales: Value | None = None) -> te.Tensor:
     """The versions before Resize 11: outputs lie at i / scale. The nearest element is the one before, and the
     one after where an axis shrinks."""
     t, mode = node.tensor(x), node.attr("mode", "nearest")
@@ -63,7 +63,11 @@ def _checked(extents: list[int]) -> list[int]:
 
 @onnx_op("Resize", since=11)
 def _resize(
-    node: Node, x: Value, roi: Value | None = None, scales: Value | None = None, sizes: Value | None = None
+    node: OnnxNode,
+    x: Value,
+    roi: Value | None = None,
+    scales: Value | None = None,
+    sizes: Value | None = None,
 ) -> te.Tensor:
     t = node.tensor(x)
     axes = positives(node.attr("axes", range(len(t.shape))), len(t.shape))
@@ -84,7 +88,7 @@ def _resize(
     return _filled(node, made, places, t.shape)
 
 
-def _crop(node: Node, roi: Value | None, extents: Sequence[int], out: Sequence[int]) -> list[Array]:
+def _crop(node: OnnxNode, roi: Value | None, extents: Sequence[int], out: Sequence[int]) -> list[Array]:
     """Where the outputs of each axis lie in the part of the input that ``roi`` tells. Rounded as by ONNX."""
     ends = node.known(roi, "roi").astype(np.float32).reshape(-1)
     if len(ends) != 2 * len(extents) or not np.isfinite(ends).all():
@@ -97,7 +101,7 @@ def _crop(node: Node, roi: Value | None, extents: Sequence[int], out: Sequence[i
     return found
 
 
-def _filled(node: Node, t: te.Tensor, places: Mapping[int, Array], shape: Sequence[int]) -> te.Tensor:
+def _filled(node: OnnxNode, t: te.Tensor, places: Mapping[int, Array], shape: Sequence[int]) -> te.Tensor:
     """``t`` with what lies outside the input as ``extrapolation_value``, which is at the ends of axes."""
     inside: dict[int, tuple[int, int]] = {}
     for d, x in places.items():
@@ -117,7 +121,7 @@ def _filled(node: Node, t: te.Tensor, places: Mapping[int, Array], shape: Sequen
     return stage(t.shape, value, "crop")
 
 
-def _of_sizes(node: Node, extents: list[int], sizes: list[int]) -> tuple[list[int], list[float]]:
+def _of_sizes(node: OnnxNode, extents: list[int], sizes: list[int]) -> tuple[list[int], list[float]]:
     """(extents of the output, scales) for the sizes that are asked for."""
     if len(sizes) != len(extents) or any(n < 1 for n in sizes):
         raise ValueError(f"sizes {sizes} are not one number above 0 for each of {len(extents)} axes")
@@ -130,7 +134,7 @@ def _of_sizes(node: Node, extents: list[int], sizes: list[int]) -> tuple[list[in
 
 
 def _resampled(
-    node: Node, t: te.Tensor, how: list[tuple[int, int, float]], places: Mapping[int, Array]
+    node: OnnxNode, t: te.Tensor, how: list[tuple[int, int, float]], places: Mapping[int, Array]
 ) -> te.Tensor:
     """``how``: (axis, extent, scale). ``places``: {axis: of its outputs}, if no transformation tells them."""
     mode, transform = node.attr("mode", "nearest"), node.attr("coordinate_transformation_mode", "half_pixel")

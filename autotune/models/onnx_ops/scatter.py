@@ -8,12 +8,12 @@ from autotune.models.lowering import scatter as s
 from autotune.models.lowering.base import UnsupportedForm, positive, stage
 from autotune.models.lowering.movement import pad, reshape
 from autotune.models.onnx_ops.indexing import integer_ids
-from autotune.models.onnx_ops.table import Node, Value, onnx_op
+from autotune.models.onnx_ops.table import OnnxNode, Value, onnx_op
 from schedules import te
 from schedules.expr import Expr
 
 
-def _fold(node: Node, dtype: str) -> s.Fold:
+def _fold(node: OnnxNode, dtype: str) -> s.Fold:
     """Of several updates of one place ONNX lets any stay without a reduction."""
     name = node.attr("reduction", "none")
     if name == "none":
@@ -26,7 +26,7 @@ def _fold(node: Node, dtype: str) -> s.Fold:
 
 
 @onnx_op("ScatterElements", "Scatter")
-def _scatter_elements(node: Node, x: Value, ids: Value, updates: Value) -> te.Tensor:
+def _scatter_elements(node: OnnxNode, x: Value, ids: Value, updates: Value) -> te.Tensor:
     t, i = node.tensor(x), integer_ids(node, ids)
     axis = positive(node.attr("axis", 0), len(t.shape))
     if updates.shape != i.shape:
@@ -36,14 +36,14 @@ def _scatter_elements(node: Node, x: Value, ids: Value, updates: Value) -> te.Te
 
 
 @onnx_op("ScatterND")
-def _scatter_nd(node: Node, x: Value, ids: Value, updates: Value) -> te.Tensor:
+def _scatter_nd(node: OnnxNode, x: Value, ids: Value, updates: Value) -> te.Tensor:
     t, i = node.tensor(x), integer_ids(node, ids)
     s.afford(math.prod(t.shape), math.prod(i.shape[:-1]))
     return s.scatter_nd(t, i, node.tensor(updates), _fold(node, t.dtype))
 
 
 @onnx_op("TensorScatter")
-def _tensor_scatter(node: Node, past: Value, update: Value, first: Value | None = None) -> te.Tensor:
+def _tensor_scatter(node: OnnxNode, past: Value, update: Value, first: Value | None = None) -> te.Tensor:
     """Writes a part of a sequence into a cache, from a place on that each batch has."""
     t, u = node.tensor(past), node.tensor(update)
     axis = positive(node.attr("axis", -2), len(t.shape))
@@ -63,7 +63,7 @@ def _tensor_scatter(node: Node, past: Value, update: Value, first: Value | None 
 
 
 @onnx_op("MaxUnpool")
-def _max_unpool(node: Node, x: Value, ids: Value, shape: Value | None = None) -> te.Tensor:
+def _max_unpool(node: OnnxNode, x: Value, ids: Value, shape: Value | None = None) -> te.Tensor:
     """Elements go to the places that a pool took them from, which count through the whole output."""
     t, i = node.tensor(x), integer_ids(node, ids)
     rank = len(t.shape) - 2

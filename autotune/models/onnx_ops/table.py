@@ -21,7 +21,7 @@ Lowered = Value | Sequence[Value | None]
 
 
 @dataclass(frozen=True)
-class Node:
+class OnnxNode:
     """One node while it is lowered. ``version``: the version of the operator that the model means.
     ``outputs``: names, empty for those that the model does not use. ``constant``: makes a tensor of a known
     array."""
@@ -113,14 +113,14 @@ Lower = Callable[..., Lowered]
 
 
 @dataclass(frozen=True)
-class Row:
+class OperatorVersion:
     """``lower(node, *inputs)`` makes the outputs, for versions of the operator from ``since`` on."""
 
     since: int
     lower: Lower
 
 
-ROWS: dict[str, list[Row]] = {}
+ROWS: dict[str, list[OperatorVersion]] = {}
 
 
 def onnx_op(*names: str, since: int = 1) -> Callable[[Lower], Lower]:
@@ -128,13 +128,13 @@ def onnx_op(*names: str, since: int = 1) -> Callable[[Lower], Lower]:
 
     def enter(lower: Lower) -> Lower:
         for name in names:
-            ROWS.setdefault(name, []).append(Row(since, lower))
+            ROWS.setdefault(name, []).append(OperatorVersion(since, lower))
         return lower
 
     return enter
 
 
-def row(op: str, version: int) -> Row | None:
+def row(op: str, version: int) -> OperatorVersion | None:
     """The row for a version of an operator."""
     fits = [r for r in ROWS.get(op, ()) if r.since <= version]
     return max(fits, key=lambda r: r.since, default=None)

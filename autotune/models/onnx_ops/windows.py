@@ -10,12 +10,12 @@ from autotune.models.lowering.base import stage
 from autotune.models.lowering.convolution import convolution, of_columns, transposed_convolution
 from autotune.models.lowering.reduction import mean, reduce
 from autotune.models.lowering.windows import Sides, Windows, same_sides
-from autotune.models.onnx_ops.table import Node, Value, less, onnx_op
+from autotune.models.onnx_ops.table import OnnxNode, Value, less, onnx_op
 from schedules import te
 from schedules.expr import Expr
 
 
-def _windows(node: Node, sizes: Sequence[int], kernel: Sequence[int], ceil: bool = False) -> Windows:
+def _windows(node: OnnxNode, sizes: Sequence[int], kernel: Sequence[int], ceil: bool = False) -> Windows:
     """The geometry that the attributes of a node state."""
     rank = len(sizes)
     stride = tuple(node.attr("strides", [1] * rank))
@@ -43,7 +43,7 @@ def _spatial(t: te.Tensor) -> tuple[int, ...]:
     return t.shape[2:]
 
 
-def _kernel(node: Node, w: te.Tensor, spatial: Sequence[int]) -> tuple[int, ...]:
+def _kernel(node: OnnxNode, w: te.Tensor, spatial: Sequence[int]) -> tuple[int, ...]:
     kernel = w.shape[2:]
     stated = tuple(node.attr("kernel_shape", kernel))
     if stated != kernel or len(kernel) != len(spatial):
@@ -52,7 +52,7 @@ def _kernel(node: Node, w: te.Tensor, spatial: Sequence[int]) -> tuple[int, ...]
 
 
 @onnx_op("Conv")
-def _conv(node: Node, x: Value, w: Value, b: Value | None = None) -> te.Tensor:
+def _conv(node: OnnxNode, x: Value, w: Value, b: Value | None = None) -> te.Tensor:
     t, k = node.tensor(x), node.tensor(w)
     at = _windows(node, _spatial(t), _kernel(node, k, _spatial(t)))
     bias = node.optional(b)
@@ -63,7 +63,7 @@ def _conv(node: Node, x: Value, w: Value, b: Value | None = None) -> te.Tensor:
 
 @onnx_op("ConvInteger")
 def _conv_integer(
-    node: Node, x: Value, w: Value, x_zero: Value | None = None, w_zero: Value | None = None
+    node: OnnxNode, x: Value, w: Value, x_zero: Value | None = None, w_zero: Value | None = None
 ) -> te.Tensor:
     t, k = node.tensor(x), node.tensor(w)
     at = _windows(node, _spatial(t), _kernel(node, k, _spatial(t)))
@@ -72,7 +72,7 @@ def _conv_integer(
 
 
 @onnx_op("ConvTranspose")
-def _conv_transpose(node: Node, x: Value, w: Value, b: Value | None = None) -> te.Tensor:
+def _conv_transpose(node: OnnxNode, x: Value, w: Value, b: Value | None = None) -> te.Tensor:
     t, k = node.tensor(x), node.tensor(w)
     sizes, kernel = _spatial(t), _kernel(node, k, _spatial(t))
     rank = len(sizes)
@@ -107,14 +107,14 @@ def _conv_transpose(node: Node, x: Value, w: Value, b: Value | None = None) -> t
 # --- pools ------------------------------------------------------------------------------------
 
 
-def _pool(node: Node, x: Value) -> tuple[te.Tensor, Windows]:
+def _pool(node: OnnxNode, x: Value) -> tuple[te.Tensor, Windows]:
     """(what is pooled, its windows)."""
     t = node.tensor(x)
     return t, _windows(node, _spatial(t), node.attr("kernel_shape"), bool(node.attr("ceil_mode", 0)))
 
 
 @onnx_op("MaxPool")
-def _max_pool(node: Node, x: Value) -> list[te.Tensor]:
+def _max_pool(node: OnnxNode, x: Value) -> list[te.Tensor]:
     t, at = _pool(node, x)
     y = pooling.max_pool(t, at)
     if not node.wants(1):
@@ -130,20 +130,20 @@ def _max_pool(node: Node, x: Value) -> list[te.Tensor]:
 
 
 @onnx_op("Col2Im")
-def _of_columns(node: Node, x: Value, image: Value, block: Value) -> te.Tensor:
+def _of_columns(node: OnnxNode, x: Value, image: Value, block: Value) -> te.Tensor:
     """Columns back to an image: the sum of the windows over each element."""
     t, sizes, kernel = node.tensor(x), node.ints(image, "image_shape"), node.ints(block, "block_shape")
     return of_columns(t, _windows(node, sizes, kernel))
 
 
 @onnx_op("AveragePool")
-def _average_pool(node: Node, x: Value) -> te.Tensor:
+def _average_pool(node: OnnxNode, x: Value) -> te.Tensor:
     t, at = _pool(node, x)
     return pooling.average_pool(t, at, bool(node.attr("count_include_pad", 0)))
 
 
 @onnx_op("LpPool", since=2)
-def _lp_pool(node: Node, x: Value) -> te.Tensor:
+def _lp_pool(node: OnnxNode, x: Value) -> te.Tensor:
     t, at = _pool(node, x)
     return pooling.lp_pool(t, at, node.attr("p", 2))
 
@@ -155,18 +155,18 @@ def _whole(t: te.Tensor) -> Windows:
 
 
 @onnx_op("GlobalMaxPool")
-def _global_max(node: Node, x: Value) -> te.Tensor:
+def _global_max(node: OnnxNode, x: Value) -> te.Tensor:
     t = node.tensor(x)
     return reduce(t, range(2, len(t.shape)), True, te.max, name="global_max")
 
 
 @onnx_op("GlobalAveragePool")
-def _global_average(node: Node, x: Value) -> te.Tensor:
+def _global_average(node: OnnxNode, x: Value) -> te.Tensor:
     t = node.tensor(x)
     return mean(t, range(2, len(t.shape)), True)
 
 
 @onnx_op("GlobalLpPool", since=2)
-def _global_lp(node: Node, x: Value) -> te.Tensor:
+def _global_lp(node: OnnxNode, x: Value) -> te.Tensor:
     t = node.tensor(x)
     return pooling.lp_pool(t, _whole(t), node.attr("p", 2))

@@ -13,7 +13,7 @@ from autotune.models.lowering import fourier as ft
 from autotune.models.lowering import functions as f
 from autotune.models.lowering import movement as m
 from autotune.models.lowering.base import positive, stage
-from autotune.models.torch_ops.table import ROWS, Known, Node, Value
+from autotune.models.torch_ops.table import ROWS, KnownTensor, TorchNode, Value
 from schedules import te
 from schedules.dtypes import computed
 from schedules.expr import Expr
@@ -49,16 +49,16 @@ def _complex(*overloads: str) -> Callable[[Callable[..., Any]], Callable[..., An
 
 def is_complex(x: Any) -> bool:
     """Whether an argument is a complex tensor or number."""
-    return isinstance(x, (Complex, complex)) or (isinstance(x, Known) and x.tensor.is_complex())
+    return isinstance(x, (Complex, complex)) or (isinstance(x, KnownTensor) and x.tensor.is_complex())
 
 
-def parts(node: Node, x: Any) -> te.Tensor:
+def parts(node: TorchNode, x: Any) -> te.Tensor:
     """An argument as parts in the dtype of the node's parts; numbers and real ones have no imaginary part."""
     import torch
 
-    if isinstance(x, Known) and x.tensor.is_complex():
+    if isinstance(x, KnownTensor) and x.tensor.is_complex():
         real = torch.view_as_real(x.tensor.resolve_conj())
-        t = node.constant(Known(real.contiguous(), x.weight))
+        t = node.constant(KnownTensor(real.contiguous(), x.weight))
     elif isinstance(x, Complex):
         t = x.parts
     elif isinstance(x, (bool, int, float, complex)):
@@ -76,7 +76,7 @@ def parts(node: Node, x: Any) -> te.Tensor:
     return node.cast(t)
 
 
-def _mapped(node: Node, fn: Callable[..., Pair], *xs: Any) -> Complex:
+def _mapped(node: TorchNode, fn: Callable[..., Pair], *xs: Any) -> Complex:
     given = [parts(node, x) for x in xs]
     return Complex(ft.complex_map(node.shape, fn, node.dtype, *given, name=node.name.strip("_")))
 
@@ -85,26 +85,26 @@ def _mapped(node: Node, fn: Callable[..., Pair], *xs: Any) -> Complex:
 
 
 @_complex("view_as_real.default")
-def _real(node: Node, x: Any) -> te.Tensor:
+def _real(node: TorchNode, x: Any) -> te.Tensor:
     return parts(node, x)
 
 
 @_complex("view_as_complex.default")
-def _of_real(node: Node, x: Value) -> Complex:
+def _of_real(node: TorchNode, x: Value) -> Complex:
     return Complex(node.cast(x))
 
 
 @_complex("complex.default")
-def _made(node: Node, a: Value, b: Value) -> Complex:
+def _made(node: TorchNode, a: Value, b: Value) -> Complex:
     return _mapped(node, lambda x, _, y, __: (x, y), a, b)
 
 
 @_complex("polar.default")
-def _polar(node: Node, size: Value, angle: Value) -> Complex:
+def _polar(node: TorchNode, size: Value, angle: Value) -> Complex:
     return _mapped(node, lambda r, _, a, __: (r * te.cos(a), r * te.sin(a)), size, angle)
 
 
-def _of_parts(node: Node, fn: Callable[[Expr, Expr], Expr], x: Any) -> te.Tensor:
+def _of_parts(node: TorchNode, fn: Callable[[Expr, Expr], Expr], x: Any) -> te.Tensor:
     t = parts(node, x)
     wide = computed(node.dtype)
 
@@ -115,12 +115,12 @@ def _of_parts(node: Node, fn: Callable[[Expr, Expr], Expr], x: Any) -> te.Tensor
 
 
 @_complex("abs.default")
-def _abs(node: Node, x: Any) -> te.Tensor:
+def _abs(node: TorchNode, x: Any) -> te.Tensor:
     return _of_parts(node, f.hypot, x)
 
 
 @_complex("angle.default")
-def _angle(node: Node, x: Any) -> te.Tensor:
+def _angle(node: TorchNode, x: Any) -> te.Tensor:
     return _of_parts(node, lambda a, b: f.atan2(b, a), x)
 
 
@@ -128,12 +128,12 @@ def _angle(node: Node, x: Any) -> te.Tensor:
 
 
 @_complex("mul.Tensor", "mul.Scalar")
-def _mul(node: Node, a: Any, b: Any) -> Complex:
+def _mul(node: TorchNode, a: Any, b: Any) -> Complex:
     return _mapped(node, lambda x, y, u, v: (x * u - y * v, x * v + y * u), a, b)
 
 
 @_complex("div.Tensor", "div.Scalar")
-def _div(node: Node, a: Any, b: Any) -> Complex:
+def _div(node: TorchNode, a: Any, b: Any) -> Complex:
     if not is_complex(b):
         return _mapped(node, lambda x, y, u, v: (x / u, y / u), a, b)
 
@@ -145,7 +145,7 @@ def _div(node: Node, a: Any, b: Any) -> Complex:
 
 
 @_complex("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar")
-def _sum(node: Node, a: Any, b: Any, *, alpha: float = 1) -> Complex:
+def _sum(node: TorchNode, a: Any, b: Any, *, alpha: float = 1) -> Complex:
     by = -alpha if node.name == "sub" else alpha
 
     def value(x: Expr, y: Expr, u: Expr, v: Expr) -> Pair:
@@ -155,17 +155,17 @@ def _sum(node: Node, a: Any, b: Any, *, alpha: float = 1) -> Complex:
 
 
 @_complex("neg.default")
-def _neg(node: Node, x: Any) -> Complex:
+def _neg(node: TorchNode, x: Any) -> Complex:
     return _mapped(node, lambda a, b: (-a, -b), x)
 
 
 @_complex("_conj.default", "conj.default", "_conj_physical.default", "conj_physical.default")
-def _conj(node: Node, x: Any) -> Complex:
+def _conj(node: TorchNode, x: Any) -> Complex:
     return _mapped(node, lambda a, b: (a, -b), x)
 
 
 @_complex("exp.default")
-def _exp(node: Node, x: Any) -> Complex:
+def _exp(node: TorchNode, x: Any) -> Complex:
     return _mapped(node, lambda a, b: (te.exp(a) * te.cos(b), te.exp(a) * te.sin(b)), x)
 
 
@@ -173,7 +173,7 @@ def _exp(node: Node, x: Any) -> Complex:
     "_to_copy.default", "to.dtype", "to.dtype_layout", "clone.default", "contiguous.default",
     "resolve_conj.default", "resolve_neg.default", "alias.default", "detach.default",
 )  # fmt: skip
-def _same(node: Node, x: Any, *how: Any, **more: Any) -> Complex | te.Tensor:
+def _same(node: TorchNode, x: Any, *how: Any, **more: Any) -> Complex | te.Tensor:
     """Real numbers get an imaginary part of 0."""
     return Complex(parts(node, x))
 
@@ -185,25 +185,25 @@ def _same(node: Node, x: Any, *how: Any, **more: Any) -> Complex | te.Tensor:
     "view.default", "reshape.default", "_unsafe_view.default", "unsqueeze.default", "squeeze.default",
     "squeeze.dim", "squeeze.dims", "flatten.using_ints", "unflatten.int",
 )  # fmt: skip
-def _reshaped(node: Node, x: Any, *how: Any) -> Complex:
+def _reshaped(node: TorchNode, x: Any, *how: Any) -> Complex:
     return Complex(m.reshape(parts(node, x), (*node.shape, 2)))
 
 
 @_complex("expand.default")
-def _expand(node: Node, x: Any, *how: Any, **more: Any) -> Complex:
+def _expand(node: TorchNode, x: Any, *how: Any, **more: Any) -> Complex:
     t = parts(node, x)
     more_axes = len(node.shape) + 1 - len(t.shape)
     return Complex(m.expand(m.reshape(t, (*[1] * more_axes, *t.shape)), (*node.shape, 2)))
 
 
 @_complex("permute.default")
-def _permute(node: Node, x: Any, dims: Sequence[int]) -> Complex:
+def _permute(node: TorchNode, x: Any, dims: Sequence[int]) -> Complex:
     rank = len(node.shape)
     return Complex(m.transpose(parts(node, x), [*(positive(d, rank) for d in dims), rank]))
 
 
 @_complex("transpose.int", "slice.Tensor", "select.int")
-def _along(node: Node, x: Any, *how: Any) -> Complex:
+def _along(node: TorchNode, x: Any, *how: Any) -> Complex:
     """As of real numbers, with axes counted from the front."""
     t = parts(node, x)
     rank = len(t.shape) - 1
@@ -214,7 +214,7 @@ def _along(node: Node, x: Any, *how: Any) -> Complex:
 
 
 @_complex("cat.default", "stack.default")
-def _joined(node: Node, xs: Sequence[Any], dim: int = 0) -> Complex:
+def _joined(node: TorchNode, xs: Sequence[Any], dim: int = 0) -> Complex:
     axis, ts = positive(dim, len(node.shape)), [parts(node, x) for x in xs]
     if node.name == "stack":
         shape = [1 if d == axis else n for d, n in enumerate(node.shape)]
@@ -230,14 +230,14 @@ def _scale(norm: int, n: int) -> float:
     return (1.0, n**-0.5, 1.0 / n)[norm]
 
 
-def _axes(node: Node, dims: Sequence[int], rank: int, lengths: Sequence[int]) -> list[int]:
+def _axes(node: TorchNode, dims: Sequence[int], rank: int, lengths: Sequence[int]) -> list[int]:
     for n in lengths:
         ft.afford(n)
     return [positive(d, rank) for d in dims]
 
 
 @_complex("_fft_r2c.default")
-def _real_to_complex(node: Node, x: Value, dims: Sequence[int], norm: int, onesided: bool) -> Complex:
+def _real_to_complex(node: TorchNode, x: Value, dims: Sequence[int], norm: int, onesided: bool) -> Complex:
     """The last of the axes first, and half of it where ``onesided``."""
     t = node.cast(x)
     axes = _axes(node, dims, len(t.shape), [t.shape[d] for d in dims])
@@ -250,7 +250,7 @@ def _real_to_complex(node: Node, x: Value, dims: Sequence[int], norm: int, onesi
 
 
 @_complex("_fft_c2c.default")
-def _complex_to_complex(node: Node, x: Any, dims: Sequence[int], norm: int, forward: bool) -> Complex:
+def _complex_to_complex(node: TorchNode, x: Any, dims: Sequence[int], norm: int, forward: bool) -> Complex:
     out = parts(node, x)
     for d in _axes(node, dims, len(node.shape), [out.shape[d] for d in dims]):
         n = out.shape[d]
@@ -259,7 +259,7 @@ def _complex_to_complex(node: Node, x: Any, dims: Sequence[int], norm: int, forw
 
 
 @_complex("_fft_c2r.default")
-def _complex_to_real(node: Node, x: Any, dims: Sequence[int], norm: int, last: int) -> te.Tensor:
+def _complex_to_real(node: TorchNode, x: Any, dims: Sequence[int], norm: int, last: int) -> te.Tensor:
     out = parts(node, x)
     rank = len(node.shape)
     axes = _axes(node, dims, rank, [*(node.shape[d] for d in dims), last])

@@ -9,7 +9,7 @@ import numpy as np
 from autotune.models.lowering import indexing as ix
 from autotune.models.lowering import movement as m
 from autotune.models.lowering.base import UnsupportedForm, positive, stage
-from autotune.models.torch_ops.table import Known, Node, Value, aten
+from autotune.models.torch_ops.table import KnownTensor, TorchNode, Value, aten
 from schedules import te
 from schedules.expr import Expr
 from schedules.ops.axes import broadcast
@@ -18,7 +18,7 @@ from schedules.ops.axes import broadcast
 MOST_PAIRS = 2**24
 
 
-def integer_ids(node: Node, ids: Value) -> te.Tensor:
+def integer_ids(node: TorchNode, ids: Value) -> te.Tensor:
     t = node.tensor(ids)
     if t.dtype not in ("int32", "int64"):
         raise UnsupportedForm(f"indices of {t.dtype} are not supported, only of int32 and int64")
@@ -26,13 +26,13 @@ def integer_ids(node: Node, ids: Value) -> te.Tensor:
 
 
 @aten("embedding.default")
-def _embedding(node: Node, table: Value, ids: Value, padding_idx: int = -1, *how: bool) -> te.Tensor:
+def _embedding(node: TorchNode, table: Value, ids: Value, padding_idx: int = -1, *how: bool) -> te.Tensor:
     return _taken(node, table, ids, 0)
 
 
 @aten("_embedding_bag.default", "_embedding_bag_forward_only.default")
 def _embedding_bag(
-    node: Node, table: Value, ids: Value, offsets: Value, scale_grad: bool = False, mode: int = 0,
+    node: TorchNode, table: Value, ids: Value, offsets: Value, scale_grad: bool = False, mode: int = 0,
     sparse: bool = False, weights: Value | None = None, last_offset: bool = False, padding: int = -1,
 ) -> list[te.Tensor | None]:  # fmt: skip
     """Bags of one size where the offsets are known to say so."""
@@ -41,7 +41,7 @@ def _embedding_bag(
     kind = ("sum", "mean", "max")[mode]
     by = node.optional(weights)
     bags, count = node.shape[0], i.shape[0]
-    if isinstance(offsets, Known) and not offsets.weight and padding < 0 and count % bags == 0:
+    if isinstance(offsets, KnownTensor) and not offsets.weight and padding < 0 and count % bags == 0:
         starts = [n * (count // bags) for n in range(len(offsets.tensor))]
         if offsets.tensor.tolist() == starts:
             return [ix.equal_bags(t, i, by, bags, kind), None, None, None]
@@ -51,15 +51,15 @@ def _embedding_bag(
 
 
 @aten("index_select.default", along=True)
-def _index_select(node: Node, x: Value, dim: int, ids: Value) -> te.Tensor:
+def _index_select(node: TorchNode, x: Value, dim: int, ids: Value) -> te.Tensor:
     """One index may be given without an axis."""
     return m.reshape(_taken(node, x, ids, positive(dim, len(x.shape))), node.shape)
 
 
-def _taken(node: Node, x: Value, ids: Value, axis: int) -> te.Tensor:
+def _taken(node: TorchNode, x: Value, ids: Value, axis: int) -> te.Tensor:
     """Indices that are known and evenly apart are a slice."""
     t = node.tensor(x)
-    if isinstance(ids, Known) and not ids.weight and ids.tensor.numel():
+    if isinstance(ids, KnownTensor) and not ids.weight and ids.tensor.numel():
         flat = np.asarray(ids.tensor.reshape(-1).tolist())
         inside = flat.min() >= 0 and flat.max() < t.shape[axis]
         if inside and (part := ix.evenly_apart(t, flat, axis)) is not None:
@@ -68,7 +68,7 @@ def _taken(node: Node, x: Value, ids: Value, axis: int) -> te.Tensor:
 
 
 @aten("gather.default", along=True)
-def _gather(node: Node, x: Value, dim: int, ids: Value, sparse_grad: bool = False) -> te.Tensor:
+def _gather(node: TorchNode, x: Value, dim: int, ids: Value, sparse_grad: bool = False) -> te.Tensor:
     t, i = node.tensor(x), integer_ids(node, ids)
     if not i.shape:
         i = m.reshape(i, (1,))
@@ -76,7 +76,7 @@ def _gather(node: Node, x: Value, dim: int, ids: Value, sparse_grad: bool = Fals
 
 
 @aten("index.Tensor", "_unsafe_index.Tensor")
-def _index(node: Node, x: Value, indices: Sequence[Value | None]) -> te.Tensor:
+def _index(node: TorchNode, x: Value, indices: Sequence[Value | None]) -> te.Tensor:
     """numpy's advanced indexing: the tensors broadcast, and their axes stand where the first of them does, or
     in front where others stand between."""
     t = node.tensor(x)
@@ -104,5 +104,5 @@ def _index(node: Node, x: Value, indices: Sequence[Value | None]) -> te.Tensor:
 
 
 @aten("nonzero.default", "masked_select.default", "unique_dim.default", "_unique2.default")
-def _unknown(node: Node, *xs: object, **how: object) -> te.Tensor:
+def _unknown(node: TorchNode, *xs: object, **how: object) -> te.Tensor:
     raise UnsupportedForm("the shape of its output depends on data")

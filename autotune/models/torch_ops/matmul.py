@@ -8,19 +8,19 @@ from autotune.models.lowering import matmul as mm
 from autotune.models.lowering.attention import attention
 from autotune.models.lowering.base import UnsupportedForm, cast
 from autotune.models.lowering.movement import reshape, transpose
-from autotune.models.torch_ops.table import Node, Scalar, Value, aten
+from autotune.models.torch_ops.table import Scalar, TorchNode, Value, aten
 from schedules import te
 from schedules.dtypes import is_float
 
 
 @aten("mm.default", "bmm.default", "matmul.default", "mv.default", "dot.default", "linalg_matmul.default")
-def _matmul(node: Node, a: Value, b: Value) -> te.Tensor:
+def _matmul(node: TorchNode, a: Value, b: Value) -> te.Tensor:
     x = node.tensor(a)
     return cast(mm.matmul(x, node.tensor(b)), x.dtype)
 
 
 @aten("addmm.default", "baddbmm.default", "addmv.default")
-def _addmm(node: Node, c: Value, a: Value, b: Value, beta: Scalar = 1, alpha: Scalar = 1) -> te.Tensor:
+def _addmm(node: TorchNode, c: Value, a: Value, b: Value, beta: Scalar = 1, alpha: Scalar = 1) -> te.Tensor:
     x, y = node.tensor(a), node.tensor(b)
     bias = None if beta == 0 else node.operand(c)
     by = float if is_float(node.dtype) else int  # as torch makes numbers of integers
@@ -28,7 +28,7 @@ def _addmm(node: Node, c: Value, a: Value, b: Value, beta: Scalar = 1, alpha: Sc
 
 
 @aten("addbmm.default")
-def _addbmm(node: Node, c: Value, a: Value, b: Value, beta: Scalar = 1, alpha: Scalar = 1) -> te.Tensor:
+def _addbmm(node: TorchNode, c: Value, a: Value, b: Value, beta: Scalar = 1, alpha: Scalar = 1) -> te.Tensor:
     """The sum of the products of a batch is one product."""
     x, y = node.tensor(a), node.tensor(b)
     n, rows, inner = x.shape
@@ -37,24 +37,24 @@ def _addbmm(node: Node, c: Value, a: Value, b: Value, beta: Scalar = 1, alpha: S
 
 
 @aten("_int_mm.default")
-def _int_matmul(node: Node, a: Value, b: Value) -> te.Tensor:
+def _int_matmul(node: TorchNode, a: Value, b: Value) -> te.Tensor:
     """Of int8, as int32."""
     return cast(mm.matmul(node.tensor(a), node.tensor(b)), node.dtype)
 
 
 @aten("linear.default")
-def _linear(node: Node, x: Value, w: Value, bias: Value | None = None) -> te.Tensor:
+def _linear(node: TorchNode, x: Value, w: Value, bias: Value | None = None) -> te.Tensor:
     return mm.linear(node.tensor(x), node.tensor(w), node.optional(bias))
 
 
 @aten("einsum.default")
-def _einsum(node: Node, equation: str, xs: list[Value], path: Any = None) -> te.Tensor:
+def _einsum(node: TorchNode, equation: str, xs: list[Value], path: Any = None) -> te.Tensor:
     return mm.einsum([node.tensor(x) for x in xs], equation)
 
 
 @aten("scaled_dot_product_attention.default")
 def _attention(
-    node: Node, q: Value, k: Value, v: Value, mask: Value | None = None, dropout: float = 0.0,
+    node: TorchNode, q: Value, k: Value, v: Value, mask: Value | None = None, dropout: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> te.Tensor:  # fmt: skip
     if dropout > 0:
@@ -65,12 +65,12 @@ def _attention(
 
 
 @aten("bilinear.default")
-def _bilinear(node: Node, a: Value, b: Value, w: Value, bias: Value | None = None) -> te.Tensor:
+def _bilinear(node: TorchNode, a: Value, b: Value, w: Value, bias: Value | None = None) -> te.Tensor:
     return mm.bilinear(node.floats(a), node.floats(b), node.tensor(w), node.optional(bias))
 
 
 @aten("_cdist_forward.default", "cdist.default")
-def _cdist(node: Node, a: Value, b: Value, p: float = 2.0, mode: int | None = None) -> te.Tensor:
+def _cdist(node: TorchNode, a: Value, b: Value, p: float = 2.0, mode: int | None = None) -> te.Tensor:
     if p < 0:
         raise UnsupportedForm(f"p={p} is not supported")
     return mm.distances(node.floats(a), node.floats(b), float(p))
@@ -78,7 +78,12 @@ def _cdist(node: Node, a: Value, b: Value, p: float = 2.0, mode: int | None = No
 
 @aten("_grouped_mm.default", "transformers::grouped_mm_fallback.default")
 def _grouped(
-    node: Node, x: Value, w: Value, ends: Value | None = None, bias: Value | None = None, dtype: Any = None
+    node: TorchNode,
+    x: Value,
+    w: Value,
+    ends: Value | None = None,
+    bias: Value | None = None,
+    dtype: Any = None,
 ) -> te.Tensor:
     """Rows in groups, each with a matrix of its own: mixtures of experts."""
     t, m = node.floats(x), node.tensor(w)

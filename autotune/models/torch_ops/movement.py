@@ -11,13 +11,13 @@ import numpy as np
 from autotune.models.lowering import movement as m
 from autotune.models.lowering.base import UnsupportedForm, positive, positives, stage
 from autotune.models.lowering.indexing import gather
-from autotune.models.torch_ops.table import Known, Node, Scalar, Value, aten
+from autotune.models.torch_ops.table import KnownTensor, Scalar, TorchNode, Value, aten
 from schedules import te
 from schedules.expr import Expr
 
 
 @aten("view.default", "reshape.default", "_unsafe_view.default")
-def _view(node: Node, x: Value, shape: Any) -> te.Tensor:
+def _view(node: TorchNode, x: Value, shape: Any) -> te.Tensor:
     return m.reshape(node.tensor(x), node.shape)
 
 
@@ -25,19 +25,19 @@ def _view(node: Node, x: Value, shape: Any) -> te.Tensor:
     "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "flatten.using_ints",
     "unflatten.int",
 )  # fmt: skip
-def _reshaped(node: Node, x: Value, *how: Any) -> te.Tensor:
+def _reshaped(node: TorchNode, x: Value, *how: Any) -> te.Tensor:
     """What they take says no more than the shape of the output does."""
     return m.reshape(node.tensor(x), node.shape)
 
 
 @aten("permute.default")
-def _permute(node: Node, x: Value, dims: Sequence[int]) -> te.Tensor:
+def _permute(node: TorchNode, x: Value, dims: Sequence[int]) -> te.Tensor:
     t = node.tensor(x)
     return m.transpose(t, positives(dims, len(t.shape)))
 
 
 @aten("transpose.int")
-def _transpose(node: Node, x: Value, a: int, b: int) -> te.Tensor:
+def _transpose(node: TorchNode, x: Value, a: int, b: int) -> te.Tensor:
     t = node.tensor(x)
     perm = list(range(len(t.shape)))
     if perm:
@@ -47,18 +47,20 @@ def _transpose(node: Node, x: Value, a: int, b: int) -> te.Tensor:
 
 
 @aten("t.default", "numpy_T.default")
-def _t(node: Node, x: Value) -> te.Tensor:
+def _t(node: TorchNode, x: Value) -> te.Tensor:
     t = node.tensor(x)
     return m.transpose(t, list(range(len(t.shape)))[::-1])
 
 
 @aten("expand.default", "expand_as.default")
-def _expand(node: Node, x: Value, shape: Any, implicit: bool = False) -> te.Tensor:
+def _expand(node: TorchNode, x: Value, shape: Any, implicit: bool = False) -> te.Tensor:
     return m.expand(node.tensor(x), node.shape)
 
 
 @aten("as_strided.default")
-def _as_strided(node: Node, x: Value, size: Sequence[int], strides: Sequence[int], first: int) -> te.Tensor:
+def _as_strided(
+    node: TorchNode, x: Value, size: Sequence[int], strides: Sequence[int], first: int
+) -> te.Tensor:
     """Of a row-major tensor, from its element ``first`` on. Elements may be read several times."""
     t = node.tensor(x)
     last = first + sum((n - 1) * s for n, s in zip(size, strides, strict=True))
@@ -74,7 +76,7 @@ def _as_strided(node: Node, x: Value, size: Sequence[int], strides: Sequence[int
 
 @aten("slice.Tensor")
 def _slice(
-    node: Node, x: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+    node: TorchNode, x: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> te.Tensor:
     t = node.tensor(x)
     axis = positive(dim, len(t.shape))
@@ -85,7 +87,7 @@ def _slice(
 
 
 @aten("select.int")
-def _select(node: Node, x: Value, dim: int, index: int | te.Tensor) -> te.Tensor:
+def _select(node: TorchNode, x: Value, dim: int, index: int | te.Tensor) -> te.Tensor:
     """The index may be the element of a tensor."""
     t = node.tensor(x)
     axis = positive(dim, len(t.shape))
@@ -95,21 +97,21 @@ def _select(node: Node, x: Value, dim: int, index: int | te.Tensor) -> te.Tensor
 
 
 @aten("cat.default")
-def _cat(node: Node, xs: Sequence[Value], dim: int = 0) -> te.Tensor:
+def _cat(node: TorchNode, xs: Sequence[Value], dim: int = 0) -> te.Tensor:
     """Old torch took tensors of shape (0,) of any other shape's company, so they are left out."""
-    parts = [node.cast(x) for x in xs if not (isinstance(x, Known) and 0 in x.shape)]
+    parts = [node.cast(x) for x in xs if not (isinstance(x, KnownTensor) and 0 in x.shape)]
     return m.concat(parts, positive(dim, len(node.shape)))
 
 
 @aten("stack.default")
-def _stack(node: Node, xs: Sequence[Value], dim: int = 0) -> te.Tensor:
+def _stack(node: TorchNode, xs: Sequence[Value], dim: int = 0) -> te.Tensor:
     axis = positive(dim, len(node.shape))
     shape = [1 if d == axis else n for d, n in enumerate(node.shape)]
     return m.concat([m.reshape(node.cast(x), shape) for x in xs], axis)
 
 
 @aten("split_with_sizes.default", "split.Tensor", "split.sizes", "chunk.default", "tensor_split.sections")
-def _split(node: Node, x: Value, how: Any, dim: int = 0) -> list[Value | None]:
+def _split(node: TorchNode, x: Value, how: Any, dim: int = 0) -> list[Value | None]:
     t = node.tensor(x)
     axis = positive(dim, len(t.shape))
     size = t.shape[axis]
@@ -131,11 +133,11 @@ def _piece(t: te.Tensor, axis: int, start: int, extent: int) -> Value:
     import torch
 
     shape = [0 if d == axis else n for d, n in enumerate(t.shape)]
-    return Known(torch.empty(shape, dtype=getattr(torch, t.dtype)), False)
+    return KnownTensor(torch.empty(shape, dtype=getattr(torch, t.dtype)), False)
 
 
 @aten("unbind.int")
-def _unbind(node: Node, x: Value, dim: int = 0) -> list[Value | None]:
+def _unbind(node: TorchNode, x: Value, dim: int = 0) -> list[Value | None]:
     t = node.tensor(x)
     axis = positive(dim, len(t.shape))
     rest = [n for d, n in enumerate(t.shape) if d != axis]
@@ -143,13 +145,13 @@ def _unbind(node: Node, x: Value, dim: int = 0) -> list[Value | None]:
 
 
 @aten("flip.default", along=True)
-def _flip(node: Node, x: Value, dims: Sequence[int]) -> te.Tensor:
+def _flip(node: TorchNode, x: Value, dims: Sequence[int]) -> te.Tensor:
     t = node.tensor(x)
     return m.flip(t, positives(dims, len(t.shape)))
 
 
 @aten("repeat.default", "tile.default")
-def _repeat(node: Node, x: Value, repeats: Sequence[int]) -> te.Tensor:
+def _repeat(node: TorchNode, x: Value, repeats: Sequence[int]) -> te.Tensor:
     t = node.tensor(x)
     rank = len(node.shape)
     t = m.reshape(t, [1] * (rank - len(t.shape)) + list(t.shape))
@@ -157,7 +159,7 @@ def _repeat(node: Node, x: Value, repeats: Sequence[int]) -> te.Tensor:
 
 
 @aten("roll.default")
-def _roll(node: Node, x: Value, shifts: Sequence[int], dims: Sequence[int] = ()) -> te.Tensor:
+def _roll(node: TorchNode, x: Value, shifts: Sequence[int], dims: Sequence[int] = ()) -> te.Tensor:
     t = node.tensor(x)
     if not dims:
         flat = m.reshape(t, (math.prod(t.shape),))
@@ -187,7 +189,7 @@ def _sides(rank: int, pad: Sequence[int]) -> list[tuple[int, int]]:
 
 
 @aten("constant_pad_nd.default")
-def _pad(node: Node, x: Value, pad: Sequence[int], value: Scalar = 0) -> te.Tensor:
+def _pad(node: TorchNode, x: Value, pad: Sequence[int], value: Scalar = 0) -> te.Tensor:
     t = node.tensor(x)
     return m.pad(t, _sides(len(t.shape), pad), fill=te.const(value, t.dtype))
 
@@ -196,7 +198,7 @@ def _pad(node: Node, x: Value, pad: Sequence[int], value: Scalar = 0) -> te.Tens
     *(f"{kind}_pad{n}d.default" for kind in ("reflection", "replication") for n in (1, 2, 3)),
     "_pad_circular.default",
 )
-def _pad_like(node: Node, x: Value, pad: Sequence[int]) -> te.Tensor:
+def _pad_like(node: TorchNode, x: Value, pad: Sequence[int]) -> te.Tensor:
     mode = {"reflection": "reflect", "replication": "edge"}.get(node.name.split("_")[0], "wrap")
     t = node.tensor(x)
     sides = _sides(len(t.shape), pad)
@@ -209,7 +211,7 @@ def _pad_like(node: Node, x: Value, pad: Sequence[int]) -> te.Tensor:
 
 @aten("slice_scatter.default")
 def _slice_scatter(
-    node: Node, x: Value, src: Value, dim: int = 0, start: int | None = None, end: int | None = None,
+    node: TorchNode, x: Value, src: Value, dim: int = 0, start: int | None = None, end: int | None = None,
     step: int = 1,
 ) -> te.Tensor:  # fmt: skip
     """``x`` with ``src`` at every ``step``-th place of an axis."""
@@ -231,7 +233,7 @@ def _slice_scatter(
 
 
 @aten("select_scatter.default")
-def _select_scatter(node: Node, x: Value, src: Value, dim: int, index: int) -> te.Tensor:
+def _select_scatter(node: TorchNode, x: Value, src: Value, dim: int, index: int) -> te.Tensor:
     t, s = node.tensor(x), node.cast(src)
     axis = positive(dim, len(t.shape))
     place = index % t.shape[axis]
@@ -243,13 +245,13 @@ def _select_scatter(node: Node, x: Value, src: Value, dim: int, index: int) -> t
 
 
 @aten("tril.default", "triu.default")
-def _triangle(node: Node, x: Value, diagonal: int = 0) -> te.Tensor:
+def _triangle(node: TorchNode, x: Value, diagonal: int = 0) -> te.Tensor:
     t = node.tensor(x)
     return m.trilu(t, np.asarray(diagonal), node.name == "triu")
 
 
 @aten("diagonal.default")
-def _diagonal(node: Node, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> te.Tensor:
+def _diagonal(node: TorchNode, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> te.Tensor:
     t = node.tensor(x)
     a, b = positive(dim1, len(t.shape)), positive(dim2, len(t.shape))
 
@@ -262,7 +264,7 @@ def _diagonal(node: Node, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 
 
 
 @aten("unfold.default", along=True)
-def _unfold(node: Node, x: Value, dim: int, size: int, step: int) -> te.Tensor:
+def _unfold(node: TorchNode, x: Value, dim: int, size: int, step: int) -> te.Tensor:
     """Windows of an axis; the last axis goes through a window."""
     t = node.tensor(x)
     axis = positive(dim, len(t.shape))
@@ -275,7 +277,7 @@ def _unfold(node: Node, x: Value, dim: int, size: int, step: int) -> te.Tensor:
 
 
 @aten("pixel_shuffle.default", "pixel_unshuffle.default")
-def _pixel_shuffle(node: Node, x: Value, factor: int) -> te.Tensor:
+def _pixel_shuffle(node: TorchNode, x: Value, factor: int) -> te.Tensor:
     """Of the last three axes."""
     t = node.tensor(x)
     images = m.reshape(t, (math.prod(t.shape[:-3]), *t.shape[-3:]))
@@ -288,7 +290,7 @@ def _pixel_shuffle(node: Node, x: Value, factor: int) -> te.Tensor:
 
 @aten("diagonal_scatter.default")
 def _diagonal_scatter(
-    node: Node, x: Value, src: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
+    node: TorchNode, x: Value, src: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> te.Tensor:
     """``x`` with ``src`` on a diagonal of two axes. Other axes come first in ``src``."""
     t, s = node.tensor(x), node.cast(src)

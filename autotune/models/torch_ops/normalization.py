@@ -11,19 +11,19 @@ import numpy as np
 from autotune.models.lowering import normalization as n
 from autotune.models.lowering.base import UnsupportedForm, positive, positives
 from autotune.models.lowering.reduction import reduce
-from autotune.models.torch_ops.table import Node, Value, aten
+from autotune.models.torch_ops.table import TorchNode, Value, aten
 from schedules import te
 from schedules.dtypes import DTYPES, computed
 
 
 @aten("_softmax.default", "_log_softmax.default", "softmax.int", "log_softmax.int", along=True)
-def _softmax(node: Node, x: Value, dim: int, wide: Any = None) -> te.Tensor:
+def _softmax(node: TorchNode, x: Value, dim: int, wide: Any = None) -> te.Tensor:
     t = node.cast(x)
     return n.softmax(t, positive(dim, len(t.shape)), "log" in node.name)
 
 
 @aten("_safe_softmax.default", along=True)
-def _safe_softmax(node: Node, x: Value, dim: int, dtype: Any = None) -> te.Tensor:
+def _safe_softmax(node: TorchNode, x: Value, dim: int, dtype: Any = None) -> te.Tensor:
     """Rows of -inf alone give 0."""
     t = node.cast(x)
     return n.softmax(t, positive(dim, len(t.shape)), empty_rows=True)
@@ -31,7 +31,7 @@ def _safe_softmax(node: Node, x: Value, dim: int, dtype: Any = None) -> te.Tenso
 
 @aten("layer_norm.default", "native_layer_norm.default")
 def _layer_norm(
-    node: Node, x: Value, shape: list[int], w: Value | None = None, b: Value | None = None,
+    node: TorchNode, x: Value, shape: list[int], w: Value | None = None, b: Value | None = None,
     eps: float = 1e-5, cudnn: bool = True,
 ) -> list[te.Tensor | None]:  # fmt: skip
     t = node.floats(x)
@@ -42,7 +42,7 @@ def _layer_norm(
 
 @aten("rms_norm.default")
 def _rms_norm(
-    node: Node, x: Value, shape: list[int], w: Value | None = None, eps: float | None = None
+    node: TorchNode, x: Value, shape: list[int], w: Value | None = None, eps: float | None = None
 ) -> te.Tensor:
     t = node.floats(x)
     least = eps if eps is not None else DTYPES[t.dtype].epsilon
@@ -51,7 +51,7 @@ def _rms_norm(
 
 @aten("group_norm.default")
 def _group_norm(
-    node: Node, x: Value, groups: int, w: Value | None = None, b: Value | None = None,
+    node: TorchNode, x: Value, groups: int, w: Value | None = None, b: Value | None = None,
     eps: float = 1e-5, cudnn: bool = True,
 ) -> te.Tensor:  # fmt: skip
     return n.group_norm(node.floats(x), groups, node.optional(w), node.optional(b), eps)
@@ -59,7 +59,7 @@ def _group_norm(
 
 @aten("native_group_norm.default")
 def _native_group_norm(
-    node: Node, x: Value, w: Value | None, b: Value | None, n_: int, c: int, size: int, groups: int,
+    node: TorchNode, x: Value, w: Value | None, b: Value | None, n_: int, c: int, size: int, groups: int,
     eps: float,
 ) -> list[te.Tensor | None]:  # fmt: skip
     node.only(1)
@@ -68,7 +68,7 @@ def _native_group_norm(
 
 @aten("instance_norm.default")
 def _instance_norm(
-    node: Node, x: Value, w: Value | None, b: Value | None, mean: Value | None, var: Value | None,
+    node: TorchNode, x: Value, w: Value | None, b: Value | None, mean: Value | None, var: Value | None,
     use_input_stats: bool, momentum: float, eps: float, cudnn: bool,
 ) -> te.Tensor:  # fmt: skip
     t = node.floats(x)
@@ -81,7 +81,7 @@ def _instance_norm(
 
 @aten("_native_batch_norm_legit_no_training.default")
 def _batch_norm(
-    node: Node, x: Value, w: Value | None, b: Value | None, mean: Value, var: Value, momentum: float,
+    node: TorchNode, x: Value, w: Value | None, b: Value | None, mean: Value, var: Value, momentum: float,
     eps: float,
 ) -> list[te.Tensor | None]:  # fmt: skip
     node.only(1)
@@ -90,7 +90,7 @@ def _batch_norm(
 
 @aten("_native_batch_norm_legit.no_stats")
 def _batch_norm_of_batch(
-    node: Node, x: Value, w: Value | None, b: Value | None, training: bool, momentum: float, eps: float
+    node: TorchNode, x: Value, w: Value | None, b: Value | None, training: bool, momentum: float, eps: float
 ) -> list[te.Tensor | None]:
     """Without running statistics: those of the batch itself."""
     node.only(1)
@@ -102,7 +102,7 @@ def _batch_norm_of_batch(
 
 @aten("native_batch_norm.default")
 def _native_batch_norm(
-    node: Node, x: Value, w: Value | None, b: Value | None, mean: Value | None, var: Value | None,
+    node: TorchNode, x: Value, w: Value | None, b: Value | None, mean: Value | None, var: Value | None,
     training: bool, momentum: float, eps: float,
 ) -> list[te.Tensor | None]:  # fmt: skip
     if training:
@@ -111,7 +111,7 @@ def _native_batch_norm(
 
 
 def _normalized(
-    node: Node, t: te.Tensor, w: Value | None, b: Value | None, mean: Value | None, var: Value | None,
+    node: TorchNode, t: te.Tensor, w: Value | None, b: Value | None, mean: Value | None, var: Value | None,
     eps: float,
 ) -> te.Tensor:  # fmt: skip
     if mean is None or var is None:
@@ -121,7 +121,7 @@ def _normalized(
 
 @aten("linalg_vector_norm.default", along=True)
 def _vector_norm(
-    node: Node, x: Value, order: float = 2, dim: list[int] | None = None, keepdim: bool = False,
+    node: TorchNode, x: Value, order: float = 2, dim: list[int] | None = None, keepdim: bool = False,
     dtype: Any = None,
 ) -> te.Tensor:  # fmt: skip
     t = node.cast(x)
@@ -140,7 +140,7 @@ def _vector_norm(
 
 
 @aten("dist.default")
-def _dist(node: Node, x: Value, y: Value, order: float = 2) -> te.Tensor:
+def _dist(node: TorchNode, x: Value, y: Value, order: float = 2) -> te.Tensor:
     """The norm of a difference."""
     shape = np.broadcast_shapes(x.shape, y.shape)
     return _vector_norm(node, replace(node, shape=shape).elementwise(lambda a, b: a - b, x, y), order)  # type: ignore[return-value]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from autotune.models.lowering.base import positive, stage
-from autotune.models.torch_ops.table import Node, Value, aten
+from autotune.models.torch_ops.table import TorchNode, Value, aten
 from schedules import te
 from schedules.dtypes import computed
 from schedules.expr import Expr
@@ -16,7 +16,7 @@ from schedules.expr import Expr
 Parameters = Callable[[tuple[Expr, ...]], tuple[Expr, Expr]]
 
 
-def _rounded(node: Node, t: te.Tensor, of: Parameters, low: int, high: int) -> list[te.Tensor | None]:
+def _rounded(node: TorchNode, t: te.Tensor, of: Parameters, low: int, high: int) -> list[te.Tensor | None]:
     """(clip(round(x / scale) + zero point) back as floats, whether nothing was clipped)."""
     wide = computed(t.dtype)
 
@@ -37,7 +37,9 @@ def _rounded(node: Node, t: te.Tensor, of: Parameters, low: int, high: int) -> l
 
 
 @aten("fake_quantize_per_tensor_affine_cachemask.default")
-def _of_tensor(node: Node, x: Value, scale: float, zero: int, low: int, high: int) -> list[te.Tensor | None]:
+def _of_tensor(
+    node: TorchNode, x: Value, scale: float, zero: int, low: int, high: int
+) -> list[te.Tensor | None]:
     t = node.floats(x)
     wide = computed(t.dtype)
     s = float(np.float32(scale))
@@ -46,7 +48,7 @@ def _of_tensor(node: Node, x: Value, scale: float, zero: int, low: int, high: in
 
 @aten("fake_quantize_per_channel_affine_cachemask.default")
 def _of_channel(
-    node: Node, x: Value, scale: Value, zero: Value, axis: int, low: int, high: int
+    node: TorchNode, x: Value, scale: Value, zero: Value, axis: int, low: int, high: int
 ) -> list[te.Tensor | None]:
     t, s, z = node.floats(x), node.tensor(scale), node.tensor(zero)
     d, wide = positive(axis, len(t.shape)), computed(t.dtype)

@@ -9,7 +9,7 @@ from autotune.models.lowering import reduction as r
 from autotune.models.lowering.base import UnsupportedForm, positive, positives
 from autotune.models.lowering.movement import reshape
 from autotune.models.lowering.normalization import variance
-from autotune.models.torch_ops.table import Node, Value, aten
+from autotune.models.torch_ops.table import TorchNode, Value, aten
 from schedules import te
 
 # Longest axis of a cumulative sum of exponentials: its work grows with the square.
@@ -25,25 +25,25 @@ def _axes(t: te.Tensor, dim: Any) -> tuple[int, ...]:
 
 
 @aten("sum.default", "sum.dim_IntList", "prod.default", "prod.dim_int", along=True)
-def _sum(node: Node, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> te.Tensor:
+def _sum(node: TorchNode, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> te.Tensor:
     t = node.cast(x)
     return r.reduce(t, _axes(t, dim), keepdim, _FOLDS[node.name], name=node.name)
 
 
 @aten("amax.default", "amin.default", "max.default", "min.default", along=True)
-def _extreme(node: Node, x: Value, dim: Any = None, keepdim: bool = False) -> te.Tensor:
+def _extreme(node: TorchNode, x: Value, dim: Any = None, keepdim: bool = False) -> te.Tensor:
     t = node.tensor(x)
     return r.reduce(t, _axes(t, dim), keepdim, _FOLDS[node.name], name=node.name)
 
 
 @aten("mean.default", "mean.dim", along=True)
-def _mean(node: Node, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> te.Tensor:
+def _mean(node: TorchNode, x: Value, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> te.Tensor:
     t = node.cast(x)
     return r.mean(t, _axes(t, dim), keepdim)
 
 
 @aten("any.default", "any.dim", "any.dims", "all.default", "all.dim", "all.dims", along=True)
-def _any(node: Node, x: Value, dim: Any = None, keepdim: bool = False) -> te.Tensor:
+def _any(node: TorchNode, x: Value, dim: Any = None, keepdim: bool = False) -> te.Tensor:
     """The largest of 0 and 1, or the least. Of uint8 it is a uint8."""
     t = node.cast(node.cast(x, "bool"), "int32")
     fold = te.max if node.name == "any" else te.min
@@ -51,13 +51,13 @@ def _any(node: Node, x: Value, dim: Any = None, keepdim: bool = False) -> te.Ten
 
 
 @aten("logsumexp.default", along=True)
-def _log_sum_exp(node: Node, x: Value, dim: Any, keepdim: bool = False) -> te.Tensor:
+def _log_sum_exp(node: TorchNode, x: Value, dim: Any, keepdim: bool = False) -> te.Tensor:
     t = node.cast(x)
     return r.log_sum_exp(t, _axes(t, dim), keepdim)
 
 
 @aten("max.dim", "min.dim", along=True)
-def _with_place(node: Node, x: Value, dim: int, keepdim: bool = False) -> list[te.Tensor | None]:
+def _with_place(node: TorchNode, x: Value, dim: int, keepdim: bool = False) -> list[te.Tensor | None]:
     t = node.tensor(x)
     axis = positive(dim, len(t.shape))
     largest = node.name == "max"
@@ -67,7 +67,7 @@ def _with_place(node: Node, x: Value, dim: int, keepdim: bool = False) -> list[t
 
 
 @aten("argmax.default", "argmin.default", along=True)
-def _place(node: Node, x: Value, dim: int | None = None, keepdim: bool = False) -> te.Tensor:
+def _place(node: TorchNode, x: Value, dim: int | None = None, keepdim: bool = False) -> te.Tensor:
     t = node.tensor(x)
     if dim is None:
         flat = reshape(t, (math.prod(t.shape),))
@@ -77,7 +77,7 @@ def _place(node: Node, x: Value, dim: int | None = None, keepdim: bool = False) 
 
 @aten("var.correction", "std.correction", "var_mean.correction", "std_mean.correction", along=True)
 def _variance(
-    node: Node, x: Value, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
+    node: TorchNode, x: Value, dim: Any = None, *, correction: float | None = None, keepdim: bool = False
 ) -> te.Tensor | list[te.Tensor]:
     t = node.floats(x)
     axes = _axes(t, dim)
@@ -87,21 +87,21 @@ def _variance(
 
 
 @aten("cumsum.default", "cumprod.default", along=True)
-def _cumulative(node: Node, x: Value, dim: int, dtype: Any = None) -> te.Tensor:
+def _cumulative(node: TorchNode, x: Value, dim: int, dtype: Any = None) -> te.Tensor:
     t = node.cast(x)
     fold, neutral = (te.sum, 0) if node.name == "cumsum" else (te.prod, 1)
     return r.cumulative(t, positive(dim, len(t.shape)), False, False, fold, neutral)
 
 
 @aten("cummax.default", "cummin.default", along=True)
-def _cumulative_extreme(node: Node, x: Value, dim: int) -> list[te.Tensor | None]:
+def _cumulative_extreme(node: TorchNode, x: Value, dim: int) -> list[te.Tensor | None]:
     t = node.cast(x, "int32" if x.dtype == "bool" else x.dtype)
     top, place = r.cumulative_extreme(t, positive(dim, len(t.shape)), node.name == "cummax")
     return [node.cast(top), place() if 1 in node.used else None]
 
 
 @aten("logcumsumexp.default", along=True)
-def _log_cumulative(node: Node, x: Value, dim: int) -> te.Tensor:
+def _log_cumulative(node: TorchNode, x: Value, dim: int) -> te.Tensor:
     t = node.floats(x)
     axis = positive(dim, len(t.shape))
     if t.shape[axis] > LONGEST:

@@ -13,7 +13,7 @@ from autotune.models.lowering.base import UnsupportedForm, cast, positive, stage
 from autotune.models.lowering.movement import expand, reshape
 from autotune.models.torch_ops.elementwise import where
 from autotune.models.torch_ops.indexing import integer_ids
-from autotune.models.torch_ops.table import Node, Scalar, Value, aten
+from autotune.models.torch_ops.table import Scalar, TorchNode, Value, aten
 from schedules import te
 from schedules.dtypes import DTYPES, computed
 
@@ -22,7 +22,7 @@ _KINDS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "mean": 
 _KINDS["amin"] = "min"
 
 
-def _fold(node: Node, name: str, own: bool = True) -> s.Fold:
+def _fold(node: TorchNode, name: str, own: bool = True) -> s.Fold:
     if node.dtype == "bool":
         raise UnsupportedForm("bool is not supported by it")
     if name == "mean" and DTYPES[node.dtype].kind != "float":
@@ -30,7 +30,9 @@ def _fold(node: Node, name: str, own: bool = True) -> s.Fold:
     return s.Fold(_KINDS[name], own)
 
 
-def _scattered(node: Node, x: Value, dim: int, ids: Value, src: Value | Scalar, fold: s.Fold) -> te.Tensor:
+def _scattered(
+    node: TorchNode, x: Value, dim: int, ids: Value, src: Value | Scalar, fold: s.Fold
+) -> te.Tensor:
     """``src`` may be larger than the indices, and may be one number."""
     t, i = node.tensor(x), integer_ids(node, ids)
     if not t.shape:
@@ -48,33 +50,33 @@ def _scattered(node: Node, x: Value, dim: int, ids: Value, src: Value | Scalar, 
 
 
 @aten("scatter.src", "scatter.value")
-def _scatter(node: Node, x: Value, dim: int, ids: Value, src: Value | Scalar) -> te.Tensor:
+def _scatter(node: TorchNode, x: Value, dim: int, ids: Value, src: Value | Scalar) -> te.Tensor:
     """Of several updates of one place the last one stays."""
     return _scattered(node, x, dim, ids, src, s.LAST)
 
 
 @aten("scatter.reduce", "scatter.value_reduce")
 def _scatter_folded(
-    node: Node, x: Value, dim: int, ids: Value, src: Value | Scalar, *, reduce: str
+    node: TorchNode, x: Value, dim: int, ids: Value, src: Value | Scalar, *, reduce: str
 ) -> te.Tensor:
     return _scattered(node, x, dim, ids, src, _fold(node, reduce))
 
 
 @aten("scatter_add.default")
-def _scatter_add(node: Node, x: Value, dim: int, ids: Value, src: Value) -> te.Tensor:
+def _scatter_add(node: TorchNode, x: Value, dim: int, ids: Value, src: Value) -> te.Tensor:
     return _scattered(node, x, dim, ids, src, _fold(node, "sum"))
 
 
 @aten("scatter_reduce.two")
 def _scatter_reduce(
-    node: Node, x: Value, dim: int, ids: Value, src: Value, reduce: str, *, include_self: bool = True
+    node: TorchNode, x: Value, dim: int, ids: Value, src: Value, reduce: str, *, include_self: bool = True
 ) -> te.Tensor:
     return _scattered(node, x, dim, ids, src, _fold(node, reduce, include_self))
 
 
 @aten("index_add.default", "index_copy.default", "index_reduce.default")
 def _index_add(
-    node: Node, x: Value, dim: int, ids: Value, src: Value, reduce: str = "", *, alpha: Scalar = 1,
+    node: TorchNode, x: Value, dim: int, ids: Value, src: Value, reduce: str = "", *, alpha: Scalar = 1,
     include_self: bool = True,
 ) -> te.Tensor:  # fmt: skip
     """Slices along an axis."""
@@ -96,7 +98,7 @@ def _index_add(
 
 @aten("index_put.default", "_unsafe_index_put.default")
 def _index_put(
-    node: Node, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
+    node: TorchNode, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> te.Tensor:
     """Indices of bool are a mask, under which all elements get one value."""
     t, given = node.tensor(x), {d: i for d, i in enumerate(indices) if i is not None}
@@ -111,7 +113,9 @@ def _index_put(
     return s.scatter_slices(t, tensors, node.cast(values), outer, first, fold)
 
 
-def _masked(node: Node, t: te.Tensor, given: dict[int, Value], values: Value, accumulate: bool) -> te.Tensor:
+def _masked(
+    node: TorchNode, t: te.Tensor, given: dict[int, Value], values: Value, accumulate: bool
+) -> te.Tensor:
     first = min(given)
     if len(given) > 1 or math.prod(values.shape) != 1:
         raise UnsupportedForm("how many elements a mask takes depends on data: write one value under a mask")
@@ -128,14 +132,14 @@ def _masked(node: Node, t: te.Tensor, given: dict[int, Value], values: Value, ac
 
 
 @aten("masked_scatter.default")
-def _masked_scatter(node: Node, x: Value, mask: Value, src: Value) -> te.Tensor:
+def _masked_scatter(node: TorchNode, x: Value, mask: Value, src: Value) -> te.Tensor:
     """The elements of ``src``, in order, where the mask is set."""
     t = expand(node.tensor(x), node.shape)
     return s.masked_scatter(t, expand(node.cast(mask, "bool"), node.shape), node.cast(src))
 
 
 @aten("put.default")
-def _put(node: Node, x: Value, ids: Value, src: Value, accumulate: bool = False) -> te.Tensor:
+def _put(node: TorchNode, x: Value, ids: Value, src: Value, accumulate: bool = False) -> te.Tensor:
     """Places count through all elements."""
     t, i = node.tensor(x), integer_ids(node, ids)
     size, count = math.prod(t.shape), math.prod(i.shape)
@@ -147,7 +151,7 @@ def _put(node: Node, x: Value, ids: Value, src: Value, accumulate: bool = False)
 
 
 @aten("max_unpool2d.default", "max_unpool3d.default")
-def _max_unpool(node: Node, x: Value, ids: Value, *how: Any) -> te.Tensor:
+def _max_unpool(node: TorchNode, x: Value, ids: Value, *how: Any) -> te.Tensor:
     """Elements go to the places that a pool took them from, all else is 0."""
     rank = int(node.name[-2])
     t, i = node.tensor(x), integer_ids(node, ids)

@@ -17,7 +17,7 @@ from schedules.expr import Expr
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class KnownTensor:
     """A tensor that is known at import. ``tensor``: of torch. ``weight``: it is a parameter or a buffer, or
     made of some: its elements are never looked at, so that other weights give the same expression."""
 
@@ -45,12 +45,12 @@ class Known:
 
 
 # What an argument of an operator may be: a stage, a known tensor, a number.
-Value = te.Tensor | Known
+Value = te.Tensor | KnownTensor
 Scalar = bool | int | float
 
 
 @dataclass(frozen=True)
-class Node:
+class TorchNode:
     """One call of an operator while it is lowered. ``op``: its overload, such as "aten.add.Tensor".
     ``shape``, ``dtype``: of its output, of the first one where there are several. ``common``: the dtype that
     its tensors and numbers promote to. ``used``: numbers of the outputs that the program uses. ``constant``:
@@ -61,7 +61,7 @@ class Node:
     dtype: str
     common: str
     used: frozenset[int]
-    constant: Callable[[Known], te.Tensor] = field(repr=False)
+    constant: Callable[[KnownTensor], te.Tensor] = field(repr=False)
 
     @property
     def name(self) -> str:
@@ -81,14 +81,14 @@ class Node:
         """Values that are computed here as a tensor."""
         import torch
 
-        return self.constant(Known(torch.from_numpy(np.ascontiguousarray(array)), False))
+        return self.constant(KnownTensor(torch.from_numpy(np.ascontiguousarray(array)), False))
 
     def optional(self, x: Value | None) -> te.Tensor | None:
         return None if x is None else self.tensor(x)
 
     def operand(self, x: Value | Scalar) -> Operand:
         """An argument as a tensor, or as a literal where it is one number."""
-        if isinstance(x, Known):
+        if isinstance(x, KnownTensor):
             found = x.literal()
             return self.constant(x) if found is None else found
         return x if isinstance(x, te.Tensor) else np.asarray(x)
@@ -165,7 +165,7 @@ def aten(*overloads: str, along: bool = False) -> Callable[[Lower], Lower]:
 
 
 def _of_rows(lower: Lower) -> Lower:
-    def lowered(node: Node, x: Value, *args: Any, **how: Any) -> Lowered:
+    def lowered(node: TorchNode, x: Value, *args: Any, **how: Any) -> Lowered:
         if x.shape:
             return lower(node, x, *args, **how)
         made = lower(node, reshape(node.tensor(x), (1,)), *args, **how)

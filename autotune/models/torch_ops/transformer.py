@@ -10,11 +10,11 @@ from autotune.models.lowering.attention import attention
 from autotune.models.lowering.base import UnsupportedForm, elementwise
 from autotune.models.lowering.movement import part, reshape, transpose
 from autotune.models.lowering.normalization import layer_norm
-from autotune.models.torch_ops.table import Node, Value, aten
+from autotune.models.torch_ops.table import TorchNode, Value, aten
 from schedules import te
 
 
-def _seen(node: Node, mask: Value | None, kind: int | None) -> te.Tensor | None:
+def _seen(node: TorchNode, mask: Value | None, kind: int | None) -> te.Tensor | None:
     """What is seen, for (batch, heads, rows, columns). A mask says what is hidden: of rows and columns
     (kind 0), of columns of each sample (1), or of all four (2)."""
     if mask is None:
@@ -28,7 +28,7 @@ def _seen(node: Node, mask: Value | None, kind: int | None) -> te.Tensor | None:
 
 
 def _attended(
-    node: Node, xs: tuple[te.Tensor, te.Tensor, te.Tensor], heads: int, weights: Sequence[Value],
+    node: TorchNode, xs: tuple[te.Tensor, te.Tensor, te.Tensor], heads: int, weights: Sequence[Value],
     seen: te.Tensor | None,
 ) -> te.Tensor:  # fmt: skip
     """Attention of projections of three tensors, projected again. A row that sees nothing is NaN."""
@@ -47,8 +47,8 @@ def _attended(
 
 @aten("_native_multi_head_attention.default")
 def _attention(
-    node: Node, query: Value, key: Value, value: Value, size: int, heads: int, w: Value, b: Value, out: Value,
-    out_bias: Value, mask: Value | None = None, need_weights: bool = True, average: bool = True,
+    node: TorchNode, query: Value, key: Value, value: Value, size: int, heads: int, w: Value, b: Value,
+    out: Value, out_bias: Value, mask: Value | None = None, need_weights: bool = True, average: bool = True,
     mask_type: int | None = None,
 ) -> list[te.Tensor | None]:  # fmt: skip
     node.only(1)
@@ -58,7 +58,7 @@ def _attention(
 
 @aten("_transformer_encoder_layer_fwd.default")
 def _encoder_layer(
-    node: Node, src: Value, size: int, heads: int, w: Value, b: Value, out: Value, out_bias: Value,
+    node: TorchNode, src: Value, size: int, heads: int, w: Value, b: Value, out: Value, out_bias: Value,
     use_gelu: bool, norm_first: bool, eps: float, gamma_1: Value, beta_1: Value, gamma_2: Value,
     beta_2: Value, up: Value, up_bias: Value, down: Value, down_bias: Value, mask: Value | None = None,
     mask_type: int | None = None,

@@ -19,7 +19,7 @@ from autotune.models.lowering.convolution import (
 )
 from autotune.models.lowering.movement import reshape
 from autotune.models.lowering.windows import Windows
-from autotune.models.torch_ops.table import Node, Value, aten
+from autotune.models.torch_ops.table import TorchNode, Value, aten
 from schedules import te
 
 
@@ -31,7 +31,7 @@ def _each(given: int | Sequence[int], rank: int, default: int) -> tuple[int, ...
 
 @aten("convolution.default")
 def _convolution(
-    node: Node, x: Value, w: Value, bias: Value | None, stride: Any, padding: Any, dilation: Any,
+    node: TorchNode, x: Value, w: Value, bias: Value | None, stride: Any, padding: Any, dilation: Any,
     transposed: bool, output_padding: Any, groups: int,
 ) -> te.Tensor:  # fmt: skip
     t, k, b = node.floats(x), node.tensor(w), node.optional(bias)
@@ -68,7 +68,7 @@ def _pool_windows(
 
 @aten("max_pool2d_with_indices.default", "max_pool3d_with_indices.default")
 def _max_pool(
-    node: Node, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
+    node: TorchNode, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> list[te.Tensor | None]:  # fmt: skip
     rank = 2 if "2d" in node.name else 3
@@ -83,7 +83,7 @@ def _max_pool(
 
 @aten("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
 def _average_pool(
-    node: Node, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
+    node: TorchNode, x: Value, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> te.Tensor:  # fmt: skip
     rank = int(node.name[-2])
@@ -100,7 +100,7 @@ def _average_pool(
     "_adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default", "adaptive_avg_pool1d.default",
     "adaptive_avg_pool2d.default", "adaptive_avg_pool3d.default",
 )  # fmt: skip
-def _adaptive_average(node: Node, x: Value, size: Sequence[int]) -> te.Tensor:
+def _adaptive_average(node: TorchNode, x: Value, size: Sequence[int]) -> te.Tensor:
     rank = int(node.name[-2])
     t = _batched(node.floats(x), rank)
     at = _equal_parts(t, rank, node.shape)
@@ -110,7 +110,7 @@ def _adaptive_average(node: Node, x: Value, size: Sequence[int]) -> te.Tensor:
 
 
 @aten("adaptive_max_pool2d.default", "adaptive_max_pool3d.default", "adaptive_max_pool1d.default")
-def _adaptive_max(node: Node, x: Value, size: Sequence[int]) -> list[te.Tensor | None]:
+def _adaptive_max(node: TorchNode, x: Value, size: Sequence[int]) -> list[te.Tensor | None]:
     rank = int(node.name[-2])
     t = _batched(node.tensor(x), rank)
     at, places = _equal_parts(t, rank, node.shape), None
@@ -134,7 +134,7 @@ def _equal_parts(t: te.Tensor, rank: int, shape: Sequence[int]) -> Windows | Non
 
 @aten("im2col.default")
 def _columns(
-    node: Node, x: Value, kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int],
+    node: TorchNode, x: Value, kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int],
     stride: Sequence[int],
 ) -> te.Tensor:  # fmt: skip
     t = _batched(node.tensor(x), 2)
@@ -145,7 +145,7 @@ def _columns(
 
 @aten("col2im.default")
 def _of_columns(
-    node: Node, x: Value, size: Sequence[int], kernel: Sequence[int], dilation: Sequence[int],
+    node: TorchNode, x: Value, size: Sequence[int], kernel: Sequence[int], dilation: Sequence[int],
     padding: Sequence[int], stride: Sequence[int],
 ) -> te.Tensor:  # fmt: skip
     t = node.tensor(x)
@@ -159,7 +159,7 @@ def _of_columns(
 
 
 @aten(*(f"upsample_nearest{n}d.{form}" for n in (1, 2, 3) for form in ("vec", "default")))
-def _nearest(node: Node, x: Value, size: Any, *factors: Any) -> te.Tensor:
+def _nearest(node: TorchNode, x: Value, size: Any, *factors: Any) -> te.Tensor:
     """Element ⌊i / factor⌋."""
     t = node.tensor(x)
     for axis, out, scale in _scales(t, node.shape, factors):
@@ -172,7 +172,7 @@ def _nearest(node: Node, x: Value, size: Any, *factors: Any) -> te.Tensor:
     "_upsample_bilinear2d_aa.default", "_upsample_bilinear2d_aa.vec",
     "_upsample_bicubic2d_aa.default", "_upsample_bicubic2d_aa.vec",
 )  # fmt: skip
-def _smooth_wide(node: Node, x: Value, size: Any, align_corners: bool, *factors: Any) -> te.Tensor:
+def _smooth_wide(node: TorchNode, x: Value, size: Any, align_corners: bool, *factors: Any) -> te.Tensor:
     """Filters as wide as the outputs are apart. Weights are inside the image alone, and their sum is 1."""
     t = node.floats(x)
     for axis, out, scale in _scales(t, node.shape, factors):
@@ -191,7 +191,7 @@ def _smooth_wide(node: Node, x: Value, size: Any, align_corners: bool, *factors:
     "upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec", "upsample_bicubic2d.vec",
     "upsample_bilinear2d.default", "upsample_bicubic2d.default",
 )  # fmt: skip
-def _smooth(node: Node, x: Value, size: Any, align_corners: bool, *factors: Any) -> te.Tensor:
+def _smooth(node: TorchNode, x: Value, size: Any, align_corners: bool, *factors: Any) -> te.Tensor:
     t = node.floats(x)
     for axis, out, scale in _scales(t, node.shape, factors):
         size = t.shape[axis]

@@ -8,6 +8,6 @@ models.
 from __future__ import annotations
 
 from autotune.report.explain.asking import explain as explain
-from autotune.report.explain.explanation import Explanation as Explanation
-from autotune.report.explain.explanation import Row as Row
-from autotune.report.explain.explanation import Section as Section
+from autotune.results.explanation import Explanation as Explanation
+from autotune.results.explanation import Row as Row
+from autotune.results.explanation import Section as Section

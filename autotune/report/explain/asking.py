@@ -6,14 +6,14 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from autotune import targets
+from autotune import backends
 from autotune.models.model import Model
 from autotune.report.data import Limit
-from autotune.report.explain.explanation import Explanation
 from autotune.report.explain.kernel import of_schedule
+from autotune.results.explanation import Explanation
+from autotune.results.tuned import TuneResult
+from autotune.run.workloads import Program, as_workload
 from autotune.settings import database
-from autotune.tuning.results import TuneResult
-from autotune.workloads import Program, as_workload
 from kernels_db.records import Hit
 from schedules.model import Target, Workload
 from schedules.schedule import Schedule
@@ -49,12 +49,12 @@ def explain(
         <Explanation of ...>
     """
     if isinstance(program, Schedule):
-        goal = program.target or targets.parse(target, threads)
+        goal = program.target or backends.parse(target, threads)
         return of_schedule(Workload(program.dag, flops=count_flops(program.dag)), program, goal)
     if isinstance(program, Model):
         from autotune.report.explain.model import of_model
 
-        return of_model(program, targets.parse(target, threads), database(db))
+        return of_model(program, backends.parse(target, threads), database(db))
     workload = as_workload(program, params, dtype, layout, constant_weights, explain)
     return of_workload(workload, target=target, threads=threads, db=db)
 

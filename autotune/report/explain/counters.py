@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.progress.units import size
-from autotune.report.explain.explanation import Row, Section
+from autotune.results.explanation import Row, Section
 from schedules import expr as E
 from schedules.constants import split_constants
 from schedules.dtypes import DTYPES
@@ -23,6 +22,7 @@ from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.flops import count_flops
 from schedules.te.smaller import lengths, with_length
+from schedules.units import size
 
 MOST = 100_000  # points that are run: about a second
 MORE_WASTE = 1.1  # times as many iterations a point as in the whole problem, at most

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from autotune.progress.units import digits, percent, size
 from autotune.report.explain.definition import ARITHMETIC, BYTES, SPECIAL
-from autotune.report.explain.explanation import Row, Section
+from autotune.results.explanation import Row, Section
 from schedules.constants import split_constants
 from schedules.dtypes import DTYPES
 from schedules.ir import Nest, blocks
@@ -18,9 +17,10 @@ from schedules.space.estimate.cpu.quantities import UNITS, measure, register_til
 from schedules.space.estimate.cpu.rates import CpuRates
 from schedules.space.estimate.iterations import iterations
 from schedules.space.estimate.quotients import Quotient, quotient
-from schedules.space.estimate.traffic import BufferTraffic, Part, traffic
+from schedules.space.estimate.traffic import BufferTraffic, TrafficTerm, traffic
 from schedules.space.holes import Columns
 from schedules.te.flops import count_flops, main_dtype
+from schedules.units import digits, percent, size
 
 BLOCKS = 4  # blocks that are described, those that take longest
 LEVELS = ("L1 and L2", "L2 and L3", "L3 and memory")
@@ -171,7 +171,7 @@ def _formula(name: str, b: BufferTraffic, cache: float, quotient: Quotient | Non
     return Row(name, text, "estimate", numbers)
 
 
-def _term(p: Part) -> str:
+def _term(p: TrafficTerm) -> str:
     """``c_i_0 16 x c_j_0 16 x 65.5 KB in c_k``."""
     words = [f"{var} {n}" for var, n in p.outside if n > 1] + [size(p.bytes)]
     return " x ".join(words) + (f" in {p.loop}" if p.loop else "")

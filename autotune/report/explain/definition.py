@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from autotune.progress.units import disturbed, percent, seconds, size
 from autotune.report.data import Limit
-from autotune.report.explain.explanation import Row, Section
+from autotune.results.explanation import Row, Section
 from autotune.run.describing import command
-from autotune.workloads import own
+from autotune.run.workloads import is_custom
 from schedules.model import Target, Workload
 from schedules.ops import compulsory_bytes
 from schedules.te.flops import count_flops, evaluations, float_flops
 from schedules.te.fusion import Fusion, by_operation, by_stage, fused
+from schedules.units import disturbed, percent, seconds, size
 
 FROM = "of the memory that holds the arrays"
 # What a limit may be that of.
@@ -42,7 +42,7 @@ def task(workload: Workload, target: Target, time_s: float | None, limit: Limit 
 def _share(workload: Workload, target: Target, time_s: float, limit: Limit | None) -> list[Row]:
     if limit is None:
         unknown = "unknown: no run of the log kept what the machine can do"
-        if not own(workload):
+        if not is_custom(workload):
             unknown += f"; `{command('bench', workload, threads=target.threads)}` measures it"
         return [Row("limit", unknown, "log", {"share": None, "limit_s": None})]
     flops, moved = limit.flops_a_second, limit.bytes_a_second

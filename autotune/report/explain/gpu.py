@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.progress.units import percent, seconds, size
-from autotune.report.explain.explanation import Row, Section
+from autotune.results.explanation import Row, Section
 from schedules.ir import Nest
 from schedules.model import Target
 from schedules.space.estimate.gpu.facts import KernelFacts, analyse
@@ -15,6 +14,7 @@ from schedules.space.estimate.gpu.features import measure
 from schedules.space.estimate.gpu.limits import shape
 from schedules.space.estimate.gpu.rates import WARP, GpuRates
 from schedules.space.holes import Columns
+from schedules.units import percent, seconds, size
 
 
 def sections(nest: Nest, target: Target) -> list[Section]:

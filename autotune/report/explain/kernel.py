@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.report.data import Limit
 from autotune.report.explain import counters, cpu, definition, gpu, warps
-from autotune.report.explain.explanation import Explanation, Section
+from autotune.results.explanation import Explanation, Section
 from autotune.run.describing import describe
 from schedules.model import Target, Workload
 from schedules.schedule import Schedule

@@ -11,10 +11,9 @@ from autotune.models.in_place import KEY, context_of
 from autotune.models.model import Model
 from autotune.models.outline import workload_of
 from autotune.models.preparation import chosen, prepared
-from autotune.progress.units import percent, seconds, size
 from autotune.report.data import number
 from autotune.report.explain import cpu, gpu
-from autotune.report.explain.explanation import Explanation, Row, Section
+from autotune.results.explanation import Explanation, Row, Section
 from autotune.run.describing import describe
 from autotune.run.loading import find
 from kernels_db import lookup
@@ -26,6 +25,7 @@ from schedules.schedule import Schedule
 from schedules.te.flops import count_flops
 from schedules.te.fusion import Fusion, by_stage, fused
 from schedules.trace_names import to_named
+from schedules.units import percent, seconds, size
 
 TOP = 8  # kernels that are explained, those that take longest
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autotune.progress.units import percent, size
 from autotune.report.explain.counters import Countable, countable, iterations, ones, points
-from autotune.report.explain.explanation import Row, Section
+from autotune.results.explanation import Row, Section
 from schedules.errors import AutotuneError
 from schedules.ir import bound_to, const, in_order, walk
 from schedules.ir.interp import InterpError
@@ -15,6 +14,7 @@ from schedules.ir.warps import BufferCounts, KernelCounts, watch
 from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
 from schedules.space.estimate.gpu.rates import WARP
+from schedules.units import percent, size
 
 # Instances of the nest's blocks that are run: about a second if that can be had, at most some seconds.
 WANTED, MOST = 40_000, 150_000

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from autotune.report.parts import Section
+from autotune.report.parts import ReportSection
 from autotune.report.sections import convergence, predictions, roofline, tasks, time, winner
 
 # In the order of the page: first all of the log, then those of each task.
-SECTIONS: tuple[Section, ...] = (
+SECTIONS: tuple[ReportSection, ...] = (
     tasks.SECTION,
     convergence.SECTION,
     roofline.SECTION,

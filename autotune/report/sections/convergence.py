@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.report.data import CAUSES, NO_FAILURES, LogData, Task
+from autotune.report.data import CAUSES, NO_FAILURES, LogData, LoggedTask
 from autotune.report.parts import (
     BLUE,
     COLOURS,
@@ -16,8 +16,8 @@ from autotune.report.parts import (
     ORANGE,
     RED,
     Figure,
-    Part,
-    Section,
+    ReportSection,
+    SectionPart,
     axis,
     dots,
     left_out,
@@ -41,20 +41,20 @@ def _why(r: Record) -> str:
     return f"{text(CAUSES.get(r.status, r.status))}: {short(r.reason, 110)}"
 
 
-def of_task(log: LogData, task: Task) -> Part | None:
+def of_task(log: LogData, task: LoggedTask) -> SectionPart | None:
     """The figures of a task, and its failures in words."""
     if not task.trials:
         return None
     good = [r for r in task.trials if r.status == "ok" and r.time_s]
     if not good:  # there is no time to draw
-        return Part("", (), _failures(task))
+        return SectionPart("", (), _failures(task))
     steps = _improvements(good)
     numbers = {r.uid: n for n, r in enumerate(task.trials, 1)}
     by_trace = {r.trace_digest: n for n, r in enumerate(task.trials, 1)}
     when = {r.uid: rounded(task.second(r), 4) for r in (*task.trials, *task.finals)}
     places: dict[str, Mapping[str, float | int | None]] = {"trial": numbers, "second": when}
     figures = [_figure(task, good, steps, by, at, by_trace) for by, at in places.items()]
-    return Part("", figures, _failures(task))
+    return SectionPart("", figures, _failures(task))
 
 
 def _improvements(good: Sequence[Record]) -> list[Record]:
@@ -93,7 +93,7 @@ def _sample(records: Sequence[Record], what: str) -> tuple[list[Record], str]:
 
 
 def _figure(
-    task: Task,
+    task: LoggedTask,
     good: Sequence[Record],
     steps: Sequence[Record],
     by: str,
@@ -195,7 +195,7 @@ def _best(plot: _Plot, steps: Sequence[Record], last: Record) -> dict[str, Any]:
     return line("best so far", [*x, end], [*y, y[-1]], BLUE, line={"shape": "hv"}, hovertemplate=hover)
 
 
-def _finals(plot: _Plot, task: Task, by_trace: Mapping[str, int]) -> Iterator[_Series]:
+def _finals(plot: _Plot, task: LoggedTask, by_trace: Mapping[str, int]) -> Iterator[_Series]:
     """The finals, by the trial of their trace or by the clock."""
     by_trial = plot.by == "trial"
     finals = [r for r in task.finals if r.time_s and (r.trace_digest in by_trace or not by_trial)]
@@ -228,7 +228,7 @@ def _unit(least: float) -> tuple[float, str]:
     )
 
 
-def _failures(task: Task) -> str:
+def _failures(task: LoggedTask) -> str:
     """Failures by cause, with their reasons."""
     if not task.failed and not task.by_status["slow"]:
         return '<p class="remark">No trial failed.</p>'
@@ -248,7 +248,7 @@ def _failures(task: Task) -> str:
     return f'<p class="remark">{prose(" ".join(said))}</p>{table(("cause", ">trials", "reason"), rows)}{more}'
 
 
-SECTION = Section(
+SECTION = ReportSection(
     "convergence",
     "Convergence",
     "Each grey dot is a trial: how long a call of that candidate took. The blue line is the best so far; "

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autotune.progress.units import percent, size
 from autotune.report.graph_drawing import svg
-from autotune.report.model_data import ModelData, Stage, Step
+from autotune.report.model_data import ModelData, ModelStep, RewrittenGraph
 from autotune.report.parts import (
     BLUE,
     GREY,
     ORANGE,
     Figure,
-    Part,
-    Section,
+    ReportSection,
+    SectionPart,
     axis,
     paragraphs,
     prose,
@@ -23,15 +22,16 @@ from autotune.report.parts import (
     table,
     text,
 )
+from schedules.units import percent, size
 
 # Most steps that have a bar.
 BARS = 40
 
 
-def of_model(model: ModelData) -> Part:
+def of_model(model: ModelData) -> SectionPart:
     """All of it."""
     figures = [f for f in (_times(model), _operators(model)) if f is not None]
-    return Part(
+    return SectionPart(
         _rewrites(model) + _drawings(model) + f"<h4>Time of each step</h4>{_reading(model)}",
         figures,
         _table(model),
@@ -68,7 +68,7 @@ def _with_change(now: int, before: int, shown: Callable[[int], str]) -> str:
     return value if shown(now) == shown(before) else f"<b>{value}</b>"
 
 
-def _said(stage: Stage) -> str:
+def _said(stage: RewrittenGraph) -> str:
     counts = (("removed", stage.gone), ("made", stage.new), ("changed", stage.changed))
     return ", ".join(f"{n:,} {word}" for word, n in counts if n) or "nothing"
 
@@ -125,7 +125,7 @@ def _reading(model: ModelData) -> str:
     )
 
 
-def _name(n: int, step: Step) -> str:
+def _name(n: int, step: ModelStep) -> str:
     return f"{n} {short(step.nodes[-1] if step.nodes else step.what, 34)}"
 
 
@@ -192,7 +192,7 @@ def _operators(model: ModelData) -> Figure | None:
 def _table(model: ModelData) -> str:
     whole = sum(s.in_place_s or s.tuned_s or 0.0 for s in model.steps)
 
-    def row(n: int, s: Step) -> tuple[str, ...]:
+    def row(n: int, s: ModelStep) -> tuple[str, ...]:
         ratio = f"{s.in_place_s / s.tuned_s:.2f}" if s.in_place_s and s.tuned_s else ""
         share = percent((s.in_place_s or s.tuned_s or 0.0) / whole) if whole else ""
         return (
@@ -216,7 +216,7 @@ def _table(model: ModelData) -> str:
     )
 
 
-SECTION = Section(
+SECTION = ReportSection(
     "model",
     "The model",
     "A model is imported as one graph of tensor expressions. Rewrites make it smaller, and what is left is "

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.progress.units import percent
-from autotune.report.data import LogData, Task, number
+from autotune.report.data import LogData, LoggedTask, number
 from autotune.report.parts import (
     BLUE,
     GREY,
     ORANGE,
     VIOLET,
     Figure,
-    Part,
-    Section,
+    ReportSection,
+    SectionPart,
     axis,
     dots,
     left_out,
@@ -28,6 +27,7 @@ from autotune.report.parts import (
 from autotune.tuning.prediction_quality import MOST, PREDICTED
 from autotune.tuning.prediction_quality import of_task as quality
 from kernels_db.records import Record
+from schedules.units import percent
 
 # {model in a record: (what it had learnt from, colour)}.
 MODELS = {
@@ -37,7 +37,7 @@ MODELS = {
 }
 
 
-def _predicted(task: Task, model: str) -> list[Record]:
+def _predicted(task: LoggedTask, model: str) -> list[Record]:
     return [
         r
         for r in task.trials
@@ -48,14 +48,14 @@ def _predicted(task: Task, model: str) -> list[Record]:
     ]
 
 
-def _quality(task: Task, model: str) -> dict[str, float] | None:
+def _quality(task: LoggedTask, model: str) -> dict[str, float] | None:
     """As of `prediction_quality.of_task`, worked out once: the number of pairs grows with the square."""
     if model not in task.qualities:
         task.qualities[model] = quality(_predicted(task, model)[-MOST:], model)
     return task.qualities[model]
 
 
-def of_task(log: LogData, task: Task) -> Part | None:
+def of_task(log: LogData, task: LoggedTask) -> SectionPart | None:
     """A plot of predicted against measured, and the quality of each model."""
     data: list[dict[str, Any]] = []
     rows: list[tuple[str, ...]] = []
@@ -105,10 +105,10 @@ def of_task(log: LogData, task: Task) -> Part | None:
     )
     headers = ("predicted by", ">trials", ">pairs in order", ">best of 1 pick", ">best of 5 picks")
     few = "" if rows else paragraphs("Too few trials to say how well pairs are ordered: 8 are needed.")
-    return Part("", [figure], (table(headers, rows) if rows else "") + few)
+    return SectionPart("", [figure], (table(headers, rows) if rows else "") + few)
 
 
-def of_log(log: LogData) -> Part | None:
+def of_log(log: LogData) -> SectionPart | None:
     """Pairwise accuracy of each task, in a plot."""
     if len(log.tasks) < 2:
         return None
@@ -146,10 +146,10 @@ def of_log(log: LogData) -> Part | None:
             "hovermode": "closest",
         },
     )
-    return Part("", [figure], paragraphs(*(s[0].upper() + s[1:] for s in said)))
+    return SectionPart("", [figure], paragraphs(*(s[0].upper() + s[1:] for s in said)))
 
 
-SECTION = Section(
+SECTION = ReportSection(
     "predictions",
     "Predicted against measured",
     "A search measures what its model predicts to be fast. Points near the diagonal were predicted well. "

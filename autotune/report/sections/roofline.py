@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autotune.progress.units import of_peak, peak_share
-from autotune.report.data import Limit, LogData, Task, number
+from autotune.report.data import Limit, LogData, LoggedTask, number
 from autotune.report.parts import (
     BLUE,
     GREEN,
@@ -14,8 +13,8 @@ from autotune.report.parts import (
     ORANGE,
     RED,
     Figure,
-    Part,
-    Section,
+    ReportSection,
+    SectionPart,
     axis,
     dots,
     left_out,
@@ -28,6 +27,7 @@ from autotune.report.parts import (
 )
 from autotune.tuning.known_limits import MEMORY_BYTES
 from kernels_db.records import Record
+from schedules.units import of_peak, peak_share
 
 # Axes that span more than this (ratio) have labels at powers of ten alone.
 WIDE = 60.0
@@ -87,13 +87,13 @@ def _layout(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def of_log(log: LogData) -> Part | None:
+def of_log(log: LogData) -> SectionPart | None:
     """The winners of all tasks: a roofline for each number of threads of each CPU or GPU, as their limits
     differ."""
     found = [t for t in log.tasks if t.best is not None and t.best.time_s and t.workload.flops]
     if len(found) < 2:
         return None
-    kinds: dict[str, list[Task]] = {}
+    kinds: dict[str, list[LoggedTask]] = {}
     for t in found:
         n = t.target.threads
         threads = "" if t.target.grid else f", {n} thread{'s' if n != 1 else ''}"
@@ -109,10 +109,10 @@ def of_log(log: LogData) -> Part | None:
     rest = f"{skipped:,} tasks without a kernel or without FLOPs are not drawn." if skipped else ""
     others = sum(len(kinds[k]) for k in kinds if k not in drawn)
     more = f"{others:,} tasks on {len(kinds) - len(drawn)} other targets are not drawn." if others else ""
-    return Part("", [_of_kind(k, kinds[k]) for k in drawn], paragraphs(words, unknown, rest, more))
+    return SectionPart("", [_of_kind(k, kinds[k]) for k in drawn], paragraphs(words, unknown, rest, more))
 
 
-def _of_kind(kind: str, found: Sequence[Task]) -> Figure:
+def _of_kind(kind: str, found: Sequence[LoggedTask]) -> Figure:
     """The winners of tasks that have one limit of arithmetic."""
     x = [t.workload.flops / t.bytes for t in found]
     y = [t.workload.flops / (t.best.time_s or 1.0) / 1e9 for t in found if t.best is not None]
@@ -136,14 +136,14 @@ def _of_kind(kind: str, found: Sequence[Task]) -> Figure:
     return Figure(title, drawn, _layout(drawn), left_out(len(kept), len(found), "tasks"), 440)
 
 
-def of_task(log: LogData, task: Task) -> Part | None:
+def of_task(log: LogData, task: LoggedTask) -> SectionPart | None:
     """Every candidate of a task."""
     flops = task.workload.flops
     measured = [r for r in task.trials if r.time_s and r.status in ("ok", "slow")]
     if not measured or task.best is None:
         return None
     if not flops:
-        return Part(
+        return SectionPart(
             paragraphs(
                 "This task computes no floating-point operations, so that it has no roofline.", _of(task)
             )
@@ -186,7 +186,7 @@ def of_task(log: LogData, task: Task) -> Part | None:
         left_out(len(kept), len(measured), "candidates"),
         420,
     )
-    return Part("", [figure], paragraphs(source, _of(task)))
+    return SectionPart("", [figure], paragraphs(source, _of(task)))
 
 
 def _source(measured: int, known: int, stored: int) -> str:
@@ -209,7 +209,7 @@ def _source(measured: int, known: int, stored: int) -> str:
     return source
 
 
-def _of(task: Task) -> str:
+def _of(task: LoggedTask) -> str:
     if task.limit is None:
         return "The log does not know the limit of the machine, so there are no lines of it."
     best_s = task.best.time_s if task.best is not None else None
@@ -219,7 +219,7 @@ def _of(task: Task) -> str:
     )
 
 
-SECTION = Section(
+SECTION = ReportSection(
     "roofline",
     "Roofline",
     "A roofline says what bounds a kernel. To the left, memory does: no point can lie above the slanted "

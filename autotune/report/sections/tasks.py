@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 
-from autotune.progress.units import peak_share
-from autotune.report.data import CAUSES, LogData, Task
-from autotune.report.parts import Part, Section, rate, seconds, short, table, text, unit
+from autotune.report.data import CAUSES, LogData, LoggedTask
+from autotune.report.parts import ReportSection, SectionPart, rate, seconds, short, table, text, unit
 from autotune.tuning import run_state
 from kernels_db.records import Run
+from schedules.units import peak_share
 
 # What describes a machine, in the order in which it is told.
 MACHINE = ("cpu", "gpu", "device", "usable_cpus", "memory_gib", "system", "autotune", "llvm")
 
 
-def failures(task: Task) -> str:
+def failures(task: LoggedTask) -> str:
     """``crashed 2, ran too long 1``: failed trials by cause; those stopped early apart, as they are none."""
     counts = [(s, n) for s, n in task.by_status.most_common() if s not in ("ok", "slow")]
     return ", ".join(f"{CAUSES.get(s, s)} {n}" for s, n in counts)
@@ -38,11 +38,11 @@ def machine_line(info: object) -> str:
     return text(machine_words(info))
 
 
-def _last(task: Task) -> str:
+def _last(task: LoggedTask) -> str:
     return max((r.started for r in task.runs), default="")[:16].replace("T", " ")
 
 
-def _row(number: int, task: Task) -> str:
+def _row(number: int, task: LoggedTask) -> str:
     best_s = None if task.best is None else task.best.time_s
     value = 0.0 if not best_s else (task.bytes if task.by_bytes else task.workload.flops) / best_s
     bar = "" if task.share is None else f'<i class="bar" style="--share:{min(task.share, 1.0):.3f}"></i>'
@@ -87,7 +87,7 @@ HEADERS = (
 )
 
 
-def of_log(log: LogData) -> Part | None:
+def of_log(log: LogData) -> SectionPart | None:
     """The table of tasks."""
     if not log.tasks:
         return None
@@ -110,14 +110,14 @@ def of_log(log: LogData) -> Part | None:
             f'<p class="remark">The log does not know the limit of {unknown:,} of {len(log.tasks):,} tasks: '
             "it has that of runs that search, of this version of autotune or a newer one.</p>"
         )
-    return Part(
+    return SectionPart(
         f'{search}<div class="scroll tall"><table '
         f'class="tasks"><thead><tr>{head}</tr></thead><tbody>{body}</tbody>'
         f"</table></div>{remark}"
     )
 
 
-def of_task(log: LogData, task: Task) -> Part:
+def of_task(log: LogData, task: LoggedTask) -> SectionPart:
     """Cards with the figures of a task, and its runs."""
     best_s = None if task.best is None else task.best.time_s
     cards = [
@@ -159,7 +159,7 @@ def of_task(log: LogData, task: Task) -> Part:
     runs = table(("started (UTC)", "state", ">trials", ">seed", "options", "machine"), rows)
     few = "" if best_s is not None else _nothing(task)
     head = f"{len(task.runs):,} run{'s' * (len(task.runs) != 1)} on {len(task.machines)} machine"
-    return Part(
+    return SectionPart(
         "<div "
         f'class="cards">{made}</div>{few}<details><summary>{head}{"s" * (len(task.machines) != 1)}</summary>'
         f"{note}{runs}</details>"
@@ -172,11 +172,11 @@ UNSHOWN = ("in_place", run_state.PROCESS)
 SHOWN = 20
 
 
-def _count(task: Task, run: Run) -> str:
+def _count(task: LoggedTask, run: Run) -> str:
     return str(Counter(r.run for r in task.trials)[run.uid])
 
 
-def _state(task: Task, run: Run) -> str:
+def _state(task: LoggedTask, run: Run) -> str:
     if run.state != "running":
         return run.state
     last = max((r.created for r in task.trials if r.run == run.uid), default=run.started)
@@ -189,14 +189,14 @@ def _options(run: Run) -> str:
     return ", ".join(f"{k}={v}" for k, v in shown.items()) or "–"
 
 
-def _nothing(task: Task) -> str:
+def _nothing(task: LoggedTask) -> str:
     return (
         '<p class="remark bad">No trial of this task gave a kernel. The causes are below; a larger budget '
         f"tries more: {len(task.trials):,} trials were made. Its speed would be told in {unit(task)}.</p>"
     )
 
 
-SECTION = Section(
+SECTION = ReportSection(
     "tasks",
     "Tasks",
     "Each row is a task: one expression on one target. `best` is the time of a call of its best kernel; "

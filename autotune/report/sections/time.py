@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune.report.data import LogData, Task, number, seconds_between
+from autotune.report.data import LogData, LoggedTask, number, seconds_between
 from autotune.report.parts import (
     BLUE,
     GREEN,
@@ -10,8 +10,8 @@ from autotune.report.parts import (
     ORANGE,
     VIOLET,
     Figure,
-    Part,
-    Section,
+    ReportSection,
+    SectionPart,
     axis,
     paragraphs,
     rounded,
@@ -31,7 +31,7 @@ FINALS = "timing finals"
 BARS = 30
 
 
-def spent(task: Task) -> dict[str, float]:
+def spent(task: LoggedTask) -> dict[str, float]:
     """Seconds by phase of a task's trials, and of its finals."""
     found = dict.fromkeys(PHASES, 0.0)
     found[FINALS] = 0.0
@@ -47,7 +47,7 @@ def spent(task: Task) -> dict[str, float]:
     return found
 
 
-def wall_s(task: Task) -> float:
+def wall_s(task: LoggedTask) -> float:
     """Seconds of the task's runs by the clock, those that ended."""
     return sum(max(0.0, seconds_between(r.started, r.ended)) for r in task.runs if r.ended)
 
@@ -78,7 +78,7 @@ def _words(found: dict[str, float]) -> str:
 OVERLAP = "Building goes on while others are timed, so that these may be more than the clock has."
 
 
-def of_task(log: LogData, task: Task) -> Part | None:
+def of_task(log: LogData, task: LoggedTask) -> SectionPart | None:
     """A bar of a task."""
     found = spent(task)
     if not sum(found.values()):
@@ -95,10 +95,10 @@ def of_task(log: LogData, task: Task) -> Part | None:
         if clock
         else ""
     )
-    return Part("", [figure], paragraphs(_words(found), took, OVERLAP))
+    return SectionPart("", [figure], paragraphs(_words(found), took, OVERLAP))
 
 
-def of_log(log: LogData) -> Part | None:
+def of_log(log: LogData) -> SectionPart | None:
     """The bars of all tasks, those that took longest first."""
     if len(log.tasks) < 2:
         return None
@@ -118,10 +118,10 @@ def of_log(log: LogData) -> Part | None:
         else "",
         140 + 22 * len(shown),
     )
-    return Part("", [figure], paragraphs(_words(total), OVERLAP))
+    return SectionPart("", [figure], paragraphs(_words(total), OVERLAP))
 
 
-SECTION = Section(
+SECTION = ReportSection(
     "time",
     "Where the time went",
     "Seconds of trials by phase. Choosing is the search and its model. Building compiles. Checking "

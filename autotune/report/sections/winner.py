@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import warnings
 
-from autotune.report.data import DERIVED, LogData, Task
-from autotune.report.parts import Part, Section, paragraphs, prose, rate, seconds, short, text
+from autotune.report.data import DERIVED, LogData, LoggedTask
+from autotune.report.parts import ReportSection, SectionPart, paragraphs, prose, rate, seconds, short, text
 from schedules.errors import AutotuneError
 from schedules.model import Trace, TraceError
 from schedules.primitives import PRIMITIVES
@@ -32,7 +32,7 @@ def in_words(trace: Trace) -> list[str]:
     return said
 
 
-def of_task(log: LogData, task: Task) -> Part | None:
+def of_task(log: LogData, task: LoggedTask) -> SectionPart | None:
     """The winner of a task."""
     best = task.best
     if best is None:
@@ -45,9 +45,9 @@ def of_task(log: LogData, task: Task) -> Part | None:
     try:
         canonical = best.trace
     except TraceError as err:
-        return Part(head + paragraphs(f"Its schedule cannot be read by this version: {err}."))
+        return SectionPart(head + paragraphs(f"Its schedule cannot be read by this version: {err}."))
     if log.place_of(task) >= NESTS:
-        return Part(head + paragraphs(_elsewhere(task)))
+        return SectionPart(head + paragraphs(_elsewhere(task)))
     from schedules.trace_names import to_named
 
     try:
@@ -64,7 +64,7 @@ def of_task(log: LogData, task: Task) -> Part | None:
         f"{s.primitive}({', '.join(f'{k}={json.dumps(v, ensure_ascii=False)}' for k, v in s.args)})"
         for s in trace.steps
     )
-    return Part(
+    return SectionPart(
         head
         + f"<h4>The schedule in words</h4>{words}"
         + (_block("Why it is fast", _explanation(task, trace)) if len(log.tasks) <= DERIVED else "")
@@ -74,12 +74,12 @@ def of_task(log: LogData, task: Task) -> Part | None:
     )
 
 
-def _elsewhere(task: Task) -> str:
+def _elsewhere(task: LoggedTask) -> str:
     known = " ".join(["autotune report", task.workload.op, "--shape …"])
     return f"The first {NESTS} tasks have their schedules here. For this one: `{known}`."
 
 
-def _nest(task: Task, trace: Trace) -> str:
+def _nest(task: LoggedTask, trace: Trace) -> str:
     from schedules.schedule import Schedule
 
     try:
@@ -88,7 +88,7 @@ def _nest(task: Task, trace: Trace) -> str:
         return f"The schedule cannot be replayed by this version: {err}"
 
 
-def _explanation(task: Task, trace: Trace) -> str:
+def _explanation(task: LoggedTask, trace: Trace) -> str:
     from autotune.report.explain.kernel import of_schedule
     from schedules.schedule import Schedule
 
@@ -99,7 +99,7 @@ def _explanation(task: Task, trace: Trace) -> str:
         return f"It cannot be explained by this version: {err}"
 
 
-def _code(task: Task, trace: Trace) -> str:
+def _code(task: LoggedTask, trace: Trace) -> str:
     from autotune.run.kernels import source_of
 
     try:
@@ -121,7 +121,7 @@ def _block(title: str, code: str, open_: bool = False) -> str:
     return f"{begin}<pre><code>{text(code)}</code></pre></details>"
 
 
-SECTION = Section(
+SECTION = ReportSection(
     "winner",
     "The winner",
     "The schedule of the best kernel. Each step of its trace is a sentence, in the order in which steps "

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from schedules.ir import Nest
 from schedules.model import Target
 from schedules.space.estimate.counting import Number
-from schedules.space.estimate.recording import Compiler, Program
+from schedules.space.estimate.recording import Compiler, RecordedProgram
 from schedules.space.gc_paused import gc_paused
 from schedules.space.holes import Columns
 
@@ -53,7 +53,7 @@ class Formulas:
         compiler: Compiler | None = None,
     ) -> Estimate:
         """The estimate of a nest on a target. ``holes``: names, in the order of columns. ``constants``:
-        inputs known ahead. ``compiler``: as of `Program`."""
+        inputs known ahead. ``compiler``: as of `RecordedProgram`."""
         return Estimate(self, self.analyse(nest, constants), self.rates(target), holes, compiler)
 
 
@@ -73,7 +73,7 @@ class Estimate:
 
     @cached_property
     @gc_paused()
-    def _program(self) -> Program:
+    def _program(self) -> RecordedProgram:
         """Makes what is summed of each part, and the quantities of each."""
 
         def groups(env: Columns) -> list[list[Number]]:
@@ -81,7 +81,7 @@ class Estimate:
             summed = [q[name] for name in self.formulas.summed for q in found]
             return [summed, *([q[name] for name in self.formulas.quantities] for q in found)]
 
-        return Program(self.holes, groups, self.compiler)
+        return RecordedProgram(self.holes, groups, self.compiler)
 
     def features(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Features of every row of a decision matrix, [rows, len(feature_names)]: the quantities of the

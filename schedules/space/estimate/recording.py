@@ -221,7 +221,7 @@ def _listed(recording: Recording, groups: Sequence[Sequence[Any]]) -> Listing:
     return Listing(len(recording.columns), constants, kinds, steps, results)
 
 
-class Program:
+class RecordedProgram:
     """Evaluates ``formulas``, from the columns of holes to groups of quantities, on rows. The first group is
     always evaluated, others on demand. ``compiler``: makes a faster function of a listing, or returns None;
     it is asked once rows have taken as long as compiling would (`COMPILE_US`)."""

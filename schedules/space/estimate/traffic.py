@@ -24,7 +24,7 @@ from schedules.model import LINE
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TrafficTerm:
     """One term of the traffic of a buffer: a footprint of ``bytes`` that is touched inside ``loop``, the
     outermost loop whose iterations the cache holds ("" for a block by itself), once for each iteration of the
     loops ``outside``: (name, extent), outermost first."""
@@ -48,7 +48,7 @@ class BufferTraffic:
     size: int
     fetched: int
     written: int
-    parts: tuple[Part, ...]
+    parts: tuple[TrafficTerm, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class _Count:
         self.sizes = {name: n for name, n in sizes.items() if name not in nest.params}
 
     def of_nest(self) -> Traffic:
-        terms: dict[str, list[Part]] = {}
+        terms: dict[str, list[TrafficTerm]] = {}
         self.walk(self.nest.body, (), terms)
         written = self.writes()
         out = []
@@ -111,9 +111,9 @@ class _Count:
             out.append(BufferTraffic(b.name, size, fetched, wrote, parts))
         return Traffic(self.capacity, tuple(out))
 
-    def writes(self) -> dict[str, list[Part]]:
+    def writes(self) -> dict[str, list[TrafficTerm]]:
         """The terms of what is written."""
-        terms: dict[str, list[Part]] = {}
+        terms: dict[str, list[TrafficTerm]] = {}
         self.walk(self.nest.body, (), terms, writes=True)
         return terms
 
@@ -121,7 +121,7 @@ class _Count:
         self,
         s: Stmt,
         outside: tuple[tuple[str, int], ...],
-        terms: dict[str, list[Part]],
+        terms: dict[str, list[TrafficTerm]],
         writes: bool = False,
     ) -> None:
         """Add the terms of a statement inside such loops."""
@@ -134,7 +134,7 @@ class _Count:
                 if not writes or buffer in wrote:
                     whole = isinstance(s, Loop) and each.get(buffer) == n
                     around = self.returning(s, buffer, outside) if whole else outside
-                    terms.setdefault(buffer, []).append(Part(name, n, around))
+                    terms.setdefault(buffer, []).append(TrafficTerm(name, n, around))
         elif isinstance(s, Loop):
             self.walk(s.body, (*outside, (s.var, _int(s.extent))), terms, writes)
         elif isinstance(s, Seq):

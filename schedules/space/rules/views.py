@@ -17,7 +17,7 @@ from schedules.expr import Binary, Const, Expr, Load, Var
 from schedules.ir import Block, Nest, blocks
 from schedules.ir.nest import axis_ranges, loops_of, readers, reads, writers
 from schedules.primitives.cache_read_part import places_read
-from schedules.primitives.cache_read_view import View, view_of
+from schedules.primitives.cache_read_view import StagedRead, view_of
 from schedules.primitives.split_dim import SplitDim
 from schedules.space.rules.patterns import (
     SHORT_WINDOW,
@@ -70,7 +70,7 @@ def copy_views(d: SketchBuilder) -> None:
                 _with_lanes_last(d, b, d.s.cache_read_view(b.name, x.buffer, place), view)
 
 
-def _with_lanes_last(d: SketchBuilder, b: Block, copy: str, view: View) -> None:
+def _with_lanes_last(d: SketchBuilder, b: Block, copy: str, view: StagedRead) -> None:
     """Store a copy so that it goes on in memory along the axis in which the block's results do."""
     lanes, rank = vector_axis(b), len(view.place)
     last = next((k for k, i in enumerate(view.place) if lanes and i == Var(lanes)), rank - 1)

@@ -16,7 +16,7 @@ from schedules.te.reverse_mode.graph import at, placed, stage, targets
 from schedules.te.tensors import Op, Tensor
 
 
-def own(op: Op, n: int) -> Expr:
+def own_element(op: Op, n: int) -> Expr:
     """The element of a stage's output ``n`` at the stage's axes."""
     t = Tensor(tuple(k for _, k in op.axes), E.dtype_of(op.values[n]), op.names[n], op, n)
     return _over_own_axes(op, t)
@@ -57,7 +57,7 @@ def _reduced(op: Op, value: Expr, name: str, product: bool = False) -> Expr:
 
 def _extreme(op: Op, n: int, head: Expr) -> Expr:
     value = op.values[n]
-    hit = E.compare("==", value, own(op, n))
+    hit = E.compare("==", value, own_element(op, n))
     one = E.wrap(1.0, E.dtype_of(value))
     ties = _reduced(op, E.select(hit, one, 0.0), "ties")
     spatial = dict(zip((v for v, _ in op.axes), targets(len(op.axes)), strict=True))

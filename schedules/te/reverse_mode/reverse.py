@@ -29,7 +29,7 @@ from schedules.te.reverse_mode.graph import (
 from schedules.te.reverse_mode.invariance import without_effect
 from schedules.te.reverse_mode.pads import padded
 from schedules.te.reverse_mode.phases import in_phases
-from schedules.te.reverse_mode.reductions import own, values_gradients
+from schedules.te.reverse_mode.reductions import own_element, values_gradients
 from schedules.te.reverse_mode.slopes import Term, terms
 from schedules.te.reverse_mode.trim import trimmed
 from schedules.te.reverse_mode.unroll import written_out
@@ -206,7 +206,7 @@ class _Reverse:
         parts: dict[TensorLoad, list[Term]] = {}
         for n, head in values_gradients(op, heads).items():
             value = op.values[n]
-            stored = own(op, n) if op.reducer is None else None
+            stored = own_element(op, n) if op.reducer is None else None
             for x, found in terms(value, head, stored, self.moves).items():
                 parts.setdefault(x, []).extend(found)
         for x, found in parts.items():

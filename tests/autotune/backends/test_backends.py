@@ -15,9 +15,10 @@ from grid_cases import case, need_cxx
 
 import autotune as at
 from autotune import backends, targets
+from autotune.backends import registry
 from autotune.backends.base import Backend, Loaded
 from autotune.backends.cpu import Cpu
-from autotune.devices import cuda, pycuda
+from autotune.backends.drivers import cuda, pycuda
 from autotune.errors import CompileError
 from autotune.run.kernels import kernel_of
 from autotune.settings import SettingsError
@@ -40,7 +41,7 @@ def test_every_backend_keeps_the_contract(name: str) -> None:
         pytest.skip(f"{b.name} is not usable here: {text}")
     target = b.detect()
     assert b.owns(target) and backends.of(target) is b and b.runnable(target)
-    assert targets.parse(b.name) == target
+    assert backends.parse(b.name) == target
     dag = case("add").dag
     b.check_legal(dag, Trace(), target)
     code = b.build(dag, Trace(), target)
@@ -60,9 +61,9 @@ def test_every_backend_keeps_the_contract(name: str) -> None:
 def test_a_kind_that_nobody_knows() -> None:
     """As a log from a later version may hold."""
     metal = Target("metal", "m4")
-    assert backends.find(metal) is None and not targets.runnable(metal) and targets.lacking(metal) == ()
+    assert backends.find(metal) is None and not backends.runnable(metal) and backends.lacking(metal) == ()
     with pytest.raises(TargetError, match="no backend for targets of kind 'metal'; there are cpu, cuda-emul"):
-        targets.check_here(metal)
+        backends.check_here(metal)
     with pytest.raises(CompileError, match="damaged code, or of another version: it begins with b'autotune-"):
         backends.of_code(b'autotune-grid-2\n{"kind": "metal"}\n')
 
@@ -110,20 +111,20 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
     module: Any = ModuleType("autotune.backends.stub")
     module.BACKEND = Stub()
     monkeypatch.setitem(sys.modules, "autotune.backends.stub", module)
-    monkeypatch.setattr(backends, "BACKENDS", ("stub", *backends.BACKENDS))
+    monkeypatch.setattr(registry, "BACKENDS", ("stub", *registry.BACKENDS))
     yield module.BACKEND
     backends.named.cache_clear()
 
 
 def test_a_new_backend_is_a_file_and_a_name(stub: Stub, tmp_path: Path) -> None:
-    target = targets.parse("stub")
-    assert backends.of(target) is stub and targets.runnable(target)
+    target = backends.parse("stub")
+    assert backends.of(target) is stub and backends.runnable(target)
     c = case("add")
     kernel = at.build(at.Schedule(c.dag), "stub")
     np.testing.assert_array_equal(kernel(*c.inputs), c.expected[0])
     assert kernel.target == target and "define void @kernel" in kernel.source()
     with pytest.raises(TargetError, match="this CPU cannot run code for stub two"):
-        targets.check_here(Target("stub", "two"))
+        backends.check_here(Target("stub", "two"))
 
 
 # -- nobody else ---------------------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ def test_no_other_module_asks_for_a_kind_by_name() -> None:
     """`schedules.model` says what a kind means to schedules. What else is listed asks something else."""
     others = {
         "autotune/targets/cpus.py": ["'cpu' in controllers.split(',')"],  # of control groups
-        "autotune/devices/cuda.py": ["find_spec('cuda') is None"],  # a package of that name
+        "autotune/backends/drivers/cuda.py": ["find_spec('cuda') is None"],  # a package of that name
         "autotune/models/torch_scope.py": ["val.device.type not in ('cpu', 'meta')"],  # torch's devices
     }
     for package in ("autotune", "schedules", "cost_model", "kernels_db"):

@@ -15,11 +15,11 @@ from log_filler import fill, host
 from needs import imported
 from small_shapes import SMALL
 
-from autotune.compare.bench import Contender, DisagreementError, agree, arrays_for, compare
-from autotune.compare.peers import PEERS, PeerError, peer
-from autotune.compare.peers.with_numpy import EXPRESSIONS
+from autotune.measure.compare.bench import Contender, DisagreementError, agree, arrays_for, compare
+from autotune.measure.compare.peers import PEERS, PeerError, peer
+from autotune.measure.compare.peers.with_numpy import EXPRESSIONS
+from autotune.run.workloads import as_workload
 from autotune.targets import usable_cpu_set
-from autotune.workloads import as_workload
 from schedules import ops
 
 QUICK_PEERS = sorted(set(PEERS) - {"tvm"})  # which tunes for minutes: test_peer_tvm.py
@@ -162,7 +162,7 @@ def test_a_peer_that_computes_something_else_is_refused() -> None:
 
 
 def test_a_peer_that_is_not_installed_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PEERS, "absent", ("autotune.compare.peers.absent", "no_such_library"))
+    monkeypatch.setitem(PEERS, "absent", ("autotune.measure.compare.peers.absent", "no_such_library"))
     with pytest.raises(PeerError, match="not installed"):
         peer("absent")
     with pytest.raises(PeerError, match="known peers: numpy"):
@@ -202,12 +202,12 @@ def test_the_command_compares_the_stored_kernel(tmp_path: Path) -> None:
 def test_must_beat_decides_the_status(
     factor: float, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autotune.compare.bench import Comparison
+    from autotune.measure.compare.bench import Comparison
 
     db = tmp_path / "t.db"
     fill(db, [("add", {"n": 64}, 1e-4)])
     fixed = Comparison({"autotune": [1.0], "numpy": [factor]}, [0.5])
-    monkeypatch.setattr("autotune.compare.bench.compare", lambda *a, **k: fixed)
+    monkeypatch.setattr("autotune.measure.compare.bench.compare", lambda *a, **k: fixed)
     ran = run("bench", "add", "--shape", "n=64", "--threads", "1", "--must-beat", "numpy", "--db", db)
     assert ran.status == status and "2.00 times as fast as" in ran.out
 
@@ -222,12 +222,12 @@ def test_must_beat_decides_the_status(
 def test_rounds_that_differ_are_said_to(
     peer_s: tuple[float, ...], said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autotune.compare.bench import Comparison
+    from autotune.measure.compare.bench import Comparison
 
     db = tmp_path / "t.db"
     fill(db, [("add", {"n": 64}, 1e-4)])
     fixed = Comparison({"autotune": [1.0] * 5, "numpy": peer_s}, [0.5] * 5)
-    monkeypatch.setattr("autotune.compare.bench.compare", lambda *a, **k: fixed)
+    monkeypatch.setattr("autotune.measure.compare.bench.compare", lambda *a, **k: fixed)
     command = ("bench", "add", "--shape", "n=64", "--threads", "1", "--db", db)
     text = run(*command).out
     assert "5 rounds" in text
@@ -256,7 +256,7 @@ shapes = [[2, 2, 1, 1, 1]]
 
 
 def test_a_suite_counts_every_group_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autotune.compare.bench import Comparison
+    from autotune.measure.compare.bench import Comparison
 
     file, db = tmp_path / "ops.toml", tmp_path / "t.db"
     file.write_text(SUITE)
@@ -264,7 +264,7 @@ def test_a_suite_counts_every_group_once(tmp_path: Path, monkeypatch: pytest.Mon
     fill(db, [("add", {"n": 64}, 1e-4), ("add", {"n": 65}, 1e-4), ("capsule_conv2d", capsule, 1e-4)])
     factors = iter([8.0, 2.0, 1.0])
     monkeypatch.setattr(
-        "autotune.compare.bench.compare",
+        "autotune.measure.compare.bench.compare",
         lambda *a, **k: Comparison({"autotune": [1.0], "numpy": [next(factors)]}, [0.5]),
     )
     ran = run("bench", "--suite", file, "--threads", "1", "--db", db, "--json")
@@ -334,8 +334,8 @@ def test_a_library_that_binds_us_to_one_cpu_binds_nothing_of_the_next_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As importing torch does where OMP_PROC_BIND is set."""
-    from autotune.compare import bench, peers
-    from autotune.measure import roofline
+    from autotune.backends.peaks import roofline
+    from autotune.measure.compare import bench, peers
 
     file, db = tmp_path / "ops.toml", tmp_path / "t.db"
     file.write_text(SUITE)

@@ -11,7 +11,7 @@ import pytest
 from cli_runner import run
 
 import autotune as at
-from autotune.building.object_cache import CAP_BYTES, ObjectCache
+from autotune.backends.building.object_cache import CAP_BYTES, ObjectCache
 
 te = at.te
 X = te.placeholder((3, 5), "float32", name="x")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cli_runner import run
 
-from autotune import doctor
+from autotune.cli import checks as doctor
 
 
 def test_this_machine_can_tune(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from log_filler import fill, host
 from report_cases import add_task
 
 from autotune.cli.suite import show as print_suite
-from autotune.tuning.results import SuiteResult
-from autotune.workloads import as_workload, with_constants
+from autotune.results.tuned import SuiteResult
+from autotune.run.workloads import as_workload, with_constants
 from kernels_db import Log
 from kernels_db.records import NewRecord
 from schedules import ops, te

@@ -19,8 +19,8 @@ from cli_runner import run
 import autotune as at
 from autotune.cli import main
 from autotune.cli.results import status
+from autotune.results.tuned import Best, Progress, TuneResult
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import Best, Progress, TuneResult
 from kernels_db.store import Log
 from schedules.model import Step, Target, Trace, Workload
 

@@ -14,8 +14,8 @@ import typer
 from cli_runner import run
 
 from autotune.cli.options import parse_budget
-from autotune.progress.units import counts, digits, number, percent, rate, seconds
 from kernels_db import Log
+from schedules.units import counts, digits, number, percent, rate, seconds
 
 SHAPE = ("--shape", "m=8,n=8,k=8")
 TUNE = ("tune", "matmul", *SHAPE)
@@ -156,7 +156,7 @@ def test_an_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("autotune.doctor.examine", broken)
+    monkeypatch.setattr("autotune.cli.checks.examine", broken)
     with pytest.raises(ZeroDivisionError):
         run("doctor")
 

@@ -12,7 +12,7 @@ import pytest
 from helpers import check_compiled, check_interpreted, execute, expected, host, inputs, same
 from programs import conv2d, make, matmul, max_pool, permute
 
-from autotune.building.from_trace import build_object, emit_module
+from autotune.backends.building.from_trace import build_object, emit_module
 from autotune.codegen.llvm import emit
 from autotune.codegen.llvm.compile import assembly
 from autotune.errors import CompileError

@@ -187,7 +187,7 @@ sys.exit(0 if ok and status == 0 else 4)
 
 
 def test_importing_costs_no_compiler():
-    modules = "autotune.codegen.llvm.compile, autotune.run.kernel, autotune.building.object_cache"
+    modules = "autotune.codegen.llvm.compile, autotune.run.kernel, autotune.backends.building.object_cache"
     program = f"import sys, {modules}\n"
     program += "print(sorted({'llvmlite', 'xgboost', 'sklearn', 'sqlalchemy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], timeout=60, capture_output=True, text=True,

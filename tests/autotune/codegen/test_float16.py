@@ -16,17 +16,17 @@ from needs import imported, missing
 from space_cases import target
 
 import autotune as at
-from autotune import targets
-from autotune.building.from_trace import emit_module
-from autotune.building.grid_code import grid_code
+from autotune import backends
+from autotune.backends.building.from_trace import emit_module
+from autotune.backends.drivers import opencl
+from autotune.backends.drivers.object import DeviceObject
+from autotune.backends.peaks import roofline
+from autotune.codegen.grid_code import grid_code
 from autotune.codegen.llvm.compile import assembly
 from autotune.codegen.simt import cuda, emulator
 from autotune.codegen.simt.opencl import generate
-from autotune.compare.bench import agree, arrays_for
-from autotune.compare.peers import peer as find_peer
-from autotune.devices import opencl
-from autotune.devices.object import DeviceObject
-from autotune.measure import roofline
+from autotune.measure.compare.bench import agree, arrays_for
+from autotune.measure.compare.peers import peer as find_peer
 from schedules import expr as E
 from schedules import ops, te
 from schedules.errors import WorkloadError
@@ -195,7 +195,7 @@ def test_conversions_of_the_cpu(which: int, lanes: int) -> None:
 
 
 def test_vectors_of_it_are_converted_by_single_instructions() -> None:
-    avx2 = targets.parse("x86-64-v3")
+    avx2 = backends.parse("x86-64-v3")
     for c, name in zip(conversions(), ("vcvtph2ps", "vcvtps2ph"), strict=True):
         text = assembly(emit_module(c.dag, cpu_code(c.dag, 8)[0], avx2).text, avx2)
         assert any(name in line and "ymm" in line for line in text.splitlines()), name

@@ -16,11 +16,11 @@ from random_schedules import random_schedule
 from space_cases import target
 
 import autotune as at
-from autotune.building.from_trace import module_of
+from autotune.backends.building.from_trace import module_of
+from autotune.backends.drivers import opencl as opencl_devices
 from autotune.codegen.llvm.compile import compile_module
 from autotune.codegen.llvm.emit import emit
 from autotune.codegen.simt import cuda, opencl
-from autotune.devices import opencl as opencl_devices
 from schedules import expr as E
 from schedules import te
 from schedules.errors import ScheduleError

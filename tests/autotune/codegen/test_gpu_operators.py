@@ -24,8 +24,8 @@ from needs import missing
 from space_cases import BIG
 
 import autotune as at
-from autotune import targets
-from autotune.building.grid_code import grid_code
+from autotune import backends
+from autotune.codegen.grid_code import grid_code
 from autotune.codegen.simt import cuda, cxx, emulator, nvrtc
 from schedules import ops, te
 from schedules.ir import Alloc, nbytes, walk
@@ -214,9 +214,9 @@ def test_a_row_of_one_element() -> None:
 
 def test_a_product_with_enough_tiles_is_not_split() -> None:
     big = ops.workload("matmul", {"m": 4096, "n": 4096, "k": 4096}).dag
-    assert not any("reduction" in n for n in derive(big, targets.parse("h100")).sketches)
+    assert not any("reduction" in n for n in derive(big, backends.parse("h100")).sketches)
     few = ops.workload("matmul", {"m": 16, "n": 4096, "k": 4096}).dag
-    assert any("reduction=split" in n for n in derive(few, targets.parse("h100")).sketches)
+    assert any("reduction=split" in n for n in derive(few, backends.parse("h100")).sketches)
 
 
 @pytest.mark.parametrize("n", [4100, 5003])
@@ -256,7 +256,7 @@ def test_constants_keep_all_their_digits(dtype: str) -> None:
 @pytest.mark.parametrize("op", BIG)
 def test_shared_memory_is_no_more_than_was_estimated(op: str) -> None:
     """What the limits let through fits."""
-    dag, target = ops.workload(op, BIG[op]).dag, targets.parse("a100")
+    dag, target = ops.workload(op, BIG[op]).dag, backends.parse("a100")
     found, rng = derive(dag, target), np.random.default_rng(5)
     for number, name in enumerate(found.sketches):
         rows = found.sample(number, 400, rng)
@@ -298,7 +298,7 @@ def _compile(
     if not nvrtc.available():
         missing("nvrtc")
     dag = ops.workload(op, params, dtype).dag
-    found = derive(dag, targets.parse("a100"))
+    found = derive(dag, backends.parse("a100"))
     rng = np.random.default_rng(3)
     for number, name in enumerate(found.sketches):
         rows = found.sample(number, 400, rng)

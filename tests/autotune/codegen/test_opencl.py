@@ -19,12 +19,12 @@ from helpers import inputs
 from needs import missing
 
 import autotune as at
-from autotune import targets
-from autotune.building.grid_code import GridCode, grid_code
+from autotune import backends
+from autotune.backends.drivers import opencl
+from autotune.backends.drivers.object import DeviceObject
+from autotune.codegen.grid_code import GridCode, grid_code
 from autotune.codegen.simt.emit import Generated
 from autotune.codegen.simt.opencl import OPENCL, generate
-from autotune.devices import opencl
-from autotune.devices.object import DeviceObject
 from schedules import te
 from schedules.dtypes import DTYPES
 from schedules.ir.grid import GridProgram
@@ -154,9 +154,9 @@ def test_tune_then_load(tmp_path: Path) -> None:
 def test_a_target_of_another_device_is_not_run_here() -> None:
     if opencl.context() is None:
         missing("opencl")
-    here = targets.parse("opencl")
-    assert targets.runnable(here) and here.limit("sms") > 0
-    assert not targets.runnable(Target("opencl", "Adreno-740"))
+    here = backends.parse("opencl")
+    assert backends.runnable(here) and here.limit("sms") > 0
+    assert not backends.runnable(Target("opencl", "Adreno-740"))
 
 
 def test_code_comes_back_from_bytes() -> None:

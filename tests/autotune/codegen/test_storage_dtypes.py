@@ -14,11 +14,11 @@ from grid_cases import Case, need_cxx, program, sampled
 from helpers import check_compiled, host
 from needs import missing
 
-from autotune.building.grid_code import grid_code
+from autotune.backends.drivers import opencl
+from autotune.backends.drivers.object import DeviceObject
+from autotune.codegen.grid_code import grid_code
 from autotune.codegen.simt import emulator
 from autotune.codegen.simt.opencl import generate
-from autotune.devices import opencl
-from autotune.devices.object import DeviceObject
 from schedules import expr as E
 from schedules import te
 from schedules.dtypes import DTYPES

@@ -9,8 +9,8 @@ import pytest
 from dot_products import product, tensorized
 from helpers import check_compiled, execute, host
 
-from autotune import targets
-from autotune.building.from_trace import emit_module
+from autotune import backends
+from autotune.backends.building.from_trace import emit_module
 from autotune.codegen.llvm.compile import assembly
 from autotune.codegen.llvm.intrinsic import has
 from autotune.measure.inputs import random_inputs
@@ -106,7 +106,7 @@ def test_accumulators_stay_in_registers(name: str) -> None:
 
 
 def test_an_avx2_cpu_gets_loops() -> None:
-    old = targets.parse("x86-64-v3", 1)
+    old = backends.parse("x86-64-v3", 1)
     ins = INSTRUCTIONS["vpdpbusd"]
     dag = product(ins, 8, 32, 32)
     assert "vpdpbusd" not in assembly_of(dag, tensorized(dag, ins, 4, 2, 2), old)

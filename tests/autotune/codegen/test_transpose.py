@@ -10,7 +10,7 @@ import helpers
 import numpy as np
 import pytest
 
-from autotune.building.from_trace import emit_module
+from autotune.backends.building.from_trace import emit_module
 from autotune.codegen.llvm.transpose import fits, transpose
 from schedules import ops, te
 from schedules.schedule import Schedule

@@ -9,10 +9,11 @@ import pytest
 from fleet_cases import A
 from waiting import wait_until
 
+from autotune.backends import parse
 from autotune.fleet import building
 from autotune.fleet.building import Builders
-from autotune.fleet.messages import Task
-from autotune.targets import detect, parse
+from autotune.fleet.messages import FleetTask
+from autotune.targets import detect
 from schedules import ops
 from schedules.model import Step, Target, Trace
 
@@ -26,8 +27,8 @@ def builders() -> Iterator[Builders]:
         yield made
 
 
-def task(target: Target | None = None) -> Task:
-    return Task(WORKLOAD, target or detect(1), 10.0)
+def task(target: Target | None = None) -> FleetTask:
+    return FleetTask(WORKLOAD, target or detect(1), 10.0)
 
 
 @pytest.mark.slow
@@ -49,7 +50,7 @@ def test_code_for_a_machine_of_another_family_is_built(builders: Builders) -> No
     board = Target("cpu", "cortex-a78", "aarch64-unknown-linux-gnu", ("neon",), 1, limits)
     others = [ops.workload("matmul", {"m": 8, "n": 8, "k": 8}), ops.workload("softmax", {"m": 4, "n": 8})]
     for workload in [WORKLOAD, *others]:
-        batch = builders.begin(Task(workload, board, 10.0), [Trace()])
+        batch = builders.begin(FleetTask(workload, board, 10.0), [Trace()])
         assert batch.refusal(0, time.sleep) is None
         code = batch.object(0)
         assert code[:4] == b"\x7fELF" and int.from_bytes(code[18:20], "little") == 183  # EM_AARCH64

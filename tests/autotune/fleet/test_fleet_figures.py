@@ -10,14 +10,14 @@ import pytest
 from fleet_cases import PEAK_S, A, B
 from needs import imported
 
-from autotune.tuning.results import SuiteResult
+from autotune.results.tuned import SuiteResult
 from autotune.tuning.site import HERE
 
 imported("distributed")
 
 from autotune.fleet import site as fleet_site  # noqa: E402
 from autotune.fleet.site import FleetSite  # noqa: E402
-from autotune.tuning.results import together  # noqa: E402
+from autotune.results.tuned import together  # noqa: E402
 
 ONE = SuiteResult(cast(Any, ("a", "b")), 3.0, 5, 20.0, 60.0, 7, "budget")
 TWO = SuiteResult(cast(Any, ("c",)), 4.0, 8, 30.0, 60.0, 7, "trials")

@@ -22,9 +22,9 @@ from autotune.fleet.errors import FleetError
 from autotune.fleet.site import KILLS, SILENCES, FleetSite, _End, _Suspects
 from autotune.measure.process import MeasureError
 from autotune.measure.results import Measurement
-from autotune.tuning.jobs import Job, SuiteTask
+from autotune.results.tuned import SuiteResult, SuiteTask
+from autotune.tuning.jobs import Job
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import SuiteResult
 from autotune.tuning.site import HERE
 from schedules import ops
 from schedules.model import Trace

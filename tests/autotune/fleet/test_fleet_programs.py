@@ -15,11 +15,10 @@ from autotune.fleet.program import tune_program_there
 from autotune.fleet.tuning import There
 from autotune.models import preparation
 from autotune.models.tuning import tune_model
+from autotune.results.tuned import Best, DynamicResult, SuiteTask, TaskResult
 from autotune.run.dynamic_workload import as_dynamic
-from autotune.tuning.jobs import SuiteTask
 from autotune.tuning.makers import with_error
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import Best, DynamicResult, TaskResult
 from schedules.model import Trace
 
 imported("distributed")

@@ -22,10 +22,10 @@ from autotune.fleet.client import Fleet
 from autotune.fleet.errors import FleetError, MachineLost
 from autotune.fleet.members import targets_of
 from autotune.measure.process import MeasureError
+from autotune.results.tuned import SuiteResult, SuiteTask, as_one, together
 from autotune.targets import detect
-from autotune.tuning.jobs import Job, SuiteTask
+from autotune.tuning.jobs import Job
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import SuiteResult, as_one, together
 from cost_model.saved import GPU_FEATURES, SavedModel
 from kernels_db.records import Record
 from schedules import ops

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fleet_cases import A, B, facts
 
-from autotune.building.generator_version import generator_version
+from autotune.backends.building.generator_version import generator_version
 from autotune.fleet.errors import FleetError
 from autotune.fleet.members import Member, machines_of, members_of, targets_of
 from autotune.fleet.worker import Offer

@@ -15,7 +15,7 @@ from fleet_cases import A, facts
 import autotune as at
 from autotune.fleet import messages
 from autotune.fleet.errors import MessageError
-from autotune.fleet.messages import Request, Task
+from autotune.fleet.messages import FleetTask, Request
 from autotune.fleet.serving import Bench
 from autotune.measure.inputs import Tolerance
 from autotune.measure.results import Measurement
@@ -30,8 +30,8 @@ from schedules.model import Step, Trace
 TRACE = Trace((Step("split", (("factors", (None, 8)), ("loop", "i"), ("tail", "guard"))),))
 
 
-def task(**more: Any) -> Task:
-    return Task(ops.workload("matmul", {"m": 8, "n": 8, "k": 8}), A, 10.0, **more)
+def task(**more: Any) -> FleetTask:
+    return FleetTask(ops.workload("matmul", {"m": 8, "n": 8, "k": 8}), A, 10.0, **more)
 
 
 def request(**more: Any) -> Request:

@@ -17,11 +17,11 @@ from fleet_cases import PEAK_S, A, B, FakeSite, facts
 from log_cases import long_sum
 from waiting import LIMIT_S
 
-from autotune.building.from_trace import build_object
-from autotune.building.grid_code import MAGIC
+from autotune.backends.building.from_trace import build_object
+from autotune.codegen.grid_code import MAGIC
 from autotune.fleet import machine_lock, messages, serving
 from autotune.fleet.errors import FleetError
-from autotune.fleet.messages import Request, Task
+from autotune.fleet.messages import FleetTask, Request
 from autotune.fleet.serving import OPEN, Bench, Unwanted, object_digest
 from autotune.targets import detect
 from schedules import ops
@@ -32,7 +32,7 @@ GRID = MAGIC + b'{"kind": "cuda"}\n'
 
 
 def request(do: str = "measure", n: int = 64, **more: Any) -> Request:
-    task = Task(ops.workload("add", {"n": n}), A, 10.0)
+    task = FleetTask(ops.workload("add", {"n": n}), A, 10.0)
     return Request(**{"do": do, "batch": "c.1", "task": task, "traces": (Trace(),), "generator": "g"} | more)
 
 
@@ -66,7 +66,11 @@ def test_the_limit_of_the_machine(tmp_path: Path) -> None:
     ("change", "objects", "reason"),
     [
         ({"generator": "other"}, (), "different versions of autotune or LLVM; install the same on both"),
-        ({"task": Task(ADD, B, 10.0)}, (), "for cpu kind-b, threads: 1, and this worker offers cpu kind-a"),
+        (
+            {"task": FleetTask(ADD, B, 10.0)},
+            (),
+            "for cpu kind-b, threads: 1, and this worker offers cpu kind-a",
+        ),
         ({"objects": ((0, "0" * 32),)}, (), "not as many as it says"),
         ({"objects": ((0, "0" * 32),)}, (b"code",), "an object was changed on its way"),
         ({"objects": ((0, object_digest(b"AUTOTUNE-GRID")),)}, ("text",), "not as many as it says"),
@@ -128,7 +132,7 @@ def test_arrays_move_when_the_client_says_so(tmp_path: Path) -> None:
 
 def test_a_target_that_does_not_run_there_is_no_message_but_a_reason(tmp_path: Path) -> None:
     made = Bench([A, detect(1)], facts("here"), (), "g", site=FakeSite(), folder=tmp_path)
-    error = messages.opened(made.answer(request(task=Task(ADD, detect(1), 10.0)).text()))["error"]
+    error = messages.opened(made.answer(request(task=FleetTask(ADD, detect(1), 10.0)).text()))["error"]
     assert error["kind"] == "task" and "does not run here" in error["text"]
 
 
@@ -212,10 +216,10 @@ def test_a_lock_is_no_way_to_write_elsewhere(tmp_path: Path) -> None:
 def test_a_reference_is_not_computed_beyond_the_deadline_nor_where_it_takes_for_ever(tmp_path: Path) -> None:
     target = detect(1)
     made = Bench([target], facts("here"), (0, 1), "g", folder=tmp_path)  # which really measures
-    task = Task(ADD, target, 10.0)
+    task = FleetTask(ADD, target, 10.0)
     late = messages.opened(made.answer(request(task=task, left_s=0.0).text()))
     assert late["found"] == [] and not made._kept
-    endless = Task(long_sum(10**11), target, 10.0)
+    endless = FleetTask(long_sum(10**11), target, 10.0)
     for more in ({}, {"left_s": 1.0}):
         error = messages.opened(made.answer(request(task=endless, **more).text()))["error"]
         assert error["kind"] == "task" and "takes about" in error["text"] and "smaller sizes" in error["text"]
@@ -233,5 +237,5 @@ def test_a_reference_ends_where_nobody_waits(tmp_path: Path) -> None:
         return asked < 3  # at the beginning, and once it has the CPUs
 
     with pytest.raises(Unwanted):
-        made.answer(request(task=Task(ADD, target, 10.0)).text(), wanted=wanted)
+        made.answer(request(task=FleetTask(ADD, target, 10.0)).text(), wanted=wanted)
     assert not made._kept

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers import host
 
-from autotune.building.from_trace import build_object
+from autotune.backends.building.from_trace import build_object
 from autotune.codegen.llvm.compile import load_object
 from autotune.measure.check import Checker
 from autotune.measure.inputs import Draw, draws, judged

@@ -12,7 +12,7 @@ import pytest
 from helpers import checker as judge
 
 from autotune.measure import inputs
-from autotune.measure.arena import GUARD, POISON, Arena, Param, locate
+from autotune.measure.arena import GUARD, POISON, Arena, KernelParam, locate
 from autotune.measure.check import Checker
 from autotune.measure.inputs import draws
 from schedules import ops, te
@@ -140,7 +140,7 @@ def test_integers_are_exact_and_zero_references_work() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_placements_touch_their_guards_and_hold_the_inputs(shape: tuple[int, ...], dtype: str) -> None:
     a = np.random.default_rng(0).standard_normal(shape).astype(dtype)
-    arena = Arena([Param("A", shape, dtype), Param("C", shape, dtype)], [a])
+    arena = Arena([KernelParam("A", shape, dtype), KernelParam("C", shape, dtype)], [a])
     page, size = mmap.PAGESIZE, a.nbytes
     where = {p.name: [int(x or 0) for x in p.pointers] for p in arena.placements}
     assert all(x % page == 0 for x in where["begin"])
@@ -169,7 +169,11 @@ def test_placements_touch_their_guards_and_hold_the_inputs(shape: tuple[int, ...
 def test_inputs_of_whole_pages_beside_others_hold_their_values_at_every_placement() -> None:
     rng = np.random.default_rng(0)
     inputs = [rng.standard_normal(n).astype("float32") for n in (2048, 1000)]  # two pages, and a part of one
-    params = [Param("A", (2048,), "float32"), Param("B", (1000,), "float32"), Param("C", (7,), "float32")]
+    params = [
+        KernelParam("A", (2048,), "float32"),
+        KernelParam("B", (1000,), "float32"),
+        KernelParam("C", (7,), "float32"),
+    ]
     arena = Arena(params, inputs)
     assert {p.name for p in arena.placements} == {"end", "begin", "shifted"}
     for p in arena.placements:
@@ -183,7 +187,7 @@ def test_inputs_of_whole_pages_beside_others_hold_their_values_at_every_placemen
 @pytest.mark.parametrize("size", [1000, 1024, 16])
 def test_each_draw_of_inputs_lies_somewhere(size: int, elsewhere: bool) -> None:
     draws = [[np.full(size, 10 * d + i, "float32") for i in range(2)] for d in range(4)]
-    params = [Param(x, (size,), "float32") for x in "ABC"]
+    params = [KernelParam(x, (size,), "float32") for x in "ABC"]
     arena = Arena(params, draws[0], elsewhere=elsewhere, more=draws[1:])
     assert {p.draw for p in arena.placements} == {0, 1, 2, 3}
     for p in (*arena.placements, arena.timing):
@@ -196,7 +200,7 @@ def test_each_draw_of_inputs_lies_somewhere(size: int, elsewhere: bool) -> None:
 
 
 def test_scratch_ends_or_begins_at_its_guards() -> None:
-    arena = Arena([Param("C", (4,), "float32")], [])
+    arena = Arena([KernelParam("C", (4,), "float32")], [])
     for size in (0, 1, 64, 100, 5000, 4096, 300):
         begin, end = arena.scratch.open(size, "begin"), arena.scratch.open(size, "end")
         assert begin % 4096 == 0 and end % 64 == 0
@@ -208,7 +212,7 @@ def test_scratch_ends_or_begins_at_its_guards() -> None:
 
 
 def test_arrays_of_a_device_have_one_place_here() -> None:
-    params = [Param("A", (5, 7), "float32"), Param("C", (5, 7), "float32")]
+    params = [KernelParam("A", (5, 7), "float32"), KernelParam("C", (5, 7), "float32")]
     a = np.arange(35, dtype="float32").reshape(5, 7)
     with contextlib.closing(Arena(params, [a], elsewhere=True)) as arena:
         assert [p.name for p in arena.placements] == ["begin"] and arena.timing is arena.placements[0]

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from helpers import checker
 
-from autotune import targets
+from autotune import backends, targets
+from autotune.backends.peaks.cpu_peaks import Reference
 from autotune.measure import Control, Measurer, Options, timing, worker
-from autotune.measure.arena import Arena, Param
+from autotune.measure.arena import Arena, KernelParam
 from autotune.measure.control import CHOICE, ControlKeeper
-from autotune.measure.cpu_peaks import Reference
 from autotune.measure.native import Native
-from autotune.workloads import as_workload
+from autotune.run.workloads import as_workload
 from schedules.model import Target, Trace
 from schedules.space import derive
 
@@ -219,13 +219,13 @@ def test_where_caches_do_not_hold_both_each_runs_once_before_it_is_timed() -> No
     assert found.rate == pytest.approx(1)
 
 
-def bench(target: Target) -> tuple[worker.Bench, bytes]:
+def bench(target: Target) -> tuple[worker.MeasuringBench, bytes]:
     """What a worker measures an addition of 1312 bytes an array with, and a right kernel for it."""
     dag, host = fakes.addition((8, 41)), targets.detect(1)
     ones = [np.ones((8, 41), "float32")] * 2
-    arena = Arena([Param(t.name, t.shape, t.dtype) for t in dag.params], ones)
-    cpu = targets.measured_by(host)
-    made = worker.Bench(target, arena, (checker(dag, ones),), Native(cpu), Reference(cpu), OPTIONS)
+    arena = Arena([KernelParam(t.name, t.shape, t.dtype) for t in dag.params], ones)
+    cpu = backends.measured_by(host)
+    made = worker.MeasuringBench(target, arena, (checker(dag, ones),), Native(cpu), Reference(cpu), OPTIONS)
     return made, fakes.build(dag, fakes.trace("right"), host)
 
 

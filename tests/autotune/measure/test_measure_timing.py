@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from autotune import targets
-from autotune.measure import Measurer, Options, cpu_peaks, timing
+from autotune.backends.peaks import cpu_peaks
+from autotune.measure import Measurer, Options, timing
 from autotune.measure.results import Nominal
 
 OPTIONS = Options()

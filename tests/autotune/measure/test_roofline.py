@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune import backends
-from autotune.compare.bench import collector_off
-from autotune.measure import cpu_peaks, special
-from autotune.measure.roofline import WARM_RUNS, limit_of, outgrows_caches, warm_runs
+from autotune.backends.peaks import cpu_peaks, special
+from autotune.backends.peaks.roofline import WARM_RUNS, limit_of, outgrows_caches, warm_runs
+from autotune.measure.compare.bench import collector_off
+from autotune.run.workloads import as_workload
 from autotune.targets import detect, on_cpus, usable_cpu_set
 from autotune.tuning.known_limits import MachineLimit
-from autotune.workloads import as_workload
 from schedules import ops, te
 from schedules.dtypes import is_float
 from schedules.functions import FUNCTIONS

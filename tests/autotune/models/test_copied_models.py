@@ -30,7 +30,7 @@ from autotune import targets
 from autotune.errors import ModelError
 from autotune.models import compiling, preparation
 from autotune.models.module import Module
-from autotune.models.origin import Origin
+from autotune.models.origin import ModelOrigin
 from autotune.models.outline import outline
 from autotune.models.program import Program
 from autotune.models.saved import load_model, unpickled
@@ -55,7 +55,7 @@ def module_of(graph: Graph, *, packed: bool = False) -> Module:
     if packed:
         kernels[0] = packing_kernel(ol.tasks[0], HERE)
     program = Program.of(ol, kernels, graph.values.__getitem__, lambda i, a: a)
-    return Module(program, HERE, "net", [1e-6] * len(kernels), Origin.of("net", graph, graph))
+    return Module(program, HERE, "net", [1e-6] * len(kernels), ModelOrigin.of("net", graph, graph))
 
 
 @pytest.fixture(autouse=True)

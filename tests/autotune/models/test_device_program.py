@@ -21,13 +21,13 @@ from grid_cases import need_cxx
 from model_cases import each_stage, islanded, layers, model_of, whole
 from needs import missing
 
-from autotune import targets
+from autotune import backends, targets
+from autotune.backends.building.from_trace import grid_program
 from autotune.backends.cuda import Cuda
-from autotune.building.from_trace import grid_program
+from autotune.backends.drivers import cuda, opencl
+from autotune.backends.drivers.emulated import EmulatedDevice
+from autotune.backends.drivers.protocol import Device, DeviceError
 from autotune.codegen.simt import nvrtc
-from autotune.devices import cuda, opencl
-from autotune.devices.emulated import EmulatedDevice
-from autotune.devices.protocol import Device, DeviceError
 from autotune.errors import ModelError
 from autotune.models import compiling, preparation
 from autotune.models.compiling import compile_model
@@ -231,7 +231,7 @@ def test_kernels_of_two_places_are_refused() -> None:
     graph, _ = layers(1)
     ol = outline(graph, each_stage(graph)[1])
     device = EmulatedDevice()
-    kernels = [kernel_on(device, ol.tasks[0]), default_kernel(ol.tasks[1], targets.parse("cpu", 1))]
+    kernels = [kernel_on(device, ol.tasks[0]), default_kernel(ol.tasks[1], backends.parse("cpu", 1))]
     with pytest.raises(ModelError, match=r"for several devices \(cpu .*, cuda emulator\)"):
         program_of(ol, kernels, graph.values.__getitem__, lambda i, x: [])
 
@@ -352,7 +352,7 @@ def test_a_module_for_a_gpu(
     monkeypatch.setattr(preparation, "cut", each_stage)
     net = compile_model(model_of(graph), target=target, fallback=True)
     assert isinstance(net.program, Program if target == "cuda-emulator" else DeviceProgram)
-    assert net.target == targets.parse(target)
+    assert net.target == backends.parse(target)
     expected = evaluate(graph, [x])[0]
     np.testing.assert_array_equal(net(x), expected)
     np.testing.assert_array_equal(net(x + 1), evaluate(graph, [x + 1])[0])
@@ -376,7 +376,7 @@ def test_a_model_of_another_gpu_is_refused_or_runs_here(
     monkeypatch.setattr(preparation, "cut", each_stage)
     net = compile_model(model_of(graph), target=target, fallback=True)
     net.save(tmp_path / "net.at")
-    monkeypatch.setattr(targets, "runnable", lambda t: not t.grid)
+    monkeypatch.setattr(backends, "runnable", lambda t: not t.grid)
     with pytest.raises(ModelError, match="this machine cannot run it"):
         load_model(tmp_path / "net.at")
     with pytest.warns(UserWarning, match="not for this machine"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autotune.models import profile as module
-from autotune.models.outline import Call
+from autotune.models.outline import KernelCall
 from autotune.models.profile import Profile, profile
 from schedules import ops
 from schedules.graph.graph import Island
@@ -19,10 +19,10 @@ KERNELS = [
     for shape, by, threads in zip(SHAPES, ("log", "in place"), (1, 1))
 ]
 STEPS = (
-    Call(1, (), ("t",), ("first", "second")),
+    KernelCall(1, (), ("t",), ("first", "second")),
     Island("i", "NonZero", (), ()),
-    Call(0, (), ("u", "v")),
-    Call(1, (), ("w",), ("last",)),
+    KernelCall(0, (), ("u", "v")),
+    KernelCall(1, (), ("w",), ("last",)),
 )
 # Nanoseconds: calls of the warm run and of three others, and of the island.
 CALLS = ([9_000, 9_000, 9_000], [1_000, 5_000, 30_000], [3_000, 4_000, 10_000], [2_000, 90_000, 20_000])

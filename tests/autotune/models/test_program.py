@@ -20,12 +20,12 @@ from model_cases import (
     whole,
 )
 
+from autotune.backends import parse
+from autotune.codegen.runtime import aligned
 from autotune.models.outline import arena, nbytes, outline, workload_of
 from autotune.models.program import Program
 from autotune.models.weights import Use, _places, place
-from autotune.run import aligned
 from autotune.run.kernels import default_kernel
-from autotune.targets import parse
 from schedules import te
 from schedules.graph.graph import Argument, Graph, Group, Island
 from schedules.te.compute_dag import ComputeDAG

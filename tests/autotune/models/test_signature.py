@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import ArgumentError, ModelError
-from autotune.models.signature import Blank, Fixed, Held, Node, Signature, Slot, as_json, read
+from autotune.models.signature import Blank, Fixed, Held, Node, Signature, TensorSlot, as_json, read
 
 NUMBERS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3))
 KEYS = st.one_of(st.text(max_size=3), st.integers(-3, 3))
@@ -25,7 +25,7 @@ def trees(draw: st.DrawFn, count: list[int], depth: int = 2) -> Node:
     kind = draw(st.sampled_from(("tensor", "fixed", "tuple", "list", "dict", "named tuple", "other")))
     if kind == "tensor" or (depth == 0 and kind != "fixed"):
         count[0] += 1
-        return Slot(count[0] - 1)
+        return TensorSlot(count[0] - 1)
     if kind == "fixed":
         return Fixed(draw(NUMBERS))
     parts = tuple(draw(trees(count, depth - 1)) for _ in range(draw(st.integers(0, 3))))
@@ -49,7 +49,7 @@ def signatures(draw: st.DrawFn) -> tuple[Signature, int]:
 
 
 def value_of(node: Node, tensors: list[Any]) -> Any:
-    if isinstance(node, Slot):
+    if isinstance(node, TensorSlot):
         return tensors[node.number]
     if isinstance(node, Fixed):
         return node.value
@@ -93,9 +93,12 @@ class Pair:
 
 
 X = np.zeros(3, np.float32)
-TREE = Held("dict", (Slot(0), Held("list", (Slot(1), Fixed(None)))), ("a", "b"))
+TREE = Held("dict", (TensorSlot(0), Held("list", (TensorSlot(1), Fixed(None)))), ("a", "b"))
 CALLED = Signature(
-    (TREE, Fixed(3)), ("x", "n"), {"k": Slot(2), "mode": Fixed("sum"), "e": Blank((0, 3), "float32")}, Slot(0)
+    (TREE, Fixed(3)),
+    ("x", "n"),
+    {"k": TensorSlot(2), "mode": Fixed("sum"), "e": Blank((0, 3), "float32")},
+    TensorSlot(0),
 )
 E = np.empty((0, 3), np.float32)
 OK = {"a": X, "b": [X, None]}
@@ -133,14 +136,14 @@ def test_calls_that_do_not_fit_are_named_with_the_remedy(case: str) -> None:
     ("fixed", "same"), [(3, np.int64(3)), (3, 3.0), (float("nan"), float("nan")), (1.5, np.float64(1.5))]
 )
 def test_numbers_are_equal_as_numbers(fixed: Any, same: Any) -> None:
-    signature = Signature((Fixed(fixed), Slot(0)), ("n", "x"), {}, Slot(0))
+    signature = Signature((Fixed(fixed), TensorSlot(0)), ("n", "x"), {}, TensorSlot(0))
     assert signature.inputs([same, X], {}, 1, "net")[0] is X
     with pytest.raises(ArgumentError, match="n is"):
         signature.inputs([2.25, X], {}, 1, "net")
 
 
 def test_an_object_of_a_class_is_taken_where_the_class_is_not_known() -> None:
-    signature = Signature((Held("other", (Slot(0),), ("a",), "Pair"),), ("p",), {}, Slot(0))
+    signature = Signature((Held("other", (TensorSlot(0),), ("a",), "Pair"),), ("p",), {}, TensorSlot(0))
     for given_ in (Pair(X), {"a": X}):
         assert signature.inputs([given_], {}, 1, "net")[0] is X
     with pytest.raises(ArgumentError, match="p is a Pair; it takes a Pair or a dict of 'a'"):
@@ -184,6 +187,6 @@ def test_what_a_file_claims_is_checked(lie: str) -> None:
 
 
 def test_keys_that_no_file_has_are_told_when_it_is_saved() -> None:
-    signature = Signature((), (), {}, Held("dict", (Slot(0),), (("a", 1),)))
+    signature = Signature((), (), {}, Held("dict", (TensorSlot(0),), (("a", 1),)))
     with pytest.raises(ModelError, match=r"the key or value \"\('a', 1\)\" cannot be saved"):
         as_json(signature)

@@ -17,7 +17,7 @@ import autotune as at
 from autotune.errors import ModelError
 from autotune.models import compiling, torch_backend
 from autotune.models.module import Module
-from autotune.progress import following
+from autotune.results import following
 from autotune.run import untuned
 from autotune.run.kernels import default_kernel
 from autotune.targets import usable_cpus

@@ -14,6 +14,7 @@ from grid_cases import need_cxx
 from made_up import MadeUp
 from model_cases import Made, each_stage, layers, model_of
 
+from autotune.backends import parse
 from autotune.errors import KernelNotFound
 from autotune.measure.results import Measurement
 from autotune.models import preparation, tuning
@@ -22,7 +23,7 @@ from autotune.models.outline import Part
 from autotune.models.tasks import tasks_of
 from autotune.models.tuning import ModelTuneResult, tune_model
 from autotune.settings import SettingsError
-from autotune.targets import detect, parse
+from autotune.targets import detect
 from autotune.tuning.site import Here
 from autotune.tuning.tuner import OneMachine
 from kernels_db import Log, NewRecord

@@ -8,7 +8,7 @@ from report_cases import add_task, small_log
 
 from autotune import report
 from autotune.report.data import read
-from autotune.report.graph_drawing import Drawing, Node, svg
+from autotune.report.graph_drawing import Drawing, DrawnNode, svg
 from autotune.report.page import page
 from kernels_db.store import Log
 from schedules import ops
@@ -103,7 +103,7 @@ def test_an_empty_log_opens(browser, tmp_path):
 
 def test_a_graph_of_hundreds_of_nodes_has_no_overlaps(browser, tmp_path):
     """300 nodes with branches and long edges: no two boxes overlap, and all stand inside."""
-    nodes = [Node(f"node {n} <{'x' * (n % 30)}>", f"{n} × 64") for n in range(300)]
+    nodes = [DrawnNode(f"node {n} <{'x' * (n % 30)}>", f"{n} × 64") for n in range(300)]
     edges = [(n, n + 1) for n in range(299) if n != 4]
     edges += [(n, n + far) for far in (2, 7) for n in range(0, 290, far + 1)]
     made = svg(Drawing(nodes, edges), "a test")

@@ -9,13 +9,13 @@ from test_report_page import _Text
 
 from autotune import report
 from autotune.models.in_place import KEY, context_of
+from autotune.models.onnxruntime_profile import WARM, _summed
 from autotune.models.preparation import prepared
 from autotune.models.tasks import tasks_of
 from autotune.models.tuning import ModelTuneResult
 from autotune.report import model_data
 from autotune.report.graph_drawing import Drawing
-from autotune.report.model_data import ModelData, Step, read_model
-from autotune.report.onnxruntime_profile import WARM, _summed
+from autotune.report.model_data import ModelData, ModelStep, read_model
 from autotune.report.sections import model as section
 from autotune.report.sections.model import of_model
 from autotune.targets import detect
@@ -106,9 +106,8 @@ def test_a_profile_is_measured_where_it_is_asked_for(made, tmp_path):
 
 
 def test_a_result_writes_the_report_of_its_model(made, tmp_path):
+    from autotune.results.tuned import SuiteTask, TaskResult
     from autotune.tuning.frozen import frozen
-    from autotune.tuning.jobs import SuiteTask
-    from autotune.tuning.results import TaskResult
 
     model, target, db = made
     with Log(db) as log:
@@ -143,7 +142,7 @@ def test_a_profile_of_onnxruntime_is_summed_by_operator():
 
 
 def step_of(n, in_place_s, tuned_s, nodes=None):
-    return Step(f"task {n}", (f"node {n}",) if nodes is None else nodes, n, tuned_s, in_place_s)
+    return ModelStep(f"task {n}", (f"node {n}",) if nodes is None else nodes, n, tuned_s, in_place_s)
 
 
 def test_the_longest_steps_have_bars_in_the_order_in_which_they_run(monkeypatch):

@@ -378,9 +378,8 @@ def test_many_trials_in_time(tmp_path):
 
 
 def test_results_write_their_own_tasks(small, tmp_path):
+    from autotune.results.tuned import SuiteResult, SuiteTask, TaskResult
     from autotune.tuning.frozen import frozen
-    from autotune.tuning.jobs import SuiteTask
-    from autotune.tuning.results import SuiteResult, TaskResult
 
     workload = ops.workload("matmul", {"m": 64, "n": 48, "k": 32})
     with Log(small) as log:

@@ -16,8 +16,8 @@ import pytest
 from grid_cases import case
 from test_device_kernel import arrays, kernel_of
 
-from autotune import targets
-from autotune.devices import cuda
+from autotune import backends
+from autotune.backends.drivers import cuda
 
 if not cuda.available():
     pytest.skip("there is no driver; test_devices.py runs this on a fake one", allow_module_level=True)
@@ -112,7 +112,7 @@ def test_what_a_gpu_is_takes_no_context(
 ) -> None:
     device = cuda.CudaDevice()
     monkeypatch.setattr(cuda, "device", lambda: device)
-    assert targets.runnable(targets.parse("cuda")) and device.name() and device.state() is not None
+    assert backends.runnable(backends.parse("cuda")) and device.name() and device.state() is not None
     assert not calls()
     device.free(device.allocate(4))
     device.free(device.allocate(4))

@@ -18,11 +18,11 @@ from grid_cases import TARGET, Case, case, need_cxx, program, sampled
 from needs import imported
 
 import autotune as at
+from autotune.backends.drivers import cuda
+from autotune.backends.drivers.emulated import EmulatedDevice
+from autotune.backends.drivers.object import DeviceObject
+from autotune.backends.drivers.protocol import DeviceError
 from autotune.codegen.simt import cuda as cuda_c
-from autotune.devices import cuda
-from autotune.devices.emulated import EmulatedDevice
-from autotune.devices.object import DeviceObject
-from autotune.devices.protocol import DeviceError
 from autotune.run import device_arrays
 from autotune.run.device_kernel import DeviceKernel
 from schedules.expr import wrap

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import autotune as at
-from autotune import targets
+from autotune import backends
 from autotune.run.dynamic_kernel import DynamicKernel
 from autotune.run.dynamic_workload import DynamicWorkload, Sizes, as_dynamic
 from autotune.run.kernels import default_kernel
 from schedules import te
 from schedules.model import Workload
 
-TARGET = targets.parse("cpu", 1)
+TARGET = backends.parse("cpu", 1)
 
 
 def kernel_of(dynamic: DynamicWorkload, tuned: Sequence[Sizes] = ()) -> DynamicKernel:

@@ -18,13 +18,13 @@ from cli_runner import run
 from kernel_cases import add_kernel
 
 import autotune as at
-from autotune import doctor, te
-from autotune.backends import named
+from autotune import te
+from autotune.backends import named, parse
+from autotune.cli import checks as doctor
 from autotune.codegen.simt import cxx
 from autotune.run import loading
 from autotune.run.kernels import kernel_of
-from autotune.targets import parse
-from autotune.workloads import as_workload
+from autotune.run.workloads import as_workload
 from schedules.space import derive
 
 pytestmark = pytest.mark.usefixtures("two_cpus")

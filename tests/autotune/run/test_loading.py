@@ -14,14 +14,14 @@ from grid_cases import need_cxx
 from log_filler import Entry, fill, host
 
 import autotune as at
-from autotune import targets
+from autotune import backends, targets
 from autotune.backends import base
+from autotune.backends.building import from_trace
 from autotune.backends.cuda import Cuda
-from autotune.building import from_trace
+from autotune.backends.drivers.emulated import EmulatedDevice
 from autotune.codegen.simt import emulator
-from autotune.devices.emulated import EmulatedDevice
 from autotune.run import kernels, recent
-from autotune.workloads import as_workload, with_constants
+from autotune.run.workloads import as_workload, with_constants
 from kernels_db import NewRecord
 from schedules import ops, te
 from schedules.model import Step, Target
@@ -70,7 +70,7 @@ def test_the_fastest_thread_count_that_can_run_is_taken(tmp_path: Path) -> None:
 def test_a_kernel_for_other_instructions_is_never_taken(tmp_path: Path) -> None:
     db = tmp_path / "t.db"
     alien = replace(host(), features=tuple(sorted({*host().features, "amx-fp16"})), arch="future")
-    if targets.runnable(alien):
+    if backends.runnable(alien):
         pytest.skip("this CPU has the newest extension there is")
     fill(db, [entry(1e-9)], alien)
     with pytest.raises(at.KernelNotFound, match="future, 1 thread"):

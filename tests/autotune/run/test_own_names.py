@@ -13,8 +13,8 @@ import autotune as at
 from autotune import te
 from autotune.run import own_names
 from autotune.run.describing import describe, tune_command
+from autotune.run.workloads import as_workload, named
 from autotune.tuning import tuner
-from autotune.workloads import as_workload, named
 from kernels_db import Log, NewRecord
 from schedules.model import Workload
 

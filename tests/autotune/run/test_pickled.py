@@ -17,9 +17,9 @@ from kernel_cases import add_kernel
 
 import autotune as at
 from autotune import te
+from autotune.backends import parse
 from autotune.run.kernels import kernel_of, unpickled
 from autotune.run.pickled import read, text_of
-from autotune.targets import parse
 from schedules.model import Step, Trace, Workload
 
 

@@ -8,10 +8,10 @@ import needs
 import pytest
 
 import autotune as at
+from autotune.backends import parse
 from autotune.run.dynamic_kernel import DynamicKernel
 from autotune.run.dynamic_workload import as_dynamic
 from autotune.run.kernels import default_kernel
-from autotune.targets import parse
 
 torch = needs.imported("torch")
 N = (5, 3)

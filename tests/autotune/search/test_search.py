@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from search_table import FormulaSpace
 
-from autotune.search.base import Known, Result
+from autotune.search.base import KnownCandidates, Result
 from autotune.search.evolutionary import EvolutionarySearch, model_features, model_matrix
 from autotune.search.policies import POLICIES, create
 from autotune.search.table import Sheet, TableSpace
@@ -283,7 +283,7 @@ def test_training_rows_are_bounded() -> None:
 
 def test_known_rows() -> None:
     space = FormulaSpace()
-    known = Known(space)
+    known = KnownCandidates(space)
     rows = np.array([[0, 0, 0], [1, 2, 3], [0, 0, 0], [7, 7, 5]])
     assert rows[known.fresh(1, rows)].tolist() == [[0, 0, 0], [1, 2, 3]]  # once, and the last is not valid
     known.add(Candidate(1, (1, 2, 3)))
@@ -299,7 +299,7 @@ def test_a_sketch_is_searched_until_nothing_new_is_drawn() -> None:
     space = derive(ops.workload("matmul", {"m": 1, "n": 32000, "k": 4096}).dag, from_name("x86-64-v3"))
     every = space.every(0, 10_000)
     assert every is not None and len(every) > 1500
-    known, rng = Known(space), np.random.default_rng(0)
+    known, rng = KnownCandidates(space), np.random.default_rng(0)
     for row in every[:1500].tolist():
         known.add(Candidate(0, tuple(row)))
     assert 0 in known.live() and len(known.draw(0, 4, rng)) == 4

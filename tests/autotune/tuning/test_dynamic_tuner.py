@@ -16,7 +16,7 @@ from made_up import MadeUp
 from model_cases import Made
 
 import autotune as at
-from autotune import targets
+from autotune import backends
 from autotune.measure.process import MeasureError
 from autotune.run.dynamic_workload import as_dynamic
 from autotune.settings import SettingsError
@@ -93,7 +93,7 @@ def test_sizes_are_tuned_and_loaded(tmp_path: Path) -> None:
 
 def test_without_a_kernel_there_is_no_schedule() -> None:
     w = at.ops.workload("matmul", {"m": 2, "n": 2, "k": 2})
-    result = at.TuneResult(w, targets.parse("cpu", 1), None, 3, {"crash": 3}, 0, 1.0, 0, "budget")
+    result = at.TuneResult(w, backends.parse("cpu", 1), None, 3, {"crash": 3}, 0, 1.0, 0, "budget")
     with pytest.raises(at.ScheduleError, match="no valid schedule of matmul was found; give the tuning"):
         result.schedule()
 
@@ -101,7 +101,7 @@ def test_without_a_kernel_there_is_no_schedule() -> None:
 def result_of(measured: int, **more: Any) -> at.TuneResult:
     w = at.ops.workload("matmul", {"m": 2, "n": 2, "k": 2})
     return at.TuneResult(
-        w, targets.parse("cpu", 1), None, measured, {"crash": 1}, 5, 1.5, 0, "budget", **more
+        w, backends.parse("cpu", 1), None, measured, {"crash": 1}, 5, 1.5, 0, "budget", **more
     )
 
 
@@ -175,7 +175,7 @@ def test_sizes_without_time_are_left_out(tmp_path: Path) -> None:
     options = TuneOptions(budget_s=1e-3, trials=1, search="random", model="analytic")
     with at.Log(tmp_path / "t.db") as log:
         made = Range(dynamic, log, options, 1e-3, sizes=[(1,), (8,), (64,)])
-        place = OneMachine(targets.parse("cpu", 1), MadeUp(lambda workload: Made()))
+        place = OneMachine(backends.parse("cpu", 1), MadeUp(lambda workload: Made()))
         (result,) = tune_jobs(made, place, log).values()
     assert len(result.by_size) == 2 and (64,) in result.by_size
     assert all(r.best is not None for r in result.by_size.values())

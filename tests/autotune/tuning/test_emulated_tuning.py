@@ -11,8 +11,8 @@ from grid_cases import TARGET, case, need_cxx, sampled
 from needs import missing
 
 import autotune as at
-from autotune import backends, targets
-from autotune.building.from_trace import build_object
+from autotune import backends
+from autotune.backends.building.from_trace import build_object
 from autotune.codegen.llvm.compile import load_object
 from autotune.codegen.simt import nvrtc
 from schedules.model import Target
@@ -62,13 +62,13 @@ def test_objects_have_the_entry_of_a_cpu_kernel() -> None:
 
 @pytest.mark.parametrize("name", ["v100", "t4", "a100", "rtx4090", "h100", "h200", "b200", "cuda-emulator"])
 def test_described_targets(name: str) -> None:
-    target = targets.parse(name)
+    target = backends.parse(name)
     assert target.kind == "cuda" and target.limit("block_threads") == 1024
-    assert targets.parse(name, 4) == target  # threads are a CPU's
+    assert backends.parse(name, 4) == target  # threads are a CPU's
     if name != "cuda-emulator" and not backends.named("cuda").available():
-        assert not targets.runnable(target)
+        assert not backends.runnable(target)
         with pytest.raises(at.TargetError, match="cannot run code"):
-            targets.check_here(target)
+            backends.check_here(target)
 
 
 @pytest.mark.parametrize("name", ["v100", "t4", "a100", "rtx4090", "h100", "h200", "b200"])

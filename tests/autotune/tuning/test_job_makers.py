@@ -17,15 +17,15 @@ from needs import imported
 from typer.testing import CliRunner
 
 import autotune as at
-from autotune import targets
-from autotune.tuning.jobs import Job, SuiteTask
+from autotune import backends
+from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask
+from autotune.tuning.jobs import Job
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import SuiteProgress, SuiteResult
 from autotune.tuning.tuner import OneMachine, Place, tune_jobs
 from schedules import ops
 from schedules.model import Target
 
-HERE = targets.parse("cpu", 1)
+HERE = backends.parse("cpu", 1)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def test_it_is_tuned_by_a_command(tmp_path: Path) -> None:
     """With what every command that tunes has: progress on stderr, and signals that end it in good order."""
     from autotune.cli import results
     from autotune.cli.output import print_json
-    from autotune.progress.following import suite_shown
+    from autotune.results.following import suite_shown
 
     app = typer.Typer()
 
@@ -106,7 +106,7 @@ def test_a_place_is_whatever_has_a_crew(tmp_path: Path) -> None:
     class Both(OneMachine):
         @property
         def targets(self) -> list[Target]:
-            return [HERE, targets.parse("cpu", 2)]
+            return [HERE, backends.parse("cpu", 2)]
 
         @contextmanager
         def reached(self) -> Iterator[Both]:

@@ -6,7 +6,7 @@ import pytest
 from made_up import tune
 
 from autotune import backends
-from autotune.measure.roofline import Roofline
+from autotune.backends.peaks.roofline import Roofline
 from autotune.tuning.known_limits import LIMIT, MEMORY_BYTES, moved
 from autotune.tuning.options import TuneOptions
 from kernels_db import Log

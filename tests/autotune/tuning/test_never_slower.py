@@ -18,15 +18,14 @@ import autotune as at
 from autotune.cli.suite import document
 from autotune.measure.results import Measurement
 from autotune.models.tasks import had_share_s
-from autotune.progress import text
+from autotune.results import text
+from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask
 from autotune.run.stored import FEW, unsearched
 from autotune.search.decisions import DECISIONS
 from autotune.targets import detect
 from autotune.tuning import first_pick, plain_loops
 from autotune.tuning.first_pick import Pick
-from autotune.tuning.jobs import SuiteTask
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import SuiteProgress, SuiteResult
 from autotune.tuning.run_records import searched
 from autotune.tuning.similar import Seed
 from autotune.tuning.site import Here

@@ -16,11 +16,10 @@ from made_up import tune, tune_suite
 
 from autotune.cli.suite import document
 from autotune.measure.results import Measurement
+from autotune.results.tuned import SuiteResult, SuiteTask, TuneResult
 from autotune.tuning import first_pick, plain_loops
-from autotune.tuning.jobs import SuiteTask
 from autotune.tuning.no_kernel import why
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import SuiteResult, TuneResult
 from autotune.tuning.similar import Seed
 from autotune.tuning.site import Here
 from kernels_db import Log

@@ -14,7 +14,7 @@ from log_cases import copy_of, long_sum
 from log_filler import host
 
 import autotune as at
-from autotune.building.generator_version import this_machine
+from autotune.backends.building.generator_version import this_machine
 from autotune.measure import Measurer
 from autotune.measure.process import MeasureError
 from autotune.measure.results import Measurement

@@ -11,7 +11,7 @@ import pytest
 from search_table import FormulaSpace
 from test_tuner import TARGET, WORKLOAD, FakeMeasurer, run
 
-from autotune.building.generator_version import this_machine
+from autotune.backends.building.generator_version import this_machine
 from autotune.search.decisions import DECISIONS
 from autotune.search.policies import create
 from autotune.tuning import plain_loops, resume

@@ -10,9 +10,9 @@ import pytest
 
 import autotune as at
 from autotune.measure import Measurement
+from autotune.results.tuned import SuiteTask
 from autotune.targets.names import TargetError
 from autotune.tuning import tuner
-from autotune.tuning.jobs import SuiteTask
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.site import Here
 from autotune.tuning.tuner import tune_suite

@@ -13,8 +13,9 @@ from fleet_cases import PEAK_S, A, FakeSite
 import autotune as at
 from autotune.measure.process import MeasureError
 from autotune.models.tasks import had_share_s
+from autotune.results.tuned import SuiteTask
 from autotune.tuning.interrupts import Interrupts
-from autotune.tuning.jobs import Job, SuiteTask
+from autotune.tuning.jobs import Job
 from autotune.tuning.known_limits import LIMIT
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.site import SiteLost

@@ -16,10 +16,9 @@ from made_up import tune_suite
 from autotune.measure.inputs import Tolerance
 from autotune.measure.memory import RESERVE, needed_bytes
 from autotune.measure.results import Control, Measurement, Nominal
-from autotune.tuning.jobs import SuiteTask
+from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask
 from autotune.tuning.open_measurers import OpenMeasurers
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.results import SuiteProgress, SuiteResult
 from autotune.tuning.session import Session
 from autotune.tuning.site import Here
 from kernels_db import Log, LogError, NewRecord, Record
@@ -312,7 +311,7 @@ def test_times_of_a_task_are_by_the_first_normal_speed_and_beside_its_last_contr
 
     monkeypatch.setattr("autotune.tuning.open_measurers.OPEN", 1)
     monkeypatch.setattr("autotune.tuning.preparation.measurer", make)
-    monkeypatch.setattr("autotune.targets.check_here", lambda target: None)
+    monkeypatch.setattr("autotune.backends.check_here", lambda target: None)
     tune_suite(TASKS, TARGET, log, TuneOptions(trials=30, search="random", model="analytic", batch=4))
     assert len(given) > 3  # closed and opened again
     assert given == [None] + [Nominal(2e-3, 7)] * (len(given) - 1)

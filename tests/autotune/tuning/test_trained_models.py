@@ -14,9 +14,9 @@ import pytest
 from space_cases import target
 
 import autotune as at
+from autotune.backends import parse
 from autotune.search import policies
 from autotune.settings import SettingsError
-from autotune.targets import parse
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.run_records import run_options
 from cost_model.base import CostModelError

@@ -21,12 +21,12 @@ from search_table import FormulaSpace
 
 from autotune import backends
 from autotune.measure.results import Measurement, Options
+from autotune.results.tuned import Best, Progress, TuneResult
 from autotune.settings import SettingsError
 from autotune.tuning import fallbacks, finalists, first_pick, plain_loops, preparation, session, site
 from autotune.tuning.notes import notes, small
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.prediction_quality import PREDICTED
-from autotune.tuning.results import Best, Progress, TuneResult
 from autotune.tuning.similar import Seed
 from kernels_db import Log
 from schedules import ops

@@ -18,9 +18,9 @@ from space_cases import library_case, random_params, target
 from space_expressions import Draw
 
 from autotune.codegen.simt import emulator
-from autotune.compare.bench import agree, arrays_for
-from autotune.compare.peers import peer
-from autotune.workloads import param_text, shown_params
+from autotune.measure.compare.bench import agree, arrays_for
+from autotune.measure.compare.peers import peer
+from autotune.run.workloads import param_text, shown_params
 from schedules import ops, te
 from schedules.errors import WorkloadError
 from schedules.model import Workload, canonical

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import autotune as at
-from autotune.building import bundle
-from autotune.building.from_trace import build_object
+from autotune.backends.building.from_trace import build_object
+from autotune.codegen import bundle
 from autotune.codegen.runtime.entry import shape_of
 from autotune.errors import ArgumentError, CompileError
 from autotune.measure import Measurer, Options
 from autotune.run.describing import describe, tune_command
 from autotune.run.kernels import kernel_of
-from autotune.workloads import as_workload, with_constants
+from autotune.run.workloads import as_workload, with_constants
 from schedules import ops
 from schedules.constants import split_constants
 from schedules.errors import WorkloadError

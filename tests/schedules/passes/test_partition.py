@@ -9,7 +9,7 @@ from helpers import check_compiled, check_interpreted, expected, host, inputs
 from hypothesis import assume, given, settings
 from programs import make
 
-from autotune.building.from_trace import build_object, scheduled
+from autotune.backends.building.from_trace import build_object, scheduled
 from autotune.codegen.llvm.compile import load_object
 from schedules import expr as E
 from schedules import ops, te

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import autotune as at
+from autotune.backends.peaks import cpu_peaks
 from autotune.codegen.llvm.emit import emit
 from autotune.codegen.llvm.stream import forks
-from autotune.measure import cpu_peaks
 from autotune.targets import detect
 from schedules import affine, ops, te
 from schedules import expr as E

@@ -18,8 +18,8 @@ from programs import PROGRAMS, make
 from random_schedules import random_schedule
 from strided import with_strided_stages, with_strides
 
-from autotune.building.from_trace import check_legal, emit_module, module_of
-from autotune.building.grid_code import grid_code
+from autotune.backends.building.from_trace import check_legal, emit_module, module_of
+from autotune.codegen.grid_code import grid_code
 from autotune.codegen.llvm import emit
 from autotune.codegen.llvm.compile import compile_module
 from autotune.codegen.simt import cuda, emulator

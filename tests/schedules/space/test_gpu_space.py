@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from grid_cases import TARGET, Case, case, emulate, program, sampled, space, workload_case
 
-from autotune import targets
+from autotune import backends
 from autotune.codegen.simt import cuda
 from schedules import ops, te
 from schedules.expr import Const
@@ -118,7 +118,7 @@ def test_a_part_of_a_long_row_has_many_threads() -> None:
     assert max(holes["y_rf_write.threads"]) == 1024
 
 
-H100 = targets.parse("h100")
+H100 = backends.parse("h100")
 
 
 def product_of(**decisions: int) -> tuple[Sketch, np.ndarray]:
@@ -183,7 +183,7 @@ def test_rows_that_threads_read_at_the_same_place_are_padded() -> None:
 def test_only_compilers_of_nvidia_are_told_how_many_blocks_share_a_processor() -> None:
     dag = ops.workload("matmul", {"m": 64, "n": 64, "k": 64}).dag
     for target, has in (("h100", True), ("adreno-740", False)):
-        holes = derive(dag, targets.parse(target)).holes(0)
+        holes = derive(dag, backends.parse(target)).holes(0)
         assert any("min_blocks" in h for h in holes) is has
 
 

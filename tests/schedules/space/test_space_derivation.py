@@ -22,7 +22,7 @@ from space_cases import BIG, big_space, library_case, own_case, target, values
 from space_expressions import OWN
 
 import autotune as at
-from autotune.building.from_trace import build_object
+from autotune.backends.building.from_trace import build_object
 from autotune.codegen.llvm.compile import load_object
 from schedules import ops, te
 from schedules.errors import ScheduleError

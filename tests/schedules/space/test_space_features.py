@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from space_cases import BIG, big_space, library_case, own_case, target
 
-from autotune.building.from_trace import emit_module
+from autotune.backends.building.from_trace import emit_module
 from schedules import ops, te
 from schedules.ir import Nest, interp
 from schedules.primitives.vectorize import MAX_LANES

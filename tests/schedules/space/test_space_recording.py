@@ -19,11 +19,11 @@ from schedules import ops
 from schedules.expr import Const, Hole
 from schedules.space import derive
 from schedules.space.estimate import recording
-from schedules.space.estimate.recording import CHUNK, Program, Recorded
+from schedules.space.estimate.recording import CHUNK, Recorded, RecordedProgram
 from schedules.space.holes import Columns
 
 Formulas = Callable[[Columns], list[list[Any]]]
-Maker = Callable[[Formulas], Program]
+Maker = Callable[[Formulas], RecordedProgram]
 
 
 @pytest.fixture(params=["numpy", "compiled"])
@@ -31,10 +31,10 @@ def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     """What makes programs of the holes ``a`` and ``b``: run by numpy, or compiled before the first row."""
     monkeypatch.setattr(recording, "COMPILE_US", 0.0)
     compiler = compile_columns if request.param == "compiled" else None
-    programs: list[Program] = []
+    programs: list[RecordedProgram] = []
 
-    def make(groups: Formulas) -> Program:
-        programs.append(Program(["a", "b"], groups, compiler))
+    def make(groups: Formulas) -> RecordedProgram:
+        programs.append(RecordedProgram(["a", "b"], groups, compiler))
         return programs[-1]
 
     yield make
@@ -96,7 +96,7 @@ def test_what_only_another_group_needs_is_not_done_for_the_first() -> None:
         c = env["a"] * env["b"]
         return [[c + 1], [np.sqrt(c), c + 1], [np.sqrt(c) - 2]]
 
-    done = [[f.__name__ for f, *_ in steps] for steps in Program(["a", "b"], groups).listing.steps]
+    done = [[f.__name__ for f, *_ in steps] for steps in RecordedProgram(["a", "b"], groups).listing.steps]
     assert done == [["multiply", "add"], ["sqrt"], ["sqrt", "subtract"]]
 
 
@@ -108,7 +108,7 @@ def test_an_operation_is_done_once_and_only_if_it_is_needed() -> None:
         np.sqrt(a)  # of no use to anyone
         return [[a * b + 1, 1 + b * a, (a * b) * 1.0, b * 0.0]]
 
-    program = Program(["a", "b"], counted)
+    program = RecordedProgram(["a", "b"], counted)
     done = [f.__name__ for f, *_ in program.listing.steps[0]]
     assert sorted(done) == ["add", "multiply"]
 
@@ -124,7 +124,7 @@ def test_nothing_is_left_for_the_garbage_collector() -> None:
     gc.disable()
     try:
         before = alive()
-        program = Program(["a", "b"], lambda env: [[env["a"] * env["b"]], [np.sqrt(env["a"])]])
+        program = RecordedProgram(["a", "b"], lambda env: [[env["a"] * env["b"]], [np.sqrt(env["a"])]])
         assert alive() == before
     finally:
         gc.enable()
@@ -195,7 +195,7 @@ def test_compiled_formulas_give_the_same_to_the_bit(data: st.DataObject) -> None
         return [order[a:b] + order[:2] for a, b in zip([0, *ends], [*ends, len(order)], strict=True)]
 
     rows = np.random.default_rng(len(plan)).integers(1, 100, (compiled.CHUNK + 3, 2))
-    plain = Program(["a", "b"], groups)
+    plain = RecordedProgram(["a", "b"], groups)
     run = compile_columns(plain.listing)
     assert run is not None
     for (part, want, others), (same, got, compiled_others) in zip(
@@ -253,7 +253,7 @@ def test_it_is_compiled_once_and_when_rows_have_taken_as_long() -> None:
         asked += 1
         return compile_columns(listing)
 
-    program = Program(["a", "b"], lambda env: [[env["a"] * env["b"]]], compiler)
+    program = RecordedProgram(["a", "b"], lambda env: [[env["a"] * env["b"]]], compiler)
     rows = np.ones((200, 2), dtype=np.int64)
     calls = 0
     while not asked:
@@ -266,6 +266,6 @@ def test_it_is_compiled_once_and_when_rows_have_taken_as_long() -> None:
 
 def test_what_has_no_instruction_stays_with_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "COMPILE_US", 0.0)
-    program = Program(["a", "b"], lambda env: [[np.arctan2(env["a"], env["b"])]], compile_columns)
+    program = RecordedProgram(["a", "b"], lambda env: [[np.arctan2(env["a"], env["b"])]], compile_columns)
     ((_, found, _),) = program.run(np.array([[3, 4]]))
     assert program._compiled is None and found[0, 0] == np.arctan2(3.0, 4.0)

@@ -11,14 +11,14 @@ from helpers import host
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.building.from_trace import build_object
+from autotune.backends.building.from_trace import build_object
 from autotune.codegen.llvm.compile import load_object
 from autotune.measure.check import Checker
 from autotune.measure.inputs import Draw, judged
 from schedules import te
 from schedules.model import Trace
 from schedules.te.compute_dag import ComputeDAG
-from schedules.te.rounding_expr import ErrorScope, Known
+from schedules.te.rounding_expr import ComputedTensors, ErrorScope
 
 
 def check(draw: Draw, dag: ComputeDAG, value: float, dtype: str) -> str:
@@ -159,7 +159,7 @@ def test_a_condition_may_flip_where_no_certain_part_decides_it(
     op: str, parts: list[list[tuple[bool, bool]]], told: bool
 ) -> None:
     """``parts``: of each its truth and whether it may flip, at three points. Every choice is tried."""
-    scope = ErrorScope("s", {}, Known({}, {}))
+    scope = ErrorScope("s", {}, ComputedTensors({}, {}))
     given_ = []
     for part in parts:
         truth, open_ = (np.array([x[i] for x in part]) for i in (0, 1))

@@ -10,7 +10,7 @@ from helpers import host
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.building.from_trace import build_object
+from autotune.backends.building.from_trace import build_object
 from autotune.codegen.llvm.compile import load_object
 from autotune.measure.check import Checker
 from autotune.measure.inputs import Draw, draws, judged

@@ -29,7 +29,7 @@ Place = tuple[Buffer, tuple[Expr, ...], bool]
 WALKED = 4  # loops that are asked whether they go on along a run
 
 
-class Span(NamedTuple):
+class LoopHeader(NamedTuple):
     """A loop without its body. Sketches have many blocks in common, so this is enough to cache by."""
 
     var: str
@@ -296,12 +296,14 @@ def _hint(loops: list[Loop], key: str) -> tuple[Expr, Loop | None]:
     return next(((as_expr(n), x) for x in loops for k, n in x.annotations if k == key), (Const(0), None))
 
 
-def _spans(loops: list[Loop]) -> tuple[Span, ...]:
-    return tuple(Span(x.var, x.extent) for x in loops)
+def _spans(loops: list[Loop]) -> tuple[LoopHeader, ...]:
+    return tuple(LoopHeader(x.var, x.extent) for x in loops)
 
 
 @lru_cache(256)
-def _nested(places: tuple[Place, ...], loops: tuple[Span, ...], tile: tuple[Span, ...]) -> tuple[Nested, ...]:
+def _nested(
+    places: tuple[Place, ...], loops: tuple[LoopHeader, ...], tile: tuple[LoopHeader, ...]
+) -> tuple[Nested, ...]:
     """All of the loops, and those inner parts that return to what an earlier iteration touched. The register
     tile alone does not count, because it is smaller than any cache."""
     for x in loops:
@@ -320,7 +322,9 @@ def _nested(places: tuple[Place, ...], loops: tuple[Span, ...], tile: tuple[Span
 
 
 @lru_cache(256)
-def _levels(places: tuple[Place, ...], loops: tuple[Span, ...], tile: tuple[Span, ...]) -> tuple[Level, ...]:
+def _levels(
+    places: tuple[Place, ...], loops: tuple[LoopHeader, ...], tile: tuple[LoopHeader, ...]
+) -> tuple[Level, ...]:
     out: list[Level] = []
     for k in range(len(loops), -1, -1):
         lines = runs = as_expr(0)
@@ -347,14 +351,14 @@ def _runs(box: list[Expr], shape: tuple[Expr, ...]) -> Expr:
     return product(box[:-2]) * E.maximum(box[-2] * (1 - whole), Const(1))
 
 
-def _moves(x: Loop | Span, at: tuple[Expr, ...]) -> bool:
+def _moves(x: Loop | LoopHeader, at: tuple[Expr, ...]) -> bool:
     """Whether a loop moves on to other elements and runs more than once."""
     return x.extent != Const(1) and any(x.var in E.variables(i) for i in at)
 
 
 def _apart(
-    places: tuple[Place, ...], loops: tuple[Span, ...], x: Span
-) -> tuple[tuple[Place, ...], tuple[Span, ...]]:
+    places: tuple[Place, ...], loops: tuple[LoopHeader, ...], x: LoopHeader
+) -> tuple[tuple[Place, ...], tuple[LoopHeader, ...]]:
     """A fused loop as the two that it was made of, if every index takes it as digits of one base."""
     used = [e for _, at, _ in places for i in at for e in E.walk(i)]
     digits = [e for e in used if isinstance(e, E.Binary) and e.op in ("//", "%") and e.a == Var(x.var)]
@@ -362,7 +366,7 @@ def _apart(
     if len(bases) != 1 or len(digits) != used.count(Var(x.var)):
         return places, loops
     (base,) = bases
-    high, low = Span(f"{x.var}//", _without(x.extent, base)), Span(f"{x.var}%", base)
+    high, low = LoopHeader(f"{x.var}//", _without(x.extent, base)), LoopHeader(f"{x.var}%", base)
     names = {"//": Var(high.var), "%": Var(low.var)}
 
     def renamed(e: Expr) -> Expr | None:
@@ -393,7 +397,7 @@ def _shared(a: list[Loop], b: list[Loop]) -> int:
     return same
 
 
-def _box(at: tuple[Expr, ...], shape: tuple[Expr, ...], over: Sequence[Loop | Span]) -> list[Expr]:
+def _box(at: tuple[Expr, ...], shape: tuple[Expr, ...], over: Sequence[Loop | LoopHeader]) -> list[Expr]:
     """Sizes of the box that an access spans while the loops ``over`` run. What tails and guards span beyond
     the buffer does not count, because they touch nothing there."""
     return [
@@ -421,7 +425,7 @@ def _run(box: list[Expr], shape: tuple[Expr, ...], dims: int) -> Expr:
     return run
 
 
-def _points(at: tuple[Expr, ...], shape: tuple[Expr, ...], over: Sequence[Loop | Span]) -> Expr:
+def _points(at: tuple[Expr, ...], shape: tuple[Expr, ...], over: Sequence[Loop | LoopHeader]) -> Expr:
     """Elements that an access touches while the loops ``over`` run: those of its box, without the gaps of
     steps."""
     names = frozenset(x.var for x in over)

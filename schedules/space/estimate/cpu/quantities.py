@@ -16,7 +16,7 @@ from schedules.model import LINE
 from schedules.space.estimate.counting import Number, number
 from schedules.space.estimate.cpu.facts import AccessFacts, BlockFacts
 from schedules.space.estimate.cpu.rates import CpuRates
-from schedules.space.estimate.cpu.traffic import PAGE, Traffic, traffic
+from schedules.space.estimate.cpu.traffic import PAGE, BlockTraffic, traffic
 from schedules.space.holes import Columns
 
 # Latency of an addition to an accumulator (cycles).
@@ -100,7 +100,7 @@ FEATURES_PER_BLOCK = (
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class RegisterTile:
     """The register tile of a block: what must be in registers at once, and what its body loads, in
     registers."""
 
@@ -117,7 +117,7 @@ class Tile:
     shuffles: Number
 
 
-def register_tile(b: BlockFacts, env: Columns, m: CpuRates) -> Tile:
+def register_tile(b: BlockFacts, env: Columns, m: CpuRates) -> RegisterTile:
     """The register tile of a block. Accumulators stay, other operands stream through (Goto & van de Geijn,
     2008)."""
     lanes, unrolled, taps = number(b.lanes, env), number(b.unrolled, env), number(b.taps, env)
@@ -147,7 +147,7 @@ def register_tile(b: BlockFacts, env: Columns, m: CpuRates) -> Tile:
     spills = np.maximum(registers - m.registers, 0.0)
     held = np.maximum(registers + again - m.registers, 0.0) - spills
     vectors = unrolled * wide_registers
-    return Tile(
+    return RegisterTile(
         lanes, unrolled, vectors, accumulators, registers, spills, held, loads, wide_loads, gathers, shuffles
     )
 
@@ -197,7 +197,7 @@ class StepCycles:
     chains: Number  # each step waits for the addition of the step before
 
 
-def step_cycles(b: BlockFacts, t: Tile, env: Columns, m: CpuRates) -> StepCycles:
+def step_cycles(b: BlockFacts, t: RegisterTile, env: Columns, m: CpuRates) -> StepCycles:
     """The cycles of one execution of a register tile."""
     reduction = number(b.reduction, env)
     flops = max(b.flops, 1)
@@ -256,7 +256,7 @@ def measure(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
     }
 
 
-def _of_tile(t: Tile, per: float) -> dict[str, Number]:
+def _of_tile(t: RegisterTile, per: float) -> dict[str, Number]:
     """Quantities of a register tile. ``per``: lanes of a register."""
     return {
         "vectors": t.vectors,
@@ -271,7 +271,7 @@ def _of_tile(t: Tile, per: float) -> dict[str, Number]:
     }
 
 
-def _of_traffic(moved: Traffic, m: CpuRates) -> dict[str, Number]:
+def _of_traffic(moved: BlockTraffic, m: CpuRates) -> dict[str, Number]:
     from_l2, from_l3, from_memory = moved.levels
     return {
         "inner_bytes": moved.inner,
@@ -286,7 +286,7 @@ def _of_traffic(moved: Traffic, m: CpuRates) -> dict[str, Number]:
     }
 
 
-def _memory_cycles(b: BlockFacts, moved: Traffic, env: Columns, m: CpuRates) -> Number:
+def _memory_cycles(b: BlockFacts, moved: BlockTraffic, env: Columns, m: CpuRates) -> Number:
     """Cycles that memory and the caches take, less what prefetching hides."""
     cycles = sum(level / rate for level, rate in zip(moved.levels, m.rates, strict=True))
     hidden = HIDDEN * (number(b.ahead, env) > 0)

@@ -26,7 +26,7 @@ HOLDS = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class BlockTraffic:
     """What a block moves, in bytes unless another unit is given."""
 
     inner: Number  # touched by the loops up to a full reduction
@@ -38,7 +38,7 @@ class Traffic:
     strips: Number  # in so many strips come the bytes from beyond the second cache
 
 
-def traffic(b: BlockFacts, lanes: Number, unrolled: Number, env: Columns, m: CpuRates) -> Traffic:
+def traffic(b: BlockFacts, lanes: Number, unrolled: Number, env: Columns, m: CpuRates) -> BlockTraffic:
     """What a block moves between the caches and memory. ``lanes``, ``unrolled``: of its register tile."""
     inner = whole = fetched = np.zeros_like(lanes)
     beyond, times = _again(b, env, m)
@@ -59,7 +59,7 @@ def traffic(b: BlockFacts, lanes: Number, unrolled: Number, env: Columns, m: Cpu
             strips = strips + here[1] * np.maximum(number(a.inner, env) / number(a.reach, env), 1.0)
     levels = (beyond[0] - beyond[1], beyond[1] - beyond[2], beyond[2])
     strips = strips / np.maximum(far, 1.0)
-    return Traffic(inner, whole, fetched, levels, asked * times, runs * times, strips)
+    return BlockTraffic(inner, whole, fetched, levels, asked * times, runs * times, strips)
 
 
 def _beyond(

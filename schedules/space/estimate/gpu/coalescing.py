@@ -37,7 +37,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class MemoryRequest:
     """What the threads of a warp, with the lanes of their vectors, access at once. ``first``: the place of
     the first thread in the first request. ``moves``: how their places differ. ``others``: by how much
     requests lie apart. ``together``: accesses that are one request."""
@@ -48,7 +48,7 @@ class Request:
     together: Expr
 
 
-def request(b: Block, buffer: Buffer, indices: Sequence[Expr], loops: Sequence[Loop]) -> Request:
+def request(b: Block, buffer: Buffer, indices: Sequence[Expr], loops: Sequence[Loop]) -> MemoryRequest:
     """The request of an access to a row-major buffer. ``loops``: those around the block, outermost first."""
     place: Expr = Const(0)
     for index, extent in zip(indices, buffer.shape, strict=True):
@@ -68,7 +68,7 @@ def request(b: Block, buffer: Buffer, indices: Sequence[Expr], loops: Sequence[L
     for var, n in side.items():  # the block's other warps
         if (c := terms.get(Var(var))) is not None and n != extents[Var(var)]:
             others.append(Move(c * n, E.ceildiv(extents[Var(var)], n)))
-    return Request(const, tuple(_moves(place, side)), tuple(others), product(list(side.values())))
+    return MemoryRequest(const, tuple(_moves(place, side)), tuple(others), product(list(side.values())))
 
 
 def _moves(e: Expr, side: Mapping[str, Expr]) -> list[Move]:
@@ -119,7 +119,7 @@ def _size(e: Expr) -> Expr:
     return Const(abs(e.value)) if isinstance(e, Const) else e
 
 
-def sectors(r: Request, item: int, env: Columns) -> tuple[Number, Number]:
+def sectors(r: MemoryRequest, item: int, env: Columns) -> tuple[Number, Number]:
     """(sectors that a request touches, those that its bytes would fill), of elements of ``item`` bytes."""
     begins = _Begins(item)
     begins.first = number(r.first, env) * item

@@ -28,18 +28,18 @@ from schedules.ir.regions import footprint, span, values_at_most
 from schedules.ir.strides import as_row_major, region_elements
 from schedules.primitives.base import as_expr
 from schedules.space.estimate.counting import arithmetic, product
-from schedules.space.estimate.gpu.coalescing import Request, request
+from schedules.space.estimate.gpu.coalescing import MemoryRequest, request
 
 
 @dataclass(frozen=True, slots=True)
-class AccessFacts:
+class GpuAccessFacts:
     """One read or write of a block. ``item``: bytes of an element. ``scope``: its memory. ``request``: what a
     warp accesses at once, in global memory. ``reuse``: uses of an element once it is in a register.
     ``adjacent``: elements of a thread that lie side by side."""
 
     item: int
     scope: str
-    request: Request | None
+    request: MemoryRequest | None
     reuse: Expr
     adjacent: Expr
 
@@ -57,7 +57,7 @@ class Work:
     lanes: Expr
     flops: int
     special: int
-    accesses: tuple[AccessFacts, ...]
+    accesses: tuple[GpuAccessFacts, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ def _work(s: Stmt, b: Block, nest: Nest) -> Work:
         return near if pad is None else E.minimum(near, 4 - pad % 4)
 
     found = tuple(
-        AccessFacts(
+        GpuAccessFacts(
             DTYPES[buffer.dtype].itemsize,
             buffer.scope,
             request(b, buffer, ix, loops) if buffer.scope == "global" else None,

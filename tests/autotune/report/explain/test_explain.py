@@ -16,10 +16,10 @@ import autotune as at
 from autotune.report.data import Limit
 from autotune.report.explain.counters import count, countable, points
 from autotune.report.explain.cpu import register_bytes
-from autotune.report.explain.explanation import SOURCES, Explanation, Row, Section
 from autotune.report.explain.kernel import of_schedule
-from autotune.tuning.results import Best, TuneResult
-from autotune.workloads import as_workload
+from autotune.results.explanation import SOURCES, Explanation, Row, Section
+from autotune.results.tuned import Best, TuneResult
+from autotune.run.workloads import as_workload
 from kernels_db.records import NewRecord
 from kernels_db.store import Log
 from schedules import ops, te

@@ -6,7 +6,7 @@ import pytest
 from said import said
 
 import autotune as at
-from autotune import targets
+from autotune import backends
 from autotune.report.explain.warps import MOST
 from schedules import ops, te
 from schedules.schedule import Schedule
@@ -16,7 +16,7 @@ TARGETS = ("cuda-emulator", "h100")
 
 def product(target: str, pad: int, n: int = 256, k: int = 256) -> Schedule:
     """A block makes 32 x 4 elements, 32 threads along its rows: they read a column of a tile of a."""
-    s = Schedule(ops.workload("matmul", {"m": n, "n": n, "k": k}).dag, targets.parse(target))
+    s = Schedule(ops.workload("matmul", {"m": n, "n": n, "k": k}).dag, backends.parse(target))
     i, j, k = s.loops("c")
     bi, ti = s.split(i, 32)
     bj, jj = s.split(j, 4)
@@ -50,7 +50,7 @@ def test_conflicts_of_banks_appear_and_padding_ends_them(target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_transposition_is_not_coalesced_on_one_side(target: str) -> None:
-    s = Schedule(ops.workload("permute", {"shape": (64, 96), "axes": (1, 0)}).dag, targets.parse(target))
+    s = Schedule(ops.workload("permute", {"shape": (64, 96), "axes": (1, 0)}).dag, backends.parse(target))
     outer, inner = s.loops(s.blocks()[0])
     s.bind(outer, "blockIdx.x")
     s.bind(inner, "threadIdx.x")
@@ -65,7 +65,7 @@ def test_a_transposition_is_not_coalesced_on_one_side(target: str) -> None:
 @pytest.mark.parametrize(("n", "differ"), [(128, 0), (120, 1)])
 def test_a_tail_within_a_warp_diverges(target: str, n: int, differ: int) -> None:
     x = te.placeholder((n,), "float32", "x")
-    s = Schedule([x, te.compute((n,), lambda i: x[i] * 2.0, "y")], targets.parse(target))
+    s = Schedule([x, te.compute((n,), lambda i: x[i] * 2.0, "y")], backends.parse(target))
     block, thread = s.split("y_i", 64)
     s.bind(block, "blockIdx.x")
     s.bind(thread, "threadIdx.x")
@@ -76,7 +76,7 @@ def test_a_tail_within_a_warp_diverges(target: str, n: int, differ: int) -> None
 
 
 def test_tiles_that_are_too_large_are_not_counted() -> None:
-    s = Schedule(ops.workload("matmul", {"m": 512, "n": 512, "k": 512}).dag, targets.parse("h100"))
+    s = Schedule(ops.workload("matmul", {"m": 512, "n": 512, "k": 512}).dag, backends.parse("h100"))
     i, j, _ = s.loops("c")
     bi, ti = s.split(i, 512)
     s.reorder(bi, ti, j)

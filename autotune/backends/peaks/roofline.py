@@ -1,0 +1,111 @@
+"""The least time that this CPU needs for a workload, measured while something else is timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from autotune.backends.peaks import cpu_peaks, special
+from schedules.model import Target, Workload
+from schedules.ops import compulsory_bytes
+from schedules.te.compute_dag import ComputeDAG
+from schedules.te.flops import count_flops, float_flops
+
+# An operator that reads more than this times what it writes (bytes) counts as one that only reads.
+FEW = 8
+# Share of the last cache that a kernel's arrays may count on: others use it too.
+KEPT_SHARE = 0.5
+# Runs after which the times of what waits for memory settle. Source: ADR 21.
+WARM_RUNS = 3
+# Length of warming (seconds) after which no run is added: what takes longer is in no cache.
+WARM_S = 0.01
+# FLOPs that a core does while a byte comes from beyond its caches, about, on CPUs of today.
+BALANCE = 8
+
+
+def waits_for_memory(dag: ComputeDAG, target: Target) -> bool:
+    """Whether a kernel's time is mostly that of moving its arrays from beyond the cores' own caches, however
+    it is scheduled. The clock of the CPU says little of such a time."""
+    moved = compulsory_bytes(dag)
+    beyond = moved > target.limit("l2_bytes", 512 << 10) * target.threads
+    return beyond and count_flops(dag) < BALANCE * moved
+
+
+def outgrows_caches(dag: ComputeDAG, target: Target) -> bool:
+    """Whether the arrays, and scratch of their size, are out of the caches once something else has run."""
+    return 2 * compulsory_bytes(dag) > KEPT_SHARE * target.limit("l3_bytes", 8 << 20)
+
+
+def warm_runs(dag: ComputeDAG, target: Target) -> int:
+    """Runs that bring a kernel's arrays to where they are in repeated calls, after something else has run.
+    0: reading the arrays does it."""
+    return WARM_RUNS if waits_for_memory(dag, target) else int(outgrows_caches(dag, target))
+
+
+def warm(call: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> None:
+    """Make calls that bring back into the caches what others evicted. A third cache needs more than one."""
+    begin = clock()
+    for _ in range(WARM_RUNS):
+        call()
+        if clock() - begin > WARM_S:
+            return
+
+
+@dataclass
+class Roofline:
+    """Measures the roofline of a workload, in seconds, whenever it is called. ``rates``: what the last call
+    found: ``flops_a_second``, where FLOPs count, and ``bytes_a_second`` of the memory level that holds the
+    arrays. ``afresh``: measures what ``seconds`` keeps for the life of the process too; None: it keeps
+    nothing."""
+
+    seconds: Callable[[dict[str, float]], float]
+    rates: dict[str, float] = field(default_factory=dict)
+    afresh: Callable[[dict[str, float]], float] | None = None
+
+    def __call__(self) -> float:
+        return self.seconds(self.rates)
+
+    def again(self) -> float:
+        """Measure all of it again: something was disturbed."""
+        return (self.afresh or self.seconds)(self.rates)
+
+
+def limit_of(workload: Workload, target: Target, *, memory_afresh: bool = False) -> Roofline:
+    """A function that measures the roofline of a workload on a CPU, in seconds.
+
+    The roofline is the largest of three times, on ``target.threads`` threads at once: FLOPs over the FMA
+    rate of the dtype that they are computed with, compulsory bytes over the bandwidth of the memory level
+    that holds them, and special functions over their rate. Arithmetic of integers takes no time in it. The
+    bandwidth is that of reading where little is written, else that of a copy, with streaming stores where
+    these are faster. Each call measures the FMA rate. It measures
+    the bandwidth too if ``memory_afresh`` (which keeps up to 256 MB); else that is the best of a few samples
+    taken once.
+    """
+    moved = compulsory_bytes(workload.dag)
+    working_set = cpu_peaks.level_bytes(target, moved)
+    written = sum(workload.dag.tensors[n].nbytes for n in workload.dag.outputs)
+    modes = ("read",) if FEW * written < moved else ("copy", "stream")
+    mode = max(modes, key=lambda m: cpu_peaks.bandwidth(target, m, working_set))
+    loop = cpu_peaks.MemoryLoop(target, mode, working_set) if memory_afresh else None
+
+    counted = float_flops(workload.dag, workload.flops)
+    loops = {dtype: cpu_peaks.FmaLoops(target, dtype) for dtype in counted}
+
+    def seconds(rates: dict[str, float], again: bool = False) -> float:
+        if loop is not None:
+            warm(loop.bytes_a_second)  # as the kernels that are compared with it
+            moving = loop.bytes_a_second()
+        else:
+            measure = cpu_peaks.measure_bandwidth if again else cpu_peaks.bandwidth
+            moving = measure(target, mode, working_set)
+        rates["bytes_a_second"] = moving
+        least = max(special.seconds(workload.dag, target, again), moved / moving)
+        if not loops:
+            return least
+        arithmetic_s = sum(counted[dtype] / x.flops_a_second() for dtype, x in loops.items())
+        rates["flops_a_second"] = sum(counted.values()) / arithmetic_s
+        return max(least, arithmetic_s)
+
+    return Roofline(seconds, afresh=partial(seconds, again=True))

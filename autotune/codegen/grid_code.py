@@ -1,0 +1,162 @@
+"""Kernels for a device as bytes: what builders hand to workers, and what the object cache keeps.
+
+`MAGIC`, a line of JSON (launches, arrays, bytes of source), the source in the language of the device, and its
+machine code where that is made ahead. Nothing of it runs by being read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from autotune.errors import CompileError
+from schedules.documents import (
+    Malformed,
+    any_integer,
+    any_text,
+    integer,
+    items,
+    list_of,
+    mapping_of,
+    one_of,
+    parsed,
+    record,
+)
+from schedules.dtypes import DTYPES
+from schedules.ir import Buffer, const
+from schedules.ir.strides import elements
+
+if TYPE_CHECKING:  # loading a kernel generates no code, and imports nothing that does
+    from autotune.codegen.simt.emit import Generated
+    from schedules.ir.grid import Extents, GridProgram
+
+MAGIC = b"autotune-grid-2\n"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel: its grid in blocks, its block in threads, and the names of the arrays that it takes."""
+
+    kernel: str
+    grid: Extents
+    block: Extents
+    arrays: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class GridArray:
+    """An array of the device, row-major, which begins at a multiple of ``align`` bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    align: int
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+
+
+@dataclass(frozen=True)
+class GridCode:
+    """A program for a kind of device: ``params`` are its arguments, inputs then ``outputs``; ``scratch`` are
+    arrays that only its kernels use. ``facts``: what the compiler tells of each kernel, by name."""
+
+    kind: str
+    params: tuple[GridArray, ...]
+    outputs: tuple[str, ...]
+    scratch: tuple[GridArray, ...]
+    launches: tuple[Launch, ...]
+    source: str
+    binary: bytes = b""
+    facts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def numbered(self) -> list[tuple[Launch, list[int]]]:
+        """Each launch with its arrays as their places among ``params`` and, behind those, ``scratch``."""
+        place = {a.name: i for i, a in enumerate((*self.params, *self.scratch))}
+        return [(x, [place[name] for name in x.arrays]) for x in self.launches]
+
+    def to_bytes(self) -> bytes:
+        head = {
+            "kind": self.kind,
+            "params": [[a.name, a.dtype, a.shape, a.align] for a in self.params],
+            "outputs": self.outputs,
+            "scratch": [[a.name, a.dtype, a.shape, a.align] for a in self.scratch],
+            "source": len(self.source.encode()),
+            "launches": [[x.kernel, x.grid, x.block, x.arrays] for x in self.launches],
+            "facts": self.facts,
+        }
+        return b"".join([MAGIC, json.dumps(head).encode(), b"\n", self.source.encode(), self.binary])
+
+    @staticmethod
+    def from_bytes(data: bytes) -> GridCode:
+        """Inverse of `to_bytes`. Raises CompileError for what it cannot have made."""
+        head, _, rest = data[len(MAGIC) :].partition(b"\n")
+        try:
+            v = _HEAD(parsed(head))
+            size = v["source"]
+            return GridCode(**v | {"source": rest[:size].decode(), "binary": rest[size:]})
+        except ValueError as err:
+            raise CompileError(f"damaged code for a device: {err}") from None
+
+
+def is_grid_code(data: bytes) -> bool:
+    return data.startswith(MAGIC)
+
+
+def kind_of(data: bytes) -> str | None:
+    """The kind of device that code is for. None for other code; nothing where it is damaged."""
+    if not is_grid_code(data):
+        return None
+    try:
+        return str(_KIND(parsed(data[len(MAGIC) :].partition(b"\n")[0]))["kind"])
+    except Malformed:
+        return ""
+
+
+def grid_code(
+    program: GridProgram,
+    kind: str,
+    made: Generated,
+    binary: bytes = b"",
+    facts: Mapping[str, Mapping[str, int]] | None = None,
+) -> GridCode:
+    """The program with its source, ready to be sent."""
+
+    def array(b: Buffer) -> GridArray:
+        # the kernels know how what is their own lies: the device gives memory
+        shape = tuple(const(n) or 0 for n in b.given or b.shape) if b.strides is None else (elements(b),)
+        return GridArray(b.name, b.dtype, shape, made.align.get(b.name, DTYPES[b.dtype].itemsize))
+
+    return GridCode(
+        kind,
+        tuple(map(array, program.params)),
+        program.outputs,
+        tuple(map(array, program.scratch)),
+        tuple(Launch(k.name, k.grid, k.block, tuple(b.name for b in k.params)) for k in program.kernels),
+        made.text,
+        binary,
+        facts or {},
+    )
+
+
+_SIZE = integer(0, 1 << 48)
+_EXTENTS = items(_SIZE, _SIZE, _SIZE)
+_ARRAY = items(any_text, one_of(*DTYPES), list_of(_SIZE), _SIZE)
+_LAUNCH = items(any_text, _EXTENTS, _EXTENTS, list_of(any_text))
+_ARRAYS = list_of(lambda x: GridArray(*_ARRAY(x)))
+_KIND = record({"kind": any_text}, open_ended=True)
+_HEAD = record(
+    {
+        "kind": any_text,
+        "params": _ARRAYS,
+        "outputs": list_of(any_text),
+        "scratch": _ARRAYS,
+        "launches": list_of(lambda x: Launch(*_LAUNCH(x))),
+        "source": _SIZE,
+        "facts": mapping_of(mapping_of(any_integer)),
+    }
+)

@@ -1,0 +1,302 @@
+"""Peer onnxruntime: ONNX Runtime with all graph optimisations.
+
+Constant inputs are initialisers, which it packs ahead. Other inputs and outputs are bound, so that no call
+copies. It takes channels-first arrays only: arrays of NHWC operators are transposed before the clock runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from onnx import helper, numpy_helper
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, InvalidGraph, RuntimeException
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImplemented_
+
+from autotune.errors import one_line
+from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer
+from schedules.model import Workload
+from schedules.ops import parameters
+from schedules.ops.axes import each
+
+Params = Mapping[str, Any]
+# Versions of ONNX's operators and of its file format.
+OPSET, IR_VERSION = 20, 9
+# What it raises for a node that it has no kernel for.
+FAILURES = (RuntimeError, Fail, InvalidArgument, InvalidGraph, NotImplemented_, RuntimeException)
+
+
+@dataclass
+class OnnxGraph:
+    """The graph of an operator. ``arrays``: in the order and layout of its inputs, named as the workload's.
+    ``nodes``: the output of the last is ``y``, of dtype ``result``. ``back``: makes the workload's output of
+    ``y``."""
+
+    arrays: dict[str, np.ndarray]
+    nodes: list[Any] = field(default_factory=list)
+    back: Callable[[np.ndarray], np.ndarray] = lambda y: y
+    result: str = "float32"
+
+    def add(
+        self, op: str, inputs: Sequence[str], output: str = "y", domain: str = "", **attributes: Any
+    ) -> str:
+        """Add a node. Returns the name of its output."""
+        self.nodes.append(helper.make_node(op, list(inputs), [output], domain=domain, **attributes))
+        return output
+
+
+@contextmanager
+def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[PreparedPeer]:
+    """See `autotune.measure.compare`. Raises `PeerError` for an operator that it lacks in this form."""
+    make = GRAPHS.get(workload.op)
+    dag = workload.dag
+    if make is None or any(t.dtype != "float32" for t in dag.inputs):
+        raise PeerError(
+            f"ONNX Runtime has no peer for {workload.op!r}; it has one for {', '.join(sorted(GRAPHS))} in "
+            "float32; leave onnxruntime out of --against"
+        )
+    graph = make(parameters(workload), dict(zip((t.name for t in dag.inputs), inputs, strict=True)))
+    free = {n: a for n, a in graph.arrays.items() if n not in dag.constants}
+    try:
+        session = _session(graph, dag.constants, threads)
+        (first,) = session.run(None, free)
+        binding = session.io_binding()
+        for name, a in free.items():
+            binding.bind_cpu_input(name, a)
+        result = ort.OrtValue.ortvalue_from_numpy(np.empty_like(first))
+        binding.bind_ortvalue_output("y", result)
+        session.run_with_iobinding(binding)
+    except FAILURES as err:
+        raise PeerError(
+            f"ONNX Runtime lacks {workload.op!r} with these parameters: {one_line(err, 300)}; "
+            "leave onnxruntime out of --against"
+        ) from None
+    yield PreparedPeer(
+        lambda: session.run_with_iobinding(binding),
+        lambda: [np.ascontiguousarray(graph.back(result.numpy())).reshape(outputs[0].shape)],
+    )
+
+
+def _session(graph: OnnxGraph, constants: Sequence[str], threads: int) -> Any:
+    def info(name: str, shape: Sequence[int] | None, dtype: str = "float32") -> Any:
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    made = helper.make_graph(
+        graph.nodes,
+        "operator",
+        [info(n, a.shape) for n, a in graph.arrays.items() if n not in constants],
+        [info("y", None, graph.result)],
+        [numpy_helper.from_array(a, n) for n, a in graph.arrays.items() if n in constants],
+    )
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(made, opset_imports=opsets)
+    model.ir_version = IR_VERSION
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.log_severity_level = 3
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+# -- operators ---------------------------------------------------------------------------------
+
+
+def _product(g: OnnxGraph, p: Params, output: str = "y") -> str:
+    a, b = list(g.arrays)[:2]
+    if g.arrays[a].ndim == 2 and (p.get("transpose_a") or p.get("transpose_b")):
+        return g.add(
+            "Gemm", [a, b], output, transA=int(p.get("transpose_a", 0)), transB=int(p.get("transpose_b", 0))
+        )
+    for name, flag in ((a, "transpose_a"), (b, "transpose_b")):
+        if p.get(flag):
+            g.add("Transpose", [name], f"{name}_t", perm=[0, 2, 1])
+    names = [f"{n}_t" if p.get(f) else n for n, f in ((a, "transpose_a"), (b, "transpose_b"))]
+    return g.add("MatMul", names, output)
+
+
+def _matmul(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
+    g = OnnxGraph(x)
+    _product(g, p)
+    return g
+
+
+def _matmul_bias(p: Params, x: dict[str, np.ndarray], activation: str) -> OnnxGraph:
+    g = OnnxGraph(x)
+    g.add("Add", [_product(g, p, "product"), "bias"], "sum")
+    g.add(activation, ["sum"])
+    return g
+
+
+def _channels_first(a: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(np.moveaxis(a, -1, 1))
+
+
+def _channels_last(a: np.ndarray) -> np.ndarray:
+    return np.moveaxis(a, 1, -1)
+
+
+def _windows(p: Params, rank: int) -> dict[str, Any]:
+    """How windows lie, as attributes of a node."""
+    names = {"stride": "strides", "dilation": "dilations", "output_padding": "output_padding"}
+    found: dict[str, Any] = {new: [*each(p[old], rank)] for old, new in names.items() if old in p}
+    return found | {"pads": [*each(p["padding"], rank)] * 2}
+
+
+def _conv(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
+    """Convolutions of one to three dimensions, grouped and depthwise ones, with what may follow."""
+    rank = x["x"].ndim - 2
+    arrays = dict(x)
+    last = p.get("layout", "NHWC") == "NHWC"
+    groups = int(p.get("groups", 1))
+    if "c" in p:  # depthwise: weights (kh, kw, c) or (c, kh, kw)
+        w = np.moveaxis(x["w"], -1, 0) if last else x["w"]
+        arrays["w"] = np.ascontiguousarray(w[:, None])
+        groups = int(p["c"])
+    elif last:
+        arrays["w"] = np.ascontiguousarray(np.moveaxis(x["w"], (-1, -2), (0, 1)))
+    if last:
+        arrays["x"] = _channels_first(x["x"])
+    g = OnnxGraph(arrays, back=_channels_last if last else lambda y: y)
+    bias = ["bias"] if "bias" in x else []
+    g.add("Conv", ["x", "w", *bias], "y" if not bias else "conv", group=groups, **_windows(p, rank))
+    if bias:
+        out = "conv"
+        for op, name in (("Mul", "scale"), ("Add", "offset")):
+            if name in x:
+                arrays[name] = np.ascontiguousarray(x[name].reshape(-1, *[1] * rank))
+                out = g.add(op, [out, name], f"after_{name}")
+        g.add("Relu", [out])
+    return g
+
+
+def _conv2d_transpose(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
+    last = p.get("layout", "NHWC") == "NHWC"
+    arrays = dict(x)
+    if last:
+        arrays["x"] = _channels_first(x["x"])
+        arrays["w"] = np.ascontiguousarray(np.moveaxis(x["w"], (-2, -1), (0, 1)))
+    g = OnnxGraph(arrays, back=_channels_last if last else lambda y: y)
+    g.add("ConvTranspose", ["x", "w"], group=p["groups"], **_windows(p, 2))
+    return g
+
+
+def _pool(p: Params, x: dict[str, np.ndarray], op: str) -> OnnxGraph:
+    last = p.get("layout", "NHWC") == "NHWC"
+    arrays = {"x": _channels_first(x["x"])} if last else dict(x)
+    g = OnnxGraph(arrays, back=_channels_last if last else lambda y: y)
+    flags = {n: p[n] for n in ("ceil_mode", "count_include_pad") if n in p}
+    g.add(op, ["x"], kernel_shape=[*each(p["k"], 2)], **_windows(p, 2), **flags)
+    return g
+
+
+def _one(
+    op: str, names: Mapping[str, str] = MappingProxyType({}), **attributes: Any
+) -> Callable[[Params, dict[str, np.ndarray]], OnnxGraph]:
+    """An operator that is a single node over the workload's own arrays. ``names``: {attribute: parameter}."""
+
+    def make(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
+        g = OnnxGraph(x)
+        g.add(op, list(x), **attributes, **{a: p[n] for a, n in names.items()})
+        return g
+
+    return make
+
+
+def _reduce(op: str, x: dict[str, np.ndarray], rows: bool) -> OnnxGraph:
+    """A reduction over the last axis. ``rows``: of the array as a matrix of rows."""
+    g = OnnxGraph({"x": x["x"].reshape(len(x["x"]), -1)} if rows else x)
+    axis = numpy_helper.from_array(np.array([-1], np.int64), "axis")
+    g.nodes.append(helper.make_node("Constant", [], ["axis"], value=axis))
+    g.add(op, ["x", "axis"], keepdims=0)
+    return g
+
+
+def _place(op: str, x: dict[str, np.ndarray]) -> OnnxGraph:
+    """Indices in the last axis, which ONNX gives as int64."""
+    g = OnnxGraph(x, back=lambda y: y.astype(np.int32), result="int64")
+    g.add(op, ["x"], axis=-1, keepdims=0)
+    return g
+
+
+def _permute(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
+    g = OnnxGraph(x)
+    g.add("Transpose", ["x"], perm=[int(a) for a in p["axes"]])
+    return g
+
+
+def _fused_multiply_add(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
+    g = OnnxGraph(x)
+    g.add("Add", ["a", "b"], "sum")
+    g.add("Mul", ["sum", "c"], "product")
+    g.add("Add", ["product", "d"])
+    return g
+
+
+def _attention(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
+    """Attention with heads side by side in a row, the only order that its fused operator takes."""
+    b, heads, seq, dim = x["q"].shape
+    arrays, inputs = dict(x), ["q", "k", "v"]
+    mask = arrays.pop("attn_mask", None)
+
+    def rows(a: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(a.transpose(0, 2, 1, 3)).reshape(a.shape[0], a.shape[2], -1)
+
+    g = OnnxGraph(
+        {n: rows(a) for n, a in arrays.items()},
+        back=lambda y: y.reshape(b, seq, heads, dim).transpose(0, 2, 1, 3),
+    )
+    if mask is not None:
+        mask = mask.reshape(*[1] * (4 - mask.ndim), *mask.shape)
+        g.arrays["attn_mask"] = np.ascontiguousarray(np.broadcast_to(mask, (*mask.shape[:2], seq, seq)))
+        inputs += ["", "", "attn_mask"]
+    scale = {} if p["scale"] is None else {"scale": p["scale"]}
+    g.add(
+        "MultiHeadAttention", inputs, domain="com.microsoft", num_heads=heads,
+        unidirectional=p["is_causal"], **scale,
+    )  # fmt: skip
+    return g
+
+
+def _transpose_batch_matmul_softmax(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
+    g = OnnxGraph(x)
+    g.add("Transpose", ["q"], "q_t", perm=[0, 2, 1, 3])
+    g.add("Transpose", ["k"], "k_t", perm=[0, 2, 3, 1])
+    g.add("MatMul", ["q_t", "k_t"], "product")
+    g.add("Softmax", ["product"], axis=-1)
+    return g
+
+
+# {operator: function that makes its graph (parameters, inputs)}.
+GRAPHS: dict[str, Callable[[Params, dict[str, np.ndarray]], OnnxGraph]] = {
+    "matmul": _matmul,
+    "batch_matmul": _matmul,
+    "matmul_bias_relu": lambda p, x: _matmul_bias(p, x, "Relu"),
+    "matmul_bias_gelu": lambda p, x: _matmul_bias(p, x, "Gelu"),
+    "conv1d": _conv,
+    "conv2d": _conv,
+    "conv3d": _conv,
+    "conv2d_bias_relu": _conv,
+    "conv2d_bn_relu": _conv,
+    "depthwise_conv2d": _conv,
+    "conv2d_transpose": _conv2d_transpose,
+    "max_pool2d": lambda p, x: _pool(p, x, "MaxPool"),
+    "avg_pool2d": lambda p, x: _pool(p, x, "AveragePool"),
+    "softmax": _one("Softmax", {"axis": "axis"}),
+    "layer_norm": _one("LayerNormalization", {"epsilon": "eps"}, axis=-1),
+    "rms_norm": _one("SimplifiedLayerNormalization", {"epsilon": "eps"}, axis=-1),
+    "norm2": lambda p, x: _reduce("ReduceL2", x, rows=True),
+    "reduce_sum": lambda p, x: _reduce("ReduceSum", x, rows=False),
+    "argmax": lambda p, x: _place("ArgMax", x),
+    "argmin": lambda p, x: _place("ArgMin", x),
+    "permute": _permute,
+    "add": _one("Add"),
+    "fused_multiply_add": _fused_multiply_add,
+    "attention": _attention,
+    "transpose_batch_matmul_softmax": _transpose_batch_matmul_softmax,
+}

@@ -1,0 +1,81 @@
+"""Whole models beside ONNX Runtime, which runs the file that they were imported from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.errors import one_line
+from autotune.measure.compare.bench import DisagreementError
+from autotune.measure.compare.peers import PeerError
+from autotune.models.module import Module
+from schedules.distribution import install
+from schedules.dtypes import DTYPES, is_float
+from schedules.te.compute_dag import Tensor
+
+Array = NDArray[Any]
+# {peer: why a model's file does not go with it}; None where it does.
+PEERS = {
+    "onnxruntime": None,
+    "torch.compile": "it compiles torch modules, and an ONNX file is none",
+    "torch": "it runs torch modules, and an ONNX file is none",
+}
+# How far outputs of float32 may be apart, by the size of the whole output (root of the mean square): rounding
+# adds up over the layers of a network, and what is wrong is far off.
+FAR = 1e-3
+
+
+def inputs_for(tensors: Sequence[Tensor], seed: int) -> list[Array]:
+    """Random inputs of a model: standard-normal floats, and integers 0 and 1, which any table of embeddings
+    and any mask has."""
+    rng = np.random.default_rng(seed)
+    return [
+        rng.standard_normal(t.shape).astype(DTYPES[t.dtype].numpy)
+        if is_float(t.dtype)
+        else rng.integers(0, 2, t.shape).astype(DTYPES[t.dtype].numpy)
+        for t in tensors
+    ]
+
+
+def onnxruntime_call(
+    path: str | os.PathLike[str], module: Module, inputs: Sequence[Array]
+) -> Callable[[], list[Array]]:
+    """A call of ONNX Runtime on these inputs, with the module's number of threads. Raises `PeerError`."""
+    try:
+        import onnxruntime as ort
+    except ImportError:
+        raise PeerError(f"onnxruntime is not installed: {install('onnxruntime')}") from None
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = module.target.threads, 1
+    options.log_severity_level = 3
+    try:
+        session = ort.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+    except Exception as err:  # onnxruntime has no error class of its own
+        raise PeerError(f"onnxruntime does not run {path}: {one_line(err, 300)}") from None
+    feeds = {t.name: x for t, x in zip(module.inputs, inputs, strict=True)}
+    names = [t.name for t in module.outputs]
+    return lambda: list(session.run(names, feeds))
+
+
+def agree(module: Module, peer: str, ours: Sequence[Array], theirs: Sequence[Array]) -> None:
+    """Raises `DisagreementError` where outputs are further apart than rounding explains (`FAR`)."""
+    for t, a, b in zip(module.outputs, ours, theirs, strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            made, wanted = (f"{v.dtype}{list(v.shape)}" for v in (b, a))
+            raise DisagreementError(f"{peer} gives {made} for {t.name}, not {wanted}")
+        x, y = (v.astype(np.float64) for v in (a, b))
+        both = np.isfinite(x) & np.isfinite(y)
+        size = float(np.sqrt(np.mean(y[both] ** 2))) if both.any() else 0.0
+        coarser = max(1.0, DTYPES[t.dtype].epsilon / DTYPES["float32"].epsilon)
+        bound = FAR * coarser * size if is_float(t.dtype) else 0.0
+        apart = np.abs(np.where(both, x - y, 0)).max(initial=0.0)
+        same = np.array_equal(np.where(both, 0, x), np.where(both, 0, y), equal_nan=True)
+        if not same or apart > bound:
+            raise DisagreementError(
+                f"{peer} and the tuned model differ in {t.name} by {apart:.3g}, and its size is {size:.3g}; "
+                f"leave {peer} out of --against"
+            )
