@@ -114,7 +114,7 @@ class SketchBuilder:
         return next((name for name in reversed(self.s.blocks()) if name not in self.done), None)
 
     @contextmanager
-    def all_new_done(self, name: str) -> Iterator[None]:
+    def scheduling(self, name: str) -> Iterator[None]:
         """Afterwards a block is scheduled, and so is every block that was made meanwhile."""
         before = set(self.s.blocks())
         yield

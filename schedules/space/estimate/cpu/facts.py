@@ -17,15 +17,14 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Buffer, Loop, Nest, blocks, loops_around
-from schedules.ir.nest import bound, reads, vars_bound
+from schedules.ir.nest import reads, vars_bound
 from schedules.ir.regions import footprint, values_at_most
-from schedules.ir.strides import as_row_major, buffer_strides
+from schedules.ir.strides import buffer_strides
 from schedules.model import LINE
 from schedules.primitives.base import as_expr
 from schedules.space.estimate.counting import arithmetic, code, product
+from schedules.space.estimate.traffic import Place, places_of
 
-# What is accessed and where, both `as_row_major`, and whether it is written.
-Place = tuple[Buffer, tuple[Expr, ...], bool]
 WALKED = 4  # loops that are asked whether they go on along a run
 
 
@@ -189,14 +188,15 @@ def _block(
     loops = _Loops(nest, b)
     dtype = nest.buffer(b.writes[0].buffer).dtype
     flops, special = arithmetic(b)
-    places = _places(nest, b)
+    own = {w.buffer for w in b.writes}  # what it reads of that counts once
+    places = tuple(p for p in places_of(nest, b) if p.write or p.buffer.name not in own)
     facts = []
     for place in places:
-        buf = place[0]
+        buf = place.buffer
         there = loops.all[len(within.get(buf.name, [])) :]
         scratch: Expr = Const(0)
-        if place[2] and buf.name not in nest.params:
-            scratch = product(_box(place[1], buf.shape, there))
+        if place.write and buf.name not in nest.params:
+            scratch = product(_box(place.at, buf.shape, there))
         shared = _shared(loops.all, used.get(buf.name, []))
         distance = _touched(places, loops.all[shared:]) if buf.name in used else everything
         facts.append(_access(place, loops, shared, distance, scratch))
@@ -224,16 +224,6 @@ def _block(
         tuple(facts),
         _nested(places, _spans(loops.rest), _spans(loops.tile)),
         _levels(places, _spans(loops.rest), _spans(loops.tile)),
-    )
-
-
-def _places(nest: Nest, b: Block) -> tuple[Place, ...]:
-    """What a block writes, then what else it reads."""
-    own = {w.buffer for w in b.writes}
-    named: list[tuple[str, tuple[Expr, ...], bool]] = [(w.buffer, w.indices, True) for w in b.writes]
-    named += dict.fromkeys((x.buffer, x.indices, False) for x in reads(b) if x.buffer not in own)
-    return tuple(
-        (*as_row_major(nest.buffer(n), tuple(bound(b, i) for i in ix)), write) for n, ix, write in named
     )
 
 
@@ -372,7 +362,7 @@ def _apart(
     def renamed(e: Expr) -> Expr | None:
         return names[e.op] if isinstance(e, E.Binary) and e in digits else None
 
-    places = tuple((buf, tuple(E.rewrite(i, renamed) for i in at), write) for buf, at, write in places)
+    places = tuple(p._replace(at=tuple(E.rewrite(i, renamed) for i in p.at)) for p in places)
     at = loops.index(x)
     return _apart(places, (*loops[:at], high, low, *loops[at + 1 :]), high)
 

@@ -58,7 +58,7 @@ def apply_rules(d: SketchBuilder) -> None:
             d.done.add(last)
             banded = True
         else:
-            with d.all_new_done(last):
+            with d.scheduling(last):
                 _schedule(d, last)
     if way == "bands" and not banded:
         raise ScheduleError("no stage is read near its own row, so there are no bands")

@@ -30,7 +30,7 @@ def apply_gpu_rules(d: SketchBuilder) -> None:
         split_among_blocks(d, name)
         split_reduction(d, name)
     while (last := d.last_unscheduled()) is not None:
-        with d.all_new_done(last):
+        with d.scheduling(last):
             _schedule(d, last)
 
 
