@@ -228,13 +228,16 @@ def model(o: argparse.Namespace) -> Result:
 
 
 def launched(program: Any, rounds: int = 30) -> Result:
-    """Median seconds of a call of a `DeviceProgram`, copies of inputs and outputs included: with what was
+    """Median seconds of a call of a program on a device, copies of inputs and outputs included: with what was
     captured, and with launches one by one, in turns."""
-    from autotune.backends.drivers.protocol import Capturing
+    from autotune.models.device_memory import DeviceMemory
     from autotune.models.in_place import random_arguments
+    from autotune.models.program import Program
 
     inputs, outputs = random_arguments(program.outline)
-    variants = {"captured": program, "one by one": program.plain()}
+    plain = DeviceMemory(program.memory.device, captures=False)
+    one_by_one = Program(program.outline, program.kernels, program.weights, program.run_island, plain)
+    variants = {"captured": program, "one by one": one_by_one}
     times: dict[str, list[float]] = {name: [] for name in variants}
     for n in range(rounds + 2):  # the first ones capture, and warm up
         for name, one in variants.items():
@@ -244,7 +247,7 @@ def launched(program: Any, rounds: int = 30) -> Result:
                 times[name].append(time.perf_counter() - begin)
     return {
         "launches": len(program.outline.calls),
-        "captures": isinstance(program.device, Capturing),
+        "captures": program.memory.captures,
         "calls_s": {name: statistics.median(x) for name, x in times.items()},
     }
 

@@ -19,13 +19,13 @@ from autotune.models.module import Module
 from autotune.models.origin import ModelOrigin
 from autotune.models.outline import Outline
 from autotune.models.preparation import prepared
-from autotune.models.programs import program_of
+from autotune.models.program import Program
 from autotune.results.following import picks_shown
+from autotune.run.asked import Asked
 from autotune.run.describing import describe
 from autotune.run.kernel import Kernel
-from autotune.run.stored import asked_threads, hits, named_place, stored, stored_elsewhere, unsearched
+from autotune.run.stored import hits, named_place, stored, stored_elsewhere, unsearched, with_threads
 from autotune.run.warned import warn
-from autotune.settings import database
 from schedules.errors import AutotuneError
 from schedules.model import Target, Workload
 
@@ -59,33 +59,26 @@ def compile_model(
     for a log that cannot be read, and `DeviceError` for a device that has no room for the weights.
     """
     picking = Picking(shown=progress is not None)
-    wanted = model_target(target, threads)
-    return compiled(model, wanted, asked_threads(target, threads), database(db), fallback, "model", picking)
+    return compiled(model, Asked.of(target, threads, db, fallback), "model", picking)
 
 
-def compiled(
-    model: Model,
-    wanted: Target,
-    asked: int | None,
-    where: str,
-    fallback: bool,
-    named: str,
-    picking: Picking,
-) -> Module:
-    """`compile_model`. ``asked``: number of threads that kernels must have; None: any up to that of
-    ``wanted``. ``named``: the model in a message, as an argument of `autotune.tune_model`."""
+def compiled(model: Model, asked: Asked, named: str, picking: Picking) -> Module:
+    """`compile_model`. ``named``: the model in a message, as an argument of `autotune.tune_model`."""
+    wanted = asked.target
+    if wanted.grid:
+        backends.check_here(wanted)
     ready = prepared(model)
-    outline = ready.outline(lambda w: _seconds(w, wanted, asked, where, fallback))
+    outline = ready.outline(lambda w: _seconds(w, asked))
     arguments = [named]
     arguments += [f"target={wanted.kind!r}"] if wanted.grid else []
-    arguments += [] if asked is None else [f"threads={asked}"]
+    arguments += [] if asked.exactly is None else [f"threads={asked.exactly}"]
     remedy = f"tune them: autotune.tune_model({', '.join(arguments)})"
-    kernels = _kernels(outline, wanted, asked, where, fallback, remedy, picking)
+    kernels = _kernels(outline, asked, remedy, picking)
     wanted = replace(wanted, threads=max((k.target.threads for k in kernels), default=wanted.threads))
     origin = ModelOrigin.of(model.name, model.graph, ready.graph)
     values = dict(ready.graph.values)
     del ready  # so that what is packed is not kept
-    program = program_of(outline, kernels, values.pop, run_island)
+    program = Program.of(outline, kernels, values.pop, run_island)
     return Module(program, wanted, model.name, [tuned_s(k) for k in kernels], origin, model.signature)
 
 
@@ -103,13 +96,11 @@ def tuned_s(kernel: Kernel) -> float | None:
     return float(found) if isinstance(found, (int, float)) else None
 
 
-def _seconds(
-    workload: Workload, wanted: Target, threads: int | None, where: str, fallback: bool
-) -> float | None:
+def _seconds(workload: Workload, asked: Asked) -> float | None:
     """Seconds of the best kernel that a log has for a workload, where it is used."""
-    if fallback and unsearched(workload, wanted, threads, where):
+    if asked.fallback and unsearched(workload, asked):
         return None
-    return next((h.record.time_s for h in hits(workload, wanted, threads, where) if not h.doubted), None)
+    return next((h.record.time_s for h in hits(workload, asked) if not h.doubted), None)
 
 
 @dataclass(frozen=True)
@@ -129,41 +120,34 @@ class Missing:
     why: str
 
 
-def _kernels(
-    outline: Outline,
-    wanted: Target,
-    threads: int | None,
-    where: str,
-    fallback: bool,
-    remedy: str,
-    picking: Picking,
-) -> list[Kernel]:
+def _kernels(outline: Outline, asked: Asked, remedy: str, picking: Picking) -> list[Kernel]:
     """A kernel of each task. ``remedy``: the call that tunes. Raises `KernelNotFound` for all that have none
     together."""
+    wanted, where = asked.target, asked.where
     kernels: dict[int, Kernel] = {}
     missing: list[Missing] = []
     plain: dict[int, Kernel] = {}  # which are used unless a first pick is faster
     for task, workload in enumerate(outline.tasks):
-        found, unusable = stored(workload, wanted, threads, where)
-        if found is not None and fallback and unsearched(workload, wanted, threads, where):
+        found, unusable = stored(workload, asked)
+        if found is not None and asked.fallback and unsearched(workload, asked):
             plain[task] = found
             missing.append(Missing(task, "the log has only its plain loops"))
         elif found is not None:
-            pinned = any(h.pinned for h in islice(hits(workload, wanted, threads, where), 1))
+            pinned = any(h.pinned for h in islice(hits(workload, asked), 1))
             kernels[task] = found if pinned else preferred(found, where)
         else:
             elsewhere = stored_elsewhere(workload, where)
             why = f"not tuned; {elsewhere}" if elsewhere else "not tuned"
             missing.append(Missing(task, why if unusable is None else str(unusable)))
-    if missing and not fallback:
-        number = "" if threads is None else f" with {threads} thread{'s' if threads > 1 else ''}"
+    if missing and not asked.fallback:
+        place = f"{with_threads(asked.exactly)} in {named_place(where)}"
         raise KernelNotFound(
-            f"{len(missing)} of {len(outline.tasks)} tasks have no tuned kernel for this machine{number} in "
-            f"{named_place(where)}:\n{_listed(outline, missing)}",
+            f"{len(missing)} of {len(outline.tasks)} tasks have no tuned kernel for this machine{place}:\n"
+            f"{_listed(outline, missing)}",
             f"{remedy}; or allow kernels that are not tuned: fallback=True",
         )
     if missing:
-        if kernels and threads is None:  # as many as most of the others
+        if kernels and asked.exactly is None:  # as many as most of the others
             usual, _ = Counter(k.target.threads for k in kernels.values()).most_common(1)[0]
             wanted = replace(wanted, threads=usual)
         kernels |= untuned_kernels(outline, missing, wanted, where, remedy, picking)
@@ -206,10 +190,11 @@ def untuned_kernels(
             if over and not is_kept(workload, wanted, where):
                 left.append(workload)
                 continue
-            show(workload, number, len(missing))
+            show(describe(workload), number, len(missing))
             try:
-                kernels[m.task], what = untuned(workload, wanted, where)
-                picked.append(replace(m, why=f"{m.why}, {UNCHECKED}") if UNCHECKED in what else m)
+                pick = untuned(workload, wanted, where)
+                kernels[m.task] = pick.kernel
+                picked.append(m if pick.checked else replace(m, why=f"{m.why}, {UNCHECKED}"))
             except AutotuneError as err:
                 failed.append(Missing(m.task, str(err)))
     if failed:

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from autotune.errors import CompileError
 from autotune.measure.memory import free_bytes
 from autotune.models.outline import Outline
-from autotune.models.program import Times
-from autotune.models.programs import AnyProgram
+from autotune.models.program import Program, Times
 from autotune.run.kernel import Kernel
 from autotune.run.kernels import kernel_of
 from kernels_db import lookup
@@ -90,7 +89,7 @@ def random_arguments(outline: Outline, seed: int = 0) -> tuple[list[Array], list
 
 
 def choose(
-    program: AnyProgram,
+    program: Program,
     value_of: Callable[[str], Array],
     log: Log,
     machine: Mapping[str, Any],
@@ -186,11 +185,11 @@ def _candidates(best: Kernel, log: Log, slower: float, until: float) -> list[tup
 
 
 def _variants(
-    program: AnyProgram,
+    program: Program,
     found: Mapping[int, Sequence[tuple[Record, Kernel]]],
     value_of: Callable[[str], Array],
     most: int,
-) -> list[AnyProgram]:
+) -> list[Program]:
     """Programs, of which number ``n`` has candidate ``n`` of each task, or its best: ``most`` at most, and as
     many as memory holds."""
     variants = [program]
@@ -203,7 +202,7 @@ def _variants(
 
 
 def _rounds(
-    variants: Sequence[AnyProgram], arguments: tuple[list[Array], list[Array]], alone: bool, until: float
+    variants: Sequence[Program], arguments: tuple[list[Array], list[Array]], alone: bool, until: float
 ) -> list[list[dict[int, float]]]:
     """For each round and program, seconds by task. Programs take turns, in another order each round."""
     rounds: list[list[dict[int, float]]] = []
@@ -217,7 +216,7 @@ def _rounds(
 
 
 def _task_times(
-    program: AnyProgram, inputs: Sequence[Array], outputs: Sequence[Array], alone: bool
+    program: Program, inputs: Sequence[Array], outputs: Sequence[Array], alone: bool
 ) -> dict[int, float]:
     """Seconds of each task, all its calls together, in the last of `RUNS` runs."""
     times = Times(program.outline, alone)
@@ -250,7 +249,7 @@ def _error(values: Sequence[float]) -> float:
     return (high - low) / len(values) ** 0.5
 
 
-def _alone(outline: Outline, program: AnyProgram, task: int, first: Mapping[int, float]) -> InPlace:
+def _alone(outline: Outline, program: Program, task: int, first: Mapping[int, float]) -> InPlace:
     """What is known of a task without other candidates. It tells that the model was looked at (`known`)."""
     record = program.kernels[task].record
     seconds = first[task] / outline.count(task)

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from autotune.codegen.runtime.entry import shape_of
 from autotune.errors import ArgumentError, ModelError
-from autotune.models.program import Times
-from autotune.models.programs import AnyProgram
+from autotune.models.program import Program, Times
 from autotune.models.signature import Signature
 from autotune.models.weights import aligned_copy
 from autotune.run import new_arrays, torch_calls
@@ -64,7 +63,7 @@ class Module:
 
     def __init__(
         self,
-        program: AnyProgram,
+        program: Program,
         target: Target,
         name: str,
         tuned_s: Sequence[float | None],
@@ -92,7 +91,7 @@ class Module:
         self._aliases = {} if signature is None else signature.aliases
 
     @property
-    def program(self) -> AnyProgram:
+    def program(self) -> Program:
         """What runs."""
         return self._program
 

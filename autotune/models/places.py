@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from autotune.models.outline import KernelCall, Outline
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument, Island
 from schedules.graph.plan import Plan
 
-FIXED, ARENA, INPUT, OUTPUT = range(4)
+WEIGHT, ARENA, INPUT, OUTPUT = range(4)
 Segment = tuple[int, int] | Island  # (first call, number of calls)
 
 
 @dataclass(frozen=True)
 class ArgumentPlace:
-    """Where an argument lies. ``base``: `FIXED`: at the address ``offset``; `ARENA`; `INPUT` or `OUTPUT`
-    ``number``. ``offset``: in bytes."""
+    """Where an argument lies. ``base``: `WEIGHT`, in a ``weight`` as a memory keeps it; `ARENA`; `INPUT` or
+    `OUTPUT` ``number``. ``offset``: in bytes."""
 
     base: int
     offset: int
     number: int = 0
+    weight: Any = None
 
 
 def place_of(outline: Outline, plan: Plan, name: str) -> ArgumentPlace:
@@ -42,6 +44,11 @@ def place_read(outline: Outline, plan: Plan, a: Argument) -> ArgumentPlace:
 def start_of(outline: Outline, a: Argument) -> int:
     """The byte of its tensor at which an argument begins."""
     return a.start * DTYPES[outline.tensors[a.tensor].dtype].itemsize
+
+
+def up(n: int, alignment: int) -> int:
+    """The first multiple of ``alignment`` from ``n`` on."""
+    return -(-n // alignment) * alignment
 
 
 def segments(outline: Outline) -> list[Segment]:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from autotune.models.outline import KernelCall
-from autotune.models.program import Times
-from autotune.models.programs import AnyProgram
+from autotune.models.program import Program, Times
 from autotune.results.html import table
 from autotune.run.describing import describe
 from schedules.graph.graph import Island
@@ -98,7 +97,7 @@ class Profile:
 
 
 def profile(
-    program: AnyProgram,
+    program: Program,
     tuned_s: Sequence[float | None],
     run: Callable[[Times], None],
     repeat: int,
@@ -135,7 +134,7 @@ def profile(
 
 
 def _row(
-    program: AnyProgram,
+    program: Program,
     n: int,
     step: KernelCall | Island,
     s: float,

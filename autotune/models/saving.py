@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from autotune.errors import ModelError
 from autotune.models.outline import KernelCall
-from autotune.models.programs import AnyProgram
+from autotune.models.program import Program
 from autotune.models.signature import Signature, as_json
 from kernels_db.errors import LogError
 from kernels_db.replacing import check_replaceable
@@ -36,7 +36,7 @@ DOCUMENT = "model.json"
 
 
 def save(
-    program: AnyProgram,
+    program: Program,
     name: str,
     target: Target,
     tuned_s: Sequence[float | None],
@@ -66,7 +66,7 @@ def save(
 
 
 def as_bytes(
-    program: AnyProgram,
+    program: Program,
     name: str,
     target: Target,
     tuned_s: Sequence[float | None],
@@ -78,7 +78,7 @@ def as_bytes(
     return f.getvalue()
 
 
-def _write(f: IO[bytes], document: str, program: AnyProgram) -> None:
+def _write(f: IO[bytes], document: str, program: Program) -> None:
     with zipfile.ZipFile(f, "w", zipfile.ZIP_STORED) as z:
         z.writestr(zipfile.ZipInfo(DOCUMENT), document)
         for i, weight in enumerate(program.outline.constants):
@@ -87,7 +87,7 @@ def _write(f: IO[bytes], document: str, program: AnyProgram) -> None:
 
 
 def _document(
-    program: AnyProgram,
+    program: Program,
     name: str,
     target: Target,
     tuned_s: Sequence[float | None],

@@ -12,20 +12,20 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import RLock, Thread
 from typing import Any
 
 from autotune.errors import ArgumentError, ModelError, one_line
-from autotune.models.compiling import NotPicked, Picking, compiled, model_target
+from autotune.models.compiling import NotPicked, Picking, compiled
 from autotune.models.model import Model
 from autotune.models.module import Module
 from autotune.models.signature import TensorSlot
-from autotune.models.torch_import import decomposed, read_program
+from autotune.models.torch_import import class_name, decomposed, read_program
 from autotune.models.torch_outputs import Fresh, Result, laid_out, results_of
 from autotune.models.torch_threads import alone
+from autotune.run.asked import Asked
 from autotune.run.warned import warn
-from autotune.settings import database
 from autotune.targets import usable_cpus
 from schedules.errors import AutotuneError, suggest
 
@@ -252,7 +252,7 @@ class TorchGraph:
         given = [s.arg.name for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
         held = {given[i]: w for i, w in zip(self.weights, weights, strict=True)}
         wanted = {n for n, r in enumerate(results) if isinstance(r, Fresh) and r.computed}
-        found = read_program(program, held, _class_name(self.graph), wanted)
+        found = read_program(program, held, class_name(self.graph, "graph"), wanted)
         computed = {n: x.number for n, x in enumerate(found.results) if isinstance(x, TensorSlot)}
         written = {given.index(name): n for name, n in found.written.items()}
         if found.model is None:
@@ -260,10 +260,10 @@ class TorchGraph:
         inputs = tuple(given.index(p.name) for p in found.model.inputs)
         module = None if old is None or old.module is None else _with_weights(old.module, found.model)
         if module is None:
-            asked = self.how.threads
-            target = model_target("cpu", asked or min(torch.get_num_threads(), usable_cpus()))
-            more = (True, EXPORTED, self._picks(sizes))
-            module = compiled(found.model, target, asked, database(None), *more)
+            most = min(torch.get_num_threads(), usable_cpus())
+            asked = Asked.of("cpu", self.how.threads or most, None, fallback=True)
+            asked = replace(asked, threads=self.how.threads, exactly=self.how.threads)
+            module = compiled(found.model, asked, EXPORTED, self._picks(sizes))
         return Entry(module, seen, inputs, results, computed, written)
 
     def _exported(self, args: Sequence[Any]) -> tuple[Any, tuple[Result, ...]]:
@@ -337,10 +337,3 @@ def _with_weights(module: Module, model: Model) -> Module | None:
     except ModelError:
         return None
     return module
-
-
-def _class_name(graph: Any) -> str:
-    for node in graph.graph.nodes:
-        for _, kind in (node.meta.get("nn_module_stack") or {}).values():
-            return str(kind if isinstance(kind, str) else kind.__name__).rsplit(".", 1)[-1]
-    return "graph"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune import backends
-from autotune.run.stored import asked_threads
 from autotune.settings import database
 from schedules.model import Target
 
@@ -38,5 +37,9 @@ class Asked:
         """From the options of `autotune.load`. Raises `TargetError`; `SettingsError` for an empty text."""
         where = database(db)
         wanted = backends.parse(target, threads)
-        here = target == backends.HOST
-        return cls(wanted, threads, asked_threads(target, threads), where, fallback, nearest and here)
+        exactly = target.threads if isinstance(target, Target) and threads is None else threads
+        return cls(wanted, threads, exactly, where, fallback, nearest and target == backends.HOST)
+
+    def on(self, target: Target) -> Asked:
+        """The same for a target, with its number of threads and no other."""
+        return replace(self, target=target, threads=target.threads, exactly=target.threads)

@@ -19,6 +19,7 @@ import numpy as np
 
 from autotune.errors import ArgumentError
 from autotune.run.torch_calls import refuse_gradient
+from schedules.dtypes import DTYPES
 
 CPU, CUDA = 1, 2  # device types of DLPack
 DEVICES = {1: "cpu", 2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm"}
@@ -31,7 +32,8 @@ PER_THREAD = 2  # the other default stream, of which each thread has its own
 @dataclass(frozen=True, slots=True)
 class DeviceArray:
     """``device``: DLPack's type and number; None: its library does not tell. ``stream``: where what it holds
-    is written, if its library tells."""
+    is written, if its library tells. Of DLPack alone: ``strides``, in elements, None where they are dense;
+    ``keep``, whatever keeps the memory."""
 
     address: int
     dtype: str
@@ -40,6 +42,8 @@ class DeviceArray:
     device: tuple[int, int] | None
     readonly: bool = False
     stream: int | None = None
+    strides: tuple[int, ...] | None = None
+    keep: Any = None
 
 
 def is_told(x: Any) -> bool:
@@ -199,17 +203,24 @@ class _Versioned(ctypes.Structure):
 
 
 _READ_ONLY = 1
-_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
+_DTYPES = {row.dlpack: name for name, row in DTYPES.items()}
+_CODES = {0: "int", 1: "uint", 2: "float", 5: "complex"}  # of other dtypes
 
 
-def of_dlpack(x: Any, name: str, stream: int | None) -> DeviceArray:
-    """An array that offers DLPack, on any device. Raises ArgumentError."""
+def dlpack_device(x: Any, name: str) -> tuple[int, int]:
+    """The type and number of a device. Raises ArgumentError."""
     try:
         kind, index = map(int, x.__dlpack_device__())
     except Exception as err:  # producers raise what they like
         raise ArgumentError(f"{name} does not tell its device: {err}") from None
+    return kind, index
+
+
+def of_dlpack(x: Any, name: str, stream: int | None) -> DeviceArray:
+    """An array that offers DLPack, on any device. Raises ArgumentError."""
+    device = dlpack_device(x, name)
     # a producer of CUDA arrays makes them ready on the stream that it is told, without waiting
-    options: dict[str, Any] = {"stream": stream or LEGACY} if kind in (CUDA, MANAGED) else {}
+    options: dict[str, Any] = {"stream": stream or LEGACY} if device[0] in (CUDA, MANAGED) else {}
     try:
         try:
             capsule = x.__dlpack__(max_version=(1, 0), **options)
@@ -229,11 +240,10 @@ def of_dlpack(x: Any, name: str, stream: int | None) -> DeviceArray:
         t = _Tensor.from_address(get(capsule, b"dltensor"))
     shape = tuple(t.shape[: t.ndim])
     strides = tuple(t.strides[: t.ndim]) if t.strides else None
-    dtype = (
-        _CODES.get(t.code, "other") + ("" if t.code == 6 else str(t.bits)) + ("" if t.lanes == 1 else "xN")
-    )
-    # the capsule, not used up, gives the array back when it goes; its owner has it meanwhile
-    return DeviceArray(
-        (t.data or 0) + t.byte_offset, dtype, shape, strides is None or _dense(shape, strides, 1), (kind,
-        index), readonly,
-    )  # fmt: skip
+    dtype = _DTYPES.get(t.code | t.bits << 8 | t.lanes << 16)
+    if dtype is None:
+        dtype = f"{_CODES.get(t.code, 'other')}{t.bits}{'' if t.lanes == 1 else 'xN'}"
+    address = t.data + t.byte_offset if t.data else 0
+    contiguous = strides is None or _dense(shape, strides, 1)
+    # the capsule, not used up, gives the array back when it goes
+    return DeviceArray(address, dtype, shape, contiguous, device, readonly, None, strides, capsule)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotune.errors import ArgumentError
@@ -11,9 +11,8 @@ from autotune.run.dynamic_workload import DynamicWorkload, Sizes
 from autotune.run.host_arrays import is_number
 from autotune.run.kernel import Kernel
 from autotune.run.torch_operator import traced_as, traced_of_size
-from kernels_db.records import Record
 from schedules.errors import NotPicklable
-from schedules.model import Target, Trace, Workload
+from schedules.model import Workload
 
 
 class DynamicKernel(Kernel):
@@ -29,6 +28,7 @@ class DynamicKernel(Kernel):
         >>> c = kernel(a, b)  # a has 37 rows
     """
 
+    __signature__ = None  # it has no shapes to tell
     __slots__ = ("_constants", "_kernels", "_key", "_largest", "_load", "_lock", "dynamic", "sizes")
 
     def __init__(
@@ -42,6 +42,8 @@ class DynamicKernel(Kernel):
         largest = dynamic.at(dynamic.largest)
         self._constants = bool(largest.dag.constants)
         self._largest = self._of(dynamic.largest)
+        for name in Kernel.__slots__:  # it is the kernel of the largest size in all but what is written here
+            setattr(self, name, getattr(self._largest, name))
 
     @traced_as(traced_of_size)
     def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
@@ -54,10 +56,6 @@ class DynamicKernel(Kernel):
         if self._constants:
             inputs = tuple(x.packed(kernel) if isinstance(x, _Weight) else x for x in inputs)
         return kernel(*inputs, out=out)
-
-    def placed(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """All inputs in order, those that were given by name after the others. Raises `ArgumentError`."""
-        return self._largest.placed(inputs, named)
 
     def of_shapes(self, shapes: Sequence[tuple[int, ...]]) -> Kernel:
         """The kernel for inputs of these shapes. Raises `ArgumentError`."""
@@ -88,11 +86,11 @@ class DynamicKernel(Kernel):
         return self._sizes_of([_shape(x) for x in inputs])
 
     def _sizes_of(self, shapes: Sequence[tuple[int, ...]]) -> Sizes:
-        tensors = self._largest.workload.dag.inputs
+        tensors = self.workload.dag.inputs
         if len(shapes) != len(tensors):
             names = ", ".join(t.name for t in tensors)
             raise ArgumentError(
-                f"{self._largest.workload.op} takes {len(tensors)} inputs ({names}), got {len(shapes)}"
+                f"{self.workload.op} takes {len(tensors)} inputs ({names}), got {len(shapes)}"
             )
         sizes = self.dynamic.sizes_of(shapes)
         if sizes is not None:
@@ -118,34 +116,6 @@ class DynamicKernel(Kernel):
         """As of `Kernel`, for the size of the inputs; without inputs, the largest."""
         kernel = self._of(self._sizes(inputs)) if inputs else self._largest
         return kernel.time(*inputs, repeat=repeat)
-
-    def source(self) -> str:
-        return self._largest.source()
-
-    @property
-    def trace(self) -> Trace | None:
-        """As of `Kernel`, for the largest size."""
-        return self._largest.trace
-
-    @property
-    def workload(self) -> Workload:  # type: ignore[override]
-        """The workload of the largest size."""
-        return self._largest.workload
-
-    @property
-    def target(self) -> Target:  # type: ignore[override]
-        """The target of the largest size."""
-        return self._largest.target
-
-    @property
-    def record(self) -> Record | None:
-        """The record of the largest size; None where it was not tuned."""
-        return self._largest.record
-
-    @property
-    def chosen_by(self) -> str:  # type: ignore[override]
-        """As of `Kernel`, for the largest size."""
-        return self._largest.chosen_by
 
     @property
     def parameters(self) -> Any:

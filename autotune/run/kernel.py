@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import inspect
 import keyword
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune import backends
 from autotune.codegen.runtime import aligned
 from autotune.codegen.runtime.entry import parse_signature, shape_of, signature
 from autotune.errors import ArgumentError
 from autotune.run import new_arrays, torch_calls, torch_operator
 from autotune.run.host_arrays import check_apart, is_number, name_of, number, view
+from autotune.run.pickled import text_of
 from schedules.dtypes import DTYPES
 from schedules.errors import NotPicklable, suggest
 from schedules.expr import wrap
@@ -70,23 +73,21 @@ class Kernel:
 
     __slots__ = (
         "_fast",
+        "_given",
         "_ins",
         "_loaded",
         "_new",
         "_numbers",
         "_outs",
         "_packing",
-        "_pickled",
         "_single",
-        "_source",
         "_torch",
-        "_trace",
         "chosen_by",
         "record",
         "target",
         "workload",
     )
-    __signature__ = CallSignature()
+    __signature__: Any = CallSignature()
 
     def __init__(
         self,
@@ -96,19 +97,16 @@ class Kernel:
         workload: Workload,
         target: Target,
         record: Any = None,
-        trace: Callable[[], Trace] | None = None,
-        source: Callable[[], str] | None = None,
+        trace: Trace | None = None,
         packing: Mapping[int, LoadedObject] | None = None,
         chosen_by: str = "schedule",
-        pickled: Callable[[], tuple[Callable[[str], Kernel], tuple[str]]] | None = None,
     ) -> None:
         """``params``: inputs, then ``outputs``. ``record``: the log's record, if it came from one
-        (its ``time_s`` is shown). ``trace``: gives the schedule, in the names of the workload;
-        ``source`` the IR text. ``packing``: what packs constant inputs, by
-        their number. ``chosen_by``: what chose the schedule: "log", a tuned one; "similar_shape",
+        (its ``time_s`` is shown). ``trace``: the schedule, if it is known: in the names of the workload where
+        the caller chose it, in canonical ones otherwise. ``packing``: what packs constant inputs, by their
+        number. ``chosen_by``: what chose the schedule: "log", a tuned one; "similar_shape",
         "similar_machine", "model" or "default", where none was tuned (see `autotune.load`); "schedule", the
-        caller, by hand. ``pickled``: gives a function, and the text of which it makes this kernel
-        again. Raises ValueError when ``loaded`` was compiled for other parameters."""
+        caller, by hand. Raises ValueError when ``loaded`` was compiled for other parameters."""
         self._packing: dict[int, tuple[Buffer, LoadedObject]] = {}
         for i, pack in (packing or {}).items():
             (_, _), (dtype, shape) = parse_signature(pack.signature)[0]
@@ -127,13 +125,11 @@ class Kernel:
         self._single = self._new[0] if len(outputs) == 1 else None
         self._fast = loaded.python_function() or torch_calls.refuse
         self._torch: torch_calls.TorchCalls | None = None
-        self._source = source
         self.workload = workload
         self.target = target
         self.record = record
         self.chosen_by = chosen_by
-        self._trace = trace
-        self._pickled = pickled
+        self._given = trace
 
     @torch_operator.traced_as(torch_operator.traced)
     def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
@@ -249,13 +245,18 @@ class Kernel:
     def trace(self) -> Trace | None:
         """The schedule, in the names of ``workload.dag``: `Schedule.replay` takes it. None where it is not
         known."""
-        return None if self._trace is None else self._trace()
+        if self._given is None or self.chosen_by == "schedule":
+            return self._given
+        from schedules.trace_names import to_named
+
+        return to_named(self.workload, self._given)
 
     def source(self) -> str:
         """The LLVM IR text that this kernel was compiled from. Raises ValueError where it is unknown."""
-        if self._source is None:
+        trace = self.trace
+        if trace is None:
             raise ValueError("this kernel was loaded as object code only; its source is not known")
-        return self._source()
+        return backends.of(self.target).source(self.workload.dag, trace, self.target)
 
     def __copy__(self) -> Kernel:
         """Itself: a kernel does not change."""
@@ -265,16 +266,14 @@ class Kernel:
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self._made_again()
+        # what reads it makes kernels, so it is looked up by its name, as by a pickle
+        return import_module("autotune.run.kernels").unpickled, (self.as_text(),)
 
     def as_text(self) -> str:
         """The kernel as its workload, schedule and target, which `autotune.run.kernels.unpickled` reads.
         Raises NotPicklable where the schedule is not known."""
-        return self._made_again()[1][0]
-
-    def _made_again(self) -> tuple[Callable[[str], Kernel], tuple[str]]:
-        if self._pickled is not None:
-            return self._pickled()
+        if self._given is not None:
+            return text_of(self.workload, self.target, self._given, self.chosen_by)
         raise NotPicklable(
             f"this kernel of {self.workload.op} cannot be pickled: its schedule is not known, and its code "
             "is at an address of this process; load it in the other one, by autotune.load"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autotune import backends
@@ -12,7 +11,7 @@ from autotune.backends import check_here, confined
 from autotune.backends.building.object_cache import ObjectCache, key
 from autotune.errors import CompileError
 from autotune.run.kernel import Kernel
-from autotune.run.pickled import read, text_of
+from autotune.run.pickled import read
 from autotune.settings import cache_dir
 from schedules.errors import ScheduleError
 from schedules.expr import wrap
@@ -57,21 +56,8 @@ def kernel_of(
         log.debug("kernel of %s: nothing is in the cache, compiled in %.2f s", workload.op, took_s)
     main, packing = loaded
     params = tuple(Buffer(t.name, tuple(map(wrap, t.shape)), t.dtype) for t in workload.dag.params)
-
-    def named() -> Trace:
-        from schedules.trace_names import to_named
-
-        return trace if by_hand else to_named(workload, trace)
-
-    def source() -> str:
-        return source_of(workload, target, named())
-
-    def pickled() -> tuple[Callable[[str], Kernel], tuple[str]]:
-        return unpickled, (text_of(workload, target, trace, chosen_by),)
-
     make = _class_for(main)
-    outputs = workload.dag.outputs
-    return make(main, params, outputs, workload, target, record, named, source, packing, chosen_by, pickled)
+    return make(main, params, workload.dag.outputs, workload, target, record, trace, packing, chosen_by)
 
 
 def unpickled(text: str) -> Kernel:

@@ -10,18 +10,22 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from autotune import backends
 from autotune.errors import KernelNotFound
 from autotune.run import own_names, recent
 from autotune.run.asked import Asked
-from autotune.run.dynamic_workload import as_dynamic
+from autotune.run.describing import describe
+from autotune.run.dynamic_workload import DynamicWorkload, Sizes, as_dynamic
 from autotune.run.stored import first, hits, not_found, stored, unsearched
 from autotune.run.warned import warn
 from autotune.run.workloads import Program, ahead, as_workload
 from autotune.settings import database
+from kernels_db.place import locate
 from kernels_db.records import Hit
 from schedules.model import Target, Workload
 
 if TYPE_CHECKING:
+    from autotune.run.dynamic_kernel import DynamicKernel
     from autotune.run.kernel import Kernel
 
 
@@ -75,9 +79,7 @@ def load(
     constant_weights = ahead(constant_weights)
     dynamic = as_dynamic(program, params, dtype, layout, constant_weights, load)
     if dynamic is not None:
-        from autotune.run.loading_dynamic import load_dynamic
-
-        return load_dynamic(dynamic, Asked.of(target, threads, db, fallback, nearest))
+        return _load_dynamic(dynamic, Asked.of(target, threads, db, fallback, nearest))
 
     where = database(db)
 
@@ -107,15 +109,10 @@ def load_workload(
 
 def _load(workload: Workload, asked: Asked) -> tuple[Kernel, bool]:
     """The kernel of a workload, and whether it came without a warning."""
-    wanted, where = asked.target, asked.where
-    workload = own_names.shown(workload, where)
-    found, unusable = stored(workload, wanted, asked.exactly, where)
+    workload = own_names.shown(workload, asked.where)
+    found, unusable = stored(workload, asked)
     if found is not None:
-        if not (asked.fallback and unsearched(workload, wanted, asked.exactly, where)):
-            return found, unusable is None
-        from autotune.run.untuned import in_place_of
-
-        picked = in_place_of(found, wanted, where)
+        picked = _instead(found, asked)
         if picked is None:
             return found, unusable is None
         warn(picked[1])
@@ -123,18 +120,88 @@ def _load(workload: Workload, asked: Asked) -> tuple[Kernel, bool]:
     if asked.nearest:
         from autotune.run.similar_target import nearest as look
 
-        tried = look(workload, where, wanted, asked.threads)
+        tried = look(workload, asked)
         if tried is not None:
             warn(f"nothing is stored for this machine; {tried}")
             return tried.kernel, False
-    missing = unusable or not_found(workload, where, wanted, asked.threads)
+    missing = unusable or not_found(workload, asked)
     if not asked.fallback:
         raise missing
     from autotune.run.untuned import untuned
 
-    kernel, why = untuned(workload, wanted, where)
+    kernel, why, _ = untuned(workload, asked.target, asked.where)
     warn(f"{missing.message if isinstance(missing, KernelNotFound) else missing}\n{why}")
     return kernel, False
+
+
+def _instead(found: Kernel, asked: Asked) -> tuple[Kernel, str] | None:
+    """What is used in place of plain loops that a log has alone, and why; None where that is these."""
+    if not (asked.fallback and unsearched(found.workload, asked)):
+        return None
+    from autotune.run.untuned import in_place_of
+
+    return in_place_of(found, asked.target, asked.where)
+
+
+def _load_dynamic(dynamic: DynamicWorkload, asked: Asked) -> DynamicKernel:
+    """Where no number of threads is asked for, all sizes run with as many as the best record of the largest
+    tuned size. ``asked.nearest``: each size that is tuned for similar machines only gets a kernel as `load`
+    gives it. Raises as `load` does."""
+    from autotune.run.dynamic_kernel import DynamicKernel
+
+    sizes = dynamic.tuned(asked.where)
+    similar: dict[str, Kernel] = {}  # what was tried here already, by workload
+
+    def of_similar(workload: Workload, asked: Asked) -> Kernel | None:
+        if asked.nearest and workload.digest not in similar:
+            from autotune.run.similar_target import nearest as look
+
+            tried = look(workload, asked)
+            if tried is not None:
+                warn(f"nothing is stored of {describe(workload)} for this machine; {tried}")
+                similar[workload.digest] = tried.kernel
+        return similar.get(workload.digest)
+
+    wanted = asked.target
+    errors: list[Exception] = []
+    for one in reversed(sizes):
+        kernel, unusable = stored(dynamic.at(one), asked)
+        if kernel is not None:
+            wanted = kernel.target
+            break
+        errors += [] if unusable is None else [unusable]
+    else:
+        kernels = (of_similar(dynamic.at(one), asked) for one in reversed(sizes))
+        kernel = next((k for k in kernels if k is not None), None)
+        if kernel is not None:
+            wanted = backends.parse(backends.HOST, kernel.target.threads)
+        elif not asked.fallback:
+            raise errors[0] if errors else _no_size(dynamic, sizes, asked)
+    fixed = asked.on(wanted)
+
+    def make(workload: Workload) -> Kernel:
+        found, _ = stored(workload, fixed)
+        if found is not None:
+            picked = _instead(found, fixed)
+            return found if picked is None else picked[0]
+        found = of_similar(workload, fixed)
+        if found is not None:
+            return found
+        from autotune.run.untuned import untuned
+
+        return untuned(workload, wanted, asked.where).kernel
+
+    return DynamicKernel(dynamic, make, sizes)
+
+
+def _no_size(dynamic: DynamicWorkload, sizes: list[Sizes], asked: Asked) -> KernelNotFound:
+    if sizes:  # on other machines, or with other threads
+        return not_found(dynamic.at(sizes[-1]), asked)
+    return KernelNotFound(
+        f"no tuned kernel of {dynamic} in {locate(asked.where)}\n"
+        "tune it first: autotune.tune with the same arguments",
+        "or take schedules that are not tuned: fallback=True",
+    )
 
 
 def best(
@@ -182,17 +249,17 @@ def find(
         check_legal(workload.dag, to_named(workload, hit.record.trace), hit.target)
         return hit
 
-    found, unusable = first(use, hits(workload, asked.target, asked.exactly, asked.where))
+    found, unusable = first(use, hits(workload, asked))
     if found is not None:
         return found
     if asked.nearest:
         from autotune.run.similar_target import nearest as look
         from autotune.run.similar_target import refused
 
-        tried = look(workload, asked.where, asked.target, threads)
+        tried = look(workload, asked)
         if tried is not None:
             if not tried.better:
                 raise refused(workload, tried)
             warn(f"nothing is stored for this machine; {tried}")
             return tried.hit
-    raise unusable or not_found(workload, asked.where, asked.target, threads)
+    raise unusable or not_found(workload, asked)

@@ -5,12 +5,12 @@ beside the default schedule before it is used, since a schedule that suits other
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from autotune import backends, targets
 from autotune.errors import CompileError, KernelNotFound
+from autotune.run.asked import Asked
 from autotune.run.kernel import Kernel
 from autotune.run.kernels import default_kernel, kernel_of
 from kernels_db import lookup
@@ -43,19 +43,17 @@ class Nearest:
         return f"the nearest is record {self.hit.record.uid} for {whose}: {took}; {used}"
 
 
-def nearest(
-    workload: Workload, where: str | os.PathLike[str], wanted: Target, threads: int | None
-) -> Nearest | None:
-    """The nearest record that this machine can run, tried here; None if there is none. ``wanted``: this
-    machine. Raises `LogError`.
+def nearest(workload: Workload, asked: Asked) -> Nearest | None:
+    """The nearest record that this machine can run, tried here; None if there is none. This machine is asked
+    for. Raises `LogError`.
 
     Runs the default schedule, which for a large workload takes its time.
     """
-    cpus = targets.usable_cpus()
+    cpus, wanted, where = targets.usable_cpus(), asked.target, asked.where
     found: dict[str, Target] = {}
 
     def fits(t: Target) -> bool:
-        fitting = t.kind == wanted.kind and t.threads <= cpus and threads in (None, t.threads)
+        fitting = t.kind == wanted.kind and t.threads <= cpus and asked.threads in (None, t.threads)
         if fitting and backends.runnable(t):
             found[t.digest] = t
         return False

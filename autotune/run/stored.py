@@ -20,6 +20,7 @@ from schedules.errors import ScheduleError
 from schedules.model import Target, Trace, TraceError, Workload
 
 if TYPE_CHECKING:
+    from autotune.run.asked import Asked
     from autotune.run.kernel import Kernel
 
 PLAIN = Trace().digest  # of the loops as the expression states them
@@ -37,28 +38,21 @@ Made = TypeVar("Made")
 log = logging.getLogger(__name__)
 
 
-def asked_threads(target: str | Target, threads: int | None) -> int | None:
-    """The number of threads that a caller asks for; None: any."""
-    return target.threads if isinstance(target, Target) and threads is None else threads
-
-
-def stored(
-    workload: Workload, wanted: Target, threads: int | None, where: str
-) -> tuple[Kernel | None, Unusable | None]:
-    """The kernel of the best record of a log that can be used here, with any number of threads up to that of
-    ``wanted`` if ``threads`` is None; and the error of the first record that cannot. Raises `LogError`."""
+def stored(workload: Workload, asked: Asked) -> tuple[Kernel | None, Unusable | None]:
+    """The kernel of the best record of a log that can be used here; and the error of the first record that
+    cannot. Raises `LogError`."""
     from autotune.run.kernels import kernel_of
 
     def use(hit: Hit) -> Kernel:
         return kernel_of(workload, hit.target, hit.record.trace, hit.record)
 
-    return first(use, hits(workload, wanted, threads, where))
+    return first(use, hits(workload, asked))
 
 
-def hits(workload: Workload, wanted: Target, threads: int | None, where: str) -> Iterator[Hit]:
-    """What the log has for a target, best first: with ``threads``, or if that is None with any number up to
-    that of ``wanted``, as far as this process may use so many CPUs. After the first, which nearly always is
-    good, the rest is asked for in one more query."""
+def hits(workload: Workload, asked: Asked) -> Iterator[Hit]:
+    """What the log has, best first, as far as this process may use so many CPUs. After the first, which
+    nearly always is good, the rest is asked for in one more query."""
+    wanted, threads = asked.target, asked.exactly
     cpus = min(targets.usable_cpus(), wanted.threads if threads is None else threads)
 
     def fits(t: Target) -> bool:
@@ -66,16 +60,16 @@ def hits(workload: Workload, wanted: Target, threads: int | None, where: str) ->
         return same and t.threads <= cpus and backends.runnable(t)
 
     for k in (1, OTHERS):
-        found = lookup.top(where, workload.digest, fits, threads, k)
+        found = lookup.top(asked.where, workload.digest, fits, threads, k)
         yield from found[0 if k == 1 else 1 :]
         if len(found) < k:
             return
 
 
-def unsearched(workload: Workload, wanted: Target, threads: int | None, where: str) -> bool:
+def unsearched(workload: Workload, asked: Asked) -> bool:
     """Whether the best that `hits` finds is the plain loops, which hardly anything was compared with: a run
     ended before it came to more. Not so where they are pinned."""
-    found = hits(workload, wanted, threads, where)
+    found = hits(workload, asked)
     best = next(found, None)
     if best is None or best.pinned or best.record.trace_digest != PLAIN:
         return False
@@ -103,16 +97,17 @@ def first(use: Callable[[Hit], Made], found: Iterable[Hit]) -> tuple[Made | None
     return None, unusable[0] if unusable else None
 
 
-def not_found(workload: Workload, where: str, wanted: Target, threads: int | None) -> KernelNotFound:
+def not_found(workload: Workload, asked: Asked) -> KernelNotFound:
     """What was looked for, where, what is there instead, and the command that would help."""
     from autotune.run.reordered import reordered
 
+    where = asked.where
     others = _targets(workload, where)
-    asked = "" if threads is None else f" with {threads} thread{'s' if threads > 1 else ''}"
-    lines = [f"no tuned kernel of {describe(workload)} for this machine{asked} in {named_place(where)}"]
+    place = f"{with_threads(asked.threads)} in {named_place(where)}"
+    lines = [f"no tuned kernel of {describe(workload)} for this machine{place}"]
     if others:
         lines.append(f"stored there: {_listed(others)}")
-        numbers = threads_of(others, wanted)
+        numbers = threads_of(others, asked.target)
         missing = sorted({f for t in others for f in backends.lacking(t)})
         if missing:
             lines.append(f"this CPU lacks {', '.join(missing[:8])}" + (" ..." if len(missing) > 8 else ""))
@@ -130,8 +125,13 @@ def not_found(workload: Workload, where: str, wanted: Target, threads: int | Non
     if not others and (other_order := reordered(workload, where)) is not None:
         lines.append(other_order)
         what = "or tune this one"
-    lines.append(f"{what}: {tune_command(workload, str(locate(where)), threads)}")
+    lines.append(f"{what}: {tune_command(workload, str(locate(where)), asked.threads)}")
     return KernelNotFound("\n".join(lines), "or take a schedule that is not tuned: fallback=True")
+
+
+def with_threads(threads: int | None) -> str:
+    """`` with 2 threads``; nothing for any number."""
+    return "" if threads is None else f" with {threads} thread{'s' if threads > 1 else ''}"
 
 
 def named_place(where: str) -> str:

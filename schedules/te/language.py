@@ -25,9 +25,9 @@ from schedules.te.unique import Taken
 
 
 def placeholder(shape: int | Sequence[int], dtype: str = "float32", name: str | None = None) -> Tensor:
-    """An input of ``shape`` (elements, row-major) and ``dtype``: float16, bfloat16, float32, float64, int8,
-    uint8, int32, int64 or bool. Some are for storage: float16 and bfloat16 are computed with as float32;
-    int8, uint8 and bool as int32. `cast` makes them.
+    """An input of ``shape`` (elements, row-major) and ``dtype``: float16, bfloat16, float8_e4m3fn,
+    float8_e5m2, float32, float64, int8, uint8, int32, int64 or bool. Some are for storage: floats of 16 and 8
+    bits are computed with as float32, int8, uint8 and bool as int32. `cast` makes them.
 
     Raises `WorkloadError` for a shape that has no elements or a dtype that is none of these.
 

@@ -12,11 +12,11 @@ from typing import Any
 import gpu_fakes as fakes
 import pytest
 from device_cases import program_on
+from emulated_device import EmulatedDevice
 from grid_cases import need_cxx
 from model_cases import layers
 
 from autotune.backends.drivers import cuda
-from autotune.backends.drivers.emulated import EmulatedDevice
 from autotune.codegen.simt import nvrtc
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,6 +118,7 @@ def test_steps_for_nvidia_run_on_a_driver_of_our_own(tmp_path: Path) -> None:
     assert by_name["copies"]["status"] == "skipped"
 
 
+@pytest.mark.slow
 def test_captured_launches_are_timed_beside_single_ones() -> None:
     need_cxx()
     graph, _ = layers(2)

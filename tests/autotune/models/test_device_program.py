@@ -13,7 +13,8 @@ from pathlib import Path
 import gpu_fakes as fakes
 import numpy as np
 import pytest
-from device_cases import kernel_on, program_on
+from device_cases import kernel_on, one_by_one, program_on
+from emulated_device import EmulatedDevice
 from graph_cases import Builder as Inputs
 from graph_cases import conv, dense, inputs_of, max_pool, relu, reshape, transformer
 from graph_meaning import evaluate
@@ -25,18 +26,18 @@ from autotune import backends, targets
 from autotune.backends.building.from_trace import grid_program
 from autotune.backends.cuda import Cuda
 from autotune.backends.drivers import cuda, opencl
-from autotune.backends.drivers.emulated import EmulatedDevice
 from autotune.backends.drivers.protocol import Device, DeviceError
 from autotune.codegen.simt import nvrtc
 from autotune.errors import ModelError
-from autotune.models import compiling, preparation
+from autotune.models import preparation
 from autotune.models.compiling import compile_model
-from autotune.models.device_program import DeviceProgram
+from autotune.models.device_memory import DeviceMemory
+from autotune.models.host_memory import HostMemory
 from autotune.models.module import Module
 from autotune.models.outline import outline
 from autotune.models.program import Program, Times
-from autotune.models.programs import program_of
 from autotune.models.saved import load_model
+from autotune.models.weights import Use
 from autotune.run.kernels import default_kernel
 from schedules import te
 from schedules.graph.graph import Argument, Graph, Group
@@ -67,7 +68,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Count
     return fakes.counted_calls(tmp_path, monkeypatch)
 
 
-def run(program: DeviceProgram, *inputs: np.ndarray, times: Times | None = None) -> list[np.ndarray]:
+def run(program: Program, *inputs: np.ndarray, times: Times | None = None) -> list[np.ndarray]:
     ol = program.outline
     outputs = [np.full(ol.tensors[n].shape, 77, ol.tensors[n].dtype) for n in ol.outputs]
     program.run(inputs, outputs, times)
@@ -169,7 +170,7 @@ def test_vectors_are_read_where_they_may_begin() -> None:
         program = program.with_kernels({})
         x = whole(np.random.default_rng(0), (24,))
         np.testing.assert_array_equal(run(program, x)[0], evaluate(graph, [x])[0])
-        moved[start] = sum(len(s.copies) for s in program._ready._steps)
+        moved[start] = sum(len(s.copied) for s in program.layout.steps)
     assert moved == {1: 2, 4: 0}
 
 
@@ -185,7 +186,7 @@ def test_other_weights_are_another_program_and_shared_where_they_stay(device: De
     np.testing.assert_array_equal(run(program, x)[0], before)
     np.testing.assert_array_equal(other.weight("w0"), w0)
     np.testing.assert_array_equal(other.weight("w1"), graph.values["w1"])
-    assert other._weights["w1"] is program._weights["w1"]
+    assert other.weights[Use("w1")] is program.weights[Use("w1")]
 
 
 @pytest.mark.fast("opencl", "cuda")
@@ -233,7 +234,7 @@ def test_kernels_of_two_places_are_refused() -> None:
     device = EmulatedDevice()
     kernels = [kernel_on(device, ol.tasks[0]), default_kernel(ol.tasks[1], backends.parse("cpu", 1))]
     with pytest.raises(ModelError, match=r"for several devices \(cpu .*, cuda emulator\)"):
-        program_of(ol, kernels, graph.values.__getitem__, lambda i, x: [])
+        Program.of(ol, kernels, graph.values.__getitem__, lambda i, x: [])
 
 
 # -- captured, on the fake driver ------------------------------------------------------------------------
@@ -290,7 +291,7 @@ def test_cuda_copies_of_parts_are_captured(calls: Callable[[], Counter[str]]) ->
 
 def test_cuda_launches_kernel_after_kernel_if_told(calls: Callable[[], Counter[str]]) -> None:
     graph, x = layers(3)
-    program = program_on(cuda.device(), graph).plain()
+    program = one_by_one(program_on(cuda.device(), graph))
     calls()
     np.testing.assert_array_equal(run(program, x)[0], evaluate(graph, [x])[0])
     made = calls()
@@ -351,7 +352,7 @@ def test_a_module_for_a_gpu(
     graph, x = layers(2)
     monkeypatch.setattr(preparation, "cut", each_stage)
     net = compile_model(model_of(graph), target=target, fallback=True)
-    assert isinstance(net.program, Program if target == "cuda-emulator" else DeviceProgram)
+    assert isinstance(net.program.memory, HostMemory if target == "cuda-emulator" else DeviceMemory)
     assert net.target == backends.parse(target)
     expected = evaluate(graph, [x])[0]
     np.testing.assert_array_equal(net(x), expected)
@@ -360,7 +361,7 @@ def test_a_module_for_a_gpu(
     assert len(profile.rows) == 4 and all(r.in_place_s > 0 for r in profile.rows)
     net.save(tmp_path / "net.at")
     again = load_model(tmp_path / "net.at")
-    assert again.target == net.target and type(again.program) is type(net.program)
+    assert again.target == net.target and type(again.program.memory) is type(net.program.memory)
     np.testing.assert_array_equal(again(x), expected)
     values = {**graph.values, "w0": graph.values["w0"][::-1].copy()}
     net.load_weights(values)
@@ -386,5 +387,5 @@ def test_a_model_of_another_gpu_is_refused_or_runs_here(
 
 def test_a_gpu_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, _ = layers(1)
-    with pytest.raises(compiling.targets.TargetError, match="cannot run code for a cuda target"):
+    with pytest.raises(targets.TargetError, match="cannot run code for a cuda target"):
         compile_model(model_of(graph), target="a100")

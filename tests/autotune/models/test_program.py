@@ -139,7 +139,7 @@ def test_packed_weights_are_read_and_given_back(packed):
         np.testing.assert_array_equal(program.weight(name), value)
     raw = sum(v.nbytes for v in graph.values.values())
     assert raw <= program.weights_bytes <= 2 * raw, "a packed weight is not kept beside its origin"
-    assert not any(np.shares_memory(a, v) for a in program._weights.values() for v in graph.values.values())
+    assert not any(np.shares_memory(a, v) for a in program.weights.values() for v in graph.values.values())
 
 
 def test_other_weights_and_other_kernels_make_other_programs(packed):
@@ -152,7 +152,7 @@ def test_other_weights_and_other_kernels_make_other_programs(packed):
     np.testing.assert_array_equal(run(program, x)[0], evaluate(graph, [x])[0])
     plain = other.with_kernels({0: default_kernel(other.outline.tasks[0], parse("cpu", 1))})
     np.testing.assert_array_equal(run(plain, x)[0], evaluate(changed, [x])[0])
-    assert {u.packed for u in plain._weights} == {False}
+    assert {u.packed for u in plain.weights} == {False}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "float64"])
@@ -196,7 +196,7 @@ def test_calls_from_several_threads_are_independent():
     for t in threads:
         t.join()
     assert not wrong
-    assert 1 <= len(program._idle) <= program._most_idle
+    assert 1 <= len(program._idle) <= program.memory.contexts
 
 
 def test_all_kernels_share_one_scratch_memory():
@@ -217,7 +217,7 @@ def test_all_kernels_share_one_scratch_memory():
         parts.append(Group(dag, (Argument(before), Argument("w")), (second.name,)))
     program = program_of(graph, parts)
     wanted = [k.code.scratch_bytes for k in program.kernels]
-    assert min(wanted) > 0 and program.scratch_bytes == max(wanted)
+    assert min(wanted) > 0 and program.layout.scratch_bytes == max(wanted)
     assert program.arena_bytes <= program.plan.nbytes + max(wanted) + 64
     value = whole(rng, (n, n))
     np.testing.assert_array_equal(run(program, value)[0], evaluate(graph, [value])[0])

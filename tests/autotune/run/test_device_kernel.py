@@ -14,12 +14,12 @@ from pathlib import Path
 import gpu_fakes as fakes
 import numpy as np
 import pytest
+from emulated_device import EmulatedDevice
 from grid_cases import TARGET, Case, case, need_cxx, program, sampled
 from needs import imported
 
 import autotune as at
 from autotune.backends.drivers import cuda
-from autotune.backends.drivers.emulated import EmulatedDevice
 from autotune.backends.drivers.object import DeviceObject
 from autotune.backends.drivers.protocol import DeviceError
 from autotune.codegen.simt import cuda as cuda_c

@@ -328,7 +328,7 @@ def test_it_describes_itself():
     trace = Trace()
     args = (add_loaded(), add_params((7, 5)), ("c",), workload((7, 5)), target())
     plain = Kernel(*args)
-    known = Kernel(*args, SimpleNamespace(time_s=1.9e-3), lambda: trace, lambda: "; text")
+    known = Kernel(*args, SimpleNamespace(time_s=1.9e-3), trace)
     arch = target().arch
     assert repr(plain) == f"<Kernel add(a: float32[7,5], b: float32[7,5]) -> c  on {arch} x1>"
     assert repr(known) == f"<Kernel add(a: float32[7,5], b: float32[7,5]) -> c  1.9 ms on {arch} x1>"
@@ -337,7 +337,7 @@ def test_it_describes_itself():
     )
     assert "loaded" in inspect.signature(Kernel).parameters
     assert inspect.signature(two_kernel()).return_annotation == "(float32[6], float64[6])"
-    assert known.source() == "; text" and known.trace is trace and known.record.time_s == 1.9e-3
+    assert "define" in known.source() and known.trace is trace and known.record.time_s == 1.9e-3
     assert plain.workload.op == "add" and plain.target == target() and plain.record is None
     with pytest.raises(ValueError, match="source"):
         plain.source()

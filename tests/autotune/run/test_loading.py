@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from emulated_device import EmulatedDevice
 from grid_cases import need_cxx
 from log_filler import Entry, fill, host
 
@@ -18,7 +19,6 @@ from autotune import backends, targets
 from autotune.backends import base
 from autotune.backends.building import from_trace
 from autotune.backends.cuda import Cuda
-from autotune.backends.drivers.emulated import EmulatedDevice
 from autotune.codegen.simt import emulator
 from autotune.run import kernels, recent
 from autotune.run.workloads import as_workload, with_constants

@@ -24,6 +24,7 @@ import measure_fakes
 import numpy as np
 import pytest
 from children import ROOT
+from emulated_device import EmulatedDevice
 from grid_cases import case, need_cxx, program, sampled
 from needs import missing
 
@@ -31,7 +32,6 @@ import autotune as at
 from autotune import backends
 from autotune.backends.cuda import Cuda
 from autotune.backends.drivers import cuda, nvml, opencl, pycuda
-from autotune.backends.drivers.emulated import EmulatedDevice
 from autotune.backends.drivers.object import DeviceObject, give_back
 from autotune.backends.drivers.protocol import Device, DeviceError
 from autotune.codegen.grid_code import MAGIC

@@ -1,0 +1,124 @@
+"""The memory of this process, as programs use it: each call that runs has an arena, and is one native call
+between islands. Inputs are read where the caller has them, outputs are written where the caller wants them.
+So calls from several threads do not wait for each other."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from contextlib import nullcontext
+from math import prod
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.codegen.llvm.compile import run_program, time_program
+from autotune.codegen.runtime.program import STEP
+from autotune.models.places import ARENA, INPUT, OUTPUT, WEIGHT, place_of, up
+from autotune.targets import usable_cpus
+from schedules.dtypes import DTYPES
+from schedules.graph.plan import ALIGNMENT
+
+if TYPE_CHECKING:
+    from autotune.models.program import Program
+
+Array = NDArray[Any]
+HUGE = 2 << 20  # bytes of a huge page: where an arena of such a size begins
+WORD = ctypes.sizeof(ctypes.c_int64)
+
+
+class HostLayout:
+    """What all contexts of a program have in common. ``nbytes``: of an arena with its scratch memory."""
+
+    def __init__(self, program: Program) -> None:
+        self.plan, self.outline = program.plan, program.outline
+        self.scratch_at = up(self.plan.nbytes, ALIGNMENT)
+        self.scratch_bytes = max((k.code.scratch_bytes for k in program.kernels), default=0)
+        self.nbytes = self.scratch_at + self.scratch_bytes
+        self.args = [a for places in program.arguments for a in places]
+        self.steps: list[tuple[Any, int]] = []  # the code of each call, and the number of its first argument
+        first = 0
+        for call, places in zip(self.outline.calls, program.arguments, strict=True):
+            self.steps.append((program.kernels[call.task].code, first))
+            first += len(places)
+
+    def context(self) -> HostContext:
+        return HostContext(self)
+
+
+class HostContext:
+    """An arena and the tables of arguments of one call at a time."""
+
+    def __init__(self, layout: HostLayout) -> None:
+        align = HUGE if layout.nbytes >= HUGE else ALIGNMENT
+        raw = np.empty(layout.nbytes + align, np.uint8)
+        first = -raw.ctypes.data % align
+        self._layout, self._arena = layout, raw[first : first + layout.nbytes]
+        base = self._arena.ctypes.data
+        self._scratch = base + layout.scratch_at
+        self._args = (ctypes.c_int64 * max(len(layout.args), 1))()
+        for slot, a in enumerate(layout.args):
+            at = base if a.base == ARENA else a.weight.ctypes.data if a.base == WEIGHT else 0
+            self._args[slot] = at + a.offset
+        self._slots = [
+            [(i, a.number, a.offset) for i, a in enumerate(layout.args) if a.base == base]
+            for base in (INPUT, OUTPUT)
+        ]
+        self._steps = (ctypes.c_int64 * max(STEP * len(layout.steps), 1))()
+        for n, (code, slot) in enumerate(layout.steps):
+            table = ctypes.addressof(self._args) + WORD * slot
+            self._steps[STEP * n : STEP * (n + 1)] = [code.address, table, code.threads]
+
+    def begin(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Take the arrays of a call."""
+        self._given = (inputs, outputs)
+        for arrays, slots in zip(self._given, self._slots):
+            at = [x.ctypes.data for x in arrays]
+            for slot, number, offset in slots:
+                self._args[slot] = at[number] + offset
+
+    def run(self, first: int, n: int) -> None:
+        """Run ``n`` calls of kernels from number ``first`` on."""
+        run_program(self._steps, first, n, self._scratch)
+
+    def time(self, first: int, n: int, ns: ctypes.Array[ctypes.c_int64], cpu_clock: bool) -> None:
+        """`run`, and add to ``ns`` how long each of all calls takes."""
+        time_program(self._steps, first, n, self._scratch, ns, cpu_clock=cpu_clock)
+
+    def read(self, name: str) -> Array:
+        """A tensor that is no weight, where it is."""
+        at = place_of(self._layout.outline, self._layout.plan, name)
+        if at.base != ARENA:
+            return self._given[at.base == OUTPUT][at.number]
+        t = self._layout.outline.tensors[name]
+        dtype = DTYPES[t.dtype].numpy
+        flat = self._arena[at.offset : at.offset + prod(t.shape) * dtype.itemsize].view(dtype)
+        return cast(Array, flat.reshape(t.shape))
+
+    def write(self, name: str, value: Array) -> None:
+        """Give a tensor its value."""
+        self.read(name)[...] = value
+
+    def end(self, outputs: Sequence[Array]) -> None:
+        """They are where the caller wants them."""
+        self._given = ((), ())  # which are the caller's
+
+
+class HostMemory:
+    """``contexts``: arenas that are kept: more could not run at the same time. ``copies``: whether `kept`
+    copies what it is given."""
+
+    alignment, copies, turn = ALIGNMENT, False, nullcontext()
+    layout = HostLayout
+
+    def __init__(self) -> None:
+        self.contexts = usable_cpus()
+
+    def kept(self, weight: Array) -> Array:
+        """A weight as this memory has it."""
+        return weight
+
+    def value(self, kept: Array) -> Array:
+        """Inverse of `kept`."""
+        return kept
