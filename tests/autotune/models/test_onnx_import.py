@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import onnx_models as nets
 import pytest
+from graph_meaning import evaluate
 from needs import imported
 
 import autotune as at
 from autotune.models import onnx_known, onnx_scope
 from autotune.models.fallback import run_island
-from schedules.graph.evaluate import evaluate
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.evaluator import evaluate as evaluate_dag
 
