@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from autotune import backends
 from autotune.run.dynamic_workload import DynamicWorkload, as_dynamic
 from autotune.run.workloads import Program, ahead, as_workload, named, with_constants_each
-from autotune.settings import SettingsError, database, seconds_of
+from autotune.settings import SettingsError, seconds_of
 from schedules import ops as ops
 from schedules.errors import ScheduleError
 from schedules.model import Target, Workload
@@ -91,17 +91,16 @@ def tune(
     True
     """
     started = time.monotonic()
-    from autotune.results.following import concluded, fleet_followed, suite_followed, task_followed
+    from autotune.results.tuned import as_one
+    from autotune.tuning.dynamic_tuner import tuning_of
     from autotune.tuning.options import TuneOptions
-    from autotune.tuning.tuner import tune as run
-    from kernels_db.store import Log
+    from autotune.tuning.request import Request, tuned
 
-    seconds = seconds_of(budget, budget_s, DEFAULT_S)
-    goal = backends.parse(backends.alone(target), threads) if fleet is None else None
     options = TuneOptions(
-        trials=trials, budget_s=seconds, search=search, seed=seed, rtol=rtol, atol=atol,
-        model=_cost_model(cost_model, model), started=started,
+        trials=trials, budget_s=seconds_of(budget, budget_s, DEFAULT_S), search=search, seed=seed,
+        rtol=rtol, atol=atol, model=_cost_model(cost_model, model), started=started,
     )  # fmt: skip
+    asked = Request.of(options, target, threads, db, fleet)
     constant_weights = ahead(constant_weights)
     found: Workload | DynamicWorkload | None
     found = as_dynamic(program, params, dtype, layout, constant_weights, tune)
@@ -110,27 +109,7 @@ def tune(
         found = found if name is None else named(found, name)
     elif name is not None:
         found = found.named(name)
-    of_all = (lambda p: progress(p.task)) if callable(progress) else progress
-    result: TuneResult
-    with Log(database(db)) as log:
-        if goal is None:
-            from autotune.fleet.program import tune_program_there
-            from autotune.fleet.tuning import There
-            from autotune.results.tuned import as_one
-
-            with fleet_followed(of_all) as every:
-                there = There(str(fleet), target, threads)
-                result = as_one(tune_program_there(there, found, log, options, every))
-        elif isinstance(found, DynamicWorkload):
-            from autotune.tuning.dynamic_tuner import tune_dynamic
-
-            with suite_followed(of_all) as every:
-                result = tune_dynamic(found, goal, log, options, every)
-        else:
-            with task_followed(progress, found) as tell:
-                result = run(found, goal, log, options, tell)
-    concluded(progress, str(result))
-    return result
+    return tuned(asked, tuning_of(found, asked), as_one, progress, alone=True)
 
 
 def tune_suite(
@@ -177,12 +156,11 @@ def tune_suite(
     True
     """
     started = time.monotonic()
-    from autotune.results.following import concluded, fleet_followed, suite_followed
-    from autotune.results.tuned import SuiteTask
+    from autotune.results.tuned import SuiteTask, together
     from autotune.tuning import suites
+    from autotune.tuning.makers import Tasks
     from autotune.tuning.options import TuneOptions
-    from autotune.tuning.tuner import tune_suite as run
-    from kernels_db.store import Log
+    from autotune.tuning.request import Request, tuned
 
     seconds = seconds_of(budget, budget_s, DEFAULT_S)
     if isinstance(suite, (str, os.PathLike)):
@@ -199,26 +177,12 @@ def tune_suite(
         tasks = [replace(t, weight=float(w)) for t, w in zip(tasks, weights, strict=True)]
     if not tasks:
         raise SettingsError("the suite has no tasks; give at least one")
-    goal = backends.parse(backends.alone(target), threads) if fleet is None else None
     options = TuneOptions(
         trials=trials, budget_s=seconds, search=search, seed=seed, rtol=rtol, atol=atol,
         model=_cost_model(cost_model, model), started=started,
     )  # fmt: skip
-    follow = suite_followed if fleet is None else fleet_followed
-    with Log(database(db)) as log, follow(progress) as tell:
-        if goal is None:
-            from autotune.fleet.tuning import There
-            from autotune.results.tuned import together
-            from autotune.tuning.makers import Tasks
-            from autotune.tuning.tuner import tune_jobs
-
-            place = There(str(fleet), target, threads)
-            found = tune_jobs(Tasks(tasks, options), place, log, tell)
-            result = together(found, seconds)
-        else:
-            result = run(tasks, goal, log, options, tell)
-    concluded(progress, str(result))
-    return result
+    asked = Request.of(options, target, threads, db, fleet)
+    return tuned(asked, asked.tuning(Tasks(tasks, options)), lambda r: together(r, seconds), progress)
 
 
 def _cost_model(

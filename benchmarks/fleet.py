@@ -20,14 +20,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from autotune import backends
 from autotune.backends.building.generator_version import generator_version, this_machine
-from autotune.cli.options import workload_of
 from autotune.fleet import connection, local
 from autotune.fleet.building import Builders
 from autotune.fleet.members import targets_of
@@ -37,10 +38,12 @@ from autotune.fleet.tuning import FleetCrew
 from autotune.fleet.worker import BenchThreadPoolExecutor, Offer, make_worker
 from autotune.measure.results import Measurement
 from autotune.results.tuned import SuiteResult, SuiteTask
-from autotune.tuning import preparation, tuner
-from autotune.tuning.jobs import Job
+from autotune.run.workloads import as_workload
+from autotune.tuning import preparation
+from autotune.tuning.makers import Tasks
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.site import Here, Measuring
+from autotune.tuning.tuner import tune_jobs
 from kernels_db.store import Log
 from schedules import ops
 from schedules.model import Target, Trace, Workload
@@ -50,7 +53,7 @@ from schedules.space.base import trace_of
 
 def overhead(shape: str, rounds: int, batch: int) -> dict[str, Any]:
     """Candidates a second, here and through a worker."""
-    workload = workload_of("matmul", shape, "float32", None)
+    workload = as_workload("matmul", ops.parse_shape(shape))
     target = backends.parse("cpu", 1)
     space = derive(workload.canonical, target)
     rng = np.random.default_rng(0)
@@ -214,7 +217,8 @@ def _slept(
             begin, cpu = time.monotonic(), time.process_time()
             options = TuneOptions(budget_s=budget_s, search="random", trials=10**6)  # none converges
             crew = FleetCrew(fleet, goals, builders)
-            (result,) = tuner.run(dict.fromkeys(goals, Job(tasks, options)), crew, log).values()
+            place = SimpleNamespace(reached=lambda: nullcontext(crew))
+            (result,) = tune_jobs(Tasks(tasks, options), place, log).values()
             cpu_s = time.process_time() - cpu
     process.wait(30)
     # CLOCK_MONOTONIC is the same for all processes

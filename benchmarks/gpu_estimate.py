@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from schedules.ir import Nest
 from schedules.model import Target, Trace, canonical
 from schedules.schedule import Schedule
-from schedules.space.estimate.gpu import GpuEstimate
+from schedules.space.estimate.gpu.features import GPU_FORMULAS
 from schedules.te.compute_dag import ComputeDAG
 
 APART = 0.05  # of the logarithm of a time: candidates nearer than that count as equals
@@ -57,9 +57,8 @@ class Task:
 
 def estimate(nest: Nest, target: Target) -> float:
     """Seconds that a nest without holes takes, by the estimate."""
-    estimate = GpuEstimate(nest, target, ())
-    features = estimate.features(np.zeros((1, 0), np.int64))[0]
-    return float(features[estimate.feature_names.index("est_time_s")])
+    features = GPU_FORMULAS.of(nest, target).features(np.zeros((1, 0), np.int64))[0]
+    return float(features[GPU_FORMULAS.feature_names.index("est_time_s")])
 
 
 def tasks(path: Path, every: int = 1) -> Iterator[Task]:

@@ -34,7 +34,7 @@ import tomllib
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -176,11 +176,13 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds of tests for a change, seconds of a test that are a hang, and how many files of tests."""
+    """Seconds of tests for a change, seconds of a test that are a hang, how many files of tests, and which
+    tests of these by their marks."""
 
     seconds: float
     hang: float
     files: int
+    marks: str = "not soak and not fuzz"
 
 
 class Tree:
@@ -233,7 +235,7 @@ class Tree:
         report, until = self.place / "report", time.time() + seconds
         report.write_text("")
         options = f"-m pytest -x -q -p no:cacheprovider -p {watched_tests.__name__}".split()
-        options += ["-m", "not soak and not fuzz"]
+        options += ["-m", self.limits.marks]
         left_out = (f"--deselect={t}" for t in sorted(self.unfit))
         command = [sys.executable, *options, f"--basetemp={self.place / 'base'}", *left_out, *tests]
         environment = self.environment() | {REPORT: str(report), UNTIL: str(until), WORDS: " ".join(words)}
@@ -338,6 +340,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=180, help="of tests for a change (default: 180)")
     parser.add_argument("--hang", type=float, default=90, help="seconds that a test may take (default: 90)")
     parser.add_argument("--files", type=int, default=24, help="of tests for a change (default: 24)")
+    parser.add_argument("--fast", action="store_true", help="only by tests that are not slow")
     parser.add_argument("--at-least", type=float, default=0.9, metavar="SHARE", help="caught (default: 0.9)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what became of each change")
     parser.add_argument("--list", action="store_true", help="only say what is drawn")
@@ -354,7 +357,10 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{i:3} {file}:{c.line} ({c.kind}) -> {c.text}")
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the copy is removed
-    verdicts = run(root, chosen, Limits(a.seconds, a.hang, a.files), lambda line: print(line, flush=True))
+    limits = Limits(a.seconds, a.hang, a.files)
+    if a.fast:
+        limits = replace(limits, marks=f"not slow and {limits.marks}")
+    verdicts = run(root, chosen, limits, lambda line: print(line, flush=True))
     if a.json:
         a.json.write_text(json.dumps([asdict(v) for v in verdicts], indent=1) + "\n")
     survivors = ", ".join(str(v.number) for v in verdicts if not v.caught)

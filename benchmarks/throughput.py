@@ -31,15 +31,17 @@ from suite import commit  # noqa: E402
 from autotune import targets  # noqa: E402
 from autotune.backends.building import from_trace  # noqa: E402
 from autotune.backends.building.generator_version import this_machine  # noqa: E402
-from autotune.cli.options import workload_of  # noqa: E402
 from autotune.codegen.llvm import compile as llvm  # noqa: E402
 from autotune.measure import Measurer  # noqa: E402
 from autotune.results.tuned import Progress  # noqa: E402
+from autotune.run.workloads import as_workload  # noqa: E402
 from autotune.tuning import preparation  # noqa: E402
+from autotune.tuning.makers import OneTask  # noqa: E402
 from autotune.tuning.options import TuneOptions  # noqa: E402
 from autotune.tuning.site import Here  # noqa: E402
-from autotune.tuning.tuner import tune  # noqa: E402
+from autotune.tuning.tuner import OneMachine, tune_jobs  # noqa: E402
 from kernels_db.store import Log  # noqa: E402
+from schedules import ops  # noqa: E402
 from schedules.model import Target, Trace, Workload  # noqa: E402
 from schedules.passes.lower import lower  # noqa: E402
 from schedules.schedule import Schedule  # noqa: E402
@@ -125,7 +127,8 @@ def run(workload: Workload, target: Target, budget_s: float, seed: int) -> dict[
         site = Counted()
         account = Account(site)
         options = TuneOptions(budget_s=budget_s, seed=seed)
-        result = tune(workload, target, log, options, account, site=site)
+        place = OneMachine(target, site)
+        result = tune_jobs(OneTask(workload, options), place, log, lambda p: account(p.task))[target]
         records = [r for r in log.records(workload=workload, target=target) if r.kind == "trial"]
     spent, trials = account.spent(), account.trials
     each = {f"{k}_ms": 1e3 * spent[k] / trials for k in ("build", "measure", "search", "log")}
@@ -153,7 +156,7 @@ def main() -> None:
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--json", type=Path)
     args = p.parse_args()
-    workload = workload_of(args.op, args.shape, "float32", None, False)
+    workload = as_workload(args.op, ops.parse_shape(args.shape))
     found = run(workload, targets.detect(args.threads), args.budget, args.seed)
     for name, value in found.items():
         shown = value if not isinstance(value, dict) else {k: round(v, 1) for k, v in value.items()}

@@ -14,9 +14,11 @@ searches, replayed on the measured tables with the models that have not seen the
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import math
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields
@@ -36,8 +38,9 @@ from autotune.search.table import Sheet, TableSpace
 from autotune.tuning.measured import Measured, data_of, still_offered
 from cost_model import pretrained, training
 from cost_model.analytic import AnalyticModel
+from cost_model.library import xgboost
 from cost_model.metrics import pairwise_accuracy, top_k
-from cost_model.xgb import XGBModel, encode
+from cost_model.xgb import XGBModel
 from schedules.model import Target
 from schedules.space import derive
 
@@ -142,6 +145,20 @@ def facts_of(path: Path) -> list[dict[str, Any]]:
 def train(tasks: Sequence[TaskData], seed: int = 0) -> list[Any]:
     """A bag of boosters on what candidates are worth, as ``autotune train`` makes it."""
     return training.boosters(training.rows_of(tasks, tasks[0].feature_names), seed)
+
+
+def encode(bag: list[Any]) -> list[str]:
+    """Boosters as text: UBJ, deflated, in base64, without the numbers that only training needs."""
+    out = []
+    for m in bag:
+        made = json.loads(m.save_raw("json"))
+        for tree in made["learner"]["gradient_booster"]["model"]["trees"]:
+            for name in ("base_weights", "loss_changes", "sum_hessian"):
+                tree[name] = [0.0] * len(tree[name])
+        lean = xgboost().Booster({"nthread": 1})
+        lean.load_model(bytearray(json.dumps(made), "utf-8"))
+        out.append(base64.b64encode(zlib.compress(bytes(lean.save_raw("ubj")), 9)).decode("ascii"))
+    return out
 
 
 def document(bag: list[Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -342,7 +359,9 @@ def main() -> None:
             "candidates": sum(len(t.time_s) for t in tasks),
             "tasks": list(dict.fromkeys(t.name for t in tasks)),
         }
-        pretrained.write(options.out, tasks[0].feature_names, train(tasks), provenance)
+        found = document(train(tasks), tasks[0].feature_names)
+        found |= {"kind": "pretrained", "version": 2, "provenance": provenance}
+        options.out.write_text(json.dumps(found, sort_keys=True), encoding="utf-8")
         print(f"{options.out}: {options.out.stat().st_size / 1e6:.2f} MB")
     else:
         found = judge(tasks, options.cpu, options.seeds, options.trials)

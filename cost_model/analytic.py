@@ -7,18 +7,15 @@ docs/measurements/cost-models.md.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import numpy.typing as npt
 
-from cost_model.base import CostModelError, Features, Scores, check_features, read_document, write_document
+from cost_model.base import CostModelError, Features, Scores, Untaught, check_features
 
 # Name of the column with the estimated time (seconds).
 ESTIMATE = "est_time_s"
 
 
-class AnalyticModel:
+class AnalyticModel(Untaught):
     """Score = 1 / estimated seconds; a candidate without a usable estimate scores 0."""
 
     def __init__(self, feature_names: tuple[str, ...]) -> None:
@@ -29,20 +26,7 @@ class AnalyticModel:
         self.feature_names = feature_names
         self._column = feature_names.index(ESTIMATE)
 
-    @property
-    def ready(self) -> bool:
-        return True
-
-    def fit(self, features: Features, throughput: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> None:
-        check_features(features, self.feature_names)
-
     def predict(self, features: Features) -> Scores:
         seconds = check_features(features, self.feature_names)[:, self._column].astype(np.float64)
         usable = np.isfinite(seconds) & (seconds > 0)
         return np.where(usable, 1.0 / np.where(usable, seconds, 1.0), 0.0)
-
-    def save(self, path: Path) -> None:
-        write_document(path, "analytic", self.feature_names, {})
-
-    def load(self, path: Path) -> None:
-        read_document(path, "analytic", self.feature_names)

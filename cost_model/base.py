@@ -8,23 +8,19 @@ task, higher is better. Their unit is the model's own.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from schedules.documents import Malformed, parsed_object
 from schedules.errors import AutotuneError
 
 Features = npt.NDArray[np.float32]
 Scores = npt.NDArray[np.float64]
-# Version of model files.
-VERSION = 2
-# Largest of them (bytes).
+# Largest file of a model (bytes).
 LARGEST = 64 << 20
 
 
@@ -48,12 +44,18 @@ class CostModel(Protocol):
     def predict(self, features: Features) -> Scores:
         """Scores [n]. Raises CostModelError if the number of columns differs."""
 
-    def save(self, path: Path) -> None:
-        """Write the model as JSON."""
 
-    def load(self, path: Path) -> None:
-        """Read what `save` wrote. Raises CostModelError for a foreign or malformed file, or other feature
-        names."""
+class Untaught:
+    """What models share that learn nothing of a task."""
+
+    feature_names: tuple[str, ...]
+
+    @property
+    def ready(self) -> bool:
+        return True
+
+    def fit(self, features: Features, throughput: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> None:
+        check_features(features, self.feature_names)
 
 
 @runtime_checkable
@@ -109,26 +111,3 @@ def read_regular(path: Path) -> bytes:
     if len(content) > LARGEST:
         raise OSError(errno.EFBIG, f"it is larger than {LARGEST >> 20} MiB", str(path))
     return content
-
-
-def write_document(path: Path, kind: str, names: tuple[str, ...], body: dict[str, Any]) -> None:
-    """Write a model file: one JSON object with its kind, its version and its feature names."""
-    document = {"kind": kind, "version": VERSION, "feature_names": list(names), **body}
-    path.write_text(json.dumps(document, sort_keys=True), encoding="utf-8")
-
-
-def read_document(path: Path, kind: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """Inverse of `write_document`. Raises CostModelError for another kind, version or feature names."""
-    try:
-        document = parsed_object(read_regular(path))
-    except (OSError, Malformed) as err:
-        why = getattr(err, "strerror", None) or err
-        raise CostModelError(f"cannot read the cost model {path}: {why}; train and save it again") from None
-    if document.get("kind") != kind or document.get("version") != VERSION:
-        wanted = f"a version {VERSION} {kind!r} cost model"
-        raise CostModelError(f"{path} is not {wanted}; train and save it again")
-    if document.get("feature_names") != list(names):
-        raise CostModelError(
-            f"the cost model {path} was trained on other features; train it again on this version"
-        )
-    return document

@@ -6,13 +6,11 @@ the estimate decides alone.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 
 from cost_model.analytic import AnalyticModel
-from cost_model.base import Features, Scores, read_document, write_document
+from cost_model.base import Features, Scores
 from cost_model.xgb import XGBModel
 
 # Share of the candidates of a call that the learned model scores, and the least number.
@@ -50,9 +48,3 @@ class BlendModel:
         rank = np.arange(len(estimate) - keep) / len(estimate)
         scores[order[keep:]] = verified.min() - BELOW - rank
         return scores
-
-    def save(self, path: Path) -> None:
-        write_document(path, "blend", self.feature_names, self._learned.body())
-
-    def load(self, path: Path) -> None:
-        self._learned.restore(read_document(path, "blend", self.feature_names), path)

@@ -48,16 +48,6 @@ def rmse(predicted: npt.ArrayLike, true: npt.ArrayLike) -> float:
     return float(np.sqrt(np.mean((p - t) ** 2)))
 
 
-def r2(predicted: npt.ArrayLike, true: npt.ArrayLike) -> float:
-    """Coefficient of determination; 0 is as good as the mean. For constant truths: 1 if predictions equal
-    them, else 0."""
-    p, t = _pair(predicted, true)
-    residual, total = float(np.sum((p - t) ** 2)), float(np.sum((t - t.mean()) ** 2))
-    if total == 0:
-        return 1.0 if residual == 0 else 0.0
-    return 1.0 - residual / total
-
-
 def _highest(values: np.ndarray, k: int) -> np.ndarray:
     if k < 1:
         raise ValueError(f"k is {k}; it must be at least 1")

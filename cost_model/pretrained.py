@@ -14,17 +14,15 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from importlib.resources import as_file, files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cost_model.analytic import ESTIMATE
-from cost_model.base import CostModelError, Features, Scores, check_features, write_document
-from cost_model.features import DERIVED, inputs, usual
+from cost_model.base import Features, Scores, Untaught, check_features
+from cost_model.features import inputs, usual
 from cost_model.saved import SavedModel
-from cost_model.xgb import DRAFT_TREES, decode, encode
+from cost_model.xgb import DRAFT_TREES, decode
 from schedules.microarchitecture import is_intel_server
 from schedules.model import Target
 
@@ -41,7 +39,7 @@ ESTIMATED = 0.5
 KNOWN = 0.5
 
 
-class Prior:
+class Prior(Untaught):
     """A model of other tasks for one task: a shipped one's document, or one that a user trained. Ready at
     once. ``reference``: features of a random sample of the task's candidates, which say what is usual
     there."""
@@ -54,13 +52,6 @@ class Prior:
         names = model.feature_names if isinstance(model, SavedModel) else model["feature_names"]
         self._wanted = tuple(names)
         self._usual = usual(check_features(reference, feature_names), feature_names)
-
-    @property
-    def ready(self) -> bool:
-        return True
-
-    def fit(self, features: Features, throughput: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> None:
-        check_features(features, self.feature_names)
 
     def predict(self, features: Features) -> Scores:
         """Scores [n]: the weighted geometric mean of the boosters' expectation and the analytic estimate.
@@ -90,7 +81,7 @@ class Prior:
     def _bag(self) -> list[Any]:
         if isinstance(self._model, SavedModel):
             return self._model.boosters
-        return decode(self._model, len(self._wanted) + len(DERIVED), Path("data"))
+        return decode(self._model)
 
     def _inputs(self, features: Features) -> Features:
         matrix = check_features(features, self.feature_names)
@@ -109,12 +100,6 @@ class Prior:
         expected = np.maximum(self._expected(seen, bag, trees), LEAST)
         estimated = np.exp2(-np.nan_to_num(seen[:, -1].astype(np.float64)))  # relative to what is usual
         return _agreed(expected, estimated)
-
-    def save(self, path: Path) -> None:
-        raise CostModelError("the shipped model belongs to the package; nothing of it is saved elsewhere")
-
-    def load(self, path: Path) -> None:
-        raise CostModelError("the shipped model is not read from elsewhere")
 
 
 def _agreed(expected: Scores | float, estimated: Scores) -> Scores:
@@ -145,8 +130,3 @@ def _read(name: str) -> dict[str, Any]:
             return {}
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
-
-
-def write(path: Path, names: tuple[str, ...], bag: Sequence[Any], provenance: Mapping[str, Any]) -> None:
-    """Write a model file for ``data``. ``bag``: the boosters."""
-    write_document(path, "pretrained", names, {"models": encode(bag), "provenance": dict(provenance)})

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -219,7 +218,7 @@ def shipped_trees(tasks: Sequence[TaskData]) -> list[TreeEnsemble]:
         return []
     added = range(len(names), len(names) + len(DERIVED))
     places = np.array([*(names.index(n) for n in wanted), *added], dtype=np.int64)
-    bag = decode(document, len(places), Path("data"))
+    bag = decode(document)
     return [of_booster(b).renumbered(places) for b in bag]
 
 

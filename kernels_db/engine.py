@@ -15,7 +15,7 @@ from sqlalchemy.pool import Pool, QueuePool, StaticPool
 from kernels_db import migrate, sqlite
 from kernels_db.place import LogPlace
 from kernels_db.postgresql import SCHEMA, WRITERS, PostgresDatabase
-from kernels_db.schema import Base
+from kernels_db.schema import METADATA
 from kernels_db.sqlite import SqliteFile
 
 # Kinds of transactions. "change" looks before it writes and holds the write lock; "bulk" is a large "change".
@@ -29,7 +29,7 @@ def open_reader(place: LogPlace, timeout_s: float) -> Engine:
     reader = place.reader(timeout_s)
     if reader is None:  # an empty file or database is an empty log
         engine = _sqlite(partial(sqlite3.connect, ":memory:", isolation_level=None), StaticPool)
-        Base.metadata.create_all(engine)
+        METADATA.create_all(engine)
         return engine
     reader.close()
     if isinstance(place, PostgresDatabase):

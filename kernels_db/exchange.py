@@ -343,14 +343,6 @@ def named_text(dag: ComputeDAG) -> str:
     return canonical({"version": 1, "dag": dag.to_json()})
 
 
-def _finish_target(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
-    return _defined("target", columns, lambda text: Target.from_json(text).json)
-
-
-def _finish_machine(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
-    return _defined("machine", columns, lambda text: text)
-
-
 def _defined(kind: str, columns: dict[str, Any], codec: Callable[[str], str]) -> dict[str, Any]:
     """Check that ``definition`` survives its codec unchanged and has the stated digest."""
     text = columns.pop("definition")
@@ -402,8 +394,8 @@ def _finish_trace(columns: dict[str, Any], value: dict[str, Any]) -> dict[str, A
 # {type: check of a whole object}.
 _FINISH: dict[str, Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]] = {
     "workload": _finish_workload,
-    "target": _finish_target,
-    "machine": _finish_machine,
+    "target": lambda columns, _: _defined("target", columns, lambda text: Target.from_json(text).json),
+    "machine": lambda columns, _: _defined("machine", columns, lambda text: text),
     "run": _finish_run,
     "record": _finish_record,
 }

@@ -20,6 +20,8 @@ from kernels_db.records import RECORD_COLUMNS, Hit, Record, RecordOrigin
 from schedules.errors import AutotuneError
 from schedules.model import Target, Workload, canonical
 
+# Where a log is: a path, a URL or a place.
+Where = str | os.PathLike[str] | LogPlace
 # Queries. ``?`` marks a parameter.
 TARGETS = """
     SELECT target.digest, target.json FROM target WHERE EXISTS (
@@ -60,7 +62,7 @@ VERIFIED = "SELECT host, status, checked FROM verification WHERE record = ?"
 
 
 def best(
-    where: str | os.PathLike[str] | LogPlace,
+    where: Where,
     workload_digest: str,
     accept: Callable[[Target], bool],
     threads: int | None = None,
@@ -77,7 +79,7 @@ def best(
 
 
 def top(
-    where: str | os.PathLike[str] | LogPlace,
+    where: Where,
     workload_digest: str,
     accept: Callable[[Target], bool],
     threads: int | None = None,
@@ -89,13 +91,11 @@ def top(
     """The ``k`` best records as `best` finds them, best first, one a trace. If any of the targets has a pin,
     only pinned records, also ``doubted`` ones. ``tolerant``: pass over targets and records that are
     damaged."""
-    place = locate(where)
-    reader = place.reader(timeout_s) if place.exists() else None
-    if reader is None:
-        return []
     pins: list[Hit] = []
     hits: list[Hit] = []
-    with closing(reader), explained(place, timeout_s):
+    with _reading(where, timeout_s) as (place, reader):
+        if reader is None:
+            return []
         for row in reader.rows(TARGETS, (workload_digest,)):
             with suppress(*([LogError] if tolerant else [])):
                 target = stored_target(place, row["digest"], row["json"])
@@ -111,37 +111,32 @@ def top(
         return [replace(hit, origin=_origin(reader, place, hit.record.uid)) for hit in chosen]
 
 
-def of_flops(
-    where: str | os.PathLike[str] | LogPlace, flops: int, *, timeout_s: float = 30.0
-) -> list[tuple[str, str]]:
+def of_flops(where: Where, flops: int) -> list[tuple[str, str]]:
     """The JSON of workloads that have records and do ``flops`` operations, and of their names, a thousand at
     most."""
-    return _workloads(where, OF_FLOPS, (flops,), timeout_s)
+    return [(str(row["json"]), str(row["names"])) for row in _rows(where, OF_FLOPS, (flops,))]
 
 
-def about_flops(
-    where: str | os.PathLike[str] | LogPlace, flops: int, factor: float, *, timeout_s: float = 30.0
-) -> list[tuple[str, str]]:
+def about_flops(where: Where, flops: int, factor: float) -> list[tuple[str, str]]:
     """As `of_flops`, of workloads with at most ``factor`` times more or fewer operations, the 256 nearest."""
     bounds = int(flops / factor), int(min(flops * factor, 2.0**62)), flops
-    return _workloads(where, ABOUT_FLOPS, bounds, timeout_s)
+    return [(str(row["json"]), str(row["names"])) for row in _rows(where, ABOUT_FLOPS, bounds)]
 
 
-def name(where: str | os.PathLike[str] | LogPlace, digest: str, *, timeout_s: float = 30.0) -> str | None:
+def name(where: Where, digest: str) -> str | None:
     """What the workload with this digest is called. None if there is no such workload, or no log."""
-    rows = _rows(where, NAME, (digest,), timeout_s)
-    return str(rows[0]["op"]) if rows else None
+    return next((str(row["op"]) for row in _rows(where, NAME, (digest,))), None)
 
 
-def names(where: str | os.PathLike[str] | LogPlace, *, timeout_s: float = 30.0) -> list[str]:
+def names(where: Where) -> list[str]:
     """What workloads are called, a thousand names at most. Empty if there is no log."""
-    return [str(row["op"]) for row in _rows(where, NAMES, (), timeout_s)]
+    return [str(row["op"]) for row in _rows(where, NAMES)]
 
 
-def called(where: str | os.PathLike[str] | LogPlace, name: str, *, timeout_s: float = 30.0) -> list[Workload]:
+def called(where: Where, name: str) -> list[Workload]:
     """The workloads of that name, a hundred at most, by digest. Raises `LogError` for one that is damaged."""
     found = []
-    for row in _rows(where, NAMED, (name,), timeout_s):
+    for row in _rows(where, NAMED, (name,)):
         try:
             params, names = json.loads(row["params"]), json.loads(row["names"])
             found.append(Workload.from_json(row["json"], str(row["op"]), params, int(row["flops"]), names))
@@ -150,19 +145,16 @@ def called(where: str | os.PathLike[str] | LogPlace, name: str, *, timeout_s: fl
     return found
 
 
-def workloads(where: str | os.PathLike[str] | LogPlace, *, timeout_s: float = 30.0) -> int:
+def workloads(where: Where) -> int:
     """How many workloads a log has; 0 if there is no log."""
-    rows = _rows(where, COUNT, (), timeout_s)
-    return int(rows[0]["number"]) if rows else 0
+    return next((int(row["number"]) for row in _rows(where, COUNT)), 0)
 
 
-def run_options(
-    where: str | os.PathLike[str] | LogPlace, workload: str, target: str, *, timeout_s: float = 30.0
-) -> list[Mapping[str, Any]]:
+def run_options(where: Where, workload: str, target: str) -> list[Mapping[str, Any]]:
     """The options of a task's finished runs, the newest first; those that are damaged are left out.
     ``workload``, ``target``: digests."""
     found: list[Mapping[str, Any]] = []
-    for row in _rows(where, OPTIONS, (workload, target), timeout_s):
+    for row in _rows(where, OPTIONS, (workload, target)):
         with suppress(ValueError, TypeError, RecursionError):
             options = json.loads(row["options"])
             if isinstance(options, dict):
@@ -170,46 +162,33 @@ def run_options(
     return found
 
 
-def of_trace(
-    where: str | os.PathLike[str] | LogPlace,
-    workload: str,
-    target: str,
-    trace: str,
-    *,
-    timeout_s: float = 30.0,
-) -> Record | None:
+def of_trace(where: Where, workload: str, target: str, trace: str) -> Record | None:
     """The record by which a trace of a task is ranked; None if it is not ranked. All digests."""
-    rows = _rows(where, OF_TRACE, (workload, target, trace), timeout_s)
+    rows = _rows(where, OF_TRACE, (workload, target, trace))
     return stored_record(locate(where), rows[0]) if rows else None
 
 
-def _workloads(
-    where: str | os.PathLike[str] | LogPlace, query: str, values: tuple[int, ...], timeout_s: float
-) -> list[tuple[str, str]]:
-    return [(str(row["json"]), str(row["names"])) for row in _rows(where, query, values, timeout_s)]
-
-
-def _rows(
-    where: str | os.PathLike[str] | LogPlace, query: str, values: tuple[Any, ...], timeout_s: float
-) -> list[Mapping[str, Any]]:
-    place = locate(where)
-    reader = place.reader(timeout_s) if place.exists() else None
-    if reader is None:
-        return []
-    with closing(reader), explained(place, timeout_s):
-        return [*reader.rows(query, values)]
-
-
-def origin(
-    where: str | os.PathLike[str] | LogPlace, uid: str, *, timeout_s: float = 30.0
-) -> RecordOrigin | None:
+def origin(where: Where, uid: str, *, timeout_s: float = 30.0) -> RecordOrigin | None:
     """Where a record of a log came from; None if there is no such record."""
+    with _reading(where, timeout_s) as (place, reader):
+        return None if reader is None else _origin(reader, place, uid)
+
+
+def _rows(where: Where, query: str, values: tuple[Any, ...] = ()) -> list[Mapping[str, Any]]:
+    with _reading(where) as (_, reader):
+        return [] if reader is None else [*reader.rows(query, values)]
+
+
+@contextmanager
+def _reading(where: Where, timeout_s: float = 30.0) -> Iterator[tuple[LogPlace, Reader | None]]:
+    """The place of a log, and a snapshot of it, None where it has none."""
     place = locate(where)
     reader = place.reader(timeout_s) if place.exists() else None
     if reader is None:
-        return None
+        yield place, None
+        return
     with closing(reader), explained(place, timeout_s):
-        return _origin(reader, place, uid)
+        yield place, reader
 
 
 def _origin(reader: Reader, place: LogPlace, uid: str) -> RecordOrigin | None:

@@ -9,20 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, select, text
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Connection, delete, func, select, text
 
 from kernels_db.ranking import ORDER, REPRESENTS
 from kernels_db.records import REJECTED
-from kernels_db.schema import (
-    MachineRow,
-    PinRow,
-    RecordRow,
-    RunRow,
-    TargetRow,
-    VerificationRow,
-    WorkloadRow,
-)
+from kernels_db.schema import MACHINE, PIN, RECORD, RUN, TARGET, VERIFICATION, WORKLOAD
 
 # Name of the temporary table of records to keep.
 KEEPING = "pruning_keeps"
@@ -37,19 +28,19 @@ class Pruned:
     runs: int
 
 
-def prune(session: Session, tasks: list[tuple[str, str]], keep: int, apply: bool) -> Pruned:
-    """Keep the ``keep`` best records of every task. Without ``apply`` only count. The session is in a
+def prune(con: Connection, tasks: list[tuple[str, str]], keep: int, apply: bool) -> Pruned:
+    """Keep the ``keep`` best records of every task. Without ``apply`` only count. ``con`` is in a
     "change" transaction."""
-    session.execute(text(f"CREATE TEMPORARY TABLE {KEEPING} (uid TEXT PRIMARY KEY)"))
+    con.execute(text(f"CREATE TEMPORARY TABLE {KEEPING} (uid TEXT PRIMARY KEY)"))
     try:
-        return _prune(session, tasks, keep, apply)
+        return _prune(con, tasks, keep, apply)
     finally:
-        session.execute(text(f"DROP TABLE {KEEPING}"))
+        con.execute(text(f"DROP TABLE {KEEPING}"))
 
 
-def _prune(session: Session, tasks: list[tuple[str, str]], keep: int, apply: bool) -> Pruned:
+def _prune(con: Connection, tasks: list[tuple[str, str]], keep: int, apply: bool) -> Pruned:
     for workload, target in tasks:
-        session.execute(
+        con.execute(
             text(
                 f"INSERT INTO {KEEPING} SELECT record.uid FROM record WHERE record.workload = :w "
                 f"AND record.target = :t AND {REPRESENTS} ORDER BY {ORDER} LIMIT :k"
@@ -59,27 +50,23 @@ def _prune(session: Session, tasks: list[tuple[str, str]], keep: int, apply: boo
     kept = text(f"record.uid NOT IN (SELECT uid FROM {KEEPING})")
     gone: list[ColumnElement[bool] | Any] = [
         kept,
-        RecordRow.status.not_in(("wrong_result", "out_of_bounds")),
-        RecordRow.uid.not_in(select(PinRow.record)),
-        RecordRow.uid.not_in(
-            select(VerificationRow.record).where(VerificationRow.status.in_(REJECTED))
-        ),
+        RECORD.c.status.not_in(("wrong_result", "out_of_bounds")),
+        RECORD.c.uid.not_in(select(PIN.c.record)),
+        RECORD.c.uid.not_in(select(VERIFICATION.c.record).where(VERIFICATION.c.status.in_(REJECTED))),
     ]
-    total = session.scalar(select(func.count()).select_from(RecordRow)) or 0
-    removed = session.scalar(select(func.count()).select_from(RecordRow).where(*gone)) or 0
-    staying = select(RecordRow.run).where(RecordRow.uid.not_in(select(RecordRow.uid).where(*gone)))
-    empty = RunRow.uid.not_in(staying) & RunRow.ended.is_not(None)
-    runs = session.scalar(select(func.count()).select_from(RunRow).where(empty)) or 0
+    total = con.scalar(select(func.count()).select_from(RECORD)) or 0
+    removed = con.scalar(select(func.count()).select_from(RECORD).where(*gone)) or 0
+    staying = select(RECORD.c.run).where(RECORD.c.uid.not_in(select(RECORD.c.uid).where(*gone)))
+    empty = RUN.c.uid.not_in(staying) & RUN.c.ended.is_not(None)
+    runs = con.scalar(select(func.count()).select_from(RUN).where(empty)) or 0
     if apply:
-        session.execute(
-            delete(VerificationRow).where(VerificationRow.record.in_(select(RecordRow.uid).where(*gone)))
-        )
-        session.execute(delete(RecordRow).where(*gone))
-        session.execute(delete(RunRow).where(empty))
-        for row, column in (
-            (WorkloadRow, RunRow.workload),
-            (TargetRow, RunRow.target),
-            (MachineRow, RunRow.machine),
+        con.execute(delete(VERIFICATION).where(VERIFICATION.c.record.in_(select(RECORD.c.uid).where(*gone))))
+        con.execute(delete(RECORD).where(*gone))
+        con.execute(delete(RUN).where(empty))
+        for table, column in (
+            (WORKLOAD, RUN.c.workload),
+            (TARGET, RUN.c.target),
+            (MACHINE, RUN.c.machine),
         ):
-            session.execute(delete(row).where(row.digest.not_in(select(column))))
+            con.execute(delete(table).where(table.c.digest.not_in(select(column))))
     return Pruned(total - removed, removed, runs)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 
-from sqlalchemy import ColumnElement, Engine, Select, func, select, text
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, Table, func, select, text
 
 from kernels_db import engine, exchange, lookup, transfer
 from kernels_db.errors import LogError
@@ -17,17 +16,8 @@ from kernels_db.lookup import stored_record, stored_target
 from kernels_db.pins import Pin
 from kernels_db.place import LogPlace, locate
 from kernels_db.ranking import DOUBTED, ORDER, REPRESENTS
-from kernels_db.records import REJECTED, Hit, Machine, Record, RecordOrigin, Run, host_digest
-from kernels_db.schema import (
-    FormerRow,
-    MachineRow,
-    PinRow,
-    RecordRow,
-    RunRow,
-    TargetRow,
-    VerificationRow,
-    WorkloadRow,
-)
+from kernels_db.records import REJECTED, Machine, Record, RecordOrigin, Run, host_digest
+from kernels_db.schema import FORMER, MACHINE, PIN, RECORD, RUN, TARGET, VERIFICATION, WORKLOAD
 from schedules.errors import NotPicklable
 from schedules.model import Target, Workload
 
@@ -81,15 +71,8 @@ class LogReader:
 
     def top_k(self, workload: WorkloadLike, target: TargetLike, k: int) -> list[Record]:
         """The ``k`` best records, best first, one a trace."""
-        with self._read() as session:
-            return self._records(session, ranked(_digest(workload), _digest(target)).limit(k))
-
-    def best_for(
-        self, workload: WorkloadLike, accept: Callable[[Target], bool], threads: int | None = None
-    ) -> Hit | None:
-        """The best record over every target that ``accept`` takes and that has ``threads`` threads (None: any
-        number), as loading finds it: `kernels_db.lookup.best`."""
-        return lookup.best(self.place, _digest(workload), accept, threads, timeout_s=self.timeout_s)
+        with self._read() as con:
+            return self._records(con, ranked(_digest(workload), _digest(target)).limit(k))
 
     def origin(self, record: Record | str) -> RecordOrigin | None:
         """Where a record came from; None if there is no such record."""
@@ -98,18 +81,18 @@ class LogReader:
 
     def doubted(self, workload: WorkloadLike, target: TargetLike, machine: Mapping[str, Any]) -> list[Record]:
         """The records of a task that verifying on such a machine removed from the ranking."""
-        task = (RecordRow.workload == _digest(workload), RecordRow.target == _digest(target))
-        here = VerificationRow.host == host_digest(machine)
-        bad = here & VerificationRow.status.in_(REJECTED)
-        query = select(RecordRow).join(VerificationRow, VerificationRow.record == RecordRow.uid).where(bad)
-        with self._read() as session:
-            return self._records(session, query.where(*task).order_by(RecordRow.uid))
+        here = VERIFICATION.c.host == host_digest(machine)
+        bad = here & VERIFICATION.c.status.in_(REJECTED)
+        query = select(RECORD).join(VERIFICATION, VERIFICATION.c.record == RECORD.c.uid).where(bad)
+        with self._read() as con:
+            task = _of(RECORD, workload, target)
+            return self._records(con, query.where(*task).order_by(RECORD.c.uid))
 
     def doubts(self, record: Record) -> bool:
         """Whether a record was found wrong or failing since. It is then not ranked and must not be used."""
-        with self._read() as session:
-            query = select(RecordRow.uid).where(RecordRow.uid == record.uid, text(DOUBTED))
-            return session.scalar(query) is not None
+        with self._read() as con:
+            query = select(RECORD.c.uid).where(RECORD.c.uid == record.uid, text(DOUBTED))
+            return con.scalar(query) is not None
 
     def seen(self, workload: WorkloadLike, target: TargetLike) -> list[Record]:
         """Every record of a task, failures too, oldest first (by created, then uid)."""
@@ -125,108 +108,79 @@ class LogReader:
         kind: str | None = None,
     ) -> Iterator[Record]:
         """The records that match every filter given, oldest first, streamed."""
-        query = select(RecordRow).order_by(RecordRow.created, RecordRow.uid)
-        if workload is not None:
-            query = query.where(RecordRow.workload == _digest(workload))
-        if target is not None:
-            query = query.where(RecordRow.target == _digest(target))
-        if run is not None:
-            query = query.where(RecordRow.run == (run if isinstance(run, str) else run.uid))
-        if status is not None:
-            query = query.where(RecordRow.status == status)
-        if kind is not None:
-            query = query.where(RecordRow.kind == kind)
-        # columns, not objects of the mapper, which cost as much as the rest
-        columns = query.with_only_columns(*RecordRow.__table__.columns)
-        with self._read() as session:
-            for row in session.execute(columns.execution_options(yield_per=transfer.READ)).mappings():
+        uid = run.uid if isinstance(run, Run) else run
+        asked = ((RECORD.c.run, uid), (RECORD.c.status, status), (RECORD.c.kind, kind))
+        wanted = [*_of(RECORD, workload, target), *(column == x for column, x in asked if x is not None)]
+        query = select(RECORD).where(*wanted).order_by(RECORD.c.created, RECORD.c.uid)
+        with self._read() as con:
+            for row in con.execute(query.execution_options(yield_per=transfer.READ)).mappings():
                 yield stored_record(self.place, row)
 
     def get(self, uid: str) -> Record | None:
         """The record with this uid, or that had it in an earlier schema."""
-        with self._read() as session:
-            row = session.get(RecordRow, uid)
-            if row is None and (former := session.get(FormerRow, uid)) is not None:
-                row = session.get(RecordRow, former.now)
-            return None if row is None else self._record(row)
+        with self._read() as con:
+            now = con.scalar(select(FORMER.c.now).where(FORMER.c.former == uid))
+            found = self._records(con, select(RECORD).where(RECORD.c.uid.in_((uid, now or uid))))
+            return min(found, key=lambda r: r.uid != uid, default=None)
 
     def run(self, uid: str) -> Run:
         """The run with this uid. Raises `LogError` if there is none."""
-        with self._read() as session:
-            row = session.get(RunRow, uid)
-            if row is None:
-                raise LogError(f"{self.path} has no run {uid}; start it with start_run")
+        with self._row(RUN, uid, "; start it with start_run") as row:
             return self._run(row)
 
     def runs(self, *, workload: WorkloadLike | None = None, target: TargetLike | None = None) -> list[Run]:
         """The runs of a task, oldest first."""
-        query = select(RunRow).order_by(RunRow.started, RunRow.uid)
-        if workload is not None:
-            query = query.where(RunRow.workload == _digest(workload))
-        if target is not None:
-            query = query.where(RunRow.target == _digest(target))
-        with self._read() as session:
-            return [self._run(row) for row in session.scalars(query)]
+        query = select(RUN).where(*_of(RUN, workload, target)).order_by(RUN.c.started, RUN.c.uid)
+        with self._read() as con:
+            return [self._run(row) for row in con.execute(query)]
 
     def runs_by_state(self) -> dict[str, int]:
         """How many runs the log has in each state."""
-        with self._read() as session:
-            found = session.execute(select(RunRow.state, func.count()).group_by(RunRow.state)).all()
+        with self._read() as con:
+            found = con.execute(select(RUN.c.state, func.count()).group_by(RUN.c.state)).all()
         return {str(state): n for state, n in found}
 
     def open_runs(self) -> list[tuple[Run, str]]:
         """The runs that no one closed, oldest first, each with its last sign of life: when its last record
         was made, or when it began."""
-        last = select(func.max(RecordRow.created)).where(RecordRow.run == RunRow.uid).scalar_subquery()
-        query = select(RunRow, last).where(RunRow.state == "running").order_by(RunRow.started, RunRow.uid)
-        with self._read() as session:
-            return [(self._run(row), str(made or row.started)) for row, made in session.execute(query)]
+        last = select(func.max(RECORD.c.created)).where(RECORD.c.run == RUN.c.uid).scalar_subquery()
+        query = select(RUN, last.label("last")).where(RUN.c.state == "running")
+        with self._read() as con:
+            rows = con.execute(query.order_by(RUN.c.started, RUN.c.uid))
+            return [(self._run(row), str(row.last or row.started)) for row in rows]
 
     def workload(self, key: str) -> Workload:
         """The workload with this digest. Raises `LogError` if there is none."""
-        with self._read() as session:
-            row = session.get(WorkloadRow, key)
-            if row is None:
-                raise LogError(f"{self.path} has no workload {key}")
-            with self._damage("workload", key):
-                _are(str, row.op)
-                _are(int, row.flops)
-                params = exchange.parse(row.params.encode())
-                named = {k: _frozen(v) for k, v in params.items()}
-                names = exchange.parse(row.names.encode())
-                return Workload.from_json(row.json, row.op, named, row.flops, names)
+        with self._row(WORKLOAD, key) as row:
+            _are(str, row.op)
+            _are(int, row.flops)
+            params = exchange.parse(row.params.encode())
+            named = {k: _frozen(v) for k, v in params.items()}
+            names = exchange.parse(row.names.encode())
+            return Workload.from_json(row.json, row.op, named, row.flops, names)
 
     def target(self, key: str) -> Target:
         """The target with this digest. Raises `LogError` if there is none."""
-        with self._read() as session:
-            row = session.get(TargetRow, key)
-            if row is None:
-                raise LogError(f"{self.path} has no target {key}")
+        with self._row(TARGET, key) as row:
             return stored_target(self.place, key, row.json)
 
     def machine(self, key: str) -> Machine:
         """The machine with this digest. Raises `LogError` if there is none."""
-        with self._read() as session:
-            row = session.get(MachineRow, key)
-            if row is None:
-                raise LogError(f"{self.path} has no machine {key}")
-            with self._damage("machine", key):
-                return Machine(key, exchange.parse(row.json.encode()))
+        with self._row(MACHINE, key) as row:
+            return Machine(key, exchange.parse(row.json.encode()))
 
     def workloads(self) -> list[str]:
         """The digests of all workloads, sorted."""
-        with self._read() as session:
-            return list(session.scalars(select(WorkloadRow.digest).order_by(WorkloadRow.digest)))
+        with self._read() as con:
+            return list(con.scalars(select(WORKLOAD.c.digest).order_by(WORKLOAD.c.digest)))
 
     def tasks(self, *, workload: WorkloadLike | None = None, op: str | None = None) -> list[tuple[str, str]]:
         """The (workload, target) digests that have records, sorted. Filters: one workload, one operator."""
-        wanted: list[ColumnElement[bool]] = []
-        if workload is not None:
-            wanted.append(RecordRow.workload == _digest(workload))
+        wanted = _of(RECORD, workload)
         if op is not None:
-            wanted.append(RecordRow.workload.in_(select(WorkloadRow.digest).where(WorkloadRow.op == op)))
-        with self._read() as session:
-            found = tasks_of(session, *wanted)
+            wanted.append(RECORD.c.workload.in_(select(WORKLOAD.c.digest).where(WORKLOAD.c.op == op)))
+        with self._read() as con:
+            found = tasks_of(con, *wanted)
         for task in found:
             with self._damage("task", repr(task)):
                 _are(str, *task)
@@ -245,52 +199,62 @@ class LogReader:
 
     def by_status(self, workload: WorkloadLike, target: TargetLike) -> dict[str, int]:
         """{status: number of records of a task}."""
-        task = (RecordRow.workload == _digest(workload), RecordRow.target == _digest(target))
-        query = select(RecordRow.status, func.count()).where(*task).group_by(RecordRow.status)
-        with self._read() as session:
-            return dict(sorted((str(status), n) for status, n in session.execute(query)))
+        task = _of(RECORD, workload, target)
+        query = select(RECORD.c.status, func.count()).where(*task).group_by(RECORD.c.status)
+        with self._read() as con:
+            return dict(sorted((str(status), n) for status, n in con.execute(query)))
 
     def stats(self) -> dict[str, Any]:
         """Counts: workloads, targets, machines, runs, records, and by_status ({status: records})."""
-        tables = (WorkloadRow, TargetRow, MachineRow, RunRow, RecordRow)
-        by_status = select(RecordRow.status, func.count()).group_by(RecordRow.status)
-        with self._read() as session:
+        tables = (WORKLOAD, TARGET, MACHINE, RUN, RECORD)
+        by_status = select(RECORD.c.status, func.count()).group_by(RECORD.c.status)
+        with self._read() as con:
             counts: dict[str, Any] = {
-                f"{t.__tablename__}s": session.scalar(select(func.count()).select_from(t)) for t in tables
+                f"{t.name}s": con.scalar(select(func.count()).select_from(t)) for t in tables
             }
-            grouped = session.execute(by_status.order_by(RecordRow.status)).all()
+            grouped = con.execute(by_status.order_by(RECORD.c.status)).all()
             counts["by_status"] = {str(status): n for status, n in grouped}
         return counts
 
     def by_machine(self) -> list[tuple[Machine, int]]:
         """Machines with the number of their records, those with most first."""
         number = func.count()
-        query = select(RecordRow.machine, number).group_by(RecordRow.machine)
-        with self._read() as session:
-            found = session.execute(query.order_by(number.desc(), RecordRow.machine)).all()
+        query = select(RECORD.c.machine, number).group_by(RECORD.c.machine)
+        with self._read() as con:
+            found = con.execute(query.order_by(number.desc(), RECORD.c.machine)).all()
         return [(self.machine(str(key)), n) for key, n in found]
 
     def pinned(self, workload: WorkloadLike, target: TargetLike) -> Record | None:
         """The record that a task is pinned to."""
-        with self._read() as session:
-            row = session.get(PinRow, (_digest(workload), _digest(target)))
-            found = None if row is None else session.get(RecordRow, row.record)
-            return None if found is None else self._record(found)
+        with self._read() as con:
+            query = select(RECORD).join(PIN, PIN.c.record == RECORD.c.uid).where(*_of(PIN, workload, target))
+            return next(iter(self._records(con, query)), None)
 
     def pins(self) -> list[Pin]:
         """The pins, in the order of their tasks."""
-        with self._read() as session:
-            rows = session.scalars(select(PinRow).order_by(PinRow.workload, PinRow.target))
+        with self._read() as con:
+            rows = con.execute(select(PIN).order_by(PIN.c.workload, PIN.c.target))
             return [Pin(row.workload, row.target, row.record) for row in rows]
 
     # -- plumbing ---------------------------------------------------------------------------------------
 
     @contextmanager
-    def _read(self) -> Iterator[Session]:
+    def _read(self) -> Iterator[Connection]:
         if self._engine is None:
             raise LogError(f"the log {self.path} has been closed; open it again with Log({self.path!r})")
-        with engine.explained(self.place, self.timeout_s), Session(self._engine) as session:
-            yield session
+        with engine.explained(self.place, self.timeout_s), self._engine.connect() as con:
+            yield con
+
+    @contextmanager
+    def _row(self, table: Table, key: str, remedy: str = "") -> Iterator[Row[Any]]:
+        """The row of a table with this key. Raises `LogError` if there is none, or for what says that it is
+        damaged."""
+        with self._read() as con:
+            row = con.execute(select(table).where(transfer.key_of(table) == key)).one_or_none()
+            if row is None:
+                raise LogError(f"{self.path} has no {table.name} {key}{remedy}")
+            with self._damage(table.name, key):
+                yield row
 
     @contextmanager
     def _damage(self, kind: str, key: str) -> Iterator[None]:
@@ -299,13 +263,10 @@ class LogReader:
         except (exchange.Refused, *exchange.MALFORMED):
             raise exchange.damaged(self.path, kind, key) from None
 
-    def _record(self, row: RecordRow) -> Record:
-        return stored_record(self.place, {c.name: getattr(row, c.name) for c in RecordRow.__table__.columns})
+    def _records(self, con: Connection, query: Select[Any]) -> list[Record]:
+        return [stored_record(self.place, row) for row in con.execute(query).mappings()]
 
-    def _records(self, session: Session, query: Select[Any]) -> list[Record]:
-        return [self._record(row) for row in session.scalars(query)]
-
-    def _run(self, row: RunRow) -> Run:
+    def _run(self, row: Row[Any]) -> Run:
         with self._damage("run", row.uid):
             _are(str, row.uid, row.workload, row.target, row.machine, row.started, row.ended or "", row.state)
             _are(int, row.seed)
@@ -324,20 +285,27 @@ class LogReader:
 
 def ranked(workload: str, target: str) -> Select[Any]:
     """The records that represent their traces, best first: `kernels_db.ranking`."""
-    task = (RecordRow.workload == workload, RecordRow.target == target)
-    return select(RecordRow).where(*task, text(REPRESENTS)).order_by(text(ORDER))
+    return select(RECORD).where(*_of(RECORD, workload, target), text(REPRESENTS)).order_by(text(ORDER))
 
 
-def tasks_of(session: Session, *wanted: ColumnElement[bool]) -> list[tuple[str, str]]:
+def tasks_of(con: Connection, *wanted: ColumnElement[bool]) -> list[tuple[str, str]]:
     """The (workload, target) digests of records that fulfil the conditions, sorted."""
-    pair = (RecordRow.workload, RecordRow.target)
-    return [(w, t) for w, t in session.execute(select(*pair).where(*wanted).distinct().order_by(*pair))]
+    pair = (RECORD.c.workload, RECORD.c.target)
+    return [(w, t) for w, t in con.execute(select(*pair).where(*wanted).distinct().order_by(*pair))]
 
 
 def _are(kind: type, *values: object) -> None:
     """Raises TypeError for values of another type, because SQLite keeps any value in any column."""
     if not all(isinstance(x, kind) for x in values):
         raise TypeError
+
+
+def _of(
+    table: Table, workload: WorkloadLike | None, target: TargetLike | None = None
+) -> list[ColumnElement[bool]]:
+    """The conditions for rows of a workload and a target (None: any)."""
+    asked = ((table.c.workload, workload), (table.c.target, target))
+    return [column == _digest(key) for column, key in asked if key is not None]
 
 
 def _digest(key: Workload | Target | str) -> str:

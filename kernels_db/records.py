@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -176,32 +176,13 @@ class Record:
 
 
 # Columns of a record that `Record` has.
-RECORD_COLUMNS = (
-    "uid",
-    "run",
-    "trial",
-    "kind",
-    "workload",
-    "target",
-    "machine",
-    "sketch",
-    "trace",
-    "trace_digest",
-    "status",
-    "reason",
-    "times_s",
-    "time_s",
-    "error",
-    "environment",
-    "created",
-)
+RECORD_COLUMNS = tuple("trace" if f.name == "trace_json" else f.name for f in fields(Record))
 
 
 # Parts of a machine's description that do not change with its software.
 HARDWARE = ("architecture", "cpu", "cpus", "memory_gib", "system")
-# Verdicts of verifying: those that remove a record from the ranking (it is not pruned), and all.
+# Verdicts of verifying that remove a record from the ranking (it is not pruned). Others: "ok", "slower".
 REJECTED = ("wrong", "failed")
-VERDICTS = ("ok", "slower", *REJECTED)
 
 
 def host_digest(machine: Mapping[str, Any]) -> str:
@@ -241,7 +222,7 @@ class RecordOrigin:
 
 @dataclass(frozen=True)
 class Hit:
-    """A record that `lookup.best` or `Log.best_for` found, and its target. ``doubted``: it is pinned, but was
+    """A record that `lookup.best` found, and its target. ``doubted``: it is pinned, but was
     found wrong or failing since (`kernels_db.ranking`)."""
 
     record: Record

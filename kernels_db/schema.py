@@ -13,149 +13,113 @@ holds the migrated schema equal to this one.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
+    Column,
     Float,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
     Integer,
+    MetaData,
+    Table,
     Text,
     UniqueConstraint,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 # Column types. PostgreSQL sorts text by the server's language unless told otherwise, and its integers have 32
 # bits.
 KEY = Text().with_variant(Text(collation="C"), "postgresql")
 WHOLE = Integer().with_variant(BigInteger(), "postgresql")
+# All tables.
+METADATA = MetaData()
 
 
-class Base(DeclarativeBase):
-    """Declarative base of the log's tables."""
-
-    type_annotation_map = {str: KEY, int: WHOLE}
-
-
-class WorkloadRow(Base):
-    """What is computed. Identity is ``json``, the DAG under canonical names; op, params, flops, and the names
-    that it is shown under (`Workload.names`) describe it."""
-
-    __tablename__ = "workload"
-    digest: Mapped[str] = mapped_column(primary_key=True)
-    op: Mapped[str] = mapped_column()
-    params: Mapped[str] = mapped_column()
-    json: Mapped[str] = mapped_column()
-    flops: Mapped[int] = mapped_column()
-    names: Mapped[str] = mapped_column(server_default="{}")
+def _column(name: str, kind: Any = KEY, to: str | None = None, **more: Any) -> Column[Any]:
+    """``to``: the column that it refers to."""
+    return Column(name, kind, *([ForeignKey(to)] if to else []), **{"nullable": False, **more})
 
 
-class TargetRow(Base):
-    """What it is compiled for."""
-
-    __tablename__ = "target"
-    digest: Mapped[str] = mapped_column(primary_key=True)
-    json: Mapped[str] = mapped_column()
+def _texts(*names: str) -> list[Column[Any]]:
+    return [_column(name) for name in names]
 
 
-class MachineRow(Base):
-    """Where it was measured."""
-
-    __tablename__ = "machine"
-    digest: Mapped[str] = mapped_column(primary_key=True)
-    json: Mapped[str] = mapped_column()
-
-
-class RunRow(Base):
-    """One tuning session. ``uid``: digest of all columns except ``ended`` and ``state``, which change.
-    ``nonce``: distinguishes sessions that began in the same microsecond."""
-
-    __tablename__ = "run"
-    uid: Mapped[str] = mapped_column(primary_key=True)
-    workload: Mapped[str] = mapped_column(ForeignKey("workload.digest"))
-    target: Mapped[str] = mapped_column(ForeignKey("target.digest"))
-    machine: Mapped[str] = mapped_column(ForeignKey("machine.digest"))
-    seed: Mapped[int] = mapped_column()
-    options: Mapped[str] = mapped_column()
-    nonce: Mapped[str] = mapped_column()
-    started: Mapped[str] = mapped_column()
-    ended: Mapped[str | None] = mapped_column()
-    state: Mapped[str] = mapped_column()
-
-    __table_args__ = (UniqueConstraint("uid", "workload", "target", "machine", name="uq_run_identity"),)
-
-
-class RecordRow(Base):
-    """One measurement. ``uid``: digest of its exchange form, which never changes."""
-
-    __tablename__ = "record"
-    uid: Mapped[str] = mapped_column(primary_key=True)
-    run: Mapped[str] = mapped_column()
-    trial: Mapped[int] = mapped_column()
-    kind: Mapped[str] = mapped_column()
-    workload: Mapped[str] = mapped_column()
-    target: Mapped[str] = mapped_column()
-    machine: Mapped[str] = mapped_column()
-    sketch: Mapped[str] = mapped_column()
-    trace: Mapped[str] = mapped_column()
-    trace_digest: Mapped[str] = mapped_column()
-    status: Mapped[str] = mapped_column()
-    reason: Mapped[str] = mapped_column()
-    times_s: Mapped[str] = mapped_column()
-    time_s: Mapped[float | None] = mapped_column(Float)
-    error: Mapped[float | None] = mapped_column(Float)
-    environment: Mapped[str] = mapped_column()
-    created: Mapped[str] = mapped_column()
-    imported: Mapped[str | None] = mapped_column()  # when it was imported; None if it was measured here
-
-    __table_args__ = (
-        ForeignKeyConstraint(
-            ["run", "workload", "target", "machine"],
-            ["run.uid", "run.workload", "run.target", "run.machine"],
-            name="fk_record_run",
-        ),
-        CheckConstraint("kind IN ('trial', 'final')", name="ck_record_kind"),
-        CheckConstraint(
-            "status <> 'ok' OR (time_s IS NOT NULL AND time_s > 0)", name="ck_record_ok_has_time"
-        ),
-        Index("ix_record_best", "workload", "target", "status", "time_s", "created", "uid"),
-        Index("ix_record_trace", "workload", "target", "trace_digest", "kind", "created"),
-        Index("ix_record_run", "run"),
-    )
-
-
-class VerificationRow(Base):
-    """What `autotune log verify` found of a record on one kind of machine (`records.host_digest`)."""
-
-    __tablename__ = "verification"
-    record: Mapped[str] = mapped_column(ForeignKey("record.uid"), primary_key=True)
-    host: Mapped[str] = mapped_column(primary_key=True)
-    status: Mapped[str] = mapped_column()
-    time_s: Mapped[float | None] = mapped_column(Float)
-    checked: Mapped[str] = mapped_column()
-
-    __table_args__ = (
-        CheckConstraint("status IN ('ok', 'slower', 'wrong', 'failed')", name="ck_verification_status"),
-    )
-
-
-class PinRow(Base):
-    """The record with which a task is loaded, whatever is measured later."""
-
-    __tablename__ = "pin"
-    workload: Mapped[str] = mapped_column(ForeignKey("workload.digest"), primary_key=True)
-    target: Mapped[str] = mapped_column(ForeignKey("target.digest"), primary_key=True)
-    record: Mapped[str] = mapped_column(ForeignKey("record.uid"))
-    pinned: Mapped[str] = mapped_column()
-
-    __table_args__ = (Index("ix_pin_record", "record"),)
-
-
-class FormerRow(Base):
-    """What the key of a workload, a run or a record of workload version 1 is now: lock files of pins, and
-    people, know it by the former one."""
-
-    __tablename__ = "former"
-    former: Mapped[str] = mapped_column(primary_key=True)
-    now: Mapped[str] = mapped_column()
+# What is computed. Identity is ``json``, the DAG under canonical names; op, params, flops, and the names that
+# it is shown under (`Workload.names`) describe it.
+WORKLOAD = Table(
+    "workload",
+    METADATA,
+    _column("digest", primary_key=True),
+    *_texts("op", "params", "json"),
+    _column("flops", WHOLE),
+    _column("names", server_default="{}"),
+)
+# What it is compiled for.
+TARGET = Table("target", METADATA, _column("digest", primary_key=True), _column("json"))
+# Where it was measured.
+MACHINE = Table("machine", METADATA, _column("digest", primary_key=True), _column("json"))
+# One tuning session. ``uid``: digest of all columns except ``ended`` and ``state``, which change. ``nonce``:
+# distinguishes sessions that began in the same microsecond.
+RUN = Table(
+    "run",
+    METADATA,
+    _column("uid", primary_key=True),
+    *(_column(name, to=f"{name}.digest") for name in ("workload", "target", "machine")),
+    _column("seed", WHOLE),
+    *_texts("options", "nonce", "started"),
+    _column("ended", nullable=True),
+    _column("state"),
+    UniqueConstraint("uid", "workload", "target", "machine", name="uq_run_identity"),
+)
+# One measurement. ``uid``: digest of its exchange form, which never changes. ``imported``: when it was; null
+# if it was measured here.
+RECORD = Table(
+    "record",
+    METADATA,
+    _column("uid", primary_key=True),
+    _column("run"),
+    _column("trial", WHOLE),
+    *_texts("kind", "workload", "target", "machine", "sketch", "trace", "trace_digest", "status", "reason"),
+    _column("times_s"),
+    _column("time_s", Float, nullable=True),
+    _column("error", Float, nullable=True),
+    *_texts("environment", "created"),
+    _column("imported", nullable=True),
+    ForeignKeyConstraint(
+        ["run", "workload", "target", "machine"],
+        ["run.uid", "run.workload", "run.target", "run.machine"],
+        name="fk_record_run",
+    ),
+    CheckConstraint("kind IN ('trial', 'final')", name="ck_record_kind"),
+    CheckConstraint("status <> 'ok' OR (time_s IS NOT NULL AND time_s > 0)", name="ck_record_ok_has_time"),
+    Index("ix_record_best", "workload", "target", "status", "time_s", "created", "uid"),
+    Index("ix_record_trace", "workload", "target", "trace_digest", "kind", "created"),
+    Index("ix_record_run", "run"),
+)
+# What `autotune log verify` found of a record on one kind of machine (`records.host_digest`).
+VERIFICATION = Table(
+    "verification",
+    METADATA,
+    _column("record", to="record.uid", primary_key=True),
+    _column("host", primary_key=True),
+    _column("status"),
+    _column("time_s", Float, nullable=True),
+    _column("checked"),
+    CheckConstraint("status IN ('ok', 'slower', 'wrong', 'failed')", name="ck_verification_status"),
+)
+# The record with which a task is loaded, whatever is measured later.
+PIN = Table(
+    "pin",
+    METADATA,
+    _column("workload", to="workload.digest", primary_key=True),
+    _column("target", to="target.digest", primary_key=True),
+    _column("record", to="record.uid"),
+    _column("pinned"),
+    Index("ix_pin_record", "record"),
+)
+# What the key of a workload, a run or a record of workload version 1 is now: lock files of pins, and people,
+# know it by the former one.
+FORMER = Table("former", METADATA, _column("former", primary_key=True), _column("now"))

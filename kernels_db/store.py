@@ -22,8 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, cast
 
-from sqlalchemy import Connection, bindparam, delete, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, Table, bindparam, delete, func, select, update
 
 from kernels_db import engine, exchange, rescue, sqlite, t4, transfer
 from kernels_db.compat import HEADER
@@ -47,13 +46,7 @@ from kernels_db.records import (
 )
 from kernels_db.rekeying import Rekeyer
 from kernels_db.replacing import replaced
-from kernels_db.schema import (
-    FormerRow,
-    PinRow,
-    RecordRow,
-    RunRow,
-    VerificationRow,
-)
+from kernels_db.schema import FORMER, PIN, RECORD, RUN, VERIFICATION
 from kernels_db.spool import as_file
 from kernels_db.sqlite import SqliteFile
 from schedules.model import Target, Workload, canonical, digest
@@ -90,25 +83,6 @@ class Log(LogReader):
 
     # -- writing ----------------------------------------------------------------------------------------
 
-    def add_workload(self, workload: Workload) -> str:
-        """Store a workload unless it exists. Returns its digest."""
-        with self._write() as session:
-            self._put(session, _workload_line(workload))
-        return workload.digest
-
-    def add_target(self, target: Target) -> str:
-        """Store a target unless it exists. Returns its digest."""
-        with self._write() as session:
-            self._put(session, _target_line(target))
-        return target.digest
-
-    def add_machine(self, info: Mapping[str, Any]) -> str:
-        """Store a machine's description, a JSON object, unless it exists. Returns its digest."""
-        line = self._machine_line(info)
-        with self._write() as session:
-            self._put(session, line)
-        return str(line["digest"])
-
     def start_run(
         self,
         workload: Workload,
@@ -119,7 +93,8 @@ class Log(LogReader):
         options: Mapping[str, Any] | None = None,
     ) -> Run:
         """Open a tuning session in state "running", and store its workload, target and machine."""
-        where = self._machine_line(machine)
+        definition = self._plain(machine, "a machine's description")
+        where = {"type": "machine", "digest": digest(canonical(definition)), "definition": definition}
         value = {
             "type": "run",
             "workload": workload.digest,
@@ -133,9 +108,9 @@ class Log(LogReader):
             "state": "running",
         }
         value = exchange.seal("run", value)
-        with self._write() as session:
+        with self._write() as con:
             for line in (_workload_line(workload), _target_line(target), where, value):
-                self._put(session, line)
+                self._put(con, line)
         return self.run(str(value["uid"]))
 
     def finish_run(self, run: Run | str, state: str = "done") -> Run:
@@ -143,11 +118,8 @@ class Log(LogReader):
         uid = run if isinstance(run, str) else run.uid
         if state not in ("done", "interrupted", "failed"):
             raise LogError(f'a run ends as "done", "interrupted" or "failed", not as {state!r}')
-        with self._write() as session:
-            row = session.get(RunRow, uid)
-            if row is None:
-                raise LogError(f"{self.path} has no run {uid}; start it with start_run")
-            row.ended, row.state = now(), state
+        with self._write() as con:
+            con.execute(update(RUN).where(RUN.c.uid == uid).values(ended=now(), state=state))
         return self.run(uid)
 
     def add(self, new: NewRecord) -> Record:
@@ -162,17 +134,12 @@ class Log(LogReader):
         news = list(news)
         values = [self._prepared(new) for new in news]
         made = [self._sealed(value) for value in values]
-        with self._write("add") as session:
-            connection = session.connection()
-            newest = _newest(connection, made)
+        with self._write("add") as con:
             for i, columns in enumerate(made):
-                trace = _trace_of(columns)
-                last = newest.get(trace, "")
-                if news[i].created is None and columns["created"] <= last:
-                    later = {**values[i], "created": after(last)}
-                    made[i] = columns = self._sealed(later)
-                newest[trace] = max(columns["created"], last)
-            engine.insert(connection, "record", made)
+                last = con.scalar(_NEWEST, {name: columns[name] for name in _TRACE})
+                if news[i].created is None and last is not None and columns["created"] <= last:
+                    made[i] = self._sealed({**values[i], "created": after(last)})
+                engine.insert(con, "record", made[i : i + 1])
         return [stored_record(self.place, columns) for columns in made]
 
     def _prepared(self, new: NewRecord) -> dict[str, Any]:
@@ -196,10 +163,10 @@ class Log(LogReader):
         two remove it from the ranking until it is found good on such a machine."""
         uid = record if isinstance(record, str) else record.uid
         row = {"record": uid, "host": host_digest(machine), "status": status, "time_s": time_s}
-        with self._write() as session:
-            if session.get(RecordRow, uid) is None:
+        with self._write() as con:
+            if con.scalar(select(RECORD.c.uid).where(RECORD.c.uid == uid)) is None:
                 raise LogError(f"{self.path} has no record {uid}")
-            session.merge(VerificationRow(**row, checked=now()))
+            _replace(con, VERIFICATION, {**row, "checked": now()})
 
     def pin(self, wanted: Iterable[Pin] | None = None) -> list[Pin]:
         """Pin every task to its present best record, or as ``wanted`` says. Loading takes pinned records,
@@ -208,13 +175,13 @@ class Log(LogReader):
         if wanted is None:
             each = ((w, t, self.best(w, t)) for w, t in self.tasks())
             wanted = [Pin(w, t, best.uid) for w, t, best in each if best is not None]
-        with self._write() as session:
-            wanted = [_pin_now(session, pin) for pin in wanted]
+        with self._write() as con:
+            wanted = [_pin_now(con, pin) for pin in wanted]
             missing = []
             for pin in wanted:
-                found = session.get(RecordRow, pin.record)
-                task = (pin.workload, pin.target, "ok")
-                if found is None or (found.workload, found.target, found.status) != task:
+                columns = select(RECORD.c.workload, RECORD.c.target, RECORD.c.status)
+                found = con.execute(columns.where(RECORD.c.uid == pin.record)).one_or_none()
+                if found is None or (*found,) != (pin.workload, pin.target, "ok"):
                     missing.append(f"{pin.record} ({pin.task or f'workload {pin.workload}'})")
             if missing:
                 raise LogError(
@@ -224,21 +191,21 @@ class Log(LogReader):
                 )
             for pin in wanted:
                 row = {"workload": pin.workload, "target": pin.target, "record": pin.record}
-                session.merge(PinRow(**row, pinned=now()))
+                _replace(con, PIN, {**row, "pinned": now()})
         return wanted
 
     def unpin(self) -> int:
         """Remove all pins. Returns how many there were."""
-        with self._write() as session:
-            count = session.scalar(select(func.count()).select_from(PinRow)) or 0
-            session.execute(delete(PinRow))
+        with self._write() as con:
+            count = con.scalar(select(func.count()).select_from(PIN)) or 0
+            con.execute(delete(PIN))
         return count
 
     def prune(self, keep: int, apply: bool = False) -> Pruned:
         """Remove all but the ``keep`` best records of every task, pinned ones, and those that found a trace
         wrong (`kernels_db.prune`). Without ``apply`` only count."""
-        with self._write() as session:
-            found = prune(session, tasks_of(session), keep, apply)
+        with self._write() as con:
+            found = prune(con, tasks_of(con), keep, apply)
         if apply and found.removed and isinstance(self.place, SqliteFile):
             with contextlib.suppress(LogError), self._raw() as con:  # giving space back may fail
                 con.exec_driver_sql("VACUUM")
@@ -281,9 +248,9 @@ class Log(LogReader):
 
     def _objects(self, top: int | None) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "header", HEADER
-        with self._read() as session:
-            wanted = None if top is None else self._closure(session, top)
-            for kind, row in transfer.rows(session):
+        with self._read() as con:
+            wanted = None if top is None else self._closure(con, top)
+            for kind, row in transfer.rows(con):
                 key = row["uid" if kind in ("run", "record") else "digest"]
                 if wanted is None or key in wanted:
                     with self._damage(kind, key):
@@ -326,43 +293,41 @@ class Log(LogReader):
             self._merge(decoded(other._rows(tally)), tally)
             former = list(other._former()) if upgraded else []
         for first in range(0, len(former), transfer.BATCH):
-            with self._write("bulk") as session:
-                transfer.put_former(session, former[first : first + transfer.BATCH])
+            with self._write("bulk") as con:
+                transfer.put_former(con, former[first : first + transfer.BATCH])
 
     import_ = merge
 
-    def _merge(
-        self, items: Generator[exchange.Item | exchange.Refused], tally: transfer.MergeTally
-    ) -> None:
+    def _merge(self, items: Generator[exchange.Item | exchange.Refused], tally: transfer.MergeTally) -> None:
         with contextlib.closing(items):  # at once, whatever ends this: it may have processes
             for batch in transfer.batches(Rekeyer().items(items), tally):
-                with self._write("bulk") as session:
-                    transfer.put(session, batch, tally)
+                with self._write("bulk") as con:
+                    transfer.put(con, batch, tally)
                     former = [(item.former, item.key) for item in batch if item.former is not None]
-                    transfer.put_former(session, former)
+                    transfer.put_former(con, former)
                 del batch  # the next one is as large
 
     def _former(self) -> list[tuple[str, str]]:
         """What digests of earlier schemas are now."""
-        with self._read() as session:
-            return [(a, b) for a, b in session.execute(select(FormerRow.former, FormerRow.now))]
+        with self._read() as con:
+            return [(a, b) for a, b in con.execute(select(FORMER.c.former, FORMER.c.now))]
 
     def _rows(self, tally: transfer.MergeTally) -> Iterator[Raw]:
         """Every row, to be decoded, because another log's tables are trusted no more than a file. Rows above
         the limit are counted as refused and not read."""
-        with self._read() as session:
-            engine.read_any_text(session.connection())
-            yield from islice(transfer.rows(session, ordered=False), exchange.MAX_ROWS)
-            over = transfer.count(session) - exchange.MAX_ROWS
+        with self._read() as con:
+            engine.read_any_text(con)
+            yield from islice(transfer.rows(con, ordered=False), exchange.MAX_ROWS)
+            over = transfer.count(con) - exchange.MAX_ROWS
             if over > 0:
                 tally.refused[exchange.too_many()] += over
 
-    def _closure(self, session: Session, top: int) -> set[str]:
+    def _closure(self, con: Connection, top: int) -> set[str]:
         """The keys of the best records of every task and of all that they refer to."""
         keys: set[str] = set()
-        pair = (RecordRow.workload, RecordRow.target)
-        for workload, target in session.execute(select(*pair).distinct()).all():
-            for r in session.scalars(ranked(workload, target).limit(top)):
+        pair = (RECORD.c.workload, RECORD.c.target)
+        for workload, target in con.execute(select(*pair).distinct()).all():
+            for r in con.execute(ranked(workload, target).limit(top)):
                 keys |= {r.uid, r.run, r.workload, r.target, r.machine}
         return keys
 
@@ -405,23 +370,20 @@ class Log(LogReader):
         logger.warning("the log %s was moved, deleted or replaced while it was in use: %s", path, told)
 
     @contextmanager
-    def _write(self, access: engine.Access = "change") -> Iterator[Session]:
+    def _write(self, access: engine.Access = "change") -> Iterator[Connection]:
         if self._engine is None or self.read_only:
             why = "has been closed" if self._engine is None else "is opened for reading only"
             raise LogError(f"the log {self.path} {why}; open it again with Log({self.path!r})")
         self._follow_file()
-        with (
-            engine.explained(self.place, self.timeout_s),
-            Session(engine.accessing(self._engine, access)) as session,
-            session.begin(),
-        ):
-            yield session
+        writing = engine.accessing(self._engine, access)
+        with engine.explained(self.place, self.timeout_s), writing.begin() as con:
+            yield con
 
-    def _put(self, session: Session, value: dict[str, Any]) -> None:
+    def _put(self, con: Connection, value: dict[str, Any]) -> None:
         """Put one object of this process into the log."""
         tally = transfer.MergeTally()
         try:
-            transfer.put(session, [exchange.decode(value)], tally)
+            transfer.put(con, [exchange.decode(value)], tally)
         except exchange.Refused as err:
             tally.refused[str(err)] += 1
         if tally.refused:
@@ -434,10 +396,6 @@ class Log(LogReader):
             self._runs[run] = (r.workload, r.target, r.machine)
         return self._runs[run]
 
-    def _machine_line(self, info: Mapping[str, Any]) -> dict[str, Any]:
-        definition = self._plain(info, "a machine's description")
-        return {"type": "machine", "digest": digest(canonical(definition)), "definition": definition}
-
     def _plain(self, value: Mapping[str, Any], what: str) -> dict[str, Any]:
         """``value`` as it will be read again: tuples become lists, keys become texts."""
         try:
@@ -446,52 +404,36 @@ class Log(LogReader):
             raise LogError(f"{what} must be plain JSON values with finite numbers: {err}") from None
 
 
-def _pin_now(session: Session, pin: Pin) -> Pin:
+def _replace(con: Connection, table: Table, row: Mapping[str, Any]) -> None:
+    """Put a row in the place of the one that has its key, if there is one."""
+    con.execute(delete(table).where(*(c == row[c.name] for c in table.primary_key)))
+    con.execute(table.insert().values(row))
+
+
+def _pin_now(con: Connection, pin: Pin) -> Pin:
     """A pin of a lock file, which may name what it pins as an earlier version did."""
     named = (pin.workload, pin.record)
-    rows = session.execute(select(FormerRow.former, FormerRow.now).where(FormerRow.former.in_(named)))
+    rows = con.execute(select(FORMER.c.former, FORMER.c.now).where(FORMER.c.former.in_(named)))
     now = {row.former: row.now for row in rows}
     return replace(pin, workload=now.get(pin.workload, pin.workload), record=now.get(pin.record, pin.record))
 
 
-def _trace_of(columns: Mapping[str, Any]) -> tuple[str, str, str]:
-    return columns["workload"], columns["target"], columns["trace_digest"]
-
-
-# Statements are made once, as SQLAlchemy takes longer to make them than the database to answer.
-_MOMENTS = (
-    select(RecordRow.trace_digest, func.max(RecordRow.created))
-    .where(RecordRow.workload == bindparam("workload"), RecordRow.target == bindparam("target"))
-    .where(RecordRow.trace_digest.in_(bindparam("traces", expanding=True)))
-    .group_by(RecordRow.trace_digest)
-)
-
-
-def _newest(connection: Connection, made: list[dict[str, Any]]) -> dict[tuple[str, str, str], str]:
-    """The moment of the newest known record of each of these traces."""
-    tasks: dict[tuple[str, str], list[str]] = {}
-    for workload, target, trace in map(_trace_of, made):
-        tasks.setdefault((workload, target), []).append(trace)
-    newest = {}
-    for (workload, target), traces in tasks.items():
-        for first in range(0, len(traces), transfer.READ):
-            asked = {"workload": workload, "target": target, "traces": traces[first : first + transfer.READ]}
-            for trace, moment in connection.execute(_MOMENTS, asked):
-                newest[workload, target, trace] = moment
-    return newest
+# The moment of the newest known record of a trace. Made once, as SQLAlchemy takes longer to make it than
+# the database to answer.
+_TRACE = ("workload", "target", "trace_digest")
+_NEWEST = select(func.max(RECORD.c.created)).where(*(RECORD.c[name] == bindparam(name) for name in _TRACE))
 
 
 def _workload_line(w: Workload) -> dict[str, Any]:
-    definition = exchange.parse(w.json.encode())
-    line = {
+    return {
         "type": "workload",
         "digest": w.digest,
         "op": w.op,
+        "params": exchange.parse(canonical(dict(w.params)).encode()),
         "flops": int(w.flops),
-        "definition": definition,
+        "definition": exchange.parse(w.json.encode()),
         "names": w.names,
     }
-    return {**line, "params": exchange.parse(canonical(dict(w.params)).encode())}
 
 
 def _target_line(t: Target) -> dict[str, Any]:

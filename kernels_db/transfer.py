@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Table, func, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, Table, func, select, update
 
 from kernels_db.engine import insert
 from kernels_db.exchange import MALFORMED, Item, ItemType, Refused, size
 from kernels_db.records import MergeResult, now
-from kernels_db.schema import Base
+from kernels_db.schema import METADATA
 from schedules import ops
 from schedules.model import Workload
 from schedules.te.flops import count_flops
@@ -28,7 +27,7 @@ from schedules.te.flops import count_flops
 # Types in the order of an export: each after those that it refers to.
 ORDER_OF_TYPES: tuple[ItemType, ...] = ("workload", "target", "machine", "run", "record")
 # {type: its table}, and the types that a run refers to.
-_TABLES: dict[ItemType, Table] = {t: Base.metadata.tables[t] for t in ORDER_OF_TYPES}
+_TABLES: dict[ItemType, Table] = {t: METADATA.tables[t] for t in ORDER_OF_TYPES}
 _REFERENCES: tuple[ItemType, ...] = ("workload", "target", "machine")
 # Rows of a transaction: many, as a page of an index is written once a transaction; few enough (about a
 # second) that a long merge does not delay other processes' trials.
@@ -52,7 +51,7 @@ class MergeTally:
         return MergeResult(self.new, self.known, dict(sorted(self.refused.items())))
 
 
-def rows(session: Session, ordered: bool = True) -> Iterator[tuple[ItemType, dict[str, Any]]]:
+def rows(con: Connection, ordered: bool = True) -> Iterator[tuple[ItemType, dict[str, Any]]]:
     """The columns of every row that other logs may have, streamed in the order of an export. Not ``ordered``:
     as the database finds them, but each after what it refers to, because sorting needs a second copy of a
     large log."""
@@ -61,15 +60,15 @@ def rows(session: Session, ordered: bool = True) -> Iterator[tuple[ItemType, dic
         names = [name for name in c.keys() if name != "imported"]
         query = select(*(c[name] for name in names)).execution_options(yield_per=READ)
         if ordered:
-            order = (c.workload, c.target, c.created, c.uid) if kind == "record" else (_key(table),)
+            order = (c.workload, c.target, c.created, c.uid) if kind == "record" else (key_of(table),)
             query = query.order_by(*order)
-        for row in session.execute(query):  # mappings would take twice as long
+        for row in con.execute(query):  # mappings would take twice as long
             yield kind, dict(zip(names, row))
 
 
-def count(session: Session) -> int:
+def count(con: Connection) -> int:
     """The number of `rows`."""
-    return sum(session.scalar(select(func.count()).select_from(t)) or 0 for t in _TABLES.values())
+    return sum(con.scalar(select(func.count()).select_from(t)) or 0 for t in _TABLES.values())
 
 
 def batches(items: Iterable[Item | Refused], tally: MergeTally) -> Iterator[list[Item]]:
@@ -89,37 +88,37 @@ def batches(items: Iterable[Item | Refused], tally: MergeTally) -> Iterator[list
         yield batch
 
 
-def put(session: Session, items: Iterable[Item], tally: MergeTally) -> None:
-    """Insert new items, join known ones, refuse those that refer to nothing. The session is in a write
+def put(con: Connection, items: Iterable[Item], tally: MergeTally) -> None:
+    """Insert new items, join known ones, refuse those that refer to nothing. ``con`` is in a write
     transaction, so that nothing changes between looking and inserting."""
     for kind, group in groupby(items, key=lambda item: item.type):
         if kind == "record":
-            _put_records(session, list(group), tally)
+            _put_records(con, list(group), tally)
         else:
-            _put_joined(session, kind, list(group), tally)
+            _put_joined(con, kind, list(group), tally)
 
 
-def put_former(session: Session, pairs: Iterable[tuple[str, str]]) -> None:
+def put_former(con: Connection, pairs: Iterable[tuple[str, str]]) -> None:
     """Note what digests of an earlier version are now."""
-    insert(session.connection(), "former", [{"former": a, "now": b} for a, b in pairs])
+    insert(con, "former", [{"former": a, "now": b} for a, b in pairs])
 
 
-def _put_records(session: Session, items: list[Item], tally: MergeTally) -> None:
+def _put_records(con: Connection, items: list[Item], tally: MergeTally) -> None:
     """Insert records. They never change, so the database finds out which are new. Looking for them first
     would take as long as inserting them."""
-    kept = _of_known_runs(session, [item.columns for item in items], tally)
+    kept = _of_known_runs(con, [item.columns for item in items], tally)
     moment = now()
     rows = {columns["uid"]: {**columns, "imported": moment} for columns in kept}
-    new = insert(session.connection(), "record", list(rows.values()))
+    new = insert(con, "record", list(rows.values()))
     tally.new += new
     tally.known += len(kept) - new
 
 
-def _put_joined(session: Session, kind: ItemType, items: list[Item], tally: MergeTally) -> None:
+def _put_joined(con: Connection, kind: ItemType, items: list[Item], tally: MergeTally) -> None:
     table = _TABLES[kind]
     if kind == "run":
-        items = _of_known_parts(session, items, tally)
-    known = _existing(session, table, {item.key for item in items})
+        items = _of_known_parts(con, items, tally)
+    known = _existing(con, table, {item.key for item in items})
     fresh: dict[str, dict[str, Any]] = {}
     changed: dict[str, dict[str, Any]] = {}
     for item in items:
@@ -129,15 +128,15 @@ def _put_joined(session: Session, kind: ItemType, items: list[Item], tally: Merg
         elif kind in _JOINS and item.columns != old and _JOINS[kind](item.columns) > _JOINS[kind](old):
             home = fresh if item.key in fresh else changed
             home[item.key] = known[item.key] = item.columns
-    insert(session.connection(), kind, list(fresh.values()))
+    insert(con, kind, list(fresh.values()))
     for key, columns in changed.items():
-        session.execute(update(table).where(_key(table) == key).values(columns))
+        con.execute(update(table).where(key_of(table) == key).values(columns))
 
 
-def _of_known_parts(session: Session, runs: list[Item], tally: MergeTally) -> list[Item]:
+def _of_known_parts(con: Connection, runs: list[Item], tally: MergeTally) -> list[Item]:
     """The runs whose references are all in the log. Others are counted as refused."""
     kept = []
-    found = {r: _existing(session, _TABLES[r], {i.columns[r] for i in runs}) for r in _REFERENCES}
+    found = {r: _existing(con, _TABLES[r], {i.columns[r] for i in runs}) for r in _REFERENCES}
     for item in runs:
         missing = next((r for r in _REFERENCES if item.columns[r] not in found[r]), None)
         if missing is None:
@@ -147,12 +146,10 @@ def _of_known_parts(session: Session, runs: list[Item], tally: MergeTally) -> li
     return kept
 
 
-def _of_known_runs(
-    session: Session, records: list[dict[str, Any]], tally: MergeTally
-) -> list[dict[str, Any]]:
+def _of_known_runs(con: Connection, records: list[dict[str, Any]], tally: MergeTally) -> list[dict[str, Any]]:
     """The records whose run is in the log and has the same references. Others are counted as refused."""
     kept = []
-    runs = _existing(session, _TABLES["run"], {columns["run"] for columns in records})
+    runs = _existing(con, _TABLES["run"], {columns["run"] for columns in records})
     parts = {uid: tuple(run[r] for r in _REFERENCES) for uid, run in runs.items()}
     for columns in records:
         of_run = parts.get(columns["run"])
@@ -165,14 +162,15 @@ def _of_known_runs(
     return kept
 
 
-def _existing(session: Session, table: Table, keys: set[str]) -> dict[str, Mapping[str, Any]]:
+def _existing(con: Connection, table: Table, keys: set[str]) -> dict[str, Mapping[str, Any]]:
     """The rows with these keys, by key."""
-    key = _key(table)
-    found = session.execute(select(table).where(key.in_(keys))).mappings()
+    key = key_of(table)
+    found = con.execute(select(table).where(key.in_(keys))).mappings()
     return {row[key.name]: dict(row) for row in found}
 
 
-def _key(table: Table) -> Any:
+def key_of(table: Table) -> Any:
+    """The column that identifies a row: a digest or a uid."""
     return next(iter(table.primary_key))
 
 

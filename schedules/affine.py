@@ -21,6 +21,11 @@ Ranges = Mapping[str, Range]
 ZERO, ONE, MINUS = Const(0), Const(1), Const(-1)
 
 
+def hull(a: Range, b: Range) -> Range:
+    """The least range that holds both."""
+    return min(a[0], b[0]), max(a[1], b[1])
+
+
 def is_scalar(e: Expr) -> bool:
     """Index arithmetic of literals and holes: an integer once the holes are filled."""
     t = E.kind(e)
@@ -198,8 +203,7 @@ def value_bounds(e: Expr, ranges: Ranges) -> Range | None:
             f = min if op == "min" else max
             found = f(ra[0], rb[0]), f(ra[1], rb[1])
         case Select(a=a, b=b):
-            ra, rb = value_bounds(a, ranges) or whole, value_bounds(b, ranges) or whole
-            found = min(ra[0], rb[0]), max(ra[1], rb[1])
+            found = hull(value_bounds(a, ranges) or whole, value_bounds(b, ranges) or whole)
     inside = found is not None and whole[0] <= found[0] and found[1] <= whole[1]
     return found if inside else whole
 

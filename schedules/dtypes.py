@@ -1,7 +1,8 @@
 """The dtypes that tensors may have, in one table.
 
 A dtype of storage is never computed with. Its values are widened to the dtype that its row names. A cast
-makes what is stored: it rounds floats, and wraps integers. So no layer has arithmetic in it.
+makes what is stored: it rounds floats, and wraps integers. So no layer has arithmetic in it. How the bits of
+a float of storage are widened and rounded follows from its row too: see `schedules.conversions`.
 """
 
 from __future__ import annotations
@@ -17,17 +18,22 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class DType:
     """One row. ``computed``: the dtype that its values are computed with. ``range``: all values, of integers
-    and bool. ``largest``, ``epsilon`` and ``tiny``, the least normal number: of floating point. ``module``:
-    the library that has its numpy dtype, where numpy has none."""
+    and bool. ``largest``, ``epsilon`` and ``tiny``, the least normal number: of floating point. ``mantissa``:
+    its bits; ``infinite``: whether floating point has infinities; without them what is too large becomes NaN.
+    ``code``: DLPack's number for its kind. ``module``: the library that has its numpy dtype, where numpy has
+    none."""
 
     name: str
     kind: str  # "float", "int" or "bool"
     itemsize: int  # bytes of an element
     computed: str
     range: range
+    code: int
     largest: float = 0.0
     epsilon: float = 0.0
     tiny: float = 0.0
+    mantissa: int = 0
+    infinite: bool = True
     module: str = "numpy"
 
     @property
@@ -37,8 +43,12 @@ class DType:
     @property
     def dlpack(self) -> int:
         """DLPack's number for it: code, bits and lanes, in 8, 8 and 16 bits from the lowest."""
-        codes = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
-        return codes[self.name.rstrip("0123456789")] | 8 * self.itemsize << 8 | 1 << 16
+        return self.code | 8 * self.itemsize << 8 | 1 << 16
+
+    @property
+    def exponent(self) -> int:
+        """Bits of the exponent, of floating point."""
+        return 8 * self.itemsize - 1 - self.mantissa
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -51,36 +61,44 @@ class DType:
 
 
 def _float(
-    name: str, itemsize: int, digits: int, exponent: int, computed: str = "", module: str = "numpy"
-) -> DType:
-    """A binary format of so many digits and a largest exponent (IEEE 754, table 3.5)."""
-    epsilon = 2.0 ** (1 - digits)
-    largest = (2.0 - epsilon) * 2.0**exponent
-    least = 2.0 ** (1 - exponent)
-    return DType(name, "float", itemsize, computed or name, range(0), largest, epsilon, least, module)
+    name: str, itemsize: int, mantissa: int, computed: str = "", code: int = 2, infinite: bool = True,
+    module: str = "numpy",
+) -> DType:  # fmt: skip
+    """A binary format with so many bits of mantissa (IEEE 754, table 3.5). One without infinities has numbers
+    of the largest exponent too, and only its largest mantissa is NaN."""
+    bias, epsilon = (1 << 8 * itemsize - 2 - mantissa) - 1, 2.0**-mantissa
+    largest = (2.0 - epsilon) * 2.0**bias if infinite else (2.0 - 2 * epsilon) * 2.0 ** (bias + 1)
+    least = 2.0 ** (1 - bias)
+    wide = computed or name
+    return DType(
+        name, "float", itemsize, wide, range(0), code, largest, epsilon, least, mantissa, infinite, module
+    )
 
 
 def _int(name: str, itemsize: int, computed: str = "") -> DType:
     """Two's complement."""
     half = 1 << 8 * itemsize - 1
-    return DType(name, "int", itemsize, computed or name, range(-half, half))
+    return DType(name, "int", itemsize, computed or name, range(-half, half), 0)
 
 
 DTYPES = {
     row.name: row
     for row in (
-        _float("float16", 2, 11, 15, computed="float32"),
-        _float("bfloat16", 2, 8, 127, computed="float32", module="ml_dtypes"),
-        _float("float32", 4, 24, 127),
-        _float("float64", 8, 53, 1023),
+        _float("float16", 2, 10, computed="float32"),
+        _float("bfloat16", 2, 7, computed="float32", code=4, module="ml_dtypes"),
+        _float("float8_e4m3fn", 1, 3, computed="float32", code=10, infinite=False, module="ml_dtypes"),
+        _float("float8_e5m2", 1, 2, computed="float32", code=12, module="ml_dtypes"),
+        _float("float32", 4, 23),
+        _float("float64", 8, 52),
         _int("int8", 1, computed="int32"),
-        DType("uint8", "int", 1, "int32", range(256)),
+        DType("uint8", "int", 1, "int32", range(256), 1),
         _int("int32", 4),
         _int("int64", 8),
-        DType("bool", "bool", 1, "int32", range(2)),
+        DType("bool", "bool", 1, "int32", range(2), 6),
     )
 }
 FLOATS = tuple(name for name, row in DTYPES.items() if row.kind == "float")
+STORED_FLOATS = tuple(name for name in FLOATS if DTYPES[name].is_storage)
 COMPUTED = tuple(name for name, row in DTYPES.items() if row.kind == "float" or not row.is_storage)
 NUMBERS = tuple(name for name, row in DTYPES.items() if row.kind != "bool")
 _FLOATS, _INTEGERS = frozenset(FLOATS), frozenset(NUMBERS) - frozenset(FLOATS)
@@ -120,9 +138,16 @@ def bound_dtype(dtype: str) -> str:
 
 def rounded(value: float, dtype: str) -> float:
     """A literal of ``dtype`` as kernels have it. Integers are exact."""
-    if not is_float(dtype):
-        return value
+    return float(_in(value, dtype)) if is_float(dtype) else value
+
+
+def bits(value: float, dtype: str) -> int:
+    """The bits of a literal of ``dtype``, as a number that is not negative."""
+    return int(_in(value, dtype).view(f"u{DTYPES[dtype].itemsize}"))
+
+
+def _in(value: float, dtype: str) -> np.ndarray:
     import numpy as np
 
-    with np.errstate(over="ignore"):
-        return float(DTYPES[dtype].numpy.type(value))
+    with np.errstate(all="ignore"):
+        return np.array(value, DTYPES[dtype].numpy)

@@ -1,8 +1,7 @@
 """The functions of floating point that expressions may call, in one table.
 
-A row says what a function means, how far a right kernel may be from it, and how it hands on the errors of its
-arguments. Its code on CPUs is in `autotune/codegen/llvm/vector_math.py`, its slope in
-`schedules/te/reverse_mode/slopes.py`.
+A row says what a function means, how far a right kernel may be from it, how it hands on the errors of its
+arguments, its slope, and what `te` says of it. Its code on CPUs is in `autotune/codegen/llvm/vector_math.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from schedules import expr as E
+from schedules.expr import Call, Const, Expr
 
 # Numbers, or numpy arrays that broadcast.
 Array = Any
@@ -26,7 +28,10 @@ class Function:
     arguments, ``change(*arguments, *errors, v)``; None for a step, which is taken at both ends and has no
     slope. ``open``: where a right kernel may have any number or NaN, ``open(*arguments, *errors)``.
     ``arity``: number of arguments. ``cheap``: one instruction of few cycles. ``whole``: whole results of
-    exact arguments are exact. ``c``: its name in the libraries of C, where that is another."""
+    exact arguments are exact. ``c``: its name in the libraries of C, where that is another. ``slope``: that
+    along each argument, None where that is no input, from the arguments and the result; None for a step.
+    ``doc``: a sentence or two for the help of the function of `te` that has its name, which follows from it;
+    empty where that does more than call it."""
 
     name: str
     of: Callable[..., Array]
@@ -37,11 +42,14 @@ class Function:
     cheap: bool = False
     whole: bool = False
     c: str = ""
+    slope: Callable[[tuple[Expr, ...], Expr], tuple[Expr | None, ...]] | None = None
+    doc: str = ""
 
 
 _erf_of_number = np.frompyfunc(math.erf, 1, 1)
 # Slope of erf at 0.
 _SQRT_PI = 2 / math.sqrt(math.pi)
+_LN2 = math.log(2)
 
 
 def _erf(x: Array) -> Array:
@@ -142,39 +150,128 @@ def _fmod_open(a: Array, b: Array, ea: Array, eb: Array) -> Array:
     return _near_zero(b, eb) | _leaves(a, ea)
 
 
+def _atan2_change(y: Array, x: Array, ey: Array, ex: Array, v: Array) -> Array:
+    """Of an angle, by how far the point moves from where it lies; a whole turn where it may pass the origin
+    or the negative half of the axis."""
+    by, size = np.hypot(ey, ex), np.hypot(y, x)
+    passes = (by >= size) | ((np.abs(y) <= ey) & (ey > 0) & ((x < ex) | np.signbit(x)))
+    angle = np.arcsin(np.minimum(by / np.where(size > 0, size, 1), 1))
+    return np.where(by > 0, np.where(passes, 2 * math.pi, angle), 0)
+
+
+# --- slopes -----------------------------------------------------------------------------------
+
+
+def _pow_slope(args: tuple[Expr, ...], result: Expr) -> tuple[Expr | None, ...]:
+    x, y = args
+    if isinstance(y, Const):
+        lower = E.power(x, float(y.value) - 1)
+        return lower if y.value == 1.0 else E.binary("*", y, lower), None
+    lower = E.binary("*", y, Call("pow", (x, E.binary("-", y, 1.0))))
+    nothing = E.all_of(E.compare("==", x, 0.0), E.compare("<=", 0.0, y))  # the logarithm is infinite there
+    along_y = E.select(nothing, 0.0, E.binary("*", result, Call("log", (x,))))
+    return E.select(E.compare("==", y, 0.0), 0.0, lower), along_y
+
+
+def _fmod_slope(args: tuple[Expr, ...], result: Expr) -> tuple[Expr | None, ...]:
+    """Of x - q y: the slopes 1 and -q, by the whole number q."""
+    x, y = args
+    return E.wrap(1.0, E.dtype_of(x)), Call("round", (E.binary("/", E.binary("-", result, x), y),))
+
+
+def _atan2_slope(args: tuple[Expr, ...], result: Expr) -> tuple[Expr | None, ...]:
+    """At the origin 0, as in torch."""
+    y, x = args
+    square = y * y + x * x
+    origin = E.compare("==", square, 0.0)
+    return E.select(origin, 0.0, x / square), E.select(origin, 0.0, -1.0 * y / square)
+
+
+def _abs_slope(args: tuple[Expr, ...], result: Expr) -> tuple[Expr | None, ...]:
+    x, one = args[0], E.wrap(1.0, E.dtype_of(args[0]))
+    below = E.select(E.compare("<", x, 0.0), -1.0, E.wrap(0.0, E.dtype_of(x)))
+    return (E.select(E.compare("<", 0.0, x), one, below),)
+
+
 FUNCTIONS = {
     row.name: row
     for row in (
-        Function("exp", np.exp, 6.0, lambda a, e, v: unbounded(np.where(e > 0, v * np.expm1(e), 0))),
-        Function("log", np.log, 6.0, _log_change, _near_zero),
-        Function("sqrt", np.sqrt, 6.0, _sqrt_change, _near_zero, whole=True),
-        Function("tanh", np.tanh, 10.0, _rises(np.tanh, _tanh_slope), lambda a, e: np.isinf(e) & np.isnan(a)),
+        Function(
+            "exp", np.exp, 6.0, lambda a, e, v: unbounded(np.where(e > 0, v * np.expm1(e), 0)),
+            slope=lambda x, y: (y,), doc="e to the power of x. On CPUs within 2 ulp.",
+        ),
+        Function(
+            "log", np.log, 6.0, _log_change, _near_zero,
+            slope=lambda x, y: (1.0 / x[0],), doc="The natural logarithm of x. On CPUs within 1 ulp.",
+        ),
+        Function(
+            "sqrt", np.sqrt, 6.0, _sqrt_change, _near_zero, whole=True,
+            slope=lambda x, y: (0.5 / y,), doc="The square root of x, rounded once.",
+        ),
+        Function(
+            "tanh", np.tanh, 10.0, _rises(np.tanh, _tanh_slope), lambda a, e: np.isinf(e) & np.isnan(a),
+            slope=lambda x, y: (1.0 - y * y,), doc="The hyperbolic tangent of x. On CPUs within 3 ulp.",
+        ),
         Function(
             "erf", _erf, 32.0,
             _rises(_erf, lambda a, e: _SQRT_PI * np.exp(-np.square(np.maximum(np.abs(a) - e, 0)))),
             lambda a, e: np.isinf(e) & np.isnan(a),
+            slope=lambda x, y: (Call("exp", (-(x[0] * x[0]),)) * _SQRT_PI,),
+            doc="The error function of x. On CPUs within 8 ulp.",
         ),
         Function(
             "sigmoid", _sigmoid, 12.0,  # its slope s (1 - s) changes by at most exp(e)
             _rises(_sigmoid, lambda a, e: _sigmoid(a) * _sigmoid(-np.asarray(a)) * np.exp(e)),
             lambda a, e: np.isinf(e) & np.isnan(a),
+            slope=lambda x, y: (y * (1.0 - y),), doc="1 / (1 + exp(-x)). On CPUs within 4 ulp.",
         ),
-        Function("sin", np.sin, 8.0, _turns(np.cos), _leaves),
-        Function("cos", np.cos, 8.0, _turns(np.sin), _leaves),
-        Function("tan", np.tan, 10.0, _tan_change, _leaves),
-        Function("pow", _pow, 32.0, _pow_change, _pow_open, arity=2),
-        Function("fmod", np.fmod, change=_fmod_change, open=_fmod_open, arity=2),
+        Function(
+            "sin", np.sin, 8.0, _turns(np.cos), _leaves, slope=lambda x, y: (Call("cos", x),),
+            doc="The sine of x in radians, of any size: arguments are reduced by as many digits of pi as "
+            "they need. On CPUs within 1 ulp.",
+        ),
+        Function(
+            "cos", np.cos, 8.0, _turns(np.sin), _leaves, slope=lambda x, y: (-Call("sin", x),),
+            doc="The cosine of x in radians, of any size, as `sin`. On CPUs within 1 ulp.",
+        ),
+        Function(
+            "tan", np.tan, 10.0, _tan_change, _leaves, slope=lambda x, y: (1.0 + y * y,),
+            doc="The tangent of x in radians, of any size, as `sin`. On CPUs within 2 ulp.",
+        ),
+        Function("pow", _pow, 32.0, _pow_change, _pow_open, arity=2, slope=_pow_slope),
+        Function(
+            "fmod", np.fmod, change=_fmod_change, open=_fmod_open, arity=2, slope=_fmod_slope,
+            doc="The remainder of x / y with the sign of x, as C's fmod: x - q y, where q is the quotient "
+            "rounded towards 0. Exact for quotients of any size; NaN where x is infinite or y is 0.",
+        ),
         Function(
             "log1p", np.log1p, 4.0,
             lambda a, e, v: _log_change(1 + a, e, v), lambda a, e: _near_zero(1 + a, e),
+            slope=lambda x, y: (1.0 / (1.0 + x[0]),),
+            doc="log(1 + x), with all digits near 0 too. On CPUs within 2 ulp.",
         ),
         Function(
             "expm1", np.expm1, 6.0,
             lambda a, e, v: unbounded(np.where(e > 0, np.exp(a) * np.expm1(e), 0)),
+            slope=lambda x, y: (y + 1.0,),
+            doc="exp(x) - 1, with all digits near 0 too. On CPUs within 2 ulp.",
         ),
-        Function("abs", np.abs, change=lambda a, e, v: e, cheap=True, c="fabs"),
-        Function("floor", np.floor, cheap=True),
-        Function("ceil", np.ceil, cheap=True),
-        Function("round", np.rint, cheap=True, c="rint"),
+        Function(
+            "exp2", np.exp2, 6.0, lambda a, e, v: unbounded(np.where(e > 0, v * np.expm1(e * _LN2), 0)),
+            slope=lambda x, y: (y * _LN2,), doc="2 to the power of x. On CPUs within 2 ulp.",
+        ),
+        Function(
+            "atan2", np.arctan2, 12.0, _atan2_change, lambda y, x, ey, ex: np.isinf(ey) | np.isinf(ex),
+            arity=2, slope=_atan2_slope,
+            doc="The angle in radians, from -pi to pi, of the point whose height is x and which lies y to "
+            "the right: C's atan2(x, y), with its special values. On CPUs within 2 ulp.",
+        ),
+        Function("abs", np.abs, change=lambda a, e, v: e, cheap=True, c="fabs", slope=_abs_slope),
+        Function("floor", np.floor, cheap=True, doc="The largest whole number that is not above x. Exact."),
+        Function("ceil", np.ceil, cheap=True, doc="The least whole number that is not below x. Exact."),
+        Function(
+            "round", np.rint, cheap=True, c="rint",
+            doc="The nearest whole number, of two the even one: ``te.round(2.5)`` is 2. Exact.",
+        ),
     )
 }  # fmt: skip

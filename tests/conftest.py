@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
+import new_logs
 import pytest
 from hypothesis import settings
 from lengths import Costs, mark_slow_cases
@@ -22,9 +23,10 @@ from kernels_db import Log
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# No deadline: a busy machine must not fail a test. Derandomised: a red run can be repeated.
-settings.register_profile("autotune", deadline=None, derandomize=True)
-settings.load_profile("autotune")
+# No deadline: a busy machine must not fail a test. Derandomised: a red run can be repeated. A run without
+# slow tests tries fewer examples where a test names no number of them.
+settings.register_profile("whole", deadline=None, derandomize=True)
+settings.register_profile("fast", settings.get_profile("whole"), max_examples=40)
 
 
 # Garbage is collected less often: a tenth of the time went there.
@@ -37,6 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("fast" if "not slow" in config.getoption("markexpr") else "whole")
     if config.getoption("--hold-fast"):
         config.pluginmanager.register(Costs())
 
@@ -68,6 +71,13 @@ def own_places(homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(place / "cache"))
     monkeypatch.delenv("AUTOTUNE_LOG_LEVEL", raising=False)
     return place
+
+
+@pytest.fixture(autouse=True, scope="session")
+def short_migrations() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kernels_db.migrate.upgrade", new_logs.upgrade)
+        yield
 
 
 @pytest.fixture

@@ -1,20 +1,22 @@
-"""``autotune bench``: the tuned kernel against other libraries and against the machine's limit."""
+"""``autotune bench``: the tuned kernel, or model, against other libraries and against the machine's limit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from autotune.cli import models
 from autotune.cli import options as opt
+from autotune.cli.given import Given, one_of, takes
 from autotune.cli.output import console, hang, print_json, table, task_text
 from schedules.units import disturbed, peak_share, rate, seconds
 
 if TYPE_CHECKING:
+    from autotune.measure.compare.bench import Comparison
     from schedules.model import Workload
 
 # Name of the tuned kernel among the contenders.
@@ -25,39 +27,11 @@ UNSTEADY = 1.5
 SETTLE_S = 0.15
 
 
-def bench(
-    ctx: typer.Context,
-    op: Annotated[
-        str | None,
-        typer.Argument(metavar="OP", help="An operator of the library (see: autotune ops), or NET.onnx."),
-    ] = None,
-    shape: opt.ShapeOption = "",
-    suite: opt.SuiteOption = None,
-    dtype: opt.DtypeOption = "float32",
-    layout: opt.LayoutOption = None,
-    constant_weights: opt.ConstantsOption = False,
-    target: opt.TargetOption = "cpu",
-    threads: opt.TunedThreadsOption = None,
-    against: Annotated[
-        str,
-        typer.Option(
-            "--against",
-            metavar="PEER,...",
-            help="Peers: numpy, torch, torch.compile, onnxruntime; numpy.best and torch.best at the settings "
-            "that suit this CPU; tvm, tuned by 64 trials of MetaSchedule first, which takes minutes.",
-        ),
-    ] = "numpy",
-    must_beat: Annotated[
-        str | None,
-        typer.Option("--must-beat", metavar="PEER", help="Exit with status 1 unless faster than it."),
-    ] = None,
-    duration: Annotated[
-        str, typer.Option("--duration", metavar="TIME", help="How long to measure each operator.")
-    ] = "5s",
-    db: opt.DbOption = None,
-    seed: opt.SeedOption = 0,
-    json: opt.JsonOption = False,
-) -> None:
+@takes(
+    *(opt.SOME_OP, opt.SHAPE, opt.SUITE, *opt.WHAT[1:], opt.TARGET, opt.TUNED_THREADS),
+    *(opt.AGAINST, opt.MUST_BEAT, opt.DURATION, opt.DB, opt.SEED, opt.JSON),
+)
+def bench(o: Given) -> None:
     """Compare tuned kernels with other libraries and with the machine's limit, in one run.
 
     All take turns, round by round, with the same number of threads; a ratio is the median of the
@@ -73,57 +47,41 @@ def bench(
       autotune bench softmax --shape m=512,n=512 --against torch,tvm --duration 20s
       autotune bench net.onnx --shape x=1x3x224x224 --threads 1 --against onnxruntime
     """
-    time_s = opt.parse_budget(duration, "--duration")
-    names = _peer_names(_default(ctx, op, against))
-    if must_beat is not None and must_beat not in names:
+    against = "onnxruntime" if o.on_model and not o.has("against") else o.against
+    names = _peer_names(against)
+    if o.must_beat is not None and o.must_beat not in names:
         raise typer.BadParameter(
-            f"--must-beat {must_beat!r} is not one of the peers of --against {against!r}"
+            f"--must-beat {o.must_beat!r} is not one of the peers of --against {against!r}"
         )
-    if op is not None and opt.is_model(op):
-        models.check_options(ctx)
-        where = opt.db_of(db)
-        ratio = models.bench_model(op, shape, target, threads, where, names, time_s, seed, json)
-        if must_beat is not None and ratio[must_beat] <= 1:
-            raise typer.Exit(1)
-        return
-    opt.operator_or_suite(ctx, op, suite)
-    where = opt.db_of(db)
-
-    from autotune.run.workloads import is_custom
-    from autotune.targets import usable_cpu_set
-
-    cpus = usable_cpu_set()  # before importing torch, which may bind this process to one CPU: see `_compare`
-
-    def one(workload: Workload) -> ComparisonRows:
-        skip = suite is not None or is_custom(workload)  # no library has a user's own expression
-        return _compare(workload, target, threads, where, names, time_s, seed, cpus, skip=skip)
-
-    if suite is not None:
-        met = _bench_suite(suite, constant_weights, one, json, must_beat)
+    if o.on_model:
+        o.check_model()
+        met = _one(o, _compare_model(o, names))
     else:
-        assert op is not None
-        done = one(opt.workload_of(op, shape, dtype, layout, constant_weights, where))
-        if json:
-            print_json({"rows": done.rows, **done.ratios(), "rounds": done.rounds})
+        o.check_program()
+        from autotune.targets import usable_cpu_set
+
+        cpus = usable_cpu_set()  # before importing torch, which may bind this process to one CPU
+        if o.suite is not None:
+            met = _bench_suite(o, lambda workload: _compare(o, workload, names, cpus))
         else:
-            _print(done)
-        if must_beat is not None and must_beat not in done.ratio:
-            raise typer.BadParameter(f"--must-beat {must_beat}: no peer has {op}, your own expression")
-        met = must_beat is None or done.ratio[must_beat] > 1
+            met = _one(o, _compare(o, o.workload(), names, cpus))
     if not met:
         raise typer.Exit(1)
 
 
 @dataclass(frozen=True)
 class ComparisonRows:
-    """The rows of all implementations. ``ratio``: {peer: its time over the tuned kernel's}, the median of the
-    rounds; ``quartiles``: those of the rounds' ratios. ``left_out``: peers that have no such operator."""
+    """The rows of all implementations of ``what``, a "kernel" or a "model". ``ratio``: {peer: its time over
+    the tuned one's}, the median of the rounds; ``quartiles``: those of the rounds' ratios. ``speed``: that of
+    a time, in words. ``left_out``: what is said of peers that have no such operator."""
 
-    workload: Workload
+    what: str
+    kind: str
     rows: list[dict[str, Any]]
     ratio: dict[str, float]
     quartiles: dict[str, tuple[float, float]]
     rounds: int
+    speed: Callable[[float], str]
     left_out: tuple[str, ...] = ()
 
     def ratios(self) -> dict[str, Any]:
@@ -131,24 +89,42 @@ class ComparisonRows:
         return {"ratio": self.ratio, "quartiles": self.quartiles}
 
 
-def _compare(
-    workload: Workload, target: str, threads: int | None, where: str, names: Sequence[str], time_s: float,
-    seed: int, cpus: frozenset[int], *, skip: bool = False,
-) -> ComparisonRows:  # fmt: skip
+def _one(o: Given, done: ComparisonRows) -> bool:
+    """Print a comparison. Returns whether it beats what it must."""
+    if o.json:
+        print_json({"rows": done.rows, **done.ratios(), "rounds": done.rounds})
+    else:
+        _print(done)
+    if o.must_beat is not None and o.must_beat not in done.ratio:
+        raise typer.BadParameter(f"--must-beat {o.must_beat}: no peer has {o.op}, your own expression")
+    return o.must_beat is None or done.ratio[o.must_beat] > 1
+
+
+def _ratios(result: Comparison, peers: Sequence[str]) -> dict[str, Any]:
+    """What a `ComparisonRows` has of the rounds."""
+    return {
+        "ratio": {name: result.ratio(TUNED, name) for name in peers},
+        "quartiles": {name: result.quartiles(TUNED, name) for name in peers},
+        "rounds": len(result.times_s[TUNED]),
+    }
+
+
+def _compare(o: Given, workload: Workload, names: Sequence[str], cpus: frozenset[int]) -> ComparisonRows:
     """``cpus``: those that this process came with. With OMP_PROC_BIND importing torch binds us to one, and
     threads are created on the CPUs of who creates them: whatever makes some, our kernel, the limit and each
-    peer, has all CPUs meanwhile. ``skip``: leave out peers that have no such operator, rather than raise
-    `PeerError`."""
+    peer, has all CPUs meanwhile. Of suites and a user's own expressions peers that have no such operator are
+    left out; else they raise `PeerError`."""
     from autotune import backends
     from autotune.measure.compare.bench import Contender, agree, arrays_for, compare
     from autotune.measure.compare.peers import PeerError, peer
+    from autotune.results.text import speed
     from autotune.run.loading import load_workload
-    from autotune.run.workloads import dtype_of
+    from autotune.run.workloads import dtype_of, is_custom
     from autotune.targets import on_cpus
 
-    inputs, outputs = arrays_for(workload, seed)
+    inputs, outputs = arrays_for(workload, o.seed)
     with on_cpus(cpus):
-        kernel = load_workload(workload, target=target, threads=threads, db=where)
+        kernel = load_workload(workload, target=o.target, threads=o.threads, db=o.where)
         call = _caller(kernel, inputs, outputs)
         call()
         limit = backends.of(kernel.target).roofline(workload, kernel.target, memory_afresh=True)
@@ -158,20 +134,20 @@ def _compare(
     with ExitStack() as stack:
         contenders = [Contender(TUNED, call)]
         for name, module in peers.items():
-            own = [a.copy() for a in outputs]
+            copies = [a.copy() for a in outputs]
             try:
                 with on_cpus(cpus):
-                    prepared = stack.enter_context(module.prepare(workload, inputs, own, n))
+                    prepared = stack.enter_context(module.prepare(workload, inputs, copies, n))
                     prepared.call()
             except PeerError:
-                if not skip:
+                if o.suite is None and not is_custom(workload):
                     raise
-                left_out.append(name)
+                left_out.append(f"{name} is left out: it has no {workload.op}.")
                 continue
             agree(workload, name, prepared.result(), outputs)
             contenders.append(Contender(name, prepared.call, prepared.sample))
         settle = SETTLE_S if n > 1 else 0.0
-        result = compare(contenders, limit, seconds=time_s, settle_s=settle)
+        result = compare(contenders, limit, seconds=o.duration, settle_s=settle)
     rows = [
         {
             "impl": c.name,
@@ -186,19 +162,64 @@ def _compare(
         }
         for c in contenders
     ]
-    ratio = {c.name: result.ratio(TUNED, c.name) for c in contenders[1:]}
-    quartiles = {c.name: result.quartiles(TUNED, c.name) for c in contenders[1:]}
-    return ComparisonRows(workload, rows, ratio, quartiles, len(result.times_s[TUNED]), tuple(left_out))
+    return ComparisonRows(
+        *(task_text(workload, n), "kernel", rows),
+        **_ratios(result, [c.name for c in contenders[1:]]),
+        speed=lambda time_s: speed(workload, time_s),
+        left_out=tuple(left_out),
+    )
 
 
-def _bench_suite(
-    suite: str,
-    constant_weights: bool,
-    one: Callable[[Workload], ComparisonRows],
-    json: bool,
-    must_beat: str | None,
-) -> bool:
-    """Compare every tuned task of a suite. Returns whether each beats ``must_beat``."""
+def _compare_model(o: Given, names: Sequence[str]) -> ComparisonRows:
+    """Compare a tuned model with peers. Raises `KernelNotFound` where it is not tuned."""
+    from autotune.errors import KernelNotFound
+    from autotune.measure.compare.bench import Contender, compare
+    from autotune.models.compiling import compile_model
+    from autotune.models.onnxruntime_peer import PEERS, agree, inputs_for, onnxruntime_call
+
+    for name in names:
+        why = PEERS.get(name, "it has no model files")
+        if why is not None:
+            raise typer.BadParameter(
+                f"--against {name} does not go with {o.op}: {why}; compare with onnxruntime"
+            )
+    model = models.imported(o.op, o.shape)
+    try:
+        module = compile_model(model, target=o.target, threads=o.threads, db=o.where)
+    except KernelNotFound as err:
+        command = f"autotune tune {o.op}" + (f" --shape {o.shape}" if o.shape else "")
+        command += f" --threads {o.threads}" if o.threads else ""
+        raise KernelNotFound(f"{err.message}\ntune them: {command}") from None
+    inputs = inputs_for(module.inputs, o.seed)
+    found = module(*inputs)
+    ours = [x for x in (found if isinstance(found, tuple) else (found,)) if x.size]
+    contenders = [Contender(TUNED, lambda: module(*inputs))]
+    for name in names:
+        call = onnxruntime_call(o.op, module, inputs)
+        agree(module, name, ours, call())
+        contenders.append(Contender(name, call))
+    done = compare(contenders, seconds=o.duration)
+    outline, threads = module.program.outline, module.target.threads
+    flops = sum(w.flops * outline.count(i) for i, w in enumerate(outline.tasks))
+    rows: list[dict[str, Any]] = [
+        {
+            "impl": c.name,
+            "model": module.name,
+            "threads": threads,
+            "time_s": done.time_s(c.name),
+            "gflops": flops / done.time_s(c.name) / 1e9,
+        }
+        for c in contenders
+    ]
+    return ComparisonRows(
+        *(f"{module.name}, {threads} thread{'s' if threads > 1 else ''}", "model", rows),
+        **_ratios(done, names),
+        speed=lambda time_s: rate(flops, 0, time_s),
+    )
+
+
+def _bench_suite(o: Given, one: Callable[[Workload], ComparisonRows]) -> bool:
+    """Compare every tuned task of a suite. Returns whether each beats what it must."""
     from autotune.errors import KernelNotFound
     from autotune.run.describing import describe
     from autotune.tuning.suites import mean_over_groups, read
@@ -206,21 +227,21 @@ def _bench_suite(
     done: list[dict[str, Any]] = []
     missing: list[str] = []
     out = console()
-    for task in read(suite, constant_weights):
+    for task in read(o.suite, o.constant_weights):
         try:
             c = one(task.workload)
         except KernelNotFound:
             missing.append(describe(task.workload))
             continue
         done.append({"suite": task.suite, "group": task.group, "rows": c.rows, **c.ratios()})
-        if not json:
+        if not o.json:
             _print(c)
     peers = dict.fromkeys(p for each in done for p in each["ratio"])
     means = {
         p: mean_over_groups(((e["suite"], e["group"]), e["ratio"][p]) for e in done if p in e["ratio"])
         for p in peers
     }
-    if json:
+    if o.json:
         print_json({"tasks": done, "missing": missing, "ratio": {p: mean for p, (mean, _) in means.items()}})
     else:
         for peer, (mean, groups) in means.items():
@@ -228,13 +249,8 @@ def _bench_suite(
         for text in missing:
             out.print(f"not tuned: {text}", style="yellow")
     if not done:
-        raise KernelNotFound(f"nothing of {suite} is tuned; tune it first: autotune tune --suite {suite}")
-    return must_beat is None or all(each["ratio"].get(must_beat, 2.0) > 1 for each in done)
-
-
-def _default(ctx: typer.Context, op: str | None, against: str) -> str:
-    """The peers that are meant: of a model's file onnxruntime, where none are given."""
-    return "onnxruntime" if opt.is_model(op) and not opt.given(ctx, "against") else against
+        raise KernelNotFound(f"nothing of {o.suite} is tuned; tune it first: autotune tune --suite {o.suite}")
+    return o.must_beat is None or all(each["ratio"].get(o.must_beat, 2.0) > 1 for each in done)
 
 
 def _peer_names(against: str) -> list[str]:
@@ -242,7 +258,7 @@ def _peer_names(against: str) -> list[str]:
 
     names = list(dict.fromkeys(n.strip() for n in against.split(",") if n.strip()))
     for name in names:
-        opt.one_of("--against", name, tuple(PEERS))
+        one_of("--against", name, tuple(PEERS))
     return names
 
 
@@ -253,32 +269,26 @@ def _caller(kernel: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
 
 
 def _print(done: ComparisonRows) -> None:
-    flops, moved_bytes = done.workload.flops, opt.compulsory_bytes(done.workload)
     out = console()
-    out.print(task_text(done.workload, done.rows[0]["threads"]), style="bold")
-    table(
-        out,
-        ("", ">time", ">rate", ">of peak"),
-        [
-            (
-                r["impl"],
-                seconds(r["time_s"]),
-                rate(flops, moved_bytes, r["time_s"]),
-                peak_share(r["share_of_peak"]),
-            )
-            for r in done.rows
-        ],
-    )
+    out.print(done.what, style="bold")
+    shares = done.kind == "kernel"  # of a model none is known
+    rows = [
+        (r["impl"], seconds(r["time_s"]), done.speed(r["time_s"]), peak_share(r.get("share_of_peak")))
+        for r in done.rows
+    ]
+    heads = ("", ">time", ">rate", ">of peak")
+    table(out, heads if shares else heads[:-1], rows if shares else [row[:-1] for row in rows])
     if done.ratio:  # a median over rounds, not the quotient of the times above
+        medians = "shares and ratios" if shares else "ratios"
         said = f"All took turns, {done.rounds} rounds"
-        hang(out, "", f"{said}. Times are medians; shares and ratios are medians over the rounds.", "dim")
-    for name in done.left_out:
-        out.print(f"{name} is left out: it has no {done.workload.op}.", style="dim")
+        hang(out, "", f"{said}. Times are medians; {medians} are medians over the rounds.", "dim")
+    for left in done.left_out:
+        out.print(left, style="dim")
     for name, factor in done.ratio.items():
         if factor > 1:
-            out.print(f"The tuned kernel is {factor:.2f} times as fast as {name}.", style="green")
+            out.print(f"The tuned {done.kind} is {factor:.2f} times as fast as {name}.", style="green")
         else:
-            out.print(f"{name} is {1 / factor:.2f} times as fast as the tuned kernel.", style="yellow")
+            out.print(f"{name} is {1 / factor:.2f} times as fast as the tuned {done.kind}.", style="yellow")
     unsteady = {n: (a, b) for n, (a, b) in done.quartiles.items() if b > UNSTEADY * a}
     if unsteady:
         worst = max(unsteady, key=lambda n: unsteady[n][1] / unsteady[n][0])

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from autotune.cli import options as opt
-from autotune.cli.output import console, print_json, task_text
-from schedules.units import rate, seconds
+from autotune.cli.given import Given, takes
+from autotune.cli.output import console, print_json, target_summary, task_text, trace_value
+from autotune.results.text import speed
+from schedules.units import seconds
 
 
-def best(
-    op: opt.OpArgument,
-    shape: opt.ShapeOption = "",
-    dtype: opt.DtypeOption = "float32",
-    layout: opt.LayoutOption = None,
-    constant_weights: opt.ConstantsOption = False,
-    target: opt.TargetOption = "cpu",
-    threads: opt.TunedThreadsOption = None,
-    db: opt.DbOption = None,
-    nearest: Annotated[
-        bool, typer.Option("--nearest", help="Where there is none, try the most similar machine's here.")
-    ] = False,
-    trace: Annotated[bool, typer.Option("--trace", help="Print the schedule: one primitive a line.")] = False,
-    source: Annotated[bool, typer.Option("--source", help="Print the generated code.")] = False,
-    ir: Annotated[bool, typer.Option("--ir", help="Print the scheduled loop nest.")] = False,
-    json: opt.JsonOption = False,
-) -> None:
+@takes(opt.OP, *opt.WHAT, *opt.TUNED, opt.NEAREST, opt.TRACE, opt.SOURCE, opt.IR, opt.JSON)
+def best(o: Given) -> None:
     """Show the best kernel that the log has for this machine. Exit status 1: there is none.
 
     A pinned record comes first. One from elsewhere that autotune log verify has not checked here is marked.
@@ -41,8 +26,7 @@ def best(
       autotune best matmul --shape m=512,n=512,k=512
       autotune best softmax --shape m=4096,n=1024 --threads 1 --trace --ir
     """
-    where = opt.db_of(db)
-    workload = opt.workload_of(op, shape, dtype, layout, constant_weights, where)
+    workload = o.workload()
 
     from autotune.backends.building.generator_version import this_machine
     from autotune.run.loading import find
@@ -51,7 +35,7 @@ def best(
 
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        hit = find(workload, target=target, threads=threads, db=where, nearest=nearest)
+        hit = find(workload, target=o.target, threads=o.threads, db=o.where, nearest=o.nearest)
     notes = [str(w.message) for w in said]
     record = hit.record
     trace_here = to_named(workload, record.trace)
@@ -60,8 +44,8 @@ def best(
         "task": {
             "op": workload.op,
             "params": dict(workload.params),
-            "dtype": dtype,
-            "target": opt.target_summary(hit.target),
+            "dtype": o.dtype,
+            "target": target_summary(hit.target),
         },
         "time_s": hit.time_s,
         "gflops": workload.flops / hit.time_s / 1e9,
@@ -70,22 +54,22 @@ def best(
         "pinned": hit.pinned,
         "origin": origin,
         "notes": notes,
-        "trace": opt.trace_value(trace_here),
+        "trace": trace_value(trace_here),
     }
-    if ir:
+    if o.ir:
         document["ir"] = str(Schedule.replay(workload.dag, trace_here, hit.target))
-    if source:
+    if o.source:
         from autotune.run.kernels import source_of
 
         document["source"] = source_of(workload, hit.target, trace_here)
-    if json:
+    if o.json:
         print_json(document)
         return
     # What is asked for stands on stdout alone, so that it may go to a file.
-    out = console(stderr=trace or ir or source)
+    out = console(stderr=o.trace or o.ir or o.source)
     out.print(task_text(workload, hit.target.threads), style="bold")
-    speed = rate(workload.flops, opt.compulsory_bytes(workload), hit.time_s)
-    out.print(f"  {seconds(hit.time_s)}, {speed} on {hit.target.arch}; record {record.uid}, {record.created}")
+    fast = f"{seconds(hit.time_s)}, {speed(workload, hit.time_s)} on {hit.target.arch}"
+    out.print(f"  {fast}; record {record.uid}, {record.created}")
     if hit.pinned:
         out.print("  pinned: autotune log pin --remove takes what is best now")
     if origin is not None and origin["elsewhere"]:
@@ -94,7 +78,7 @@ def best(
     for note in notes:
         out.print(f"  {note}")
     parts = []
-    if trace:
+    if o.trace:
         lines = (f"{s.primitive}({', '.join(f'{k}={v!r}' for k, v in s.args)})" for s in trace_here.steps)
         parts.append("\n".join(lines))
     parts += [document[part].rstrip() for part in ("ir", "source") if part in document]

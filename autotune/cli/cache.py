@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from autotune.cli import options as opt
+from autotune.cli.given import Given, takes
 from autotune.cli.output import console, print_json
 from autotune.settings import SettingsError, cache_dir
 from schedules.units import size
@@ -23,7 +24,8 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def show(ctx: typer.Context, json: opt.JsonOption = False) -> None:
+@takes(opt.JSON)
+def show(o: Given) -> None:
     """Say where compiled kernels are kept, how many and how large they are.
 
     They are there so that loading a kernel compiles nothing. AUTOTUNE_CACHE_DIR names another directory. The
@@ -34,13 +36,13 @@ def show(ctx: typer.Context, json: opt.JsonOption = False) -> None:
       autotune cache
       autotune cache clear
     """
-    if ctx.invoked_subcommand is not None:
+    if o.ctx.invoked_subcommand is not None:
         return
     from autotune.backends.building.object_cache import CAP_BYTES
 
     folder = _usable()
     found = _of_all(folder, lambda cache: cache.contents())
-    if json:
+    if o.json:
         print_json({"directory": str(folder), **found._asdict(), "limit_bytes": CAP_BYTES})
         return
     out = console()
@@ -49,7 +51,8 @@ def show(ctx: typer.Context, json: opt.JsonOption = False) -> None:
 
 
 @app.command("clear", short_help="Remove compiled kernels.")
-def clear(ctx: typer.Context, json: opt.JsonOption = False) -> None:
+@takes(opt.JSON)
+def clear(o: Given) -> None:
     """Remove all compiled kernels. Each is compiled again when it is next loaded.
 
     Running processes keep the kernels that they have. The tuning log is not touched.
@@ -60,8 +63,8 @@ def clear(ctx: typer.Context, json: opt.JsonOption = False) -> None:
     """
     folder = _usable()
     removed = _of_all(folder, lambda cache: cache.clear())
-    before = ctx.parent is not None and ctx.parent.params["json"]  # autotune cache --json clear
-    if json or before:
+    before = o.ctx.parent is not None and o.ctx.parent.params["json"]  # autotune cache --json clear
+    if o.json or before:
         print_json({"directory": str(folder), "removed": removed.objects, "freed_bytes": removed.bytes})
     else:
         console().print(f"removed {_text(removed)} from {folder}")

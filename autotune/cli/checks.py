@@ -1,6 +1,6 @@
 """What works on this machine, what does not, and what would make it work.
 
-Each check returns one `Finding`; a check that raises is itself a finding, so that one broken part
+Each check returns one `Outcome`; a check that raises is itself a finding, so that one broken part
 never hides the others.
 """
 
@@ -11,9 +11,10 @@ import platform
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from autotune import backends
 from autotune.settings import LlmSettings, Settings, SettingsError
@@ -21,9 +22,17 @@ from autotune.settings.own_folders import refusal_of
 from schedules.distribution import install
 
 
+class Outcome(NamedTuple):
+    """``status``: ok, warn (works, with something missing) or fail. ``remedy``: what to do, or empty."""
+
+    status: str
+    detail: str
+    remedy: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``status``: ok, warn (works, with something missing) or fail. ``remedy``: what to do, or empty."""
+    """An `Outcome`, and the name of its check."""
 
     name: str
     status: str
@@ -36,60 +45,56 @@ class Finding:
 
 def examine(db: str, settings: Settings) -> list[Finding]:
     """Every finding about this machine, in the order in which one would mend things."""
-    checks: list[tuple[str, Callable[[], Finding]]] = [
-        ("python", python),
-        ("llvm", llvm),
-        ("cpu", cpu),
-        ("caches", caches),
-        ("cores", cores),
-        ("compile and run", compile_and_run),
-        ("threading of numpy", blas),
-        ("cost model", xgboost),
-        ("tuning log", lambda: log(db)),
-        ("object cache", lambda: objects(settings.cache_dir)),
-        ("torch", torch),
-        ("export", export),
-        ("fleet", fleet),
-        ("llm", llm),
-        *((name, partial(device, name)) for name in backends.BACKENDS[1:]),
-    ]
-    return [_guarded(name, check) for name, check in checks]
+    checks: dict[str, Callable[[], Outcome]] = {
+        "python": python,
+        "llvm": llvm,
+        "cpu": cpu,
+        "caches": caches,
+        "cores": cores,
+        "compile and run": compile_and_run,
+        "threading of numpy": blas,
+        "cost model": xgboost,
+        "tuning log": lambda: log(db),
+        "object cache": lambda: objects(settings.cache_dir),
+        "torch": torch,
+        "export": export,
+        "fleet": fleet,
+        "llm": llm,
+        **{name: partial(device, name) for name in backends.BACKENDS[1:]},
+    }
+    return [_guarded(name, check) for name, check in checks.items()]
 
 
-def _guarded(name: str, check: Callable[[], Finding]) -> Finding:
+def _guarded(name: str, check: Callable[[], Outcome]) -> Finding:
     try:
-        return check()
+        return Finding(name, *check())
     except Exception as err:  # the report is the place where every failure belongs
-        return Finding(
-            name, "fail", f"{type(err).__name__}: {err}", "please report this with the output of doctor"
-        )
+        remedy = "please report this with the output of doctor"
+        return Finding(name, "fail", f"{type(err).__name__}: {err}", remedy)
 
 
-def python() -> Finding:
+def python() -> Outcome:
     where = f"{platform.system()} {platform.machine()}"
     found = f"{platform.python_implementation()} {platform.python_version()} on {where}"
     if sys.version_info[:2] < (3, 11) or sys.version_info[:2] >= (3, 14):
-        return Finding("python", "fail", found, "use Python 3.11, 3.12 or 3.13")
+        return Outcome("fail", found, "use Python 3.11, 3.12 or 3.13")
     if platform.python_implementation() != "CPython":
-        return Finding(
-            "python", "fail", found, "use CPython: compiled kernels are called through its interface"
-        )
-    return Finding("python", "ok", found)
+        return Outcome("fail", found, "use CPython: compiled kernels are called through its interface")
+    return Outcome("ok", found)
 
 
-def llvm() -> Finding:
+def llvm() -> Outcome:
     try:
         import llvmlite
         import llvmlite.binding as binding
     except (ImportError, OSError) as err:
-        return Finding(
-            "llvm", "fail", f"llvmlite cannot be imported: {err}", "pip install --force-reinstall llvmlite"
-        )
+        remedy = "pip install --force-reinstall llvmlite"
+        return Outcome("fail", f"llvmlite cannot be imported: {err}", remedy)
     version = ".".join(map(str, binding.llvm_version_info))
-    return Finding("llvm", "ok", f"llvmlite {llvmlite.__version__} with LLVM {version}")
+    return Outcome("ok", f"llvmlite {llvmlite.__version__} with LLVM {version}")
 
 
-def cpu() -> Finding:
+def cpu() -> Outcome:
     from autotune import targets
 
     host = targets.detect(1)
@@ -99,33 +104,31 @@ def cpu() -> Finding:
     if name:
         detail = f"{name} ({detail})"
     if host.triple.startswith("x86") and "fma" not in host.features:
-        return Finding(
-            "cpu", "warn", detail, "no fused multiply-add: kernels reach at most half of the usual rate"
-        )
-    return Finding("cpu", "ok", detail)
+        remedy = "no fused multiply-add: kernels reach at most half of the usual rate"
+        return Outcome("warn", detail, remedy)
+    return Outcome("ok", detail)
 
 
-def caches() -> Finding:
+def caches() -> Outcome:
     from autotune import targets
 
     host = targets.detect(1)
     sizes = [f"L{i} {host.limit(f'l{i}_bytes') >> 10} KiB" for i in (1, 2, 3)]
-    return Finding("caches", "ok", ", ".join(sizes) + " (each core's share)")
+    return Outcome("ok", ", ".join(sizes) + " (each core's share)")
 
 
-def cores() -> Finding:
+def cores() -> Outcome:
     from autotune import targets
 
     usable, total = targets.usable_cpus(), int(targets.machine({}).get("cpus", 0))
     detail = f"{usable} of {total} CPUs may be used by this process"
     if usable < total:
-        return Finding(
-            "cores", "warn", detail, "affinity or a quota withholds the others; raise it to tune with all"
-        )
-    return Finding("cores", "ok", detail)
+        remedy = "affinity or a quota withholds the others; raise it to tune with all"
+        return Outcome("warn", detail, remedy)
+    return Outcome("ok", detail)
 
 
-def compile_and_run() -> Finding:
+def compile_and_run() -> Outcome:
     """Builds y = x + x with the default schedule, runs it and compares."""
     import numpy as np
 
@@ -139,44 +142,34 @@ def compile_and_run() -> Finding:
     kernel = build(Schedule([x, y]), threads=1)
     given = np.arange(n, dtype=np.float32)
     if not np.array_equal(kernel(given), given + given):
-        return Finding(
-            "compile and run", "fail", "a compiled kernel gave a wrong result", "reinstall llvmlite"
-        )
-    return Finding("compile and run", "ok", "a small kernel was compiled, loaded and gave the right result")
+        return Outcome("fail", "a compiled kernel gave a wrong result", "reinstall llvmlite")
+    return Outcome("ok", "a small kernel was compiled, loaded and gave the right result")
 
 
-def blas() -> Finding:
+def blas() -> Outcome:
     import numpy as np
     import threadpoolctl
 
     pools = [p for p in threadpoolctl.threadpool_info() if p["user_api"] == "blas"]
     if not pools:
-        return Finding(
-            "threading of numpy", "warn", f"numpy {np.__version__}, no BLAS that threadpoolctl knows",
-            "bench cannot set the thread count of numpy; install numpy from a wheel",
-        )  # fmt: skip
+        remedy = "bench cannot set the thread count of numpy; install numpy from a wheel"
+        return Outcome("warn", f"numpy {np.__version__}, no BLAS that threadpoolctl knows", remedy)
     p = pools[0]
-    return Finding(
-        "threading of numpy", "ok", f"numpy {np.__version__} with {p['internal_api']} {p['version']}"
-    )
+    return Outcome("ok", f"numpy {np.__version__} with {p['internal_api']} {p['version']}")
 
 
-def xgboost() -> Finding:
+def xgboost() -> Outcome:
     from cost_model.library import xgboost as imported
 
     try:
         module = imported()
     except Exception as err:  # a broken native library raises its own kinds of error
-        return Finding(
-            "cost model",
-            "fail",
-            f"xgboost cannot be imported: {err}",
-            "pip install --force-reinstall xgboost-cpu",
-        )
-    return Finding("cost model", "ok", f"xgboost {module.__version__}")
+        remedy = "pip install --force-reinstall xgboost-cpu"
+        return Outcome("fail", f"xgboost cannot be imported: {err}", remedy)
+    return Outcome("ok", f"xgboost {module.__version__}")
 
 
-def log(db: str) -> Finding:
+def log(db: str) -> Outcome:
     """Opens the log for reading if there is one, and tries the directory for writing."""
     from kernels_db import lookup
     from kernels_db.place import locate
@@ -187,94 +180,82 @@ def log(db: str) -> Finding:
         place = locate(db)
         lookup.best(place, "", lambda target: False)
     except AutotuneError as err:
-        return Finding("tuning log", "fail", str(err), "choose another log with --db or AUTOTUNE_DB")
+        return Outcome("fail", str(err), "choose another log with --db or AUTOTUNE_DB")
     if not isinstance(place, SqliteFile):
-        return Finding("tuning log", "ok", f"{place}")
-    found = writable("tuning log", place.path.absolute().parent, "AUTOTUNE_DB")
+        return Outcome("ok", f"{place}")
+    found = writable(place.path.absolute().parent, "AUTOTUNE_DB")
     if found.status != "ok":
         return found
-    return Finding("tuning log", "ok", f"{place}" + ("" if place.exists() else " (made by the first tune)"))
+    return Outcome("ok", f"{place}" + ("" if place.exists() else " (made by the first tune)"))
 
 
-def writable(name: str, folder: Path, variable: str) -> Finding:
+def writable(folder: Path, variable: str) -> Outcome:
     """Whether a file can be made in ``folder``, or in the nearest directory above it that exists."""
     existing = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as err:
-        return Finding(
-            name,
-            "fail",
-            f"{existing} cannot be written: {err.strerror}",
-            f"name another place with {variable}",
-        )
-    return Finding(name, "ok", f"{folder}" + ("" if folder.exists() else " (made when first needed)"))
+        remedy = f"name another place with {variable}"
+        return Outcome("fail", f"{existing} cannot be written: {err.strerror}", remedy)
+    return Outcome("ok", f"{folder}" + ("" if folder.exists() else " (made when first needed)"))
 
 
-def objects(folder: Path) -> Finding:
+def objects(folder: Path) -> Outcome:
     """Whether compiled kernels can be kept in ``folder``, and would be loaded from it."""
-    found = writable("object cache", folder, "AUTOTUNE_CACHE_DIR")
+    found = writable(folder, "AUTOTUNE_CACHE_DIR")
     if found.status == "fail":  # kernels are compiled in each process then
-        found = replace(found, status="warn")
+        found = found._replace(status="warn")
     refusal = refusal_of(folder.stat()) if found.status == "ok" and folder.exists() else None
     if refusal is None:
         return found
     remedy = f"chmod 700 {folder}, or name a directory of this user with AUTOTUNE_CACHE_DIR"
-    return Finding("object cache", "warn", f"{folder} {refusal}: it is not used", remedy)
+    return Outcome("warn", f"{folder} {refusal}: it is not used", remedy)
 
 
-def torch() -> Finding:
-    if importlib.util.find_spec("torch") is None:
-        return Finding(
-            "torch",
-            "ok",
-            "not installed; import_torch, torch.compile, torch.op and bench --against torch need it",
-            install("torch"),
-        )
+def _library(name: str, extra: str, users: str) -> Outcome:
+    """Of a library that need not be there. ``users``: what needs it, in words."""
+    if importlib.util.find_spec(name) is None:
+        return Outcome("ok", f"not installed; {users} it", install(extra))
     from importlib.metadata import version
 
-    return Finding("torch", "ok", f"torch {version('torch')}")
+    return Outcome("ok", f"{name} {version(name)}")
 
 
-def export() -> Finding:
+def torch() -> Outcome:
+    return _library("torch", "torch", "import_torch, torch.compile, torch.op and bench --against torch need")
+
+
+def export() -> Outcome:
     """Whether kernels can be exported as shared objects."""
     from autotune.backends.building.shared_library import linker_name
 
     found = linker_name()
     if found is None:
         remedy = f"install gcc, or {install('emulator')}"
-        return Finding("export", "warn", "there is no linker; only autotune export needs it", remedy)
-    return Finding("export", "ok", f"{found} links shared objects")
+        return Outcome("warn", "there is no linker; only autotune export needs it", remedy)
+    return Outcome("ok", f"{found} links shared objects")
 
 
-def fleet() -> Finding:
+def fleet() -> Outcome:
     """Whether this machine can be a part of a fleet."""
-    if importlib.util.find_spec("distributed") is None:
-        return Finding(
-            "fleet", "ok", "not installed; tune --fleet and autotune worker need it", install("fleet")
-        )
-    from importlib.metadata import version
-
-    return Finding("fleet", "ok", f"distributed {version('distributed')}")
+    return _library("distributed", "fleet", "tune --fleet and autotune worker need")
 
 
-def llm() -> Finding:
+def llm() -> Outcome:
     """Whether a search can ask a language model. No endpoint is asked here."""
-    if importlib.util.find_spec("openai") is None:
-        return Finding("llm", "ok", "not installed; tune --search llm needs it", install("llm"))
-    from importlib.metadata import version
-
-    found = f"openai {version('openai')}"
+    found = _library("openai", "llm", "tune --search llm needs")
+    if found.remedy:
+        return found
     if not LlmSettings.named():
-        return Finding("llm", "ok", f"{found}; AUTOTUNE_LLM_URL names no endpoint")
+        return Outcome("ok", f"{found.detail}; AUTOTUNE_LLM_URL names no endpoint")
     try:
         settings = LlmSettings.from_environment()
     except SettingsError as err:
-        return Finding("llm", "warn", f"{found}; {err}")
-    return Finding("llm", "ok", f"{found}; {settings.model or 'the first model'} at {settings.host}")
+        return Outcome("warn", f"{found.detail}; {err}")
+    return Outcome("ok", f"{found.detail}; {settings.model or 'the first model'} at {settings.host}")
 
 
-def device(name: str) -> Finding:
+def device(name: str) -> Outcome:
     """Of a backend for devices."""
-    return Finding(name, "ok", *backends.named(name).diagnosis())
+    return Outcome("ok", *backends.named(name).diagnosis())

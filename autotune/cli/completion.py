@@ -8,12 +8,11 @@ completions. Behind ``n=`` no shell may put a space.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Any
 
-import typer
-
-from autotune.settings import LOG_LEVELS
+from autotune.cli import options as opt
+from autotune.cli.given import Given, takes
 
 BASH = r"""
 _autotune_completion() {
@@ -58,9 +57,8 @@ complete --command autotune --no-files --arguments "(__autotune_completion)"
 SCRIPTS = {"bash": BASH.lstrip(), "zsh": ZSH.lstrip(), "fish": FISH.lstrip()}
 
 
-def completion(
-    shell: Annotated[str, typer.Argument(metavar="SHELL", help=f"One of {', '.join(SCRIPTS)}.")],
-) -> None:
+@takes(opt.SHELL)
+def completion(o: Given) -> None:
     """Print the script that makes a shell complete commands, options, operators and their parameters.
 
     \b
@@ -69,10 +67,7 @@ def completion(
       eval "$(autotune completion zsh)"          # in ~/.zshrc, after compinit
       autotune completion fish > ~/.config/fish/completions/autotune.fish
     """
-    from autotune.cli.options import one_of
-
-    one_of("SHELL", shell, tuple(SCRIPTS))
-    print(SCRIPTS[shell], end="")
+    print(SCRIPTS[o.shell], end="")
 
 
 def answer(command: Any, line: str) -> list[str]:
@@ -90,19 +85,21 @@ def answer(command: Any, line: str) -> list[str]:
         return []
     options = {name: p for p in command.params for name in p.opts if name.startswith("-")}
     given, pending = _positional(words, options)
-    before = ""
+    op, before = given[0] if given else "", ""
     if pending is None and last.startswith("--") and "=" in last:
         pending, _, last = last.partition("=")
         before = f"{pending}="
+    offered = opt.offered(getattr(command.callback, "rows", ()))
     if pending is not None:
-        found = _values(VALUES.get(pending), given, last)
+        found = [*offered[pending](op, last)] if pending in offered else []
     elif last.startswith("-"):
         found = [name for name, p in options.items() if name.startswith("--") and not p.hidden]
     elif hasattr(command, "commands"):
         found = [name for name, c in command.commands.items() if not c.hidden]
     else:
         places = [p.metavar for p in command.params if p.param_type_name == "argument"]
-        found = _values(VALUES.get(places[len(given)]), given, last) if len(given) < len(places) else []
+        place = places[len(given)] if len(given) < len(places) else ""
+        found = [*offered[place](op, last)] if place in offered else []
     return [before + x for x in found if x.startswith(last)]
 
 
@@ -118,93 +115,3 @@ def _positional(words: Sequence[str], options: dict[str, Any]) -> tuple[list[str
         elif not word.startswith("-"):
             given.append(word)
     return given, pending
-
-
-def _values(values: Callable[[str, str], Iterable[str]] | None, given: Sequence[str], last: str) -> list[str]:
-    return [] if values is None else list(values(given[0] if given else "", last))
-
-
-def _operators(op: str, last: str) -> Iterable[str]:
-    from schedules.ops import REGISTRY
-
-    return REGISTRY
-
-
-def _shape(op: str, last: str) -> Iterable[str]:
-    """``NAME=`` for each parameter that ``--shape`` does not give yet."""
-    from schedules.ops import REGISTRY
-
-    if op not in REGISTRY:
-        return
-    found = REGISTRY[op]
-    *before, name = last.split(",")
-    if "=" in name and not name.endswith("="):  # its value stands there: the next one
-        before.append(name)
-    start = "".join(f"{item}," for item in before)
-    given = {item.partition("=")[0] for item in before}
-    taken = {*given}
-    for p in found.params:  # shape=2x3 stands for m=2 and n=3
-        if p.instead:
-            taken |= {p.instead} if p.name in given else {p.name} if p.instead in given else set()
-    for short, names in found.shorthands:  # k=3 is kh=3 and kw=3
-        taken |= {*names} if short in taken else {short} if taken & {*names} else set()
-    yield from (f"{start}{x}=" for x in found.keywords() if x not in taken)
-
-
-def _dtypes(op: str, last: str) -> Iterable[str]:
-    from schedules.dtypes import DTYPES
-    from schedules.ops import REGISTRY
-
-    return REGISTRY[op].dtypes if op in REGISTRY else DTYPES
-
-
-def _layouts(op: str, last: str) -> Iterable[str]:
-    from schedules.ops import OPERATORS, REGISTRY
-
-    some = (REGISTRY[op],) if op in REGISTRY else OPERATORS
-    return dict.fromkeys(name for o in some for name in o.layouts)
-
-
-def _targets(op: str, last: str) -> Iterable[str]:
-    from autotune import backends
-    from autotune.targets.names import described
-
-    return dict.fromkeys([*backends.kinds(), *described()])
-
-
-def _peers(op: str, last: str) -> Iterable[str]:
-    """Those that the list does not have yet."""
-    from autotune.measure.compare.peers import PEERS
-
-    before, comma, _ = last.rpartition(",")
-    return [f"{before}{comma}{name}" for name in PEERS if name not in before.split(",")]
-
-
-def _searches(op: str, last: str) -> Iterable[str]:
-    from autotune.search.policies import POLICIES
-
-    return POLICIES
-
-
-def _models(op: str, last: str) -> Iterable[str]:
-    from cost_model.models import MODELS
-
-    return MODELS
-
-
-# What an option or an argument takes, of the operator and the word so far. Others take numbers, or files,
-# which the shell completes.
-VALUES: dict[str, Callable[[str, str], Iterable[str]]] = {
-    "OP": _operators,
-    "SHELL": lambda op, last: SCRIPTS,
-    "--shape": _shape,
-    "--dtype": _dtypes,
-    "--layout": _layouts,
-    "--target": _targets,
-    "--against": _peers,
-    "--must-beat": _peers,
-    "--search": _searches,
-    "--model": _models,
-    "--cost-model": _models,
-    "--log-level": lambda op, last: LOG_LEVELS,
-}

@@ -5,13 +5,15 @@ from __future__ import annotations
 import typer
 
 from autotune.cli import options as opt
+from autotune.cli.given import Given, takes
 from autotune.cli.output import console, hanging, print_json
 
 # {status of a finding: colour}.
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-def doctor(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
+@takes(opt.DB, opt.JSON)
+def doctor(o: Given) -> None:
     """Say what works on this machine, what does not, and what would make it work.
 
     Exit status 1: something that tuning needs does not work.
@@ -24,9 +26,9 @@ def doctor(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
     from autotune.cli.checks import examine
     from autotune.settings import Settings
 
-    findings = examine(opt.db_of(db), Settings.from_environment())
+    findings = examine(o.where, Settings.from_environment())
     failed = sum(f.status == "fail" for f in findings)
-    if json:
+    if o.json:
         print_json({"ok": not failed, "checks": [f.to_json() for f in findings]})
     else:
         out = console()

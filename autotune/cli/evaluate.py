@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from autotune.cli import options as opt
+from autotune.cli.given import Given, one_of, takes
 from autotune.cli.output import console, print_json, table
-from autotune.cli.train import LogsArgument, announce, needing_extra, places_of, print_read, read, summary
+from autotune.cli.train import announce, needing_extra, places_of, print_read, read, summary
 
 if TYPE_CHECKING:
     from cost_model.evaluation import Evaluation
@@ -19,22 +18,8 @@ UNTRAINED = ("xgb", "analytic")
 SHOWN = 10
 
 
-def evaluate(
-    logs: LogsArgument = None,
-    cost_model: Annotated[
-        str | None,
-        typer.Option(
-            "--cost-model",
-            "--model",
-            metavar="NAME|FILE",
-            help="Judge a file that autotune train made, or xgb (the shipped one), and train nothing. "
-            "[default: train on the other folds]",
-        ),
-    ] = None,
-    db: opt.DbOption = None,
-    seed: opt.SeedOption = 0,
-    json: opt.JsonOption = False,
-) -> None:
+@takes(opt.LOGS, opt.JUDGED_MODEL, opt.DB, opt.SEED, opt.JSON)
+def evaluate(o: Given) -> None:
     """Say how well cost models order the measured candidates of tasks that they have not learnt from.
 
     The workloads are parted into folds, and what is trained on the others is asked about each: XGBoost after
@@ -52,20 +37,20 @@ def evaluate(
     from cost_model.models import names_file
     from cost_model.saved import read as read_model
 
-    places = places_of(logs, db)
+    places = places_of(o.logs, o.db)
     model = None
-    if cost_model is not None and cost_model not in UNTRAINED:  # a file of that name does not change it
-        if names_file(cost_model):
-            model = read_model(cost_model)
+    if o.cost_model is not None and o.cost_model not in UNTRAINED:  # a file of that name does not change it
+        if names_file(o.cost_model):
+            model = read_model(o.cost_model)
         else:
-            opt.one_of("--cost-model", cost_model, UNTRAINED)
+            one_of("--cost-model", o.cost_model, UNTRAINED)
     with needing_extra("evaluate"):
-        if cost_model is None or model is not None:
+        if o.cost_model is None or model is not None:
             import sklearn  # noqa: F401  # before the logs are read, which takes long
         from autotune.targets import usable_cpus
         from cost_model import evaluation
 
-        found = read(places, json)
+        found = read(places, o.json)
         notes = []
         if model is not None:
             tasks = evaluation.unseen(found.tasks, model)
@@ -77,15 +62,15 @@ def evaluate(
                 notes.append(
                     f"the file has learnt from {seen} tasks, which are left out: {len(tasks)} are judged"
                 )
-            judged = evaluation.of_saved(tasks, model, seed)
-        elif cost_model is not None:
+            judged = evaluation.of_saved(tasks, model, o.seed)
+        elif o.cost_model is not None:
             judged = evaluation.untrained(found.tasks)
         else:
             judged = evaluation.by_folds(
-                found.tasks, seed, usable_cpus(), progress=lambda what: announce(what, json)
+                found.tasks, o.seed, usable_cpus(), progress=lambda what: announce(what, o.json)
             )
-    if json:
-        print_json(document(judged) | {"read": summary(found), "notes": notes, "seed": seed})
+    if o.json:
+        print_json(document(judged) | {"read": summary(found), "notes": notes, "seed": o.seed})
     else:
         print_read(found)
         _print(judged, notes)

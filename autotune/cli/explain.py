@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from autotune.cli import options as opt
+from autotune.cli.given import Given, takes
 from autotune.cli.models import imported
 from autotune.cli.output import console, print_json
 
-ProgramArgument = Annotated[
-    str, typer.Argument(metavar="OP", help="An operator of the library (see: autotune ops), or NET.onnx.")
-]
 
-
-def explain(
-    op: ProgramArgument,
-    shape: opt.ShapeOption = "",
-    dtype: opt.DtypeOption = "float32",
-    layout: opt.LayoutOption = None,
-    constant_weights: opt.ConstantsOption = False,
-    target: opt.TargetOption = "cpu",
-    threads: opt.TunedThreadsOption = None,
-    db: opt.DbOption = None,
-    json: opt.JsonOption = False,
-) -> None:
+@takes(opt.OP_OR_MODEL, *opt.WHAT, *opt.TUNED, opt.JSON)
+def explain(o: Given) -> None:
     """Say why the best kernel of the log is fast. Exit status 1: nothing is tuned.
 
     Bytes between memory levels, registers, vectors, cores, what bounds it, and what fusing saves. Each number
@@ -39,17 +23,15 @@ def explain(
     """
     from rich.text import Text
 
-    where = opt.db_of(db)
-    if opt.is_model(op):
+    if o.on_model:
         from autotune.report.explain.model import of_model
 
-        found = of_model(imported(op, shape), opt.target_of(target, threads), where)
+        found = of_model(imported(o.op, o.shape), o.goal, o.where)
     else:
         from autotune.report.explain.asking import of_workload
 
-        workload = opt.workload_of(op, shape, dtype, layout, constant_weights, where)
-        found = of_workload(workload, target=target, threads=threads, db=where)
-    if json:
+        found = of_workload(o.workload(), target=o.target, threads=o.threads, db=o.where)
+    if o.json:
         print_json(found.to_json())
         return
     out = console()

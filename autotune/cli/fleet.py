@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from autotune.cli import options as opt
-from autotune.cli.output import console, print_json, table
+from autotune.cli.given import Given, takes
+from autotune.cli.output import console, print_json, table, target_summary
 
 if TYPE_CHECKING:
     from autotune.fleet.members import Member
 
 
-def fleet(
-    address: Annotated[
-        str,
-        typer.Argument(metavar="ADDRESS", help="Of a Dask scheduler: tcp://HOST:8786 or tls://HOST:8786."),
-    ],
-    json: opt.JsonOption = False,
-) -> None:
+@takes(opt.ADDRESS, opt.JSON)
+def fleet(o: Given) -> None:
     """Show the machines of a fleet: their targets, what they do, and their versions.
 
     Exit status 1: no worker can be used.
@@ -33,13 +29,13 @@ def fleet(
     from autotune.fleet.client import Fleet
     from autotune.results.display import say
 
-    connection.warn_of_plain(address, say)
-    with Fleet(connection.connect(address), address) as found:
+    connection.warn_of_plain(o.address, say)
+    with Fleet(connection.connect(o.address), o.address) as found:
         members = found.members()
         link = str(found.client.dashboard_link or "")
     ready = [m for m in members if not m.problem]
-    if json:
-        print_json({"address": address, "dashboard": link, "workers": [_document(m) for m in members]})
+    if o.json:
+        print_json({"address": o.address, "dashboard": link, "workers": [_document(m) for m in members]})
     else:
         out = console()
         if members:
@@ -53,7 +49,7 @@ def fleet(
                 out.print(f"  {m.name} gets no work: {m.problem}")
         out.print(f"  {len(ready)} of {len(members)} workers can be used")
         if not members:
-            out.print(f"  start one on each machine with: autotune worker {address}")
+            out.print(f"  start one on each machine with: autotune worker {o.address}")
         if link:
             out.print(f"  dashboard of Dask: {link}")
     if not ready:
@@ -78,7 +74,7 @@ def _document(m: Member) -> dict[str, Any]:
         "name": m.name,
         "address": m.address,
         "machine": dict(m.facts),
-        "targets": [{"asked": o.asked, **opt.target_summary(o.target)} for o in m.offers],
+        "targets": [{"asked": o.asked, **target_summary(o.target)} for o in m.offers],
         "slots": 1,
         "busy": m.busy,
         "builds": m.builds,

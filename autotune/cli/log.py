@@ -7,16 +7,25 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from autotune.cli import log_exchange
 from autotune.cli import options as opt
+from autotune.cli.given import Given, takes
 from autotune.cli.log_exchange import existing
 from autotune.cli.metrics import search_lines
-from autotune.cli.output import console, hang, print_json, table, task_text
+from autotune.cli.output import (
+    console,
+    hang,
+    input_path,
+    output_place,
+    print_json,
+    table,
+    target_summary,
+    task_text,
+)
 from schedules.units import counts, seconds
 
 if TYPE_CHECKING:
@@ -41,20 +50,21 @@ app = typer.Typer(
 
 
 @app.command("stats", short_help="Count what the log holds; how models predicted.")
-def stats(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
+@takes(opt.DB, opt.JSON)
+def stats(o: Given) -> None:
     """Count what the log holds; how models predicted, and where time went.
 
     \b
     Example:
       autotune log stats --db tuning.db
     """
-    with existing(opt.db_of(db)) as log:
+    with existing(o.where) as log:
         from autotune.tuning import prediction_quality, run_state
 
         found = log.stats() | {"runs_by_state": run_state.states(log), "by_machine": _machines(log)}
         found["search"] = prediction_quality.of_log(log)
         where = log.path
-    if json:
+    if o.json:
         print_json(found)
         return
     out = console()
@@ -81,19 +91,20 @@ def _machines(log: Log) -> list[dict[str, Any]]:
 
 
 @app.command("list", short_help="List every task and its best time.")
-def list_(db: opt.DbOption = None, json: opt.JsonOption = False) -> None:
+@takes(opt.DB, opt.JSON)
+def list_(o: Given) -> None:
     """List every task of the log, its trials and its best time.
 
     \b
     Example:
       autotune log list --db tuning.db
     """
-    with existing(opt.db_of(db)) as log:
+    with existing(o.where) as log:
         tasks = _tasks(log)
     tasks.sort(
         key=lambda t: (t["op"], str(t["params"]), t["dtype"], t["target"]["arch"], t["target"]["threads"])
     )
-    if json:
+    if o.json:
         print_json({"tasks": tasks})
         return
     if not tasks:
@@ -180,7 +191,7 @@ def _task(
         "computes": made(workload),
         "constants": list(workload.dag.constants),
         "dtype": dtype_of(workload),
-        "target": opt.target_summary(target),
+        "target": target_summary(target),
         "records": sum(by_status.values()),
         "by_status": by_status,
         "best_time_s": time_s,
@@ -192,17 +203,8 @@ def _task(
 
 
 @app.command("verify", short_help="Check and time stored records again on this machine.")
-def verify(
-    top: Annotated[
-        int, typer.Option("--top", metavar="K", min=1, help="The K best records of every task.")
-    ] = 1,
-    slower: Annotated[
-        float, typer.Option("--slower", min=1.0, help="Times the stored time from which a record is slower.")
-    ] = 1.25,
-    fleet: opt.FleetOption = None,
-    db: opt.DbOption = None,
-    json: opt.JsonOption = False,
-) -> None:
+@takes(opt.BEST_K, opt.SLOWER, opt.FLEET, opt.DB, opt.JSON)
+def verify(o: Given) -> None:
     """Check the best records of every task against the reference, and time them, on this machine, or with
     --fleet on the machines of a fleet that offer their targets. Records for other machines are left out, and
     tasks that are too large for the machine are skipped. A record from
@@ -219,14 +221,14 @@ def verify(
 
     found: Counter[str] = Counter()
     rows = []
-    with existing(opt.db_of(db)) as log, ExitStack() as stack:
+    with existing(o.where) as log, ExitStack() as stack:
         site_of: Callable[[Target], Site | None] = recheck.here
-        if fleet is not None:
+        if o.fleet is not None:
             from autotune.fleet.verifying import sites
             from autotune.results.display import say
 
-            site_of = stack.enter_context(sites(fleet, say))
-        for v in recheck.verify(log, top, slower, site_of):
+            site_of = stack.enter_context(sites(o.fleet, say))
+        for v in recheck.verify(log, o.top, o.slower, site_of):
             found[v.status] += 1
             rows.append(
                 {
@@ -238,13 +240,13 @@ def verify(
                     "time_s": v.time_s,
                 }
             )
-            if not json:
+            if not o.json:
                 now = seconds(v.time_s) if v.time_s is not None else "-"
                 was = seconds(v.record.time_s) if v.record.time_s is not None else "-"
                 text = f"{v.status:7} {rows[-1]['task']}: {now}, stored {was}"
                 console().print(f"{text}; {v.reason}" if v.reason else text)
     checked = found.total() - found["skipped"]
-    if json:
+    if o.json:
         statuses = ("ok", "slower", "wrong", "failed", "skipped")
         print_json({"checked": checked} | {s: found[s] for s in statuses} | {"records": rows})
     else:
@@ -254,18 +256,8 @@ def verify(
 
 
 @app.command("pin", short_help="Have the best of now taken from now on.")
-def pin(
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="FILE", help="Also write the pins to this lock file; - is stdout."),
-    ] = None,
-    source: Annotated[
-        Path | None, typer.Option("--from", metavar="FILE", help="Pin as this lock file says; - is stdin.")
-    ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove all pins.")] = False,
-    db: opt.DbOption = None,
-    json: opt.JsonOption = False,
-) -> None:
+@takes(opt.LOCK_FILE, opt.LOCKED, opt.REMOVE, opt.DB, opt.JSON)
+def pin(o: Given) -> None:
     """Pin every task to its best record of now: at.load, best and tune --frozen take it, whatever is
     measured or merged later. A lock file carries the pins to another log that has the records; with one
     that it lacks nothing is pinned, and the exit status is 2.
@@ -280,21 +272,21 @@ def pin(
 
     from kernels_db import pins
 
-    if (remove and (file or source)) or (file and source):
+    if (o.remove and (o.file or o.source)) or (o.file and o.source):
         raise typer.BadParameter("give one of FILE, --from FILE and --remove")
-    place = None if file is None else opt.output_place(file, json)
-    with existing(opt.db_of(db)) as log:
-        if remove:
+    place = None if o.file is None else output_place(o.file, o.json)
+    with existing(o.where) as log:
+        if o.remove:
             n, said = log.unpin(), "pins removed"
         else:
-            made = log.pin(None if source is None else pins.read(opt.input_path(source)))
+            made = log.pin(None if o.source is None else pins.read(input_path(o.source)))
             n, said = len(made), "tasks pinned"
             if place is not None:
                 pins.write(place, [replace(p, task=_named(log, p)) for p in made])
-    if json:
-        print_json({"removed" if remove else "pinned": n, "file": None if file is None else str(file)})
+    if o.json:
+        print_json({"removed" if o.remove else "pinned": n, "file": None if o.file is None else str(o.file)})
     else:
-        written = "" if file is None else f", written to {'stdout' if place is sys.stdout else file}"
+        written = "" if o.file is None else f", written to {'stdout' if place is sys.stdout else o.file}"
         console(stderr=place is sys.stdout).print(f"{n} {said}{written}")
 
 
@@ -304,14 +296,8 @@ def _named(log: Log, pin: Pin) -> str:
 
 
 @app.command("prune", short_help="Remove all but the best records.")
-def prune(
-    keep: Annotated[int, typer.Option("--keep", metavar="K", min=1, help="Records a task to keep.")] = 10,
-    apply: Annotated[
-        bool, typer.Option("--apply", help="Remove them; without it nothing is changed.")
-    ] = False,
-    db: opt.DbOption = None,
-    json: opt.JsonOption = False,
-) -> None:
+@takes(opt.KEEP, opt.APPLY, opt.DB, opt.JSON)
+def prune(o: Given) -> None:
     """Remove all records but the K best of every task, what is pinned, and what found a schedule wrong.
     Without --apply it only says what would go. Later runs resume from what is kept.
 
@@ -320,15 +306,15 @@ def prune(
       autotune log prune --keep 20
       autotune log prune --keep 20 --apply
     """
-    with existing(opt.db_of(db)) as log:
-        found = log.prune(keep, apply)
-    if json:
-        print_json({"applied": apply, "kept": found.kept, "removed": found.removed, "runs": found.runs})
+    with existing(o.where) as log:
+        found = log.prune(o.keep, o.apply)
+    if o.json:
+        print_json({"applied": o.apply, "kept": found.kept, "removed": found.removed, "runs": found.runs})
         return
-    would = "" if apply else "would be "
+    would = "" if o.apply else "would be "
     out = console()
     out.print(f"{found.removed} records and {found.runs} runs {would}removed, {found.kept} records kept")
-    if not apply and found.removed:
+    if not o.apply and found.removed:
         out.print("nothing was changed; do it with --apply")
 
 

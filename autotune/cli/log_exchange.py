@@ -5,40 +5,21 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from autotune.cli import options as opt
-from autotune.cli.output import console, print_json
+from autotune.cli.given import Given, takes
+from autotune.cli.output import console, input_path, output_place, print_json
 from schedules.units import number
 
 if TYPE_CHECKING:
     from kernels_db.store import Log
 
-# Formats of an export.
-FORMS = ("jsonl", "t4")
-TopOption = Annotated[
-    int | None, typer.Option("--top", metavar="K", min=1, help="Only the K best records of every task.")
-]
 
-
-def export(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            help="Where to write; an existing export is replaced. FILE.gz and FILE.xz are packed, "
-            "- is stdout.",
-        ),
-    ],
-    top: TopOption = None,
-    form: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="jsonl, or t4: for tools that read T4 results.")
-    ] = "jsonl",
-    db: opt.DbOption = None,
-    json: opt.JsonOption = False,
-) -> None:
+@takes(opt.EXPORT_FILE, opt.ONLY_BEST, opt.FORMAT, opt.DB, opt.JSON)
+def export(o: Given) -> None:
     """Write the log as JSON Lines in canonical form: two logs are equal when their exports are.
 
     One record is one line, sorted, so that a change is a small difference in a repository.
@@ -50,26 +31,20 @@ def export(
       autotune log export results.json --format t4
       autotune log export - | autotune log import - --db other.db
     """
-    opt.one_of("--format", form, FORMS)
-    place = opt.output_place(file, json)
-    with existing(opt.db_of(db)) as log:
-        n = log.export(place, top=top, form=form)
-    if json:
-        print_json({"path": str(file), "records": n})
+    place = output_place(o.file, o.json)
+    with existing(o.where) as log:
+        n = log.export(place, top=o.top, form=o.format)
+    if o.json:
+        print_json({"path": str(o.file), "records": n})
     else:
         # A pipe must get nothing but the log.
-        console(stderr=not file.is_file()).print(
-            f"{number(n, 'record')} written to {'stdout' if place is sys.stdout else file}"
+        console(stderr=not o.file.is_file()).print(
+            f"{number(n, 'record')} written to {'stdout' if place is sys.stdout else o.file}"
         )
 
 
-def import_(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Exports, or T4 documents; - is stdin.")
-    ],
-    db: opt.DbOption = None,
-    json: opt.JsonOption = False,
-) -> None:
+@takes(opt.EXPORTS, opt.DB, opt.JSON)
+def import_(o: Given) -> None:
     """Take exports into the log, packed (gzip, xz) or not. Lines that are not valid are refused and counted,
     and the exit status is 1.
 
@@ -77,17 +52,11 @@ def import_(
     Example:
       autotune log import best.jsonl --db tuning.db
     """
-    _merge([str(opt.input_path(f)) for f in files], opt.db_of(db), json)
+    _merge([str(input_path(f)) for f in o.files], o.where, o.json)
 
 
-def merge(
-    sources: Annotated[
-        list[str],
-        typer.Argument(metavar="FILE_OR_DB...", help="Exports, logs, and URLs of logs; - is stdin."),
-    ],
-    db: opt.DbOption = None,
-    json: opt.JsonOption = False,
-) -> None:
+@takes(opt.SOURCES, opt.DB, opt.JSON)
+def merge(o: Given) -> None:
     """Take other logs, or exports of them, into the log; in any order and as often as you like.
 
     \b
@@ -95,7 +64,7 @@ def merge(
       autotune log merge other.db export.jsonl --db tuning.db
       autotune log merge tuning.db --db postgresql+psycopg://tuner@host/team
     """
-    _merge([str(opt.input_path(Path(s))) if s == "-" else s for s in sources], opt.db_of(db), json)
+    _merge([str(input_path(Path(s))) if s == "-" else s for s in o.sources], o.where, o.json)
 
 
 def _merge(sources: list[str], db: str, json: bool) -> None:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from autotune.cli import models
 from autotune.cli import options as opt
+from autotune.cli.given import Given, takes
 from autotune.cli.output import console, print_json, table
 
 
-def ops(
-    op: Annotated[
-        str | None,
-        typer.Argument(metavar="OP", help="One operator, or NET.onnx; all operators without it."),
-    ] = None,
-    shape: Annotated[
-        str, typer.Option("--shape", metavar="NAME=N,...", help="What NET.onnx leaves open: x=1x3x224x224.")
-    ] = "",
-    json: opt.JsonOption = False,
-) -> None:
+@takes(opt.LISTED_OP, opt.LISTED_SHAPE, opt.JSON)
+def ops(o: Given) -> None:
     """List the operators, or one with its parameters, defaults, layouts and dtypes; or what a model runs: its
     tasks, and its operators that have no expression.
 
@@ -32,17 +25,17 @@ def ops(
     """
     from schedules import ops as library
 
-    if op is not None and opt.is_model(op):
-        models.show_model(op, shape, json)
+    if o.on_model:
+        models.show_model(o.op, o.shape, o.json)
         return
-    if shape:
+    if o.shape:
         raise typer.BadParameter("--shape goes with a model's file")
-    if op is not None:
-        library.get(op)  # its error names the nearest operator
-    found = [d for d in library.describe() if op in (None, d["name"])]
-    if json:
-        print_json(found[0] if op is not None else {"operators": found})
-    elif op is None:
+    if o.op is not None:
+        library.get(o.op)  # its error names the nearest operator
+    found = [d for d in library.describe() if o.op in (None, d["name"])]
+    if o.json:
+        print_json(found[0] if o.op is not None else {"operators": found})
+    elif o.op is None:
         # spaces, so that a narrow terminal breaks between parameters
         rows = [(d["name"], d["usage"].replace(",", ", ")) for d in found]
         table(console(), ("operator", "parameters"), rows)

@@ -1,24 +1,24 @@
-"""Options that several commands share, and the reading of their values."""
+"""The table of options and arguments: a row each, with its help, its values, and what a shell offers for it.
+
+A command names its rows (`given.takes`). Where a word means another thing in one command, that has a row of
+its own.
+"""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Collection
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import typer
 
+from autotune.cli import values
+from autotune.cli.given import REQUIRED, Row, one_of
 from autotune.search.policies import POLICIES
-from autotune.settings import SettingsError, database, duration
+from autotune.settings import LOG_LEVELS, SettingsError, duration
 from cost_model.models import MODELS, names_file
 from schedules.dtypes import DTYPES
-from schedules.errors import suggest
-
-if TYPE_CHECKING:
-    from autotune.run.dynamic_workload import DynamicWorkload
-    from schedules.model import Target, Trace, Workload
 
 
 def parse_budget(text: str, option: str) -> float:
@@ -29,220 +29,234 @@ def parse_budget(text: str, option: str) -> float:
         raise typer.BadParameter(f"{option}: {err}") from None
 
 
-OpArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="OP", help="An operator (see: autotune ops), or the name of an expression of yours."
-    ),
-]
-ShapeOption = Annotated[
-    str,
-    typer.Option(
-        "--shape",
-        metavar="NAME=N,...",
-        help="Parameters of OP, such as m=512 or stride=2x1, which autotune ops OP lists; 1..512: a range.",
-    ),
-]
-SuiteOption = Annotated[
-    str | None,
-    typer.Option("--suite", metavar="FILE[:NAME]", help="Tasks of a TOML file; NAME: a suite, quick or all."),
-]
-DtypeOption = Annotated[
-    str, typer.Option("--dtype", metavar="DTYPE", help=f"Element type: {', '.join(DTYPES)}.")
-]
-LayoutOption = Annotated[
-    str | None,
-    typer.Option("--layout", metavar="LAYOUT", help="Data layout, where the operator has several."),
-]
-ConstantsOption = Annotated[
-    bool,
-    typer.Option("--constant-weights", help="Weights are known ahead, and packed once, not at each call."),
-]
-SearchOption = Annotated[str, typer.Option("--search", help=f"Strategy: {', '.join(POLICIES)}.")]
-ModelOption = Annotated[str, typer.Option("--model", help=f"Cost model: {', '.join(MODELS)}.")]
-CostModelOption = Annotated[
-    str,
-    typer.Option(
-        "--cost-model",
-        "--model",
-        metavar="NAME|FILE",
-        help=f"Cost model: {', '.join(MODELS)}, or a file that autotune train made.",
-    ),
-]
-TargetOption = Annotated[
-    str,
-    typer.Option(
-        "--target",
-        metavar="TARGET",
-        help="What to compile for: cpu (this machine), cuda, opencl, cuda-emulator, a processor such as "
-        "x86-64-v3 or h100, or a JSON file.",
-    ),
-]
+def cost_model(name: str, option: str) -> str:
+    """A name of a cost model, or of a file, which is read where it is used. Raises `typer.BadParameter`."""
+    if not names_file(name):
+        one_of(option, name, MODELS)
+    return name
 
 
-def _threads(meaning: str) -> Any:
-    return typer.Option("--threads", metavar="N", min=1, help=meaning)
+def argument(metavar: str, help: str, name: str, **more: Any) -> Row:
+    """A row of an argument."""
+    return Row(name, (), help, metavar=metavar, **more)
 
 
-ThreadsOption = Annotated[int | None, _threads("Threads of the kernel. [default: the CPUs usable here]")]
-TunedThreadsOption = Annotated[
-    int | None, _threads("Threads that it was tuned for. [default: what is fastest here]")
-]
-DbOption = Annotated[
-    str | None,
-    typer.Option(
-        "--db",
-        metavar="PATH_OR_URL",
-        help="The tuning log. [default: AUTOTUNE_DB, else tuning.db in the user data directory]",
-    ),
-]
-FleetOption = Annotated[
-    str | None,
-    typer.Option(
-        "--fleet",
-        metavar="ADDRESS",
-        help="Measure on workers of a Dask scheduler: tcp://HOST:PORT, tls://HOST:PORT; local:N: N here.",
-    ),
-]
-SeedOption = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of every random choice.")]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")
-]
+def option(flag: str, help: str, metavar: str | None = None, also: Iterable[str] = (), **more: Any) -> Row:
+    """A row of an option. ``also``: its other names. The first has the name of its value."""
+    name = more.pop("name", flag.removeprefix("--").partition("/")[0].replace("-", "_"))
+    return Row(name, (flag, *also), help, metavar=metavar, **more)
 
 
-def given(ctx: typer.Context, name: str) -> bool:
-    """Whether an option was given, and is not left at its default. ``name``: that of the parameter."""
-    source = ctx.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"
+def switch(flag: str, help: str, **more: Any) -> Row:
+    """A row of an option without a value."""
+    return option(flag, help, kind=bool, default=False, **more)
 
 
-def operator_or_suite(ctx: typer.Context, op: str | None, suite: str | None, *others: str) -> None:
-    """Raises `typer.BadParameter` unless exactly one of the two is given, and with a suite neither the
-    options that its file replaces nor these ``others``."""
-    if (op is None) == (suite is None):
-        raise typer.BadParameter("give either an operator and its --shape, or --suite FILE[:NAME]")
-    if suite is None:
-        return
-    for name in ("shape", "dtype", "layout", *others):
-        if given(ctx, name):
-            raise typer.BadParameter(f"--{name} does not go with --suite; the suite file has it")
+def number(
+    flag: str, help: str, metavar: str | None = None, *, default: int | None = None, least: int = 1
+) -> Row:
+    """A row of an option that is a number of something."""
+    return option(flag, help, metavar, kind=int, default=default, least=least)
 
 
-def workload_of(
-    op: str,
-    shape: str,
-    dtype: str,
-    layout: str | None,
-    constant_weights: bool = False,
-    db: str | None = None,
-) -> Workload:
-    """The workload that ``OP --shape ... --dtype ... --layout ... --constant-weights`` names, or the
-    expression of that name in a log ``db``. Raises `WorkloadError`."""
-    from autotune.run.workloads import as_workload
-    from schedules import ops
+# -- what is computed ------------------------------------------------------------------------
 
-    if db is not None and op not in ops.REGISTRY:
-        from autotune.run.own_names import find
+OP = argument(
+    "OP", "An operator (see: autotune ops), or the name of an expression of yours.", "op",
+    default=REQUIRED, values=values.operators,
+)  # fmt: skip
+OP_OR_MODEL = replace(OP, help="An operator of the library (see: autotune ops), or NET.onnx.")
+SOME_OP = replace(OP_OR_MODEL, default=None)
+LISTED_OP = replace(SOME_OP, help="One operator, or NET.onnx; all operators without it.")
+REPORTED_OP = replace(SOME_OP, help="An operator, or NET.onnx; the whole log without it.")
+SHAPE = option(
+    "--shape", "Parameters of OP, such as m=512 or stride=2x1, which autotune ops OP lists; 1..512: a range.",
+    "NAME=N,...", default="", values=values.shape,
+)  # fmt: skip
+LISTED_SHAPE = replace(SHAPE, help="What NET.onnx leaves open: x=1x3x224x224.")
+SUITE = option("--suite", "Tasks of a TOML file; NAME: a suite, quick or all.", "FILE[:NAME]")
+DTYPE = option(
+    "--dtype", f"Element type: {', '.join(DTYPES)}.", "DTYPE", default="float32", values=values.dtypes
+)
+LAYOUT = option("--layout", "Data layout, where the operator has several.", "LAYOUT", values=values.layouts)
+CONSTANTS = switch("--constant-weights", "Weights are known ahead, and packed once, not at each call.")
+WHAT = (SHAPE, DTYPE, LAYOUT, CONSTANTS)  # of an operator
 
-        found = find(op, db)
-        if found is not None:
-            if shape or layout or constant_weights:
-                raise typer.BadParameter(f"{op} is your own expression; leave out all but its name")
-            return found
-    if op not in ops.REGISTRY:
-        _check_operator(op, db)
+# -- for what, and where ---------------------------------------------------------------------
 
-    return as_workload(op, ops.parse_shape(shape), dtype, layout, constant_weights)
+TARGET = option(
+    "--target",
+    "What to compile for: cpu (this machine), cuda, opencl, cuda-emulator, a processor such as x86-64-v3 or "
+    "h100, or a JSON file.",
+    "TARGET",
+    default="cpu",
+    values=values.targets,
+)
+OFFERED = replace(
+    TARGET, help="What to offer, also a list: cpu,x86-64-v3. [default: cpu, and a GPU if there is one]",
+    kind=list[str], default=None,
+)  # fmt: skip
+THREADS = number("--threads", "Threads of the kernel. [default: the CPUs usable here]", "N")
+TUNED_THREADS = replace(THREADS, help="Threads that it was tuned for. [default: what is fastest here]")
+REPORTED_THREADS = replace(THREADS, help="Of tasks with so many. [default: all; of a model: CPUs here]")
+DB = option(
+    "--db", "The tuning log. [default: AUTOTUNE_DB, else tuning.db in the user data directory]", "PATH_OR_URL"
+)
+FLEET = option(
+    "--fleet",
+    "Measure on workers of a Dask scheduler: tcp://HOST:PORT, tls://HOST:PORT; local:N: N here.",
+    "ADDRESS",
+)
+SEED = number("--seed", "Seed of every random choice.", "N", default=0, least=0)
+JSON = switch("--json", "Print one JSON document on stdout and nothing else.")
+TUNED = (TARGET, TUNED_THREADS, DB)  # a kernel that a log has
+
+# -- tune, replay ----------------------------------------------------------------------------
+
+TRIALS = number(
+    "--trials", "Stop after N new trials of a task; 0: no search, only a first pick. [default: no limit]",
+    "N", least=0,
+)  # fmt: skip
+BUDGET = option("--budget", "Stop after: 60s, 2m, 500ms.", "TIME", default="60s", read=parse_budget)
+SEARCH = option("--search", f"Strategy: {', '.join(POLICIES)}.", default="evolutionary", choices=POLICIES)
+COST_MODEL = option(
+    "--cost-model", f"Cost model: {', '.join(MODELS)}, or a file that autotune train made.", "NAME|FILE",
+    ("--model",), default="xgb", read=cost_model, values=lambda op, word: MODELS,
+)  # fmt: skip
+FROZEN = switch("--frozen", "Take what the log has and measure nothing.")
+BUILD_HERE = switch("--build-here", "With --fleet: compile here, for workers whose CPUs are slow.")
+RTOL = option(
+    "--rtol", "Accept outputs within ATOL + RTOL x |reference|. [default: what rounding explains]",
+    kind=float, least=0,
+)  # fmt: skip
+ATOL = option("--atol", "See --rtol.", kind=float, least=0)
+TABLE_FILE = argument(
+    "FILE", "A log, an export, a Kernel Tuner cache or T4 results; - is stdin.", "file",
+    kind=Path, default=REQUIRED,
+)  # fmt: skip
+TASK = option(
+    "--task", "Which task of a log: its number, or words of its name. [default: with the most records]",
+    "N|WORDS",
+)  # fmt: skip
+MODEL = option("--model", f"Cost model: {', '.join(MODELS)}.", default="xgb", choices=MODELS)
+REPLAYED = number("--trials", "Trials of each search.", default=100)
+SEEDS = number("--seeds", "Searches, with seeds from 0.", default=10)
+
+# -- best, bench, export, report -------------------------------------------------------------
+
+NEAREST = switch("--nearest", "Where there is none, try the most similar machine's here.")
+TRACE = switch("--trace", "Print the schedule: one primitive a line.")
+SOURCE = switch("--source", "Print the generated code.")
+IR = switch("--ir", "Print the scheduled loop nest.")
+AGAINST = option(
+    "--against",
+    "Peers: numpy, torch, torch.compile, onnxruntime; numpy.best and torch.best at the settings that suit "
+    "this CPU; tvm, tuned by 64 trials of MetaSchedule first, which takes minutes.",
+    "PEER,...",
+    default="numpy",
+    values=values.peers,
+)
+MUST_BEAT = option("--must-beat", "Exit with status 1 unless faster than it.", "PEER", values=values.peers)
+DURATION = option("--duration", "How long to measure each operator.", "TIME", default="5s", read=parse_budget)
+DIRECTORY = argument("DIR", "Where to write; made where missing.", "directory", default=REQUIRED)
+FALLBACK = switch("--fallback", "Where nothing is stored, take an untuned schedule.")
+FILES_NAME = option("--name", "Of the files. [default: the operator's]", "NAME")
+OUTPUT = option(
+    "--output", "Where to write; replaced if there; - is stdout.", "FILE.html", ("-o",),
+    kind=Path, default=Path("report.html"),
+)  # fmt: skip
+PROFILE = switch("--profile", "Of NET.onnx: run it here, and show the time of each step inside it.")
+PROFILED_AGAINST = option(
+    "--against", "Of NET.onnx: onnxruntime's profile too; runs both here.", "PEER", choices=("onnxruntime",)
+)
+OPEN = switch("--open", "Open the page in a browser.")
+
+# -- fleet, worker ---------------------------------------------------------------------------
+
+ADDRESS = argument(
+    "ADDRESS", "Of a Dask scheduler: tcp://HOST:8786 or tls://HOST:8786.", "address", default=REQUIRED
+)
+MACHINE_NAME = option("--name", "What to call this machine, also in logs.", "NAME", default="")
+BUILD = option(
+    "--build/--no-build",
+    "Compile here, or have clients compile. [default: here, if there is a compiler]",
+    kind=bool,
+)
+ONCE = switch("--once", "End with the scheduler, in place of waiting for it to come back.")
+
+# -- train, evaluate -------------------------------------------------------------------------
+
+# Learners, and their names for people. They are repeated here so that help needs no import of them.
+LEARNERS = {
+    "xgb": "XGBoost after the shipped model",
+    "scratch": "XGBoost from scratch",
+    "forest": "a random forest",
+    "hist": "HistGradientBoosting",
+}
+LOGS = argument("LOG", "Logs, URLs of logs, exports. [default: the log of --db]", "logs", kind=list[str])
+OUT = option(
+    "--out", "Where to write; replaced if it is there.", "FILE", ("-o",),
+    kind=Path, default=Path("cost-model.json"),
+)  # fmt: skip
+LEARNER = option(
+    "--model", f"{', '.join(LEARNERS)}; the last two need the extra train.", "LEARNER",
+    default="xgb", choices=LEARNERS,
+)  # fmt: skip
+JUDGED_MODEL = replace(
+    COST_MODEL, default=None, read=None,
+    help="Judge a file that autotune train made, or xgb (the shipped one), and train nothing. "
+    "[default: train on the other folds]",
+)  # fmt: skip
+
+# -- log -------------------------------------------------------------------------------------
+
+BEST_K = number("--top", "The K best records of every task.", "K", default=1)
+SLOWER = option(
+    "--slower", "Times the stored time from which a record is slower.", kind=float, default=1.25, least=1.0
+)
+LOCK_FILE = argument("FILE", "Also write the pins to this lock file; - is stdout.", "file", kind=Path)
+LOCKED = option("--from", "Pin as this lock file says; - is stdin.", "FILE", kind=Path, name="source")
+REMOVE = switch("--remove", "Remove all pins.")
+KEEP = number("--keep", "Records a task to keep.", "K", default=10)
+APPLY = switch("--apply", "Remove them; without it nothing is changed.")
+EXPORT_FILE = argument(
+    "FILE", "Where to write; an existing export is replaced. FILE.gz and FILE.xz are packed, - is stdout.",
+    "file", kind=Path, default=REQUIRED,
+)  # fmt: skip
+ONLY_BEST = number("--top", "Only the K best records of every task.", "K")
+FORMAT = option(
+    "--format", "jsonl, or t4: for tools that read T4 results.", "FORMAT",
+    default="jsonl", choices=("jsonl", "t4"),
+)  # fmt: skip
+EXPORTS = argument(
+    "FILE...", "Exports, or T4 documents; - is stdin.", "files", kind=list[Path], default=REQUIRED
+)
+SOURCES = argument(
+    "FILE_OR_DB...", "Exports, logs, and URLs of logs; - is stdin.", "sources",
+    kind=list[str], default=REQUIRED,
+)  # fmt: skip
 
 
-def is_model(op: str | None) -> bool:
-    """Whether what stands in the place of an operator's name is a model's file."""
-    return op is not None and (op.lower().endswith(".onnx") or "/" in op or "\\" in op)
+# -- of all commands -------------------------------------------------------------------------
+
+SHELL = argument(
+    "SHELL", "One of bash, zsh, fish.", "shell", default=REQUIRED, choices=("bash", "zsh", "fish")
+)
+LOG_LEVEL = option(
+    "--log-level",
+    f"Least level of messages on stderr: {', '.join(LOG_LEVELS)}. "
+    "[default: AUTOTUNE_LOG_LEVEL, else warning]",
+    "LEVEL",
+    choices=LOG_LEVELS,
+)
 
 
-def _check_operator(op: str, db: str | None) -> None:
-    """Raises `typer.BadParameter` for a file in the place of an operator's name, and for what is nearly the
-    name of an expression in a log ``db``."""
-    from autotune.run import own_names
-    from schedules import ops
-
-    if is_model(op):
-        raise typer.BadParameter(
-            f"{op} is a model's file, and this command takes one operator; ops, tune, bench, explain and "
-            "report take models, and in Python autotune.compile_model makes one callable, which it can save"
-        )
-    if "." in op:
-        raise typer.BadParameter(
-            f"{op!r} is no operator (see: autotune ops), and no model's file: its name would end in .onnx"
-        )
-    if db is not None and not suggest(op, ops.REGISTRY):
-        close = own_names.close(op, db)
-        if close:
-            raise typer.BadParameter(f"unknown operator {op!r}, and no expression in the log{close}")
-
-
-def dynamic_of(
-    op: str, shape: str, dtype: str, layout: str | None, constant_weights: bool = False
-) -> DynamicWorkload | None:
-    """The workloads of ``--shape m=1..512,…``; None where no size varies. Raises `WorkloadError`."""
-    from autotune.run.dynamic_workload import as_dynamic
-    from schedules import ops
-
-    params = ops.parse_shape(shape) if ".." in shape else {}
-    return as_dynamic(op, params, dtype, layout, constant_weights)
-
-
-def target_of(name: str, threads: int | None) -> Target:
-    """The target that ``--target`` and ``--threads`` name. Raises `AutotuneError`."""
-    from autotune.backends import parse
-
-    return parse(name, threads)
-
-
-def db_of(db: str | None) -> str:
-    """The database that ``--db`` names. Raises `SettingsError`."""
-    return database(db)
-
-
-def one_of(option: str, value: str, known: Collection[str]) -> None:
-    """Raises `typer.BadParameter` unless ``value`` is one of ``known``."""
-    if value not in known:
-        listed = ", ".join(known)
-        raise typer.BadParameter(f"{option} {value!r} is not one of {listed}{suggest(value, known)}")
-
-
-def cost_model(value: str) -> None:
-    """Raises `typer.BadParameter` for a name that is no cost model. A file is read where it is used."""
-    if not names_file(value):
-        one_of("--cost-model", value, MODELS)
-
-
-def compulsory_bytes(workload: Workload) -> int:
-    """Bytes of all inputs and outputs, each moved once."""
-    from schedules.ops import compulsory_bytes
-
-    return compulsory_bytes(workload.dag)
-
-
-def target_summary(target: Target) -> dict[str, Any]:
-    """A target for JSON documents."""
-    return {"kind": target.kind, "arch": target.arch, "threads": target.threads, "digest": target.digest}
-
-
-def trace_value(trace: Trace) -> Any:
-    """A trace as a JSON value."""
-    return json.loads(trace.to_json())
-
-
-def input_path(path: Path) -> Path:
-    """A file to read. ``-`` is stdin."""
-    return Path("/dev/stdin") if str(path) == "-" else path
-
-
-def output_place(path: Path, json: bool) -> Path | IO[str]:
-    """Where to write. ``-`` is stdout, on which nothing else is printed then."""
-    if str(path) != "-":
-        return path
-    if json:
-        raise typer.BadParameter("- and --json both print on stdout; give a file")
-    return sys.stdout
+def offered(rows: Iterable[Row] = ()) -> Mapping[str, Callable[[str, str], Iterable[str]]]:
+    """What a shell offers, by the names of options and the words for arguments: of a command's rows, else of
+    the table. Others take numbers, or files, which the shell completes."""
+    table = [row for row in globals().values() if isinstance(row, Row)]
+    found: dict[str, Callable[[str, str], Iterable[str]]] = {}
+    for row in [*rows, *table]:
+        for name in row.flags or (row.metavar or "",):
+            found.setdefault(name, row.offered)
+    return found

@@ -14,8 +14,10 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
+import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
@@ -25,7 +27,7 @@ from schedules.units import visible, visible_lines
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from schedules.model import Workload
+    from schedules.model import Target, Trace, Workload
 
 # Width of text in a pipe (characters), for what is laid out in columns.
 PLAIN_WIDTH = 200
@@ -180,3 +182,28 @@ def _writable(v: Any) -> Any:
     if isinstance(v, (list, tuple)):
         return [_writable(x) for x in v]
     return v if v is None or isinstance(v, (str, int, bool)) else str(v)
+
+
+def target_summary(target: Target) -> dict[str, Any]:
+    """A target for JSON documents."""
+    return {"kind": target.kind, "arch": target.arch, "threads": target.threads, "digest": target.digest}
+
+
+def trace_value(trace: Trace) -> Any:
+    """A trace as a JSON value."""
+    return json.loads(trace.to_json())
+
+
+def input_path(path: Path) -> Path:
+    """A file to read. ``-`` is stdin."""
+    return Path("/dev/stdin") if str(path) == "-" else path
+
+
+def output_place(path: Path, documented: bool) -> Path | IO[str]:
+    """Where to write. ``-`` is stdout, on which nothing else is printed then, a document of ``--json`` least.
+    Raises `typer.BadParameter`."""
+    if str(path) != "-":
+        return path
+    if documented:
+        raise typer.BadParameter("- and --json both print on stdout; give a file")
+    return sys.stdout

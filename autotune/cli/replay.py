@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
 from autotune.cli import options as opt
-from autotune.cli.output import console, hang, print_json, table
-from autotune.search.policies import POLICIES
-from cost_model.models import MODELS
+from autotune.cli.given import Given, takes
+from autotune.cli.output import console, hang, input_path, print_json, table
 from schedules.units import seconds
 
 
-def replay(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE", help="A log, an export, a Kernel Tuner cache or T4 results; - is stdin."
-        ),
-    ],
-    task: Annotated[
-        str | None,
-        typer.Option(
-            "--task",
-            metavar="N|WORDS",
-            help="Which task of a log: its number, or words of its name. [default: with the most records]",
-        ),
-    ] = None,
-    search: opt.SearchOption = "evolutionary",
-    model: opt.ModelOption = "xgb",
-    trials: Annotated[int, typer.Option("--trials", min=1, help="Trials of each search.")] = 100,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Searches, with seeds from 0.")] = 10,
-    json: opt.JsonOption = False,
-) -> None:
+@takes(opt.TABLE_FILE, opt.TASK, opt.SEARCH, opt.MODEL, opt.REPLAYED, opt.SEEDS, opt.JSON)
+def replay(o: Given) -> None:
     """Run a search against a table of measured candidates, and say how soon it came near the best.
 
     \b
@@ -47,14 +22,11 @@ def replay(
     from autotune.search.simulate import replay as run
     from autotune.search.simulate_log import listed
 
-    opt.one_of("--search", search, POLICIES)
-    opt.one_of("--model", model, MODELS)
-
-    recorded = read(opt.input_path(file), task)
+    recorded = read(input_path(o.file), o.task)
     times = recorded.space.times_s
     optimum = float(times.min())
-    runs = [run(recorded, search, model, trials, seed) for seed in range(seeds)]
-    if json:
+    runs = [run(recorded, o.search, o.model, o.trials, seed) for seed in range(o.seeds)]
+    if o.json:
         print_json(
             {
                 "space": recorded.name,
@@ -74,11 +46,11 @@ def replay(
     for note in recorded.notes:
         out.print(f"  note: {note}")
     if len(recorded.tasks) > 1:
-        largest = "" if task else ", that with the most records"
+        largest = "" if o.task else ", that with the most records"
         which = f"task {recorded.task} of {len(recorded.tasks)}{largest}"
         hang(out, "  ", f"{which}; choose with --task: {listed(recorded.tasks)}")
     rows = []
-    for after in sorted({k for k in (1, 4, 8, 16, 32, 64, 100, trials) if k <= trials}):
+    for after in sorted({k for k in (1, 4, 8, 16, 32, 64, 100, o.trials) if k <= o.trials}):
         reached = [r.best_s[min(after, len(r.best_s)) - 1] for r in runs if r.best_s]
         found = sorted(optimum / t for t in reached if t is not None)
         if found:

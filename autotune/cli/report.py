@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from autotune.cli import models
 from autotune.cli import options as opt
-from autotune.cli.output import console, print_json
+from autotune.cli.given import Given, takes
+from autotune.cli.output import console, output_place, print_json
 from schedules.units import size
 
 if TYPE_CHECKING:
@@ -19,53 +20,12 @@ if TYPE_CHECKING:
     from autotune.report import Written
     from schedules.model import Workload
 
-# What --against takes.
-AGAINST = ("onnxruntime",)
 
-
-def report(
-    ctx: typer.Context,
-    op: Annotated[
-        str | None,
-        typer.Argument(metavar="OP", help="An operator, or NET.onnx; the whole log without it."),
-    ] = None,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE.html",
-            help="Where to write; replaced if there; - is stdout.",
-        ),
-    ] = Path("report.html"),
-    shape: opt.ShapeOption = "",
-    dtype: opt.DtypeOption = "float32",
-    layout: opt.LayoutOption = None,
-    constant_weights: opt.ConstantsOption = False,
-    target: opt.TargetOption = "cpu",
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            "--threads",
-            metavar="N",
-            min=1,
-            help="Of tasks with so many. [default: all; of a model: CPUs here]",
-        ),
-    ] = None,
-    db: opt.DbOption = None,
-    profile: Annotated[
-        bool,
-        typer.Option("--profile", help="Of NET.onnx: run it here, and show the time of each step inside it."),
-    ] = False,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            "--against", metavar="PEER", help="Of NET.onnx: onnxruntime's profile too; runs both here."
-        ),
-    ] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
-    json: opt.JsonOption = False,
-) -> None:
+@takes(
+    *(opt.REPORTED_OP, opt.OUTPUT, *opt.WHAT, opt.TARGET, opt.REPORTED_THREADS, opt.DB),
+    *(opt.PROFILE, opt.PROFILED_AGAINST, opt.OPEN, opt.JSON),
+)
+def report(o: Given) -> None:
     """Write one page of HTML about a tuning log: its tasks, how each search went, rooflines, predictions
     against measurements, where the time went, and the schedules that won. Of a model it also shows the graph
     before and after each rewrite, and the time of its kernels.
@@ -79,30 +39,15 @@ def report(
       autotune report matmul --shape m=512,n=512,k=512 -o matmul.html --open
       autotune report net.onnx --threads 1 --against onnxruntime -o net.html
     """
-    where = opt.db_of(db)
-    on_stdout = opt.output_place(output, json) is sys.stdout
-    if on_stdout and open_:
+    on_stdout = output_place(o.output, o.json) is sys.stdout
+    if on_stdout and o.open:
         raise typer.BadParameter("--open needs a file; give one to -o")
-    if against is not None:
-        opt.one_of("--against", against, AGAINST)
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "report.html" if on_stdout else output
-        if opt.is_model(op):
-            assert op is not None
-            models.check_options(ctx)
-            written = _of_model(op, shape, place, where, target, threads, profile, against)
-        else:
-            if profile or against:
-                raise typer.BadParameter(
-                    "--profile and --against go with a model's file: autotune report NET.onnx"
-                )
-            workload = None
-            if op is not None:
-                workload = opt.workload_of(op, shape, dtype, layout, constant_weights, where)
-            written = _of_log(workload, place, where, threads, ctx)
+        place = Path(folder) / "report.html" if on_stdout else o.output
+        written = _of_model(o, place) if o.on_model else _of_log(o, place)
         if on_stdout:
             sys.stdout.buffer.write(place.read_bytes())
-    if json:
+    if o.json:
         print_json(
             {
                 "path": str(written.path),
@@ -117,75 +62,62 @@ def report(
         console(stderr=on_stdout).print(
             f"{named}: {tasks}, {written.trials:,} trials, {size(written.bytes)}; open it in a browser"
         )
-    if open_:
+    if o.open:
         import webbrowser
 
         webbrowser.open(written.path.resolve().as_uri())
 
 
-def _of_log(
-    workload: Workload | None, output: Path, where: str, threads: int | None, ctx: typer.Context
-) -> Written:
-    """The page of a workload, or of the whole log."""
+def _of_log(o: Given, output: Path) -> Written:
+    """The page of an operator, or of the whole log."""
     from autotune.report import of_log
 
-    if workload is None:
-        for name in ("shape", "dtype", "layout", "constant_weights", "target", "threads"):
-            if opt.given(ctx, name):
-                option = "--" + name.replace("_", "-")
-                raise typer.BadParameter(f"{option} needs an operator: autotune report OP --shape …")
-        return of_log(output, where)
-    named = opt.given(ctx, "target")
-    found = _targets(where, workload.digest, named, threads, ctx)
+    if o.profile or o.against:
+        raise typer.BadParameter("--profile and --against go with a model's file: autotune report NET.onnx")
+    if o.op is None:
+        names = ("shape", "dtype", "layout", "constant_weights", "target", "threads")
+        o.refuse(names, "needs an operator: autotune report OP --shape …")
+        return of_log(output, o.where)
+    workload = o.workload()
+    found = _targets(o, workload.digest)
     if not found:
-        raise _nothing(workload, where, named, threads, ctx)
-    return of_log(output, where, [workload.digest], found)
+        raise _nothing(o, workload)
+    return of_log(output, o.where, [workload.digest], found)
 
 
-def _nothing(
-    workload: Workload, where: str, named: bool, threads: int | None, ctx: typer.Context
-) -> KernelNotFound:
+def _nothing(o: Given, workload: Workload) -> KernelNotFound:
     """The error for an operator of which there is nothing to show."""
     from autotune.errors import KernelNotFound
     from autotune.run.describing import describe, tune_command
     from kernels_db.place import locate
 
-    place = str(locate(where))
-    what = describe(workload, threads) + (f" for {ctx.params['target']}" if named else "")
+    place = str(locate(o.where))
+    what = describe(workload, o.threads) + (f" for {o.target}" if o.has("target") else "")
     remedy = (
-        f"tune it first: {tune_command(workload, place, threads)}; or see what there is: autotune log list"
+        f"tune it first: {tune_command(workload, place, o.threads)}; or see what there is: autotune log list"
     )
     return KernelNotFound(f"no trials of {what} in {place}; {remedy}")
 
 
-def _targets(where: str, digest: str, named: bool, threads: int | None, ctx: typer.Context) -> list[str]:
+def _targets(o: Given, digest: str) -> list[str]:
     """Digests of the log's targets that the options name; all without them. Not the detected host alone: a
     log may be of another machine."""
     from kernels_db.store import Log
 
-    with Log(where, read_only=True) as log:
+    with Log(o.where, read_only=True) as log:
         known = [log.target(t) for _, t in log.tasks(workload=digest)]
-    if named:
-        wanted = opt.target_of(ctx.params["target"], threads)
+    if o.has("target"):
+        wanted = o.goal
         known = [t for t in known if t.arch == wanted.arch and t.kind == wanted.kind]
-    return [t.digest for t in known if threads is None or t.threads == threads]
+    return [t.digest for t in known if o.threads is None or t.threads == o.threads]
 
 
-def _of_model(
-    path: str,
-    shape: str,
-    output: Path,
-    where: str,
-    target: str,
-    threads: int | None,
-    profile: bool,
-    against: str | None,
-) -> Written:
+def _of_model(o: Given, output: Path) -> Written:
     from autotune.models.compiling import model_target
     from autotune.report import of_model
 
-    model = models.imported(path, shape)
-    goal = model_target(target, threads)
-    return of_model(
-        output, model, where, goal, profiled=profile or against is not None, onnx=path if against else None
-    )
+    o.check_model()
+    model = models.imported(o.op, o.shape)
+    goal = model_target(o.target, o.threads)
+    profiled = o.profile or o.against is not None
+    return of_model(output, model, o.where, goal, profiled=profiled, onnx=o.op if o.against else None)

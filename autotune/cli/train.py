@@ -8,46 +8,24 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from autotune.cli import options as opt
+from autotune.cli.given import Given, takes
 from autotune.cli.output import console, print_json
+from autotune.settings import database
 from schedules.units import size
 
 if TYPE_CHECKING:
     from autotune.tuning.measured import Learnable
 
-# Learners, and their names for people. They are repeated here so that help needs no import of them.
-LEARNERS = {
-    "xgb": "XGBoost after the shipped model",
-    "scratch": "XGBoost from scratch",
-    "forest": "a random forest",
-    "hist": "HistGradientBoosting",
-}
 OF_XGBOOST = ("xgb", "scratch")
-LogsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="LOG", help="Logs, URLs of logs, exports. [default: the log of --db]"),
-]
 
 
-def train(
-    logs: LogsArgument = None,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="Where to write; replaced if it is there.")
-    ] = Path("cost-model.json"),
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model", metavar="LEARNER", help=f"{', '.join(LEARNERS)}; the last two need the extra train."
-        ),
-    ] = "xgb",
-    db: opt.DbOption = None,
-    seed: opt.SeedOption = 0,
-    json: opt.JsonOption = False,
-) -> None:
+@takes(opt.LOGS, opt.OUT, opt.LEARNER, opt.DB, opt.SEED, opt.JSON)
+def train(o: Given) -> None:
     """Learn a cost model from the measured candidates of tuning logs, for tuning with --cost-model FILE.
 
     It begins with the shipped model and learns its errors on the log. Candidates that this version's spaces
@@ -60,38 +38,37 @@ def train(
       autotune train ours.db theirs.jsonl.xz --out model.json
       autotune tune matmul --shape m=512,n=512,k=512 --cost-model model.json
     """
-    opt.one_of("--model", model, tuple(LEARNERS))
-    check_writable(out)
-    places = places_of(logs, db)
-    with needing_extra("train --model " + model):
-        if model not in OF_XGBOOST:
+    check_writable(o.out)
+    places = places_of(o.logs, o.db)
+    with needing_extra("train --model " + o.model):
+        if o.model not in OF_XGBOOST:
             import sklearn  # noqa: F401  # before the logs are read, which takes long
         from autotune.targets import usable_cpus
         from cost_model.training import train as run
         from schedules.distribution import VERSION
 
-        found = read(places, json)
-        announce(f"training {LEARNERS[model]} on {found.rows:,} candidates", json)
+        found = read(places, o.json)
+        announce(f"training {opt.LEARNERS[o.model]} on {found.rows:,} candidates", o.json)
         trained = run(
             found.tasks,
-            model,
-            seed,
+            o.model,
+            o.seed,
             usable_cpus(),
             provenance={"made_by": f"autotune {VERSION}"} | facts(found),
         )
-    trained.save(out)
+    trained.save(o.out)
     document = {
-        "path": str(out), "model": model, "serves": trained.serves, "bytes": out.stat().st_size,
-        "digest": trained.digest, "seed": seed, **summary(found),
+        "path": str(o.out), "model": o.model, "serves": trained.serves, "bytes": o.out.stat().st_size,
+        "digest": trained.digest, "seed": o.seed, **summary(found),
     }  # fmt: skip
-    if json:
+    if o.json:
         print_json(document)
         return
-    o = console()
-    o.print(f"{out}: {LEARNERS[model]} for {trained.serves}, {size(document['bytes'])}")
+    out = console()
+    out.print(f"{o.out}: {opt.LEARNERS[o.model]} for {trained.serves}, {size(document['bytes'])}")
     print_read(found)
-    o.print(f"  to tune with it:    autotune tune OP --shape … --cost-model {out}")
-    o.print("  how good such are:  autotune evaluate LOG…")
+    out.print(f"  to tune with it:    autotune tune OP --shape … --cost-model {o.out}")
+    out.print("  how good such are:  autotune evaluate LOG…")
 
 
 def check_writable(out: Path) -> None:
@@ -113,7 +90,7 @@ def places_of(logs: list[str] | None, db: str | None) -> list[str]:
     both."""
     if logs and db is not None:
         raise typer.BadParameter("give logs as arguments or --db, not both")
-    return logs or [opt.db_of(db)]
+    return logs or [database(db)]
 
 
 @contextlib.contextmanager

@@ -2,74 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from autotune.cli import models
+from autotune.cli import models, results
 from autotune.cli import options as opt
-from autotune.cli.dynamic import tune_dynamic
-from autotune.cli.output import console, print_json, task_text
-from autotune.cli.results import document, interruptible, status
-from autotune.cli.suite import tasks_of, tune_suite
-from autotune.results.following import task_shown
-from autotune.results.text import ending
-from autotune.search.policies import POLICIES
-from schedules.units import counts, of_peak, rate, seconds
+from autotune.cli.given import Given, takes
+from autotune.results.display import say
+from autotune.results.following import shown
 
 if TYPE_CHECKING:
-    from autotune.results.tuned import TuneResult
-    from schedules.model import Workload
+    from autotune.results.tuned import SuiteTask
+    from autotune.tuning.request import Request, Run
 
 
-def tune(
-    ctx: typer.Context,
-    op: Annotated[
-        str | None,
-        typer.Argument(metavar="OP", help="An operator of the library (see: autotune ops), or NET.onnx."),
-    ] = None,
-    shape: opt.ShapeOption = "",
-    suite: opt.SuiteOption = None,
-    dtype: opt.DtypeOption = "float32",
-    layout: opt.LayoutOption = None,
-    constant_weights: opt.ConstantsOption = False,
-    target: opt.TargetOption = "cpu",
-    threads: opt.ThreadsOption = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            "--trials",
-            metavar="N",
-            min=0,
-            help="Stop after N new trials of a task; 0: no search, only a first pick. [default: no limit]",
-        ),
-    ] = None,
-    budget: Annotated[
-        str, typer.Option("--budget", metavar="TIME", help="Stop after: 60s, 2m, 500ms.")
-    ] = "60s",
-    search: opt.SearchOption = "evolutionary",
-    model: opt.CostModelOption = "xgb",
-    frozen: Annotated[
-        bool, typer.Option("--frozen", help="Take what the log has and measure nothing.")
-    ] = False,
-    db: opt.DbOption = None,
-    seed: opt.SeedOption = 0,
-    fleet: opt.FleetOption = None,
-    build_here: Annotated[
-        bool,
-        typer.Option("--build-here", help="With --fleet: compile here, for workers whose CPUs are slow."),
-    ] = False,
-    rtol: Annotated[
-        float | None,
-        typer.Option(
-            "--rtol",
-            min=0,
-            help="Accept outputs within ATOL + RTOL x |reference|. [default: what rounding explains]",
-        ),
-    ] = None,
-    atol: Annotated[float | None, typer.Option("--atol", min=0, help="See --rtol.")] = None,
-    json: opt.JsonOption = False,
-) -> None:
+@takes(
+    *(opt.SOME_OP, opt.SHAPE, opt.SUITE, *opt.WHAT[1:], opt.TARGET, opt.THREADS, opt.TRIALS, opt.BUDGET),
+    *(opt.SEARCH, opt.COST_MODEL, opt.FROZEN, opt.DB, opt.SEED, opt.FLEET, opt.BUILD_HERE),
+    *(opt.RTOL, opt.ATOL, opt.JSON),
+)
+def tune(o: Given) -> None:
     """Tune an operator: every candidate is checked, timed and kept in the tuning log.
 
     The budget or the number of trials ends it, whichever comes first; without --trials it also ends when
@@ -98,99 +51,81 @@ def tune(
       autotune tune --suite ops.toml --fleet tcp://host:8786 --target znver4,x86-64-v3 --budget 10m
       autotune tune net.onnx --fleet tcp://host:8786 --budget 10m
     """
-    budget_s = opt.parse_budget(budget, "--budget")
-    opt.one_of("--search", search, POLICIES)
-    opt.cost_model(model)
-    if opt.is_model(op):
-        models.check_options(ctx, "frozen")
-    if fleet is None and "," in target:
+    if o.on_model:
+        o.check_model("frozen")
+    if o.fleet is None and "," in o.target:
         raise typer.BadParameter("several targets are tuned for on a fleet; give --fleet too, or one target")
-    if build_here and fleet is None:
+    if o.build_here and o.fleet is None:
         raise typer.BadParameter("--build-here goes with --fleet")
-    opt.operator_or_suite(ctx, op, suite, "frozen")
-    where = opt.db_of(db)
-    dynamic = None
-    if suite is None and not opt.is_model(op):
-        assert op is not None
-        dynamic = opt.dynamic_of(op, shape, dtype, layout, constant_weights)
-        if dynamic is None:
-            workload = opt.workload_of(op, shape, dtype, layout, constant_weights, where)
-        elif frozen:
-            raise typer.BadParameter("--frozen takes one size, not a range")
-    if fleet is not None and frozen:
+    o.check_program("frozen")
+
+    from autotune.run.dynamic_workload import DynamicWorkload
+
+    program = o.program() if o.suite is None and not o.on_model else None
+    if o.frozen and isinstance(program, DynamicWorkload):
+        raise typer.BadParameter("--frozen takes one size, not a range")
+    if o.fleet is not None and o.frozen:
         raise typer.BadParameter("--frozen measures nothing, so --fleet does not go with it")
-    goal = opt.target_of(target, threads) if fleet is None else None
 
     from autotune.tuning.options import TuneOptions
-    from autotune.tuning.tuner import tune as run
+    from autotune.tuning.request import Request
     from kernels_db.store import Log
 
-    chosen = TuneOptions(
-        trials=trials, budget_s=budget_s, search=search, model=model, seed=seed, rtol=rtol, atol=atol,
-        started=ctx.obj,
+    options = TuneOptions(
+        trials=o.trials, budget_s=o.budget, search=o.search, model=o.cost_model, seed=o.seed,
+        rtol=o.rtol, atol=o.atol, started=o.ctx.obj,
     )  # fmt: skip
-    own_s = budget_s if opt.given(ctx, "budget") else None
-    if goal is None:
-        from autotune.cli import tune_there
-
-        wanted = target if opt.given(ctx, "target") else None
-        there = tune_there.there_of(str(fleet), wanted, threads, build_here)
-        if suite is not None:
-            tune_there.suite_there(there, tasks_of(suite, constant_weights), where, chosen, json)
-        elif opt.is_model(op):
-            tune_there.model_there(there, str(op), shape, where, chosen, own_s, json)
-        else:
-            tune_there.program_there(there, dynamic or workload, where, chosen, dtype, json)
-        return
-    if opt.is_model(op):
-        models.tune_model(str(op), shape, goal, where, chosen, own_s, json)
-        return
-    if suite is not None:
-        tune_suite(suite, constant_weights, goal, where, chosen, json)
-        return
-    if dynamic is not None:
-        tune_dynamic(dynamic, goal, where, chosen, dtype, json)
-        return
-    with interruptible() as interrupts:
-        with Log(where, read_only=frozen) as log, task_shown(workload, quiet=json) as report:
-            if frozen:
-                from autotune.tuning.frozen import frozen as stored
-
-                result = stored(workload, goal, log, seed)
-            else:
-                result = run(workload, goal, log, chosen, report, interrupts=interrupts)
-        if json:
-            print_json(document(result, dtype))
-        else:
-            _print(result, workload, where)
-        raise typer.Exit(status([result], result.stopped))
-
-
-def _print(result: TuneResult, workload: Workload, where: str) -> None:
-    from kernels_db.place import locate  # its text hides a URL's password
-
-    out = console()
-    out.print(task_text(workload, result.target.threads), style="bold")
-    if result.best is None:
-        why = f": {result.error}" if result.error else ""
-        out.print(f"  no valid kernel found{why}")
+    if o.fleet is None:
+        asked = Request.of(options, o.target, o.threads, o.where)
     else:
-        b = result.best
-        speed = rate(workload.flops, opt.compulsory_bytes(workload), b.time_s)
-        share = "" if b.share_of_peak is None else f", {of_peak(b.share_of_peak)}"
-        out.print(f"  best     {seconds(b.time_s)}, {speed}{share}")
-        out.print(f"  record   {b.record_id}")
-    failures = counts(result.failed)
-    out.print(
-        f"  trials   {result.measured} measured"
-        + (f", {result.stopped_early} of them stopped early" if result.stopped_early else "")
-        + (f", failed: {failures}" if failures else ", none failed")
-        + (f"; {result.resumed} resumed from the log" if result.resumed else "")
-    )
-    if result.throttled:
-        why = counts(result.throttled)
-        out.print(f"  clocks   the device was throttled beside trials: {why}; their times are too long")
-    out.print(f"  time     {result.elapsed_s:.1f} s ({ending(result.stopped)})")
-    for note in result.notes:
-        out.print(f"  note     {note}")
-    out.print(f"  log      {locate(where)}")
+        wanted = o.target if o.has("target") else None
+        more = {"build_here": o.build_here, "say": say}
+        asked = Request.of(options, wanted, o.threads, o.where, o.fleet, **more)
+    run = _run(o, program, asked)
+    with results.interruptible() as interrupts:
+        alone = program is not None
+        with Log(o.where, read_only=o.frozen) as log, shown(quiet=o.json, alone=alone) as tell:
+            found = run(log, tell, interrupts)
+        # when the lines of progress are gone, which would take some of what is printed along
+        dynamic = program if isinstance(program, DynamicWorkload) else None
+        if o.json:
+            results.print_documents(found, dynamic)
+        elif o.fleet is not None:
+            results.show_targets(found, o.where, dynamic)
+        else:
+            (result,) = found.values()
+            results.show(result, o.where, dynamic)
+        ends = [r.stopped for r in found.values()]
+        parts = [part for r in found.values() for part in r.parts or (r,)]
+        raise typer.Exit(results.status(parts, "interrupted" if "interrupted" in ends else ends[0]))
+
+
+def _run(o: Given, program: Any, asked: Request) -> Run[Any]:
+    """What tunes that which is asked for. ``program``: of an operator; None of a suite or a model."""
+    if o.on_model:
+        from autotune.models.tuning import tuning_of_model
+
+        return tuning_of_model(models.imported(o.op, o.shape), asked, o.budget if o.has("budget") else None)
+    if program is None:
+        from autotune.tuning.makers import Tasks
+
+        return asked.tuning(Tasks(_tasks(o), asked.options))
+    if o.frozen:
+        from autotune.tuning.frozen import frozen
+
+        goal = o.goal
+        return lambda log, *_: {goal: frozen(program, goal, log, o.seed)}
+    from autotune.tuning.dynamic_tuner import tuning_of
+
+    return tuning_of(program, asked)
+
+
+def _tasks(o: Given) -> list[SuiteTask]:
+    """The tasks of ``FILE[:NAME]``. Raises `SuiteError`."""
+    from autotune.results.tuned import SuiteTask
+    from autotune.tuning import suites
+
+    tasks = [SuiteTask(t.workload, t.weight, t.group) for t in suites.read(o.suite, o.constant_weights)]
+    if not tasks:
+        raise suites.SuiteError(f"{o.suite} has no tasks; give a NAME of the file that has some")
+    return tasks

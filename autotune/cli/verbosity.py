@@ -14,11 +14,10 @@ from typing import Annotated, Any
 
 import typer
 
-from autotune.cli.options import one_of
-from autotune.settings import LOG_LEVELS
+from autotune.cli.options import LOG_LEVEL
 
 PACKAGES = ("autotune", "cost_model", "kernels_db")
-OPTION = "--log-level"
+(OPTION,) = LOG_LEVEL.flags
 
 
 class _Stderr(logging.StreamHandler[Any]):
@@ -45,21 +44,14 @@ def _given(level: str | None) -> str | None:
     """Raises `typer.BadParameter` for a level that there is not."""
     if level is None:
         return None
-    level = level.lower()
-    one_of(OPTION, level, LOG_LEVELS)
+    level = LOG_LEVEL.value(level.lower())
     report(level)
     return level
 
 
 LevelOption = Annotated[
     str | None,
-    typer.Option(
-        OPTION,
-        metavar="LEVEL",
-        callback=_given,
-        help=f"Least level of messages on stderr: {', '.join(LOG_LEVELS)}. "
-        "[default: AUTOTUNE_LOG_LEVEL, else warning]",
-    ),
+    typer.Option(OPTION, metavar=LOG_LEVEL.metavar, callback=_given, help=LOG_LEVEL.help),
 ]
 
 

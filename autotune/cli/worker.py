@@ -2,41 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from autotune.cli import options as opt
+from autotune.cli.given import Given, takes
 
 
-def worker(
-    address: Annotated[
-        str,
-        typer.Argument(metavar="ADDRESS", help="Of a Dask scheduler: tcp://HOST:8786 or tls://HOST:8786."),
-    ],
-    target: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--target",
-            metavar="TARGET",
-            help="What to offer, also a list: cpu,x86-64-v3. [default: cpu, and a GPU if there is one]",
-        ),
-    ] = None,
-    threads: opt.ThreadsOption = None,
-    name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="What to call this machine, also in logs.")
-    ] = "",
-    build: Annotated[
-        bool | None,
-        typer.Option(
-            "--build/--no-build",
-            help="Compile here, or have clients compile. [default: here, if there is a compiler]",
-        ),
-    ] = None,
-    once: Annotated[
-        bool, typer.Option("--once", help="End with the scheduler, in place of waiting for it to come back.")
-    ] = False,
-) -> None:
+@takes(opt.ADDRESS, opt.OFFERED, opt.THREADS, opt.MACHINE_NAME, opt.BUILD, opt.ONCE)
+def worker(o: Given) -> None:
     """Offer this machine to a fleet: it builds, checks and times candidates for whoever tunes with --fleet.
 
     A worker has one slot, so that one candidate runs at a time. Workers that share CPUs take turns. Ctrl-C
@@ -54,5 +25,5 @@ def worker(
     """
     from autotune.fleet import worker as fleet_worker
 
-    names = [x for one in target or [] for x in one.split(",") if x]
-    fleet_worker.main(address, fleet_worker.offer_of(names, threads, name, build), once)
+    names = [x for one in o.target or [] for x in one.split(",") if x]
+    fleet_worker.main(o.address, fleet_worker.offer_of(names, o.threads, o.name, o.build), o.once)

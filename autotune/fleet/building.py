@@ -7,33 +7,25 @@ process, is a failed build of that candidate alone.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import socket
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 from autotune.fleet.messages import FleetTask
-from autotune.measure import wire
+from autotune.measure import starting, wire
 from autotune.measure.builder import attempt
 from autotune.measure.results import Measurement, Options
 from autotune.targets import usable_cpus
 from schedules.model import Target, Trace, Workload
 
 # Longest build, longest start of a process (seconds), and its niceness.
-BUILD_S, START_S, NICE = Options().build_timeout_s, 60.0, 10
-# Program of a process. It needs nothing of the user's script.
-_BOOT = (
-    "import sys, json\n"
-    "sys.path[:] = json.loads(sys.argv[1])\n"
-    "from autotune.fleet.building import serve\n"
-    "serve(int(sys.argv[2]))\n"
-)
+BUILD_S, START_S, NICE = Options().build_timeout_s, starting.START_S, 10
 
 Built = tuple[str, str, bytes]  # status, reason, object
 
@@ -42,106 +34,89 @@ class Builders:
     """Processes that compile; a context manager. ``count``: how many; default: as many as CPUs."""
 
     def __init__(self, count: int | None = None) -> None:
-        self._count = count or usable_cpus()
+        self._all = [_Process() for _ in range(count or usable_cpus())]
         self._idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
-        self._guard, self._all, self._over = threading.Lock(), list[_Process](), False
-        self._threads: ThreadPoolExecutor | None = None
+        for process in self._all:
+            self._idle.put(process)
+        self._threads = ThreadPoolExecutor(len(self._all), "autotune-build")
 
     def __enter__(self) -> Builders:
         return self
 
     def __exit__(self, *_: object) -> None:
         """What is being compiled ends too: nobody waits for it."""
-        with self._guard:
-            self._over, left = True, list(self._all)
-        for process in left:
+        for process in self._all:
             process.kill()
-        if self._threads is not None:
-            self._threads.shutdown(wait=True, cancel_futures=True)
+        self._threads.shutdown(wait=True, cancel_futures=True)
         for process in self._all:
             process.end()
 
-    def begin(self, task: FleetTask, traces: Sequence[Trace]) -> Batch:
-        """Begin to compile candidates."""
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._count, "autotune-build")
-        workload, target = task.workload.json, task.target.json
-        return Batch([self._threads.submit(self._build, workload, target, t.to_json()) for t in traces])
+    def begin(self, task: FleetTask, traces: Mapping[int, Trace]) -> Batch:
+        """Begin to compile candidates, which have numbers."""
+        told = {"workload": task.workload.json, "target": task.target.json}
+        asked = {n: {**told, "trace": t.to_json()} for n, t in traces.items()}
+        return Batch({n: self._threads.submit(self._build, one) for n, one in asked.items()})
 
-    def _build(self, workload: str, target: str, trace: str) -> Built:
+    def _build(self, told: dict[str, str]) -> Built:
+        process = self._idle.get()  # there are as many threads
         try:
-            process = self._idle.get_nowait()
-        except queue.Empty:
-            with self._guard:
-                if self._over:
-                    return "crash", "nobody waits for it", b""
-                try:
-                    process = _Process()
-                except OSError as err:
-                    return "error", f"no process that compiles could be started here: {err}", b""
-                self._all.append(process)
-        found = process.build(workload, target, trace)
-        if process.usable:
+            return process.build(told)
+        finally:
             self._idle.put(process)
-        else:
-            with self._guard:
-                self._all.remove(process)
-        return found
 
 
+@dataclass(frozen=True)
 class Batch:
-    """Candidates of one round."""
+    """Candidates that are compiled, by their numbers."""
 
-    def __init__(self, futures: Sequence[Future[Built]]) -> None:
-        self._futures = futures
+    futures: Mapping[int, Future[Built]]
 
-    def object(self, index: int) -> bytes:
-        """What `refusal` found no fault with."""
-        return self._futures[index].result()[2]
-
-    def refusal(self, index: int, waiting: Callable[[float], None]) -> Measurement | None:
-        """Wait for a candidate. Its measurement if it could not be built, else None. ``waiting`` lets so many
-        seconds pass."""
-        while not self._futures[index].done():
-            waiting(0.01)
-        status, reason, _ = self._futures[index].result()
-        return None if status == "ok" else Measurement(status, reason)
+    def taken(
+        self, numbers: Iterable[int], waiting: Callable[[float], None]
+    ) -> tuple[dict[int, bytes], dict[int, Measurement]]:
+        """Wait for some candidates: the objects of those that could be built, and the measurements of the
+        others. ``waiting`` lets so many seconds pass."""
+        built: dict[int, bytes] = {}
+        refused: dict[int, Measurement] = {}
+        for number in numbers:
+            while not self.futures[number].done():
+                waiting(0.01)
+            status, reason, code = self.futures[number].result()
+            if status == "ok":
+                built[number] = code
+            else:
+                refused[number] = Measurement(status, reason)
+        return built, refused
 
     def close(self) -> None:
         """Give up what is not begun."""
-        for future in self._futures:
+        for future in self.futures.values():
             future.cancel()
 
 
 class _Process:
-    """A process that compiles, of one thread."""
+    """A process that compiles, of one thread. It is started for its first build, and again after it ended."""
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        self._sock, self.usable = ours, True
-        self._started = False
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(ours)  # closed if no process can be started
-            stack.enter_context(theirs)
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, json.dumps(sys.path), str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C in the terminal is for the parent alone
-            )
-            theirs.close()
-            stack.pop_all()
+        self._guard, self._over = threading.Lock(), False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._sock: socket.socket | None = None
 
-    def build(self, workload: str, target: str, trace: str) -> Built:
-        """Compile a candidate. Where that ends the process, or takes too long, it is not usable any more."""
+    def build(self, told: dict[str, str]) -> Built:
+        """Compile a candidate."""
         begin = time.monotonic()
+        new = self._sock is None
         try:
-            self._sock.settimeout(BUILD_S if self._started else BUILD_S + START_S)
-            wire.send(self._sock, {"workload": workload, "target": target, "trace": trace})
-            header, code, _ = wire.receive(self._sock)
-            self._started = True
+            with self._guard:
+                if self._over:
+                    return "crash", "nobody waits for it", b""
+                sock = self._sock or self._start()
+        except OSError as err:
+            return "error", f"no process that compiles could be started here: {err}", b""
+        try:
+            sock.settimeout(BUILD_S + START_S if new else BUILD_S)
+            wire.send(sock, told)
+            header, code, _ = wire.receive(sock)
             return str(header["status"]), str(header["reason"]), code
         except wire.Closed:
             late = time.monotonic() - begin >= BUILD_S
@@ -150,19 +125,32 @@ class _Process:
                 return "timeout", f"building took longer than {BUILD_S:.1f} s", b""
             return "crash", "the builder ended", b""
 
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        with theirs, contextlib.ExitStack() as stack:
+            stack.enter_context(ours)  # closed if no process can be started
+            self._process = starting.python("autotune.fleet.building", theirs)
+            stack.pop_all()
+        self._sock = ours
+        return ours
+
     def kill(self) -> None:
-        """Kill it. A build that another thread waits for is none."""
-        self._process.kill()
+        """Kill it for good. A build that another thread waits for is none."""
+        with self._guard:
+            self._over = True
+        if self._process is not None:
+            self._process.kill()
 
     def end(self) -> None:
         """Kill it, and close what leads to it."""
-        self.usable = False
-        self._sock.close()
-        self._process.kill()
-        self._process.wait()
+        if self._sock is not None and self._process is not None:
+            self._sock.close()
+            self._process.kill()
+            self._process.wait()
+        self._sock = self._process = None
 
 
-def serve(fd: int) -> None:
+def main(fd: int, parent: int) -> None:
     """The life of such a process: an answer for each request, until the parent goes away."""
     from autotune.backends.building.from_trace import build_object
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from types import TracebackType
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from autotune.backends.building.generator_version import generator_version
-from autotune.fleet import knocking, messages
+from autotune.fleet import messages, reachability
 from autotune.fleet.errors import FleetError, MessageError
 from autotune.fleet.members import FleetMachine, Member, facts_digest, machines_of, members_of
 from autotune.fleet.messages import Request
-from autotune.fleet.serving import serve
+from autotune.fleet.serving import object_digest, serve
 from schedules.model import Target
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-# Time that is given at the end to what was told workers (seconds).
-TOLD_S = 3.0
+# Time that is given at the end to requests whose answers nobody waits for (seconds).
+LAST_S = 3.0
 # Time between two looks at who is there, and longest time that an answer to one may take (seconds).
 LOOK_S, ANSWER_S = 1.0, 8.0
 # Over a slow link a look takes long: most of the time between two, in times what one took, and in seconds.
@@ -51,6 +51,11 @@ class Exchange:
     worker: str = ""
     process: str = ""
 
+    @property
+    def open(self) -> bool:
+        """Whether it was sent and is not answered."""
+        return self.future is not None and not self.future.done()
+
 
 class Fleet:
     """A connection to a scheduler; a context manager. Several threads may use it, in turns: each holds `turn`
@@ -69,13 +74,13 @@ class Fleet:
         self._lock = threading.Lock()
         self._topic = client.id  # a scheduler forgets such events an hour after their client left
         self._exchanges: dict[str, Exchange] = {}
-        self._count = 0
-        self._members: list[Member] = []
-        self._processes: set[str] = set()
+        self._numbers = count(1)  # of requests
+        self._listed: list[Member] = []  # by the scheduler, silent or not
+        self._living: Collection[str] = ()  # addresses of those that gave a sign of life lately
         self._seen: dict[str, tuple[object, float]] = {}
         self.looked = time.monotonic()  # when the scheduler last said who is there
-        self._shunned: set[str] = set()
-        self._told: list[Exchange] = []  # of which no answer is waited for
+        self._excluded: set[str] = set()
+        self._unwaited: list[Exchange] = []  # whose answers nobody waits for
         self._over = threading.Event()
         self._stream: object = None  # by which the scheduler was asked for events
         self._took_s = 0.0  # by the last look
@@ -90,25 +95,18 @@ class Fleet:
     def __enter__(self) -> Fleet:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Take back what was asked, and leave. Closing again does nothing."""
         if self._over.is_set():
             return
-        until = time.monotonic() + TOLD_S
-        for exchange in self._told:
-            while (
-                exchange.future is not None
-                and not exchange.future.done()
-                and self.lost is None
-                and self.alive(exchange)
-                and time.monotonic() < until
-            ):
-                time.sleep(0.02)
+        until = time.monotonic() + LAST_S
+        while self.lost is None and time.monotonic() < until:
+            if not any(x.open and self.alive(x) for x in self._unwaited):
+                break
+            time.sleep(0.02)
         self._over.set()
         with self._lock:
             left = list(self._exchanges.values())
@@ -139,8 +137,7 @@ class Fleet:
 
     def members(self) -> list[Member]:
         """The workers, as they were a moment ago."""
-        with self._lock:
-            return list(self._members)
+        return [m for m in self._listed if m.address in self._living and m.address not in self._excluded]
 
     def machines(self, target: Target) -> dict[str, FleetMachine]:
         """The machines that offer a target, by slot."""
@@ -152,14 +149,11 @@ class Fleet:
 
     def listed(self, process: str) -> bool:
         """Whether the scheduler has a worker of a process, silent or not."""
-        with self._lock:
-            return process in self._processes
+        return bool(process) and any(m.process == process for m in self._listed)
 
-    def shun(self, exchange: Exchange) -> None:
+    def exclude(self, exchange: Exchange) -> None:
         """Give no more to the worker of an exchange: it hangs."""
-        with self._lock:
-            self._shunned.add(exchange.worker)
-            self._members = [m for m in self._members if m.address != exchange.worker]
+        self._excluded.add(exchange.worker)
 
     def look(self) -> None:
         """Ask the scheduler who is there. Raises `FleetError`."""
@@ -170,14 +164,10 @@ class Fleet:
             self._subscribe()
         except Exception as err:
             closed = self.client.status == "closed"  # and has no scheduler to ask
-            why = "the connection is closed" if closed else knocking.reason(err)
+            why = "the connection is closed" if closed else reachability.reason(err)
             raise FleetError(f"the scheduler at {self.address} does not answer ({why})") from None
         now = time.monotonic()
-        alive = self._alive(workers)
-        found = members_of(workers, self.generator)
-        with self._lock:
-            self._processes = {m.process for m in found if m.process}
-            self._members = [m for m in found if m.address in alive]
+        self._listed, self._living = members_of(workers, self.generator), self._alive(workers)
         self.looked, self._took_s = now, now - began  # who asks by this finds the members of now
 
     def _subscribe(self) -> None:
@@ -187,8 +177,8 @@ class Fleet:
             self.client.subscribe_topic(self._topic, self._heard)
             self._stream = stream
 
-    def _alive(self, workers: Mapping[str, Any]) -> dict[str, Any]:
-        """Those that gave a sign of life lately. Clocks of two machines are not compared."""
+    def _alive(self, workers: Mapping[str, Any]) -> Collection[str]:
+        """The addresses of those that gave a sign of life lately. Clocks of two machines are not compared."""
         now = time.monotonic()
         seen = {}
         for address, told in workers.items():
@@ -196,9 +186,7 @@ class Fleet:
             before = self._seen.get(address)
             seen[address] = before if before is not None and before[0] == last else (last, now)
         self._seen = seen
-        return {
-            a: told for a, told in workers.items() if now - seen[a][1] < SILENT_S and a not in self._shunned
-        }
+        return {a for a, (_, since) in seen.items() if now - since < SILENT_S}
 
     def _watching(self) -> None:
         waits = False
@@ -234,15 +222,16 @@ class Fleet:
 
     # -- requests ----------------------------------------------------------------------------
 
-    def name(self) -> str:
-        """A name for the next request."""
-        with self._lock:
-            self._count += 1
-            return f"{self._topic}.{self._count}"
-
-    def send(self, request: Request, machine: FleetMachine, objects: Sequence[bytes] = ()) -> Exchange:
-        """Have a worker of a machine answer a request: that which has least to do. Whoever sends must `end`
-        the exchange. It is for this worker alone: Dask would have another repeat all of it."""
+    def send(
+        self, request: Request, machine: FleetMachine, objects: Mapping[int, bytes] | None = None
+    ) -> Exchange:
+        """Have a worker of a machine answer a request: that which has least to do. It gets a name, and
+        ``objects`` of its traces by their numbers. Whoever sends must `end` the exchange. It is for this
+        worker alone: Dask would have another repeat all of it."""
+        objects = objects or {}
+        batch = f"{self._topic}.{next(self._numbers)}"
+        digests = tuple((i, object_digest(x)) for i, x in objects.items())
+        request = replace(request, batch=batch, generator=self.generator, objects=digests)
         exchange = Exchange(request, machine)
         present = self.machines(machine.target).get(machine.slot)
         if present is None:
@@ -251,14 +240,14 @@ class Fleet:
         with self._lock:
             busy = [x.worker for x in self._exchanges.values()]
             exchange.worker = min(present.workers, key=busy.count)
-            exchange.process = next((m.process for m in self._members if m.address == exchange.worker), "")
-            self._exchanges[request.batch] = exchange
+            exchange.process = next((m.process for m in self._listed if m.address == exchange.worker), "")
+            self._exchanges[batch] = exchange
         try:
             future = self.client.submit(
                 serve,
                 request.text(),
-                list(objects),
-                key=request.batch,
+                [*objects.values()],
+                key=batch,
                 workers=[exchange.worker],
                 resources={machine.slot: 1},
             )
@@ -273,26 +262,35 @@ class Fleet:
     def tell(self, request: Request, machine: FleetMachine) -> None:
         """Send a request whose answer nobody waits for. `close` gives it some time, so that nothing is left
         at the scheduler."""
-        for done in [x for x in self._told if x.future is None or x.future.done()]:
-            self._told.remove(done)
+        for done in [x for x in self._unwaited if not x.open]:
+            self._unwaited.remove(done)
             self.end(done)
-        self._told.append(self.send(request, machine))
+        self._unwaited.append(self.send(request, machine))
 
     def get(self, exchange: Exchange, until: float | None = None) -> Any:
         """The next of an exchange: an event, `LOOK`, `DONE`, or None at ``until`` (`time.monotonic`). The
-        turn is free meanwhile. Raises KeyboardInterrupt after `stop`, and `FleetError` where the scheduler is
-        lost."""
-        with self.freed():
+        turn is free meanwhile. Raises as `go_on`, and `MessageError` unless an event is of the machine that
+        was asked."""
+        with self.released():
             try:
                 wait = None if until is None else max(0.0, until - time.monotonic())
                 found = exchange.events.get(timeout=wait)
             except queue.Empty:
                 found = None
+        if self.stopped or not isinstance(found, dict):
+            self.go_on()
+            return found
+        facts = found.get("machine")
+        if not messages.small(facts) or facts_digest(facts) != exchange.machine.digest:
+            raise MessageError("an answer came from another machine than was asked; nothing of it is kept")
+        return found
+
+    def go_on(self) -> None:
+        """Raises KeyboardInterrupt after `stop`, and `FleetError` where the scheduler is lost."""
         if self.stopped:
             raise KeyboardInterrupt
-        if self.lost is not None and found in (LOOK, DONE, None):
+        if self.lost is not None:
             raise FleetError(self.lost)
-        return found
 
     def failure(self, exchange: Exchange) -> None:
         """What is known of a request that is `DONE` without an answer: nothing if its worker died, or the
@@ -317,14 +315,8 @@ class Fleet:
             with suppress(Exception):
                 future.release()
 
-    def check(self, exchange: Exchange, body: Mapping[str, Any]) -> None:
-        """Raises `MessageError` unless a message is of the machine that was asked."""
-        facts = body.get("machine")
-        if not messages.small(facts) or facts_digest(facts) != exchange.machine.digest:
-            raise MessageError("an answer came from another machine than was asked; nothing of it is kept")
-
     @contextmanager
-    def freed(self) -> Iterator[None]:
+    def released(self) -> Iterator[None]:
         """Let other threads have their turn."""
         try:
             self.turn.release()

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import MissingExtraError
-from autotune.fleet import knocking
+from autotune.fleet import reachability
 from autotune.fleet.errors import FleetError
 from schedules.distribution import install
 
@@ -82,13 +82,13 @@ def connect(address: str, timeout_s: float = CONNECT_S) -> Client:
     library = distributed()
     quiet()
     trusted = security()
-    knocking.reach(address, trusted, "client", timeout_s)
+    reachability.reach(address, trusted, "client", timeout_s)
     try:
         client: Client = library.Client(
             address, timeout=timeout_s, security=trusted, set_as_default=False, name="autotune"
         )
     except (OSError, TimeoutError, ValueError, TypeError, RuntimeError, ImportError) as err:
-        raise FleetError(f"{address} cannot be connected to: {knocking.reason(err)}") from None
+        raise FleetError(f"{address} cannot be connected to: {reachability.reason(err)}") from None
     return client
 
 

@@ -28,16 +28,6 @@ START_S, END_S = 60.0, 3.0
 MOST_SAID = 4096
 
 
-def asked_for(address: str) -> int | None:
-    """The number of workers that ``local:N`` asks for; None for other addresses. Raises `FleetError`."""
-    match = _LOCAL.fullmatch(address)
-    if match is None:
-        return None
-    if int(match[1]) == 0:
-        raise FleetError(f"fleet {address!r} has no workers; give local:1 or more")
-    return int(match[1])
-
-
 @contextmanager
 def reached(
     address: str,
@@ -47,17 +37,19 @@ def reached(
 ) -> Iterator[Fleet]:
     """The fleet at an address, or one on this machine for ``local:N``, whose workers offer ``targets``.
     ``say``: is given what the user should know. Raises `FleetError`, `MissingExtraError`."""
-    count = asked_for(address)
-    if count is None:
+    local = _LOCAL.fullmatch(address)
+    if local is None:
         connection.warn_of_plain(address, say)
+    elif int(local[1]) == 0:
+        raise FleetError(f"fleet {address!r} has no workers; give local:1 or more")
     with ExitStack() as stack:
         stack.enter_context(connection.quieted())
-        if count is None:
+        if local is None:
             yield stack.enter_context(Fleet(connection.connect(address), address))
             return
         names = [stack.enter_context(_named(t)) for t in targets]
         here = stack.enter_context(scheduler())
-        started = stack.enter_context(workers(here, count, names, threads))
+        started = stack.enter_context(workers(here, int(local[1]), names, threads))
         with Fleet(connection.connect(here), here) as fleet:
             _wait(fleet, started)
             yield fleet

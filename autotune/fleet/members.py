@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,20 +31,19 @@ class Offered:
 
 @dataclass(frozen=True)
 class Member:
-    """A worker. ``key``: its machine's; ``facts``: of the machine. ``builds``: whether it compiles. ``busy``:
-    tasks that it has. ``process``: names its process, whatever address that has after it connected again.
-    ``problem``: why it gets no work, if it gets none."""
+    """A worker. ``facts``: of its machine. ``builds``: whether it compiles. ``busy``: tasks that it has.
+    ``process``: names its process, whatever address that has after it connected again. ``problem``: why it
+    gets no work, if it gets none."""
 
     address: str
     name: str
-    key: str
-    facts: Mapping[str, str | int]
-    offers: tuple[Offered, ...]
-    generator: str
-    builds: bool
     busy: int
-    problem: str = ""
+    facts: Mapping[str, str | int] = field(default_factory=dict)
+    offers: Sequence[Offered] = ()
+    generator: str = ""
+    builds: bool = True
     process: str = ""
+    problem: str = ""
 
     def __repr__(self) -> str:
         return f"<Member {self.name} at {self.address}>"
@@ -54,7 +53,6 @@ class Member:
 class FleetMachine:
     """A machine and one of its targets: what a task is measured on. ``workers``: their addresses."""
 
-    key: str
     name: str
     facts: Mapping[str, str | int]
     target: Target
@@ -93,10 +91,15 @@ def members_of(workers: Mapping[str, Any], generator: str) -> list[Member]:
         try:
             member = _member(address, name, told["autotune"], busy)
         except MessageError as err:
-            found.append(Member(address, name, "", {}, (), "", True, busy, str(err)))
-            continue
-        problem = "" if member.generator == generator else _other_version(member)
-        found.append(member if not problem else replace(member, problem=problem))
+            member = Member(address, name, busy, problem=str(err))
+        if not member.problem and member.generator != generator:
+            theirs, llvm = (str(member.facts.get(k, "?")) for k in ("autotune", "llvm"))
+            problem = (
+                f"it has autotune {theirs[:40]} with LLVM {llvm[:20]}, whose code differs from this one's; "
+                "install the same versions on both"
+            )
+            member = replace(member, problem=problem)
+        found.append(member)
     return sorted(found, key=lambda m: (m.name, m.address))
 
 
@@ -107,7 +110,7 @@ def machines_of(members: Iterable[Member], target: Target) -> dict[str, FleetMac
         for offer in member.offers if not member.problem else ():
             if offer.target.digest == target.digest:
                 name = str(member.facts.get("name") or member.name)
-                made = FleetMachine(member.key, name, member.facts, target, offer.slot, member.builds)
+                made = FleetMachine(name, member.facts, target, offer.slot, member.builds)
                 before = found.get(offer.slot, made)
                 found[offer.slot] = replace(before, workers=(*before.workers, member.address))
     return found
@@ -120,31 +123,23 @@ def targets_of(
     has that name, or that are equal; all of them where nothing is asked for. ``threads``: of these those with
     so many threads. Raises `FleetError` for one that no worker offers."""
     offers = [o for m in members if not m.problem for o in m.offers]
+    if not members:
+        raise FleetError(
+            "the fleet has no worker of autotune; start one on each machine: autotune worker ADDRESS"
+        )
     if not offers:
-        raise FleetError(_nobody(members))
+        reasons = "; ".join(f"{m.name}: {m.problem}" for m in members[:5])
+        raise FleetError(f"no worker of the fleet can be used: {reasons}")
     found: dict[str, Target] = {}
     each: Sequence[str | Target | None] = wanted or [None]
     for one in each:
-        fitting = [o.target for o in offers if one is None or _means(one, o)]
+        fitting = [o.target for o in offers if one is None or one in (o.asked, o.target.arch, o.target)]
         if threads is not None:
             fitting = [t for t in fitting if t.threads == threads or t.grid]
         if not fitting:
             raise FleetError(_not_offered(one, threads, offers))
         found |= {t.digest: t for t in fitting}
     return list(found.values())
-
-
-def _means(wanted: str | Target, offer: Offered) -> bool:
-    if isinstance(wanted, Target):
-        return wanted.digest == offer.target.digest
-    return wanted in (offer.asked, offer.target.arch)
-
-
-def _nobody(members: Sequence[Member]) -> str:
-    if not members:
-        return "the fleet has no worker of autotune; start one on each machine: autotune worker ADDRESS"
-    reasons = "; ".join(f"{m.name}: {m.problem}" for m in members[:5])
-    return f"no worker of the fleet can be used: {reasons}"
 
 
 def _not_offered(wanted: str | Target | None, threads: int | None, offers: Sequence[Offered]) -> str:
@@ -161,14 +156,6 @@ def _not_offered(wanted: str | Target | None, threads: int | None, offers: Seque
     )
 
 
-def _other_version(member: Member) -> str:
-    theirs = str(member.facts.get("autotune", "?"))[:40]
-    return (
-        f"it has autotune {theirs} with LLVM {str(member.facts.get('llvm', '?'))[:20]}, whose code differs "
-        "from this one's; install the same versions on both"
-    )
-
-
 def _member(address: str, name: str, advert: object, busy: int) -> Member:
     """Raises `MessageError` for what a worker of this version does not say."""
     if not isinstance(advert, str) or len(advert) > MOST_ADVERT:
@@ -177,13 +164,12 @@ def _member(address: str, name: str, advert: object, busy: int) -> Member:
         told = _ADVERT(parsed(advert))
     except Malformed as err:
         raise MessageError(f"what it says of itself cannot be read: {err}") from None
-    facts, key, offers = told["machine"], told["key"], told["targets"]
+    facts, offers = told["machine"], told["targets"]
     for offer in offers:
-        if offer.slot != slot(key, offer.target):
+        if offer.slot != slot(told["key"], offer.target):
             raise MessageError(f"its slot for {offer.asked} is not of that target")
         _check_family(offer.target, facts)
-    generator, builds, process = told["generator"], told["builds"], told["process"]
-    return Member(address, name, key, facts, offers, generator, builds, busy, process=process)
+    return Member(address, name, busy, facts, offers, told["generator"], told["builds"], told["process"])
 
 
 def _facts(x: object) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NoReturn, TypeGuard, TypeVar
 
 from autotune.fleet.errors import MessageError
@@ -63,9 +63,10 @@ class FleetTask:
     @property
     def key(self) -> str:
         """Identifies the measurer that a worker keeps for it."""
-        return digest(canonical(self._document()))
+        return digest(canonical(self.document()))
 
-    def _document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
+        """As a JSON object."""
         w = self.workload
         return {
             "workload": json.loads(w.json),
@@ -85,9 +86,9 @@ class Request:
     """What a worker is asked. ``do``: "measure" traces; time them again as "finalists", in turns; measure the
     machine's "limit"; or "close" what is kept for a task.
 
-    ``batch``: its name, which events have. ``left_s``: seconds until no candidate may begin. ``place``: a
-    number; where it is another than before, arrays move to other memory. ``objects``: digests of the objects
-    that were compiled elsewhere, by the number of their trace.
+    ``batch``: its name, which events have (`Fleet.send` gives one). ``left_s``: seconds until no candidate
+    may begin. ``place``: a number; where it is another than before, arrays move to other memory.
+    ``objects``: digests of the objects that were compiled elsewhere, by the number of their trace.
     """
 
     do: str
@@ -104,21 +105,8 @@ class Request:
 
     def text(self) -> str:
         """As it is sent."""
-        return sealed(
-            {
-                "do": self.do,
-                "batch": self.batch,
-                "task": self.task._document(),
-                "traces": [t.document() for t in self.traces],
-                "best_s": self.best_s,
-                "left_s": self.left_s,
-                "place": self.place,
-                "rounds": self.rounds,
-                "repeats": self.repeats,
-                "objects": [list(x) for x in self.objects],
-                "generator": self.generator,
-            }
-        )
+        task, traces = self.task.document(), [t.document() for t in self.traces]
+        return sealed({**vars(self), "task": task, "traces": traces})
 
 
 def sealed(body: Json) -> str:
@@ -130,14 +118,14 @@ def sealed(body: Json) -> str:
 def opened(message: object) -> dict[str, Any]:
     """The object of a message. Raises `MessageError`."""
     if not isinstance(message, str) or not DIGEST < len(message) <= MOST_TEXT:
-        _refuse("it is no text of a length that a message has")
+        refuse("it is no text of a length that a message has")
     text = message[DIGEST:]
     if not text.isascii() or digest(text) != message[:DIGEST]:
-        _refuse("its digest does not fit; it was changed on its way")
+        refuse("its digest does not fit; it was changed on its way")
     body = _read(parsed_object, text)
     version = body.pop("version", None)
     if version != VERSION:
-        _refuse(
+        refuse(
             f"its version is {str(version)[:20]}, and this autotune has {VERSION}; use the same on both sides"
         )
     return body
@@ -147,7 +135,7 @@ def request(message: object) -> Request:
     """A request from the text of `Request.text`. Raises `MessageError`."""
     found = Request(**_read(_REQUEST, opened(message)))
     if any(number >= len(found.traces) for number, _ in found.objects):
-        _refuse("objects: an object is of a trace that is not there")
+        refuse("objects: an object is of a trace that is not there")
     return found
 
 
@@ -160,16 +148,12 @@ def _task(body: object) -> FleetTask:
     return FleetTask(workload, v["target"], v["patience_s"], tolerance, v["reference_s"])
 
 
-def _any(value: object) -> Any:
-    return value
-
-
 _SECONDS = number(0.0, LONGEST_S, f"a number of seconds, at most {LONGEST_S:g}")
 _TIME = number(SHORTEST_S, LONGEST_S, f"a number of seconds from {SHORTEST_S:g} to {LONGEST_S:g}")
 _TASK = record(
     {
         "workload": an_object,
-        "names": _any,  # `Workload.from_json` looks
+        "names": lambda x: x,  # `Workload.from_json` looks
         "op": text(200),
         "params": an_object,
         "flops": integer(0, 1 << 62),
@@ -201,18 +185,9 @@ _REQUEST = record(
 
 def of_measurement(m: Measurement) -> dict[str, Any]:
     """A measurement as a JSON object."""
-    return {
-        "status": m.status,
-        "reason": m.reason[:MOST_REASON],
-        "times_s": list(m.times_s[:MOST_TIMES]),
-        "time_s": m.time_s,
-        "error": m.error if m.error is None or math.isfinite(m.error) else None,
-        "reference_rate": m.reference_rate,
-        "build_s": m.build_s,
-        "check_s": m.check_s,
-        "run_s": m.run_s,
-        "facts": m.facts,
-    }
+    error = m.error if m.error is None or math.isfinite(m.error) else None
+    times_s = list(m.times_s[:MOST_TIMES])
+    return {**asdict(m), "reason": m.reason[:MOST_REASON], "times_s": times_s, "error": error}
 
 
 def measurement(body: object) -> Measurement:
@@ -220,7 +195,7 @@ def measurement(body: object) -> Measurement:
     found = Measurement(**_read(_MEASUREMENT, body))
     timed = found.time_s is not None
     if timed is not (found.status == "ok") and not (timed and found.status == "slow"):
-        _refuse(f"a measurement of status {found.status} and time {found.time_s}")
+        refuse(f"a measurement of status {found.status} and time {found.time_s}")
     return found
 
 
@@ -274,7 +249,8 @@ def small(value: object) -> TypeGuard[dict[str, Any]]:
     return len(text) <= MOST_FACTS and text.count("[") + text.count("{") <= MOST_NESTED
 
 
-def _refuse(reason: str) -> NoReturn:
+def refuse(reason: str) -> NoReturn:
+    """Raises `MessageError`."""
     raise MessageError(f"a message was refused: {reason}")
 
 

@@ -10,26 +10,26 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from autotune import backends
 from autotune.fleet import machine_lock, messages
 from autotune.fleet.errors import MessageError
-from autotune.fleet.messages import Request
+from autotune.fleet.messages import FleetTask, Request
 from autotune.measure import memory
 from autotune.measure.results import Control, Measurement, Nominal
 from autotune.targets import TargetError
+from autotune.tuning.open_measurers import OpenMeasurers
 from autotune.tuning.site import HERE, Measuring, Site
 from schedules.errors import AutotuneError
-from schedules.model import Target
-from schedules.te.compute_dag import ComputeDAG
+from schedules.model import Target, Workload
 
-# Tasks whose measurers are kept, and after how many seconds without a request they are closed.
-OPEN, IDLE_S = 6, 30.0
+# Seconds without a request for a task after which its measurer is closed.
+IDLE_S = 30.0
 # Tasks of which the control and the normal speed are remembered.
 REMEMBERED = 256
 # Seconds between signs of life while CPUs are waited for, or a reference is computed; and between two events
@@ -57,46 +57,33 @@ class _Telling:
     def __init__(self, batch: str, tell: Tell) -> None:
         self._batch, self._tell = batch, tell
         self._last = time.monotonic()
-        self._found: list[Any] = []
-        self._begins: int | None = None
+        self._news: dict[str, Any] = {}
 
-    def sign(self, what: str) -> None:
+    def say(self, **event: Any) -> None:
         """Say it now."""
         self._last = time.monotonic()
-        self._tell({"batch": self._batch, "sign": what})
+        self._tell({"batch": self._batch, **event})
 
     def begins(self, index: int) -> None:
         """A candidate begins to run."""
-        self._begins = index
+        self._news["begins"] = index
         self._soon()
 
     def found(self, index: int, m: Measurement) -> None:
         """A candidate was measured."""
-        self._found.append([index, messages.of_measurement(m)])
+        self._news.setdefault("found", []).append([index, messages.of_measurement(m)])
         self._soon()
 
     def pause(self) -> None:
         """Nothing happens just now."""
         self._soon()
         if time.monotonic() - self._last > SIGN_S:
-            self.sign("waiting")
+            self.say(sign="waiting")
 
     def _soon(self) -> None:
-        now = time.monotonic()
-        if now - self._last < TELL_S or (not self._found and self._begins is None):
-            return
-        self._last = now
-        begins = {} if self._begins is None else {"begins": self._begins}
-        self._tell({"batch": self._batch, "found": self._found, **begins})
-        self._found, self._begins = [], None
-
-
-@dataclass
-class _Kept:
-    measurer: Measuring
-    dag: ComputeDAG
-    place: int
-    used: float = field(default_factory=time.monotonic)
+        if self._news and time.monotonic() - self._last >= TELL_S:
+            news, self._news = self._news, {}
+            self.say(**{"found": [], **news})
 
 
 class Bench:
@@ -119,9 +106,10 @@ class Bench:
         self.targets = {t.digest: t for t in targets}
         self.facts, self.cpus, self.generator = dict(facts), tuple(cpus), generator
         self.site, self.folder = site, folder
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._open = OpenMeasurers[str](self._made, self._closing)
+        self._kept: dict[str, tuple[int, float]] = {}  # of what is open: its place (`Request`), its last use
+        # the normal speed and the control of what was closed: the times of a task's requests are to compare
         self._before: OrderedDict[str, tuple[Nominal | None, Control | None]] = OrderedDict()
-        self._free = memory.free_bytes()
 
     def answer(
         self,
@@ -145,14 +133,13 @@ class Bench:
 
     def close(self) -> None:
         """End all processes."""
-        while self._kept:
-            self._drop(next(iter(self._kept)))
+        self._open.close()
 
     def close_idle(self, after_s: float = IDLE_S) -> None:
         """End the processes of tasks of which nothing was asked for some time."""
         now = time.monotonic()
-        for key in [k for k, x in self._kept.items() if now - x.used >= after_s]:
-            self._drop(key)
+        for key in [k for k, (_, used) in self._kept.items() if now - used >= after_s]:
+            self._open.drop(key)
 
     # -- a request ---------------------------------------------------------------------------
 
@@ -160,24 +147,23 @@ class Bench:
         """The objects of a request by the number of their trace."""
         target = request.task.target
         if request.generator != self.generator:
-            raise MessageError(
-                "a message was refused: client and worker have different versions of autotune or LLVM; "
-                "install the same on both"
+            messages.refuse(
+                "client and worker have different versions of autotune or LLVM; install the same on both"
             )
         if target.digest not in self.targets:
             offered = ", ".join(f"{t.kind} {t.arch}, threads: {t.threads}" for t in self.targets.values())
-            raise MessageError(
-                f"a message was refused: it is for {target.kind} {target.arch}, threads: {target.threads}, "
-                f"and this worker offers {offered}"
+            messages.refuse(
+                f"it is for {target.kind} {target.arch}, threads: {target.threads}, and this worker offers "
+                f"{offered}"
             )
         if len(objects) != len(request.objects) or not all(isinstance(x, bytes) for x in objects):
-            raise MessageError("a message was refused: its objects are not as many as it says")
+            messages.refuse("its objects are not as many as it says")
         code = {}
         for (index, digest), data in zip(request.objects, objects):
             if object_digest(data) != digest:
-                raise MessageError("a message was refused: an object was changed on its way")
+                messages.refuse("an object was changed on its way")
             if backends.of_code(data).measuring.on_device is not backends.of(target).measuring.on_device:
-                raise MessageError("a message was refused: an object is not for the target")
+                messages.refuse("an object is not for the target")
             code[index] = data
         return code
 
@@ -186,7 +172,7 @@ class Bench:
     ) -> dict[str, Any]:
         key = request.task.key
         if request.do == "close":
-            self._drop(key)
+            self._open.drop(key)
             return {}
         began = time.monotonic()
         telling = _Telling(request.batch, tell)
@@ -196,16 +182,16 @@ class Bench:
                 raise Unwanted
             telling.pause()
 
-        telling.sign("begun")
+        telling.say(sign="begun")
         try:
             with machine_lock.held(self.cpus, waiting, self.folder):
                 if not wanted():
                     raise Unwanted
-                telling.sign("measuring")
+                telling.say(sign="measuring")
                 return self._measure(request, code, telling, waiting, began)
         except BaseException as err:  # nobody knows what still runs
             if not isinstance(err, TargetError):
-                self._drop(key)
+                self._open.drop(key)
             raise
 
     def _measure(
@@ -228,28 +214,25 @@ class Bench:
                 raise _Late
 
         try:
-            kept = self._measurer(request, in_time)
+            measurer = self._kept_measurer(request, in_time)
         except _Late:
             return {"found": []}
-        kept.measurer.waiting = waiting
-        kept.measurer.begins = telling.begins
-        if kept.place != request.place:
-            kept.measurer.move()
-            kept.place = request.place
+        measurer.waiting, measurer.begins = waiting, telling.begins
+        key, traces = task.key, list(request.traces)
+        if self._kept[key][0] != request.place:
+            measurer.move()
         more: dict[str, Any] = {"objects": code} if code else {}
         if request.do == "finalists":
-            timed = kept.measurer.finalists(list(request.traces), request.rounds, request.repeats, **more)
+            timed = measurer.finalists(traces, request.rounds, request.repeats, **more)
             found = list(enumerate(timed))
         else:
             found = []
-            arrivals: Iterator[tuple[int, Measurement]]
-            with closing(
-                kept.measurer.arrivals(list(request.traces), request.best_s, deadline, **more)  # type: ignore[type-var]
-            ) as arrivals:
+            arrivals: Any = measurer.arrivals(traces, request.best_s, deadline, **more)
+            with closing(arrivals):
                 for index, m in arrivals:
                     found.append((index, m))
                     telling.found(index, m)
-        kept.used = time.monotonic()
+        self._kept[key] = request.place, time.monotonic()
         return {"found": [[i, messages.of_measurement(m)] for i, m in found]}
 
     def _limit(self, request: Request) -> dict[str, Any]:
@@ -257,54 +240,31 @@ class Bench:
         limit = self.site.roofline(request.task.workload, request.task.target)
         if limit is None:
             return {"limit_s": None, "rates": {}}
-        best: tuple[float, dict[str, float]] | None = None
-        for _ in range(SAMPLES):
-            seconds = limit()
-            if best is None or seconds < best[0]:
-                best = seconds, dict(getattr(limit, "rates", {}))
-        assert best is not None
-        return {"limit_s": best[0], "rates": best[1]}
+        samples = [(limit(), dict(getattr(limit, "rates", {}))) for _ in range(SAMPLES)]
+        limit_s, rates = min(samples, key=itemgetter(0))
+        return {"limit_s": limit_s, "rates": rates}
 
     # -- what is kept ------------------------------------------------------------------------
 
-    def _measurer(self, request: Request, waiting: Callable[[], None]) -> _Kept:
+    def _kept_measurer(self, request: Request, waiting: Callable[[], None]) -> Measuring:
         """``waiting``: called now and then while a reference is computed; what it raises ends that."""
-        task, key = request.task, request.task.key
-        if key not in self._kept:
-            dag = task.workload.dag
-            while self._kept and not self._room(dag):
-                self._drop(next(iter(self._kept)))
-            memory.check_fits(dag, self._free)
-            nominal, control = self._before.get(key, (None, None))
-            made = self.site.measurer(
-                task.workload,
-                task.target,
-                task.patience_s,
-                nominal=nominal,
-                control=control,
-                tolerance=task.tolerance,
-                reference_s=task.reference_s,
-                waiting=waiting,
-            )
-            made.__enter__()
-            self._kept[key] = _Kept(made, dag, request.place)
-        self._kept.move_to_end(key)
-        return self._kept[key]
+        found = self._open.get(request.task.key, request.task.workload, request.task, waiting)
+        self._kept.setdefault(request.task.key, (request.place, time.monotonic()))
+        return found
 
-    def _room(self, dag: ComputeDAG) -> bool:
-        dags = [x.dag for x in self._kept.values()]
-        return len(dags) < OPEN and memory.fit([*dags, dag], self._free)
+    def _made(self, workload: Workload, task: FleetTask, waiting: Callable[[], None]) -> Measuring:
+        memory.check_fits(workload.dag, self._open.free)
+        before = self._before.get(task.key, (None, None))
+        more = (*before, task.tolerance, task.reference_s, waiting)
+        return self.site.measurer(workload, task.target, task.patience_s, *more)
 
-    def _drop(self, key: str) -> None:
-        kept = self._kept.pop(key, None)
-        if kept is None:
-            return
+    def _closing(self, key: str, measurer: Measuring) -> None:
+        self._kept.pop(key, None)
         with suppress(Exception):
-            self._before[key] = kept.measurer.nominal, kept.measurer.control
+            self._before[key] = measurer.nominal, measurer.control
             self._before.move_to_end(key)
             while len(self._before) > REMEMBERED:
                 self._before.popitem(last=False)
-        kept.measurer.__exit__(None, None, None)
 
 
 def object_digest(data: bytes) -> str:
@@ -321,12 +281,7 @@ def serve(message: str, objects: Sequence[bytes] = ()) -> None:
     worker = get_worker()
     key = str(worker.get_current_task())
     topic = key.partition(".")[0]
-    bench: Bench | None = getattr(worker, "autotune_bench", None)
-    if bench is None:
-        error = {"kind": "message", "text": f"{worker.address} is no worker of autotune"}
-        body = {"batch": key, "answer": True, "machine": {}, "error": error}
-        worker.log_event(topic, messages.sealed(body))
-        return
+    bench: Bench = worker.autotune_bench  # others do not have the resource that it asks for
 
     def wanted() -> bool:
         state = worker.state.tasks.get(key)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import TracebackType
+from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.fleet import messages
-from autotune.fleet.building import Batch, Builders
+from autotune.fleet.building import Builders
 from autotune.fleet.client import DONE, LOOK, NOTICE_S, Fleet
-from autotune.fleet.errors import FleetError, MachineLost, MessageError
+from autotune.fleet.errors import MachineLost, MessageError
 from autotune.fleet.members import FleetMachine
 from autotune.fleet.messages import FleetTask, Request
-from autotune.fleet.serving import object_digest
 from autotune.measure.inputs import Tolerance
 from autotune.measure.process import MeasureError
 from autotune.measure.results import Control, Measurement, Nominal
@@ -90,6 +89,60 @@ class FleetSite:
         """Whether a worker of the machine is there now."""
         return self.where.slot in self.fleet.machines(self.where.target)
 
+    def asked(
+        self, request: Request, end: _End, code: Mapping[int, bytes] | None = None, until: float | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Events of a request, and at last the answer. ``end`` says why there are no more. A request that was
+        lost on its way is asked again. Raises `MeasureError` for what the worker could not do."""
+        fleet, name = self.fleet, self.where.name
+        for _ in range(ASKS):
+            exchange = fleet.send(request, self.where, code or {})
+            sent = heard = time.monotonic()
+            told = False  # whether its worker has begun
+            unanswered: float | None = None
+            try:
+                while True:
+                    end.process = exchange.process
+                    hangs = heard + (HANGS_S if told else QUEUED_S)
+                    item = fleet.get(exchange, hangs if until is None else min(until, hangs))
+                    now = time.monotonic()
+                    if item is None:
+                        end.how = "late" if until is not None and now >= until else "hung"
+                        if end.how == "hung":
+                            fleet.exclude(exchange)  # as good as dead
+                        return
+                    if item == LOOK:
+                        if not fleet.alive(exchange):
+                            end.how = "silent" if fleet.listed(exchange.process) else "died"
+                            return
+                        if unanswered is not None and fleet.looked > unanswered:
+                            break
+                        continue
+                    if item == DONE:  # without an answer: whether its worker is gone, the next look says
+                        fleet.failure(exchange)
+                        unanswered = now
+                        continue
+                    if item.get("sign") == "begun" and not code:
+                        self.way_s = min(now - sent, self.way_s or now - sent)
+                    end.begun = end.begun or item.get("sign") not in ("begun", "waiting")
+                    heard, told = now, True
+                    error = item.get("error")
+                    if item.get("answer") is True and error is not None:
+                        of = error if isinstance(error, dict) else {}
+                        kind = MessageError if of.get("kind") == "message" else MeasureError
+                        raise kind(f"{name}: {str(of.get('text', ''))[: messages.MOST_REASON]}")
+                    if item.get("answer") is True:
+                        end.how = "done"
+                    yield item
+                    if end.how == "done":
+                        return
+            finally:
+                fleet.end(exchange)
+        raise MeasureError(
+            f"{name} was asked {ASKS} times, and no answer came; see what its worker and the scheduler say "
+            "on stderr, and start them again"
+        )
+
 
 @dataclass
 class _Limit:
@@ -108,12 +161,10 @@ class _Limit:
         return self._last[1]
 
     def _ask(self) -> float:
-        site = self.site
-        request = Request("limit", site.fleet.name(), self.task, generator=site.fleet.generator)
         end = _End()
-        body = _answered(site, request, (), end)
-        if body is None:
-            raise MachineLost(f"{site.where.name} {end.told}")
+        *_, body = {}, *self.site.asked(Request("limit", "", self.task), end)
+        if end.how != "done":
+            raise MachineLost(f"{self.site.where.name} {end.words}")
         if body.get("limit_s") is None:
             return 0.0
         self.rates = messages.numbers_of(body, "rates")
@@ -132,7 +183,7 @@ class _End:
     running: int = -1
 
     @property
-    def told(self) -> str:
+    def words(self) -> str:
         return "gives no sign of life" if self.how == "silent" else "has left the fleet"
 
 
@@ -179,13 +230,11 @@ class RemoteMeasuring:
     def __enter__(self) -> RemoteMeasuring:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """The worker ends its processes for the task: now if it is there, else after a while."""
         fleet = self.site.fleet
         if fleet.lost is None and self.site.there:
-            fleet.tell(self._request("close"), self.site.where)
+            fleet.tell(Request("close", "", self.task), self.site.where)
 
     def start(self) -> None:
         """Nothing: the first request starts what it needs."""
@@ -209,25 +258,27 @@ class RemoteMeasuring:
         `MeasureError`, `FleetError`."""
         left = dict(enumerate(traces))
         suspects = _Suspects()
-        built = self.site.builders.begin(self.task, traces) if self.site.builders else None
+        built = self.site.builders.begin(self.task, left) if self.site.builders else None
         try:
             while left:
                 alone = next((i for i in left if suspects.ended[i]), None)
                 chosen = [alone] if alone is not None else list(left)
+                code: dict[int, bytes] = {}
                 if built is not None:
-                    chosen = chosen[:AT_ONCE]
-                    for i, m in self._refused(built, chosen):
+                    code, refused = built.taken(chosen[:AT_ONCE], self._waited)
+                    for i, m in refused.items():
                         del left[i]
                         yield i, m
-                    chosen = [i for i in chosen if i in left]
+                    chosen = [*code]
                     if not chosen:
                         continue
                 end = _End()
-                for i, m in self._measured(chosen, left, built, best_s, deadline, end):
+                some = {i: left[i] for i in chosen}
+                for i, m in self._measured("measure", some, code, end, deadline, best_s=best_s):
                     del left[i]
                     if m.ok and m.time_s is not None:
                         best_s = m.time_s if best_s is None else min(best_s, m.time_s)
-                        self._note(traces[i], m.time_s, built.object(i) if built else None)
+                        self._note(traces[i], m.time_s, code.get(i))
                     yield i, m
                 if end.how in ("died", "hung", "silent"):
                     suspect = next((i for i in (end.running, *chosen) if i in left), None)
@@ -246,31 +297,28 @@ class RemoteMeasuring:
 
     def finalists(self, traces: Sequence[Trace], rounds: int = 3, repeats: int = 5) -> list[Measurement]:
         """Raises as `arrivals`."""
-        code, found = self._compiled(traces)
-        sent = [i for i in range(len(traces)) if i not in found]
-        code = {k: code[i] for k, i in enumerate(sent) if i in code}
-        request = replace(
-            self._request("finalists"),
-            traces=tuple(traces[i] for i in sent),
-            rounds=rounds,
-            repeats=repeats,
-            place=self._place,
-        )
+        left = dict(enumerate(traces))
+        code = {i: self._objects[t.digest][1] for i, t in left.items() if t.digest in self._objects}
+        found: dict[int, Measurement] = {}
+        if self.site.builders is not None:
+            missing = {i: t for i, t in left.items() if i not in code}
+            with closing(self.site.builders.begin(self.task, missing)) as built:
+                made, found = built.taken(missing, self._waited)
+            code |= made
+        left = {i: t for i, t in left.items() if i not in found}
         ended = 0
-        for _ in range(SILENCES if sent else 0):
+        for _ in range(SILENCES if left else 0):
             end = _End()
-            body = _answered(self.site, self._with(request, code), list(code.values()), end)
-            if body is None:
-                ended += end.how != "silent"
-                if ended == KILLS:
-                    break
-                self._returned(None, end)
-                continue
-            timed = dict(_found(body))
-            if sorted(timed) != list(range(len(sent))):
+            timed = dict(self._measured("finalists", left, code, end, rounds=rounds, repeats=repeats))
+            if end.how == "late":
                 raise MessageError("an answer has not as many measurements as were asked for")
-            found |= {i: timed[k] for k, i in enumerate(sent)}
-            break
+            if end.how == "done":
+                found |= timed
+                break
+            ended += end.how != "silent"
+            if ended == KILLS:
+                break
+            self._returned(None, end)
         if len(found) < len(traces):
             name = self.site.where.name
             raise MeasureError(f"{name}: the worker ended, or fell silent, whenever finalists were timed")
@@ -281,58 +329,32 @@ class RemoteMeasuring:
 
     def _measured(
         self,
-        chosen: list[int],
-        left: Mapping[int, Trace],
-        built: Batch | None,
-        best_s: float | None,
-        deadline: float | None,
+        do: str,
+        chosen: Mapping[int, Trace],
+        code: Mapping[int, bytes],
         end: _End,
+        deadline: float | None = None,
+        **more: Any,
     ) -> Iterator[tuple[int, Measurement]]:
-        """Measurements of some candidates, by their number. ``end`` says why there are no more."""
-        traces = [left[i] for i in chosen]
-        code = {k: built.object(i) for k, i in enumerate(chosen)} if built is not None else {}
-        request = replace(
-            self._request("measure"),
-            traces=tuple(traces),
-            best_s=best_s,
-            left_s=None if deadline is None else max(0.0, deadline - time.monotonic()),
-            place=self._place,
-        )
-        seen: set[int] = set()
+        """Measurements of some candidates, by their number. ``end`` says why there are no more; it is "late"
+        where an answer lacks some. ``more``: fields of the request."""
+        numbers = [*chosen]
+        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        traces = tuple(chosen.values())
+        request = Request(do, "", self.task, traces, left_s=left_s, place=self._place, **more)
         until = None if deadline is None else deadline + LATE_S + (self.site.way_s or 0.0)
-        for body in _asked(self.site, self._with(request, code), list(code.values()), until, end):
+        objects = {k: code[i] for k, i in enumerate(numbers) if i in code}
+        seen: set[int] = set()
+        for body in self.site.asked(request, end, objects, until):
             begins = body.get("begins")
-            if isinstance(begins, int) and 0 <= begins < len(chosen):
-                end.running = chosen[begins]
+            if isinstance(begins, int) and 0 <= begins < len(numbers):
+                end.running = numbers[begins]
             for k, m in _found(body):
-                if k not in seen and k < len(chosen):
+                if k not in seen and k < len(numbers):
                     seen.add(k)
-                    yield chosen[k], m
-        if end.how == "done" and len(seen) < len(chosen):
+                    yield numbers[k], m
+        if end.how == "done" and len(seen) < len(numbers):
             end.how = "late"
-
-    def _compiled(self, traces: Sequence[Trace]) -> tuple[dict[int, bytes], dict[int, Measurement]]:
-        """Objects of candidates that are compiled here, those of earlier runs too; and measurements of those
-        that could not be."""
-        code = {i: self._objects[t.digest][1] for i, t in enumerate(traces) if t.digest in self._objects}
-        refused: dict[int, Measurement] = {}
-        if self.site.builders is not None:
-            missing = [i for i in range(len(traces)) if i not in code]
-            built = self.site.builders.begin(self.task, [traces[i] for i in missing])
-            try:
-                failed = dict(self._refused(built, range(len(missing))))
-                refused = {missing[k]: m for k, m in failed.items()}
-                code |= {i: built.object(k) for k, i in enumerate(missing) if k not in failed}
-            finally:
-                built.close()
-        return code, refused
-
-    def _refused(self, built: Batch, chosen: Sequence[int]) -> Iterator[tuple[int, Measurement]]:
-        """Those that could not be built here."""
-        for i in chosen:
-            refused = built.refusal(i, self._waited)
-            if refused is not None:
-                yield i, refused
 
     def _returned(self, deadline: float | None, end: _End) -> None:
         """Wait until the machine is back. Raises `MachineLost` if it stays away."""
@@ -342,9 +364,9 @@ class RemoteMeasuring:
         while not site.there:
             now = time.monotonic()
             if now >= min(until, deadline or until):
-                raise MachineLost(f"{name} {end.told}")
+                raise MachineLost(f"{name} {end.words}")
             if not told and (end.how == "silent" or now - began > NOTICE_S):
-                notices.put(f"{name} {end.told}; waiting for it for up to {until - now:.0f} s")
+                notices.put(f"{name} {end.words}; waiting for it for up to {until - now:.0f} s")
                 told = True
             self._waited(0.2)
         if told:
@@ -353,20 +375,9 @@ class RemoteMeasuring:
     def _waited(self, seconds: float) -> None:
         """Let time pass, in which others have their turn."""
         fleet = self.site.fleet
-        with fleet.freed():
+        with fleet.released():
             time.sleep(seconds)
-        if fleet.stopped:
-            raise KeyboardInterrupt
-        if fleet.lost is not None:
-            raise FleetError(fleet.lost)
-
-    def _request(self, do: str) -> Request:
-        fleet = self.site.fleet
-        return Request(do, fleet.name(), self.task, generator=fleet.generator)
-
-    def _with(self, request: Request, code: Mapping[int, bytes]) -> Request:
-        objects = tuple((i, object_digest(x)) for i, x in code.items())
-        return replace(request, batch=self.site.fleet.name(), objects=objects)
+        fleet.go_on()
 
     def _note(self, trace: Trace, time_s: float, obj: bytes | None) -> None:
         self._timed.add(trace.digest)
@@ -383,81 +394,3 @@ def _found(body: Mapping[str, Any]) -> Iterator[tuple[int, Measurement]]:
         if not isinstance(x, list) or len(x) != 2 or type(x[0]) is not int or x[0] < 0:
             raise MessageError("an answer has something else than measurements")
         yield x[0], messages.measurement(x[1])
-
-
-def _asked(
-    site: FleetSite, request: Request, objects: Sequence[bytes], until: float | None, end: _End
-) -> Iterator[dict[str, Any]]:
-    """Events of a request, and at last the answer. ``end`` says why there are no more. A request that was
-    lost on its way is asked again. Raises `MeasureError` for what the worker could not do."""
-    fleet = site.fleet
-    exchange = fleet.send(request, site.where, objects)
-    sent = heard = time.monotonic()
-    told = False  # whether its worker has begun
-    unanswered: float | None = None
-    asks = 1
-    try:
-        while True:
-            end.process = exchange.process
-            hangs = heard + (HANGS_S if told else QUEUED_S)
-            wake = hangs if until is None else min(until, hangs)
-            item = fleet.get(exchange, wake)
-            now = time.monotonic()
-            if item is None:
-                end.how = "late" if until is not None and now >= until else "hung"
-                if end.how == "hung":
-                    fleet.shun(exchange)  # as good as dead
-                return
-            if item == LOOK:
-                if not fleet.alive(exchange):
-                    end.how = "silent" if fleet.listed(exchange.process) else "died"
-                    return
-                if unanswered is not None and fleet.looked > unanswered:
-                    if asks >= ASKS:
-                        raise MeasureError(_unanswered(site))
-                    fleet.end(exchange)
-                    exchange = fleet.send(replace(request, batch=fleet.name()), site.where, objects)
-                    sent = heard = time.monotonic()
-                    unanswered, asks, told = None, asks + 1, False
-                continue
-            if item == DONE:  # without an answer: whether its worker is gone, the next look says
-                fleet.failure(exchange)
-                unanswered = now
-                continue
-            fleet.check(exchange, item)
-            if item.get("sign") == "begun" and not objects:
-                site.way_s = min(now - sent, site.way_s or now - sent)
-            end.begun = end.begun or item.get("sign") not in ("begun", "waiting")
-            heard, told = now, True
-            if item.get("answer") is not True:
-                yield item
-                continue
-            if item.get("error") is not None:
-                raise _error(site, item["error"])
-            end.how = "done"
-            yield item
-            return
-    finally:
-        fleet.end(exchange)
-
-
-def _unanswered(site: FleetSite) -> str:
-    return (
-        f"{site.where.name} was asked {ASKS} times, and no answer came; see what its worker and the "
-        "scheduler say on stderr, and start them again"
-    )
-
-
-def _answered(
-    site: FleetSite, request: Request, objects: Sequence[bytes], end: _End
-) -> dict[str, Any] | None:
-    """The answer to a request without a deadline. None: ``end`` says why. Raises as `_asked`."""
-    *_, last = None, *_asked(site, request, objects, None, end)
-    return last if end.how == "done" else None
-
-
-def _error(site: FleetSite, error: object) -> Exception:
-    text = str(error.get("text", ""))[: messages.MOST_REASON] if isinstance(error, dict) else ""
-    kind = error.get("kind") if isinstance(error, dict) else ""
-    where = site.where.name
-    return MessageError(f"{where}: {text}") if kind == "message" else MeasureError(f"{where}: {text}")

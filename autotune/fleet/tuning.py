@@ -10,7 +10,8 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 
 from autotune.fleet import local
 from autotune.fleet.building import Builders
@@ -65,6 +66,7 @@ def listed(wanted: str | Target | Sequence[str | Target] | None) -> list[str | T
     return [wanted] if isinstance(wanted, Target) else list(wanted)
 
 
+@dataclass
 class FleetCrew:
     """The machines of a fleet, each in a thread of its own (`tuner.Crew`). A task has one machine at a time.
     Machines that come later get tasks that no other has begun, and those of machines that left.
@@ -72,22 +74,20 @@ class FleetCrew:
     ``build_here``: compile here for all of them; else for those that do not compile. ``say``: as of
     `local.reached`."""
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        targets: Sequence[Target],
-        builders: Builders,
-        build_here: bool = False,
-        say: Callable[[str], None] = warn,
-    ) -> None:
-        self.fleet, self.targets, self.builders = fleet, targets, builders
-        self.build_here, self.say = build_here, say
-        self.turn = fleet.turn
-        self.suites: Sequence[Suite] = ()
-        self.broken: BaseException | None = None
-        self._threads: dict[tuple[str, str], threading.Thread] = {}  # by target and slot
-        self._alone: dict[str, float] = {}
-        self._started = time.monotonic()
+    fleet: Fleet
+    targets: Sequence[Target]
+    builders: Builders
+    build_here: bool = False
+    say: Callable[[str], None] = warn
+    suites: Sequence[Suite] = ()
+    broken: BaseException | None = None
+    _threads: dict[tuple[str, str], threading.Thread] = field(default_factory=dict)  # by target and slot
+    _alone: dict[str, float] = field(default_factory=dict)  # since when targets have no machine
+    _started: float = field(default_factory=time.monotonic)
+
+    @property
+    def turn(self) -> AbstractContextManager[object]:
+        return self.fleet.turn
 
     def started(self, options: TuneOptions) -> float:
         """When the machines were there."""
@@ -134,22 +134,18 @@ class FleetCrew:
 
     def _hire(self, suite: Suite) -> bool:
         """Start a thread for every machine that a suite may use. Returns whether it waits for one."""
+        digest, now = suite.target.digest, time.monotonic()
         with self.fleet.turn:
             if not suite.waits():
                 return False
-            able = False
             for slot, machine in self.fleet.machines(suite.target).items():
-                thread = self._threads.get((suite.target.digest, slot))
-                busy = thread is not None and thread.is_alive()
-                if not busy and suite.waits(slot):
-                    self._start(suite, machine)
-                    busy = True
-                able = able or busy
-        now = time.monotonic()
-        if able or self._working(suite):
-            self._alone.pop(suite.target.digest, None)
+                thread = self._threads.get((digest, slot))
+                if (thread is None or not thread.is_alive()) and suite.waits(slot):
+                    self._threads[digest, slot] = self._start(suite, machine)
+        if any(t.is_alive() for (d, _), t in self._threads.items() if d == digest):
+            self._alone.pop(digest, None)
             return True
-        if now - self._alone.setdefault(suite.target.digest, now) < ALONE_S:
+        if now - self._alone.setdefault(digest, now) < ALONE_S:
             return True
         suite.ended = "no machine"
         with self.fleet.turn:
@@ -160,13 +156,13 @@ class FleetCrew:
                 suite.scheduler.end(number)
         return False
 
-    def _working(self, suite: Suite) -> bool:
-        return any(t.is_alive() for (d, _), t in self._threads.items() if d == suite.target.digest)
-
-    def _start(self, suite: Suite, machine: FleetMachine) -> None:
+    def _site(self, machine: FleetMachine) -> FleetSite:
         here = self.build_here or not machine.builds
-        site = FleetSite(self.fleet, machine, self.builders if here else None)
-        lane = suite.lane(site, name=f"{machine.name} ({machine.target.arch})", key=machine.slot)
+        return FleetSite(self.fleet, machine, self.builders if here else None)
+
+    def _start(self, suite: Suite, machine: FleetMachine) -> threading.Thread:
+        name = f"{machine.name} ({machine.target.arch})"
+        lane = suite.lane(self._site(machine), name=name, key=machine.slot)
 
         def work() -> None:
             with self.fleet.turn:
@@ -186,8 +182,8 @@ class FleetCrew:
                         lane.close()
 
         thread = threading.Thread(target=work, name=f"autotune-{machine.name}", daemon=True)
-        self._threads[suite.target.digest, machine.slot] = thread
         thread.start()
+        return thread
 
     def end(self, interrupted: bool) -> None:
         """Wait until all threads have ended; soon, if it was interrupted or is broken."""
@@ -200,3 +196,9 @@ class FleetCrew:
                 with contextlib.suppress(KeyboardInterrupt):
                     thread.join(0.2)
         self._notify()
+
+    def site_of(self, target: Target) -> FleetSite | None:
+        """A machine that offers a target, if there is one."""
+        self._notify()
+        machines = self.fleet.machines(target).values()
+        return next((self._site(m) for m in machines), None)

@@ -10,17 +10,17 @@ import platform
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autotune import backends, targets
 from autotune.backends.building.generator_version import generator_version, this_machine
-from autotune.fleet import connection, knocking
+from autotune.fleet import connection, reachability
 from autotune.fleet.errors import FleetError
 from autotune.fleet.members import slot
 from autotune.fleet.serving import Bench
@@ -50,10 +50,9 @@ class Offer:
         """Of this machine, as records have them."""
         return {**this_machine(), **({"name": self.name} if self.name else {})}
 
-    def advert(self, facts: dict[str, str | int], machine: str = "", process: str = "") -> str:
-        """What the worker tells the scheduler about itself, as JSON. ``machine``: see `machine_key`.
+    def advert(self, facts: dict[str, str | int], key: str, process: str = "") -> str:
+        """What the worker tells the scheduler about itself, as JSON. ``key``: see `machine_key`.
         ``process``: names the process that has its bench."""
-        key = machine or machine_key(facts)
         return canonical(
             {
                 "machine": facts,
@@ -104,14 +103,6 @@ def _has_gpu(name: str) -> bool:
         return False
 
 
-def bench_of(
-    offer: Offer, facts: dict[str, str | int], site: Site = HERE, folder: Path | None = None
-) -> Bench:
-    """The bench of an offer, on the CPUs that this process may use."""
-    cpus = sorted(targets.usable_cpu_set()) or [0]
-    return Bench(list(offer.asked.values()), facts, cpus, generator_version(), site=site, folder=folder)
-
-
 class BenchThreadPoolExecutor(ThreadPoolExecutor):
     """The thread of a bench. It outlives a worker of Dask, which ends the executor that it is given. By the
     name of this class Dask knows that it has threads, and lets tasks know their worker."""
@@ -141,15 +132,15 @@ def make_worker(
     """A worker of Dask, not started yet. Its tasks run in the thread of a bench. ``host``: the address that
     it listens at, and no other, because who reaches it can run code. None: all."""
     distributed = connection.distributed()
-    advert = offer.advert(thread.bench.facts, machine, thread.process)
-    slots = [t["slot"] for t in json.loads(advert)["targets"]]
+    key = machine or machine_key(thread.bench.facts)
+    advert = offer.advert(thread.bench.facts, key, thread.process)
     worker = distributed.Worker(
         address,
         host=host,
         nthreads=1,
         name=f"{offer.name or 'autotune'}-{secrets.token_hex(4)}",
         executor=thread,
-        resources=dict.fromkeys(slots, 1),
+        resources={slot(key, t): 1 for t in offer.asked.values()},
         startup_information={"autotune": lambda worker: advert},
         memory_limit=0,
         dashboard=False,
@@ -167,9 +158,11 @@ async def run(
     """Serve a scheduler until this is cancelled. Where the scheduler goes away, wait for it to come back, or
     return if ``once``. Raises `FleetError` where the scheduler refuses this worker, and if ``once``: where
     none answers."""
-    thread = BenchThreadPoolExecutor(bench_of(offer, offer.facts(), site))
+    cpus = sorted(targets.usable_cpu_set()) or [0]
+    bench = Bench([*offer.asked.values()], offer.facts(), cpus, generator_version(), site=site)
+    thread = BenchThreadPoolExecutor(bench)
     shown = ", ".join(f"{n} ({t.arch}, threads: {t.threads})" for n, t in offer.asked.items())
-    answers = partial(knocking.reach, timeout_s=AGAIN_S) if once else knocking.knock
+    answers = partial(reachability.reach, timeout_s=AGAIN_S) if once else reachability.try_once
     waits = False
     try:
         while True:
@@ -183,10 +176,11 @@ async def run(
                 say(f"the scheduler at {address} is gone; waiting for it")
                 waits = True
             except OSError as err:
+                why = reachability.reason(err)
                 if once:
-                    raise FleetError(f"no scheduler answers at {address}: {knocking.reason(err)}") from None
+                    raise FleetError(f"no scheduler answers at {address}: {why}") from None
                 if not waits:
-                    say(f"no scheduler answers at {address} yet ({knocking.reason(err)}); waiting for it")
+                    say(f"no scheduler answers at {address} yet ({why}); waiting for it")
                     waits = True
             await asyncio.sleep(AGAIN_S)
     finally:
@@ -197,7 +191,14 @@ async def run(
 async def _working(worker: Worker, thread: BenchThreadPoolExecutor) -> AsyncIterator[Worker]:
     """Start a worker. At the end it is closed, and what its bench has open. Raises `FleetError`, and
     `OSError` where no scheduler lets it in."""
-    idle = asyncio.create_task(_close_idle(worker, thread))
+
+    async def close_idle() -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if not worker.state.executing_count:
+                thread.submit(thread.bench.close_idle)
+
+    idle = asyncio.create_task(close_idle())
     try:
         try:
             await worker
@@ -205,8 +206,9 @@ async def _working(worker: Worker, thread: BenchThreadPoolExecutor) -> AsyncIter
             cause = err.__cause__ or err
             if isinstance(cause, OSError):
                 raise cause from None
+            why = reachability.reason(cause)
             raise FleetError(
-                f"the scheduler at {worker.scheduler.address} refuses this worker: {knocking.reason(cause)}"
+                f"the scheduler at {worker.scheduler.address} refuses this worker: {why}"
             ) from None
         yield worker
     finally:
@@ -216,28 +218,19 @@ async def _working(worker: Worker, thread: BenchThreadPoolExecutor) -> AsyncIter
         thread.submit(thread.bench.close)
 
 
-async def _close_idle(worker: Worker, thread: BenchThreadPoolExecutor) -> None:
-    """Have the bench close what is idle, in the thread that has it."""
-    while True:
-        await asyncio.sleep(LOOK_S)
-        if not worker.state.executing_count:
-            thread.submit(thread.bench.close_idle)
-
-
 def main(address: str, offer: Offer, once: bool = False) -> None:
-    """Run a worker until Ctrl-C. Raises `FleetError`."""
+    """Run a worker until Ctrl-C or SIGTERM. Raises `FleetError`."""
     connection.check_address(address)
     connection.warn_of_plain(address, say)
     connection.quiet()
+
+    async def until_told() -> None:
+        task = asyncio.ensure_future(run(address, offer, say, once=once))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        await task
+
     with suppress(KeyboardInterrupt, asyncio.CancelledError):
-        asyncio.run(_until_told(run(address, offer, say, once=once)))
-
-
-async def _until_told(work: Coroutine[Any, Any, None]) -> None:
-    """Do it until it ends, or the process is told to."""
-    task = asyncio.ensure_future(work)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    await task
+        asyncio.run(until_told())
 
 
 def say(text: str) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from autotune.measure.measurer import Measurer, random_inputs
+from autotune.measure.inputs import random_inputs
+from autotune.measure.measurer import Measurer
 from autotune.measure.process import MeasureError
 from autotune.measure.results import Control, Measurement, Nominal, Options
-from kernels_db.records import STATUSES
 
 __all__ = [
-    "STATUSES",
     "Control",
     "MeasureError",
     "Measurement",

@@ -27,6 +27,7 @@ from math import prod
 
 import numpy as np
 
+from schedules.dtypes import DTYPES, DType, is_float
 from schedules.model import LINE
 
 # Bytes of a page.
@@ -42,21 +43,27 @@ _NONE, _READ, _WRITE = 0, 1, 2
 _PRIVATE, _ANONYMOUS, _NORESERVE = 0x02, mmap.MAP_ANONYMOUS, getattr(mmap, "MAP_NORESERVE", 0)
 _HUGE = 14
 
-# {dtype: (integer type, pattern)} of unwritten outputs: quiet NaNs that no arithmetic makes, and rare
-# integers.
+
+
+def _pattern(row: DType) -> int:
+    bits = min(32, 8 * row.itemsize)
+    word = 0x5AC3A5A0 >> 32 - bits
+    if has_rare_nan(row.name):
+        payload = bits - 2 - row.exponent  # its bits, without the one that makes NaN quiet
+        word = (1 << row.exponent + 1) - 1 << payload | 0x5A5A0 & (1 << payload) - 1
+    return word | word << 32 if row.itemsize == 8 else word
+
+
+def has_rare_nan(dtype: str) -> bool:
+    """Whether a dtype has NaNs that no arithmetic makes."""
+    return is_float(dtype) and DTYPES[dtype].itemsize > 1
+
+
+# {dtype: (integer type, pattern)} of unwritten outputs: quiet NaNs that no arithmetic makes, and rare numbers
+# where there are none.
 # The number of the check is added, so that a value that is right by chance in one check is wrong in the next.
 # Both halves of a pattern of 64 bits are alike, because devices fill memory by 32 bits at most.
-POISON = {
-    "float16": (np.uint16, 0x7E50),
-    "bfloat16": (np.uint16, 0x7FC5),
-    "float32": (np.uint32, 0x7FC5A5A0),
-    "float64": (np.uint64, 0x7FFCA5A07FFCA5A0),
-    "int8": (np.uint8, 0x5A),
-    "uint8": (np.uint8, 0x5A),
-    "int32": (np.uint32, 0x5AC3A5A0),
-    "int64": (np.uint64, 0x5AC3A5A05AC3A5A0),
-    "bool": (np.uint8, 0x5A),
-}
+POISON = {n: (np.dtype(f"u{row.itemsize}").type, _pattern(row)) for n, row in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ import numpy as np
 from autotune import backends
 from autotune.measure import sampled
 from autotune.measure.control import WITNESSES, ControlKeeper
-from autotune.measure.inputs import MOST_BYTES, Draw, Tolerance, draws, judged, random_inputs
+from autotune.measure.inputs import MOST_BYTES, Draw, Tolerance, draws, judged
 from autotune.measure.lateness import Lateness
-from autotune.measure.process import Death, MeasureError, Zygote
+from autotune.measure.process import Death, Zygote
 from autotune.measure.results import Control, Measurement, Nominal, Options
 from autotune.measure.runner import Builder, Runner, building_died, running_died
 from autotune.measure.timing import finals_s
@@ -39,9 +39,7 @@ class Measurer:
     the `Workload` by its canonical names, as a log does, or those of a DAG by its own.
 
     ``build``: function (ComputeDAG, Trace, Target) -> object bytes, as "module:function".
-    ``inputs``: arrays in the order of ``dag.inputs``; default: several `draws`.
-    ``in_part``: compute the right outputs of these draws at a few places only (`measure.sampled`).
-    ``reference``: the right outputs for them; default: what `schedules.te.rounding` computes.
+    ``in_part``: compute the right outputs of the `draws` at a few places only (`measure.sampled`).
     ``tolerance``: largest error of outputs; default: what rounding explains.
     ``nominal``: that of another measurer of the same target, so that times compare; default: measured first.
     ``control``: that of another measurer of the workload; default: chosen among the first candidates.
@@ -64,11 +62,8 @@ class Measurer:
         target: Target,
         *,
         build: str = "autotune.backends.building.from_trace:build_object",
-        inputs: Sequence[np.ndarray] | None = None,
-        reference: Sequence[np.ndarray] | None = None,
         tolerance: Tolerance | None = None,
         options: Options | None = None,
-        seed: int = 0,
         in_part: bool = False,
         nominal: Nominal | None = None,
         control: Control | None = None,
@@ -77,25 +72,13 @@ class Measurer:
         self.lateness = Lateness()
         dag = workload.dag if isinstance(workload, Workload) else workload
         named = workload.canonical if isinstance(workload, Workload) else workload
-        if inputs is None:
-            right, most = (sampled.judged_in_part, sampled.MOST_BYTES) if in_part else (judged, MOST_BYTES)
+        right, most_bytes = (sampled.judged_in_part, sampled.MOST_BYTES) if in_part else (judged, MOST_BYTES)
 
-            def judge(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:
-                waiting()
-                return right(dag, inputs, **kind)
+        def judge(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:
+            waiting()
+            return right(dag, inputs, **kind)
 
-            chosen = draws(dag, seed, judge, most)
-        else:
-            given = [
-                np.ascontiguousarray(a, dtype=t.dtype).reshape(t.shape)
-                for t, a in zip(dag.inputs, inputs, strict=True)
-            ]
-            chosen = [judged(dag, given)]
-            if reference is not None:
-                same = zip(reference, chosen[0].reference, strict=True)
-                told = tuple(np.asarray(a, r.dtype).reshape(r.shape) for a, r in same)
-                chosen = [replace(chosen[0], reference=told)]
-        chosen = [x.within(tolerance) for x in chosen]
+        chosen = [x.within(tolerance) for x in draws(dag, 0, judge, most_bytes)]
         backend = backends.of(target)
         self.options = options or Options()
         if self.options.from_memory is None:
@@ -415,6 +398,3 @@ class _Batch:
             self.owner.keeper.heard(result.reference_rate)
             self.owner.keep(self.traces[job], result.time_s, obj)
             self.best_s = result.time_s if self.best_s is None else min(self.best_s, result.time_s)
-
-
-__all__ = ["Measurement", "MeasureError", "Measurer", "Options", "random_inputs"]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from autotune.models.lowering.base import Array, stage
 from autotune.models.model import Model, Port
+from autotune.models.operators.base import Array, stage
 from schedules import te
 from schedules.graph.graph import Graph, Island
 from schedules.te.compute_dag import ComputeDAG

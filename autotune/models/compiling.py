@@ -190,10 +190,11 @@ def untuned_kernels(
             if over and not is_kept(workload, wanted, where):
                 left.append(workload)
                 continue
-            show(workload, number, len(missing))
+            show(describe(workload), number, len(missing))
             try:
-                kernels[m.task], what = untuned(workload, wanted, where)
-                picked.append(replace(m, why=f"{m.why}, {UNCHECKED}") if UNCHECKED in what else m)
+                pick = untuned(workload, wanted, where)
+                kernels[m.task] = pick.kernel
+                picked.append(m if pick.checked else replace(m, why=f"{m.why}, {UNCHECKED}"))
             except AutotuneError as err:
                 failed.append(Missing(m.task, str(err)))
     if failed:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from autotune.errors import ModelError
-from autotune.models.lowering.base import Array, UnsupportedForm
+from autotune.models.operators.base import Array, UnsupportedForm
+from autotune.models.operators.known import KnownTensor
 from schedules import te
 from schedules.errors import AutotuneError
 from schedules.te.tensors import Op
@@ -31,6 +33,36 @@ class Frame:
     constants: dict[te.Tensor, Array] = field(default_factory=dict)
     origins: dict[Op, str] = field(default_factory=dict)
     unsupported: dict[str, dict[str, str]] = field(default_factory=dict)
+    # {place: what lies there, which must stay, and its input}.
+    _placeholders: dict[Any, tuple[KnownTensor, te.Tensor]] = field(default_factory=dict)
+
+    def constant(self, known: KnownTensor) -> te.Tensor:
+        """The input of the graph that has the values of what is known. Raises ModelError."""
+        found = self._placeholders.get(known.place)
+        if found is None:
+            name = known.name or "known"
+            self.check_constant(known, name)
+            found = self._placeholders[known.place] = known, te.placeholder(known.shape, known.dtype, name)
+            self.constants[found[1]] = known.array()
+        return found[1]
+
+    def check_constant(self, known: KnownTensor, name: str) -> None:
+        """Raise ModelError for values that no input of a graph has."""
+        raise NotImplementedError
+
+    def lowered(self, op: str, path: str, make: Callable[[], Any], kind: str = "") -> Any:
+        """What ``make`` states for a node; a `Gap`, which is remembered, where it has no expression.
+        ``kind``: what the operator is called then, if not ``op``."""
+        try:
+            with self.naming(path, op):
+                made = make()
+        except UnsupportedForm as err:
+            return self.gap(kind or op, path, str(err))
+        for x in made if isinstance(made, (list, tuple)) else (made,):
+            t = getattr(x, "parts", x)  # of complex numbers
+            if isinstance(t, te.Tensor):
+                self.settle(t, path)
+        return made
 
     def gap(self, op: str, path: str, why: str) -> Gap:
         """Remember a node that is not supported."""
@@ -59,21 +91,14 @@ class Frame:
 
     def refusal(self, remedy: str = "") -> ModelError:
         """All that is not supported, as one error, which ends with the ``remedy``."""
-        return refusal(self.label, self.unsupported, remedy)
-
-
-def refusal(label: str, unsupported: Mapping[str, Mapping[str, str]], remedy: str = "") -> ModelError:
-    """The error for a model. ``label``: what the model is called. ``unsupported``: {operator: {node: why}}.
-    ``remedy``: what ends the message."""
-    lines = []
-    for op, nodes in sorted(unsupported.items()):
-        reasons: dict[str, list[str]] = {}
-        for node, why in nodes.items():
-            reasons.setdefault(why, []).append(node)
-        for why, names in reasons.items():
-            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-            lines.append(f"  {op} ({len(names)}): {', '.join(names[:SHOWN])}{more}: {why}")
-    count = sum(map(len, unsupported.values()))
-    return ModelError(
-        f"{label}: {count} node{'s' * (count != 1)} cannot be imported:\n" + "\n".join(lines) + remedy
-    )
+        lines = []
+        for op, nodes in sorted(self.unsupported.items()):
+            reasons: dict[str, list[str]] = {}
+            for node, why in nodes.items():
+                reasons.setdefault(why, []).append(node)
+            for why, names in reasons.items():
+                more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+                lines.append(f"  {op} ({len(names)}): {', '.join(names[:SHOWN])}{more}: {why}")
+        count = sum(map(len, self.unsupported.values()))
+        head = f"{self.label}: {count} node{'s' * (count != 1)} cannot be imported:\n"
+        return ModelError(head + "\n".join(lines) + remedy)

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 
 from autotune.errors import ModelError, one_line, refused
-from autotune.models.lowering.base import Array
+from autotune.models.operators.base import Array
 from kernels_db.opening import open_regular
 from schedules.dtypes import DTYPES
 

@@ -8,12 +8,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from autotune.errors import MissingExtraError, ModelError, refused
 from autotune.models.assembling import assemble
-from autotune.models.lowering.base import Array
 from autotune.models.model import Model, identifier
+from autotune.models.operators.known import KnownTensor
 from autotune.models.signature import Blank, Held, Leaf, Signature, TensorSlot
 from schedules import te
 from schedules.distribution import install
@@ -62,28 +60,20 @@ def import_onnx(
         graph = file.proto.graph
         inputs = _inputs(file, shapes)
         weights = file.initializers
-        lowering = OnnxLowering(
-            file.label, file.proto.functions, ConstantFolder(sum(w.nbytes for w in weights.values())), islands
-        )
-        placeholders = {
-            name: te.placeholder(shape, dtype, identifier(name)) for name, (shape, dtype) in inputs.items()
-        }
-        for name, w in weights.items():
-            lowering.call_it(w, name)
-        scope = OnnxScope({**weights, **placeholders}, file.opsets)
+        folder = ConstantFolder(sum(w.nbytes for w in weights.values()))
+        lowering = OnnxLowering(file.label, file.proto.functions, folder, islands)
+        ports = {name: te.placeholder(*of, identifier(name)) for name, of in inputs.items()}
+        known = {name: KnownTensor(w, name=identifier(name)) for name, w in weights.items()}
+        scope = OnnxScope({**known, **ports}, file.opsets)
         wanted = [o.name for o in graph.output]
         if not wanted:
             raise ModelError(f"{file.label}: the graph has no outputs")
         lowering.run(graph.node, wanted, scope)
         if lowering.unsupported:
             raise lowering.refusal("" if islands else ISLANDS)
-        found = []
-        for name in wanted:
-            if name not in scope.values:
-                raise ModelError(f"{file.label}: output {name!r} is computed by no node")
-            found.append(scope.values[name])
-        ports = {name: placeholders[name] for name in inputs}
-        return _finish(lowering, ports, [*zip(wanted, found, strict=True)], graph.name, file.label)
+        if lost := [name for name in wanted if name not in scope.values]:
+            raise ModelError(f"{file.label}: output {lost[0]!r} is computed by no node")
+        return _finish(lowering, ports, [(name, scope.values[name]) for name in wanted], graph.name)
     except UnicodeDecodeError as err:
         raise ModelError(f"the model is no ONNX model: a text in it is not UTF-8 ({err})") from err
     except OSError as err:
@@ -201,20 +191,20 @@ def _open(label: str, open_: Sequence[tuple[str, str, list[int | str] | None]]) 
 
 
 def _finish(
-    lowering: OnnxLowering,
-    inputs: Mapping[str, te.Tensor],
-    outputs: Sequence[tuple[str, Any]],
-    name: str,
-    label: str,
+    lowering: OnnxLowering, inputs: Mapping[str, te.Tensor], outputs: Sequence[tuple[str, Any]], name: str
 ) -> Model:
     """The model of lowered values."""
+    label = lowering.label
     results: list[tuple[str, te.Tensor]] = []
     leaves: list[Leaf] = []
     for port, x in outputs:
-        if isinstance(x, np.ndarray) and not x.size and x.dtype.name in DTYPES:
-            leaves.append(Blank(x.shape, x.dtype.name))
+        if isinstance(x, KnownTensor) and 0 in x.shape and x.dtype in DTYPES:
+            leaves.append(Blank(x.shape, x.dtype))
             continue
-        t = _constant(lowering, x, f"{label}: output {port!r}") if isinstance(x, np.ndarray) else x
+        try:
+            t = lowering.constant(x) if isinstance(x, KnownTensor) else x
+        except ModelError as err:
+            raise ModelError(f"{label}: output {port!r}: {err}") from err
         if not isinstance(t, te.Tensor):
             raise ModelError(f"{label}: output {port!r} has no value")
         leaves.append(TensorSlot(len(results)))
@@ -226,10 +216,3 @@ def _finish(
         return model
     slots = tuple(map(TensorSlot, range(len(inputs))))
     return replace(model, signature=Signature(slots, tuple(inputs), {}, Held("tuple", tuple(leaves))))
-
-
-def _constant(lowering: OnnxLowering, x: Array, what: str) -> te.Tensor:
-    try:
-        return lowering.constant(x)
-    except ModelError as err:
-        raise ModelError(f"{what}: {err}") from err

@@ -11,10 +11,11 @@ import onnx
 from onnx import helper, numpy_helper
 
 from autotune.errors import ModelError
-from autotune.models.lowering.base import Array, UnsupportedForm
 from autotune.models.model import identifier
 from autotune.models.onnx_known import output_types, static_shape, type_of
 from autotune.models.onnx_payload import check_payload
+from autotune.models.operators.base import Array, UnsupportedForm
+from autotune.models.operators.known import KnownTensor
 from schedules import te
 from schedules.dtypes import DTYPES
 
@@ -38,12 +39,12 @@ def island_call(
     values: Mapping[str, Any],
     opsets: Mapping[str, int],
     path: str,
-    constant: Callable[[Array], te.Tensor],
+    constant: Callable[[KnownTensor], te.Tensor],
     reason: UnsupportedForm,
 ) -> IslandCall:
     """The island of a node of ONNX's own domains. Raises UnsupportedForm with the ``reason`` why it has no
     expression, where it cannot be an island either."""
-    types = output_types(node, values_of(values), opsets)
+    types = output_types(node, {n: x for n, x in values.items() if x is not None}, opsets)
     outputs: dict[str, te.Tensor] = {}
     for name in filter(None, node.output):
         tensor = types[name].tensor_type if name in types and types[name].HasField("tensor_type") else None
@@ -63,8 +64,8 @@ def island_call(
     for name, x in values.items():
         if isinstance(x, te.Tensor):
             reads[name] = x
-        elif x is not None and (x.nbytes <= MAX_INLINE or x.dtype.name not in DTYPES):
-            held[name] = x
+        elif x is not None and (x.value.nbytes <= MAX_INLINE or x.dtype not in DTYPES):
+            held[name] = x.value
         elif x is not None:
             reads[name] = constant(x)
     payload = _payload(node, reads, held, opsets)
@@ -73,11 +74,6 @@ def island_call(
     except ModelError as err:
         raise UnsupportedForm(f"{reason}, and {err}") from err
     return IslandCall(path, node.op_type, tuple(reads.values()), outputs, payload)
-
-
-def values_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Without inputs that are left out."""
-    return {n: x for n, x in values.items() if x is not None}
 
 
 def _payload(

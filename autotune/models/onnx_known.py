@@ -13,8 +13,9 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from autotune.errors import ModelError, one_line
-from autotune.models.lowering.base import Array, UnsupportedForm
-from autotune.models.onnx_ops.table import Value
+from autotune.models.operators.base import Array, UnsupportedForm
+from autotune.models.operators.known import KnownTensor
+from schedules import te
 from schedules.dtypes import DTYPES
 
 # Most bytes of values that are computed at import, beside what the file itself has.
@@ -106,11 +107,14 @@ def _scalars(values: Mapping[str, Array]) -> dict[str, Array]:
     return {n: x.reshape(()) if x.size == 1 else x for n, x in values.items()}
 
 
-def output_types(node: Any, values: Mapping[str, Value], opsets: Mapping[str, int]) -> dict[str, Any]:
+def output_types(
+    node: Any, values: Mapping[str, te.Tensor | KnownTensor | Array], opsets: Mapping[str, int]
+) -> dict[str, Any]:
     """{output: TypeProto} by onnx's shape inference. Raises ModelError where the node is wrong."""
     schema = onnx.defs.get_schema(node.op_type, opsets[node.domain], node.domain)
     types, data = {}, {}
-    for name, x in values.items():
+    for name, given in values.items():
+        x = given.value if isinstance(given, KnownTensor) else given
         types[name] = type_of(x)
         if isinstance(x, np.ndarray) and x.size <= _SHOWN and x.dtype.kind in "iufb":
             data[name] = numpy_helper.from_array(x, name)
@@ -122,7 +126,8 @@ def output_types(node: Any, values: Mapping[str, Value], opsets: Mapping[str, in
 
 
 def type_of(x: Any) -> Any:
-    """The ONNX type of a tensor, or of an array."""
+    """The ONNX type of a tensor, of an array, or of what is known."""
+    x = x.value if isinstance(x, KnownTensor) else x
     dtype = np.dtype(DTYPES[x.dtype].numpy) if isinstance(x.dtype, str) else x.dtype
     try:
         elem = helper.np_dtype_to_tensor_dtype(dtype)

@@ -16,10 +16,10 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, TensorProto, helper
 
 from autotune.errors import ModelError, one_line
-from autotune.models.lowering.base import Array
 from autotune.models.onnx_file import domain, dtype_of, to_array, type_name
 from autotune.models.onnx_known import output_types, static_shape, type_of
-from autotune.models.onnx_ops.table import ROWS
+from autotune.models.operators import onnx_op
+from autotune.models.operators.base import Array
 from schedules import te
 
 MAX_BYTES = 2**26  # of a payload
@@ -159,7 +159,7 @@ def _typed(model: Any, writes: Sequence[_Typed]) -> Any:
 def _bounded(node: Any, opsets: Mapping[str, int], inputs: Mapping[str, Any]) -> None:
     """Raise ModelError for an operator whose work does not follow from the sizes of its tensors."""
     op, where = node.op_type, domain(node.domain)
-    known = _ISLANDS.get(where, frozenset()) | (frozenset() if where else ROWS.keys() - _NO_ISLANDS)
+    known = _ISLANDS.get(where, frozenset()) | (frozenset() if where else onnx_op.keys() - _NO_ISLANDS)
     if op not in known:
         raise ModelError(f"{op[:40]} of domain {where[:40] or 'ai.onnx'!r} does not run as an island")
     if not 0 < opsets[where] < 2**31 or not onnx.defs.has(op, opsets[where], where):

@@ -9,22 +9,22 @@ island, or is remembered, so that all of it can be told at once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import onnx
 from onnx import AttributeProto, helper
 
 from autotune.errors import ModelError
 from autotune.models.frame import Frame, Gap
-from autotune.models.lowering.base import Array, UnsupportedForm
 from autotune.models.model import identifier
 from autotune.models.onnx_file import domain, to_array
 from autotune.models.onnx_islands import IslandCall, island_call
 from autotune.models.onnx_known import FOLDED, ConstantFolder, type_of
-from autotune.models.onnx_ops.table import OnnxNode, Value, row
+from autotune.models.operators import onnx_op
+from autotune.models.operators.base import UnsupportedForm
+from autotune.models.operators.known import KnownTensor, Value
+from autotune.models.operators.node import OnnxNode
 from schedules import te
 from schedules.dtypes import DTYPES
 
@@ -58,38 +58,28 @@ class OnnxLowering(Frame):
     """State of one import. ``label``: of the file. ``functions``: the model's own, by domain, name and
     overload."""
 
-    def __init__(self, label: str, functions: Sequence[Any], known: ConstantFolder, islands: bool):
+    def __init__(self, label: str, functions: Sequence[Any], folder: ConstantFolder, islands: bool):
         super().__init__(label)
-        self.known, self.islands = known, islands
+        self.folder, self.islands = folder, islands
         self.functions = {(domain(f.domain), f.name, getattr(f, "overload", "")): f for f in functions}
         self.calls: list[IslandCall] = []
-        # Arrays by their id, which they must outlive.
-        self._placeholders: dict[int, te.Tensor] = {}
-        self._names: dict[int, tuple[Array, str]] = {}
         self._nodes = 0
         self._trial = 0  # above 0, the first unsupported node ends a trial
 
-    def call_it(self, array: Array, name: str) -> None:
-        """Let the constant of a known array be named like it in the file."""
-        self._names[id(array)] = (array, identifier(name))
-
-    def constant(self, array: Array) -> te.Tensor:
-        """The input of the graph that has the values of a known array."""
-        found = self._placeholders.get(id(array))
-        if found is not None:
-            return found
-        if array.dtype.name not in DTYPES:
+    def check_constant(self, known: KnownTensor, name: str) -> None:
+        """Raise UnsupportedForm for values that no input of a graph has."""
+        if known.dtype not in DTYPES:
             raise UnsupportedForm(
-                f"type {array.dtype} is not supported; cast it to one of {', '.join(DTYPES)}"
+                f"type {known.value.dtype} is not supported; cast it to one of {', '.join(DTYPES)}"
             )
-        if array.size == 0:
-            raise UnsupportedForm(f"a value of shape {list(array.shape)} has no elements")
-        if id(array) not in self._names:
-            self.call_it(array, "known")
-        made = te.placeholder(array.shape, array.dtype.name, self._names[id(array)][1])
-        self._placeholders[id(array)] = made
-        self.constants[made] = array if array.flags.c_contiguous else array.copy(order="C")
-        return made
+        if 0 in known.shape:
+            raise UnsupportedForm(f"a value of shape {list(known.shape)} has no elements")
+
+    def gap(self, op: str, path: str, why: str) -> Gap:
+        """Remember a node that is not supported; in a trial, end that."""
+        if self._trial:
+            raise UnsupportedForm(f"{op} in the function that defines it: {why}")
+        return super().gap(op, path, why)
 
     # --- graphs -------------------------------------------------------------------------------
 
@@ -110,22 +100,15 @@ class OnnxLowering(Frame):
             if name not in scope.values:
                 raise ModelError(f"{self.label}: node {path} ({op}) reads {name!r}, which nothing computes")
             values[name] = scope.values[name]
-        try:
-            with self.naming(path, op):
-                made = self._outputs(_resolved(proto, scope), values, scope, path)
-        except UnsupportedForm as err:
-            if self._trial:
-                raise UnsupportedForm(f"{op} in the function that defines it: {err}") from err
-            kind = op if not proto.domain else f"{op} of domain {proto.domain}"
-            made = [self.gap(kind, path, str(err))] * len(proto.output)
+        kind = op if not proto.domain else f"{op} of domain {proto.domain}"
+        made = self.lowered(
+            op, path, lambda: self._outputs(_resolved(proto, scope), values, scope, path), kind
+        )
+        made = [made] * len(proto.output) if isinstance(made, Gap) else made
         for name, x in zip(proto.output, made, strict=False):
-            if not name:
-                continue
-            if isinstance(x, te.Tensor):
-                self.settle(x, path)
-            elif isinstance(x, np.ndarray) and id(x) not in self._names:
-                self.call_it(x, name)
-            scope.values[name] = x
+            if name:
+                unnamed = isinstance(x, KnownTensor) and not x.name
+                scope.values[name] = replace(x, name=identifier(name)) if unnamed else x
 
     def _outputs(
         self, proto: Any, values: dict[str, Scoped], scope: OnnxScope, path: str
@@ -144,7 +127,7 @@ class OnnxLowering(Frame):
                 f"domain {proto.domain!r} is not ONNX's" if where else f"opset {version} has no such operator"
             ) from None
         if any(isinstance(x, Gap) for x in values.values()):
-            if not (row(op, schema.since_version) or _has_body(schema)) or where:
+            if not (onnx_op.row(op, schema.since_version) or _has_body(schema)) or where:
                 raise UnsupportedForm("no expression for it")
             return [Gap()] * len(proto.output)
         if op == "If":
@@ -162,10 +145,11 @@ class OnnxLowering(Frame):
         if (
             op in FOLDED
             and not where
-            and all(isinstance(x, np.ndarray) for x in values.values() if x is not None)
+            and all(isinstance(x, KnownTensor) for x in values.values() if x is not None)
         ):
-            arrays = {n: x for n, x in values.items() if isinstance(x, np.ndarray)}
-            return self.known.evaluate(proto, arrays, {**scope.opsets, proto.domain: version})
+            arrays = {n: x.value for n, x in values.items() if isinstance(x, KnownTensor)}
+            made = self.folder.evaluate(proto, arrays, {**scope.opsets, proto.domain: version})
+            return [KnownTensor(x) for x in made]
         inputs = [values[n] if n else None for n in proto.input]
         try:
             return self._lower(proto, schema, inputs, scope, path)
@@ -183,30 +167,32 @@ class OnnxLowering(Frame):
     ) -> Sequence[Scoped]:
         """By the table, else by the function that defines the operator."""
         reason = UnsupportedForm("no expression for it")
-        found = None if domain(proto.domain) else row(proto.op_type, schema.since_version)
+        found = None if domain(proto.domain) else onnx_op.row(proto.op_type, schema.since_version)
         if found is not None:
             attributes = {
                 n: _value(a.default_value) for n, a in schema.attributes.items() if a.default_value.name
             }
             attributes |= {a.name: self._attribute(a) for a in proto.attribute}
-            node = OnnxNode(
-                proto.op_type, schema.since_version, attributes, tuple(proto.output), self.constant
-            )
+            used = frozenset(i for i, name in enumerate(proto.output) if name)
+            which = (schema.since_version, len(proto.output))
+            node = OnnxNode(proto.op_type, used, self.constant, *which, attributes=attributes)
             try:
-                made = found.lower(node, *inputs)
+                made = found.outputs(node, inputs, {})
                 return _checked(made if isinstance(made, (tuple, list)) else (made,))
             except UnsupportedForm as err:
                 reason = err
         body = _body(schema, proto, inputs, scope.opsets)
         if body is None:
             raise reason
-        with self._all_or_nothing():
-            values = dict(zip(proto.input, inputs, strict=True))
-            defaults = [a.default_value for a in schema.attributes.values() if a.default_value.name]
-            try:
-                return self._call(body, proto, values, scope, path, defaults)
-            except UnsupportedForm as err:
-                raise (reason if found is not None else err) from err
+        values = dict(zip(proto.input, inputs, strict=True))
+        defaults = [a.default_value for a in schema.attributes.values() if a.default_value.name]
+        self._trial += 1
+        try:
+            return self._call(body, proto, values, scope, path, defaults)
+        except UnsupportedForm as err:
+            raise (reason if found is not None else err) from err
+        finally:
+            self._trial -= 1
 
     def _attribute(self, a: Any) -> Any:
         if a.type == AttributeProto.TENSOR:
@@ -229,47 +215,36 @@ class OnnxLowering(Frame):
         every = (*defaults, *function.attribute_proto, *proto.attribute)
         attributes = {a.name: a for a in every}
         opsets = {**scope.opsets, **{domain(o.domain): o.version for o in function.opset_import}}
-        inner = OnnxScope(
-            dict(zip(function.input, given, strict=True)), opsets, attributes, path, scope.depth + 1
-        )
-        wanted = [o for o, n in zip(function.output, proto.output, strict=False) if n]
-        self.run(function.node, wanted, inner)
-        return [
-            self._found(inner, o, function.name) if n else None
-            for o, n in zip(function.output, proto.output, strict=False)
-        ]
+        named = dict(zip(function.input, given, strict=True))
+        inner = OnnxScope(named, opsets, attributes, path, scope.depth + 1)
+        wanted = [o if n else "" for o, n in zip(function.output, proto.output, strict=False)]
+        return self._inside(inner, function.node, wanted, function.name)
 
     def _branch(
         self, proto: Any, values: Mapping[str, Scoped], scope: OnnxScope, path: str
     ) -> Sequence[Scoped]:
         """The branch that a known condition takes."""
         cond = values[proto.input[0]]
-        if not isinstance(cond, np.ndarray) or cond.size != 1:
+        if not isinstance(cond, KnownTensor) or cond.value.size != 1:
             raise UnsupportedForm("control flow is not supported: its condition is not known at import")
         if scope.depth >= MAX_DEPTH:
             raise ModelError(f"branches nest more than {MAX_DEPTH} deep")
-        name = "then_branch" if cond.item() else "else_branch"
+        name = "then_branch" if cond.value.item() else "else_branch"
         graph = next(a.g for a in proto.attribute if a.name == name)
         inner = OnnxScope(dict(scope.values), scope.opsets, scope.attributes, path, scope.depth + 1)
         for t in graph.initializer:
-            inner.values[t.name] = to_array(t, f"initializer {t.name!r} of {name}", None)
-        wanted = [o.name for o in graph.output]
-        self.run(graph.node, wanted, inner)
-        return [self._found(inner, n, name) for n in wanted]
+            inner.values[t.name] = KnownTensor(to_array(t, f"initializer {t.name!r} of {name}", None))
+        return self._inside(inner, graph.node, [o.name for o in graph.output], name)
 
-    def _found(self, scope: OnnxScope, name: str, what: str) -> Scoped:
-        if name not in scope.values:
-            raise ModelError(f"{what} does not compute its output {name!r}")
-        return scope.values[name]
+    def _inside(
+        self, scope: OnnxScope, nodes: Sequence[Any], wanted: Sequence[str], what: str
+    ) -> Sequence[Scoped]:
+        """The ``wanted`` values of a scope, after its nodes; None for those without a name."""
+        self.run(nodes, [name for name in wanted if name], scope)
+        if lost := [name for name in wanted if name and name not in scope.values]:
+            raise ModelError(f"{what} does not compute its output {lost[0]!r}")
+        return [scope.values[name] if name else None for name in wanted]
 
-    @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Within it the first node that is not supported raises UnsupportedForm."""
-        self._trial += 1
-        try:
-            yield
-        finally:
-            self._trial -= 1
 
 # --- helpers ----------------------------------------------------------------------------------
 

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.errors import one_line
-from autotune.measure.compare.bench import DisagreementError
-from autotune.measure.compare.peers import PeerError
+from autotune.measure.compare.bench import DisagreementError, same_form
+from autotune.measure.compare.onnx_session import refusals, session
 from autotune.models.module import Module
-from schedules.distribution import install
 from schedules.dtypes import DTYPES, is_float
 from schedules.te.compute_dag import Tensor
 
@@ -45,28 +43,17 @@ def onnxruntime_call(
     path: str | os.PathLike[str], module: Module, inputs: Sequence[Array]
 ) -> Callable[[], list[Array]]:
     """A call of ONNX Runtime on these inputs, with the module's number of threads. Raises `PeerError`."""
-    try:
-        import onnxruntime as ort
-    except ImportError:
-        raise PeerError(f"onnxruntime is not installed: {install('onnxruntime')}") from None
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = module.target.threads, 1
-    options.log_severity_level = 3
-    try:
-        session = ort.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
-    except Exception as err:  # onnxruntime has no error class of its own
-        raise PeerError(f"onnxruntime does not run {path}: {one_line(err, 300)}") from None
+    with refusals(os.fspath(path)):
+        made = session(os.fspath(path), module.target.threads)
     feeds = {t.name: x for t, x in zip(module.inputs, inputs, strict=True)}
     names = [t.name for t in module.outputs]
-    return lambda: list(session.run(names, feeds))
+    return lambda: list(made.run(names, feeds))
 
 
 def agree(module: Module, peer: str, ours: Sequence[Array], theirs: Sequence[Array]) -> None:
     """Raises `DisagreementError` where outputs are further apart than rounding explains (`FAR`)."""
     for t, a, b in zip(module.outputs, ours, theirs, strict=True):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            made, wanted = (f"{v.dtype}{list(v.shape)}" for v in (b, a))
-            raise DisagreementError(f"{peer} gives {made} for {t.name}, not {wanted}")
+        same_form(peer, t.name, b, a)
         x, y = (v.astype(np.float64) for v in (a, b))
         both = np.isfinite(x) & np.isfinite(y)
         size = float(np.sqrt(np.mean(y[both] ** 2))) if both.any() else 0.0

@@ -10,11 +10,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.errors import one_line
-from autotune.measure.compare.peers import PeerError
+from autotune.measure.compare.onnx_session import refusals, session
 from autotune.models.module import Module
 from autotune.models.onnxruntime_peer import inputs_for
-from schedules.distribution import install
 
 # Runs before those that count, and those.
 WARM, RUNS = 3, 10
@@ -33,24 +31,14 @@ class OperatorTime:
 def operator_times(path: str | os.PathLike[str], module: Module) -> list[OperatorTime]:
     """Run a model's file in ONNX Runtime, with the module's number of threads and random inputs. Medians of
     `RUNS` runs, the longest operator first. Raises `PeerError`."""
-    try:
-        import onnxruntime as ort
-    except ImportError:
-        raise PeerError(f"onnxruntime is not installed: {install('onnxruntime')}") from None
     inputs = inputs_for(module.inputs, 0)
     feeds = {t.name: x for t, x in zip(module.inputs, inputs, strict=True)}
     with tempfile.TemporaryDirectory() as folder:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = module.target.threads, 1
-        options.log_severity_level = 3
-        options.enable_profiling, options.profile_file_prefix = True, str(Path(folder) / "profile")
-        try:
-            session = ort.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+        with refusals(os.fspath(path)):
+            made = session(os.fspath(path), module.target.threads, str(Path(folder) / "profile"))
             for _ in range(WARM + RUNS):
-                session.run(None, feeds)
-            written = session.end_profiling()
-        except Exception as err:  # onnxruntime has no error class of its own
-            raise PeerError(f"onnxruntime does not run {path}: {one_line(err, 300)}") from None
+                made.run(None, feeds)
+            written = made.end_profiling()
         events = json.loads(Path(written).read_text("utf-8"))
     return _summed(events)
 

@@ -6,7 +6,7 @@ told by a ValueError what is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -63,7 +63,7 @@ class Outline:
             self._check_step(step, written)
         if missing := [n for n in self.outputs if n not in written - set(given)]:
             raise ValueError(f"no step writes output {missing[0]!r}")
-        read = {n for s in self.steps for n in _names_read(s)}
+        read = {n for s in self.steps for n in _reads(s)}
         if idle := [n for n in self.constants if n not in read]:
             raise ValueError(f"no step reads weight {idle[0]!r}")
 
@@ -134,10 +134,7 @@ def arena(outline: Outline, alignment: int = ALIGNMENT) -> Plan:
     bytes."""
     elsewhere = {*outline.inputs, *outline.outputs, *outline.constants}
     sizes = {n: nbytes(t) for n, t in outline.tensors.items() if n not in elsewhere}
-    steps = [
-        PlanStep(_names_read(s), tuple(t.name for t in s.writes) if isinstance(s, Island) else s.writes)
-        for s in outline.steps
-    ]
+    steps = [PlanStep(_reads(s), _writes(s)) for s in outline.steps]
     return plan(steps, sizes, alignment=alignment)
 
 
@@ -156,9 +153,10 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
         if number == len(workloads):
             workloads.append(workload)
         steps.append(KernelCall(number, part.inputs, part.outputs, part.origins))
-    names = {*graph.inputs, *graph.values, *_written(parts)}
+    names = {*graph.inputs, *graph.values, *(n for p in parts for n in _writes(p))}
     tensors = {n: graph.dag.tensors[n] for n in graph.dag.tensors if n in names}
-    constants = tuple(n for n in graph.dag.constants if n in _read(parts))
+    read = {n for p in parts for n in _reads(p)}
+    constants = tuple(n for n in graph.dag.constants if n in read)
     tensors = {n: t for n, t in tensors.items() if n not in graph.values or n in constants}
     return Outline(
         tensors, graph.inputs, graph.outputs, constants, tuple(workloads), tuple(steps), dict(labels or {})
@@ -170,13 +168,14 @@ def workload_of(dag: ComputeDAG) -> Workload:
     return Workload(dag, flops=count_flops(dag))
 
 
-def _written(parts: Iterable[Part]) -> set[str]:
-    return {n for p in parts for n in ([t.name for t in p.writes] if isinstance(p, Island) else p.outputs)}
+def _reads(x: Part | KernelCall) -> tuple[str, ...]:
+    """Names of what a part or a step reads."""
+    if isinstance(x, Island):
+        return x.reads
+    return tuple(a.tensor for a in (x.inputs if isinstance(x, Group) else x.reads))
 
 
-def _names_read(step: KernelCall | Island) -> tuple[str, ...]:
-    return step.reads if isinstance(step, Island) else tuple(a.tensor for a in step.reads)
-
-
-def _read(parts: Iterable[Part]) -> set[str]:
-    return {n for p in parts for n in (p.reads if isinstance(p, Island) else [a.tensor for a in p.inputs])}
+def _writes(x: Part | KernelCall) -> tuple[str, ...]:
+    if isinstance(x, Island):
+        return tuple(t.name for t in x.writes)
+    return x.outputs if isinstance(x, Group) else x.writes

@@ -123,8 +123,8 @@ def _loaded(place: _Place, f: IO[bytes], fallback: bool, where: str) -> Module:
 
 
 def _load(place: _Place, z: zipfile.ZipFile, fallback: bool, where: str) -> Module:
-    members = _members(z, place)
-    v = _parsed(_read(z, members, DOCUMENT, MOST_TEXT), place)
+    archive = _Archive(z, place)
+    v = _parsed(archive.document(), place)
     try:
         v = _MODEL(v)
         target, name = v["target"], v["name"]
@@ -136,51 +136,75 @@ def _load(place: _Place, z: zipfile.ZipFile, fallback: bool, where: str) -> Modu
         signature = None if told is None else read_signature(told, len(outline.inputs), len(outline.outputs))
     except (*MALFORMED, CompileError) as err:
         raise _Damaged(_short(err)) from err
-    if odd := sorted(set(members) - {DOCUMENT, *map(member_name, range(len(outline.constants)))}):
+    if odd := sorted(set(archive.members) - {DOCUMENT, *map(member_name, range(len(outline.constants)))}):
         raise _Damaged(f"it holds {odd[0]!r}, which no saved model has")
     _check_room(place, outline)
     found = _kernels(place, outline, kernels, target, fallback, where)
     tuned = [s if k.target == t else None for s, k, (_, t, *_) in zip(tuned_s, found, kernels, strict=True)]
-    weights = _Weights(z, members, outline)
-    program = Program.of(outline, found, weights.read, run_island, mine=True)
+    program = Program.of(outline, found, lambda n: archive.weight(outline, n), run_island, mine=True)
     here = target if backends.runnable(target) or not found else found[0].target
     return Module(program, here, name, tuned, signature=signature)
 
 
-def _members(z: zipfile.ZipFile, place: _Place) -> dict[str, zipfile.ZipInfo]:
-    """The members by name. All are stored as they are, so that none is larger than the file."""
-    members: dict[str, zipfile.ZipInfo] = {}
-    size = z.fp.seek(0, os.SEEK_END) if z.fp is not None else 0
-    for info in z.infolist():
-        if info.filename in members:
-            raise _Damaged(f"it holds {info.filename!r} twice")
-        if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-            raise _Damaged(f"{info.filename!r} is compressed, which no member of a saved model is")
-        if info.file_size > size:
-            raise _Damaged(f"{info.filename!r} is larger than the file")
-        members[info.filename] = info
-    if DOCUMENT not in members:
-        raise ModelError(f"{place} is no saved model: it has no {DOCUMENT}")
-    return members
+class _Archive:
+    """The members of a saved model. All are stored as they are, so that none is larger than the file."""
 
+    def __init__(self, z: zipfile.ZipFile, place: _Place) -> None:
+        self.z, self.members = z, dict[str, zipfile.ZipInfo]()
+        size = z.fp.seek(0, os.SEEK_END) if z.fp is not None else 0
+        for info in z.infolist():
+            if info.filename in self.members:
+                raise _Damaged(f"it holds {info.filename!r} twice")
+            if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+                raise _Damaged(f"{info.filename!r} is compressed, which no member of a saved model is")
+            if info.file_size > size:
+                raise _Damaged(f"{info.filename!r} is larger than the file")
+            self.members[info.filename] = info
+        if DOCUMENT not in self.members:
+            raise ModelError(f"{place} is no saved model: it has no {DOCUMENT}")
 
-def _read(z: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], name: str, most: int) -> bytes:
-    if members[name].file_size > most:
-        raise _Damaged(f"{name!r} has {members[name].file_size} bytes; at most {most} are read")
-    with _open(z, members, name) as f:
-        return f.read()
+    @contextlib.contextmanager
+    def open(self, name: str) -> Iterator[IO[bytes]]:
+        """A member to read. Whatever zipfile finds wrong with it is told."""
+        if name not in self.members:
+            raise _Damaged(f"{name!r} is missing")
+        try:
+            with self.z.open(self.members[name]) as f:
+                yield f
+        except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as err:
+            raise _Damaged(f"{name!r} cannot be read: {_short(err)}") from err
 
+    def document(self) -> bytes:
+        """The bytes of the document."""
+        if (size := self.members[DOCUMENT].file_size) > MOST_TEXT:
+            raise _Damaged(f"{DOCUMENT!r} has {size} bytes; at most {MOST_TEXT} are read")
+        with self.open(DOCUMENT) as f:
+            return f.read()
 
-@contextlib.contextmanager
-def _open(z: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], name: str) -> Iterator[IO[bytes]]:
-    """A member to read. Whatever zipfile finds wrong with it is told."""
-    if name not in members:
-        raise _Damaged(f"{name!r} is missing")
-    try:
-        with z.open(members[name]) as f:
-            yield f
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as err:
-        raise _Damaged(f"{name!r} cannot be read: {_short(err)}") from err
+    def weight(self, outline: Outline, name: str) -> Array:
+        """A weight's value."""
+        t = outline.tensors[name]
+        member = member_name(outline.constants.index(name))
+        with self.open(member) as f:
+            if self.members[member].file_size > nbytes(t) + HEADER:
+                raise _Damaged(f"weight {name!r} is larger than {t.dtype}{list(t.shape)}")
+            found = _header(f, name)
+            if found != (t.shape, False, plain_dtype(t.dtype)):
+                raise _Damaged(
+                    f"weight {name!r} is {found[2]}{list(found[0])}, not {t.dtype}{list(t.shape)}"
+                )
+            made = aligned.zeros(t.shape, t.dtype)
+            flat = made.reshape(-1).view(np.uint8)
+            at = 0
+            while at < flat.size:
+                piece = f.read(min(flat.size - at, 1 << 24))
+                if not piece:
+                    raise _Damaged(f"weight {name!r} ends early")
+                flat[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+                at += len(piece)
+            if f.read(1):
+                raise _Damaged(f"weight {name!r} goes on after its end")
+        return made
 
 
 def _parsed(data: bytes, place: _Place) -> dict[str, Any]:
@@ -347,36 +371,6 @@ def _foreign(t: Target, here: Target) -> str:
     if t.threads > targets.usable_cpus():
         return f"this process may use {targets.usable_cpus()} CPUs"
     return ""
-
-
-class _Weights:
-    """The weights in a file, each read when it is asked for."""
-
-    def __init__(self, z: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], outline: Outline) -> None:
-        self._z, self._members, self._outline = z, members, outline
-
-    def read(self, name: str) -> Array:
-        """A weight's value. Raises `_Damaged`."""
-        t = self._outline.tensors[name]
-        member = member_name(self._outline.constants.index(name))
-        with _open(self._z, self._members, member) as f:
-            if self._members[member].file_size > nbytes(t) + HEADER:
-                raise _Damaged(f"weight {name!r} is larger than {t.dtype}{list(t.shape)}")
-            found = _header(f, name)
-            if found != (t.shape, False, plain_dtype(t.dtype)):
-                raise _Damaged(f"weight {name!r} is {found[2]}{list(found[0])}, not {t.dtype}{list(t.shape)}")
-            made = aligned.zeros(t.shape, t.dtype)
-            flat = made.reshape(-1).view(np.uint8)
-            at = 0
-            while at < flat.size:
-                piece = f.read(min(flat.size - at, 1 << 24))
-                if not piece:
-                    raise _Damaged(f"weight {name!r} ends early")
-                flat[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
-                at += len(piece)
-            if f.read(1):
-                raise _Damaged(f"weight {name!r} goes on after its end")
-        return made
 
 
 def _header(f: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -21,7 +21,7 @@ from autotune.models.compiling import NotPicked, Picking, compiled
 from autotune.models.model import Model
 from autotune.models.module import Module
 from autotune.models.signature import TensorSlot
-from autotune.models.torch_import import decomposed, read_program
+from autotune.models.torch_import import class_name, decomposed, read_program
 from autotune.models.torch_outputs import Fresh, Result, laid_out, results_of
 from autotune.models.torch_threads import alone
 from autotune.run.asked import Asked
@@ -252,7 +252,7 @@ class TorchGraph:
         given = [s.arg.name for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
         held = {given[i]: w for i, w in zip(self.weights, weights, strict=True)}
         wanted = {n for n, r in enumerate(results) if isinstance(r, Fresh) and r.computed}
-        found = read_program(program, held, _class_name(self.graph), wanted)
+        found = read_program(program, held, class_name(self.graph, "graph"), wanted)
         computed = {n: x.number for n, x in enumerate(found.results) if isinstance(x, TensorSlot)}
         written = {given.index(name): n for name, n in found.written.items()}
         if found.model is None:
@@ -337,10 +337,3 @@ def _with_weights(module: Module, model: Model) -> Module | None:
     except ModelError:
         return None
     return module
-
-
-def _class_name(graph: Any) -> str:
-    for node in graph.graph.nodes:
-        for _, kind in (node.meta.get("nn_module_stack") or {}).values():
-            return str(kind if isinstance(kind, str) else kind.__name__).rsplit(".", 1)[-1]
-    return "graph"

@@ -50,7 +50,7 @@ def import_torch(exported: Any) -> Model:
             f"import_torch takes an exported program of torch, not a {kind.__name__}: give "
             "torch.export.export(module.eval(), example_inputs)"
         )
-    name = _name(exported)
+    name = class_name(exported, "module")
     try:
         program = decomposed(exported)
     except Exception as err:  # whatever torch raises, such as for a constant that the program writes to
@@ -171,24 +171,23 @@ def decomposed(exported: Any) -> Any:
     core ATen."""
     import torch
 
-    from autotune.models.torch_ops import ROWS
+    from autotune.models.operators import aten
 
     with alone(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of its own ways
         table = torch.export.default_decompositions()
         for overload in list(table):
-            if str(overload) in ROWS:
+            if str(overload) in aten:
                 del table[overload]
         return with_places(exported).run_decompositions(table)
 
 
-def _name(exported: Any) -> str:
-    """The class of the module that was exported."""
+def class_name(exported: Any, otherwise: str) -> str:
+    """The class of the module that a graph or a program is of."""
     for node in exported.graph.nodes:
         for _, kind in (node.meta.get("nn_module_stack") or {}).values():
-            text = kind if isinstance(kind, str) else kind.__name__
-            return str(text).rsplit(".", 1)[-1]
-    return "module"
+            return str(kind if isinstance(kind, str) else kind.__name__).rsplit(".", 1)[-1]
+    return otherwise
 
 
 def _refuse_writes(program: Any, label: str, weights: Mapping[str, Any], inputs_too: bool) -> None:

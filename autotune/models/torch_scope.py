@@ -10,19 +10,20 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from autotune.errors import ModelError, one_line
 from autotune.models.frame import Frame, Gap
-from autotune.models.lowering.base import Array, UnsupportedForm
-from autotune.models.lowering.movement import reshape
 from autotune.models.model import identifier
-from autotune.models.torch_ops import COMPLEX_ROWS, ROWS
-from autotune.models.torch_ops.complex import PARTS, Complex, is_complex
-from autotune.models.torch_ops.table import KnownTensor, TorchNode, Value
+from autotune.models.operators import aten, complex_op
+from autotune.models.operators.axes import reshape
+from autotune.models.operators.base import UnsupportedForm
+from autotune.models.operators.complex import PARTS, Complex, is_complex
+from autotune.models.operators.known import KnownTensor, Value
+from autotune.models.operators.node import TorchNode
 from schedules import te
 from schedules.dtypes import DTYPES
 
@@ -60,44 +61,20 @@ def shape_and_dtype(val: Any, what: str) -> tuple[tuple[int, ...], str]:
     return shape, dtype
 
 
-def to_numpy(tensor: Any) -> Array:
-    """The same memory as numpy has it."""
-    import torch
-
-    plain = tensor.detach()
-    if plain.is_conj() or plain.is_neg():
-        plain = plain.resolve_conj().resolve_neg()
-    if plain.dtype == torch.bfloat16:
-        return plain.view(torch.int16).numpy().view(DTYPES["bfloat16"].numpy)
-    return plain.numpy()
-
-
 @dataclass
 class TorchLowering(Frame):
     """State of one import. ``values``: what nodes stand for."""
 
     values: dict[Any, Scoped] = field(default_factory=dict)
-    _placeholders: dict[Any, te.Tensor] = field(default_factory=dict)
-    _names: dict[int, str] = field(default_factory=dict)
 
     def know(self, node: Any, tensor: Any, name: str, weight: bool) -> None:
         """Let a node stand for a tensor of torch, called ``name``, of any dtype until it is read."""
-        known = KnownTensor(tensor, weight)
-        self.values[node] = known
-        self._names[id(known)] = identifier(name)
+        self.values[node] = KnownTensor(tensor, weight, identifier(name))
 
-    def constant(self, known: KnownTensor) -> te.Tensor:
-        """The input of the graph that has the values of a known tensor. Tensors over the same memory are
-        one."""
-        x = known.tensor
-        key = (x.data_ptr(), tuple(x.shape), tuple(x.stride()), x.dtype)
-        found = self._placeholders.get(key)
-        if found is None:
-            name = self._names.get(id(known), "known")
-            shape, dtype = shape_and_dtype(x, f"constant {name}")
-            found = self._placeholders[key] = te.placeholder(shape, dtype, name)
-            self.constants[found] = to_numpy(x)
-        return found
+    def check_constant(self, known: KnownTensor, name: str) -> None:
+        """Raise ModelError for a tensor that no input of a graph is."""
+        if not isinstance(known.value, np.ndarray):
+            shape_and_dtype(known.value, f"constant {name}")
 
     def result(self, node: Any) -> te.Tensor:
         """What a node that the program returns stands for."""
@@ -131,15 +108,7 @@ class TorchLowering(Frame):
         if node.target is operator.getitem:
             return self._item(node)
         op = str(node.target)
-        path = path_of(node)
-        try:
-            with self.naming(path, op):
-                made = self._outputs(node, op, needed)
-        except UnsupportedForm as err:
-            return self.gap(op, path, str(err))
-        for x in made if isinstance(made, (list, tuple)) else (made,):
-            if isinstance(x, (te.Tensor, Complex)):
-                self.settle(x.parts if isinstance(x, Complex) else x, path)
+        made: Scoped = self.lowered(op, path_of(node), lambda: self._outputs(node, op, needed))
         return made
 
     def _item(self, node: Any) -> Scoped:
@@ -166,7 +135,7 @@ class TorchLowering(Frame):
         if op == ITEM:
             return reshape(args[0] if isinstance(args[0], te.Tensor) else self.constant(args[0]), ())
         if row is None:
-            why = "complex numbers are not supported by it" if op in ROWS else _why_not(node, op)
+            why = "complex numbers are not supported by it" if op in aten else _why_not(node, op)
             raise UnsupportedForm(why)
         if op.startswith("aten.as_strided"):
             args = _from_its_start(args, node.args[0])
@@ -185,9 +154,8 @@ class TorchLowering(Frame):
         used = (
             {u.args[1] for u in node.users if u in needed and u.target is operator.getitem} if many else {0}
         )
-        made = row(
-            TorchNode(op, shape, dtype, self._common(node), frozenset(used), self.constant), *args, **kwargs
-        )
+        called = TorchNode(op, frozenset(used), self.constant, shape, dtype, self._common(node))
+        made = row.outputs(called, args, kwargs)
         outputs = made if isinstance(made, (list, tuple)) else (made,)
         self._check(outputs, vals if many else [vals])
         if not many:
@@ -199,8 +167,8 @@ class TorchLowering(Frame):
         vals = _flat(node.meta.get("val"))
         given = _flat((args, list(kwargs.values())))
         if any(is_complex(x) for x in given) or any(_is_complex(v) for v in vals):
-            return COMPLEX_ROWS.get(op)
-        return ROWS.get(op)
+            return complex_op.row(op)
+        return aten.row(op)
 
     def _check(self, outputs: Sequence[Value | Complex | None], vals: Sequence[Any]) -> None:
         """Raise ModelError where a row and torch disagree on what is made."""
@@ -220,18 +188,15 @@ class TorchLowering(Frame):
         those of weights that have a row: rewrites of the graph compute them, and again of other weights."""
         import torch
 
-        tensors = [
-            x
-            for x in _flat((args, list(kwargs.values())))
-            if isinstance(x, (te.Tensor, Complex, KnownTensor))
-        ]
+        kinds = (te.Tensor, Complex, KnownTensor)
+        tensors = [x for x in _flat((args, list(kwargs.values()))) if isinstance(x, kinds)]
         if not all(isinstance(x, KnownTensor) for x in tensors) or not hasattr(node.target, "tags"):
             return None
         if torch.Tag.nondeterministic_seeded in node.target.tags:
             return None
         weight = any(x.weight for x in tensors if isinstance(x, KnownTensor))
         in_memory = op.startswith("aten.as_strided")
-        if weight and op in ROWS and not in_memory:
+        if weight and op in aten and not in_memory:
             return None
         _afford(node)
         plain = _plain(args)
@@ -251,8 +216,7 @@ class TorchLowering(Frame):
         raise UnsupportedForm("it makes no tensor")
 
     def _called(self, known: KnownTensor, node: Any) -> KnownTensor:
-        self._names[id(known)] = identifier(node.name)
-        return known
+        return replace(known, name=identifier(node.name))
 
     def _arguments(self, args: Sequence[Any]) -> list[Any]:
         return [self._argument(x) for x in args]
@@ -340,10 +304,14 @@ def _flat(x: Any) -> list[Any]:
 
 
 def _plain(x: Any) -> Any:
-    """Known tensors as torch's."""
+    """KnownTensor tensors as torch's."""
     if isinstance(x, (list, tuple)):
         return [_plain(v) for v in x]
-    return x.tensor if isinstance(x, KnownTensor) else x
+    if isinstance(x, KnownTensor) and isinstance(x.value, np.ndarray):
+        import torch
+
+        return torch.from_numpy(x.value)
+    return x.value if isinstance(x, KnownTensor) else x
 
 
 def _why_not(node: Any, op: str) -> str:

@@ -7,39 +7,38 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Literal
 
 from autotune import backends
 from autotune.models import in_place
-from autotune.models.compiling import model_target
 from autotune.models.fallback import run_island
 from autotune.models.in_place import InPlace
 from autotune.models.model import Model
 from autotune.models.preparation import PreparedModel, prepared
 from autotune.models.program import Program
 from autotune.models.tasks import had_share_s, had_trials, tasks_of
-from autotune.results.following import concluded, suite_followed
+from autotune.results.following import Tell
 from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask, TaskResult, by_name, together
 from autotune.run.asked import Asked
 from autotune.run.kernel import Kernel
 from autotune.run.stored import stored
-from autotune.settings import database, seconds_of
+from autotune.settings import seconds_of
 from autotune.tuning.frozen import frozen
+from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.jobs import Job
 from autotune.tuning.options import TuneOptions
+from autotune.tuning.request import Request, Run, tuned
 from autotune.tuning.run_records import searched
 from autotune.tuning.site import HERE
-from autotune.tuning.tuner import OneMachine, Place, tune_jobs
 from cost_model.saved import SavedModel
 from kernels_db.store import Log
 from schedules.model import Target
 
 if TYPE_CHECKING:
-    from autotune.fleet.tuning import There
-    from autotune.results.written import Written
-    from autotune.tuning.interrupts import Interrupts
+    from autotune.report import Written
 
 # Seconds of budget for a task: where none is given, and least, until each has a kernel.
 EACH_S, LEAST_S = 10.0, 2.0
@@ -95,9 +94,8 @@ def tune_model(
     seed: int = 0,
     rtol: float | None = None,
     atol: float | None = None,
-    fleet: str | There | None = None,
+    fleet: str | None = None,
     progress: Callable[[SuiteProgress], None] | Literal["auto"] | None = "auto",
-    interrupts: Interrupts | None = None,
 ) -> ModelTuneResult:
     """Tune every kernel that a model runs, each expression once, however often the model has it.
 
@@ -126,42 +124,64 @@ def tune_model(
 
     Raises `ModelError`, `TargetError`, `WorkloadError`, `SettingsError`, `FleetError` or `LogError` for input
     that cannot be used. A task that cannot be tuned has an ``error`` in its result."""
-    started = time.monotonic()
-    goal = model_target(backends.alone(target), threads) if fleet is None else None
+    given_s = seconds_of(budget, budget_s, None)
+    options = TuneOptions(
+        trials=trials, budget_s=EACH_S if given_s is None else given_s, search=search, model=cost_model,
+        seed=seed, rtol=rtol, atol=atol,
+    )  # fmt: skip
+    asked = Request.of(options, target, threads, db, fleet)
+    one = _as_one if asked.goal is None else itemgetter(asked.goal)
+    return tuned(asked, tuning_of_model(model, asked, given_s), one, progress)
+
+
+def tuning_of_model(model: Model, asked: Request, given_s: float | None) -> Run[ModelTuneResult]:
+    """What tunes a model. ``given_s``: the budget that the user gave, None for one by the number of tasks.
+    Raises and warns as `tune_model`."""
+    started, goal = time.monotonic(), asked.goal
+    if goal is not None and goal.grid:
+        backends.check_here(goal)
     ready = prepared(model)
     tasks = [SuiteTask(t.workload, float(t.count), t.shown, later=t.later) for t in tasks_of(ready.parts)]
-    whole_s = seconds_of(budget, budget_s, EACH_S * max(len(tasks), 1))
-    options = TuneOptions(
-        trials=trials, budget_s=whole_s, search=search, model=cost_model, seed=seed, rtol=rtol, atol=atol
-    )
+    whole_s = EACH_S * max(len(tasks), 1) if given_s is None else given_s
+    options = replace(asked.options, budget_s=whole_s, started=None)
     if whole_s < LEAST_S * len(tasks):
         warnings.warn(
             f"{model.name} has {len(tasks)} tasks, and {whole_s:g} s are less than {LEAST_S:g} s for each: "
             f"give budget_s={LEAST_S * len(tasks):g} for kernels of all; the heaviest are tuned first",
-            stacklevel=2,
+            stacklevel=3,
         )
+    return partial(_tune, ready, tasks, replace(asked, options=options), started)
+
+
+def _tune(
+    ready: PreparedModel,
+    tasks: Sequence[SuiteTask],
+    asked: Request,
+    started: float,
+    log: Log,
+    progress: Tell | None,
+    interrupts: Interrupts | None,
+) -> Mapping[Target, ModelTuneResult]:
+    """Tune the tasks of a model, then time their finalists inside it."""
+    goal, whole_s = asked.goal, asked.options.budget_s
     # on a GPU, arrays are cold when kernels are tuned; on a fleet, this machine may be another one
     inside_share = 0.0 if goal is None or goal.grid else IN_PLACE_SHARE
-    where = database(db)
-    follow, place = (suite_followed, OneMachine(goal)) if goal is not None else _there(fleet, target, threads)
-    with Log(where) as log:
-        maker = ModelJobs(ready, tasks, replace(options, budget_s=(1 - inside_share) * whole_s), log, started)
-        with follow(progress) as tell:
-            found = tune_jobs(maker, place, log, tell, interrupts=interrupts)
-        whole = _as_one(found) if goal is None else found[goal]
-        if goal is not None and whole.stopped != "interrupted" and inside_share:
-            now, end = time.monotonic(), started + whole_s
-            until = min(end, now + inside_share * whole_s)
-            until = max(until, min(now + IN_PLACE_S, end + OVER_SHARE * whole_s))
-            try:
-                anew = whole.skipped < len(tasks)
-                inside = _in_place(ready, whole.tasks, goal, log, where, anew, until)
-                whole = replace(whole, in_place=inside)
-            except KeyboardInterrupt:
-                whole = replace(whole, stopped="interrupted")
-        whole = replace(whole, elapsed_s=time.monotonic() - started)
-    concluded(progress, str(whole))
-    return whole
+    options = replace(asked.options, budget_s=(1 - inside_share) * whole_s)
+    found = asked.tuning(ModelJobs(ready, tasks, options, log, started))(log, progress, interrupts)
+    if goal is None:
+        return found
+    whole = found[goal]
+    if whole.stopped != "interrupted" and inside_share:
+        now, end = time.monotonic(), started + whole_s
+        until = min(end, now + inside_share * whole_s)
+        until = max(until, min(now + IN_PLACE_S, end + OVER_SHARE * whole_s))
+        try:
+            anew = whole.skipped < len(tasks)
+            inside = _in_place(ready, whole.tasks, goal, log, asked.where, anew, until)
+            whole = replace(whole, in_place=inside)
+        except KeyboardInterrupt:
+            whole = replace(whole, stopped="interrupted")
+    return {goal: replace(whole, elapsed_s=time.monotonic() - started)}
 
 
 @dataclass
@@ -223,16 +243,6 @@ class ModelJobs:
             model=self.ready.model,
             target=target,
         )
-
-
-def _there(
-    fleet: str | There | None, target: str | Target | Sequence[str | Target] | None, threads: int | None
-) -> tuple[Callable[..., AbstractContextManager[Any]], Place]:
-    """How progress on a fleet is followed, and the fleet."""
-    from autotune.fleet.tuning import There
-    from autotune.results.following import fleet_followed
-
-    return fleet_followed, fleet if isinstance(fleet, There) else There(str(fleet), target, threads)
 
 
 def _as_one(results: Mapping[Target, ModelTuneResult]) -> ModelTuneResult:

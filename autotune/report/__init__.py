@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ReportError
@@ -15,6 +15,7 @@ from autotune.results.written import Written
 
 if TYPE_CHECKING:
     from autotune.models.model import Model
+    from autotune.report.model_data import ModelData
     from autotune.results.tuned import TuneResult
     from kernels_db.place import LogPlace
     from schedules.model import Target
@@ -33,13 +34,7 @@ def of_log(
     Raises `LogError` for a log that cannot be read, and `ReportError` for a file that cannot be written.
 
     Example: ``autotune.report.of_log("report.html", "tuning.db")``."""
-    from autotune.report.data import read
-    from autotune.report.page import page
-    from autotune.report.writing import check, write
-
-    check(path)
-    log = read(db, workloads, targets)
-    return write(path, page(log), len(log.tasks), log.trials)
+    return _written(path, db, workloads, targets)
 
 
 def of_shown(result: Any, path: str | os.PathLike[str]) -> Written:
@@ -53,10 +48,6 @@ def of_results(
     path: str | os.PathLike[str], results: Sequence[TuneResult], model: Model | None = None
 ) -> Written:
     """Write the report of what was tuned, from the log that has it. ``model``: what the tasks are of."""
-    from autotune.report.data import read
-    from autotune.report.page import page
-    from autotune.report.writing import check, write
-
     place = next((r.place for r in results if r.place is not None), None)
     if place is None:
         raise ReportError(
@@ -64,9 +55,7 @@ def of_results(
         )
     if model is not None:
         return of_model(path, model, place, results[0].target)
-    check(path)
-    log = read(place, [r.workload.digest for r in results], [r.target.digest for r in results])
-    return write(path, page(log), len(log.tasks), log.trials)
+    return _written(path, place, [r.workload.digest for r in results], [r.target.digest for r in results])
 
 
 def of_model(
@@ -81,12 +70,28 @@ def of_model(
     """Write the report of a model and of its tasks. ``profiled``: run it here, to show the time of each step.
     ``onnx``: its file, to show ONNX Runtime's profile too, which must be installed. Raises as `of_log`, and
     `ModelError` for a model that cannot be compiled."""
+
+    def about() -> ModelData:
+        from autotune.report.model_data import read_model
+
+        return read_model(model, target, db, profiled, onnx)
+
+    return _written(path, db, None, [target.digest], about)
+
+
+def _written(
+    path: str | os.PathLike[str],
+    db: str | os.PathLike[str] | LogPlace,
+    workloads: Sequence[str] | None,
+    targets: Sequence[str] | None,
+    about: Callable[[], ModelData] | None = None,
+) -> Written:
+    """``about``: what reads the model whose tasks are shown."""
     from autotune.report.data import read
-    from autotune.report.model_data import read_model
     from autotune.report.page import page
     from autotune.report.writing import check, write
 
     check(path)
-    about = read_model(model, target, db, profiled, onnx)
-    log = read(db, about.digests, [target.digest])
-    return write(path, page(log, about), len(log.tasks), log.trials)
+    model = None if about is None else about()
+    log = read(db, workloads if model is None else model.digests, targets)
+    return write(path, page(log, model), len(log.tasks), log.trials)

@@ -169,6 +169,19 @@ def dots(
     }
 
 
+def bars(name: str, y: Sequence[str], x: Sequence[Any], colour: str, template: str) -> dict[str, Any]:
+    """A series of bars that lie. ``template``: what is shown of one."""
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "y": list(y),
+        "x": list(x),
+        "marker": {"color": colour},
+        "hovertemplate": f"{template}<extra></extra>",
+    }
+
+
 def _texts(hover: Sequence[str]) -> dict[str, Any]:
     """Texts of points; those that come often once, with their places, which the page puts together."""
     different = list(dict.fromkeys(hover))

@@ -44,9 +44,8 @@ def display(quiet: bool = False, clock: Callable[[], float] = time.monotonic) ->
     try:
         cell = notebook()
         if cell is not None:
-            bar = _Bar(cell, clock)
-            yield bar.show
-            bar.finish()
+            with _bar_in(cell, clock) as show:
+                yield show
             return
         from rich.console import Console
 
@@ -149,29 +148,27 @@ def notebook() -> Any:
     return show
 
 
-class _Bar:
-    """A bar in a cell of a notebook, with the line under it."""
+@contextmanager
+def _bar_in(cell: Any, clock: Callable[[], float]) -> Iterator[Show]:
+    """A bar in a cell of a notebook, with the line under it. A front end that is gone, or that cannot change
+    what it shows, stops nothing."""
+    last, now = clock(), State("starting", 0.0)
+    handle = cell({"text/html": bar(now)}, raw=True, display_id=True)
 
-    def __init__(self, cell: Any, clock: Callable[[], float]) -> None:
-        self._clock, self._last = clock, clock()
-        self._state = State("starting", 0.0)
-        self._handle = cell({"text/html": bar(self._state)}, raw=True, display_id=True)
-
-    def show(self, state: Callable[[], State]) -> None:
-        self._state = state()  # cheap, and the last one stays
-        if self._clock() - self._last >= BAR_PERIOD_S:
-            self._last = self._clock()
-            self._update()
-
-    def finish(self) -> None:
-        self._state = self._state._replace(share=1.0)
-        self._update()
-
-    def _update(self) -> None:
-        """A front end that is gone, or that cannot change what it shows, stops nothing."""
-        if self._handle is not None:
+    def update(state: State) -> None:
+        if handle is not None:
             with suppress(OSError, ValueError):
-                self._handle.update({"text/html": bar(self._state)}, raw=True)
+                handle.update({"text/html": bar(state)}, raw=True)
+
+    def show(state: Callable[[], State]) -> None:
+        nonlocal last, now
+        now = state()  # cheap, and the last one stays
+        if clock() - last >= BAR_PERIOD_S:
+            last = clock()
+            update(now)
+
+    yield show
+    update(now._replace(share=1.0))
 
 
 def bar(state: State) -> str:

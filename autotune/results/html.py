@@ -13,7 +13,7 @@ from autotune.results import text
 from schedules.units import peak_share, seconds
 
 if TYPE_CHECKING:
-    from autotune.results.tuned import DynamicResult, FleetResult, SuiteResult, TuneResult
+    from autotune.results.tuned import TuneResult
 
 HEADS = ("task", "best", "rate", "of peak", "trials")
 
@@ -27,20 +27,20 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], caption: str = ""
 
 
 def of(result: Any) -> str:
-    """A result, as `rendering.Shown` knows it."""
+    """A result, as `rendering.Shown` knows it: a row for each task or size, on a fleet of each target. Below
+    one task its notes and its loop nest."""
     match result.shown_as:
-        case "task":
-            return of_result(result)
+        case "one of tasks":
+            return of(result.result)
         case "sizes":
-            return of_sizes(result)
+            return table(HEADS, map(_row, result.parts), text.spent(result))
         case "targets":
-            return of_targets(result)
-    return of_tasks(result)
-
-
-def of_result(result: TuneResult) -> str:
-    """A row, and the notes and the loop nest below it."""
-    out = table(HEADS, [_row(result)], _ending(result))
+            rows = [(name, *_row(part)) for name, r in result.by_target.items() for part in r.parts]
+            return table(("target", *HEADS), rows, text.spent(result))
+        case "tasks" | "model":
+            rows = [(*_row(t.result), f"{t.task.weight:g}", t.error or t.task.group) for t in result.tasks]
+            return table((*HEADS, "weight", "group"), rows, str(result))
+    out = table(HEADS, [_row(result)], text.spent(result))
     out += "".join(f"<p>{escape(note)}</p>" for note in filter(None, (result.error, *result.notes)))
     if result.best is not None:
         nest = escape(str(result.schedule()))
@@ -48,32 +48,8 @@ def of_result(result: TuneResult) -> str:
     return out
 
 
-def of_sizes(result: DynamicResult) -> str:
-    """A row for each size."""
-    return table(HEADS, [_row(r) for r in result.by_size.values()], _ending(result))
-
-
-def of_targets(result: FleetResult) -> str:
-    """A row for each target, and for each of its sizes."""
-    rows = [(name, *_row(part)) for name, r in result.by_target.items() for part in r.parts]
-    return table(("target", *HEADS), rows, _ending(result))
-
-
-def of_tasks(result: SuiteResult) -> str:
-    """A row for each task, with its weight."""
-    rows = [(*_row(t.result), f"{t.task.weight:g}", t.error or t.task.group) for t in result.tasks]
-    return table((*HEADS, "weight", "group"), rows, str(result))
-
-
 def _row(result: TuneResult) -> tuple[str, ...]:
-    from autotune.run.describing import describe
-
     best = result.best
-    time_s = None if best is None else best.time_s
-    about = describe(result.workload, result.target.threads)
-    part = peak_share(None if best is None else best.share_of_peak)
-    return about, seconds(time_s), text.speed(result.workload, time_s), part, text.trials(result)
-
-
-def _ending(result: TuneResult) -> str:
-    return f"{result.elapsed_s:.1f} s ({text.ending(result.stopped)})"
+    time_s, share = (None, None) if best is None else (best.time_s, best.share_of_peak)
+    rate = text.speed(result.workload, time_s)
+    return result.about, seconds(time_s), rate, peak_share(share), text.trials(result)

@@ -19,7 +19,7 @@ class Shown:
     def __repr__(self) -> str:
         from autotune.results import text
 
-        return f"<{type(self).__name__} {text.short_of(self)}>"
+        return f"<{type(self).__name__} {text.short(self)}>"
 
     def _repr_html_(self) -> str:
         from autotune.results import html

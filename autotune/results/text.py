@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from schedules.units import counts, of_peak, percent, rate, seconds, visible
 
 if TYPE_CHECKING:
-    from autotune.results.tuned import Progress, SuiteProgress, SuiteResult, TaskResult, TuneResult
+    from autotune.results.tuned import SuiteProgress, SuiteResult, TaskResult, TuneResult
     from schedules.model import Workload
 
-# Tasks that a line names, and most characters of a name.
-SHOWN, LONGEST = 5, 60
+# Tasks that a line names.
+SHOWN = 5
 # {reason why a run ended: words for it}.
 ENDINGS = {
     "trials": "all trials done",
@@ -33,80 +33,61 @@ def speed(workload: Workload, time_s: float | None) -> str:
     return rate(workload.flops, compulsory_bytes(workload.dag), time_s)
 
 
-def of_pick(workload: Workload, number: int, count: int) -> str:
-    """Which kernel is chosen without tuning."""
-    from autotune.run.describing import describe
-
-    return f"choosing kernel {number + 1} of {count}: {describe(workload)}"
-
-
-def of_task(workload: Workload, progress: Progress) -> str:
-    """Phase, best rate and its share of peak, trials, failures by cause, time left."""
-    limit = "" if progress.trials is None else f"/{progress.trials}"
-    failed = counts(progress.failed)
-    parts = [
-        progress.phase,
-        f"best {_best(workload, progress)}",
-        f"{progress.measured}{limit} trials" + (f" + {progress.resumed} resumed" if progress.resumed else ""),
-        *([f"{progress.stopped_early} stopped early"] if progress.stopped_early else []),
-        *([f"failed: {failed}"] if failed else []),
-        *([] if progress.pairwise is None else [f"model orders {percent(progress.pairwise)} of pairs"]),
-        f"{_left(progress):.0f} s left",
-    ]
-    return " | ".join(parts)
-
-
-def _best(workload: Workload, progress: Progress) -> str:
-    """The best so far. A time that was not measured again is marked: the luckiest of many looks too good."""
-    words = speed(workload, progress.best_time_s)
-    if progress.share_of_peak is not None:
-        words += f" ({of_peak(progress.share_of_peak)})"
-    return f"{words}, provisional" if progress.provisional else words
-
-
-def of_suite(progress: SuiteProgress) -> str:
-    """Tasks that have a kernel, their weighted latency, the task of this turn, time left."""
-    from autotune.run.describing import describe
-
-    weighted = (
-        []
-        if progress.weighted_s is None
-        else [f"weighted {seconds(progress.weighted_s)}{', provisional' if progress.provisional else ''}"]
-    )
-    best = _best(progress.workload, progress.task)
-    parts = [
-        f"{progress.ready} of {progress.tasks} tasks ready",
-        *weighted,
-        f"{progress.measured} trials",
-        f"{progress.task.phase} {progress.number + 1}: {describe(progress.workload)}, best {best}",
-        f"{_left(progress):.0f} s left",
-    ]
-    return " | ".join(parts)
-
-
-def of_fleet(machines: Mapping[str, SuiteProgress]) -> str:
-    """A line for each machine: its task, the best of it, trials; and the time that is left."""
-    from autotune.run.describing import describe
-
-    lines = [
-        f"{visible(name)}: {p.task.phase} {p.number + 1} of {p.tasks}, {describe(p.workload)}, "
-        f"best {_best(p.workload, p.task)}, {p.task.measured} trials"
-        for name, p in machines.items()
-    ]
+def standing(machines: Mapping[str, SuiteProgress], alone: bool = False) -> str:
+    """Where a run stands. ``machines``: the last `SuiteProgress` of each; on a fleet they have names, and a
+    line each. ``alone``: as of `following.shown`."""
     last = max(machines.values(), key=lambda p: p.elapsed_s)
-    return "\n".join([*lines, f"{_left(last):.0f} s left"])
+    left = f"{max(0.0, last.budget_s - last.elapsed_s):.0f} s left"
+    if [*machines] != [""]:
+        lines = [
+            f"{visible(name)}: {p.task.phase} {p.number + 1} of {p.tasks}, {p.about}, "
+            f"best {_best(p)}, {p.task.measured} trials"
+            for name, p in machines.items()
+        ]
+        return "\n".join([*lines, left])
+    return " | ".join([*(_of_task(last) if alone and last.tasks == 1 else _of_tasks(last)), left])
 
 
-def _left(progress: Progress | SuiteProgress) -> float:
-    return max(0.0, progress.budget_s - progress.elapsed_s)
+def _of_task(progress: SuiteProgress) -> list[str]:
+    """Phase, best rate and its share of peak, trials, failures by cause."""
+    p = progress.task
+    limit = "" if p.trials is None else f"/{p.trials}"
+    failed = counts(p.failed)
+    return [
+        p.phase,
+        f"best {_best(progress)}",
+        f"{p.measured}{limit} trials" + (f" + {p.resumed} resumed" if p.resumed else ""),
+        *([f"{p.stopped_early} stopped early"] if p.stopped_early else []),
+        *([f"failed: {failed}"] if failed else []),
+        *([] if p.pairwise is None else [f"model orders {percent(p.pairwise)} of pairs"]),
+    ]
 
 
-def share(progress: Progress | SuiteProgress) -> float:
-    """The share of the budget, or of the trials, that is used."""
-    done = progress.elapsed_s / progress.budget_s if progress.budget_s > 0 else 1.0
-    trials = getattr(progress, "trials", None)
-    if trials:
-        done = max(done, progress.measured / trials)
+def _of_tasks(p: SuiteProgress) -> list[str]:
+    """Tasks that have a kernel, their weighted latency, the task of this turn."""
+    weighted = f"weighted {seconds(p.weighted_s)}{', provisional' if p.provisional else ''}"
+    return [
+        f"{p.ready} of {p.tasks} tasks ready",
+        *([] if p.weighted_s is None else [weighted]),
+        f"{p.measured} trials",
+        f"{p.task.phase} {p.number + 1}: {p.about}, best {_best(p)}",
+    ]
+
+
+def _best(progress: SuiteProgress) -> str:
+    """The best so far. A time that was not measured again is marked: the luckiest of many looks too good."""
+    p = progress.task
+    words = speed(progress.workload, p.best_time_s)
+    if p.share_of_peak is not None:
+        words += f" ({of_peak(p.share_of_peak)})"
+    return f"{words}, provisional" if p.provisional else words
+
+
+def share(p: SuiteProgress, alone: bool = False) -> float:
+    """The share of the budget that is used; of one task (``alone``), or of its trials."""
+    done = p.elapsed_s / p.budget_s if p.budget_s > 0 else 1.0
+    if alone and p.tasks == 1 and p.task.trials:
+        done = max(done, p.task.measured / p.task.trials)
     return min(max(done, 0.0), 1.0)
 
 
@@ -121,14 +102,16 @@ def of(result: Any) -> str:
         case "targets":
             return "\n".join(f"{name}: {of_result(r)}" for name, r in result.by_target.items())
         case "model":
-            return f"{result.name}: {of_tasks(result)}{_inside(result)}"
+            moved = sum(p.chosen != p.best for p in result.in_place)
+            inside = f"; inside the model, another schedule is faster for {moved} of {len(result.in_place)}"
+            return f"{result.name}: {of_tasks(result)}{inside if moved else ''}"
         case "one of tasks":
-            return f"<TaskResult {short(result.result)}>"
+            return f"<TaskResult {short(result)}>"
     return of_tasks(result)
 
 
-def short_of(result: Any) -> str:
-    """A result for a prompt, as `of`."""
+def short(result: Any) -> str:
+    """A result for a prompt, in at most 160 characters: without the reason where there is no kernel."""
     match result.shown_as:
         case "one of tasks":
             return short(result.result)
@@ -136,36 +119,19 @@ def short_of(result: Any) -> str:
             return of_tasks(result)
         case "model":
             return f"{result.name[:80]}: {of_tasks(result)}"
-    return short(result)
-
-
-def _inside(result: Any) -> str:
-    moved = sum(p.chosen != p.best for p in result.in_place)
-    if not moved:
-        return ""
-    return f"; inside the model, another schedule is faster for {moved} of {len(result.in_place)}"
+    best = "no valid kernel" if result.best is None else seconds(result.best.time_s)
+    return f"{result.about[:100]}: {best}; {result.measured} trials"
 
 
 def of_result(result: TuneResult) -> str:
     """The task, the best, how many trials and how long."""
-    from autotune.run.describing import describe
-
     best = "no valid kernel found" + (f", as {result.error}" if result.error else "")
     if result.best is not None:
         part = result.best.share_of_peak
         best = f"{seconds(result.best.time_s)}, {speed(result.workload, result.best.time_s)}"
         best += "" if part is None else f", {of_peak(part)}"
         best += ", with its plain loops alone" if result.only_plain else ""
-    spent = f"{trials(result)}, {result.elapsed_s:.1f} s ({ending(result.stopped)})"
-    return f"{describe(result.workload, result.target.threads)}: {best}; {spent}"
-
-
-def short(result: TuneResult) -> str:
-    """`of_result` in at most 160 characters: without the reason where there is no kernel."""
-    from autotune.run.describing import describe
-
-    best = "no valid kernel" if result.best is None else seconds(result.best.time_s)
-    return f"{describe(result.workload, result.target.threads)[:100]}: {best}; {result.measured} trials"
+    return f"{result.about}: {best}; {trials(result)}, {spent(result)}"
 
 
 def trials(result: TuneResult) -> str:
@@ -176,6 +142,11 @@ def trials(result: TuneResult) -> str:
     return words + (f", failed: {failed}" if failed else "")
 
 
+def spent(result: TuneResult | SuiteResult) -> str:
+    """``12.3 s (budget used)``."""
+    return f"{result.elapsed_s:.1f} s ({ending(result.stopped)})"
+
+
 def ending(stopped: str) -> str:
     """Why a run ended, in words."""
     return ENDINGS.get(stopped, stopped)
@@ -184,13 +155,11 @@ def ending(stopped: str) -> str:
 def of_tasks(result: SuiteResult) -> str:
     """How many tasks have a kernel, what all take together, how many trials and how long."""
     together = "" if result.weighted_s is None else f", {seconds(result.weighted_s)} together"
-    failed: Counter[str] = Counter()
-    for t in result.tasks:
-        failed.update(t.result.failed)
+    failed = sum((Counter(t.result.failed) for t in result.tasks), Counter[str]())
     causes = f", failed: {counts(failed)}" if failed else ""
-    spent = f"{result.measured} trials{causes}, {result.elapsed_s:.1f} s ({ending(result.stopped)})"
     missing = no_time(result)
-    return f"{kernels(result)}{together}; {spent}{f'; {missing}' if missing else ''}"
+    whole = f"{kernels(result)}{together}; {result.measured} trials{causes}, {spent(result)}"
+    return f"{whole}; {missing}" if missing else whole
 
 
 def kernels(result: SuiteResult) -> str:
@@ -210,12 +179,5 @@ def no_time(result: SuiteResult) -> str:
 
 def named(tasks: Sequence[TaskResult]) -> str:
     """The names of tasks, few of many."""
-    shown = ", ".join(name_of(t) for t in tasks[:SHOWN])
+    shown = ", ".join(t.task.about for t in tasks[:SHOWN])
     return shown + (f" and {len(tasks) - SHOWN} more" if len(tasks) > SHOWN else "")
-
-
-def name_of(task: TaskResult) -> str:
-    """What people know a task by: its place in a suite or model, else what it computes."""
-    from autotune.run.describing import describe
-
-    return visible(task.task.group or describe(task.task.workload))[:LONGEST]

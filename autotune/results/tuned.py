@@ -9,12 +9,14 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.results.rendering import Shown
+from autotune.run.describing import describe
 from autotune.run.dynamic_workload import Sizes
 from autotune.settings.hooks import hook
 from kernels_db.records import Record
 from schedules.errors import AutotuneError, ScheduleError
 from schedules.model import Target, Trace, Workload
 from schedules.trace_names import to_named
+from schedules.units import visible
 
 if TYPE_CHECKING:
     from autotune.results.explanation import Explanation
@@ -27,6 +29,7 @@ S = TypeVar("S", bound="SuiteResult")
 
 # Fields of results that are numbers of trials, and those that have such numbers by a name.
 COUNTS, COUNTS_BY_NAME = ("measured", "resumed", "stopped_early"), ("failed", "throttled")
+LONGEST = 60  # characters of a task's name
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,11 @@ class SuiteTask:
     group: str = ""
     trials: int | None = None
     later: bool = False
+
+    @property
+    def about(self) -> str:
+        """What people know it by: its name in a suite or a model, else what it computes."""
+        return visible(self.group or describe(self.workload))[:LONGEST]
 
     def __repr__(self) -> str:
         group = f", {self.group[:80]}" if self.group else ""
@@ -154,6 +162,11 @@ class TuneResult(Shown):
         return Schedule.replay(self.workload.dag, self.best.trace, self.target)
 
     @property
+    def about(self) -> str:
+        """What was tuned, in words: ``matmul m=512 n=512 k=512 float32, 2 threads``."""
+        return describe(self.workload, self.target.threads)
+
+    @property
     def ready(self) -> bool:
         """Whether there is a kernel, and not the plain loops alone."""
         return self.best is not None and not self.only_plain
@@ -249,6 +262,11 @@ class SuiteProgress:
     provisional: bool = False
     machine: str = ""
 
+    @property
+    def about(self) -> str:
+        """What the task of this turn computes, in words."""
+        return describe(self.workload)
+
     def __repr__(self) -> str:
         return f"<SuiteProgress {self.ready} of {self.tasks} tasks ready, {self.measured} trials>"
 
@@ -272,6 +290,11 @@ class SuiteResult(Shown):
     seed: int
     stopped: str
     needed_s: float | None = None
+
+    @property
+    def parts(self) -> tuple[TuneResult, ...]:
+        """The results of the tasks."""
+        return tuple(t.result for t in self.tasks)
 
     @property
     def late(self) -> tuple[TaskResult, ...]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from autotune.errors import ArgumentError
 from autotune.run.torch_calls import refuse_gradient
+from schedules.dtypes import DTYPES
 
 CPU, CUDA = 1, 2  # device types of DLPack
 DEVICES = {1: "cpu", 2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm"}
@@ -199,7 +200,8 @@ class _Versioned(ctypes.Structure):
 
 
 _READ_ONLY = 1
-_CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
+_DTYPES = {row.dlpack: name for name, row in DTYPES.items()}
+_CODES = {0: "int", 1: "uint", 2: "float", 5: "complex"}  # of other dtypes
 
 
 def of_dlpack(x: Any, name: str, stream: int | None) -> DeviceArray:
@@ -229,9 +231,9 @@ def of_dlpack(x: Any, name: str, stream: int | None) -> DeviceArray:
         t = _Tensor.from_address(get(capsule, b"dltensor"))
     shape = tuple(t.shape[: t.ndim])
     strides = tuple(t.strides[: t.ndim]) if t.strides else None
-    dtype = (
-        _CODES.get(t.code, "other") + ("" if t.code == 6 else str(t.bits)) + ("" if t.lanes == 1 else "xN")
-    )
+    dtype = _DTYPES.get(t.code | t.bits << 8 | t.lanes << 16)
+    if dtype is None:
+        dtype = f"{_CODES.get(t.code, 'other')}{t.bits}{'' if t.lanes == 1 else 'xN'}"
     # the capsule, not used up, gives the array back when it goes; its owner has it meanwhile
     return DeviceArray(
         (t.data or 0) + t.byte_offset, dtype, shape, strides is None or _dense(shape, strides, 1), (kind,

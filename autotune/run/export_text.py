@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-# Types of C by dtype. C99 has none for the floats of 16 bits: their bits are in an integer.
+from schedules.dtypes import DTYPES, STORED_FLOATS
+
+# Types of C by dtype. C99 has none for floats of storage: their bits are in an integer.
 C_TYPES = {
-    "float16": "uint16_t", "bfloat16": "uint16_t", "float32": "float", "float64": "double",
+    **{name: f"uint{8 * DTYPES[name].itemsize}_t" for name in STORED_FLOATS},
+    "float32": "float", "float64": "double",
     "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t", "int32": "int32_t", "int64": "int64_t",
     "bool": "uint8_t",
 }  # fmt: skip

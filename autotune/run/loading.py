@@ -129,7 +129,7 @@ def _load(workload: Workload, asked: Asked) -> tuple[Kernel, bool]:
         raise missing
     from autotune.run.untuned import untuned
 
-    kernel, why = untuned(workload, asked.target, asked.where)
+    kernel, why, _ = untuned(workload, asked.target, asked.where)
     warn(f"{missing.message if isinstance(missing, KernelNotFound) else missing}\n{why}")
     return kernel, False
 
@@ -189,7 +189,7 @@ def _load_dynamic(dynamic: DynamicWorkload, asked: Asked) -> DynamicKernel:
             return found
         from autotune.run.untuned import untuned
 
-        return untuned(workload, wanted, asked.where)[0]
+        return untuned(workload, wanted, asked.where).kernel
 
     return DynamicKernel(dynamic, make, sizes)
 

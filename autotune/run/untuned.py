@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from typing import NamedTuple
 
 from autotune import backends
 from autotune.backends.building.object_cache import ObjectCache, key
@@ -34,9 +35,17 @@ UNCHECKED = "not checked: no check ended in time here"
 log = logging.getLogger(__name__)
 
 
-def untuned(workload: Workload, target: Target, where: str) -> tuple[Kernel, str]:
-    """A kernel that was not tuned, and in words what was chosen. ``where``: the log, whose schedules of
-    similar tasks are tried.
+class PickedKernel(NamedTuple):
+    """A kernel that was not tuned. ``what``: in words what was chosen. ``checked``: whether its results were
+    compared, or are those of plain loops."""
+
+    kernel: Kernel
+    what: str
+    checked: bool = True
+
+
+def untuned(workload: Workload, target: Target, where: str) -> PickedKernel:
+    """A kernel that was not tuned. ``where``: the log, whose schedules of similar tasks are tried.
 
     The first time, a few schedules are checked and timed here. The choice is kept beside the compiled
     objects; one that no similar task made is made again once the log has other workloads. Raises
@@ -58,10 +67,11 @@ def untuned(workload: Workload, target: Target, where: str) -> tuple[Kernel, str
         try:
             kernel = kernel_of(workload, target, Trace.from_json(trace), None, chosen_by)
             known = "not tuned" if checked else f"not tuned, and {UNCHECKED}"
-            return kernel, f"Using {WORDS[chosen_by]}, which is {known}."
+            return PickedKernel(kernel, f"Using {WORDS[chosen_by]}, which is {known}.", checked)
         except (TraceError, ScheduleError, CompileError) as err:
             log.warning("the schedule that was picked for %s is not used: %s", workload.op, err)
-    return default_kernel(workload, target), f"Using the default schedule, which is not tuned{reason}."
+    plain = default_kernel(workload, target)
+    return PickedKernel(plain, f"Using the default schedule, which is not tuned{reason}.")
 
 
 def is_kept(workload: Workload, target: Target, where: str) -> bool:
@@ -73,7 +83,7 @@ def is_kept(workload: Workload, target: Target, where: str) -> bool:
 def in_place_of(plain: Kernel, target: Target, where: str) -> tuple[Kernel, str] | None:
     """`untuned` in place of the plain loops that a log has of a workload, and why; None where these are the
     faster ones."""
-    kernel, what = untuned(plain.workload, target, where)
+    kernel, what, _ = untuned(plain.workload, target, where)
     if kernel.chosen_by == "default":
         return None
     why = f"the log has only the plain loops of {describe(plain.workload)}, with which nothing was compared"

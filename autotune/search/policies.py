@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from schedules.errors import AutotuneError
 
@@ -19,48 +19,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PolicyKind:
-    """One row. ``make``: (space, model, seed, near, target) -> a fresh policy. ``guided``: it asks a cost
+    """One row. ``make``: of the keywords of `create`, a fresh policy. ``guided``: it asks a cost
     model."""
 
     name: str
-    make: Callable[[Space, Model, int, Dataset | None, Target | None], SearchPolicy]
+    make: Callable[..., SearchPolicy]
     guided: bool = False
 
 
-def _evolutionary(
-    space: Space, model: Model, seed: int, near: Dataset | None, target: Target | None
-) -> SearchPolicy:
+def _evolutionary(**asked: Any) -> SearchPolicy:
     from autotune.search.guided import evolutionary
 
-    return evolutionary(space, model, seed, near, target)
+    return evolutionary(**asked)
 
 
-def _local(
-    space: Space, model: Model, seed: int, near: Dataset | None, target: Target | None
-) -> SearchPolicy:
+def _local(*, space: Space, seed: int, **_: Any) -> SearchPolicy:
     from autotune.search.local import LocalSearch
 
     return LocalSearch(space, seed)
 
 
-def _random(
-    space: Space, model: Model, seed: int, near: Dataset | None, target: Target | None
-) -> SearchPolicy:
+def _random(*, space: Space, seed: int, **_: Any) -> SearchPolicy:
     from autotune.search.random import RandomSearch
 
     return RandomSearch(space, seed)
 
 
-def _grid(space: Space, model: Model, seed: int, near: Dataset | None, target: Target | None) -> SearchPolicy:
+def _grid(*, space: Space, **_: Any) -> SearchPolicy:
     from autotune.search.grid import GridSearch
 
     return GridSearch(space)
 
 
-def _llm(space: Space, model: Model, seed: int, near: Dataset | None, target: Target | None) -> SearchPolicy:
+def _llm(**asked: Any) -> SearchPolicy:
     from autotune.search.guided import proposing
 
-    return proposing(space, model, seed, near, target)
+    return proposing(**asked)
 
 
 POLICIES = {
@@ -90,4 +84,4 @@ def create(
     """
     if name not in POLICIES:
         raise AutotuneError(f"unknown search {name!r}; choose from {', '.join(POLICIES)}")
-    return POLICIES[name].make(space, model, seed, near, target)
+    return POLICIES[name].make(space=space, model=model, seed=seed, near=near, target=target)

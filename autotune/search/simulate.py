@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ValidationError
 
 from autotune.search import policies
 from autotune.search.base import Result, SearchPolicy
@@ -33,6 +32,7 @@ from kernels_db.records import SHORTEST_S
 from kernels_db.spool import as_file
 from kernels_db.sqlite import MAGIC
 from kernels_db.store import Log
+from schedules.documents import Malformed, an_object, any_text, list_of, mapping_of, nullable, record
 
 # Candidates that a search is asked for at a time.
 BATCH = 8
@@ -47,38 +47,28 @@ TORN = {'"tune_params_keys"': "a cache of Kernel Tuner", '"results"': "a documen
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]')
 
 
-class KernelTunerCache(BaseModel):
-    """The used parts of a cache file. An entry has the value of each key, and ``time`` in ms or the
-    failure."""
-
-    tune_params_keys: list[str]
-    cache: dict[str, dict[str, Any]]
-    kernel_name: str | None = None
-    device_name: str | None = None
-
-
-class T4Measurement(BaseModel):
-    """One number of a result."""
-
-    name: str | None = None
-    value: Any = None
-    unit: str | None = None
-
-
-class T4Result(BaseModel):
-    """One configuration. The first of ``objectives`` is what was tuned for."""
-
-    configuration: dict[str, Any] = {}
-    invalidity: str = "correct"
-    objectives: list[str] | None = None
-    measurements: list[T4Measurement] | None = None
-
-
-class T4Document(BaseModel):
-    """The used parts of T4 results."""
-
-    results: list[T4Result]
-    metadata: dict[str, Any] = {}
+# The used parts of a cache of Kernel Tuner. An entry has the value of each key, and ``time`` in ms or the
+# failure.
+_KERNEL_TUNER = record(
+    {"tune_params_keys": list_of(any_text), "cache": mapping_of(an_object)},
+    {"kernel_name": nullable(any_text), "device_name": nullable(any_text)},
+    open_ended=True,
+)
+_MEASUREMENT = record(
+    {}, {"name": nullable(any_text), "value": lambda x: x, "unit": nullable(any_text)}, open_ended=True
+)
+# A configuration of T4 results. The first of ``objectives`` is what was tuned for.
+_RESULT = record(
+    {},
+    {
+        "configuration": an_object,
+        "invalidity": any_text,
+        "objectives": nullable(list_of(any_text)),
+        "measurements": nullable(list_of(_MEASUREMENT)),
+    },
+    open_ended=True,
+)
+_T4 = record({"results": list_of(_RESULT)}, {"metadata": an_object}, open_ended=True)
 
 
 @dataclass(frozen=True)
@@ -134,16 +124,15 @@ def read(path: Path, task: str | None = None) -> Table:
         raise ReplayError(f"{path} is a table of one task; leave out --task")
     try:
         if "cache" in document and "tune_params_keys" in document:
-            table = _of_kernel_tuner(KernelTunerCache.model_validate(document), path)
+            table = _of_kernel_tuner(_KERNEL_TUNER(document), path)
         elif "results" in document:
-            table = _of_t4(T4Document.model_validate(document), path)
+            table = _of_t4(_T4(document), path)
         else:
             raise ReplayError(
                 f"{path}: {torn or 'a JSON document'}, but no table of Kernel Tuner (cache) or T4 (results)"
             )
-    except ValidationError as err:
-        why = err.errors()[0]
-        raise ReplayError(f"{path}: {'.'.join(map(str, why['loc']))}: {why['msg']}") from None
+    except Malformed as err:
+        raise ReplayError(f"{path}: {err}") from None
     return replace(table, notes=(f"{path} is {torn}: what comes before is read",)) if torn else table
 
 
@@ -193,28 +182,28 @@ def _text(path: Path) -> str:
     return data.decode("utf-8", errors="replace")
 
 
-def _of_kernel_tuner(document: KernelTunerCache, path: Path) -> Table:
-    keys = document.tune_params_keys
+def _of_kernel_tuner(document: dict[str, Any], path: Path) -> Table:
+    keys = document["tune_params_keys"]
     entries = [
         ({k: entry.get(k) for k in keys}, _seconds(entry.get("time"), UNITS["ms"]))
-        for entry in document.cache.values()
+        for entry in document["cache"].values()
     ]
-    name = f"{document.kernel_name or path.stem} on {document.device_name or 'an unknown device'}"
-    return _table(name, keys, entries, path)
+    kernel, device = document.get("kernel_name"), document.get("device_name")
+    return _table(f"{kernel or path.stem} on {device or 'an unknown device'}", keys, entries, path)
 
 
-def _of_t4(document: T4Document, path: Path) -> Table:
+def _of_t4(document: dict[str, Any], path: Path) -> Table:
     entries: list[tuple[Config, float]] = []
-    for r in document.results:
+    for r in document["results"]:
         t = math.nan
-        if r.invalidity == "correct":
-            wanted = (r.objectives or ["time"])[0]
-            for m in r.measurements or ():
-                if m.name == wanted:
-                    t = _seconds(m.value, UNITS.get(m.unit or "", UNITS["ms"]))
-        entries.append((r.configuration, t))
-    keys = next((list(r.configuration) for r in document.results if r.configuration), [])
-    return _table(str(document.metadata.get("kernel", path.stem)), keys, entries, path)
+        if r.get("invalidity", "correct") == "correct":
+            wanted = (r.get("objectives") or ["time"])[0]
+            for m in r.get("measurements") or ():
+                if m.get("name") == wanted:
+                    t = _seconds(m.get("value"), UNITS.get(m.get("unit") or "", UNITS["ms"]))
+        entries.append((r.get("configuration", {}), t))
+    keys = next((list(c) for c, _ in entries if c), [])
+    return _table(str(document.get("metadata", {}).get("kernel", path.stem)), keys, entries, path)
 
 
 def _seconds(value: Any, unit: float) -> float:

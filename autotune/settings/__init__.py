@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from autotune.settings.own_folders import instead_of_home
 from schedules.errors import AutotuneError
 
+D = TypeVar("D", float, None)
 CUDA_BINDINGS = ("auto", "cuda-python", "pycuda")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 NO_DB = "AUTOTUNE_DB is empty; unset it or give a path or a database URL"
@@ -144,7 +146,7 @@ class LlmSettings:
         return LlmSettings(env["AUTOTUNE_LLM_URL"], env.get("AUTOTUNE_LLM_MODEL", ""), key, int(prompts))
 
 
-def seconds_of(budget: str | float | None, budget_s: float | None, otherwise: float) -> float:
+def seconds_of(budget: str | float | None, budget_s: float | None, otherwise: D) -> float | D:
     """The seconds that a user gives in one of two ways; ``otherwise`` where in neither. Whoever uses the
     number checks it. Raises `SettingsError`."""
     if isinstance(budget_s, str):

@@ -1,4 +1,4 @@
-"""Tunes a program whose sizes vary: some of its sizes, evenly spaced on a logarithmic scale.
+"""Tunes a program, also one whose sizes vary: some of its sizes, evenly spaced on a logarithmic scale.
 
 They are tasks of a suite, so each gets a first pick before any is searched: the best schedules of sizes that
 are near are tried (`tuning.first_pick`). At last, sizes between them get first picks while there is time. A
@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from itertools import islice, pairwise, product
 
+from autotune.results.following import Tell
 from autotune.results.tuned import DynamicResult, SuiteProgress, SuiteResult, SuiteTask, TuneResult, totals
 from autotune.run.dynamic_workload import DynamicWorkload, Sizes
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.jobs import Job
-from autotune.tuning.makers import with_error
+from autotune.tuning.makers import OneTask, with_error
 from autotune.tuning.options import TuneOptions
+from autotune.tuning.request import Request, Run
 from autotune.tuning.run_records import best_of
-from autotune.tuning.site import HERE, Site
-from autotune.tuning.tuner import OneMachine, tune_jobs
 from kernels_db.store import Log
 from schedules.errors import AutotuneError
-from schedules.model import Target
+from schedules.model import Target, Workload
 from schedules.ops.base import compulsory_bytes
 from schedules.te.dims import Dim
 
@@ -41,38 +42,46 @@ ALWAYS = 2
 LEAST_LEFT_S = 2.0
 
 
-def tune_dynamic(
-    dynamic: DynamicWorkload,
-    target: Target,
-    log: Log,
-    options: TuneOptions | None = None,
-    progress: Callable[[SuiteProgress], None] | None = None,
-    *,
-    interrupts: Interrupts | None = None,
-    site: Site = HERE,
-) -> DynamicResult:
-    """Tune a program whose sizes vary until the budget is used up, or each chosen size has ``options.trials``
-    new trials. A size that cannot be tuned has its ``error``, and costs the others nothing.
+def tuning_of(program: Workload | DynamicWorkload, asked: Request) -> Run[TuneResult]:
+    """What tunes a program of one size, or of a range."""
+    if isinstance(program, DynamicWorkload):
+        return partial(tune_range, program, asked)
+    return asked.tuning(OneTask(program, asked.options, asked.goal is not None))
 
-    Raises `TargetError` and `LogError`, and as `tune` does where no size can be tuned.
+
+def tune_range(
+    dynamic: DynamicWorkload,
+    asked: Request,
+    log: Log,
+    progress: Tell | None = None,
+    interrupts: Interrupts | None = None,
+) -> Mapping[Target, DynamicResult]:
+    """Tune a program whose sizes vary until the budget is used up, or each chosen size has the options'
+    trials. A size that cannot be tuned has its ``error``, and costs the others nothing. On a fleet, sizes
+    between the chosen ones get no first picks: each takes its own when it is first called.
+
+    Raises as `tuner.tune_jobs`, and as `preparation.check_feasible` where no size can be tuned.
     """
-    options = options or TuneOptions()
-    started, place = options.begin(), OneMachine(target, site)
-    options = replace(options, started=started)
-    share = options.budget_s if options.trials is not None else TUNED_SHARE * options.budget_s
-    chosen = Range(dynamic, log, options, share)
-    result = tune_jobs(chosen, place, log, progress, interrupts=interrupts)[target]
+    started, here = asked.options.begin(), asked.goal is not None
+    options = replace(asked.options, started=started)
+    picks_later = here and options.trials is None
+    share = TUNED_SHARE * options.budget_s if picks_later else options.budget_s
+    chosen = Range(dynamic, log, options, share, here=here)
+    found = asked.tuning(chosen)(log, progress, interrupts)
     left = started + options.budget_s - time.monotonic()
-    if result.stopped == "interrupted" or options.trials is not None or left < LEAST_LEFT_S:
-        return result
+    if not picks_later or left < LEAST_LEFT_S:
+        return found
+    ((target, result),) = found.items()
+    if result.stopped == "interrupted":
+        return found
     sizes = islice(more_sizes(dynamic.dims, chosen.sizes), int(left / LEAST_LEFT_S))
     picks = replace(options, trials=0, budget_s=left, started=None)
     between = Range(dynamic, log, picks, left, tuple(sizes), result)
     if not between.sizes:
-        return result
+        return found
     tell = None if progress is None else lambda p: progress(_of_whole(p, result, options))
-    more = tune_jobs(between, place, log, tell, interrupts=interrupts)[target]
-    return replace(more, stopped=result.stopped if more.stopped != "interrupted" else more.stopped)
+    more = asked.tuning(between)(log, tell, interrupts)[target]
+    return {target: replace(more, stopped=result.stopped if more.stopped != "interrupted" else more.stopped)}
 
 
 class Range:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autotune import backends
 from autotune.search.decisions import DECISIONS
 from autotune.tuning import diagnostics
 from autotune.tuning.credible import credible
 from autotune.tuning.known_limits import MEMORY_BYTES
-from autotune.tuning.run_records import FINALISTS, new_record, trace_of
+from autotune.tuning.run_records import FINALISTS, trace_of
 from kernels_db import lookup
 from kernels_db.records import Record
 from schedules.model import Trace
 
 if TYPE_CHECKING:
     from autotune.measure.results import Measurement
-    from autotune.tuning.session import Session
-    from autotune.tuning.site import Measuring
+    from autotune.tuning.known_limits import MachineLimit
+    from autotune.tuning.site import Measuring, Site
+    from autotune.tuning.tally import Tally
 
 FIELD, LUCKY = 32, 256  # finalists at first, if there were so many trials
 PASSES = 6  # over finalists, until the best of the log has been timed in...
@@ -32,30 +35,40 @@ DOUBTED = 3.0
 MARGIN_S = 0.25  # before the deadline
 
 
-class Finalists:
-    """The finalists of a `Session`."""
+# Logs a finalist by the record of its trial: the record, its trace, its measurement and facts of it.
+Keep = Callable[[Record, Trace, "Measurement", Mapping[str, object]], None]
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+
+class Finalists:
+    """The finalists of a run on a site. ``keep``: as of `Keep`. ``report``: is told of a phase."""
+
+    def __init__(
+        self, so_far: Tally, site: Site, limit: MachineLimit, keep: Keep, report: Callable[[str], None]
+    ) -> None:
+        self._run, self._so_far, self._site, self._limit = so_far.run, so_far, site, limit
+        self._keep, self._report = keep, report
+        backend = backends.of(self._run.target)
+        self._places = backend.measuring.places
+        self._warm_runs = backend.warm_runs(self._run.workload.dag, self._run.target)
         self._passes: defaultdict[str, list[Measurement]] = defaultdict(list)  # by trace digest
 
-    def time(self, measurer: Measuring) -> None:
+    def time(self, measurer: Measuring, begin: float, until: float, each_s: float) -> None:
         """Time the best of the log again, in turns, until the best is one of these. The leaders of thousands
         of trials are the luckiest, so many are timed roughly first. Then they are timed in other places of
-        memory while there is time, because pages change each candidate's time by some percent (ADR 28)."""
-        run = self._session
-        begin = time.monotonic()
-        run.fallbacks.last_resorts(measurer)
-        places = run.backend.measuring.places
+        memory while there is time, because pages change each candidate's time by some percent (ADR 28).
+
+        ``begin``, ``until``: when this phase began and must be over (`time.monotonic`). ``each_s``: seconds
+        that a trial takes."""
+        run, so_far, places = self._run, self._so_far, self._places
         done = 0  # passes that were not rough
         lost: set[str] = set()  # digests of those of which nothing was found out, and would be next time
         for number in range(PASSES):
             most = FINALISTS if number else self._field
             top = run.log.top_k(run.workload, run.target, most + len(lost))
             top = [r for r in top if trace_of(r) and r.trace_digest not in lost][:most]
-            if not top or (not number and not run.so_far.measured and top[0].kind == "final"):
+            if not top or (not number and not so_far.measured and top[0].kind == "final"):
                 return
-            if not run.so_far.searched:  # nothing to compare plain loops with
+            if not so_far.searched:  # nothing to compare plain loops with
                 return
             timed = len(self._passes[top[0].trace_digest])
             spent, room = time.monotonic() - begin, max(PLACES_SHARE * (begin - run.started), PLACES_S)
@@ -65,44 +78,42 @@ class Finalists:
             near = [r for r in top if (r.time_s or 0.0) <= NEAR * fastest or self._passes[r.trace_digest]]
             near = [near[0], *self._incumbents(near, fastest, lost), *near[1:]][:most]
             moving = done > 0 and places > 1
-            begin_s = run.site.move_s(fastest, run.warm_runs) if moving else 0.0
-            plan = self._plan(measurer, near, begin_s)
+            begin_s = self._site.move_s(fastest, self._warm_runs) if moving else 0.0
+            plan = self._plan(measurer, near, until - begin_s, each_s)
             if plan is None:
                 return
             chosen, rounds, repeats = plan
             rough = len(chosen) > FINALISTS
-            run.report("finalists")
+            self._report("finalists")
             if moving:
                 measurer.move()
             traces = [r.trace for r in chosen]
             found = measurer.finalists(traces, rounds, repeats)
-            run.limit.check(min((m.time_s for m in found if m.ok and m.time_s), default=None))
+            self._limit.check(min((m.time_s for m in found if m.ok and m.time_s), default=None))
             for r, trace, m in zip(chosen, traces, found):
                 if m.status == "error":
                     lost.add(trace.digest)
                 else:
                     self._log(r, trace, m, [] if rough else self._passes[trace.digest])
             done += not rough
-            run.so_far.look_up_the_best()
-            diagnostics.finalists(run.workload, number + 1, chosen, run.so_far.best_s)
-            run.report("finalists")
+            so_far.look_up_the_best()
+            diagnostics.finalists(run.workload, number + 1, chosen, so_far.best_s)
+            self._report("finalists")
 
     def cost_s(self) -> float:
         """Seconds that they need to be timed well; places after the first mostly take half of what one
         may."""
-        run = self._session
-        best_s = run.so_far.best_s or 0.0
-        one = run.site.cost_s(best_s, FINALISTS, 3, 5, run.warm_runs)
-        others = run.backend.measuring.places - 1
-        rough = run.site.cost_s(best_s, FIELD, 1, 3, run.warm_runs) if self._field > FINALISTS else 0.0
-        return one + rough / 2 + others * (one / 2 + run.site.move_s(best_s, 0))
+        site, best_s = self._site, self._so_far.best_s or 0.0
+        one = site.cost_s(best_s, FINALISTS, 3, 5, self._warm_runs)
+        rough = site.cost_s(best_s, FIELD, 1, 3, self._warm_runs) if self._field > FINALISTS else 0.0
+        return one + rough / 2 + (self._places - 1) * (one / 2 + site.move_s(best_s, 0))
 
     def _incumbents(self, near: list[Record], fastest_s: float, lost: set[str]) -> list[Record]:
         """What led when the run began and the fastest of its first pick, where neither is ``near`` or was
         timed: the search must not win by a time that other work has spoilt."""
-        run = self._session
+        run = self._run
         timed = {digest for digest, passes in self._passes.items() if passes}
-        wanted = run.so_far.incumbents - {r.trace_digest for r in near} - timed - lost
+        wanted = self._so_far.incumbents - {r.trace_digest for r in near} - timed - lost
         task = (run.workload.digest, run.target.digest)
         found = [lookup.of_trace(run.log.place, *task, digest) for digest in sorted(wanted)]
         known = [r for r in found if r is not None and trace_of(r)]
@@ -111,15 +122,13 @@ class Finalists:
     @property
     def _field(self) -> int:
         """How many of the fastest are timed in the first pass: more after more trials."""
-        return FIELD if self._session.so_far.measured + self._session.so_far.resumed >= LUCKY else FINALISTS
+        return FIELD if self._so_far.measured + self._so_far.resumed >= LUCKY else FINALISTS
 
     def _plan(
-        self, measurer: Measuring, records: list[Record], begin_s: float
+        self, measurer: Measuring, records: list[Record], until: float, each_s: float
     ) -> tuple[list[Record], int, int] | None:
-        """(finalists, rounds, repeats) that fit into the rest of the budget less ``begin_s`` seconds."""
-        run = self._session
-        left = run.until - MARGIN_S - begin_s - time.monotonic()
-        each = 1.0 if run.each_s is None else run.each_s
+        """(finalists, rounds, repeats) that are timed by ``until``."""
+        left = until - MARGIN_S - time.monotonic()
         plans = [(FINALISTS, 3, 5), (FINALISTS, 3, 3), (5, 3, 3), (3, 2, 3), (2, 2, 2)]
         if len(records) > FINALISTS:
             plans = [(FIELD, 1, 3), (FIELD // 2, 1, 3), *plans]
@@ -127,18 +136,17 @@ class Finalists:
             chosen = records[:k]
             missing = sum(measurer.object(r.trace) is None for r in chosen)  # built and checked again
             slowest = max(r.time_s or 0.0 for r in chosen)
-            cost = run.site.cost_s(slowest, len(chosen), rounds, repeats, run.warm_runs)
-            if cost + missing * each <= left:
+            cost = self._site.cost_s(slowest, len(chosen), rounds, repeats, self._warm_runs)
+            if cost + missing * each_s <= left:
                 return chosen, rounds, repeats
         return None
 
     def _log(self, r: Record, trace: Trace, m: Measurement, passes: list[Measurement]) -> None:
         """Log the median of a finalist's passes, this one and earlier ``passes``, with the times of all."""
-        run = self._session
-        m = credible(m, run.peak_s)
+        m = credible(m, self._limit.seconds)
         passes.append(m)
         if m.ok and len(passes) > 1:
             times = tuple(t for p in passes for t in p.times_s)
             m = replace(m, times_s=times, time_s=statistics.median(p.time_s for p in passes if p.time_s))
         kept = {k: v for k, v in r.environment.items() if k in (DECISIONS, MEMORY_BYTES)}
-        run.add(new_record(run.run, r.trial, r.sketch, trace, m, kept | run.news(), "final"))
+        self._keep(r, trace, m, kept)

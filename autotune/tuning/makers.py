@@ -41,16 +41,20 @@ class Tasks:
 
 @dataclass(frozen=True)
 class OneTask:
-    """A workload."""
+    """A workload. ``here``: whether this machine alone measures: then why it cannot be tuned is raised."""
 
     workload: Workload
     options: TuneOptions
+    here: bool = True
 
     def job(self, target: Target) -> Job:
         return Job([SuiteTask(self.workload)], self.options)
 
     def result(self, target: Target, found: SuiteResult) -> TuneResult:
-        return with_error(found.tasks[0])
+        (task,) = found.tasks
+        if self.here and task.cause is not None:
+            raise task.cause
+        return with_error(task)
 
 
 def with_error(task: TaskResult) -> TuneResult:

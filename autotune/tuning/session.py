@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
-from autotune import backends
-from autotune.results.tuned import Progress, TuneResult
+from autotune.results.tuned import TuneResult
 from autotune.search import guided, policies
 from autotune.search.ahead import AskAhead
 from autotune.search.base import Result, SearchPolicy
@@ -24,19 +23,17 @@ from autotune.tuning import diagnostics, neighbours, no_kernel, plain_loops, res
 from autotune.tuning.credible import credible
 from autotune.tuning.fallbacks import Fallbacks
 from autotune.tuning.finalists import Finalists
-from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.known_limits import MachineLimit, moved
 from autotune.tuning.notes import notes, small
-from autotune.tuning.options import TuneOptions
 from autotune.tuning.prediction_quality import PREDICTED
 from autotune.tuning.run_records import FINALISTS, best_of, new_record, run_options, searched, trace_of
 from autotune.tuning.similar import seeds
 from autotune.tuning.site import HERE, Measuring, Site
-from autotune.tuning.tally import Tally
+from autotune.tuning.tally import Tally, TaskRun
 from cost_model.metrics import pairwise_accuracy
 from kernels_db.records import NewRecord, Record
 from schedules.errors import AutotuneError
-from schedules.model import Target, Trace, Workload
+from schedules.model import Trace
 from schedules.schedule import Schedule
 from schedules.space.base import Candidate, Space
 from schedules.space.base import trace_of as schedule_of
@@ -45,7 +42,6 @@ if TYPE_CHECKING:
     from autotune.measure.results import Measurement
     from autotune.search.llm import Proposing
     from cost_model.dataset import Dataset
-    from kernels_db.store import Log
 
 # Trials a round: in the first, at least, at most.
 FIRST_BATCH, SMALLEST_BATCH, LARGEST_BATCH = 16, 4, 128
@@ -69,59 +65,39 @@ class Chosen(NamedTuple):
 
 
 class Session:
-    """The state of one run of a task. A context manager that closes the run in the log.
+    """The state of one run of a task. A context manager that closes the run in the log. ``site``: the machine
+    that measures."""
 
-    ``until``: when the run must be over, finalists included. ``round_s``: longest round (seconds), so that
-    results come soon.
-    """
+    fallbacks: Fallbacks  # known after `prepare`
 
-    def __init__(
-        self,
-        workload: Workload,
-        target: Target,
-        log: Log,
-        options: TuneOptions,
-        progress: Callable[[Progress], None] | None,
-        interrupts: Interrupts,
-        *,
-        started: float,
-        until: float,
-        round_s: float,
-        site: Site = HERE,
-    ) -> None:
-        self.site = site
-        self.workload, self.target, self.log = workload, target, log
-        self.options, self.progress = options, progress
-        self.interrupts = interrupts
-        self.started, self.until, self.round_s = started, until, round_s
-        self.spare = site.spare(target)
+    def __init__(self, run: TaskRun, site: Site = HERE) -> None:
+        self.run, self.options = run, run.options
         self.stopped: str | None = None  # what ended the search for good
-        self.so_far = Tally(workload, target, log)
+        self.so_far = Tally(run)
         self._left: Chosen | None = None  # cut off by a deadline; the search will not propose them again
         self._batch_size = FIRST_BATCH
         self.prepared = self._begun = False
         self._few: int | None = None  # configurations of a small space
-        self.backend = backends.of(target)
-        self.warm_runs = self.backend.warm_runs(workload.dag, target)
         self._expectation = Stopping()
-        self.limit = MachineLimit()
         self._llm: Proposing | None = None
         self._stack = contextlib.ExitStack()
-        self.finals, self.fallbacks = Finalists(self), Fallbacks(self)
+        self._at(site)
+
+    def _at(self, site: Site) -> None:
+        """Be on a machine from now on."""
+        self.site, self.spare, self.limit = site, site.spare(self.run.target), MachineLimit()
+        self.finals = Finalists(self.so_far, site, self.limit, self._keep_final, self.report)
 
     def __enter__(self) -> Session:
         self._start()
         return self
 
     def _start(self) -> None:
-        run = self.log.start_run(
-            self.workload,
-            self.target,
-            self.site.machine(),
-            seed=self.options.seed,
-            options=run_options(self.options),
+        run, options = self.run, run_options(self.options)
+        started = run.log.start_run(
+            run.workload, run.target, self.site.machine(), seed=self.options.seed, options=options
         )
-        self.run = run.uid
+        self.uid = started.uid
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -136,8 +112,8 @@ class Session:
         try:
             self._stack.close()
         finally:
-            with self.interrupts.hold():
-                self.log.finish_run(self.run, state)
+            with self.run.interrupts.hold():
+                self.run.log.finish_run(self.uid, state)
 
     # -- phases ------------------------------------------------------------------------------
 
@@ -146,37 +122,37 @@ class Session:
         from autotune.search.columns import compile_columns
         from schedules.space import derive
 
-        begin = time.monotonic()
-        self.space: Space = derive(self.workload.canonical, self.target, compile_columns)
+        run, begin = self.run, time.monotonic()
+        self.space: Space = derive(run.workload.canonical, run.target, compile_columns)
         derived_s, space = time.monotonic() - begin, self.space
         self._few = small(space)
         tolerant = self.options.tolerance is not None
-        self.earlier = resume.read(self.log, self.workload, self.target, space, tolerant=tolerant)
+        self.earlier = resume.read(run.log, run.workload, run.target, space, tolerant=tolerant)
         self.so_far.resumed = self.earlier.trials
-        self.fallbacks.prepare()
+        self.fallbacks = Fallbacks(self.so_far, space, self.earlier.digests, self.take, self.report)
         self.so_far.look_up_the_best()
         if self.so_far.best_s:
-            self.so_far.incumbents.add(self.log.top_k(self.workload, self.target, 1)[0].trace_digest)
+            self.so_far.incumbents.add(run.log.top_k(run.workload, run.target, 1)[0].trace_digest)
             self._expectation.begin(1.0 / self.so_far.best_s)
         self._batch_size = max(FIRST_BATCH, min(len(space.sketches), LARGEST_BATCH))
-        diagnostics.prepared(self.workload, space, self._few, derived_s, self.earlier, self.so_far.best_s)
+        diagnostics.prepared(run.workload, space, self._few, derived_s, self.earlier, self.so_far.best_s)
         self.prepared = True
 
     def relocate(self, site: Site, measurer: Measuring) -> None:
         """Go on on another machine, as a run of its own. The best so far is measured there first, because
         times of two machines do not compare."""
-        self.log.finish_run(self.run, "interrupted")  # it had a part of its share
-        self.site, self.spare, self.finals = site, site.spare(self.target), Finalists(self)
+        self.run.log.finish_run(self.uid, "interrupted")  # it had a part of its share
+        self._at(site)
         self._start()
-        self.limit = MachineLimit()
         if self._begun:
             self.measure_limit()
-        top = self.log.top_k(self.workload, self.target, FINALISTS)
+        run = self.run
+        top = run.log.top_k(run.workload, run.target, FINALISTS)
         best = next((r for r in top if trace_of(r)), None)
-        if best is None or not self.trials_left:
+        if best is None or not self.so_far.trials_left:
             return
         self.so_far.best_s = None
-        for _, m in measurer.arrivals([best.trace], None, self.until):
+        for _, m in measurer.arrivals([best.trace], None, run.until):
             kept = {k: v for k, v in best.environment.items() if k == DECISIONS}
             self.take(m, best.sketch, best.trace, kept)
 
@@ -184,12 +160,11 @@ class Session:
         """Measure the limit, and tell a search what earlier runs found."""
         if self.peak_s is None:
             self.measure_limit()
-        options, space = self.options, self.space
-        near = neighbours.neighbours(self.log, self.workload, self.target, space, options)
-        policy = self._policy(near)
-        similar = seeds(self.workload, self.target, space, self.log.place, SEEDS)
+        run, options, space = self.run, self.options, self.space
+        policy = self._policy(neighbours.neighbours(run.log, run.workload, run.target, space, options))
+        similar = seeds(run.workload, run.target, space, run.log.place, SEEDS)
         policy = Seeded(policy, space, [s.candidate for s in similar])
-        diagnostics.searching(self.workload, options, len(similar), self.peak_s)
+        diagnostics.searching(run.workload, options, len(similar), self.peak_s)
         told = self.fallbacks.picked
         picked = [schedule_of(space, r.candidate).digest for r in told]
         policy.exclude({*self.earlier.digests, *picked, plain_loops.TRACE.digest})
@@ -201,19 +176,19 @@ class Session:
         """A fresh search. A language model is told the expression, in canonical names."""
         options, space = self.options, self.space
         if options.search != "llm":
-            return policies.create(options.search, space, options.guide, options.seed, near, self.target)
-        text = str(Schedule(self.workload.canonical))
-        self._llm = guided.proposing(space, options.guide, options.seed, near, self.target, text)
+            return policies.create(options.search, space, options.guide, options.seed, near, self.run.target)
+        text = str(Schedule(self.run.workload.canonical))
+        self._llm = guided.proposing(space, options.guide, options.seed, near, self.run.target, text)
         self._stack.callback(self._llm.close)
         return self._llm
 
     def measure_limit(self) -> None:
         """Measure the machine's limit, or measure it again."""
         if self.limit.measure is None:
-            self.limit.measure = self.site.roofline(self.workload, self.target)
+            self.limit.measure = self.site.roofline(self.run.workload, self.run.target)
         self.limit.sample()
 
-    def news(self) -> dict[str, object]:
+    def _news(self) -> dict[str, object]:
         """What was measured of the machine's limit since the last record, and what a language model said, as
         a part of an environment."""
         said = {} if self._llm is None else self._llm.exchanges()
@@ -229,19 +204,39 @@ class Session:
         """Whether no further gain is expected. Never if the user gave a number of trials."""
         return self.options.trials is None and self._expectation.met
 
+    def begin(self, measurer: Measuring, latest: float | None = None) -> bool:
+        """Try the candidates of a first pick, once, where nothing is known but the plain loops. Returns
+        whether it did. ``latest``: when it must be over."""
+        due = self.options.begins_at_once and not (self.so_far.searched or self.fallbacks.begun)
+        if due:
+            if self.options.trials != 0 and not self.options.short:
+                self.measure_limit()
+            self.fallbacks.pick(measurer, latest)
+        if self.options.trials == 0 or not self.so_far.trials_left:
+            self.stopped = "trials"
+        return due
+
+    def finish(self, measurer: Measuring, until: float | None = None) -> None:
+        """Time the finalists, until the end of the run, or an earlier time. Before, try what needs no search,
+        where nothing was right or it may win."""
+        begin = time.monotonic()
+        until = self.run.until if until is None else until
+        self.fallbacks.last_resorts(measurer, until)
+        self.finals.time(measurer, begin, until, 1.0 if self.each_s is None else self.each_s)
+
     def search(self, measurer: Measuring, until: Callable[[], float], *, keep_on: bool = False) -> str | None:
         """Rounds of trials until ``until()``. Returns what ended the search for good: "trials", "exhausted"
         or "converged" (not with ``keep_on``); else None."""
         fallbacks = self.fallbacks
         plain = fallbacks.plain
-        fallbacks.begin(measurer)
+        self.begin(measurer)
         while self.stopped is None and time.monotonic() < until():
             if not self._begun:
                 self.report("preparing")
                 with self.so_far.timed("prepare"):
                     self._begin_search()
             n = self._batch()
-            if n < 1 and plain.pending and self.trials_left:  # the last trial is kept for plain loops
+            if n < 1 and plain.pending and self.so_far.trials_left:  # the last trial is kept for plain loops
                 if plain.in_reach(self.so_far.best_s):
                     fallbacks.try_plain_loops(measurer, until())
                 plain.pending = False
@@ -258,7 +253,9 @@ class Session:
                 break
             self._round(measurer, chosen, self._patient(until))
             if self.so_far.best_s is None:
+                before = len(fallbacks.picked)
                 fallbacks.rescue(measurer, until())
+                self._search.tell(fallbacks.picked[before:])
             if self.converged and not keep_on:
                 self.stopped = "converged"
         return self.stopped
@@ -267,7 +264,7 @@ class Session:
         """When a round must end: sooner while nothing was right."""
         if self.so_far.best_s is not None or self.fallbacks.rescued:
             return until
-        soon = time.monotonic() + FRUITLESS * self.round_s
+        soon = time.monotonic() + FRUITLESS * self.run.round_s
         return lambda: min(until(), soon)
 
     def _ask(self, n: int) -> Chosen:
@@ -277,20 +274,15 @@ class Session:
             asked = search.ask(n)
         return Chosen(asked, search.predicted, search.seconds / max(len(asked), 1))
 
-    def tell(self, results: Sequence[Result]) -> None:
-        """Tell the search results of candidates that it did not choose, if it has begun."""
-        if self._begun:
-            self._search.tell(results)
-
     def take(
         self, m: Measurement, sketch: str, trace: Trace, facts: Mapping[str, object], searched: float = 0.0
     ) -> float:
         """Log a trial and count it. Returns its throughput (runs a second)."""
         m = credible(m, self.peak_s)
-        facts = {**facts, **self.news()}
-        self.add(new_record(self.run, self.so_far.measured, sketch, trace, m, facts, search_s=searched))
+        facts = {**facts, **self._news()}
+        self._add(new_record(self.uid, self.so_far.measured, sketch, trace, m, facts, search_s=searched))
         reached = self.so_far.add(m, trace)
-        diagnostics.trial(self.workload, self.so_far.measured, sketch, m)
+        diagnostics.trial(self.run.workload, self.so_far.measured, sketch, m)
         self._expectation.add(reached if m.status == "ok" else 0.0)
         self.report("measuring")
         return reached
@@ -338,7 +330,7 @@ class Session:
         self.so_far.rounds += 1
         took_s = time.monotonic() - started
         done, best_s = self.so_far.rounds, self.so_far.best_s
-        diagnostics.round_done(self.workload, done, len(asked), len(results), best_s, took_s)
+        diagnostics.round_done(self.run.workload, done, len(asked), len(results), best_s, took_s)
         rest = [i for i in range(len(asked)) if i not in results]
         if not results and not failed and took_s > HANGS_S:  # it must not cost every turn its time
             rest = rest[1:]
@@ -365,17 +357,13 @@ class Session:
         trials = self.so_far.measured - self.fallbacks.tried_plain - len(self.fallbacks.picked)
         return self.so_far.spent["measure"] / trials if trials else None
 
-    @property
-    def trials_left(self) -> bool:
-        return self.options.trials is None or self.so_far.measured < self.options.trials
-
     def _batch(self, under_way: int = 0) -> int:
         """Trials of the next round, with ``under_way`` of this one to come; 0 when all are done."""
         batch = self._batch_size
         if self.options.batch is not None:
             batch = self.options.batch
         elif self.each_s is not None:
-            fitting = self.round_s / max(self.each_s, 1e-9)
+            fitting = self.run.round_s / max(self.each_s, 1e-9)
             batch = max(SMALLEST_BATCH, min(batch, int(min(fitting, LARGEST_BATCH))))
         if self.options.trials is not None:
             left_over = self.fallbacks.plain.pending and self.options.trials > 1  # for the plain loops
@@ -384,43 +372,44 @@ class Session:
 
     # -- keeping account ---------------------------------------------------------------------
 
-    def add(self, record: NewRecord) -> Record:
+    def _add(self, record: NewRecord) -> None:
         """Write a record to the log."""
-        with self.interrupts.hold():
-            return self.log.add(record)
+        with self.run.interrupts.hold():
+            self.run.log.add(record)
+
+    def _keep_final(self, r: Record, trace: Trace, m: Measurement, facts: Mapping[str, object]) -> None:
+        """Log a finalist by the record of its trial."""
+        self._add(new_record(self.uid, r.trial, r.sketch, trace, m, {**facts, **self._news()}, "final"))
 
     def report(self, phase: str) -> None:
         """Give the caller a `Progress` for this phase."""
-        if self.progress is None:
-            return
-        elapsed_s, budget_s = time.monotonic() - self.started, self.until - self.started
-        share = self.limit.share(self.so_far.best_s)
-        self.progress(self.so_far.progress(phase, elapsed_s, budget_s, self.options.trials, share))
+        if self.run.progress is not None:
+            self.run.progress(self.so_far.progress(phase, self.limit.share(self.so_far.best_s)))
 
     def result(self, stopped: str) -> TuneResult:
         """The result of the run. ``stopped``: why it ended."""
-        so_far = self.so_far
-        best = best_of(self.workload, self.target, self.log, self.peak_s)
-        diagnostics.ended(self.workload, stopped, so_far.measured, so_far.failed, so_far.spent)
+        run, so_far = self.run, self.so_far
+        best = best_of(run.workload, run.target, run.log, self.peak_s)
+        diagnostics.ended(run.workload, stopped, so_far.measured, so_far.failed, so_far.spent)
         return TuneResult(
-            workload=self.workload,
-            target=self.target,
+            workload=run.workload,
+            target=run.target,
             best=best,
             **so_far.counts(),
-            elapsed_s=time.monotonic() - self.started,
+            elapsed_s=time.monotonic() - run.started,
             seed=self.options.seed,
             stopped=stopped,
             notes=notes(best, self._few, so_far.measured + so_far.resumed, stopped),
             error=None if best is not None else self._why(stopped),
-            place=self.log.place,
-            only_plain=best is not None and not searched(self.workload, self.target, self.log),
+            place=run.log.place,
+            only_plain=best is not None and not searched(run.workload, run.target, run.log),
         )
 
     def _why(self, stopped: str) -> str:
         return no_kernel.why(
             *(self.so_far.failed, self.so_far.reasons, stopped),
             prepared_s=self.so_far.spent["prepare"],
-            elapsed_s=time.monotonic() - self.started,
+            elapsed_s=time.monotonic() - self.run.started,
             budget_s=self.options.budget_s,
             stopped_early=self.so_far.stopped_early,
         )

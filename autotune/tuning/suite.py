@@ -23,6 +23,7 @@ from autotune.tuning.open_measurers import OpenMeasurers
 from autotune.tuning.run_records import best_of, searched
 from autotune.tuning.session import RESERVE_SHARE, ROUND_SHARE, Session
 from autotune.tuning.site import Measuring, Site, SiteLost
+from autotune.tuning.tally import TaskRun
 from autotune.tuning.task_scheduler import GradientScheduler, ScheduledTask
 from kernels_db.errors import LogError
 from schedules.errors import AutotuneError
@@ -52,7 +53,7 @@ class Lane:
 
     def __init__(self, site: Site, name: str, key: str, make: Callable[[Lane, Workload], Measuring]) -> None:
         self.site, self.name, self.key = site, name, key
-        self.open = OpenMeasurers(lambda workload: make(self, workload))
+        self.open = OpenMeasurers[int](lambda workload: make(self, workload))
         self.made: dict[str, Measuring] = {}  # the last one of each task, by the digest of its workload
         self.number: int | None = None  # of the task whose turn it is
         self.closed = False
@@ -190,7 +191,7 @@ class Suite:
         measuring = lane.open.get(number, task.workload)
         late = len(self.sessions) > self.always  # the first ones may take longer
         some = late and any(s.so_far.searched for s in self.sessions.values())
-        if session.fallbacks.begin(measuring, self.until if some else None):
+        if session.begin(measuring, self.until if some else None):
             return True
         end = time.monotonic() + self.turn_s
         session.search(measuring, lambda: min(end, self._search_until()), keep_on=not self.alone)
@@ -203,13 +204,12 @@ class Suite:
             options = replace(options, share_s=options.budget_s / len(self.tasks))
         if task.trials is not None:
             options = replace(options, trials=task.trials)
-        session = Session(
+        round_s = ROUND_SHARE * options.budget_s if self.alone else self.turn_s / ROUNDS
+        run = TaskRun(
             *(task.workload, self.target, self.log, options, self._report_of(number), self.interrupts),
-            started=self.started,
-            until=self.until,
-            round_s=ROUND_SHARE * options.budget_s if self.alone else self.turn_s / ROUNDS,
-            site=lane.site,
+            *(self.started, self.until, round_s),
         )
+        session = Session(run, lane.site)
         session.__enter__()
         self.sessions[number] = session
         with session.so_far.timed("prepare"):
@@ -228,12 +228,12 @@ class Suite:
             for session in own.values():
                 with self._account(lane, 0):
                     session.limit.sample()  # next to the finalists, whose records keep it
-                    session.finals.time(lane.open.get(0, session.workload))
+                    session.finish(lane.open.get(0, session.run.workload))
             return
         for n, session in own.items():
             if session.so_far.best_s is None:
                 with self._account(lane, n):
-                    session.fallbacks.rescue(lane.open.get(n, session.workload))
+                    session.fallbacks.rescue(lane.open.get(n, session.run.workload))
         order = sorted(
             (n for n, s in own.items() if s.so_far.best_s),
             key=lambda n: -self.tasks[n].weight * (self.sessions[n].so_far.best_s or 0.0),
@@ -243,11 +243,11 @@ class Suite:
             now = time.monotonic()
             left = self.until - now
             cost_s, all_s = session.finals.cost_s(), sum(self.sessions[n].finals.cost_s() for n in order[k:])
-            session.until = now + max(left * cost_s / all_s, min(left, cost_s))
             if left <= 0:
                 return
+            until = now + max(left * cost_s / all_s, min(left, cost_s))
             with self._account(lane, number):
-                session.finals.time(lane.open.get(number, session.workload))
+                session.finish(lane.open.get(number, session.run.workload), until)
 
     @contextlib.contextmanager
     def _account(self, lane: Lane, number: int) -> Iterator[None]:

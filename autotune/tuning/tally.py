@@ -1,22 +1,40 @@
-"""What a run of a task has found and spent so far."""
+"""What a run of a task is asked for, and what it has found and spent so far."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from autotune.results.tuned import Progress
 from autotune.tuning import plain_loops, resume
+from autotune.tuning.interrupts import Interrupts
+from autotune.tuning.options import TuneOptions
 from autotune.tuning.run_records import searched
 from schedules.model import Target, Trace, Workload
 
 if TYPE_CHECKING:
     from autotune.measure.results import Measurement
     from kernels_db.store import Log
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """``started``, ``until``: when its budget began and when it ends, finalists included (`time.monotonic`).
+    ``round_s``: longest round (seconds), so that results come soon."""
+
+    workload: Workload
+    target: Target
+    log: Log
+    options: TuneOptions
+    progress: Callable[[Progress], None] | None
+    interrupts: Interrupts
+    started: float
+    until: float
+    round_s: float
 
 
 @dataclass
@@ -28,9 +46,7 @@ class Tally:
     beside which the device ran slower}. ``spent``: seconds by phase. ``pairwise``: share of pairs that the
     model ordered rightly in the last round."""
 
-    workload: Workload
-    target: Target
-    log: Log
+    run: TaskRun
     best_s: float | None = None
     provisional: bool = False
     searched: bool = False
@@ -66,10 +82,11 @@ class Tally:
 
     def look_up_the_best(self) -> None:
         """Take the best of the log as that of this run, as it was timed last."""
-        best = self.log.best(self.workload, self.target)
+        run = self.run
+        best = run.log.best(run.workload, run.target)
         if best is not None:
             self.best_s, self.provisional = best.time_s, best.kind != "final"
-            self.searched = searched(self.workload, self.target, self.log)
+            self.searched = searched(run.workload, run.target, run.log)
 
     @contextlib.contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -80,10 +97,14 @@ class Tally:
         finally:
             self.spent[phase] += time.monotonic() - begin
 
-    def progress(
-        self, phase: str, elapsed_s: float, budget_s: float, trials: int | None, share: float | None
-    ) -> Progress:
+    @property
+    def trials_left(self) -> bool:
+        """Whether there may be more trials."""
+        return self.run.options.trials is None or self.measured < self.run.options.trials
+
+    def progress(self, phase: str, share: float | None) -> Progress:
         """Where the run stands. ``share``: of the machine's limit, that the best reaches."""
+        run = self.run
         return Progress(
             phase=phase,
             measured=self.measured,
@@ -92,11 +113,11 @@ class Tally:
             resumed=self.resumed,
             best_time_s=self.best_s,
             provisional=self.provisional,
-            best_gflops=None if self.best_s is None else self.workload.flops / self.best_s / 1e9,
+            best_gflops=None if self.best_s is None else run.workload.flops / self.best_s / 1e9,
             share_of_peak=share,
-            elapsed_s=elapsed_s,
-            budget_s=budget_s,
-            trials=trials,
+            elapsed_s=time.monotonic() - run.started,
+            budget_s=run.until - run.started,
+            trials=run.options.trials,
             pairwise=self.pairwise,
         )
 

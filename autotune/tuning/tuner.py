@@ -1,27 +1,28 @@
 """Tunes jobs, for one target or several, on this machine or on those of a fleet.
 
-`run` reads top to bottom. One task is a suite of its own. Every measurement is in the log at once, so that
-best of every task can be loaded at any moment, also after Ctrl-C or a kill. A new call goes on from it.
+`tune_jobs` reads top to bottom. One task is a suite of its own. Every measurement is in the log at once, so
+that the best of every task can be loaded at any moment, also after Ctrl-C or a kill. A new call goes on from
+it.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from autotune.measure.starting import shared_start
-from autotune.results.tuned import Progress, SuiteProgress, SuiteResult, SuiteTask, TuneResult
+from autotune.results.tuned import SuiteProgress
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.jobs import Job
-from autotune.tuning.makers import JobMaker, Tasks
+from autotune.tuning.makers import JobMaker
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.site import HERE, Site
 from autotune.tuning.suite import Suite
-from schedules.model import Target, Workload
+from schedules.model import Target
 
 if TYPE_CHECKING:
     from kernels_db.store import Log
@@ -103,87 +104,35 @@ def tune_jobs(
     *,
     interrupts: Interrupts | None = None,
 ) -> dict[Target, R]:
-    """Tune what a maker makes jobs of: its result for each target of a place. Raises as `run`."""
-    with place.reached() as crew:
-        found = run({t: maker.job(t) for t in crew.targets}, crew, log, progress, interrupts=interrupts)
-        return {t: maker.result(t, r) for t, r in found.items()}
-
-
-def run(
-    jobs: Mapping[Target, Job],
-    crew: Crew,
-    log: Log,
-    progress: Callable[[SuiteProgress], None] | None = None,
-    *,
-    interrupts: Interrupts | None = None,
-) -> dict[Target, SuiteResult]:
-    """Tune the tasks of each of some targets until its budget is used up, each task has its trials, or no
-    gain is expected. A task that cannot be tuned is reported and costs the others nothing. Ctrl-C ends the
-    run and keeps everything.
+    """Tune what a maker makes jobs of, for each target of a place: until a job's budget is used up, each of
+    its tasks has its trials, or no gain is expected. A task that cannot be tuned is reported and costs the
+    others nothing. Every trial is committed to ``log`` as it happens; those of earlier runs are learnt from
+    and not repeated, but for what another version of the code generator failed at. Ctrl-C ends the run and
+    keeps everything.
 
     Raises `TargetError`, `LogError`, `WorkloadError` for arrays that do not fit in memory, `SettingsError`
     for a budget too short to compute even a reference, and `FleetError` where a fleet is lost.
     """
-    started = {t: crew.started(job.options) for t, job in jobs.items()}
-    for target, job in jobs.items():
-        job.options.check(target)
-        crew.check(target, job)
-    interrupted = False
-    with contextlib.ExitStack() as stack:
-        interrupts = interrupts or stack.enter_context(Interrupts())
-        theirs = crew.interrupts(interrupts)
-        suites = {t: Suite(job, t, log, progress, theirs, started[t]) for t, job in jobs.items()}
-        try:
-            with contextlib.ExitStack() as inside:
-                for suite in suites.values():
-                    inside.push(suite.leave)
-                if any(job.tasks and job.options.needs_xgboost for job in jobs.values()):
-                    inside.enter_context(preparation.xgboost_on_its_way())
-                crew.work([*suites.values()], interrupts)
-        except KeyboardInterrupt:
-            interrupted = True
-        with interrupts.hold(), crew.turn:  # it closes the runs of all tasks
-            return {t: s.result("interrupted" if interrupted else s.ended) for t, s in suites.items()}
-
-
-def tune(
-    workload: Workload,
-    target: Target,
-    log: Log,
-    options: TuneOptions | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    *,
-    interrupts: Interrupts | None = None,
-    site: Site = HERE,
-) -> TuneResult:
-    """Tune a workload for a target until the trials, the budget or the space are used up, or no gain is
-    expected.
-
-    Every trial is committed to ``log`` as it happens, and those of earlier runs are learnt from and
-    not repeated, but for what another version of the code generator failed at. Ctrl-C ends the run, keeps
-    everything and returns "interrupted". ``site``: the machine that measures.
-
-    Raises `MeasureError` if measuring itself does not work, `LogError`, and `ScheduleError` if the expression
-    gives no space.
-    """
-    tell = None if progress is None else lambda p: progress(p.task)
-    found = tune_suite([SuiteTask(workload)], target, log, options, tell, interrupts=interrupts, site=site)
-    (task,) = found.tasks
-    if task.cause is not None:
-        raise task.cause
-    return task.result
-
-
-def tune_suite(
-    tasks: Sequence[SuiteTask],
-    target: Target,
-    log: Log,
-    options: TuneOptions | None = None,
-    progress: Callable[[SuiteProgress], None] | None = None,
-    *,
-    interrupts: Interrupts | None = None,
-    site: Site = HERE,
-) -> SuiteResult:
-    """Tune tasks for a target on one machine, under one budget. Raises as `run`."""
-    jobs = Tasks(tasks, options or TuneOptions())
-    return tune_jobs(jobs, OneMachine(target, site), log, progress, interrupts=interrupts)[target]
+    with place.reached() as crew:
+        jobs = {t: maker.job(t) for t in crew.targets}
+        started = {t: crew.started(job.options) for t, job in jobs.items()}
+        for target, job in jobs.items():
+            job.options.check(target)
+            crew.check(target, job)
+        interrupted = False
+        with contextlib.ExitStack() as stack:
+            interrupts = interrupts or stack.enter_context(Interrupts())
+            theirs = crew.interrupts(interrupts)
+            suites = {t: Suite(job, t, log, progress, theirs, started[t]) for t, job in jobs.items()}
+            try:
+                with contextlib.ExitStack() as inside:
+                    for suite in suites.values():
+                        inside.push(suite.leave)
+                    if any(job.tasks and job.options.needs_xgboost for job in jobs.values()):
+                        inside.enter_context(preparation.xgboost_on_its_way())
+                    crew.work([*suites.values()], interrupts)
+            except KeyboardInterrupt:
+                interrupted = True
+            with interrupts.hold(), crew.turn:  # it closes the runs of all tasks
+                found = {t: s.result("interrupted" if interrupted else s.ended) for t, s in suites.items()}
+        return {t: maker.result(t, r) for t, r in found.items()}

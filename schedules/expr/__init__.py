@@ -16,6 +16,7 @@ from schedules.expr.nodes import (
     INDEX,
     TRUE,
     Binary,
+    Bits,
     Call,
     Cast,
     Compare,
@@ -65,6 +66,7 @@ from schedules.expr.walk import (
 __all__ = [
     "BITWISE",
     "Binary",
+    "Bits",
     "COMPARISONS",
     "Call",
     "Cast",

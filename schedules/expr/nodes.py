@@ -225,6 +225,16 @@ class Cast(Expr):
 
 @_remember_hash
 @dataclass(frozen=True, slots=True)
+class Bits(Expr):
+    """The lowest bits of ``a``, above them zeros, read as ``dtype``. It is in no stage and no file:
+    generators make casts of it (`schedules.conversions`)."""
+
+    dtype: str
+    a: Expr
+
+
+@_remember_hash
+@dataclass(frozen=True, slots=True)
 class Load(Expr):
     """One element of a buffer, by name. ``dtype``: that of the buffer, so that an expression has a type by
     itself."""
@@ -248,7 +258,7 @@ class _ByClass(dict[type, Any]):
 
 
 # {class of a node: its base among the node classes}.
-_KIND = _ByClass({k: k for k in (Const, Var, Hole, Binary, Compare, Logic, Call, Select, Cast, Load)})
+_KIND = _ByClass({k: k for k in (Const, Var, Hole, Binary, Compare, Logic, Call, Select, Cast, Bits, Load)})
 
 
 def kind(e: Expr) -> type:
@@ -265,7 +275,7 @@ def dtype_of(e: Expr) -> str:
             e = e.a  # type: ignore[attr-defined]
         elif t is Var or t is Hole:
             return INDEX
-        elif t is Const or t is Load or t is Cast:
+        elif t is Const or t is Load or t is Cast or t is Bits:
             return e.dtype  # type: ignore[attr-defined]
         elif t is Compare or t is Logic:
             return "bool"
@@ -283,14 +293,15 @@ def wrap(x: ExprLike, like: str = INDEX) -> Expr:
         return Const(x, "bool")
     number = isinstance(x, (int, float))
     if number or hasattr(x, "__index__") or hasattr(x, "__float__"):  # numpy's numbers
-        if is_float(like):
-            return Const(_as_float(x, like), like)
-        if not hasattr(x, "__index__") and math.isinf(x):
+        unlimited = is_float(like) and DTYPES[like].infinite
+        if not unlimited and not hasattr(x, "__index__") and math.isinf(x):
             end = f'use te.{"max" if x > 0 else "min"}_value("{like}"), or ' if like != INDEX else ""
             raise TypeError(
                 f"{x!r} meets a value of dtype {like}, and {like} has no infinity; "
                 f'{end}cast the value first: te.cast(x, "float32")'
             )
+        if is_float(like):
+            return Const(_as_float(x, like), like)
         if not hasattr(x, "__index__") and not float(x).is_integer():
             raise TypeError(
                 f"{x!r} is not a whole number but meets a value of dtype {like}; "
@@ -580,7 +591,7 @@ _GETTERS: dict[type, Any] = {
     **dict.fromkeys((Binary, Compare), attrgetter("a", "b")),
     Load: attrgetter("indices"),
     **dict.fromkeys((Logic, Call), attrgetter("args")),
-    Cast: lambda e: (e.a,),
+    **dict.fromkeys((Cast, Bits), lambda e: (e.a,)),
     Fma: attrgetter("a", "b", "c"),
     Select: attrgetter("cond", "a", "b"),
 }

@@ -8,6 +8,7 @@ from itertools import chain, repeat
 from schedules.expr.nodes import (
     TRUE,
     Binary,
+    Bits,
     Call,
     Cast,
     Compare,
@@ -54,8 +55,8 @@ def rebuild(e: Expr, kids: tuple[Expr, ...]) -> Expr:
             return Call(fn, kids)
         case Fma():
             return Fma(*kids)
-        case Cast(dtype=d):
-            return Cast(d, kids[0])
+        case Cast(dtype=d) | Bits(dtype=d):
+            return type(e)(d, kids[0])
         case Select():
             return select(*kids)
         case Load(buffer=b, dtype=d):

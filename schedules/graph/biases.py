@@ -7,16 +7,17 @@ from dataclasses import replace
 
 from schedules import expr as E
 from schedules.expr import Binary, Expr, Load, Var
-from schedules.graph.edit import fresh, is_map, remade, terms
+from schedules.graph.edit import is_map, remade, terms
 from schedules.graph.graph import Graph
 from schedules.te.compute_dag import Stage, Tensor
+from schedules.te.unique import Taken
 
 
 def add_biases(graph: Graph) -> Graph:
     """The graph whose maps add one constant where they added several, or computed one of several. The new
     constants are stages, which `fold` computes. None is larger than one of those that it is made of."""
     stages: list[Stage] = []
-    taken = set(graph.dag.tensors)
+    taken = Taken(graph.dag.tensors)
     for s in graph.dag.stages:
         made: list[Stage] = []
 
@@ -29,9 +30,8 @@ def add_biases(graph: Graph) -> Graph:
             fixed = [t for t in parts if _is_constant(t, graph.values)]
             others = [E.rewrite(t, visit) for t in parts if t not in fixed]
             if others and _pays(fixed):
-                name = fresh(f"{s.name}_bias", taken)
-                taken.add(name)
-                stage, value = _bias(sum(fixed[1:], start=fixed[0]), s, E.dtype_of(x), name)
+                total, name = sum(fixed[1:], start=fixed[0]), taken.add(f"{s.name}_bias")
+                stage, value = _bias(total, s, E.dtype_of(x), name)
                 made.append(stage)
                 fixed = [value]
             every = [*others[:1], *fixed, *others[1:]]

@@ -8,8 +8,9 @@ from typing import Any
 
 from schedules import expr as E
 from schedules.expr import Expr, Var
-from schedules.graph.edit import remade, with_loads
+from schedules.graph.edit import remade
 from schedules.graph.graph import Array, Graph
+from schedules.loads import with_loads
 from schedules.te.compute_dag import Stage
 
 # Constants of more elements are weights: that two are equal may change with the next training.

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Binary, Const, Expr, Load, Var
-from schedules.graph.edit import free_axis, loads_of, mapped, ranges, remade, simplified
+from schedules.graph.edit import free_axis, loads_of, mapped, ranges, remade
 from schedules.graph.graph import Graph
 from schedules.te.compute_dag import Axis, Stage, Tensor
+from schedules.te.contraction import in_two
 
 
 @dataclass(frozen=True)
@@ -65,18 +66,9 @@ def _divisors(stage: Stage, axis: Axis) -> Iterator[int]:
 def split_axis(stage: Stage, axis: Axis, by: int) -> Stage:
     """The stage with an axis as two: its quotient and its remainder by ``by``. Outputs are split with it."""
     names = {a.var for a in (*stage.axes, *stage.reduce_axes)}
-    high = Axis(free_axis(axis.var + "o", names), axis.extent // by)
-    low = Axis(free_axis(axis.var + "i", names), by)
-    whole = Var(high.var) * by + Var(low.var)
-    values = tuple(E.substitute(v, {axis.var: whole}) for v in stage.values)
-    axes = _two(stage.axes, axis, high, low)
-    outputs = tuple(replace(t, shape=tuple(a.extent for a in axes)) for t in stage.outputs)
-    inner = _two(stage.reduce_axes, axis, high, low)
-    return simplified(replace(stage, outputs=outputs, axes=axes, reduce_axes=inner, values=values))
-
-
-def _two(axes: Sequence[Axis], axis: Axis, high: Axis, low: Axis) -> tuple[Axis, ...]:
-    return tuple(b for a in axes for b in ((high, low) if a == axis else (a,)))
+    new = in_two(stage, axis, by, free_axis(axis.var + "o", names), free_axis(axis.var + "i", names))
+    shape = tuple(a.extent for a in new.axes)
+    return replace(new, outputs=tuple(replace(t, shape=shape) for t in stage.outputs))
 
 
 def _splits(graph: Graph) -> Iterator[_Split]:

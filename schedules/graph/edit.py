@@ -10,23 +10,10 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import Expr, Load
 from schedules.graph.graph import Array, Graph
+from schedules.loads import with_loads
 from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
 
 OnLoad = Callable[[Load], Expr | None]
-
-
-def with_loads(e: Expr, change: OnLoad) -> Expr:
-    """``e`` with loads replaced, those in indices before those around them. ``change`` returns None for a
-    load that stays."""
-
-    def visit(x: Expr) -> Expr | None:
-        if not isinstance(x, Load):
-            return None
-        load = Load(x.buffer, tuple(E.rewrite(i, visit) for i in x.indices), x.dtype)
-        made = change(load)
-        return load if made is None else made
-
-    return E.rewrite(e, visit)
 
 
 def ranges(stage: Stage) -> dict[str, affine.Range]:
@@ -114,15 +101,6 @@ def _factor(e: Expr) -> Load | None:
 def terms(e: Expr) -> list[Expr]:
     """The terms of a sum, from left to right."""
     return [*terms(e.a), *terms(e.b)] if isinstance(e, E.Binary) and e.op == "+" else [e]
-
-
-def fresh(name: str, taken: Iterable[str]) -> str:
-    """``name``, with a number where it is taken."""
-    used = set(taken)
-    out, n = name, 1
-    while out in used:
-        out, n = f"{name}_{n}", n + 1
-    return out
 
 
 def free_axis(name: str, taken: Container[str]) -> str:

@@ -9,10 +9,12 @@ from math import prod
 from schedules import expr as E
 from schedules.dtypes import is_float
 from schedules.expr import Const, Expr, Load
-from schedules.graph.edit import factors, fresh, is_map, is_product, terms, with_loads
+from schedules.graph.edit import factors, is_map, is_product, terms
 from schedules.graph.graph import Argument, Graph, Group
 from schedules.graph.tidy import tidy
+from schedules.loads import with_loads
 from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
+from schedules.te.unique import Taken
 
 Prefix = tuple[int, ...]
 
@@ -33,7 +35,7 @@ def group_of(graph: Graph, stages: Sequence[Stage], kept: Collection[str]) -> Gr
             if x.buffer not in own:
                 outside.setdefault(x.buffer, []).append(x)
     cut = {name: min(map(_numbers, loads)) for name, loads in outside.items()}
-    taken = own | set(outside)
+    taken = Taken((*own, *outside))
     names: dict[tuple[str, Prefix], str] = {}
     inputs: list[Tensor] = []
     arguments: list[Argument] = []
@@ -45,8 +47,7 @@ def group_of(graph: Graph, stages: Sequence[Stage], kept: Collection[str]) -> Gr
             prefix = _prefix(x, n)
             if (name, prefix) in names:
                 continue
-            names[name, prefix] = new = fresh(name, taken) if n else name
-            taken.add(new)
+            names[name, prefix] = new = taken.add(name) if n else name
             start = 0
             for i, extent in zip(prefix, t.shape, strict=False):
                 start = start * extent + i

@@ -15,8 +15,9 @@ from math import prod
 
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
-from schedules.graph.edit import factors, is_plain, is_product, loads_of, remade, with_loads
+from schedules.graph.edit import factors, is_plain, is_product, loads_of, remade
 from schedules.graph.graph import Graph
+from schedules.loads import with_loads
 from schedules.te.compute_dag import Axis, Stage
 
 

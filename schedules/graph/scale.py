@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from schedules import expr as E
 from schedules.expr import Binary, Expr, Load, Var
-from schedules.graph.edit import factors, fresh, is_map, is_product, readers, remade, terms
+from schedules.graph.edit import factors, is_map, is_product, readers, remade, terms
 from schedules.graph.graph import Graph
 from schedules.te.compute_dag import Axis, Stage, Tensor
+from schedules.te.unique import Taken
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def fold_scales(graph: Graph) -> Graph:
     order: dict[str, Stage] = {}
     shapes = {n: v.shape for n, v in graph.values.items()}
     outputs = set(graph.dag.outputs)
-    taken = set(graph.dag.tensors)
+    taken = Taken(graph.dag.tensors)
     read = readers(graph.dag.stages)
     alone = {n for n, users in read.items() if len(users) == 1 and n not in outputs}
     for s in graph.dag.stages:
@@ -55,12 +56,11 @@ def fold_scales(graph: Graph) -> Graph:
 
 
 def _folded(
-    order: dict[str, Stage], name: str, found: _Scaled, taken: set[str], shapes: dict[str, tuple[int, ...]]
+    order: dict[str, Stage], name: str, found: _Scaled, taken: Taken, shapes: dict[str, tuple[int, ...]]
 ) -> dict[str, Stage]:
     """The stages with a factor moved from the map of that name into the weights of a product."""
     s = order[name]
-    new = fresh(f"{found.weight.buffer}_scaled", taken)
-    taken.add(new)
+    new = taken.add(f"{found.weight.buffer}_scaled")
     shapes[new] = found.shape
     order = _put(order, found.product, _pushed(order[found.product], found, s, new))
     moved = found.load if found.shift is None else sum(terms(found.shift), start=found.load)

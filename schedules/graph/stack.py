@@ -15,9 +15,11 @@ import numpy as np
 
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
-from schedules.graph.edit import fresh, is_product, mapped, remade, with_loads
+from schedules.graph.edit import is_product, mapped, remade
 from schedules.graph.graph import Array, Graph
+from schedules.loads import with_loads
 from schedules.te.compute_dag import Axis, Stage, Tensor
+from schedules.te.unique import Taken
 
 AXIS = "z"  # of the stages that were stacked
 
@@ -106,20 +108,18 @@ def _same_numbers(loads: Sequence[Load]) -> bool:
 def _stacked(graph: Graph, found: _Alike) -> Graph:
     first = graph.dag.stage(found.stages[0].name)
     count = len(found.stages)
-    taken = set(graph.dag.tensors)
-    axis = Axis(fresh(AXIS, {a.var for a in (*first.axes, *first.reduce_axes)}), count)
+    taken = Taken(graph.dag.tensors)
+    axis = Axis(Taken(a.var for a in (*first.axes, *first.reduce_axes)).add(AXIS), count)
     values: dict[str, Array] = dict(graph.values)
     inputs: list[Tensor] = list(graph.dag.inputs)
     joined: dict[tuple[str, ...], str] = {}
     for names in found.constants:
         if names in joined or len(set(names)) == 1:
             continue
-        name = fresh(f"{names[0]}_stacked", taken)
-        taken.add(name)
-        joined[names] = name
+        joined[names] = name = taken.add(f"{names[0]}_stacked")
         values[name] = np.stack([graph.values[n] for n in names])
         inputs.append(replace(graph.dag.tensors[names[0]], name=name, shape=values[name].shape))
-    name = fresh(f"{first.name}_stacked", taken)
+    name = taken.add(f"{first.name}_stacked")
     places = iter(range(len(first.reads())))
     constants = iter(found.constants)
     counted = {(p, d) for p, d, _ in found.counted}

@@ -14,7 +14,8 @@ from itertools import pairwise
 
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
-from schedules.graph.edit import simplified, with_loads
+from schedules.graph.edit import simplified
+from schedules.loads import with_loads
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage, Tensor
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 from schedules.expr import Const, Load, Var
 from schedules.ir.nodes import Loop, Stmt, Store
@@ -25,7 +26,8 @@ class Instruction:
     ``spellings``: its text, by generator. Where a generator has none, or a target lacks a feature, its loops
     are compiled. ``exact``: whether it rounds as its meaning does; else it adds in an order of its own.
 
-    Raises ValueError where the meaning has another number of stages. Example: see `vpdpbusd.py`.
+    Raises ValueError where the meaning has another number of stages. Example:
+    `schedules.instructions.dot_products`.
     """
 
     name: str
@@ -80,8 +82,6 @@ class Instruction:
     @property
     def operations(self) -> int:
         """Operations of one instruction, 2 for a multiply-add."""
-        from math import prod
-
         return 2 * prod(self.iterations.values()) if self.meaning.stages[0].reducer else 0
 
     def layout(self, operand: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from schedules import expr as E
 from schedules.errors import ScheduleError
@@ -24,6 +25,7 @@ from schedules.ir import (
     walk,
     with_body,
 )
+from schedules.loads import Indices, relocated
 from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
 
 
@@ -233,6 +235,17 @@ def bind_loops(s: Stmt, env: dict[str, Expr]) -> Stmt:
     return with_body(s, lambda x: bind_loops(x, env))
 
 
+def set_kind(nest: Nest, loop: str, kind: str) -> Nest:
+    old = find_loop(nest, loop)
+    return replace_stmt(nest, old, replace(old, kind=kind))
+
+
+def mark(nest: Nest, where: Loop | Block, key: str, value: Any) -> Nest:
+    """The nest with an annotation of a loop or block, in place of one of that name."""
+    marks = (*(a for a in where.annotations if a[0] != key), (key, value))
+    return replace_stmt(nest, where, replace(where, annotations=marks))
+
+
 def add_buffer(nest: Nest, b: Buffer) -> Nest:
     return replace(nest, buffers=(*nest.buffers, b))
 
@@ -248,25 +261,49 @@ def drop_unused_buffers(nest: Nest) -> Nest:
     return replace(nest, buffers=tuple(b for b in nest.buffers if b.name in used))
 
 
-def redirect(b: Block, old: str, new: str, *, reading: bool = True, writing: bool = True) -> Block:
-    """The block with its accesses of buffer ``old`` moved to ``new``, same indices."""
+def with_values(b: Block, f: Callable[[Expr], Expr]) -> Block:
+    """The block with ``f`` of its values and conditions."""
+    return replace(b, values=tuple(map(f, b.values)), where=tuple(map(f, b.where)))
 
-    def f(e: Expr) -> Expr | None:
-        if isinstance(e, Load) and e.buffer == old:
-            return Load(new, tuple(E.rewrite(i, f) for i in e.indices), e.dtype)
+
+def redirect(b: Block, old: str, new: str, at: Callable[[Indices], Indices] = tuple) -> Block:
+    """The block with every access ``old[i]`` as ``new[at(i)]``."""
+    writes = tuple(Access(new, at(w.indices)) if w.buffer == old else w for w in b.writes)
+    return replace(redirect_reads(b, old, new, at), writes=writes)
+
+
+def redirect_reads(b: Block, old: str, new: str, at: Callable[[Indices], Indices] = tuple) -> Block:
+    """The block with every read ``old[i]`` as ``new[at(i)]``."""
+    return with_values(b, lambda e: relocated(e, old, new, at))
+
+
+def copy_block(
+    name: str, shape: Sequence[Expr], to: Sequence[str], of: Callable[[Indices], tuple[Expr, ...]]
+) -> Block:
+    """A block over ``shape`` that writes the buffers ``to`` at its axes ``x0``, ``x1``, ...; ``of`` these are
+    its values."""
+    iters = tuple(Iter(f"x{d}", n, "spatial") for d, n in enumerate(shape))
+    at = tuple(Var(i.var) for i in iters)
+    return Block(name, iters, tuple(Const(0) for _ in iters), tuple(Access(n, at) for n in to), of(at))
+
+
+def over_axes(b: Block, f: Callable[[Expr], Expr]) -> Block:
+    """The block with ``f`` of everything that speaks of its axes."""
+    writes = tuple(Access(w.buffer, tuple(map(f, w.indices))) for w in b.writes)
+    return replace(with_values(b, f), writes=writes)
+
+
+def axis_ranges(iters: Sequence[Iter]) -> dict[str, tuple[int, int]]:
+    """{axis: (0, its last)} of the axes whose extents are known."""
+    return {i.var: (0, int(i.extent.value) - 1) for i in iters if isinstance(i.extent, Const)}
+
+
+def whole_axis(b: Block, loop: Loop) -> int | None:
+    """The position of the axis of a block that a loop is, from beginning to end; None if it is none."""
+    uses = [n for n, e in enumerate(b.binds) if loop.var in E.variables(e)]
+    if len(uses) != 1 or b.binds[uses[0]] != Var(loop.var) or b.iters[uses[0]].extent != loop.extent:
         return None
-
-    if reading:
-        b = replace(
-            b,
-            values=tuple(E.rewrite(v, f) for v in b.values),
-            where=tuple(E.rewrite(v, f) for v in b.where),
-        )
-    if writing:
-        b = replace(
-            b, writes=tuple(Access(new, w.indices) if w.buffer == old else w for w in b.writes)
-        )
-    return b
+    return uses[0]
 
 
 def only_block(s: Stmt, name: str, what: str) -> None:

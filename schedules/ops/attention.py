@@ -11,7 +11,7 @@ from schedules.dtypes import FLOATS
 from schedules.expr import Expr
 from schedules.ops.axes import broadcast, named
 from schedules.ops.base import Array, Operator, Param, Params, Types, flag, text, wide
-from schedules.ops.normalize import exponentials
+from schedules.ops.normalize import exponentials, soft
 
 
 def _attention(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
@@ -41,17 +41,12 @@ def _scale(p: Params) -> float:
     return float(p["dim"] ** -0.5 if p["scale"] is None else p["scale"])
 
 
-def _soft(s: Array) -> Array:
-    e = np.exp(s - s.max(-1, keepdims=True))
-    return np.asarray(e / e.sum(-1, keepdims=True))
-
-
 def _attention_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
     q, k, v, *mask = map(wide, inputs)
     scores = sum(mask, q @ k.swapaxes(-1, -2) * _scale(p))
     if p["is_causal"]:
         scores = np.where(np.tri(p["seq"], dtype=bool), scores, -np.inf)
-    return [(_soft(scores) @ v).astype(types.output)]
+    return [(soft(scores) @ v).astype(types.output)]
 
 
 def _check_mask(p: Params) -> str | None:
@@ -84,7 +79,7 @@ def _transposed_reference(
     p: Params, types: Types, layout: str | None, inputs: Sequence[Array]
 ) -> list[Array]:
     q, k = (wide(x).swapaxes(1, 2) for x in inputs)
-    return [_soft(q @ k.swapaxes(-1, -2)).astype(types.output)]
+    return [soft(q @ k.swapaxes(-1, -2)).astype(types.output)]
 
 
 def _product_flops(p: Params) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,12 @@ from schedules.ops.window import (
     PADDING,
     STRIDE,
     Sides,
+    apart,
     both_sides,
     by_axis,
     channels_last,
     in_layout,
+    in_order,
     kernel_names,
     misfit,
     out_extent,
@@ -36,6 +37,7 @@ from schedules.ops.window import (
     pad_array,
     sizes,
     taps,
+    uneven_groups,
 )
 
 # Layouts of two-dimensional convolutions; the first is the default.
@@ -104,31 +106,24 @@ def _conv(d: SpatialNames, p: Params, types: Types, layout: str | None) -> list[
     cig, cog = ci // groups, co // groups
     r = [te.reduce_axis(n, name) for n, name in zip(d.kernels(p), d.tap, strict=True)]
     c = te.reduce_axis(cig, "c")
-    total = partial(te.sum, dtype=types.accumulator)
-    axes = "".join(d.size)
 
     def channel(o: Expr) -> Expr:
         """The input channel that output channel ``o`` reads."""
         return c if groups == 1 else (o // cog) * cig + c
 
-    if layout == "NCHW":
-        x = te.placeholder((b, ci, *d.sizes(p)), types.input, "x")
-        k = te.placeholder((co, cig, *d.kernels(p)), types.input, "w")
-        z = pad(x, d.sides(p), 2, 0, f"nc{axes}")
+    nchw = layout == "NCHW"
+    x = te.placeholder(in_order(layout, b, d.sizes(p), ci), types.input, "x")
+    k = te.placeholder((co, cig, *d.kernels(p)) if nchw else (*d.kernels(p), cig, co), types.input, "w")
+    z = pad(x, d.sides(p), 0, layout, d.size)
 
-        def first(n: Expr, o: Expr, *at: Expr) -> te.Reduction:
-            return total(z[n, channel(o), *_places(at, r, p)] * k[o, c, *r], axis=(*r, c))
+    def value(*axes: Expr) -> te.Reduction:
+        n, at, (o,) = apart(layout, axes)
+        weight = k[o, c, *r] if nchw else k[*r, c, o]
+        here = in_order(layout, n, _places(at, r, p), channel(o))
+        return te.sum(z[here] * weight, axis=(*r, c), dtype=types.accumulator)
 
-        return [x, k, te.compute((b, co, *d.outs(p)), named(f"no{d.out}", first), "y")]
-    x = te.placeholder((b, *d.sizes(p), ci), types.input, "x")
-    k = te.placeholder((*d.kernels(p), cig, co), types.input, "w")
-    z = pad(x, d.sides(p), 1, 0, f"n{axes}c")
-
-    def last(n: Expr, *rest: Expr) -> te.Reduction:
-        *at, o = rest
-        return total(z[n, *_places(at, r, p), channel(o)] * k[*r, c, o], axis=(*r, c))
-
-    return [x, k, te.compute((b, *d.outs(p), co), named(f"n{d.out}o", last), "y")]
+    names = in_order(layout, "n", d.out, "o")
+    return [x, k, te.compute(in_order(layout, b, d.outs(p), co), named(names, value), "y")]
 
 
 def _stored_conv(d: SpatialNames, p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
@@ -137,26 +132,19 @@ def _stored_conv(d: SpatialNames, p: Params, types: Types, layout: str | None) -
 
 
 def _depthwise(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
-    b, h, w, ch, kh, kw = (p[n] for n in ("b", "h", "w", "c", "kh", "kw"))
-    oh, ow = D2.outs(p)
-    total = partial(te.sum, dtype=types.accumulator)
-    r = te.reduce_axis(kh, "r"), te.reduce_axis(kw, "s")
-    if layout == "NCHW":
-        x, k = te.placeholder((b, ch, h, w), types.input, "x"), te.placeholder((ch, kh, kw), types.input, "w")
-        z = pad(x, D2.sides(p), 2, 0, "nchw")
-        y = te.compute(
-            (b, ch, oh, ow),
-            named("ncpq", lambda n, c, *at: total(z[n, c, *_places(at, r, p)] * k[c, *r], axis=r)),
-            "y",
-        )
-        return [x, k, stored(y, types.output)]
-    x, k = te.placeholder((b, h, w, ch), types.input, "x"), te.placeholder((kh, kw, ch), types.input, "w")
-    z = pad(x, D2.sides(p), 1, 0, "nhwc")
-    y = te.compute(
-        (b, oh, ow, ch),
-        named("npqc", lambda n, i, j, c: total(z[n, *_places((i, j), r, p), c] * k[*r, c], axis=r)),
-        "y",
-    )
+    b, ch, window = p["b"], p["c"], D2.kernels(p)
+    r = [te.reduce_axis(n, name) for n, name in zip(window, D2.tap, strict=True)]
+    nchw = layout == "NCHW"
+    x = te.placeholder(in_order(layout, b, D2.sizes(p), ch), types.input, "x")
+    k = te.placeholder((ch, *window) if nchw else (*window, ch), types.input, "w")
+    z = pad(x, D2.sides(p), 0, layout, D2.size)
+
+    def value(*axes: Expr) -> te.Reduction:
+        n, at, (c,) = apart(layout, axes)
+        weight = k[c, *r] if nchw else k[*r, c]
+        return te.sum(z[in_order(layout, n, _places(at, r, p), c)] * weight, axis=r, dtype=types.accumulator)
+
+    y = te.compute(in_order(layout, b, D2.outs(p), ch), named(in_order(layout, "n", D2.out, "c"), value), "y")
     return [x, k, stored(y, types.output)]
 
 
@@ -166,7 +154,7 @@ def _capsule(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     u, c = te.reduce_axis(size, "u"), te.reduce_axis(ci, "c")
     x = te.placeholder((b, h, w, size, size, ci), types.input, "x")
     k = te.placeholder((kh, kw, size, size, ci, co), types.input, "w")
-    z = pad(x, D2.sides(p), 1, 0, "nhwijc")
+    z = pad(x, D2.sides(p), 0, None, D2.size, "ijc")
 
     def value(n: Expr, e: Expr, q: Expr, i: Expr, j: Expr, o: Expr) -> te.Reduction:
         product = z[n, *_places((e, q), r, p), i, u, c] * k[*r, u, j, c, o]
@@ -182,9 +170,8 @@ def _capsule(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
 
 def _per_channel(y: te.Tensor, layout: str | None, name: str, fn: Callable[[Expr, Expr], Any]) -> te.Tensor:
     """A stage over ``y``: ``fn(element, channel)``."""
-    if layout == "NCHW":
-        return te.compute(y.shape, lambda n, o, p, q: fn(y[n, o, p, q], o), name)
-    return te.compute(y.shape, lambda n, p, q, o: fn(y[n, p, q, o], o), name)
+    names = in_order(layout, "n", "pq", "o")
+    return te.compute(y.shape, named(names, lambda *at: fn(y[at], *apart(layout, at)[2])), name)
 
 
 def _relu(y: te.Tensor, types: Types, layout: str | None) -> te.Tensor:
@@ -269,12 +256,7 @@ def _capsule_flops(p: Params) -> int:
 
 
 def _check_conv(d: SpatialNames, p: Params) -> str | None:
-    for name in ("ci", "co"):
-        if p[name] % p["groups"]:
-            return (
-                f"groups={p['groups']} does not divide {name}={p[name]}; every group needs as many channels"
-            )
-    return d.check(p)
+    return uneven_groups(p) or d.check(p)
 
 
 def _params(d: SpatialNames, *more: Param, channels: tuple[Param, ...] = (CI, CO)) -> tuple[Param, ...]:

@@ -28,11 +28,14 @@ from schedules.ops.window import (
     GROUPS,
     PADDING,
     STRIDE,
+    apart,
     by_axis,
     channels_last,
     in_layout,
+    in_order,
     kernel_names,
     sizes,
+    uneven_groups,
 )
 
 # Layouts; the first is the default.
@@ -117,39 +120,36 @@ def _build(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     nchw = layout == "NCHW"
     rows, columns = _axes(p)
     r, s, c = (te.reduce_axis(n, x) for n, x in zip((rows.landing, columns.landing, cig), "rsc", strict=True))
-    x = te.placeholder((b, ci, h, w) if nchw else (b, h, w, ci), types.input, "x")
+    x = te.placeholder(in_order(layout, b, (h, w), ci), types.input, "x")
     k = te.placeholder((ci, cog, kh, kw) if nchw else (kh, kw, ci, cog), types.input, "w")
 
     # Where there are groups, they are an axis of the products, so that no place is a quotient.
     split, letters = ((co,), "o") if groups == 1 else ((groups, cog), "go")
-    shape = (b, *split, kh, kw, h, w) if nchw else (b, kh, kw, h, w, *split)
+    shape = in_order(layout, b, (kh, kw, h, w), *split)
 
-    def product(n: Expr, *at: Expr) -> te.Reduction:
-        (*group, o), (t, u, i, j) = (at[:-4], at[-4:]) if nchw else (at[4:], at[:4])
+    def product(*axes: Expr) -> te.Reduction:
+        n, (t, u, i, j), (*group, o) = apart(layout, axes, len(split))
         d = group[0] * cig + c if group else c
-        value = x[n, d, i, j] * k[d, o, t, u] if nchw else x[n, i, j, d] * k[t, u, d, o]
-        return te.sum(value, axis=c, dtype=types.accumulator)
+        weight = k[d, o, t, u] if nchw else k[t, u, d, o]
+        return te.sum(x[in_order(layout, n, (i, j), d)] * weight, axis=c, dtype=types.accumulator)
 
-    taps = te.compute(shape, named(f"n{letters}tuij" if nchw else f"ntuij{letters}", product), "taps")
+    taps = te.compute(shape, named(in_order(layout, "n", "tuij", *letters), product), "taps")
 
     def landing(n: Expr, e: Expr, f: Expr, o: Expr, nth: tuple[ExprLike, ExprLike]) -> Expr:
         t, i, row = rows.source(e, nth[0])
         u, j, column = columns.source(f, nth[1])
         channel = (o,) if groups == 1 else (o // cog, o % cog)
-        at = (n, *channel, t, u, i, j) if nchw else (n, t, u, i, j, *channel)
-        return te.select(te.all(*row, *column), taps[at], 0)
+        return te.select(te.all(*row, *column), taps[in_order(layout, n, (t, u, i, j), *channel)], 0)
 
-    def total(n: Expr, e: Expr, f: Expr, o: Expr) -> Expr | te.Reduction:
+    def total(*axes: Expr) -> Expr | te.Reduction:
+        n, (e, f), (o,) = apart(layout, axes)
         if rows.landing * columns.landing > FEW:
             return te.sum(landing(n, e, f, o, (r, s)), axis=(r, s), dtype=types.accumulator)
         first, *others = (landing(n, e, f, o, nth) for nth in np.ndindex(rows.landing, columns.landing))
         return te.cast(sum(others, first), types.output)
 
-    if nchw:
-        last = named("nopq", lambda n, o, e, f: total(n, e, f, o))
-        y = te.compute((b, co, rows.out, columns.out), last, "y")
-    else:
-        y = te.compute((b, rows.out, columns.out, co), named("npqo", total), "y")
+    out = in_order(layout, b, (rows.out, columns.out), co)
+    y = te.compute(out, named(in_order(layout, "n", "pq", "o"), total), "y")
     return [x, k, stored(y, types.output)]
 
 
@@ -170,10 +170,8 @@ def _reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Arr
 
 
 def _check(p: Params) -> str | None:
-    groups = p["groups"]
-    for name in ("ci", "co"):
-        if p[name] % groups:
-            return f"groups={groups} does not divide {name}={p[name]}; every group needs as many channels"
+    if wrong := uneven_groups(p):
+        return wrong
     for a in _axes(p):
         if a.more >= max(a.stride, a.dilation):
             return (

@@ -3,67 +3,53 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from schedules import te
 from schedules.dtypes import COMPUTED, FLOATS
-from schedules.expr import Expr, ExprLike
+from schedules.expr import Expr
+from schedules.ops.axes import named
 from schedules.ops.base import Array, Operator, Param, Params, Types, flag, stored, wide
 
 
-def _product(p: Params, types: Types, batch: bool) -> list[te.Tensor]:
+def _product(p: Params, types: Types) -> list[te.Tensor]:
     m, n, k = p["m"], p["n"], p["k"]
     ta, tb = p["transpose_a"], p["transpose_b"]
-    lead = (p["b"],) if batch else ()
+    lead = (p["b"],) if "b" in p else ()
     a = te.placeholder((*lead, k, m) if ta else (*lead, m, k), types.input, "a")
     b = te.placeholder((*lead, n, k) if tb else (*lead, k, n), types.input, "b")
     r = te.reduce_axis(k, "k")
 
-    def at(t: te.Tensor, *index: ExprLike) -> Expr:
-        return t[index]
-
-    def term(i: Expr, j: Expr, *z: Expr) -> te.Reduction:
-        x = at(a, *z, r, i) if ta else at(a, *z, i, r)
-        y = at(b, *z, j, r) if tb else at(b, *z, r, j)
+    def value(*axes: Expr) -> te.Reduction:
+        *z, i, j = axes
+        x = a[*z, r, i] if ta else a[*z, i, r]
+        y = b[*z, j, r] if tb else b[*z, r, j]
         return te.sum(x * y, axis=r, dtype=types.accumulator)
 
-    if batch:
-        return [a, b, te.compute((*lead, m, n), lambda z, i, j: term(i, j, z), "c")]
-    return [a, b, te.compute((m, n), lambda i, j: term(i, j), "c")]
+    return [a, b, te.compute((*lead, m, n), named("zij" if lead else "ij", value), "c")]
 
 
-def _stored_product(p: Params, types: Types, batch: bool) -> list[te.Tensor]:
-    a, b, c = _product(p, types, batch)
+def _stored_product(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
+    a, b, c = _product(p, types)
     return [a, b, stored(c, types.output)]
 
 
-def _matmul(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
-    return _stored_product(p, types, batch=False)
-
-
-def _batch_matmul(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
-    return _stored_product(p, types, batch=True)
+def _with_bias(p: Params, types: Types, name: str, fn: Callable[[Expr], Expr]) -> list[te.Tensor]:
+    """A product to whose columns a bias is added, and a function of that."""
+    a, b, c = _product(p, types)
+    bias = te.placeholder((p["n"],), types.input, "bias")
+    d = te.compute(c.shape, lambda i, j: c[i, j] + bias[j], "bias_add")
+    return [a, b, bias, te.compute(c.shape, lambda i, j: te.cast(fn(d[i, j]), types.output), name)]
 
 
 def _matmul_bias_relu(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
-    a, b, c = _product(p, types, batch=False)
-    bias = te.placeholder((p["n"],), types.input, "bias")
-    d = te.compute(c.shape, lambda i, j: c[i, j] + bias[j], "bias_add")
-    relu = te.compute(c.shape, lambda i, j: te.cast(te.maximum(d[i, j], 0), types.output), "relu")
-    return [a, b, bias, relu]
+    return _with_bias(p, types, "relu", lambda x: te.maximum(x, 0))
 
 
 def _matmul_bias_gelu(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
-    a, b, c = _product(p, types, batch=False)
-    bias = te.placeholder((p["n"],), types.input, "bias")
-    d = te.compute(c.shape, lambda i, j: c[i, j] + bias[j], "bias_add")
-
-    def gelu(i: Expr, j: Expr) -> Expr:
-        return te.cast(0.5 * d[i, j] * (1.0 + te.erf(d[i, j] * math.sqrt(0.5))), types.output)
-
-    return [a, b, bias, te.compute(c.shape, gelu, "gelu")]
+    return _with_bias(p, types, "gelu", lambda x: 0.5 * x * (1.0 + te.erf(x * math.sqrt(0.5))))
 
 
 def _product_reference(p: Params, inputs: Sequence[Array]) -> Array:
@@ -110,7 +96,7 @@ MATMUL = Operator(
     "matmul",
     "a(m,k), b(k,n) → c(m,n); stored as (k,m), (n,k) with transpose_a=1, transpose_b=1; m=1 or n=1: a vector",
     _MNK + _TRANSPOSE,
-    _matmul,
+    _stored_product,
     _reference,
     _flops,
     retyped=True,
@@ -120,7 +106,7 @@ BATCH_MATMUL = Operator(
     "batch_matmul",
     "a(b,m,k), b(b,k,n) → c(b,m,n); stored as (b,k,m), (b,n,k) with transpose_a=1, transpose_b=1",
     (Param("b", "batch", example=8), *_MNK, *_TRANSPOSE),
-    _batch_matmul,
+    _stored_product,
     _reference,
     _flops,
     retyped=True,

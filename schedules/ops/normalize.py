@@ -56,12 +56,14 @@ def _softmax(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     return [x, te.compute(shape, named(names, value), "y")]
 
 
-def _softmax_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
-    def rows(x: Array) -> Array:
-        e = np.exp(x - x.max(-1, keepdims=True))
-        return np.asarray(e / e.sum(-1, keepdims=True))
+def soft(x: Array) -> Array:
+    """The softmax along the last axis."""
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return np.asarray(e / e.sum(-1, keepdims=True))
 
-    y = piecewise(rows, types.output, np.moveaxis(inputs[0], p["axis"], -1))
+
+def _softmax_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:
+    y = piecewise(soft, types.output, np.moveaxis(inputs[0], p["axis"], -1))
     return [np.ascontiguousarray(np.moveaxis(y, -1, p["axis"]))]
 
 

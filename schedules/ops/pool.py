@@ -24,9 +24,11 @@ from schedules.ops.window import (
     PADDING,
     STRIDE,
     Sides,
+    apart,
     by_axis,
     channels_last,
     in_layout,
+    in_order,
     misfit,
     out_extent,
     pad,
@@ -82,14 +84,14 @@ def _pool(
         step, far = _pair(p, "stride"), _pair(p, "dilation")
         return [a * s + t * d for a, t, s, d in zip(at, r, step, far, strict=True)]
 
-    name = "y" if of is te.max else "total"
-    if layout == "NCHW":
-        x = te.placeholder((b, ch, h, w), types.input, "x")
-        z = pad(x, _sides(p), 2, fill, "nchw")
-        return x, te.compute((b, ch, *_out(p)), lambda n, c, p, q: of(z[n, c, *places(p, q)], axis=r), name)
-    x = te.placeholder((b, h, w, ch), types.input, "x")
-    z = pad(x, _sides(p), 1, fill, "nhwc")
-    return x, te.compute((b, *_out(p), ch), lambda n, p, q, c: of(z[n, *places(p, q), c], axis=r), name)
+    def value(*axes: Expr) -> te.Reduction:
+        n, at, (c,) = apart(layout, axes)
+        return of(z[in_order(layout, n, places(*at), c)], axis=r)
+
+    x = te.placeholder(in_order(layout, b, (h, w), ch), types.input, "x")
+    z = pad(x, _sides(p), fill, layout, "hw")
+    names, name = in_order(layout, "n", "pq", "c"), "y" if of is te.max else "total"
+    return x, te.compute(in_order(layout, b, _out(p), ch), named(names, value), name)
 
 
 def _max_pool2d(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
@@ -128,11 +130,10 @@ def _avg_pool2d(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
             return same
         return te.cast(math.prod(various, start=same), total.dtype)
 
-    where = slice(2, 4) if layout == "NCHW" else slice(1, 3)
-    mean = named(
-        "ncpq" if layout == "NCHW" else "npqc", lambda *i: te.cast(total[i] / count(i[where]), types.output)
-    )
-    return [x, te.compute(total.shape, mean, "y")]
+    def mean(*at: Expr) -> Expr:
+        return te.cast(total[at] / count(apart(layout, at)[1]), types.output)
+
+    return [x, te.compute(total.shape, named(in_order(layout, "n", "pq", "c"), mean), "y")]
 
 
 def _windows(x: Array, p: Params) -> list[Array]:

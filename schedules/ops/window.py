@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from schedules import te
 from schedules.expr import Expr, ExprLike
 from schedules.ops.axes import each, named
-from schedules.ops.base import Array, Param
+from schedules.ops.base import Array, Param, Params
 
 # {parameter of an extent: (its description, an example)}.
 _SIZES = {"l": ("elements of the input", 256), "d": ("planes of the input", 8),
@@ -65,9 +66,26 @@ def misfit(what: str, size: int, kernel: int, padding: int, dilation: int = 1) -
     )
 
 
-def pad(x: te.Tensor, sides: Sides, first: int, fill: ExprLike, names: Sequence[str]) -> te.Tensor:
-    """A stage named "pad": ``x`` with elements of ``fill`` on the ``sides`` of its axes from ``first`` on.
-    ``names``: of the stage's axes. Returns ``x`` if there is nothing to add."""
+def in_order(layout: str | None, batch: Any, places: Sequence[Any], *channels: Any) -> tuple[Any, ...]:
+    """What belongs to the dimensions of an activation, such as extents, names and indices, in the order of
+    the layout."""
+    return (batch, *channels, *places) if layout == "NCHW" else (batch, *places, *channels)
+
+
+def apart(layout: str | None, axes: Sequence[Any], channels: int = 1) -> tuple[Any, ...]:
+    """Inverse of `in_order`: (batch, places, so many channels)."""
+    batch, *rest = axes
+    if layout == "NCHW":
+        return batch, rest[channels:], rest[:channels]
+    return batch, rest[:-channels], rest[-channels:]
+
+
+def pad(
+    x: te.Tensor, sides: Sides, fill: ExprLike, layout: str | None, places: Sequence[str], channels: str = "c"
+) -> te.Tensor:
+    """A stage named "pad": ``x`` with elements of ``fill`` on the ``sides`` of its places. ``places``,
+    ``channels``: names of the stage's axes. Returns ``x`` if there is nothing to add."""
+    first, names = (2 if layout == "NCHW" else 1), in_order(layout, "n", places, *channels)
     added = {first + d: side for d, side in enumerate(sides) if any(side)}
     if not added:
         return x
@@ -79,6 +97,14 @@ def pad(x: te.Tensor, sides: Sides, first: int, fill: ExprLike, names: Sequence[
         return te.select(te.all(*inside), x[at], fill)
 
     return te.compute(shape, named(names, value), "pad")
+
+
+def uneven_groups(p: Params) -> str | None:
+    """Why channels cannot be cut into groups, None if they can."""
+    wrong = next((name for name in ("ci", "co") if p[name] % p["groups"]), None)
+    if wrong is None:
+        return None
+    return f"groups={p['groups']} does not divide {wrong}={p[wrong]}; every group needs as many channels"
 
 
 def channels_last(x: Array, layout: str | None) -> Array:

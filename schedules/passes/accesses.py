@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from schedules import expr as E
-from schedules.expr import Expr, Load
+from schedules.expr import Expr
 from schedules.ir import Alloc, AllReduce, Guard, Stmt, Store, walk, with_body
 from schedules.ir.exprs import loads, places
-
-Indices = tuple[Expr, ...]
+from schedules.loads import Indices, relocated
 
 
 def reads(s: Stmt, buffer: str) -> bool:
@@ -36,23 +35,16 @@ def buffers(s: Stmt) -> set[str]:
 def moved(s: Stmt, old: str, new: str, at: Callable[[Indices], Indices]) -> Stmt:
     """``s`` with every access ``old[i]`` replaced by ``new[at(i)]``."""
 
-    def f(e: Expr) -> Expr | None:
-        if isinstance(e, Load) and e.buffer == old:
-            return Load(new, at(tuple(E.rewrite(i, f) for i in e.indices)), e.dtype)
-        return None
+    def f(e: Expr) -> Expr:
+        return relocated(e, old, new, at)
 
     def go(x: Stmt) -> Stmt:
-        match x:
-            case Store(buffer=b, indices=ix, value=v):
-                ix = tuple(E.rewrite(i, f) for i in ix)
-                to = (new, at(ix)) if b == old else (b, ix)
-                return Store(*to, E.rewrite(v, f), x.update)
-            case AllReduce(buffer=b, indices=ix, op=op, value=v):
-                ix = tuple(E.rewrite(i, f) for i in ix)
-                to = (new, at(ix)) if b == old else (b, ix)
-                return AllReduce(*to, op, E.rewrite(v, f), x.var, x.extent)
-            case Guard(cond=c, body=body, speculative=sp):
-                return Guard(E.rewrite(c, f), go(body), sp)
-        return with_body(x, go)
+        if isinstance(x, Guard):
+            return Guard(f(x.cond), go(x.body), x.speculative)
+        if not isinstance(x, (Store, AllReduce)):
+            return with_body(x, go)
+        indices = tuple(map(f, x.indices))
+        x = replace(x, indices=indices, value=f(x.value))
+        return replace(x, buffer=new, indices=at(indices)) if x.buffer == old else x
 
     return go(s)

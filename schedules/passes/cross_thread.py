@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from schedules import expr as E
-from schedules.dtypes import DTYPES
 from schedules.errors import ScheduleError
 from schedules.expr import Binary, Const, Expr, Load
 from schedules.ir import AllReduce, Guard, Loop, Stmt, Store, bound_to, const, in_order, seq, walk, with_body
+from schedules.te.scalars import limit
 
 # Operations by which threads can reduce together.
 OPS = ("+", "*", "min", "max")
@@ -95,6 +95,4 @@ def identity(op: str, dtype: str) -> float | int:
     least value."""
     if op in ("+", "*"):
         return (float if E.is_float(dtype) else int)(op == "*")
-    if E.is_float(dtype):
-        return float("inf") if op == "min" else float("-inf")
-    return DTYPES[dtype].range[-1 if op == "min" else 0]
+    return limit(dtype, 1 if op == "min" else -1).value

@@ -13,7 +13,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import Expr, Load, Select
 from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, with_body
-from schedules.passes.simplify import Ranges, loop_range
+from schedules.passes.simplify import Ranges, inside
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -30,9 +30,8 @@ def _ints(b: Buffer) -> tuple[int, ...]:
 
 def _go(s: Stmt, ranges: Ranges, shapes: Shapes, params: frozenset[str]) -> Stmt:
     match s:
-        case Loop(var=v, extent=n, body=b):
-            r = loop_range(n, ranges)
-            return replace(s, body=_go(b, ranges | ({v: r} if r is not None else {}), shapes, params))
+        case Loop(body=b):
+            return replace(s, body=_go(b, inside(s, ranges), shapes, params))
         case Alloc(buffer=buf, body=b):
             return Alloc(buf, _go(b, ranges, shapes | {buf.name: _ints(buf)}, params))
         case Guard(body=b) if s.speculative:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from schedules.expr import variables
 from schedules.ir import Alloc, LoweredFunc, Nest, Stmt, skew, walk
 from schedules.ir.exprs import expressions
@@ -19,14 +21,21 @@ def lower(nest: Nest, name: str = "kernel") -> LoweredFunc:
     params = tuple(nest.buffer(n) for n in nest.params)
     nest = partial_sums(nest)
     try:
-        s = expand_blocks(nest)
-        for _, run in for_cpus(nest):
-            s = run(s)
+        *_, (_, s) = _passed(nest)
         verify(s, params, "lowering")
     except Exception:
         _blame(nest)
         raise
     return _lowered(name, nest, s)
+
+
+def _passed(nest: Nest) -> Iterator[tuple[str, Stmt]]:
+    """(title, program) after each pass."""
+    s = expand_blocks(nest)
+    yield "expand_blocks", s
+    for title, run in for_cpus(nest):
+        s = run(s)
+        yield title, s
 
 
 def _lowered(name: str, nest: Nest, s: Stmt) -> LoweredFunc:
@@ -41,12 +50,9 @@ def _lowered(name: str, nest: Nest, s: Stmt) -> LoweredFunc:
 def _blame(nest: Nest) -> None:
     """Raise VerifyError for the first pass that leaves something wrong; return if there is none."""
     placed = tuple(nest.buffer(n) for n in nest.params)
-    s = expand_blocks(nest)
-    verify(s, nest.buffers, "expand_blocks")
-    for title, run in for_cpus(nest):
-        s = run(s)
+    for title, s in _passed(nest):
         # Intermediate buffers are allocated from `compact` on. `simplify` runs before and after it.
-        verify(s, placed if title != "simplify" else nest.buffers, title)
+        verify(s, nest.buffers if title in ("expand_blocks", "simplify") else placed, title)
 
 
 def stages(nest: Nest) -> list[tuple[str, LoweredFunc]]:
@@ -62,9 +68,4 @@ def stages(nest: Nest) -> list[tuple[str, LoweredFunc]]:
                 s = Alloc(b, s)
         return _lowered("kernel", nest, s)
 
-    s = expand_blocks(nest)
-    out = [("expand_blocks", func(s))]
-    for title, run in for_cpus(nest):
-        s = run(s)
-        out.append((title, func(s)))
-    return out
+    return [(title, func(s)) for title, s in _passed(nest)]

@@ -11,7 +11,7 @@ from schedules import expr as E
 from schedules.expr import Compare, Const, Expr, Select, Var
 from schedules.ir import Guard, Loop, Stmt, Store, const, seq, walk, with_body
 from schedules.ir.exprs import expressions, substitute
-from schedules.passes.simplify import Ranges, loop_range, simplify
+from schedules.passes.simplify import Ranges, inside, loop_range, simplify
 
 # Most places at which a loop is cut where loads are chosen.
 MOST_CUTS = 8
@@ -25,11 +25,9 @@ def partition(s: Stmt, ranges: Ranges | None = None) -> Stmt:
     ranges = ranges or {}
     if not isinstance(s, Loop):
         return with_body(s, lambda k: partition(k, ranges))
-    r = loop_range(s.extent, ranges)
     n = const(s.extent)
-    inner = ranges | ({s.var: r} if r is not None else {})
     if ("partition", 1) not in s.annotations or n is None:
-        return replace(s, body=partition(s.body, inner))
+        return replace(s, body=partition(s.body, inside(s, ranges)))
     marks = tuple(a for a in s.annotations if a[0] != "partition")
 
     def part_of(first: Expr, end: Expr, body: Stmt, marks: tuple[tuple[str, int], ...]) -> Stmt:

@@ -20,7 +20,7 @@ from schedules.expr import Const, Expr, Var
 from schedules.ir import Alloc, AllReduce, Buffer, Loop, Stmt, Store, bound_to, kids, walk, with_body
 from schedules.ir.exprs import loads
 from schedules.passes.accesses import moved
-from schedules.passes.simplify import Ranges, loop_range
+from schedules.passes.simplify import Ranges, inside
 
 Indices = tuple[Expr, ...]
 
@@ -35,12 +35,10 @@ class _Access:
 def privatize(s: Stmt, ranges: Ranges) -> Stmt:
     """``s`` with every local buffer outside of loops over threads made one thread's own. ``ranges``: of the
     variables around ``s``. Raises ScheduleError if a thread needs another's element."""
-    if isinstance(s, Loop):
-        r = loop_range(s.extent, ranges)
-        ranges = ranges | ({s.var: r} if r is not None else {})
-    s = with_body(s, lambda x: privatize(x, ranges))
+    inner = inside(s, ranges) if isinstance(s, Loop) else ranges
+    s = with_body(s, lambda x: privatize(x, inner))
     if isinstance(s, Alloc) and s.buffer.scope == "local" and _holds_threads(s.body):
-        return _private(s, ranges)
+        return _private(s, inner)
     return s
 
 
@@ -68,8 +66,7 @@ def _accesses(s: Stmt, name: str, threads: dict[str, str], ranges: Ranges) -> li
     if isinstance(s, (Store, AllReduce)) and s.buffer == name:
         out.append(_Access(s.indices, threads, ranges))
     if isinstance(s, Loop):
-        r = loop_range(s.extent, ranges)
-        ranges = ranges | ({s.var: r} if r is not None else {})
+        ranges = inside(s, ranges)
         if bound_to(s, "threadIdx"):
             threads = threads | {s.var: s.kind}
     for k in kids(s):

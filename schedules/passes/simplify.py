@@ -34,6 +34,12 @@ def loop_range(extent: Expr, ranges: Ranges) -> affine.Range | None:
     return None if r is None else (0, max(r[1] - 1, 0))
 
 
+def inside(loop: Loop, ranges: Ranges) -> Ranges:
+    """The ranges of variables in the body of a loop."""
+    r = loop_range(loop.extent, ranges)
+    return ranges if r is None else ranges | {loop.var: r}
+
+
 def _go(s: Stmt, ranges: Ranges) -> Stmt | None:
     match s:
         case Loop(var=v, extent=n, body=b):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-from schedules.errors import ScheduleError
 from schedules.ir import Nest, bound_to
-from schedules.ir.nest import block_names, find_block, find_loop, map_blocks, replace_stmt
+from schedules.ir.nest import block_names, find_block, find_loop, mark
 from schedules.model import Target
 from schedules.primitives.base import Factor, Primitive
 
@@ -58,23 +57,13 @@ class Annotate(Primitive[None]):
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if self.key not in HINTS:
-            raise ScheduleError(
-                f"annotate {self.where}: unknown hint {self.key!r}; known: {', '.join(HINTS)}"
-            )
+            raise self.refused(f"unknown hint {self.key!r}; known: {', '.join(HINTS)}")
         if isinstance(self.value, int) and self.value not in (known := VALUES[self.key]):
-            raise ScheduleError(
-                f"annotate {self.where}: {self.key} is {known.start} to {known.stop - 1}, not {self.value}"
-            )
+            raise self.refused(f"{self.key} is {known.start} to {known.stop - 1}, not {self.value}")
         loop = None if self.where in block_names(nest) else find_loop(nest, self.where)
         if self.key == "min_blocks" and (loop is None or not bound_to(loop, "blockIdx")):
-            raise ScheduleError(f"annotate {self.where}: min_blocks needs a loop that is bound to blockIdx")
+            raise self.refused("min_blocks needs a loop that is bound to blockIdx")
 
     def apply(self, nest: Nest) -> Nest:
-        mark = (self.key, self.value)
-        if self.where in block_names(nest):
-            b = find_block(nest, self.where)
-            new = (*(a for a in b.annotations if a[0] != self.key), mark)
-            return map_blocks(nest, lambda x: replace(x, annotations=new) if x is b else x)
-        loop = find_loop(nest, self.where)
-        new = (*(a for a in loop.annotations if a[0] != self.key), mark)
-        return replace_stmt(nest, loop, replace(loop, annotations=new))
+        find = find_block if self.where in block_names(nest) else find_loop
+        return mark(nest, find(nest, self.where), self.key, self.value)

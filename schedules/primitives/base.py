@@ -9,12 +9,12 @@ import types
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Hole
 from schedules.instructions import INSTRUCTIONS, Instruction
-from schedules.ir import Loop, Nest, walk
+from schedules.ir import Buffer, Loop, Nest, walk
 from schedules.model import Step, Target
 
 Factor = int | Hole  # a number, or an unknown of a sketch
@@ -25,9 +25,11 @@ MAX_EXTENT = 2**63 - 1  # of a loop or a tile: indices are computed in 64 bits
 @dataclass(frozen=True)
 class Primitive(Generic[R]):
     """Contract: ``apply`` keeps the meaning of every nest that ``check`` accepts. Both raise
-    `ScheduleError`, which names the loop or block, the reason and the remedy."""
+    `ScheduleError`, which names the loop or block, the reason and the remedy (`refused`). ``subject``: the
+    field that errors name, if it is not the first."""
 
     name: ClassVar[str] = ""
+    subject: ClassVar[str] = ""
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         """Raise ScheduleError if the primitive is not legal. ``target``: None for any target."""
@@ -35,6 +37,11 @@ class Primitive(Generic[R]):
     def apply(self, nest: Nest) -> Nest:
         """The transformed nest. ``check`` must have passed."""
         raise ScheduleError(f"{type(self).__name__} has no rewriting")
+
+    def refused(self, why: str) -> ScheduleError:
+        """The error for a use that is not legal. ``why``: the reason and the remedy."""
+        of = getattr(self, self.subject or dataclasses.fields(self)[0].name)
+        return ScheduleError(f"{self.name} {of}: {why}" if isinstance(of, str) else f"{self.name}: {why}")
 
     def sentence(self) -> str:
         """What it does, as a sentence for people: names in backquotes, a capital and a full stop. Every
@@ -62,6 +69,18 @@ class Primitive(Generic[R]):
         return cls(**{k: _decode(v, fields[k], f"{step.primitive}.{k}") for k, v in given.items()})
 
 
+@dataclass(frozen=True)
+class OfLoops(Primitive[R]):
+    """A primitive of loops by name, as many as there are."""
+
+    loops: tuple[str, ...]
+
+    @classmethod
+    def of(cls, *loops: str) -> Self:
+        """As `Schedule` has it."""
+        return cls(loops)
+
+
 def require_intermediate(nest: Nest, buffer: str, what: str) -> None:
     """Raise ScheduleError unless ``buffer`` exists and is no argument. ``what``: name of the primitive."""
     own = [b.name for b in nest.buffers if b.name not in nest.params]
@@ -71,6 +90,15 @@ def require_intermediate(nest: Nest, buffer: str, what: str) -> None:
         raise ScheduleError(
             f"{what}: there is no buffer {buffer!r}; intermediate buffers are {', '.join(own) or 'none'}"
         )
+
+
+def require_buffer(nest: Nest, buffer: str, what: str) -> Buffer:
+    """The buffer of this name. Raises ScheduleError if there is none. ``what``: name of the primitive."""
+    found = next((b for b in nest.buffers if b.name == buffer), None)
+    if found is None:
+        have = ", ".join(b.name for b in nest.buffers)
+        raise ScheduleError(f"{what}: there is no buffer {buffer!r}; the buffers are {have}")
+    return found
 
 
 @functools.cache

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-from schedules.errors import ScheduleError
 from schedules.ir import GPU_AXES, Block, Loop, Nest
 from schedules.ir.deps import check_races
-from schedules.ir.nest import find_loop, loop_path, replace_stmt, vars_bound
+from schedules.ir.nest import find_loop, loop_path, set_kind, vars_bound
 from schedules.model import Target
 from schedules.primitives.base import Primitive, require_serial
 
@@ -40,26 +39,21 @@ class Bind(Primitive[None]):
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if self.axis not in GPU_AXES:
-            raise ScheduleError(f"bind {self.loop}: {self.axis!r} is not one of {', '.join(GPU_AXES)}")
+            raise self.refused(f"{self.axis!r} is not one of {', '.join(GPU_AXES)}")
         if target is not None and not target.grid:
-            raise ScheduleError(f"bind {self.loop}: target {target.kind} has no {self.axis}; use parallel")
+            raise self.refused(f"target {target.kind} has no {self.axis}; use parallel")
         loop = find_loop(nest, self.loop)
         require_serial(loop, "bind")
         for s in loop_path(nest, self.loop)[:-1]:
             if isinstance(s, Loop) and s.kind == self.axis and self.axis != "vthread":
-                raise ScheduleError(
-                    f"bind {self.loop}: {s.var} around it is {self.axis} already; use another axis"
-                )
+                raise self.refused(f"{s.var} around it is {self.axis} already; use another axis")
             if isinstance(s, Loop) and s.kind.startswith("thread") and self.axis.startswith("block"):
-                raise ScheduleError(
-                    f"bind {self.loop}: {s.var} around it is {s.kind}; bind blocks outside threads"
-                )
+                raise self.refused(f"{s.var} around it is {s.kind}; bind blocks outside threads")
         if self.axis != "threadIdx.x" or not _reduces_across(nest, loop):
             check_races(nest, loop, "bind")
 
     def apply(self, nest: Nest) -> Nest:
-        loop = find_loop(nest, self.loop)
-        return replace_stmt(nest, loop, replace(loop, kind=self.axis))
+        return set_kind(nest, self.loop, self.axis)
 
 
 def _reduces_across(nest: Nest, loop: Loop) -> bool:

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-from schedules import expr as E
 from schedules.errors import ScheduleError
-from schedules.expr import Const, Expr, Load, Var
-from schedules.ir import SCOPES, Access, Block, Buffer, Iter, Nest, blocks
+from schedules.expr import Expr, Load
+from schedules.ir import SCOPES, Block, Buffer, Nest, blocks
 from schedules.ir.nest import (
     add_buffer,
     block_names,
+    copy_block,
     find_block,
     fresh_each,
     insert,
-    map_blocks,
     reads,
-    redirect,
+    redirect_reads,
+    replace_stmt,
     root_child,
     wrap_loops,
     writers,
 )
+from schedules.loads import Indices
 from schedules.model import Target
 from schedules.primitives.base import Primitive, scope_in_words
 
@@ -43,6 +44,7 @@ class CacheRead(Primitive[str]):
     """
 
     name: ClassVar[str] = "cache_read"
+    subject: ClassVar[str] = "buffer"
     block: str
     buffer: str
     scope: str = "global"
@@ -60,23 +62,19 @@ class CacheRead(Primitive[str]):
         check_copied(nest, self.name, self.block, self.buffer, self.scope, self.result())
 
     def apply(self, nest: Nest) -> Nest:
-        src = nest.buffer(self.buffer)
-        new = self.result()
-        iters = tuple(Iter(f"x{d}", n, "spatial") for d, n in enumerate(src.shape))
-        at = tuple(Var(i.var) for i in iters)
-        copy = Block(
-            new,
-            iters,
-            tuple(Const(0) for _ in iters),
-            (Access(new, at),),
-            (Load(self.buffer, at, src.dtype),),
-        )
-        nest = map_blocks(
-            nest, lambda b: redirect(b, self.buffer, new, writing=False) if b.name == self.block else b
-        )
-        nest = add_buffer(nest, Buffer(new, src.shape, src.dtype, self.scope))
-        stmt = wrap_loops(copy, fresh_each(nest, (f"{new}_{i.var}" for i in iters)))
-        return insert(nest, None, stmt, before=find_block(nest, self.block))
+        src, new = nest.buffer(self.buffer), self.result()
+        b = redirect_reads(find_block(nest, self.block), self.buffer, new)
+        copy = Buffer(new, src.shape, src.dtype, self.scope)
+        return through_copy(nest, b, copy, lambda at: Load(self.buffer, at, src.dtype))
+
+
+def through_copy(nest: Nest, b: Block, copy: Buffer, of: Callable[[Indices], Expr]) -> Nest:
+    """The nest with block ``b`` in place of that of its name, and before it a stage that makes the buffer
+    ``copy`` which it reads; ``of``: the elements, by their indices."""
+    made = copy_block(copy.name, copy.shape, [copy.name], lambda at: (of(at),))
+    nest = add_buffer(replace_stmt(nest, find_block(nest, b.name), b), copy)
+    stmt = wrap_loops(made, fresh_each(nest, (f"{copy.name}_{i.var}" for i in made.iters)))
+    return insert(nest, None, stmt, before=b)
 
 
 def check_copied(nest: Nest, what: str, block: str, buffer: str, scope: str, new: str) -> None:
@@ -101,9 +99,3 @@ def check_copied(nest: Nest, what: str, block: str, buffer: str, scope: str, new
             )
     if new in block_names(nest) or any(x.name == new for x in nest.buffers):
         raise ScheduleError(f"{what} {buffer}: {new} exists already")
-
-
-def in_reads(b: Block, f: Callable[[Expr], Expr | None]) -> Block:
-    """The block with ``f`` applied to its values and conditions (`expr.rewrite`)."""
-    values, where = (tuple(E.rewrite(x, f) for x in es) for es in (b.values, b.where))
-    return replace(b, values=values, where=where)

@@ -2,22 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from schedules import affine
 from schedules import expr as E
-from schedules.errors import ScheduleError
-from schedules.expr import Const, Expr, Load, Var
-from schedules.ir import Access, Block, Buffer, Iter, Nest
-from schedules.ir.nest import add_buffer, find_block, fresh_each, insert, map_blocks, reads, wrap_loops
+from schedules.expr import Const, Expr, Load
+from schedules.ir import Block, Buffer, Nest
+from schedules.ir.nest import axis_ranges, find_block, reads, with_values
+from schedules.loads import Indices
 from schedules.model import Target
 from schedules.primitives.base import Primitive, scope_in_words
-from schedules.primitives.cache_read import check_copied, in_reads
+from schedules.primitives.cache_read import check_copied, through_copy
 
 
 @dataclass(frozen=True)
-class CacheReadPart(Primitive[str]):
+class CopyOfRead(Primitive[str]):
+    """A copy for one of the reads of ``buffer`` in ``block``. ``place`` counts the block's different reads of
+    the buffer from 0, in the order in which its value has them."""
+
+    subject: ClassVar[str] = "buffer"
+    block: str
+    buffer: str
+    place: int
+    scope: str = "global"
+
+    def check(self, nest: Nest, target: Target | None = None) -> None:
+        check_copied(nest, self.name, self.block, self.buffer, self.scope, self.result())
+        places = places_read(find_block(nest, self.block), self.buffer)
+        if not 0 <= self.place < len(places):
+            raise self.refused(
+                f"block {self.block} reads it at {len(places)} places, and place {self.place} is asked for; "
+                f"give one of 0..{len(places) - 1}"
+            )
+
+    def read(self, nest: Nest) -> Load:
+        """The read."""
+        return places_read(find_block(nest, self.block), self.buffer)[self.place]
+
+    def copied(
+        self, nest: Nest, shape: tuple[Expr, ...], of: Callable[[Indices], Indices], at: Indices
+    ) -> Nest:
+        """The nest in which the read takes ``copy[at]``, where the copy is ``copy[i] = buffer[of(i)]``."""
+        read, new = self.read(nest), self.result()
+        taken = Load(new, at, read.dtype)
+        b = with_values(
+            find_block(nest, self.block), lambda v: E.rewrite(v, lambda e: taken if e == read else None)
+        )
+        copy = Buffer(new, shape, read.dtype, self.scope)
+        return through_copy(nest, b, copy, lambda i: Load(self.buffer, of(i), read.dtype))
+
+
+@dataclass(frozen=True)
+class CacheReadPart(CopyOfRead):
     """Copy what one of the reads of ``buffer`` in ``block`` touches into ``<buffer>_<scope>_<block><place>``
     before the block. That read then takes the copy, and other reads of the buffer stay. ``place`` counts the
     block's different reads of the buffer from 0, in the order in which its value has them.
@@ -39,10 +77,6 @@ class CacheReadPart(Primitive[str]):
     """
 
     name: ClassVar[str] = "cache_read_part"
-    block: str
-    buffer: str
-    place: int
-    scope: str = "global"
 
     def result(self) -> str:
         return f"{self.buffer}_{self.scope}_{self.block}{self.place}"
@@ -54,51 +88,31 @@ class CacheReadPart(Primitive[str]):
         )
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
-        check_copied(nest, self.name, self.block, self.buffer, self.scope, self.result())
-        places = places_read(find_block(nest, self.block), self.buffer)
-        if not 0 <= self.place < len(places):
-            raise ScheduleError(
-                f"cache_read_part {self.buffer}: block {self.block} reads it at {len(places)} places, and "
-                f"place {self.place} is asked for; give one of 0..{len(places) - 1}"
-            )
-        if any(x.buffer == self.buffer for i in places[self.place].indices for x in E.loads(i)):
-            raise ScheduleError(
-                f"cache_read_part {self.buffer}: place {self.place} of block {self.block} reads the buffer "
-                "in its own index; use cache_read, which copies it whole"
+        super().check(nest, target)
+        if any(x.buffer == self.buffer for i in self.read(nest).indices for x in E.loads(i)):
+            raise self.refused(
+                f"place {self.place} of block {self.block} reads the buffer in its own index; use "
+                "cache_read, which copies it whole"
             )
 
     def _box(self, nest: Nest) -> list[tuple[int, Expr]]:
         """(the first, how many) that the read touches of each dimension."""
-        b = find_block(nest, self.block)
-        read, shape = places_read(b, self.buffer)[self.place], nest.buffer(self.buffer).shape
-        return [_ends(b, i, n) for i, n in zip(read.indices, shape, strict=True)]
+        ranges, shape = axis_ranges(find_block(nest, self.block).iters), nest.buffer(self.buffer).shape
+        return [_ends(ranges, i, n) for i, n in zip(self.read(nest).indices, shape, strict=True)]
 
     def is_whole(self, nest: Nest) -> bool:
         """Whether the read may touch all of the buffer."""
         return tuple(n for _, n in self._box(nest)) == nest.buffer(self.buffer).shape
 
     def apply(self, nest: Nest) -> Nest:
-        src, new = nest.buffer(self.buffer), self.result()
-        read = places_read(find_block(nest, self.block), self.buffer)[self.place]
         box = self._box(nest)
-        iters = tuple(Iter(f"x{d}", n, "spatial") for d, (_, n) in enumerate(box))
-        at = tuple(Var(i.var) for i in iters)
-        source = tuple(x + lo if lo else x for x, (lo, _) in zip(at, box, strict=True))
-        copied: Expr = Load(self.buffer, source, src.dtype)
-        copy = Block(new, iters, tuple(Const(0) for _ in iters), (Access(new, at),), (copied,))
+        pairs = zip(self.read(nest).indices, box, strict=True)
+        moved = tuple(affine.simplify(i - lo, {}) if lo else i for i, (lo, _) in pairs)
 
-        def shifted(e: Expr) -> Expr | None:
-            if e != read:
-                return None
-            moved = (
-                affine.simplify(i - lo, {}) if lo else i for i, (lo, _) in zip(read.indices, box, strict=True)
-            )
-            return Load(new, tuple(moved), src.dtype)
+        def source(at: Indices) -> Indices:
+            return tuple(x + lo if lo else x for x, (lo, _) in zip(at, box, strict=True))
 
-        nest = map_blocks(nest, lambda x: in_reads(x, shifted) if x.name == self.block else x)
-        nest = add_buffer(nest, Buffer(new, tuple(n for _, n in box), src.dtype, self.scope))
-        stmt = wrap_loops(copy, fresh_each(nest, (f"{new}_{i.var}" for i in iters)))
-        return insert(nest, None, stmt, before=find_block(nest, self.block))
+        return self.copied(nest, tuple(n for _, n in box), source, moved)
 
 
 def places_read(b: Block, buffer: str) -> list[Load]:
@@ -106,10 +120,9 @@ def places_read(b: Block, buffer: str) -> list[Load]:
     return list(dict.fromkeys(x for x in reads(b) if x.buffer == buffer))
 
 
-def _ends(b: Block, index: Expr, n: Expr) -> tuple[int, Expr]:
+def _ends(ranges: affine.Ranges, index: Expr, n: Expr) -> tuple[int, Expr]:
     """(the first, how many) of what an index touches of a dimension of extent ``n``; all of it if that is not
     known."""
-    ranges = {i.var: (0, int(i.extent.value) - 1) for i in b.iters if isinstance(i.extent, Const)}
     ends = affine.bounds(index, ranges)
     if ends is None or not isinstance(n, Const):
         return 0, n

@@ -8,19 +8,16 @@ from typing import ClassVar
 
 from schedules import affine
 from schedules import expr as E
-from schedules.errors import ScheduleError
 from schedules.expr import Binary, Const, Expr, Load, Var
-from schedules.ir import Access, Block, Buffer, Iter, Nest
-from schedules.ir.nest import add_buffer, find_block, fresh_each, insert, map_blocks, wrap_loops
+from schedules.ir import Block, Nest
+from schedules.ir.nest import axis_ranges, find_block
 from schedules.model import Target
-from schedules.primitives.base import Primitive, scope_in_words
-from schedules.primitives.cache_read import check_copied, in_reads
-from schedules.primitives.cache_read_part import places_read
-from schedules.primitives.split_axis import axis_ranges
+from schedules.primitives.base import scope_in_words
+from schedules.primitives.cache_read_part import CopyOfRead
 
 
 @dataclass(frozen=True)
-class CacheReadView(Primitive[str]):
+class CacheReadView(CopyOfRead):
     """Copy what one of the reads of ``buffer`` in ``block`` touches into ``<buffer>_view_<block><place>``
     before the block, in the order in which the block reads it. ``place`` counts the block's different reads
     of the buffer from 0, in the order in which its value has them.
@@ -44,10 +41,6 @@ class CacheReadView(Primitive[str]):
     """
 
     name: ClassVar[str] = "cache_read_view"
-    block: str
-    buffer: str
-    place: int
-    scope: str = "global"
 
     def result(self) -> str:
         return f"{self.buffer}_view_{self.block}{self.place}"
@@ -59,38 +52,20 @@ class CacheReadView(Primitive[str]):
         )
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
-        check_copied(nest, self.name, self.block, self.buffer, self.scope, self.result())
-        b = find_block(nest, self.block)
-        places = places_read(b, self.buffer)
-        if not 0 <= self.place < len(places):
-            raise ScheduleError(
-                f"cache_read_view {self.buffer}: block {self.block} reads it at {len(places)} places, and "
-                f"place {self.place} is asked for; give one of 0..{len(places) - 1}"
+        super().check(nest, target)
+        if self._view(nest) is None:
+            raise self.refused(
+                f"place {self.place} of block {self.block} divides no axes, or its copy would leave the "
+                "buffer; use cache_read_part"
             )
-        if view_of(nest, b, places[self.place]) is None:
-            raise ScheduleError(
-                f"cache_read_view {self.buffer}: place {self.place} of block {self.block} divides no axes, "
-                "or its copy would leave the buffer; use cache_read_part"
-            )
+
+    def _view(self, nest: Nest) -> StagedRead | None:
+        return view_of(nest, find_block(nest, self.block), self.read(nest))
 
     def apply(self, nest: Nest) -> Nest:
-        b = find_block(nest, self.block)
-        read, new = places_read(b, self.buffer)[self.place], self.result()
-        view = view_of(nest, b, read)
+        view = self._view(nest)
         assert view is not None
-        iters = tuple(Iter(f"x{d}", Const(n), "spatial") for d, n in enumerate(view.extents))
-        at = tuple(Var(i.var) for i in iters)
-        copied: Expr = Load(self.buffer, view.source, read.dtype)
-        copy = Block(new, iters, tuple(Const(0) for _ in iters), (Access(new, at),), (copied,))
-        taken = Load(new, view.place, read.dtype)
-
-        def swapped(e: Expr) -> Expr | None:
-            return taken if e == read else None
-
-        nest = map_blocks(nest, lambda x: in_reads(x, swapped) if x.name == self.block else x)
-        nest = add_buffer(nest, Buffer(new, tuple(i.extent for i in iters), read.dtype, self.scope))
-        stmt = wrap_loops(copy, fresh_each(nest, (f"{new}_{i.var}" for i in iters)))
-        return insert(nest, None, stmt, before=find_block(nest, self.block))
+        return self.copied(nest, tuple(map(Const, view.extents)), lambda at: view.source, view.place)
 
 
 @dataclass(frozen=True)

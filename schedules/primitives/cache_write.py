@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from schedules.errors import ScheduleError
-from schedules.expr import Const, Load, Var
-from schedules.ir import SCOPES, Access, Block, Buffer, Iter, Nest, blocks
+from schedules.expr import Load
+from schedules.ir import SCOPES, Buffer, Nest, blocks
 from schedules.ir.nest import (
     add_buffer,
     block_names,
+    copy_block,
     find_block,
     fresh_each,
     insert,
@@ -56,35 +56,32 @@ class CacheWrite(Primitive[str]):
     def check(self, nest: Nest, target: Target | None = None) -> None:
         b = find_block(nest, self.block)
         if self.scope not in SCOPES:
-            raise ScheduleError(
-                f"cache_write {self.block}: scope {self.scope!r} is not one of {', '.join(SCOPES)}"
-            )
+            raise self.refused(f"scope {self.scope!r} is not one of {', '.join(SCOPES)}")
         if b.reducer is not None and not b.init:
-            raise ScheduleError(f"cache_write {self.block}: use it before decompose_reduction")
+            raise self.refused("use it before decompose_reduction")
         here = blocks(root_child(nest, self.block))
         for buffer in (w.buffer for w in b.writes):
             others = [x.name for x in writers(nest, buffer) if x is not b]
             if others:
-                raise ScheduleError(
-                    f"cache_write {self.block}: {others[0]} writes {buffer} too; use cache_write before "
-                    "decompose_reduction"
+                raise self.refused(
+                    f"{others[0]} writes {buffer} too; use cache_write before decompose_reduction"
                 )
             users = [x.name for x in readers(nest, buffer) if x is not b and any(x is y for y in here)]
             if users:
-                raise ScheduleError(
-                    f"cache_write {self.block}: {users[0]} reads {buffer} inside a loop around both, so the "
-                    "copy would be too late; use cache_write before compute_at"
+                raise self.refused(
+                    f"{users[0]} reads {buffer} inside a loop around both, so the copy would be too late; "
+                    "use cache_write before compute_at"
                 )
         shapes = {tuple(nest.buffer(w.buffer).shape): w.buffer for w in b.writes}
         if len(shapes) > 1:
             one, other, *_ = shapes.values()
-            raise ScheduleError(
-                f"cache_write {self.block}: its outputs {one} and {other} have unlike shapes; use it before "
-                "split_dim or merge_dims, or those on all outputs"
+            raise self.refused(
+                f"its outputs {one} and {other} have unlike shapes; use it before split_dim or merge_dims, "
+                "or those on all outputs"
             )
         for n in (self.result(), *(self._cache(w.buffer) for w in b.writes)):
             if n in block_names(nest) or any(x.name == n for x in nest.buffers):
-                raise ScheduleError(f"cache_write {self.block}: {n} exists already")
+                raise self.refused(f"{n} exists already")
 
     def _cache(self, buffer: str) -> str:
         return f"{buffer}_{self.scope}"
@@ -92,21 +89,18 @@ class CacheWrite(Primitive[str]):
     def apply(self, nest: Nest) -> Nest:
         block = find_block(nest, self.block)
         outs = [nest.buffer(w.buffer) for w in block.writes]
-        iters = tuple(Iter(f"x{d}", n, "spatial") for d, n in enumerate(outs[0].shape))
-        at = tuple(Var(i.var) for i in iters)
-        copy = Block(
+        copy = copy_block(
             self.result(),
-            iters,
-            tuple(Const(0) for _ in iters),
-            tuple(Access(out.name, at) for out in outs),
-            tuple(Load(self._cache(out.name), at, out.dtype) for out in outs),
+            outs[0].shape,
+            [out.name for out in outs],
+            lambda at: tuple(Load(self._cache(out.name), at, out.dtype) for out in outs),
         )
         here = block
         for out in outs:
             here = redirect(here, out.name, self._cache(out.name))
             nest = add_buffer(nest, Buffer(self._cache(out.name), out.shape, out.dtype, self.scope))
         nest = replace_stmt(nest, block, here)
-        stmt = wrap_loops(copy, fresh_each(nest, (f"{self.result()}_{i.var}" for i in iters)))
+        stmt = wrap_loops(copy, fresh_each(nest, (f"{self.result()}_{i.var}" for i in copy.iters)))
         read = {b.name for out in outs for b in readers(nest, out.name)}
         first = next((b for b in blocks(nest.body) if b.name in read), None)
         return insert(nest, None, stmt, before=first)

@@ -64,33 +64,29 @@ class ComputeAt(Primitive[None]):
         b = find_block(nest, self.block)
         loop = find_loop(nest, self.loop)
         if any(x.name == self.block for x in blocks(loop.body)):
-            raise ScheduleError(f"compute_at {self.block}: it is inside {self.loop} already")
+            raise self.refused(f"it is inside {self.loop} already")
         require_loops_allowed(nest, self.loop, f"compute_at {self.block}")
         for w in b.writes:
             if w.buffer in nest.params:
-                raise ScheduleError(
-                    f"compute_at {self.block}: {w.buffer} is an output of the kernel; use "
-                    "reverse_compute_at or cache_write"
+                raise self.refused(
+                    f"{w.buffer} is an output of the kernel; use reverse_compute_at or cache_write"
                 )
             if w.indices != tuple(Var(i.var) for i in b.iters if i.kind == "spatial"):
-                raise ScheduleError(
-                    f"compute_at {self.block}: its writes are not one element per spatial iteration in order"
-                )
+                raise self.refused("its writes are not one element per spatial iteration in order")
             users = [u for u in readers(nest, w.buffer) if u is not b]
             inside = [u for u in users if any(u is x for x in blocks(loop.body))]
             outside = [u.name for u in users if u not in inside and not self._computed_before(nest, w, u)]
             if outside:
-                raise ScheduleError(
-                    f"compute_at {self.block}: {', '.join(outside)} reads {w.buffer} outside {self.loop}; "
-                    "choose a loop around all readers"
+                raise self.refused(
+                    f"{', '.join(outside)} reads {w.buffer} outside {self.loop}; choose a loop around all "
+                    "readers"
                 )
             if not inside:
-                raise ScheduleError(f"compute_at {self.block}: nothing inside {self.loop} reads {w.buffer}")
+                raise self.refused(f"nothing inside {self.loop} reads {w.buffer}")
             others = [x.name for x in writers(nest, w.buffer) if x is not b]
             if others:
-                raise ScheduleError(
-                    f"compute_at {self.block}: {others[0]} writes {w.buffer} too; use compute_at before "
-                    "decompose_reduction"
+                raise self.refused(
+                    f"{others[0]} writes {w.buffer} too; use compute_at before decompose_reduction"
                 )
         first = next(x for x in blocks(loop.body) if any(accesses(x, w.buffer) for w in b.writes))
         check_available(nest, b, loop_vars(loop_path(nest, self.loop)), first, "compute_at")

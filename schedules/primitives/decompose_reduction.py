@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from schedules import expr as E
-from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Loop, Nest, Stmt, path_to
 from schedules.ir.deps import recovered
@@ -62,32 +61,25 @@ class DecomposeReduction(Primitive[str]):
     def check(self, nest: Nest, target: Target | None = None) -> None:
         b = find_block(nest, self.block)
         if b.reducer is None:
-            raise ScheduleError(f"decompose_reduction {self.block}: it is not a reduction")
+            raise self.refused("it is not a reduction")
         if not b.init:
-            raise ScheduleError(f"decompose_reduction {self.block}: it is decomposed already")
+            raise self.refused("it is decomposed already")
         around = [x.var for x in loops_of(nest, self.block)]
         if self.loop not in around:
             find_loop(nest, self.loop)
-            raise ScheduleError(
-                f"decompose_reduction {self.block}: {self.loop} is not around it; its loops are "
-                f"{', '.join(around)}"
-            )
+            raise self.refused(f"{self.loop} is not around it; its loops are {', '.join(around)}")
         red, spa = vars_bound(b, "reduce"), vars_bound(b, "spatial")
         outside = [v for v in loop_vars(loop_path(nest, self.loop))[:-1] if v in red]
         if outside:
-            raise ScheduleError(
-                f"decompose_reduction {self.block}: {outside[0]} is a reduction loop outside {self.loop}; "
-                f"decompose at {outside[0]}"
+            raise self.refused(
+                f"{outside[0]} is a reduction loop outside {self.loop}; decompose at {outside[0]}"
             )
         both = [v for v in around[around.index(self.loop) :] if v in red and v in spa]
         if both:
-            raise ScheduleError(
-                f"decompose_reduction {self.block}: {both[0]} mixes spatial and reduction axes; do not "
-                "fuse those"
-            )
+            raise self.refused(f"{both[0]} mixes spatial and reduction axes; do not fuse those")
         self._check_once(nest, b)
         if self.result() in block_names(nest):
-            raise ScheduleError(f"decompose_reduction {self.block}: {self.result()} exists already")
+            raise self.refused(f"{self.result()} exists already")
 
     def _check_once(self, nest: Nest, b: Block) -> None:
         """Check that one run of ``loop`` computes each element once. An element that is computed again, for
@@ -102,9 +94,8 @@ class DecomposeReduction(Primitive[str]):
         told = recovered([bound(b, i) for i in b.writes[0].indices], spatial)
         again = [v for v, n in spatial.items() if v not in told and n != Const(1)]
         if again:
-            raise ScheduleError(
-                f"decompose_reduction {self.block}: {again[0]} computes the same elements of it again; "
-                f"choose a loop inside {again[0]}"
+            raise self.refused(
+                f"{again[0]} computes the same elements of it again; choose a loop inside {again[0]}"
             )
 
     def apply(self, nest: Nest) -> Nest:

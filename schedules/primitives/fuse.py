@@ -14,7 +14,7 @@ from schedules.ir.deps import repeated
 from schedules.ir.nest import bind_loops, find_loop, loops_of, replace_stmt, vars_bound
 from schedules.model import Target
 from schedules.primitives.base import (
-    Primitive,
+    OfLoops,
     extent_of,
     listed,
     require_extent,
@@ -24,7 +24,7 @@ from schedules.primitives.base import (
 
 
 @dataclass(frozen=True)
-class Fuse(Primitive[str]):
+class Fuse(OfLoops[str]):
     """Fuse directly nested serial loops, outermost first, into one named ``i_j``.
 
     Before: ``for i in range(n): for j in range(m): S(i, j)``. After::
@@ -41,12 +41,6 @@ class Fuse(Primitive[str]):
     """
 
     name: ClassVar[str] = "fuse"
-    loops: tuple[str, ...]
-
-    @classmethod
-    def of(cls, *loops: str) -> Fuse:
-        """As `Schedule` has it."""
-        return cls(loops)
 
     def result(self) -> str:
         return "_".join(self.loops)
@@ -68,9 +62,9 @@ class Fuse(Primitive[str]):
             reducing = [v for v in self.loops if v in red]
             again = [v for v in repeated(b, own) if v in self.loops] if reducing else []
             if again:
-                raise ScheduleError(
-                    f"fuse: {reducing[0]} reduces block {b.name}, and {again[0]} computes the same elements "
-                    "of it again; fuse only loops of the reduction"
+                raise self.refused(
+                    f"{reducing[0]} reduces block {b.name}, and {again[0]} computes the same elements of it "
+                    "again; fuse only loops of the reduction"
                 )
 
     def apply(self, nest: Nest) -> Nest:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from schedules import expr as E
-from schedules.errors import ScheduleError
 from schedules.expr import Expr, Load, Var
 from schedules.ir import Block, Nest, blocks
 from schedules.ir.deps import check_races
@@ -20,8 +19,10 @@ from schedules.ir.nest import (
     reads,
     replace_stmt,
     subtree_of,
+    with_values,
     writers,
 )
+from schedules.loads import with_loads
 from schedules.model import Target
 from schedules.primitives.base import Primitive
 
@@ -65,30 +66,24 @@ class Inline(Primitive[None]):
     def check(self, nest: Nest, target: Target | None = None) -> None:
         b = find_block(nest, self.block)
         if b.reducer is not None:
-            raise ScheduleError(f"inline {self.block}: it is a reduction; use compute_at instead")
+            raise self.refused("it is a reduction; use compute_at instead")
         if len(b.writes) != 1:
-            raise ScheduleError(
-                f"inline {self.block}: it has {len(b.writes)} outputs; only one can be inlined"
-            )
+            raise self.refused(f"it has {len(b.writes)} outputs; only one can be inlined")
         w = b.writes[0]
         if w.buffer in nest.params:
-            raise ScheduleError(
-                f"inline {self.block}: {w.buffer} is an output of the kernel; inline its producers instead"
-            )
+            raise self.refused(f"{w.buffer} is an output of the kernel; inline its producers instead")
         if w.indices != tuple(Var(i.var) for i in b.iters) or b.where:
-            raise ScheduleError(f"inline {self.block}: its writes are not one element per iteration in order")
+            raise self.refused("its writes are not one element per iteration in order")
         others = [x.name for x in writers(nest, w.buffer) if x is not b]
         if others:
-            raise ScheduleError(
-                f"inline {self.block}: {others[0]} writes {w.buffer} too; only a whole stage can be inlined"
-            )
+            raise self.refused(f"{others[0]} writes {w.buffer} too; only a whole stage can be inlined")
         if not readers(nest, w.buffer):
-            raise ScheduleError(f"inline {self.block}: nothing reads {w.buffer}")
+            raise self.refused(f"nothing reads {w.buffer}")
         u = outgrown(nest, b, E.MAX_NODES, E.MAX_DEPTH)
         if u is not None:
-            raise ScheduleError(
-                f"inline {self.block}: the expression of {u.name} would have more than {E.MAX_NODES} "
-                f"operations and operands, or {E.MAX_DEPTH} levels; use compute_at instead"
+            raise self.refused(
+                f"the expression of {u.name} would have more than {E.MAX_NODES} operations and operands, or "
+                f"{E.MAX_DEPTH} levels; use compute_at instead"
             )
         self._check_private(nest, b)
 
@@ -108,20 +103,12 @@ class Inline(Primitive[None]):
         b = find_block(nest, self.block)
         name, value = b.writes[0].buffer, b.values[0]
 
-        def f(e: Expr) -> Expr | None:
-            if isinstance(e, Load) and e.buffer == name:
-                at = tuple(E.rewrite(i, f) for i in e.indices)
-                return E.substitute(value, dict(zip((i.var for i in b.iters), at, strict=True)))
-            return None
+        def computed(x: Load) -> Expr | None:
+            if x.buffer != name:
+                return None
+            return E.substitute(value, dict(zip((i.var for i in b.iters), x.indices, strict=True)))
 
-        def put(x: Block) -> Block:
-            if x is b:
-                return x
-            return replace(
-                x,
-                values=tuple(E.rewrite(v, f) for v in x.values),
-                where=tuple(E.rewrite(v, f) for v in x.where),
-            )
-
-        nest = map_blocks(nest, put)
+        nest = map_blocks(
+            nest, lambda x: x if x is b else with_values(x, lambda v: with_loads(v, computed))
+        )
         return drop_unused_buffers(replace_stmt(nest, subtree_of(nest, self.block), None))

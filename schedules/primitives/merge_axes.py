@@ -7,17 +7,16 @@ from typing import ClassVar
 
 from schedules import affine
 from schedules import expr as E
-from schedules.errors import ScheduleError
 from schedules.expr import Binary, Expr, Var
-from schedules.ir import Access, Block, Iter, Loop, Nest, blocks
-from schedules.ir.nest import find_loop, numbered, only_block, replace_stmt
+from schedules.ir import Block, Iter, Loop, Nest, blocks
+from schedules.ir.nest import find_loop, numbered, only_block, over_axes, replace_stmt, whole_axis
 from schedules.model import Target
-from schedules.primitives.base import Primitive, listed
+from schedules.primitives.base import OfLoops, listed
 from schedules.primitives.fuse import require_nested
 
 
 @dataclass(frozen=True)
-class MergeAxes(Primitive[str]):
+class MergeAxes(OfLoops[str]):
     """Merge directly nested loops, outermost first, and the axes of the block that they are, into one loop
     and one axis named ``i_j``.
 
@@ -36,12 +35,6 @@ class MergeAxes(Primitive[str]):
     """
 
     name: ClassVar[str] = "merge_axes"
-    loops: tuple[str, ...]
-
-    @classmethod
-    def of(cls, *loops: str) -> MergeAxes:
-        """As `Schedule` has it."""
-        return cls(loops)
 
     def result(self) -> str:
         return "_".join(self.loops)
@@ -58,23 +51,17 @@ class MergeAxes(Primitive[str]):
     def _axes(self, nest: Nest, b: Block) -> tuple[Iter, ...]:
         """The axes of the block that the loops are. Raises ScheduleError if they are none."""
         for v in self.loops:
-            uses = [n for n, e in enumerate(b.binds) if v in E.variables(e)]
-            if (
-                len(uses) != 1
-                or b.binds[uses[0]] != Var(v)
-                or b.iters[uses[0]].extent != find_loop(nest, v).extent
-            ):
-                raise ScheduleError(
-                    f"merge_axes: loop {v} is not a whole axis of block {b.name}; merge axes before other "
-                    "steps"
+            if whole_axis(b, find_loop(nest, v)) is None:
+                raise self.refused(
+                    f"loop {v} is not a whole axis of block {b.name}; merge axes before other steps"
                 )
         first = b.binds.index(Var(self.loops[0]))
         some = slice(first, first + len(self.loops))
         kinds = {i.kind for i in b.iters[some]}
         if b.binds[some] != tuple(map(Var, self.loops)) or len(kinds) > 1:
-            raise ScheduleError(
-                f"merge_axes: {', '.join(self.loops)} are not neighbouring axes of one kind of block "
-                f"{b.name}; its axes are {', '.join(i.var for i in b.iters)}"
+            raise self.refused(
+                f"{', '.join(self.loops)} are not neighbouring axes of one kind of block {b.name}; its axes "
+                f"are {', '.join(i.var for i in b.iters)}"
             )
         return b.iters[some]
 
@@ -99,12 +86,9 @@ class MergeAxes(Primitive[str]):
 
         merged = Iter(var, total, axes[0].kind)
         body = replace(
-            b,
+            over_axes(b, put),
             iters=(*b.iters[:at], merged, *b.iters[at + len(axes) :]),
             binds=(*b.binds[:at], Var(self.result()), *b.binds[at + len(axes) :]),
-            writes=tuple(Access(w.buffer, tuple(map(put, w.indices))) for w in b.writes),
-            values=tuple(map(put, b.values)),
-            where=tuple(map(put, b.where)),
         )
         loop = Loop(self.result(), total, inner.body)
         return replace_stmt(replace_stmt(nest, outer, loop), b, body)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from schedules import expr as E
-from schedules.errors import ScheduleError
-from schedules.expr import Binary, Const, Expr, Load, Var
-from schedules.ir import Access, Block, Nest
-from schedules.ir.nest import map_blocks, set_buffer, writers
+from schedules.expr import Binary, Const, Expr, Var
+from schedules.ir import Block, Nest
+from schedules.ir.nest import map_blocks, redirect, set_buffer, writers
 from schedules.model import Target
-from schedules.primitives.base import Primitive
+from schedules.primitives.base import Primitive, require_buffer
 from schedules.primitives.merge_axes import rejoined
 
 
@@ -43,28 +41,22 @@ class MergeDims(Primitive[None]):
         return f"See dimensions {self.first} to {last} of `{self.buffer}` as one."
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
-        what = f"merge_dims {self.buffer}"
-        b = next((b for b in nest.buffers if b.name == self.buffer), None)
-        if b is None:
-            have = ", ".join(b.name for b in nest.buffers)
-            raise ScheduleError(f"merge_dims: there is no buffer {self.buffer!r}; the buffers are {have}")
+        b = require_buffer(nest, self.buffer, self.name)
         if self.first < 0 or self.count < 2 or self.first + self.count > len(b.shape):
-            raise ScheduleError(
-                f"{what}: it has {len(b.shape)} dimensions, and {self.count} from {self.first} on are asked "
-                "for; name two or more that it has"
+            raise self.refused(
+                f"it has {len(b.shape)} dimensions, and {self.count} from {self.first} on are asked for; "
+                "name two or more that it has"
             )
         if b.strides is not None:
-            raise ScheduleError(f"{what}: it has strides, so that its dimensions may have gaps; merge none")
+            raise self.refused("it has strides, so that its dimensions may have gaps; merge none")
         some = slice(self.first, self.first + self.count)
         if not all(isinstance(n, Const) for n in b.shape[some]):
-            raise ScheduleError(
-                f"{what}: its extents are not decided yet; merge dimensions before other steps"
-            )
+            raise self.refused("its extents are not decided yet; merge dimensions before other steps")
         for w in writers(nest, self.buffer):
             for place in (x.indices for x in w.writes if x.buffer == self.buffer):
                 if not isinstance(self._merged(nest, place)[self.first], Var):
-                    raise ScheduleError(
-                        f"{what}: block {w.name} writes it along several axes; use merge_axes on them first"
+                    raise self.refused(
+                        f"block {w.name} writes it along several axes; use merge_axes on them first"
                     )
 
     def _merged(self, nest: Nest, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -79,22 +71,8 @@ class MergeDims(Primitive[None]):
     def apply(self, nest: Nest) -> Nest:
         old = nest.buffer(self.buffer)
 
-        def load(e: Expr) -> Expr | None:
-            if isinstance(e, Load) and e.buffer == self.buffer:
-                indices = tuple(E.rewrite(i, load) for i in e.indices)
-                return Load(e.buffer, self._merged(nest, indices), e.dtype)
-            return None
-
         def block(b: Block) -> Block:
-            return replace(
-                b,
-                writes=tuple(
-                    Access(w.buffer, self._merged(nest, w.indices)) if w.buffer == self.buffer else w
-                    for w in b.writes
-                ),
-                values=tuple(E.rewrite(v, load) for v in b.values),
-                where=tuple(E.rewrite(v, load) for v in b.where),
-            )
+            return redirect(b, self.buffer, self.buffer, lambda at: self._merged(nest, at))
 
         last = self.first + self.count
         total: Expr = Const(1)

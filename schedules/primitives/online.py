@@ -23,7 +23,7 @@ from schedules.ir.nest import (
     map_blocks,
     readers,
     reads,
-    redirect,
+    redirect_reads,
     replace_stmt,
     subtree_of,
     vars_bound,
@@ -106,14 +106,13 @@ class Online(Primitive[str]):
         """The plan of the rewriting. Raises ScheduleError if legality is not proved."""
         m = find_block(nest, self.block)
         if not self.sums or len({self.block, *self.sums}) <= len(self.sums):
-            raise ScheduleError(
-                f"online {self.block}: name the sums that depend on it, each once; got "
-                f"{', '.join(self.sums) or 'none'}"
+            raise self.refused(
+                f"name the sums that depend on it, each once; got {', '.join(self.sums) or 'none'}"
             )
         for name in (self.block, *self.sums):
             self._check_reduction(nest, find_block(nest, name))
         if isinstance(self.size, int) and self.size < 1:
-            raise ScheduleError(f"online {self.block}: parts of {self.size} elements; choose 1 or more")
+            raise self.refused(f"parts of {self.size} elements; choose 1 or more")
         require_extent(self.size if isinstance(self.size, int) else 0, f"online {self.block}")
         relative = _depending(nest, {w.buffer for w in m.writes})
         used = {
@@ -124,9 +123,9 @@ class Online(Primitive[str]):
         maxima = (n for n, w in enumerate(m.writes) if w.buffer in used and _reduces_by(m, "max", n))
         which = next(maxima, None)
         if which is None:
-            raise ScheduleError(
-                f"online {self.block}: {', '.join(self.sums)} do not depend on a maximum of it; name the "
-                "maximum first, then the sums"
+            raise self.refused(
+                f"{', '.join(self.sums)} do not depend on a maximum of it; name the maximum first, then the "
+                "sums"
             )
         followers = tuple(self._follower(nest, m, which, find_block(nest, n), relative) for n in self.sums)
         return _Plan(m, which, followers, self._between(nest, m, relative))
@@ -134,20 +133,16 @@ class Online(Primitive[str]):
     def _check_reduction(self, nest: Nest, b: Block) -> None:
         """Check that a block has one axis, reduced by one loop that it shares with no other block."""
         if b.reducer is None or not b.init:
-            raise ScheduleError(
-                f"online {self.block}: {b.name} is not a whole reduction; use online before "
-                "decompose_reduction"
-            )
+            raise self.refused(f"{b.name} is not a whole reduction; use online before decompose_reduction")
         loops = {x.var: x for x in loops_of(nest, b.name)}
         axes = [(i, e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == "reduce"]
         loop = axes[0][1]
         if len(axes) > 1 or not isinstance(loop, Var) or loops[loop.name].extent != axes[0][0].extent:
-            raise ScheduleError(
-                f"online {self.block}: {b.name} does not reduce one axis by one loop; use online before "
-                "split and fuse"
+            raise self.refused(
+                f"{b.name} does not reduce one axis by one loop; use online before split and fuse"
             )
         if b.name != self.block and (len(b.writes) > 1 or not _reduces_by(b, "+")):
-            raise ScheduleError(f"online {self.block}: {b.name} is not a sum; only sums can be rescaled")
+            raise self.refused(f"{b.name} is not a sum; only sums can be rescaled")
 
     def _follower(self, nest: Nest, m: Block, which: int, b: Block, relative: set[str]) -> _Follower:
         """The sum, if its terms are proportional to a power of ``exp(-m)``. Raises ScheduleError if not."""
@@ -164,10 +159,10 @@ class Online(Primitive[str]):
             if k.extent == j.extent:
                 p = degree(value, at, of, lambda x: isinstance(x, Load) and x.buffer in relative)
         if p is None:
-            raise ScheduleError(
-                f"online {self.block}: the terms of {b.name}, {E.show(value)[:80]}, are not proved to be "
-                f"products of exp(x - {top.buffer}), with {self.block} the maximum of x, and factors that do "
-                f"not depend on it; leave {b.name} out, so that it reads the final maximum"
+            raise self.refused(
+                f"the terms of {b.name}, {E.show(value)[:80]}, are not proved to be products of exp(x - "
+                f"{top.buffer}), with {self.block} the maximum of x, and factors that do not depend on it; "
+                f"leave {b.name} out, so that it reads the final maximum"
             )
         assert at is not None
         return _Follower(b.name, p, at.indices)
@@ -184,10 +179,9 @@ class Online(Primitive[str]):
             for w in b.writes:
                 others = [u.name for u in readers(nest, w.buffer) if u.name not in (*group, *out)]
                 if others or w.buffer in nest.params:
-                    raise ScheduleError(
-                        f"online {self.block}: {w.buffer} changes with the maximum, but "
-                        f"{others[0] if others else 'the caller'} reads it too; name all sums of it, or "
-                        f"inline {b.name} first"
+                    raise self.refused(
+                        f"{w.buffer} changes with the maximum, but {others[0] if others else 'the caller'} "
+                        f"reads it too; name all sums of it, or inline {b.name} first"
                     )
             out.append(b.name)
             wanted |= {x.buffer for x in reads(b)}
@@ -201,13 +195,13 @@ class Online(Primitive[str]):
             try:
                 p.check(nest)
             except ScheduleError as err:
-                raise ScheduleError(f"online {self.block}: {err}") from None
+                raise self.refused(f"{err}") from None
             nest = p.apply(nest)
 
         taken = {*block_names(nest), *loop_vars(walk(nest.body))}
         for new in (self.result(), *(f"{s}_rescale" for s in self.sums)):
             if new in taken:
-                raise ScheduleError(f"online {self.block}: {new} exists already")
+                raise self.refused(f"{new} exists already")
         loops: list[str] = []
         for name in (self.block, *self.sums):
             b = find_block(nest, name)
@@ -223,9 +217,8 @@ class Online(Primitive[str]):
             own = [x.var for x in walk(subtree_of(nest, name)) if isinstance(x, Loop)]
             if part not in own:
                 held = ", ".join(x.name for x in blocks(find_loop(nest, part).body) if x.name != name)
-                raise ScheduleError(
-                    f"online {self.block}: {name} reduces over loop {part}, but it also holds {held}; use "
-                    "online before compute_at"
+                raise self.refused(
+                    f"{name} reduces over loop {part}, but it also holds {held}; use online before compute_at"
                 )
             if own[0] != part:
                 do(Reorder((part, *own[: own.index(part)])))
@@ -233,7 +226,7 @@ class Online(Primitive[str]):
             loops.append(part)
         top, inside = plan.block.writes[plan.which].buffer, {*plan.between, *self.sums}
         nest = map_blocks(
-            nest, lambda b: redirect(b, top, moving.shift, writing=False) if b.name in inside else b
+            nest, lambda b: redirect_reads(b, top, moving.shift) if b.name in inside else b
         )
         nest = self._together(nest, loops, plan, moving)
         for name in reversed((f"{self.block}_rf", *plan.between)):
@@ -246,9 +239,7 @@ class Online(Primitive[str]):
         around = [loop_vars(loop_path(nest, v))[:-1] for v in loops]
         apart = [n for n, a in zip(names, around, strict=True) if a != around[0]]
         if apart:
-            raise ScheduleError(
-                f"online {self.block}: {apart[0]} is not in the same loops; compute_at one loop first"
-            )
+            raise self.refused(f"{apart[0]} is not in the same loops; compute_at one loop first")
         each = [find_loop(nest, v) for v in loops]
         part = Var(self.result())
         first, *steps = [bind_loops(x.body, {x.var: part}) for x in each]

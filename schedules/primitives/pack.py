@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from schedules import expr as E
-from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Access, Block, Buffer, Iter, Nest
 from schedules.ir.nest import (
     loops_of,
     map_blocks,
     only_block,
+    redirect_reads,
     replace_stmt,
     set_buffer,
     subtree_of,
@@ -21,7 +21,15 @@ from schedules.ir.nest import (
     writers,
 )
 from schedules.model import Target
-from schedules.primitives.base import Factor, Primitive, as_expr, as_tuple, require_extent, require_new
+from schedules.primitives.base import (
+    Factor,
+    Primitive,
+    as_expr,
+    as_tuple,
+    require_buffer,
+    require_extent,
+    require_new,
+)
 
 
 @dataclass(frozen=True)
@@ -61,15 +69,11 @@ class Pack(Primitive[list[str]]):
     def _copy(self, nest: Nest) -> Block:
         ws = writers(nest, self.buffer)
         if self.buffer in nest.params or len(ws) != 1:
-            raise ScheduleError(
-                f"pack {self.buffer}: only a buffer made by cache_read can be packed; cache_read it first"
-            )
+            raise self.refused("only a buffer made by cache_read can be packed; cache_read it first")
         b = ws[0]
         copies = b.reducer is None and len(b.values) == 1 and isinstance(b.values[0], Load)
         if not copies:
-            raise ScheduleError(
-                f"pack {self.buffer}: block {b.name} computes it; cache_read it and pack the copy"
-            )
+            raise self.refused(f"block {b.name} computes it; cache_read it and pack the copy")
         return b
 
     def sentence(self) -> str:
@@ -81,35 +85,27 @@ class Pack(Primitive[list[str]]):
         )
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
-        if not any(b.name == self.buffer for b in nest.buffers):
-            raise ScheduleError(
-                f"pack: there is no buffer {self.buffer!r}; the buffers are "
-                f"{', '.join(b.name for b in nest.buffers)}"
-            )
+        require_buffer(nest, self.buffer, self.name)
         b = self._copy(nest)
         if subtree_of(nest, b.name) is b or tuple(Var(s.var) for s in loops_of(nest, b.name)) != b.binds:
-            raise ScheduleError(f"pack {self.buffer}: block {b.name} is scheduled already; pack it first")
+            raise self.refused(f"block {b.name} is scheduled already; pack it first")
         only_block(loops_of(nest, b.name)[0], b.name, "pack")
         if b.writes[0].indices != tuple(Var(i.var) for i in b.iters):
-            raise ScheduleError(
-                f"pack {self.buffer}: its dimensions were reordered; leave out reorder_storage and give "
-                "pack that order"
+            raise self.refused(
+                "its dimensions were reordered; leave out reorder_storage and give pack that order"
             )
         rank = len(nest.buffer(self.buffer).shape)
         if len(self.tiles) != rank:
-            raise ScheduleError(
-                f"pack {self.buffer}: {len(self.tiles)} tile sizes for {rank} dimensions; use 0 for a "
-                "dimension left whole"
+            raise self.refused(
+                f"{len(self.tiles)} tile sizes for {rank} dimensions; use 0 for a dimension left whole"
             )
         if any(isinstance(t, int) and t < 0 for t in self.tiles):
-            raise ScheduleError(f"pack {self.buffer}: tile sizes {list(self.tiles)} must be >= 0")
+            raise self.refused(f"tile sizes {list(self.tiles)} must be >= 0")
         require_extent(max((t for t in self.tiles if isinstance(t, int)), default=0), f"pack {self.buffer}")
         require_new(nest, tuple(self.result()), f"pack {self.buffer}")
         n = rank + sum(t != 0 for t in self.tiles)
         if sorted(self.order) != list(range(n)):
-            raise ScheduleError(
-                f"pack {self.buffer}: order {list(self.order)} is not a permutation of 0..{n - 1}"
-            )
+            raise self.refused(f"order {list(self.order)} is not a permutation of 0..{n - 1}")
 
     def _index(self, at: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """Packed indices of an element."""
@@ -152,16 +148,8 @@ class Pack(Primitive[list[str]]):
         )
         stmt = wrap_loops(new, self.result())
         nest = replace_stmt(nest, subtree_of(nest, copy.name), stmt)
-
-        def f(e: Expr) -> Expr | None:
-            if isinstance(e, Load) and e.buffer == self.buffer:
-                return Load(e.buffer, self._index(tuple(E.rewrite(i, f) for i in e.indices)), e.dtype)
-            return None
-
         nest = map_blocks(
             nest,
-            lambda b: (
-                b if b.name == new.name else replace(b, values=tuple(E.rewrite(v, f) for v in b.values))
-            ),
+            lambda b: b if b.name == new.name else redirect_reads(b, old.name, old.name, self._index),
         )
         return set_buffer(nest, Buffer(old.name, shape, old.dtype, old.scope))

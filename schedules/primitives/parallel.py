@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-from schedules.errors import ScheduleError
 from schedules.ir import Loop, Nest, walk
 from schedules.ir.deps import check_races
-from schedules.ir.nest import find_loop, loop_path, replace_stmt
+from schedules.ir.nest import find_loop, loop_path, set_kind
 from schedules.model import Target
 from schedules.primitives.base import Primitive, require_serial
 
@@ -39,12 +38,8 @@ class Parallel(Primitive[None]):
             if isinstance(s, Loop) and s.kind == "parallel"
         ]
         if nested:
-            raise ScheduleError(
-                f"parallel {self.loop}: {nested[0]} is parallel already; fuse the two loops instead "
-                "of nesting them"
-            )
+            raise self.refused(f"{nested[0]} is parallel already; fuse the two loops instead of nesting them")
         check_races(nest, loop, "parallel")
 
     def apply(self, nest: Nest) -> Nest:
-        loop = find_loop(nest, self.loop)
-        return replace_stmt(nest, loop, replace(loop, kind="parallel"))
+        return set_kind(nest, self.loop, "parallel")

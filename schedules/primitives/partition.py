@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-from schedules.errors import ScheduleError
 from schedules.ir import Nest
-from schedules.ir.nest import find_loop, replace_stmt
+from schedules.ir.nest import find_loop, mark
 from schedules.model import Target
 from schedules.primitives.base import Primitive
 
@@ -39,11 +38,7 @@ class Partition(Primitive[None]):
     def check(self, nest: Nest, target: Target | None = None) -> None:
         loop = find_loop(nest, self.loop)
         if loop.kind not in ("serial", "parallel"):
-            raise ScheduleError(
-                f"partition {self.loop}: the loop is {loop.kind}; partition the serial loop around it"
-            )
+            raise self.refused(f"the loop is {loop.kind}; partition the serial loop around it")
 
     def apply(self, nest: Nest) -> Nest:
-        loop = find_loop(nest, self.loop)
-        marks = (*(a for a in loop.annotations if a[0] != "partition"), ("partition", 1))
-        return replace_stmt(nest, loop, replace(loop, annotations=marks))
+        return mark(nest, find_loop(nest, self.loop), "partition", 1)

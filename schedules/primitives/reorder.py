@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from schedules.errors import ScheduleError
 from schedules.ir import Block, Loop, Nest, Stmt, blocks, const
 from schedules.ir.deps import repeated
 from schedules.ir.nest import find_loop, loop_path, loops_of, replace_stmt, vars_bound
 from schedules.model import Target
-from schedules.primitives.base import Primitive, listed
+from schedules.primitives.base import OfLoops, listed
 
 
 @dataclass(frozen=True)
-class Reorder(Primitive[None]):
+class Reorder(OfLoops[None]):
     """Put the named loops into the given order; loops not named keep their places.
 
     Before: ``for i: for j: for k: S``. After ``reorder(k, i)``: ``for k: for j: for i: S``. Legal if the
@@ -29,12 +28,6 @@ class Reorder(Primitive[None]):
     """
 
     name: ClassVar[str] = "reorder"
-    loops: tuple[str, ...]
-
-    @classmethod
-    def of(cls, *loops: str) -> Reorder:
-        """As `Schedule` has it."""
-        return cls(loops)
 
     def _chain(self, nest: Nest) -> list[Loop]:
         """The perfectly nested loops from the outermost named to the innermost named."""
@@ -46,9 +39,9 @@ class Reorder(Primitive[None]):
         while wanted:
             if not isinstance(s, Loop):
                 missing = ", ".join(sorted(wanted))
-                raise ScheduleError(
-                    f"reorder: {missing} is not nested directly below {top}: other statements stand beside "
-                    "it; reorder before compute_at or decompose_reduction puts them there"
+                raise self.refused(
+                    f"{missing} is not nested directly below {top}: other statements stand beside it; "
+                    "reorder before compute_at or decompose_reduction puts them there"
                 )
             chain.append(s)
             wanted.discard(s.var)
@@ -60,12 +53,12 @@ class Reorder(Primitive[None]):
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if len(set(self.loops)) != len(self.loops):
-            raise ScheduleError(f"reorder: a loop is named twice in {list(self.loops)}")
+            raise self.refused(f"a loop is named twice in {list(self.loops)}")
         if len(self.loops) < 2:
-            raise ScheduleError(f"reorder: needs at least two loops, got {list(self.loops)}")
+            raise self.refused(f"needs at least two loops, got {list(self.loops)}")
         for loop in self._chain(nest):
             if loop.kind == "vectorize":
-                raise ScheduleError(f"reorder: {loop.var} is vectorized; reorder before vectorize")
+                raise self.refused(f"{loop.var} is vectorized; reorder before vectorize")
         for b in blocks(self._chain(nest)[-1].body):
             if b.init:
                 self._check_start(nest, b)
@@ -85,17 +78,16 @@ class Reorder(Primitive[None]):
             passed = {x.var for x in now[n + 1 :]} & set(was[: was.index(r.var)])
             for v in sorted(passed):
                 if {v, r.var} <= red & spa:
-                    raise ScheduleError(
-                        f"reorder: {v} and {r.var} both mix spatial and reduction axes of block {b.name}, "
-                        f"so it would add to elements before their first value; keep {v} outside, or reorder "
-                        "before fuse"
+                    raise self.refused(
+                        f"{v} and {r.var} both mix spatial and reduction axes of block {b.name}, so it would "
+                        f"add to elements before their first value; keep {v} outside, or reorder before fuse"
                     )
             twice = repeated(b, inner)
             again = [v for v in was if v in passed & set(twice)]
             if again:
-                raise ScheduleError(
-                    f"reorder: {again[0]} computes the same elements of block {b.name} again; {r.var} "
-                    f"outside it would add to them several times; keep {r.var} inside {again[0]}"
+                raise self.refused(
+                    f"{again[0]} computes the same elements of block {b.name} again; {r.var} outside it "
+                    f"would add to them several times; keep {r.var} inside {again[0]}"
                 )
 
     def _ordered(self, chain: list[Loop]) -> list[Loop]:

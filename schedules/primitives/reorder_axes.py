@@ -6,17 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from schedules import expr as E
-from schedules.errors import ScheduleError
-from schedules.expr import Var
-from schedules.ir import Block, Loop, Nest, blocks
-from schedules.ir.nest import find_loop, only_block, replace_stmt
+from schedules.ir import Loop, Nest, blocks
+from schedules.ir.nest import find_loop, only_block, replace_stmt, whole_axis
 from schedules.model import Target
-from schedules.primitives.base import Primitive, listed, require_serial
+from schedules.primitives.base import OfLoops, listed, require_serial
 
 
 @dataclass(frozen=True)
-class ReorderAxes(Primitive[None]):
+class ReorderAxes(OfLoops[None]):
     """Put directly nested loops, and the axes of the block that they are, into the given order.
 
     Before: ``for i: for h: for c: y[i, h, c] = x[h, i, c]``. After ``reorder_axes("h", "i")``::
@@ -33,12 +30,6 @@ class ReorderAxes(Primitive[None]):
     """
 
     name: ClassVar[str] = "reorder_axes"
-    loops: tuple[str, ...]
-
-    @classmethod
-    def of(cls, *loops: str) -> ReorderAxes:
-        """As `Schedule` has it."""
-        return cls(loops)
 
     def _chain(self, nest: Nest) -> list[Loop]:
         """The loops as they stand, outermost first. Raises ScheduleError if others stand between them."""
@@ -52,9 +43,8 @@ class ReorderAxes(Primitive[None]):
         found = max((list(down(s)) for s in every.values()), key=len)
         if len(found) < len(self.loops):
             missing = ", ".join(v for v in self.loops if v not in {s.var for s in found})
-            raise ScheduleError(
-                f"reorder_axes: {missing} is not directly nested with the other loops; name the loops "
-                "between them too"
+            raise self.refused(
+                f"{missing} is not directly nested with the other loops; name the loops between them too"
             )
         return found
 
@@ -63,41 +53,31 @@ class ReorderAxes(Primitive[None]):
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if len(self.loops) < 2 or len(set(self.loops)) != len(self.loops):
-            raise ScheduleError(
-                f"reorder_axes: needs two different loops or more, got {list(self.loops)}; name each once"
-            )
+            raise self.refused(f"needs two different loops or more, got {list(self.loops)}; name each once")
         chain = self._chain(nest)
         for loop in chain:
             require_serial(loop, "reorder_axes")
         b = blocks(chain[0].body)[0]
         only_block(chain[0], b.name, "reorder_axes")
         for loop in chain:
-            axis = _axis(b, loop)
+            axis = whole_axis(b, loop)
             if axis is None or b.iters[axis].kind != "spatial":
-                raise ScheduleError(
-                    f"reorder_axes: loop {loop.var} is not a whole spatial axis of block {b.name}; reorder "
-                    "axes before other steps"
+                raise self.refused(
+                    f"loop {loop.var} is not a whole spatial axis of block {b.name}; reorder axes before "
+                    "other steps"
                 )
 
     def apply(self, nest: Nest) -> Nest:
         chain = self._chain(nest)
         b = blocks(chain[0].body)[0]
         ordered = sorted(chain, key=lambda s: self.loops.index(s.var))
-        places = sorted(_axis(b, s) or 0 for s in chain)
+        places = sorted(whole_axis(b, s) or 0 for s in chain)
         iters, binds = list(b.iters), list(b.binds)
         for place, s in zip(places, ordered, strict=True):
-            own = _axis(b, s) or 0
+            own = whole_axis(b, s) or 0
             iters[place], binds[place] = b.iters[own], b.binds[own]
         body = chain[-1].body
         for s in reversed(ordered):
             body = replace(s, body=body)
         new = replace(b, iters=tuple(iters), binds=tuple(binds))
         return replace_stmt(replace_stmt(nest, chain[0], body), b, new)
-
-
-def _axis(b: Block, loop: Loop) -> int | None:
-    """The position of the axis that a loop is; None if it is none."""
-    uses = [n for n, e in enumerate(b.binds) if loop.var in E.variables(e)]
-    if len(uses) != 1 or b.binds[uses[0]] != Var(loop.var) or b.iters[uses[0]].extent != loop.extent:
-        return None
-    return uses[0]

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from schedules import expr as E
-from schedules.errors import ScheduleError
-from schedules.expr import Expr, Load
-from schedules.ir import Access, Block, Nest
-from schedules.ir.nest import map_blocks, set_buffer
+from schedules.expr import Expr
+from schedules.ir import Nest
+from schedules.ir.nest import map_blocks, redirect, set_buffer
 from schedules.model import Target
 from schedules.primitives.base import Primitive, as_tuple, require_intermediate
 
@@ -43,9 +41,9 @@ class ReorderStorage(Primitive[None]):
         require_intermediate(nest, self.buffer, self.name)
         rank = len(nest.buffer(self.buffer).shape)
         if sorted(self.order) != list(range(rank)):
-            raise ScheduleError(
-                f"reorder_storage {self.buffer}: order {list(self.order)} is not a permutation of its {rank} "
-                f"dimensions; name each of 0..{rank - 1} once"
+            raise self.refused(
+                f"order {list(self.order)} is not a permutation of its {rank} dimensions; name each of "
+                f"0..{rank - 1} once"
             )
 
     def apply(self, nest: Nest) -> Nest:
@@ -54,17 +52,5 @@ class ReorderStorage(Primitive[None]):
         def place(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
             return tuple(indices[k] for k in self.order)
 
-        def load(e: Expr) -> Expr | None:
-            if isinstance(e, Load) and e.buffer == self.buffer:
-                return Load(e.buffer, place(tuple(E.rewrite(i, load) for i in e.indices)), e.dtype)
-            return None
-
-        def block(b: Block) -> Block:
-            writes = tuple(
-                Access(w.buffer, place(w.indices)) if w.buffer == self.buffer else w for w in b.writes
-            )
-            values, where = (tuple(E.rewrite(x, load) for x in es) for es in (b.values, b.where))
-            return replace(b, writes=writes, values=values, where=where)
-
-        nest = map_blocks(nest, block)
+        nest = map_blocks(nest, lambda b: redirect(b, self.buffer, self.buffer, place))
         return set_buffer(nest, replace(old, shape=tuple(old.shape[k] for k in self.order), strides=None))

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from schedules import affine
 from schedules import expr as E
-from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Loop, Nest, blocks, const, walk
 from schedules.ir.nest import (
@@ -58,9 +57,7 @@ class ReverseComputeAt(Primitive[None]):
             for p in writers(nest, x.buffer):
                 if any(p is q for q in inside):
                     return p
-        raise ScheduleError(
-            f"reverse_compute_at {self.block}: nothing inside {self.loop} produces what it reads"
-        )
+        raise self.refused(f"nothing inside {self.loop} produces what it reads")
 
     def _spans(self, nest: Nest, b: Block) -> list[tuple[Expr, Expr]]:
         """The region of each iteration of ``b``."""
@@ -76,10 +73,9 @@ class ReverseComputeAt(Primitive[None]):
             if any(x.buffer == w.buffer for x in reads(b)) and not all(
                 dense(ix, inner) for ix in accesses(p, w.buffer)
             ):
-                raise ScheduleError(
-                    f"reverse_compute_at {self.block}: one iteration of {self.loop} produces a part of "
-                    f"{w.buffer} with "
-                    "gaps; choose a loop further out, or reorder the loops of a split back into their order"
+                raise self.refused(
+                    f"one iteration of {self.loop} produces a part of {w.buffer} with gaps; choose a loop "
+                    "further out, or reorder the loops of a split back into their order"
                 )
             for x in reads(b):
                 if x.buffer != w.buffer:
@@ -87,23 +83,19 @@ class ReverseComputeAt(Primitive[None]):
                 for ix, s in zip(x.indices, spans, strict=True):
                     if isinstance(ix, Var):
                         if region.get(ix.name, s) != s:
-                            raise ScheduleError(
-                                f"reverse_compute_at {self.block}: it reads {w.buffer} at two places along "
-                                f"{ix.name}"
-                            )
+                            raise self.refused(f"it reads {w.buffer} at two places along {ix.name}")
                         region[ix.name] = s
                     elif E.variables(ix) or E.loads(ix) or s[1] != Const(1):
-                        raise ScheduleError(
-                            f"reverse_compute_at {self.block}: it reads {w.buffer} at {E.show(ix)}, not at "
-                            "one of its own iterations"
+                        raise self.refused(
+                            f"it reads {w.buffer} at {E.show(ix)}, not at one of its own iterations"
                         )
         out = []
         for it in b.iters:
             s = region.get(it.var, (Const(0), it.extent))
             if it.kind == "reduce" and s != (Const(0), it.extent):
-                raise ScheduleError(
-                    f"reverse_compute_at {self.block}: it reduces over {it.var}, and an iteration of "
-                    f"{self.loop} has only a part of it; choose a loop further out"
+                raise self.refused(
+                    f"it reduces over {it.var}, and an iteration of {self.loop} has only a part of it; "
+                    "choose a loop further out"
                 )
             out.append(s)
         return out
@@ -117,32 +109,27 @@ class ReverseComputeAt(Primitive[None]):
         b = find_block(nest, self.block)
         loop = find_loop(nest, self.loop)
         if any(x is b for x in blocks(loop.body)):
-            raise ScheduleError(f"reverse_compute_at {self.block}: it is inside {self.loop} already")
+            raise self.refused(f"it is inside {self.loop} already")
         require_loops_allowed(nest, self.loop, f"reverse_compute_at {self.block}")
         around = loop_vars(loop_path(nest, self.loop))
         for q in (w for x in reads(b) for w in writers(nest, x.buffer)):
             late = [v for v in around if v in vars_bound(q, "reduce")]
             if late:
-                raise ScheduleError(
-                    f"reverse_compute_at {self.block}: {q.name} still reduces over {late[0]} there; "
-                    f"choose a loop outside {late[0]}"
+                raise self.refused(
+                    f"{q.name} still reduces over {late[0]} there; choose a loop outside {late[0]}"
                 )
         for x in reads(b):
             ws = writers(nest, x.buffer)
             apart = [q.name for q in ws if not any(q is y for y in blocks(loop.body))]
             if apart and len(apart) < len(ws):
-                raise ScheduleError(
-                    f"reverse_compute_at {self.block}: {apart[0]} writes {x.buffer} too, outside "
-                    f"{self.loop}; choose a loop around both"
+                raise self.refused(
+                    f"{apart[0]} writes {x.buffer} too, outside {self.loop}; choose a loop around both"
                 )
         for w in b.writes:
             if w.indices != tuple(Var(i.var) for i in b.iters if i.kind == "spatial"):
-                raise ScheduleError(
-                    f"reverse_compute_at {self.block}: its writes are not one element per spatial "
-                    "iteration in order"
-                )
+                raise self.refused("its writes are not one element per spatial iteration in order")
             if [x.name for x in writers(nest, w.buffer) if x is not b]:
-                raise ScheduleError(f"reverse_compute_at {self.block}: use it before decompose_reduction")
+                raise self.refused("use it before decompose_reduction")
         self._spans(nest, b)
         self._check_domain(nest, b)
         check_available(nest, b, around, blocks(loop.body)[-1], "reverse_compute_at")
@@ -161,9 +148,9 @@ class ReverseComputeAt(Primitive[None]):
             for ix, size in zip(x.indices, map(const, nest.buffer(x.buffer).shape), strict=True):
                 n = extents[ix.name] if isinstance(ix, Var) else None
                 if n is not None and size is not None and n > size:
-                    raise ScheduleError(
-                        f"reverse_compute_at {self.block}: its iterations {E.show(ix)} from {size} on lie "
-                        f"outside {x.buffer} and would not run; use compute_at {p.name} instead"
+                    raise self.refused(
+                        f"its iterations {E.show(ix)} from {size} on lie outside {x.buffer} and would not "
+                        f"run; use compute_at {p.name} instead"
                     )
 
     def _check_computed(self, nest: Nest, b: Block, q: Block, buffer: str) -> None:
@@ -185,9 +172,9 @@ class ReverseComputeAt(Primitive[None]):
         ranges = {s.var: (0, n - 1) for s in path if (n := extent_of(s)) is not None}
         have, need = ([(affine.simplify(at, ranges), n) for at, n in spans] for spans in (have, need))
         if not all(dense(ix, computing) for ix in accesses(q, buffer)) or not all(map(covers, have, need)):
-            raise ScheduleError(
-                f"reverse_compute_at {self.block}: it reads more of {buffer} than one iteration of "
-                f"{shared[-1].var} computes, in {q.name}; choose a loop further out"
+            raise self.refused(
+                f"it reads more of {buffer} than one iteration of {shared[-1].var} computes, in {q.name}; "
+                "choose a loop further out"
             )
 
     def _spatial(self, nest: Nest, b: Block) -> list[tuple[Expr, Expr]]:

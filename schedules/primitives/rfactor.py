@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from schedules import expr as E
-from schedules.errors import ScheduleError
 from schedules.expr import Expr, Load, Var
 from schedules.ir import Access, Block, Buffer, Iter, Loop, Nest, Seq, Stmt, blocks, walk
 from schedules.ir.nest import (
@@ -65,36 +64,27 @@ class Rfactor(Primitive[str]):
     def check(self, nest: Nest, target: Target | None = None) -> None:
         b = find_block(nest, self.block)
         if b.reducer is None or not b.init:
-            raise ScheduleError(
-                f"rfactor {self.block}: it is not a whole reduction; use rfactor before decompose_reduction"
-            )
+            raise self.refused("it is not a whole reduction; use rfactor before decompose_reduction")
         around = [x.var for x in loops_of(nest, self.block)]
         if self.loop not in around:
-            raise ScheduleError(
-                f"rfactor {self.block}: {self.loop} is not around it; its loops are {', '.join(around)}"
-            )
+            raise self.refused(f"{self.loop} is not around it; its loops are {', '.join(around)}")
         if self.loop not in vars_bound(b, "reduce") or self.loop in vars_bound(b, "spatial"):
-            raise ScheduleError(
-                f"rfactor {self.block}: {self.loop} is not a reduction loop; choose a loop of a reduction "
-                "axis"
-            )
+            raise self.refused(f"{self.loop} is not a reduction loop; choose a loop of a reduction axis")
         only_block(find_loop(nest, self.loop), self.block, "rfactor")
         own = subtree_of(nest, self.block)
         for x in loops_of(nest, self.block):
             if x.var in vars_bound(b, "reduce") and not any(x is y for y in walk(own)):
                 others = ", ".join(y.name for y in blocks(x.body) if y.name != self.block)
-                raise ScheduleError(
-                    f"rfactor {self.block}: it also reduces over loop {x.var}, and that holds {others} too; "
-                    "use rfactor before compute_at"
+                raise self.refused(
+                    f"it also reduces over loop {x.var}, and that holds {others} too; use rfactor before "
+                    "compute_at"
                 )
         mixed = vars_bound(b, "reduce") & vars_bound(b, "spatial")
         for y in walk(own):
             if isinstance(y, Loop) and y.var in mixed:
-                raise ScheduleError(
-                    f"rfactor {self.block}: {y.var} mixes spatial and reduction axes; do not fuse those"
-                )
+                raise self.refused(f"{y.var} mixes spatial and reduction axes; do not fuse those")
         if self.result() in block_names(nest):
-            raise ScheduleError(f"rfactor {self.block}: {self.result()} exists already")
+            raise self.refused(f"{self.result()} exists already")
 
     def apply(self, nest: Nest) -> Nest:
         b = find_block(nest, self.block)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from schedules.errors import ScheduleError
 from schedules.ir import SCOPES, Nest
 from schedules.ir.nest import set_buffer
 from schedules.model import Target
@@ -32,9 +31,7 @@ class SetScope(Primitive[None]):
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if self.scope not in SCOPES:
-            raise ScheduleError(
-                f"set_scope {self.buffer}: scope {self.scope!r} is not one of {', '.join(SCOPES)}"
-            )
+            raise self.refused(f"scope {self.scope!r} is not one of {', '.join(SCOPES)}")
         require_intermediate(nest, self.buffer, self.name)
 
     def apply(self, nest: Nest) -> Nest:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from schedules import expr as E
-from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Select
 from schedules.ir import Block, Nest
 from schedules.ir.nest import find_block, replace_stmt
@@ -54,11 +53,11 @@ class SkipZeros(Primitive[None]):
     def check(self, nest: Nest, target: Target | None = None) -> None:
         b = find_block(nest, self.block)
         if b.reducer is None:
-            raise ScheduleError(f"skip_zeros {self.block}: it is not a reduction")
+            raise self.refused("it is not a reduction")
         if zero_steps(b) is None:
-            raise ScheduleError(
-                f"skip_zeros {self.block}: it is no sum of one output that adds a select of a value and 0, "
-                "on a condition that loads nothing; write it so"
+            raise self.refused(
+                "it is no sum of one output that adds a select of a value and 0, on a condition that loads "
+                "nothing; write it so"
             )
 
     def apply(self, nest: Nest) -> Nest:

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from schedules import affine
 from schedules import expr as E
-from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Hole, Var
 from schedules.ir import Block, Loop, Nest, Stmt, blocks, walk
 from schedules.ir.nest import bind_loops, find_loop, loops_of, readers, replace_stmt, subtree_of, writers
@@ -90,27 +89,25 @@ class Split(Primitive[list[str]]):
         loop = find_loop(nest, self.loop)
         require_serial(loop, "split")
         if len(self.factors) < 2:
-            raise ScheduleError(f"split {self.loop}: needs at least two factors, got {list(self.factors)}")
+            raise self.refused(f"needs at least two factors, got {list(self.factors)}")
         if self.factors.count(None) > 1:
-            raise ScheduleError(f"split {self.loop}: only one factor may be None (inferred)")
+            raise self.refused("only one factor may be None (inferred)")
         product = 1
         for f in self.factors:
             if isinstance(f, int):
                 if f < 1:
-                    raise ScheduleError(
-                        f"split {self.loop}: factor {f} is below 1; every factor must be >= 1"
-                    )
+                    raise self.refused(f"factor {f} is below 1; every factor must be >= 1")
                 product *= f
         n = extent_of(loop)
         require_extent(product + (n or 0 if None in self.factors else 0), f"split {self.loop}")
         whole = not any(f is None or isinstance(f, Hole) for f in self.factors)
         if whole and n is not None and product < n:
-            raise ScheduleError(
-                f"split {self.loop}: the factors {list(self.factors)} cover {product} of {n} iterations; "
-                "make one of them None to infer it"
+            raise self.refused(
+                f"the factors {list(self.factors)} cover {product} of {n} iterations; make one of them None "
+                "to infer it"
             )
         if self.tail not in TAILS:
-            raise ScheduleError(f"split {self.loop}: tail {self.tail!r} is not one of {', '.join(TAILS)}")
+            raise self.refused(f"tail {self.tail!r} is not one of {', '.join(TAILS)}")
         if self.tail == "shift":
             self._check_shift(loop)
         elif whole or not any(isinstance(f, Hole) for f in self.factors):
@@ -120,20 +117,14 @@ class Split(Primitive[list[str]]):
     def _check_shift(self, loop: Loop) -> None:
         reducing = [b.name for b in blocks(loop.body) if b.reducer is not None]
         if reducing:
-            raise ScheduleError(
-                f"split {self.loop}: block {reducing[0]} reduces inside it and would add elements twice; "
-                'use tail="guard"'
+            raise self.refused(
+                f"block {reducing[0]} reduces inside it and would add elements twice; use tail=\"guard\""
             )
         last, n = self.factors[-1], extent_of(loop)
         if last is None:
-            raise ScheduleError(
-                f"split {self.loop}: a shifted tail needs a known innermost factor; infer an outer one"
-            )
+            raise self.refused("a shifted tail needs a known innermost factor; infer an outer one")
         if isinstance(last, int) and n is not None and last > n:
-            raise ScheduleError(
-                f"split {self.loop}: the innermost factor {last} exceeds the extent {n}; "
-                "a shifted tile must fit"
-            )
+            raise self.refused(f"the innermost factor {last} exceeds the extent {n}; a shifted tile must fit")
 
     def _check_tail(self, nest: Nest, loop: Loop, product: int) -> None:
         """Check that a tail can be cut off: only where an axis of the block ends. A loop over a part of an
@@ -151,10 +142,10 @@ class Split(Primitive[list[str]]):
                 at is not None and isinstance(i.extent, Const) and at[0] >= int(i.extent.value)
                 for at, i in zip(ends, b.iters, strict=True)
             ) and not _private(nest, loop, b):
-                raise ScheduleError(
-                    f"split {self.loop}: the factors {list(self.factors)} do not divide its {n} iterations, "
-                    f"and the last tile would do other work of block {b.name}; choose factors that divide "
-                    f"{n}, or split the original loop in one step"
+                raise self.refused(
+                    f"the factors {list(self.factors)} do not divide its {n} iterations, and the last tile "
+                    f"would do other work of block {b.name}; choose factors that divide {n}, or split the "
+                    "original loop in one step"
                 )
 
     def extents(self, n: Expr) -> list[Expr]:

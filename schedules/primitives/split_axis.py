@@ -7,10 +7,17 @@ from typing import ClassVar
 
 from schedules import affine
 from schedules import expr as E
-from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Access, Block, Iter, Loop, Nest, blocks
-from schedules.ir.nest import find_loop, numbered_each, only_block, replace_stmt
+from schedules.ir import Iter, Loop, Nest, blocks
+from schedules.ir.nest import (
+    axis_ranges,
+    find_loop,
+    numbered_each,
+    only_block,
+    over_axes,
+    replace_stmt,
+    whole_axis,
+)
 from schedules.model import Target
 from schedules.primitives.base import Primitive, extent_of, require_new, require_serial
 
@@ -55,34 +62,25 @@ class SplitAxis(Primitive[list[str]]):
         require_serial(loop, "split_axis")
         n = extent_of(loop)
         if n is None:
-            raise ScheduleError(f"{what}: its extent is not decided yet; split axes before other steps")
+            raise self.refused("its extent is not decided yet; split axes before other steps")
         if self.inner < 1 or n % self.inner:
-            raise ScheduleError(
-                f"{what}: {self.inner} does not divide its {n} iterations; give a divisor of {n}"
-            )
+            raise self.refused(f"{self.inner} does not divide its {n} iterations; give a divisor of {n}")
         require_new(nest, tuple(self.result()), what)
         inside = blocks(loop.body)
         only_block(loop, inside[0].name, "split_axis")
-        if self._axis(nest, inside[0]) is None:
-            raise ScheduleError(
-                f"{what}: it is not a whole axis of block {inside[0].name}; split axes before other steps"
+        if whole_axis(inside[0], loop) is None:
+            raise self.refused(
+                f"it is not a whole axis of block {inside[0].name}; split axes before other steps"
             )
         if self.inner in (1, n):
-            raise ScheduleError(
-                f"{what}: one of the axes would have a single iteration; give a divisor between 1 and {n}"
+            raise self.refused(
+                f"one of the axes would have a single iteration; give a divisor between 1 and {n}"
             )
-
-    def _axis(self, nest: Nest, b: Block) -> int | None:
-        """The position of the axis that the loop is; None if it is none."""
-        uses = [n for n, e in enumerate(b.binds) if self.loop in E.variables(e)]
-        if len(uses) != 1 or b.binds[uses[0]] != Var(self.loop):
-            return None
-        return uses[0] if b.iters[uses[0]].extent == find_loop(nest, self.loop).extent else None
 
     def apply(self, nest: Nest) -> Nest:
         loop = find_loop(nest, self.loop)
         b = blocks(loop.body)[0]
-        at = self._axis(nest, b)
+        at = whole_axis(b, loop)
         assert at is not None
         axis, (outer, inner) = b.iters[at], self.result()
         few, many = Const(self.inner), Const((extent_of(loop) or 0) // self.inner)
@@ -99,18 +97,7 @@ class SplitAxis(Primitive[list[str]]):
         def put(e: Expr) -> Expr:
             return affine.simplify(E.substitute(e, env), ranges)
 
-        body = replace(
-            b,
-            iters=iters,
-            binds=(*b.binds[:at], Var(outer), Var(inner), *b.binds[at + 1 :]),
-            writes=tuple(Access(w.buffer, tuple(map(put, w.indices))) for w in b.writes),
-            values=tuple(map(put, b.values)),
-            where=tuple(map(put, b.where)),
-        )
+        binds = (*b.binds[:at], Var(outer), Var(inner), *b.binds[at + 1 :])
+        body = replace(over_axes(b, put), iters=iters, binds=binds)
         both = Loop(outer, many, Loop(inner, few, loop.body), annotations=loop.annotations)
         return replace_stmt(replace_stmt(nest, loop, both), b, body)
-
-
-def axis_ranges(iters: tuple[Iter, ...]) -> dict[str, tuple[int, int]]:
-    """{axis: (0, its last)} of the axes whose extents are known."""
-    return {i.var: (0, int(i.extent.value) - 1) for i in iters if isinstance(i.extent, Const)}

@@ -6,15 +6,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from schedules import affine
-from schedules import expr as E
-from schedules.errors import ScheduleError
-from schedules.expr import Const, Expr, Load, Var
-from schedules.ir import Access, Block, Nest
-from schedules.ir.nest import map_blocks, set_buffer, writers
+from schedules.expr import Const, Expr, Var
+from schedules.ir import Block, Nest
+from schedules.ir.nest import axis_ranges, map_blocks, redirect, set_buffer, writers
 from schedules.model import Target
-from schedules.primitives.base import Primitive
-from schedules.primitives.cache_read import in_reads
-from schedules.primitives.split_axis import axis_ranges
+from schedules.primitives.base import Primitive, require_buffer
 
 
 @dataclass(frozen=True)
@@ -42,34 +38,28 @@ class SplitDim(Primitive[None]):
         return f"See dimension {self.dim} of `{self.buffer}` as two; the inner one has {self.inner} elements."
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
-        what = f"split_dim {self.buffer}"
-        b = next((b for b in nest.buffers if b.name == self.buffer), None)
-        if b is None:
-            have = ", ".join(b.name for b in nest.buffers)
-            raise ScheduleError(f"split_dim: there is no buffer {self.buffer!r}; the buffers are {have}")
+        b = require_buffer(nest, self.buffer, self.name)
         if not 0 <= self.dim < len(b.shape):
-            raise ScheduleError(
-                f"{what}: it has {len(b.shape)} dimensions, and dimension {self.dim} is asked for; give one "
-                "that it has"
+            raise self.refused(
+                f"it has {len(b.shape)} dimensions, and dimension {self.dim} is asked for; give one that it "
+                "has"
             )
         if b.strides is not None:
-            raise ScheduleError(f"{what}: it has strides; split dimensions of row-major buffers only")
+            raise self.refused("it has strides; split dimensions of row-major buffers only")
         n = b.shape[self.dim]
         if not isinstance(n, Const):
-            raise ScheduleError(
-                f"{what}: its extents are not decided yet; split dimensions before other steps"
-            )
+            raise self.refused("its extents are not decided yet; split dimensions before other steps")
         if self.inner < 1 or int(n.value) % self.inner:
-            raise ScheduleError(
-                f"{what}: {self.inner} does not divide the {n.value} elements of dimension {self.dim}; give "
-                f"a divisor of {n.value}"
+            raise self.refused(
+                f"{self.inner} does not divide the {n.value} elements of dimension {self.dim}; give a "
+                f"divisor of {n.value}"
             )
         for w in writers(nest, self.buffer):
             ranges = axis_ranges(w.iters)
             for place in (x.indices[self.dim] for x in w.writes if x.buffer == self.buffer):
                 if not all(isinstance(i, Var | Const) for i in self.parts(place, ranges)):
-                    raise ScheduleError(
-                        f"{what}: block {w.name} writes it along one axis; use split_axis on that first"
+                    raise self.refused(
+                        f"block {w.name} writes it along one axis; use split_axis on that first"
                     )
 
     def parts(self, index: Expr, ranges: affine.Ranges) -> tuple[Expr, Expr]:
@@ -87,15 +77,7 @@ class SplitDim(Primitive[None]):
             def place(at: tuple[Expr, ...]) -> tuple[Expr, ...]:
                 return (*at[: self.dim], *self.parts(at[self.dim], ranges), *at[self.dim + 1 :])
 
-            def load(e: Expr) -> Expr | None:
-                if isinstance(e, Load) and e.buffer == self.buffer:
-                    return Load(e.buffer, place(tuple(E.rewrite(i, load) for i in e.indices)), e.dtype)
-                return None
-
-            writes = tuple(
-                Access(w.buffer, place(w.indices)) if w.buffer == self.buffer else w for w in b.writes
-            )
-            return in_reads(replace(b, writes=writes), load)
+            return redirect(b, self.buffer, self.buffer, place)
 
         shape = (
             *old.shape[: self.dim],

@@ -9,7 +9,7 @@ from schedules.errors import ScheduleError
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.instructions.match import match
 from schedules.ir import Loop, Nest, blocks, path_to, walk
-from schedules.ir.nest import find_loop, replace_stmt
+from schedules.ir.nest import find_loop, mark
 from schedules.model import Target
 from schedules.passes.expand_blocks import written_out
 from schedules.passes.simplify import simplify
@@ -51,22 +51,19 @@ class Tensorize(Primitive[None]):
         found = blocks(loop.body)
         if len(found) != 1:
             names = ", ".join(b.name for b in found)
-            raise ScheduleError(
-                f"tensorize {self.loop}: it holds the blocks {names}; an instruction is one block: move the "
-                "others out by compute_at or decompose_reduction"
+            raise self.refused(
+                f"it holds the blocks {names}; an instruction is one block: move the others out by "
+                "compute_at or decompose_reduction"
             )
         if found[0].init:
-            raise ScheduleError(
-                f"tensorize {self.loop}: block {found[0].name} starts its sum inside of it, and "
-                f"{self.instruction} adds to what is there; decompose_reduction at a loop around it first"
+            raise self.refused(
+                f"block {found[0].name} starts its sum inside of it, and {self.instruction} adds to what is "
+                "there; decompose_reduction at a loop around it first"
             )
         match(_alone(nest, loop), self.instruction, None)
 
     def apply(self, nest: Nest) -> Nest:
-        loop = find_loop(nest, self.loop)
-        others = tuple(a for a in loop.annotations if a[0] != "tensorize")
-        marked: Loop = replace(loop, annotations=(*others, ("tensorize", self.instruction)))
-        return replace_stmt(nest, loop, marked)
+        return mark(nest, find_loop(nest, self.loop), "tensorize", self.instruction)
 
 
 def _alone(nest: Nest, loop: Loop) -> Loop:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from schedules import expr as E
-from schedules.errors import ScheduleError
 from schedules.ir import Nest
 from schedules.model import Target
 from schedules.primitives.base import Factor, Primitive, as_tuple
@@ -47,8 +46,8 @@ class Tile(Primitive[list[str]]):
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         if len(self.loops) != len(self.factors) or not self.loops:
-            raise ScheduleError(
-                f"tile: {len(self.loops)} loops but {len(self.factors)} factors; give one factor a loop"
+            raise self.refused(
+                f"{len(self.loops)} loops but {len(self.factors)} factors; give one factor a loop"
             )
         for v, f in zip(self.loops, self.factors, strict=True):
             s = Split(v, (None, f))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-from schedules.errors import ScheduleError
 from schedules.ir import Nest
-from schedules.ir.nest import find_loop, replace_stmt
+from schedules.ir.nest import find_loop, set_kind
 from schedules.model import Target
 from schedules.primitives.base import Primitive, extent_of, require_serial
 
@@ -36,11 +35,9 @@ class Unroll(Primitive[None]):
         require_serial(loop, "unroll")
         n = extent_of(loop)
         if n is not None and n > MAX_UNROLL:
-            raise ScheduleError(
-                f"unroll {self.loop}: {n} copies are more than {MAX_UNROLL}; split the loop "
-                "and unroll the inner part"
+            raise self.refused(
+                f"{n} copies are more than {MAX_UNROLL}; split the loop and unroll the inner part"
             )
 
     def apply(self, nest: Nest) -> Nest:
-        loop = find_loop(nest, self.loop)
-        return replace_stmt(nest, loop, replace(loop, kind="unroll"))
+        return set_kind(nest, self.loop, "unroll")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-from schedules.errors import ScheduleError
 from schedules.ir import Block, Loop, Nest, walk
-from schedules.ir.nest import apart, find_loop, replace_stmt, vars_bound
+from schedules.ir.nest import apart, find_loop, set_kind, vars_bound
 from schedules.model import Target
 from schedules.primitives.base import Primitive, extent_of, require_serial
 
@@ -38,22 +37,16 @@ class Vectorize(Primitive[None]):
         require_serial(loop, "vectorize")
         for s in walk(loop.body):
             if isinstance(s, Loop):
-                raise ScheduleError(
-                    f"vectorize {self.loop}: loop {s.var} is inside it; reorder so that "
-                    f"{self.loop} is innermost"
-                )
+                raise self.refused(f"loop {s.var} is inside it; reorder so that {self.loop} is innermost")
             if isinstance(s, Block) and not apart(s):
                 if self.loop in vars_bound(s, "reduce"):
-                    raise ScheduleError(
-                        f"vectorize {self.loop}: block {s.name} reduces a tuple over it; rfactor "
-                        "the loop first, then vectorize the new spatial axis"
+                    raise self.refused(
+                        f"block {s.name} reduces a tuple over it; rfactor the loop first, then vectorize the "
+                        "new spatial axis"
                     )
         n = extent_of(loop)
         if n is not None and n > MAX_LANES:
-            raise ScheduleError(
-                f"vectorize {self.loop}: {n} lanes are more than {MAX_LANES}; split the loop first"
-            )
+            raise self.refused(f"{n} lanes are more than {MAX_LANES}; split the loop first")
 
     def apply(self, nest: Nest) -> Nest:
-        loop = find_loop(nest, self.loop)
-        return replace_stmt(nest, loop, replace(loop, kind="vectorize"))
+        return set_kind(nest, self.loop, "vectorize")

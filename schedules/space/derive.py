@@ -14,10 +14,10 @@ from schedules.model import Target, Trace
 from schedules.schedule import fill
 from schedules.space import holes as H
 from schedules.space.base import Rows
-from schedules.space.estimate.base import Estimate
+from schedules.space.estimate.base import Estimate, Formulas
 from schedules.space.estimate.counting import Number
-from schedules.space.estimate.cpu import CpuEstimate
-from schedules.space.estimate.gpu import GpuEstimate
+from schedules.space.estimate.cpu.features import CPU_FORMULAS
+from schedules.space.estimate.gpu.features import GPU_FORMULAS
 from schedules.space.estimate.recording import Compiler, RecordedProgram
 from schedules.space.gc_paused import gc_paused
 from schedules.space.rules.cpu import apply_rules, schedule_plainly
@@ -29,16 +29,16 @@ from schedules.te.compute_dag import ComputeDAG
 @dataclass(frozen=True)
 class Kind:
     """What differs between kinds of target: the rules, the rule of last resort if no combination of them is
-    legal, and the estimates."""
+    legal, and what estimates are made of."""
 
     rules: Callable[[SketchBuilder], None]
     last_resort: Callable[[SketchBuilder], None]
-    estimate: type[Estimate]
+    formulas: Formulas
 
 
 # The two kinds of target.
-CPU = Kind(apply_rules, schedule_plainly, CpuEstimate)
-GPU = Kind(apply_gpu_rules, schedule_each_plainly, GpuEstimate)
+CPU = Kind(apply_rules, schedule_plainly, CPU_FORMULAS)
+GPU = Kind(apply_gpu_rules, schedule_each_plainly, GPU_FORMULAS)
 
 
 def _kind(target: Target) -> Kind:
@@ -59,10 +59,11 @@ class Sketch:
     compiler: Compiler | None = None
 
     @cached_property
+    @gc_paused()
     def estimate(self) -> Estimate:
         """The estimate of the sketch's candidates."""
         names = [h.name for h in self.holes]
-        return _kind(self.target).estimate(self.nest, self.target, names, self.constants, self.compiler)
+        return _kind(self.target).formulas.of(self.nest, self.target, names, self.constants, self.compiler)
 
     @cached_property
     @gc_paused()
@@ -93,7 +94,7 @@ class DerivedSpace:
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        return _kind(self.target).estimate.feature_names
+        return _kind(self.target).formulas.feature_names
 
     def sketch(self, sketch: int) -> Sketch:
         """A sketch by its index."""

@@ -112,11 +112,6 @@ class SketchBuilder:
         """Elements of ``dtype`` in a vector register."""
         return max(1, self.target.limit("vector_bytes", 16) // DTYPES[dtype].itemsize)
 
-    @property
-    def registers(self) -> int:
-        """Vector registers of the target."""
-        return self.target.limit("vector_registers", 16)
-
     def block(self, name: str) -> Block:
         """The block of this name."""
         return find_block(self.s.nest, name)

@@ -9,12 +9,15 @@ Nothing is global: tensors know the stage they come from, and `dag` walks from i
 mistake raises `WorkloadError`.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from schedules.expr import Expr
-from schedules.te.language import (
-    Reduction,
-    Tensor,
+from schedules.te.evaluator import evaluate
+from schedules.te.language import compute, max, min, placeholder, prod, reduce_axis, reducer, sum
+from schedules.te.reverse_mode import cut, gradient, inputs
+from schedules.te.scalars import (
+    OF_ROWS,
     abs,
     all,
     any,
@@ -23,64 +26,40 @@ from schedules.te.language import (
     bitwise_or,
     bitwise_xor,
     cast,
-    ceil,
     clip,
-    compute,
     const,
-    cos,
-    dag,
     equal,
-    erf,
-    evaluate,
-    exp,
-    expm1,
-    floor,
     floor_divide,
     fma,
-    fmod,
     if_then_else,
     inf,
     isfinite,
     isnan,
     left_shift,
-    log,
-    log1p,
     logical_not,
-    max,
     max_value,
     maximum,
-    min,
     min_value,
     minimum,
     not_equal,
-    placeholder,
     pow,
-    prod,
-    reduce_axis,
-    reducer,
     remainder,
     right_shift,
-    round,
     rsqrt,
     select,
-    sigmoid,
-    sin,
-    sqrt,
-    sum,
-    tan,
-    tanh,
 )
-from schedules.te.reverse_mode import cut, gradient, inputs
+from schedules.te.tensors import Reduction, Tensor, dag
 
 __all__ = [
     "Expr", "Reduction", "Tensor", "abs", "all", "any", "bitwise_and", "bitwise_not", "bitwise_or",
-    "bitwise_xor", "cast", "ceil", "clip", "compute", "const", "cos", "cut", "dag", "equal", "erf",
-    "evaluate", "exp", "expm1", "floor", "floor_divide", "fma", "fmod", "gradient", "if_then_else", "inf",
-    "inputs", "isfinite", "isnan", "left_shift", "log", "log1p", "logical_not", "max", "max_value",
-    "maximum", "min", "min_value", "minimum", "not_equal", "placeholder", "pow", "prod", "reduce_axis",
-    "reducer", "remainder", "right_shift", "round", "rsqrt", "select", "sigmoid", "sin", "sqrt", "sum",
-    "tan", "tanh",
+    "bitwise_xor", "cast", "clip", "compute", "const", "cut", "dag", "equal", "evaluate", "floor_divide",
+    "fma", "gradient", "if_then_else", "inf", "inputs", "isfinite", "isnan", "left_shift", "logical_not",
+    "max", "max_value", "maximum", "min", "min_value", "minimum", "not_equal", "placeholder", "pow",
+    "prod", "reduce_axis", "reducer", "remainder", "right_shift", "rsqrt", "select", "sum",
 ]  # fmt: skip
+# The functions of the table: `schedules.functions`.
+globals().update(OF_ROWS)
+__all__ = sorted([*__all__, *OF_ROWS])
 
 # {what others call a function: its name here}.
 _ELSEWHERE = {
@@ -90,7 +69,12 @@ _ELSEWHERE = {
 }  # fmt: skip
 
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Callable[..., Expr]:
+        """A function of the table."""
+
+else:
 
     def __getattr__(name: str) -> Any:
         close = f" (did you mean {_ELSEWHERE[name]!r}?)" if name in _ELSEWHERE else ""

@@ -20,7 +20,6 @@ from schedules.te.evaluator import BlockEvaluator
 
 Array = NDArray[Any]
 Values = list[Array]  # a tuple that is reduced, in many cases at once
-Join = Callable[[Values, Values], Values]
 # Cases that are tried, and the largest number in them.
 CASES, LARGEST = 64, 4
 # How far results may be apart by rounding, as a part of the largest number of a case.

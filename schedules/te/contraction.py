@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -65,9 +65,8 @@ def contract(
     t = whole.outputs[0]
     shape = tuple(a.extent for a in stage.axes)
     out = np.zeros(shape, np.float64 if product is not product_of or t.dtype == "float32" else t.dtype)
-    cuts = [[(lo, min(lo + tile[v], n)) for lo in range(0, n, tile[v])] for v, n in extents.items()]
     spatial = [a.var for a in stage.axes]
-    for point in itertools.product(*cuts):
+    for point in blocks_of(extents.values(), tile.values()):
         ranges = dict(zip(extents, point, strict=True))
         here = {v: Const(ranges[v][0]) for v in fixed}
         terms = []
@@ -95,17 +94,22 @@ def _undivided(stage: Stage) -> Stage:
         by = next((n for e in divided if (n := _part(e, a))), 0)
         if not by or f"{a.var}_0" in names or f"{a.var}_1" in names:
             continue
-        high, low = Axis(f"{a.var}_0", a.extent // by), Axis(f"{a.var}_1", by)
-        place = {a.var: Var(high.var) * by + Var(low.var)}
-
-        def two(old: Sequence[Axis], a: Axis = a, pair: tuple[Axis, ...] = (high, low)) -> tuple[Axis, ...]:
-            return tuple(y for x in old for y in (pair if x == a else (x,)))
-
-        spatial, summed = two(stage.axes), two(stage.reduce_axes)
-        inside = {x.var: (0, x.extent - 1) for x in (*spatial, *summed)}
-        values = tuple(affine.simplify(E.substitute(v, place), inside) for v in stage.values)
-        return _undivided(replace(stage, axes=spatial, reduce_axes=summed, values=values))
+        return _undivided(in_two(stage, a, by, f"{a.var}_0", f"{a.var}_1"))
     return stage
+
+
+def in_two(stage: Stage, axis: Axis, by: int, high: str, low: str) -> Stage:
+    """The stage with an axis as two of these names: its quotient and its remainder by ``by``. Outputs keep
+    their shape."""
+    pair = (Axis(high, axis.extent // by), Axis(low, by))
+    spatial, summed = (
+        tuple(y for x in old for y in (pair if x == axis else (x,)))
+        for old in (stage.axes, stage.reduce_axes)
+    )
+    inside = {x.var: (0, x.extent - 1) for x in (*spatial, *summed)}
+    place = {axis.var: Var(high) * by + Var(low)}
+    values = tuple(affine.simplify(E.substitute(v, place), inside) for v in stage.values)
+    return replace(stage, axes=spatial, reduce_axes=summed, values=values)
 
 
 def _part(e: Expr, a: Axis) -> int:
@@ -172,12 +176,24 @@ def _curved(e: Expr) -> bool:
 def _tile(operands: Sequence[Load], extents: Mapping[str, int], fixed: Sequence[str]) -> dict[str, int]:
     """Block extents: one point of ``fixed`` axes, and operand slices of bounded size."""
     tile = {v: 1 if v in fixed else n for v, n in extents.items()}
-    for x in operands:
-        names = sorted(E.variables(x))
-        while math.prod(tile[v] for v in names) > MAX_ELEMENTS:
+    return halved(tile, [sorted(E.variables(x)) for x in operands], MAX_ELEMENTS)
+
+
+def halved(tile: dict[str, int], parts: Iterable[Sequence[str]], most: int) -> dict[str, int]:
+    """Extents of a block, of which the longest are halved until all parts, which have these axes, have at
+    most so many points."""
+    tile = dict(tile)
+    for names in parts:
+        while math.prod(tile[v] for v in names) > most:
             longest = max(names, key=lambda v: tile[v])
             tile[longest] = -(-tile[longest] // 2)
     return tile
+
+
+def blocks_of(extents: Iterable[int], sizes: Iterable[int]) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Blocks of these sizes, a half-open range for each axis, that cover all points in row-major order."""
+    cuts = ([(lo, min(lo + s, n)) for lo in range(0, n, s)] for n, s in zip(extents, sizes, strict=True))
+    return itertools.product(*cuts)
 
 
 def _affine(e: Expr) -> tuple[str | None, int, int] | None:

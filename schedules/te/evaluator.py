@@ -7,7 +7,6 @@ products, one for each point of the other axes, and so do those of other factors
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -18,11 +17,25 @@ from numpy.typing import NDArray
 from schedules import expr as E
 from schedules.dtypes import DTYPES, is_integer
 from schedules.errors import WorkloadError
-from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
+from schedules.expr import (
+    INDEX,
+    Binary,
+    Bits,
+    Call,
+    Cast,
+    Compare,
+    Const,
+    Expr,
+    Fma,
+    Load,
+    Logic,
+    Select,
+    Var,
+)
 from schedules.functions import FUNCTIONS
 from schedules.te import factored
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage
-from schedules.te.contraction import Terms, contract, product_of
+from schedules.te.contraction import Terms, blocks_of, contract, product_of
 
 Array = NDArray[Any]
 # Points of a block: 4 MB for a temporary in float64.
@@ -192,11 +205,7 @@ def blocks(axes: Sequence[Axis], limit: int) -> Iterator[tuple[tuple[int, int], 
     for i in range(len(sizes)):
         inner = math.prod(sizes[i + 1 :])
         sizes[i] = max(1, min(sizes[i], limit // inner))
-    cuts = [
-        [(lo, min(lo + s, a.extent)) for lo in range(0, a.extent, s)]
-        for a, s in zip(axes, sizes, strict=True)
-    ]
-    return itertools.product(*cuts)
+    return blocks_of([a.extent for a in axes], sizes)
 
 
 def grid(axes: Sequence[Axis], block: tuple[tuple[int, int], ...]) -> dict[str, Array]:
@@ -240,6 +249,9 @@ class BlockEvaluator:
                 return self.value(a, mask) * self.value(b, mask) + self.value(c, mask)
             case Cast(dtype=d, a=a):
                 return self._widen(cast(np.asarray(self.value(a, mask)), "int64" if d == INDEX else d))
+            case Bits(dtype=d, a=a):
+                old, size = np.asarray(self.value(a, mask)), DTYPES[d].itemsize
+                return old.view(f"u{old.itemsize}").astype(f"u{size}").view(DTYPES[d].numpy)
             case Select(cond=c, a=a, b=b):
                 cond = self.value(c, mask)
                 return np.where(cond, self.value(a, mask & cond), self.value(b, mask & ~cond))

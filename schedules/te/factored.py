@@ -9,7 +9,6 @@ which is the same if all factors are finite.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from schedules import expr as E
 from schedules.expr import Binary, Const, Expr, Logic, Select
 from schedules.te.compute_dag import Axis, Stage
+from schedules.te.contraction import blocks_of, halved
 
 Array = NDArray[Any]
 # Most points of a factor in a block: 4 MB in float64.
@@ -102,8 +102,7 @@ def blocks(stage: Stage, factors: Sequence[Factor]) -> Iterator[Ranges]:
     """Blocks of the whole sum in which no factor has more than `MAX_POINTS` points."""
     tile = _tile(stage, factors)
     axes = (*stage.axes, *stage.reduce_axes)
-    cuts = [[(lo, min(lo + tile[a.var], a.extent)) for lo in range(0, a.extent, tile[a.var])] for a in axes]
-    for point in itertools.product(*cuts):
+    for point in blocks_of([a.extent for a in axes], tile.values()):
         yield dict(zip((a.var for a in axes), point, strict=True))
 
 
@@ -143,9 +142,5 @@ def _multiplied(parts: list[Expr], points: Any) -> list[Expr]:
 
 def _tile(stage: Stage, factors: Sequence[Factor]) -> dict[str, int]:
     """Extents of a block: the longest axis of a factor is halved until it has few enough points."""
-    tile = {a.var: a.extent for a in (*stage.axes, *stage.reduce_axes)}
-    for f in factors:
-        while math.prod(tile[v] for v in f.labels) > MAX_POINTS:
-            longest = max(f.labels, key=lambda v: tile[v])
-            tile[longest] = -(-tile[longest] // 2)
-    return tile
+    whole = {a.var: a.extent for a in (*stage.axes, *stage.reduce_axes)}
+    return halved(whole, [f.labels for f in factors], MAX_POINTS)

@@ -47,7 +47,7 @@ def _interval(e: Expr, ranges: Ranges) -> Range | None:
         case Cast(dtype=E.INDEX, a=a):
             return affine.value_bounds(a, ranges)
         case Select(a=a, b=b):
-            return _hull(interval(a, ranges), interval(b, ranges))
+            return affine.hull(interval(a, ranges), interval(b, ranges))
         case Binary(op=op, a=a, b=b) if E.dtype_of(e) == INDEX:
             (al, ah), (bl, bh) = interval(a, ranges), interval(b, ranges)
             match op:
@@ -70,10 +70,6 @@ def _interval(e: Expr, ranges: Ranges) -> Range | None:
                         return al % bl, ah % bl
                     return 0, bh - 1 if al < 0 else min(ah, bh - 1)
     return None
-
-
-def _hull(a: Range, b: Range) -> Range:
-    return min(a[0], b[0]), max(a[1], b[1])
 
 
 def negation(cond: Expr) -> Expr:

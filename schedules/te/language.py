@@ -1,17 +1,7 @@
-"""Tensor expressions: how a user states what is computed, one stage at a time.
-
-    A = te.placeholder((m, k), name="A"); B = te.placeholder((k, n), name="B")
-    r = te.reduce_axis(k, name="r")
-    C = te.compute((m, n), lambda i, j: te.sum(A[i, r] * B[r, j], axis=r), name="C")
-    dag = te.dag([A, B, C])
-
-Nothing is global: tensors know the stage they come from, and `dag` walks from its outputs. Every
-mistake raises `WorkloadError`.
-"""
+"""Placeholders, stages and reductions of tensor expressions. `schedules.te` exports them."""
 
 from __future__ import annotations
 
-import builtins
 import inspect
 import keyword
 import re
@@ -25,78 +15,19 @@ from schedules.expr import INDEX, Const, Expr, ExprLike, Load, Var
 from schedules.te.any_order import check_any_order
 from schedules.te.compute_dag import Reducer, operand
 from schedules.te.dims import MAX_EXTENT, Dim, dims_of
-from schedules.te.evaluator import evaluate
 from schedules.te.inside import check_loads
-from schedules.te.scalars import (
-    abs,
-    all,
-    any,
-    bitwise_and,
-    bitwise_not,
-    bitwise_or,
-    bitwise_xor,
-    cast,
-    ceil,
-    check_dtype,
-    clip,
-    const,
-    cos,
-    element_of,
-    equal,
-    erf,
-    exp,
-    expm1,
-    floor,
-    floor_divide,
-    fma,
-    fmod,
-    if_then_else,
-    inf,
-    isfinite,
-    isnan,
-    left_shift,
-    limit,
-    log,
-    log1p,
-    logical_not,
-    max_value,
-    maximum,
-    min_value,
-    minimum,
-    not_equal,
-    pow,
-    remainder,
-    right_shift,
-    round,
-    rsqrt,
-    select,
-    sigmoid,
-    sin,
-    sqrt,
-    tan,
-    tanh,
-)
+from schedules.te.scalars import cast, check_dtype, const, element_of, limit
 from schedules.te.size import check_size, too_deep
-from schedules.te.tensors import IterVar, Op, Reduction, Tensor, TensorLoad, dag
+from schedules.te.tensors import IterVar, Op, Reduction, Tensor, TensorLoad
 from schedules.te.unique import Taken
-
-__all__ = [
-    "Reduction", "Tensor", "abs", "all", "any", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor",
-    "cast", "ceil", "clip", "compute", "const", "cos", "dag", "equal", "erf", "evaluate", "exp", "expm1",
-    "floor", "floor_divide", "fma", "fmod", "if_then_else", "inf", "isfinite", "isnan", "left_shift", "log",
-    "log1p", "logical_not", "max", "max_value", "maximum", "min", "min_value", "minimum", "not_equal",
-    "placeholder", "pow", "prod", "reduce_axis", "reducer", "remainder", "right_shift", "round", "rsqrt",
-    "select", "sigmoid", "sin", "sqrt", "sum", "tan", "tanh",
-]  # fmt: skip
-
 
 # --- placeholders and stages ------------------------------------------------------------------
 
 
 def placeholder(shape: int | Sequence[int], dtype: str = "float32", name: str | None = None) -> Tensor:
-    """An input of ``shape`` (elements, row-major) and ``dtype``: float16, bfloat16, float32, float64, int8,
-    uint8, int32, int64 or bool. Some are for storage: float16 and bfloat16 are computed with as float32;
-    int8, uint8 and bool as int32. `cast` makes them.
+    """An input of ``shape`` (elements, row-major) and ``dtype``: float16, bfloat16, float8_e4m3fn,
+    float8_e5m2, float32, float64, int8, uint8, int32, int64 or bool. Some are for storage: floats of 16 and 8
+    bits are computed with as float32, int8, uint8 and bool as int32. `cast` makes them.
 
     Raises `WorkloadError` for a shape that has no elements or a dtype that is none of these.
 
@@ -116,13 +47,13 @@ def reduce_axis(extent: int | tuple[int, int], name: str | None = None) -> IterV
     if isinstance(extent, (tuple, list)):
         if len(extent) != 2 or extent[0] != 0:
             remedy = ""
-            whole = builtins.all(isinstance(n, int) for n in extent)
+            whole = all(isinstance(n, int) for n in extent)
             if len(extent) == 2 and whole and extent[0] < extent[1]:
                 remedy = f": reduce over {extent[1] - extent[0]}, and read at {name or 'k'} + {extent[0]}"
             raise WorkloadError(f"{label}: {extent!r} is not (0, extent); axes start at 0{remedy}")
         extent = extent[1]
     n: Any = extent
-    if isinstance(n, Expr) and builtins.any(isinstance(x, (IterVar, Load)) for x in E.walk(n)):
+    if isinstance(n, Expr) and any(isinstance(x, (IterVar, Load)) for x in E.walk(n)):
         raise WorkloadError(
             f"{label}: the extent {E.show(n)} changes from point to point; reduce over the largest, and "
             f"leave out the rest: te.select({name or 'k'} < {E.show(n)}, value, 0.0)"
@@ -313,7 +244,7 @@ def _reducer(
         out = tuple(E.wrap(x, d) for x, d in zip(joined, dtypes, strict=True))
         check_size(out, f"combine of {name}")
         for x, d in zip(out, dtypes, strict=True):
-            if E.dtype_of(x) != d or E.variables(x) or builtins.any(o not in xs + ys for o in E.loads(x)):
+            if E.dtype_of(x) != d or E.variables(x) or any(o not in xs + ys for o in E.loads(x)):
                 raise WorkloadError(
                     f"combine of {name} returned {E.show(x)} of dtype {E.dtype_of(x)}; it must have the "
                     f"dtype {d} of its operand and use nothing but its operands"
@@ -403,7 +334,7 @@ def _shape(shape: Any, what: str) -> tuple[Any, ...]:
 
 def _extent(n: Any, what: str) -> Any:
     if isinstance(n, Expr) and E.dtype_of(n) == INDEX and not E.loads(n):
-        if builtins.all(isinstance(x, Dim) for x in E.walk(n) if isinstance(x, Var)):
+        if all(isinstance(x, Dim) for x in E.walk(n) if isinstance(x, Var)):
             if not isinstance(n, Const):
                 return n
             n = n.value

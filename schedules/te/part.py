@@ -14,6 +14,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.errors import WorkloadError
 from schedules.expr import Binary, Const, Expr, Load, Var
+from schedules.loads import with_loads
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage, Tensor
 
 # First place and end along each dimension.
@@ -101,19 +102,17 @@ def _cut_stage(stage: Stage, boxes: Mapping[str, Box]) -> Stage:
     moved = {a.var: lo for a, (lo, _) in zip(stage.axes, box, strict=True) if lo}
 
     def place(e: Expr) -> Expr | None:
-        if isinstance(e, Var) and e.name in moved:
-            return Binary("+", e, Const(moved[e.name]))
-        if isinstance(e, Load):
-            starts = (lo for lo, _ in boxes[e.buffer])
-            indices = (E.rewrite(i, place) for i in e.indices)
-            return Load(e.buffer, tuple(_less(i, lo) for i, lo in zip(indices, starts, strict=True)), e.dtype)
-        return None
+        return Binary("+", e, Const(moved[e.name])) if isinstance(e, Var) and e.name in moved else None
+
+    def read(x: Load) -> Load:
+        pairs = zip(x.indices, boxes[x.buffer], strict=True)
+        return replace(x, indices=tuple(_less(i, lo) for i, (lo, _) in pairs))
 
     return replace(
         stage,
         outputs=tuple(_cut(t, box) for t in stage.outputs),
         axes=tuple(Axis(a.var, hi - lo) for a, (lo, hi) in zip(stage.axes, box, strict=True)),
-        values=tuple(E.rewrite(v, place) for v in stage.values),
+        values=tuple(with_loads(E.rewrite(v, place), read) for v in stage.values),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES, computed, is_storage
 from schedules.errors import WorkloadError, suggest
 from schedules.expr import INDEX, Const, Expr, ExprLike
+from schedules.functions import FUNCTIONS, Function
 
 # A Python float, for use where a number is; also -inf.
 inf = math.inf
@@ -53,12 +55,12 @@ def _instead(text: str, name: str) -> str:
 
 
 def const(value: int | float, dtype: str) -> Const:
-    """A literal of ``dtype``, for floats also ``te.inf`` and NaN. Raises `WorkloadError` if an integer dtype
-    cannot hold it.
+    """A literal of ``dtype``, for floats also NaN and, where they have it, ``te.inf``. Raises `WorkloadError`
+    for another infinity, and if an integer dtype cannot hold it.
     Example: ``te.const(0.5, "float32")``."""
     check_dtype(dtype, "te.const")
     try:
-        if E.is_float(dtype):
+        if E.is_float(dtype) and (DTYPES[dtype].infinite or value not in (inf, -inf)):
             return Const(float(value), dtype)
         fits = int(value) == value and int(value) in DTYPES[dtype].range
     except (OverflowError, ValueError):  # an integer beyond all floats, an infinity or NaN
@@ -94,15 +96,16 @@ def _finite(dtype: str, end: str) -> int | float:
 
 def limit(dtype: str, sign: int) -> Const:
     """The identity of max (sign -1) and of min (sign 1)."""
-    if E.is_float(dtype):
+    if E.is_float(dtype) and DTYPES[dtype].infinite:
         return Const(sign * inf, dtype)
     return max_value(dtype) if sign > 0 else min_value(dtype)
 
 
 def cast(value: ExprLike, dtype: str) -> Expr:
     """``value`` as ``dtype``. Float to int truncates towards zero and ends at the largest and least. A dtype
-    of storage is made by way of the one that it is computed with: float16 and bfloat16 round a float32, int8
-    and uint8 keep the low bits of an int32. bool is whether ``value`` is not 0; a condition is 0 or 1.
+    of storage is made by way of the one that it is computed with: floats of 16 and 8 bits round a float32,
+    int8 and uint8 keep the low bits of an int32. Beyond its largest number float8_e4m3fn is NaN, for it has
+    no infinity. bool is whether ``value`` is not 0; a condition is 0 or 1.
     Example: ``te.cast(x[i] * 127.0, "int8")``."""
     e = value if isinstance(value, Expr) else E.wrap(value, "float32" if isinstance(value, float) else INDEX)
     old, new = E.dtype_of(e), check_dtype(dtype, "te.cast")
@@ -227,87 +230,34 @@ def element_of(x: Any) -> str:
     return f"{x.name or 'x'}[{at or '()'}]"
 
 
-def _call(fn: str, x: Any) -> Expr:
-    return E.Call(fn, (_operand(fn, x),))
+def _of_row(row: Function) -> Callable[..., Expr]:
+    """The function of `te` for a row of the table."""
+
+    def one(x: ExprLike) -> Expr:
+        return E.Call(row.name, (_operand(row.name, x),))
+
+    def two(x: ExprLike, y: ExprLike) -> Expr:
+        q = _quotient(row.name, x, y)
+        return E.Call(row.name, (q.a, q.b))
+
+    f: Callable[..., Expr] = one if row.arity == 1 else two
+    given, right = "x[i]", "x is floating point"
+    if row.arity == 2:
+        given, right = "x[i], y[i]", "both are floating point, of one dtype"
+    f.__name__ = f.__qualname__ = row.name
+    f.__doc__ = f"{row.doc} Raises `WorkloadError` unless {right}.\nExample: ``te.{row.name}({given})``."
+    return f
 
 
-def exp(x: ExprLike) -> Expr:
-    """e to the power of x. On CPUs within 2 ulp. Raises `WorkloadError` unless x is floating point.
-    Example: ``te.exp(x[i])``."""
-    return _call("exp", x)
-
-
-def expm1(x: ExprLike) -> Expr:
-    """exp(x) - 1, with all digits near 0 too. On CPUs within 2 ulp. Raises `WorkloadError` unless x is
-    floating point.
-    Example: ``te.expm1(x[i])``."""
-    return _call("expm1", x)
-
-
-def log(x: ExprLike) -> Expr:
-    """The natural logarithm of x. On CPUs within 1 ulp. Raises `WorkloadError` unless x is floating point.
-    Example: ``te.log(te.abs(x[i]))``."""
-    return _call("log", x)
-
-
-def log1p(x: ExprLike) -> Expr:
-    """log(1 + x), with all digits near 0 too. On CPUs within 2 ulp. Raises `WorkloadError` unless x is
-    floating point.
-    Example: ``te.log1p(te.abs(x[i]))``."""
-    return _call("log1p", x)
-
-
-def sqrt(x: ExprLike) -> Expr:
-    """The square root of x, rounded once. Raises `WorkloadError` unless x is floating point.
-    Example: ``te.sqrt(te.abs(x[i]))``."""
-    return _call("sqrt", x)
+# {name: function of `te`} of the rows that have a text.
+OF_ROWS = {row.name: _of_row(row) for row in FUNCTIONS.values() if row.doc}
 
 
 def rsqrt(x: ExprLike) -> Expr:
     """1 / sqrt(x), each rounded: on CPUs within 1.5 ulp; infinite for zeros, of their sign. Raises
     `WorkloadError` unless x is floating point.
     Example: ``te.rsqrt(x[i] * x[i] + 1e-5)``."""
-    return E.binary("/", 1.0, _call("sqrt", _operand("rsqrt", x)))
-
-
-def sin(x: ExprLike) -> Expr:
-    """The sine of x in radians, of any size: arguments are reduced by as many digits of pi as they need. On
-    CPUs within 1 ulp. Raises `WorkloadError` unless x is floating point.
-    Example: ``te.sin(x[i])``."""
-    return _call("sin", x)
-
-
-def cos(x: ExprLike) -> Expr:
-    """The cosine of x in radians, of any size, as `sin`. On CPUs within 1 ulp. Raises `WorkloadError` unless
-    x is floating point.
-    Example: ``te.cos(x[i])``."""
-    return _call("cos", x)
-
-
-def tan(x: ExprLike) -> Expr:
-    """The tangent of x in radians, of any size, as `sin`. On CPUs within 2 ulp. Raises `WorkloadError` unless
-    x is floating point.
-    Example: ``te.tan(x[i])``."""
-    return _call("tan", x)
-
-
-def tanh(x: ExprLike) -> Expr:
-    """The hyperbolic tangent of x. On CPUs within 3 ulp. Raises `WorkloadError` unless x is floating
-    point.
-    Example: ``te.tanh(x[i])``."""
-    return _call("tanh", x)
-
-
-def erf(x: ExprLike) -> Expr:
-    """The error function of x. On CPUs within 8 ulp. Raises `WorkloadError` unless x is floating point.
-    Example: ``te.erf(x[i])``."""
-    return _call("erf", x)
-
-
-def sigmoid(x: ExprLike) -> Expr:
-    """1 / (1 + exp(-x)). On CPUs within 4 ulp. Raises `WorkloadError` unless x is floating point.
-    Example: ``te.sigmoid(x[i])``."""
-    return _call("sigmoid", x)
+    return E.binary("/", 1.0, E.Call("sqrt", (_operand("rsqrt", x),)))
 
 
 def pow(x: ExprLike, y: ExprLike) -> Expr:
@@ -321,15 +271,6 @@ def pow(x: ExprLike, y: ExprLike) -> Expr:
         return E.power(x if isinstance(x, Expr) or isinstance(y, Expr) else _operand("pow", x), y)
     except TypeError as err:
         raise WorkloadError(f"te.pow: {err}") from None
-
-
-def fmod(x: ExprLike, y: ExprLike) -> Expr:
-    """The remainder of x / y with the sign of x, as C's fmod: x - q y, where q is the quotient rounded
-    towards 0. Exact for quotients of any size; NaN where x is infinite or y is 0. Raises `WorkloadError`
-    unless both are floating point, of one dtype.
-    Example: ``te.fmod(x[i], 360.0)``."""
-    q = _quotient("fmod", x, y)
-    return E.Call("fmod", (q.a, q.b))
 
 
 def remainder(x: ExprLike, y: ExprLike) -> Expr:
@@ -350,7 +291,7 @@ def floor_divide(x: ExprLike, y: ExprLike) -> Expr:
     rest = E.Call("fmod", (q.a, q.b))
     multiple = (q.a - rest) / q.b
     near = select(_rounded_up(q, rest), multiple - 1.0, multiple)
-    low = floor(near)
+    low = E.Call("floor", (near,))
     whole = select(near - low > 0.5, low + 1.0, low)
     return select(equal(q.b, 0.0), q, select(equal(near, 0.0), q * 0.0, whole))
 
@@ -368,26 +309,6 @@ def _quotient(fn: str, x: ExprLike, y: ExprLike) -> E.Binary:
         raise WorkloadError(f"te.{fn}: {err}") from None
     assert isinstance(q, E.Binary)
     return q
-
-
-def floor(x: ExprLike) -> Expr:
-    """The largest whole number that is not above x. Raises `WorkloadError` unless x is floating point.
-    Example: ``te.floor(x[i])``."""
-    return _call("floor", x)
-
-
-def ceil(x: ExprLike) -> Expr:
-    """The least whole number that is not below x. Exact. Raises `WorkloadError` unless x is floating
-    point.
-    Example: ``te.ceil(x[i])``."""
-    return _call("ceil", x)
-
-
-def round(x: ExprLike) -> Expr:
-    """The nearest whole number, of two the even one: ``te.round(2.5)`` is 2. Exact. Raises `WorkloadError`
-    unless x is floating point.
-    Example: ``te.round(x[i])``."""
-    return _call("round", x)
 
 
 def abs(x: ExprLike) -> Expr:

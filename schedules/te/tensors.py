@@ -11,6 +11,7 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES, is_integer
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Cast, Const, Expr, Load, Var
+from schedules.loads import with_loads
 from schedules.te.compute_dag import Axis, ComputeDAG, Reducer, Stage
 from schedules.te.compute_dag import Tensor as DagTensor
 from schedules.te.dims import Dim, at_sizes, dims_of, extent_at
@@ -153,6 +154,10 @@ class Op:
         return [*(n for _, n in (*self.axes, *self.reduce_axes)), *self.values]
 
 
+# A tensor as the key of a table: two objects may stand for one output of a stage.
+Key = tuple[Tensor | Op, int]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reduction:
     """A reduction of ``values`` over ``axes``. It can only be the whole body of a compute."""
@@ -227,7 +232,7 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
                 DagTensor(names[t, 0], tuple(extent_at(n, sizes) for n in t.shape), t.dtype) for t in inputs
             ),
             tuple(stages),
-            tuple(names[_key(t)] for t in computed),
+            tuple(names[key(t)] for t in computed),
         )
     except ValueError as err:
         raise WorkloadError(str(err)) from err
@@ -260,7 +265,8 @@ def _axes(axes: tuple[tuple[str, Any], ...], sizes: Mapping[Dim, int]) -> tuple[
     return tuple(Axis(name, extent_at(n, sizes)) for name, n in axes)
 
 
-def _key(t: Tensor) -> tuple[Tensor | Op, int]:
+def key(t: Tensor) -> Key:
+    """The placeholder itself, or the stage and the number of its output."""
     return (t if t.op is None else t.op), t.index
 
 
@@ -285,7 +291,7 @@ def discover(roots: Iterable[Op]) -> tuple[list[Op], list[Tensor]]:
 
 def _assign(
     inputs: Sequence[Tensor], ops: Sequence[Op], reserved: set[str]
-) -> dict[tuple[Tensor | Op, int], str]:
+) -> dict[Key, str]:
     """A unique name for every tensor. Names given by users come before numbered ones."""
     taken = Taken()
 
@@ -293,7 +299,7 @@ def _assign(
         free = name is not None and name not in taken
         return taken.add(name or default, () if free else reserved)
 
-    names: dict[tuple[Tensor | Op, int], str] = {}
+    names: dict[Key, str] = {}
     for i, t in enumerate(inputs):
         names[t, 0] = pick(t.name, f"I{i}")
     count = 0
@@ -304,12 +310,6 @@ def _assign(
     return names
 
 
-def _resolve(e: Expr, names: dict[tuple[Tensor | Op, int], str]) -> Expr:
+def _resolve(e: Expr, names: dict[Key, str]) -> Expr:
     """``e`` with loads by final name."""
-
-    def visit(x: Expr) -> Expr | None:
-        if isinstance(x, TensorLoad):
-            return Load(names[_key(x.tensor)], tuple(E.rewrite(i, visit) for i in x.indices), x.dtype)
-        return None
-
-    return E.rewrite(e, visit)
+    return with_loads(e, lambda x: Load(names[key(x.tensor)], x.indices, x.dtype))

@@ -11,7 +11,6 @@ import pytest
 
 import autotune as at
 from autotune.run.workloads import as_workload, with_constants
-from autotune.tuning.options import TuneOptions
 
 SHAPE: dict[str, Any] = {"m": 8, "n": 8, "k": 8, "threads": 1}
 te = at.te
@@ -34,10 +33,10 @@ def matmul(*names: str) -> list[Any]:
 def constants(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[str, ...]]]:
     """The constants of the tasks that `tune_suite` is given."""
 
-    def run(tasks: Any, *rest: Any) -> None:
-        raise Ran([t.workload.dag.constants for t in tasks])
+    def run(maker: Any, *_: Any, **__: Any) -> None:
+        raise Ran([t.workload.dag.constants for t in maker.tasks])
 
-    monkeypatch.setattr("autotune.tuning.tuner.tune_suite", run)
+    monkeypatch.setattr("autotune.tuning.tuner.tune_jobs", run)
 
     def of(programs: Any, which: Any) -> list[tuple[str, ...]]:
         with pytest.raises(Ran) as ran:
@@ -88,11 +87,10 @@ def test_wrong_constants_of_a_suite_name_the_task(which: Any, message: str) -> N
 def tuned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., float]:
     """The seconds that `tune` and `tune_suite` are given by some keywords."""
 
-    def run(task: Any, goal: Any, log: Any, options: TuneOptions, *rest: Any) -> None:
-        raise Ran(options)
+    def run(maker: Any, *_: Any, **__: Any) -> None:
+        raise Ran(maker.options)
 
-    monkeypatch.setattr("autotune.tuning.tuner.tune", run)
-    monkeypatch.setattr("autotune.tuning.tuner.tune_suite", run)
+    monkeypatch.setattr("autotune.tuning.tuner.tune_jobs", run)
 
     def seconds(**budget: Any) -> float:
         found = []

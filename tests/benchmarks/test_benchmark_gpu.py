@@ -118,6 +118,7 @@ def test_steps_for_nvidia_run_on_a_driver_of_our_own(tmp_path: Path) -> None:
     assert by_name["copies"]["status"] == "skipped"
 
 
+@pytest.mark.slow
 def test_captured_launches_are_timed_beside_single_ones() -> None:
     need_cxx()
     graph, _ = layers(2)

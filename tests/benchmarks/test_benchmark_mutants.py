@@ -176,6 +176,7 @@ def test_words_of_a_change_are_of_its_line_and_function() -> None:
     assert set(mutants.words("fleet/pooling.py", source, change)) >= {"weig", "long", "pool"}
 
 
+@pytest.mark.fast("2")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_it_leaves_nothing(toy: Path, how: signal.Signals) -> None:
     """Stopped in the middle of a test: the copy and the test's process are gone, the tree is as it was."""

@@ -194,10 +194,6 @@ class Constant:
     def predict(self, x: np.ndarray) -> np.ndarray:
         return self.sign / x[:, 0].astype(np.float64)
 
-    def save(self, path: Path) -> None: ...
-
-    def load(self, path: Path) -> None: ...
-
 
 def test_a_prior_makes_a_model_ready_and_few_trials_do_not_unlearn_it() -> None:
     x, y = made_up(300, 0)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from log_cases import MACHINE, TARGETS, copy_of, exported, fill, measured, scratch
+from log_cases import MACHINE, TARGETS, add, copy_of, exported, fill, measured, scratch
 
 from kernels_db import Log
 
@@ -54,7 +54,7 @@ def test_merging_is_commutative_associative_and_idempotent(
         for i, part in enumerate(parts):
             path = Path(shutil.copy(template, folder / f"{i}.db"))
             with Log(path) as log:
-                log.add_workload(copy_of(8, part["op"]))
+                add(log, copy_of(8, part["op"]))
                 if part["extra"]:
                     fill(log, 2, copy_of(part["extra"]))
                 for r, t in sorted(part["records"]):

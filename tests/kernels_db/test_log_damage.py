@@ -82,7 +82,7 @@ def test_an_error_that_quotes_what_is_no_text(log_file: Path, tmp_path: Path, na
 WRONG = ("'abc'", "9e999", "x'ff'", """'{"x":1e999}'""")
 
 
-@pytest.mark.fast("uid", "trace", "created")
+@pytest.mark.fast("uid")
 @pytest.mark.parametrize("column", RECORD_COLUMNS)
 def test_damaged_values_of_a_record(log_file: Path, tmp_path: Path, column: str) -> None:
     """No value ends in anything but the error, and as a source of a merge the other rows go in."""

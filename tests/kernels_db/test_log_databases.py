@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from log_cases import MACHINE, TARGETS, anywhere, copy_of, exported, fill, measured, moment, trace
+from log_cases import MACHINE, TARGETS, add, anywhere, copy_of, exported, fill, measured, moment, trace
 from postgres_server import Server
 
 from kernels_db import Log, LogError, MergeResult, compat, lookup, migrate
 from kernels_db.pins import Pin
 from kernels_db.place import locate
-from kernels_db.schema import Base
+from kernels_db.schema import METADATA
 
 W = copy_of(8)
 DATA = Path(__file__).with_name("data")
@@ -35,12 +35,11 @@ def test_what_is_added_is_found(database: str) -> None:
         assert log.run(run).seed == 2**62
         found = lookup.best(database, W.digest, anywhere)
         assert found is not None and found.record == best
-        assert found == log.best_for(W, anywhere)
         assert found.origin is not None and found.origin.imported is None
     with Log(database, read_only=True) as reader:
         assert reader.best(W, TARGETS[0]) == best
         with pytest.raises(LogError, match="for reading only"):
-            reader.add_target(TARGETS[2])
+            add(reader, TARGETS[2])
     assert lookup.best(database, copy_of(99).digest, anywhere) is None
 
 
@@ -143,7 +142,7 @@ def test_pruning_keeps_the_best_the_pinned_and_what_is_wrong(database: str) -> N
         assert log.prune(2, apply=True).removed == 0
         log.unpin()
         assert log.prune(1, apply=True).removed == 3
-        log.add_workload(copy_of(77))
+        add(log, copy_of(77))
         assert log.prune(1, apply=True).removed == 0 and copy_of(77).digest not in log.workloads()
 
 
@@ -196,7 +195,7 @@ def test_a_record_from_elsewhere_is_marked_until_verified_here(database: str, tm
         origin = log.origin(theirs)
         assert origin is not None and origin.imported is not None and origin.elsewhere(here)
         log.verified(theirs, updated, "ok", 1e-3)
-        found = log.best_for(W, lambda t: t == TARGETS[0])
+        found = lookup.best(log.place, W.digest, lambda t: t == TARGETS[0])
         assert found is not None and found.origin is not None
         assert not found.origin.elsewhere(here) and found.origin.elsewhere({**here, "cpus": 4})
         assert found.origin.document(here)["verified"] is not None
@@ -291,7 +290,7 @@ def test_the_migrations_make_the_declared_schema_on_postgresql(postgres: Server)
     Log(migrated).close()
     postgres.query(declared, "CREATE SCHEMA autotune")
     engine = create_engine(declared, connect_args={"options": "-c search_path=autotune"})
-    Base.metadata.create_all(engine)
+    METADATA.create_all(engine)
     engine.dispose()
     columns = (
         "SELECT table_name, column_name, data_type, is_nullable, collation_name "
@@ -363,16 +362,16 @@ def test_what_postgresql_refuses_is_explained(postgres: Server, monkeypatch: pyt
     weak = url.replace("postgres@", "reader@")
     assert lookup.best(weak, W.digest, anywhere) is not None
     with Log(weak) as log, pytest.raises(LogError, match="permission denied.*can give this user the right"):
-        log.add_target(TARGETS[2])
+        add(log, TARGETS[2])
     with Log(url, timeout_s=0.2) as log:
         import psycopg
 
         holder = psycopg.connect(url.replace("+psycopg", ""))
         holder.execute("LOCK TABLE autotune.target IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(LogError, match="locked by another session"):
-            log.add_target(TARGETS[2])
+            add(log, TARGETS[2])
         holder.close()
-        log.add_target(TARGETS[2])
+        add(log, TARGETS[2])
         pid = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'autotune'"
         postgres.query(url, pid)  # as when the server was restarted: the next use connects again
         assert log.stats()["targets"] == 2

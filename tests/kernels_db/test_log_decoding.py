@@ -166,13 +166,14 @@ def test_a_merge_writes_back_more_at_once_than_others(tmp_path: Path) -> None:
     found = []
     with Log(tmp_path / "a.db") as log:
         for access in ("bulk", "change", "add", "bulk"):
-            with log._write(access) as session:  # type: ignore[arg-type]
-                ask = session.connection().exec_driver_sql
+            with log._write(access) as con:  # type: ignore[arg-type]
+                ask = con.exec_driver_sql
                 pages, size = ask("PRAGMA wal_autocheckpoint").scalar(), ask("PRAGMA page_size").scalar()
                 found.append(pages * size >> 20)
     assert found == [512, 64, 64, 512]  # MB
 
 
+@pytest.mark.slow
 def test_helpers_end_with_a_merge_that_is_killed(tmp_path: Path, lines: list[Raw]) -> None:
     program = textwrap.dedent(f"""
         from pathlib import Path

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from log_cases import MACHINE, TARGETS, copy_of, exported, fill, measured, scratch, trace
+from log_cases import MACHINE, TARGETS, add, copy_of, exported, fill, measured, scratch, trace
 
 from kernels_db import Log, LogError, MergeResult, NewRecord
 from kernels_db.exchange import decode, decode_own, encode, line, parse, seal
@@ -429,13 +429,13 @@ def test_an_untrue_description_of_a_workload_loses_to_a_true_one(tmp_path: Path)
         with Log(tmp_path / f"{n}.db") as log:
             for i, w in enumerate(order):
                 with Log(tmp_path / f"{n}.{i}.db") as other:
-                    other.add_workload(w)
+                    add(other, w)
                     other.export(tmp_path / "w.jsonl")
                 log.merge(tmp_path / "w.jsonl")
             kept = log.workload(true.digest)
             assert (kept.op, kept.params, kept.flops) == (true.op, true.params, true.flops)
     with Log(tmp_path / "mine.db") as log:  # a user's own expression
         for w in (plain, *lies[:1], lies[-1]):
-            log.add_workload(w)
+            add(log, w)
         assert log.workload(true.digest).op == "custom"
         assert log.workload(true.digest).flops == plain.flops

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from log_cases import TARGETS, copy_of, exported, fill
+from log_cases import TARGETS, add, copy_of, exported, fill
 
 from kernels_db import Log, LogError, MergeResult
 from schedules.model import canonical
@@ -39,7 +39,7 @@ def test_export_of_the_best_is_whole(tmp_path: Path) -> None:
     with Log(tmp_path / "a.db") as log, Log(tmp_path / "b.db") as other:
         fill(log, 8)
         fill(log, 4, copy_of(9), TARGETS[1])
-        log.add_workload(copy_of(10))
+        add(log, copy_of(10))
         assert log.export(tmp_path / "top.jsonl", top=2) == 4
         assert other.merge(tmp_path / "top.jsonl") == MergeResult(4, 0, {})
         assert other.workloads() == sorted((copy_of(8).digest, copy_of(9).digest))

@@ -86,7 +86,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-@pytest.mark.fast("unknown primitive", "every loop unrolled a thousandfold")
+@pytest.mark.fast("every loop unrolled a thousandfold")
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_schedule_reaches_no_compiler(name: str, tmp_path: Path, compiled: list[str]) -> None:
     theirs, db = tmp_path / "theirs.db", tmp_path / "tuning.db"
@@ -127,6 +127,7 @@ def test_verifying_finds_them_illegal(tmp_path: Path) -> None:
         assert log.best(workload(), host()) is None
 
 
+@pytest.mark.slow
 def test_names_that_are_paths_are_only_text(tmp_path: Path) -> None:
     """Operators, sketches, machines and reasons may say what they like: none of it becomes a file's name."""
     with Log(tmp_path / "a.db") as log:

@@ -40,7 +40,7 @@ def merge(path: Path) -> None:
         log.merge(path)
 
 
-@pytest.mark.fast("looks1")
+@pytest.mark.slow
 @pytest.mark.parametrize("looks", [(look_up, refuse_to_overwrite), (merge, read)])
 def test_looking_gives_up_no_lock(tmp_path: Path, looks: Sequence[Callable[[Path], object]]) -> None:
     """Without its locks, what this process writes would be in a file that the other one removed."""

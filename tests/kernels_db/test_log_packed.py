@@ -32,7 +32,7 @@ def db(tmp_path: Path) -> Path:
     return tmp_path / "a.db"
 
 
-@pytest.mark.fast("jsonl-.gz", "t4-.xz")
+@pytest.mark.fast("jsonl-.gz")
 @pytest.mark.parametrize("pack", PACK)
 @pytest.mark.parametrize("form", ["jsonl", "t4"])
 def test_what_is_packed_comes_back(tmp_path: Path, db: Path, pack: str, form: str) -> None:

@@ -37,6 +37,7 @@ def piped(path: Path, content: bytes) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_time")
 def test_a_pipe_is_a_source(tmp_path: Path) -> None:
     with Log(tmp_path / "a.db") as log:

@@ -87,6 +87,7 @@ def test_two_processes_write_while_others_read(tmp_path: Path) -> None:
         assert {r.state for r in log.runs()} == {"done"}
 
 
+@pytest.mark.slow
 def test_a_merge_and_a_writer_do_not_hinder_each_other(tmp_path: Path) -> None:
     with Log(tmp_path / "other.db") as log:
         run = log.start_run(W, TARGETS[2], MACHINE, seed=1)
@@ -106,7 +107,7 @@ def test_a_merge_and_a_writer_do_not_hinder_each_other(tmp_path: Path) -> None:
         assert log.stats()["records"] == 100 and len(said) == 40
 
 
-@pytest.mark.fast("0", "9")
+@pytest.mark.fast("9")
 @pytest.mark.parametrize("moment", range(10))
 def test_kill_9_loses_no_committed_record(tmp_path: Path, moment: int) -> None:
     """Killed at a random moment: while the log is created, between trials, or amid a commit."""

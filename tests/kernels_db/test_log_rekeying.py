@@ -122,6 +122,7 @@ def test_one_naming_at_a_time_makes_the_same_log(tmp_path: Path) -> None:
         assert exported(log) == text
 
 
+@pytest.mark.slow
 def test_digests_of_before_are_still_known(migrated: Path, tmp_path: Path) -> None:
     """Lock files of pins name them, and people do."""
     old = sqlite3.connect(DB)

@@ -12,7 +12,7 @@ from log_cases import MACHINE, TARGETS, anywhere, copy_of, measured, refused
 from sqlalchemy import create_engine
 
 from kernels_db import Log, LogError, compat, engine, lookup, migrate
-from kernels_db.schema import Base
+from kernels_db.schema import METADATA
 
 W = copy_of(8)
 
@@ -31,7 +31,7 @@ def schema(con: sqlite3.Connection) -> list[tuple[str, ...]]:
 
 def test_the_migrations_make_the_declared_schema(tmp_path: Path, log_file: Path) -> None:
     declared = create_engine(f"sqlite:///{tmp_path / 'declared.db'}")
-    Base.metadata.create_all(declared)
+    METADATA.create_all(declared)
     declared.dispose()
     a, b = sqlite3.connect(tmp_path / "declared.db"), sqlite3.connect(log_file)
     try:

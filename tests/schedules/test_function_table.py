@@ -18,7 +18,7 @@ WITHIN = np.linspace(-1, 1, 33)
 
 
 def test_every_row_has_a_function_of_te_and_code_for_cpus() -> None:
-    assert tuple(vector_math.FUNCTIONS) == tuple(FUNCTIONS)
+    assert vector_math.FUNCTIONS == tuple(FUNCTIONS)
     assert all(callable(getattr(te, name)) for name in FUNCTIONS)
     with np.errstate(all="ignore"):
         for name, row in FUNCTIONS.items():
@@ -30,6 +30,7 @@ def test_every_row_has_a_function_of_te_and_code_for_cpus() -> None:
 def test_what_is_numpys_has_its_name() -> None:
     x = np.array([0.3, 1.7, 2.5])
     own = {"erf": np.vectorize(math.erf), "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "pow": np.power}
+    own["atan2"] = np.arctan2
     for name, row in FUNCTIONS.items():
         numpys = own.get(name) or getattr(np, name)
         np.testing.assert_allclose(row.of(*[x] * row.arity), numpys(*[x] * row.arity), rtol=1e-15)

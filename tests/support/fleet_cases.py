@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from autotune.backends.building.generator_version import generator_version
@@ -22,7 +23,7 @@ from autotune.results.tuned import SuiteResult
 from autotune.targets import TargetError
 from autotune.tuning.jobs import Job
 from autotune.tuning.site import Here
-from autotune.tuning.tuner import run
+from autotune.tuning.tuner import tune_jobs
 from kernels_db import Log
 from schedules.model import Target, Trace, Workload
 
@@ -215,9 +216,24 @@ def fleet_of(made: Rack) -> Iterator[Fleet]:
         yield stack.enter_context(local.reached(made.address))
 
 
+@dataclass(frozen=True)
+class OfTargets:
+    """A job for each target."""
+
+    jobs: Mapping[Target, Job]
+
+    def job(self, target: Target) -> Job:
+        return self.jobs[target]
+
+    def result(self, target: Target, found: SuiteResult) -> SuiteResult:
+        return found
+
+
 def tuned_on(
     fleet: Fleet, jobs: Mapping[Target, Job], log: Log, progress: Any = None, say: Any = lambda text: None
 ) -> dict[Target, SuiteResult]:
     """What a fleet makes of jobs."""
     with Builders() as builders:
-        return run(jobs, FleetCrew(fleet, [*jobs], builders, say=say), log, progress)
+        crew = FleetCrew(fleet, [*jobs], builders, say=say)
+        place = SimpleNamespace(reached=lambda: nullcontext(crew))
+        return tune_jobs(OfTargets(jobs), place, log, progress)

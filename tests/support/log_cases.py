@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kernels_db import Log, LogError, NewRecord, Record, lookup
+from kernels_db import Log, LogError, NewRecord, Record, lookup, store
 from schedules import expr as E
 from schedules import te
 from schedules.model import Step, Target, Trace, Workload
@@ -76,6 +76,13 @@ def fill(log: Log, n: int, workload: Workload | None = None, target: Target = TA
     made.append(log.add(measured(run, 0, kind="final", created=moment(n))))
     log.finish_run(run)
     return made
+
+
+def add(log: Log, what: Workload | Target) -> None:
+    """Store a workload or a target without a run."""
+    line = store._workload_line(what) if isinstance(what, Workload) else store._target_line(what)
+    with log._write() as con:
+        log._put(con, line)
 
 
 def exported(log: Log) -> str:

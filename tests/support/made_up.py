@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 from unittest import mock
 
 from autotune.results.tuned import SuiteResult, SuiteTask, TuneResult
-from autotune.tuning import tuner
-from autotune.tuning.site import Here
+from autotune.tuning.interrupts import Interrupts
+from autotune.tuning.makers import OneTask, Tasks
+from autotune.tuning.options import TuneOptions
+from autotune.tuning.site import Here, Site
+from autotune.tuning.tuner import OneMachine, tune_jobs
 from kernels_db import Log
 from schedules.model import Target, Workload
 from schedules.space.base import Space
@@ -42,22 +46,36 @@ class MadeUp(Here):
 
 
 def tune(
-    *args: Any,
+    workload: Workload,
+    target: Target,
+    log: Log,
+    options: TuneOptions | None = None,
+    progress: Any = None,
+    *,
     space: Space | None = None,
     measurer: Any = None,
     peak: Callable[[], float] | None = None,
-    **more: Any,
+    site: Site | None = None,
+    interrupts: Interrupts | None = None,
 ) -> TuneResult:
-    """`tuner.tune` of a made-up space, with a measurer and a limit of ours."""
-    site = MadeUp(None if measurer is None else lambda _: measurer, peak)
-    if space is None:
-        return tuner.tune(*args, site=site, **more)
-    with mock.patch("schedules.space.derive", lambda *_: space):
-        return tuner.tune(*args, site=site, **more)
+    """A run of one task: of a made-up space, or with a measurer and a limit of ours, or on a site."""
+    site = site or MadeUp(None if measurer is None else lambda _: measurer, peak)
+    maker = OneTask(workload, options or TuneOptions())
+    with nullcontext() if space is None else mock.patch("schedules.space.derive", lambda *_: space):
+        return tune_jobs(maker, OneMachine(target, site), log, progress, interrupts=interrupts)[target]
 
 
 def tune_suite(
-    tasks: Sequence[SuiteTask], target: Target, log: Log, *args: Any, measurers: Any = None, **more: Any
+    tasks: Sequence[SuiteTask],
+    target: Target,
+    log: Log,
+    options: TuneOptions | None = None,
+    progress: Any = None,
+    *,
+    measurers: Any = None,
+    site: Site | None = None,
+    interrupts: Interrupts | None = None,
 ) -> SuiteResult:
-    """`tuner.tune_suite` with measurers of ours."""
-    return tuner.tune_suite(tasks, target, log, *args, site=MadeUp(measurers), **more)
+    """A run of tasks, with measurers of ours, or on a site."""
+    maker, place = Tasks(tasks, options or TuneOptions()), OneMachine(target, site or MadeUp(measurers))
+    return tune_jobs(maker, place, log, progress, interrupts=interrupts)[target]

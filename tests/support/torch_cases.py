@@ -12,8 +12,9 @@ from needs import imported
 
 from autotune.models.assembling import assemble
 from autotune.models.model import Model
+from autotune.models.operators.known import to_numpy
 from autotune.models.torch_import import import_torch
-from autotune.models.torch_scope import TorchLowering, shape_and_dtype, to_numpy
+from autotune.models.torch_scope import TorchLowering, shape_and_dtype
 from schedules import te
 from schedules.graph.evaluate import evaluate
 

@@ -226,7 +226,7 @@ def test_code_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     from_trace.build_object(dag, Trace(), host())
 
 
-@pytest.mark.fast('a"b')
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["skylake-avx512", "znver5", "nosuchcpu", "", 'a"b'])
 def test_the_name_of_a_stored_processor_decides_nothing(arch: str, tmp_path: Path) -> None:
     there = replace(host(), arch=arch, features=("avx2", "fma", "made-up", "sse2"))

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
+from syntax import tree
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("autotune", "schedules", "cost_model", "kernels_db")
 # Names that several modules define, and why.
@@ -19,7 +21,7 @@ def definitions(files: Mapping[str, str]) -> dict[str, list[str]]:
     """{name of a public class: the modules that define it at their top} of these texts."""
     found = defaultdict(list)
     for path, text in files.items():
-        for node in ast.parse(text).body:
+        for node in tree(text).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].append(path)
     return found

@@ -55,7 +55,7 @@ def realistic(count: int, dtype: str = "float32", seed: int = 0) -> list[np.ndar
     return [(rng.standard_normal(N) * 10.0 ** rng.integers(-3, 4, N)).astype(dtype) for _ in range(count)]
 
 
-@pytest.mark.fast("float32")
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_products_are_rounded_before_they_are_summed(dtype: str) -> None:
     """What bug reports named: a sum that is 0 was -1e-8, and the root of one that is 0 was NaN."""
@@ -276,6 +276,7 @@ def test_a_reduction_of_sums_is_right() -> None:
 # -- where an expression asks for it -----------------------------------------------------------
 
 
+@pytest.mark.fast("float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_stated_fma_is_a_product_and_a_sum_everywhere(dtype: str) -> None:
     dag = elementwise(

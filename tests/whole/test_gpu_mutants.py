@@ -117,6 +117,7 @@ def reduced_again_and_again() -> tuple[Case, GridProgram]:
     return Case(s.dag, (data,), (data.sum((1, 2)),)), lower_simt(s.nest)
 
 
+@pytest.mark.fast("in a loop", "reduce_sum")
 @pytest.mark.parametrize("op", ["softmax", "reduce_sum", "rms_norm", "in a loop"])
 def test_what_the_generator_adds_to_reductions_is_needed(op: str) -> None:
     need_cxx()

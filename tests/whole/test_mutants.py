@@ -326,7 +326,7 @@ def test_mutant_is_caught(mutant: Callable[[Patch], None], monkeypatch: Patch) -
         battery(compiled=False)
 
 
-@pytest.mark.fast("lanes_unmasked", "no_multiply_add")
+@pytest.mark.fast("no_multiply_add")
 @pytest.mark.parametrize("mutant", CODE_MUTANTS, ids=lambda f: f.__name__)
 def test_mutant_of_the_code_generator_is_caught(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     """In a process of its own: code that leaves its arrays dies at the inaccessible pages."""

@@ -17,6 +17,7 @@ from types import ModuleType
 
 import grimp
 import pytest
+from syntax import tree
 
 import autotune
 from schedules import distribution
@@ -101,7 +102,7 @@ def test_no_module_hides_a_public_name() -> None:
 @pytest.mark.parametrize("package", sorted(MAY_IMPORT))
 def test_a_package_imports_only_what_it_may(package: str) -> None:
     for path, text in sources(package):
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(tree(text)):
             names = []
             if isinstance(node, ast.Import):
                 names = [a.name for a in node.names]
@@ -128,7 +129,7 @@ def test_only_settings_reads_the_environment() -> None:
 def test_nothing_is_unpickled_or_evaluated() -> None:
     for package in PACKAGES:
         for path, text in sources(package):
-            for node in ast.walk(ast.parse(text)):
+            for node in ast.walk(tree(text)):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                     assert node.func.id not in ("eval", "exec"), f"{path}:{node.lineno}"
                 if isinstance(node, ast.Import):

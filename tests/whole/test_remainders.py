@@ -129,6 +129,7 @@ def test_any_bits(dtype: str, draw: st.DataObject) -> None:
             same_bits(got, want, arrays, "the CPU")
 
 
+@pytest.mark.fast("bfloat16")
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_stored_floats_are_computed_with_as_float32(dtype: str) -> None:
     x, y = te.placeholder((7,), dtype, "x"), te.placeholder((7,), dtype, "y")

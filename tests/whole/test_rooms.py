@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from syntax import tree
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -62,7 +64,7 @@ def room_of(module: str) -> str:
 def imported(text: str) -> list[str]:
     """What a file imports: the longest name of each, such as ``package.module.function``."""
     names: list[str] = []
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree(text)):
         if isinstance(node, ast.Import):
             names += [a.name for a in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0:

@@ -18,11 +18,10 @@ from log_cases import fill
 from signals import alarm
 
 import autotune as at
-from cost_model.analytic import AnalyticModel
+from cost_model import saved
 from cost_model.base import CostModelError
 from kernels_db import Log, LogError, compression, spool
 from schedules.errors import AutotuneError
-from schedules.space.estimate.cpu.features import FEATURE_NAMES
 
 MATMUL = ("matmul", "--shape", "m=8,n=8,k=8", "--threads", 1, "--trials", 1)
 # What reads a file: the words of a command with FILE in them, or a function.
@@ -39,7 +38,7 @@ DOORS: dict[str, Any] = {
     "--suite": ("tune", "--suite", "FILE", "--trials", 1),
     "a model's file": ("tune", "FILE", "--trials", 1),
     "load_model": at.load_model,
-    "a cost model": lambda path: AnalyticModel(FEATURE_NAMES).load(path),
+    "a cost model": saved.read,
 }
 SUFFIX = {"--target": ".json", "a model's file": ".onnx", "--cost-model": ".json"}
 

@@ -26,6 +26,7 @@ from schedules.te.evaluator import evaluate
 
 BF16 = DTYPES["bfloat16"].numpy
 MIXED = [
+    ("matmul", "float8_e4m3fn"), ("max_pool2d", "float8_e4m3fn"), ("conv2d", "float8_e5m2"),
     ("add", "bfloat16"), ("softmax", "bfloat16"), ("matmul", "bfloat16"), ("matmul", "int8"),
     ("matmul", "uint8"), ("reduce_sum", "int8"), ("permute", "bool"), ("permute", "uint8"),
     ("conv2d", "uint8"),
@@ -151,7 +152,7 @@ def test_compiled_candidates_are_what_the_interpreter_computes(op: str, dtype: s
                 c.check(got, op)
 
 
-@pytest.mark.fast("add-bfloat16", "argmax-uint8")
+@pytest.mark.fast("add-bfloat16")
 @pytest.mark.parametrize(("op", "dtype"), MIXED)
 def test_candidates_for_gpus_are_right(op: str, dtype: str) -> None:
     emulate(case(op, dtype), 3)
@@ -230,7 +231,7 @@ def test_a_condition_that_rounding_may_flip_may_be_either() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "int8"])
 def test_tune_then_load(tmp_path: Path, dtype: str) -> None:
     db, shape = tmp_path / "tuning.db", {"m": 9, "n": 40, "k": 33}
     shape |= {"out_dtype": "int32"} if dtype == "int8" else {}
@@ -240,7 +241,7 @@ def test_tune_then_load(tmp_path: Path, dtype: str) -> None:
     workload = ops.workload("matmul", shape, dtype)
     a, b = random_inputs(workload.dag, 1)
     c = kernel(a, b)
-    assert c.dtype == (BF16 if dtype == "bfloat16" else np.int32)
+    assert c.dtype == (np.int32 if dtype == "int8" else DTYPES[dtype].numpy)
     assert not checker(workload.dag, [a, b]).check([c], 0).reason
     with pytest.raises(at.ArgumentError, match=f"'a' is float32, but the kernel takes {dtype}: .*'{dtype}'"):
         kernel(a.astype("float32"), b)
@@ -248,11 +249,13 @@ def test_tune_then_load(tmp_path: Path, dtype: str) -> None:
     if dtype == "int8":
         np.testing.assert_array_equal(kernel(torch.from_numpy(a), torch.from_numpy(b)), c)
         return
-    x, y = (torch.from_numpy(v.view(np.int16)).view(torch.bfloat16) for v in (a, b))
-    out = torch.empty((9, 40), dtype=torch.bfloat16)
+    bits, kind = f"int{8 * c.itemsize}", getattr(torch, dtype)
+    x, y = (torch.from_numpy(v.view(bits)).view(kind) for v in (a, b))
+    out = torch.empty((9, 40), dtype=kind)
     kernel(x, y, out=out)
-    np.testing.assert_array_equal(out.view(torch.int16).numpy(), c.view(np.int16))
+    for told in (out, kernel(x, y)):
+        np.testing.assert_array_equal(told.view(getattr(torch, bits)).numpy(), c.view(bits))
     with pytest.raises(at.ArgumentError, match="'a' is not C-contiguous"):
         kernel(x.T.contiguous().T, y)
-    with pytest.raises(at.ArgumentError, match="'a' is float16, but the kernel takes bfloat16"):
-        kernel(x.half(), y)
+    with pytest.raises(at.ArgumentError, match=f"'a' is float16, but the kernel takes {dtype}"):
+        kernel(x.to(torch.float16), y)

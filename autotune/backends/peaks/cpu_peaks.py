@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
+from types import MappingProxyType
 
 import numpy as np
 
@@ -197,43 +198,20 @@ def spells() -> Iterator[None]:
         yield
 
 
-def peak_flops(target: Target, dtype: str = "float32", rounds: int = 20) -> float:
-    """FLOP/s of the FMA loop on ``target.threads`` threads at once, best of ``rounds`` rounds."""
-    return _peak_flops(target, dtype, rounds)
-
-
-@cache
-def _peak_flops(target: Target, dtype: str, rounds: int) -> float:
-    loops = FmaLoops(target, dtype)
-    return max(loops.flops_a_second() for _ in range(rounds))
-
-
-def bandwidth(target: Target, mode: str = "copy", working_set: int = 1 << 28, rounds: int = 5) -> float:
+def measure_bandwidth(
+    target: Target, mode: str = "copy", working_set: int = 1 << 28, rounds: int = 5
+) -> float:
     """Bytes/s that loads and stores move, best of ``rounds``, on ``target.threads`` threads over
     ``working_set`` bytes in all.
 
     ``mode``: "read": s += A[i]; "copy": C[i] = A[i]; "stream": a copy with streaming stores; "triad":
     C[i] = A[i] + s * B[i]. Only bytes that the loop names count, not those a cache fetches in order to write.
     """
-    return _bandwidth(target, mode, working_set, rounds)
-
-
-def measure_bandwidth(target: Target, mode: str, working_set: int, rounds: int = 5) -> float:
-    """`bandwidth` as it is now, not as it was when it was asked first."""
     loop = MemoryLoop(target, mode, working_set)
     return max(loop.bytes_a_second() for _ in range(rounds))
 
 
-_bandwidth = cache(measure_bandwidth)
-
-
-def roofline_seconds(
-    target: Target, flops: float, nbytes: float, working_set: int, dtype: str = "float32"
-) -> float:
-    """The least seconds a workload can take: the larger of FLOPs over the FMA peak and bytes over the copy
-    bandwidth of the memory level that holds its working set (bytes). Integer work counts bytes only."""
-    memory = nbytes / bandwidth(target, "copy", level_bytes(target, working_set))
-    return max(flops / peak_flops(target, dtype), memory) if dtype in _LLVM_TYPE and flops else memory
+bandwidth = cache(measure_bandwidth)  # as it was when it was asked first
 
 
 def level_bytes(target: Target, working_set: int) -> int:
@@ -267,107 +245,97 @@ def load_loop(
     return load_object(compile_module(text, target, optimize=False))
 
 
+def _loop_text(
+    vec: str,
+    names: str,
+    *,
+    phis: Sequence[str],
+    body: Sequence[str],
+    done: Sequence[str],
+    end: int,
+    step: int = 1,
+    constants: Mapping[str, float] = MappingProxyType({}),
+    begin: Sequence[str] = (),
+) -> str:
+    """A kernel of one loop: %i from 0 to ``end`` by ``step``. ``names``: of its arrays. ``vec``: its type of
+    vectors. ``constants``: vectors of one number, loaded at run time, so that nothing folds away."""
+    lanes, scalar = vec.strip("<>").split(" x ")
+    each = [", ".join([f"{scalar} {x}"] * int(lanes)) for x in constants.values()]
+    declared = [f"@at_{name} = global {vec} <{x}>" for name, x in zip(constants, each)]
+    loaded = [f"  %{name} = load volatile {vec}, ptr @at_{name}" for name in constants]
+    arguments = [
+        f"  %{x}at = getelementptr ptr, ptr %args, i64 {i}\n  %{x} = load ptr, ptr %{x}at"
+        for i, x in enumerate(names)
+    ]
+    lines = [
+        f"declare {vec} {_fma(vec)}({vec}, {vec}, {vec})",
+        *declared,
+        "define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {\nentry:",
+        *arguments,
+        *loaded,
+        *begin,
+        "  br label %loop\nloop:\n  %i = phi i64 [ 0, %entry ], [ %next, %loop ]",
+        *phis,
+        *body,
+        f"  %next = add i64 %i, {step}\n  %more = icmp ult i64 %next, {end}",
+        "  br i1 %more, label %loop, label %done\ndone:",
+        *done,
+        "  ret void\n}\n!0 = !{i32 1}\n",
+    ]
+    return "\n".join(lines)
+
+
+def _fma(vec: str) -> str:
+    """The name of LLVM's function for vectors of a type."""
+    lanes, scalar = vec.strip("<>").split(" x ")
+    return f"@llvm.fma.v{lanes}f{32 if scalar == 'float' else 64}"
+
+
 def _fma_text(dtype: str, lanes: int) -> str:
-    """``acc[c] = acc[c] * x + y`` with x and y loaded at run time, so that nothing folds away."""
-    scalar = _LLVM_TYPE[dtype]
-    vec = f"<{lanes} x {scalar}>"
-    name = f"v{lanes}f{32 if dtype == 'float32' else 64}"
-    chains = range(CHAINS)
-    phis = "\n".join(f"  %a{c} = phi {vec} [ %i{c}, %entry ], [ %n{c}, %loop ]" for c in chains)
-    init = "\n".join(
-        f"  %p{c} = getelementptr {vec}, ptr %out, i64 {c}\n  %i{c} = load {vec}, ptr %p{c}, align 4"
-        for c in chains
+    """``acc[c] = acc[c] * x + y``."""
+    vec, chains = f"<{lanes} x {_LLVM_TYPE[dtype]}>", range(CHAINS)
+    return _loop_text(
+        vec,
+        "C",
+        constants={"x": 0.5, "y": 0.25},
+        begin=[
+            f"  %p{c} = getelementptr {vec}, ptr %C, i64 {c}\n  %i{c} = load {vec}, ptr %p{c}, align 4"
+            for c in chains
+        ],
+        phis=[f"  %a{c} = phi {vec} [ %i{c}, %entry ], [ %n{c}, %loop ]" for c in chains],
+        body=[f"  %n{c} = call {vec} {_fma(vec)}({vec} %a{c}, {vec} %x, {vec} %y)" for c in chains],
+        done=[f"  store {vec} %n{c}, ptr %p{c}, align 4" for c in chains],
+        end=STEPS,
     )
-    body = "\n".join(
-        f"  %n{c} = call {vec} @llvm.fma.{name}({vec} %a{c}, {vec} %x, {vec} %y)" for c in chains
-    )
-    stores = "\n".join(f"  store {vec} %n{c}, ptr %p{c}, align 4" for c in chains)
-    return f"""
-declare {vec} @llvm.fma.{name}({vec}, {vec}, {vec})
-@at_factor = global {vec} <{", ".join(f"{scalar} 0.5" for _ in range(lanes))}>
-@at_term = global {vec} <{", ".join(f"{scalar} 0.25" for _ in range(lanes))}>
-define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {{
-entry:
-  %out = load ptr, ptr %args
-  %x = load volatile {vec}, ptr @at_factor
-  %y = load volatile {vec}, ptr @at_term
-{init}
-  br label %loop
-loop:
-  %k = phi i64 [ 0, %entry ], [ %k1, %loop ]
-{phis}
-{body}
-  %k1 = add i64 %k, 1
-  %more = icmp ult i64 %k1, {STEPS}
-  br i1 %more, label %loop, label %done
-done:
-{stores}
-  ret void
-}}
-"""
 
 
 def _tile_text(lanes: int) -> str:
     """``c[r][v] += a[k % SPAN][r] * b[k % SPAN][v]``, all of c in registers."""
     vec, tile = f"<{lanes} x float>", [(r, v) for r in range(ROWS) for v in range(VECTORS)]
     init, phis, body, stores = [], [], [], []
+    body.append(f"  %s = and i64 %i, {SPAN - 1}")
+    for v in range(VECTORS):
+        body.append(f"  %bp{v} = getelementptr [{VECTORS} x {vec}], ptr %B, i64 %s, i64 {v}")
+        body.append(f"  %b{v} = load {vec}, ptr %bp{v}, align 4")
+    for r in range(ROWS):
+        body.append(f"  %ap{r} = getelementptr [{ROWS} x float], ptr %A, i64 %s, i64 {r}")
+        body.append(f"  %as{r} = load float, ptr %ap{r}, align 4")
+        body.append(f"  %ai{r} = insertelement {vec} poison, float %as{r}, i64 0")
+        body.append(f"  %a{r} = shufflevector {vec} %ai{r}, {vec} poison, <{lanes} x i32> zeroinitializer")
     for n, (r, v) in enumerate(tile):
         init.append(f"  %p{n} = getelementptr {vec}, ptr %C, i64 {n}")
         init.append(f"  %i{n} = load {vec}, ptr %p{n}, align 4")
         phis.append(f"  %c{n} = phi {vec} [ %i{n}, %entry ], [ %n{n}, %loop ]")
-        operands = f"{vec} %a{r}, {vec} %b{v}, {vec} %c{n}"
+        body.append(f"  %n{n} = call {vec} {_fma(vec)}({vec} %a{r}, {vec} %b{v}, {vec} %c{n})")
         stores.append(f"  store {vec} %n{n}, ptr %p{n}, align 4")
-        body.append(f"  %n{n} = call {vec} @llvm.fma.v{lanes}f32({operands})")
-    loads = [f"  %s = and i64 %k, {SPAN - 1}"]
-    for v in range(VECTORS):
-        loads.append(f"  %bp{v} = getelementptr [{VECTORS} x {vec}], ptr %B, i64 %s, i64 {v}")
-        loads.append(f"  %b{v} = load {vec}, ptr %bp{v}, align 4")
-    for r in range(ROWS):
-        loads.append(f"  %ap{r} = getelementptr [{ROWS} x float], ptr %A, i64 %s, i64 {r}")
-        loads.append(f"  %as{r} = load float, ptr %ap{r}, align 4")
-        loads.append(f"  %ai{r} = insertelement {vec} poison, float %as{r}, i64 0")
-        loads.append(f"  %a{r} = shufflevector {vec} %ai{r}, {vec} poison, <{lanes} x i32> zeroinitializer")
-    return f"""
-declare {vec} @llvm.fma.v{lanes}f32({vec}, {vec}, {vec})
-define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {{
-entry:
-{_arguments("ABC")}
-{_lines(init)}
-  br label %loop
-loop:
-  %k = phi i64 [ 0, %entry ], [ %k1, %loop ]
-{_lines(phis)}
-{_lines(loads)}
-{_lines(body)}
-  %k1 = add i64 %k, 1
-  %more = icmp ult i64 %k1, {STEPS}
-  br i1 %more, label %loop, label %done
-done:
-{_lines(stores)}
-  ret void
-}}
-"""
-
-
-def _lines(lines: Sequence[str]) -> str:
-    return "\n".join(lines)
-
-
-def _arguments(names: str) -> str:
-    """The kernel's arrays, by name."""
-    return _lines(
-        [
-            f"  %{x}at = getelementptr ptr, ptr %args, i64 {i}\n  %{x} = load ptr, ptr %{x}at"
-            for i, x in enumerate(names)
-        ]
-    )
+    return _loop_text(vec, "ABC", begin=init, phis=phis, body=body, done=stores, end=STEPS)
 
 
 def _stream_text(mode: str, n: int, lanes: int) -> str:
     """A loop of eight vectors a turn over ``n`` floats."""
     how = f"align {4 * lanes}, !nontemporal !0" if mode == "stream" else "align 4"
     vec = f"<{lanes} x float>"
-    lines, step = [], 8 * lanes
+    lines = []
     for u in range(8):
         lines.append(f"  %i{u} = add i64 %i, {u * lanes}")
         for name in MODES[mode]:
@@ -376,7 +344,7 @@ def _stream_text(mode: str, n: int, lanes: int) -> str:
         value = f"%A{u}"
         if mode == "triad":
             value = f"%t{u}"
-            lines.append(f"  %t{u} = call {vec} @llvm.fma.v{lanes}f32({vec} %B{u}, {vec} %s, {vec} %A{u})")
+            lines.append(f"  %t{u} = call {vec} {_fma(vec)}({vec} %B{u}, {vec} %s, {vec} %A{u})")
         if mode == "read":
             lines.append(f"  %n{u} = fadd {vec} %r{u}, %A{u}")
         else:
@@ -388,25 +356,13 @@ def _stream_text(mode: str, n: int, lanes: int) -> str:
         for u in range(8):
             after.append(f"  %Cp{u} = getelementptr {vec}, ptr %C, i64 {u}")
             after.append(f"  store {vec} %n{u}, ptr %Cp{u}, align 4")
-    return f"""
-declare {vec} @llvm.fma.v{lanes}f32({vec}, {vec}, {vec})
-@at_scale = global {vec} <{", ".join("float 3.0" for _ in range(lanes))}>
-define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {{
-entry:
-{_arguments(MODES[mode] + "C")}
-  %s = load volatile {vec}, ptr @at_scale
-  br label %loop
-loop:
-  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
-{_lines(phis)}
-{_lines(lines)}
-  %next = add i64 %i, {step}
-  %more = icmp ult i64 %next, {n}
-  br i1 %more, label %loop, label %done
-done:
-{_lines(after)}
-  fence seq_cst
-  ret void
-}}
-!0 = !{{i32 1}}
-"""
+    return _loop_text(
+        vec,
+        MODES[mode] + "C",
+        constants={"s": 3.0},
+        phis=phis,
+        body=lines,
+        done=[*after, "  fence seq_cst"],
+        end=n,
+        step=8 * lanes,
+    )

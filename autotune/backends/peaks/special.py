@@ -27,19 +27,14 @@ ROUND_S, ROUNDS = 1e-3, 10
 def seconds(dag: ComputeDAG, target: Target, again: bool = False) -> float:
     """The least time for a workload's special functions, one after another, on the target's threads.
     ``again``: measure their rates again."""
-    measured = measure_rate if again else rate
+    measured, one = measure_rate if again else rate, replace(target, threads=1)
     found = evaluations(dag).items()
-    return sum(n / (measured(target, fn, dtype) * target.threads) for (fn, dtype), n in found)
-
-
-def rate(target: Target, fn: str, dtype: str = "float32") -> float:
-    """Evaluations a second of one thread, on data in the first cache, with autotune's own vector code. The
-    best of `ROUNDS` rounds."""
-    return _rate(replace(target, threads=1), fn, dtype)
+    return sum(n / (measured(one, fn, dtype) * target.threads) for (fn, dtype), n in found)
 
 
 def measure_rate(target: Target, fn: str, dtype: str = "float32") -> float:
-    """`rate` as it is now, not as it was when it was asked first."""
+    """Evaluations a second of one thread, on data in the first cache, with autotune's own vector code. The
+    best of `ROUNDS` rounds. ``target``: with one thread."""
     x = te.placeholder((ELEMENTS,), dtype, name="x")
     y = te.compute((ELEMENTS,), lambda i: E.Call(fn, (x[i],) * FUNCTIONS[fn].arity), name="y")
     s = Schedule(te.dag([x, y]), target)
@@ -53,4 +48,4 @@ def measure_rate(target: Target, fn: str, dtype: str = "float32") -> float:
     return ELEMENTS * runs / (min(loaded.bench(pointers, runs) for _ in range(ROUNDS)) * 1e-9)
 
 
-_rate = cache(measure_rate)
+rate = cache(measure_rate)  # as it was when it was asked first

@@ -8,13 +8,14 @@ from typing import Any
 from autotune.codegen.llvm import transpose, vector_math
 from autotune.codegen.llvm.address import Addresses, Flat
 from autotune.codegen.llvm.scope import Scope, Scopes
-from autotune.codegen.llvm.types import IN_MEMORY, LLVM_TYPE, Value, literal, mangle, vector
-from schedules import affine
+from autotune.codegen.llvm.types import CONVERTED, IN_MEMORY, LLVM_TYPE, Value, literal, mangle, vector
+from schedules import affine, conversions
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import (
     INDEX,
     Binary,
+    Bits,
     Call,
     Cast,
     Compare,
@@ -31,11 +32,6 @@ from schedules.model import LINE
 
 # A number beyond any index.
 FAR = 1 << 62
-
-
-def _all(number: int, lanes: int) -> str:
-    """A number of 32 bits in all lanes."""
-    return str(number) if lanes == 1 else f"splat (i32 {number})"
 
 
 def _itemsize(dtype: str) -> int:
@@ -89,8 +85,6 @@ class LlvmExpressions(Addresses):
     def value(self, e: Expr) -> Value:
         """Emit an expression."""
         match e:
-            case Const(value=number, dtype=d):
-                return Value(literal(number, d), d)
             case Var(name=n):
                 return self._variable(n)
             case Load(buffer=b, indices=ix, dtype=d):
@@ -99,28 +93,40 @@ class LlvmExpressions(Addresses):
                 return self._select(e)
             case Binary(op="//" | "%" as op, a=a, b=Const(value=int(c))) if c > 0 and self._never_negative(a):
                 return self._divide_unsigned(op, *self.same_lanes(self.value(a), Value(str(c), INDEX)))
-            case Binary(op=op, a=a, b=b):
-                return self.binary(op, *self.same_lanes(self.value(a), self.value(b)))
             case Compare(op="<" | "<=") if self.lane_dependent(e) and (m := self._lane_bound(e)) is not None:
                 return m
-            case Compare(op=op, a=a, b=b):
-                return self._compare(op, *self.same_lanes(self.value(a), self.value(b)))
-            case Logic(op="not", args=args):
-                v = self.value(args[0])
-                one = self.splat(Value("true", "bool"), v.lanes) if v.lanes > 1 else Value("true", "bool")
-                return Value(self.s.emit(f"xor {v}, {one.ref}"), "bool", v.lanes)
-            case Logic(op=op, args=args):
-                vs = self.same_lanes(*(self.value(a) for a in args))
-                out = vs[0]
-                for v in vs[1:]:
-                    out = Value(self.s.emit(f"{op} {out}, {v.ref}"), "bool", out.lanes)
-                return out
             case Call():
                 return self._call_once(e)
             case Fma(a=a, b=b, c=c):
                 return self.multiply_add(a, b, c)
-            case Cast(dtype=d, a=a):
-                return self.cast(self.value(a), d)
+        return self._operation(e, [self.value(x) for x in E.children(e)])
+
+    def _operation(self, e: Expr, of: Sequence[Value]) -> Value:
+        """An operation on the values of its operands."""
+        match e:
+            case Const(value=number, dtype=d):
+                return Value(literal(number, d), d)
+            case Binary(op=op):
+                return self.binary(op, *self.same_lanes(*of))
+            case Compare(op=op):
+                return self._compare(op, *self.same_lanes(*of))
+            case Logic(op="not"):
+                true = self.splat(Value("true", "bool"), of[0].lanes)
+                return Value(self.s.emit(f"xor {of[0]}, {true.ref}"), "bool", of[0].lanes)
+            case Logic(op=op):
+                out, *others = self.same_lanes(*of)
+                for v in others:
+                    out = Value(self.s.emit(f"{op} {out}, {v.ref}"), "bool", out.lanes)
+                return out
+            case Select():
+                return self._chosen(*of)
+            case Cast(dtype=d):
+                return self.cast(of[0], d)
+            case Bits(dtype=d):
+                old, new = (8 * DTYPES[x].itemsize for x in (of[0].dtype, d))
+                kind = "bitcast" if old == new else "zext" if old < new else "trunc"
+                text = f"{kind} {of[0]} to {vector(LLVM_TYPE[d], of[0].lanes)}"
+                return Value(self.s.emit(text), d, of[0].lanes)
         raise CodegenError(f"cannot emit {E.show(e)}")
 
     def _divide_unsigned(self, op: str, x: Value, y: Value) -> Value:
@@ -183,6 +189,9 @@ class LlvmExpressions(Addresses):
             return self.splat(Value(str(n), x.dtype), x.lanes)
 
         i1, bits = vector("i1", x.lanes), 8 * _itemsize(x.dtype)
+        known = y.ref.removeprefix(f"splat (i{bits} ").removesuffix(")")
+        if known.isdigit() and int(known) < bits:
+            return out(f"{'shl' if op == '<<' else 'ashr'} {x}, {y.ref}")
         inside = self.s.emit(f"icmp ult {y}, {all_lanes(bits).ref}")
         by = out(f"select {i1} {inside}, {y}, {all_lanes(0 if op == '<<' else bits - 1)}")
         if op == ">>":
@@ -308,8 +317,9 @@ class LlvmExpressions(Addresses):
 
     def cast(self, x: Value, to: str) -> Value:
         a, b = x.type, vector(LLVM_TYPE[to], x.lanes)
-        if "bfloat16" in (x.dtype, to):
-            return self._widened(x) if to != "bfloat16" else self._rounded(x)
+        if x.dtype in CONVERTED or to in CONVERTED:
+            e = conversions.narrowed(to) if to in CONVERTED else conversions.widened(x.dtype)
+            return self._converted(e, {conversions.operand(x.dtype): x})
         if LLVM_TYPE[x.dtype] == LLVM_TYPE[to]:
             return Value(x.ref, to, x.lanes)
 
@@ -330,29 +340,11 @@ class LlvmExpressions(Addresses):
         unsigned = x.dtype == "bool" or (x.dtype in DTYPES and DTYPES[x.dtype].range[0] == 0)
         return out(f"{('zext' if unsigned else 'sext') if wider else 'trunc'} {x} to {b}")
 
-    def _widened(self, x: Value) -> Value:
-        """A bfloat16 as float32: it is the upper half of it."""
-        n, i32 = x.lanes, vector("i32", x.lanes)
-        wide = self.s.emit(f"zext {x} to {i32}")
-        bits = self.s.emit(f"shl {i32} {wide}, {_all(16, n)}")
-        return Value(self.s.emit(f"bitcast {i32} {bits} to {vector('float', n)}"), "float32", n)
-
-    def _rounded(self, x: Value) -> Value:
-        """A float32 to bfloat16, ties to even. NaN stays NaN, with its quiet bit."""
-        n, i32 = x.lanes, vector("i32", x.lanes)
-
-        def out(code: str) -> str:
-            return self.s.emit(code)
-
-        bits = out(f"bitcast {x} to {i32}")
-        upper = out(f"lshr {i32} {bits}, {_all(16, n)}")
-        odd = out(f"and {i32} {upper}, {_all(1, n)}")
-        more = out(f"add {i32} {odd}, {_all(0x7FFF, n)}")
-        near = out(f"lshr {i32} {out(f'add {i32} {bits}, {more}')}, {_all(16, n)}")
-        quiet = out(f"or {i32} {upper}, {_all(0x40, n)}")
-        nan = out(f"fcmp uno {x}, {x.ref}")
-        kept = out(f"select {vector('i1', n)} {nan}, {i32} {quiet}, {i32} {near}")
-        return Value(out(f"trunc {i32} {kept} to {vector('i16', n)}"), "bfloat16", n)
+    def _converted(self, e: Expr, known: dict[Expr, Value]) -> Value:
+        """An expression whose leaves are ``known``. What it has several times is emitted once."""
+        if e not in known:
+            known[e] = self._operation(e, [self._converted(x, known) for x in E.children(e)])
+        return known[e]
 
     # -- memory --------------------------------------------------------------------------------
 
@@ -498,11 +490,7 @@ class LlvmExpressions(Addresses):
         cond = self.value(e.cond)
         risky = {x for side in (e.a, e.b) for x in E.loads(side)} - _always_loaded(e.cond)
         if not risky:
-            x, y = self.same_lanes(self.value(e.a), self.value(e.b))
-            lanes = max(x.lanes, cond.lanes)
-            c = self.splat(cond, lanes) if cond.lanes > 1 else cond
-            x, y = self.splat(x, lanes), self.splat(y, lanes)
-            return Value(self.s.emit(f"select {c}, {x}, {y}"), x.dtype, x.lanes)
+            return self._chosen(cond, self.value(e.a), self.value(e.b))
         if cond.lanes == 1:
             found = self._load_or_constant(e, cond)
             return found if found is not None else self._branch(e, cond)
@@ -510,6 +498,13 @@ class LlvmExpressions(Addresses):
         other = Value(self.s.emit(f"xor {cond}, {true.ref}"), "bool", self.lanes)
         x, y = self._side(e.a, cond), self._side(e.b, other)
         return Value(self.s.emit(f"select {cond}, {x}, {y}"), x.dtype, x.lanes)
+
+    def _chosen(self, cond: Value, x: Value, y: Value) -> Value:
+        x, y = self.same_lanes(x, y)
+        lanes = max(x.lanes, cond.lanes)
+        c = self.splat(cond, lanes) if cond.lanes > 1 else cond
+        x, y = self.splat(x, lanes), self.splat(y, lanes)
+        return Value(self.s.emit(f"select {c}, {x}, {y}"), x.dtype, x.lanes)
 
     def _side(self, e: Expr, taken: Value) -> Value:
         """A side of a select, in the lanes that take it."""

@@ -6,24 +6,20 @@ import struct
 from functools import cache
 from typing import NamedTuple
 
-import numpy as np
+from schedules.dtypes import DTYPES, STORED_FLOATS, bits, is_float, rounded
 
-from schedules.dtypes import DTYPES, is_float, is_storage, rounded
-
-# How LLVM spells dtypes: as types, and in the names of intrinsics. bfloat16 is its bits: conversions of
-# LLVM's own are calls to a library where the processor has none.
+# How LLVM spells dtypes: as types, and in the names of intrinsics. Floats of storage are their bits, but for
+# float16: conversions of LLVM's own are calls to a library where the processor has none.
 LLVM_TYPE = {
+    **{name: f"i{8 * row.itemsize}" for name, row in DTYPES.items()},
     "float16": "half",
-    "bfloat16": "i16",
     "float32": "float",
     "float64": "double",
-    "int8": "i8",
-    "uint8": "i8",
-    "int32": "i32",
-    "int64": "i64",
     "index": "i64",
     "bool": "i1",
 }
+# Dtypes whose conversions are those of `schedules.conversions`.
+CONVERTED = frozenset(STORED_FLOATS) - {"float16"}
 IN_MEMORY = {"bool": "uint8"}  # as what a dtype lies in memory, where that is another
 _SUFFIX = {"half": "f16", "float": "f32", "double": "f64"}
 
@@ -66,10 +62,8 @@ def literal(value: int | float | bool, dtype: str) -> str:
     """A scalar constant. Floating point is written as the hexadecimal of its double, which is exact."""
     if dtype == "bool":
         return "true" if value else "false"
-    if is_storage(dtype) and is_float(dtype):
-        with np.errstate(over="ignore"):
-            bits = int(np.array(value, DTYPES[dtype].numpy).view(np.uint16))
-        return f"0xH{bits:04X}" if LLVM_TYPE[dtype] == "half" else str(bits)
+    if dtype in STORED_FLOATS:
+        return f"0xH{bits(value, dtype):04X}" if LLVM_TYPE[dtype] == "half" else str(bits(value, dtype))
     if is_float(dtype):
         return f"0x{struct.unpack('>Q', struct.pack('>d', rounded(value, dtype)))[0]:016X}"
     return str(int(value))

@@ -1,4 +1,4 @@
-"""exp, expm1, log, log1p and pow as LLVM IR: see `vector_math`.
+"""exp, exp2, expm1, log, log1p and pow as LLVM IR: see `vector_math`.
 
 Only exp branches, around instructions for results that are not normal (a quarter of its instructions).
 AVX-512 has an exp of its own (`vector_math_x86`).
@@ -107,6 +107,16 @@ def exp(b: Body, x: str) -> str:
         magnitude, "ugt", b.const(b.fmt.exp_normal), clamped, lambda: (_exp_of_normal(b, x),)
     )
     return value
+
+
+def exp2(b: Body, x: str) -> str:
+    """2^n exp(r) with x = n + r / ln 2, of which n is exact."""
+    ends = b.fmt.bias + b.fmt.mantissa + 2.0  # 0 or infinite beyond them
+    bounded = b.at_most(b.at_least(x, -ends), ends)
+    added = b.const(b.fmt.magic)
+    n = b.sub(b.add(bounded, added), added)
+    r = b.mul(b.sub(bounded, n), b.const(math.log(2.0)))
+    return _scaled(b, b.fma(b.mul(r, r), b.polynomial(r, b.fmt.expm1), r), n)
 
 
 def expm1(b: Body, x: str) -> str:
@@ -274,3 +284,7 @@ def _exp2_of_two(b: Body, high: str, low: str) -> str:
     left = b.sub(v, b.sub(r, u))
     curve = b.fma(b.mul(r, r), b.polynomial(r, b.fmt.expm1), b.fma(left, r, left))
     return _scaled(b, b.add(r, curve), n)
+
+
+# {function of the table: what writes it}.
+EMITTERS: dict[str, Callable[..., str]] = {f.__name__: f for f in (exp, exp2, expm1, log, log1p, pow)}

@@ -162,26 +162,20 @@ def _erf_float64(b: Body, x: str) -> str:
 
 # {function: (body, operands) -> its value}.
 _EMITTERS: dict[str, Callable[..., str]] = {
-    "exp": vector_exp.exp,
-    "log": vector_exp.log,
+    **vector_exp.EMITTERS,
+    **vector_turns.EMITTERS,
     "sqrt": lambda b, x: b.intrinsic("sqrt", x),
     "tanh": _tanh,
     "erf": _erf,
     "sigmoid": _sigmoid,
-    "sin": vector_turns.sin,
-    "cos": vector_turns.cos,
-    "tan": vector_turns.tan,
-    "pow": vector_exp.pow,
     "fmod": vector_remainder.fmod,
-    "log1p": vector_exp.log1p,
-    "expm1": vector_exp.expm1,
     "abs": lambda b, x: b.intrinsic("fabs", x),
     "floor": lambda b, x: b.intrinsic("floor", x),
     "ceil": lambda b, x: b.intrinsic("ceil", x),
     "round": lambda b, x: b.intrinsic("roundeven", x),
 }
 # Names of the functions.
-FUNCTIONS: tuple[str, ...] = tuple(_EMITTERS)
+FUNCTIONS = tuple(name for name in ROWS if name in _EMITTERS)
 
 
 def expand(

@@ -1,4 +1,4 @@
-"""sin, cos and tan as LLVM IR: see `vector_math`. All is done in float64, for float32 too.
+"""sin, cos, tan and atan2 as LLVM IR: see `vector_math`. The first three are in float64, for float32 too.
 
 x = q π/2 + r with |r| ≤ π/4. Up to `NEAR` π/2 is taken in parts whose products with q are exact (Cody and
 Waite), so that r has all its digits. Larger arguments are rare: one function for a vector, which is called if
@@ -21,6 +21,31 @@ NEAR = 50000.0
 # π/2 as a sum of parts, of 38, 38 and 53 bits, and the sum of the last two.
 HALF_PI = (1.5707963267923333, 2.5633441515839558e-12, 1.0562999066987428e-23)
 HALF_PI_REST = 2.563344151594519e-12
+# π/4 as a sum, by format: products of the first part with 0 to 4 are exact.
+QUARTER_PI = {32: (0.785398006439209, 1.5695823932524066e-07), 64: (0.7853981633974474, 9.18794589678809e-16)}
+# A in atan t = t + t³ A(t²) for |t| ≤ 1/2, minimax; relative error 5.32e-9.
+_ATAN_FLOAT32 = (
+    -0.3333323299884796,
+    0.19994226098060608,
+    -0.14175011217594147,
+    0.10160020738840103,
+    -0.05132606253027916,
+)
+# A as above, relative error 4.04e-18.
+_ATAN_FLOAT64 = (
+    -0.3333333333333298,
+    0.1999999999990302,
+    -0.14285714276380956,
+    0.11111110659490668,
+    -0.09090896242104574,
+    0.07692073881615674,
+    -0.06663810372998748,
+    0.05858297614808703,
+    -0.0512200116156672,
+    0.0418649379760446,
+    -0.027434811761233024,
+    0.010116768452992758,
+)
 # S in sin r = r + r³ S(r²), relative error 3.6e-9; C in cos r = 1 + r² C(r²), 5.4e-11.
 _SIN_FLOAT32 = (-0.16666654943574724, 0.008332178141739659, -0.0001951729844762084)
 _COS_FLOAT32 = (-0.4999999972511431, 0.04166662332442595, -0.0013886763788898335, 2.4390449807586504e-05)
@@ -293,3 +318,37 @@ def _lanes_function(name: str, lanes: int, count: int) -> str:
         lines.append(f"  %o{i} = insertvalue {made} {value}, {t} %w{i}, {i}")
         value = f"%o{i}"
     return "\n".join([*lines, f"  ret {made} {value}", "}"])
+
+
+def atan2(b: Body, y: str, x: str) -> str:
+    """k π/4 ± atan t, |t| ≤ 1/2: by which of the sizes is the larger, and how they compare with each
+    other, of x's sign and of y's."""
+    fmt = b.fmt
+    zero, one = b.const(0.0), b.const(1.0)
+    width, height = b.intrinsic("fabs", x), b.intrinsic("fabs", y)
+    steep = b.test(height, "ogt", width)
+    large, small = b.choose(steep, height, width), b.choose(steep, width, height)
+    # Sums of the largest numbers would be infinite.
+    shrink = b.where(large, "ogt", b.const(math.ldexp(1.0, fmt.bias - 1)), b.const(0.25), one)
+    large, small = b.mul(large, shrink), b.mul(small, shrink)
+    apart = b.sub(large, small)  # NaN of two infinities
+    turned = b.test(apart, "ult", small)
+    less = b.where(apart, "ord", apart, b.sub(zero, apart), zero)
+    over = b.choose(turned, less, small)
+    under = b.choose(turned, b.add(small, large), large)
+    t = b.div(over, b.where(under, "oeq", zero, one, under))
+    square = b.mul(t, t)
+    curve = b.polynomial(square, _ATAN_FLOAT32 if fmt.bits == 32 else _ATAN_FLOAT64)
+    angle = b.fma(b.mul(t, square), curve, t)
+    k = b.choose(turned, one, zero)
+    for mirrored, end in ((steep, 2.0), (b.test(b.intrinsic("copysign", one, x), "olt", zero), 4.0)):
+        k = b.choose(mirrored, b.sub(b.const(end), k), k)
+        angle = b.choose(mirrored, b.emit(f"fneg {b.type} {angle}"), angle)
+    high, low = QUARTER_PI[fmt.bits]
+    value = b.fma(k, b.const(high), b.fma(k, b.const(low), angle))
+    value = b.intrinsic("copysign", value, y)
+    return b.where(x, "uno", y, b.add(x, y), value)
+
+
+# {function of the table: what writes it}.
+EMITTERS: dict[str, Callable[..., str]] = {f.__name__: f for f in (sin, cos, tan, atan2)}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from autotune.codegen.simt import emit
 from autotune.codegen.simt.dialect import Dialect
 from autotune.codegen.simt.emit import Generated
-from autotune.codegen.simt.expr import FUNCTIONS
+from autotune.codegen.simt.expr import FUNCTIONS, with_conversions
+from schedules.dtypes import DTYPES, STORED_FLOATS
 from schedules.ir.grid import GridKernel, GridProgram
 
-PRELUDE = """\
+_PRELUDE = """\
 #ifndef AT_EMULATED
 #define AT_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define AT_LOAD(type, n, p) (*reinterpret_cast<const type##n*>(&p))
@@ -20,9 +21,9 @@ PRELUDE = """\
 #define AT_INLINE static __device__ __forceinline__
 typedef long long at_long;
 typedef unsigned long long at_ulong;
-typedef unsigned short at_half, at_bfloat;  // their bits; NVRTC has no cuda_fp16.h of its own
+typedef unsigned short at_bits16;  // floats of storage are their bits; NVRTC has no cuda_fp16.h of its own
 typedef signed char at_char;
-typedef unsigned char at_uchar, at_bool;
+typedef unsigned char at_uchar, at_bool, at_bits8;
 #define AT_VECTORS(T, size) \\
   struct __align__(2 * size) T##2 { T s0, s1; }; \\
   struct __align__(4 * size) T##4 { T s0, s1, s2, s3; }; \\
@@ -30,21 +31,21 @@ typedef unsigned char at_uchar, at_bool;
 #define AT_BYTES(T) \\
   AT_VECTORS(T, 1); \\
   struct __align__(16) T##16 { T s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, sa, sb, sc, sd, se, sf; }
-AT_VECTORS(at_half, 2);
-AT_VECTORS(at_bfloat, 2);
+AT_VECTORS(at_bits16, 2);
+AT_BYTES(at_bits8);
 AT_BYTES(at_char);
 AT_BYTES(at_uchar);
 AT_BYTES(at_bool);
 #ifndef AT_EMULATED
 #define AT_AS_FLOAT(bits) __uint_as_float(bits)
 #define AT_AS_UINT(f) __float_as_uint(f)
-AT_INLINE float at_widen_float16(at_half h) {
+AT_INLINE float at_widen_float16(at_bits16 h) {
   float f;
   asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
   return f;
 }
-AT_INLINE at_half at_round_float16(float f) {
-  at_half h;
+AT_INLINE at_bits16 at_round_float16(float f) {
+  at_bits16 h;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
   return h;
 }
@@ -64,13 +65,11 @@ def _parameter(kind: str, name: str, written: bool) -> str:
     return f"{'' if written else 'const '}{kind}* __restrict__ {name}"
 
 
-# The dialect CUDA C.
-CUDA = Dialect(
+_DIALECT = Dialect(
     name="CUDA C",
-    prelude=PRELUDE,
+    prelude=_PRELUDE,
     types={
-        "float16": "at_half",
-        "bfloat16": "at_bfloat",
+        **{name: f"at_bits{8 * DTYPES[name].itemsize}" for name in STORED_FLOATS},
         "float32": "float",
         "float64": "double",
         "int8": "at_char",
@@ -88,9 +87,13 @@ CUDA = Dialect(
     load="AT_LOAD({type}, {n}, {buffer}[{at}])",
     store="AT_STORE({type}, {n}, {buffer}[{at}], {value})",
     float_suffix="f",
+    without_half="AT_EMULATED",
     shuffles=True,
     aligned=True,
 )
+# The dialect CUDA C.
+CUDA = with_conversions(_DIALECT)
+PRELUDE = CUDA.prelude
 
 
 def generate(program: GridProgram) -> Generated:

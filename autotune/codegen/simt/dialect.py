@@ -11,7 +11,8 @@ from schedules.ir.grid import GridKernel
 @dataclass(frozen=True)
 class Dialect:
     """How a language spells what the generator needs. ``types``: {dtype: C name}. ``float_suffix``: what
-    ends the names of functions of float. ``shuffles``: whether threads of a warp exchange registers."""
+    ends the names of functions of float. ``without_half``: the macro that tells that it has no conversions of
+    float16. ``shuffles``: whether threads of a warp exchange registers."""
 
     name: str
     prelude: str
@@ -25,5 +26,6 @@ class Dialect:
     load: str  # with {type}, {n}, {buffer} and {at}
     store: str  # and {value}
     float_suffix: str
+    without_half: str
     shuffles: bool
     aligned: bool  # vectors lie at multiples of their size

@@ -34,25 +34,6 @@ static unsigned AT_AS_UINT(float f) {
 }
 #define __align__(bytes)
 
-// float16 as its bits: to and from float, which holds each of them exactly
-static float at_widen_float16(uint16_t h) {
-  int exponent = h >> 10 & 31, mantissa = h & 1023;
-  float size = exponent == 31 ? (mantissa ? NAN : INFINITY)
-               : exponent     ? ldexpf(mantissa + 1024, exponent - 25)
-                              : ldexpf(mantissa, -24);
-  return h >> 15 ? -size : size;
-}
-static uint16_t at_round_float16(float f) {
-  int sign = signbit(f) ? 1 << 15 : 0, exponent;
-  float size = fabsf(f);
-  if (isnan(f)) return sign | 0x7e00;
-  if (size >= 65520) return sign | 0x7c00;
-  frexpf(size, &exponent);
-  int step = size < 0x1p-14f ? -24 : exponent - 11;  // log2 of the distance to the next number
-  int n = (int)nearbyintf(ldexpf(size, -step));  // ties to even; 2048 is 1024 of the next exponent
-  return sign | (((step + 24) << 10) + n);
-}
-
 struct at_ids { int x, y, z; };
 template <class T> struct at_two { T x, y; };
 template <class T> struct at_four { T x, y, z, w; };

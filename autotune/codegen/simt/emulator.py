@@ -20,10 +20,10 @@ from autotune.codegen.simt.emit import emit
 from schedules.ir import nbytes
 from schedules.ir.grid import GridKernel, GridProgram
 
-# Flags of the C++ compiler.
+# Flags of the C++ compiler. From C++17 on, <math.h> has special functions that take most of a compilation.
 FLAGS = (
-    "-O1", "-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-w",
-    "-ffp-contract=off",
+    "-O1", "-std=gnu++14", "-Ulinux", "-Uunix", "-fPIC", "-fno-exceptions", "-fno-rtti",
+    "-fno-threadsafe-statics", "-w", "-ffp-contract=off",
 )  # fmt: skip
 # Alignment of arrays between kernels (bytes).
 ALIGN = 256

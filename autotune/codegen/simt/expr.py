@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from autotune.codegen.simt.dialect import Dialect
 from autotune.errors import CompileError
-from schedules import affine
+from schedules import affine, conversions
 from schedules import expr as E
-from schedules.dtypes import DTYPES, is_integer, is_storage
-from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
+from schedules.dtypes import DTYPES, STORED_FLOATS, bits, is_integer
+from schedules.expr import Binary, Bits, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
 from schedules.functions import FUNCTIONS as ROWS
-from schedules.ir import Buffer, Loop, Store, const, multiply_add, walk
+from schedules.ir import Buffer, Loop, Seq, Store, const, multiply_add, walk
 from schedules.ir.exprs import expressions
 from schedules.ir.grid import GridKernel
 from schedules.ir.strides import elements, known_strides
@@ -59,11 +59,6 @@ FUNCTIONS = """\
   AT_INLINE T at_ceildiv_##dtype(T a, T b) { \\
     return at_add_##dtype(at_floordiv_##dtype(a, b), at_mod_##dtype(a, b) != 0); \\
   }
-AT_INLINE float at_widen_bfloat16(at_bfloat h) { return AT_AS_FLOAT((unsigned)h << 16); }
-AT_INLINE at_bfloat at_round_bfloat16(float f) { \
-  const unsigned bits = AT_AS_UINT(f), upper = bits >> 16; \
-  return (at_bfloat)(f != f ? upper | 0x40u : (bits + 0x7fffu + (upper & 1u)) >> 16); \
-}
 AT_FLOAT(float, float32)
 AT_INTEGER(int, unsigned, int32)
 AT_INTEGER(at_long, at_ulong, int64)
@@ -135,6 +130,8 @@ class CExpressions:
                 return self.literal(v, d)
             case Var(name=n):
                 return self.name(n)
+            case Load(buffer=b, indices=()) if b.startswith("."):  # of a conversion
+                return b[1:]
             case Load(buffer=b, indices=ix):
                 if b.startswith("."):  # a vector of `Lanes`
                     return f"{b[1:]}.{member(e.dtype, const(ix[0]) or 0)}"
@@ -160,10 +157,16 @@ class CExpressions:
             case Fma(a=a, b=b, c=c):
                 parts = ", ".join(map(self.expr, (a, b, c)))
                 return f"{self.helper('fma', E.dtype_of(a))}({parts})"
-            case Cast(dtype=d, a=a) if _is_stored_float(d):
+            case Cast(dtype=d, a=a) if d in STORED_FLOATS:
                 return f"at_round_{d}({self.expr(a)})"
-            case Cast(a=a) if _is_stored_float(E.dtype_of(a)):
-                return f"at_widen_{E.dtype_of(a)}({self.expr(a)})"
+            case Cast(a=a) if (d := E.dtype_of(a)) in STORED_FLOATS:
+                return f"at_widen_{d}({self.expr(a)})"
+            case Bits(dtype="float32", a=a):
+                return f"AT_AS_FLOAT({self.expr(a)})"
+            case Bits(dtype="int32", a=a) if E.dtype_of(a) == "float32":
+                return f"((int)AT_AS_UINT({self.expr(a)}))"
+            case Bits(dtype=d, a=a):
+                return f"(({self.d.types[d]}){self.expr(a)})"
             case Cast(dtype=d, a=a) if is_integer(d) and E.is_float(E.dtype_of(a)):
                 return f"{self.helper(d, E.dtype_of(a))}({self.expr(a)})"
             case Cast(dtype=E.INDEX, a=a):
@@ -202,11 +205,10 @@ class CExpressions:
             if wide:
                 return f"(({self.d.types['int64']}){text})"
             return f"({text})" if v < 0 else text
+        if dtype in STORED_FLOATS:
+            return f"{bits(v, dtype):#06x}"
         with np.errstate(over="ignore"):
-            array = np.array(v, DTYPES[dtype].numpy)
-        if is_storage(dtype):
-            return f"{int(array.view(np.uint16)):#06x}"
-        rounded: Any = array[()]
+            rounded: Any = DTYPES[dtype].numpy.type(v)
         size = abs(rounded)
         if np.isnan(size):
             text = "NAN"
@@ -224,8 +226,19 @@ def member(dtype: str, lane: int) -> str:
     return f"s{lane:x}" if DTYPES[dtype].itemsize <= 2 else "xyzw"[lane]
 
 
-def _is_stored_float(dtype: str) -> bool:
-    return is_storage(dtype) and E.is_float(dtype)
+def with_conversions(dialect: Dialect) -> Dialect:
+    """A dialect whose prelude has functions that widen floats of storage to float32 and round to them. For
+    float16 a language may have its own: those here count where ``without_half`` is defined."""
+    x = CExpressions(GridKernel("", (), frozenset(), (1, 1, 1), (1, 1, 1), (), Seq(())), dialect)
+    text = dialect.prelude
+    for d in STORED_FLOATS:
+        kind, widened, narrowed = dialect.types[d], conversions.widened(d), conversions.narrowed(d)
+        made = f"""\
+AT_INLINE float at_widen_{d}({kind} x) {{ return {x.expr(widened)}; }}
+AT_INLINE {kind} at_round_{d}(float x) {{ return {x.expr(narrowed)}; }}
+"""
+        text += f"#ifdef {dialect.without_half}\n{made}#endif\n" if d == "float16" else made
+    return replace(dialect, prelude=text)
 
 
 def _counts_far(kernel: GridKernel, ranges: affine.Ranges) -> bool:

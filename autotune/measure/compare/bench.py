@@ -43,17 +43,21 @@ def arrays_for(workload: Workload, seed: int) -> tuple[list[np.ndarray], list[np
 
 def agree(workload: Workload, name: str, found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
     """Raises `DisagreementError` unless a peer's outputs equal ours within `_peer_bound`."""
-    for tensor, a, b in zip(workload.dag.outputs, found, expected, strict=True):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            raise DisagreementError(
-                f"{name} gives {a.dtype}{list(a.shape)} for {tensor}, not {b.dtype}{list(b.shape)}"
-            )
+    for tensor, theirs, ours in zip(workload.dag.outputs, found, expected, strict=True):
+        same_form(name, tensor, theirs, ours)
     bounds = [_peer_bound(workload, x) for x in expected]
     verdict = Checker(workload.dag.outputs, expected, bounds).check(found, 0)
     if verdict.reason:
         raise DisagreementError(
             f"{name} and the tuned kernel differ: {verdict.reason}; leave {name} out of --against"
         )
+
+
+def same_form(peer: str, tensor: str, theirs: np.ndarray, ours: np.ndarray) -> None:
+    """Raises `DisagreementError` for an output of another shape or dtype."""
+    if theirs.shape != ours.shape or theirs.dtype != ours.dtype:
+        made, wanted = (f"{x.dtype}{list(x.shape)}" for x in (theirs, ours))
+        raise DisagreementError(f"{peer} gives {made} for {tensor}, not {wanted}")
 
 
 def _peer_bound(workload: Workload, ours: np.ndarray) -> np.ndarray:

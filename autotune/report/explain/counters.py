@@ -126,13 +126,6 @@ def problem(dag: ComputeDAG, found: Countable) -> Row:
     return Row("problem", text, "definition", numbers | {k: new for k, (_, new) in found.changed.items()})
 
 
-def count(nest: Nest) -> dict[str, int]:
-    """The interpreter's counters of loads and stores of a lowered nest, on arrays of ones."""
-    counts = counted(lower(nest))
-    counts.pop(OPERATIONS, None)
-    return counts
-
-
 def counted(func: LoweredFunc) -> dict[str, int]:
     """The interpreter's counters, on arrays of ones."""
     counts: dict[str, int] = {}

@@ -14,6 +14,7 @@ from autotune.report.parts import (
     ReportSection,
     SectionPart,
     axis,
+    bars,
     paragraphs,
     prose,
     rounded,
@@ -137,23 +138,16 @@ def _times(model: ModelData) -> Figure | None:
     shown = sorted(longest)[::-1]
     names = [_name(n, s) for n, s in shown]
 
-    def bars(name: str, values: list[float | None], colour: str) -> dict[str, object]:
-        return {
-            "type": "bar",
-            "orientation": "h",
-            "name": name,
-            "y": names,
-            "x": [rounded(None if v is None else v * 1e3) for v in values],
-            "marker": {"color": colour},
-            "hovertemplate": f"{name}: %{{x:.4g}} ms<extra></extra>",
-        }
+    def series(name: str, values: list[float | None], colour: str) -> dict[str, object]:
+        ms = [rounded(None if v is None else v * 1e3) for v in values]
+        return bars(name, names, ms, colour, f"{name}: %{{x:.4g}} ms")
 
     rest = len(model.steps) - len(shown)
     return Figure(
         "Time of each step, in the order in which they run",
         [
-            bars("tuned, alone", [s.tuned_s for _, s in shown], GREY),
-            bars("in place", [s.in_place_s for _, s in shown], BLUE),
+            series("tuned, alone", [s.tuned_s for _, s in shown], GREY),
+            series("in place", [s.in_place_s for _, s in shown], BLUE),
         ],
         {"barmode": "group", "xaxis": axis("ms"), "yaxis": {"automargin": True}},
         f"The {len(shown)} longest of {len(model.steps):,} steps have bars; the table below has all."
@@ -169,19 +163,10 @@ def _operators(model: ModelData) -> Figure | None:
     shown = list(model.operators[:BARS])[::-1]
     total = sum(o.seconds for o in model.operators)
     ours = sum(s.in_place_s or 0.0 for s in model.steps)
+    names, ms = [f"{short(o.op, 40)} ({o.count})" for o in shown], [rounded(o.seconds * 1e3) for o in shown]
     return Figure(
         "ONNX Runtime's own profile, by operator",
-        [
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": "ONNX Runtime",
-                "y": [f"{short(o.op, 40)} ({o.count})" for o in shown],
-                "x": [rounded(o.seconds * 1e3) for o in shown],
-                "marker": {"color": ORANGE},
-                "hovertemplate": "%{y}: %{x:.4g} ms a call<extra></extra>",
-            }
-        ],
+        [bars("ONNX Runtime", names, ms, ORANGE, "%{y}: %{x:.4g} ms a call")],
         {"xaxis": axis("ms a call"), "yaxis": {"automargin": True}},
         f"Its operators take {seconds(total)} together, the steps of the tuned model {seconds(ours)}. "
         "Profiling adds to both; `autotune bench NET.onnx --against onnxruntime` compares whole calls.",

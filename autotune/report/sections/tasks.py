@@ -33,11 +33,6 @@ def machine_words(info: object) -> str:
     return ", ".join(said) or "a machine without a description"
 
 
-def machine_line(info: object) -> str:
-    """A machine in a line of HTML."""
-    return text(machine_words(info))
-
-
 def _last(task: LoggedTask) -> str:
     return max((r.started for r in task.runs), default="")[:16].replace("T", " ")
 
@@ -144,14 +139,15 @@ def of_task(log: LogData, task: LoggedTask) -> SectionPart:
         f'<div class="card"><span>{text(a)}</span><b>{text(b)}</b><small>{text(c)}</small></div>'
         for a, b, c in cards
     )
+    trials = Counter(r.run for r in task.trials)
     rows = [
         (
             text(run.started[:19].replace("T", " ")),
             text(_state(task, run)),
-            str(sum(r.run == run.uid for r in task.trials)) if len(task.runs) < 50 else _count(task, run),
+            str(trials[run.uid]),
             str(run.seed),
             short(_options(run), 120),
-            machine_line(task.machines.get(run.machine)),
+            text(machine_words(task.machines.get(run.machine))),
         )
         for run in task.runs[-SHOWN:]
     ]
@@ -170,10 +166,6 @@ def of_task(log: LogData, task: LoggedTask) -> SectionPart:
 UNSHOWN = ("in_place", run_state.PROCESS)
 # Most runs of a task that are listed.
 SHOWN = 20
-
-
-def _count(task: LoggedTask, run: Run) -> str:
-    return str(Counter(r.run for r in task.trials)[run.uid])
 
 
 def _state(task: LoggedTask, run: Run) -> str:

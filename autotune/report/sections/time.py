@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from autotune.report.data import LogData, LoggedTask, number, seconds_between
 from autotune.report.parts import (
     BLUE,
@@ -13,11 +15,13 @@ from autotune.report.parts import (
     ReportSection,
     SectionPart,
     axis,
+    bars,
     paragraphs,
     rounded,
     seconds,
     short,
 )
+from kernels_db.records import Record
 
 # {phase of a record: (words for it, colour)}.
 PHASES = {
@@ -33,18 +37,13 @@ BARS = 30
 
 def spent(task: LoggedTask) -> dict[str, float]:
     """Seconds by phase of a task's trials, and of its finals."""
-    found = dict.fromkeys(PHASES, 0.0)
-    found[FINALS] = 0.0
-    for r in task.trials:
-        told = r.environment.get("seconds")
-        if isinstance(told, dict):
-            for phase in PHASES:
-                found[phase] += max(0.0, number(told.get(phase)) or 0.0)
-    for r in task.finals:
-        told = r.environment.get("seconds")
-        if isinstance(told, dict):
-            found[FINALS] += max(0.0, number(told.get("run")) or 0.0)
-    return found
+    found = {phase: _sum(task.trials, phase) for phase in PHASES}
+    return found | {FINALS: _sum(task.finals, "run")}
+
+
+def _sum(records: Sequence[Record], phase: str) -> float:
+    every = (r.environment.get("seconds") for r in records)
+    return sum((max(0.0, number(x.get(phase)) or 0.0) for x in every if isinstance(x, dict)), 0.0)
 
 
 def wall_s(task: LoggedTask) -> float:
@@ -55,15 +54,7 @@ def wall_s(task: LoggedTask) -> float:
 def _bars(names: list[str], each: list[dict[str, float]]) -> list[dict[str, object]]:
     kinds = {**PHASES, FINALS: (FINALS, GREY)}
     return [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": words,
-            "y": names,
-            "x": [rounded(s[phase], 4) for s in each],
-            "marker": {"color": colour},
-            "hovertemplate": f"{words}: %{{x:.3g}} s<extra></extra>",
-        }
+        bars(words, names, [rounded(s[phase], 4) for s in each], colour, f"{words}: %{{x:.3g}} s")
         for phase, (words, colour) in kinds.items()
     ]
 

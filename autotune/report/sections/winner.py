@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 
 from autotune.report.data import DERIVED, LogData, LoggedTask
 from autotune.report.parts import ReportSection, SectionPart, paragraphs, prose, rate, seconds, short, text
@@ -64,13 +65,21 @@ def of_task(log: LogData, task: LoggedTask) -> SectionPart | None:
         f"{s.primitive}({', '.join(f'{k}={json.dumps(v, ensure_ascii=False)}' for k, v in s.args)})"
         for s in trace.steps
     )
+    few = len(log.tasks) <= DERIVED
+
+    def shown(title: str, made: Callable[[LoggedTask, Trace], str], refusal: str, open_: bool = False) -> str:
+        try:
+            return _block(title, made(task, trace), open_)
+        except REFUSED as err:
+            return _block(title, f"{refusal}: {err}", open_)
+
     return SectionPart(
         head
         + f"<h4>The schedule in words</h4>{words}"
-        + (_block("Why it is fast", _explanation(task, trace)) if len(log.tasks) <= DERIVED else "")
-        + _block("The loop nest", _nest(task, trace), open_=True)
+        + (shown("Why it is fast", _explanation, "It cannot be explained by this version") if few else "")
+        + shown("The loop nest", _nest, "The schedule cannot be replayed by this version", open_=True)
         + _block("The trace", steps or "(empty)")
-        + (_block("The generated code", _code(task, trace)) if len(log.tasks) <= DERIVED else "")
+        + (shown("The generated code", _code, "The code cannot be generated here") if few else "")
     )
 
 
@@ -82,32 +91,23 @@ def _elsewhere(task: LoggedTask) -> str:
 def _nest(task: LoggedTask, trace: Trace) -> str:
     from schedules.schedule import Schedule
 
-    try:
-        return _cut(str(Schedule.replay(task.workload.dag, trace, task.target)))
-    except REFUSED as err:
-        return f"The schedule cannot be replayed by this version: {err}"
+    return _cut(str(Schedule.replay(task.workload.dag, trace, task.target)))
 
 
 def _explanation(task: LoggedTask, trace: Trace) -> str:
     from autotune.report.explain.kernel import of_schedule
     from schedules.schedule import Schedule
 
-    try:
-        schedule = Schedule.replay(task.workload.dag, trace, task.target)
-        return str(of_schedule(task.workload, schedule, task.target, task.best.time_s if task.best else None))
-    except REFUSED as err:
-        return f"It cannot be explained by this version: {err}"
+    schedule = Schedule.replay(task.workload.dag, trace, task.target)
+    return str(of_schedule(task.workload, schedule, task.target, task.best.time_s if task.best else None))
 
 
 def _code(task: LoggedTask, trace: Trace) -> str:
     from autotune.run.kernels import source_of
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return _cut(source_of(task.workload, task.target, trace))
-    except REFUSED as err:
-        return f"The code cannot be generated here: {err}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _cut(source_of(task.workload, task.target, trace))
 
 
 def _cut(code: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -11,54 +13,46 @@ revision = "0001"
 down_revision = None
 
 
+def column(name: str, kind: Any = KEY, **more: Any) -> sa.Column[Any]:
+    return sa.Column(name, kind, **{"nullable": False, **more})
+
+
+def columns(*names: str) -> list[sa.Column[Any]]:
+    return [column(name) for name in names]
+
+
 def upgrade() -> None:
     op.create_table(
         "workload",
-        sa.Column("digest", KEY, nullable=False, primary_key=True),
-        sa.Column("op", KEY, nullable=False),
-        sa.Column("params", KEY, nullable=False),
-        sa.Column("json", KEY, nullable=False),
-        sa.Column("flops", WHOLE, nullable=False),
+        column("digest", primary_key=True),
+        *columns("op", "params", "json"),
+        column("flops", WHOLE),
     )
     for name in ("target", "machine"):
-        op.create_table(
-            name,
-            sa.Column("digest", KEY, nullable=False, primary_key=True),
-            sa.Column("json", KEY, nullable=False),
-        )
+        op.create_table(name, column("digest", primary_key=True), column("json"))
     op.create_table(
         "run",
-        sa.Column("uid", KEY, nullable=False, primary_key=True),
-        sa.Column("workload", KEY, sa.ForeignKey("workload.digest"), nullable=False),
-        sa.Column("target", KEY, sa.ForeignKey("target.digest"), nullable=False),
-        sa.Column("machine", KEY, sa.ForeignKey("machine.digest"), nullable=False),
-        sa.Column("seed", WHOLE, nullable=False),
-        sa.Column("options", KEY, nullable=False),
-        sa.Column("nonce", KEY, nullable=False),
-        sa.Column("started", KEY, nullable=False),
-        sa.Column("ended", KEY, nullable=True),
-        sa.Column("state", KEY, nullable=False),
+        column("uid", primary_key=True),
+        *(
+            sa.Column(name, KEY, sa.ForeignKey(f"{name}.digest"), nullable=False)
+            for name in ("workload", "target", "machine")
+        ),
+        column("seed", WHOLE),
+        *columns("options", "nonce", "started"),
+        column("ended", nullable=True),
+        column("state"),
         sa.UniqueConstraint("uid", "workload", "target", "machine", name="uq_run_identity"),
     )
     op.create_table(
         "record",
-        sa.Column("uid", KEY, nullable=False, primary_key=True),
-        sa.Column("run", KEY, nullable=False),
-        sa.Column("trial", WHOLE, nullable=False),
-        sa.Column("kind", KEY, nullable=False),
-        sa.Column("workload", KEY, nullable=False),
-        sa.Column("target", KEY, nullable=False),
-        sa.Column("machine", KEY, nullable=False),
-        sa.Column("sketch", KEY, nullable=False),
-        sa.Column("trace", KEY, nullable=False),
-        sa.Column("trace_digest", KEY, nullable=False),
-        sa.Column("status", KEY, nullable=False),
-        sa.Column("reason", KEY, nullable=False),
-        sa.Column("times_s", KEY, nullable=False),
-        sa.Column("time_s", sa.Float(), nullable=True),
-        sa.Column("error", sa.Float(), nullable=True),
-        sa.Column("environment", KEY, nullable=False),
-        sa.Column("created", KEY, nullable=False),
+        column("uid", primary_key=True),
+        column("run"),
+        column("trial", WHOLE),
+        *columns("kind", "workload", "target", "machine", "sketch", "trace", "trace_digest", "status"),
+        *columns("reason", "times_s"),
+        column("time_s", sa.Float(), nullable=True),
+        column("error", sa.Float(), nullable=True),
+        *columns("environment", "created"),
         sa.ForeignKeyConstraint(
             ["run", "workload", "target", "machine"],
             ["run.uid", "run.workload", "run.target", "run.machine"],

@@ -15,10 +15,9 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import Binary, Const, Expr, Load, Var
 from schedules.ir import Block, Nest, blocks
-from schedules.ir.nest import loops_of, readers, reads, writers
+from schedules.ir.nest import axis_ranges, loops_of, readers, reads, writers
 from schedules.primitives.cache_read_part import places_read
 from schedules.primitives.cache_read_view import StagedRead, view_of
-from schedules.primitives.split_axis import axis_ranges
 from schedules.primitives.split_dim import SplitDim
 from schedules.space.rules.patterns import (
     SHORT_WINDOW,

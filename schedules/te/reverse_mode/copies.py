@@ -10,19 +10,8 @@ from collections.abc import Collection, Sequence
 
 from schedules import affine
 from schedules.expr import Const, Expr, Var
-from schedules.te.reverse_mode.graph import (
-    Key,
-    key,
-    like,
-    placed,
-    ranges_of,
-    reads,
-    rebuilt,
-    stages,
-    targets,
-    tidy,
-)
-from schedules.te.tensors import Op, Tensor, TensorLoad
+from schedules.te.reverse_mode.graph import like, placed, ranges_of, reads, rebuilt, stages, targets, tidy
+from schedules.te.tensors import Key, Op, Tensor, TensorLoad, key
 
 
 def without_copies(roots: Sequence[Tensor], fixed: Collection[Op]) -> list[Tensor]:

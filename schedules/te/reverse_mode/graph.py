@@ -15,20 +15,14 @@ from schedules import expr as E
 from schedules.affine import Range
 from schedules.dtypes import computed
 from schedules.expr import INDEX, Compare, Const, Expr, Logic, Select, Var
+from schedules.loads import with_loads
 from schedules.te.compute_dag import Reducer, operand
-from schedules.te.tensors import Op, Tensor, TensorLoad, discover
+from schedules.te.tensors import Key, Op, Tensor, TensorLoad, discover, key
 
-# A tensor as the key of a table: two objects may stand for one output of a stage.
-Key = tuple[Tensor | Op, int]
 # A pass: gets tensors and the stages that must stay as they are, and returns equal tensors.
 Rewrite = Callable[[Sequence[Tensor], Collection[Op]], list[Tensor]]
 # {axis: (least, largest)}.
 Ranges = Mapping[str, Range]
-
-
-def key(t: Tensor) -> Key:
-    """The placeholder itself, or the stage and the number of its output."""
-    return (t if t.op is None else t.op), t.index
 
 
 def targets(rank: int) -> tuple[Var, ...]:
@@ -131,20 +125,6 @@ def guards(value: Expr) -> tuple[tuple[Expr, ...], Expr]:
         inner, rest = guards(value.a)
         return (*E.conjuncts(value.cond), *inner), rest
     return (), value
-
-
-def with_loads(e: Expr, f: Callable[[TensorLoad], Expr | None]) -> Expr:
-    """``e`` with other expressions for loads where ``f`` gives one. Loads in indices come first."""
-
-    def visit(x: Expr) -> Expr | None:
-        if not isinstance(x, TensorLoad):
-            return None
-        indices = tuple(with_loads(i, f) for i in x.indices)
-        x = TensorLoad(x.buffer, indices, x.dtype, x.tensor)
-        new = f(x)
-        return x if new is None else new
-
-    return E.rewrite(e, visit) if E.loads(e) else e
 
 
 def replaced(e: Expr, now: Mapping[Key, Tensor]) -> Expr:

@@ -15,8 +15,7 @@ from functools import partial
 
 from schedules import expr as E
 from schedules.expr import Binary, Call, Cast, Const, Expr, Fma, Select, Var
-from schedules.te.reverse_mode.graph import Key, key
-from schedules.te.tensors import Op, Tensor, TensorLoad
+from schedules.te.tensors import Key, Op, Tensor, TensorLoad, key
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,9 +90,9 @@ class _Solver:
             low, high = self.unknown[v]
             if v in self.places:
                 self.conditions += [Const(low) <= places[v], places[v] <= Const(high)]
-        for v in self.unknown.keys() - set(self.axes):
+        for v in self.unknown:
             # (Of a quotient the axes' own ranges tell.)
-            if v in self.places and v.startswith("_t"):
+            if v in self.places and v not in self.axes and v.startswith("_t"):
                 place = self.known(Var(v))
                 self.conditions += [Const(0) <= place, place <= Const(self.unknown[v][1])]
         found: list[Expr] = []

@@ -13,13 +13,12 @@ from schedules import affine
 from schedules import expr as E
 from schedules.affine import Range
 from schedules.expr import Binary, Cast, Compare, Const, Expr, Fma, Select
+from schedules.loads import with_loads
 from schedules.te.reverse_mode.graph import (
-    Key,
     Ranges,
     at,
     guarded,
     guards,
-    key,
     like,
     loads,
     ranges_of,
@@ -28,9 +27,8 @@ from schedules.te.reverse_mode.graph import (
     stages,
     targets,
     tidy,
-    with_loads,
 )
-from schedules.te.tensors import Op, Tensor, TensorLoad
+from schedules.te.tensors import Key, Op, Tensor, TensorLoad, key
 
 Box = list[Range]
 
@@ -130,9 +128,7 @@ def _box(x: TensorLoad, conds: tuple[Expr, ...], ranges: Ranges) -> Box | None:
 
 
 def _hull(a: Box | None, b: Box) -> Box:
-    if a is None:
-        return b
-    return [(min(p[0], q[0]), max(p[1], q[1])) for p, q in zip(a, b, strict=True)]
+    return b if a is None else list(map(affine.hull, a, b))
 
 
 def _tells(c: Expr, x: TensorLoad) -> bool:

@@ -76,7 +76,7 @@ def _strides(op: Op) -> list[_Stride]:
     spatial, reduce = dict(op.axes), dict(op.reduce_axes)
     conds, value = guards(op.values[0])
     divided = [x for c in conds for x in E.walk(c) if isinstance(x, Binary) and x.op == "%"]
-    indices = {i for x in loads(value) for i in x.indices if isinstance(i, Binary)}
+    indices = dict.fromkeys(i for x in loads(value) for i in x.indices if isinstance(i, Binary))
     for v, _ in op.axes[:-1]:
         divided += [i for i in indices if i.op == "%" and i.a == Var(v) and Binary("//", i.a, i.b) in indices]
     found: dict[str, _Stride] = {}

@@ -15,9 +15,7 @@ from schedules.te.language import placeholder
 from schedules.te.reverse_mode.copies import without_copies
 from schedules.te.reverse_mode.gather import gather
 from schedules.te.reverse_mode.graph import (
-    Key,
     Rewrite,
-    key,
     like,
     load,
     placed,
@@ -36,7 +34,7 @@ from schedules.te.reverse_mode.trim import trimmed
 from schedules.te.reverse_mode.unroll import written_out
 from schedules.te.scalars import cast
 from schedules.te.size import check_size
-from schedules.te.tensors import Op, Tensor, TensorLoad, discover
+from schedules.te.tensors import Key, Op, Tensor, TensorLoad, discover, key
 
 Tensors = Tensor | Sequence[Tensor]
 # What makes gradients good to compute, in order. Each keeps the values.

@@ -11,7 +11,6 @@ slope.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from schedules.dtypes import computed
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Const, Expr, Fma, Logic, Select
 from schedules.functions import FUNCTIONS
+from schedules.te.infeasible import negation
 from schedules.te.reverse_mode.graph import guarded, zero
 from schedules.te.tensors import TensorLoad
 
@@ -126,13 +126,14 @@ def _handed(
             into = computed(E.dtype_of(a))
             return [(a, g if E.dtype_of(g) == into else Cast(into, g), None)]
         case Call(fn=fn, args=args) if FUNCTIONS[fn].change is not None:
-            if fn not in SLOPES:
+            slope = FUNCTIONS[fn].slope
+            if slope is None:
                 raise WorkloadError(
                     f"te.gradient: {E.show(e)} has no derivative here; write it with other functions, or "
                     "give the tensor that it makes as an input of the gradient"
                 )
-            slopes = zip(args, SLOPES[fn](args, result), strict=True)
-            return [(x, times(g, slope), None) for x, slope in slopes if slope is not None]
+            slopes = zip(args, slope(args, result), strict=True)
+            return [(x, times(g, s), None) for x, s in slopes if s is not None]
     return []
 
 
@@ -176,61 +177,6 @@ def _is(e: Expr, value: float) -> bool:
 
 
 def _not(c: Expr) -> Expr:
-    """The opposite of a condition. Of comparisons of indices one that simplifies."""
-    match c:
-        case Const(value=v):
-            return Const(not v, "bool")
-        case Logic(op="not", args=(x,)):
-            return x
-        case Logic(op="and" | "or" as op, args=args) if not E.loads(c):
-            return (E.any_of if op == "and" else E.all_of)(*map(_not, args))
-        case E.Compare(op=op, a=a, b=b) if E.dtype_of(a) == INDEX:
-            if op in ("==", "!="):
-                return E.compare("!=" if op == "==" else "==", a, b)
-            return E.compare("<=" if op == "<" else "<", b, a)
-    return Logic("not", (c,))
-
-
-def _log_slope(x: Expr, y: Expr, result: Expr) -> Expr:
-    """The slope of x ** y along y: x ** y * ln x, and 0 for 0 ** y, whose logarithm is infinite."""
-    nothing = E.all_of(E.compare("==", x, 0.0), E.compare("<=", 0.0, y))
-    return E.select(nothing, 0.0, E.binary("*", result, Call("log", (x,))))
-
-
-def _pow(args: tuple[Expr, ...], result: Expr) -> tuple[Expr | None, Expr | None]:
-    x, y = args
-    if isinstance(y, Const):
-        return times(y, E.power(x, float(y.value) - 1)), None
-    lower = E.binary("*", y, Call("pow", (x, E.binary("-", y, 1.0))))
-    return E.select(E.compare("==", y, 0.0), 0.0, lower), _log_slope(x, y, result)
-
-
-def _fmod(args: tuple[Expr, ...], result: Expr) -> tuple[Expr | None, Expr | None]:
-    """Of x - q y: the slopes 1 and -q, by the whole number q."""
-    x, y = args
-    return E.wrap(1.0, E.dtype_of(x)), Call("round", (E.binary("/", E.binary("-", result, x), y),))
-
-
-def _sign(x: Expr) -> Expr:
-    one = E.wrap(1.0, E.dtype_of(x))
-    return E.select(E.compare("<", 0.0, x), one, E.select(E.compare("<", x, 0.0), -1.0, zero(one.dtype)))  # type: ignore[attr-defined]
-
-
-# {function: its slope along each argument, None where that is no input, from its arguments and its result}.
-# `schedules.functions` has their meanings; its steps have none.
-SLOPES: dict[str, Callable[[tuple[Expr, ...], Expr], tuple[Expr | None, ...]]] = {
-    "exp": lambda x, y: (y,),
-    "log": lambda x, y: (1.0 / x[0],),
-    "sqrt": lambda x, y: (0.5 / y,),
-    "tanh": lambda x, y: (1.0 - y * y,),
-    "erf": lambda x, y: (Call("exp", (negative(x[0] * x[0]),)) * (2 / math.sqrt(math.pi)),),
-    "sigmoid": lambda x, y: (y * (1.0 - y),),
-    "sin": lambda x, y: (Call("cos", x),),
-    "cos": lambda x, y: (negative(Call("sin", x)),),
-    "tan": lambda x, y: (1.0 + y * y,),
-    "pow": _pow,
-    "fmod": _fmod,
-    "log1p": lambda x, y: (1.0 / (1.0 + x[0]),),
-    "expm1": lambda x, y: (y + 1.0,),
-    "abs": lambda x, y: (_sign(x[0]),),
-}
+    """The opposite of a condition."""
+    several = isinstance(c, Logic) and c.op != "not"  # of loads each may be made only where those before hold
+    return Logic("not", (c,)) if several and E.loads(c) else negation(c)

@@ -8,11 +8,10 @@ from schedules import affine
 from schedules import expr as E
 from schedules.affine import Range
 from schedules.expr import Expr, Var
+from schedules.loads import with_loads
 from schedules.te.reverse_mode.graph import (
-    Key,
     at,
     guards,
-    key,
     like,
     loads,
     placed,
@@ -21,9 +20,8 @@ from schedules.te.reverse_mode.graph import (
     rebuilt,
     stages,
     tidy,
-    with_loads,
 )
-from schedules.te.tensors import Op, Tensor, TensorLoad
+from schedules.te.tensors import Key, Op, Tensor, TensorLoad, key
 
 # A range of places along each dimension.
 Box = list[Range]
@@ -79,7 +77,7 @@ def _boxes(roots: Sequence[Tensor], fixed: Collection[Op]) -> dict[Op, Box]:
                 continue
             read = [_reach(i, n, conds, ranges) for i, n in zip(x.indices, x.tensor.shape, strict=True)]
             old = boxes.get(source)
-            boxes[source] = read if old is None else [_hull(a, b) for a, b in zip(read, old, strict=True)]
+            boxes[source] = read if old is None else list(map(affine.hull, read, old))
     return {op: box for op, box in boxes.items() if op not in whole and op not in fixed}
 
 
@@ -89,7 +87,3 @@ def _reach(index: Expr, n: int, conds: tuple[Expr, ...], ranges: dict[str, Range
     lo, hi = found if found is not None else (0, n - 1)
     lo, hi = max(lo, 0), min(hi, n - 1)
     return (lo, hi) if lo <= hi else (0, 0)
-
-
-def _hull(a: Range, b: Range) -> Range:
-    return min(a[0], b[0]), max(a[1], b[1])

@@ -27,7 +27,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was made by the rows "dice" and "coin"."""
     made: list[str] = []
 
-    def policy(space: Any, model: Any, seed: int, near: Any, target: Any) -> SearchPolicy:
+    def policy(*, space: Any, seed: int, **_: Any) -> SearchPolicy:
         made.append("dice")
         return RandomSearch(space, seed)
 

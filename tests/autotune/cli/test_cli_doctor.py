@@ -30,7 +30,7 @@ def test_what_cannot_be_used_fails_with_a_remedy(tmp_path: Path) -> None:
 
 
 def test_one_broken_check_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def broken() -> doctor.Finding:
+    def broken() -> doctor.Outcome:
         raise RuntimeError("no such thing")
 
     monkeypatch.setattr(doctor, "caches", broken)
@@ -53,7 +53,7 @@ def test_the_extra_for_fleets_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.status == "ok" and "--fleet" in found.detail and "[fleet]'" in found.remedy
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setattr("importlib.metadata.version", lambda name: "2026.8.0")
-    assert doctor.fleet() == doctor.Finding("fleet", "ok", "distributed 2026.8.0")
+    assert doctor.fleet() == doctor.Outcome("ok", "distributed 2026.8.0")
 
 
 def test_torch_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,9 +70,9 @@ def test_the_extra_for_language_models_is_told(monkeypatch: pytest.MonkeyPatch) 
     assert found.status == "ok" and "--search llm" in found.detail and "[llm]'" in found.remedy
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1.0")
-    assert doctor.llm() == doctor.Finding("llm", "ok", "openai 1.0; AUTOTUNE_LLM_URL names no endpoint")
+    assert doctor.llm() == doctor.Outcome("ok", "openai 1.0; AUTOTUNE_LLM_URL names no endpoint")
     monkeypatch.setenv("AUTOTUNE_LLM_URL", "https://host:99/v1?key=secret")
-    assert doctor.llm() == doctor.Finding("llm", "ok", "openai 1.0; the first model at host")
+    assert doctor.llm() == doctor.Outcome("ok", "openai 1.0; the first model at host")
     monkeypatch.setenv("AUTOTUNE_LLM_URL", "host")
     assert doctor.llm().status == "warn" and "no address of an endpoint" in doctor.llm().detail
 
@@ -82,7 +82,7 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
-    found = doctor.writable("object cache", tmp_path / "cache", "AUTOTUNE_CACHE_DIR")
+    found = doctor.writable(tmp_path / "cache", "AUTOTUNE_CACHE_DIR")
     assert (
         found.status == "fail"
         and "Permission denied" in found.detail

@@ -28,7 +28,7 @@ def autotune(words: list[str], environment: dict[str, str]) -> subprocess.Comple
     )
 
 
-@pytest.mark.fast(but=["ascii"])
+@pytest.mark.fast("latin-1")
 @pytest.mark.parametrize("environment", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
 def test_operators_are_listed(environment: dict[str, str]) -> None:
     ran = autotune(["ops", "capsule_conv2d"], environment)
@@ -37,13 +37,14 @@ def test_operators_are_listed(environment: dict[str, str]) -> None:
     assert not ran.stderr
 
 
-@pytest.mark.fast("words0", "words4")
+@pytest.mark.fast("words4")
 @pytest.mark.parametrize("words", [["ops"], ["ops", "--json"], ["doctor"], ["--help"], ["tune", "--help"]])
 def test_output_in_ascii_is_not_a_traceback(words: list[str], tmp_path: Path) -> None:
     ran = autotune(words, {"PYTHONIOENCODING": "ascii", "AUTOTUNE_DB": str(tmp_path / "t.db")})
     assert b"Traceback" not in ran.stderr and ran.stdout.decode("ascii")
 
 
+@pytest.mark.fast("json1")
 @pytest.mark.parametrize("json", [[], ["--json"]])
 def test_errors_name_what_the_user_wrote(json: list[str]) -> None:
     ran = autotune(["ops", "conv\N{MULTIPLICATION SIGN}\N{SNOWMAN}", *json], {"PYTHONIOENCODING": "ascii"})

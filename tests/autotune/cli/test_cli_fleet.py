@@ -10,10 +10,10 @@ from cli_runner import run
 from needs import imported
 
 import autotune as at
-from autotune import backends
-from autotune.cli import output, tune_there
+from autotune.cli import output, results
 from autotune.results import display
 from autotune.results.tuned import Best, SuiteResult, SuiteTask, TaskResult, TuneResult
+from autotune.tuning.makers import Tasks
 from schedules.model import Target, Trace
 
 SHAPE = ("--shape", "m=64,n=64,k=64")
@@ -60,7 +60,7 @@ def test_results_are_printed_when_the_progress_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A line that goes takes along what was printed below it."""
-    target = backends.parse("x86-64-v3", 1)
+    target = at.targets.parse("x86-64-v3", 1)
     workload = at.ops.workload("matmul", {"m": 64, "n": 64, "k": 64})
     best = Best(1e-4, 20.0, None, Trace(), "r")
     result = TuneResult(workload, target, best, 9, {}, 0, 3.0, 0, "budget")
@@ -68,17 +68,16 @@ def test_results_are_printed_when_the_progress_is_gone(
     suite = SuiteResult((task,), 1e-4, 9, 3.0, 6.0, 0, "budget")
     shown: list[bool] = []
 
-    def found(*_: object, **__: object) -> dict[Target, object]:
+    def found(maker: object, *_: object, **__: object) -> dict[Target, object]:
         assert display._busy.locked()  # the progress is shown meanwhile
-        return {target: suite}
+        return {target: suite if isinstance(maker, Tasks) else result}
 
     def console() -> Any:
         shown.append(display._busy.locked())
         return output.console()
 
-    monkeypatch.setattr(tune_there, "console", console)
-    monkeypatch.setattr(tune_there, "tune_jobs", found)
-    monkeypatch.setattr(tune_there, "tune_program_there", lambda *x, **y: {target: (found(), result)[1]})
+    monkeypatch.setattr(results, "console", console)
+    monkeypatch.setattr("autotune.tuning.tuner.tune_jobs", found)
     (tmp_path / "s.toml").write_text(
         '[[group]]\nsuite = "s"\nname = "g"\nop = "matmul"\n'
         'fields = ["m", "n", "k"]\nshapes = [[64, 64, 64]]\n'

@@ -13,7 +13,7 @@ from cli_runner import run
 from log_filler import fill, host
 from report_cases import add_task
 
-from autotune.cli.suite import show as print_suite
+from autotune.cli.results import show as print_suite
 from autotune.results.tuned import SuiteResult
 from autotune.run.workloads import as_workload, with_constants
 from kernels_db import Log

@@ -13,11 +13,12 @@ from made_up import MadeUp
 from model_cases import Made, each_stage, islanded, layers, model_of
 from needs import imported
 
-from autotune.cli import models, options
+from autotune.cli import given, models
 from autotune.errors import ModelError
 from autotune.models import preparation, tuning
 from autotune.models.model import Model
 from autotune.run.kernels import default_kernel
+from autotune.tuning import request
 from autotune.tuning.jobs import Job
 from autotune.tuning.site import Here
 from autotune.tuning.tuner import OneMachine
@@ -39,7 +40,7 @@ def graph(monkeypatch: pytest.MonkeyPatch) -> Graph:
     [("net.onnx", True), ("NET.ONNX", True), ("./x.pb", True), ("matmul", False), (None, False)],
 )
 def test_files_are_told_from_operators(op: str | None, is_one: bool) -> None:
-    assert options.is_model(op) is is_one
+    assert given.is_model(op) is is_one
 
 
 def test_shapes_of_inputs_and_dimensions() -> None:
@@ -93,7 +94,7 @@ def test_tune_tunes_a_model_and_says_what_it_found(monkeypatch: pytest.MonkeyPat
         return made
 
     monkeypatch.setattr(tuning.ModelJobs, "job", seen_job)
-    monkeypatch.setattr(tuning, "OneMachine", partial(OneMachine, site=MadeUp(lambda w: Made())))
+    monkeypatch.setattr(request, "OneMachine", partial(OneMachine, site=MadeUp(lambda w: Made())))
     monkeypatch.setattr(Here, "roofline", lambda self, w, t: None)
     words = ("tune", "net.onnx", "--threads", 1, "--trials", 2, "--search", "random")
     words = (*words, "--db", tmp_path / "t.db")

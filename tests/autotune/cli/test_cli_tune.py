@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from cli_runner import run
 import autotune as at
 from autotune.cli import main
 from autotune.cli.results import status
-from autotune.results.tuned import Best, Progress, TuneResult
+from autotune.results.tuned import Best, Progress, SuiteProgress, TuneResult
 from autotune.tuning.options import TuneOptions
 from kernels_db.store import Log
 from schedules.model import Step, Target, Trace, Workload
@@ -39,26 +39,24 @@ def tuner(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Calls]:
     def install(best: bool = True, stopped: str = "budget", signals: Sequence[int] = ()) -> Calls:
         calls: Calls = []
 
-        def tune(
-            workload: Workload, target: Target, log: Log, options: TuneOptions, progress: Any, **_: Any
-        ) -> TuneResult:
+        def tune_jobs(maker: Any, place: Any, log: Log, progress: Any, **_: Any) -> dict[Target, TuneResult]:
+            workload, target, options = maker.workload, place.target, maker.options
             calls.append((workload, target, str(log.path), options))
-            progress(PROGRESS)
+            progress(SuiteProgress(0, 1, workload, PROGRESS, None, 0, 12, 10.0, 60.0))
             for number in signals:
                 with suppress(KeyboardInterrupt):  # as the tuner does
                     signal.raise_signal(number)
             trace = Trace((Step("split", (("factors", (None, 8)), ("loop", "i"))),))
             found = Best(1e-3, 0.001024, 0.5, trace, "ab12") if best else None
-            return TuneResult(
+            result = TuneResult(
                 *(workload, target, found, 12, {"timeout": 2}, 3, 10.5, options.seed, stopped),
                 throttled={"HwSlowdown": 4},
                 notes=("the best reaches 2% of the limit",),
                 stopped_early=3,
             )
+            return {target: result}
 
-        module = ModuleType("autotune.tuning.tuner")
-        module.__dict__.update(tune=tune)
-        monkeypatch.setitem(sys.modules, "autotune.tuning.tuner", module)
+        monkeypatch.setattr("autotune.tuning.tuner.tune_jobs", tune_jobs)
         return calls
 
     return install

@@ -232,7 +232,7 @@ def test_an_interrupt_while_importing_leaves_no_traceback() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-@pytest.mark.fast("doctor", "tune add --shape n=1000 --budget 1s")
+@pytest.mark.fast("tune add --shape n=1000 --budget 1s")
 @pytest.mark.parametrize("words", ["ops", "ops --json", "doctor", "tune add --shape n=1000 --budget 1s"])
 def test_a_closed_stdout_is_said_before_anything_is_done(words: str, tmp_path: Path) -> None:
     command = f"{sys.executable} -m autotune {words}"
@@ -244,6 +244,7 @@ def test_a_closed_stdout_is_said_before_anything_is_done(words: str, tmp_path: P
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
 
 
+@pytest.mark.fast("ops", "ops --json")
 @pytest.mark.parametrize("words", ["ops", "ops --json", "--version", "best add --shape n=3 --json"])
 def test_a_stdout_that_is_only_read_is_said_too(words: str) -> None:
     command = f"{sys.executable} -m autotune {words} 1</dev/null"
@@ -252,7 +253,7 @@ def test_a_stdout_that_is_only_read_is_said_too(words: str) -> None:
     assert (done.returncode, done.stderr) == (2, wanted)
 
 
-@pytest.mark.fast("tunes-2-2>/dev/full", "tunes-2---json >/dev/full 2>/dev/full")
+@pytest.mark.fast("tunes-2-2>/dev/full")
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is full")
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "2</dev/null", "--json >/dev/full 2>/dev/full"])
 @pytest.mark.parametrize(("words", "status"), [("tunes", 2), ("best add --shape n=3 --db {db}", 1)])

@@ -218,6 +218,7 @@ def test_a_caller_that_finds_the_scratch_taken_gets_its_own(way):
     assert third[0] == first[0], "the kept block is free again"
 
 
+@pytest.mark.slow
 def test_the_function_keeps_the_code_and_lets_go_of_it():
     loaded = add_loaded()
     gone = weakref.ref(loaded)

@@ -212,6 +212,7 @@ def test_an_x86_without_conversions_is_refused() -> None:
     emit_module(case("add").dag, Schedule(case("add").dag).trace, old)
 
 
+@pytest.mark.fast("0")
 @pytest.mark.parametrize("which", [0, 1])
 def test_conversions_of_the_emulator(which: int) -> None:
     need_cxx()
@@ -289,7 +290,7 @@ def test_gpus_load_sixteen_bytes_at_a_time() -> None:
         dag = ops.workload(op, params, "float16").dag
         text = "".join(cuda.source(program(dag, trace)) for _, trace in sampled(dag, 30))
         for n in (2, 4, 8):
-            assert f"AT_LOAD(at_half, {n}," in text and f"AT_STORE(at_half, {n}," in text, (op, n)
+            assert f"AT_LOAD(at_bits16, {n}," in text and f"AT_STORE(at_bits16, {n}," in text, (op, n)
 
 
 def test_every_operator_has_it() -> None:

@@ -77,7 +77,7 @@ def test_every_sketch_of_an_embedding_and_of_its_layer_norm() -> None:
             c.check(got, where)
 
 
-@pytest.mark.fast("embedding", "of_the_largest")
+@pytest.mark.fast("embedding")
 @pytest.mark.parametrize("name", EXACT)
 def test_kernels_for_gpus_compute_it(name: str) -> None:
     emulate(EXACT[name](rng()), 3)

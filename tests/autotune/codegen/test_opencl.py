@@ -79,8 +79,8 @@ ALIKE = (
     OPENCL.prelude
     + """
 __kernel __attribute__((reqd_work_group_size(4, 1, 1)))
-void kernel0(__global const at_half *restrict x, __global at_half *restrict y) {
-  __local at_half s[16];
+void kernel0(__global const ushort *restrict x, __global ushort *restrict y) {
+  __local ushort s[16];
   const int i = AT_LOCAL_x;
   for (int j = 0; j < 4; ++j) s[i * 4 + j] = x[i * 4 + j];
   barrier(CLK_LOCAL_MEM_FENCE);

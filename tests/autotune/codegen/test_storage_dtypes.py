@@ -1,10 +1,11 @@
-"""bfloat16, int8, uint8 and bool: loaded, stored, cast, compared and selected, on every back end.
+"""bfloat16, float8, int8, uint8 and bool: loaded, stored, cast, compared and selected, on every back end.
 
 float16, which has conversions of the processor's own, has tests of its own (test_float16.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,23 +13,25 @@ import numpy as np
 import pytest
 from grid_cases import Case, need_cxx, program, sampled
 from helpers import check_compiled, host
-from needs import missing
+from needs import imported, missing
 
 from autotune.backends.drivers import opencl
 from autotune.backends.drivers.object import DeviceObject
 from autotune.codegen.grid_code import grid_code
 from autotune.codegen.simt import emulator
 from autotune.codegen.simt.opencl import generate
+from schedules import conversions, te
 from schedules import expr as E
-from schedules import te
-from schedules.dtypes import DTYPES
+from schedules.dtypes import DTYPES, STORED_FLOATS
+from schedules.errors import WorkloadError
+from schedules.expr_json import from_json, to_json
 from schedules.ir.interp import run
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
-from schedules.te.evaluator import evaluate
+from schedules.te.evaluator import BlockEvaluator, evaluate
 
-STORED = ("bfloat16", "int8", "uint8", "bool")
-BF16 = DTYPES["bfloat16"].numpy
+FLOATS = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+STORED = (*FLOATS, "int8", "uint8", "bool")
 
 
 def every(dtype: str) -> np.ndarray:
@@ -49,10 +52,26 @@ def near_bfloat16() -> np.ndarray:
     return np.concatenate([bits, np.uint32(traps)]).astype(np.uint32).view(np.float32)
 
 
+def near_float8(dtype: str) -> np.ndarray:
+    """Of every number the float32, the ties between neighbours, and the numbers next to both. Then every
+    bfloat16, and float32 of random bits."""
+    every = np.arange(256, dtype=np.uint8).view(DTYPES[dtype].numpy).astype(np.float64)
+    finite = np.sort(every[np.isfinite(every)])
+    gap = finite[-1] - finite[-2]  # beyond the largest, as far as a next number would be
+    ties = np.append((finite[1:] + finite[:-1]) / 2, [finite[-1] + gap / 2, -finite[-1] - gap / 2, 1e30])
+    x = np.concatenate([finite, ties]).astype(np.float32)
+    up, down = np.nextafter(x, np.float32(np.inf)), np.nextafter(x, np.float32(-np.inf))
+    upper = (np.arange(1 << 16, dtype=np.uint32) << 16).view(np.float32)
+    drawn = np.random.default_rng(0).integers(0, 1 << 32, 1 << 14, np.uint32).view(np.float32)
+    return np.concatenate([x, up, down, upper, drawn])
+
+
 def numbers(dtype: str) -> np.ndarray:
     """What casts to a dtype are tried on."""
     if dtype == "bfloat16":
         return near_bfloat16()
+    if dtype in FLOATS:
+        return near_float8(dtype)
     near = np.arange(-700, 700, dtype=np.int32)
     return np.append(near, np.int32([2**31 - 1, -(2**31), 1 << 16, -(1 << 16), 128 << 8])).astype(np.int32)
 
@@ -114,6 +133,70 @@ def cases() -> dict[str, Case]:
 CASES = cases()
 
 
+# By hand: what IEEE 754 and the OCP's specification of 8-bit floats say of them.
+E4M3FN = [(0x00, 0.0), (0x01, 2.0**-9), (0x07, 7 * 2.0**-9), (0x08, 2.0**-6), (0x38, 1.0), (0x7E, 448.0),
+          (0x80, -0.0), (0xB9, -1.125), (0xFE, -448.0), (0x7F, math.nan), (0xFF, math.nan)]  # fmt: skip
+E5M2 = [(0x00, 0.0), (0x01, 2.0**-16), (0x03, 3 * 2.0**-16), (0x04, 2.0**-14), (0x3C, 1.0), (0x7B, 57344.0),
+        (0x7C, math.inf), (0x80, -0.0), (0xBD, -1.25), (0xFB, -57344.0), (0xFC, -math.inf), (0x7D, math.nan),
+        (0x7F, math.nan), (0xFE, math.nan)]  # fmt: skip
+# Between two numbers the even one; what becomes of numbers beyond the largest.
+ROUNDED = {
+    "float8_e4m3fn": [(1.0625, 1.0), (1.1875, 1.25), (2.0**-10, 0.0), (3 * 2.0**-10, 2.0**-8), (464.0, 448.0),
+                      (464.1, math.nan), (-1e9, math.nan), (math.inf, math.nan), (-(2.0**-11), -0.0)],
+    "float8_e5m2": [(1.125, 1.0), (1.375, 1.5), (2.0**-17, 0.0), (3 * 2.0**-17, 2.0**-15),
+                    (61439.0, 57344.0), (61440.0, math.inf), (-1e9, -math.inf), (-(2.0**-18), -0.0)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "table"), [("float8_e4m3fn", E4M3FN), ("float8_e5m2", E5M2)])
+def test_a_float8_is_what_its_specification_says(dtype: str, table: list[tuple[int, float]]) -> None:
+    bits, numbers = np.array([b for b, _ in table], np.uint8), np.float32([v for _, v in table])
+    x = bits.view(DTYPES[dtype].numpy)
+    equal(evaluate(of(lambda i, x: te.cast(x[i], "float32"), x), [x])[0], numbers)
+    before, after = (np.float32(v) for v in zip(*ROUNDED[dtype], strict=True))
+    made = of(lambda i, x: te.cast(te.cast(x[i], dtype), "float32"), before)
+    equal(evaluate(made, [before])[0], after)
+    s = Schedule(made)
+    check_compiled(made, s.trace, host(), (before,), (after,))
+
+
+@pytest.mark.parametrize("dtype", STORED_FLOATS)
+def test_the_expressions_of_a_row_are_what_its_library_does(dtype: str) -> None:
+    def value(e: E.Expr, x: np.ndarray) -> np.ndarray:
+        return BlockEvaluator("y", {}, {".x": x}).value(e)
+
+    x, near = every(dtype), near_bfloat16() if dtype.endswith("16") else near_float8(dtype)
+    with np.errstate(all="ignore"):
+        equal(value(conversions.widened(dtype), x), x.astype(np.float32))
+        equal(value(conversions.narrowed(dtype), near), near.astype(DTYPES[dtype].numpy))
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_torch_rounds_to_the_same_up_to_the_largest(dtype: str) -> None:
+    """Beyond it torch has the largest number of a dtype that has no infinity."""
+    torch = imported("torch")
+    near = near_float8(dtype)
+    near = near[np.abs(near) <= (464.0 if dtype == "float8_e4m3fn" else np.inf)]
+    got = evaluate(of(lambda i, x: te.cast(x[i], dtype), near), [near])[0]
+    want = torch.from_numpy(near).to(getattr(torch, dtype)).view(torch.uint8).numpy().view(got.dtype)
+    equal(got, want)
+
+
+def test_bits_are_in_no_file() -> None:
+    with pytest.raises(TypeError, match="not an expression"):
+        to_json(conversions.widened("bfloat16"))
+    with pytest.raises(ValueError, match="unknown expression tag"):
+        from_json(["bits_as_int32", 1])
+
+
+def test_no_infinity_is_made_of_a_dtype_without() -> None:
+    x = te.placeholder((4,), "float8_e4m3fn", "x")
+    with pytest.raises(WorkloadError, match=r"has no infinity; use te.min_value\(\"float8_e4m3fn\"\)"):
+        te.compute((5,), lambda i: te.select(i < 4, x[te.minimum(i, 3)], -te.inf), "y")
+    with pytest.raises(WorkloadError, match=r"its end is te.max_value"):
+        te.const(te.inf, "float8_e4m3fn")
+
+
 def equal(got: np.ndarray, want: np.ndarray, name: str = "") -> None:
     """Bit for bit, the sign of 0 too; any NaN equals any NaN."""
     assert got.dtype == want.dtype
@@ -156,7 +239,7 @@ def test_code_for_cpus_does_what_numpy_does(name: str, lanes: int) -> None:
     check_compiled(c.dag, s.trace, host(), c.inputs, c.expected)
 
 
-@pytest.mark.fast("uint8", "bool")
+@pytest.mark.fast("bool")
 @pytest.mark.parametrize("dtype", STORED)
 def test_code_for_gpus_does_what_numpy_does(dtype: str) -> None:
     """All cases of a dtype in one object: starting a compiler takes as long as compiling some of them."""

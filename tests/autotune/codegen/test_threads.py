@@ -318,6 +318,7 @@ def test_without_threads_the_caller_does_all_work() -> None:
     )
 
 
+@pytest.mark.slow
 def test_workers_block_signals_and_the_caller_keeps_its_own() -> None:
     _in_child(
         """

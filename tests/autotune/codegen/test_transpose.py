@@ -83,6 +83,7 @@ def test_only_whole_squares_are_read_by_rows() -> None:
     assert shuffles(schedule(32, 30, 8, True, "shift")) == 24
 
 
+@pytest.mark.fast("3-True")
 @pytest.mark.parametrize(("c", "fused"), [(8, True), (3, True), (8, False)])
 def test_dimensions_too_short_for_squares_are_fused(c: int, fused: bool) -> None:
     """Weights of a convolution, its window innermost: neighbours in memory are neighbours in the copy."""

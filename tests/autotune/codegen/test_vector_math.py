@@ -24,9 +24,11 @@ HOST = frozenset(name for name, on in llvm.get_host_cpu_features().items() if on
 LLVM_TYPE = {"float32": "float", "float64": "double"}
 LIMITS = {
     "float32": {"exp": 2.4e-7, "log": 2.4e-7, "tanh": 5e-7, "erf": 5e-7, "sigmoid": 5e-7}
-    | {"sin": 8e-8, "cos": 8e-8, "tan": 8e-8, "pow": 8e-8, "log1p": 2.4e-7, "expm1": 1.5e-7},
+    | {"sin": 8e-8, "cos": 8e-8, "tan": 8e-8, "pow": 8e-8, "log1p": 2.4e-7, "expm1": 1.5e-7}
+    | {"exp2": 1.5e-7, "atan2": 2.4e-7},
     "float64": {"exp": 1e-15, "log": 1e-15, "tanh": 3e-15, "erf": 1e-14, "sigmoid": 3e-15}
-    | {"sin": 2e-16, "cos": 2e-16, "tan": 3.5e-16, "pow": 2.2e-16, "log1p": 4e-16, "expm1": 2.6e-16},
+    | {"sin": 2e-16, "cos": 2e-16, "tan": 3.5e-16, "pow": 2.2e-16, "log1p": 4e-16, "expm1": 2.6e-16}
+    | {"exp2": 2.6e-16, "atan2": 4e-16},
 }
 
 
@@ -113,7 +115,7 @@ def _run(jit: llvm.LLJIT, fn: str, lanes: int, *xs: Array) -> Array:
 def _grid(fn: str, dtype: str) -> Array:
     """Dense points where the function moves, logarithmic ones everywhere else, down to the denormals."""
     info = np.finfo(dtype)
-    bound = {"exp": 750.0, "sigmoid": 760.0}.get(fn, 30.0) if dtype == "float64" else 110.0
+    bound = {"exp": 750.0, "exp2": 1080.0, "sigmoid": 760.0}.get(fn, 30.0) if dtype == "float64" else 110.0
     low, high = math.log10(float(info.smallest_subnormal)), math.log10(float(info.max)) - 1e-6
     with np.errstate(all="ignore"):
         tiny = (10.0 ** np.linspace(low, high, 6001)).astype(dtype)
@@ -181,6 +183,7 @@ def test_special_values(jit: llvm.LLJIT, fn: str, dtype: str, lanes: int) -> Non
         "tan": [nan, nan, nan, 0.0, -0.0, None, None, None],
         "log1p": [inf, nan, nan, 0.0, -0.0, -inf, None, nan],
         "expm1": [inf, -1.0, nan, 0.0, -0.0, None, inf, -1.0],
+        "exp2": [inf, 0.0, nan, 1.0, 1.0, 0.5, inf, 0.0],
         "floor": whole, "ceil": whole, "round": whole,
     }
     got = _run(jit, fn, lanes, x)

@@ -55,6 +55,7 @@ def once(log: at.Log) -> bool:
 # -- what reaches whom ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_nobody_needs_to_reach_a_worker(there: Rack, tmp_path: Path) -> None:
     """A firewall, or a router between two networks, lets in no connection."""
     site = there.add("far", walled=True)
@@ -83,6 +84,7 @@ def test_an_answer_that_never_comes_is_not_asked_for_for_ever(
     assert site.finals == 4
 
 
+@pytest.mark.slow
 def test_a_client_whose_connection_breaks_goes_on(there: Rack, tmp_path: Path) -> None:
     """Also where the scheduler began anew, and knows nothing of what it was asked to tell."""
     site = there.add("far", site=FakeSite(takes_s=0.02))
@@ -201,6 +203,7 @@ class Silence:
         threading.Timer(seconds, lambda: setattr(self, "hidden", False)).start()
 
 
+@pytest.mark.slow
 def test_no_candidate_is_blamed_for_a_silence(
     there: Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +226,7 @@ def test_no_candidate_is_blamed_for_a_silence(
     )
 
 
+@pytest.mark.slow
 def test_a_worker_that_connects_again_did_not_end(there: Rack, tmp_path: Path) -> None:
     """Its connection broke. The same process is back, at another address."""
     hit: list[str] = []
@@ -263,6 +267,7 @@ def test_what_happened_before_a_candidate_began_is_not_its_doing() -> None:
     assert found == [*[None] * (SILENCES - 1), unknown]
 
 
+@pytest.mark.slow
 def test_a_machine_that_stays_silent_is_told_of(
     there: Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,7 +275,13 @@ def test_a_machine_that_stays_silent_is_told_of(
     monkeypatch.setattr(tuning, "ALONE_S", 0.3)
     silence, said = Silence(monkeypatch), list[str]()
     site = there.add("far", site=FakeSite(takes_s=0.02))
-    site.during = lambda trace: silence.for_(60.0) if len(site.measured) == 4 else None
+
+    def during(trace: Trace) -> None:
+        if len(site.measured) == 4:
+            silence.for_(60.0)
+            time.sleep(1.0)  # until it is seen that nothing is heard
+
+    site.during = during
     with fleet_of(there) as fleet, at.Log(tmp_path / "t.db") as log:
         result = tuned(fleet, log, said)
         assert "no worker of the fleet offers kind-a any more" in (result.tasks[0].error or "")
@@ -298,6 +309,7 @@ def test_a_long_way_costs_one_question_for_the_limit(there: Rack, monkeypatch: p
     assert len(asked) == 1
 
 
+@pytest.mark.slow
 def test_the_way_is_a_part_of_what_finalists_cost(there: Rack, monkeypatch: pytest.MonkeyPatch) -> None:
     heard = Fleet._heard
 
@@ -317,6 +329,7 @@ def test_the_way_is_a_part_of_what_finalists_cost(there: Rack, monkeypatch: pyte
         assert site.cost_s(PEAK_S, 4, 3, 5, 1) - here_s >= 0.2
 
 
+@pytest.mark.slow
 def test_looks_at_a_fleet_take_a_small_part_of_a_slow_link(
     there: Rack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,15 +12,15 @@ from model_cases import each_stage, layers, model_of
 from needs import imported
 
 import autotune as at
-from autotune.fleet.program import tune_program_there
-from autotune.fleet.tuning import There
 from autotune.models import preparation
 from autotune.models.tuning import tune_model
 from autotune.results.tuned import Best, DynamicResult, SuiteTask, TaskResult
-from autotune.run.dynamic_workload import as_dynamic
+from autotune.run.dynamic_workload import DynamicWorkload, as_dynamic
+from autotune.tuning.dynamic_tuner import tune_range
 from autotune.tuning.makers import with_error
 from autotune.tuning.options import TuneOptions
-from schedules.model import Trace
+from autotune.tuning.request import Request
+from schedules.model import Target, Trace
 
 imported("distributed")
 
@@ -27,6 +28,13 @@ imported("distributed")
 @pytest.fixture(autouse=True)
 def one_group_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparation, "cut", each_stage)
+
+
+def tuned_there(
+    there: Rack, dynamic: DynamicWorkload, log: at.Log, options: TuneOptions
+) -> Mapping[Target, DynamicResult]:
+    asked = Request.of(options, None, None, log.path, there.address)
+    return tune_range(dynamic, asked, log)
 
 
 @pytest.mark.slow
@@ -74,7 +82,7 @@ def test_a_range_of_sizes_is_tuned_for_two_targets(there: Rack, tmp_path: Path) 
     assert dynamic is not None
     options = TuneOptions(trials=2, budget_s=40.0, search="random")
     with at.Log(tmp_path / "t.db") as log:
-        found = tune_program_there(There(there.address), dynamic, log, options)
+        found = tuned_there(there, dynamic, log, options)
     assert list(found) == [A, B]
     for target, result in found.items():
         assert isinstance(result, DynamicResult)
@@ -107,7 +115,7 @@ def test_a_size_that_is_too_large_for_the_budget_costs_the_others_nothing(
         sizes = {"m": at.dim(least, 1 << 20), "n": 1 << 10, "k": 1 << 10}
         dynamic = as_dynamic("matmul", sizes, "float32", None, False, None)
         assert dynamic is not None
-        (result,) = tune_program_there(There(there.address), dynamic, log, options).values()
+        (result,) = tuned_there(there, dynamic, log, options).values()
         assert isinstance(result, DynamicResult)
         return result
 
@@ -140,6 +148,6 @@ def test_a_size_that_fails_is_told_of_its_own(there: Rack, tmp_path: Path) -> No
     assert dynamic is not None
     options = TuneOptions(trials=2, budget_s=20.0, search="random")
     with at.Log(tmp_path / "t.db") as log:
-        (result,) = tune_program_there(There(there.address), dynamic, log, options).values()
+        (result,) = tuned_there(there, dynamic, log, options).values()
     assert isinstance(result, DynamicResult) and result.best is None
     assert all("no memory" in str(r.error) for r in result.by_size.values())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,11 @@ from autotune.fleet.building import Builders
 from autotune.fleet.client import Fleet
 from autotune.fleet.errors import FleetError, MachineLost
 from autotune.fleet.members import targets_of
+from autotune.fleet.messages import Request
 from autotune.measure.process import MeasureError
 from autotune.results.tuned import SuiteResult, SuiteTask, as_one, together
 from autotune.targets import detect
+from autotune.tuning import recheck
 from autotune.tuning.jobs import Job
 from autotune.tuning.options import TuneOptions
 from cost_model.saved import GPU_FEATURES, SavedModel
@@ -143,6 +144,7 @@ def test_a_task_goes_on_elsewhere_when_its_machine_leaves(
         assert best.status == "ok" and result.tasks[0].result.best is not None
 
 
+@pytest.mark.slow
 def test_another_worker_of_the_machine_takes_over(there: Rack, tmp_path: Path) -> None:
     first = FakeSite(takes_s=0.02)
     there.add("w1", site=first, machine="box")
@@ -163,6 +165,7 @@ def test_another_worker_of_the_machine_takes_over(there: Rack, tmp_path: Path) -
         assert len(log.runs()) == 1
 
 
+@pytest.mark.slow
 def test_a_candidate_that_takes_workers_with_it_is_a_crash(there: Rack, tmp_path: Path) -> None:
     killer: list[str] = []
     count = [0]
@@ -230,12 +233,13 @@ def test_the_limit_of_a_busy_machine_is_asked_for_once(there: Rack, monkeypatch:
     there.add("far")
     asked: list[str] = []
 
-    def answered(site: Any, request: Any, *_: Any) -> dict[str, Any]:
+    def answered(site: Any, request: Any, end: Any) -> list[dict[str, Any]]:
         asked.append(request.do)
         time.sleep(0.3)
-        return {"limit_s": PEAK_S, "rates": {}}
+        end.how = "done"
+        return [{"limit_s": PEAK_S, "rates": {}}]
 
-    monkeypatch.setattr(fleet_site, "_answered", answered)
+    monkeypatch.setattr(fleet_site.FleetSite, "asked", answered)
     with fleet_of(there) as fleet:
         (machine,) = fleet.machines(A).values()
         limit = fleet_site.FleetSite(fleet, machine).roofline(WORKLOADS[0], A)
@@ -269,6 +273,7 @@ def test_stopping_leaves_no_task(there: Rack, tmp_path: Path, monkeypatch: pytes
     assert not there.cluster.scheduler.tasks
 
 
+@pytest.mark.slow
 def test_a_target_that_nobody_offers_any_more(
     there: Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,6 +287,7 @@ def test_a_target_that_nobody_offers_any_more(
         assert result.tasks[0].result.best is not None and len(names(log)) >= 4
 
 
+@pytest.mark.slow
 def test_tasks_that_were_done_before_the_last_machine_left_are_no_failures(
     there: Rack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,12 +315,13 @@ def test_a_worker_that_gives_no_sign_of_life_is_left_out(
         assert len(fleet.members()) == 1
         monkeypatch.setattr(Fleet, "look", lambda self: None)  # no look in between
         same = {"w": {"last_seen": 7.0}}
-        assert fleet._alive(same) == same
+        assert fleet._alive(same) == {"w"}
         time.sleep(0.6)
-        assert fleet._alive(same) == {}
+        assert fleet._alive(same) == set()
         assert fleet._alive({"w": {"last_seen": 8.0}})
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_late_keeps_its_place(there: Rack, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have waited for others. Only one that says nothing for long counts as hung."""
     monkeypatch.setattr(fleet_site, "LATE_S", 0.1)
@@ -327,6 +334,7 @@ def test_a_worker_that_is_late_keeps_its_place(there: Rack, monkeypatch: pytest.
         assert [m.problem for m in fleet.members()] == [""]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_busy_with_others_does_not_hang(
     there: Rack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,14 +344,14 @@ def test_a_worker_that_is_busy_with_others_does_not_hang(
     with fleet_of(there) as fleet:
         (machine,) = fleet.machines(A).values()
         site = fleet_site.FleetSite(fleet, machine)
-        long = site.measurer(WORKLOADS[0], A, 10.0)._request("measure")
-        first = fleet.send(replace(long, traces=(Trace(),) * 15), machine)
+        long = Request("measure", "", site.measurer(WORKLOADS[0], A, 10.0).task, (Trace(),) * 15)
+        first = fleet.send(long, machine)
         with site.measurer(WORKLOADS[1], A, 10.0) as measuring:
             assert [m.status for _, m in measuring.arrivals([Trace()])] == ["ok"]
         assert first.future is not None and first.future.done()
         fleet.end(first)
         monkeypatch.setattr(fleet_site, "QUEUED_S", 0.5)
-        again = fleet.send(replace(long, batch=fleet.name(), traces=(Trace(),) * 15), machine)
+        again = fleet.send(long, machine)
         monkeypatch.setattr(fleet_site, "AWAY_S", 0.2)
         while again.events.empty():  # of two that are sent at once Dask may take either first
             time.sleep(0.01)
@@ -388,6 +396,17 @@ def test_finalists_of_earlier_runs_are_compiled_here_for_a_machine_that_does_not
             assert [m.status for m in found] == ["illegal", "ok"] and "nowhere" in found[0].reason
             assert [x[:4] for x in site.given] == [b"\x7fELF"] and site.measured == [Trace().digest]
             assert [m.status for m in measuring.finalists([nowhere])] == ["illegal"]
+
+
+def test_stored_records_are_checked_where_their_target_is_offered(there: Rack, tmp_path: Path) -> None:
+    site = there.add("far")
+    with at.Log(tmp_path / "t.db") as log:
+        tuned(there, log, trials=4)
+        before = len(site.measured)
+        with tuning.There(there.address).reached() as crew:
+            assert crew.site_of(B) is None
+            (found,) = recheck.verify(log, 1, 1.5, crew.site_of)
+        assert (found.status, found.time_s) == ("ok", site.time_s) and len(site.measured) == before + 1
 
 
 def test_loggers_of_others_are_as_before(there: Rack) -> None:

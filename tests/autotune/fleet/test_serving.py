@@ -22,8 +22,9 @@ from autotune.codegen.grid_code import MAGIC
 from autotune.fleet import machine_lock, messages, serving
 from autotune.fleet.errors import FleetError
 from autotune.fleet.messages import FleetTask, Request
-from autotune.fleet.serving import OPEN, Bench, Unwanted, object_digest
+from autotune.fleet.serving import Bench, Unwanted, object_digest
 from autotune.targets import detect
+from autotune.tuning.open_measurers import OPEN
 from schedules import ops
 from schedules.model import Trace
 
@@ -185,6 +186,7 @@ def test_workers_that_share_a_cpu_take_turns(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_holds_nothing(tmp_path: Path) -> None:
     with holder(tmp_path, "0") as other:
         os.kill(other.pid, signal.SIGKILL)
@@ -193,6 +195,7 @@ def test_a_process_that_is_killed_holds_nothing(tmp_path: Path) -> None:
             pass
 
 
+@pytest.mark.slow
 def test_waiting_for_a_cpu_can_be_given_up(tmp_path: Path) -> None:
     site = FakeSite()
     made = bench(tmp_path, site)

@@ -27,7 +27,7 @@ from cli_runner import run
 from fleet_cases import A, FakeSite
 from needs import imported, missing
 
-from autotune.fleet import connection, knocking, local, worker
+from autotune.fleet import connection, local, reachability, worker
 from autotune.fleet.errors import FleetError
 
 distributed = imported("distributed")
@@ -271,7 +271,7 @@ def test_the_scheduler_itself_keeps_others_out(
     plain: bool, made: Certificates, with_tls: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not only our own question before: it could be left out."""
-    monkeypatch.setattr(knocking, "reach", lambda *_, **__: "127.0.0.1")
+    monkeypatch.setattr(reachability, "reach", lambda *_, **__: "127.0.0.1")
     monkeypatch.setattr(worker, "LET_IN_S", 2.0)
     address = with_tls.replace("tls://", "tcp://") if plain else with_tls
     with settings(made.mine, made.other):
@@ -346,17 +346,18 @@ def answering(answer: bytes | None, host: str = "127.0.0.1") -> Iterator[str]:
         thread.join(5)
 
 
+@pytest.mark.slow
 def test_other_servers_are_no_schedulers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(knocking, "SPEAKS_S", 0.1)
+    monkeypatch.setattr(reachability, "SPEAKS_S", 0.1)
     security = connection.security()
     with answering(b"SSH-2.0-OpenSSH_9.2\r\n") as address:
         with pytest.raises(FleetError, match=r"is no scheduler of Dask; its port is usually 8786"):
-            knocking.knock(address, security, "client")
+            reachability.try_once(address, security, "client")
     with answering(b"") as address:
         with pytest.raises(TimeoutError, match=r"says nothing; is it the scheduler's port"):
-            knocking.knock(address, security, "client", 0.3)
+            reachability.try_once(address, security, "client", 0.3)
     with answering(None) as address, pytest.raises(FleetError) as caught:
-        knocking.reach(address, security, "client", 0.3)
+        reachability.reach(address, security, "client", 0.3)
     assert "no scheduler answers at tcp://127" in str(caught.value)
     assert "(it ended the connection)" in str(caught.value) and "dask scheduler" in str(caught.value)
 
@@ -364,9 +365,9 @@ def test_other_servers_are_no_schedulers(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_connection_tells_by_which_address_of_this_machine() -> None:
     hello = (100).to_bytes(8, "little")
     with answering(hello) as address:
-        assert knocking.knock(address, connection.security(), "worker") == "127.0.0.1"
+        assert reachability.try_once(address, connection.security(), "worker") == "127.0.0.1"
     with answering(hello, "::1") as address:
-        assert knocking.knock(address, connection.security(), "worker") == "[::1]"
+        assert reachability.try_once(address, connection.security(), "worker") == "[::1]"
 
 
 def test_nobody_there_is_told_with_the_reason(made: Certificates) -> None:
@@ -377,6 +378,7 @@ def test_nobody_there_is_told_with_the_reason(made: Certificates) -> None:
             connection.connect(f"{scheme}://127.0.0.1:{port}", 0.3)
 
 
+@pytest.mark.slow
 def test_a_worker_waits_for_a_scheduler_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
@@ -405,8 +407,8 @@ def test_an_address_without_tls_is_told_of_unless_it_is_of_this_machine(
     def refuse(*_: object, **__: object) -> None:
         raise FleetError("nobody is there")
 
-    monkeypatch.setattr(knocking, "reach", refuse)
-    monkeypatch.setattr(knocking, "knock", refuse)
+    monkeypatch.setattr(reachability, "reach", refuse)
+    monkeypatch.setattr(reachability, "try_once", refuse)
     monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "log.db"))
     for scheme in ("tcp", "tls"):
         ran = run(*command, f"{scheme}://{host}:8786")

@@ -33,7 +33,7 @@ def blocked(dag: ComputeDAG, rows: int, columns: int, parallel: bool) -> Trace:
     return s.trace
 
 
-@pytest.mark.fast("1")
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_schedules_of_the_library_are_measured(threads: int) -> None:
     if threads > targets.usable_cpus():

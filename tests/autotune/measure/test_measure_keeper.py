@@ -10,7 +10,8 @@ import measure_fakes as fakes
 import pytest
 
 from autotune import targets
-from autotune.measure import Control, Measurement, Measurer, Options, control, cpu_peaks
+from autotune.backends.peaks import cpu_peaks
+from autotune.measure import Control, Measurement, Measurer, Options, control
 from autotune.measure.control import ControlKeeper
 from autotune.measure.timing import SLOWEST
 

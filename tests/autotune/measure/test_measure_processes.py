@@ -143,7 +143,7 @@ def test_no_descriptor_leaks_over_many_candidates() -> None:
         assert len(zygote.children()) <= 1 + max(1, targets.usable_cpus())
 
 
-@pytest.mark.fast("False-socket.socketpair")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "refusing", ["socket.socketpair", "autotune.measure.wire.anonymous_file", "subprocess.Popen"]
 )

@@ -51,6 +51,7 @@ def test_those_of_a_reduction_count_for_every_step() -> None:
     assert dict(found) == {("exp", "float64"): 24, ("tanh", "float64"): 24}
 
 
+@pytest.mark.fast("float32")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_function_has_a_rate(dtype: str) -> None:
     for fn in (f.name for f in FUNCTIONS.values() if not f.cheap):

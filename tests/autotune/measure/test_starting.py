@@ -54,7 +54,7 @@ def test_what_happens_to_a_candidate_is_told_as_without_it() -> None:
         assert [(x.status, x.reason) for x in m.measure(traces)] == alone
 
 
-@pytest.mark.fast("zygote")
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", ["nursery", "zygote"])
 def test_what_is_killed_is_replaced(killed: str) -> None:
     with shared_start(), measurer() as m, measurer() as beside:

@@ -136,7 +136,7 @@ def test_classes_are_torchs_in_the_process_and_plain_in_a_file(tmp_path: Path) -
     assert type(state) is dict and type(rest) is dict and type(rest["m"]) is tuple
 
 
-@pytest.mark.fast("one in a tuple")
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_copies_and_pickles_before_it_is_compiled_are_called_so(case: str) -> None:
     made, args, named = CASES[case]
@@ -156,6 +156,7 @@ def flat(x: Any) -> list[Any]:
     return [x, *x] if isinstance(x, tuple) else [x]
 
 
+@pytest.mark.slow
 def test_what_the_export_fixed_may_be_left_out_and_not_be_changed() -> None:
     made, args, named = CASES["containers"]
     net = at.compile_model(at.import_torch(exported(made(), *args, kwargs=named)), threads=1, fallback=True)

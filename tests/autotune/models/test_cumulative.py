@@ -13,7 +13,7 @@ from helpers import execute, host, interpret
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.models.lowering.reduction import cumulative
+from autotune.models.operators.reduction import cumulative
 from schedules import te
 from schedules.dtypes import DTYPES
 from schedules.ir.nest import initial

@@ -6,16 +6,13 @@ from needs import imported
 
 imported("onnx")
 imported("torch")
-from autotune.models import onnx_ops, torch_ops  # noqa: E402
-from autotune.models.elements import ELEMENTS  # noqa: E402
-from autotune.models.onnx_ops.table import ROWS as ONNX  # noqa: E402
+from autotune.models.operators import aten, onnx_op  # noqa: E402
+from autotune.models.operators.elements import ELEMENTS  # noqa: E402
 
 
 def test_every_row_is_known_to_both_importers() -> None:
-    assert onnx_ops.elementwise and torch_ops.ROWS
-    aten = {op.split(".")[1] for op in torch_ops.ROWS}
-    assert {e.onnx for e in ELEMENTS if e.onnx} <= ONNX.keys()
-    assert {e.aten for e in ELEMENTS if e.aten} <= aten
+    assert {e.onnx for e in ELEMENTS if e.onnx} <= set(onnx_op)
+    assert {e.aten for e in ELEMENTS if e.aten} <= {op.split(".")[1] for op in aten}
 
 
 def test_no_name_has_two_rows() -> None:

@@ -68,6 +68,7 @@ def chosen_in(db: Path, graph: Graph) -> list[str]:
     return [k.record.trace_digest for k in net.program.kernels]
 
 
+@pytest.mark.slow
 def test_the_fastest_inside_the_model_is_compiled(slow_leads) -> None:
     db, graph, x, ol, tiled = slow_leads
     assert chosen_in(db, graph)[0] == Trace().digest

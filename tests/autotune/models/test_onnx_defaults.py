@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 from needs import imported
 
 onnx = imported("onnx")
-from autotune.models import onnx_ops  # noqa: E402
-
-FOLDER = Path(onnx_ops.__file__).parent
+from autotune.models.operators import onnx_op  # noqa: E402
 
 
 def asked() -> Iterator[tuple[str, str, object]]:
-    """(operator, attribute, default) where the function of an operator asks its node for an attribute."""
-    for file in sorted(FOLDER.glob("*.py")):
-        for function in ast.walk(ast.parse(file.read_text())):
-            if not isinstance(function, ast.FunctionDef):
-                continue
-            names = [
-                a.value
-                for d in function.decorator_list
-                if isinstance(d, ast.Call) and ast.unparse(d.func) == "onnx_op"
-                for a in d.args
-                if isinstance(a, ast.Constant)
-            ]
-            for call in ast.walk(function):
-                match call:
-                    case ast.Call(func=ast.Attribute(attr="attr"), args=[ast.Constant(value=name), default]):
-                        try:
-                            value = ast.literal_eval(default)
-                        except ValueError:
-                            continue  # it follows from the shapes
-                        yield from ((op, name, value) for op in names)
+    """(operator, attribute, default) where a parameter of an operator's row has a default."""
+    for op, rows in onnx_op.items():
+        for row in rows:
+            for p, *_ in row.parameters:
+                if p.default is not p.empty and p.default is not None:
+                    yield op, row.names.get(p.name, p.name), p.default
 
 
 def of_onnx(op: str, name: str) -> list[object]:

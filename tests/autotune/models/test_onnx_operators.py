@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from needs import imported
 
 import autotune as at
-from autotune.models.lowering.movement import segments
-from autotune.models.lowering.resize import quotient_form
-from autotune.models.onnx_ops.table import ROWS
+from autotune.models.operators import onnx_op
+from autotune.models.operators.axes import segments
+from autotune.models.operators.resize import quotient_form
 from schedules.graph.evaluate import evaluate
 from schedules.graph.optimize import optimize
 
@@ -570,5 +570,23 @@ def test_quantized_round_trip() -> None:
 
 def test_every_row_is_an_operator_of_onnx() -> None:
     known = {s.name for s in onnx.defs.get_all_schemas_with_history()}
-    assert set(ROWS) <= known, set(ROWS) - known
-    assert len(ROWS) >= 130
+    assert set(onnx_op) <= known, set(onnx_op) - known
+    assert len(onnx_op) >= 130
+
+
+@pytest.mark.parametrize("to", ["FLOAT8E4M3FN", "FLOAT8E5M2"])
+@pytest.mark.parametrize("saturate", [None, 0, 1])
+def test_casts_to_floats_of_8_bits_end_at_the_largest_unless_told_otherwise(
+    to: str, saturate: int | None
+) -> None:
+    kind, more = getattr(nets.TensorProto, to), {} if saturate is None else {"saturate": saturate}
+    first = nets.helper.make_node("Cast", ["x"], ["h"], to=kind, **more)
+    back = nets.helper.make_node("Cast", ["h"], ["y"], to=nets.FLOAT)
+    net = nets.model([first, back], [nets.value("x", [8])], ["y"], opset=19)
+    x = np.float32([1.0625, -0.0, 464, 465, -1e9, np.inf, -np.inf, np.nan])
+    (got,) = evaluate(at.import_onnx(net).graph, [x])
+    most = 448.0 if to == "FLOAT8E4M3FN" else 57344.0
+    near = [1.0, -0.0, 448.0, 448.0 if to == "FLOAT8E5M2" or saturate != 0 else np.nan]
+    end = np.inf if to == "FLOAT8E5M2" else np.nan
+    beyond = [-most, most, -most] if saturate != 0 else [-end, end, -end]
+    np.testing.assert_array_equal(got, np.float32([*near, *beyond, np.nan]))

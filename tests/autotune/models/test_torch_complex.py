@@ -100,6 +100,7 @@ def test_a_transform_is_exact_where_its_table_is() -> None:
     compared(Of(lambda x: real(fft.fft(x))), torch.randint(-9, 9, (5, 4)).float(), rtol=0)
 
 
+@pytest.mark.fast("<lambda>-output .* is complex, .*: return torch.view_as_real of it")
 @pytest.mark.parametrize(
     ("fn", "why"),
     [

@@ -235,7 +235,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.fast(but=["a long axis", "means of integers"])
+@pytest.mark.fast("bounds of data", "a sorter")
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_has_no_expression_is_refused_with_its_reason(case: str) -> None:
     fn, why = REFUSED[case]

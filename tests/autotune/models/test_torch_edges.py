@@ -354,6 +354,7 @@ def test_groups_of_one(shape: tuple[int, ...]) -> None:
         np.testing.assert_allclose(got, torch.instance_norm(*how), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_pads_that_cut_off_read_what_was_there() -> None:
     x = torch.arange(24.0).reshape(2, 3, 4)
     cuts = [(m, c) for m in ("replicate", "reflect") for c in ((-2, 2), (2, -2), (-1, 3), (-1, -1), (3, -3))]

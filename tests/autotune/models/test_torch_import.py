@@ -63,6 +63,7 @@ def test_weights_are_named_and_share_their_memory() -> None:
     assert {o.split("/")[0] for o in model.graph.origins.values()} >= {"inner"}
 
 
+@pytest.mark.slow
 def test_what_is_known_is_computed_and_weights_are_no_literals() -> None:
     class Known(nn.Module):  # type: ignore[misc,name-defined]
         def __init__(self, by: float) -> None:
@@ -288,7 +289,7 @@ def whole_linear(inputs: int, outputs: int) -> Any:
     return layer
 
 
-@pytest.mark.fast("<lambda>0", "<lambda>2", "<lambda>5")
+@pytest.mark.fast("<lambda>0")
 @pytest.mark.parametrize(
     "take",
     [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch_cases import F, Family, Many, bundled, compared, ops, torch
 
-from autotune.models.torch_ops import table
+from autotune.models.operators import aten
 
 INT8 = (torch.arange(40).reshape(5, 8) % 11 - 5).to(torch.int8)
 # Zeros of both signs, infinities and NaN.
@@ -472,6 +472,7 @@ def gathers() -> Family:
     ]
 
 
+@pytest.mark.slow
 def test_indices_are_data() -> None:
     torch.manual_seed(3)
     inputs, functions = gathers()
@@ -480,7 +481,7 @@ def test_indices_are_data() -> None:
 
 def test_every_row_names_an_operator_of_torch() -> None:
     missing = []
-    for name in table.ROWS:
+    for name in aten:
         library, packet, overload = name.split(".")
         found = getattr(getattr(torch.ops.aten, packet, None), "overloads", list)()
         if library == "aten" and overload not in found:

@@ -40,12 +40,12 @@ class Picks:
         for module in (compiling, torch_backend):
             patch.setattr(module, "time", self.clock)
 
-    def _untuned(self, workload: Workload, target: Target, where: str) -> tuple[Any, str]:
+    def _untuned(self, workload: Workload, target: Target, where: str) -> untuned.PickedKernel:
         if workload.digest not in self.made:
             assert self.may_go_on.wait(60)
             self.clock.sleep(PICK_S)
             self.made[workload.digest] = target
-        return default_kernel(workload, target), ""
+        return untuned.PickedKernel(default_kernel(workload, target), "")
 
 
 @pytest.fixture
@@ -127,6 +127,7 @@ def test_other_sizes_have_a_limit_of_their_own(picks: Picks) -> None:
     assert called(compiled(module, threads=1, limit_s=0), module, torch.randn(1, 6))[0].startswith("3 of 3")
 
 
+@pytest.mark.slow
 def test_picks_in_the_background_run_beside_torch(picks: Picks) -> None:
     module, x = Net(), torch.randn(3, 6)
     f = compiled(module, threads=1, background=True)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autotune as at
-from autotune.models.lowering.convolution import transposed_convolution
+from autotune.models.operators.convolution import transposed_convolution
 from schedules import expr as E
 from schedules.graph.edit import is_product
 from schedules.graph.evaluate import evaluate
@@ -160,7 +160,7 @@ PARAMETERS = {
 }
 
 
-@pytest.mark.fast("phases without taps", "a common divisor", "one axis")
+@pytest.mark.fast("phases without taps")
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_every_sketch_of_its_kernels_is_right(name: str) -> None:
     after = optimize(made(PARAMETERS[name])[0])
@@ -200,6 +200,7 @@ def steps(s: Stmt) -> int:
     return found
 
 
+@pytest.mark.slow
 def test_no_step_adds_zero() -> None:
     """Of 2 · 2 taps a phase of a 3 × 3 kernel has 1, 2, 2 and 4."""
     a = replace(STRIDED, sizes=(2, 2), out=(4, 4), depth=2, each=16)

@@ -23,6 +23,7 @@ from autotune.models.tasks import tasks_of
 from autotune.models.tuning import ModelTuneResult, tune_model
 from autotune.settings import SettingsError
 from autotune.targets import detect
+from autotune.tuning import request
 from autotune.tuning.site import Here
 from autotune.tuning.tuner import OneMachine
 from kernels_db import Log, NewRecord
@@ -44,7 +45,7 @@ def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tuning that measures nothing."""
     monkeypatch.setattr(Here, "roofline", lambda self, workload, target: None)
     here = partial(OneMachine, site=MadeUp(lambda workload: Made()))
-    monkeypatch.setattr(tuning, "OneMachine", here)
+    monkeypatch.setattr(request, "OneMachine", here)
 
 
 def tuned(model, db: Path, **more) -> ModelTuneResult:
@@ -234,6 +235,7 @@ def left_with_plain_loops(db: Path, graph: Graph) -> None:
             log.finish_run(run)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_measured")
 def test_tasks_that_have_their_plain_loops_alone_are_not_tuned_before(tmp_path: Path) -> None:
     graph, _ = layers(2)

@@ -33,6 +33,7 @@ def test_the_stream_of_each_thread_has_its_own_memory_between_steps() -> None:
     assert len({*mine, *other, *later}) == 3 * len(mine)
 
 
+@pytest.mark.slow
 def test_memory_that_two_threads_make_for_one_stream_is_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
     need_cxx()
     c, device = case("attention"), EmulatedGpu()
@@ -55,6 +56,7 @@ def test_memory_that_two_threads_make_for_one_stream_is_kept_once(monkeypatch: p
     c.check([out.get()], "attention")
 
 
+@pytest.mark.slow
 def test_steps_of_two_threads_do_not_mix_on_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     need_cxx()
     c, device, both = case("attention"), EmulatedGpu(), threading.Barrier(2)

@@ -64,6 +64,7 @@ def test_the_pickle_holds_a_name_and_text() -> None:
     assert len([name for name, _ in ops if name == "REDUCE"]) == 1
 
 
+@pytest.mark.slow
 def test_another_process_with_an_empty_cache_reads_it(tmp_path) -> None:
     code = "import pickle, sys; k = pickle.load(sys.stdin.buffer); print(k.chosen_by, k.trace.digest)"
     env = {**os.environ, "PYTHONPATH": python_path(__file__), "AUTOTUNE_CACHE_DIR": str(tmp_path)}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from log_cases import add
 from log_filler import fill
 
 import autotune as at
@@ -140,7 +141,7 @@ def test_a_link_to_a_log_changes_with_it(tuned: Path, tmp_path: Path) -> None:
     link.symlink_to(tuned)
     with at.Log(tuned) as log:
         before = locate(link).version()
-        log.add_workload(at.ops.workload("add", {"n": 3}))
+        add(log, at.ops.workload("add", {"n": 3}))
         assert locate(link).version() != before
 
 

@@ -34,6 +34,7 @@ def layer(m: int, n: int, k: int, relu: bool, name: str):
     return at.torch.op(built([x, w, b, y]), backward=backward, name=name)
 
 
+@pytest.mark.slow
 def test_fifty_steps_of_a_network_have_torchs_losses() -> None:
     """Stochastic gradient descent of two layers and the cross entropy of classes, written with kernels."""
     m, sizes = 16, (32, 24, 8)

@@ -113,6 +113,7 @@ def test_evolution_with_a_model_beats_random_with_paired_seeds() -> None:
     assert sum(r >= 1 for r in ratios) >= 5
 
 
+@pytest.mark.slow
 def test_local_search_refines_what_it_finds() -> None:
     ratios = []
     for seed in range(8):
@@ -160,6 +161,7 @@ class Devoted(RandomModel):
         return (features[:, self.feature_names.index("f0")] < 4).astype(float)
 
 
+@pytest.mark.slow
 def test_a_search_on_a_plateau_looks_elsewhere_until_it_finds_better() -> None:
     grid = np.stack(np.meshgrid(*[np.arange(12)] * 3, indexing="ij"), -1).reshape(-1, 3)
     sheet = Sheet("table", tuple("abc"), grid, np.ones(len(grid)), grid.astype(np.float32))

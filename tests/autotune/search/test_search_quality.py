@@ -106,10 +106,6 @@ class Reversed:
     def predict(self, features: np.ndarray) -> np.ndarray:
         return 1.0 - self._prior.predict(features)
 
-    def save(self, path: object) -> None: ...
-
-    def load(self, path: object) -> None: ...
-
 
 @pytest.mark.slow
 def test_own_trials_outvote_a_prior_that_is_wrong(table: Table) -> None:

@@ -130,6 +130,7 @@ def test_a_search_finds_the_best_and_is_the_same_every_time(tmp_path: Path, sear
     assert replay(table, search, "xgb", 40, 3) != replay(table, search, "xgb", 40, 4)
 
 
+@pytest.mark.slow
 def test_a_time_that_no_kernel_takes_ends_no_search(tmp_path: Path) -> None:
     """Its throughput would be infinite."""
     document = kernel_tuner()
@@ -200,11 +201,11 @@ def test_failures_and_decisions_of_no_space_in_a_log(tmp_path: Path) -> None:
         ('{"results": []}', "has no configurations"),
         ('{"cache": {}, "tune_params_keys": ["x"]}', "has no configurations"),
         ('{"cache": {"1": {"x": 1, "time": "InvalidConfig"}}, "tune_params_keys": ["x"]}', "none of its 1"),
-        ('{"cache": [], "tune_params_keys": []}', "cache: Input should be a valid dictionary"),
-        ('{"cache": {"1": 5}, "tune_params_keys": ["x"]}', r"cache\.1: Input should be a valid dict"),
-        ('{"results": 5}', "results: Input should be a valid list"),
-        ('{"results": [1]}', r"results\.0: Input should be a valid dictionary"),
-        ('{"results": [{"configuration": {"x": 1}}], "metadata": []}', "metadata: Input should be"),
+        ('{"cache": [], "tune_params_keys": []}', "cache: expected an object, got"),
+        ('{"cache": {"1": 5}, "tune_params_keys": ["x"]}', r"cache\.1: expected an object, got 5"),
+        ('{"results": 5}', "results: expected a list, got 5"),
+        ('{"results": [1]}', r"results\[0\]: expected an object"),
+        ('{"results": [{"configuration": {"x": 1}}], "metadata": []}', "metadata: expected an object"),
         ('{"results": [{"configuration": {"x": 1%s}}]}' % ("0" * 400), "none of its 1"),
         ('{"results": %s' % ("[" * 100_000), "is nested too deeply"),
         ('{"line": "of something"}\n{"else": 1}', "neither a tuning log"),
@@ -230,7 +231,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert "96 configurations" in text and "%" in text
 
 
-@pytest.mark.fast("False-kernel_tuner", "True-t4")
+@pytest.mark.fast("True-t4")
 @pytest.mark.parametrize("made", [kernel_tuner, t4])
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_torn_table_is_read_as_far_as_it_goes(tmp_path: Path, made: Any, packed: bool) -> None:
@@ -287,6 +288,7 @@ def log_of_two_tasks(path: Path) -> None:
                     add("trial", 1.0, "wrong_result")
 
 
+@pytest.mark.slow
 def test_the_newest_final_is_what_a_schedule_takes(tmp_path: Path) -> None:
     log_of_two_tasks(tmp_path / "t.db")
     table = read(tmp_path / "t.db")
@@ -319,6 +321,7 @@ def test_which_task_of_a_log(tmp_path: Path) -> None:
     assert "a table of one task" in run("replay", cache, "--task", "1").err
 
 
+@pytest.mark.slow
 def test_lines_of_an_export_that_are_not_valid_are_noted(tmp_path: Path) -> None:
     log_of_two_tasks(tmp_path / "t.db")
     export = tmp_path / "all.jsonl.xz"

@@ -101,6 +101,7 @@ def test_a_folder_that_others_may_read_is_closed_to_them(folder: Path) -> None:
     assert settings.cache_dir() == folder and stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+@pytest.mark.fast("/dev/null")
 @pytest.mark.parametrize("home", [None, "/dev/null"])
 def test_commands_work_without_a_home_directory(
     folder: Path, home: str | None, monkeypatch: pytest.MonkeyPatch

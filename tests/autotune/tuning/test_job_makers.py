@@ -85,13 +85,13 @@ def test_it_is_tuned_by_a_command(tmp_path: Path) -> None:
     """With what every command that tunes has: progress on stderr, and signals that end it in good order."""
     from autotune.cli import results
     from autotune.cli.output import print_json
-    from autotune.results.following import suite_shown
+    from autotune.results.following import shown
 
     app = typer.Typer()
 
     @app.command()
     def halves(size: int, db: Path) -> None:
-        with results.interruptible() as interrupts, at.Log(db) as log, suite_shown() as tell:
+        with results.interruptible() as interrupts, at.Log(db) as log, shown() as tell:
             maker = Halves(size, 4, HALVES.options)
             print_json(tune_jobs(maker, made_here(), log, tell, interrupts=interrupts)[HERE])
 

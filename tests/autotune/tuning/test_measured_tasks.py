@@ -27,6 +27,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fill(tmp_path_factory.mktemp("logs") / "a.db", SIZES)
 
 
+@pytest.mark.slow
 def test_a_log_gives_features_and_times(log: Path) -> None:
     told: list[tuple[int, int]] = []
     found = of_places([str(log)], lambda done, tasks: told.append((done, tasks)))

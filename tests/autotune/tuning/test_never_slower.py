@@ -15,7 +15,7 @@ from made_up import tune, tune_suite
 from test_suite_tuner import TARGET, TASKS, Made
 
 import autotune as at
-from autotune.cli.suite import document
+from autotune.cli.results import document
 from autotune.measure.results import Measurement
 from autotune.models.tasks import had_share_s
 from autotune.results import text
@@ -133,7 +133,7 @@ def test_a_first_pick_of_each_task_comes_before_plain_loops_and_before_any_searc
         assert (result.needed_s is None) == all(firsts.values())
 
 
-@pytest.mark.fast(but=["60.0"])
+@pytest.mark.fast("0.5")
 @pytest.mark.parametrize("budget_s", [0.5, 8.0, 60.0])
 def test_a_task_alone_begins_with_a_first_pick(clock: Clock, log: Log, budget_s: float) -> None:
     """At any budget, though its plain loops are quick."""
@@ -191,7 +191,8 @@ def test_progress_counts_no_plain_loops_as_ready(clock: Clock, log: Log) -> None
     seen: list[SuiteProgress] = []
     options = TuneOptions(budget_s=8.0, search="random", model="analytic")
     tune_suite(TASKS, TARGET, log, options, seen.append, measurers=lambda w: Made(w, 0.2))
-    assert seen[0].ready == 0 and seen[0].weighted_s is None and "0 of 3 tasks" in text.of_suite(seen[0])
+    assert seen[0].ready == 0 and seen[0].weighted_s is None
+    assert "0 of 3 tasks" in text.standing({"": seen[0]})
     assert seen[-1].ready == 3
 
 
@@ -305,6 +306,7 @@ def picks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
+@pytest.mark.fast("3", "2")
 @pytest.mark.parametrize("others", range(FEW + 1))
 def test_plain_loops_of_an_old_log_do_not_shadow_a_first_pick(
     tmp_path: Path, picks: list[str], others: int

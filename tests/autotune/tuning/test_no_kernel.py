@@ -14,7 +14,7 @@ from fake_clock import Clock, install
 from log_cases import TARGETS
 from made_up import tune, tune_suite
 
-from autotune.cli.suite import document
+from autotune.cli.results import document
 from autotune.measure.results import Measurement
 from autotune.results.tuned import SuiteResult, SuiteTask, TuneResult
 from autotune.tuning import first_pick, plain_loops
@@ -112,6 +112,7 @@ def test_a_run_with_a_kernel_has_no_error(log: Log) -> None:
     assert result.best is not None and result.error is None
 
 
+@pytest.mark.fast("20.0")
 @pytest.mark.parametrize("budget_s", [0.2, 5.0, 20.0])
 def test_a_run_that_finds_nothing_ends_soon_after_its_budget(
     log: Log, monkeypatch: pytest.MonkeyPatch, budget_s: float

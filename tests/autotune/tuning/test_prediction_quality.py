@@ -82,6 +82,7 @@ def test_times_that_no_kernel_takes_are_no_harm(log: Log) -> None:
     assert found["seconds"] == {"search": 20.0, "build": 40.0, "check": 0.0, "run": 3.0}
 
 
+@pytest.mark.slow
 def test_a_run_keeps_what_its_models_thought(log: Log) -> None:
     space = FormulaSpace()
     seen = []
@@ -97,7 +98,7 @@ def test_a_run_keeps_what_its_models_thought(log: Log) -> None:
         {"analytic", "model"}
     ] * 32
     assert [r.environment["round"] for r in records] == [0] * 16 + [1] * 16 + [2] * 16
-    assert seen[-1].pairwise is not None and 0 <= seen[-1].pairwise <= 1
+    assert seen[-1].task.pairwise is not None and 0 <= seen[-1].task.pairwise <= 1
     found = prediction_quality.of_log(log)
     assert found["predictions"]["within_task"]["candidates"] == 32
     assert found["predictions"]["analytic"]["pairwise"] > 0.6

@@ -108,6 +108,7 @@ def test_a_run_that_was_closed_is_in_the_state_that_it_said(state: str) -> None:
     assert run_state.state_of(made(1e6, {}, state), ago(1e6)) == state
 
 
+@pytest.mark.slow
 @needs_proc
 def test_the_command_line_tells_them_apart(log: Log) -> None:
     assert HERE is not None

@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_up import tune, tune_suite
 
 import autotune as at
 from autotune.measure import Measurement
 from autotune.results.tuned import SuiteTask
 from autotune.targets.names import TargetError
-from autotune.tuning import tuner
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.site import Here
-from autotune.tuning.tuner import tune_suite
 from schedules import ops
 from schedules.model import Target, Trace, Workload
 
@@ -102,7 +101,7 @@ def options(**more: Any) -> TuneOptions:
 def test_a_run_elsewhere_is_of_that_machine(tmp_path: Path) -> None:
     site = Elsewhere()
     with at.Log(tmp_path / "t.db") as log:
-        result = tuner.tune(WORKLOAD, TARGET, log, options(), site=site)
+        result = tune(WORKLOAD, TARGET, log, options(), site=site)
         assert result.best is not None and result.best.share_of_peak == pytest.approx(1 / 20)
         record = log.best(WORKLOAD, TARGET)
         assert record is not None
@@ -124,11 +123,11 @@ def test_a_suite_elsewhere_is_too(tmp_path: Path) -> None:
 
 def test_what_it_cannot_run_is_refused(tmp_path: Path) -> None:
     with at.Log(tmp_path / "t.db") as log, pytest.raises(TargetError, match="not elsewhere"):
-        tuner.tune(WORKLOAD, Target("cpu", "other"), log, options(), site=Elsewhere())
+        tune(WORKLOAD, Target("cpu", "other"), log, options(), site=Elsewhere())
 
 
 def test_finalists_that_cost_more_than_is_left_are_not_timed(tmp_path: Path) -> None:
     site = Elsewhere(final_s=1e4)
     with at.Log(tmp_path / "t.db") as log:
-        tuner.tune(WORKLOAD, TARGET, log, options(), site=site)
+        tune(WORKLOAD, TARGET, log, options(), site=site)
     assert site.made[0].finals == 0

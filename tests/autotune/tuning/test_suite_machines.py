@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fleet_cases import PEAK_S, A, FakeSite
+from made_up import tune_suite
 
 import autotune as at
 from autotune.measure.process import MeasureError
@@ -20,7 +21,6 @@ from autotune.tuning.known_limits import LIMIT
 from autotune.tuning.options import TuneOptions
 from autotune.tuning.site import SiteLost
 from autotune.tuning.suite import Suite
-from autotune.tuning.tuner import tune_suite
 from schedules import ops
 from schedules.model import Target, Trace, Workload
 

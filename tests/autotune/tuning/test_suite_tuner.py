@@ -181,7 +181,7 @@ def test_a_converged_task_has_further_turns_until_all_are_converged(
 ) -> None:
     heavy = TASKS[-1].workload.digest
     monkeypatch.setattr("autotune.tuning.suite.SHORTEST_S", 0.2)
-    monkeypatch.setattr(Session, "converged", property(lambda self: self.workload.digest == heavy))
+    monkeypatch.setattr(Session, "converged", property(lambda self: self.run.workload.digest == heavy))
     turns: Counter[str] = Counter()
     search = Session.search
 
@@ -200,6 +200,7 @@ def test_a_converged_task_has_further_turns_until_all_are_converged(
     assert all(t.result.measured > 0 for t in again.tasks)
 
 
+@pytest.mark.slow
 def test_a_task_that_cannot_be_tuned_costs_the_others_nothing(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def turns_of(scheduler: GradientScheduler, count: int) -> list[int]:
     return turns
 
 
+@pytest.mark.fast("False")
 @pytest.mark.parametrize("limits", [False, True])
 def test_weighted_latency_beats_an_equal_split(limits: bool) -> None:
     excess = []

@@ -121,8 +121,9 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 def run(log: Log, measurer: FakeMeasurer, progress: Any = None, **options: Any) -> TuneResult:
     chosen = {"trials": 40, "model": "analytic", "budget_s": 60.0} | options
+    tell = None if progress is None else lambda p: progress(p.task)
     return tune(
-        *(WORKLOAD, TARGET, log, TuneOptions(**chosen), progress),
+        *(WORKLOAD, TARGET, log, TuneOptions(**chosen), tell),
         space=measurer.space,
         measurer=measurer,
         peak=lambda: PEAK_S,
@@ -192,7 +193,7 @@ def test_results_in_another_order_are_logged_as_they_arrive_and_change_nothing(t
     assert order[0] == order[1]
 
 
-@pytest.mark.fast("1-0.0-sizes0", "64-0.0-sizes0")
+@pytest.mark.fast("1-0.0-sizes0")
 @pytest.mark.parametrize(("share", "sizes"), [(0.0, [16, 32, 64, 87, 1]), (1e9, [16] * 12 + [7, 1])])
 @pytest.mark.parametrize("cpus", [1, 64])
 def test_rounds_double_while_choosing_them_takes_too_long(
@@ -318,6 +319,7 @@ def test_what_was_chosen_when_time_ran_out_is_measured_next(
     assert cut.measured == whole.measured
 
 
+@pytest.mark.fast("random")
 @pytest.mark.parametrize("search", ["evolutionary", "random"])
 def test_resume_learns_and_does_not_repeat(log: Log, search: str) -> None:
     first, second = FakeMeasurer(FormulaSpace()), FakeMeasurer(FormulaSpace())
@@ -342,6 +344,7 @@ def test_another_task_is_not_resumed(log: Log) -> None:
     assert other.resumed == 0 and other.measured == 16
 
 
+@pytest.mark.fast("64-8")
 @pytest.mark.parametrize(("trials", "first"), [(64, finalists.FINALISTS), (finalists.LUCKY, finalists.FIELD)])
 def test_finalists_correct_the_luck_of_screening(log: Log, trials: int, first: int) -> None:
     measurer = FakeMeasurer(FormulaSpace(), noise=0.05)
@@ -404,6 +407,7 @@ def test_a_short_search_has_its_finalists_in_one_place(log: Log) -> None:
     assert measurer.moves == 0 and len(measurer.finals) == 1 and result.best is not None
 
 
+@pytest.mark.slow
 def test_room_is_left_for_building_what_the_measurer_has_not_kept(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -561,6 +565,7 @@ def test_slow_trials_make_small_rounds(log: Log) -> None:
     assert len(measurer.best_s) >= 3  # rounds: 16 first, then as many as a tenth of the budget allows
 
 
+@pytest.mark.fast("progress")
 @pytest.mark.parametrize("when", ["measuring", "progress", "finalists"])
 def test_an_interrupt_keeps_everything(log: Log, when: str) -> None:
     def status(trace: Trace, i: int) -> str:

@@ -62,6 +62,7 @@ def run_groups(graph: Graph, arrays: list[Any], parts: bool = False) -> list[Any
     return [known[name] for name in graph.outputs]
 
 
+@pytest.mark.fast("joint")
 @pytest.mark.parametrize("model", MODELS)
 def test_meaning_is_kept_by_every_rewrite(model: str) -> None:
     graph = MODELS[model]()
@@ -71,6 +72,7 @@ def test_meaning_is_kept_by_every_rewrite(model: str) -> None:
         graph = after
 
 
+@pytest.mark.fast("joint")
 @pytest.mark.parametrize("model", MODELS)
 def test_groups_compute_what_the_graph_does(model: str) -> None:
     for graph in (MODELS[model](), optimize(MODELS[model]())):

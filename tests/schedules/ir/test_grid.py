@@ -161,7 +161,7 @@ def test_emulated_code_finds_divergence_and_overruns() -> None:
     assert "A_shared[" in said[1]
 
 
-@pytest.mark.fast("batch_matmul", "conv2d_bias_relu")
+@pytest.mark.fast("conv2d_bias_relu")
 @pytest.mark.parametrize("op", ["softmax", "reduce_sum", "batch_matmul", "conv2d_bias_relu", "attention"])
 def test_derived_kernels_do_not_race(op: str) -> None:
     c = case(op)
@@ -270,6 +270,7 @@ def test_no_barrier_is_within_a_loop_over_threads() -> None:
     barriers(Loop("r", Const(2), seq(write, read), "threadIdx.y"), frozenset({"o"}))
 
 
+@pytest.mark.slow
 def test_what_rows_read_of_other_threads_is_shared() -> None:
     """Derived: of a row that is computed once, its neighbours and its end; of its sum, the next row's."""
     x = te.placeholder((4, 33), "float32", name="x")
@@ -345,7 +346,7 @@ def sums_of_rows(m: int, rows: int, each: int) -> Schedule:
     return s
 
 
-@pytest.mark.fast("False-1", "True-2")
+@pytest.mark.fast("False-1")
 @pytest.mark.parametrize("each", [1, 2])
 @pytest.mark.parametrize("more", [False, True])
 def test_all_threads_come_to_a_reduction(more: bool, each: int) -> None:
@@ -406,6 +407,7 @@ def test_a_loop_carries_what_is_pending_to_its_beginning() -> None:
     assert kinds == ["Barrier", "Loop", "Barrier", "Loop"]
 
 
+@pytest.mark.fast("1003-False")
 @pytest.mark.parametrize(("n", "vectors"), [(1003, False), (1004, True), (1024, True)])
 def test_vectors_are_cut_by_no_tail(n: int, vectors: bool) -> None:
     need_cxx()
@@ -442,7 +444,7 @@ CHOICES = {
 }
 
 
-@pytest.mark.fast("padding", "lanes that differ")
+@pytest.mark.fast("lanes that differ")
 @pytest.mark.parametrize("what", CHOICES)
 def test_vectors_are_loaded_where_they_are_chosen(what: str) -> None:
     """Before and behind the arrays lies no memory; blocks of 12 rows end in a tail."""

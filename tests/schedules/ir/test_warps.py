@@ -81,7 +81,7 @@ def test_a_transposition_reads_a_sector_for_each_element() -> None:
     assert of(k, "y").cost == of(k, "y").least == 64 * 64 * 4 // 32
 
 
-@pytest.mark.fast(but=["1-1"])
+@pytest.mark.fast("2-2")
 @pytest.mark.parametrize(("pad", "turns"), [(0, 32), (1, 1), (2, 2)])
 def test_columns_of_a_shared_tile_meet_in_a_bank_unless_rows_are_padded(pad: int, turns: int) -> None:
     k, arrays = watched(through_shared(64, pad))
@@ -101,6 +101,7 @@ def test_a_tail_diverges_where_it_ends_within_a_warp(n: int, divergent: int) -> 
     assert k.divergent == divergent and k.branches >= k.divergent
 
 
+@pytest.mark.fast("32-0")
 @pytest.mark.parametrize(("rows", "divergent"), [(32, 0), (16, 2 * 4 * 32)])
 def test_a_loop_over_fewer_threads_than_the_block_has_diverges(rows: int, divergent: int) -> None:
     """A tile of 16 columns is copied by half of the threads, row by row in each of the blocks."""

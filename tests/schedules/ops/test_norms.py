@@ -46,6 +46,7 @@ def compiled(dag: ComputeDAG, data: list[np.ndarray]) -> Iterator[np.ndarray]:
                 yield from next(iter(execute(dag, space.trace(k, row), target(threads), data).values()))
 
 
+@pytest.mark.fast("7")
 @pytest.mark.parametrize("n", [1000, 7])
 def test_constant_rows_are_zero(n: int) -> None:
     dag, data, _ = norm(np.repeat(np.float32(CONSTANT)[:, None], n, 1))
@@ -59,6 +60,7 @@ def test_small_steps_on_a_large_offset() -> None:
         np.testing.assert_allclose(got, want, atol=1e-4)
 
 
+@pytest.mark.fast("7")
 @pytest.mark.parametrize("n", [1000, 7])
 def test_constant_rows_are_zero_on_a_gpu(n: int) -> None:
     on_gpu(np.repeat(np.float32(CONSTANT)[:, None], n, 1), 0)

@@ -59,7 +59,7 @@ def packs(dag: ComputeDAG, trace: Trace) -> bool:
     return bool(split_constants(Schedule.replay(dag, trace).nest, dag.constants)[1])
 
 
-@pytest.mark.fast("matmul-params0", "matmul-params1", "matmul-params2")
+@pytest.mark.fast("matmul-params1")
 @pytest.mark.parametrize(("op", "params"), CASES)
 def test_packing_and_what_is_left_mean_the_whole(op: str, params: dict[str, Any]) -> None:
     w = constant(op, params)
@@ -82,7 +82,7 @@ def test_packing_and_what_is_left_mean_the_whole(op: str, params: dict[str, Any]
         helpers.same([arrays[n] for n in w.dag.outputs], want, f"{trace.to_json()}")
 
 
-@pytest.mark.fast("1-matmul-params0", "2-batch_matmul-params4")
+@pytest.mark.fast("1-matmul-params0")
 @pytest.mark.parametrize(("op", "params"), CASES)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_kernels_take_packed_weights(op: str, params: dict[str, Any], threads: int) -> None:

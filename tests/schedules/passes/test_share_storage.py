@@ -50,7 +50,7 @@ def check(s: Schedule, reused: bool) -> None:
     helpers.check_compiled(s.dag, s.trace, helpers.host(), data, want)
 
 
-@pytest.mark.fast("int32-None", "float32-8")
+@pytest.mark.fast("int32-None")
 @pytest.mark.parametrize("lanes", [None, 4, 8])
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
 def test_a_row_lies_where_its_result_will(lanes: int | None, dtype: str) -> None:
@@ -62,12 +62,14 @@ def test_a_block_of_rows_does_too() -> None:
     check(by_rows(rows(1, 96), 8), reused=True)
 
 
+@pytest.mark.fast("93-shift")
 @pytest.mark.parametrize(("n", "tail"), [(93, "shift"), (93, "guard"), (97, "shift")])
 def test_not_where_elements_are_made_twice(n: int, tail: str) -> None:
     """The last vector moves inwards: what it overlaps would be multiplied again."""
     check(by_rows(rows(4, n), 8, tail), reused=False)
 
 
+@pytest.mark.slow
 def test_not_where_the_rows_overlap() -> None:
     s = Schedule(rows(5, 96))
     i, _ = s.loops("y")
@@ -102,6 +104,7 @@ def test_few_elements_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     check(by_rows(rows(4, 32)), reused=True)
 
 
+@pytest.mark.slow
 def test_not_where_other_iterations_make_the_rest_of_the_row() -> None:
     """The whole row of e is made for every 32 elements of y: it would lie over finished ones."""
     s = Schedule(rows(3, 96))

@@ -112,7 +112,7 @@ OTHERS: dict[str, Term] = {
 }
 
 
-@pytest.mark.fast("difference-float32", "negative-float64")
+@pytest.mark.fast("negative-float64")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", PROPORTIONAL)
 def test_sums_of_proportional_terms(name: str, dtype: str) -> None:
@@ -173,7 +173,7 @@ def infinite(dag: ComputeDAG) -> Arrays:
     return data
 
 
-@pytest.mark.fast("3", "16")
+@pytest.mark.fast("16")
 @pytest.mark.parametrize("size", [1, 3, 4, 11, 16])
 def test_infinities_come_out_as_without_parts(size: int) -> None:
     dag = relative(PROPORTIONAL["difference"], m=5)
@@ -294,6 +294,7 @@ def test_only_a_part_is_held() -> None:
     assert held["o"] == 2 * 5 * 3 * 8
 
 
+@pytest.mark.slow
 def test_parts_inside_a_loop_over_rows_that_run_in_parallel() -> None:
     """Every row has a running maximum of its own; what is there already takes part in place."""
     s = Schedule(replace(relative(PROPORTIONAL["difference"], m=6), outputs=("y",)))
@@ -375,7 +376,7 @@ def floor_to_the_end(m: pytest.MonkeyPatch) -> None:
 
 def scaled_by_the_part(m: pytest.MonkeyPatch) -> None:
     """Terms are relative to the final maximum's buffer before it is final and floored."""
-    m.setattr(online, "redirect", lambda b, *a, **k: b)
+    m.setattr(online, "redirect_reads", lambda b, *a, **k: b)
 
 
 def any_power(m: pytest.MonkeyPatch) -> None:
@@ -423,6 +424,7 @@ def test_mutant_is_caught(
 # -- on GPUs -----------------------------------------------------------------------------------
 
 
+@pytest.mark.fast("local")
 @pytest.mark.parametrize("scope", ["local", "shared"])
 def test_a_block_of_threads_walks_its_rows_in_parts(scope: str) -> None:
     """By hand: a thread a row, what a part holds in its registers or in shared memory."""

@@ -96,13 +96,13 @@ def test_every_sketch_writes_every_output(name: str, threads: int) -> None:
             check_compiled(c.dag, trace, host(threads), list(c.inputs), list(c.expected))
 
 
-@pytest.mark.fast("elementwise_chain", "mean_deviation_and_result")
+@pytest.mark.fast("elementwise_chain")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_kernel_of_a_grid_writes_every_output(name: str) -> None:
     emulate(case(name), 5)
 
 
-@pytest.mark.fast("parts", "mean_deviation_and_result")
+@pytest.mark.fast("mean_deviation_and_result")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_random_schedules_write_every_output(name: str) -> None:
     c = case(name)

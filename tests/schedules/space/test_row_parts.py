@@ -75,7 +75,7 @@ def test_not_offered_where_the_sums_cannot_be_rescaled(small: None) -> None:
     assert not any("parts" in name for name in derive(te.dag([a, b, y]), target()).sketches)
 
 
-@pytest.mark.fast("64-64")
+@pytest.mark.slow
 @pytest.mark.parametrize("vector_bytes", [16, 32, 64])
 @pytest.mark.parametrize("n", [40, 64, 67])
 def test_candidates_are_right(n: int, vector_bytes: int, small: None) -> None:

@@ -31,6 +31,7 @@ def two_windows() -> ComputeDAG:
     return te.dag([*te.inputs(outs), *outs])
 
 
+@pytest.mark.slow
 def test_products_share_a_padded_copy() -> None:
     dag = two_windows()
     space = derive(dag, target())

@@ -236,7 +236,7 @@ def test_the_threads_share_an_axis_that_is_long_enough(shape: tuple[int, ...]) -
         check_compiled(dag, space.trace(0, row), space.target, data, te.evaluate(dag, data))
 
 
-@pytest.mark.fast("1-shape0", "2-shape3")
+@pytest.mark.fast("2-shape3")
 @pytest.mark.parametrize("shape", [(7, 7, 7), (5, 9, 8), (6, 3, 4, 3), (4, 50, 1)])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_axes_shorter_than_a_vector_are_reduced_together(shape: tuple[int, ...], threads: int) -> None:

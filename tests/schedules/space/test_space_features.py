@@ -14,9 +14,10 @@ from schedules.ir import Nest, interp
 from schedules.primitives.vectorize import MAX_LANES
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
+from schedules.space.estimate.base import Estimate
 from schedules.space.estimate.counting import Number
 from schedules.space.estimate.cpu.facts import analyse
-from schedules.space.estimate.cpu.features import FEATURE_NAMES, CpuFeatures
+from schedules.space.estimate.cpu.features import CPU_FORMULAS, FEATURE_NAMES
 from schedules.space.estimate.cpu.limits import Limits, within
 from schedules.space.estimate.cpu.quantities import FEATURES_PER_BLOCK, measure, register_tile
 from schedules.space.estimate.cpu.rates import CpuRates
@@ -25,7 +26,7 @@ from schedules.space.holes import Columns
 
 def one(nest: Nest, machine: CpuRates) -> np.ndarray:
     """The features of a concrete nest."""
-    return CpuFeatures(analyse(nest), (), machine)(np.zeros((1, 0), np.int64))[0]
+    return Estimate(CPU_FORMULAS, analyse(nest), machine).features(np.zeros((1, 0), np.int64))[0]
 
 
 @pytest.mark.fast("add", "argmin", "fused_multiply_add", "matmul", "norm2", "reduce_sum", "softmax")

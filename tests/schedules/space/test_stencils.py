@@ -57,7 +57,7 @@ def sweeps(rule: Rule, n: int, count: int) -> ComputeDAG:
     return te.dag([made[0], made[-1]])
 
 
-@pytest.mark.fast(but=["clamped"])
+@pytest.mark.fast("interior")
 @pytest.mark.parametrize(("rule", "threads"), list(zip(RULES.values(), cycle((1, 2)))), ids=RULES)
 def test_sweeps_may_be_kept_or_computed_again(rule: Rule, threads: int) -> None:
     dag = sweeps(rule, 9, 3)
@@ -101,6 +101,7 @@ def test_a_band_of_rows_goes_through_sweeps(
     check_compiled(dag, trace, space.target, data, expected(dag, data))
 
 
+@pytest.mark.slow
 def test_rows_of_a_band_are_the_first_axis_that_windows_move_along() -> None:
     a = te.placeholder((2, 20, 9), "float32", "A")
     b = te.compute((2, 18, 9), lambda n, i, j: a[n, i, j] + a[n, i + 2, j] * 2.0, "B")
@@ -138,6 +139,7 @@ def test_sweeps_share_their_decisions() -> None:
     assert space.holes(k) == ("sweep11.vec",)
 
 
+@pytest.mark.slow
 def test_a_chain_of_many_transposed_reads_is_not_inlined_without_bound() -> None:
     made = [te.placeholder((32, 32), "float32", "A")]
     for k in range(24):

@@ -99,7 +99,7 @@ def rows(space: DerivedSpace, count: int) -> list[tuple[int, np.ndarray]]:
     return out
 
 
-@pytest.mark.fast("one row", "stacked", "projected")
+@pytest.mark.fast("projected")
 @pytest.mark.parametrize("name", CASES)
 def test_every_sketch_is_right(name: str) -> None:
     dag = CASES[name]()

@@ -132,7 +132,7 @@ def test_literals_that_are_chosen_have_the_dtype_that_they_meet(
     a, b, c = picks
     if dtype == "uint8":
         a, b, c = abs(a), abs(b), abs(c)
-    x = te.placeholder((4,), dtype, "x")
+    x, wide = te.placeholder((4,), dtype, "x"), computed(dtype)
 
     def chosen(i: Any) -> Any:
         return te.select(F[i] > 0.0, te.select(K[i] > 0, a, b), c)
@@ -141,7 +141,7 @@ def test_literals_that_are_chosen_have_the_dtype_that_they_meet(
         return op(chosen(i), x[i]) if first else op(x[i], chosen(i))
 
     def each(i: Any) -> Any:
-        one = lambda n: op(te.const(n, dtype), x[i]) if first else op(x[i], te.const(n, dtype))  # noqa: E731
+        one = lambda n: op(te.const(n, wide), x[i]) if first else op(x[i], te.const(n, wide))  # noqa: E731
         return te.select(F[i] > 0.0, te.select(K[i] > 0, one(a), one(b)), one(c))
 
     got, want = te.compute((4,), joined, "y"), te.compute((4,), each, "y")

@@ -46,6 +46,7 @@ def test_matmul_stage() -> None:
     assert ComputeDAG.from_json(dag.to_json()) == dag
 
 
+@pytest.mark.slow
 def test_digest_is_fixed_and_the_same_in_another_process() -> None:
     assert Workload(te.dag(matmul())).digest == MATMUL_DIGEST
     code = (

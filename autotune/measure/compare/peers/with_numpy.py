@@ -74,22 +74,6 @@ def _norm2(p: Params, x: Arrays, out: np.ndarray) -> None:
     np.sqrt(np.einsum("bi,bi->b", rows, rows), out=out)
 
 
-def _reduce_sum(p: Params, x: Arrays, out: np.ndarray) -> None:
-    x[0].sum(axis=-1, out=out)
-
-
-def _argmax(p: Params, x: Arrays, out: np.ndarray) -> None:
-    out[:] = x[0].argmax(axis=-1)
-
-
-def _argmin(p: Params, x: Arrays, out: np.ndarray) -> None:
-    out[:] = x[0].argmin(axis=-1)
-
-
-def _add(p: Params, x: Arrays, out: np.ndarray) -> None:
-    np.add(x[0], x[1], out=out)
-
-
 def _fused_multiply_add(p: Params, x: Arrays, out: np.ndarray) -> None:
     a, b, c, d = x
     np.add(a, b, out=out)
@@ -97,22 +81,18 @@ def _fused_multiply_add(p: Params, x: Arrays, out: np.ndarray) -> None:
     np.add(out, d, out=out)
 
 
-def _permute(p: Params, x: Arrays, out: np.ndarray) -> None:
-    np.copyto(out, x[0].transpose(p["axes"]))
-
-
 # {operator: function that computes it (parameters, inputs, output)}.
-EXPRESSIONS: dict[str, Callable[[Params, Arrays, np.ndarray], None]] = {
+EXPRESSIONS: dict[str, Callable[[Params, Arrays, np.ndarray], object]] = {
     "matmul": _matmul,
     "batch_matmul": _matmul,
     "matmul_bias_relu": _matmul_bias_relu,
     "softmax": _softmax,
     "layer_norm": _layer_norm,
     "norm2": _norm2,
-    "reduce_sum": _reduce_sum,
-    "argmax": _argmax,
-    "argmin": _argmin,
-    "add": _add,
+    "reduce_sum": lambda p, x, out: x[0].sum(axis=-1, out=out),
+    "argmax": lambda p, x, out: np.copyto(out, x[0].argmax(axis=-1), "same_kind"),
+    "argmin": lambda p, x, out: np.copyto(out, x[0].argmin(axis=-1), "same_kind"),
+    "add": lambda p, x, out: np.add(x[0], x[1], out=out),
     "fused_multiply_add": _fused_multiply_add,
-    "permute": _permute,
+    "permute": lambda p, x, out: np.copyto(out, x[0].transpose(p["axes"])),
 }

@@ -19,12 +19,15 @@ from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, I
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImplemented_
 
 from autotune.errors import one_line
+from autotune.measure.compare.onnx_session import session
 from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer
 from schedules.model import Workload
 from schedules.ops import parameters
 from schedules.ops.axes import each
 
 Params = Mapping[str, Any]
+# {name of an input: it}.
+Named = dict[str, np.ndarray]
 # Versions of ONNX's operators and of its file format.
 OPSET, IR_VERSION = 20, 9
 # What it raises for a node that it has no kernel for.
@@ -50,6 +53,10 @@ class OnnxGraph:
         return output
 
 
+# (parameters, inputs) -> the graph of an operator.
+Make = Callable[[Params, Named], OnnxGraph]
+
+
 @contextmanager
 def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[PreparedPeer]:
     """See `autotune.measure.compare`. Raises `PeerError` for an operator that it lacks in this form."""
@@ -63,21 +70,21 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
     graph = make(parameters(workload), dict(zip((t.name for t in dag.inputs), inputs, strict=True)))
     free = {n: a for n, a in graph.arrays.items() if n not in dag.constants}
     try:
-        session = _session(graph, dag.constants, threads)
-        (first,) = session.run(None, free)
-        binding = session.io_binding()
+        made = _session(graph, dag.constants, threads)
+        (first,) = made.run(None, free)
+        binding = made.io_binding()
         for name, a in free.items():
             binding.bind_cpu_input(name, a)
         result = ort.OrtValue.ortvalue_from_numpy(np.empty_like(first))
         binding.bind_ortvalue_output("y", result)
-        session.run_with_iobinding(binding)
+        made.run_with_iobinding(binding)
     except FAILURES as err:
         raise PeerError(
             f"ONNX Runtime lacks {workload.op!r} with these parameters: {one_line(err, 300)}; "
             "leave onnxruntime out of --against"
         ) from None
     yield PreparedPeer(
-        lambda: session.run_with_iobinding(binding),
+        lambda: made.run_with_iobinding(binding),
         lambda: [np.ascontiguousarray(graph.back(result.numpy())).reshape(outputs[0].shape)],
     )
 
@@ -97,48 +104,33 @@ def _session(graph: OnnxGraph, constants: Sequence[str], threads: int) -> Any:
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(made, opset_imports=opsets)
     model.ir_version = IR_VERSION
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.log_severity_level = 3
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session(model.SerializeToString(), threads)
 
 
 # -- operators ---------------------------------------------------------------------------------
 
 
-def _product(g: OnnxGraph, p: Params, output: str = "y") -> str:
-    a, b = list(g.arrays)[:2]
-    if g.arrays[a].ndim == 2 and (p.get("transpose_a") or p.get("transpose_b")):
-        return g.add(
-            "Gemm", [a, b], output, transA=int(p.get("transpose_a", 0)), transB=int(p.get("transpose_b", 0))
-        )
-    for name, flag in ((a, "transpose_a"), (b, "transpose_b")):
-        if p.get(flag):
-            g.add("Transpose", [name], f"{name}_t", perm=[0, 2, 1])
-    names = [f"{n}_t" if p.get(f) else n for n, f in ((a, "transpose_a"), (b, "transpose_b"))]
-    return g.add("MatMul", names, output)
-
-
-def _matmul(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
-    g = OnnxGraph(x)
-    _product(g, p)
+def _product(p: Params, x: Named, then: str = "") -> OnnxGraph:
+    """A product of matrices. ``then``: with a bias, the function that follows it."""
+    g, out = OnnxGraph(x), "product" if then else "y"
+    names = [*x][:2]
+    flags = [int(p.get(f"transpose_{n}", 0)) for n in "ab"]
+    if x[names[0]].ndim == 2 and any(flags):
+        g.add("Gemm", names, out, transA=flags[0], transB=flags[1])
+    else:
+        turned = [g.add("Transpose", [n], f"{n}_t", perm=[0, 2, 1]) if f else n for n, f in zip(names, flags)]
+        g.add("MatMul", turned, out)
+    if then:
+        g.add(then, [g.add("Add", [out, "bias"], "sum")])
     return g
 
 
-def _matmul_bias(p: Params, x: dict[str, np.ndarray], activation: str) -> OnnxGraph:
-    g = OnnxGraph(x)
-    g.add("Add", [_product(g, p, "product"), "bias"], "sum")
-    g.add(activation, ["sum"])
-    return g
-
-
-def _channels_first(a: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(np.moveaxis(a, -1, 1))
-
-
-def _channels_last(a: np.ndarray) -> np.ndarray:
-    return np.moveaxis(a, 1, -1)
+def _channels_first(p: Params, x: Named) -> tuple[OnnxGraph, bool]:
+    """A graph over the same arrays, and whether ``x`` had its channels last, which are first there."""
+    if p.get("layout", "NHWC") != "NHWC":
+        return OnnxGraph(dict(x)), False
+    first = np.ascontiguousarray(np.moveaxis(x["x"], -1, 1))
+    return OnnxGraph(x | {"x": first}, back=lambda y: np.moveaxis(y, 1, -1)), True
 
 
 def _windows(p: Params, rank: int) -> dict[str, Any]:
@@ -148,11 +140,10 @@ def _windows(p: Params, rank: int) -> dict[str, Any]:
     return found | {"pads": [*each(p["padding"], rank)] * 2}
 
 
-def _conv(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
+def _conv(p: Params, x: Named) -> OnnxGraph:
     """Convolutions of one to three dimensions, grouped and depthwise ones, with what may follow."""
-    rank = x["x"].ndim - 2
-    arrays = dict(x)
-    last = p.get("layout", "NHWC") == "NHWC"
+    g, last = _channels_first(p, x)
+    arrays, rank = g.arrays, x["x"].ndim - 2
     groups = int(p.get("groups", 1))
     if "c" in p:  # depthwise: weights (kh, kw, c) or (c, kh, kw)
         w = np.moveaxis(x["w"], -1, 0) if last else x["w"]
@@ -160,47 +151,36 @@ def _conv(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
         groups = int(p["c"])
     elif last:
         arrays["w"] = np.ascontiguousarray(np.moveaxis(x["w"], (-1, -2), (0, 1)))
-    if last:
-        arrays["x"] = _channels_first(x["x"])
-    g = OnnxGraph(arrays, back=_channels_last if last else lambda y: y)
     bias = ["bias"] if "bias" in x else []
-    g.add("Conv", ["x", "w", *bias], "y" if not bias else "conv", group=groups, **_windows(p, rank))
+    out = g.add("Conv", ["x", "w", *bias], "conv" if bias else "y", group=groups, **_windows(p, rank))
+    for op, name in (("Mul", "scale"), ("Add", "offset")):
+        if name in x:
+            arrays[name] = np.ascontiguousarray(x[name].reshape(-1, *[1] * rank))
+            out = g.add(op, [out, name], f"after_{name}")
     if bias:
-        out = "conv"
-        for op, name in (("Mul", "scale"), ("Add", "offset")):
-            if name in x:
-                arrays[name] = np.ascontiguousarray(x[name].reshape(-1, *[1] * rank))
-                out = g.add(op, [out, name], f"after_{name}")
         g.add("Relu", [out])
     return g
 
 
-def _conv2d_transpose(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
-    last = p.get("layout", "NHWC") == "NHWC"
-    arrays = dict(x)
+def _conv2d_transpose(p: Params, x: Named) -> OnnxGraph:
+    g, last = _channels_first(p, x)
     if last:
-        arrays["x"] = _channels_first(x["x"])
-        arrays["w"] = np.ascontiguousarray(np.moveaxis(x["w"], (-2, -1), (0, 1)))
-    g = OnnxGraph(arrays, back=_channels_last if last else lambda y: y)
+        g.arrays["w"] = np.ascontiguousarray(np.moveaxis(x["w"], (-2, -1), (0, 1)))
     g.add("ConvTranspose", ["x", "w"], group=p["groups"], **_windows(p, 2))
     return g
 
 
-def _pool(p: Params, x: dict[str, np.ndarray], op: str) -> OnnxGraph:
-    last = p.get("layout", "NHWC") == "NHWC"
-    arrays = {"x": _channels_first(x["x"])} if last else dict(x)
-    g = OnnxGraph(arrays, back=_channels_last if last else lambda y: y)
+def _pool(p: Params, x: Named, op: str) -> OnnxGraph:
+    g, _ = _channels_first(p, x)
     flags = {n: p[n] for n in ("ceil_mode", "count_include_pad") if n in p}
     g.add(op, ["x"], kernel_shape=[*each(p["k"], 2)], **_windows(p, 2), **flags)
     return g
 
 
-def _one(
-    op: str, names: Mapping[str, str] = MappingProxyType({}), **attributes: Any
-) -> Callable[[Params, dict[str, np.ndarray]], OnnxGraph]:
+def _one(op: str, names: Mapping[str, str] = MappingProxyType({}), **attributes: Any) -> Make:
     """An operator that is a single node over the workload's own arrays. ``names``: {attribute: parameter}."""
 
-    def make(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
+    def make(p: Params, x: Named) -> OnnxGraph:
         g = OnnxGraph(x)
         g.add(op, list(x), **attributes, **{a: p[n] for a, n in names.items()})
         return g
@@ -208,37 +188,35 @@ def _one(
     return make
 
 
-def _reduce(op: str, x: dict[str, np.ndarray], rows: bool) -> OnnxGraph:
+def _chain(*nodes: tuple[str, Sequence[str], str, dict[str, Any]]) -> Make:
+    """An operator of several nodes over the workload's own arrays: (operator, inputs, output, attributes)."""
+
+    def make(p: Params, x: Named) -> OnnxGraph:
+        g = OnnxGraph(x)
+        for op, inputs, output, attributes in nodes:
+            g.add(op, inputs, output, **attributes)
+        return g
+
+    return make
+
+
+def _reduce(op: str, x: Named, rows: bool) -> OnnxGraph:
     """A reduction over the last axis. ``rows``: of the array as a matrix of rows."""
     g = OnnxGraph({"x": x["x"].reshape(len(x["x"]), -1)} if rows else x)
     axis = numpy_helper.from_array(np.array([-1], np.int64), "axis")
-    g.nodes.append(helper.make_node("Constant", [], ["axis"], value=axis))
+    g.add("Constant", [], "axis", value=axis)
     g.add(op, ["x", "axis"], keepdims=0)
     return g
 
 
-def _place(op: str, x: dict[str, np.ndarray]) -> OnnxGraph:
+def _place(op: str, x: Named) -> OnnxGraph:
     """Indices in the last axis, which ONNX gives as int64."""
     g = OnnxGraph(x, back=lambda y: y.astype(np.int32), result="int64")
     g.add(op, ["x"], axis=-1, keepdims=0)
     return g
 
 
-def _permute(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
-    g = OnnxGraph(x)
-    g.add("Transpose", ["x"], perm=[int(a) for a in p["axes"]])
-    return g
-
-
-def _fused_multiply_add(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
-    g = OnnxGraph(x)
-    g.add("Add", ["a", "b"], "sum")
-    g.add("Mul", ["sum", "c"], "product")
-    g.add("Add", ["product", "d"])
-    return g
-
-
-def _attention(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
+def _attention(p: Params, x: Named) -> OnnxGraph:
     """Attention with heads side by side in a row, the only order that its fused operator takes."""
     b, heads, seq, dim = x["q"].shape
     arrays, inputs = dict(x), ["q", "k", "v"]
@@ -263,21 +241,12 @@ def _attention(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
     return g
 
 
-def _transpose_batch_matmul_softmax(p: Params, x: dict[str, np.ndarray]) -> OnnxGraph:
-    g = OnnxGraph(x)
-    g.add("Transpose", ["q"], "q_t", perm=[0, 2, 1, 3])
-    g.add("Transpose", ["k"], "k_t", perm=[0, 2, 3, 1])
-    g.add("MatMul", ["q_t", "k_t"], "product")
-    g.add("Softmax", ["product"], axis=-1)
-    return g
-
-
 # {operator: function that makes its graph (parameters, inputs)}.
-GRAPHS: dict[str, Callable[[Params, dict[str, np.ndarray]], OnnxGraph]] = {
-    "matmul": _matmul,
-    "batch_matmul": _matmul,
-    "matmul_bias_relu": lambda p, x: _matmul_bias(p, x, "Relu"),
-    "matmul_bias_gelu": lambda p, x: _matmul_bias(p, x, "Gelu"),
+GRAPHS: dict[str, Make] = {
+    "matmul": _product,
+    "batch_matmul": _product,
+    "matmul_bias_relu": lambda p, x: _product(p, x, "Relu"),
+    "matmul_bias_gelu": lambda p, x: _product(p, x, "Gelu"),
     "conv1d": _conv,
     "conv2d": _conv,
     "conv3d": _conv,
@@ -294,9 +263,18 @@ GRAPHS: dict[str, Callable[[Params, dict[str, np.ndarray]], OnnxGraph]] = {
     "reduce_sum": lambda p, x: _reduce("ReduceSum", x, rows=False),
     "argmax": lambda p, x: _place("ArgMax", x),
     "argmin": lambda p, x: _place("ArgMin", x),
-    "permute": _permute,
+    "permute": _one("Transpose", {"perm": "axes"}),
     "add": _one("Add"),
-    "fused_multiply_add": _fused_multiply_add,
+    "fused_multiply_add": _chain(
+        ("Add", ["a", "b"], "sum", {}),
+        ("Mul", ["sum", "c"], "product", {}),
+        ("Add", ["product", "d"], "y", {}),
+    ),
     "attention": _attention,
-    "transpose_batch_matmul_softmax": _transpose_batch_matmul_softmax,
+    "transpose_batch_matmul_softmax": _chain(
+        ("Transpose", ["q"], "q_t", {"perm": [0, 2, 1, 3]}),
+        ("Transpose", ["k"], "k_t", {"perm": [0, 2, 3, 1]}),
+        ("MatMul", ["q_t", "k_t"], "product", {}),
+        ("Softmax", ["product"], "y", {"axis": -1}),
+    ),
 }

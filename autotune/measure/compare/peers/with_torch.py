@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer
 from schedules.model import Workload
@@ -65,36 +66,12 @@ def prepared(call: Call) -> PreparedPeer:
     return PreparedPeer(run, lambda: [np.ascontiguousarray(last[0].numpy())])
 
 
-def _matmul(p: Params, x: list[Any], out: Any) -> Call:
-    a = x[0].transpose(-1, -2) if p.get("transpose_a") else x[0]
-    b = x[1].transpose(-1, -2) if p.get("transpose_b") else x[1]
-    return lambda: torch.matmul(a, b, out=out)
-
-
-def _matmul_bias_relu(p: Params, x: list[Any], out: Any) -> Call:
-    a = x[0].transpose(-1, -2) if p.get("transpose_a") else x[0]
-    b = x[1].transpose(-1, -2) if p.get("transpose_b") else x[1]
-    return lambda: torch.addmm(x[2], a, b, out=out).relu_()
-
-
-def _matmul_bias_gelu(p: Params, x: list[Any], out: Any) -> Call:
-    a = x[0].transpose(-1, -2) if p.get("transpose_a") else x[0]
-    b = x[1].transpose(-1, -2) if p.get("transpose_b") else x[1]
-    return lambda: torch.nn.functional.gelu(torch.addmm(x[2], a, b, out=out))
-
-
-def _softmax(p: Params, x: list[Any], out: Any) -> Call:
-    return lambda: torch.softmax(x[0], p["axis"], out=out)
-
-
-def _layer_norm(p: Params, x: list[Any], out: Any) -> Call:
-    shape = (x[0].shape[-1],)
-    return lambda: torch.nn.functional.layer_norm(x[0], shape, x[1], x[2], p["eps"])
-
-
-def _rms_norm(p: Params, x: list[Any], out: Any) -> Call:
-    shape = (x[0].shape[-1],)
-    return lambda: torch.nn.functional.rms_norm(x[0], shape, x[1], p["eps"])
+def _product(p: Params, x: list[Any], out: Any, then: Callable[[Any], Any] | None = None) -> Call:
+    """A product of matrices. ``then``: with a bias, what follows it."""
+    a, b = (m.transpose(-1, -2) if p.get(f"transpose_{n}") else m for n, m in zip("ab", x))
+    if then is None:
+        return lambda: torch.matmul(a, b, out=out)
+    return lambda: then(torch.addmm(x[2], a, b, out=out))
 
 
 def _attention(p: Params, x: list[Any], out: Any) -> Call:
@@ -105,7 +82,7 @@ def _attention(p: Params, x: list[Any], out: Any) -> Call:
     if mask and p["is_causal"]:  # torch takes one of the two
         later = torch.full((p["seq"], p["seq"]), -torch.inf, dtype=q.dtype).triu(1)
         settings |= {"is_causal": False, "attn_mask": mask[0] + later}
-    return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, **settings)
+    return lambda: F.scaled_dot_product_attention(q, k, v, **settings)
 
 
 def _transpose_batch_matmul_softmax(p: Params, x: list[Any], out: Any) -> Call:
@@ -114,24 +91,58 @@ def _transpose_batch_matmul_softmax(p: Params, x: list[Any], out: Any) -> Call:
     return lambda: torch.softmax(torch.matmul(q, k, out=scores), -1, out=out)
 
 
-def _norm2(p: Params, x: list[Any], out: Any) -> Call:
-    return lambda: torch.linalg.vector_norm(x[0].flatten(1), dim=1, out=out)
+def _channels_first(p: Params, x: Any, run: Callable[[Any], Any]) -> Call:
+    """``run`` of the array with channels first, whose result gets the order of the operator. Views only."""
+    if p.get("layout", "NHWC") != "NHWC":
+        return lambda: run(x)
+    rank = x.ndim
+    data, back = x.permute(0, rank - 1, *range(1, rank - 1)), (0, *range(2, rank), 1)
+    return lambda: run(data).permute(back)
 
 
-def _reduce_sum(p: Params, x: list[Any], out: Any) -> Call:
-    return lambda: torch.sum(x[0], -1, out=out)
+def _settings(p: Params) -> dict[str, Any]:
+    """How windows lie."""
+    return {k: p[k] for k in ("stride", "padding", "output_padding", "dilation", "groups") if k in p}
 
 
-def _argmax(p: Params, x: list[Any], out: Any) -> Call:
-    return lambda: torch.argmax(x[0], -1).to(torch.int32)
+def _conv(p: Params, x: list[Any], out: Any) -> Call:
+    """Convolutions of one to three dimensions, with what may follow."""
+    weight, rank = x[1], x[0].ndim - 2
+    if p.get("layout", "NHWC") == "NHWC":
+        weight = weight.movedim((-1, -2), (0, 1)).contiguous()
+        if rank > 1:
+            formats = {2: torch.channels_last, 3: torch.channels_last_3d}
+            weight = weight.contiguous(memory_format=formats[rank])
+    conv = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[rank]
+    bias = x[2] if len(x) > 2 else None
+    affine = [v.view(-1, 1, 1) for v in x[3:5]]  # of conv2d_bn_relu
+    settings = _settings(p)
+
+    def run(data: Any) -> Any:
+        y = conv(data, weight, bias, **settings)
+        if affine:
+            y = y.mul_(affine[0]).add_(affine[1])
+        return y if bias is None else y.relu_()
+
+    return _channels_first(p, x[0], run)
 
 
-def _argmin(p: Params, x: list[Any], out: Any) -> Call:
-    return lambda: torch.argmin(x[0], -1).to(torch.int32)
+def _depthwise_conv2d(p: Params, x: list[Any], out: Any) -> Call:
+    weight = x[1].permute(2, 0, 1) if p.get("layout", "NHWC") == "NHWC" else x[1]
+    weight, settings = weight.unsqueeze(1).contiguous(), _settings(p)
+    return _channels_first(p, x[0], lambda data: F.conv2d(data, weight, groups=data.shape[1], **settings))
 
 
-def _add(p: Params, x: list[Any], out: Any) -> Call:
-    return lambda: torch.add(x[0], x[1], out=out)
+def _conv2d_transpose(p: Params, x: list[Any], out: Any) -> Call:
+    weight, settings = x[1], _settings(p)
+    if p.get("layout", "NHWC") == "NHWC":
+        weight = weight.permute(2, 3, 0, 1).contiguous(memory_format=torch.channels_last)
+    return _channels_first(p, x[0], lambda data: F.conv_transpose2d(data, weight, **settings))
+
+
+def _pool2d(p: Params, x: list[Any], pool: Callable[..., Any]) -> Call:
+    settings = _settings(p) | {k: bool(p[k]) for k in ("ceil_mode", "count_include_pad") if k in p}
+    return _channels_first(p, x[0], lambda data: pool(data, p["k"], **settings))
 
 
 def _fused_multiply_add(p: Params, x: list[Any], out: Any) -> Call:
@@ -144,114 +155,42 @@ def _permute(p: Params, x: list[Any], out: Any) -> Call:
     return lambda: x[0].permute(axes).contiguous() if out is None else out.copy_(x[0].permute(axes))
 
 
-def _conv2d(p: Params, x: list[Any], out: Any) -> Call:
-    data, weight, channels_last = _conv_operands(p, x)
-    bias = x[2] if len(x) > 2 else None
-    affine = [v.view(-1, 1, 1) for v in x[3:5]]  # of conv2d_bn_relu
-    settings = {k: p[k] for k in ("stride", "padding", "dilation", "groups")}
+def _norm(function: Callable[..., Any]) -> Make:
+    """Normalizes rows, then takes weights."""
 
-    def call() -> Any:
-        y = torch.nn.functional.conv2d(data, weight, bias, **settings)
-        if affine:
-            y = y.mul_(affine[0]).add_(affine[1])
-        if bias is not None:
-            y = y.relu_()
-        return y.permute(0, 2, 3, 1) if channels_last else y
+    def make(p: Params, x: list[Any], out: Any) -> Call:
+        data, *weights = x
+        shape, eps = weights[0].shape, p["eps"]
+        return lambda: function(data, shape, *weights, eps)
 
-    return call
-
-
-def _depthwise_conv2d(p: Params, x: list[Any], out: Any) -> Call:
-    channels_last = p.get("layout", "NHWC") == "NHWC"
-    data = x[0].permute(0, 3, 1, 2) if channels_last else x[0]
-    weight = (x[1].permute(2, 0, 1) if channels_last else x[1]).unsqueeze(1).contiguous()
-    settings = {k: p[k] for k in ("stride", "padding", "dilation")}
-
-    def call() -> Any:
-        y = torch.nn.functional.conv2d(data, weight, None, groups=data.shape[1], **settings)
-        return y.permute(0, 2, 3, 1) if channels_last else y
-
-    return call
-
-
-def _conv_any(p: Params, x: list[Any], out: Any) -> Call:
-    """One or three dimensions, channels last."""
-    rank = x[0].ndim - 2
-    data = x[0].movedim(-1, 1)
-    weight = x[1].movedim((-1, -2), (0, 1)).contiguous()
-    if rank == 3:
-        weight = weight.contiguous(memory_format=torch.channels_last_3d)
-    conv = torch.nn.functional.conv1d if rank == 1 else torch.nn.functional.conv3d
-    settings = {k: p[k] for k in ("stride", "padding", "dilation", "groups")}
-    return lambda: conv(data, weight, None, **settings).movedim(1, -1)
-
-
-def _conv2d_transpose(p: Params, x: list[Any], out: Any) -> Call:
-    channels_last = p.get("layout", "NHWC") == "NHWC"
-    data = x[0].permute(0, 3, 1, 2) if channels_last else x[0]
-    weight = x[1].permute(2, 3, 0, 1).contiguous(memory_format=torch.channels_last) if channels_last else x[1]
-    settings = {k: p[k] for k in ("stride", "padding", "output_padding", "groups", "dilation")}
-
-    def call() -> Any:
-        y = torch.nn.functional.conv_transpose2d(data, weight, None, **settings)
-        return y.permute(0, 2, 3, 1) if channels_last else y
-
-    return call
-
-
-def _conv_operands(p: Params, x: list[Any]) -> tuple[Any, Any, bool]:
-    if p.get("layout", "NHWC") == "NHWC":
-        weight = x[1].permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last)
-        return x[0].permute(0, 3, 1, 2), weight, True
-    return x[0], x[1], False
-
-
-def _pool2d(p: Params, x: list[Any], pool: Callable[..., Any]) -> Call:
-    channels_last = p.get("layout", "NHWC") == "NHWC"
-    data = x[0].permute(0, 3, 1, 2) if channels_last else x[0]
-    settings = {k: p[k] for k in ("stride", "padding", "dilation") if k in p}
-    settings |= {k: bool(p[k]) for k in ("ceil_mode", "count_include_pad") if k in p}
-
-    def call() -> Any:
-        y = pool(data, p["k"], **settings)
-        return y.permute(0, 2, 3, 1) if channels_last else y
-
-    return call
-
-
-def _max_pool2d(p: Params, x: list[Any], out: Any) -> Call:
-    return _pool2d(p, x, torch.nn.functional.max_pool2d)
-
-
-def _avg_pool2d(p: Params, x: list[Any], out: Any) -> Call:
-    return _pool2d(p, x, torch.nn.functional.avg_pool2d)
+    return make
 
 
 # {operator: function that makes its call}.
 OPERATORS: dict[str, Make] = {
-    "matmul": _matmul,
-    "batch_matmul": _matmul,
-    "matmul_bias_relu": _matmul_bias_relu,
-    "softmax": _softmax,
-    "layer_norm": _layer_norm,
-    "norm2": _norm2,
-    "reduce_sum": _reduce_sum,
-    "argmax": _argmax,
-    "argmin": _argmin,
-    "add": _add,
-    "fused_multiply_add": _fused_multiply_add,
-    "permute": _permute,
-    "conv2d": _conv2d,
-    "conv2d_bias_relu": _conv2d,
+    "matmul": _product,
+    "batch_matmul": _product,
+    "matmul_bias_relu": lambda p, x, out: _product(p, x, out, torch.relu_),
+    "matmul_bias_gelu": lambda p, x, out: _product(p, x, out, F.gelu),
+    "conv1d": _conv,
+    "conv2d": _conv,
+    "conv3d": _conv,
+    "conv2d_bias_relu": _conv,
+    "conv2d_bn_relu": _conv,
     "depthwise_conv2d": _depthwise_conv2d,
-    "max_pool2d": _max_pool2d,
-    "avg_pool2d": _avg_pool2d,
-    "matmul_bias_gelu": _matmul_bias_gelu,
-    "conv1d": _conv_any,
-    "conv3d": _conv_any,
-    "conv2d_bn_relu": _conv2d,
     "conv2d_transpose": _conv2d_transpose,
-    "rms_norm": _rms_norm,
+    "max_pool2d": lambda p, x, out: _pool2d(p, x, F.max_pool2d),
+    "avg_pool2d": lambda p, x, out: _pool2d(p, x, F.avg_pool2d),
+    "softmax": lambda p, x, out: lambda: torch.softmax(x[0], p["axis"], out=out),
+    "layer_norm": _norm(F.layer_norm),
+    "rms_norm": _norm(F.rms_norm),
+    "norm2": lambda p, x, out: lambda: torch.linalg.vector_norm(x[0].flatten(1), dim=1, out=out),
+    "reduce_sum": lambda p, x, out: lambda: torch.sum(x[0], -1, out=out),
+    "argmax": lambda p, x, out: lambda: torch.argmax(x[0], -1).to(torch.int32),
+    "argmin": lambda p, x, out: lambda: torch.argmin(x[0], -1).to(torch.int32),
+    "permute": _permute,
+    "add": lambda p, x, out: lambda: torch.add(x[0], x[1], out=out),
+    "fused_multiply_add": _fused_multiply_add,
     "attention": _attention,
     "transpose_batch_matmul_softmax": _transpose_batch_matmul_softmax,
 }

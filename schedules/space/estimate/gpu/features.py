@@ -7,18 +7,16 @@ Constants were fitted on one H100: ADR 33, docs/measurements/estimates.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
+from schedules.space.estimate.base import Formulas
 from schedules.space.estimate.counting import Number, number
 from schedules.space.estimate.gpu.coalescing import sectors
-from schedules.space.estimate.gpu.facts import KernelFacts
-from schedules.space.estimate.gpu.limits import filled, shape
+from schedules.space.estimate.gpu.facts import KernelFacts, analyse
+from schedules.space.estimate.gpu.limits import filled, shape, within
 from schedules.space.estimate.gpu.rates import WARP, GpuRates
-from schedules.space.estimate.hottest import Hottest
-from schedules.space.estimate.recording import Compiler
 from schedules.space.holes import Columns
 
 # Time of a launch (seconds).
@@ -46,11 +44,6 @@ FEATURES_PER_KERNEL = (
 )  # fmt: skip
 # Kernels with features of their own, slowest first.
 HOT_KERNELS = 2
-FEATURE_NAMES = (
-    *(f"kernel{n}.{f}" for n in range(HOT_KERNELS) for f in FEATURES_PER_KERNEL),
-    "kernels",
-    "est_time_s",
-)
 
 
 def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
@@ -105,27 +98,19 @@ def measure(k: KernelFacts, env: Columns, m: GpuRates) -> dict[str, Number]:
     }  # fmt: skip
 
 
-class GpuFeatures:
-    """The features of kernels with these facts and holes: of the slowest one by one, and of all together.
-    ``compiler``: as of `RecordedProgram`."""
+def _totals(facts: tuple[KernelFacts, ...], sums: Mapping[str, Number]) -> dict[str, Number]:
+    return {"kernels": len(facts), "est_time_s": sums["est_s"]}
 
-    def __init__(
-        self,
-        facts: tuple[KernelFacts, ...],
-        holes: Sequence[str],
-        machine: GpuRates,
-        compiler: Compiler | None = None,
-    ) -> None:
-        self._kernels = len(facts)
 
-        def kernels(env: Columns) -> list[dict[str, Number]]:
-            return [measure(k, env, machine) for k in facts]
-
-        self._hottest = Hottest(holes, kernels, FEATURES_PER_KERNEL, "est_s", compiler=compiler)
-
-    def __call__(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Features of every row of a decision matrix, [rows, len(FEATURE_NAMES)]."""
-        out = np.empty((len(rows), len(FEATURE_NAMES)), dtype=np.float32)
-        sums = self._hottest(rows, out[:, :-2])
-        out[:, -2], out[:, -1] = self._kernels, sums["est_s"]
-        return out
+GPU_FORMULAS = Formulas(
+    lambda nest, constants: analyse(nest),  # inputs known ahead are read as others are
+    GpuRates.of,
+    measure,
+    within,
+    "kernel",
+    FEATURES_PER_KERNEL,
+    HOT_KERNELS,
+    ("est_s",),
+    _totals,
+)
+FEATURE_NAMES = GPU_FORMULAS.feature_names

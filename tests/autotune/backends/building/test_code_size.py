@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from helpers import host
 
 from autotune.backends.building.from_trace import programs
@@ -15,6 +16,7 @@ from schedules.space.base import Candidate, trace_of
 from schedules.space.estimate.cpu.limits import Limits
 
 
+@pytest.mark.slow
 def test_the_first_picks_of_a_first_layer_are_short_enough() -> None:
     """A 3x3 convolution of images with three channels: its taps are all unrolled, and its borders peeled, so
     that indices and guards are most of the code. Every fifth of the best by the estimate was refused."""

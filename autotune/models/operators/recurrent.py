@@ -1,0 +1,312 @@
+"""Recurrent networks, unrolled: one product for the inputs of all steps, then one product a step.
+
+A layer goes over x (steps, batch, in) and gives its states as (steps, batch, hidden), and the last of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from autotune.models.operators import functions as f
+from autotune.models.operators.axes import reshape
+from autotune.models.operators.base import UnsupportedForm, cast, number, stage
+from autotune.models.operators.indexing import reverse_sequence
+from autotune.models.operators.known import KnownTensor, Value
+from autotune.models.operators.movement import concat, flip, part, transpose
+from autotune.models.operators.node import OnnxNode
+from autotune.models.operators.table import Floats, onnx_op
+from schedules import te
+from schedules.dtypes import computed
+from schedules.expr import Expr
+
+# Most steps of a layer: each has stages of its own.
+LONGEST = 1024
+Fn = Callable[[Expr], Expr]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One direction of a layer. ``w`` (gates · hidden, in) and ``r`` (gates · hidden, hidden) are the weights
+    of inputs and of states; ``b`` and ``rb`` (gates · hidden,) are added to their products. ``peephole``
+    (3 · hidden,): of the gates i, o, f by the cell. ``functions``: of the gates, of the candidate, of the
+    cell. ``clip``: bound of what they are given, 0 for none. ``lengths`` (batch,): steps of each sequence.
+    ``backwards``: from the last step to the first."""
+
+    w: te.Tensor
+    r: te.Tensor
+    b: te.Tensor | None
+    rb: te.Tensor | None
+    functions: tuple[Fn, ...]
+    clip: float = 0.0
+    peephole: te.Tensor | None = None
+    lengths: te.Tensor | None = None
+    backwards: bool = False
+
+    @property
+    def hidden(self) -> int:
+        return self.r.shape[1]
+
+
+State = dict[str, te.Tensor]
+# step(what all inputs of a step give (batch, gates · hidden), state): the next state, "h" and others.
+Step = Callable[["_Steps", te.Tensor, State], State]
+
+
+class _Steps:
+    """What the steps of a layer have in common."""
+
+    def __init__(self, layer: Layer, x: te.Tensor) -> None:
+        self.layer, self.batch, self.n = layer, x.shape[1], layer.hidden
+        self.dtype = x.dtype
+
+    def bounded(self, v: Expr) -> Expr:
+        by = self.layer.clip
+        return te.maximum(te.minimum(v, by), -by) if by else v
+
+    def product(self, h: te.Tensor, first: int = 0, count: int = 0) -> te.Tensor:
+        """A state times rows of ``r`` from gate ``first`` on."""
+        rows = (count or self.layer.r.shape[0] // self.n - first) * self.n
+        k, r = te.reduce_axis(self.n, "k"), self.layer.r
+
+        def value(b: Expr, j: Expr) -> te.Reduction:
+            return te.sum(h[b, k] * r[j + first * self.n, k], axis=k)
+
+        return stage((self.batch, rows), value, "dot")
+
+    def added(self, i: Expr) -> Expr:
+        """What is added to the product of states."""
+        rb = self.layer.rb
+        return number(0, self.dtype) if rb is None else te.cast(rb[i], computed(self.dtype))
+
+    def state(self, value: Callable[[Expr, Expr], Expr], name: str) -> te.Tensor:
+        return stage((self.batch, self.n), lambda b, j: te.cast(value(b, j), self.dtype), name)
+
+
+def run(layer: Layer, x: te.Tensor, start: State, step: Step) -> tuple[te.Tensor, State]:
+    """(the states "h" of all steps, the last state). ``start``: the first state, of (batch, hidden) each.
+    Raises ValueError for shapes that do not fit."""
+    steps, batch, n = x.shape[0], x.shape[1], layer.hidden
+    if layer.w.shape[1] != x.shape[2] or layer.w.shape[0] != layer.r.shape[0]:
+        raise ValueError(f"weights of {list(layer.w.shape)} and {list(layer.r.shape)} for {list(x.shape)}")
+    for name, first in start.items():
+        if first.shape != (batch, n):
+            raise ValueError(f"the first state {name} is of {list(first.shape)}, not {[batch, n]}")
+    given = x
+    if layer.backwards:
+        given = flip(x, [0]) if layer.lengths is None else reverse_sequence(x, layer.lengths, 1, 0)
+    k, w, b = te.reduce_axis(x.shape[2], "k"), layer.w, layer.b
+
+    def products(t: Expr, i: Expr, j: Expr) -> te.Reduction:
+        return te.sum(given[t, i, k] * w[j, k], axis=k)
+
+    inputs = stage((steps, batch, w.shape[0]), products, "dot")
+    if b is not None:
+        dot = inputs
+        inputs = stage(dot.shape, lambda t, i, j: dot[t, i, j] + b[j], "inputs")
+    common, state = _Steps(layer, x), dict(start)
+    every = []
+    for t in range(steps):
+        own = reshape(part(inputs, 0, t, 1), inputs.shape[1:])
+        made = step(common, own, state)
+        made, shown = _within(layer.lengths, t, state, made)
+        state = made
+        every.append(reshape(shown, (1, batch, n)))
+    y = concat(every, 0)
+    if layer.backwards:
+        y = flip(y, [0]) if layer.lengths is None else reverse_sequence(y, layer.lengths, 1, 0)
+    return y, state
+
+
+def _within(lengths: te.Tensor | None, t: int, old: State, new: State) -> tuple[State, te.Tensor]:
+    """(the state, which a sequence that has ended keeps, and the "h" that is shown, which is 0 there)."""
+    if lengths is None:
+        return new, new["h"]
+    n = lengths
+
+    def kept(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+        return stage(a.shape, lambda i, j: te.select(n[i] > t, a[i, j], b[i, j]), "state")
+
+    h = new["h"]
+    shown = stage(h.shape, lambda i, j: te.select(n[i] > t, h[i, j], te.const(0, h.dtype)), "shown")
+    return {name: kept(new[name], old[name]) for name in new}, shown
+
+
+# --- cells ------------------------------------------------------------------------------------
+
+
+def plain(s: _Steps, x: te.Tensor, state: State) -> State:
+    """f(x + R·h) (Elman, Finding structure in time, 1990)."""
+    (f,) = s.layer.functions
+    dot = s.product(state["h"])
+    return {"h": s.state(lambda b, j: f(s.bounded(x[b, j] + dot[b, j] + s.added(j))), "h")}
+
+
+def lstm(input_forget: bool) -> Step:
+    """Gates i, o, f and the candidate c in this order (Hochreiter and Schmidhuber, Long short-term memory,
+    1997; peepholes: Gers and Schmidhuber, 2000). ``input_forget``: f is 1 - i."""
+
+    def step(s: _Steps, x: te.Tensor, state: State) -> State:
+        f, g, h = s.layer.functions
+        n, dot, cell, p = s.n, s.product(state["h"]), state["c"], s.layer.peephole
+
+        def gate(b: Expr, j: Expr, nth: int, of: te.Tensor | None, fn: Fn) -> Expr:
+            at = j + nth * n
+            v = x[b, at] + dot[b, at] + s.added(at)
+            if of is not None and p is not None:
+                v = v + p[j + nth * n] * of[b, j]
+            return fn(s.bounded(v))
+
+        def next_cell(b: Expr, j: Expr) -> Expr:
+            i = gate(b, j, 0, cell, f)
+            forget = 1.0 - i if input_forget else gate(b, j, 2, cell, f)
+            return forget * cell[b, j] + i * gate(b, j, 3, None, g)
+
+        new = s.state(next_cell, "c")
+        return {"h": s.state(lambda b, j: gate(b, j, 1, new, f) * h(new[b, j]), "h"), "c": new}
+
+    return step
+
+
+def gru(linear_before_reset: bool) -> Step:
+    """Gates z, r and the candidate in this order (Cho et al., Learning phrase representations, 2014).
+    ``linear_before_reset``: r is a factor of the product R·h, not of h."""
+
+    def step(s: _Steps, x: te.Tensor, state: State) -> State:
+        f, g = s.layer.functions
+        n, h = s.n, state["h"]
+        dot = s.product(h, 0, 3 if linear_before_reset else 2)
+
+        def gate(b: Expr, j: Expr, nth: int) -> Expr:
+            at = j + nth * n
+            return f(s.bounded(x[b, at] + dot[b, at] + s.added(at)))
+
+        if linear_before_reset:
+
+            def candidate(b: Expr, j: Expr) -> Expr:
+                at = j + 2 * n
+                return g(s.bounded(x[b, at] + gate(b, j, 1) * (dot[b, at] + s.added(at))))
+
+        else:
+            reset = s.state(lambda b, j: gate(b, j, 1) * h[b, j], "reset")
+            third = s.product(reset, 2)
+
+            def candidate(b: Expr, j: Expr) -> Expr:
+                return g(s.bounded(x[b, j + 2 * n] + third[b, j] + s.added(j + 2 * n)))
+
+        def next_state(b: Expr, j: Expr) -> Expr:
+            z = gate(b, j, 0)
+            return (1.0 - z) * candidate(b, j) + z * h[b, j]
+
+        return {"h": s.state(next_state, "h")}
+
+    return step
+
+
+def zeros(shape: Sequence[int], dtype: str) -> te.Tensor:
+    return stage(shape, lambda *at: te.const(0, dtype), "zeros")
+
+
+def directions(ys: Sequence[te.Tensor], dtype: str) -> te.Tensor:
+    """One after the other along a new axis in front of the last two."""
+    return concat(
+        [cast(reshape(y, (*y.shape[:-2], 1, *y.shape[-2:])), dtype) for y in ys], len(ys[0].shape) - 2
+    )
+
+
+# --- rows -------------------------------------------------------------------------------------
+
+# {operator: (gates, functions by default, names of its states)}.
+_KINDS = {
+    "RNN": (1, ["Tanh"], ("h",)), "GRU": (3, ["Sigmoid", "Tanh"], ("h",)),
+    "LSTM": (4, ["Sigmoid", "Tanh", "Tanh"], ("h", "c")),
+}  # fmt: skip
+
+# {function: (its value, with alpha and beta if it has them; their defaults)}.
+_FUNCTIONS: dict[str, tuple[Callable[..., Expr], tuple[float, ...]]] = {
+    "relu": (f.relu, ()),
+    "tanh": (te.tanh, ()),
+    "sigmoid": (te.sigmoid, ()),
+    "affine": (lambda x, a, b: x * a + b, (1, 0)),
+    "leakyrelu": (f.leaky_relu, (0.01,)),
+    "thresholdedrelu": (f.thresholded_relu, (1,)),
+    "scaledtanh": (lambda x, a, b: te.tanh(x * b) * a, (1, 1)),
+    "hardsigmoid": (f.hard_sigmoid, (0.2, 0.5)),
+    "elu": (f.elu, (1,)),
+    "softsign": (f.softsign, ()),
+    "softplus": (f.softplus, ()),
+}
+
+
+def _functions(node: OnnxNode, directions: int) -> list[Fn]:
+    """Of all directions. alpha and beta are listed for the functions that have one."""
+    given = node.attributes
+    default = _KINDS[node.op][1] * directions
+    names = [str(n).lower() for n in given.get("activations") or default]
+    if len(names) < len(default):
+        raise ValueError(f"{len(names)} activations for {directions} directions")
+    left = [list(given.get(n) or []) for n in ("activation_alpha", "activation_beta")]
+    out: list[Fn] = []
+    for name in names[: len(default)]:  # the schema of RNN has one too many
+        if name not in _FUNCTIONS:
+            raise UnsupportedForm(f"activation {name} is not supported")
+        fn, defaults = _FUNCTIONS[name]
+        own = [float(row.pop(0)) if row else x for row, x in zip(left, defaults, strict=False)]
+        out.append(lambda x, fn=fn, own=own: fn(x, *own))  # type: ignore[misc]
+    return out
+
+
+@onnx_op("RNN", "GRU", "LSTM", since=7)
+def _recurrent(
+    node: OnnxNode, x: Floats, w: te.Tensor, r: te.Tensor, bias: Value | None = None,
+    lengths: Value | None = None, first: Value | None = None, first_cell: Value | None = None,
+    peephole: Value | None = None, *, layout: bool = False, direction: str = "forward", clip: float = 0.0,
+    linear_before_reset: bool = False, input_forget: bool = False,
+) -> list[te.Tensor | None]:  # fmt: skip
+    """Outputs: all states (steps, directions, batch, hidden), the last ones, the last cells."""
+    x = transpose(x, (1, 0, 2)) if layout else x
+    steps, batch, count, n = x.shape[0], x.shape[1], w.shape[0], r.shape[2]
+    gates, functions, names = _KINDS[node.op]
+    if r.shape[1] != gates * n or count != (2 if direction == "bidirectional" else 1):
+        raise ValueError(f"weights of {list(w.shape)} and {list(r.shape)} for direction {direction!r}")
+    if steps > LONGEST:
+        raise UnsupportedForm(f"it has {steps} steps, more than {LONGEST}, each of which has own kernels")
+    if "clip" in node.attributes and clip <= 0:
+        raise ValueError(f"clip {clip} is not above 0")
+    if isinstance(lengths, KnownTensor) and bool((lengths.array() == steps).all()):
+        lengths = None  # every sequence has all steps
+    step = {"RNN": plain, "GRU": gru(linear_before_reset), "LSTM": lstm(input_forget)}[node.op]
+    fns, each = _functions(node, count), len(functions)
+
+    def of(t: te.Tensor, d: int) -> te.Tensor:
+        """What belongs to a direction."""
+        return reshape(part(t, 0, d, 1), t.shape[1:])
+
+    def start(given: Value | None, d: int) -> te.Tensor:
+        if given is None:
+            return zeros((batch, n), x.dtype)
+        t = node.tensor(given)
+        return of(transpose(t, (1, 0, 2)) if layout else t, d)
+
+    ys: list[te.Tensor] = []
+    last: dict[str, list[te.Tensor]] = {name: [] for name in names}
+    for d in range(count):
+        b = None if bias is None else of(node.tensor(bias), d)
+        layer = Layer(
+            of(w, d), of(r, d), None if b is None else part(b, 0, 0, gates * n),
+            None if b is None else part(b, 0, gates * n, gates * n),
+            tuple(fns[d * each : (d + 1) * each]), clip,
+            None if peephole is None else of(node.tensor(peephole), d),
+            None if lengths is None else node.tensor(lengths), direction == "reverse" or d == 1,
+        )  # fmt: skip
+        starts = dict(zip(("h", "c"), (first, first_cell), strict=True))
+        y, state = run(layer, x, {name: start(starts[name], d) for name in names}, step)
+        ys.append(y)
+        for name in names:
+            last[name].append(state[name])
+    every = directions(ys, x.dtype) if 0 in node.used else None
+    out = [transpose(every, (2, 0, 1, 3)) if every is not None and layout else every]
+    for i, name in enumerate(names, 1):
+        made = directions(last[name], x.dtype) if i in node.used else None
+        out.append(transpose(made, (1, 0, 2)) if made is not None and layout else made)
+    return out

@@ -1,0 +1,32 @@
+"""Loads of an expression replaced by others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from schedules import expr as E
+from schedules.expr import Expr, Load
+
+Indices = tuple[Expr, ...]
+
+
+def with_loads(e: Expr, change: Callable[[Any], Expr | None]) -> Expr:
+    """``e`` with loads replaced, those in indices before those around them. ``change`` returns None for a
+    load that stays."""
+
+    def visit(x: Expr) -> Expr | None:
+        if not isinstance(x, Load):
+            return None
+        indices = tuple(E.rewrite(i, visit) for i in x.indices)
+        load = Load(x.buffer, indices, x.dtype) if type(x) is Load else replace(x, indices=indices)
+        made = change(load)
+        return load if made is None else made
+
+    return E.rewrite(e, visit)
+
+
+def relocated(e: Expr, old: str, new: str, at: Callable[[Indices], Indices]) -> Expr:
+    """``e`` with every load ``old[i]`` as ``new[at(i)]``."""
+    return with_loads(e, lambda x: Load(new, at(x.indices), x.dtype) if x.buffer == old else None)
