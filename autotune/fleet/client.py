@@ -15,7 +15,7 @@ from autotune.backends.building.generator_version import generator_version
 from autotune.fleet import messages, reachability
 from autotune.fleet.errors import FleetError, MessageError
 from autotune.fleet.members import FleetMachine, Member, facts_digest, machines_of, members_of
-from autotune.fleet.messages import Request
+from autotune.fleet.messages import FleetRequest
 from autotune.fleet.serving import object_digest, serve
 from schedules.model import Target
 
@@ -44,7 +44,7 @@ class Exchange:
     last, `DONE` after it, and `LOOK` whenever something may have changed. ``worker``: its address;
     ``process``: as of `Member`."""
 
-    request: Request
+    request: FleetRequest
     machine: FleetMachine
     events: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
     future: Future | None = None
@@ -223,7 +223,7 @@ class Fleet:
     # -- requests ----------------------------------------------------------------------------
 
     def send(
-        self, request: Request, machine: FleetMachine, objects: Mapping[int, bytes] | None = None
+        self, request: FleetRequest, machine: FleetMachine, objects: Mapping[int, bytes] | None = None
     ) -> Exchange:
         """Have a worker of a machine answer a request: that which has least to do. It gets a name, and
         ``objects`` of its traces by their numbers. Whoever sends must `end` the exchange. It is for this
@@ -259,7 +259,7 @@ class Fleet:
         future.add_done_callback(lambda f: exchange.events.put(DONE))
         return exchange
 
-    def tell(self, request: Request, machine: FleetMachine) -> None:
+    def tell(self, request: FleetRequest, machine: FleetMachine) -> None:
         """Send a request whose answer nobody waits for. `close` gives it some time, so that nothing is left
         at the scheduler."""
         for done in [x for x in self._unwaited if not x.open]:

@@ -82,7 +82,7 @@ class FleetTask:
 
 
 @dataclass(frozen=True)
-class Request:
+class FleetRequest:
     """What a worker is asked. ``do``: "measure" traces; time them again as "finalists", in turns; measure the
     machine's "limit"; or "close" what is kept for a task.
 
@@ -131,9 +131,9 @@ def opened(message: object) -> dict[str, Any]:
     return body
 
 
-def request(message: object) -> Request:
-    """A request from the text of `Request.text`. Raises `MessageError`."""
-    found = Request(**_read(_REQUEST, opened(message)))
+def request(message: object) -> FleetRequest:
+    """A request from the text of `FleetRequest.text`. Raises `MessageError`."""
+    found = FleetRequest(**_read(_REQUEST, opened(message)))
     if any(number >= len(found.traces) for number, _ in found.objects):
         refuse("objects: an object is of a trace that is not there")
     return found

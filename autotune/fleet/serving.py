@@ -19,7 +19,7 @@ from typing import Any
 from autotune import backends
 from autotune.fleet import machine_lock, messages
 from autotune.fleet.errors import MessageError
-from autotune.fleet.messages import FleetTask, Request
+from autotune.fleet.messages import FleetRequest, FleetTask
 from autotune.measure import memory
 from autotune.measure.results import Control, Measurement, Nominal
 from autotune.targets import TargetError
@@ -107,7 +107,7 @@ class Bench:
         self.facts, self.cpus, self.generator = dict(facts), tuple(cpus), generator
         self.site, self.folder = site, folder
         self._open = OpenMeasurers[str](self._made, self._closing)
-        self._kept: dict[str, tuple[int, float]] = {}  # of what is open: its place (`Request`), its last use
+        self._kept: dict[str, tuple[int, float]] = {}  # of what is open: its place, its last use
         # the normal speed and the control of what was closed: the times of a task's requests are to compare
         self._before: OrderedDict[str, tuple[Nominal | None, Control | None]] = OrderedDict()
 
@@ -143,7 +143,7 @@ class Bench:
 
     # -- a request ---------------------------------------------------------------------------
 
-    def _checked(self, request: Request, objects: Sequence[bytes]) -> dict[int, bytes]:
+    def _checked(self, request: FleetRequest, objects: Sequence[bytes]) -> dict[int, bytes]:
         """The objects of a request by the number of their trace."""
         target = request.task.target
         if request.generator != self.generator:
@@ -168,7 +168,7 @@ class Bench:
         return code
 
     def _do(
-        self, request: Request, code: Mapping[int, bytes], tell: Tell, wanted: Callable[[], bool]
+        self, request: FleetRequest, code: Mapping[int, bytes], tell: Tell, wanted: Callable[[], bool]
     ) -> dict[str, Any]:
         key = request.task.key
         if request.do == "close":
@@ -196,7 +196,7 @@ class Bench:
 
     def _measure(
         self,
-        request: Request,
+        request: FleetRequest,
         code: Mapping[int, bytes],
         telling: _Telling,
         waiting: Callable[[], None],
@@ -235,7 +235,7 @@ class Bench:
         self._kept[key] = request.place, time.monotonic()
         return {"found": [[i, messages.of_measurement(m)] for i, m in found]}
 
-    def _limit(self, request: Request) -> dict[str, Any]:
+    def _limit(self, request: FleetRequest) -> dict[str, Any]:
         """The least seconds that the machine needs, and the rates behind it."""
         limit = self.site.roofline(request.task.workload, request.task.target)
         if limit is None:
@@ -246,7 +246,7 @@ class Bench:
 
     # -- what is kept ------------------------------------------------------------------------
 
-    def _kept_measurer(self, request: Request, waiting: Callable[[], None]) -> Measuring:
+    def _kept_measurer(self, request: FleetRequest, waiting: Callable[[], None]) -> Measuring:
         """``waiting``: called now and then while a reference is computed; what it raises ends that."""
         found = self._open.get(request.task.key, request.task.workload, request.task, waiting)
         self._kept.setdefault(request.task.key, (request.place, time.monotonic()))

@@ -14,7 +14,7 @@ from autotune.fleet.building import Builders
 from autotune.fleet.client import DONE, LOOK, NOTICE_S, Fleet
 from autotune.fleet.errors import MachineLost, MessageError
 from autotune.fleet.members import FleetMachine
-from autotune.fleet.messages import FleetTask, Request
+from autotune.fleet.messages import FleetRequest, FleetTask
 from autotune.measure.inputs import Tolerance
 from autotune.measure.process import MeasureError
 from autotune.measure.results import Control, Measurement, Nominal
@@ -90,7 +90,11 @@ class FleetSite:
         return self.where.slot in self.fleet.machines(self.where.target)
 
     def asked(
-        self, request: Request, end: _End, code: Mapping[int, bytes] | None = None, until: float | None = None
+        self,
+        request: FleetRequest,
+        end: _End,
+        code: Mapping[int, bytes] | None = None,
+        until: float | None = None,
     ) -> Iterator[dict[str, Any]]:
         """Events of a request, and at last the answer. ``end`` says why there are no more. A request that was
         lost on its way is asked again. Raises `MeasureError` for what the worker could not do."""
@@ -162,7 +166,7 @@ class _Limit:
 
     def _ask(self) -> float:
         end = _End()
-        *_, body = {}, *self.site.asked(Request("limit", "", self.task), end)
+        *_, body = {}, *self.site.asked(FleetRequest("limit", "", self.task), end)
         if end.how != "done":
             raise MachineLost(f"{self.site.where.name} {end.words}")
         if body.get("limit_s") is None:
@@ -234,7 +238,7 @@ class RemoteMeasuring:
         """The worker ends its processes for the task: now if it is there, else after a while."""
         fleet = self.site.fleet
         if fleet.lost is None and self.site.there:
-            fleet.tell(Request("close", "", self.task), self.site.where)
+            fleet.tell(FleetRequest("close", "", self.task), self.site.where)
 
     def start(self) -> None:
         """Nothing: the first request starts what it needs."""
@@ -341,7 +345,7 @@ class RemoteMeasuring:
         numbers = [*chosen]
         left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
         traces = tuple(chosen.values())
-        request = Request(do, "", self.task, traces, left_s=left_s, place=self._place, **more)
+        request = FleetRequest(do, "", self.task, traces, left_s=left_s, place=self._place, **more)
         until = None if deadline is None else deadline + LATE_S + (self.site.way_s or 0.0)
         objects = {k: code[i] for k, i in enumerate(numbers) if i in code}
         seen: set[int] = set()

@@ -55,8 +55,9 @@ GRID = {
     "kind": "cuda", "params": [["x", "float32", [4], 4]], "outputs": ["x"], "scratch": [], "source": 0,
     "launches": [["k", [1, 1, 1], [4, 1, 1], ["x"]]], "facts": {"k": {"registers": 3}},
 }  # fmt: skip
+TASK = messages.FleetTask(W, T, 1.0)
 REQUEST = messages.opened(
-    messages.Request("measure", "b", messages.FleetTask(W, T, 1.0), (TRACE,), objects=((0, "0" * 32),)).text()
+    messages.FleetRequest("measure", "b", TASK, (TRACE,), objects=((0, "0" * 32),)).text()
 )
 
 MEMBER = {

@@ -20,7 +20,7 @@ from autotune.fleet.building import Builders
 from autotune.fleet.client import Fleet
 from autotune.fleet.errors import FleetError, MachineLost
 from autotune.fleet.members import targets_of
-from autotune.fleet.messages import Request
+from autotune.fleet.messages import FleetRequest
 from autotune.measure.process import MeasureError
 from autotune.results.tuned import SuiteResult, SuiteTask, as_one, merged_results
 from autotune.targets import detect
@@ -344,7 +344,7 @@ def test_a_worker_that_is_busy_with_others_does_not_hang(
     with fleet_of(there) as fleet:
         (machine,) = fleet.machines(A).values()
         site = fleet_site.FleetSite(fleet, machine)
-        long = Request("measure", "", site.measurer(WORKLOADS[0], A, 10.0).task, (Trace(),) * 15)
+        long = FleetRequest("measure", "", site.measurer(WORKLOADS[0], A, 10.0).task, (Trace(),) * 15)
         first = fleet.send(long, machine)
         with site.measurer(WORKLOADS[1], A, 10.0) as measuring:
             assert [m.status for _, m in measuring.arrivals([Trace()])] == ["ok"]

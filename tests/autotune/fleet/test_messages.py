@@ -15,7 +15,7 @@ from fleet_cases import A, facts
 import autotune as at
 from autotune.fleet import messages
 from autotune.fleet.errors import MessageError
-from autotune.fleet.messages import FleetTask, Request
+from autotune.fleet.messages import FleetRequest, FleetTask
 from autotune.fleet.serving import Bench
 from autotune.measure.inputs import Tolerance
 from autotune.measure.results import Measurement
@@ -34,7 +34,7 @@ def task(**more: Any) -> FleetTask:
     return FleetTask(ops.workload("matmul", {"m": 8, "n": 8, "k": 8}), A, 10.0, **more)
 
 
-def request(**more: Any) -> Request:
+def request(**more: Any) -> FleetRequest:
     given = {
         "do": "measure",
         "batch": "autotune-x.1",
@@ -42,7 +42,7 @@ def request(**more: Any) -> Request:
         "traces": (TRACE, Trace()),
         "generator": "g",
     }
-    return Request(**given | more)
+    return FleetRequest(**given | more)
 
 
 def test_a_request_is_read_as_it_was_written() -> None:
@@ -138,7 +138,7 @@ def test_numbers_that_are_infinite_are_no_message() -> None:
         messages.opened(messages.digest(text) + text)
 
 
-def changed(sent: Request, **changes: Any) -> str:
+def changed(sent: FleetRequest, **changes: Any) -> str:
     """A message with its parts changed, under a digest that fits. Dots go down."""
     body = messages.opened(sent.text())
     for path, value in changes.items():
@@ -254,5 +254,5 @@ def test_changed_parts_under_a_digest_that_fits_are_refused_or_are_another_reque
         except MessageError:
             refused += 1
         else:
-            assert isinstance(got, Request)
+            assert isinstance(got, FleetRequest)
     assert refused > 700

@@ -21,7 +21,7 @@ from autotune.backends.building.from_trace import build_object
 from autotune.codegen.grid_code import MAGIC
 from autotune.fleet import machine_lock, messages, serving
 from autotune.fleet.errors import FleetError
-from autotune.fleet.messages import FleetTask, Request
+from autotune.fleet.messages import FleetRequest, FleetTask
 from autotune.fleet.serving import Bench, Unwanted, object_digest
 from autotune.targets import detect
 from autotune.tuning.open_measurers import OPEN
@@ -32,9 +32,10 @@ ADD = ops.workload("add", {"n": 64})
 GRID = MAGIC + b'{"kind": "cuda"}\n'
 
 
-def request(do: str = "measure", n: int = 64, **more: Any) -> Request:
+def request(do: str = "measure", n: int = 64, **more: Any) -> FleetRequest:
     task = FleetTask(ops.workload("add", {"n": n}), A, 10.0)
-    return Request(**{"do": do, "batch": "c.1", "task": task, "traces": (Trace(),), "generator": "g"} | more)
+    given = {"do": do, "batch": "c.1", "task": task, "traces": (Trace(),), "generator": "g"}
+    return FleetRequest(**given | more)
 
 
 def bench(tmp_path: Path, site: FakeSite | None = None) -> Bench:
