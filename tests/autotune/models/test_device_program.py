@@ -17,6 +17,7 @@ from device_cases import kernel_on, one_by_one, program_on
 from emulated_device import EmulatedDevice
 from graph_cases import Builder as Inputs
 from graph_cases import conv, dense, inputs_of, max_pool, relu, reshape, transformer
+from graph_meaning import evaluate
 from grid_cases import need_cxx
 from model_cases import each_stage, islanded, layers, model_of, whole
 from needs import missing
@@ -39,7 +40,6 @@ from autotune.models.saved import load_model
 from autotune.models.weights import Use
 from autotune.run.kernels import default_kernel
 from schedules import te
-from schedules.graph.evaluate import evaluate
 from schedules.graph.graph import Argument, Graph, Group
 from schedules.graph.partition import partition
 from schedules.model import Target, Trace, Workload
