@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,12 +51,15 @@ class Frame:
 
     def lowered(self, op: str, path: str, make: Callable[[], Any], kind: str = "") -> Any:
         """What ``make`` states for a node; a `Gap`, which is remembered, where it has no expression.
-        ``kind``: what the operator is called then, if not ``op``."""
+        ``kind``: what the operator is called then, if not ``op``. Raises ModelError, which names the node
+        once."""
         try:
-            with self.naming(path, op):
-                made = make()
+            made = make()
         except UnsupportedForm as err:
             return self.gap(kind or op, path, str(err))
+        except (ModelError, AutotuneError, ValueError, TypeError, LookupError, ArithmeticError) as err:
+            named = str(err).startswith(f"{self.label}: ")
+            raise ModelError(str(err) if named else f"{self.label}: node {path} ({op}): {err}") from err
         for x in made if isinstance(made, (list, tuple)) else (made,):
             t = getattr(x, "parts", x)  # of complex numbers
             if isinstance(t, te.Tensor):
@@ -77,17 +79,6 @@ class Frame:
             if op is not None and op not in self.origins:
                 self.origins[op] = path
                 stack += [t.op for t in op.reads()]
-
-    @contextmanager
-    def naming(self, path: str, op: str) -> Iterator[None]:
-        """Within it errors name the node, once. Raises ModelError, and UnsupportedForm as it is."""
-        try:
-            yield
-        except UnsupportedForm:
-            raise
-        except (ModelError, AutotuneError, ValueError, TypeError, LookupError, ArithmeticError) as err:
-            named = str(err).startswith(f"{self.label}: ")
-            raise ModelError(str(err) if named else f"{self.label}: node {path} ({op}): {err}") from err
 
     def refusal(self, remedy: str = "") -> ModelError:
         """All that is not supported, as one error, which ends with the ``remedy``."""

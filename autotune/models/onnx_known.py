@@ -47,8 +47,8 @@ class ConstantFolder:
 
     def evaluate(self, node: Any, values: Mapping[str, Array], opsets: Mapping[str, int]) -> list[Array]:
         """The outputs of a node. Raises ModelError."""
-        if node.op_type == "Range":
-            values = _scalars(values)
+        if node.op_type == "Range":  # exporters give it numbers, and arrays of one
+            values = {n: x.reshape(()) if x.size == 1 else x for n, x in values.items()}
         self._afford(node, values, opsets)
         if node.op_type == "GatherElements":
             return [_gather_elements(node, values)]
@@ -100,11 +100,6 @@ def _gather_elements(node: Any, values: Mapping[str, Array]) -> Array:
         return np.asarray(np.take_along_axis(data[part], ids, axis))
     except (IndexError, ValueError) as err:
         raise ModelError(f"it cannot be evaluated: {err}") from err
-
-
-def _scalars(values: Mapping[str, Array]) -> dict[str, Array]:
-    """Arrays of one element as numbers: exporters give Range both."""
-    return {n: x.reshape(()) if x.size == 1 else x for n, x in values.items()}
 
 
 def output_types(

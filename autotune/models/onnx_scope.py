@@ -178,7 +178,11 @@ class OnnxLowering(Frame):
             node = OnnxNode(proto.op_type, used, self.constant, *which, attributes=attributes)
             try:
                 made = found.outputs(node, inputs, {})
-                return _checked(made if isinstance(made, (tuple, list)) else (made,))
+                every: Sequence[Scoped] = made if isinstance(made, (tuple, list)) else (made,)
+                for x in every:
+                    if isinstance(x, te.Tensor):
+                        check_size(x.shape, x.dtype, "its output")
+                return every
             except UnsupportedForm as err:
                 reason = err
         body = _body(schema, proto, inputs, scope.opsets)
@@ -247,13 +251,6 @@ class OnnxLowering(Frame):
 
 
 # --- helpers ----------------------------------------------------------------------------------
-
-
-def _checked(made: Sequence[Scoped]) -> Sequence[Scoped]:
-    for x in made:
-        if isinstance(x, te.Tensor):
-            check_size(x.shape, x.dtype, "its output")
-    return made
 
 
 def check_size(shape: Sequence[int], dtype: str, what: str) -> None:
