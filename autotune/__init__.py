@@ -133,13 +133,14 @@ __all__ = ["__version__", *_EXPORTS]
 _HOOKS = {
     "report": ("autotune.report", "of_shown"),
     "explain": ("autotune.report.explain.asking", "of_result"),
+    "fleet": ("autotune.fleet.tuning", "FleetPlace"),
     "first_pick": ("autotune.tuning.first_pick", "first_pick"),
 }
 
 
 def _later(module: str, function: str) -> Any:
     """A function that imports another when it is called."""
-    return lambda *args: getattr(import_module(module), function)(*args)
+    return lambda *args, **more: getattr(import_module(module), function)(*args, **more)
 
 
 fill(**{name: _later(*where) for name, where in _HOOKS.items()})

@@ -65,8 +65,8 @@ def tune(
       is a `FleetResult`.
     - ``trials``: new trials at most. 0: no search, only a first pick.
     - ``budget_s``: seconds (default: 60). ``budget``: the same as the command line has it, such as "2m".
-    - ``search``: "evolutionary", "local", "random", "grid" or "llm" (docs/how-to/search.md).
-    - ``cost_model``: "xgb", "blend", "analytic", "scratch" or "random", or the path of a file that ``autotune
+    - ``search``: the name of a search policy, "evolutionary" or another (docs/how-to/search.md).
+    - ``cost_model``: the name of a cost model, "xgb" or another, or the path of a file that ``autotune
       train`` made of a log of your own. ``model`` is another name of it.
     - ``db``: the log, a path or the URL of a database; None takes ``AUTOTUNE_DB``, else the user's own.
     - ``seed``: of every random choice.
@@ -94,13 +94,13 @@ def tune(
     from autotune.results.tuned import as_one
     from autotune.tuning.dynamic_tuner import tuning_of
     from autotune.tuning.options import TuneOptions
-    from autotune.tuning.request import Request, tuned
+    from autotune.tuning.request import TuneRequest, tuned
 
     options = TuneOptions(
         trials=trials, budget_s=seconds_of(budget, budget_s, DEFAULT_S), search=search, seed=seed,
         rtol=rtol, atol=atol, model=_cost_model(cost_model, model), started=started,
     )  # fmt: skip
-    asked = Request.of(options, target, threads, db, fleet)
+    asked = TuneRequest.of(options, target, threads, db, fleet)
     constant_weights = ahead(constant_weights)
     found: Workload | DynamicWorkload | None
     found = as_dynamic(program, params, dtype, layout, constant_weights, tune)
@@ -156,11 +156,11 @@ def tune_suite(
     True
     """
     started = time.monotonic()
-    from autotune.results.tuned import SuiteTask, together
+    from autotune.results.tuned import SuiteTask
     from autotune.tuning import suites
     from autotune.tuning.makers import Tasks
     from autotune.tuning.options import TuneOptions
-    from autotune.tuning.request import Request, tuned
+    from autotune.tuning.request import TuneRequest, tuned
 
     seconds = seconds_of(budget, budget_s, DEFAULT_S)
     if isinstance(suite, (str, os.PathLike)):
@@ -181,8 +181,8 @@ def tune_suite(
         trials=trials, budget_s=seconds, search=search, seed=seed, rtol=rtol, atol=atol,
         model=_cost_model(cost_model, model), started=started,
     )  # fmt: skip
-    asked = Request.of(options, target, threads, db, fleet)
-    return tuned(asked, asked.tuning(Tasks(tasks, options)), lambda r: together(r, seconds), progress)
+    asked = TuneRequest.of(options, target, threads, db, fleet)
+    return tuned(asked, asked.tuning(Tasks(tasks, options)), lambda r: merged_results(r, seconds), progress)
 
 
 def _cost_model(

@@ -22,7 +22,7 @@ REQUIRED: Any = ...
 
 
 @dataclass(frozen=True)
-class Row:
+class OptionRow:
     """An option of commands, or with no ``flags`` an argument. ``name``: that of its value in `Given`.
     ``kind``: the type of the value, which may be None too where that is the ``default``. ``least``: of a
     number. ``choices``: the values that there are. ``read``: makes the value of what was typed, and of the
@@ -72,7 +72,7 @@ class Row:
 class Given:
     """The values of a command's rows, by their names."""
 
-    def __init__(self, ctx: typer.Context, rows: Iterable[Row], values: dict[str, Any]) -> None:
+    def __init__(self, ctx: typer.Context, rows: Iterable[OptionRow], values: dict[str, Any]) -> None:
         self.ctx = ctx
         self.__dict__.update({row.name: row.value(values[row.name]) for row in rows})
 
@@ -150,7 +150,7 @@ class Given:
         return self.workload() if dynamic is None else dynamic
 
 
-def takes(*rows: Row) -> Callable[[Callable[[Given], None]], Callable[..., None]]:
+def takes(*rows: OptionRow) -> Callable[[Callable[[Given], None]], Callable[..., None]]:
     """Makes a command for Typer of a function of what is `Given`, which has these rows."""
 
     def made(command: Callable[[Given], None]) -> Callable[..., None]:

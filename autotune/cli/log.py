@@ -224,10 +224,10 @@ def verify(o: Given) -> None:
     with existing(o.where) as log, ExitStack() as stack:
         site_of: Callable[[Target], Site | None] = recheck.here
         if o.fleet is not None:
-            from autotune.fleet.verifying import sites
+            from autotune.fleet.tuning import FleetPlace
             from autotune.results.display import say
 
-            site_of = stack.enter_context(sites(o.fleet, say))
+            site_of = stack.enter_context(FleetPlace(o.fleet, say=say).reached()).site_of
         for v in recheck.verify(log, o.top, o.slower, site_of):
             found[v.status] += 1
             rows.append(

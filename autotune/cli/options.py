@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from autotune.cli import values
-from autotune.cli.given import REQUIRED, Row, one_of
+from autotune.cli.given import REQUIRED, OptionRow, one_of
 from autotune.search.policies import POLICIES
 from autotune.settings import LOG_LEVELS, SettingsError, duration
 from cost_model.models import MODELS, names_file
@@ -36,25 +36,27 @@ def cost_model(name: str, option: str) -> str:
     return name
 
 
-def argument(metavar: str, help: str, name: str, **more: Any) -> Row:
+def argument(metavar: str, help: str, name: str, **more: Any) -> OptionRow:
     """A row of an argument."""
-    return Row(name, (), help, metavar=metavar, **more)
+    return OptionRow(name, (), help, metavar=metavar, **more)
 
 
-def option(flag: str, help: str, metavar: str | None = None, also: Iterable[str] = (), **more: Any) -> Row:
+def option(
+    flag: str, help: str, metavar: str | None = None, also: Iterable[str] = (), **more: Any
+) -> OptionRow:
     """A row of an option. ``also``: its other names. The first has the name of its value."""
     name = more.pop("name", flag.removeprefix("--").partition("/")[0].replace("-", "_"))
-    return Row(name, (flag, *also), help, metavar=metavar, **more)
+    return OptionRow(name, (flag, *also), help, metavar=metavar, **more)
 
 
-def switch(flag: str, help: str, **more: Any) -> Row:
+def switch(flag: str, help: str, **more: Any) -> OptionRow:
     """A row of an option without a value."""
     return option(flag, help, kind=bool, default=False, **more)
 
 
 def number(
     flag: str, help: str, metavar: str | None = None, *, default: int | None = None, least: int = 1
-) -> Row:
+) -> OptionRow:
     """A row of an option that is a number of something."""
     return option(flag, help, metavar, kind=int, default=default, least=least)
 
@@ -251,10 +253,10 @@ LOG_LEVEL = option(
 )
 
 
-def offered(rows: Iterable[Row] = ()) -> Mapping[str, Callable[[str, str], Iterable[str]]]:
+def offered(rows: Iterable[OptionRow] = ()) -> Mapping[str, Callable[[str, str], Iterable[str]]]:
     """What a shell offers, by the names of options and the words for arguments: of a command's rows, else of
     the table. Others take numbers, or files, which the shell completes."""
-    table = [row for row in globals().values() if isinstance(row, Row)]
+    table = [row for row in globals().values() if isinstance(row, OptionRow)]
     found: dict[str, Callable[[str, str], Iterable[str]]] = {}
     for row in [*rows, *table]:
         for name in row.flags or (row.metavar or "",):

@@ -14,7 +14,7 @@ from autotune.results.following import shown
 
 if TYPE_CHECKING:
     from autotune.results.tuned import SuiteTask
-    from autotune.tuning.request import Request, Run
+    from autotune.tuning.request import Run, TuneRequest
 
 
 @takes(
@@ -68,7 +68,7 @@ def tune(o: Given) -> None:
         raise typer.BadParameter("--frozen measures nothing, so --fleet does not go with it")
 
     from autotune.tuning.options import TuneOptions
-    from autotune.tuning.request import Request
+    from autotune.tuning.request import TuneRequest
     from kernels_db.store import Log
 
     options = TuneOptions(
@@ -76,11 +76,11 @@ def tune(o: Given) -> None:
         rtol=o.rtol, atol=o.atol, started=o.ctx.obj,
     )  # fmt: skip
     if o.fleet is None:
-        asked = Request.of(options, o.target, o.threads, o.where)
+        asked = TuneRequest.of(options, o.target, o.threads, o.where)
     else:
         wanted = o.target if o.has("target") else None
         more = {"build_here": o.build_here, "say": say}
-        asked = Request.of(options, wanted, o.threads, o.where, o.fleet, **more)
+        asked = TuneRequest.of(options, wanted, o.threads, o.where, o.fleet, **more)
     run = _run(o, program, asked)
     with results.interruptible() as interrupts:
         alone = program is not None
@@ -100,7 +100,7 @@ def tune(o: Given) -> None:
         raise typer.Exit(results.status(parts, "interrupted" if "interrupted" in ends else ends[0]))
 
 
-def _run(o: Given, program: Any, asked: Request) -> Run[Any]:
+def _run(o: Given, program: Any, asked: TuneRequest) -> Run[Any]:
     """What tunes that which is asked for. ``program``: of an operator; None of a suite or a model."""
     if o.on_model:
         from autotune.models.tuning import tuning_of_model

@@ -34,7 +34,7 @@ LOOK_S, JOIN_S, ALONE_S, END_S = 0.2, 10.0, 30.0, 20.0
 
 
 @dataclass(frozen=True)
-class There:
+class FleetPlace:
     """A fleet to tune on (`tuner.Place`). ``address``: tcp://HOST:PORT, tls://HOST:PORT or local:N.
     ``wanted``: one target, several with commas between or in a list, None for all that workers offer.
     ``threads``: None for any. ``build_here``: compile on this machine. ``say``: as of `local.reached`."""

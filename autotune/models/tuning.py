@@ -21,7 +21,7 @@ from autotune.models.preparation import PreparedModel, prepared
 from autotune.models.program import Program
 from autotune.models.tasks import had_share_s, had_trials, tasks_of
 from autotune.results.following import Tell
-from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask, TaskResult, by_name, together
+from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask, TaskResult, by_name, merged_results
 from autotune.run.asked import Asked
 from autotune.run.kernel import Kernel
 from autotune.run.stored import stored
@@ -30,7 +30,7 @@ from autotune.tuning.frozen import frozen
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.jobs import Job
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.request import Request, Run, tuned
+from autotune.tuning.request import Run, TuneRequest, tuned
 from autotune.tuning.run_records import searched
 from autotune.tuning.site import HERE
 from cost_model.saved import SavedModel
@@ -38,7 +38,7 @@ from kernels_db.store import Log
 from schedules.model import Target
 
 if TYPE_CHECKING:
-    from autotune.report import Written
+    from autotune.results.written import Written
 
 # Seconds of budget for a task: where none is given, and least, until each has a kernel.
 EACH_S, LEAST_S = 10.0, 2.0
@@ -129,12 +129,12 @@ def tune_model(
         trials=trials, budget_s=EACH_S if given_s is None else given_s, search=search, model=cost_model,
         seed=seed, rtol=rtol, atol=atol,
     )  # fmt: skip
-    asked = Request.of(options, target, threads, db, fleet)
+    asked = TuneRequest.of(options, target, threads, db, fleet)
     one = _as_one if asked.goal is None else itemgetter(asked.goal)
     return tuned(asked, tuning_of_model(model, asked, given_s), one, progress)
 
 
-def tuning_of_model(model: Model, asked: Request, given_s: float | None) -> Run[ModelTuneResult]:
+def tuning_of_model(model: Model, asked: TuneRequest, given_s: float | None) -> Run[ModelTuneResult]:
     """What tunes a model. ``given_s``: the budget that the user gave, None for one by the number of tasks.
     Raises and warns as `tune_model`."""
     started, goal = time.monotonic(), asked.goal
@@ -156,7 +156,7 @@ def tuning_of_model(model: Model, asked: Request, given_s: float | None) -> Run[
 def _tune(
     ready: PreparedModel,
     tasks: Sequence[SuiteTask],
-    asked: Request,
+    asked: TuneRequest,
     started: float,
     log: Log,
     progress: Tell | None,
@@ -249,7 +249,7 @@ def _as_one(results: Mapping[Target, ModelTuneResult]) -> ModelTuneResult:
     """Of several targets: the tasks of the first, then of the next."""
     each = [*results.values()]
     return replace(
-        together(results, max(r.budget_s for r in each)),
+        merged_results(results, max(r.budget_s for r in each)),
         skipped=sum(r.skipped for r in each),
         target=each[0].target if len(each) == 1 else None,
         by_target=by_name(results),

@@ -337,7 +337,7 @@ def as_one(results: Mapping[Target, TuneResult]) -> TuneResult:
     return FleetResult(**told, by_target=by_name(results))
 
 
-def together(found: Mapping[Target, S], budget_s: float) -> S:
+def merged_results(found: Mapping[Target, S], budget_s: float) -> S:
     """The results of suites for several targets as one: the tasks of the first target, then of the next."""
     each = [*found.values()]
     if len(each) == 1:

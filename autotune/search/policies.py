@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PolicyKind:
-    """One row. ``make``: of the keywords of `create`, a fresh policy. ``guided``: it asks a cost
-    model."""
+    """One row. ``make``: of the keywords of `create`, a fresh policy. ``guided``: it asks a cost model.
+    ``proposed_to``: something proposes beside it (`llm.Proposing`), which is told the expression too.
+    ``check``: raises where it cannot run here."""
 
     name: str
     make: Callable[..., SearchPolicy]
     guided: bool = False
+    proposed_to: bool = False
+    check: Callable[[], object] = lambda: None
 
 
 def _evolutionary(**asked: Any) -> SearchPolicy:
@@ -57,6 +60,14 @@ def _llm(**asked: Any) -> SearchPolicy:
     return proposing(**asked)
 
 
+def _check_llm() -> None:
+    from autotune.search import llm_client
+    from autotune.settings import LlmSettings
+
+    LlmSettings.from_environment()
+    llm_client.library()
+
+
 POLICIES = {
     row.name: row
     for row in (
@@ -64,7 +75,7 @@ POLICIES = {
         PolicyKind("local", _local),
         PolicyKind("random", _random),
         PolicyKind("grid", _grid),
-        PolicyKind("llm", _llm, guided=True),
+        PolicyKind("llm", _llm, guided=True, proposed_to=True, check=_check_llm),
     )
 }
 
@@ -76,12 +87,15 @@ def create(
     seed: int = 0,
     near: Dataset | None = None,
     target: Target | None = None,
+    expression: str | None = None,
 ) -> SearchPolicy:
     """A fresh policy. ``near``: measured candidates of similar tasks, with the columns of `model_features`.
     ``model``: a name, or a trained model that a search begins with in place of the shipped one. ``target``:
-    the target whose shipped model it begins with. Raises AutotuneError for an unknown policy or model, and
-    for a trained one of other features.
+    the target whose shipped model it begins with. ``expression``: the computation as text, for what proposes
+    beside it. Raises AutotuneError for an unknown policy or model, and for a trained one of other features.
     """
     if name not in POLICIES:
         raise AutotuneError(f"unknown search {name!r}; choose from {', '.join(POLICIES)}")
-    return POLICIES[name].make(space=space, model=model, seed=seed, near=near, target=target)
+    row = POLICIES[name]
+    more = {"expression": expression} if row.proposed_to else {}
+    return row.make(space=space, model=model, seed=seed, near=near, target=target, **more)

@@ -14,7 +14,7 @@ _filled: dict[str, Callable[..., Any]] = {}
 def fill(**functions: Callable[..., Any]) -> None:
     """Set functions. ``report(result, path)`` writes a page of HTML, ``explain(result)`` says why the best
     schedule is as fast as it is, ``first_pick(workload, target, where)`` picks a schedule of what nobody
-    tuned."""
+    tuned, ``fleet(address, target, threads)`` is a fleet to tune on."""
     _filled.update(functions)
 
 

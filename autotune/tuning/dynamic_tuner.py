@@ -22,7 +22,7 @@ from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.jobs import Job
 from autotune.tuning.makers import OneTask, with_error
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.request import Request, Run
+from autotune.tuning.request import Run, TuneRequest
 from autotune.tuning.run_records import best_of
 from kernels_db.store import Log
 from schedules.errors import AutotuneError
@@ -42,7 +42,7 @@ ALWAYS = 2
 LEAST_LEFT_S = 2.0
 
 
-def tuning_of(program: Workload | DynamicWorkload, asked: Request) -> Run[TuneResult]:
+def tuning_of(program: Workload | DynamicWorkload, asked: TuneRequest) -> Run[TuneResult]:
     """What tunes a program of one size, or of a range."""
     if isinstance(program, DynamicWorkload):
         return partial(tune_range, program, asked)
@@ -51,7 +51,7 @@ def tuning_of(program: Workload | DynamicWorkload, asked: Request) -> Run[TuneRe
 
 def tune_range(
     dynamic: DynamicWorkload,
-    asked: Request,
+    asked: TuneRequest,
     log: Log,
     progress: Tell | None = None,
     interrupts: Interrupts | None = None,

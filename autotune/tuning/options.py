@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass, field
 
 from autotune.measure.inputs import Tolerance
-from autotune.search import llm_client, policies
-from autotune.settings import LlmSettings, SettingsError
+from autotune.search import policies
+from autotune.settings import SettingsError
 from cost_model.base import CostModelError
 from cost_model.models import chosen, kind
 from cost_model.saved import SavedModel
@@ -66,9 +66,7 @@ class TuneOptions:
             raise SettingsError(
                 f"unknown search {name!r}{suggest(name, known)}; choose from {', '.join(known)}"
             )
-        if self.search == "llm":
-            LlmSettings.from_environment()  # before any work is done
-            llm_client.library()
+        known[name].check()  # before any work is done
         try:
             object.__setattr__(self, "model", chosen(self.model))  # a file is read once
         except CostModelError as err:

@@ -1,5 +1,5 @@
 """What is asked of a run, read and checked once. The Python interface and the command line both make a
-`Request`, and whatever is tuned is tuned by it."""
+`TuneRequest`, and whatever is tuned is tuned by it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from autotune import backends
 from autotune.results.following import Tell, concluded, followed
 from autotune.settings import database
+from autotune.settings.hooks import hook
 from autotune.tuning import tuner
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.makers import JobMaker
@@ -25,7 +26,7 @@ Run = Callable[[Log, Tell | None, Interrupts | None], Mapping[Target, R]]
 
 
 @dataclass(frozen=True)
-class Request:
+class TuneRequest:
     """``options``: how to search. ``place``: what measures. ``goal``: the target of this machine; None: a
     fleet measures. ``where``: the log."""
 
@@ -43,15 +44,14 @@ class Request:
         db: str | os.PathLike[str] | None,
         fleet: str | None = None,
         **of_fleet: Any,
-    ) -> Request:
-        """From the options of `autotune.tune`. ``of_fleet``: more fields of `fleet.tuning.There`. Raises
+    ) -> TuneRequest:
+        """From the options of `autotune.tune`. ``of_fleet``: more fields of `fleet.tuning.FleetPlace`. Raises
         `TargetError`, `SettingsError`."""
         if fleet is None:
             goal = backends.parse(backends.alone(target), threads)
             return cls(options, OneMachine(goal), goal, database(db))
-        from autotune.fleet.tuning import There
-
-        return cls(options, There(str(fleet), target, threads, **of_fleet), None, database(db))
+        there: Place = hook("fleet")(str(fleet), target, threads, **of_fleet)
+        return cls(options, there, None, database(db))
 
     def tuning(self, maker: JobMaker[R]) -> Run[R]:
         """What tunes that of which a maker makes jobs. It raises as `tuner.tune_jobs`."""
@@ -61,7 +61,11 @@ class Request:
 
 
 def tuned(
-    asked: Request, run: Run[Any], one: Callable[[Any], R], progress: Tell | str | None, alone: bool = False
+    asked: TuneRequest,
+    run: Run[Any],
+    one: Callable[[Any], R],
+    progress: Tell | str | None,
+    alone: bool = False,
 ) -> R:
     """The results of a run, of which ``one`` makes one. ``progress``, ``alone``: as of
     `progress.following.followed`."""

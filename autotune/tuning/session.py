@@ -10,10 +10,10 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from autotune.results.tuned import TuneResult
-from autotune.search import guided, policies
+from autotune.search import policies
 from autotune.search.ahead import AskAhead
 from autotune.search.base import Result, SearchPolicy
 from autotune.search.decisions import DECISIONS
@@ -173,14 +173,14 @@ class Session:
         self._begun = True
 
     def _policy(self, near: Dataset | None) -> SearchPolicy:
-        """A fresh search. A language model is told the expression, in canonical names."""
-        options, space = self.options, self.space
-        if options.search != "llm":
-            return policies.create(options.search, space, options.guide, options.seed, near, self.run.target)
-        text = str(Schedule(self.run.workload.canonical))
-        self._llm = guided.proposing(space, options.guide, options.seed, near, self.run.target, text)
-        self._stack.callback(self._llm.close)
-        return self._llm
+        """A fresh search. What proposes beside it is told the expression, in canonical names."""
+        run, options, named = self.run, self.options, self.options.search
+        text = str(Schedule(run.workload.canonical)) if policies.POLICIES[named].proposed_to else None
+        made = policies.create(named, self.space, options.guide, options.seed, near, run.target, text)
+        if text is not None:
+            self._llm = cast("Proposing", made)
+            self._stack.callback(self._llm.close)
+        return made
 
     def measure_limit(self) -> None:
         """Measure the machine's limit, or measure it again."""
@@ -306,7 +306,7 @@ class Session:
             name, decisions = space.sketches[candidate.sketch], list(candidate.row)
             facts = {DECISIONS: decisions, "round": self.so_far.rounds, **moved(space, candidate)}
             if self._llm is not None and self._llm.proposed(candidate):
-                facts["chosen_by"] = "llm"
+                facts["chosen_by"] = self.options.search
             if predicted:
                 facts[PREDICTED] = {k: round(float(v[index]), 6) for k, v in predicted.items()}
             results[index] = Result(candidate, self.take(m, name, trace, facts, searched), m.facts)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune import backends, targets
 from autotune.backends.building.generator_version import this_machine
@@ -138,19 +138,8 @@ class Here:
     def move_s(self, time_s: float, warm_runs: int) -> float:
         return MOVE_S + comparing_s(time_s, warm_runs)
 
-    def measurer(
-        self,
-        workload: Workload,
-        target: Target,
-        budget_s: float,
-        nominal: Nominal | None = None,
-        control: Control | None = None,
-        tolerance: Tolerance | None = None,
-        reference_s: float | None = None,
-        waiting: Callable[[], None] = lambda: None,
-    ) -> Measuring:
-        more = (nominal, control, tolerance, reference_s, waiting)
-        return preparation.measurer(workload, target, budget_s, *more)
+    def measurer(self, *task: Any, **how: Any) -> Measuring:
+        return preparation.measurer(*task, **how)
 
 
 HERE: Site = Here()

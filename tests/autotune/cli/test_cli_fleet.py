@@ -10,6 +10,7 @@ from cli_runner import run
 from needs import imported
 
 import autotune as at
+from autotune import backends
 from autotune.cli import output, results
 from autotune.results import display
 from autotune.results.tuned import Best, SuiteResult, SuiteTask, TaskResult, TuneResult
@@ -60,7 +61,7 @@ def test_results_are_printed_when_the_progress_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A line that goes takes along what was printed below it."""
-    target = at.targets.parse("x86-64-v3", 1)
+    target = backends.parse("x86-64-v3", 1)
     workload = at.ops.workload("matmul", {"m": 64, "n": 64, "k": 64})
     best = Best(1e-4, 20.0, None, Trace(), "r")
     result = TuneResult(workload, target, best, 9, {}, 0, 3.0, 0, "budget")

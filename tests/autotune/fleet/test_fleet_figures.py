@@ -17,18 +17,18 @@ imported("distributed")
 
 from autotune.fleet import site as fleet_site  # noqa: E402
 from autotune.fleet.site import FleetSite  # noqa: E402
-from autotune.results.tuned import together  # noqa: E402
+from autotune.results.tuned import merged_results  # noqa: E402
 
 ONE = SuiteResult(cast(Any, ("a", "b")), 3.0, 5, 20.0, 60.0, 7, "budget")
 TWO = SuiteResult(cast(Any, ("c",)), 4.0, 8, 30.0, 60.0, 7, "trials")
 
 
 def test_results_of_several_targets_are_added_up() -> None:
-    found = together({A: ONE, B: TWO}, 90.0)
+    found = merged_results({A: ONE, B: TWO}, 90.0)
     assert found == SuiteResult(cast(Any, ("a", "b", "c")), 7.0, 13, 30.0, 90.0, 7, "budget")
-    assert together({B: TWO, A: ONE}, 90.0).stopped == "trials"
-    assert together({A: ONE, B: replace(TWO, stopped="interrupted")}, 90.0).stopped == "interrupted"
-    assert together({A: ONE}, 90.0) is ONE
+    assert merged_results({B: TWO, A: ONE}, 90.0).stopped == "trials"
+    assert merged_results({A: ONE, B: replace(TWO, stopped="interrupted")}, 90.0).stopped == "interrupted"
+    assert merged_results({A: ONE}, 90.0) is ONE
 
 
 @pytest.mark.parametrize("lacks", [0, 1])
@@ -36,7 +36,7 @@ def test_a_target_without_a_kernel_for_a_task_has_no_sum(lacks: int) -> None:
     """A sum of the others alone would look like a fast fleet."""
     each = [ONE, TWO]
     each[lacks] = replace(each[lacks], weighted_s=None)
-    assert together(dict(zip((A, B), each)), 90.0).weighted_s is None
+    assert merged_results(dict(zip((A, B), each)), 90.0).weighted_s is None
 
 
 @pytest.mark.parametrize("way_s", [None, 0.0, 0.5 * fleet_site.WAY_S, 3 * fleet_site.WAY_S])

@@ -19,7 +19,7 @@ from autotune.run.dynamic_workload import DynamicWorkload, as_dynamic
 from autotune.tuning.dynamic_tuner import tune_range
 from autotune.tuning.makers import with_error
 from autotune.tuning.options import TuneOptions
-from autotune.tuning.request import Request
+from autotune.tuning.request import TuneRequest
 from schedules.model import Target, Trace
 
 imported("distributed")
@@ -33,7 +33,7 @@ def one_group_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
 def tuned_there(
     there: Rack, dynamic: DynamicWorkload, log: at.Log, options: TuneOptions
 ) -> Mapping[Target, DynamicResult]:
-    asked = Request.of(options, None, None, log.path, there.address)
+    asked = TuneRequest.of(options, None, None, log.path, there.address)
     return tune_range(dynamic, asked, log)
 
 

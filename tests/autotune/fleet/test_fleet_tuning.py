@@ -22,7 +22,7 @@ from autotune.fleet.errors import FleetError, MachineLost
 from autotune.fleet.members import targets_of
 from autotune.fleet.messages import Request
 from autotune.measure.process import MeasureError
-from autotune.results.tuned import SuiteResult, SuiteTask, as_one, together
+from autotune.results.tuned import SuiteResult, SuiteTask, as_one, merged_results
 from autotune.targets import detect
 from autotune.tuning import recheck
 from autotune.tuning.jobs import Job
@@ -83,7 +83,7 @@ def test_one_command_tunes_for_two_targets(there: Rack, tmp_path: Path) -> None:
             assert {t.result.target for t in r.tasks} == {target}
     assert set(shown) == {"one (kind-a)", "two (kind-b)"}
     found = dict(zip((A, B), results, strict=True))
-    whole = together(found, 20.0)
+    whole = merged_results(found, 20.0)
     assert whole.measured == 48 and len(whole.tasks) == 4
     one = as_one({t: r.tasks[0].result for t, r in found.items()})
     assert isinstance(one, at.FleetResult)
@@ -403,7 +403,7 @@ def test_stored_records_are_checked_where_their_target_is_offered(there: Rack, t
     with at.Log(tmp_path / "t.db") as log:
         tuned(there, log, trials=4)
         before = len(site.measured)
-        with tuning.There(there.address).reached() as crew:
+        with tuning.FleetPlace(there.address).reached() as crew:
             assert crew.site_of(B) is None
             (found,) = recheck.verify(log, 1, 1.5, crew.site_of)
         assert (found.status, found.time_s) == ("ok", site.time_s) and len(site.measured) == before + 1

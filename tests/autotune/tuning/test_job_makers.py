@@ -73,11 +73,11 @@ def test_a_job_without_tasks_measures_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_it_is_tuned_on_a_local_fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     imported("distributed")
-    from autotune.fleet.tuning import There
+    from autotune.fleet.tuning import FleetPlace
 
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
     with at.Log(tmp_path / "t.db") as log:
-        (found,) = tune_jobs(HALVES, There("local:2", "cpu", 1), log).values()
+        (found,) = tune_jobs(HALVES, FleetPlace("local:2", "cpu", 1), log).values()
         assert set(found) == {16, 8, 4}
 
 
