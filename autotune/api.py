@@ -156,7 +156,7 @@ def tune_suite(
     True
     """
     started = time.monotonic()
-    from autotune.results.tuned import SuiteTask
+    from autotune.results.tuned import SuiteTask, merged_results
     from autotune.tuning import suites
     from autotune.tuning.makers import Tasks
     from autotune.tuning.options import TuneOptions

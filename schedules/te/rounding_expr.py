@@ -337,5 +337,6 @@ def _step(f: Any, v: Any, a: Any, e: Any) -> Value:
     for at in ends(a, e):
         end = f(at)
         apart = np.where(end == v, 0, distance(end, v))
-        off = np.maximum(off, np.where(np.isnan(apart), 0, apart))
+        becomes = np.where(np.isnan(end) == np.isnan(v), 0, np.inf)  # NaN, of dtypes without an infinity
+        off = np.maximum(off, np.where(np.isnan(apart), becomes, apart))
     return v, np.where(np.isnan(a) & np.isinf(e), np.inf, off)

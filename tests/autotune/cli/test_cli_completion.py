@@ -16,7 +16,7 @@ from autotune.cli import completion
 from autotune.cli.app import app
 from autotune.search.policies import POLICIES
 from autotune.targets.names import described
-from schedules.dtypes import DTYPES
+from schedules.dtypes import DTYPES, FLOATS
 from schedules.ops import OPERATORS, REGISTRY
 
 COMMAND = get_command(app)
@@ -54,7 +54,7 @@ def answer(line: str) -> list[str]:
         ("autotune tune matmul --model=b", ["--model=blend"]),
         ("autotune tune matmul --target cuda", ["cuda-emulator", "cuda"]),
         ("autotune tune conv2d --layout ", ["NHWC", "NCHW"]),
-        ("autotune tune matmul --json --dtype floa", ["float16", "float32", "float64"]),
+        ("autotune tune matmul --json --dtype floa", [d for d in FLOATS if d != "bfloat16"]),
         ("autotune completion ", ["bash", "zsh", "fish"]),
         ("autotune tune matmul --db ", []),  # a file, which the shell completes
         ("autotune replay ", []),

@@ -42,7 +42,7 @@ from autotune.run.kernels import default_kernel
 from schedules import te
 from schedules.graph.graph import Argument, Graph, Group
 from schedules.graph.partition import partition
-from schedules.model import Trace
+from schedules.model import Target, Trace, Workload
 from schedules.te.compute_dag import ComputeDAG
 
 
@@ -322,7 +322,10 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Kernels that were not tuned are those of plain loops; code for CUDA is what the device takes."""
     from autotune.run import untuned
 
-    monkeypatch.setattr(untuned, "untuned", lambda w, t, where: (default_kernel(w, t), "plain"))
+    def picked(workload: Workload, target: Target, where: str) -> untuned.PickedKernel:
+        return untuned.PickedKernel(default_kernel(workload, target), "plain")
+
+    monkeypatch.setattr(untuned, "untuned", picked)
 
     def build(self: Cuda, dag: ComputeDAG, trace: Trace, target: targets.Target) -> bytes:
         return fakes.code_for(grid_program(dag, trace, target), cuda.device()).to_bytes()
