@@ -456,7 +456,7 @@ def test_limits_count_no_results_and_no_more_than_is_allocated(op: str, params: 
 
 
 def test_blocks_stand_side_by_side_the_hottest_first() -> None:
-    case = library_case("transpose_batch_matmul_softmax", np.random.default_rng(3), 40)
+    case = library_case("transpose_batch_matmul_softmax", np.random.default_rng(1), 40)
     space, rng = derive(case.dag, target()), np.random.default_rng(4)
     rows = space.sample(0, 64, rng)
     rows = rows[space.valid(0, rows)][:8]
