@@ -54,7 +54,7 @@ def answer(line: str) -> list[str]:
         ("autotune tune matmul --model=b", ["--model=blend"]),
         ("autotune tune matmul --target cuda", ["cuda-emulator", "cuda"]),
         ("autotune tune conv2d --layout ", ["NHWC", "NCHW"]),
-        ("autotune tune matmul --json --dtype floa", ["float16", "float32", "float64"]),
+        ("autotune tune matmul --json --dtype floa", ["float16", "float8_e4m3fn", "float8_e5m2", "float32", "float64"]),
         ("autotune completion ", ["bash", "zsh", "fish"]),
         ("autotune tune matmul --db ", []),  # a file, which the shell completes
         ("autotune replay ", []),
