@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 
-class Block:
+class DeviceBlock:
     """Memory of a device, which it gets back when nobody has it any more."""
 
     def __init__(self, device: Device, nbytes: int, shape: tuple[int, ...] = (), dtype: Any = None) -> None:
@@ -44,7 +44,7 @@ class Block:
 class _Part:
     """A part of a ``block``, or of the program's own, that begins at byte ``start``."""
 
-    block: Block | None
+    block: DeviceBlock | None
     start: int
     nbytes: int
 
@@ -116,7 +116,7 @@ class DeviceContext:
 
     def __init__(self, layout: DeviceLayout) -> None:
         self._memory, self._layout, self._device = layout.memory, layout, layout.memory.device
-        self._block = Block(self._device, layout.nbytes)
+        self._block = DeviceBlock(self._device, layout.nbytes)
         self._parts = {name: self._at(part) for name, part in layout.parts.items()}
         self.steps = [(s, [*map(self._at, s.arrays)]) for s in layout.steps]
         self._captured: dict[int, Captured] = {}  # by the first call
@@ -191,13 +191,13 @@ class DeviceMemory:
         self.captures = captures and isinstance(device, Capturing)
         self.turn = Lock()
 
-    def kept(self, weight: Array) -> Block:
+    def kept(self, weight: Array) -> DeviceBlock:
         """A weight as this memory has it. Raises DeviceError where there is no room."""
-        block = Block(self.device, weight.nbytes, weight.shape, weight.dtype)
+        block = DeviceBlock(self.device, weight.nbytes, weight.shape, weight.dtype)
         self.device.upload(block.memory, _flat(weight))
         return block
 
-    def value(self, kept: Block) -> Array:
+    def value(self, kept: DeviceBlock) -> Array:
         """Inverse of `kept`."""
         return _downloaded(self.device, kept.memory, kept.shape, kept.dtype)
 
