@@ -54,7 +54,10 @@ def answer(line: str) -> list[str]:
         ("autotune tune matmul --model=b", ["--model=blend"]),
         ("autotune tune matmul --target cuda", ["cuda-emulator", "cuda"]),
         ("autotune tune conv2d --layout ", ["NHWC", "NCHW"]),
-        ("autotune tune matmul --json --dtype floa", ["float16", "float8_e4m3fn", "float8_e5m2", "float32", "float64"]),
+        ("autotune tune matmul --json --dtype float3", ["float32"]),
+        ("autotune tune matmul --dtype floa", [d for d in DTYPES if d.startswith("floa")]),
+        ("autotune train --model ", ["xgb", "scratch", "forest", "hist"]),  # not those of tune --model
+        ("autotune report net.onnx --against ", ["onnxruntime"]),
         ("autotune completion ", ["bash", "zsh", "fish"]),
         ("autotune tune matmul --db ", []),  # a file, which the shell completes
         ("autotune replay ", []),
