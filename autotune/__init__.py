@@ -17,7 +17,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from autotune.settings.hooks import fill
 from schedules.distribution import VERSION as __version__
 
 if TYPE_CHECKING:
@@ -130,20 +129,12 @@ __all__ = ["__version__", *_EXPORTS]
 
 
 # What lower rooms call of upper ones: {name: (module, function)}.
-_HOOKS = {
+HOOKS = {
     "report": ("autotune.report", "of_shown"),
     "explain": ("autotune.report.explain.asking", "of_result"),
     "fleet": ("autotune.fleet.tuning", "FleetPlace"),
     "first_pick": ("autotune.tuning.first_pick", "first_pick"),
 }
-
-
-def _later(module: str, function: str) -> Any:
-    """A function that imports another when it is called."""
-    return lambda *args, **more: getattr(import_module(module), function)(*args, **more)
-
-
-fill(**{name: _later(*where) for name, where in _HOOKS.items()})
 
 
 def __getattr__(name: str) -> Any:

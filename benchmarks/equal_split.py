@@ -29,6 +29,7 @@ from suite import commit  # noqa: E402
 
 import autotune as at  # noqa: E402
 from autotune.backends.building.generator_version import this_machine  # noqa: E402
+from autotune.run.asked import Asked  # noqa: E402
 from autotune.run.loading import load_workload  # noqa: E402
 from autotune.run.workloads import param_text  # noqa: E402
 from autotune.tuning import suites  # noqa: E402
@@ -37,7 +38,7 @@ from autotune.tuning import suites  # noqa: E402
 def timed(suite: str, logs: list[Path], threads: int, rounds: int) -> list[list[list[float]]]:
     """Seconds of each task's best kernel of each log, [rounds, tasks, logs]."""
     tasks = [t.workload for t in suites.read(suite)]
-    kernels = [[load_workload(w, threads=threads, db=db) for db in logs] for w in tasks]
+    kernels = [[load_workload(w, Asked.of("cpu", threads, db)) for db in logs] for w in tasks]
     return [[[k.time(repeat=3) for k in row] for row in kernels] for _ in range(rounds)]
 
 

@@ -154,6 +154,7 @@ def kept(path: Path) -> dict[str, Result]:
 
 def row(task: Any, wanted: Result, o: argparse.Namespace, budget: float) -> Result:
     import autotune as at
+    from autotune.run.asked import Asked
     from autotune.run.loading import load_workload
     from schedules import ops
     from schedules.ops import compulsory_bytes
@@ -174,7 +175,7 @@ def row(task: Any, wanted: Result, o: argparse.Namespace, budget: float) -> Resu
         }  # fmt: skip
         if tuned.best is None:
             return found | {"times_s": {}, "skipped": {"autotune": "nothing valid was found"}}
-        kernel = load_workload(w, target=o.target, db=db)
+        kernel = load_workload(w, Asked.of(o.target, None, db))
         found["device"] = getattr(kernel.record, "environment", {}).get("device", {})
         peers, reason = peers_of(o.target)
         if peers is None:

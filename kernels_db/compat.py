@@ -43,6 +43,14 @@ def check_schema(
     return "current" if version == SCHEMA_VERSION else "older"
 
 
+def older(place: object) -> LogError:
+    """The error for a log of an older schema that is only to be read."""
+    return LogError(
+        f"{place} has an older schema and is opened for reading only; upgrade it once by opening it for "
+        f"writing: autotune log stats --db {place}"
+    )
+
+
 def is_header(value: object) -> bool:
     """Whether a line is the first one of an export of this version or of one before."""
     versions = range(1, EXPORT_VERSION + 1)

@@ -32,7 +32,8 @@ class Connection(sqlite3.Connection):
     def __del__(self) -> None:
         self._forget()
 
-    def _count(self, path: Path) -> None:
+    def count(self, path: Path) -> None:
+        """Count this connection to a file."""
         self._file = file_of(path)
         if self._file is not None:
             _open[self._file] += 1
@@ -50,7 +51,7 @@ def connect(path: Path, uri: str, **how: Any) -> Connection:
     """`sqlite3.connect` for the file ``path``, which ``uri`` names. Raises sqlite3.Error."""
     with _guard:
         con = sqlite3.connect(uri, uri=True, factory=Connection, **how)
-        con._count(path)
+        con.count(path)
     return con
 
 

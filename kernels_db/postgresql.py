@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from kernels_db.compat import APPLICATION_ID, check_schema
+from kernels_db.compat import APPLICATION_ID, check_schema, older
 from kernels_db.errors import LogError
 from kernels_db.passwords import masked
 from schedules.distribution import install
@@ -86,42 +87,31 @@ class PostgresDatabase:
 
     def inspect(self, con: Connection[Any]) -> Literal["new", "current", "older"]:
         """Whose tables the schema has: `compat.check_schema`. Raises `LogError`."""
+        every, version = "SELECT tablename FROM pg_tables WHERE schemaname = %s", None
         try:
-            return self._inspected(con)
+            tables = {name for (name,) in con.execute(every, (SCHEMA,))}
+            if {"alembic_version", "record"} <= tables:
+                version = con.execute(f"SELECT version_num FROM {SCHEMA}.alembic_version").fetchone()
         except self.driver().Error as err:
             raise self.explain(err) from None
-
-    def _inspected(self, con: Connection[Any]) -> Literal["new", "current", "older"]:
-        tables = {
-            name
-            for (name,) in con.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (SCHEMA,))
-        }
-        version = None
-        if {"alembic_version", "record"} <= tables:
-            version = con.execute(f"SELECT version_num FROM {SCHEMA}.alembic_version").fetchone()
         if version is None:
             return check_schema(str(self), 0, 0, not tables)
         return check_schema(str(self), APPLICATION_ID, int(version[0]), False)
 
     def reader(self, timeout_s: float) -> PostgresReader | None:
-        con = self.connect(timeout_s)
-        try:
+        with ExitStack() as opened:
+            con = self.connect(timeout_s)
+            opened.callback(con.close)
             state = self.inspect(con)
-            if state == "current":
-                return PostgresReader(con)
+            try:
+                reader = PostgresReader(con) if state == "current" else None
+            except self.driver().Error as err:
+                raise self.explain(err, timeout_s) from None
+            if reader is not None:
+                opened.pop_all()
             if state == "older":
-                raise LogError(
-                    f"{self} has an older schema and is opened for reading only; upgrade it once by opening "
-                    f"it for writing: autotune log stats --db {self}"
-                )
-        except self.driver().Error as err:
-            con.close()
-            raise self.explain(err, timeout_s) from None
-        except LogError:
-            con.close()
-            raise
-        con.close()
-        return None
+                raise older(self)
+            return reader
 
     def explain(self, err: BaseException, timeout_s: float | None = None) -> LogError:
         """Explain an error by its SQLSTATE:

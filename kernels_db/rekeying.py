@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from kernels_db import exchange
-from kernels_db.exchange import Item, ItemType, Refused
+from kernels_db.exchange import Item, Refused
 from kernels_db.records import MAX_SKETCH
 from schedules.model import Trace, Workload, canonical, digest
 from schedules.trace_names import to_canonical
@@ -39,19 +39,9 @@ class Rekeyer:
     def item(self, item: Item) -> Item:
         """One item. Raises an exception of `exchange.MALFORMED` where it is not as `exchange.decode` gives
         it."""
-        columns = self.columns(item.type, item.columns)
+        kinds = {"workload": self._workload, "run": self._run, "record": self._record}
+        columns = kinds[item.type](item.columns) if item.type in kinds else None  # None: it stays as it is
         return item if columns is None else replace(item, columns=columns, former=item.key)
-
-    def columns(self, kind: ItemType, columns: dict[str, Any]) -> dict[str, Any] | None:
-        """The row of a table; None where it stays as it is. Raises as `item`."""
-        match kind:
-            case "workload":
-                return self._workload(columns)
-            case "run":
-                return self._run(columns)
-            case "record":
-                return self._record(columns)
-        return None
 
     def _workload(self, columns: dict[str, Any]) -> dict[str, Any] | None:
         if exchange.parse(columns["json"].encode()).get("version") != 1:

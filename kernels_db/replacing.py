@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 from kernels_db import sqlite
 from kernels_db.compression import packing
@@ -39,20 +40,27 @@ def replaced(place: str | os.PathLike[str] | IO[str]) -> Iterator[IO[str]]:
     sqlite.make_directory(path)
     # A pipe or a terminal can be written to but not replaced.
     plain = not path.exists() or path.is_file()
-    part = home.with_name(f".{home.name}.{os.getpid()}.part") if plain else path
     try:
-        with part.open("wb") as f, packing(path, f) as text:
+        with in_place_of(home) if plain else path.open("wb") as f, packing(path, f) as text:
             yield text
-        if plain:
-            part.replace(home)
     except BrokenPipeError:  # as in other programs before `head`
         raise
     except OSError as err:
         raise LogError(f"cannot write {path}: {err.strerror}; choose another file") from None
+
+
+@contextmanager
+def in_place_of(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which gets this name at the end of the block: whoever reads the old one meanwhile sees
+    the old one, and what fails leaves it as it was. Raises OSError."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("xb") as f:
+            yield f
+        part.replace(path)
     finally:
-        if plain:
-            with contextlib.suppress(OSError):
-                part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def check_replaceable(path: Path) -> None:

@@ -11,14 +11,14 @@ import re
 import sqlite3
 import struct
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from kernels_db import refusals
-from kernels_db.compat import check_schema
+from kernels_db.compat import check_schema, older
 from kernels_db.errors import LogError
 from kernels_db.locked_files import connect as connect_to
 from kernels_db.locked_files import first_bytes
@@ -205,47 +205,40 @@ def open_reader(path: Path, *, timeout_s: float) -> sqlite3.Connection | None:
     check_file(path)
     if not path.exists():
         raise LogError(f"there is no tuning log at {path}; tune something first, or give its path with --db")
-    try:
+    with _explained(path, timeout_s), ExitStack() as opened:
         con = connect(path, read_only=True, timeout_s=timeout_s)
-    except (*FAULTS, OSError) as err:
-        raise explain(err, path, timeout_s) from None
-    try:
+        opened.callback(con.close)
         state = inspect(con, path)
-    except FAULTS as err:
-        con.close()
-        raise explain(err, path, timeout_s) from None
-    except LogError:
-        con.close()
-        raise
-    if state == "current":
-        return con
-    con.close()
-    if state == "new":
-        return None
-    raise LogError(
-        f"{path} has an older schema and is opened for reading only; upgrade it once by opening it for "
-        f"writing: autotune log stats --db {path}"
-    )
+        if state == "current":
+            opened.pop_all()
+            return con
+    if state == "older":
+        raise older(path)
+    return None
 
 
 def is_older(path: Path, timeout_s: float) -> bool:
     """Whether a log has a schema that this version upgrades. Raises `LogError`."""
     check_file(path)
-    try:
-        with closing(connect(path, read_only=True, timeout_s=timeout_s)) as con:
-            return inspect(con, path) == "older"
-    except (*FAULTS, OSError) as err:
-        raise explain(err, path, timeout_s) from None
+    with _explained(path, timeout_s), closing(connect(path, read_only=True, timeout_s=timeout_s)) as con:
+        return inspect(con, path) == "older"
 
 
 def copy(path: Path, to: Path, timeout_s: float) -> None:
     """Copy a database while others may write to it. Raises `LogError`."""
+    with (
+        _explained(path, timeout_s),
+        closing(connect(path, read_only=True, timeout_s=timeout_s)) as con,
+        closing(sqlite3.connect(to)) as copied,
+    ):
+        con.backup(copied)
+
+
+@contextmanager
+def _explained(path: Path, timeout_s: float) -> Iterator[None]:
+    """Raise errors of SQLite and of the operating system as `LogError`."""
     try:
-        with (
-            closing(connect(path, read_only=True, timeout_s=timeout_s)) as con,
-            closing(sqlite3.connect(to)) as copied,
-        ):
-            con.backup(copied)
+        yield
     except (*FAULTS, OSError) as err:
         raise explain(err, path, timeout_s) from None
 

@@ -35,15 +35,7 @@ from kernels_db.place import LogPlace, locate
 from kernels_db.postgresql import PostgresDatabase
 from kernels_db.prune import Pruned, prune
 from kernels_db.reading import LogReader, ranked, tasks_of
-from kernels_db.records import (
-    MergeResult,
-    NewRecord,
-    Record,
-    Run,
-    after,
-    host_digest,
-    now,
-)
+from kernels_db.records import MergeResult, NewRecord, Record, Run, after, host_digest, now
 from kernels_db.rekeying import Rekeyer
 from kernels_db.replacing import replaced
 from kernels_db.schema import FORMER, PIN, RECORD, RUN, VERIFICATION

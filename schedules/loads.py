@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,13 @@ def with_loads(e: Expr, change: Callable[[Any], Expr | None]) -> Expr:
         return load if made is None else made
 
     return E.rewrite(e, visit)
+
+
+def outside(e: Expr) -> Iterator[Expr]:
+    """Every node of an expression, but those inside of loads, which are indices."""
+    yield e
+    for x in () if isinstance(e, Load) else E.children(e):
+        yield from outside(x)
 
 
 def relocated(e: Expr, old: str, new: str, at: Callable[[Indices], Indices]) -> Expr:

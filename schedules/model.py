@@ -208,12 +208,9 @@ class Step:
     primitive: str
     args: tuple[tuple[str, JSONScalar], ...]  # sorted by name
 
-    def to_json(self) -> list[Any]:
-        return [self.primitive, {k: _plain(v) for k, v in self.args}]
-
-
-def _plain(v: Any) -> Any:
-    return [_plain(x) for x in v] if isinstance(v, (tuple, list)) else v
+    def __str__(self) -> str:
+        """The primitive and its arguments, as in a call."""
+        return f"{self.primitive}({', '.join(f'{k}={_thawed(v)!r}' for k, v in self.args)})"
 
 
 @dataclass(frozen=True)
@@ -238,9 +235,7 @@ class Trace:
 
     def __str__(self) -> str:
         """A step a line: its primitive and its arguments."""
-        return "\n".join(
-            f"{s.primitive}({', '.join(f'{k}={_thawed(v)!r}' for k, v in s.args)})" for s in self.steps
-        )
+        return "\n".join(map(str, self.steps))
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
@@ -287,7 +282,7 @@ class TraceError(AutotuneError, ValueError):
 
 
 def _thawed(v: Any) -> Any:
-    return [_thawed(x) for x in v] if isinstance(v, tuple) else v
+    return [_thawed(x) for x in v] if isinstance(v, (tuple, list)) else v
 
 
 def _freeze(v: Any) -> Any:

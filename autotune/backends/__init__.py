@@ -6,11 +6,11 @@ A new one is a file here and a name in `registry.BACKENDS`. A backend is importe
 `parse` makes a target of what a user gives; `check_here` says whether code for one can run on this host.
 """
 
-from autotune.backends.host import check_here, confined, lacking, measured_by, runnable
+from autotune.backends.host import check_here, confined, lacking, runnable
 from autotune.backends.parse_target import alone, parse
 from autotune.backends.registry import BACKENDS, HOST, asked_for, find, kinds, named, of, of_code
 
 __all__ = [
-    "BACKENDS", "HOST", "alone", "asked_for", "check_here", "confined", "find", "kinds", "lacking",
-    "measured_by", "named", "of", "of_code", "parse", "runnable",
+    "BACKENDS", "HOST", "alone", "asked_for", "check_here", "confined", "find", "kinds", "lacking", "named",
+    "of", "of_code", "parse", "runnable",
 ]  # fmt: skip

@@ -26,11 +26,6 @@ def confined(target: Target) -> Target:
     return registry.of(target).confined(target)
 
 
-def measured_by(target: Target) -> Target:
-    """The CPU that runs what is measured for a target, and its clock."""
-    return registry.of(target).clocked_by(target)
-
-
 def check_here(target: Target) -> None:
     """Raises `TargetError` unless code for a target can run on this host, with as many threads."""
     if not runnable(target):

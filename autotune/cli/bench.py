@@ -118,13 +118,14 @@ def _compare(o: Given, workload: Workload, names: Sequence[str], cpus: frozenset
     from autotune.measure.compare.bench import Contender, agree, arrays_for, compare
     from autotune.measure.compare.peers import PeerError, peer
     from autotune.results.text import speed
+    from autotune.run.asked import Asked
     from autotune.run.loading import load_workload
     from autotune.run.workloads import dtype_of, is_custom
     from autotune.targets import on_cpus
 
     inputs, outputs = arrays_for(workload, o.seed)
     with on_cpus(cpus):
-        kernel = load_workload(workload, target=o.target, threads=o.threads, db=o.where)
+        kernel = load_workload(workload, Asked.of(o.target, o.threads, o.where))
         call = _caller(kernel, inputs, outputs)
         call()
         limit = backends.of(kernel.target).roofline(workload, kernel.target, memory_afresh=True)

@@ -29,6 +29,7 @@ def best(o: Given) -> None:
     workload = o.workload()
 
     from autotune.backends.building.generator_version import this_machine
+    from autotune.run.asked import Asked
     from autotune.run.loading import find
     from autotune.run.workloads import dtype_of
     from schedules.schedule import Schedule
@@ -36,7 +37,7 @@ def best(o: Given) -> None:
 
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        hit = find(workload, target=o.target, threads=o.threads, db=o.where, nearest=o.nearest)
+        hit = find(workload, Asked.of(o.target, o.threads, o.where, nearest=o.nearest))
     notes = [str(w.message) for w in said]
     record = hit.record
     trace_here = to_named(workload, record.trace)

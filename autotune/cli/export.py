@@ -19,13 +19,12 @@ def export(o: Given) -> None:
       autotune export softmax --shape m=64,n=1000 --threads 1 --name softmax_64 build
     """
     from autotune.errors import KernelNotFound
+    from autotune.run.asked import Asked
     from autotune.run.export import export as write
     from autotune.run.loading import load_workload
 
     try:
-        kernel = load_workload(
-            o.workload(), target=o.target, threads=o.threads, db=o.where, fallback=o.fallback
-        )
+        kernel = load_workload(o.workload(), Asked.of(o.target, o.threads, o.where, o.fallback))
     except KernelNotFound as err:
         raise KernelNotFound(f"{err.message}\nor take a schedule that is not tuned: --fallback") from None
     files = write(kernel, o.directory, o.name)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from subprocess import Popen
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -23,7 +22,7 @@ from autotune.measure.inputs import Draw
 from autotune.measure.lateness import scheduled
 from autotune.measure.native import RECORD_BYTES, Fault, read_fault
 from autotune.measure.results import Nominal, Options
-from autotune.measure.starting import START_S, Forked, Nursery, end, python
+from autotune.measure.starting import START_S, ForkServer, Nursery, python
 from schedules.model import Target
 from schedules.te.compute_dag import ComputeDAG
 
@@ -80,7 +79,7 @@ class Child:
         os.close(self.record)
 
 
-class Zygote:
+class Zygote(ForkServer):
     """The zygote of one workload, of which ``dag`` is the form whose loops traces name, and ``names`` what
     the user calls its inputs and outputs. It is started on first use, again if it dies, and ended by `close`.
 
@@ -107,8 +106,6 @@ class Zygote:
             "nominal": nominal,
         }
         self._data = _share([x for draw in draws for x in draw.arrays])
-        self._process: Popen[bytes] | Forked | None = None
-        self._control: socket.socket | None = None
         self.spans: tuple[Span, ...] = ()
 
     @property
@@ -214,24 +211,6 @@ class Zygote:
         if self._data >= 0:
             os.close(self._data)
             self._data = -1
-
-    def _ask(self, header: dict[str, Any], fds: tuple[int, ...] = ()) -> dict[str, Any]:
-        if self._control is None:
-            raise wire.Closed("not running")
-        wire.send(self._control, header, fds=fds)
-        return wire.receive(self._control)[0]
-
-    def end(self) -> None:
-        """End the zygote and with it every child; a new one begins when it is needed."""
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-        if self._process is not None:
-            if isinstance(self._process, Forked):
-                self._process.end()
-            else:
-                end(self._process)
-            self._process = None
 
 
 @dataclass

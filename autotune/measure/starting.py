@@ -29,21 +29,43 @@ _BOOT = (
 START_S = 60.0
 
 
-class Nursery:
+class ForkServer:
+    """A process at the other end of a socket, which forks others and answers one request at a time."""
+
+    _process: subprocess.Popen[bytes] | Forked | None = None
+    _control: socket.socket | None = None
+
+    def _ask(self, header: dict[str, Any], fds: tuple[int, ...] = ()) -> dict[str, Any]:
+        if self._control is None:
+            raise wire.Closed("not running")
+        wire.send(self._control, header, fds=fds)
+        return wire.receive(self._control)[0]
+
+    def end(self) -> None:
+        """End it, and with it what it forked; a new one begins when it is needed."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if isinstance(self._process, Forked):
+            self._process.end()
+        elif self._process is not None:
+            end(self._process)
+        self._process = None
+
+
+class Nursery(ForkServer):
     """The process of which the zygotes of a thread fork: see `shared_start`. Started on first use.
     ``nominal``: of targets, by their JSON, what its zygotes measured."""
 
     def __init__(self) -> None:
         self.nominal: dict[str, Nominal] = {}
-        self._owner = os.getpid()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
+        self.owner = os.getpid()
 
     @classmethod
     def of_thread(cls) -> Nursery | None:
         """That of this thread, which a fork of its process cannot use."""
         found: Nursery | None = getattr(_shared, "nursery", None)
-        return found if found is not None and found._owner == os.getpid() else None
+        return found if found is not None and found.owner == os.getpid() else None
 
     def begin(self) -> None:
         """Start its process, if there is none: it imports while this one goes on."""
@@ -60,34 +82,19 @@ class Nursery:
         for _ in range(2):  # it may have been killed from outside, and its zygotes with it
             self.begin()
             try:
-                pid = self._ask({"do": "fork"}, (sock.fileno(), stderr))
+                pid = int(self._ask({"do": "fork"}, (sock.fileno(), stderr))["pid"])
             except wire.Closed:
-                self.close()
+                self.end()
             else:
-                assert self._process is not None
+                assert isinstance(self._process, subprocess.Popen)
                 return Forked(self, self._process, pid)
         return None
 
-    def end(self, zygote: Forked) -> None:
+    def kill(self, zygote: Forked) -> None:
         """Kill a zygote. One of an earlier nursery died with that, and its number may be another's by now."""
         if zygote.parent is self._process and zygote.parent.poll() is None:
             with suppress(wire.Closed):
                 self._ask({"do": "kill", "pid": zygote.pid})
-
-    def _ask(self, header: dict[str, Any], fds: tuple[int, ...] = ()) -> int:
-        """The number of the process that it started or ended."""
-        assert self._control is not None
-        wire.send(self._control, header, fds=fds)
-        return int(wire.receive(self._control)[0]["pid"])
-
-    def close(self) -> None:
-        """End it, and with it its zygotes."""
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-        if self._process is not None:
-            end(self._process)
-            self._process = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ class Forked:
     pid: int
 
     def end(self) -> None:
-        self.nursery.end(self)
+        self.nursery.kill(self)
 
 
 _shared = threading.local()
@@ -124,7 +131,7 @@ def shared_start() -> Iterator[None]:
     try:
         yield
     finally:
-        _shared.nursery.close()
+        _shared.nursery.end()
         _shared.nursery = None
 
 

@@ -24,7 +24,6 @@ from typing import Any, NoReturn
 import numpy as np
 
 from autotune import backends
-from autotune.backends import measured_by
 from autotune.backends.peaks.cpu_peaks import Reference
 from autotune.codegen.llvm.compile import pool
 from autotune.measure import builder, wire, worker
@@ -107,7 +106,7 @@ class PreparedTask:
         self.arena = Arena(
             params, draws[0][:count], constants, measuring.one_place, [d[:count] for d in draws[1:]]
         )
-        cpu = measured_by(self.target)
+        cpu = backends.of(self.target).clocked_by(self.target)
         self.bench = worker.MeasuringBench(
             self.target,
             self.arena,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tempfile
 from pathlib import Path
 
 from autotune.errors import ReportError
 from autotune.results.written import Written
 from kernels_db.errors import LogError
-from kernels_db.replacing import refuse_database
+from kernels_db.replacing import in_place_of, refuse_database
 
 
 def check(path: str | os.PathLike[str]) -> None:
@@ -32,8 +30,7 @@ def check(path: str | os.PathLike[str]) -> None:
 
 
 def write(path: str | os.PathLike[str], text: str, tasks: int, trials: int) -> Written:
-    """Write a page beside its place, and move it there: whoever reads the old one meanwhile sees the old one.
-    What is no plain file, such as a pipe, is written to."""
+    """Write a page in the place of the old one. What is no plain file, such as a pipe, is written to."""
     check(path)
     where = Path(path)
     data = text.encode("utf-8", "replace")
@@ -41,7 +38,8 @@ def write(path: str | os.PathLike[str], text: str, tasks: int, trials: int) -> W
         if where.exists() and not where.is_file():
             where.write_bytes(data)
         else:
-            _replace(where.resolve(), data)
+            with in_place_of(where.resolve()) as f:
+                f.write(data)
     except BrokenPipeError:  # as in other programs before `head`
         raise
     except OSError as err:
@@ -49,17 +47,3 @@ def write(path: str | os.PathLike[str], text: str, tasks: int, trials: int) -> W
             f"the report cannot be written to {where}: {err.strerror or err}; choose another place with -o"
         ) from None
     return Written(where, tasks, trials, len(data))
-
-
-def _replace(where: Path, data: bytes) -> None:
-    handle, part = tempfile.mkstemp(prefix=f".{where.name}.", suffix=".part", dir=where.parent)
-    try:
-        with os.fdopen(handle, "wb") as f:
-            f.write(data)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(part, 0o666 & ~mask)  # as any new file; those of mkstemp are for their owner alone
-        os.replace(part, where)
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(part)

@@ -28,9 +28,9 @@ class Asked:
     @classmethod
     def of(
         cls,
-        target: str | Target,
-        threads: int | None,
-        db: str | os.PathLike[str] | None,
+        target: str | Target = "cpu",
+        threads: int | None = None,
+        db: str | os.PathLike[str] | None = None,
         fallback: bool = False,
         nearest: bool = False,
     ) -> Asked:

@@ -32,8 +32,7 @@ PER_THREAD = 2  # the other default stream, of which each thread has its own
 @dataclass(frozen=True, slots=True)
 class DeviceArray:
     """``device``: DLPack's type and number; None: its library does not tell. ``stream``: where what it holds
-    is written, if its library tells. Of DLPack alone: ``strides``, in elements, None where they are dense;
-    ``keep``, whatever keeps the memory."""
+    is written, if its library tells."""
 
     address: int
     dtype: str
@@ -42,8 +41,6 @@ class DeviceArray:
     device: tuple[int, int] | None
     readonly: bool = False
     stream: int | None = None
-    strides: tuple[int, ...] | None = None
-    keep: Any = None
 
 
 def is_told(x: Any) -> bool:
@@ -207,20 +204,14 @@ _DTYPES = {row.dlpack: name for name, row in DTYPES.items()}
 _CODES = {0: "int", 1: "uint", 2: "float", 5: "complex"}  # of other dtypes
 
 
-def dlpack_device(x: Any, name: str) -> tuple[int, int]:
-    """The type and number of a device. Raises ArgumentError."""
+def of_dlpack(x: Any, name: str, stream: int | None) -> DeviceArray:
+    """An array that offers DLPack, on any device. Raises ArgumentError."""
     try:
         kind, index = map(int, x.__dlpack_device__())
     except Exception as err:  # producers raise what they like
         raise ArgumentError(f"{name} does not tell its device: {err}") from None
-    return kind, index
-
-
-def of_dlpack(x: Any, name: str, stream: int | None) -> DeviceArray:
-    """An array that offers DLPack, on any device. Raises ArgumentError."""
-    device = dlpack_device(x, name)
     # a producer of CUDA arrays makes them ready on the stream that it is told, without waiting
-    options: dict[str, Any] = {"stream": stream or LEGACY} if device[0] in (CUDA, MANAGED) else {}
+    options: dict[str, Any] = {"stream": stream or LEGACY} if kind in (CUDA, MANAGED) else {}
     try:
         try:
             capsule = x.__dlpack__(max_version=(1, 0), **options)
@@ -243,7 +234,8 @@ def of_dlpack(x: Any, name: str, stream: int | None) -> DeviceArray:
     dtype = _DTYPES.get(t.code | t.bits << 8 | t.lanes << 16)
     if dtype is None:
         dtype = f"{_CODES.get(t.code, 'other')}{t.bits}{'' if t.lanes == 1 else 'xN'}"
-    address = t.data + t.byte_offset if t.data else 0
-    contiguous = strides is None or _dense(shape, strides, 1)
-    # the capsule, not used up, gives the array back when it goes
-    return DeviceArray(address, dtype, shape, contiguous, device, readonly, None, strides, capsule)
+    # the capsule, not used up, gives the array back when it goes; its owner has it meanwhile
+    return DeviceArray(
+        (t.data or 0) + t.byte_offset, dtype, shape, strides is None or _dense(shape, strides, 1), (kind,
+        index), readonly,
+    )  # fmt: skip

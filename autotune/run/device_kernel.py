@@ -132,10 +132,7 @@ class DeviceKernel(Kernel):
         """The call on arrays of any library, with everything explained that does not fit."""
         many = len(self._outs) != 1
         outs = () if out is None else out if many else (out,)
-        if len(inputs) != len(self._ins) or (
-            out is not None and (type(outs) is not tuple or len(outs) != len(self._outs))
-        ):
-            self._pointers(inputs, outs if out is not None else tuple(self._outs))  # says what is wrong
+        self._check_counts(inputs, self._outs if out is None else outs)
         at = None if stream is None else handle(stream)
         if at is None:
             at = next((s for s in map(current, (*inputs, *outs)) if s is not None), None)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -21,6 +20,7 @@ from autotune.run import export_text
 from autotune.run.export_text import ExportedArgument, ExportedFunction
 from autotune.run.kernel import Kernel
 from autotune.targets import features
+from kernels_db.replacing import in_place_of
 from schedules.distribution import VERSION
 from schedules.dtypes import DTYPES
 from schedules.expr import wrap
@@ -168,12 +168,6 @@ def _described(a: ExportedArgument) -> dict[str, Any]:
 
 def _write(path: Path, data: bytes) -> None:
     """Replace a file at once: a process that has the old library mapped keeps it."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as f:
-            f.write(data)
-        os.chmod(temporary, 0o755 if path.suffix == ".so" else 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with in_place_of(path) as f:
+        f.write(data)
+        os.chmod(f.name, 0o755 if path.suffix == ".so" else 0o644)

@@ -5,8 +5,9 @@ They are numpy's, or anything with DLPack, ``__array_interface__`` or the buffer
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
-from math import inf
+from math import inf, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -126,35 +127,63 @@ def _as_numpy(x: Any, name: str, written: bool) -> tuple[np.ndarray, bool]:
 
 
 def _from_dlpack(x: Any, name: str) -> tuple[np.ndarray, bool]:
-    device = device_arrays.dlpack_device(x, name)
-    if device[0] not in _READABLE_HERE:
-        shown = device_arrays.shown(device)
-        raise ArgumentError(f"{name} is on {shown}, but the kernel runs on the CPU: move it there first")
-    told = device_arrays.of_dlpack(x, name, None)
-    if not told.address and 0 not in told.shape:
+    try:
+        kind, index = x.__dlpack_device__()
+    except Exception as err:
+        raise ArgumentError(f"{name} does not tell its device: {err}") from None
+    if int(kind) not in _READABLE_HERE:
+        device = device_arrays.shown((int(kind), index))
+        raise ArgumentError(f"{name} is on {device}, but the kernel runs on the CPU: move it there first")
+    producer = _Producer(x)
+    try:
+        a = np.from_dlpack(producer)
+    except Exception as err:  # producers raise what they like
+        told = _of_another_library(x, name)
+        if told is None:
+            raise ArgumentError(f"{name} could not be read by DLPack: {err}") from None
+        return told
+    if a.flags.owndata and a.size:  # numpy allocates where the producer has no address
         raise ArgumentError(
             f"{name} has no memory, as it stands for another array in a transformation of its library: give "
             "the array itself, or call an operator of torch, autotune.torch.op(kernel)"
         )
-    try:
-        dtype = DTYPES[told.dtype].numpy if told.dtype in DTYPES else np.dtype(told.dtype)
-    except TypeError as err:
-        raise ArgumentError(f"{name} could not be read by DLPack: {err}") from None
-    return np.asarray(_Memory(told, dtype)).view(dtype), told.readonly
+    # Before DLPack 1.0 there was no read-only flag, and numpy takes such memory to be read-only.
+    return a, producer.versioned and not a.flags.writeable
 
 
-class _Memory:
-    """What numpy views as an array. It keeps what it is of."""
+def _of_another_library(x: Any, name: str) -> tuple[np.ndarray, bool] | None:
+    """An array of a dtype that numpy has from another library (bfloat16), which its DLPack does not know. The
+    view does not keep ``x``: it is for the time of a call."""
+    told = device_arrays.of_dlpack(x, name, None)
+    row = DTYPES.get(told.dtype)
+    if row is None or row.module == "numpy":
+        return None
+    if not told.contiguous:
+        raise ArgumentError(f"{name} is not C-contiguous: give a contiguous copy of it")
+    memory = (ctypes.c_char * (prod(told.shape) * row.itemsize)).from_address(told.address or 1)
+    return np.frombuffer(memoryview(memory), np.uint8).view(row.numpy).reshape(told.shape), told.readonly
 
-    def __init__(self, told: device_arrays.DeviceArray, dtype: np.dtype[Any]) -> None:
-        self.told = told
-        self.__array_interface__ = {
-            "version": 3,
-            "shape": told.shape,
-            "typestr": dtype.str,
-            "data": (told.address, told.readonly),
-            "strides": told.strides and tuple(n * dtype.itemsize for n in told.strides),
-        }
+
+class _Producer:
+    """Passes DLPack's calls on, and notes which of its two protocols answered."""
+
+    __slots__ = ("versioned", "x")
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+        self.versioned = False
+
+    def __dlpack_device__(self) -> Any:
+        return self.x.__dlpack_device__()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        try:
+            capsule = self.x.__dlpack__(**options)
+        except TypeError:  # a producer from before DLPack 1.0 knows no options
+            capsule = self.x.__dlpack__()
+        valid = ctypes.pythonapi.PyCapsule_IsValid
+        self.versioned = bool(valid(ctypes.py_object(capsule), b"dltensor_versioned"))
+        return capsule
 
 
 def name_of(b: Buffer | GridArray, written: bool) -> str:

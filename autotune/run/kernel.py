@@ -42,10 +42,11 @@ class CallSignature:
         if kernel is None:
             raise AttributeError("__signature__")
         place, out = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-        params = [inspect.Parameter(_identifier(b.name), place, annotation=_type(b)) for b in kernel._ins]
+        ins, outs = kernel.parameters
+        params = [inspect.Parameter(_identifier(b.name), place, annotation=_type(b)) for b in ins]
         params.append(inspect.Parameter("out", out, default=None))
-        types = ", ".join(map(_type, kernel._outs))
-        return inspect.Signature(params, return_annotation=types if len(kernel._outs) == 1 else f"({types})")
+        types = ", ".join(map(_type, outs))
+        return inspect.Signature(params, return_annotation=types if len(outs) == 1 else f"({types})")
 
 
 class Kernel:
@@ -342,16 +343,7 @@ class Kernel:
 
     def _pointers(self, inputs: Sequence[Any], outs: Any) -> tuple[list[int], list[np.ndarray]]:
         """Data pointers in parameter order and what keeps them valid. Raises ArgumentError."""
-        if len(inputs) != len(self._ins):
-            names = ", ".join(b.name for b in self._ins)
-            hint = "; give outputs by out=" if len(inputs) > len(self._ins) else ""
-            raise ArgumentError(
-                f"{self.workload.op} takes {len(self._ins)} inputs ({names}), got {len(inputs)}{hint}"
-            )
-        if not isinstance(outs, tuple) or len(outs) != len(self._outs):
-            names = ", ".join(b.name for b in self._outs)
-            got = f"{len(outs)} of them" if isinstance(outs, tuple) else f"a {type(outs).__name__}"
-            raise ArgumentError(f"out must be a tuple of {len(self._outs)} arrays ({names}), got {got}")
+        self._check_counts(inputs, outs)
         for i, (raw, _) in self._packing.items():
             if tuple(getattr(inputs[i], "shape", ())) == shape_of(raw) != shape_of(self._ins[i]):
                 raise ArgumentError(
@@ -363,6 +355,19 @@ class Kernel:
         spans = [(p, v.nbytes) for p, v in zip(pointers, views, strict=True)]
         check_apart(spans, self._argument, len(self._ins))
         return pointers, views
+
+    def _check_counts(self, inputs: Sequence[Any], outs: Any) -> None:
+        """Raises ArgumentError for another number of inputs, or of outputs, than the kernel has."""
+        if len(inputs) != len(self._ins):
+            names = ", ".join(b.name for b in self._ins)
+            hint = "; give outputs by out=" if len(inputs) > len(self._ins) else ""
+            raise ArgumentError(
+                f"{self.workload.op} takes {len(self._ins)} inputs ({names}), got {len(inputs)}{hint}"
+            )
+        if not isinstance(outs, tuple) or len(outs) != len(self._outs):
+            names = ", ".join(b.name for b in self._outs)
+            got = f"{len(outs)} of them" if isinstance(outs, tuple) else f"a {type(outs).__name__}"
+            raise ArgumentError(f"out must be a tuple of {len(self._outs)} arrays ({names}), got {got}")
 
 
 def _type(b: Buffer) -> str:

@@ -94,17 +94,9 @@ def load(
     return recent.load(key, where, find)
 
 
-def load_workload(
-    workload: Workload,
-    *,
-    target: str | Target = "cpu",
-    threads: int | None = None,
-    db: str | os.PathLike[str] | None = None,
-    fallback: bool = False,
-    nearest: bool = False,
-) -> Kernel:
+def load_workload(workload: Workload, asked: Asked) -> Kernel:
     """`load` for a workload."""
-    return _load(workload, Asked.of(target, threads, db, fallback, nearest))[0]
+    return _load(workload, asked)[0]
 
 
 def _load(workload: Workload, asked: Asked) -> tuple[Kernel, bool]:
@@ -228,22 +220,13 @@ def best(
     (True, False)
     """
     workload = as_workload(program, params, dtype, layout, constant_weights, best)
-    return find(workload, target=target, threads=threads, db=db, nearest=nearest)
+    return find(workload, Asked.of(target, threads, db, nearest=nearest))
 
 
-def find(
-    workload: Workload,
-    *,
-    target: str | Target = "cpu",
-    threads: int | None = None,
-    db: str | os.PathLike[str] | None = None,
-    nearest: bool = False,
-) -> Hit:
+def find(workload: Workload, asked: Asked) -> Hit:
     """The best record of a workload that can run here, legal. Raises `KernelNotFound`."""
     from autotune.backends.building.from_trace import check_legal
     from schedules.trace_names import to_named
-
-    asked = Asked.of(target, threads, db, nearest=nearest)
 
     def use(hit: Hit) -> Hit:
         check_legal(workload.dag, to_named(workload, hit.record.trace), hit.target)

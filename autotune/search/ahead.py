@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 
 from autotune.search.base import Result, SearchPolicy
 from schedules.space.base import Candidate
@@ -47,9 +46,7 @@ class AskAhead:
     def __enter__(self) -> AskAhead:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
     def tell(self, results: Sequence[Result]) -> None:

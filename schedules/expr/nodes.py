@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, SupportsFloat, TypeVar, Union
 
 from schedules.dtypes import DTYPES, computed, is_float, is_storage, rounded
-from schedules.expr.operators import BITWISE, FOLD
+from schedules.expr.operators import BITWISE, COMPARISONS, FOLD
 
 # Dtype of index arithmetic: a 64-bit signed integer.
 INDEX = "index"
@@ -20,6 +20,8 @@ Node = TypeVar("Node", bound="Expr")
 
 def _operators(op: str) -> tuple[Callable[[Expr, ExprLike], Expr], Callable[[Expr, ExprLike], Expr]]:
     """The methods of ``self op other`` and of ``other op self``."""
+    if op in COMPARISONS:
+        return lambda self, o: compare(op, self, o), lambda self, o: compare(op, o, self)
     return lambda self, o: binary(op, self, o), lambda self, o: binary(op, o, self)
 
 
@@ -72,17 +74,8 @@ class Expr:
             raise TypeError("round(x, 2) of an expression: write te.round(x * 100.0) / 100.0")
         return Call("round", (widen(self),)) if is_float(dtype_of(self)) else self
 
-    def __lt__(self, o: ExprLike) -> Expr:
-        return compare("<", self, o)
-
-    def __le__(self, o: ExprLike) -> Expr:
-        return compare("<=", self, o)
-
-    def __gt__(self, o: ExprLike) -> Expr:
-        return compare("<", o, self)
-
-    def __ge__(self, o: ExprLike) -> Expr:
-        return compare("<=", o, self)
+    __lt__, __gt__ = _operators("<")
+    __le__, __ge__ = _operators("<=")
 
     def __bool__(self) -> bool:
         raise TypeError(

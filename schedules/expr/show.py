@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-from schedules.expr.nodes import (
-    Binary,
-    Bits,
-    Call,
-    Cast,
-    Compare,
-    Const,
-    Expr,
-    Fma,
-    Hole,
-    Load,
-    Logic,
-    Select,
-    Var,
-)
+from schedules.expr.nodes import Binary, Call, Cast, Compare, Const, Expr, Fma, Hole, Load, Logic, Select, Var
 
 # {operator: precedence}.
 _PREC = {"or": 1, "and": 2, "<": 4, "<=": 4, "==": 4, "!=": 4, "|": 5, "^": 6, "&": 7, "<<": 8, ">>": 8}
@@ -51,8 +37,6 @@ def show(e: Expr, outer: int = 0) -> str:
             return f"select({show(c)}, {show(a)}, {show(b)})"
         case Cast(dtype=d, a=a):
             return f"{d}({show(a)})"
-        case Bits(dtype=d, a=a):
-            return f"bits_as_{d}({show(a)})"
         case Load(buffer=b, indices=ix):
             return f"{b}[{', '.join(map(show, ix))}]" if ix else b  # an operand of a reducer
     return repr(e)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from schedules import expr as E
-from schedules.expr import Expr, Var
-from schedules.graph.edit import remade
+from schedules.expr import Expr
+from schedules.graph.edit import remade, without_names
 from schedules.graph.graph import Array, Graph
 from schedules.loads import with_loads
 from schedules.te.compute_dag import Stage
@@ -37,7 +37,7 @@ def eliminate_common(graph: Graph) -> Graph:
     for s in graph.dag.stages:
         if names:
             s = replace(s, values=tuple(with_loads(v, renamed) for v in s.values))
-        one_stage = known.setdefault(_content(s), s)
+        one_stage = known.setdefault(without_names(s), s)
         both = {t.name for t in (*s.outputs, *one_stage.outputs)} & set(graph.dag.outputs)
         if one_stage is s or len(both) > 1 or (both and both <= {t.name for t in s.outputs}):
             stages.append(s)
@@ -48,14 +48,3 @@ def eliminate_common(graph: Graph) -> Graph:
 
 def _digest(value: Array) -> bytes:
     return hashlib.sha256(value.tobytes()).digest()
-
-
-def _content(s: Stage) -> Any:
-    """A stage without its names of axes and outputs."""
-    places = {a.var: Var(f"a{n}") for n, a in enumerate((*s.axes, *s.reduce_axes))}
-    return (
-        tuple(a.extent for a in s.axes),
-        tuple(a.extent for a in s.reduce_axes),
-        tuple(E.substitute(v, places) for v in s.values),
-        None if s.reducer is None else (s.reducer.identity, s.reducer.combine),
-    )

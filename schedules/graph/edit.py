@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from schedules import affine
 from schedules import expr as E
-from schedules.expr import Expr, Load
+from schedules.expr import Expr, Load, Var
 from schedules.graph.graph import Array, Graph
 from schedules.loads import with_loads
 from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
@@ -140,4 +141,16 @@ def remade(
         tuple(names.get(n, n) for n in graph.outputs),
         {n: o for n, o in graph.origins.items() if n in alive},
         tuple(replace(i, reads=tuple(names.get(n, n) for n in i.reads)) for i in graph.islands),
+    )
+
+
+def without_names(s: Stage, load: Callable[[Load], Expr] | None = None) -> Any:
+    """A stage without its names of axes and outputs, its loads as ``load`` makes them."""
+    axes = {a.var: Var(f"a{n}") for n, a in enumerate((*s.axes, *s.reduce_axes))}
+    values = tuple(E.substitute(v, axes) for v in s.values)
+    return (
+        tuple(a.extent for a in s.axes),
+        tuple(a.extent for a in s.reduce_axes),
+        values if load is None else tuple(with_loads(v, load) for v in values),
+        None if s.reducer is None else (s.reducer.identity, s.reducer.combine),
     )

@@ -15,9 +15,8 @@ import numpy as np
 
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
-from schedules.graph.edit import is_product, mapped, remade
+from schedules.graph.edit import is_product, mapped, remade, without_names
 from schedules.graph.graph import Array, Graph
-from schedules.loads import with_loads
 from schedules.te.compute_dag import Axis, Stage, Tensor
 from schedules.te.unique import Taken
 
@@ -59,18 +58,13 @@ def _alike(graph: Graph) -> list[_Alike]:
 
 def _shape(s: Stage, graph: Graph) -> Any:
     """What must be equal: everything but constants' names and numbers in indices of loads."""
-    axes = {a.var: Var(f"a{n}") for n, a in enumerate((*s.axes, *s.reduce_axes))}
 
     def anonymous(x: Load) -> Expr:
         name = f"constant{list(graph.values[x.buffer].shape)}" if x.buffer in graph.values else x.buffer
         indices = (Const(0) if isinstance(i, Const) else i for i in x.indices)
         return Load(name, tuple(indices), x.dtype)
 
-    values = tuple(with_loads(E.substitute(v, axes), anonymous) for v in s.values)
-    return (
-        tuple(a.extent for a in s.axes), tuple(a.extent for a in s.reduce_axes), values,
-        None if s.reducer is None else (s.reducer.identity, s.reducer.combine), is_product(s),
-    )  # fmt: skip
+    return without_names(s, anonymous), is_product(s)
 
 
 def _difference(stages: Sequence[Stage], graph: Graph) -> _Alike | None:

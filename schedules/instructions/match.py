@@ -13,7 +13,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Binary, Call, Const, Expr, Load, Var
-from schedules.ir import Loop, Operand, Stmt, Store, const
+from schedules.ir import Loop, Operand, Store, const, loop_nest
 from schedules.ir.instruction import Instruction
 from schedules.strides import row_major
 
@@ -27,11 +27,7 @@ class NoMatch(ScheduleError):
 def match(loop: Loop, ins: Instruction, strides: Strides | None) -> tuple[Operand, ...]:
     """The operands of the instruction that the loops from ``loop`` on are. ``strides``: of the buffers. None:
     how operands lie is not asked. Raises NoMatch."""
-    loops: list[Loop] = []
-    s: Stmt = loop
-    while isinstance(s, Loop):
-        loops.append(s)
-        s = s.body
+    loops, s = loop_nest(loop)
     if not isinstance(s, Store):
         raise NoMatch(
             f"tensorize {loop.var}: inside of it is no single store, as where a tail or the start of a "

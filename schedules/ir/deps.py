@@ -21,9 +21,7 @@ def check_races(nest: Nest, loop: Loop, what: str) -> None:
     for b in inside:
         for w in b.writes:
             private = w.buffer not in nest.params and all(
-                x.name in names
-                for x in blocks(nest.body)
-                if any(True for _ in accesses(x, w.buffer))
+                x.name in names for x in blocks(nest.body) if any(True for _ in accesses(x, w.buffer))
             )
             if private:
                 continue  # allocated inside the iteration: every thread has its own
@@ -87,18 +85,17 @@ def recovered(parts: list[Expr], inner: Mapping[str, Expr]) -> frozenset[str]:
     indices. Each dimension is read as a number in mixed radix, whose digits are variables ``v`` or, of a
     fused loop, ``v // c`` and ``v % c``. What depends on holes counts as told: it is checked once they are
     filled."""
-    atoms: set[Expr] = set()
-    for e in parts:
+
+    def told(e: Expr) -> set[Expr]:
         digits = [(a, c) for a, c in affine.linear(e)[0].items() if E.variables(a) & inner.keys()]
-        if _radix([(c, _count(a, inner)) for a, c in digits]):
-            atoms |= {a for a, _ in digits}
+        return {a for a, _ in digits} if _radix([(c, _count(a, inner)) for a, c in digits]) else set()
+
+    atoms = {a for e in parts for a in told(e)}
     # a fused loop that was split again: digits of a sum, whose own digits are the variables
     sums = {a.a for y in atoms for a in E.walk(y) if isinstance(a, E.Binary) and a.op in ("//", "%")}
     for x in sums:
         if not isinstance(x, Var) and _covered(x, atoms):
-            digits = [(a, c) for a, c in affine.linear(x)[0].items() if E.variables(a) & inner.keys()]
-            if _radix([(c, _count(a, inner)) for a, c in digits]):
-                atoms |= {a for a, _ in digits}
+            atoms |= told(x)
     return frozenset(v for v in inner if _covered(Var(v), atoms))
 
 

@@ -65,6 +65,11 @@ def places(s: Stmt) -> tuple[Access, ...]:
     return (*own, *(Access(o.buffer, o.indices) for o in operands))
 
 
+def accesses(s: Stmt) -> tuple[Load | Access, ...]:
+    """All places that a lowered statement itself names, those of its loads first."""
+    return (*loads(s), *places(s))
+
+
 def _fields(s: Stmt) -> list[tuple[str, Any]]:
     return [(name, getattr(s, name)) for name in s.__dataclass_fields__]
 

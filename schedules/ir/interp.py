@@ -214,15 +214,12 @@ class Compiler:
                     r = rounding(d)
                     return self.counted(lambda env: r(f(x(env), y(env))))
                 return lambda env: f(x(env), y(env))
-            case Logic(op="and", args=args):
-                parts = [self.expr(x) for x in args]
-                return lambda env: all(p(env) for p in parts)
-            case Logic(op="or", args=args):
-                parts = [self.expr(x) for x in args]
-                return lambda env: any(p(env) for p in parts)
-            case Logic(args=args):
-                inner = self.expr(args[0])
+            case Logic(op="not", args=(a,)):
+                inner = self.expr(a)
                 return lambda env: not inner(env)
+            case Logic(op=op, args=args):
+                parts, joined = [self.expr(x) for x in args], all if op == "and" else any
+                return lambda env: joined(p(env) for p in parts)
             case Call(fn=fn, args=args):
                 g, parts, r = FUNCTIONS[fn].of, [self.expr(x) for x in args], rounding(E.dtype_of(e))
                 return self.counted(lambda env: r(g(*(np.float64(p(env)) for p in parts))))

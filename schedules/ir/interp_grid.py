@@ -106,14 +106,21 @@ class CheckedCompiler(Compiler):
         return f"race on {buffer}{list(p)}: thread {me[1]} of block {list(me[0])} uses what {who} has {done}"
 
 
+def all_arrays(program: GridProgram, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays of a program's parameters as its kernels see them, and those between its kernels."""
+    return (
+        dict(arrays)
+        | {b.name: as_merged(b, arrays[b.name]) for b in program.params}
+        | {b.name: new_array(b) for b in program.scratch}
+    )
+
+
 @np.errstate(all="ignore")  # infinities and NaN are results like others
 def run_grid(program: GridProgram, arrays: Mapping[str, np.ndarray], *, backwards: bool = False) -> None:
     """Execute on numpy arrays by parameter name; outputs are written in place. ``backwards``: the last thread
     of a block first. Raises InterpError on a race, a barrier that not all threads reach, an access out of
     bounds, or an output that holds NaN where nothing was written."""
-    everyone = dict(arrays) | {b.name: as_merged(b, arrays[b.name]) for b in program.params}
-    for b in program.scratch:
-        everyone[b.name] = new_array(b)
+    everyone = all_arrays(program, arrays)
     for kernel in program.kernels:
         GridRun(kernel, everyone, backwards).run()
 

@@ -20,6 +20,7 @@ from schedules.ir import (
     Stmt,
     blocks,
     in_order,
+    loops_around,
     path_to,
     seq,
     walk,
@@ -94,6 +95,11 @@ def find_block(nest: Nest, name: str) -> Block:
     raise ScheduleError(f"there is no block {name!r}; the blocks are {', '.join(block_names(nest))}")
 
 
+def of_kind(b: Block, kind: str) -> list[tuple[Iter, Expr]]:
+    """The iterations of a block that are of a kind, with what they are bound to."""
+    return [(i, e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == kind]
+
+
 def block_path(nest: Nest, name: str) -> tuple[Stmt, ...]:
     """Statements from the root down to the block."""
     b = find_block(nest, name)
@@ -104,7 +110,7 @@ def block_path(nest: Nest, name: str) -> tuple[Stmt, ...]:
 
 def loops_of(nest: Nest, block: str) -> list[Loop]:
     """Loops around a block, outermost first."""
-    return [s for s in block_path(nest, block) if isinstance(s, Loop)]
+    return loops_around(find_block(nest, block), nest.body)
 
 
 def loop_path(nest: Nest, name: str) -> tuple[Stmt, ...]:
@@ -143,6 +149,11 @@ def bound(b: Block, e: Expr) -> Expr:
     return E.substitute(e, dict(zip((i.var for i in b.iters), b.binds, strict=True)))
 
 
+def behind(b: Block, axis: str) -> frozenset[str]:
+    """Loops that an axis of the block depends on."""
+    return E.variables(bound(b, Var(axis)))
+
+
 def apart(b: Block) -> bool:
     """Whether the outputs of a block can be written one after another: it has one, reduces nothing, or each
     of them on its own."""
@@ -163,9 +174,7 @@ def accesses(b: Block, buffer: str) -> list[tuple[Expr, ...]]:
 
 def vars_bound(b: Block, kind: str) -> frozenset[str]:
     """Loops that the block's spatial (or reduce) iterations depend on."""
-    return frozenset().union(
-        *(E.variables(e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == kind)
-    )
+    return frozenset().union(*(E.variables(e) for _, e in of_kind(b, kind)))
 
 
 def fresh(nest: Nest, name: str) -> str:
@@ -287,6 +296,22 @@ def copy_block(
     return Block(name, iters, tuple(Const(0) for _ in iters), tuple(Access(n, at) for n in to), of(at))
 
 
+def started(b: Block, name: str, places: tuple[Access, ...]) -> Block:
+    """A block that sets places to what a reduction starts from."""
+    assert b.reducer is not None
+    axes = of_kind(b, "spatial")
+    return Block(name, tuple(i for i, _ in axes), tuple(e for _, e in axes), places, b.reducer.identity)
+
+
+def in_loops_like(nest: Nest, loops: Sequence[Loop], b: Block, suffix: str) -> Stmt:
+    """A block in loops like ``loops``, whose names end in ``suffix``."""
+    names = fresh_each(nest, (f"{x.var}_{suffix}" for x in loops))
+    s = bind_loops(b, {x.var: Var(n) for x, n in zip(loops, names, strict=True)})
+    for x, n in zip(reversed(loops), reversed(names), strict=True):
+        s = Loop(n, x.extent, s, x.kind)
+    return s
+
+
 def over_axes(b: Block, f: Callable[[Expr], Expr]) -> Block:
     """The block with ``f`` of everything that speaks of its axes."""
     writes = tuple(Access(w.buffer, tuple(map(f, w.indices))) for w in b.writes)
@@ -310,9 +335,7 @@ def only_block(s: Stmt, name: str, what: str) -> None:
     """Raise unless ``s`` is loops around block ``name`` and nothing else."""
     others = [b.name for b in blocks(s) if b.name != name]
     if others:
-        raise ScheduleError(
-            f"{what} {name}: its loops also hold {', '.join(others)}; move those out first"
-        )
+        raise ScheduleError(f"{what} {name}: its loops also hold {', '.join(others)}; move those out first")
 
 
 def subtree_of(nest: Nest, name: str) -> Stmt:

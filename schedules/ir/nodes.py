@@ -287,6 +287,15 @@ def seq(*stmts: Stmt) -> Stmt:
     return flat[0] if len(flat) == 1 else Seq(tuple(flat))
 
 
+def loop_nest(s: Stmt) -> tuple[list[Loop], Stmt]:
+    """The loops that a statement begins with, outermost first, and what stands in the last of them."""
+    found = []
+    while isinstance(s, Loop):
+        found.append(s)
+        s = s.body
+    return found, s
+
+
 def in_order(s: Stmt) -> tuple[Stmt, ...]:
     """The statements of a sequence; one that is none stands for itself."""
     return s.stmts if isinstance(s, Seq) else (s,)
@@ -335,6 +344,11 @@ def walk(s: Stmt) -> list[Stmt]:
 
 def blocks(s: Stmt) -> tuple[Block, ...]:
     return tuple([x for x in walk(s) if type(x) is Block])
+
+
+def loops_around(b: Block, within: Stmt) -> list[Loop]:
+    """The loops of a statement around a block that is in it, outermost first."""
+    return [x for x in path_to(within, lambda s: s is b) or () if isinstance(x, Loop)]
 
 
 def path_to(s: Stmt, is_target: Callable[[Stmt], bool]) -> tuple[Stmt, ...] | None:

@@ -46,22 +46,17 @@ def span(e: Expr, inner: Mapping[str, Expr]) -> Span | None:
     match e:
         case E.Var(name=name):
             return Const(0), inner[name]
-        case Binary(op="//", a=a, b=b) if affine.is_scalar(b):
+        case Binary(op="//" | "%" | "min" | "max" as op, a=a, b=b) if affine.is_scalar(b):
             s = span(a, inner)
             if s is None:
                 return None
             base, n = s
-            return base // b, (n - 1 + (b - 1) * _misaligned(base, b)) // b + 1
-        case Binary(op="min" | "max" as op, a=a, b=b) if affine.is_scalar(b):
+            if op == "//":
+                return base // b, (n - 1 + (b - 1) * _misaligned(base, b)) // b + 1
+            if op == "%":
+                return Const(0), E.maximum(E.minimum(n, b), b * _misaligned(base, b))
             # min(x, c) moves no faster than x: it stays within x's extent from its own start
-            s = span(a, inner)
-            return None if s is None else (E.binary(op, s[0], b), s[1])
-        case Binary(op="%", a=a, b=b) if affine.is_scalar(b):
-            s = span(a, inner)
-            if s is None:
-                return None
-            base, n = s
-            return Const(0), E.maximum(E.minimum(n, b), b * _misaligned(base, b))
+            return E.binary(op, base, b), n
     return None
 
 

@@ -23,8 +23,8 @@ from schedules import expr as E
 from schedules.expr import Expr
 from schedules.ir import Guard, Loop, Stmt, bound_to, walk
 from schedules.ir.grid import GridKernel, GridProgram
-from schedules.ir.interp import Action, Env, Thunk, as_merged, new_array
-from schedules.ir.interp_grid import CheckedCompiler, GridMemory, GridRun
+from schedules.ir.interp import Action, Env, Thunk
+from schedules.ir.interp_grid import CheckedCompiler, GridMemory, GridRun, all_arrays
 
 SECTOR = 32  # bytes
 BANKS, BANK_BYTES = 32, 4
@@ -71,9 +71,7 @@ def watch(
     """Run a program as `run_grid` does, and count what each kernel's warps of ``warp`` threads do. Outputs
     are written. ``ends``: run the first and the last block of each kernel only. Raises InterpError as
     `run_grid` does."""
-    everyone = dict(arrays) | {b.name: as_merged(b, arrays[b.name]) for b in program.params}
-    for b in program.scratch:
-        everyone[b.name] = new_array(b)
+    everyone = all_arrays(program, arrays)
     found = []
     for kernel in program.kernels:
         run = GridRun(kernel, everyone, False, _Watching)

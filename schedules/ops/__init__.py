@@ -151,6 +151,12 @@ def reference(workload: Workload, inputs: Sequence[Array]) -> list[Array]:
     return op.reference(p, op.types(workload.dag.inputs[0].dtype, p), layout, inputs)
 
 
+# What is told of a parameter.
+_TOLD_OF_PARAMS = (
+    "name", "doc", "kind", "form", "axes", "required", "instead", "default", "minimum", "maximum",
+)  # fmt: skip
+
+
 def describe() -> list[dict[str, Any]]:
     """The library as JSON data: name, doc, parameters, layouts, dtypes of every operator."""
     return [
@@ -159,21 +165,7 @@ def describe() -> list[dict[str, Any]]:
             "doc": op.doc,
             "usage": op.usage(),
             "example": op.example(),
-            "params": [
-                {
-                    "name": p.name,
-                    "doc": p.doc,
-                    "kind": p.kind,
-                    "form": p.form,
-                    "axes": p.axes,
-                    "required": p.required,
-                    "instead": p.instead,
-                    "default": p.default,
-                    "minimum": p.minimum,
-                    "maximum": p.maximum,
-                }
-                for p in op.params
-            ],
+            "params": [{name: getattr(p, name) for name in _TOLD_OF_PARAMS} for p in op.params],
             "shorthands": {short: list(names) for short, names in op.shorthands},
             "layouts": list(op.layouts),
             "dtypes": list(op.dtypes),

@@ -125,9 +125,8 @@ class Operator:
             if short in values:
                 both = [n for n in names if n in values]
                 if both:
-                    raise WorkloadError(
-                        f"{self.name}: {short}= sets {' and '.join(names)}, "
-                        f"but {both[0]}= is given too; drop one"
+                    raise self._refused(
+                        f"{short}= sets {' and '.join(names)}, but {both[0]}= is given too; drop one"
                     )
                 values |= zip(names, self._parts(short, names, values.pop(short)), strict=True)
         known = {p.name for p in self.params}
@@ -147,13 +146,16 @@ class Operator:
         out = {}
         for p in self.params:
             if p.name in values and p.instead in values:
-                raise WorkloadError(f"{self.name}: {p.instead}= replaces {p.name}=; drop one of the two")
+                raise self._refused(f"{p.instead}= replaces {p.name}=; drop one of the two")
             if p.instead not in values:
                 out[p.name] = self._value(p, values.get(p.name, p.default))
         wrong = self.check(out)
         if wrong is not None:
-            raise WorkloadError(f"{self.name}: {wrong}")
+            raise self._refused(wrong)
         return out
+
+    def _refused(self, why: str) -> WorkloadError:
+        return WorkloadError(f"{self.name}: {why}")
 
     def keywords(self) -> list[str]:
         """Every parameter that may be given: shorthands and dtypes too."""
@@ -174,9 +176,7 @@ class Operator:
         sums = chosen.get("accumulator", computed(dtype))
         if computed(sums) != sums or is_float(sums) != is_float(dtype):
             fit = [d for d in DTYPES if computed(d) == d and is_float(d) == is_float(dtype)]
-            raise WorkloadError(
-                f"{self.name}: accumulator {sums} does not fit {dtype}; use {' or '.join(fit)}"
-            )
+            raise self._refused(f"accumulator {sums} does not fit {dtype}; use {' or '.join(fit)}")
         return Types(dtype, sums, chosen.get("out_dtype", dtype))
 
     def usage(self) -> str:
@@ -218,9 +218,9 @@ class Operator:
         if not isinstance(x, (tuple, list)) or len(names) == 1:
             return (x,) * len(names)
         if len(x) != len(names):
-            raise WorkloadError(
-                f"{self.name}: {short}={text(x)} has {len(x)} numbers; give one for all of "
-                f"{', '.join(names)}, or one for each"
+            raise self._refused(
+                f"{short}={text(x)} has {len(x)} numbers; give one for all of {', '.join(names)}, or one for "
+                "each"
             )
         return tuple(x)
 
@@ -230,13 +230,13 @@ class Operator:
         if p.kind == "list":
             x = (x,) if hasattr(x, "__index__") else x
             if not isinstance(x, (tuple, list)) or not x:
-                raise WorkloadError(f"{self.name}: {p.name}={x!r} is not a list of integers, such as 2x3x4")
+                raise self._refused(f"{p.name}={x!r} is not a list of integers, such as 2x3x4")
             return tuple(self._integer(p, v) for v in x)
         if p.axes and isinstance(x, (tuple, list)):
             if len(x) != p.axes:
-                raise WorkloadError(
-                    f"{self.name}: {p.name}={text(x)} has {len(x)} numbers, but there are {p.axes} axes; "
-                    f"give one number for all, or one an axis, as in {p.name}={text((p.minimum,) * p.axes)}"
+                raise self._refused(
+                    f"{p.name}={text(x)} has {len(x)} numbers, but there are {p.axes} axes; give one number "
+                    f"for all, or one an axis, as in {p.name}={text((p.minimum,) * p.axes)}"
                 )
             numbers = tuple(self._integer(p, v) for v in x)
             return numbers if len(set(numbers)) > 1 else numbers[0]
@@ -248,25 +248,23 @@ class Operator:
 
     def _integer(self, p: Param, x: Any) -> int:
         if isinstance(x, Dim):
-            raise WorkloadError(
-                f"{self.name}: {p.name}={x.lo}..{x.hi} is a size that varies, which only tune and load take"
+            raise self._refused(
+                f"{p.name}={x.lo}..{x.hi} is a size that varies, which only tune and load take"
             )
         if isinstance(x, (bool, np.bool_)) or not hasattr(x, "__index__"):
             what = f" or {p.axes} of them, such as {text((2,) * p.axes)}" if p.axes > 1 else ""
-            raise WorkloadError(f"{self.name}: {p.name}={x!r} is not an integer{what}")
+            raise self._refused(f"{p.name}={x!r} is not an integer{what}")
         return self._inside(p, int(x))
 
     def _float(self, p: Param, x: Any) -> float:
         number = isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool)
         if not number or not math.isfinite(x):
-            raise WorkloadError(f"{self.name}: {p.name}={x!r} is not a finite number; {p.name} is {p.doc}")
+            raise self._refused(f"{p.name}={x!r} is not a finite number; {p.name} is {p.doc}")
         return float(x)
 
     def _inside(self, p: Param, x: Number) -> Number:
         if not p.minimum <= x <= p.maximum:
-            raise WorkloadError(
-                f"{self.name}: {p.name}={x} is outside {p.minimum}..{p.maximum}; {p.name} is {p.doc}"
-            )
+            raise self._refused(f"{p.name}={x} is outside {p.minimum}..{p.maximum}; {p.name} is {p.doc}")
         return x
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,11 @@ from schedules.ops.window import (
     out_extent,
     pad,
     pad_array,
+    reach,
     sizes,
     taps,
     uneven_groups,
+    windows,
 )
 
 # Layouts of two-dimensional convolutions; the first is the default.
@@ -78,10 +81,6 @@ class SpatialNames:
         """Elements added before and after each axis."""
         return both_sides(p["padding"], len(self.size))
 
-    def reach(self, p: Params, at: Sequence[int]) -> list[int]:
-        """The first place in the padded input of the tap at ``at``."""
-        return [i * far for i, far in zip(at, self.by_axis(p, "dilation"), strict=True)]
-
     def check(self, p: Params) -> str | None:
         """Why the window does not fit, None if it does."""
         how = (self.by_axis(p, name) for name in ("padding", "dilation"))
@@ -93,12 +92,6 @@ class SpatialNames:
 D1 = SpatialNames(("l",), ("k",), "p", "r")
 D2 = SpatialNames(("h", "w"), ("kh", "kw"), "pq", "rs")
 D3 = SpatialNames(("d", "h", "w"), ("kd", "kh", "kw"), "epq", "trs")
-
-
-def _places(axes: Sequence[Expr], taps: Sequence[Expr], p: Params) -> list[Expr]:
-    """The places in the padded input of the taps of output points."""
-    step, far = (each(p.get(name, 1), len(axes)) for name in ("stride", "dilation"))
-    return [a * s + t * d for a, t, s, d in zip(axes, taps, step, far, strict=True)]
 
 
 def _conv(d: SpatialNames, p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
@@ -119,7 +112,7 @@ def _conv(d: SpatialNames, p: Params, types: Types, layout: str | None) -> list[
     def value(*axes: Expr) -> te.Reduction:
         n, at, (o,) = apart(layout, axes)
         weight = k[o, c, *r] if nchw else k[*r, c, o]
-        here = in_order(layout, n, _places(at, r, p), channel(o))
+        here = in_order(layout, n, windows(p, at, r), channel(o))
         return te.sum(z[here] * weight, axis=(*r, c), dtype=types.accumulator)
 
     names = in_order(layout, "n", d.out, "o")
@@ -142,7 +135,7 @@ def _depthwise(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     def value(*axes: Expr) -> te.Reduction:
         n, at, (c,) = apart(layout, axes)
         weight = k[c, *r] if nchw else k[*r, c]
-        return te.sum(z[in_order(layout, n, _places(at, r, p), c)] * weight, axis=r, dtype=types.accumulator)
+        return te.sum(z[in_order(layout, n, windows(p, at, r), c)] * weight, axis=r, dtype=types.accumulator)
 
     y = te.compute(in_order(layout, b, D2.outs(p), ch), named(in_order(layout, "n", D2.out, "c"), value), "y")
     return [x, k, stored(y, types.output)]
@@ -157,7 +150,7 @@ def _capsule(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
     z = pad(x, D2.sides(p), 0, None, D2.size, "ijc")
 
     def value(n: Expr, e: Expr, q: Expr, i: Expr, j: Expr, o: Expr) -> te.Reduction:
-        product = z[n, *_places((e, q), r, p), i, u, c] * k[*r, u, j, c, o]
+        product = z[n, *windows(p, (e, q), r), i, u, c] * k[*r, u, j, c, o]
         return te.sum(product, axis=(*r, u, c), dtype=types.accumulator)
 
     y = te.compute(
@@ -200,7 +193,7 @@ def _conv_wide(d: SpatialNames, p: Params, layout: str | None, inputs: Sequence[
     cig, cog = p["ci"] // groups, p["co"] // groups
     y = np.zeros((p["b"], *out, p["co"]), x.dtype)
     for at in np.ndindex(*d.kernels(p)):
-        t = taps(x, d.reach(p, at), out, p["stride"])
+        t = taps(x, reach(p, at), out, p["stride"])
         for g in range(groups):
             block = slice(g * cog, (g + 1) * cog)
             y[..., block] += np.tensordot(t[..., g * cig : (g + 1) * cig], w[at][:, block], 1)
@@ -230,7 +223,7 @@ def _depthwise_reference(p: Params, types: Types, layout: str | None, inputs: Se
     out = D2.outs(p)
     y = np.zeros((p["b"], *out, p["c"]), x.dtype)
     for at in np.ndindex(p["kh"], p["kw"]):
-        y += taps(x, D2.reach(p, at), out, p["stride"]) * w[at]
+        y += taps(x, reach(p, at), out, p["stride"]) * w[at]
     return [in_layout(y, layout).astype(types.output)]
 
 
@@ -272,20 +265,19 @@ def _operator(
     reference: Reference | None = None,
     **more: Any,
 ) -> Operator:
-    """A convolution. ``build`` and ``reference``: given if something follows the convolution."""
-    return Operator(
-        name,
-        doc,
-        _params(d, by_axis(DILATION, len(d.size)), GROUPS),
-        build or (lambda p, types, layout: _stored_conv(d, p, types, layout)),
-        reference or (lambda p, types, layout, inputs: _conv_reference(d, p, types, layout, inputs)),
-        lambda p: _conv_flops(d, p),
-        check=lambda p: _check_conv(d, p),
-        shorthands=kernel_names(d.kernel),
-        weights=("w",),
-        retyped=True,
-        **more,
-    )
+    """A convolution. ``build`` and ``reference``: given if something follows the convolution, or it is of
+    another kind. ``more``: what else differs."""
+    usual = {
+        "params": _params(d, by_axis(DILATION, len(d.size)), GROUPS),
+        "build": build or partial(_stored_conv, d),
+        "reference": reference or partial(_conv_reference, d),
+        "flops": partial(_conv_flops, d),
+        "check": partial(_check_conv, d),
+        "shorthands": kernel_names(d.kernel),
+        "weights": ("w",),
+        "retyped": True,
+    }
+    return Operator(name, doc, **(usual | more))
 
 
 CONV1D = _operator(D1, "conv1d", "x(b,l,ci), w(k,ci/groups,co) → (b,p,co)")
@@ -318,28 +310,24 @@ CONV2D_BN_RELU = _operator(
     layouts=LAYOUTS,
     dtypes=FLOATS,
 )
-DEPTHWISE_CONV2D = Operator(
+DEPTHWISE_CONV2D = _operator(
+    D2,
     "depthwise_conv2d",
     "NHWC: x(b,h,w,c), w(kh,kw,c); NCHW: x(b,c,h,w), w(c,kh,kw); k=3 sets kh=kw=3",
-    _params(D2, by_axis(DILATION, 2), channels=(CHANNELS,)),
     _depthwise,
     _depthwise_reference,
-    _depthwise_flops,
-    LAYOUTS,
-    retyped=True,
+    params=_params(D2, by_axis(DILATION, 2), channels=(CHANNELS,)),
+    flops=_depthwise_flops,
+    layouts=LAYOUTS,
     check=D2.check,
-    shorthands=kernel_names(D2.kernel),
-    weights=("w",),
 )
-CAPSULE_CONV2D = Operator(
+CAPSULE_CONV2D = _operator(
+    D2,
     "capsule_conv2d",
     "x(b,h,w,4,4,ci), w(kh,kw,4,4,ci,co) → (b,p,q,4,4,co): a convolution of matrices; k=3 sets kh=kw=3",
-    _params(D2, Param("capsule", "rows and columns of a capsule", 4)),
     _capsule,
     _capsule_reference,
-    _capsule_flops,
-    retyped=True,
+    params=_params(D2, Param("capsule", "rows and columns of a capsule", 4)),
+    flops=_capsule_flops,
     check=D2.check,
-    shorthands=kernel_names(D2.kernel),
-    weights=("w",),
 )

@@ -33,8 +33,10 @@ from schedules.ops.window import (
     out_extent,
     pad,
     pad_array,
+    reach,
     sizes,
     taps,
+    windows,
 )
 from schedules.te.scalars import limit
 
@@ -80,13 +82,9 @@ def _pool(
     b, h, w, ch = p["b"], p["h"], p["w"], p["c"]
     r = [te.reduce_axis(n, name) for n, name in zip(_pair(p, "k"), "rs", strict=True)]
 
-    def places(*at: Expr) -> list[Expr]:
-        step, far = _pair(p, "stride"), _pair(p, "dilation")
-        return [a * s + t * d for a, t, s, d in zip(at, r, step, far, strict=True)]
-
     def value(*axes: Expr) -> te.Reduction:
         n, at, (c,) = apart(layout, axes)
-        return of(z[in_order(layout, n, places(*at), c)], axis=r)
+        return of(z[in_order(layout, n, windows(p, at, r), c)], axis=r)
 
     x = te.placeholder(in_order(layout, b, (h, w), ch), types.input, "x")
     z = pad(x, _sides(p), fill, layout, "hw")
@@ -138,8 +136,7 @@ def _avg_pool2d(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
 
 def _windows(x: Array, p: Params) -> list[Array]:
     """The elements of a padded channels-last array at each tap of all windows."""
-    every, far = np.ndindex(*_pair(p, "k")), _pair(p, "dilation")
-    return [taps(x, [i * d for i, d in zip(at, far, strict=True)], _out(p), p["stride"]) for at in every]
+    return [taps(x, reach(p, at), _out(p), p["stride"]) for at in np.ndindex(*_pair(p, "k"))]
 
 
 def _max_reference(p: Params, types: Types, layout: str | None, inputs: Sequence[Array]) -> list[Array]:

@@ -80,6 +80,17 @@ def apart(layout: str | None, axes: Sequence[Any], channels: int = 1) -> tuple[A
     return batch, rest[:-channels], rest[-channels:]
 
 
+def windows(p: Params, axes: Sequence[Expr], taps: Sequence[Expr]) -> list[Expr]:
+    """The places in the padded input of the taps of output points."""
+    step, far = (each(p.get(name, 1), len(axes)) for name in ("stride", "dilation"))
+    return [a * s + t * d for a, t, s, d in zip(axes, taps, step, far, strict=True)]
+
+
+def reach(p: Params, at: Sequence[int]) -> list[int]:
+    """The first place in the padded input of the tap at ``at``."""
+    return [i * far for i, far in zip(at, each(p.get("dilation", 1), len(at)), strict=True)]
+
+
 def pad(
     x: te.Tensor, sides: Sides, fill: ExprLike, layout: str | None, places: Sequence[str], channels: str = "c"
 ) -> te.Tensor:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from schedules.expr import Expr
 from schedules.ir import Alloc, AllReduce, Guard, Stmt, Store, walk, with_body
-from schedules.ir.exprs import loads, places
+from schedules.ir.exprs import accesses, loads
 from schedules.loads import Indices, relocated
 
 
@@ -18,15 +18,14 @@ def reads(s: Stmt, buffer: str) -> bool:
 
 def uses(s: Stmt, buffer: str) -> bool:
     """Whether the statement itself, not its children, loads from the buffer or stores to it."""
-    return any(p.buffer == buffer for p in places(s)) or reads(s, buffer)
+    return any(x.buffer == buffer for x in accesses(s))
 
 
 def buffers(s: Stmt) -> set[str]:
     """Every buffer that the statement or one inside it loads from, stores to or allocates."""
     out: set[str] = set()
     for x in walk(s):
-        out.update(y.buffer for y in loads(x))
-        out.update(p.buffer for p in places(x))
+        out.update(y.buffer for y in accesses(x))
         if isinstance(x, Alloc):
             out.add(x.buffer.name)
     return out

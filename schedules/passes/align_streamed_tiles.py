@@ -23,6 +23,7 @@ from schedules.ir import (
     Store,
     const,
     in_order,
+    loop_nest,
     rows_are_lines,
     seq,
     skew,
@@ -116,11 +117,9 @@ def _moved(s: Stmt, to: _Axis, outer: Loops, tested: frozenset[str]) -> Stmt:
 
 def _tile(s: Stmt, output: str) -> tuple[Store, list[Loop]] | None:
     """(store, loops) if ``s`` is unrolled and vectorized loops around a store of the output; else None."""
-    loops = []
-    while isinstance(s, Loop) and s.kind in ("unroll", "vectorize"):
-        loops.append(s)
-        s = s.body
-    return (s, loops) if loops and isinstance(s, Store) and s.buffer == output else None
+    loops, s = loop_nest(s)
+    tiled = bool(loops) and all(x.kind in ("unroll", "vectorize") for x in loops)
+    return (s, loops) if tiled and isinstance(s, Store) and s.buffer == output else None
 
 
 def _width(index: Expr, own: list[Loop]) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from schedules import expr as E
 from schedules.expr import Compare, Expr
 from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, kids, walk, with_body
-from schedules.ir.exprs import expressions, loads
+from schedules.ir.exprs import accesses, expressions, loads
 from schedules.ir.regions import footprint
 from schedules.ir.strides import resized
 from schedules.passes.accesses import moved, uses
@@ -74,17 +74,11 @@ def _is_for_one(cond: Expr, var: str) -> bool:
 
 def _alloc(s: Stmt, b: Buffer) -> Stmt:
     inner = {x.var: x.extent for x in walk(s) if isinstance(x, Loop)}
-    places: list[tuple[Expr, ...]] = []
-    for x in walk(s):
-        places += [ld.indices for ld in loads(x) if ld.buffer == b.name]
-        if isinstance(x, Store) and x.buffer == b.name:
-            places.append(x.indices)
-    spans = footprint(places, inner, b.shape, clip=False)
+    used = [x.indices for y in walk(s) for x in accesses(y) if x.buffer == b.name]
+    spans = footprint(used, inner, b.shape, clip=False)
     base = [s0 for s0, _ in spans]
 
     def at(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return tuple(i - o for i, o in zip(indices, base, strict=True))
 
     return Alloc(resized(b, tuple(n for _, n in spans)), moved(s, b.name, b.name, at))
-
-

@@ -48,21 +48,11 @@ def _expand(b: Block, dtypes: dict[str, str], lanes: _Lanes | None) -> Stmt:
             reduce += domain(it, e)
             start.append(E.compare("==", e, 0))
     reduce += [bound(b, w) for w in b.where]
-    places = [Access(w.buffer, tuple(bound(b, i) for i in w.indices)) for w in b.writes]
-    values = tuple(bound(b, v) for v in b.values)
     parts: list[Stmt] = []
-    if b.reducer is not None:
-        if b.init:
-            zero = seq(
-                *(
-                    Store(p.buffer, p.indices, c)
-                    for p, c in zip(places, b.reducer.identity, strict=True)
-                )
-            )
-            parts.append(_guard(E.all_of(*start), zero))
-        acc = tuple(Load(p.buffer, p.indices, dtypes[p.buffer]) for p in places)
-        values = b.reducer.apply(acc, values)
-    parts.append(_guard(E.all_of(*reduce), _stores(b, places, values, dtypes, lanes)))
+    if b.reducer is not None and b.init:
+        zero = [Store(p.buffer, p.indices, c) for p, c in zip(_places(b), b.reducer.identity, strict=True)]
+        parts.append(_guard(E.all_of(*start), seq(*zero)))
+    parts.append(_guard(E.all_of(*reduce), _stores(b, dtypes, lanes)))
     return _guard(E.all_of(*shared), _guard(E.all_of(*spatial), seq(*parts), speculative=True))
 
 
@@ -77,11 +67,17 @@ def _apart(b: Block, axis: str) -> bool:
     return True
 
 
-def _stores(
-    b: Block, places: list[Access], values: tuple[Expr, ...], dtypes: dict[str, str], lanes: _Lanes | None
-) -> Stmt:
+def _places(b: Block) -> list[Access]:
+    """What one instance writes, in terms of the loops."""
+    return [Access(w.buffer, tuple(bound(b, i) for i in w.indices)) for w in b.writes]
+
+
+def _stores(b: Block, dtypes: dict[str, str], lanes: _Lanes | None) -> Stmt:
     """All stores of one instance. Stores of a reduction that depend on each other take effect together,
     through temporaries, of which each lane has its own."""
+    places, values = _places(b), tuple(bound(b, v) for v in b.values)
+    if b.reducer is not None:
+        values = b.reducer.apply(tuple(Load(p.buffer, p.indices, dtypes[p.buffer]) for p in places), values)
     update = b.reducer is not None
     if apart(b):
         return seq(*(Store(p.buffer, p.indices, v, update) for p, v in zip(places, values, strict=True)))
@@ -90,8 +86,7 @@ def _stores(
     temps = [Buffer(n, shape, dtypes[p.buffer], "local") for n, p in zip(names, places, strict=True)]
     stmts: list[Stmt] = [Store(t.name, at, v, update) for t, v in zip(temps, values, strict=True)]
     stmts += [
-        Store(p.buffer, p.indices, Load(t.name, at, t.dtype))
-        for t, p in zip(temps, places, strict=True)
+        Store(p.buffer, p.indices, Load(t.name, at, t.dtype)) for t, p in zip(temps, places, strict=True)
     ]
     if lanes is None:
         return allocated(temps, seq(*stmts))
@@ -103,20 +98,11 @@ def _guard(cond: Expr, body: Stmt, *, speculative: bool = False) -> Stmt:
     return body if cond == E.TRUE else Guard(cond, body, speculative)
 
 
-
-
 def written_out(s: Stmt, nest: Nest) -> Stmt:
     """A part of a nest with its blocks written out, without the guards that keep them in their domains."""
     dtypes = {b.name: b.dtype for b in nest.buffers}
 
     def go(x: Stmt) -> Stmt:
-        if not isinstance(x, Block):
-            return with_body(x, go)
-        places = [Access(w.buffer, tuple(bound(x, i) for i in w.indices)) for w in x.writes]
-        values = tuple(bound(x, v) for v in x.values)
-        if x.reducer is not None:
-            acc = tuple(Load(p.buffer, p.indices, dtypes[p.buffer]) for p in places)
-            values = x.reducer.apply(acc, values)
-        return _stores(x, places, values, dtypes, None)
+        return _stores(x, dtypes, None) if isinstance(x, Block) else with_body(x, go)
 
     return go(s)

@@ -21,7 +21,19 @@ from dataclasses import replace
 
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
-from schedules.ir import Block, Iter, Loop, Nest, Stmt, blocks, bound_to, const, path_to, seq, with_body
+from schedules.ir import (
+    Block,
+    Iter,
+    Loop,
+    Nest,
+    Stmt,
+    blocks,
+    bound_to,
+    const,
+    loops_around,
+    seq,
+    with_body,
+)
 from schedules.ir.deps import recovered
 from schedules.ir.nest import (
     accesses,
@@ -32,9 +44,11 @@ from schedules.ir.nest import (
     find_loop,
     fresh,
     fresh_each,
+    in_loops_like,
     loops_of,
     numbered,
     replace_stmt,
+    started,
     vars_bound,
 )
 from schedules.te.chains import CHAIN
@@ -103,20 +117,13 @@ def _is_run(nest: Nest, b: Block, var: str) -> bool:
     if any(accesses(x, r) for x in blocks(loop.body) if x is not b for r in results):
         return False
     reduce, space = vars_bound(b, "reduce"), vars_bound(b, "spatial")
-    others = {x.var: x.extent for x in _inside(loop, b) if x.var not in reduce - space}
+    others = {x.var: x.extent for x in loops_around(b, loop.body) if x.var not in reduce - space}
     told = recovered([bound(b, i) for i in b.writes[0].indices], others)
     return (
         var not in space
         and all(v in told or n == Const(1) for v, n in others.items())
         and not (reduce & others.keys())
     )
-
-
-def _inside(loop: Loop, b: Block) -> list[Loop]:
-    """The loops between a loop and a block in it."""
-    path = path_to(loop.body, lambda s: s is b)
-    assert path is not None
-    return [x for x in path if isinstance(x, Loop)]
 
 
 def _split(nest: Nest, loop: Loop, name: str, length: int) -> tuple[Nest, list[str]]:
@@ -151,16 +158,10 @@ def _cut(nest: Nest, name: str, head: str) -> tuple[Nest, str]:
     for n, r in zip(names, results, strict=True):
         nest = add_buffer(nest, replace(r, name=n, scope="local"))
     places = tuple(replace(w, buffer=n) for w, n in zip(b.writes, names, strict=True))
-    space = [(i, e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == "spatial"]
-    start = Block(
-        fresh(nest, f"{name}_run_init"),
-        tuple(i for i, _ in space),
-        tuple(e for _, e in space),
-        places,
-        b.reducer.identity,
-    )
+    start = started(b, fresh(nest, f"{name}_run_init"), places)
+    inner = loops_around(b, loop.body)
     # A run is added at the place of its first term, so that the result starts with the first run.
-    reduced = [x.var for x in (loop, *_inside(loop, b)) if x.var in vars_bound(b, "reduce")]
+    reduced = [x.var for x in (loop, *inner) if x.var in vars_bound(b, "reduce")]
     final = replace(
         b,
         name=fresh(nest, f"{name}_sum"),
@@ -169,17 +170,6 @@ def _cut(nest: Nest, name: str, head: str) -> tuple[Nest, str]:
         where=(),
     )
     run = replace_stmt(replace(nest, body=loop), b, replace(b, writes=places, init=False)).body
-    first = _over_elements(nest, loop, b, start, "init")
-    last = _over_elements(nest, loop, b, final, "sum")
+    along = [x for x in inner if x.var in vars_bound(b, "spatial")]
+    first, last = in_loops_like(nest, along, start, "init"), in_loops_like(nest, along, final, "sum")
     return replace_stmt(nest, loop, seq(first, run, last)), final.name
-
-
-def _over_elements(nest: Nest, loop: Loop, of: Block, b: Block, suffix: str) -> Stmt:
-    """Block ``b`` in loops like those over the elements of block ``of`` within a loop."""
-    loops = [x for x in _inside(loop, of) if x.var in vars_bound(of, "spatial")]
-    names = fresh_each(nest, (f"{x.var}_{suffix}" for x in loops))
-    env: dict[str, Expr] = {x.var: Var(n) for x, n in zip(loops, names, strict=True)}
-    s = bind_loops(b, env)
-    for x, n in zip(reversed(loops), reversed(names), strict=True):
-        s = Loop(n, x.extent, s, x.kind)
-    return s

@@ -17,8 +17,8 @@ from schedules import affine
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Alloc, AllReduce, Buffer, Loop, Stmt, Store, bound_to, kids, walk, with_body
-from schedules.ir.exprs import loads
+from schedules.ir import Alloc, AllReduce, Buffer, Loop, Stmt, bound_to, kids, walk, with_body
+from schedules.ir.exprs import accesses
 from schedules.passes.accesses import moved
 from schedules.passes.simplify import Ranges, inside
 
@@ -62,9 +62,7 @@ def _accesses(s: Stmt, name: str, threads: dict[str, str], ranges: Ranges) -> li
     if isinstance(s, AllReduce):
         threads = threads | {s.var: "threadIdx.x"}
         ranges = ranges | {s.var: (0, s.extent - 1)}
-    out += [_Access(x.indices, threads, ranges) for x in loads(s) if x.buffer == name]
-    if isinstance(s, (Store, AllReduce)) and s.buffer == name:
-        out.append(_Access(s.indices, threads, ranges))
+    out += [_Access(x.indices, threads, ranges) for x in accesses(s) if x.buffer == name]
     if isinstance(s, Loop):
         ranges = inside(s, ranges)
         if bound_to(s, "threadIdx"):

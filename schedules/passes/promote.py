@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
-from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, const, seq, with_body
+from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, const, loop_nest, seq, with_body
 from schedules.ir.deps import recovered
 from schedules.ir.nest import numbered
 from schedules.passes.accesses import buffers
@@ -37,11 +37,7 @@ def _go(s: Stmt, dtypes: dict[str, str], taken: set[str]) -> Stmt:
 
 
 def _promoted(outer: Loop, dtypes: dict[str, str], taken: set[str]) -> Stmt | None:
-    loops: list[Loop] = []
-    s: Stmt = outer
-    while isinstance(s, Loop):
-        loops.append(s)
-        s = s.body
+    loops, s = loop_nest(outer)
     if not isinstance(s, Store) or any(x.kind not in ("serial", "unroll", "vectorize") for x in loops):
         return None
     if s.buffer not in dtypes:

@@ -44,6 +44,7 @@ from schedules.passes.simplify import simplify
 # Axes of a grid and of a block.
 AXES = ("x", "y", "z")
 
+
 def lower_simt(nest: Nest) -> GridProgram:
     """Lower a nest whose holes are all filled. Raises ScheduleError for a schedule that no grid can run."""
     verify_names(nest)

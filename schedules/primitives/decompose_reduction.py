@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from schedules import expr as E
-from schedules.expr import Const, Expr, Var
-from schedules.ir import Block, Loop, Nest, Stmt, path_to
+from schedules.expr import Const
+from schedules.ir import Block, Loop, Nest, loops_around
 from schedules.ir.deps import recovered
 from schedules.ir.nest import (
     block_names,
@@ -15,12 +14,13 @@ from schedules.ir.nest import (
     bound,
     find_block,
     find_loop,
-    fresh,
+    in_loops_like,
     insert,
     loop_path,
     loop_vars,
     loops_of,
     replace_stmt,
+    started,
     vars_bound,
 )
 from schedules.model import Target
@@ -101,23 +101,9 @@ class DecomposeReduction(Primitive[str]):
     def apply(self, nest: Nest) -> Nest:
         b = find_block(nest, self.block)
         loop = find_loop(nest, self.loop)
-        assert b.reducer is not None
-        spatial = [(i, e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == "spatial"]
         used = vars_bound(b, "spatial")
-        path = path_to(loop, lambda s: s is b)
-        assert path is not None
-        inner = [s for s in path if isinstance(s, Loop) and s.var in used]
-        names = {s.var: fresh(nest, f"{s.var}_init") for s in inner}
-        rename: dict[str, Expr] = {old: Var(new) for old, new in names.items()}
-        init: Stmt = Block(
-            self.result(),
-            tuple(i for i, _ in spatial),
-            tuple(E.substitute(e, rename) for _, e in spatial),
-            b.writes,
-            b.reducer.identity,
-        )
-        for s in reversed(inner):
-            init = Loop(names[s.var], s.extent, init, s.kind)
+        inner = [x for x in loops_around(b, loop) if x.var in used]
+        init = in_loops_like(nest, inner, started(b, self.result(), b.writes), "init")
         nest = replace_stmt(nest, b, replace(b, init=False))
         parent = [s for s in loop_path(nest, self.loop)[:-1] if isinstance(s, Loop)]
         return insert(nest, parent[-1].var if parent else None, init, before=find_loop(nest, self.loop))

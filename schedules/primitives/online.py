@@ -225,9 +225,7 @@ class Online(Primitive[str]):
             do(DecomposeReduction(name, part))
             loops.append(part)
         top, inside = plan.block.writes[plan.which].buffer, {*plan.between, *self.sums}
-        nest = map_blocks(
-            nest, lambda b: redirect_reads(b, top, moving.shift) if b.name in inside else b
-        )
+        nest = map_blocks(nest, lambda b: redirect_reads(b, top, moving.shift) if b.name in inside else b)
         nest = self._together(nest, loops, plan, moving)
         for name in reversed((f"{self.block}_rf", *plan.between)):
             do(ComputeAt(name, self.result()))

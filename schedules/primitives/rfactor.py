@@ -18,6 +18,7 @@ from schedules.ir.nest import (
     loops_of,
     numbered,
     numbered_each,
+    of_kind,
     only_block,
     replace_stmt,
     subtree_of,
@@ -104,7 +105,7 @@ class Rfactor(Primitive[str]):
         """The block of partial results, in buffers of these names. Every remaining reduction loop becomes a
         reduction axis of it. The old axes become expressions of those, and their domain moves into
         `where`."""
-        spatial, reduce = _of_kind(b, "spatial"), _of_kind(b, "reduce")
+        spatial, reduce = of_kind(b, "spatial"), of_kind(b, "reduce")
         rest = [v for v in loops if v != self.loop and any(v in E.variables(e) for _, e in reduce)]
         rf = fresh_iter(b, "rf")  # a partial block may be factored again
         kept = {rf, *(i.var for i, _ in spatial)}
@@ -136,7 +137,7 @@ class Rfactor(Primitive[str]):
 def _final(nest: Nest, b: Block, whole: Stmt, names: list[str], parts: Expr) -> Stmt:
     """The block that reduces so many partial results, with its loops. It runs over the same spatial points:
     those that the loops of the whole subtree cover."""
-    spatial, used = _of_kind(b, "spatial"), vars_bound(b, "spatial")
+    spatial, used = of_kind(b, "spatial"), vars_bound(b, "spatial")
     walked = [x for x in walk(whole) if isinstance(x, Loop) and x.var in used]
     axes = fresh_each(nest, (f"{b.name}_ax{n}" for n in range(len(walked))))
     rename: dict[str, Expr] = {x.var: Var(new) for x, new in zip(walked, axes, strict=True)}
@@ -158,11 +159,6 @@ def _final(nest: Nest, b: Block, whole: Stmt, names: list[str], parts: Expr) -> 
     for n, extent in reversed(loops):
         stmt = Loop(n, extent, stmt)
     return stmt
-
-
-def _of_kind(b: Block, kind: str) -> list[tuple[Iter, Expr]]:
-    """The iterations of a block that are of a kind, with what they are bound to."""
-    return [(i, e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == kind]
 
 
 def fresh_iter(b: Block, name: str) -> str:

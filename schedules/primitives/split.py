@@ -118,7 +118,7 @@ class Split(Primitive[list[str]]):
         reducing = [b.name for b in blocks(loop.body) if b.reducer is not None]
         if reducing:
             raise self.refused(
-                f"block {reducing[0]} reduces inside it and would add elements twice; use tail=\"guard\""
+                f'block {reducing[0]} reduces inside it and would add elements twice; use tail="guard"'
             )
         last, n = self.factors[-1], extent_of(loop)
         if last is None:

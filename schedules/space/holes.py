@@ -66,26 +66,25 @@ class PerfectTile:
     least: int = 1
 
     def sample(self, known: Mapping[str, np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
-        total = np.broadcast_to(np.asarray(E.evaluate(self.of, known), dtype=np.int64), (n,))
+        which, divisors = self.domains(known, n)
         out = np.ones(n, dtype=np.int64)
         u = rng.random(n)
-        for t in np.unique(total):
-            rows = total == t
-            d = self._divisors(int(t))
+        for k, d in enumerate(divisors):
+            rows = which == k
             out[rows] = d[(u[rows] * len(d)).astype(np.int64)]
         return out
 
     def domains(self, known: Mapping[str, np.ndarray], n: int) -> tuple[np.ndarray, list[np.ndarray]]:
-        total = np.broadcast_to(np.asarray(E.evaluate(self.of, known), dtype=np.int64), (n,))
+        total = np.broadcast_to(_whole(self.of, known), (n,))
         totals, which = np.unique(total, return_inverse=True)
         return which.reshape(-1), [self._divisors(int(t)) for t in totals]
 
     def around(self, known: Mapping[str, np.ndarray], column: np.ndarray) -> Around:
-        total = np.broadcast_to(np.asarray(E.evaluate(self.of, known), dtype=np.int64), column.shape)
+        which, divisors = self.domains(known, len(column))
         below, above = np.empty_like(column), np.empty_like(column)
-        for t in np.unique(total):
-            rows = total == t
-            below[rows], above[rows] = _beside(self._divisors(int(t)), column[rows])
+        for k, d in enumerate(divisors):
+            rows = which == k
+            below[rows], above[rows] = _beside(d, column[rows])
         return below, above
 
     def allowed(self, known: Mapping[str, Any], column: Any) -> Any:
@@ -111,7 +110,7 @@ class EvenTile:
     def sample(self, known: Mapping[str, np.ndarray], n: int, rng: np.random.Generator) -> np.ndarray:
         """Columns of tiles. The number of parts is log-uniform, so that small tiles are as likely as large
         ones."""
-        of, unit = self._of(known), self._unit(known)
+        of, unit = _whole(self.of, known), _whole(self.unit, known)
         most = np.maximum(-(-of // unit), 1)
         parts = np.floor(np.exp(rng.random(n) * np.log(most + 1.0))).astype(np.int64)
         tile = even_tile(of, unit, np.clip(parts, 1, most))
@@ -119,12 +118,12 @@ class EvenTile:
 
     def domains(self, known: Mapping[str, np.ndarray], n: int) -> tuple[np.ndarray, list[np.ndarray]]:
         both = np.empty((n, 2), dtype=np.int64)
-        both[:, 0], both[:, 1] = self._of(known), self._unit(known)
+        both[:, 0], both[:, 1] = _whole(self.of, known), _whole(self.unit, known)
         kinds, which = np.unique(both, axis=0, return_inverse=True)
         return which.reshape(-1), [even_tiles(int(of), int(unit)) for of, unit in kinds]
 
     def around(self, known: Mapping[str, np.ndarray], column: np.ndarray) -> Around:
-        of, unit = self._of(known), self._unit(known)
+        of, unit = _whole(self.of, known), _whole(self.unit, known)
         # The most units that are less make some number of parts, whose even tile is the next smaller one.
         most = np.maximum(np.minimum(column - 1, of) // unit * unit, unit)
         below = even_tile(of, unit, -(-of // most))
@@ -143,11 +142,10 @@ class EvenTile:
         even = even_tile(of, unit, -(-of // tile)) == column
         return (column >= 1) & even & ((column <= of) | (column == unit))
 
-    def _of(self, known: Mapping[str, np.ndarray]) -> np.ndarray:
-        return np.asarray(E.evaluate(self.of, known), dtype=np.int64)
 
-    def _unit(self, known: Mapping[str, np.ndarray]) -> np.ndarray:
-        return np.asarray(E.evaluate(self.unit, known), dtype=np.int64)
+def _whole(e: Expr, known: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The values of an expression over earlier holes."""
+    return np.asarray(E.evaluate(e, known), dtype=np.int64)
 
 
 HoleSpec = Choice | PerfectTile | EvenTile

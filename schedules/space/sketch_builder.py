@@ -7,7 +7,8 @@ that passes the legality checks becomes a sketch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, count
 
@@ -15,7 +16,7 @@ from schedules.dtypes import DTYPES
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Hole
 from schedules.ir import Block, Loop, walk
-from schedules.ir.nest import find_block, loops_of, subtree_of
+from schedules.ir.nest import find_block, loops_of, subtree_of, vars_bound
 from schedules.model import Target
 from schedules.schedule import Schedule
 from schedules.space.holes import NO_CAP, Choice, EvenTile, HoleSpec, PerfectTile
@@ -101,6 +102,24 @@ class SketchBuilder:
         """The sketch's name: its structural choices."""
         return " ".join(self.words) or "plain"
 
+    # -- steps that rules share ------------------------------------------------------------------
+
+    def parallel(self, *loops: str) -> None:
+        """Share nested loops, as one, among the threads of the target if it has several."""
+        if self.threads > 1:
+            self.s.parallel(self.fused(loops))
+
+    def last_unscheduled(self) -> str | None:
+        """The last block that no rule has scheduled."""
+        return next((name for name in reversed(self.s.blocks()) if name not in self.done), None)
+
+    @contextmanager
+    def scheduling(self, name: str) -> Iterator[None]:
+        """Afterwards a block is scheduled, and so is every block that was made meanwhile."""
+        before = set(self.s.blocks())
+        yield
+        self.done |= {name} | (set(self.s.blocks()) - before)
+
     # -- facts that rules ask for ---------------------------------------------------------------
 
     @property
@@ -124,6 +143,12 @@ class SketchBuilder:
         """The loops that the block shares with no other, outermost first."""
         own = {id(x) for x in walk(subtree_of(self.s.nest, name))}
         return [x for x in self.loops(name) if id(x) in own]
+
+    def own_apart(self, name: str) -> tuple[list[str], list[str]]:
+        """The names of the block's own loops: (those of its reduction, the others)."""
+        reduce = vars_bound(self.block(name), "reduce")
+        own = [x.var for x in self.own_loops(name)]
+        return [x for x in own if x in reduce], [x for x in own if x not in reduce]
 
     def fused(self, loops: Sequence[str]) -> str:
         """Fuse nested loops into one; a single loop is returned as it is."""

@@ -6,7 +6,7 @@ most mistakes, and proves nothing. Equal numbers are not tried: of equals any ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from schedules import expr as E
 from schedules.errors import WorkloadError
 from schedules.expr import Expr, Load, Var
+from schedules.loads import outside
 from schedules.te.compute_dag import Reducer
 from schedules.te.evaluator import BlockEvaluator
 
@@ -98,7 +99,7 @@ def _met(values: Sequence[Expr], axes: Sequence[Var], ordered: Callable[[Array],
     """Three values of one reduction. They differ in its axes and in what is read along these."""
     rng = np.random.default_rng(0)
     reduced = {a.name for a in axes}
-    loads = list(dict.fromkeys(x for v in values for x in _loads(v)))
+    loads = list(dict.fromkeys(x for v in values for x in outside(v) if isinstance(x, Load)))
     names = {x.name for v in values for x in E.walk(v) if isinstance(x, Var)} | reduced
     still = dict(zip(loads, rng.integers(1, LARGEST + 1, (len(loads), CASES)), strict=True))
     place = dict.fromkeys(names, rng.integers(1, LARGEST + 1, CASES))
@@ -112,15 +113,6 @@ def _met(values: Sequence[Expr], axes: Sequence[Var], ordered: Callable[[Array],
         scope = _Drawn(place | dict.fromkeys(reduced, turn), found)
         out.append([np.broadcast_to(scope.value(v), (CASES,)) for v in values])
     return out
-
-
-def _loads(e: Expr) -> Iterator[Load]:
-    """The loads of an expression, without those inside their indices."""
-    if isinstance(e, Load):
-        yield e
-    else:
-        for x in E.children(e):
-            yield from _loads(x)
 
 
 class _Drawn(BlockEvaluator):

@@ -17,21 +17,7 @@ from numpy.typing import NDArray
 from schedules import expr as E
 from schedules.dtypes import DTYPES, is_integer
 from schedules.errors import WorkloadError
-from schedules.expr import (
-    INDEX,
-    Binary,
-    Bits,
-    Call,
-    Cast,
-    Compare,
-    Const,
-    Expr,
-    Fma,
-    Load,
-    Logic,
-    Select,
-    Var,
-)
+from schedules.expr import INDEX, Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
 from schedules.functions import FUNCTIONS
 from schedules.te import factored
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage
@@ -249,7 +235,7 @@ class BlockEvaluator:
                 return self.value(a, mask) * self.value(b, mask) + self.value(c, mask)
             case Cast(dtype=d, a=a):
                 return self._widen(cast(np.asarray(self.value(a, mask)), "int64" if d == INDEX else d))
-            case Bits(dtype=d, a=a):
+            case E.Bits(dtype=d, a=a):
                 old, size = np.asarray(self.value(a, mask)), DTYPES[d].itemsize
                 return old.view(f"u{old.itemsize}").astype(f"u{size}").view(DTYPES[d].numpy)
             case Select(cond=c, a=a, b=b):

@@ -44,9 +44,7 @@ def _is_met(dag: ComputeDAG, stage: Stage, cond: Expr, truth: bool) -> bool:
     if isinstance(cond, Logic):
         if cond.op == "not":
             return _is_met(dag, stage, cond.args[0], not truth)
-        return cond.op == ("or" if truth else "and") and any(
-            _is_met(dag, stage, x, truth) for x in cond.args
-        )
+        return cond.op == ("or" if truth else "and") and any(_is_met(dag, stage, x, truth) for x in cond.args)
     return (
         isinstance(cond, Compare)
         and cond.op in (("==", "<=") if truth else ("!=", "<"))

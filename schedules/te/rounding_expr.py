@@ -121,6 +121,12 @@ def _flips(near: Any) -> Any:
     return False if near is None else near
 
 
+def _anywhere(parts: Sequence[Any]) -> Any:
+    """Where one of some masks holds; None, also of these: nowhere."""
+    known = [x for x in parts if x is not None]
+    return np.logical_or.reduce(np.broadcast_arrays(*known)) if known else None
+
+
 def _sum_of(a: Any, b: Any) -> Any:
     return b if a is None else a if b is None else a + b
 
@@ -181,8 +187,8 @@ class ErrorScope:
 
     def _elsewhere(self, e: Load, mask: Any) -> Any:
         """Where a load may read another element, as one of its indices is uncertain; None: nowhere."""
-        found = [x for i in e.indices if (x := self._moves(i, mask)) is not None]
-        return np.logical_or.reduce(np.broadcast_arrays(*found)) if found else None
+        found = [self._moves(i, mask) for i in e.indices]
+        return _anywhere(found)
 
     def _moves(self, index: Expr, mask: Any) -> Any:
         """Where an index may be another, because of what is read for it; None: nowhere."""
@@ -193,8 +199,7 @@ class ErrorScope:
             return None if error is None else error > 0
         found = [self.value(index.cond, mask)[1]] if isinstance(index, Select) else []
         found += [self._moves(x, mask) for x in E.children(index) if E.dtype_of(x) == INDEX]
-        known = [x for x in found if x is not None]
-        return np.logical_or.reduce(np.broadcast_arrays(*known)) if known else None
+        return _anywhere(found)
 
     def _error(self, e: Load, mask: Any) -> Array:
         """The errors of the loaded elements. Indices are values, not errors."""
@@ -249,13 +254,13 @@ class ErrorScope:
             v = np.logical_or(v, x) if op == "or" else np.logical_and(v, x)
             sure = (x == decides) if e is None else (x == decides) & ~e
             settled = settled | sure
-            near = near | (False if e is None else e)
+            near = near | _flips(e)
         near = np.asarray(near) & ~np.asarray(settled)
         return v, near if near.any() else None
 
     def _select(self, c: Expr, a: Expr, b: Expr, mask: Any) -> Value:
         cond, near = self.value(c, mask)
-        open_ = False if near is None else near
+        open_ = _flips(near)
         (x, ex), (y, ey) = self.value(a, mask & (cond | open_)), self.value(b, mask & (~cond | open_))
         v: Any = np.where(cond, x, y)
         if v.dtype == bool:
@@ -274,7 +279,7 @@ class ErrorScope:
         if not isinstance(e, Select):
             return ends(*self.value(e, mask))
         cond, near = self.value(e.cond, mask)
-        near = False if near is None else near
+        near = _flips(near)
         a, b = self.ends(e.a, mask & (cond | near)), self.ends(e.b, mask & (~cond | near))
         low, high = (np.where(cond, x, y) for x, y in zip(a, b, strict=True))
         return np.where(near, np.minimum(a[0], b[0]), low), np.where(near, np.maximum(a[1], b[1]), high)
@@ -332,5 +337,6 @@ def _step(f: Any, v: Any, a: Any, e: Any) -> Value:
     for at in ends(a, e):
         end = f(at)
         apart = np.where(end == v, 0, distance(end, v))
-        off = np.maximum(off, np.where(np.isnan(apart), 0, apart))
+        becomes = np.where(np.isnan(end) == np.isnan(v), 0, np.inf)  # NaN, of dtypes without an infinity
+        off = np.maximum(off, np.where(np.isnan(apart), becomes, apart))
     return v, np.where(np.isnan(a) & np.isinf(e), np.inf, off)

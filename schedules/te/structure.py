@@ -10,12 +10,12 @@ schedules inline or copy them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from schedules import expr as E
 from schedules.expr import INDEX, Binary, Call, Compare, Const, Expr, Fma, Load
+from schedules.loads import outside
 from schedules.te.compute_dag import ComputeDAG, Stage
 
 OTHER_ORDER = 4.0  # doublings that another order of dimensions counts as
@@ -81,15 +81,8 @@ def _stage(s: Stage) -> tuple[Any, list[int], Any]:
 
 def _operations(s: Stage) -> tuple[str, ...]:
     """The operations on values, not on indices, sorted."""
-    found = [_name(x) for v in s.values for x in _computed(v) if E.dtype_of(x) != INDEX]
+    found = [_name(x) for v in s.values for x in outside(v) if E.dtype_of(x) != INDEX]
     return tuple(sorted(x for x in found if x))
-
-
-def _computed(e: Expr) -> Iterator[Expr]:
-    """Every node of an expression but those of indices."""
-    yield e
-    for x in () if isinstance(e, Load) else E.children(e):
-        yield from _computed(x)
 
 
 def _name(e: Expr) -> str:

@@ -289,9 +289,7 @@ def discover(roots: Iterable[Op]) -> tuple[list[Op], list[Tensor]]:
     return list(order), list(leaves)
 
 
-def _assign(
-    inputs: Sequence[Tensor], ops: Sequence[Op], reserved: set[str]
-) -> dict[Key, str]:
+def _assign(inputs: Sequence[Tensor], ops: Sequence[Op], reserved: set[str]) -> dict[Key, str]:
     """A unique name for every tensor. Names given by users come before numbered ones."""
     taken = Taken()
 

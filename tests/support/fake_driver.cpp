@@ -178,6 +178,7 @@ R cuMemcpyDtoDAsync_v2(Ptr to, Ptr from, size_t n, void *stream) {
   note("copy_inside", n);
   return OK;
 }
+R cuMemcpyDtoD_v2(Ptr to, Ptr from, size_t n) { return cuMemcpyDtoDAsync_v2(to, from, n, nullptr); }
 R cuStreamCreate(void **s, unsigned flags) { if (R bad = state()) return bad; *s = new char; note("stream", flags); return OK; }
 R cuStreamDestroy_v2(void *s) { if (R bad = state()) return bad; captures.erase(s); delete (char *)s; note("stream_end"); return OK; }
 R cuStreamBeginCapture_v2(void *s, int mode) {

@@ -9,11 +9,11 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from graph_meaning import evaluate
 from needs import imported
 
 import autotune as at
 from schedules.dtypes import DTYPES, is_float, is_storage
-from schedules.graph.evaluate import evaluate
 
 onnx = imported("onnx")
 from onnx import numpy_helper  # noqa: E402

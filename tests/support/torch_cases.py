@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from graph_meaning import evaluate
 from needs import imported
 
 from autotune.models.assembling import assemble
@@ -16,7 +17,6 @@ from autotune.models.operators.known import to_numpy
 from autotune.models.torch_import import import_torch
 from autotune.models.torch_scope import TorchLowering, shape_and_dtype
 from schedules import te
-from schedules.graph.evaluate import evaluate
 
 torch = imported("torch")
 F = torch.nn.functional

@@ -52,6 +52,13 @@ def test_import_contracts_hold() -> None:
     run("from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))")
 
 
+def test_every_folder_of_modules_is_a_package() -> None:
+    """Import contracts do not see the modules of a folder without ``__init__.py``."""
+    folders = {path.parent for package in PACKAGES for path, _ in sources(package)}
+    folders.remove(ROOT / "kernels_db/migrations/versions")  # scripts, which Alembic runs
+    assert not [f.relative_to(ROOT) for f in folders if not (f / "__init__.py").exists()]
+
+
 def imports() -> dict[str, set[str]]:
     """Every module of the four packages, with those of them that it imports, at its top or within a function;
     what only a type checker imports does not count."""

@@ -227,6 +227,21 @@ def test_a_condition_that_rounding_may_flip_may_be_either() -> None:
     assert "wrong" in check([~flags, numbers], 0).reason  # 6.6 is not near 3.3
 
 
+def test_what_may_be_too_large_for_a_dtype_without_an_infinity_may_be_nan() -> None:
+    x = te.placeholder((5,), "float32", "x")
+    dag = te.dag([x, te.compute((5,), lambda i: te.cast(te.exp(x[i]), "float8_e4m3fn"), "y")])
+    inputs = [np.log(np.float32([100, 463.9999, 464.0001, 470, 1e6]))]
+    check = checker(dag, inputs).check
+    number = np.array([104, 448, np.nan, np.nan, np.nan]).astype(DTYPES["float8_e4m3fn"].numpy)
+    for at_end in (448, np.nan):
+        number[1] = number[2] = at_end
+        assert not check([number], 0).reason
+    for n, wrong in ((0, np.nan), (3, 448)):
+        other = number.copy()
+        other[n] = wrong
+        assert "1 of 5 elements wrong" in check([other], 0).reason
+
+
 # -- tuned, loaded, called --------------------------------------------------------------------------------
 
 

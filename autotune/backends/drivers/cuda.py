@@ -184,7 +184,7 @@ class CudaGraph:
             _ok(self._d.cuGraphLaunch(self._exec, stream))
 
     def close(self) -> None:
-        with self._device._beside_captures():  # nobody knows when what goes is given back
+        with self._device.beside_captures():  # nobody knows when what goes is given back
             _ok(self._d.cuGraphExecDestroy(self._exec))
 
 
@@ -221,7 +221,7 @@ class CudaDevice:
             self.driver.cuCtxPopCurrent()  # what it says after a fault has been said
 
     @contextmanager
-    def _beside_captures(self) -> Iterator[None]:
+    def beside_captures(self) -> Iterator[None]:
         """As `current`, and memory may change: while a stream is captured into a graph none may, in any
         thread, unless that one asks not to mind."""
         mode = self.driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
@@ -253,11 +253,11 @@ class CudaDevice:
         return nvml.state(_ok(self.driver.cuDeviceGetPCIBusId(32, _handle())).decode().rstrip("\0 "))
 
     def allocate(self, nbytes: int) -> Memory:
-        with self._beside_captures():
+        with self.beside_captures():
             return int(_ok(self.driver.cuMemAlloc(max(1, nbytes))))
 
     def free(self, memory: Memory) -> None:
-        with self._beside_captures():
+        with self.beside_captures():
             _ok(self.driver.cuMemFree(memory))
 
     def upload(self, memory: Memory, array: np.ndarray) -> None:

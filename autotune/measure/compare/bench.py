@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from statistics import median
@@ -23,6 +22,7 @@ from autotune.measure.inputs import random_inputs
 from schedules.dtypes import DTYPES, is_float
 from schedules.errors import AutotuneError
 from schedules.model import Workload
+from schedules.space.gc_paused import gc_paused
 
 # Least length of a sample of one implementation (seconds).
 SAMPLE_S = 0.02
@@ -132,7 +132,8 @@ def compare(
     times: dict[str, list[float]] = {c.name: [] for c in contenders}
     limits: list[float] = []
     start = clock()
-    with collector_off():
+    gc.collect()
+    with gc_paused():
         for r in range(max_rounds):
             if r >= MIN_ROUNDS and clock() - start >= seconds:
                 break
@@ -167,16 +168,3 @@ def sample(c: Contender, number: int, clock: Callable[[], float] = time.perf_cou
     for _ in range(number):
         call()
     return (clock() - begin) / number
-
-
-@contextmanager
-def collector_off() -> Iterator[None]:
-    """Switch garbage collection off within the block."""
-    was = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()

@@ -67,9 +67,11 @@ def of_workload(
     db: str | os.PathLike[str] | None = None,
 ) -> Explanation:
     """The explanation of a workload's best record. Raises `KernelNotFound`."""
+    from autotune.run.asked import Asked
     from autotune.run.loading import find
 
-    return of_hit(workload, find(workload, target=target, threads=threads, db=db), database(db))
+    asked = Asked.of(target, threads, db)
+    return of_hit(workload, find(workload, asked), asked.where)
 
 
 def of_hit(workload: Workload, hit: Hit, where: str) -> Explanation:

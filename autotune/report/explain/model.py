@@ -14,6 +14,7 @@ from autotune.models.preparation import chosen, prepared
 from autotune.report.data import number
 from autotune.report.explain import cpu, gpu
 from autotune.results.explanation import Explanation, Row, Section
+from autotune.run.asked import Asked
 from autotune.run.describing import describe
 from autotune.run.loading import find
 from kernels_db import lookup
@@ -95,7 +96,7 @@ def _hit(workload: Workload, target: Target, where: str) -> Hit | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return find(workload, target=target, threads=target.threads, db=where)
+            return find(workload, Asked.of(target, None, where))
     except AutotuneError:
         return None
 

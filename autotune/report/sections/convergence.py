@@ -7,28 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.report import parts
 from autotune.report.data import CAUSES, NO_FAILURES, LogData, LoggedTask
-from autotune.report.parts import (
-    BLUE,
-    COLOURS,
-    GREEN,
-    GREY,
-    ORANGE,
-    RED,
-    Figure,
-    ReportSection,
-    SectionPart,
-    axis,
-    dots,
-    left_out,
-    line,
-    prose,
-    rounded,
-    short,
-    table,
-    text,
-    thinned,
-)
 from kernels_db.records import Record
 
 # Most reasons of failures that are listed.
@@ -38,23 +18,23 @@ SYMBOLS = ("x", "cross", "diamond-x", "square-x", "circle-x", "star")
 
 
 def _why(r: Record) -> str:
-    return f"{text(CAUSES.get(r.status, r.status))}: {short(r.reason, 110)}"
+    return f"{parts.text(CAUSES.get(r.status, r.status))}: {parts.short(r.reason, 110)}"
 
 
-def of_task(log: LogData, task: LoggedTask) -> SectionPart | None:
+def of_task(log: LogData, task: LoggedTask) -> parts.SectionPart | None:
     """The figures of a task, and its failures in words."""
     if not task.trials:
         return None
     good = [r for r in task.trials if r.status == "ok" and r.time_s]
     if not good:  # there is no time to draw
-        return SectionPart("", (), _failures(task))
+        return parts.SectionPart("", (), _failures(task))
     steps = _improvements(good)
     numbers = {r.uid: n for n, r in enumerate(task.trials, 1)}
     by_trace = {r.trace_digest: n for n, r in enumerate(task.trials, 1)}
-    when = {r.uid: rounded(task.second(r), 4) for r in (*task.trials, *task.finals)}
+    when = {r.uid: parts.rounded(task.second(r), 4) for r in (*task.trials, *task.finals)}
     places: dict[str, Mapping[str, float | int | None]] = {"trial": numbers, "second": when}
     figures = [_figure(task, good, steps, by, at, by_trace) for by, at in places.items()]
-    return SectionPart("", figures, _failures(task))
+    return parts.SectionPart("", figures, _failures(task))
 
 
 def _improvements(good: Sequence[Record]) -> list[Record]:
@@ -80,7 +60,7 @@ class _Plot:
         return [self.place[r.uid] for r in records]
 
     def times(self, records: Sequence[Record]) -> list[float | None]:
-        return [rounded((r.time_s or 0) * self.scale) for r in records]
+        return [parts.rounded((r.time_s or 0) * self.scale) for r in records]
 
 
 # A series, with a sentence about what of it is not drawn.
@@ -88,8 +68,8 @@ _Series = tuple[dict[str, Any], str]
 
 
 def _sample(records: Sequence[Record], what: str) -> tuple[list[Record], str]:
-    some = [records[i] for i in thinned(len(records))]
-    return some, left_out(len(some), len(records), what)
+    some = [records[i] for i in parts.thinned(len(records))]
+    return some, parts.left_out(len(some), len(records), what)
 
 
 def _figure(
@@ -99,7 +79,7 @@ def _figure(
     by: str,
     place: Mapping[str, float | int | None],
     by_trace: Mapping[str, int],
-) -> Figure:
+) -> parts.Figure:
     times = [r.time_s for r in good if r.time_s]
     longest, shortest = max(times, default=1.0), min(times, default=1.0)
     scale, unit = _unit(shortest)
@@ -115,12 +95,12 @@ def _figure(
     if task.limit is not None:
         series.append((_limit(plot, task.limit.seconds, best["x"]), ""))
     words = "trial" if by == "trial" else "seconds since the run began (runs one after another)"
-    return Figure(
+    return parts.Figure(
         f"Time of a call by {by}",
         [data for data, _ in series],
         {
-            "xaxis": axis(words),
-            "yaxis": axis(f"{unit} a call", log=longest > 2 * shortest),
+            "xaxis": parts.axis(words),
+            "yaxis": parts.axis(f"{unit} a call", log=longest > 2 * shortest),
             "hovermode": "closest",
         },
         " ".join(note for _, note in series if note),
@@ -129,20 +109,20 @@ def _figure(
 
 def _measured(plot: _Plot, good: Sequence[Record], steps: Sequence[Record]) -> _Series:
     index = {id(r): i for i, r in enumerate(good)}
-    shown = [good[i] for i in thinned(len(good), (index[id(r)] for r in steps))]
+    shown = [good[i] for i in parts.thinned(len(good), (index[id(r)] for r in steps))]
     by_trial = plot.by == "trial"
-    series = dots(
+    series = parts.dots(
         "trial",
         plot.at(shown),
         plot.times(shown),
-        GREY,
-        hover=[short(r.sketch, 80) for r in shown] if by_trial else None,
+        parts.GREY,
+        hover=[parts.short(r.sketch, 80) for r in shown] if by_trial else None,
         template=f"trial %{{x}}: %{{y:.4g}} {plot.unit}<br>%{{text}}"
         if by_trial
         else f"%{{y:.4g}} {plot.unit} after %{{x:.4g}} s",
         marker_size=5,
     )
-    return series, left_out(len(shown), len(good), "trials", ", with each that was the best so far")
+    return series, parts.left_out(len(shown), len(good), "trials", ", with each that was the best so far")
 
 
 def _stopped(plot: _Plot, trials: Sequence[Record]) -> Iterator[_Series]:
@@ -151,11 +131,11 @@ def _stopped(plot: _Plot, trials: Sequence[Record]) -> Iterator[_Series]:
         return
     some, note = _sample(early, "trials stopped early")
     most = plot.bottom * 1.2
-    series = dots(
+    series = parts.dots(
         f"stopped early ({len(early):,})",
         plot.at(some),
-        [rounded(min((r.time_s or plot.bottom / plot.scale) * plot.scale, most)) for r in some],
-        ORANGE,
+        [parts.rounded(min((r.time_s or plot.bottom / plot.scale) * plot.scale, most)) for r in some],
+        parts.ORANGE,
         hover=[_why(r) for r in some],
         template=f"{plot.by} %{{x}}: %{{text}}",
         symbol="triangle-down-open",
@@ -173,11 +153,11 @@ def _failed(plot: _Plot, trials: Sequence[Record]) -> Iterator[_Series]:
     for k, (status, each) in enumerate(sorted(failed.items(), key=lambda x: -len(x[1]))):
         cause = CAUSES.get(status, status)
         some, note = _sample(each, f"failures ({cause})")
-        series = dots(
-            f"{text(cause)} ({len(each):,})",
+        series = parts.dots(
+            f"{parts.text(cause)} ({len(each):,})",
             plot.at(some),
-            [rounded(plot.bottom * 1.45)] * len(some),
-            RED,
+            [parts.rounded(plot.bottom * 1.45)] * len(some),
+            parts.RED,
             hover=[_why(r) for r in some],
             template=f"{plot.by} %{{x}}: %{{text}}",
             symbol=SYMBOLS[k % len(SYMBOLS)],
@@ -192,7 +172,9 @@ def _best(plot: _Plot, steps: Sequence[Record], last: Record) -> dict[str, Any]:
     x, y = plot.at(steps), plot.times(steps)
     end = max(plot.place[last.uid] or 0, x[-1] or 0)
     hover = f"best so far: %{{y:.4g}} {plot.unit}<extra></extra>"
-    return line("best so far", [*x, end], [*y, y[-1]], BLUE, line={"shape": "hv"}, hovertemplate=hover)
+    return parts.line(
+        "best so far", [*x, end], [*y, y[-1]], parts.BLUE, line={"shape": "hv"}, hovertemplate=hover
+    )
 
 
 def _finals(plot: _Plot, task: LoggedTask, by_trace: Mapping[str, int]) -> Iterator[_Series]:
@@ -202,11 +184,11 @@ def _finals(plot: _Plot, task: LoggedTask, by_trace: Mapping[str, int]) -> Itera
     if not finals:
         return
     some, note = _sample(finals, "finals")
-    series = dots(
+    series = parts.dots(
         f"final ({len(finals):,})",
         [by_trace[r.trace_digest] for r in some] if by_trial else plot.at(some),
         plot.times(some),
-        GREEN,
+        parts.GREEN,
         template=f"final: %{{y:.4g}} {plot.unit}",
         symbol="diamond",
         marker_size=8,
@@ -217,8 +199,8 @@ def _finals(plot: _Plot, task: LoggedTask, by_trace: Mapping[str, int]) -> Itera
 
 def _limit(plot: _Plot, limit_s: float, x: Sequence[Any]) -> dict[str, Any]:
     hover = f"limit: %{{y:.4g}} {plot.unit}<extra></extra>"
-    ends, y = [x[0], x[-1]], [rounded(limit_s * plot.scale)] * 2
-    return line("limit of the machine", ends, y, COLOURS[3], dash="dot", hovertemplate=hover)
+    ends, y = [x[0], x[-1]], [parts.rounded(limit_s * plot.scale)] * 2
+    return parts.line("limit of the machine", ends, y, parts.COLOURS[3], dash="dot", hovertemplate=hover)
 
 
 def _unit(least: float) -> tuple[float, str]:
@@ -236,19 +218,19 @@ def _failures(task: LoggedTask) -> str:
     if task.by_status["slow"]:
         said.append(f"{task.by_status['slow']:,} trials were stopped early, as far from the best.")
     if not task.failed:
-        return f'<p class="remark">{prose(" ".join([*said, "No trial failed."]))}</p>'
+        return parts.paragraphs(*said, "No trial failed.")
     reasons = Counter((r.status, r.reason) for r in task.trials if r.status not in NO_FAILURES)
     rows = [
-        (text(CAUSES.get(status, status)), f"{n:,}", short(reason, 260))
+        (parts.text(CAUSES.get(status, status)), f"{n:,}", parts.short(reason, 260))
         for (status, reason), n in reasons.most_common(REASONS)
     ]
     rest = len(reasons) - REASONS
     more = f'<p class="remark">{rest:,} more reasons.</p>' if rest > 0 else ""
     said.append(f"{task.failed:,} of {len(task.trials):,} trials failed:")
-    return f'<p class="remark">{prose(" ".join(said))}</p>{table(("cause", ">trials", "reason"), rows)}{more}'
+    return parts.paragraphs(*said) + parts.table(("cause", ">trials", "reason"), rows) + more
 
 
-SECTION = ReportSection(
+SECTION = parts.ReportSection(
     "convergence",
     "Convergence",
     "Each grey dot is a trial: how long a call of that candidate took. The blue line is the best so far; "

@@ -4,35 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from autotune.report import parts
 from autotune.report.graph_drawing import svg
 from autotune.report.model_data import ModelData, ModelStep, RewrittenGraph
-from autotune.report.parts import (
-    BLUE,
-    GREY,
-    ORANGE,
-    Figure,
-    ReportSection,
-    SectionPart,
-    axis,
-    bars,
-    paragraphs,
-    prose,
-    rounded,
-    seconds,
-    short,
-    table,
-    text,
-)
 from schedules.units import percent, size
 
 # Most steps that have a bar.
 BARS = 40
 
 
-def of_model(model: ModelData) -> SectionPart:
+def of_model(model: ModelData) -> parts.SectionPart:
     """All of it."""
     figures = [f for f in (_times(model), _operators(model)) if f is not None]
-    return SectionPart(
+    return parts.SectionPart(
         _rewrites(model) + _drawings(model) + f"<h4>Time of each step</h4>{_reading(model)}",
         figures,
         _table(model),
@@ -45,12 +29,12 @@ def _rewrites(model: ModelData) -> str:
         said = _said(stage) if stage.name != "imported" else ""
         rows.append(
             (
-                f"<code>{text(stage.name)}</code>",
-                prose(stage.does),
+                f"<code>{parts.text(stage.name)}</code>",
+                parts.prose(stage.does),
                 _with_change(stage.stages, last.stages, str),
                 _with_change(stage.written_bytes, last.written_bytes, size),
                 _with_change(stage.weight_bytes, last.weight_bytes, size),
-                text(said),
+                parts.text(said),
             )
         )
         last = stage
@@ -61,11 +45,11 @@ def _rewrites(model: ModelData) -> str:
         f"{len(model.steps):,} steps. Stages would write {size(end.written_bytes)} instead of "
         f"{size(first.written_bytes)} if each ran alone."
     )
-    return f"<h4>The graph, rewrite by rewrite</h4>{paragraphs(said)}{table(headers, rows)}"
+    return f"<h4>The graph, rewrite by rewrite</h4>{parts.paragraphs(said)}{parts.table(headers, rows)}"
 
 
 def _with_change(now: int, before: int, shown: Callable[[int], str]) -> str:
-    value = text(shown(now))
+    value = parts.text(shown(now))
     return value if shown(now) == shown(before) else f"<b>{value}</b>"
 
 
@@ -85,7 +69,7 @@ def _drawings(model: ModelData) -> str:
             stages.append(
                 (f"r{n}", f"{words}: {stage.stages:,} stages", svg(stage.drawing, f"the graph {words}"))
             )
-    options = "".join(f'<option value="{key}">{text(words)}</option>' for key, words, _ in stages)
+    options = "".join(f'<option value="{key}">{parts.text(words)}</option>' for key, words, _ in stages)
     boxes = "".join(
         f'<div data-stage="{key}"{"" if key == "runs" else " hidden"}>{drawn}</div>'
         for key, _, drawn in stages
@@ -96,7 +80,7 @@ def _drawings(model: ModelData) -> str:
     )
     return (
         "<h4>The graph, drawn</h4>"
-        + paragraphs(
+        + parts.paragraphs(
             "Data flow from top to bottom; weights are not drawn. Of what runs, each box is a step, named "
             "after the last of its nodes, and the warmer it is, the longer it takes. Point at a box to see "
             "what it computes."
@@ -118,7 +102,7 @@ def _reading(model: ModelData) -> str:
         )
     else:
         how = "The log has no times in place. `autotune report NET.onnx --profile` measures them."
-    return paragraphs(
+    return parts.paragraphs(
         "A kernel is tuned alone, with its arrays in the caches. Inside the model its weights come from "
         "memory, and its inputs from where the step before left them, so that the same kernel mostly takes "
         "longer there.",
@@ -127,10 +111,10 @@ def _reading(model: ModelData) -> str:
 
 
 def _name(n: int, step: ModelStep) -> str:
-    return f"{n} {short(step.nodes[-1] if step.nodes else step.what, 34)}"
+    return f"{n} {parts.short(step.nodes[-1] if step.nodes else step.what, 34)}"
 
 
-def _times(model: ModelData) -> Figure | None:
+def _times(model: ModelData) -> parts.Figure | None:
     steps = [(n, s) for n, s in enumerate(model.steps) if s.in_place_s or s.tuned_s]
     if not steps:
         return None
@@ -139,17 +123,17 @@ def _times(model: ModelData) -> Figure | None:
     names = [_name(n, s) for n, s in shown]
 
     def series(name: str, values: list[float | None], colour: str) -> dict[str, object]:
-        ms = [rounded(None if v is None else v * 1e3) for v in values]
-        return bars(name, names, ms, colour, f"{name}: %{{x:.4g}} ms")
+        ms = [parts.rounded(None if v is None else v * 1e3) for v in values]
+        return parts.bars(name, names, ms, colour, f"{name}: %{{x:.4g}} ms")
 
     rest = len(model.steps) - len(shown)
-    return Figure(
+    return parts.Figure(
         "Time of each step, in the order in which they run",
         [
-            series("tuned, alone", [s.tuned_s for _, s in shown], GREY),
-            series("in place", [s.in_place_s for _, s in shown], BLUE),
+            series("tuned, alone", [s.tuned_s for _, s in shown], parts.GREY),
+            series("in place", [s.in_place_s for _, s in shown], parts.BLUE),
         ],
-        {"barmode": "group", "xaxis": axis("ms"), "yaxis": {"automargin": True}},
+        {"barmode": "group", "xaxis": parts.axis("ms"), "yaxis": {"automargin": True}},
         f"The {len(shown)} longest of {len(model.steps):,} steps have bars; the table below has all."
         if rest
         else "",
@@ -157,19 +141,23 @@ def _times(model: ModelData) -> Figure | None:
     )
 
 
-def _operators(model: ModelData) -> Figure | None:
+def _operators(model: ModelData) -> parts.Figure | None:
     if not model.operators:
         return None
     shown = list(model.operators[:BARS])[::-1]
     total = sum(o.seconds for o in model.operators)
     ours = sum(s.in_place_s or 0.0 for s in model.steps)
-    names, ms = [f"{short(o.op, 40)} ({o.count})" for o in shown], [rounded(o.seconds * 1e3) for o in shown]
-    return Figure(
+    names, ms = (
+        [f"{parts.short(o.op, 40)} ({o.count})" for o in shown],
+        [parts.rounded(o.seconds * 1e3) for o in shown],
+    )
+    return parts.Figure(
         "ONNX Runtime's own profile, by operator",
-        [bars("ONNX Runtime", names, ms, ORANGE, "%{y}: %{x:.4g} ms a call")],
-        {"xaxis": axis("ms a call"), "yaxis": {"automargin": True}},
-        f"Its operators take {seconds(total)} together, the steps of the tuned model {seconds(ours)}. "
-        "Profiling adds to both; `autotune bench NET.onnx --against onnxruntime` compares whole calls.",
+        [parts.bars("ONNX Runtime", names, ms, parts.ORANGE, "%{y}: %{x:.4g} ms a call")],
+        {"xaxis": parts.axis("ms a call"), "yaxis": {"automargin": True}},
+        f"Its operators take {parts.seconds(total)} together, the steps of the tuned model "
+        f"{parts.seconds(ours)}. Profiling adds to both; `autotune bench NET.onnx --against onnxruntime` "
+        "compares whole calls.",
         140 + 24 * len(shown),
     )
 
@@ -182,10 +170,10 @@ def _table(model: ModelData) -> str:
         share = percent((s.in_place_s or s.tuned_s or 0.0) / whole) if whole else ""
         return (
             str(n),
-            short(", ".join(s.nodes), 120),
-            short(s.what, 110),
-            seconds(s.tuned_s),
-            seconds(s.in_place_s),
+            parts.short(", ".join(s.nodes), 120),
+            parts.short(s.what, 110),
+            parts.seconds(s.tuned_s),
+            parts.seconds(s.in_place_s),
             ratio,
             share,
             str(s.candidates or ""),
@@ -193,15 +181,15 @@ def _table(model: ModelData) -> str:
 
     headers = (">step", "nodes", "computes", ">tuned", ">in place", ">ratio", ">share", ">tried in place")
     rows = [row(n, s) for n, s in enumerate(model.steps)]
-    call = f"A call took {seconds(model.call_s)} by the clock." if model.call_s else ""
+    call = f"A call took {parts.seconds(model.call_s)} by the clock." if model.call_s else ""
     missing = sum(s.tuned_s is None and s.task is not None for s in model.steps)
     lacking = f"{missing:,} steps have no tuned kernel in the log." if missing else ""
-    return paragraphs(call, lacking) + table(headers, rows).replace(
+    return parts.paragraphs(call, lacking) + parts.table(headers, rows).replace(
         'class="scroll"', 'class="scroll tall"', 1
     )
 
 
-SECTION = ReportSection(
+SECTION = parts.ReportSection(
     "model",
     "The model",
     "A model is imported as one graph of tensor expressions. Rewrites make it smaller, and what is left is "

@@ -4,26 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from autotune.report import parts
 from autotune.report.data import LogData, LoggedTask, number
-from autotune.report.parts import (
-    BLUE,
-    GREY,
-    ORANGE,
-    VIOLET,
-    Figure,
-    ReportSection,
-    SectionPart,
-    axis,
-    dots,
-    left_out,
-    line,
-    paragraphs,
-    rounded,
-    short,
-    table,
-    text,
-    thinned,
-)
 from autotune.tuning.prediction_quality import MOST, PREDICTED
 from autotune.tuning.prediction_quality import of_task as quality
 from kernels_db.records import Record
@@ -31,9 +13,9 @@ from schedules.units import percent
 
 # {model in a record: (what it had learnt from, colour)}.
 MODELS = {
-    "model": ("model that learnt from this task's trials", BLUE),
-    "prior": ("model that knew other tasks alone", ORANGE),
-    "analytic": ("estimate, nothing measured", VIOLET),
+    "model": ("model that learnt from this task's trials", parts.BLUE),
+    "prior": ("model that knew other tasks alone", parts.ORANGE),
+    "analytic": ("estimate, nothing measured", parts.VIOLET),
 }
 
 
@@ -55,7 +37,7 @@ def _quality(task: LoggedTask, model: str) -> dict[str, float] | None:
     return task.qualities[model]
 
 
-def of_task(log: LogData, task: LoggedTask) -> SectionPart | None:
+def of_task(log: LogData, task: LoggedTask) -> parts.SectionPart | None:
     """A plot of predicted against measured, and the quality of each model."""
     data: list[dict[str, Any]] = []
     rows: list[tuple[str, ...]] = []
@@ -67,13 +49,13 @@ def of_task(log: LogData, task: LoggedTask) -> SectionPart | None:
         best_s = min(r.time_s for r in records if r.time_s)
         scores = [number(r.environment[PREDICTED][model]) or 0.0 for r in records]
         top = max((s for s in scores if s > 0), default=1.0) if model == "analytic" else 1.0
-        kept = thinned(len(records))
-        notes.append(left_out(len(kept), len(records), f"trials ({name})"))
+        kept = parts.thinned(len(records))
+        notes.append(parts.left_out(len(kept), len(records), f"trials ({name})"))
         data.append(
-            dots(
+            parts.dots(
                 name,
-                [rounded(scores[i] / top, 4) for i in kept],
-                [rounded(best_s / (records[i].time_s or 1.0), 4) for i in kept],
+                [parts.rounded(scores[i] / top, 4) for i in kept],
+                [parts.rounded(best_s / (records[i].time_s or 1.0), 4) for i in kept],
                 colour,
                 template="predicted %{x:.3f}, measured %{y:.3f}",
                 visible="legendonly" if data else True,
@@ -83,7 +65,7 @@ def of_task(log: LogData, task: LoggedTask) -> SectionPart | None:
         if found is not None:
             rows.append(
                 (
-                    text(name),
+                    parts.text(name),
                     f"{found['candidates']:,.0f}",
                     percent(found["pairwise"]),
                     percent(found["top1"]),
@@ -92,23 +74,23 @@ def of_task(log: LogData, task: LoggedTask) -> SectionPart | None:
             )
     if not data:
         return None
-    data.append(line("as predicted", [0, 1], [0, 1], GREY, dash="dot", hoverinfo="skip"))
-    figure = Figure(
+    data.append(parts.line("as predicted", [0, 1], [0, 1], parts.GREY, dash="dot", hoverinfo="skip"))
+    figure = parts.Figure(
         "Predicted against measured speed",
         data,
         {
-            "xaxis": axis("predicted: share of the best", rangemode="tozero"),
-            "yaxis": axis("measured: share of the best", rangemode="tozero"),
+            "xaxis": parts.axis("predicted: share of the best", rangemode="tozero"),
+            "yaxis": parts.axis("measured: share of the best", rangemode="tozero"),
             "hovermode": "closest",
         },
         " ".join(n for n in notes if n),
     )
     headers = ("predicted by", ">trials", ">pairs in order", ">best of 1 pick", ">best of 5 picks")
-    few = "" if rows else paragraphs("Too few trials to say how well pairs are ordered: 8 are needed.")
-    return SectionPart("", [figure], (table(headers, rows) if rows else "") + few)
+    few = "" if rows else parts.paragraphs("Too few trials to say how well pairs are ordered: 8 are needed.")
+    return parts.SectionPart("", [figure], (parts.table(headers, rows) if rows else "") + few)
 
 
-def of_log(log: LogData) -> SectionPart | None:
+def of_log(log: LogData) -> parts.SectionPart | None:
     """Pairwise accuracy of each task, in a plot."""
     if len(log.tasks) < 2:
         return None
@@ -124,32 +106,34 @@ def of_log(log: LogData) -> SectionPart | None:
         average = sum(p for _, p, _ in found) / len(found)
         said.append(f"{name}: {percent(average)} of pairs in order on average, {len(found):,} tasks.")
         data.append(
-            dots(
+            parts.dots(
                 name,
                 [n for _, _, n in found],
-                [rounded(100 * p, 4) for _, p, _ in found],
+                [parts.rounded(100 * p, 4) for _, p, _ in found],
                 colour,
-                hover=[f"{short(t.name, 80)}<br>{percent(p)} of pairs of {n} trials" for t, p, n in found],
+                hover=[
+                    f"{parts.short(t.name, 80)}<br>{percent(p)} of pairs of {n} trials" for t, p, n in found
+                ],
                 marker_size=7,
             )
         )
     if not data:
         return None
     most = max(max(d["x"]) for d in data)
-    data.append(line("guessing", [8, most], [50, 50], GREY, dash="dot", hoverinfo="skip"))
-    figure = Figure(
+    data.append(parts.line("guessing", [8, most], [50, 50], parts.GREY, dash="dot", hoverinfo="skip"))
+    figure = parts.Figure(
         "Pairs in order, by task",
         data,
         {
-            "xaxis": axis("trials of the task with a prediction", log=most > 200),
-            "yaxis": axis("pairs in order (%)", range=[0, 102]),
+            "xaxis": parts.axis("trials of the task with a prediction", log=most > 200),
+            "yaxis": parts.axis("pairs in order (%)", range=[0, 102]),
             "hovermode": "closest",
         },
     )
-    return SectionPart("", [figure], paragraphs(*(s[0].upper() + s[1:] for s in said)))
+    return parts.SectionPart("", [figure], parts.paragraphs(*(s[0].upper() + s[1:] for s in said)))
 
 
-SECTION = ReportSection(
+SECTION = parts.ReportSection(
     "predictions",
     "Predicted against measured",
     "A search measures what its model predicts to be fast. Points near the diagonal were predicted well. "

@@ -5,26 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from autotune.report import parts
 from autotune.report.data import Limit, LogData, LoggedTask, number
-from autotune.report.parts import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    RED,
-    Figure,
-    ReportSection,
-    SectionPart,
-    axis,
-    dots,
-    left_out,
-    line,
-    paragraphs,
-    rounded,
-    seconds,
-    short,
-    thinned,
-)
 from autotune.tuning.known_limits import MEMORY_BYTES
 from kernels_db.records import Record
 from schedules.units import of_peak, peak_share
@@ -46,11 +28,11 @@ def _roof(limits: Sequence[Limit], places: Sequence[float]) -> list[dict[str, An
     if peak:
         begin = low if not rates else max(low, peak / rates[-1])
         made.append(
-            line(
+            parts.line(
                 f"peak: {peak / 1e9:,.0f} GFLOP/s",
-                [rounded(begin), rounded(high)],
-                [rounded(peak / 1e9)] * 2,
-                RED,
+                [parts.rounded(begin), parts.rounded(high)],
+                [parts.rounded(peak / 1e9)] * 2,
+                parts.RED,
                 hovertemplate="peak: %{y:.4g} GFLOP/s<extra></extra>",
             )
         )
@@ -60,11 +42,11 @@ def _roof(limits: Sequence[Limit], places: Sequence[float]) -> list[dict[str, An
         end = high if not peak else min(high, peak / rate)
         if end > low:
             made.append(
-                line(
+                parts.line(
                     f"{name}: {rate / 1e9:,.1f} GB/s",
-                    [rounded(low), rounded(end)],
-                    [rounded(low * rate / 1e9), rounded(end * rate / 1e9)],
-                    ORANGE,
+                    [parts.rounded(low), parts.rounded(end)],
+                    [parts.rounded(low * rate / 1e9), parts.rounded(end * rate / 1e9)],
+                    parts.ORANGE,
                     dash=dash,
                     hovertemplate="bandwidth<extra></extra>",
                 )
@@ -78,7 +60,7 @@ def _layout(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
     def one(title: str, key: str) -> dict[str, Any]:
         values = [v for series in data for v in series[key] if v and v > 0]
         wide = max(values, default=1.0) > WIDE * min(values, default=1.0)
-        return axis(title, log=True, **({"dtick": 1} if wide else {}))
+        return parts.axis(title, log=True, **({"dtick": 1} if wide else {}))
 
     return {
         "xaxis": one("arithmetic intensity: FLOPs a byte of memory traffic", "x"),
@@ -87,7 +69,7 @@ def _layout(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def of_log(log: LogData) -> SectionPart | None:
+def of_log(log: LogData) -> parts.SectionPart | None:
     """The winners of all tasks: a roofline for each number of threads of each CPU or GPU, as their limits
     differ."""
     found = [t for t in log.tasks if t.best is not None and t.best.time_s and t.workload.flops]
@@ -97,7 +79,7 @@ def of_log(log: LogData) -> SectionPart | None:
     for t in found:
         n = t.target.threads
         threads = "" if t.target.grid else f", {n} thread{'s' if n != 1 else ''}"
-        kinds.setdefault(f"{short(t.target.arch, 40)}{threads}", []).append(t)
+        kinds.setdefault(f"{parts.short(t.target.arch, 40)}{threads}", []).append(t)
     drawn = sorted(kinds, key=lambda kind: -len(kinds[kind]))[:KINDS]
     unknown = (
         ""
@@ -109,49 +91,51 @@ def of_log(log: LogData) -> SectionPart | None:
     rest = f"{skipped:,} tasks without a kernel or without FLOPs are not drawn." if skipped else ""
     others = sum(len(kinds[k]) for k in kinds if k not in drawn)
     more = f"{others:,} tasks on {len(kinds) - len(drawn)} other targets are not drawn." if others else ""
-    return SectionPart("", [_of_kind(k, kinds[k]) for k in drawn], paragraphs(words, unknown, rest, more))
+    return parts.SectionPart(
+        "", [_of_kind(k, kinds[k]) for k in drawn], parts.paragraphs(words, unknown, rest, more)
+    )
 
 
-def _of_kind(kind: str, found: Sequence[LoggedTask]) -> Figure:
+def _of_kind(kind: str, found: Sequence[LoggedTask]) -> parts.Figure:
     """The winners of tasks that have one limit of arithmetic."""
     x = [t.workload.flops / t.bytes for t in found]
     y = [t.workload.flops / (t.best.time_s or 1.0) / 1e9 for t in found if t.best is not None]
     limits = [t.limit for t in found if t.limit is not None]
     hover = [
-        f"{short(t.name, 80)}<br>{v:,.1f} GFLOP/s, {seconds(t.best.time_s if t.best else None)}, of limit: "
-        f"{peak_share(t.share)}"
+        f"{parts.short(t.name, 80)}<br>{v:,.1f} GFLOP/s, "
+        f"{parts.seconds(t.best.time_s if t.best else None)}, of limit: {peak_share(t.share)}"
         for t, v in zip(found, y)
     ]
-    kept = thinned(len(found))
-    points = dots(
+    kept = parts.thinned(len(found))
+    points = parts.dots(
         "best of a task",
-        [rounded(x[i]) for i in kept],
-        [rounded(y[i]) for i in kept],
-        BLUE,
+        [parts.rounded(x[i]) for i in kept],
+        [parts.rounded(y[i]) for i in kept],
+        parts.BLUE,
         hover=[hover[i] for i in kept],
         marker_size=8,
     )
     drawn = [*_roof(limits, x), points]
     title = f"Roofline of the best of each task: {kind}"
-    return Figure(title, drawn, _layout(drawn), left_out(len(kept), len(found), "tasks"), 440)
+    return parts.Figure(title, drawn, _layout(drawn), parts.left_out(len(kept), len(found), "tasks"), 440)
 
 
-def of_task(log: LogData, task: LoggedTask) -> SectionPart | None:
+def of_task(log: LogData, task: LoggedTask) -> parts.SectionPart | None:
     """Every candidate of a task."""
     flops = task.workload.flops
     measured = [r for r in task.trials if r.time_s and r.status in ("ok", "slow")]
     if not measured or task.best is None:
         return None
     if not flops:
-        return SectionPart(
-            paragraphs(
+        return parts.SectionPart(
+            parts.paragraphs(
                 "This task computes no floating-point operations, so that it has no roofline.", _of(task)
             )
         )
     stored = sum(number(r.environment.get(MEMORY_BYTES)) is not None for r in measured)
     moved = {r.trace_digest: log.memory_bytes(task, r) for r in measured}
     known = sum(moved[r.trace_digest] is not None for r in measured)
-    kept = thinned(len(measured))
+    kept = parts.thinned(len(measured))
     groups: dict[str, list[Record]] = {"ok": [], "slow": []}
     for i in kept:
         groups[measured[i].status].append(measured[i])
@@ -160,33 +144,33 @@ def of_task(log: LogData, task: LoggedTask) -> SectionPart | None:
         return flops / (moved.get(r.trace_digest) or task.bytes)
 
     def points(name: str, of: Sequence[Record], colour: str, **more: object) -> dict[str, object]:
-        return dots(
+        return parts.dots(
             name,
-            [rounded(intensity(r)) for r in of],
-            [rounded(flops / (r.time_s or 1.0) / 1e9) for r in of],
+            [parts.rounded(intensity(r)) for r in of],
+            [parts.rounded(flops / (r.time_s or 1.0) / 1e9) for r in of],
             colour,
-            hover=[short(r.sketch, 80) for r in of],
+            hover=[parts.short(r.sketch, 80) for r in of],
             template="%{y:.4g} GFLOP/s, %{x:.3g} FLOPs a byte<br>%{text}",
             **more,  # type: ignore[arg-type]
         )
 
     best = task.best
     moved.setdefault(best.trace_digest, log.memory_bytes(task, best))
-    data = [points("candidate", groups["ok"], GREY, marker_size=5)]
+    data = [points("candidate", groups["ok"], parts.GREY, marker_size=5)]
     if groups["slow"]:
-        data.append(points("stopped early", groups["slow"], ORANGE, symbol="triangle-down-open"))
-    data.append(points("winner", [best], GREEN, symbol="star", marker_size=15, opacity=1.0))
+        data.append(points("stopped early", groups["slow"], parts.ORANGE, symbol="triangle-down-open"))
+    data.append(points("winner", [best], parts.GREEN, symbol="star", marker_size=15, opacity=1.0))
     x = [intensity(r) for r in (*measured, best)]
     limits = [] if task.limit is None else [task.limit]
     source = _source(len(measured), known, stored)
-    figure = Figure(
+    figure = parts.Figure(
         "Roofline of all candidates",
         drawn := [*_roof(limits, x), *data],
         _layout(drawn),
-        left_out(len(kept), len(measured), "candidates"),
+        parts.left_out(len(kept), len(measured), "candidates"),
         420,
     )
-    return SectionPart("", [figure], paragraphs(source, _of(task)))
+    return parts.SectionPart("", [figure], parts.paragraphs(source, _of(task)))
 
 
 def _source(measured: int, known: int, stored: int) -> str:
@@ -214,12 +198,12 @@ def _of(task: LoggedTask) -> str:
         return "The log does not know the limit of the machine, so there are no lines of it."
     best_s = task.best.time_s if task.best is not None else None
     return (
-        f"The machine needs at least {seconds(task.limit.seconds)} for this task; the winner takes "
-        f"{seconds(best_s)}{'' if task.share is None else ', ' + of_peak(task.share, 'the limit')}."
+        f"The machine needs at least {parts.seconds(task.limit.seconds)} for this task; the winner takes "
+        f"{parts.seconds(best_s)}{'' if task.share is None else ', ' + of_peak(task.share, 'the limit')}."
     )
 
 
-SECTION = ReportSection(
+SECTION = parts.ReportSection(
     "roofline",
     "Roofline",
     "A roofline says what bounds a kernel. To the left, memory does: no point can lie above the slanted "

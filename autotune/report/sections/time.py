@@ -4,31 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autotune.report import parts
 from autotune.report.data import LogData, LoggedTask, number, seconds_between
-from autotune.report.parts import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    VIOLET,
-    Figure,
-    ReportSection,
-    SectionPart,
-    axis,
-    bars,
-    paragraphs,
-    rounded,
-    seconds,
-    short,
-)
 from kernels_db.records import Record
 
 # {phase of a record: (words for it, colour)}.
 PHASES = {
-    "search": ("choosing candidates", VIOLET),
-    "build": ("building", BLUE),
-    "check": ("checking results", ORANGE),
-    "run": ("timing trials", GREEN),
+    "search": ("choosing candidates", parts.VIOLET),
+    "build": ("building", parts.BLUE),
+    "check": ("checking results", parts.ORANGE),
+    "run": ("timing trials", parts.GREEN),
 }
 FINALS = "timing finals"
 # Most tasks that have a bar.
@@ -52,9 +37,9 @@ def wall_s(task: LoggedTask) -> float:
 
 
 def _bars(names: list[str], each: list[dict[str, float]]) -> list[dict[str, object]]:
-    kinds = {**PHASES, FINALS: (FINALS, GREY)}
+    kinds = {**PHASES, FINALS: (FINALS, parts.GREY)}
     return [
-        bars(words, names, [rounded(s[phase], 4) for s in each], colour, f"{words}: %{{x:.3g}} s")
+        parts.bars(words, names, [parts.rounded(s[phase], 4) for s in each], colour, f"{words}: %{{x:.3g}} s")
         for phase, (words, colour) in kinds.items()
     ]
 
@@ -62,34 +47,34 @@ def _bars(names: list[str], each: list[dict[str, float]]) -> list[dict[str, obje
 def _words(found: dict[str, float]) -> str:
     total = sum(found.values())
     kinds = {**{k: v[0] for k, v in PHASES.items()}, FINALS: FINALS}
-    parts = [f"{kinds[k]} {seconds(s)} ({s / total:.0%})" for k, s in found.items() if s > 0.0]
-    return f"Together {seconds(total)}: {', '.join(parts)}."
+    said = [f"{kinds[k]} {parts.seconds(s)} ({s / total:.0%})" for k, s in found.items() if s > 0.0]
+    return f"Together {parts.seconds(total)}: {', '.join(said)}."
 
 
 OVERLAP = "Building goes on while others are timed, so that these may be more than the clock has."
 
 
-def of_task(log: LogData, task: LoggedTask) -> SectionPart | None:
+def of_task(log: LogData, task: LoggedTask) -> parts.SectionPart | None:
     """A bar of a task."""
     found = spent(task)
     if not sum(found.values()):
         return None
-    figure = Figure(
+    figure = parts.Figure(
         "Seconds by phase",
         _bars(["this task"], [found]),
-        {"barmode": "stack", "xaxis": axis("seconds"), "yaxis": {"showticklabels": False}},
+        {"barmode": "stack", "xaxis": parts.axis("seconds"), "yaxis": {"showticklabels": False}},
         height=190,
     )
     clock = wall_s(task)
     took = (
-        f"Its runs took {seconds(clock)} by the clock, those of a suite with turns of other tasks."
+        f"Its runs took {parts.seconds(clock)} by the clock, those of a suite with turns of other tasks."
         if clock
         else ""
     )
-    return SectionPart("", [figure], paragraphs(_words(found), took, OVERLAP))
+    return parts.SectionPart("", [figure], parts.paragraphs(_words(found), took, OVERLAP))
 
 
-def of_log(log: LogData) -> SectionPart | None:
+def of_log(log: LogData) -> parts.SectionPart | None:
     """The bars of all tasks, those that took longest first."""
     if len(log.tasks) < 2:
         return None
@@ -99,20 +84,22 @@ def of_log(log: LogData) -> SectionPart | None:
         return None
     shown = each[:BARS][::-1]
     rest = len(each) - len(shown)
-    names = [f"{short(t.name, 46)}<span style='font-size:1px'> {i}</span>" for i, (t, _) in enumerate(shown)]
-    figure = Figure(
+    names = [
+        f"{parts.short(t.name, 46)}<span style='font-size:1px'> {i}</span>" for i, (t, _) in enumerate(shown)
+    ]
+    figure = parts.Figure(
         "Seconds by phase and task",
         _bars(names, [s for _, s in shown]),
-        {"barmode": "stack", "xaxis": axis("seconds"), "yaxis": {"automargin": True}},
+        {"barmode": "stack", "xaxis": parts.axis("seconds"), "yaxis": {"automargin": True}},
         f"The {BARS} tasks that took longest have bars; the sum in words is of all {len(each):,}."
         if rest > 0
         else "",
         140 + 22 * len(shown),
     )
-    return SectionPart("", [figure], paragraphs(_words(total), OVERLAP))
+    return parts.SectionPart("", [figure], parts.paragraphs(_words(total), OVERLAP))
 
 
-SECTION = ReportSection(
+SECTION = parts.ReportSection(
     "time",
     "Where the time went",
     "Seconds of trials by phase. Choosing is the search and its model. Building compiles. Checking "

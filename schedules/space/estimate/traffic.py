@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from schedules import affine
 from schedules import expr as E
@@ -64,9 +65,8 @@ class Traffic:
         return sum(b.fetched + b.written for b in self.buffers)
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """An access of a block: where, and whether it writes."""
+class Place(NamedTuple):
+    """An access of a block, as of a row-major buffer: where, by the loops, and whether it writes."""
 
     buffer: Buffer
     at: tuple[Expr, ...]
@@ -87,7 +87,7 @@ def traffic(nest: Nest, capacity: float, registers: float = 0.0) -> Traffic:
 class _Count:
     def __init__(self, nest: Nest, capacity: float, registers: float) -> None:
         self.nest, self.capacity = nest, capacity
-        self.uses = {id(b): _uses(nest, b) for b in blocks(nest.body)}
+        self.uses = {id(b): places_of(nest, b) for b in blocks(nest.body)}
         self.known: dict[int, dict[str, int]] = {}
         self.again = _again(nest, self.uses)
         self.held = {b.name for b in nest.buffers if b.name not in nest.params}
@@ -167,7 +167,7 @@ class _Count:
         return self.known[id(s)]
 
     def _touched(self, s: Stmt) -> dict[str, int]:
-        places: dict[str, list[tuple[_Use, dict[str, Expr]]]] = {}
+        places: dict[str, list[tuple[Place, dict[str, Expr]]]] = {}
         for b, loops in _blocks(s, ()):
             for u in self.uses[id(b)]:
                 name = u.buffer.name
@@ -178,7 +178,7 @@ class _Count:
             if s is not self.nest.body and name in self.held:
                 continue
             # Accesses by different blocks have different loops: the largest stands for all.
-            groups: dict[tuple[str, ...], list[_Use]] = {}
+            groups: dict[tuple[str, ...], list[Place]] = {}
             inners = {}
             for u, inner in found:
                 groups.setdefault(tuple(inner), []).append(u)
@@ -187,7 +187,7 @@ class _Count:
         return {name: LINE * n for name, n in out.items()}
 
 
-def _again(nest: Nest, uses: dict[int, list[_Use]]) -> dict[str, set[str]]:
+def _again(nest: Nest, uses: dict[int, tuple[Place, ...]]) -> dict[str, set[str]]:
     """{buffer that is no argument: loops around all blocks that use it}. Their iterations use the same memory
     again (`schedules.passes.compact`)."""
     found: dict[str, set[str]] = {}
@@ -206,12 +206,13 @@ def _blocks(s: Stmt, loops: tuple[Loop, ...]) -> list[tuple[Block, tuple[Loop, .
     return [x for part in s.stmts for x in _blocks(part, loops)] if isinstance(s, Seq) else []
 
 
-def _uses(nest: Nest, b: Block) -> list[_Use]:
+def places_of(nest: Nest, b: Block) -> tuple[Place, ...]:
+    """What a block writes, then what it reads, each once."""
     named = [(w.buffer, w.indices, True) for w in b.writes]
     named += [(x.buffer, x.indices, False) for x in dict.fromkeys(reads(b))]
-    return [
-        _Use(*as_row_major(nest.buffer(n), tuple(bound(b, i) for i in ix)), write) for n, ix, write in named
-    ]
+    return tuple(
+        Place(*as_row_major(nest.buffer(n), tuple(bound(b, i) for i in ix)), write) for n, ix, write in named
+    )
 
 
 def _lines(ats: Sequence[tuple[Expr, ...]], buf: Buffer, inner: dict[str, Expr]) -> int:

@@ -59,9 +59,7 @@ def is_gathered(x: Load) -> bool:
 def is_read_anywhere(nest: Nest, b: Block) -> bool:
     """Whether some reader gathers from what a block makes, so that it may need any part of it."""
     made = {w.buffer for w in b.writes}
-    return any(
-        is_gathered(x) for n in made for u in readers(nest, n) for x in reads(u) if x.buffer in made
-    )
+    return any(is_gathered(x) for n in made for u in readers(nest, n) for x in reads(u) if x.buffer in made)
 
 
 def reduction_length(b: Block) -> int:

@@ -12,6 +12,7 @@ from schedules import expr as E
 from schedules.expr import Binary, Const, Expr, Var
 from schedules.te.reverse_mode.graph import (
     Ranges,
+    added,
     guarded,
     guards,
     load,
@@ -46,13 +47,9 @@ def gather(op: Op, x: TensorLoad, terms: Sequence[Term], name: str | None) -> Ex
     start: dict[str, Expr] = {v: summed.get(v, Const(0)) + lo for v, (lo, _) in found.free.items()}
     env = {v: placed(found.places[a.name], start) for v, a in own.items() if isinstance(a, Var)}
     ranges = {v: (0, n - 1) for v, n in (element | sizes).items()}
-    value: Expr | None = None
     shared = [placed(c, start) for c in found.conditions]
-    for t in terms:
-        part = tidy(guarded([placed(c, env) for c in t.conditions], placed(t.value, env)), ranges)
-        value = part if value is None else E.binary("+", value, part)
-    assert value is not None
-    value = tidy(guarded(shared, value), ranges)
+    parts = (guarded([placed(c, env) for c in t.conditions], placed(t.value, env)) for t in terms)
+    value = tidy(guarded(shared, added(tidy(x, ranges) for x in parts)), ranges)
     if isinstance(value, Const) and value.value == 0:
         return None
     times_read = 1

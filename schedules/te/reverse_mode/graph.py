@@ -6,6 +6,7 @@ equal values.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -67,6 +68,11 @@ def _reducer(dtype: str, product: bool) -> Reducer:
 def zero(dtype: str) -> Const:
     """0 in the dtype that ``dtype`` is computed with."""
     return Const(0.0, computed(dtype))
+
+
+def added(values: Iterable[Expr]) -> Expr:
+    """The sum of one value or more, from left to right."""
+    return functools.reduce(lambda a, b: E.binary("+", a, b), values)
 
 
 def ranges_of(op: Op) -> dict[str, Range]:

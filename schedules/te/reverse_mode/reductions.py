@@ -19,7 +19,7 @@ from schedules.te.tensors import Op, Tensor
 def own_element(op: Op, n: int) -> Expr:
     """The element of a stage's output ``n`` at the stage's axes."""
     t = Tensor(tuple(k for _, k in op.axes), E.dtype_of(op.values[n]), op.names[n], op, n)
-    return at(t, [Var(v) for v, _ in op.axes])
+    return _over_own_axes(op, t)
 
 
 def values_gradients(op: Op, heads: Mapping[int, Expr]) -> dict[int, Expr]:

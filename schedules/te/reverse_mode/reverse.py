@@ -16,6 +16,7 @@ from schedules.te.reverse_mode.copies import without_copies
 from schedules.te.reverse_mode.gather import gather
 from schedules.te.reverse_mode.graph import (
     Rewrite,
+    added,
     like,
     load,
     placed,
@@ -92,9 +93,8 @@ def gradient(
     heads = _heads(outs, output_gradients)
     ops, _ = discover([t.op for t in outs if t.op is not None])
     if dims_of([x for op in ops for x in op.parts()]):
-        raise WorkloadError(
-            "te.gradient: the expression has sizes that vary; differentiate it at each size, with numbers "
-            "for its sizes"
+        raise _refused(
+            "the expression has sizes that vary; differentiate it at each size, with numbers for its sizes"
         )
     seeds = [E.widen(load(h)) if isinstance(h, Tensor) else h for h in heads]
     found = _Reverse(ops, outs, seeds, {key(t) for t in ins})
@@ -177,9 +177,7 @@ class _Reverse:
             parts = self.parts.get(t)
             if parts is None:
                 return None
-            value = parts[0]
-            for p in parts[1:]:
-                value = E.binary("+", value, p)
+            value = added(parts)
             plain = isinstance(value, Const) or (
                 isinstance(value, TensorLoad) and value.indices == targets(len(shape))
             )
@@ -190,9 +188,7 @@ class _Reverse:
         """The gradient of an input as a stage."""
         value = self.total(key(t), t.shape)
         if value is None:
-            raise WorkloadError(
-                f"te.gradient: no output depends on input {t!r} by what has a derivative; leave it out"
-            )
+            raise _refused(f"no output depends on input {t!r} by what has a derivative; leave it out")
         if isinstance(value, TensorLoad) and value.tensor.op is not None:
             return value.tensor
         return _named_stage(t.shape, value, t.name)
@@ -217,6 +213,10 @@ class _Reverse:
             part = gather(op, x, found, derived_name(x.tensor.name))
             if part is not None:
                 self.give(x.tensor, part)
+
+
+def _refused(why: str) -> WorkloadError:
+    return WorkloadError(f"te.gradient: {why}")
 
 
 def derived_name(name: str | None) -> str | None:
@@ -261,13 +261,11 @@ def _tensors(given: object, what: str, of: str = "te.gradient") -> list[Tensor]:
     if of == "te.gradient":
         for n, t in enumerate(ts):
             if what != "saved" and not E.is_float(t.dtype):
-                raise WorkloadError(
-                    f"te.gradient: {t!r} of {what} is not floating point, and has no gradient"
-                )
+                raise _refused(f"{t!r} of {what} is not floating point, and has no gradient")
             if any(key(t) == key(u) for u in ts[:n]):
-                raise WorkloadError(f"te.gradient: {t!r} stands twice in {what}; list it once")
+                raise _refused(f"{t!r} stands twice in {what}; list it once")
         if not ts and what != "saved":
-            raise WorkloadError(f"te.gradient: {what} is empty; give at least one tensor")
+            raise _refused(f"{what} is empty; give at least one tensor")
     return ts
 
 
@@ -277,16 +275,10 @@ def _heads(outs: Sequence[Tensor], given: object) -> list[Tensor | Const]:
         return [Const(1.0, computed(t.dtype)) for t in outs]
     heads: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
     if len(heads) != len(outs):
-        raise WorkloadError(
-            f"te.gradient: {len(heads)} output_gradients for {len(outs)} outputs; give one for each"
-        )
+        raise _refused(f"{len(heads)} output_gradients for {len(outs)} outputs; give one for each")
     for h, t in zip(heads, outs, strict=True):
         if not isinstance(h, Tensor):
-            raise WorkloadError(
-                f"te.gradient: output_gradients are te tensors, not {h!r} ({type(h).__name__})"
-            )
+            raise _refused(f"output_gradients are te tensors, not {h!r} ({type(h).__name__})")
         if h.shape != t.shape or h.dtype != t.dtype:
-            raise WorkloadError(
-                f"te.gradient: the output gradient {h!r} does not fit {t!r}; give one of its shape and dtype"
-            )
+            raise _refused(f"the output gradient {h!r} does not fit {t!r}; give one of its shape and dtype")
     return heads

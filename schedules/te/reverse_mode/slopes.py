@@ -20,7 +20,7 @@ from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Binary, Call, Cast, Const, Expr, Fma, Logic, Select
 from schedules.functions import FUNCTIONS
 from schedules.te.infeasible import negation
-from schedules.te.reverse_mode.graph import guarded, zero
+from schedules.te.reverse_mode.graph import added, guarded, zero
 from schedules.te.tensors import TensorLoad
 
 
@@ -81,10 +81,7 @@ def _joined(parts: list[Term]) -> Term:
     conds = parts[0].conditions
     if any(p.conditions != conds for p in parts):
         parts, conds = [Term((), guarded(p.conditions, p.value)) for p in parts], ()
-    total = parts[0].value
-    for p in parts[1:]:
-        total = E.binary("+", total, p.value)
-    return Term(conds, total)
+    return Term(conds, added(p.value for p in parts))
 
 
 def _handed(

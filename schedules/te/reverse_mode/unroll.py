@@ -11,8 +11,8 @@ import math
 from collections.abc import Collection, Sequence
 
 from schedules import expr as E
-from schedules.expr import Binary, Const, Expr
-from schedules.te.reverse_mode.graph import guards, like, loads, placed, ranges_of, rebuilt, tidy
+from schedules.expr import Binary, Const
+from schedules.te.reverse_mode.graph import added, guards, like, loads, placed, ranges_of, rebuilt, tidy
 from schedules.te.tensors import Op, Tensor
 
 # Most terms.
@@ -26,13 +26,10 @@ def written_out(roots: Sequence[Tensor], fixed: Collection[Op]) -> list[Tensor]:
         if old in fixed or new.reducer is None or not _is_window(new):
             return None
         names = [v for v, _ in new.reduce_axes]
-        total: Expr | None = None
-        for at in itertools.product(*(range(n) for _, n in new.reduce_axes)):
-            env: dict[str, Expr] = {v: Const(k) for v, k in zip(names, at, strict=True)}
-            term = tidy(placed(new.values[0], env), ranges_of(new))
-            total = term if total is None else E.binary("+", total, term)
-        assert total is not None
-        return like(new, total, reduce_axes=())
+        places = itertools.product(*(map(Const, range(n)) for _, n in new.reduce_axes))
+        envs = (dict(zip(names, at, strict=True)) for at in places)
+        terms = (tidy(placed(new.values[0], env), ranges_of(new)) for env in envs)
+        return like(new, added(terms), reduce_axes=())
 
     return rebuilt(roots, change)
 

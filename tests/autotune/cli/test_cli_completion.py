@@ -16,7 +16,7 @@ from autotune.cli import completion
 from autotune.cli.app import app
 from autotune.search.policies import POLICIES
 from autotune.targets.names import described
-from schedules.dtypes import DTYPES
+from schedules.dtypes import DTYPES, FLOATS
 from schedules.ops import OPERATORS, REGISTRY
 
 COMMAND = get_command(app)
@@ -54,8 +54,7 @@ def answer(line: str) -> list[str]:
         ("autotune tune matmul --model=b", ["--model=blend"]),
         ("autotune tune matmul --target cuda", ["cuda-emulator", "cuda"]),
         ("autotune tune conv2d --layout ", ["NHWC", "NCHW"]),
-        ("autotune tune matmul --json --dtype float3", ["float32"]),
-        ("autotune tune matmul --dtype floa", [d for d in DTYPES if d.startswith("floa")]),
+        ("autotune tune matmul --json --dtype floa", [d for d in FLOATS if d != "bfloat16"]),
         ("autotune train --model ", ["xgb", "scratch", "forest", "hist"]),  # not those of tune --model
         ("autotune report net.onnx --against ", ["onnxruntime"]),
         ("autotune completion ", ["bash", "zsh", "fish"]),

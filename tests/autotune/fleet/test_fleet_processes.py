@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from graph_meaning import evaluate
 from model_cases import layers, model_of
 from needs import imported
 from waiting import LIMIT_S, wait_until
@@ -25,7 +26,6 @@ from waiting import LIMIT_S, wait_until
 import autotune as at
 from autotune.fleet import client, local
 from kernels_db.records import Record
-from schedules.graph.evaluate import evaluate
 
 imported("distributed")
 SHAPE = "m=64,n=64,k=64"

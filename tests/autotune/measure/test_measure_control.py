@@ -224,7 +224,7 @@ def bench(target: Target) -> tuple[worker.MeasuringBench, bytes]:
     dag, host = fakes.addition((8, 41)), targets.detect(1)
     ones = [np.ones((8, 41), "float32")] * 2
     arena = Arena([KernelParam(t.name, t.shape, t.dtype) for t in dag.params], ones)
-    cpu = backends.measured_by(host)
+    cpu = backends.of(host).clocked_by(host)
     made = worker.MeasuringBench(target, arena, (checker(dag, ones),), Native(cpu), Reference(cpu), OPTIONS)
     return made, fakes.build(dag, fakes.trace("right"), host)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 import weakref
@@ -14,7 +15,6 @@ from hypothesis import strategies as st
 from autotune import backends
 from autotune.backends.peaks import cpu_peaks, special
 from autotune.backends.peaks.roofline import WARM_RUNS, limit_of, outgrows_caches, warm_runs
-from autotune.measure.compare.bench import collector_off
 from autotune.run.workloads import as_workload
 from autotune.targets import detect, on_cpus, usable_cpu_set
 from autotune.tuning.known_limits import MachineLimit
@@ -22,6 +22,7 @@ from schedules import ops, te
 from schedules.dtypes import is_float
 from schedules.functions import FUNCTIONS
 from schedules.model import Target, Workload
+from schedules.space.gc_paused import gc_paused
 from schedules.te.flops import count_flops, float_flops, flops_by_dtype, main_dtype
 
 pytestmark = pytest.mark.usefixtures("two_cpus")
@@ -307,7 +308,8 @@ def test_loops_keep_the_cpus_of_when_they_were_made() -> None:
 
 
 def test_a_memory_loop_is_gone_with_its_last_reference() -> None:
-    with collector_off():
+    gc.collect()
+    with gc_paused():
         loop = cpu_peaks.MemoryLoop(detect(threads=2), "copy", 1 << 16)
         arrays = weakref.ref(loop._arrays[0][0])
         del loop

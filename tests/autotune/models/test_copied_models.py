@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from children import python_path
 from graph_cases import inputs_of, residual_net, transformer
+from graph_meaning import evaluate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_cases import each_stage, graph_of, layers, model_of, packing_kernel, whole
@@ -36,7 +37,6 @@ from autotune.models.saved import load_model, unpickled
 from autotune.run.kernels import default_kernel
 from schedules import te
 from schedules.dtypes import DTYPES
-from schedules.graph.evaluate import evaluate
 from schedules.graph.graph import Graph
 
 HERE = targets.detect(1)

@@ -17,6 +17,7 @@ from device_cases import kernel_on, one_by_one, program_on
 from emulated_device import EmulatedDevice
 from graph_cases import Builder as Inputs
 from graph_cases import conv, dense, inputs_of, max_pool, relu, reshape, transformer
+from graph_meaning import evaluate
 from grid_cases import need_cxx
 from model_cases import each_stage, islanded, layers, model_of, whole
 from needs import missing
@@ -39,10 +40,9 @@ from autotune.models.saved import load_model
 from autotune.models.weights import Use
 from autotune.run.kernels import default_kernel
 from schedules import te
-from schedules.graph.evaluate import evaluate
 from schedules.graph.graph import Argument, Graph, Group
 from schedules.graph.partition import partition
-from schedules.model import Trace
+from schedules.model import Target, Trace, Workload
 from schedules.te.compute_dag import ComputeDAG
 
 
@@ -322,7 +322,10 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Kernels that were not tuned are those of plain loops; code for CUDA is what the device takes."""
     from autotune.run import untuned
 
-    monkeypatch.setattr(untuned, "untuned", lambda w, t, where: (default_kernel(w, t), "plain"))
+    def picked(workload: Workload, target: Target, where: str) -> untuned.PickedKernel:
+        return untuned.PickedKernel(default_kernel(workload, target), "plain")
+
+    monkeypatch.setattr(untuned, "untuned", picked)
 
     def build(self: Cuda, dag: ComputeDAG, trace: Trace, target: targets.Target) -> bytes:
         return fakes.code_for(grid_program(dag, trace, target), cuda.device()).to_bytes()

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from graph_meaning import evaluate
 from model_cases import each_stage, layers, model_of, packing_kernel
 
 from autotune.models import in_place, preparation
@@ -21,7 +22,6 @@ from autotune.models.program import Program
 from autotune.run.kernels import kernel_of
 from autotune.targets import detect
 from kernels_db import Log, NewRecord
-from schedules.graph.evaluate import evaluate
 from schedules.graph.graph import Graph
 from schedules.model import Trace, Workload
 

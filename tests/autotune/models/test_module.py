@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from graph_meaning import evaluate
 from model_cases import biased, each_stage, graph_of, model_of, product, whole
 
 from autotune.errors import ArgumentError, ModelError
@@ -19,7 +20,6 @@ from autotune.models.compiling import compile_model
 from autotune.models.module import Module
 from autotune.models.origin import ModelOrigin
 from schedules import te
-from schedules.graph.evaluate import evaluate
 from schedules.graph.graph import Graph
 
 REAL = preparation.cut

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from graph_meaning import evaluate
 from needs import imported
 
 import autotune as at
-from schedules.graph.evaluate import evaluate
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "benchmarks"))

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import onnx_models as nets
 import pytest
+from graph_meaning import evaluate
 from needs import imported
 from onnx_cases import cases_of
 from onnx_cases import check as check_case
 
 import autotune as at
-from schedules.graph.evaluate import evaluate
 
 onnx = imported("onnx")
 from onnx import TensorProto, helper  # noqa: E402

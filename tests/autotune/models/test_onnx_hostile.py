@@ -15,9 +15,8 @@ from onnx_mutate import mutated
 import autotune as at
 
 onnx = imported("onnx")
+from graph_meaning import evaluate  # noqa: E402
 from onnx import TensorProto, helper  # noqa: E402
-
-from schedules.graph.evaluate import evaluate  # noqa: E402
 
 
 def outcome(data: bytes, islands: bool) -> bool:

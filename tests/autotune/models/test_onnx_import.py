@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import onnx_models as nets
 import pytest
+from graph_meaning import evaluate
 from needs import imported
 
 import autotune as at
 from autotune.models import onnx_known, onnx_scope
 from autotune.models.fallback import run_island
-from schedules.graph.evaluate import evaluate
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.evaluator import evaluate as evaluate_dag
 
@@ -519,7 +519,7 @@ def test_all_unsupported_operators_are_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("elem", "name"),
     [(TensorProto.UINT16, "uint16"), (TensorProto.STRING, "string"), (TensorProto.COMPLEX64, "complex64"),
-     (TensorProto.FLOAT8E4M3FN, "float8e4m3fn"), (TensorProto.UINT4, "uint4")],
+     (TensorProto.FLOAT8E4M3FNUZ, "float8e4m3fnuz"), (TensorProto.UINT4, "uint4")],
 )  # fmt: skip
 def test_types_that_are_not_supported_are_named(elem: int, name: str) -> None:
     net = nets.model([nets.node("Identity", "x", "y")], [nets.value("x", [2], elem)], ["y"])

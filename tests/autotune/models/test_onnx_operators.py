@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_models as nets
 import pytest
+from graph_meaning import evaluate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from needs import imported
@@ -16,7 +17,6 @@ import autotune as at
 from autotune.models.operators import onnx_op
 from autotune.models.operators.axes import segments
 from autotune.models.operators.resize import quotient_form
-from schedules.graph.evaluate import evaluate
 from schedules.graph.optimize import optimize
 
 onnx = imported("onnx")

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import onnx_models as nets
 import pytest
+from graph_meaning import evaluate
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from needs import imported
 
 import autotune as at
-from schedules.graph.evaluate import evaluate
 
 onnx, runtime = imported("onnx"), imported("onnxruntime")
 from onnx import TensorProto, helper  # noqa: E402

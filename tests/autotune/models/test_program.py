@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from graph_meaning import evaluate
 from model_cases import (
     biased,
     each_stage,
@@ -26,7 +27,6 @@ from autotune.models.program import Program
 from autotune.models.weights import Use, _places, place
 from autotune.run.kernels import default_kernel
 from schedules import te
-from schedules.graph.evaluate import evaluate
 from schedules.graph.graph import Argument, Graph, Group, Island
 from schedules.te.compute_dag import ComputeDAG
 

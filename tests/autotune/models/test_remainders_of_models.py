@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graph_meaning import evaluate
 from needs import imported
 from torch_cases import Of, arrays, exported, torch
 
 import autotune as at
 from autotune.models.torch_import import import_torch
-from schedules.graph.evaluate import evaluate
 
 SPECIAL = [0.0, 1e-20, 0.1, 0.5, 1, 3, 6.2831855, 1e7, 1e9, 2.0**24 + 2, 1e20, math.inf]
 # Multiples, and quotients beyond 2^23 and 2^52. torch's own fmod ends at quotients of its largest number.

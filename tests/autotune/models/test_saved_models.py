@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graph_meaning import evaluate
 from model_cases import each_stage, graph_of, layers, packing_kernel, whole
 
 from autotune.errors import ModelError
@@ -28,7 +29,6 @@ from autotune.run.kernels import default_kernel
 from autotune.targets import detect
 from kernels_db import Log
 from schedules import te
-from schedules.graph.evaluate import evaluate
 from schedules.graph.graph import Graph
 from schedules.model import Target
 

@@ -6,9 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from graph_meaning import evaluate
 from torch_cases import compared, torch
-
-from schedules.graph.evaluate import evaluate
 
 nn = torch.nn
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graph_meaning import evaluate
 from torch_cases import Many, compared, exported, torch
 
 import autotune as at
 from autotune.errors import ModelError
-from schedules.graph.evaluate import evaluate
 from schedules.graph.optimize import optimize
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))

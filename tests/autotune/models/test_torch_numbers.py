@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graph_meaning import evaluate
 from torch_cases import Of, arrays, compared, exported, torch
 
 from autotune.errors import ModelError
 from autotune.models.torch_import import import_torch
-from schedules.graph.evaluate import evaluate
 
 ENDS = {
     "uint8": [0, 1, 3, 44, 127, 128, 200, 255], "int8": [-128, -127, -3, -1, 0, 1, 44, 127],

@@ -8,6 +8,7 @@ from typing import Any
 import graph_cases as cases
 import numpy as np
 import pytest
+from graph_meaning import evaluate
 from helpers import check_compiled, host
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,6 @@ import autotune as at
 from autotune.models.operators.convolution import transposed_convolution
 from schedules import expr as E
 from schedules.graph.edit import is_product
-from schedules.graph.evaluate import evaluate
 from schedules.graph.graph import Graph, Group
 from schedules.graph.optimize import optimize
 from schedules.graph.partition import partition

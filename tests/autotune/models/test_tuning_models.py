@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from graph_meaning import evaluate
 from grid_cases import need_cxx
 from made_up import MadeUp
 from model_cases import Made, each_stage, layers, model_of
@@ -27,7 +28,6 @@ from autotune.tuning import request
 from autotune.tuning.site import Here
 from autotune.tuning.tuner import OneMachine
 from kernels_db import Log, NewRecord
-from schedules.graph.evaluate import evaluate
 from schedules.graph.graph import Argument, Graph, Group
 from schedules.model import Trace
 

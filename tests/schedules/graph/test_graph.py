@@ -7,8 +7,8 @@ from dataclasses import replace
 import graph_cases as cases
 import numpy as np
 import pytest
+from graph_meaning import evaluate
 
-from schedules.graph.evaluate import evaluate
 from schedules.graph.graph import Island
 from schedules.graph.partition import partition
 from schedules.te.compute_dag import Tensor

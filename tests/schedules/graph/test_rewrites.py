@@ -10,6 +10,7 @@ from typing import Any
 import graph_cases as cases
 import numpy as np
 import pytest
+from graph_meaning import evaluate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ import autotune as at
 from schedules.graph.biases import add_biases
 from schedules.graph.common import eliminate_common
 from schedules.graph.digits import split_digits
-from schedules.graph.evaluate import evaluate
 from schedules.graph.fold import fold_constants
 from schedules.graph.graph import Graph, Group
 from schedules.graph.layout import order_dimensions

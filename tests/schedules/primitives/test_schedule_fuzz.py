@@ -44,7 +44,7 @@ def try_one(seed: int, monkeypatch: pytest.MonkeyPatch, *, compiled: bool) -> No
             return False
 
         least = minimise(dag, s.trace, fails)
-        steps = "\n  ".join(str(x.to_json()) for x in least.steps)
+        steps = "\n  ".join(map(str, least.steps))
         pytest.fail(f"seed {seed}, {name} {dtype}: {kind.__name__}: {err}\n  {steps}")
 
 

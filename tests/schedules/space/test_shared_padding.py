@@ -17,7 +17,7 @@ from schedules.te.compute_dag import ComputeDAG
 
 def two_windows() -> ComputeDAG:
     x = te.placeholder((1, 3, 4, 2), "float32", "x")
-    z = pad(x, [(1, 1), (1, 1)], 1, 0, "nhwc")
+    z = pad(x, [(1, 1), (1, 1)], 0, "NHWC", "hw")
     outs = []
     for k in (2, 3):
         w = te.placeholder((k, k, 2, 8), "float32", f"w{k}")

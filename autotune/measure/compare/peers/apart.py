@@ -5,6 +5,7 @@ The process keeps the arrays and times its own calls, so that no sample contains
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,9 +13,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from autotune import settings
-from autotune.measure.compare.bench import Contender, collector_off, sample
+from autotune.measure.compare.bench import Contender, sample
 from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer, peer
 from schedules.model import Workload
+from schedules.space.gc_paused import gc_paused
 
 # Requests to the process beside numbers of calls.
 _STOP, _RESULT = -1, 0
@@ -76,7 +78,8 @@ def _serve(
         inputs, outputs = [a.copy() for a in inputs], [a.copy() for a in outputs]
         module = peer(name)
         prepare = getattr(module, "prepare_here", module.prepare)
-        with prepare(workload, inputs, outputs, threads) as prepared, collector_off():
+        with prepare(workload, inputs, outputs, threads) as prepared, gc_paused():
+            gc.collect()
             contender = Contender(name, prepared.call)
             while (what := pipe.recv()) != _STOP:
                 pipe.send(list(prepared.result()) if what == _RESULT else sample(contender, what))

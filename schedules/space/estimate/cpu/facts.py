@@ -16,16 +16,15 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Block, Buffer, Loop, Nest, Stmt, blocks, path_to
-from schedules.ir.nest import bound, reads, vars_bound
+from schedules.ir import Block, Buffer, Loop, Nest, blocks, loops_around
+from schedules.ir.nest import reads, vars_bound
 from schedules.ir.regions import footprint, values_at_most
-from schedules.ir.strides import as_row_major, buffer_strides
+from schedules.ir.strides import buffer_strides
 from schedules.model import LINE
 from schedules.primitives.base import as_expr
 from schedules.space.estimate.counting import arithmetic, code, product
+from schedules.space.estimate.traffic import Place, places_of
 
-# What is accessed and where, both `as_row_major`, and whether it is written.
-Place = tuple[Buffer, tuple[Expr, ...], bool]
 WALKED = 4  # loops that are asked whether they go on along a run
 
 
@@ -134,16 +133,11 @@ def _within(nest: Nest) -> dict[str, list[Loop]]:
     memory of the last one."""
     common: dict[str, list[Loop]] = {}
     for b in blocks(nest.body):
-        loops = _around(nest, b)
+        loops = loops_around(b, nest.body)
         for name in {w.buffer for w in b.writes} | {x.buffer for x in reads(b)}:
             if name not in nest.params:
                 common[name] = loops[: _shared(loops, common.get(name, loops))]
     return {name: loops for name, loops in common.items() if loops}
-
-
-def _around(nest: Nest, b: Block) -> list[Loop]:
-    path: tuple[Stmt, ...] = path_to(nest.body, lambda s: s is b) or ()
-    return [s for s in path if isinstance(s, Loop)]
 
 
 def _peeled(b: Block, loops: Sequence[Loop]) -> list[Loop]:
@@ -173,12 +167,10 @@ class _Loops:
     out); ``outer``: those around that; ``red``: variables of the reduction."""
 
     def __init__(self, nest: Nest, b: Block) -> None:
-        self.all = _around(nest, b)
+        self.all = loops_around(b, nest.body)
         self.tile = [x for x in self.all if x.kind in ("vectorize", "unroll")]
         self.rest = rest = [x for x in self.all if x.kind not in ("vectorize", "unroll")]
-        self.red = red = frozenset().union(
-            *(E.variables(e) for i, e in zip(b.iters, b.binds, strict=True) if i.kind == "reduce")
-        )
+        self.red = red = vars_bound(b, "reduce")
         ends = [k + 1 for k, x in enumerate(rest) if x.var in red]
         last = ends[-1] if ends else len(rest)
         first = next((k for k in range(last, 0, -1) if rest[k - 1].var not in red), 0) if ends else last
@@ -196,14 +188,15 @@ def _block(
     loops = _Loops(nest, b)
     dtype = nest.buffer(b.writes[0].buffer).dtype
     flops, special = arithmetic(b)
-    places = _places(nest, b)
+    own = {w.buffer for w in b.writes}  # what it reads of that counts once
+    places = tuple(p for p in places_of(nest, b) if p.write or p.buffer.name not in own)
     facts = []
     for place in places:
-        buf = place[0]
+        buf = place.buffer
         there = loops.all[len(within.get(buf.name, [])) :]
         scratch: Expr = Const(0)
-        if place[2] and buf.name not in nest.params:
-            scratch = product(_box(place[1], buf.shape, there))
+        if place.write and buf.name not in nest.params:
+            scratch = product(_box(place.at, buf.shape, there))
         shared = _shared(loops.all, used.get(buf.name, []))
         distance = _touched(places, loops.all[shared:]) if buf.name in used else everything
         facts.append(_access(place, loops, shared, distance, scratch))
@@ -231,16 +224,6 @@ def _block(
         tuple(facts),
         _nested(places, _spans(loops.rest), _spans(loops.tile)),
         _levels(places, _spans(loops.rest), _spans(loops.tile)),
-    )
-
-
-def _places(nest: Nest, b: Block) -> tuple[Place, ...]:
-    """What a block writes, then what else it reads."""
-    own = {w.buffer for w in b.writes}
-    named: list[tuple[str, tuple[Expr, ...], bool]] = [(w.buffer, w.indices, True) for w in b.writes]
-    named += dict.fromkeys((x.buffer, x.indices, False) for x in reads(b) if x.buffer not in own)
-    return tuple(
-        (*as_row_major(nest.buffer(n), tuple(bound(b, i) for i in ix)), write) for n, ix, write in named
     )
 
 
@@ -379,7 +362,7 @@ def _apart(
     def renamed(e: Expr) -> Expr | None:
         return names[e.op] if isinstance(e, E.Binary) and e in digits else None
 
-    places = tuple((buf, tuple(E.rewrite(i, renamed) for i in at), write) for buf, at, write in places)
+    places = tuple(p._replace(at=tuple(E.rewrite(i, renamed) for i in p.at)) for p in places)
     at = loops.index(x)
     return _apart(places, (*loops[:at], high, low, *loops[at + 1 :]), high)
 
@@ -452,9 +435,7 @@ def _loaded(at: tuple[Expr, ...], box: list[Expr], tile: list[Loop]) -> Expr:
     return product([E.minimum(n, m) for n, m in zip(box, most, strict=True)])
 
 
-def _stride(
-    at: tuple[Expr, ...], buf: Buffer, lane: Loop | None
-) -> tuple[Expr | None, tuple[Expr, ...]]:
+def _stride(at: tuple[Expr, ...], buf: Buffer, lane: Loop | None) -> tuple[Expr | None, tuple[Expr, ...]]:
     """Elements between neighbouring lanes, by the strides of the buffer; and what lanes are divided by,
     quotients staying as they are and remainders going on by one."""
     out: Expr = Const(0)

@@ -30,9 +30,7 @@ class Limits:
     scratch_bytes: int = 1 << 30
 
 
-def within(
-    facts: tuple[BlockFacts, ...], env: Columns, m: CpuRates, limits: Limits | None = None
-) -> Number:
+def within(facts: tuple[BlockFacts, ...], env: Columns, m: CpuRates, limits: Limits | None = None) -> Number:
     """Whether a candidate keeps the limits, or a column of such truths."""
     limits = limits or Limits()
     ok: Number = np.True_

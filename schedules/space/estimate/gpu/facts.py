@@ -10,7 +10,19 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Block, Buffer, Loop, Nest, Stmt, blocks, bound_to, in_order, path_to, walk
+from schedules.ir import (
+    Block,
+    Buffer,
+    Loop,
+    Nest,
+    Stmt,
+    blocks,
+    bound_to,
+    in_order,
+    loops_around,
+    path_to,
+    walk,
+)
 from schedules.ir.nest import accesses, bound, readers, reads, vars_bound, writers
 from schedules.ir.regions import footprint, span, values_at_most
 from schedules.ir.strides import as_row_major, region_elements
@@ -150,34 +162,31 @@ def _region(nest: Nest, s: Stmt, name: str) -> Expr:
 
 def _ahead(s: Stmt, b: Block) -> Expr:
     """1 if a loop around the block loads what it writes an iteration ahead, into registers."""
-    path = path_to(s, lambda x: x is b) or ()
-    hint = _hint((x for x in path if isinstance(x, Loop)), "prefetch")
+    hint = _hint(loops_around(b, s), "prefetch")
     return Const(0) if hint is None else hint
 
 
 def _fetched(s: Stmt, b: Block) -> Expr:
     """Elements that one thread writes in an iteration of the loop that loads ahead."""
-    path = [x for x in path_to(s, lambda x: x is b) or () if isinstance(x, Loop)]
+    path = loops_around(b, s)
     ahead = [n for n, x in enumerate(path, 1) if any(k == "prefetch" for k, _ in x.annotations)]
     inner = path[max(ahead, default=0) :]
-    return product([x.extent for x in inner if not x.kind.startswith(("blockIdx", "threadIdx"))])
+    return _by_thread(inner)
 
 
 def _own(s: Stmt, b: Block) -> Expr:
     """Elements that one thread keeps of what a block writes."""
-    path = path_to(s, lambda x: x is b) or ()
-    spatial = vars_bound(b, "spatial")
-    return product(
-        [
-            x.extent
-            for x in path
-            if isinstance(x, Loop) and x.var in spatial and not x.kind.startswith(("blockIdx", "threadIdx"))
-        ]
-    )
+    own = [x for x in loops_around(b, s) if x.var in vars_bound(b, "spatial")]
+    return _by_thread(own)
+
+
+def _by_thread(loops: Iterable[Loop]) -> Expr:
+    """Iterations of loops that each thread does."""
+    return product([x.extent for x in loops if not bound_to(x, "blockIdx") and not bound_to(x, "threadIdx")])
 
 
 def _work(s: Stmt, b: Block, nest: Nest) -> Work:
-    loops = [x for x in path_to(s, lambda x: x is b) or () if isinstance(x, Loop)]
+    loops = loops_around(b, s)
     flops, special = arithmetic(b)
     own = {w.buffer for w in b.writes}
     named = [(w.buffer, w.indices) for w in b.writes]

@@ -26,6 +26,7 @@ MOST_UNROLLED = 4096
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The resources of a kernel's blocks. ``shared``: bytes of a block; ``registers``: of a thread."""
+
     threads: Number
     shared: Number
     registers: Number

@@ -29,6 +29,7 @@ class GpuRates:
     @staticmethod
     def of(target: Target) -> GpuRates:
         """The limits and rates of a target, with defaults where it states none."""
+
         def limit(name: str, default: int) -> float:
             return float(target.limit(name, default))
 

@@ -42,8 +42,7 @@ def schedule_bands(d: SketchBuilder, root: str) -> bool:
     for name in stages:  # lanes of one do not widen what another computes
         vectorize_last(d, name)
     vectorize_last(d, root, skip=1)
-    if d.threads > 1:
-        d.s.parallel(band)
+    d.parallel(band)
     return True
 
 

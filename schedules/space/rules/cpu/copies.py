@@ -96,8 +96,8 @@ def _copy_by_squares(d: SketchBuilder, name: str, across: str, parallel: bool) -
 
 
 def _share(d: SketchBuilder, outer: list[str]) -> None:
-    if d.threads > 1 and outer:
-        d.s.parallel(d.s.fuse(*outer[:2]) if len(outer) > 1 else outer[0])
+    if outer:
+        d.parallel(*outer[:2])
 
 
 def _read_along_rows(d: SketchBuilder, name: str, panel: int) -> None:

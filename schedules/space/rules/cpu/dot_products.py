@@ -13,7 +13,6 @@ import math
 from schedules import expr as E
 from schedules.expr import Load, Var
 from schedules.ir import Block
-from schedules.ir.nest import vars_bound
 from schedules.space.rules.parts import copy_read
 from schedules.space.rules.patterns import (
     depends,
@@ -93,8 +92,7 @@ def _turn(d: SketchBuilder, name: str, x: Load) -> None:
     outer, lanes = d.s.split(loops.pop(at), (None, d.lanes_of(d.dtype(d.block(copy)))), "shift")
     d.s.reorder(outer, *loops, lanes)
     d.s.vectorize(lanes)
-    if d.threads > 1:
-        d.s.parallel(outer)
+    d.parallel(outer)
 
 
 def schedule_dot_products(d: SketchBuilder, name: str, axes: list[str]) -> None:
@@ -123,8 +121,7 @@ def schedule_dot_products(d: SketchBuilder, name: str, axes: list[str]) -> None:
         d.s.unroll(i)
     d.s.vectorize(lane)
     _schedule_partial(d, partial)
-    if d.threads > 1:
-        d.s.parallel(outer[0])
+    d.parallel(outer[0])
 
 
 def _row_counts(n: int) -> list[int]:
@@ -133,9 +130,7 @@ def _row_counts(n: int) -> list[int]:
 
 def _schedule_partial(d: SketchBuilder, partial: str) -> None:
     """Put the reduction outside a tile of unrolled vectors."""
-    own = [x.var for x in d.own_loops(partial)]
-    reduce = [x for x in own if x in vars_bound(d.block(partial), "reduce")]
-    *points, lanes = (x for x in own if x not in reduce)
+    reduce, (*points, lanes) = d.own_apart(partial)
     d.s.reorder(*reduce, *points, lanes)
     for x in points:
         d.s.unroll(x)

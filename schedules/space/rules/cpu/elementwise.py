@@ -51,8 +51,7 @@ def _tile_flat(d: SketchBuilder, name: str, flat: str) -> None:
     outer, middle, inner = d.s.split(flat, (None, body, vec), "shift")
     d.s.vectorize(inner)
     prefetch_vectors(d, middle, name)
-    if d.threads > 1:
-        d.s.parallel(outer)
+    d.parallel(outer)
 
 
 def _tile_axes(d: SketchBuilder, name: str, loops: list[str]) -> None:
@@ -103,10 +102,8 @@ def _tile_axes(d: SketchBuilder, name: str, loops: list[str]) -> None:
         # thread.
         count = list(accumulate((most[v] for v in outer), mul))
         take = 1 + sum(c < 16 * d.threads for c in count[:-1])
-        d.s.parallel(d.s.fuse(*outer[:take]) if take > 1 else outer[0])
+        d.parallel(*outer[:take])
     if joined and take < len(outer):  # loops around each array, not selects within one
         d.s.partition(outer[-1])
     if across and take < len(outer):
         prefetch_blocks(d, outer[-1], name)
-
-

@@ -53,12 +53,13 @@ def apply_rules(d: SketchBuilder) -> None:
                 d.roots.add(name)
             split_long_reduction(d, name)
     banded = False
-    while (last := _last_unscheduled(d)) is not None:
+    while (last := d.last_unscheduled()) is not None:
         if way == "bands" and is_map(d.block(last)) and schedule_bands(d, last):
             d.done.add(last)
             banded = True
         else:
-            _schedule_group(d, last)
+            with d.scheduling(last):
+                _schedule(d, last)
     if way == "bands" and not banded:
         raise ScheduleError("no stage is read near its own row, so there are no bands")
     stream_outputs(d)
@@ -71,13 +72,7 @@ def _inline_padding(d: SketchBuilder, padding: Block, reducing: list[Block]) -> 
     return d.choose(padding.name, ("copy", "inline") if short else ("copy",)) == "inline"
 
 
-def _schedule_group(d: SketchBuilder, name: str) -> None:
-    before = set(d.s.blocks())
-    _apply_one(d, name)
-    d.done |= {name} | (set(d.s.blocks()) - before)
-
-
-def _apply_one(d: SketchBuilder, name: str) -> None:
+def _schedule(d: SketchBuilder, name: str) -> None:
     b = d.block(name)
     if b.reducer is not None:
         if (name in d.roots or is_row_reduction(d.s.nest, b)) and name not in d.windows:  # parts of a row too
@@ -133,8 +128,3 @@ def reductions_behind(
             elif len(p.writes) == 1 and reads_identity(b, x.buffer) and sole_reader(d.s.nest, p) is b:
                 tiled = p
     return tiled, rows
-
-
-def _last_unscheduled(d: SketchBuilder) -> str | None:
-    left = [name for name in d.s.blocks() if name not in d.done]
-    return left[-1] if left else None

@@ -6,11 +6,10 @@ share the other operand of the products, which single rows (`rows.py`) would fet
 
 from __future__ import annotations
 
-from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Hole
 from schedules.ir import Block, Nest
-from schedules.ir.nest import vars_bound
+from schedules.ir.nest import behind, vars_bound
 from schedules.primitives.base import as_expr
 from schedules.space.rules.cpu.copies import schedule_packing
 from schedules.space.rules.cpu.row_parts import add_lanes, part_unit, reduce_in_parts, row_lengths
@@ -62,8 +61,7 @@ def schedule_row_blocks(d: SketchBuilder, root: str, *, in_parts: bool = False) 
         raise ScheduleError(f"{root} has no rows to make blocks of")
     rows = d.choice(f"{root}.rows", [r for r in ROWS if r <= extent(loops[rank - 1])])
     outer, _ = d.s.split(loops[rank - 1].var, (None, rows), "shift")
-    around = [*(x.var for x in loops[: rank - 1]), outer]
-    block = d.s.fuse(*around) if len(around) > 1 else outer
+    block = d.fused([*(x.var for x in loops[: rank - 1]), outer])
     wider = [x for x in d.s.blocks() if _is_wider(d, x, rank)]
     packed = {name: p for name in wider if (p := _pack(d, name, in_parts)) is not None}
     compute_stages_at(d, root, block)
@@ -82,8 +80,7 @@ def schedule_row_blocks(d: SketchBuilder, root: str, *, in_parts: bool = False) 
     for name in maps:
         vectorize_last(d, name, units=units)
     vectorize_last(d, root, skip=1)
-    if d.threads > 1:
-        d.s.parallel(block)
+    d.parallel(block)
 
 
 def _is_wider(d: SketchBuilder, name: str, rank: int) -> bool:
@@ -130,11 +127,10 @@ def _tile_product(d: SketchBuilder, name: str, width: int | Hole | None, rows: i
     b = d.block(name)
     v, row = vector_axis(b), _row_axis(b)
     assert v is not None and row is not None
-    bound = dict(zip((i.var for i in b.iters), b.binds, strict=True))
     own = d.own_loops(name)
     red = [x.var for x in own if x.var in vars_bound(b, "reduce")]
-    lane = next(x for x in own if x.var in E.variables(bound[v]))
-    inner = next(x.var for x in own if x.var in E.variables(bound[row]))
+    lane = next(x for x in own if x.var in behind(b, v))
+    inner = next(x.var for x in own if x.var in behind(b, row))
     rest = [x.var for x in own if x.var not in (*red, lane.var, inner)]
     tile = d.divisor(f"{name}.tile", as_expr(rows) if isinstance(rows, Hole) else Const(rows), TILE_ROWS)
     if width is None:

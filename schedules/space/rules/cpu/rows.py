@@ -16,7 +16,7 @@ from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Var
 from schedules.ir import Block, Loop, Nest, blocks
-from schedules.ir.nest import apart, bound, loops_of, reads, vars_bound, writers
+from schedules.ir.nest import apart, behind, bound, loops_of, reads, vars_bound, writers
 from schedules.ir.strides import buffer_strides
 from schedules.space.estimate.counting import arithmetic
 from schedules.space.rules.cpu.prefetching import prefetch_rows
@@ -261,11 +261,10 @@ def _vectorize_partial(d: SketchBuilder, name: str, several: bool) -> None:
     their last axis counts vectors, and lanes are the axis before."""
     b = d.block(name)
     lane = spatial(b)[-2 if several else -1]
-    bound_to = dict(zip((i.var for i in b.iters), b.binds, strict=True))
     own = [x.var for x in d.own_loops(name)]
     reduce = [v for v in own if v in vars_bound(b, "reduce")]
-    last = [v for v in own if v in E.variables(bound_to[lane])]
-    vectors = [v for v in own if several and v in E.variables(bound_to[spatial(b)[-1]])]
+    last = [v for v in own if v in behind(b, lane)]
+    vectors = [v for v in own if several and v in behind(b, spatial(b)[-1])]
     if f"{name}_ax0" in own:  # moved into a row: loops are ax*, then r*
         rest = [v for v in own if v not in (*reduce, *vectors, *last)]
         d.s.reorder(*rest, *reduce, *vectors, *last)
@@ -295,8 +294,7 @@ def _lanes_of_results(d: SketchBuilder, name: str) -> None:
     are. Nothing is done where the row has one of them."""
     b = d.block(name)
     own = {x.var: x for x in d.own_loops(name)}
-    bound_to = dict(zip((i.var for i in b.iters), b.binds, strict=True))
-    along = E.variables(bound_to[spatial(b)[-1]]) & own.keys() if spatial(b) else set()
+    along = behind(b, spatial(b)[-1]) & own.keys() if spatial(b) else set()
     reduce = [v for v in own if v in vars_bound(b, "reduce")]
     if len(along) != 1 or not reduce or not apart(b):
         return

@@ -13,7 +13,7 @@ from schedules import affine, ir
 from schedules import expr as E
 from schedules.expr import Const, Hole, Load, Select, Var
 from schedules.ir import Block
-from schedules.ir.nest import readers, vars_bound, writers
+from schedules.ir.nest import behind, readers, vars_bound, writers
 from schedules.primitives.base import as_expr
 from schedules.space.rules.cpu.copies import schedule_copy, schedule_packing
 from schedules.space.rules.cpu.prefetching import prefetch_tiles
@@ -115,8 +115,7 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str) -> None:
         d.s.compute_at(pack_name, place or tiles)
     if pack_name:
         schedule_packing(d, pack_name, panel, parallel=mode == "root")
-    if d.threads > 1:
-        d.s.parallel(tiles)
+    d.parallel(tiles)
 
 
 def _lane_axis(d: SketchBuilder, p: Block, c: Block, names: dict[str, str]) -> str:
@@ -247,7 +246,6 @@ def _block_for_caches(d: SketchBuilder, t: Tiling) -> tuple[list[str], str]:
     _lanes_last(d, t)
     row_copies = _copy_rows(d, t)
     p = d.block(t.producer)
-    bound = dict(zip((i.var for i in p.iters), p.binds, strict=True))
     rest: list[str] = []  # axes that are not tiled
     parts: list[str] = []  # outer and inner loops of the reduction,
     part: list[str] = []
@@ -262,7 +260,7 @@ def _block_for_caches(d: SketchBuilder, t: Tiling) -> tuple[list[str], str]:
             else:
                 part.append(own.var)
             continue
-        tiled = next((a for a in t.tile if own.var in E.variables(bound[t.axis_of[a]])), None)
+        tiled = next((a for a in t.tile if own.var in behind(p, t.axis_of[a])), None)
         if tiled is None:
             rest.append(own.var)
         else:
@@ -428,11 +426,10 @@ def pack_operand(d: SketchBuilder, producer: str, x: Load, v: str, vec: int | Ho
 def _schedule_accumulators(d: SketchBuilder, producer: str, v: str) -> None:
     """Put reduction loops outside the register tile, which is unrolled and vectorized."""
     p = d.block(producer)
-    bound = dict(zip((i.var for i in p.iters), p.binds, strict=True))
     own = d.own_loops(producer)
     red = [x for x in own if x.var in vars_bound(p, "reduce")]
     ax = [x for x in own if x not in red]
-    vec = next(x for x in ax if x.var in E.variables(bound[v]))
+    vec = next(x for x in ax if x.var in behind(p, v))
     rows = [x for x in ax if x is not vec]
     steps = reduction_steps(d, producer, red[-1].var)
     outer = [x.var for x in red[:-1]]

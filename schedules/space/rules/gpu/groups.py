@@ -29,11 +29,9 @@ def apply_gpu_rules(d: SketchBuilder) -> None:
     for name in list(d.s.blocks()):
         split_among_blocks(d, name)
         split_reduction(d, name)
-    while left := [name for name in d.s.blocks() if name not in d.done]:
-        before = set(d.s.blocks())
-        name = left[-1]
-        _schedule(d, name)
-        d.done |= {name} | (set(d.s.blocks()) - before)
+    while (last := d.last_unscheduled()) is not None:
+        with d.scheduling(last):
+            _schedule(d, last)
 
 
 def _inline_padding(d: SketchBuilder, padding: Block, reducing: list[Block]) -> bool | None:

@@ -61,7 +61,7 @@ def schedule_rows(d: SketchBuilder, root: str, rank: int) -> None:
     rows = d.choice(f"{root}.rows", [k for k in down if k <= max(height, 1) or not height])
     lanes = d.choice(f"{root}.vec", lanes_of(_last(d, root), d.dtype(b)))
     outer, inner = d.s.split(loops[rank - 1], (None, rows))
-    block = d.s.fuse(*loops[: rank - 1], outer) if rank > 1 else outer
+    block = d.fused([*loops[: rank - 1], outer])
     d.s.bind(block, "blockIdx.x")
     blocks = [d.block(name) for name in d.s.blocks()]
     # A reduction with more axes than rows is spread over threads by its readers. A stage with fewer axes is
@@ -152,10 +152,7 @@ def _partial(d: SketchBuilder, name: str, threads: int | Hole, lanes: int | Hole
 
 def _thread_partial(d: SketchBuilder, name: str) -> None:
     """Order the loops: rows, the thread, and the reduction of its part."""
-    b = d.block(name)
-    own = [x.var for x in d.own_loops(name)]
-    reduce = [x for x in own if x in vars_bound(b, "reduce")]
-    *rows, thread = [x for x in own if x not in reduce]
+    reduce, (*rows, thread) = d.own_apart(name)
     d.s.reorder(*rows, thread, *reduce)
     d.s.decompose_reduction(name, reduce[0])
     _bind_rows(d, rows)
@@ -165,10 +162,7 @@ def _thread_partial(d: SketchBuilder, name: str) -> None:
 
 def _thread_total(d: SketchBuilder, name: str) -> None:
     """Let the threads of a row reduce its partial results together."""
-    b = d.block(name)
-    own = [x.var for x in d.own_loops(name)]
-    reduce = [x for x in own if x in vars_bound(b, "reduce")]
-    rows = [x for x in own if x not in reduce]
+    reduce, rows = d.own_apart(name)
     d.s.decompose_reduction(name, reduce[0])
     _bind_rows(d, rows)
     d.s.bind(reduce[-1], "threadIdx.x")
@@ -195,5 +189,3 @@ def _bind_rows(d: SketchBuilder, rows: list[str]) -> None:
     """Bind the last loop over rows to the rows of a block. The others have extent 1 there."""
     if rows and find_loop(d.s.nest, rows[-1]).extent != Const(1):
         d.s.bind(rows[-1], "threadIdx.y")
-
-

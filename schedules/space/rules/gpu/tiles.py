@@ -241,9 +241,7 @@ def _bind(d: SketchBuilder, threads: list[str]) -> None:
         d.s.bind(d.fused(threads), "threadIdx.x")
 
 
-def _fetch(
-    d: SketchBuilder, producer: str, x: Load, where: str, cuts: Sequence[Cut], again: bool
-) -> None:
+def _fetch(d: SketchBuilder, producer: str, x: Load, where: str, cuts: Sequence[Cut], again: bool) -> None:
     """Let all threads of the block copy what one iteration of the loop reads. Padding is made on the way.
     ``again``: another operand of the same buffer comes later."""
     rows = _along_reduction(d.block(producer), x)

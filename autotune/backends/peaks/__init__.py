@@ -1,0 +1,1 @@
+"""What this CPU can do at most: arithmetic, traffic, and the roofline of both."""

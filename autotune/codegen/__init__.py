@@ -1,0 +1,1 @@
+"""Code for CPUs and for GPUs, of lowered functions."""
