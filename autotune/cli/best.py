@@ -31,6 +31,7 @@ def best(o: Given) -> None:
     from autotune.backends.building.generator_version import this_machine
     from autotune.run.asked import Asked
     from autotune.run.loading import find
+    from autotune.run.workloads import dtype_of
     from schedules.schedule import Schedule
     from schedules.trace_names import to_named
 
@@ -45,7 +46,7 @@ def best(o: Given) -> None:
         "task": {
             "op": workload.op,
             "params": dict(workload.params),
-            "dtype": o.dtype,
+            "dtype": dtype_of(workload),
             "target": target_summary(hit.target),
         },
         "time_s": hit.time_s,

@@ -15,7 +15,6 @@ import typer
 from autotune.cli import streams
 from autotune.cli.output import console, print_json, table, target_summary, task_text, trace_value
 from autotune.results import text
-from autotune.run.workloads import dtype_of
 from schedules.units import counts, disturbed, of_peak, peak_share, seconds
 
 if TYPE_CHECKING:
@@ -104,6 +103,8 @@ def document(result: Any, target: Target, dynamic: Any = None) -> dict[str, Any]
 
 
 def _of_task(result: TuneResult) -> dict[str, Any]:
+    from autotune.run.workloads import dtype_of
+
     best = result.best
     return {
         "task": {

@@ -11,6 +11,7 @@ from cli_runner import run
 from log_filler import host
 
 from autotune.run.describing import describe
+from autotune.run.workloads import as_workload, named
 from kernels_db.records import NewRecord
 from kernels_db.store import Log
 from schedules import ops, te
@@ -61,3 +62,15 @@ def test_a_task_of_the_user_is_known_by_the_dtype_of_its_outputs() -> None:
     assert describe(ops.workload("argmax", {"m": 4, "n": 5})) == "argmax m=4 n=5 float32"
     typed = ops.workload("matmul", {"m": 4, "n": 5, "k": 6, "out_dtype": "int32"}, "int8")
     assert describe(typed) == "matmul m=4 n=5 k=6 out_dtype=int32 int8"
+
+
+def test_the_document_of_a_users_own_expression_has_its_dtype(tmp_path: Path) -> None:
+    x = te.placeholder((8,), "float64", "x")
+    mine = named(as_workload([x, te.compute((8,), lambda i: x[i] * 2.0, "y")], {}), "twice")
+    with Log(tmp_path / "t.db") as log:
+        session = log.start_run(mine, host(), {"cpu": "test"}, seed=0)
+        log.add(NewRecord(session.uid, 0, "by hand", Trace(), "ok", times_s=(1e-6,)))
+        log.finish_run(session)
+    words = ("twice", "--threads", 1, "--db", tmp_path / "t.db", "--json")
+    assert run("best", *words).json["task"]["dtype"] == "float64"
+    assert run("tune", *words, "--frozen").json["task"]["dtype"] == "float64"

@@ -55,6 +55,8 @@ def answer(line: str) -> list[str]:
         ("autotune tune matmul --target cuda", ["cuda-emulator", "cuda"]),
         ("autotune tune conv2d --layout ", ["NHWC", "NCHW"]),
         ("autotune tune matmul --json --dtype floa", [d for d in FLOATS if d != "bfloat16"]),
+        ("autotune train --model ", ["xgb", "scratch", "forest", "hist"]),  # not those of tune --model
+        ("autotune report net.onnx --against ", ["onnxruntime"]),
         ("autotune completion ", ["bash", "zsh", "fish"]),
         ("autotune tune matmul --db ", []),  # a file, which the shell completes
         ("autotune replay ", []),

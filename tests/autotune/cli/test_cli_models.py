@@ -162,9 +162,7 @@ def test_bench_compares_with_onnxruntime(
     imported("onnxruntime")
     from autotune.models import compiling
 
-    monkeypatch.setattr(
-        compiling, "stored", lambda w, target, threads, where: (default_kernel(w, target), None)
-    )
+    monkeypatch.setattr(compiling, "stored", lambda w, asked: (default_kernel(w, asked.target), None))
     path = onnx_file(graph, tmp_path / "net.onnx")
     words = ("bench", path, "--threads", 1, "--duration", "300ms", "--db", tmp_path / "t.db")
     ran = run(*words, "--json")
