@@ -110,12 +110,6 @@ def assembly(text: str, target: Target, *, optimize: bool = True) -> str:
         return machine.emit_assembly(module)
 
 
-def optimized_ir(text: str, target: Target) -> str:
-    """The module's text after the IR passes."""
-    with _module(text, target, True) as (_, module):
-        return str(module)
-
-
 @contextmanager
 def _module(
     text: str, target: Target, optimize: bool, level: int = 2

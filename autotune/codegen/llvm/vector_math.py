@@ -31,22 +31,12 @@ from autotune.codegen.llvm.vector_exp import power_of_two, reduce_exp
 from schedules.errors import WorkloadError
 from schedules.functions import FUNCTIONS as ROWS
 
-__all__ = ["FUNCTIONS", "Expansion", "MathFunction", "define", "expand"]
-
-
-@dataclass(frozen=True, slots=True)
-class MathFunction:
-    """A private function `name` of one argument, its IR text, and the `declare` lines it needs."""
-
-    name: str
-    text: str
-    declares: tuple[str, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """The same computation as instruction lines to paste into a body. `result`: the value. `label`: the block
-    in which code continues, None for the block that the lines were pasted into."""
+    """A function as instruction lines to paste into a body, and the `declare` lines that they need. `result`:
+    the value. `label`: the block in which code continues, None for the block that the lines were pasted into.
+    """
 
     lines: tuple[str, ...]
     result: str
@@ -196,21 +186,3 @@ def expand(
     body = Body(FORMATS[dtype], lanes, prefix, features)
     result = _EMITTERS[fn](body, *operands)
     return Expansion(tuple(body.lines), result, tuple(body.declares), body.code.label)
-
-
-def define(fn: str, dtype: str, lanes: int, features: Collection[str] = ()) -> MathFunction:
-    """The function `@at_{fn}_{f32|f64}x{lanes}`, private and always inlined. Raises like `expand`.
-
-    Inlining needs an `always-inline` pass. Without one it is a call of 10 to 60 instructions, and correct.
-    """
-    names = ("%x", "%y")[: ROWS[fn].arity if fn in ROWS else 1]
-    expansion = expand(fn, dtype, lanes, names, "v", features)
-    fmt = FORMATS[dtype]
-    value_type = fmt.llvm if lanes == 1 else f"<{lanes} x {fmt.llvm}>"
-    name = f"at_{fn}_{fmt.suffix}x{lanes}"
-    body = "\n".join(f"  {line}" for line in expansion.lines)
-    text = (
-        f"define private {value_type} @{name}({', '.join(f'{value_type} {n}' for n in names)}) "
-        f"alwaysinline nounwind {{\n{body}\n  ret {value_type} {expansion.result}\n}}\n"
-    )
-    return MathFunction(name, text, expansion.declares)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from autotune.codegen.simt import emit
 from autotune.codegen.simt.dialect import Dialect
-from autotune.codegen.simt.emit import Generated
 from autotune.codegen.simt.expr import FUNCTIONS, with_conversions
 from schedules.dtypes import DTYPES, STORED_FLOATS
-from schedules.ir.grid import GridKernel, GridProgram
+from schedules.ir.grid import GridKernel
 
 _PRELUDE = """\
 #ifndef AT_EMULATED
@@ -65,42 +66,34 @@ def _parameter(kind: str, name: str, written: bool) -> str:
     return f"{'' if written else 'const '}{kind}* __restrict__ {name}"
 
 
-_DIALECT = Dialect(
-    name="CUDA C",
-    prelude=_PRELUDE,
-    types={
-        **{name: f"at_bits{8 * DTYPES[name].itemsize}" for name in STORED_FLOATS},
-        "float32": "float",
-        "float64": "double",
-        "int8": "at_char",
-        "uint8": "at_uchar",
-        "int32": "int",
-        "int64": "long long",
-        "bool": "at_bool",
-    },
-    head=_head,
-    parameter=_parameter,
-    shared="AT_SHARED({type}, {name}, {count});",
-    block_id="blockIdx.{axis}",
-    thread_id="threadIdx.{axis}",
-    barrier="__syncthreads();",
-    load="AT_LOAD({type}, {n}, {buffer}[{at}])",
-    store="AT_STORE({type}, {n}, {buffer}[{at}], {value})",
-    float_suffix="f",
-    without_half="AT_EMULATED",
-    shuffles=True,
-    aligned=True,
-)
 # The dialect CUDA C.
-CUDA = with_conversions(_DIALECT)
+CUDA = with_conversions(
+    Dialect(
+        name="CUDA C",
+        prelude=_PRELUDE,
+        types={
+            **{name: f"at_bits{8 * DTYPES[name].itemsize}" for name in STORED_FLOATS},
+            "float32": "float",
+            "float64": "double",
+            "int8": "at_char",
+            "uint8": "at_uchar",
+            "int32": "int",
+            "int64": "long long",
+            "bool": "at_bool",
+        },
+        head=_head,
+        parameter=_parameter,
+        shared="AT_SHARED({type}, {name}, {count});",
+        block_id="blockIdx.{axis}",
+        thread_id="threadIdx.{axis}",
+        barrier="__syncthreads();",
+        load="AT_LOAD({type}, {n}, {buffer}[{at}])",
+        store="AT_STORE({type}, {n}, {buffer}[{at}], {value})",
+        float_suffix="f",
+        without_half="AT_EMULATED",
+        shuffles=True,
+        aligned=True,
+    )
+)
 PRELUDE = CUDA.prelude
-
-
-def generate(program: GridProgram) -> Generated:
-    """CUDA C of all kernels of a program, with the alignment that it needs of its arrays."""
-    return emit.generate(program, CUDA)
-
-
-def source(program: GridProgram) -> str:
-    """The CUDA C of all kernels of a program."""
-    return generate(program).text
+generate, source = partial(emit.generate, CUDA), partial(emit.source, CUDA)

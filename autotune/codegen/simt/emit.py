@@ -55,8 +55,13 @@ def emit(kernel: GridKernel, dialect: Dialect) -> Generated:
     return Generated(emitter.text(), emitter.align)
 
 
-def generate(program: GridProgram, dialect: Dialect) -> Generated:
-    """All kernels of a program, after the prelude."""
+def source(dialect: Dialect, program: GridProgram) -> str:
+    """The text of all kernels of a program, after the prelude."""
+    return generate(dialect, program).text
+
+
+def generate(dialect: Dialect, program: GridProgram) -> Generated:
+    """`source`, with the alignment that it needs of its arrays."""
     kernels = [emit(k, dialect) for k in program.kernels]
     align: dict[str, int] = {}
     for k in kernels:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from autotune.codegen.simt import emit
 from autotune.codegen.simt.dialect import Dialect
-from autotune.codegen.simt.emit import Generated
 from autotune.codegen.simt.expr import FUNCTIONS, with_conversions
 from schedules.dtypes import DTYPES, STORED_FLOATS
-from schedules.ir.grid import GridKernel, GridProgram
+from schedules.ir.grid import GridKernel
 
 _PRELUDE = """\
 #ifdef cl_khr_fp64
@@ -52,41 +53,33 @@ def _parameter(kind: str, name: str, written: bool) -> str:
     return f"__global {'' if written else 'const '}{kind} *restrict {name}"
 
 
-_DIALECT = Dialect(
-    name="OpenCL C",
-    prelude=_PRELUDE,
-    types={
-        **{name: "ushort" if DTYPES[name].itemsize == 2 else "uchar" for name in STORED_FLOATS},
-        "float32": "float",
-        "float64": "double",
-        "int8": "char",
-        "uint8": "uchar",
-        "int32": "int",
-        "int64": "long",
-        "bool": "uchar",
-    },
-    head=_head,
-    parameter=_parameter,
-    shared="__local {type} {name}[{count}] __attribute__((aligned(16)));",
-    block_id="AT_GROUP_{axis}",
-    thread_id="AT_LOCAL_{axis}",
-    barrier="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
-    load="vload{n}(0, &{buffer}[{at}])",
-    store="vstore{n}({value}, 0, &{buffer}[{at}])",
-    float_suffix="",
-    without_half="POCL_DEVICE_ADDRESS_BITS",
-    shuffles=False,
-    aligned=False,
-)
 # The dialect OpenCL C.
-OPENCL = with_conversions(_DIALECT)
-
-
-def generate(program: GridProgram) -> Generated:
-    """OpenCL C of all kernels of a program, with the alignment that it needs of its arrays."""
-    return emit.generate(program, OPENCL)
-
-
-def source(program: GridProgram) -> str:
-    """The OpenCL C of all kernels of a program."""
-    return generate(program).text
+OPENCL = with_conversions(
+    Dialect(
+        name="OpenCL C",
+        prelude=_PRELUDE,
+        types={
+            **{name: "ushort" if DTYPES[name].itemsize == 2 else "uchar" for name in STORED_FLOATS},
+            "float32": "float",
+            "float64": "double",
+            "int8": "char",
+            "uint8": "uchar",
+            "int32": "int",
+            "int64": "long",
+            "bool": "uchar",
+        },
+        head=_head,
+        parameter=_parameter,
+        shared="__local {type} {name}[{count}] __attribute__((aligned(16)));",
+        block_id="AT_GROUP_{axis}",
+        thread_id="AT_LOCAL_{axis}",
+        barrier="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
+        load="vload{n}(0, &{buffer}[{at}])",
+        store="vstore{n}({value}, 0, &{buffer}[{at}])",
+        float_suffix="",
+        without_half="POCL_DEVICE_ADDRESS_BITS",
+        shuffles=False,
+        aligned=False,
+    )
+)
+generate, source = partial(emit.generate, OPENCL), partial(emit.source, OPENCL)
