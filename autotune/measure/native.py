@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.codegen.llvm.compile import compile_module
+from autotune.codegen.llvm.compile import compile_module, link
+from autotune.codegen.runtime.entry import NOW
 from schedules.model import Target
 
 # Clock numbers of clock_gettime: monotonic, thread CPU time.
@@ -42,19 +43,13 @@ class Native:
     """The compiled functions. ``time(kernel, args, scratch, threads, runs, clock)`` returns nanoseconds."""
 
     def __init__(self, target: Target) -> None:
-        import llvmlite.binding as llvm
-
         obj = compile_module(_text(), target)
-        self._jit = llvm.create_lljit_compiler()
-        builder = llvm.JITLibraryBuilder().add_object_img(obj).add_current_process()
-        for name in ("at_time", "at_fault", "at_fault_fd"):
-            builder.export_symbol(name)
-        self._keep: Any = builder.link(self._jit, "measure")
+        self._at, self._keep = link(obj, ("at_time", "at_fault", "at_fault_fd"), {})
         prototype = ctypes.CFUNCTYPE(
             ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64,
             ctypes.c_int32,
         )  # fmt: skip
-        self.time: Callable[..., int] = prototype(self._keep["at_time"])
+        self.time: Callable[..., int] = prototype(self._at["at_time"])
         self._stack: Any = None
 
     def watch(self, fd: int) -> None:
@@ -65,8 +60,8 @@ class Native:
         libc = ctypes.CDLL(None, use_errno=True)
         self._stack = ctypes.create_string_buffer(1 << 16)  # a kernel may have overrun the ordinary one
         libc.sigaltstack(ctypes.byref(_Stack(ctypes.addressof(self._stack), 0, 1 << 16)), None)
-        ctypes.c_int32.from_address(self._keep["at_fault_fd"]).value = fd
-        action = _Action(handler=self._keep["at_fault"], flags=0x4 | 0x08000000 | 0x80000000)
+        ctypes.c_int32.from_address(self._at["at_fault_fd"]).value = fd
+        action = _Action(handler=self._at["at_fault"], flags=0x4 | 0x08000000 | 0x80000000)
         for number in FAULTS:  # SA_SIGINFO | SA_ONSTACK | SA_RESETHAND
             libc.sigaction(int(number), ctypes.byref(action), None)
 
@@ -102,30 +97,14 @@ class _Action(ctypes.Structure):
 
 
 def _text() -> str:
-    error_code = (
-        f"""
-  %error.at = getelementptr i8, ptr %context, i64 {_ERROR_CODE_AT}
-  %w2 = call i64 @pwrite(i32 %fd, ptr %error.at, i64 8, i64 {INFO_BYTES})"""
-        if platform.machine() == "x86_64"
-        else f"""
-  %zero = alloca i64
-  store i64 0, ptr %zero
-  %w2 = call i64 @pwrite(i32 %fd, ptr %zero, i64 8, i64 {INFO_BYTES})"""
-    )
+    x86 = platform.machine() == "x86_64"
+    base, at = ("%context", _ERROR_CODE_AT) if x86 else ("@zero", 0)
     return f"""
 @at_fault_fd = global i32 -1
+@zero = private constant i64 0
 declare i32 @clock_gettime(i32, ptr)
 declare i64 @pwrite(i32, ptr, i64, i64)
-define internal i64 @now(i32 %clock) {{
-  %t = alloca [2 x i64]
-  %rc = call i32 @clock_gettime(i32 %clock, ptr %t)
-  %ns.at = getelementptr i64, ptr %t, i64 1
-  %s = load i64, ptr %t
-  %ns = load i64, ptr %ns.at
-  %scaled = mul i64 %s, 1000000000
-  %total = add i64 %scaled, %ns
-  ret i64 %total
-}}
+{NOW}
 define i64 @at_time(ptr %kernel, ptr %args, ptr %scratch, i32 %threads, i64 %runs, i32 %clock) {{
 entry:
   %start = call i64 @now(i32 %clock)
@@ -143,7 +122,9 @@ done:
 }}
 define void @at_fault(i32 %signal, ptr %info, ptr %context) {{
   %fd = load i32, ptr @at_fault_fd
-  %w1 = call i64 @pwrite(i32 %fd, ptr %info, i64 {INFO_BYTES}, i64 0){error_code}
+  %w1 = call i64 @pwrite(i32 %fd, ptr %info, i64 {INFO_BYTES}, i64 0)
+  %code = getelementptr i8, ptr {base}, i64 {at}
+  %w2 = call i64 @pwrite(i32 %fd, ptr %code, i64 8, i64 {INFO_BYTES})
   ret void
 }}
 """

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autotune.codegen.llvm.compile import compile_module, host_arch, link
+from autotune.codegen.llvm.compile import compile_module, host_target, link
 from autotune.errors import CompileError
-from schedules.model import Target
 from schedules.space.estimate.recording import Group, Listing, Operation, Run, Values, to_integer, to_real
 
 # Rows in a vector: one vector of the widest CPUs, two of others.
@@ -61,9 +60,8 @@ def compile_columns(listing: Listing) -> Run | None:
         groups = [_Group(memory, k).text(f"group{k}") for k in range(len(listing.steps))]
         called = [f"declare {TYPES['f']} {_intrinsic(f)}({TYPES['f']})" for f in CALLS]
         names = [f"group{k}" for k in range(len(groups))]
-        arch, features, triple = host_arch()
         text = "\n".join([*called, *groups])
-        obj = compile_module(text, Target("cpu", arch, triple, features), optimize=False, level=0)
+        obj = compile_module(text, host_target(), optimize=False, level=0)
         addresses, keep = link(obj, names, {})
     except (NotImplementedError, CompileError):
         return None

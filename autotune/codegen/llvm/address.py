@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from autotune.codegen.llvm.scope import Scope, Scopes
@@ -136,13 +137,21 @@ class Addresses(ABC):
         """Run ``f`` with its code emitted into an outer scope."""
         held = self.s.stack[depth + 1 :]
         del self.s.stack[depth + 1 :]
-        saved = self.lane_var, self.lanes, self.mask
-        self.lane_var, self.lanes, self.mask = None, 1, None
         try:
-            return f()
+            with self.without_lanes():
+                return f()
         finally:
             self.s.stack.extend(held)
-            self.lane_var, self.lanes, self.mask = saved
+
+    @contextmanager
+    def without_lanes(self) -> Iterator[None]:
+        """Emit what all lanes share, or what is done for one of them."""
+        held = self.lane_var, self.lanes, self.mask
+        self.lane_var, self.lanes, self.mask = None, 1, None
+        try:
+            yield
+        finally:
+            self.lane_var, self.lanes, self.mask = held
 
     def address(self, buffer: str, flat: Flat, extra: int = 0) -> tuple[str, int]:
         """(pointer to an element, of lane 0; depth of the scope that knows it)."""
@@ -265,12 +274,11 @@ class Addresses(ABC):
 
     def in_lane(self, lane: int, f: Callable[[], str]) -> str:
         """Run ``f`` with the lane variable fixed."""
-        var, lanes, mask = self.lane_var, self.lanes, self.mask
+        var = self.lane_var
         assert var is not None
         self.env[var] = self.lane_base + lane
-        self.lane_var, self.lanes, self.mask = None, 1, None
         try:
-            return f()
+            with self.without_lanes():
+                return f()
         finally:
-            self.lane_var, self.lanes, self.mask = var, lanes, mask
             del self.env[var]

@@ -75,6 +75,12 @@ def host_arch() -> tuple[str, tuple[str, ...], str]:
     return llvm.get_host_cpu_name(), features, llvm.get_process_triple()
 
 
+def host_target() -> Target:
+    """This machine as a target, for code of this process."""
+    arch, features, triple = host_arch()
+    return Target("cpu", arch, triple, features)
+
+
 @cache
 def _machine(arch: str, features: tuple[str, ...], triple: str, level: int = 2) -> llvm.TargetMachine:
     llvm = _llvm()
@@ -271,28 +277,38 @@ class _MethodDef(ctypes.Structure):
     )
 
 
-class _Support:
-    """The support module (`entry.support`) of this process."""
+class Builtin:
+    """Code in this process that calls functions of Python (``python_api``), and of which function ``method``
+    becomes builtin functions called ``name``. ``at``: {export: address}."""
+
+    def __init__(
+        self, text: str, exports: Sequence[str], method: str, name: str, python_api: Sequence[str]
+    ) -> None:
+        obj = compile_module(text, host_target(), optimize=False)
+        imports = {n: ctypes.cast(ctypes.pythonapi[n], ctypes.c_void_p).value or 0 for n in python_api}
+        self.at, self._keep = link(obj, exports, imports)
+        self._method = _MethodDef(name.encode(), self.at[method], _METH_FASTCALL, None)
+        self._make = ctypes.pythonapi["PyCFunction_NewEx"]
+        pointer = ctypes.c_void_p
+        self._make.argtypes, self._make.restype = [pointer, ctypes.py_object, pointer], ctypes.py_object
+
+    def bind(self, owner: tuple[object, ...]) -> Callable[..., int]:
+        """A builtin function whose ``self`` is ``owner``, which it keeps."""
+        return self._make(ctypes.addressof(self._method), owner, None)
+
+
+class _Support(Builtin):
+    """The support module (`entry.support`) of this process. Its builtin functions are of an owner (address of
+    a descriptor, of the table of types or 0, the keeper of both)."""
 
     def __init__(self) -> None:
-        arch, features, triple = host_arch()
-        obj = compile_module(abi.support(), Target("cpu", arch, triple, features), optimize=False)
-        imports = {n: ctypes.cast(ctypes.pythonapi[n], ctypes.c_void_p).value or 0 for n in abi.PYTHON_API}
-        at, self._keep = link(obj, abi.SUPPORT, imports)
-        ptr, i32, i64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+        super().__init__(abi.support(), abi.SUPPORT, "at_call", "kernel", abi.PYTHON_API)
+        at, ptr, i32, i64 = self.at, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
         self.run = ctypes.CFUNCTYPE(i32, ptr, ptr)(at["at_run"])
         self.bench = ctypes.CFUNCTYPE(i64, ptr, ptr, i32, i64, i32)(at["at_bench"])
         self.release = ctypes.CFUNCTYPE(None, ptr)(at["at_release"])
         self.program = ctypes.CFUNCTYPE(None, ptr, i64, ptr)(at["at_program"])
         self.program_times = ctypes.CFUNCTYPE(None, ptr, i64, ptr, i32, ptr)(at["at_program_times"])
-        self._method = _MethodDef(b"kernel", at["at_call"], _METH_FASTCALL, None)
-        self._make = ctypes.pythonapi["PyCFunction_NewEx"]
-        self._make.argtypes, self._make.restype = [ptr, ctypes.py_object, ptr], ctypes.py_object
-
-    def bind(self, owner: tuple[int, int, object]) -> Callable[..., int]:
-        """A builtin function whose ``self`` is ``owner``: (address of a descriptor, of the table of types or
-        0, the keeper of both)."""
-        return self._make(ctypes.addressof(self._method), owner, None)
 
 
 @_once
@@ -405,8 +421,8 @@ def pool() -> dict[str, int]:
     the first kernel that needs it, and started again in a child after a fork."""
     from autotune.codegen.runtime import threads
 
-    arch, features, triple = host_arch()
-    obj = compile_module(threads.text(triple), Target("cpu", arch, triple, features))
+    host = host_target()
+    obj = compile_module(threads.text(host.triple), host)
     addresses, tracker = link(obj, threads.SYMBOLS, {})
     _immortal(tracker)
     os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(addresses["at_pool_reset"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from autotune.codegen.llvm import transpose, vector_math
@@ -32,6 +33,10 @@ from schedules.model import LINE
 
 # A number beyond any index.
 FAR = 1 << 62
+# {operator: instruction}; that of floats has an f before it.
+_OF_INTEGERS = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": "xor"}
+# {operator: (of floats, of integers)}.
+_COMPARISONS = {"<": ("olt", "slt"), "<=": ("ole", "sle"), "==": ("oeq", "eq"), "!=": ("une", "ne")}
 
 
 def _itemsize(dtype: str) -> int:
@@ -155,35 +160,29 @@ class LlvmExpressions(Addresses):
         x, y, z = self.same_lanes(self.value(a), self.value(b), self.value(c))
         t = mangle(LLVM_TYPE[x.dtype], x.lanes)
         self.declare(f"declare {x.type} @llvm.fmuladd.{t}({x.type}, {x.type}, {x.type})")
-        return Value(self.s.emit(f"call {x.type} @llvm.fmuladd.{t}({x}, {y}, {z})"), x.dtype, x.lanes)
+        return self._like(x, f"call {x.type} @llvm.fmuladd.{t}({x}, {y}, {z})")
+
+    def _like(self, x: Value, code: str) -> Value:
+        return Value(self.s.emit(code), x.dtype, x.lanes)
 
     def binary(self, op: str, x: Value, y: Value) -> Value:
         """``x op y``, rounded as one operation."""
-        def out(code: str) -> Value:
-            return Value(self.s.emit(code), x.dtype, x.lanes)
-
+        out = partial(self._like, x)
         if is_float(x.dtype):
             if op in ("min", "max"):
                 return self._extreme(op, x, y)
-            name = {"+": "fadd", "-": "fsub", "*": "fmul", "/": "fdiv"}[op]
-            return out(f"{name} {x}, {y.ref}")
-        match op:
-            case "+" | "-" | "*":
-                return out(f"{ {'+': 'add', '-': 'sub', '*': 'mul'}[op] } {x}, {y.ref}")
-            case "min" | "max":
-                c = self.s.emit(f"icmp {'slt' if op == 'min' else 'sgt'} {x}, {y.ref}")
-                return out(f"select {vector('i1', x.lanes)} {c}, {x}, {y}")
-            case "&" | "|" | "^":
-                return out(f"{ {'&': 'and', '|': 'or', '^': 'xor'}[op] } {x}, {y.ref}")
-            case "<<" | ">>":
-                return self._shift(op, x, y)
-        return self._divide(op, x, y)
+            return out(f"f{'div' if op == '/' else _OF_INTEGERS[op]} {x}, {y.ref}")
+        if op in ("min", "max"):
+            c = self.s.emit(f"icmp {'slt' if op == 'min' else 'sgt'} {x}, {y.ref}")
+            return out(f"select {vector('i1', x.lanes)} {c}, {x}, {y}")
+        if op in ("<<", ">>"):
+            return self._shift(op, x, y)
+        name = _OF_INTEGERS.get(op)
+        return out(f"{name} {x}, {y.ref}") if name else self._divide(op, x, y)
 
     def _shift(self, op: str, x: Value, y: Value) -> Value:
         """A shift as numpy has it. By less than 0, or by as many bits as there are, LLVM's is undefined."""
-
-        def out(code: str) -> Value:
-            return Value(self.s.emit(code), x.dtype, x.lanes)
+        out = partial(self._like, x)
 
         def all_lanes(n: int) -> Value:
             return self.splat(Value(str(n), x.dtype), x.lanes)
@@ -208,9 +207,7 @@ class LlvmExpressions(Addresses):
     def _divide(self, op: str, x: Value, y: Value) -> Value:
         """Division that rounds towards minus infinity, its remainder, or ceildiv. Division by zero gives 0,
         as in numpy, and the least integer divided by -1 is itself. The processor would trap in both cases."""
-
-        def out(code: str) -> Value:
-            return Value(self.s.emit(code), x.dtype, x.lanes)
+        out = partial(self._like, x)
 
         zero = "zeroinitializer" if x.lanes > 1 else "0"
         if op == "ceildiv":
@@ -223,10 +220,10 @@ class LlvmExpressions(Addresses):
                 return out(f"ashr {x}, {c.bit_length() - 1}")
             return out(f"and {x}, {c - 1}")
         i1 = vector("i1", x.lanes)
+        one = self.splat(Value("1", x.dtype), x.lanes)
         special, divisor = "", y
         if c in (0, -1):  # the quotient is x * c
-            one = self.splat(Value("1", x.dtype), x.lanes) if x.lanes > 1 else Value("1", x.dtype)
-            two = self.splat(Value("2", x.dtype), x.lanes) if x.lanes > 1 else Value("2", x.dtype)
+            two = self.splat(Value("2", x.dtype), x.lanes)
             special = self.s.emit(f"icmp ult {out(f'add {y}, {one.ref}')}, {two.ref}")
             y = out(f"select {i1} {special}, {one}, {y}")
         r = out(f"srem {x}, {y.ref}")
@@ -237,17 +234,14 @@ class LlvmExpressions(Addresses):
             add = out(f"add {r}, {y.ref}")
             return out(f"select {i1} {fix}, {add}, {r}")
         q = out(f"sdiv {x}, {y.ref}")
-        one = self.splat(Value("1", x.dtype), x.lanes) if x.lanes > 1 else Value("1", x.dtype)
         less = out(f"sub {q}, {one.ref}")
         floor = out(f"select {i1} {fix}, {less}, {q}")
         return out(f"select {i1} {special}, {out(f'mul {x}, {divisor.ref}')}, {floor}") if special else floor
 
     def _compare(self, op: str, x: Value, y: Value) -> Value:
-        if is_float(x.dtype):
-            code = {"<": "olt", "<=": "ole", "==": "oeq", "!=": "une"}[op]
-            return Value(self.s.emit(f"fcmp {code} {x}, {y.ref}"), "bool", x.lanes)
-        code = {"<": "slt", "<=": "sle", "==": "eq", "!=": "ne"}[op]
-        return Value(self.s.emit(f"icmp {code} {x}, {y.ref}"), "bool", x.lanes)
+        of_floats, of_integers = _COMPARISONS[op]
+        code = f"fcmp {of_floats}" if is_float(x.dtype) else f"icmp {of_integers}"
+        return Value(self.s.emit(f"{code} {x}, {y.ref}"), "bool", x.lanes)
 
     def _lane_bound(self, e: Compare) -> Value | None:
         """``lane < n`` or ``lane >= n`` with one n for all lanes, compared in 32 bits."""
@@ -277,12 +271,8 @@ class LlvmExpressions(Addresses):
 
     def uniform(self, e: Expr) -> Value:
         """An expression that all lanes share, once."""
-        held = self.lane_var, self.lanes, self.mask
-        self.lane_var, self.lanes, self.mask = None, 1, None
-        try:
+        with self.without_lanes():
             return self.scalar(e)
-        finally:
-            self.lane_var, self.lanes, self.mask = held
 
     def _call_once(self, e: Call) -> Value:
         """A call. A statement that has it several times evaluates it once: some functions branch, and LLVM
@@ -301,11 +291,8 @@ class LlvmExpressions(Addresses):
             if fn == "floor":
                 return x
             if fn == "abs":
-                return self.binary(
-                    "max",
-                    x,
-                    self.binary("-", Value("zeroinitializer" if x.lanes > 1 else "0", x.dtype, x.lanes), x),
-                )
+                zero = Value("zeroinitializer" if x.lanes > 1 else "0", x.dtype, x.lanes)
+                return self.binary("max", x, self.binary("-", zero, x))
             raise CodegenError(f"{fn} of {x.dtype}")
         refs = [v.ref for v in args]
         m = vector_math.expand(fn, x.dtype, x.lanes, refs, f"{self.s.label('m')}_", self.features)
@@ -328,9 +315,8 @@ class LlvmExpressions(Addresses):
 
         if is_float(x.dtype):
             if is_float(to):
-                return out(
-                    f"{'fpext' if DTYPES[to].itemsize > DTYPES[x.dtype].itemsize else 'fptrunc'} {x} to {b}"
-                )
+                wider = DTYPES[to].itemsize > DTYPES[x.dtype].itemsize
+                return out(f"{'fpext' if wider else 'fptrunc'} {x} to {b}")
             name = f"@llvm.fptosi.sat.{mangle(LLVM_TYPE[to], x.lanes)}.{mangle(LLVM_TYPE[x.dtype], x.lanes)}"
             self.declare(f"declare {b} {name}({a})")
             return out(f"call {b} {name}({x})")
@@ -358,11 +344,11 @@ class LlvmExpressions(Addresses):
         if step == 0:
             if self.mask is not None and self.chosen is not None:
                 return self._shared_load(buffer, flat, dtype, self.chosen)
-            return Value(self._remembered_load(buffer, flat, t, None, 1), dtype)
+            return Value(self._remembered_load(buffer, flat, t, 1), dtype)
         if self.mask is not None and not (step == 1 and self._own(buffer, flat)):
             return self._masked_load(buffer, flat, step, dtype)
         if step == 1:
-            return Value(self._remembered_load(buffer, flat, t, None, n), dtype, n)
+            return Value(self._remembered_load(buffer, flat, t, n), dtype, n)
         if (column := self._column(buffer, flat, step, dtype)) is not None:
             return Value(column, dtype, n)
         out = "poison"
@@ -421,7 +407,7 @@ class LlvmExpressions(Addresses):
             first += c * v
         return 0 <= first and first + self.lanes <= self.places[buffer].size
 
-    def _remembered_load(self, buffer: str, flat: Flat, t: str, mask: Value | None, lanes: int) -> str:
+    def _remembered_load(self, buffer: str, flat: Flat, t: str, lanes: int) -> str:
         """A scalar or contiguous load, emitted as far out as its address and the stores allow."""
         ptr, depth = self.address(buffer, flat)
         key = ("load", ptr, lanes)

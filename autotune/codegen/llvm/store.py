@@ -16,6 +16,7 @@ from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Const, Expr, Load, is_float
 from schedules.ir import Prefetch, Store, multiply_add, skew
 from schedules.model import LINE
+from schedules.passes.cross_thread import identity
 
 
 class Stores(LlvmExpressions):
@@ -151,7 +152,8 @@ class Stores(LlvmExpressions):
         v = self.splat(self.value(operand), self.lanes)
         scalar = LLVM_TYPE[v.dtype]
         if self.mask is not None:
-            neutral = self.splat(Value(literal(_identity(op, v.dtype), v.dtype), v.dtype), self.lanes)
+            nothing = -0.0 if op == "+" and is_float(v.dtype) else identity(op, v.dtype)
+            neutral = self.splat(Value(literal(nothing, v.dtype), v.dtype), self.lanes)
             v = Value(self.s.emit(f"select {self.mask}, {v}, {neutral}"), v.dtype, v.lanes)
         t = mangle(scalar, v.lanes)
         if is_float(v.dtype) and op in ("+", "*"):
@@ -165,10 +167,8 @@ class Stores(LlvmExpressions):
             name = f"@llvm.vector.reduce.{ {'+': 'add', '*': 'mul', 'min': 'smin', 'max': 'smax'}[op] }.{t}"
             self.declare(f"declare {scalar} {name}({v.type})")
             ref = self.s.emit(f"call {scalar} {name}({v})")
-        held = self.lane_var, self.lanes, self.mask
-        self.lane_var, self.lanes, self.mask = None, 1, None
-        old = self.load(s.buffer, s.indices, v.dtype)
-        self.lane_var, self.lanes, self.mask = held
+        with self.without_lanes():
+            old = self.load(s.buffer, s.indices, v.dtype)
         return self.binary(op, old, Value(ref, v.dtype))
 
     def _extreme_of_lanes(self, op: str, v: Value, t: str) -> str:
@@ -185,11 +185,3 @@ class Stores(LlvmExpressions):
         # Without NaN and signed zero, plain comparisons of the processor suffice.
         most = self.s.emit(f"call nnan nsz {scalar} {reduce}({v})")
         return self.s.emit(f"select i1 {found}, {scalar} {literal(math.nan, v.dtype)}, {scalar} {most}")
-
-
-def _identity(op: str, dtype: str) -> float | int:
-    if op in ("+", "*"):
-        return (0 if op == "+" else 1) if not is_float(dtype) else (-0.0 if op == "+" else 1.0)
-    if is_float(dtype):
-        return float("inf") if op == "min" else float("-inf")
-    return DTYPES[dtype].range[-1 if op == "min" else 0]

@@ -147,7 +147,8 @@ def descriptor(kernel: int, threads: int, scratch_bytes: int, text: str, table: 
     return head + records + extents
 
 
-def _word(name: str, base: str, index: int | str, kind: str = "i64") -> str:
+def word(name: str, base: str, index: int | str, kind: str = "i64") -> str:
+    """IR that reads word ``index`` of an array of i64 as ``%name``."""
     at = f"  %{name}.at = getelementptr i64, ptr {base}, i64 {index}\n"
     return f"{at}  %{name} = load {kind}, ptr %{name}.at\n"
 
@@ -178,7 +179,7 @@ entry:
   %out = alloca ptr
   %block = getelementptr i64, ptr %desc, i64 {BLOCK}
   %lock = getelementptr i64, ptr %desc, i64 {LOCK}
-{_word("bytes", "%desc", SCRATCH_BYTES)}{_word("align", "%desc", SCRATCH_ALIGN)}
+{word("bytes", "%desc", SCRATCH_BYTES)}{word("align", "%desc", SCRATCH_ALIGN)}
   %was = atomicrmw xchg ptr %lock, i64 1 acquire
   %mine = icmp eq i64 %was, 0
   br i1 %mine, label %kept, label %fresh
@@ -224,27 +225,29 @@ drop:
 }}
 
 define void @at_release(ptr %desc) nounwind {{
-{_word("p", "%desc", BLOCK, "ptr")}
+{word("p", "%desc", BLOCK, "ptr")}
   store ptr null, ptr %p.at
   call void @free(ptr %p)
   ret void
 }}
 """
 
-# IR text of the support module: running and timing.
-_RUN = f"""
+# IR text of a function: nanoseconds on a clock.
+NOW = f"""
 define internal i64 @now(i32 %clock) nounwind {{
   %t = alloca [2 x i64]
   %rc = call i32 @clock_gettime(i32 %clock, ptr %t)
-{_word("s", "%t", 0)}{_word("ns", "%t", 1)}
+{word("s", "%t", 0)}{word("ns", "%t", 1)}
   %scaled = mul i64 %s, 1000000000
   %total = add i64 %scaled, %ns
   ret i64 %total
 }}
-
+"""
+# IR text of the support module: running and timing.
+_RUN = f"""{NOW}
 define i64 @at_bench(ptr %desc, ptr %args, i32 %nthreads, i64 %n, i32 %clock) nounwind {{
 entry:
-{_word("kernel", "%desc", KERNEL, "ptr")}{_word("bytes", "%desc", SCRATCH_BYTES)}
+{word("kernel", "%desc", KERNEL, "ptr")}{word("bytes", "%desc", SCRATCH_BYTES)}
   %needed = icmp ne i64 %bytes, 0
   br i1 %needed, label %get, label %start
 get:
@@ -278,8 +281,8 @@ fail:
 
 define i32 @at_run(ptr %desc, ptr %args) nounwind {{
 entry:
-{_word("kernel", "%desc", KERNEL, "ptr")}{_word("bytes", "%desc", SCRATCH_BYTES)}
-{_word("threads", "%desc", THREADS)}
+{word("kernel", "%desc", KERNEL, "ptr")}{word("bytes", "%desc", SCRATCH_BYTES)}
+{word("threads", "%desc", THREADS)}
   %n = trunc i64 %threads to i32
   %needed = icmp ne i64 %bytes, 0
   br i1 %needed, label %get, label %plain
@@ -313,7 +316,7 @@ define ptr @at_call(ptr %self, ptr %objects, i64 %nargs) nounwind {{
 entry:
   %first = call ptr @PyTuple_GetItem(ptr %self, i64 0)
   %desc = call ptr @PyLong_AsVoidPtr(ptr %first)
-{_word("expected", "%desc", NARGS)}{_word("ndarray", "%desc", NDARRAY, "ptr")}
+{word("expected", "%desc", NARGS)}{word("ndarray", "%desc", NDARRAY, "ptr")}
   %told = alloca [{DL_BYTES} x i8], align 8
   %count = icmp eq i64 %nargs, %expected
   br i1 %count, label %alloc, label %slow
@@ -325,11 +328,11 @@ next:
   %more = icmp slt i64 %k, %nargs
   br i1 %more, label %object, label %overlaps
 object:
-{_word("o", "%objects", "%k", "ptr")}{_field("type", OB_TYPE_AT, "ptr")}
+{word("o", "%objects", "%k", "ptr")}{_field("type", OB_TYPE_AT, "ptr")}
   %words = mul i64 %k, {RECORD}
   %start = add i64 %words, {HEAD}
   %record = getelementptr i64, ptr %desc, i64 %start
-{_word("w.ndim", "%record", NDIM)}{_word("w.mask", "%record", ALIGN_MASK)}{_word("w.dims", "%record", DIMS)}
+{word("w.ndim", "%record", NDIM)}{word("w.mask", "%record", ALIGN_MASK)}{word("w.dims", "%record", DIMS)}
   %is.array = icmp eq ptr %type, %ndarray
   br i1 %is.array, label %heading, label %others.known
 others.known:
@@ -339,7 +342,7 @@ others.known:
   br i1 %has.table, label %row, label %slow
 row:
   %r = phi i64 [ 0, %others.known ], [ %r.next, %row.other ]
-{_word("r.type", "%exchange", "%r", "ptr")}
+{word("r.type", "%exchange", "%r", "ptr")}
   %r.last = icmp eq ptr %r.type, null
   br i1 %r.last, label %slow, label %row.look
 row.look:
@@ -350,7 +353,7 @@ row.other:
   br label %row
 tell:
   %r.function = add i64 %r, 1
-{_word("describe", "%exchange", "%r.function", "ptr")}
+{word("describe", "%exchange", "%r.function", "ptr")}
   %unknown = call i32 %describe(ptr %o, ptr %told)
   %known = icmp eq i32 %unknown, 0
   br i1 %known, label %told.head, label %told.not
@@ -361,7 +364,7 @@ told.head:
 {_field("t.data", DL_DATA_AT, "i64", "%told")}{_field("t.device", DL_DEVICE_AT, "i32", "%told")}
 {_field("t.ndim", DL_NDIM_AT, "i32", "%told")}{_field("t.dtype", DL_DTYPE_AT, "i32", "%told")}
 {_field("t.dims", DL_SHAPE_AT, "ptr", "%told")}{_field("t.strides", DL_STRIDES_AT, "ptr", "%told")}
-{_field("t.offset", DL_OFFSET_AT, "i64", "%told")}{_word("w.dtype", "%record", DLPACK)}
+{_field("t.offset", DL_OFFSET_AT, "i64", "%told")}{word("w.dtype", "%record", DLPACK)}
   %t.address = add i64 %t.data, %t.offset
   %t.place = inttoptr i64 %t.address to ptr
   %t.ndim64 = sext i32 %t.ndim to i64
@@ -387,7 +390,7 @@ t.extents:
   br i1 %t.unread, label %t.extent, label %accept
 t.extent:
   %t.at = add i64 %w.dims, %td
-{_word("t.have", "%t.dims", "%td")}{_word("t.want", "%desc", "%t.at")}
+{word("t.have", "%t.dims", "%td")}{word("t.want", "%desc", "%t.at")}
   %t.same = icmp eq i64 %t.have, %t.want
   br i1 %t.same, label %t.order, label %slow
 t.order:
@@ -396,7 +399,7 @@ t.order:
   %t.free = or i1 %t.one, %t.dense
   br i1 %t.free, label %t.next, label %t.stride
 t.stride:
-{_word("t.step", "%t.strides", "%td")}
+{word("t.step", "%t.strides", "%td")}
   %t.is.step = icmp eq i64 %t.step, %t.run
   br i1 %t.is.step, label %t.next, label %slow
 t.next:
@@ -406,7 +409,7 @@ t.next:
 heading:
 {_field("data", DATA_AT, "ptr")}{_field("ndim", NDIM_AT, "i32")}
 {_field("dims", DIMENSIONS_AT, "ptr")}{_field("descr", DESCR_AT, "ptr")}{_field("flags", FLAGS_AT, "i32")}
-{_word("w.descr", "%record", DESCRIPTOR, "ptr")}{_word("w.flags", "%record", FLAGS)}
+{word("w.descr", "%record", DESCRIPTOR, "ptr")}{word("w.flags", "%record", FLAGS)}
   %ndim64 = zext i32 %ndim to i64
   %flags64 = zext i32 %flags to i64
   %address = ptrtoint ptr %data to i64
@@ -426,7 +429,7 @@ extents:
   br i1 %unread, label %extent, label %accept
 extent:
   %at = add i64 %w.dims, %d
-{_word("have", "%dims", "%d")}{_word("want", "%desc", "%at")}
+{word("have", "%dims", "%d")}{word("want", "%desc", "%at")}
   %d.next = add i64 %d, 1
   %same = icmp eq i64 %have, %want
   br i1 %same, label %extents, label %slow
@@ -444,7 +447,7 @@ check:
   %wa = mul i64 %w, {RECORD}
   %wb = add i64 %wa, {HEAD}
   %w.record = getelementptr i64, ptr %desc, i64 %wb
-{_word("w.bytes", "%w.record", BYTES)}{_word("w.out", "%w.record", OUTPUT)}{_word("w.p", "%args", "%w")}
+{word("w.bytes", "%w.record", BYTES)}{word("w.out", "%w.record", OUTPUT)}{word("w.p", "%args", "%w")}
   %w.end = add i64 %w.p, %w.bytes
   %reads = icmp eq i64 %w.out, 0
   %stop = select i1 %reads, i64 0, i64 %w
@@ -457,7 +460,7 @@ other:
   %ja = mul i64 %j, {RECORD}
   %jb = add i64 %ja, {HEAD}
   %j.record = getelementptr i64, ptr %desc, i64 %jb
-{_word("j.bytes", "%j.record", BYTES)}{_word("j.p", "%args", "%j")}
+{word("j.bytes", "%j.record", BYTES)}{word("j.p", "%args", "%j")}
   %j.end = add i64 %j.p, %j.bytes
   %j.next = add i64 %j, 1
   %after = icmp uge i64 %w.p, %j.end

@@ -17,18 +17,15 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
 
-from autotune.codegen.llvm.compile import compile_module, host_arch, link
+from autotune.codegen.llvm.compile import Builtin
+from autotune.codegen.runtime.entry import word
 from schedules.ir.grid import Extents
-from schedules.model import Target
 
 # Words of a descriptor's head, and of a launch's record, by index; HEAD and RECORD are their numbers.
 LAUNCH, COUNT, NARGS, HEAD = range(4)
 FUNCTION, GRID, BLOCK, NPARAMS, FIRST, RECORD = 0, 1, 4, 7, 8, 9
 _API = ("PyEval_SaveThread", "PyEval_RestoreThread", "PyLong_AsVoidPtr", "PyLong_FromLong", "PyTuple_GetItem")
-# CPython's flag of a builtin function with the fast calling convention.
-_METH_FASTCALL = 0x80
 
 # (handle of a kernel, grid, block, numbers of its arrays).
 Prepared = tuple[int, Extents, Extents, Sequence[int]]
@@ -46,35 +43,12 @@ def bind(launch: int, launches: Sequence[Prepared], arrays: int) -> Callable[...
         numbers += used
     words = [*head, *records, *numbers]
     descriptor = (ctypes.c_int64 * len(words))(*words)
-    make, method = _support()
-    return make(ctypes.addressof(method), (ctypes.addressof(descriptor), descriptor), None)
-
-
-class _MethodDef(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("function", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )
+    return _support().bind((ctypes.addressof(descriptor), descriptor))
 
 
 @cache
-def _support() -> tuple[Callable[..., Any], _MethodDef]:
-    arch, features, triple = host_arch()
-    obj = compile_module(TEXT, Target("cpu", arch, triple, features), optimize=False)
-    imports = {n: ctypes.cast(ctypes.pythonapi[n], ctypes.c_void_p).value or 0 for n in _API}
-    at, keep = link(obj, ("at_launch",), imports)
-    make = ctypes.pythonapi["PyCFunction_NewEx"]
-    make.argtypes, make.restype = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p], ctypes.py_object
-    method = _MethodDef(b"launch", at["at_launch"], _METH_FASTCALL, None)
-    method.keep = keep
-    return make, method
-
-
-def _word(name: str, base: str, index: int | str, kind: str = "i64") -> str:
-    at = f"  %{name}.at = getelementptr i64, ptr {base}, i64 {index}\n"
-    return f"{at}  %{name} = load {kind}, ptr %{name}.at\n"
+def _support() -> Builtin:
+    return Builtin(TEXT, ("at_launch",), "at_launch", "launch", _API)
 
 
 # (name in the text, word of a launch's record) of the extents of grid and block.
@@ -95,7 +69,7 @@ define ptr @at_launch(ptr %self, ptr %objects, i64 %nargs) nounwind {{
 entry:
   %item = call ptr @PyTuple_GetItem(ptr %self, i64 0)
   %desc = call ptr @PyLong_AsVoidPtr(ptr %item)
-{_word("launch", "%desc", LAUNCH, "ptr")}{_word("count", "%desc", COUNT)}{_word("expected", "%desc", NARGS)}
+{word("launch", "%desc", LAUNCH, "ptr")}{word("count", "%desc", COUNT)}{word("expected", "%desc", NARGS)}
   %fits = icmp eq i64 %nargs, %expected
   br i1 %fits, label %alloc, label %misfit
 misfit:
@@ -107,7 +81,7 @@ alloc:
   br label %convert
 convert:
   %i = phi i64 [ 0, %alloc ], [ %i.next, %convert ]
-{_word("object", "%objects", "%i", "ptr")}
+{word("object", "%objects", "%i", "ptr")}
   %address = call ptr @PyLong_AsVoidPtr(ptr %object)
   %arg = getelementptr ptr, ptr %args, i64 %i
   store ptr %address, ptr %arg
@@ -128,7 +102,7 @@ prepare:
   %skip = mul i64 %k, {RECORD}
   %start = add i64 %skip, {HEAD}
   %record = getelementptr i64, ptr %desc, i64 %start
-{_word("nparams", "%record", NPARAMS)}{_word("first", "%record", FIRST)}
+{word("nparams", "%record", NPARAMS)}{word("first", "%record", FIRST)}
   br label %fill
 fill:
   %j = phi i64 [ 0, %prepare ], [ %j.next, %slot ]
@@ -136,14 +110,14 @@ fill:
   br i1 %unfilled, label %slot, label %call
 slot:
   %place = add i64 %first, %j
-{_word("number", "%desc", "%place")}
+{word("number", "%desc", "%place")}
   %source = getelementptr ptr, ptr %args, i64 %number
   %to = getelementptr ptr, ptr %slots, i64 %j
   store ptr %source, ptr %to
   %j.next = add i64 %j, 1
   br label %fill
 call:
-{_word("function", "%record", FUNCTION, "ptr")}{"".join(_word(n, "%record", at, "i32") for n, at in _EXTENTS)}
+{word("function", "%record", FUNCTION, "ptr")}{"".join(word(n, "%record", at, "i32") for n, at in _EXTENTS)}
   %stream = load ptr, ptr %arg
   %status = call i32 %launch(ptr %function, i32 %gx, i32 %gy, i32 %gz, i32 %bx, i32 %by, i32 %bz, i32 0,
     ptr %stream, ptr %slots, ptr null)
