@@ -65,7 +65,7 @@ class Traffic:
         return sum(b.fetched + b.written for b in self.buffers)
 
 
-class Place(NamedTuple):
+class RowMajorAccess(NamedTuple):
     """An access of a block, as of a row-major buffer: where, by the loops, and whether it writes."""
 
     buffer: Buffer
@@ -167,7 +167,7 @@ class _Count:
         return self.known[id(s)]
 
     def _touched(self, s: Stmt) -> dict[str, int]:
-        places: dict[str, list[tuple[Place, dict[str, Expr]]]] = {}
+        places: dict[str, list[tuple[RowMajorAccess, dict[str, Expr]]]] = {}
         for b, loops in _blocks(s, ()):
             for u in self.uses[id(b)]:
                 name = u.buffer.name
@@ -178,7 +178,7 @@ class _Count:
             if s is not self.nest.body and name in self.held:
                 continue
             # Accesses by different blocks have different loops: the largest stands for all.
-            groups: dict[tuple[str, ...], list[Place]] = {}
+            groups: dict[tuple[str, ...], list[RowMajorAccess]] = {}
             inners = {}
             for u, inner in found:
                 groups.setdefault(tuple(inner), []).append(u)
@@ -187,7 +187,7 @@ class _Count:
         return {name: LINE * n for name, n in out.items()}
 
 
-def _again(nest: Nest, uses: dict[int, tuple[Place, ...]]) -> dict[str, set[str]]:
+def _again(nest: Nest, uses: dict[int, tuple[RowMajorAccess, ...]]) -> dict[str, set[str]]:
     """{buffer that is no argument: loops around all blocks that use it}. Their iterations use the same memory
     again (`schedules.passes.compact`)."""
     found: dict[str, set[str]] = {}
@@ -206,12 +206,12 @@ def _blocks(s: Stmt, loops: tuple[Loop, ...]) -> list[tuple[Block, tuple[Loop, .
     return [x for part in s.stmts for x in _blocks(part, loops)] if isinstance(s, Seq) else []
 
 
-def places_of(nest: Nest, b: Block) -> tuple[Place, ...]:
+def places_of(nest: Nest, b: Block) -> tuple[RowMajorAccess, ...]:
     """What a block writes, then what it reads, each once."""
     named = [(w.buffer, w.indices, True) for w in b.writes]
     named += [(x.buffer, x.indices, False) for x in dict.fromkeys(reads(b))]
     return tuple(
-        Place(*as_row_major(nest.buffer(n), tuple(bound(b, i) for i in ix)), write) for n, ix, write in named
+        RowMajorAccess(*as_row_major(nest.buffer(n), tuple(bound(b, i) for i in ix)), write) for n, ix, write in named
     )
 
 

@@ -23,7 +23,7 @@ from schedules.ir.strides import buffer_strides
 from schedules.model import LINE
 from schedules.primitives.base import as_expr
 from schedules.space.estimate.counting import arithmetic, code, product
-from schedules.space.estimate.traffic import Place, places_of
+from schedules.space.estimate.traffic import RowMajorAccess, places_of
 
 WALKED = 4  # loops that are asked whether they go on along a run
 
@@ -231,7 +231,7 @@ def _times(loops: Sequence[Loop]) -> Expr:
     return product([x.extent for x in loops])
 
 
-def _touched(places: Sequence[Place], since: list[Loop]) -> Expr:
+def _touched(places: Sequence[RowMajorAccess], since: list[Loop]) -> Expr:
     """Bytes that all accesses touch while the loops ``since`` run."""
     out: Expr = Const(0)
     for buf, at, _ in places:
@@ -239,7 +239,7 @@ def _touched(places: Sequence[Place], since: list[Loop]) -> Expr:
     return out
 
 
-def _access(place: Place, loops: _Loops, shared: int, distance: Expr, scratch: Expr) -> AccessFacts:
+def _access(place: RowMajorAccess, loops: _Loops, shared: int, distance: Expr, scratch: Expr) -> AccessFacts:
     """Facts of one access. ``shared``: how many outer loops its block has in common with the last one that
     used the buffer."""
     buf, at, write = place
@@ -292,7 +292,7 @@ def _spans(loops: list[Loop]) -> tuple[LoopHeader, ...]:
 
 @lru_cache(256)
 def _nested(
-    places: tuple[Place, ...], loops: tuple[LoopHeader, ...], tile: tuple[LoopHeader, ...]
+    places: tuple[RowMajorAccess, ...], loops: tuple[LoopHeader, ...], tile: tuple[LoopHeader, ...]
 ) -> tuple[Nested, ...]:
     """All of the loops, and those inner parts that return to what an earlier iteration touched. The register
     tile alone does not count, because it is smaller than any cache."""
@@ -313,7 +313,7 @@ def _nested(
 
 @lru_cache(256)
 def _levels(
-    places: tuple[Place, ...], loops: tuple[LoopHeader, ...], tile: tuple[LoopHeader, ...]
+    places: tuple[RowMajorAccess, ...], loops: tuple[LoopHeader, ...], tile: tuple[LoopHeader, ...]
 ) -> tuple[Level, ...]:
     out: list[Level] = []
     for k in range(len(loops), -1, -1):
@@ -347,8 +347,8 @@ def _moves(x: Loop | LoopHeader, at: tuple[Expr, ...]) -> bool:
 
 
 def _apart(
-    places: tuple[Place, ...], loops: tuple[LoopHeader, ...], x: LoopHeader
-) -> tuple[tuple[Place, ...], tuple[LoopHeader, ...]]:
+    places: tuple[RowMajorAccess, ...], loops: tuple[LoopHeader, ...], x: LoopHeader
+) -> tuple[tuple[RowMajorAccess, ...], tuple[LoopHeader, ...]]:
     """A fused loop as the two that it was made of, if every index takes it as digits of one base."""
     used = [e for _, at, _ in places for i in at for e in E.walk(i)]
     digits = [e for e in used if isinstance(e, E.Binary) and e.op in ("//", "%") and e.a == Var(x.var)]
