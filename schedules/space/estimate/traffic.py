@@ -211,7 +211,8 @@ def places_of(nest: Nest, b: Block) -> tuple[RowMajorAccess, ...]:
     named = [(w.buffer, w.indices, True) for w in b.writes]
     named += [(x.buffer, x.indices, False) for x in dict.fromkeys(reads(b))]
     return tuple(
-        RowMajorAccess(*as_row_major(nest.buffer(n), tuple(bound(b, i) for i in ix)), write) for n, ix, write in named
+        RowMajorAccess(*as_row_major(nest.buffer(n), tuple(bound(b, i) for i in ix)), write)
+        for n, ix, write in named
     )
 
 
