@@ -61,9 +61,11 @@ class HostContext:
         for slot, a in enumerate(layout.args):
             at = base if a.base == ARENA else a.weight.ctypes.data if a.base == WEIGHT else 0
             self._args[slot] = at + a.offset
-        self._slots = [
-            [(i, a.number, a.offset) for i, a in enumerate(layout.args) if a.base == base]
-            for base in (INPUT, OUTPUT)
+        first_output = len(layout.outline.inputs)
+        self._slots = [  # of what callers give: (which slot, number of the array, offset in it)
+            (i, a.number + (first_output if a.base == OUTPUT else 0), a.offset)
+            for i, a in enumerate(layout.args)
+            if a.base in (INPUT, OUTPUT)
         ]
         self._steps = (ctypes.c_int64 * max(STEP * len(layout.steps), 1))()
         for n, (code, slot) in enumerate(layout.steps):
@@ -72,11 +74,10 @@ class HostContext:
 
     def begin(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Take the arrays of a call."""
-        self._given = (inputs, outputs)
-        for arrays, slots in zip(self._given, self._slots):
-            at = [x.ctypes.data for x in arrays]
-            for slot, number, offset in slots:
-                self._args[slot] = at[number] + offset
+        self._given, args = (inputs, outputs), self._args
+        at = [x.ctypes.data for x in (*inputs, *outputs)]
+        for slot, number, offset in self._slots:
+            args[slot] = at[number] + offset
 
     def run(self, first: int, n: int) -> None:
         """Run ``n`` calls of kernels from number ``first`` on."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from autotune.measure.starting import shared_start
-from autotune.results.tuned import SuiteProgress
+from autotune.results.tuned import SuiteProgress, SuiteResult
 from autotune.tuning import preparation
 from autotune.tuning.interrupts import Interrupts
 from autotune.tuning.jobs import Job
@@ -133,6 +133,14 @@ def tune_jobs(
                     crew.work([*suites.values()], interrupts)
             except KeyboardInterrupt:
                 interrupted = True
-            with interrupts.hold(), crew.turn:  # it closes the runs of all tasks
-                found = {t: s.result("interrupted" if interrupted else s.ended) for t, s in suites.items()}
+            found: dict[Target, SuiteResult] | None = None
+            while found is None:
+                try:
+                    with interrupts.hold(), crew.turn:  # it closes the runs of all tasks
+                        end = "interrupted" if interrupted else None
+                        found = {t: s.result(end or s.ended) for t, s in suites.items()}
+                except KeyboardInterrupt:  # it acts once; it may come before it is held
+                    if found is not None:
+                        raise
+                    interrupted = True
         return {t: maker.result(t, r) for t, r in found.items()}

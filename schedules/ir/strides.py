@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
+from itertools import pairwise
 
 from schedules.dtypes import DTYPES
-from schedules.expr import Const, Expr, wrap
+from schedules.expr import Const, Expr, maximum, wrap
 from schedules.ir.nodes import Buffer, const
 from schedules.model import LINE
 from schedules.strides import inner_first, refitted, row_major, strides_of
@@ -44,9 +46,11 @@ def region_elements(b: Buffer, shape: Indices, pad: Expr) -> Expr:
     """`elements` of a buffer `resized` to what may speak of holes."""
     if not shape:
         return Const(1)
-    strides = known_strides(b)
-    outer = inner_first(strides)[-1]
-    return shape[outer] * wrap(refitted(known_extents(b), strides, shape, pad)[outer])
+    extents, strides = known_extents(b), known_strides(b)
+    new, order = refitted(extents, strides, shape, pad), inner_first(strides)
+    takes = [shape[d] * wrap(new[d]) for d in order]
+    nested = all(extents[d] * strides[d] <= strides[e] for d, e in pairwise(order))
+    return takes[-1] if nested else reduce(maximum, takes)
 
 
 def resized(b: Buffer, shape: Indices, pad: int = 0) -> Buffer:

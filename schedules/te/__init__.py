@@ -12,7 +12,7 @@ mistake raises `WorkloadError`.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from schedules.expr import Expr
+from schedules.expr import Expr, ExprLike
 from schedules.te.evaluator import evaluate
 from schedules.te.language import compute, max, min, placeholder, prod, reduce_axis, reducer, sum
 from schedules.te.reverse_mode import cut, gradient, inputs
@@ -57,7 +57,27 @@ __all__ = [
     "max", "max_value", "maximum", "min", "min_value", "minimum", "not_equal", "placeholder", "pow",
     "prod", "reduce_axis", "reducer", "remainder", "right_shift", "rsqrt", "select", "sum",
 ]  # fmt: skip
-# The functions of the table: `schedules.functions`.
+# The functions of the table, `schedules.functions`. Type checkers and editors read their names here.
+if TYPE_CHECKING:
+    OneInput = Callable[[ExprLike], Expr]
+    TwoInputs = Callable[[ExprLike, ExprLike], Expr]
+    atan2: TwoInputs
+    ceil: OneInput
+    cos: OneInput
+    erf: OneInput
+    exp: OneInput
+    exp2: OneInput
+    expm1: OneInput
+    floor: OneInput
+    fmod: TwoInputs
+    log: OneInput
+    log1p: OneInput
+    round: OneInput
+    sigmoid: OneInput
+    sin: OneInput
+    sqrt: OneInput
+    tan: OneInput
+    tanh: OneInput
 globals().update(OF_ROWS)
 __all__ = sorted([*__all__, *OF_ROWS])
 
@@ -69,14 +89,7 @@ _ELSEWHERE = {
 }  # fmt: skip
 
 
-if TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Callable[..., Expr]:
-        """A function of the table."""
-
-else:
-
-    def __getattr__(name: str) -> Any:
-        close = f" (did you mean {_ELSEWHERE[name]!r}?)" if name in _ELSEWHERE else ""
-        every = "" if name.startswith("__") else f"{close}; it has {', '.join(__all__)}"
-        raise AttributeError(f"te has no {name!r}{every}", name=name)
+def __getattr__(name: str) -> Any:
+    close = f" (did you mean {_ELSEWHERE[name]!r}?)" if name in _ELSEWHERE else ""
+    every = "" if name.startswith("__") else f"{close}; it has {', '.join(__all__)}"
+    raise AttributeError(f"te has no {name!r}{every}", name=name)

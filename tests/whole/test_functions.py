@@ -3,6 +3,8 @@ the bounds that `te` states: special values, and random bits."""
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
 from collections.abc import Callable, Sequence
 
@@ -266,3 +268,14 @@ def test_json_of_other_functions_is_refused() -> None:
     for bad in (["call", "pow", call[2]], ["call", "sin", call[2], call[2]], ["call", "gamma", call[2]]):
         with pytest.raises(ValueError, match="arguments, not|unknown function"):
             from_json(bad)
+
+
+def test_type_checkers_and_editors_see_the_functions_of_the_table() -> None:
+    tree = ast.parse(inspect.getsource(te))
+    seen = {
+        n.target.id: ast.unparse(n.annotation)
+        for n in ast.walk(tree)
+        if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
+    }
+    kinds = {1: "OneInput", 2: "TwoInputs"}
+    assert seen == {row.name: kinds[row.arity] for row in FUNCTIONS.values() if row.doc}
