@@ -44,7 +44,6 @@ _PRIVATE, _ANONYMOUS, _NORESERVE = 0x02, mmap.MAP_ANONYMOUS, getattr(mmap, "MAP_
 _HUGE = 14
 
 
-
 def _pattern(row: DType) -> int:
     bits = min(32, 8 * row.itemsize)
     word = 0x5AC3A5A0 >> 32 - bits
@@ -157,58 +156,46 @@ class Arena:
         self.n_inputs = len(inputs)
         self.spans: list[Span] = []
         self._free: list[tuple[int, int]] = []
-        sizes = [p.nbytes for p in params]
-        pages = all(n % PAGE == 0 for n in sizes)
-        draws = [inputs, *more]
-        names = ["begin"]
-        if not elsewhere:
-            ends = [] if pages else ["end"]
-            shifted = ["shifted"] if any(n % LINE == 0 for n in sizes) else []
-            names = [*ends, "begin", *shifted]
-        names += ["begin"] * (len(draws) - len(names))
-        places = [(name, number % len(draws)) for number, name in enumerate(names)]
-        if not elsewhere:
-            places.append(("timing", 0))
-        self.placements: list[Placement] = []
+        self._draws = [inputs, *more]
         self._written: dict[int, int] = {}  # regions of outputs and their bytes
-        regions: dict[tuple[object, ...], int] = {}
-        for name, draw in places:
-            pointers = []
-            for i, (p, n) in enumerate(zip(params, sizes)):
-                is_input = i < self.n_inputs
-                after = {"shifted": np.dtype(p.dtype).itemsize, "timing": MALLOC_HEADER}.get(name, 0)
-                room = _pages(n + after)
-                # Outputs share one region. A read-only input needs one for each place and draw, but where it
-                # is whole pages, which begin and end at inaccessible pages at once.
-                whole = after == 0 and n % PAGE == 0
-                key = (i, draw, "" if whole else name) if is_input else (i, after)
-                filled = key in regions
-                if not filled:
-                    regions[key] = self._region(room)
-                base = regions[key]
-                at = base + room - n if name == "end" else base + after
-                self.spans.append(
-                    Span(p.name, "input" if is_input else "output", p.dtype, base - GUARD, at, at + n,
-                         base + room + GUARD)
-                )  # fmt: skip
-                pointers.append(at)
-                if filled:
-                    continue
-                if is_input:
-                    ctypes.memset(base, 0xFF, room)  # NaN, in every float type, around the array
-                    a = np.ascontiguousarray(draws[draw][i], dtype=p.dtype)
-                    ctypes.memmove(at, a.ctypes.data, n)
-                    _protect(base, room, _READ)
-                else:
-                    self._written[base] = room
-            outputs = tuple(
-                _view(at, p) for at, p in zip(pointers[self.n_inputs :], self.params[self.n_inputs :])
-            )
-            held = (ctypes.c_void_p * len(pointers))(*pointers)
-            self.placements.append(Placement(name, held, outputs, draw))
+        self._regions: dict[tuple[object, ...], int] = {}
+        self.placements = [self._placed(*x) for x in _places(self.params, len(self._draws), elsewhere)]
         self.timing = self.placements[0] if elsewhere else self.placements.pop()
+        del self._draws, self._regions
         self.scratch = self._opened_on_demand("scratch")
         self.packed = {i: self._opened_on_demand(f"packed {params[i].name}") for i in constants}
+
+    def _placed(self, name: str, draw: int) -> Placement:
+        pointers = [self._lay(i, p, name, draw) for i, p in enumerate(self.params)]
+        both = zip(pointers[self.n_inputs :], self.params[self.n_inputs :])
+        held = (ctypes.c_void_p * len(pointers))(*pointers)
+        return Placement(name, held, tuple(_view(at, p) for at, p in both), draw)
+
+    def _lay(self, i: int, p: KernelParam, name: str, draw: int) -> int:
+        """The address of a parameter in a placement.
+
+        Outputs share one region. A read-only input needs one for each place and draw, but where it is whole
+        pages, which begin and end at inaccessible pages at once."""
+        is_input, n = i < self.n_inputs, p.nbytes
+        after = {"shifted": np.dtype(p.dtype).itemsize, "timing": MALLOC_HEADER}.get(name, 0)
+        room = _pages(n + after)
+        whole = after == 0 and n % PAGE == 0
+        key = (i, draw, "" if whole else name) if is_input else (i, after)
+        filled = key in self._regions
+        if not filled:
+            self._regions[key] = self._region(room)
+        base = self._regions[key]
+        at = base + room - n if name == "end" else base + after
+        kind = "input" if is_input else "output"
+        self.spans.append(Span(p.name, kind, p.dtype, base - GUARD, at, at + n, base + room + GUARD))
+        if not is_input:
+            self._written[base] = room
+        elif not filled:
+            ctypes.memset(base, 0xFF, room)  # NaN, in every float type, around the array
+            a = np.ascontiguousarray(self._draws[draw][i], dtype=p.dtype)
+            ctypes.memmove(at, a.ctypes.data, n)
+            _protect(base, room, _READ)
+        return at
 
     def inputs(self, draw: int = 0) -> list[np.ndarray]:
         """The inputs of a draw, as numpy views. Those of draw 0 are where candidates are timed."""
@@ -258,6 +245,18 @@ class Arena:
         if room >= 4 << 20:
             _libc().madvise(base, room, _HUGE)
         return base
+
+
+def _places(params: Sequence[KernelParam], draws: int, elsewhere: bool) -> list[tuple[str, int]]:
+    """(name, draw of inputs) of each placement, that of times last."""
+    sizes = [p.nbytes for p in params]
+    if elsewhere:
+        return [("begin", draw) for draw in range(draws)]
+    ends = [] if all(n % PAGE == 0 for n in sizes) else ["end"]
+    shifted = ["shifted"] if any(n % LINE == 0 for n in sizes) else []
+    names = [*ends, "begin", *shifted]
+    names += ["begin"] * (draws - len(names))
+    return [*((name, number % draws) for number, name in enumerate(names)), ("timing", 0)]
 
 
 def locate(spans: Sequence[Span], address: int) -> Span | None:

@@ -16,8 +16,6 @@ LEFT = {
     "autotune/api.py tune_suite",
     "autotune/cli/best.py best",
     "autotune/cli/tune.py tune",
-    "autotune/codegen/llvm/driver.py driver",
-    "autotune/measure/arena.py __init__",
     "autotune/run/loading.py load",
 }
 
