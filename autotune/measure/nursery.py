@@ -9,9 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import socket
 import sys
-from typing import NoReturn
 
 from autotune.backends.building import from_trace  # noqa: F401  what builders would import, each by itself
 from autotune.measure import wire, zygote
@@ -19,9 +17,7 @@ from autotune.measure import wire, zygote
 
 def main(fd: int, parent: int) -> None:
     """Serve the parent at the other end of socket ``fd`` until it goes away."""
-    zygote.die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    control = socket.socket(fileno=fd)
+    control = zygote.server(fd, parent)
     gc.freeze()  # all forks share these objects
     while True:
         try:
@@ -29,26 +25,9 @@ def main(fd: int, parent: int) -> None:
         except wire.Closed:
             return
         if header["do"] == "fork":
-            pid = os.fork()
-            if pid == 0:
-                control.close()
-                _zygote(*fds)
-            for f in fds:
-                os.close(f)
+            pid = zygote.forked(control, lambda fds: zygote.main(fds[0], os.getppid()), fds)
         else:
             if sys.platform == "linux":  # elsewhere it ends with its socket
                 os.kill(header["pid"], signal.SIGKILL)
             pid = os.waitpid(header["pid"], 0)[0]
         wire.send(control, {"pid": pid})
-
-
-def _zygote(fd: int, stderr: int) -> NoReturn:
-    status = 1
-    try:
-        os.dup2(stderr, 2)
-        zygote.main(fd, os.getppid())
-        status = 0
-    except BaseException as err:
-        os.write(2, f"{type(err).__name__}: {err}\n".encode())
-    finally:
-        os._exit(status)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +35,6 @@ RECYCLE = 256
 # Characters of a child's error output that are kept.
 STDERR_TAIL = 400
 
-Job = TypeVar("Job")
 log = logging.getLogger(__name__)
 
 
@@ -214,13 +213,14 @@ class Zygote(ForkServer):
 
 
 @dataclass
-class Slot(Generic[Job]):
-    """Holds a child, and at most one job that it works on; replaces the child when it has died."""
+class Slot:
+    """Holds a child, and at most one job that it works on, a candidate's number; replaces the child when it
+    has died."""
 
     zygote: Zygote
     role: str
     child: Child | None = None
-    job: Job | None = None
+    job: int | None = None
     deadline: float = 0.0
     _started: float = field(default=0.0)
     _limit: float = field(default=0.0)
@@ -231,7 +231,7 @@ class Slot(Generic[Job]):
         """Whether the child works on a job."""
         return self.job is not None
 
-    def start(self, job: Job, header: dict[str, Any], payload: bytes, timeout_s: float) -> None:
+    def start(self, job: int, header: dict[str, Any], payload: bytes, timeout_s: float) -> None:
         """Give the child a request; ``timeout_s`` begins now. Time that it waits for a CPU does not count
         (`overdue`). Raises `MeasureError`."""
         for _ in range(2):

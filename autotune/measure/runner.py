@@ -21,8 +21,8 @@ DEVICE_S = 5.0
 _FACTOR = 50
 
 
-class Builder(Slot[int]):
-    """A process that turns traces into objects; its job is the candidate's number."""
+class Builder(Slot):
+    """A process that turns traces into objects."""
 
     def __init__(self, zygote: Zygote) -> None:
         super().__init__(zygote, "builder")
@@ -32,8 +32,8 @@ class Builder(Slot[int]):
         self.start(job, {"trace": trace}, b"", options.build_timeout_s)
 
 
-class Runner(Slot[int]):
-    """A process that checks and times objects; its job is the candidate's number."""
+class Runner(Slot):
+    """A process that checks and times objects."""
 
     def __init__(self, zygote: Zygote, control: Control | None = None) -> None:
         super().__init__(zygote, "worker")

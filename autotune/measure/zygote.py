@@ -18,8 +18,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -47,9 +48,7 @@ GRACE_S = 2.0
 
 def main(fd: int, parent: int) -> None:
     """Serve the parent at the other end of socket ``fd`` until it goes away."""
-    die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    control = socket.socket(fileno=fd)
+    control = server(fd, parent)
     children: set[int] = set()
     try:
         header, _, fds = wire.receive(control, max_fds=1)
@@ -59,12 +58,7 @@ def main(fd: int, parent: int) -> None:
         while True:
             header, _, fds = wire.receive(control, max_fds=3)
             if header["do"] == "fork":
-                pid = os.fork()
-                if pid == 0:
-                    control.close()
-                    _child(state, header["role"], fds)
-                for f in fds:
-                    os.close(f)
+                pid = forked(control, partial(_child, state, header["role"]), fds)
                 children.add(pid)
                 wire.send(control, {"pid": pid})
             else:
@@ -132,29 +126,47 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _child(state: PreparedTask, role: str, fds: Sequence[int]) -> NoReturn:
+def server(fd: int, parent: int) -> socket.socket:
+    """The socket by which a parent asks this process to fork. Its end, and not Ctrl-C, ends this process."""
+    die_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return socket.socket(fileno=fd)
+
+
+def forked(control: socket.socket, life: Callable[[Sequence[int]], None], fds: Sequence[int]) -> int:
+    """The number of a new process that runs ``life`` with these descriptors and ends. The second is its error
+    output. All are closed here, and there ``control``, the socket of this process."""
+    pid = os.fork()
+    if pid == 0:
+        control.close()
+        status = 1
+        try:
+            os.dup2(fds[1], 2)
+            life(fds)
+            status = 0
+        except BaseException as err:
+            os.write(2, f"{type(err).__name__}: {err}\n".encode())
+        finally:
+            os._exit(status)
+    for f in fds:
+        os.close(f)
+    return pid
+
+
+def _child(state: PreparedTask, role: str, fds: Sequence[int]) -> None:
     """The life of a forked process. ``fds``: its socket, its error output, its fault record."""
-    status = 1
-    try:
-        zygote = os.getppid()
-        die_with(zygote)
-        os.setpgid(0, 0)
-        os.dup2(fds[1], 2)
-        if backends.of(state.target).measuring.bounded:
-            _limit(state.options.memory_bytes)
-        sock = socket.socket(fileno=fds[0])
-        if role == "worker":
-            state.bench.native.watch(fds[2])
-            state.arena.fill_outputs()
-            worker.serve(sock, state.bench)
-        else:
-            os.nice(NICE)
-            builder.serve(sock, state.build, state.dag, state.target)
-        status = 0
-    except BaseException as err:
-        os.write(2, f"{type(err).__name__}: {err}\n".encode())
-    finally:
-        os._exit(status)
+    die_with(os.getppid())
+    os.setpgid(0, 0)
+    if backends.of(state.target).measuring.bounded:
+        _limit(state.options.memory_bytes)
+    sock = socket.socket(fileno=fds[0])
+    if role == "worker":
+        state.bench.native.watch(fds[2])
+        state.arena.fill_outputs()
+        worker.serve(sock, state.bench)
+    else:
+        os.nice(NICE)
+        builder.serve(sock, state.build, state.dag, state.target)
 
 
 def _limit(memory_bytes: int) -> None:

@@ -6,6 +6,7 @@ telling it the results of earlier runs first.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -114,12 +115,22 @@ class KnownCandidates:
         return found[:n]
 
 
-class Unguided:
+class Unguided(ABC):
     """The part that policies without a model share: they only remember what was tried."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
         self._known = KnownCandidates(space)
+
+    @abstractmethod
+    def _next(self, place: int) -> Candidate | None:
+        """The next candidate, at a place of its round. None if none is left."""
+
+    def ask(self, n: int) -> list[Candidate]:
+        chosen: list[Candidate] = []
+        while len(chosen) < n and (found := self._next(len(chosen))) is not None:
+            chosen.append(found)
+        return chosen
 
     def tell(self, results: Sequence[Result]) -> None:
         for result in results:

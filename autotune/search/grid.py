@@ -25,25 +25,22 @@ class GridSearch(Unguided):
         super().__init__(space)
         each = MOST // max(len(space.sketches), 1)
         self._queues = [self._ordered(s, grid(space, s, each)) for s in range(len(space.sketches))]
-        self._next = [0] * len(self._queues)
+        self._at = [0] * len(self._queues)
         self._turn = 0
 
-    def ask(self, n: int) -> list[Candidate]:
-        chosen: list[Candidate] = []
-        idle = 0
-        while len(chosen) < n and idle < len(self._queues):
+    def _next(self, place: int) -> Candidate | None:
+        for _ in self._queues:
             found = self._following(self._turn % len(self._queues))
             self._turn += 1
-            idle = 0 if found else idle + 1
             if found:
-                chosen.append(found)
-        return chosen
+                return found
+        return None
 
     def _following(self, sketch: int) -> Candidate | None:
         rows = self._queues[sketch]
-        while self._next[sketch] < len(rows):
-            candidate = Candidate(sketch, tuple(rows[self._next[sketch]].tolist()))
-            self._next[sketch] += 1
+        while self._at[sketch] < len(rows):
+            candidate = Candidate(sketch, tuple(rows[self._at[sketch]].tolist()))
+            self._at[sketch] += 1
             if self._known.admit(candidate):
                 return candidate
         return None

@@ -30,27 +30,20 @@ class LocalSearch(Unguided):
         super().__init__(space)
         self._rng = np.random.default_rng(seed)
         self._told: list[Result] = []
+        self._elites: list[Candidate] = []  # the best of these
         self._turns = RandomTurns(self._known, self._rng)
 
-    def ask(self, n: int) -> list[Candidate]:
-        chosen: list[Candidate] = []
-        elites = [r.candidate for r in self._elites()]
-        while len(chosen) < n:
-            refine = elites and len(self._told) + len(chosen) >= FIRST and self._rng.random() > RANDOM_SHARE
-            found = self._neighbour(elites[len(chosen) % len(elites)]) if refine else None
-            found = found or self._turns.next()
-            if found is None:
-                break
-            chosen.append(found)
-        return chosen
+    def _next(self, place: int) -> Candidate | None:
+        elites = self._elites
+        refine = elites and len(self._told) + place >= FIRST and self._rng.random() > RANDOM_SHARE
+        found = self._neighbour(elites[place % len(elites)]) if refine else None
+        return found or self._turns.next()
 
     def tell(self, results: Sequence[Result]) -> None:
         super().tell(results)
         self._told += results
-
-    def _elites(self) -> list[Result]:
-        ran = [r for r in self._told if r.throughput > 0]
-        return sorted(ran, key=lambda r: -r.throughput)[:ELITES]
+        ran = sorted((r for r in self._told if r.throughput > 0), key=lambda r: -r.throughput)
+        self._elites = [r.candidate for r in ran[:ELITES]]
 
     def _neighbour(self, elite: Candidate) -> Candidate | None:
         rows = np.array([elite.row] * NEIGHBOURS, dtype=np.int64)

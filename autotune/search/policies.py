@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from schedules.errors import AutotuneError
@@ -30,34 +31,15 @@ class PolicyKind:
     check: Callable[[], object] = lambda: None
 
 
-def _evolutionary(**asked: Any) -> SearchPolicy:
-    from autotune.search.guided import evolutionary
+def _made_by(name: str, *takes: str) -> Callable[..., SearchPolicy]:
+    """Makes a policy by "module:function" with these keywords of `create`; all where none is named."""
 
-    return evolutionary(**asked)
+    def make(**asked: Any) -> SearchPolicy:
+        module, _, function = name.partition(":")
+        made: Callable[..., SearchPolicy] = getattr(import_module(f"autotune.search.{module}"), function)
+        return made(**{k: asked[k] for k in takes or asked})
 
-
-def _local(*, space: Space, seed: int, **_: Any) -> SearchPolicy:
-    from autotune.search.local import LocalSearch
-
-    return LocalSearch(space, seed)
-
-
-def _random(*, space: Space, seed: int, **_: Any) -> SearchPolicy:
-    from autotune.search.random import RandomSearch
-
-    return RandomSearch(space, seed)
-
-
-def _grid(*, space: Space, **_: Any) -> SearchPolicy:
-    from autotune.search.grid import GridSearch
-
-    return GridSearch(space)
-
-
-def _llm(**asked: Any) -> SearchPolicy:
-    from autotune.search.guided import proposing
-
-    return proposing(**asked)
+    return make
 
 
 def _check_llm() -> None:
@@ -71,11 +53,11 @@ def _check_llm() -> None:
 POLICIES = {
     row.name: row
     for row in (
-        PolicyKind("evolutionary", _evolutionary, guided=True),
-        PolicyKind("local", _local),
-        PolicyKind("random", _random),
-        PolicyKind("grid", _grid),
-        PolicyKind("llm", _llm, guided=True, proposed_to=True, check=_check_llm),
+        PolicyKind("evolutionary", _made_by("guided:evolutionary"), guided=True),
+        PolicyKind("local", _made_by("local:LocalSearch", "space", "seed")),
+        PolicyKind("random", _made_by("random:RandomSearch", "space", "seed")),
+        PolicyKind("grid", _made_by("grid:GridSearch", "space")),
+        PolicyKind("llm", _made_by("guided:proposing"), guided=True, proposed_to=True, check=_check_llm),
     )
 }
 

@@ -15,8 +15,5 @@ class RandomSearch(Unguided):
         super().__init__(space)
         self._turns = RandomTurns(self._known, np.random.default_rng(seed))
 
-    def ask(self, n: int) -> list[Candidate]:
-        chosen: list[Candidate] = []
-        while len(chosen) < n and (found := self._turns.next()) is not None:
-            chosen.append(found)
-        return chosen
+    def _next(self, place: int) -> Candidate | None:
+        return self._turns.next()

@@ -130,11 +130,9 @@ class CExpressions:
                 return self.literal(v, d)
             case Var(name=n):
                 return self.name(n)
-            case Load(buffer=b, indices=()) if b.startswith("."):  # of a conversion
-                return b[1:]
+            case Load(buffer=b, indices=ix) if b.startswith("."):  # a vector of `Lanes`, or of a conversion
+                return f"{b[1:]}.{member(e.dtype, const(ix[0]) or 0)}" if ix else b[1:]
             case Load(buffer=b, indices=ix):
-                if b.startswith("."):  # a vector of `Lanes`
-                    return f"{b[1:]}.{member(e.dtype, const(ix[0]) or 0)}"
                 return f"{self.name(b)}[{self.flat(b, ix)}]"
             case Binary(op=op, a=a, b=b):
                 return self.binary(op, a, b)
@@ -149,31 +147,32 @@ class CExpressions:
             case Call(fn=fn, args=args):
                 d = E.dtype_of(e)
                 x = ", ".join(map(self.expr, args))
-                if fn == "sigmoid":
-                    return f"{self.helper('sigmoid', d)}({x})"
+                if fn == "sigmoid" or (fn == "abs" and not E.is_float(d)):
+                    return f"{self.helper(fn, d)}({x})"
                 if not E.is_float(d):
-                    return f"{self.helper('abs', d)}({x})" if fn == "abs" else x
+                    return x
                 return f"{ROWS[fn].c or fn}{self.d.float_suffix if d == 'float32' else ''}({x})"
             case Fma(a=a, b=b, c=c):
                 parts = ", ".join(map(self.expr, (a, b, c)))
                 return f"{self.helper('fma', E.dtype_of(a))}({parts})"
-            case Cast(dtype=d, a=a) if d in STORED_FLOATS:
-                return f"at_round_{d}({self.expr(a)})"
-            case Cast(a=a) if (d := E.dtype_of(a)) in STORED_FLOATS:
-                return f"at_widen_{d}({self.expr(a)})"
-            case Bits(dtype="float32", a=a):
-                return f"AT_AS_FLOAT({self.expr(a)})"
-            case Bits(dtype="int32", a=a) if E.dtype_of(a) == "float32":
-                return f"((int)AT_AS_UINT({self.expr(a)}))"
-            case Bits(dtype=d, a=a):
-                return f"(({self.d.types[d]}){self.expr(a)})"
-            case Cast(dtype=d, a=a) if is_integer(d) and E.is_float(E.dtype_of(a)):
-                return f"{self.helper(d, E.dtype_of(a))}({self.expr(a)})"
-            case Cast(dtype=E.INDEX, a=a):
-                return f"(({self.index}){self.expr(a)})"
-            case Cast(dtype=d, a=a):
-                return f"(({self.d.types[d]}){self.expr(a)})"
+            case Cast() | Bits():
+                return self.converted(e)
         raise CompileError(f"{self.d.name}: cannot emit {E.show(e)}")
+
+    def converted(self, e: Cast | Bits) -> str:
+        """A value, or its bits, as another dtype as text."""
+        old, new, text = E.dtype_of(e.a), e.dtype, self.expr(e.a)
+        if isinstance(e, Bits) and new == "float32":
+            return f"AT_AS_FLOAT({text})"
+        if isinstance(e, Bits) and (new, old) == ("int32", "float32"):
+            return f"((int)AT_AS_UINT({text}))"
+        if isinstance(e, Cast) and new in STORED_FLOATS:
+            return f"at_round_{new}({text})"
+        if isinstance(e, Cast) and old in STORED_FLOATS:
+            return f"at_widen_{old}({text})"
+        if isinstance(e, Cast) and is_integer(new) and E.is_float(old):
+            return f"{self.helper(new, old)}({text})"
+        return f"(({self.index if new == E.INDEX else self.d.types[new]}){text})"
 
     def binary(self, op: str, a: Expr, b: Expr) -> str:
         """``a op b`` as text."""

@@ -45,7 +45,7 @@ def test_a_deadline_is_put_off_by_the_time_waited(
 ) -> None:
     now = time.monotonic()
     monkeypatch.setattr(process, "waiting_s", lambda pid: 7.0 + waited)
-    slot: Slot[int] = Slot(None, "builder", Child(1, None, -1, -1))  # type: ignore[arg-type]
+    slot = Slot(None, "builder", Child(1, None, -1, -1))  # type: ignore[arg-type]
     slot._started, slot._limit, slot._waited, slot.deadline = now - 3.0, 2.0, 7.0, now - 1.0
     assert slot.overdue(now) == over
     assert slot.overdue(now + WAITING * 2.0)  # at last it is over, whatever it waited
