@@ -50,7 +50,9 @@ def random_inputs(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:
             return _normal(t.shape, t.dtype, rng)
         if t.name in places:
             return _places(t.shape, t.dtype, places[t.name], rng)
-        return _integers(t.shape, t.dtype, rng)
+        row = DTYPES[t.dtype]
+        first, end = (row.range[0], row.range[-1] + 1) if row.is_storage else (-8, 8)
+        return rng.integers(first, end, t.shape, row.numpy)
 
     return [one(t) for t in dag.inputs]
 
@@ -63,12 +65,6 @@ def _places(shape: tuple[int, ...], dtype: str, extent: int, rng: np.random.Gene
     outside = rng.integers(-extent, 2 * extent, shape)
     drawn = np.where(rng.random(shape) < OUTSIDE, outside, inside)
     return drawn.clip(row[0], row[-1]).astype(DTYPES[dtype].numpy)
-
-
-def _integers(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> np.ndarray:
-    row = DTYPES[dtype]
-    first, end = (row.range[0], row.range[-1] + 1) if row.is_storage else (-8, 8)
-    return rng.integers(first, end, shape, row.numpy)
 
 
 def _normal(shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> np.ndarray:

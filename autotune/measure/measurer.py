@@ -196,20 +196,16 @@ class Measurer:
         given = {k: objects[i] for k, i in enumerate(missing) if objects and i in objects}
         found = dict(zip(missing, self.measure([traces[i] for i in missing], objects=given)))
         rest = [i for i in range(len(traces)) if i not in found or found[i].ok]
-        kept = [self._objects[traces[i].digest] for i in rest]
-        found.update(zip(rest, self._final(kept, rounds, repeats)))
+        if rest:
+            self.settle()
+            times, kept = zip(*(self._objects[traces[i].digest] for i in rest))
+            found.update(zip(rest, self._in_turns(list(kept), rounds, repeats, max(times))))
         return [found[i] for i in range(len(traces))]
 
     def object(self, trace: Trace) -> bytes | None:
         """The compiled object of a candidate that was measured "ok", if it is still kept."""
         kept = self._objects.get(trace.digest)
         return kept[1] if kept else None
-
-    def _final(self, kept: list[tuple[float, bytes]], rounds: int, repeats: int) -> list[Measurement]:
-        if not kept:
-            return []
-        self.settle()
-        return self._in_turns([obj for _, obj in kept], rounds, repeats, max(time_s for time_s, _ in kept))
 
     def _in_turns(
         self, objects: list[bytes], rounds: int, repeats: int, time_s: float = 0.0
@@ -324,13 +320,11 @@ class _Batch:
         for sock in readable:
             slot = sockets[sock]
             if isinstance(slot, Builder):
-                self._built(slot, slot.job)
+                self._built(slot)
             else:
-                self._ran(slot.job)
+                self._ran()
         for slot in busy:
-            if slot.busy and slot.overdue(now):
-                job = slot.job
-                assert job is not None
+            if (job := slot.job) is not None and slot.overdue(now):
                 if isinstance(slot, Builder):
                     self.done.append((job, building_died(slot.expire())))
                 else:
@@ -374,19 +368,20 @@ class _Batch:
             return self.deadline
         return max(self.deadline, min(self.deadline + self.owner.lateness.seconds, self.latest))
 
-    def _built(self, slot: Builder, job: int | None) -> None:
+    def _built(self, slot: Builder) -> None:
+        job, answer = slot.job, slot.finish()
         assert job is not None
-        answer = slot.finish()
         if isinstance(answer, Death):
             self.done.append((job, building_died(answer)))
-        elif answer[0]["status"] != "ok":
-            header = answer[0]
-            failed = Measurement(header["status"], header["reason"], build_s=header["build_s"])
-            self.done.append((job, failed))
+            return
+        header, obj = answer
+        if header["status"] == "ok":
+            self.built[job] = (obj, header["build_s"])
         else:
-            self.built[job] = (answer[1], answer[0]["build_s"])
+            self.done.append((job, Measurement(**header)))
 
-    def _ran(self, job: int | None) -> None:
+    def _ran(self) -> None:
+        job = self.owner.runner.job
         assert job is not None
         obj, build_s = self.built.pop(job)
         result = replace(self.owner.runner.result(), build_s=build_s)

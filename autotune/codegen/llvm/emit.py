@@ -22,7 +22,6 @@ from autotune.codegen.llvm.types import LLVM_TYPE, Value, in_memory
 from autotune.errors import CompileError
 from schedules import expr as E
 from schedules.dtypes import DTYPES
-from schedules.expr import Expr
 from schedules.ir import (
     Alloc,
     Buffer,
@@ -132,10 +131,6 @@ def _stores(s: Stmt) -> frozenset[str]:
     """Buffers that are written in ``s``, or allocated there: their contents end with an iteration."""
     out = {x.buffer for x in walk(s) if isinstance(x, Store)}
     return frozenset(out | {x.buffer.name for x in walk(s) if isinstance(x, Alloc)})
-
-
-def _variables(indices: tuple[Expr, ...]) -> frozenset[str]:
-    return frozenset().union(*(E.variables(i) for i in indices))
 
 
 def _place(b: Buffer, pointer: str, size: int = 0) -> BufferAddress:
@@ -300,7 +295,8 @@ class _Function:
         outer = self.x.mask
         if plain:
             cond = self.x.scalar(E.all_of(*plain))
-            self.under(cond, E.TRUE if not lanes else E.all_of(*lanes), s.body)
+            rest = Guard(E.all_of(*lanes), s.body) if lanes else s.body
+            self.branch(cond, _stores(s.body), lambda: self.stmt(rest))
             return
         if not lanes:  # the rest of a condition after loops around a parallel one were unrolled
             self.stmt(s.body)
@@ -326,9 +322,6 @@ class _Function:
         name = f"@llvm.vector.reduce.{op}.v{mask.lanes}i1"
         self.shared.declares.setdefault(f"declare i1 {name}(<{mask.lanes} x i1>)")
         return Value(self.s.emit(f"call i1 {name}({mask})"), "bool")
-
-    def under(self, cond: Value, rest: Expr, body: Stmt) -> None:
-        self.branch(cond, _stores(body), lambda: self.stmt(body if rest == E.TRUE else Guard(rest, body)))
 
     def branch(
         self,
@@ -417,7 +410,7 @@ class _Function:
         """The lanes in pieces of one register, the rest in powers of two, as LLVM splits vectors of other
         lengths badly. A horizontal reduction stays whole, because it folds vertically first."""
         stores = [x for x in walk(s.body) if isinstance(x, Store)]
-        if n & (n - 1) == 0 and any(s.var not in _variables(x.indices) for x in stores):
+        if n & (n - 1) == 0 and not all(any(s.var in E.variables(i) for i in x.indices) for x in stores):
             return [(0, n)]
         widest = max(DTYPES[self.x.places[x.buffer].dtype].itemsize for x in stores)
         full = max(1, self.shared.vector_bytes // widest)

@@ -30,10 +30,9 @@ def room(loop: Loop, registers: int, vector_bytes: int) -> int:
 def _stored(s: Stmt, inside: tuple[Loop, ...], vector_bytes: int) -> Iterator[tuple[str, int]]:
     """(buffer, vectors stored) of each store. ``inside``: the unrolled and vectorized loops around it."""
     if isinstance(s, Store):
-        variables = frozenset().union(*(E.variables(i) for i in s.indices))
         count = 1
         for loop in inside:
-            if loop.var in variables:
+            if any(loop.var in E.variables(i) for i in s.indices):
                 extent = const(loop.extent) or 1
                 size = extent * DTYPES[E.dtype_of(s.value)].itemsize
                 count *= extent if loop.kind == "unroll" else -(-size // vector_bytes)

@@ -122,10 +122,6 @@ def _sigmoid(b: Body, x: str) -> str:
     return b.div(b.where(x, "olt", b.const(0.0), z, one), b.add(z, one))
 
 
-def _erf(b: Body, x: str) -> str:
-    return _erf_float32(b, x) if b.fmt.bits == 32 else _erf_float64(b, x)
-
-
 def _erf_float32(b: Body, x: str) -> str:
     """x N(x²) / D(x²), clamped where erf rounds to 1."""
     magnitude = b.at_most(b.intrinsic("fabs", x), _ERF32_ONE)
@@ -156,7 +152,7 @@ _EMITTERS: dict[str, Callable[..., str]] = {
     **vector_turns.EMITTERS,
     "sqrt": lambda b, x: b.intrinsic("sqrt", x),
     "tanh": _tanh,
-    "erf": _erf,
+    "erf": lambda b, x: (_erf_float32 if b.fmt.bits == 32 else _erf_float64)(b, x),
     "sigmoid": _sigmoid,
     "fmod": vector_remainder.fmod,
     "abs": lambda b, x: b.intrinsic("fabs", x),
