@@ -160,7 +160,7 @@ def _field(name: str, offset: int, kind: str, of: str = "%o") -> str:
 
 def support() -> str:
     """LLVM IR of the support module."""
-    return running() + program.text() + _CALL
+    return running() + program.TEXT + _CALL
 
 
 def running() -> str:

@@ -14,11 +14,6 @@ SYMBOLS = ("at_program", "at_program_times")
 STEP = 3
 
 
-def text() -> str:
-    """LLVM IR of these functions. They call ``@now`` of `entry.running`."""
-    return _IR
-
-
 def _step(name: str) -> str:
     """IR that runs the step at ``%at``; each value's name begins with ``name``."""
     return f"""
@@ -32,7 +27,8 @@ def _step(name: str) -> str:
 """
 
 
-_IR = f"""
+# IR text of these functions. They call ``@now`` of `entry.running`.
+TEXT = f"""
 define void @at_program(ptr %steps, i64 %n, ptr %scratch) nounwind {{
 entry:
   br label %head
