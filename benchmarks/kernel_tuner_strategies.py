@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.search.recorded import Table
 from autotune.search.simulate import SimulatedRun
-from autotune.search.table import TableSpace
+from autotune.search.table import Table, TableSpace
 from schedules.space.base import Candidate
 
 # What bayes_opt takes for a failure.

@@ -29,8 +29,8 @@ import kernel_tuner_strategies
 from suite import commit
 
 from autotune.search import policies
-from autotune.search.recorded import Table
 from autotune.search.simulate import SimulatedRun, play, read
+from autotune.search.table import Table
 from autotune.targets import usable_cpus
 from cost_model.xgb import prefetch
 

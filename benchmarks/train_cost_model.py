@@ -32,9 +32,8 @@ from autotune import backends
 from autotune.search.base import SearchPolicy
 from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, model_features, model_matrix
 from autotune.search.random import RandomSearch
-from autotune.search.recorded import Table
 from autotune.search.simulate import play
-from autotune.search.table import Sheet, TableSpace
+from autotune.search.table import Sheet, Table, TableSpace
 from autotune.tuning.measured import Measured, data_of, still_offered
 from cost_model import pretrained, training
 from cost_model.analytic import AnalyticModel

@@ -25,8 +25,7 @@ import numpy as np
 from autotune.search import policies
 from autotune.search.base import Result, SearchPolicy
 from autotune.search.llm import Proposing
-from autotune.search.recorded import NO_TABLE, ReplayError, Table
-from autotune.search.table import Sheet, TableSpace
+from autotune.search.table import NO_TABLE, ReplayError, Sheet, Table, TableSpace
 from kernels_db.compression import opened_text
 from kernels_db.records import SHORTEST_S
 from kernels_db.spool import as_file

@@ -13,8 +13,7 @@ import numpy as np
 
 from autotune.run.describing import describe
 from autotune.search.decisions import candidate_of
-from autotune.search.recorded import NO_TABLE, ReplayError, Table
-from autotune.search.table import Sheet, TableSpace
+from autotune.search.table import NO_TABLE, ReplayError, Sheet, Table, TableSpace
 from kernels_db.records import Record
 from kernels_db.store import Log
 from schedules.space import derive

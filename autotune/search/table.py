@@ -1,7 +1,7 @@
-"""A space whose candidates have all been measured, for tests of searches.
+"""Recorded tables: spaces whose candidates have all been measured, for tests of searches.
 
-It has the methods of any space (`schedules.space.base.Space`). Sampling, mutation and crossover stay within
-the rows of the table.
+Such a space has the methods of any space (`schedules.space.base.Space`). Sampling, mutation and crossover
+stay within the rows of the table.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from schedules.errors import AutotuneError
 from schedules.model import Step, Trace
 from schedules.space.base import Candidate, Rows, row_keys
 from schedules.space.holes import STEP, size
@@ -20,6 +21,12 @@ from schedules.space.holes import STEP, size
 # Rows that differ from another one in one hole only: the hole, its values there, ascending, and where the
 # table has them.
 _Line = tuple[int, list[int], list[int]]
+# Message for a file without a table.
+NO_TABLE = "{} is neither a log, nor an export, nor a table of Kernel Tuner or T4"
+
+
+class ReplayError(AutotuneError):
+    """A file that holds no table, or a table that cannot be searched."""
 
 
 @dataclass(frozen=True)
@@ -141,3 +148,15 @@ class TableSpace:
     def configurations(self) -> int:
         """Number of candidates."""
         return sum(len(s.rows) for s in self._sheets)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A space of recorded candidates and its name. ``task``: number of the task in its log, from 1;
+    ``tasks``: names of all tasks of the log. ``notes``: what was not read of the file."""
+
+    name: str
+    space: TableSpace
+    task: int | None = None
+    tasks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.search.recorded import Table
-from autotune.search.table import Sheet, TableSpace
+from autotune.search.table import Sheet, Table, TableSpace
 
 PATH = Path(__file__).parent / "data" / "conv2d.npz"
 

@@ -307,6 +307,6 @@ def test_a_model_that_knows_the_best_finds_it_on_a_table() -> None:
 
 
 def space_table(space: TableSpace):
-    from autotune.search.recorded import Table
+    from autotune.search.table import Table
 
     return Table("grid", space)

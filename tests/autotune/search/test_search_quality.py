@@ -12,9 +12,8 @@ from autotune.search.base import SearchPolicy, candidates
 from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, model_features, model_matrix
 from autotune.search.local import LocalSearch
 from autotune.search.random import RandomSearch
-from autotune.search.recorded import Table
 from autotune.search.simulate import play
-from autotune.search.table import Sheet, TableSpace
+from autotune.search.table import Sheet, Table, TableSpace
 from cost_model import pretrained
 from cost_model.base import CostModel
 from cost_model.metrics import pairwise_accuracy, top_k

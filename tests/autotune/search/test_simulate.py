@@ -17,9 +17,8 @@ from cli_runner import run
 import autotune as at
 from autotune.search.decisions import DECISIONS
 from autotune.search.policies import create
-from autotune.search.recorded import ReplayError
 from autotune.search.simulate import read, replay
-from autotune.search.table import Sheet, TableSpace
+from autotune.search.table import ReplayError, Sheet, TableSpace
 from autotune.targets import from_name
 from kernels_db import Log, NewRecord
 from schedules import ops
