@@ -20,8 +20,9 @@ class DynamicKernel(Kernel):
 
     `at` gives the kernel of one size; ``sizes`` are those that the log has, as tuples in the order of
     ``dims``. Another size gets, at its first call, the fastest of the schedules of near sizes, checked and
-    timed here. That takes up to three seconds, once on a machine; `prepare` does it before the calls. All
-    else is that of the kernel of the largest size.
+    timed here. That takes up to three seconds, once on a machine; `prepare` does it before the calls.
+    ``workload``, ``target``, ``record``, ``chosen_by``, ``trace`` and all else are those of the kernel of the
+    largest size.
 
         >>> kernel = at.load("matmul", m=at.dim(1, 512), n=4096, k=4096)
         >>> kernel.prepare(m=37)
