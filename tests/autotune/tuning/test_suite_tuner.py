@@ -186,7 +186,7 @@ def test_a_converged_task_has_further_turns_until_all_are_converged(
     search = Session.search
 
     def counted(self: Session, *args: Any, **options: Any) -> str | None:
-        turns[self.workload.digest] += 1
+        turns[self.run.workload.digest] += 1
         return search(self, *args, **options)
 
     monkeypatch.setattr(Session, "search", counted)

@@ -389,8 +389,8 @@ def test_what_is_for_nvidia_runs_on_a_driver_of_our_own(tmp_path: Path) -> None:
     if not nvrtc.available():  # the same wheels
         missing("nvrtc")
     names = (
-        "devices/test_devices.py",
-        "devices/test_cuda_graphs.py",
+        "backends/drivers/test_devices.py",
+        "backends/drivers/test_cuda_graphs.py",
         "run/test_device_kernel.py",
         "run/test_cuda_contexts.py",
         "models/test_device_program.py",
