@@ -3,7 +3,6 @@ model-based optimisation (SMAC and its like) does, with the forest and the pool 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,17 +30,16 @@ class ForestAlone(Unguided):
         super().tell(results)
         self._told += results
 
-    def ask(self, n: int) -> list[Candidate]:
+    def _next(self, place: int) -> Candidate | None:
         throughput = np.array([r.throughput for r in self._told])
         rows = np.array([r.candidate.row for r in self._told], dtype=np.int64)
         if len(rows):
             self._forest.fit(model_matrix(self._space, 0, rows), throughput)
         if not self._forest.ready:
-            return [c for _ in range(n) if (c := self._turns.next()) is not None]
+            return self._turns.next()
         top = rows[np.argsort(-throughput, kind="stable")[:TOP]]
         near = self._space.mutate(0, np.repeat(top, MUTATIONS, axis=0), self._rng)
         drawn = self._known.draw(0, self._forest.options.pool, self._rng)
         pool = unique(np.concatenate([drawn, near[self._known.fresh(0, near)]]))
         best = np.argsort(-self._forest.score(model_matrix(self._space, 0, pool)), kind="stable")
-        fresh = (c for c in candidates(0, pool[best]) if self._known.admit(c))
-        return list(itertools.islice(fresh, n))
+        return next((c for c in candidates(0, pool[best]) if self._known.admit(c)), None)
