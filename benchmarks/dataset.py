@@ -100,7 +100,7 @@ def repeat(log: Log, workload: Workload, target: Target, search: str, times: int
             traces = [r.trace for r in asked]
             for i, m in measuring.arrivals(traces, None, until):
                 r = asked[i]
-                facts = {DECISIONS: r.environment[resume.DECISIONS]}
+                facts = {DECISIONS: r.environment[DECISIONS]}
                 log.add(new_record(run.uid, new, r.sketch, r.trace, m, facts))
                 new += 1
             if time.monotonic() >= until:
