@@ -244,7 +244,8 @@ def _slice(x: Expr, source: Array, ranges: Mapping[str, tuple[int, int]]) -> tup
 
 
 def product_of(terms: Terms, free: list[str]) -> Array:
-    """Σ over all labels except ``free`` of the product of the terms; dimensions as ``free``. Integers wrap."""
+    """Σ over all labels except ``free`` of the product of the terms; dimensions as ``free``. Integers
+    wrap."""
     if len(terms) == 2 and all(len(set(labels)) == len(labels) for _, labels in terms):
         floats = [(x.astype(np.float64), labels) for x, labels in terms] if _is_exact(terms, free) else terms
         got = _matmul(floats[0], floats[1], free)
