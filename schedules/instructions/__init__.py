@@ -7,6 +7,15 @@ from types import MappingProxyType
 
 from schedules.instructions.dot_products import VDPBF16PS, VPDPBUSD
 from schedules.instructions.interleave import INTERLEAVE2_BFLOAT16, INTERLEAVE4_INT8
+from schedules.instructions.tile_products import (
+    TDPBF16PS,
+    TDPBSSD,
+    TDPBSUD,
+    TDPBUSD,
+    TDPBUUD,
+    TILEZERO_FLOAT32,
+    TILEZERO_INT32,
+)
 from schedules.ir.instruction import Instruction
 
 __all__ = ["INSTRUCTIONS", "Instruction"]
@@ -19,6 +28,13 @@ INSTRUCTIONS: Mapping[str, Instruction] = MappingProxyType(
             INTERLEAVE4_INT8,
             VDPBF16PS,
             VPDPBUSD,
+            TILEZERO_FLOAT32,
+            TILEZERO_INT32,
+            TDPBF16PS,
+            TDPBUSD,
+            TDPBSSD,
+            TDPBSUD,
+            TDPBUUD,
         )
     }
 )
