@@ -48,11 +48,11 @@ store <256 x i32> %words, ptr {slot}, align 64
 )  # fmt: skip
 ZERO = """
 declare x86_amx @llvm.x86.tilezero.internal(i16, i16)
-{c} = call x86_amx @llvm.x86.tilezero.internal(i16 16, i16 64)
+{c.new} = call x86_amx @llvm.x86.tilezero.internal(i16 16, i16 64)
 """
 PRODUCT = """
 declare x86_amx @llvm.x86.NAME.internal(i16, i16, i16, x86_amx, x86_amx, x86_amx)
-{c} = call x86_amx @llvm.x86.NAME.internal(i16 16, i16 64, i16 64, x86_amx {c}, x86_amx {a}, x86_amx {b})
+{c.new} = call x86_amx @llvm.x86.NAME.internal(i16 16, i16 64, i16 64, x86_amx {c}, x86_amx {a}, x86_amx {b})
 """
 
 
