@@ -21,7 +21,8 @@ from schedules.ir.instruction import Instruction, Registers
 
 ROWS = 16
 ROW_BYTES = 64
-# Text for LLVM. Registers are values of a type that memory cannot hold: a slot holds them as a vector.
+# Text for LLVM. Registers are values of a type that memory cannot hold: a slot holds them as a vector. A
+# process that loads an object with the symbol asks for permission.
 TILES = Registers(
     "tile", count=8, bytes=ROWS * ROW_BYTES,
     spellings=MappingProxyType({"llvm": MappingProxyType({
@@ -40,6 +41,7 @@ declare x86_amx @llvm.x86.cast.vector.to.tile.v256i32(<256 x i32>)
 {value} = call x86_amx @llvm.x86.cast.vector.to.tile.v256i32(<256 x i32> %words)
 """,
         "keep": """
+@at_tiles = internal constant i8 1
 declare <256 x i32> @llvm.x86.cast.tile.to.vector.v256i32(x86_amx)
 %words = call <256 x i32> @llvm.x86.cast.tile.to.vector.v256i32(x86_amx {value})
 store <256 x i32> %words, ptr {slot}, align 64

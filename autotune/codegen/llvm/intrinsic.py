@@ -27,7 +27,7 @@ def emit(text: str, slots: Mapping[str, str], s: Scopes, declare: Callable[[str]
         return names[m[0]]
 
     for line in text.strip().splitlines():
-        if line.startswith("declare"):
+        if line.startswith(("declare", "@")):
             declare(line)
         else:
             s.do(_SLOT.sub(lambda m: slots[m[1]], _NAME.sub(renamed, line)))
