@@ -16,6 +16,16 @@ from schedules.ir.nodes import Loop, Stmt, Store
 from schedules.te.compute_dag import ComputeDAG, Tensor
 
 
+@dataclass(frozen=True)
+class Unit:
+    """A unit of a core that has registers of its own, as AMX has. ``latency``: cycles from one instruction to
+    the next that needs its result."""
+
+    register_bytes: int
+    registers: int
+    latency: float
+
+
 @dataclass(frozen=True, eq=False)
 class Instruction:
     """One instruction.
@@ -25,6 +35,8 @@ class Instruction:
     others they lie as in the tensor. ``features``: what a target needs for it, by LLVM's names.
     ``spellings``: its text, by generator. Where a generator has none, or a target lacks a feature, its loops
     are compiled. ``exact``: whether it rounds as its meaning does; else it adds in an order of its own.
+    ``cost``: how many multiply-adds of vectors take as long as it. ``unit``: what runs it; None: the vector
+    unit, with its registers.
 
     Raises ValueError where the meaning has another number of stages. Example:
     `schedules.instructions.dot_products`.
@@ -37,6 +49,8 @@ class Instruction:
     features: tuple[str, ...] = ()
     spellings: Mapping[str, str] = field(default_factory=dict)
     exact: bool = True
+    cost: float = 1.0
+    unit: Unit | None = None
 
     def __post_init__(self) -> None:
         if len(self.meaning.stages) != 1 or len(self.meaning.outputs) != 1:
