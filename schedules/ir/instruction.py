@@ -16,14 +16,18 @@ from schedules.ir.nodes import Loop, Stmt, Store
 from schedules.te.compute_dag import ComputeDAG, Tensor
 
 
-@dataclass(frozen=True)
-class Unit:
-    """A unit of a core that has registers of its own, as AMX has. ``latency``: cycles from one instruction to
-    the next that needs its result."""
+@dataclass(frozen=True, eq=False)
+class Registers:
+    """Registers beside those of vectors, each of which holds an operand of two dimensions or more.
 
-    register_bytes: int
-    registers: int
-    latency: float
+    ``count``: how many there are. ``bytes``: the size of one. ``spellings``: text by generator, by what it
+    does. A generator says which it asks for.
+    """
+
+    name: str
+    count: int
+    bytes: int
+    spellings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +39,9 @@ class Instruction:
     others they lie as in the tensor. ``features``: what a target needs for it, by LLVM's names.
     ``spellings``: its text, by generator. Where a generator has none, or a target lacks a feature, its loops
     are compiled. ``exact``: whether it rounds as its meaning does; else it adds in an order of its own.
-    ``cost``: how many multiply-adds of vectors take as long as it. ``unit``: what runs it; None: the vector
-    unit, with its registers.
+    ``registers``: those that its operands lie in; None: the target's vector registers. ``start``: the
+    instruction that starts its sums in such registers. ``cost``: how many multiply-adds of vectors take as
+    long as it. ``latency``: cycles until its result can be added to; None: as of a multiply-add.
 
     Raises ValueError where the meaning has another number of stages. Example:
     `schedules.instructions.dot_products`.
@@ -49,8 +54,10 @@ class Instruction:
     features: tuple[str, ...] = ()
     spellings: Mapping[str, str] = field(default_factory=dict)
     exact: bool = True
+    registers: Registers | None = None
+    start: Instruction | None = None
     cost: float = 1.0
-    unit: Unit | None = None
+    latency: float | None = None
 
     def __post_init__(self) -> None:
         if len(self.meaning.stages) != 1 or len(self.meaning.outputs) != 1:

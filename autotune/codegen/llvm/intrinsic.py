@@ -14,6 +14,8 @@ _SLOT = re.compile(r"\{([\w.]+)\}")
 
 def has(ins: Instruction, features: Collection[str]) -> bool:
     """Whether a target with these features runs an instruction."""
+    if ins.registers is not None:
+        return False  # its loops
     return "llvm" in ins.spellings and all(f in features for f in ins.features)
 
 

@@ -12,7 +12,6 @@ from space_cases import target
 
 from schedules import te
 from schedules.instructions import INSTRUCTIONS, Instruction
-from schedules.ir.instruction import Unit
 from schedules.model import Target
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace
@@ -131,16 +130,7 @@ def test_features_of_rows_are_those_of_the_instantiated_nests(name: str) -> None
         assert np.array_equal(got, want), space.trace(0, row)
 
 
-# -- units with registers of their own -----------------------------------------------------------------------
-
-
-def tile_product() -> Instruction:
-    """``c[16, 16] += a[16, 32] b[32, 16]`` of bfloat16, b in pairs of rows, in 8 registers of 1 KiB."""
-    a, b = te.placeholder((16, 16, 2), "bfloat16", "a"), te.placeholder((16, 16, 2), "bfloat16", "b")
-    k, t = te.reduce_axis(16, "k"), te.reduce_axis(2, "t")
-    c = te.compute((16, 16), lambda i, j: te.sum(a[i, k, t] * b[k, j, t], axis=(k, t)), "c")
-    free = frozenset((name, 0) for name in "abc")
-    return Instruction("tiles", "c += a b", te.dag([a, b, c]), free, cost=32.0, unit=Unit(1024, 8, 52.0))
+# -- registers of their own -----------------------------------------------------------------------
 
 
 def in_tiles(rows: int, columns: int, ins: Instruction) -> Schedule:
@@ -164,8 +154,8 @@ def in_tiles(rows: int, columns: int, ins: Instruction) -> Schedule:
     return s
 
 
-def test_registers_of_a_unit() -> None:
-    ins, m = tile_product(), CpuRates.of(WIDE)
+def test_tiles_are_registers() -> None:
+    ins, m = INSTRUCTIONS["tdpbf16ps"], CpuRates.of(WIDE)
     unit = m.of_instruction(ins)
     b = facts(in_tiles(2, 2, ins), "c")
     tile = register_tile(b, NOTHING, unit)
@@ -182,7 +172,7 @@ def test_registers_of_a_unit() -> None:
 def test_a_tile_larger_than_the_unit_is_beyond_the_limits(
     rows: int, columns: int, spills: int, fits: bool
 ) -> None:
-    ins, m = tile_product(), CpuRates.of(WIDE)
+    ins, m = INSTRUCTIONS["tdpbf16ps"], CpuRates.of(WIDE)
     s = in_tiles(rows, columns, ins)
     b = facts(s, "c")
     assert register_tile(b, NOTHING, m.of_instruction(ins)).spills == spills
@@ -190,7 +180,7 @@ def test_a_tile_larger_than_the_unit_is_beyond_the_limits(
 
 
 def test_four_tiles_are_estimated_faster_than_one() -> None:
-    ins, m = tile_product(), CpuRates.of(WIDE)
+    ins, m = INSTRUCTIONS["tdpbf16ps"], CpuRates.of(WIDE)
     one, two, four = (
         measure(facts(in_tiles(*tile, ins), "c"), NOTHING, m)["cycles"] for tile in ((1, 1), (1, 2), (2, 2))
     )
@@ -219,7 +209,7 @@ def test_the_fast_instruction_is_estimated_first_and_the_slow_one_last() -> None
     dots = tensorized(product(dot, 96, 128, 128), dot, 4, 4, 1)
     tiles, pairs, floats = (
         measure(facts(s, "c"), NOTHING, m)["cycles"]
-        for s in (in_tiles(2, 2, tile_product()), dots, in_floats(96, 128, 128, 4, 4, 1))
+        for s in (in_tiles(2, 2, INSTRUCTIONS["tdpbf16ps"]), dots, in_floats(96, 128, 128, 4, 4, 1))
     )
     assert 6 * tiles < floats < pairs
 

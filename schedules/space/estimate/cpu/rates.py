@@ -48,15 +48,13 @@ class CpuRates:
         """Those of the unit that runs an instruction: the vectors', where it has none of its own."""
         if ins is None:
             return self
-        unit = replace(self, cost=dict(self.costs).get(ins.name, ins.cost))
-        if ins.unit is None:
-            return unit
-        return replace(
-            unit,
-            vector=float(ins.unit.register_bytes),
-            registers=float(ins.unit.registers),
-            latency=ins.unit.latency,
+        unit = replace(
+            self,
+            cost=dict(self.costs).get(ins.name, ins.cost),
+            latency=ADD_CYCLES if ins.latency is None else ins.latency,
         )
+        held = ins.registers
+        return unit if held is None else replace(unit, vector=float(held.bytes), registers=float(held.count))
 
     def steps(self, flops: int) -> float:
         """Multiply-adds of vectors that take as long as a point of so many operations."""
