@@ -98,6 +98,11 @@ class Operand:
                 return False
         return True
 
+    @property
+    def steps_over_rows(self) -> bool:
+        """Whether one instruction reads it at several places, which may lie any distance apart."""
+        return len(self.inner) < len(self.dims)
+
     def panels(self) -> list[str]:
         """Spatial axes of the block that alone move along a dimension: those by which a copy has panels."""
         own = [self.fit.axes[a] for a in self.dims if not self.is_term(a)]
