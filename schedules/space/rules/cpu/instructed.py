@@ -40,7 +40,11 @@ def instructions_for(d: SketchBuilder, p: Block, c: Block) -> dict[str, Fit]:
     for ins in INSTRUCTIONS.values():
         if not ins.features or not d.runs(ins) or sorted(x.dtype for x in ins.meaning.inputs) != read:
             continue
-        found = [(cost, (ins.name, n), f) for n, f in enumerate(fits(p, ins)) if (cost := _cost(d, p, c, f)) is not None]
+        found = [
+            (cost, (ins.name, n), f)
+            for n, f in enumerate(fits(p, ins))
+            if (cost := _cost(d, p, c, f)) is not None
+        ]
         kind = ins.features, tuple(ins.iterations.values())  # one with its operands turned is no other
         out |= {kind: min([*found, *([out[kind]] if kind in out else [])])} if found else {}
     return {fit.instruction.name: fit for _, _, fit in out.values()}

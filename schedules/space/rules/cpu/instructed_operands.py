@@ -216,6 +216,7 @@ def _interleaving(d: SketchBuilder, x: Operand, n: Mapping[str, int]) -> Instruc
         for i in INSTRUCTIONS.values()
         if i.meaning.stages[0].reducer is None
         if d.runs(i) and len(i.meaning.inputs) == 1 and i.result.shape[1:] == (x.side_by_side,)
-        if i.result.dtype == x.read.dtype and x.fit.instruction.iterations[x.inner[-2]] % i.result.shape[0] == 0
+        if i.result.dtype == x.read.dtype
+        and x.fit.instruction.iterations[x.inner[-2]] % i.result.shape[0] == 0
     ]
     return max(found, key=lambda i: i.result.shape[0], default=None)
