@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from schedules.instructions.dot_products import VDPBF16PS, VPDPBUSD
-from schedules.instructions.interleave import INTERLEAVE2_BFLOAT16, INTERLEAVE4_INT8
+from schedules.instructions.interleave import INTERLEAVE2_BFLOAT16, INTERLEAVE4_INT8, INTERLEAVE4_UINT8
 from schedules.instructions.tile_products import (
     TDPBF16PS,
     TDPBSSD,
@@ -26,6 +26,7 @@ INSTRUCTIONS: Mapping[str, Instruction] = MappingProxyType(
         for x in (
             INTERLEAVE2_BFLOAT16,
             INTERLEAVE4_INT8,
+            INTERLEAVE4_UINT8,
             VDPBF16PS,
             VPDPBUSD,
             TILEZERO_FLOAT32,
