@@ -23,7 +23,8 @@ from schedules.ir.instruction import Instruction, Registers
 
 ROWS = 16
 ROW_BYTES = 64
-# Text for LLVM. Registers are values of a type that memory cannot hold: a slot holds them as a vector.
+# Text for LLVM. Registers are values of a type that memory cannot hold: a slot holds them as a vector. A
+# process that loads an object with the symbol asks for permission.
 TILES = Registers(
     "tile", count=8, bytes=ROWS * ROW_BYTES,
     spellings=MappingProxyType({"llvm": MappingProxyType({
@@ -42,6 +43,7 @@ declare x86_amx @llvm.x86.cast.vector.to.tile.v256i32(<256 x i32>)
 {value} = call x86_amx @llvm.x86.cast.vector.to.tile.v256i32(<256 x i32> %words)
 """,
         "keep": """
+@at_tiles = internal constant i8 1
 declare <256 x i32> @llvm.x86.cast.tile.to.vector.v256i32(x86_amx)
 %words = call <256 x i32> @llvm.x86.cast.tile.to.vector.v256i32(x86_amx {value})
 store <256 x i32> %words, ptr {slot}, align 64
@@ -50,11 +52,11 @@ store <256 x i32> %words, ptr {slot}, align 64
 )  # fmt: skip
 ZERO = """
 declare x86_amx @llvm.x86.tilezero.internal(i16, i16)
-{c} = call x86_amx @llvm.x86.tilezero.internal(i16 16, i16 64)
+{c.new} = call x86_amx @llvm.x86.tilezero.internal(i16 16, i16 64)
 """
 PRODUCT = """
 declare x86_amx @llvm.x86.NAME.internal(i16, i16, i16, x86_amx, x86_amx, x86_amx)
-{c} = call x86_amx @llvm.x86.NAME.internal(i16 16, i16 64, i16 64, x86_amx {c}, x86_amx {a}, x86_amx {b})
+{c.new} = call x86_amx @llvm.x86.NAME.internal(i16 16, i16 64, i16 64, x86_amx {c}, x86_amx {a}, x86_amx {b})
 """
 
 

@@ -35,15 +35,15 @@ TURNED = 1.5
 def instructions_for(d: SketchBuilder, p: Block, c: Block) -> dict[str, Fit]:
     """{name: the best way in which block ``p``, whose results ``c`` stores, is an instruction of the
     target}."""
-    out = {}
+    out: dict[object, tuple[tuple[float, ...], tuple[str, int], Fit]] = {}
     read = sorted(x.dtype for x in operands(p))
     for ins in INSTRUCTIONS.values():
         if not ins.features or not d.runs(ins) or sorted(x.dtype for x in ins.meaning.inputs) != read:
             continue
-        found = [(cost, n, f) for n, f in enumerate(fits(p, ins)) if (cost := _cost(d, p, c, f)) is not None]
-        if found:
-            out[ins.name] = min(found)[2]
-    return out
+        found = [(cost, (ins.name, n), f) for n, f in enumerate(fits(p, ins)) if (cost := _cost(d, p, c, f)) is not None]
+        kind = ins.features, tuple(ins.iterations.values())  # one with its operands turned is no other
+        out |= {kind: min([*found, *([out[kind]] if kind in out else [])])} if found else {}
+    return {fit.instruction.name: fit for _, _, fit in out.values()}
 
 
 def lane_axis(fit: Fit) -> str:
@@ -75,7 +75,7 @@ def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit
     n, axes = extents(c), spatial(c)
     names = dict(zip(axes, spatial(p), strict=True))  # {axis of the consumer: axis of the producer}
     own = {b: a for a, b in names.items()}
-    away = [x for name in fit.reads if not (x := Operand.of(fit, name)).lies(d.s.nest, extents(p))]
+    away = _copied(d, p, fit)
     panelled = {v for x in away for v in x.panels()}
     tile: dict[str, int | Hole] = {}
     for v, unit in units_of(fit).items():
@@ -92,6 +92,18 @@ def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit
     tiles = d.fused(tile_for_registers(d, plan))
     place_producers(d, producer, tiles, copies)
     d.parallel(tiles)
+
+
+def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[Operand]:
+    """Operands that are copied: those that do not lie as the instruction wants them. Rows that lie far apart
+    may be copied too, so that what one instruction reads is in few pages and sets of a cache."""
+    n = extents(p)
+    every = [Operand.of(fit, name) for name in fit.reads]
+    away = [x for x in every if not x.lies(d.s.nest, n)]
+    rest = [x for x in every if x not in away and x.steps_over_rows and x.can_be_packed(d.s.nest, n)]
+    if rest and d.choose(f"{p.name}.pack", ("all", "")):
+        return away + rest
+    return away
 
 
 def _accumulate(fit: Fit, d: SketchBuilder, t: Tiling) -> None:
@@ -116,8 +128,12 @@ def _accumulate(fit: Fit, d: SketchBuilder, t: Tiling) -> None:
     for x in counts:
         d.s.unroll(x)
     init = d.s.decompose_reduction(t.producer, outers[0])
-    d.s.vectorize(d.own_loops(init)[-1].var)
     d.done.add(init)
+    started = [x.var for x in d.own_loops(init)]
+    if ins.start is None:
+        d.s.vectorize(started[-1])
+    else:
+        d.s.tensorize(started[-len(inner)], ins.start)
     d.s.tensorize(inner[0], ins)
 
 

@@ -98,6 +98,11 @@ class Operand:
                 return False
         return True
 
+    @property
+    def steps_over_rows(self) -> bool:
+        """Whether one instruction reads it at several places, which may lie any distance apart."""
+        return len(self.inner) < len(self.dims)
+
     def panels(self) -> list[str]:
         """Spatial axes of the block that alone move along a dimension: those by which a copy has panels."""
         own = [self.fit.axes[a] for a in self.dims if not self.is_term(a)]
@@ -156,9 +161,10 @@ def pack(d: SketchBuilder, producer: str, x: Operand, tile: Sizes) -> str:
     d.s.pack(name, [panels.get(k, terms if k == at else 0) for k in range(rank)], order)
     if last[0] == inner[at] and terms > x.side_by_side:
         _turn_terms(d, name, order.index(inner[at]), x.side_by_side)
-    if _is_padded(d.s.nest, read):
+    weave = _interleaving(d, x, n)
+    if weave is None and _is_padded(d.s.nest, read):
         d.s.inline(writers(d.s.nest, read.buffer)[0].name)
-    _schedule_packing(d, name, x, n)
+    _schedule_packing(d, name, weave)
     d.done.add(name)
     return name
 
@@ -184,10 +190,9 @@ def _turn_terms(d: SketchBuilder, name: str, dim: int, side_by_side: int) -> Non
     d.s.reorder(*loops[:dim], outer, *loops[dim + 1 :], terms)
 
 
-def _schedule_packing(d: SketchBuilder, name: str, x: Operand, n: Mapping[str, int]) -> None:
+def _schedule_packing(d: SketchBuilder, name: str, weave: Instruction | None) -> None:
     """Copy by an instruction that interleaves, where there is one, else in vectors of what lies innermost."""
     loops = [v.var for v in d.own_loops(name)]
-    weave = _interleaving(d, x, n)
     if weave is None:
         schedule_copy(d, name, parallel=True)
         return
