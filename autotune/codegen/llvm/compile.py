@@ -40,7 +40,7 @@ _LEFT_OUT_OF_TAILS = ("disable-machine-sink",)
 # A call that marks a masked tail: it asks whether all lanes are active, to store a whole vector.
 _TAILS = "@llvm.vector.reduce.and."
 # A symbol of objects that use tiles (`schedules.instructions.tile_products`).
-_TILES = b"at_tiles\0"
+TILES = b"at_tiles\0"
 Made = TypeVar("Made")
 
 
@@ -436,7 +436,7 @@ def load_object(obj: bytes) -> LoadedObject:
     """Map an object into this process: one of `compile_module` whose module ended with `entry.entry`. Only
     load bytes from this process or its own `ObjectCache`, because they will run. Raises `CompileError`, also
     where this process may not use tiles that the object uses."""
-    if _TILES in obj and (reason := amx.trouble()) is not None:
+    if TILES in obj and (reason := amx.trouble()) is not None:
         raise CompileError(f"the object uses AMX, and this process cannot: {reason}")
     imports = {"at_parallel": pool()["at_parallel"]} if b"at_parallel\0" in obj else {}
     addresses, tracker = link(obj, ("at_header",), imports)
