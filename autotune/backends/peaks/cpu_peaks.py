@@ -45,7 +45,7 @@ MODES = {"read": "A", "copy": "A", "stream": "A", "triad": "AB"}
 _LLVM_TYPE = {"float32": "float", "float64": "double"}
 
 
-class _Loop:
+class KernelLoop:
     """A loop that stays in the core: its object and its arrays."""
 
     def __init__(self, loaded: LoadedObject, arrays: Sequence[np.ndarray]) -> None:
@@ -57,7 +57,7 @@ class _Loop:
         return self._object.bench(self._pointers, runs, cpu_clock=cpu_clock) * 1e-9
 
 
-class FmaLoop(_Loop):
+class FmaLoop(KernelLoop):
     """The FMA loop of the widest vector unit: `CHAINS` × `STEPS` fused multiply-adds a run."""
 
     def __init__(self, target: Target, dtype: str = "float32") -> None:
@@ -139,7 +139,7 @@ class MemoryLoop:
         params = [(name, (shapes[name],), "float32") for name in MODES[mode] + "C"]
         loaded = load_loop(_stream_text(mode, n, lanes), params, replace(target, threads=1))
         self._arrays = [[_aligned(p[1][0]) for p in params] for _ in range(target.threads)]
-        loops = [_Loop(loaded, each) for each in self._arrays]
+        loops = [KernelLoop(loaded, each) for each in self._arrays]
         runs = max(1, round(sample_seconds(target.threads) / max(1e-9, loops[0].seconds(1))))
         self._moved = 4 * n * arrays * runs * target.threads
         # without ``self``: arrays of a cycle would stay until the collector comes
@@ -150,7 +150,7 @@ class MemoryLoop:
         return self._moved / self._jobs.seconds()
 
 
-class TileLoop(_Loop):
+class TileLoop(KernelLoop):
     """The inner loop of a register tile, from the first cache: `ROWS` × `VECTORS` accumulators. Each of
     `STEPS` steps loads a vector of each column and broadcasts an element of each row."""
 
