@@ -20,7 +20,7 @@ from autotune.models.frame import Frame, Gap
 from autotune.models.model import identifier
 from autotune.models.onnx_file import domain, to_array
 from autotune.models.onnx_islands import IslandCall, island_call
-from autotune.models.onnx_known import FOLDED, ConstantFolder, type_of
+from autotune.models.onnx_known import ConstantFolder, is_folded, type_of
 from autotune.models.operators import onnx_op
 from autotune.models.operators.base import UnsupportedForm
 from autotune.models.operators.known import KnownTensor, Value
@@ -142,12 +142,10 @@ class OnnxLowering(Frame):
         for i, formal in enumerate(needed):  # they come first
             if i >= len(proto.input) or values.get(proto.input[i]) is None:
                 raise ModelError(f"its input {formal.name} is missing")
-        if (
-            op in FOLDED
-            and not where
-            and all(isinstance(x, KnownTensor) for x in values.values() if x is not None)
-        ):
-            arrays = {n: x.value for n, x in values.items() if isinstance(x, KnownTensor)}
+        known = {n: x for n, x in values.items() if isinstance(x, KnownTensor)}
+        every = len(known) == sum(x is not None for x in values.values())
+        if every and not where and is_folded(op, [known.get(n) for n in proto.input]):
+            arrays = {n: x.value for n, x in known.items()}
             made = self.folder.evaluate(proto, arrays, {**scope.opsets, proto.domain: version})
             return [KnownTensor(x) for x in made]
         inputs = [values[n] if n else None for n in proto.input]
