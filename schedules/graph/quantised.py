@@ -155,10 +155,14 @@ class Reader:
             case Cast(a=a):
                 return self.range(a)
             case Load(buffer=b, dtype=d):
-                value = self.values.get(b)
+                value, made = self.values.get(b), self._stages.get(b)
                 if value is not None and value.size <= MAX_ELEMENTS:
                     return int(np.min(value)), int(np.max(value))
+                if made is not None and d not in STORED:
+                    return self.range(made.values[0])
                 return (DTYPES[d].range[0], DTYPES[d].range[-1]) if d in STORED else None
+            case Binary(op="min", a=Binary(op="max", b=Const(value=low, dtype=d)), b=Const(value=high)):
+                return (min(int(low), int(high)), int(high)) if is_integer(d) else None
             case Binary(op="-" | "+" as op, a=a, b=Const(value=c)):
                 r = self.range(a)
                 by = int(c) if op == "+" else -int(c)
@@ -195,6 +199,8 @@ def whole(e: Expr) -> Expr | None:
     match e:
         case Const(value=v, dtype=d) if v == int(v) and int(v) in DTYPES[SUMS].range and d in DTYPES:
             return Const(int(v), SUMS)
+        case Cast(dtype=d, a=Load(dtype=of)) if d == SUMS and is_integer(of):
+            return e
         case Cast(a=a):
             return whole(a)
         case Load(dtype=d) if is_integer(d) and d != "int64":

@@ -9,7 +9,8 @@ import numpy as np
 
 from autotune.models.operators.base import Operand, UnsupportedForm, cast, dtype_of, elementwise, stage
 from autotune.models.operators.matmul import linear
-from autotune.models.operators.table import Floats, onnx_op
+from autotune.models.operators.node import TorchNode
+from autotune.models.operators.table import Floats, aten, onnx_op
 from schedules import te
 from schedules.dtypes import is_float
 from schedules.expr import Expr, ExprLike
@@ -110,3 +111,70 @@ def _zeros(t: te.Tensor | None, packed: _Packed, rows: int, blocks: int) -> Call
         raise ValueError(f"zero points of {t.dtype}{list(t.shape)} are no {rows} rows of {row} bytes")
     flat = _flat(t)
     return lambda n, b: te.cast(packed.number(lambda i: flat(n * row + i), b), "float32")
+
+
+# --- torch's: pairs of 4 bits, a float scale and a float zero point a group --------------------------
+
+# {what torch finds in a CPU: rows of a block, and of those how many lie in a byte's lower half before the
+# others follow in the upper one}. Rows that fill no block lie in pairs.
+_INTERLEAVED = {"AVX512": (64, 32), "AVX2": (32, 16)}
+
+
+@aten("_weight_int4pack_mm_for_cpu.default")
+def _matmul_of_pairs(
+    node: TorchNode, x: Floats, w: te.Tensor, group: int, parameters: te.Tensor
+) -> te.Tensor:
+    """x · Wᵀ, where W[n, k] is (b - 8) * scale + zero. ``w``: uint8, in the order of
+    `torch.ops.aten._convert_weight_to_int4pack_for_cpu` on this CPU. ``parameters``: (groups of k, n, 2), the
+    scale and the zero."""
+    import torch
+
+    rows, depth = w.shape[0], w.shape[1] * 2
+    if group < 1 or parameters.shape != (-(-depth // group), rows, 2):
+        raise ValueError(f"{list(parameters.shape)} are no pairs for {rows} rows in groups of {group}")
+    flat, block = _flat(w), _Block.of(rows, torch.backends.cpu.get_cpu_capability())
+
+    def number(at: tuple[Expr, Expr]) -> Expr:
+        byte = te.cast(flat(at[0]), "int32")
+        return te.bitwise_and(te.right_shift(byte, te.cast(at[1] * 4, "int32")), 15) - 8
+
+    def value(n: Expr, k: Expr) -> Expr:
+        parts = [number(of(n, k, depth)) for of in (block.full, block.rest)]
+        q = parts[0] if block.whole == rows else parts[1]
+        if 0 < block.whole < rows:
+            q = te.select(n < block.whole, *parts)
+        scale, zero = (te.cast(parameters[k // group, n, i], "float32") for i in (0, 1))
+        return te.cast(q, "float32") * scale + zero
+
+    return cast(linear(cast(x, "float32"), stage((rows, depth), value, "unpacked")), node.dtype)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """How a kind of CPU packs ``rows`` (`aten/src/ATen/native/cpu/int4mm_kernel.cpp`): in blocks of ``size``
+    rows, whose bytes have rows ``half`` apart, or pairs if that is 0; rows after these lie in pairs."""
+
+    rows: int
+    size: int
+    half: int
+
+    @staticmethod
+    def of(rows: int, capability: str) -> _Block:
+        """The blocks of a kind of CPU, as torch names it."""
+        return _Block(rows, *_INTERLEAVED.get(capability, (32, 0)))
+
+    @property
+    def whole(self) -> int:
+        """Rows in full blocks."""
+        return self.rows // self.size * self.size
+
+    def full(self, n: Expr, k: Expr, depth: int) -> tuple[Expr, Expr]:
+        """(the byte of an element of a full block, 1 for its upper half) by its row and column."""
+        j, start = n % self.size, n // self.size * (self.size // 2 * depth)
+        byte, upper = (j % self.half, j // self.half) if self.half else (j // 2, j % 2)
+        return start + k * (self.size // 2) + byte, upper
+
+    def rest(self, n: Expr, k: Expr, depth: int) -> tuple[Expr, Expr]:
+        """`full` of an element of the rows after these."""
+        j, left = n - self.whole, self.rows - self.whole
+        return self.whole // 2 * depth + k * (left // 2) + j // 2, j % 2
