@@ -132,6 +132,7 @@ class Reader:
             axes = tuple(Axis(f"i{n}", extent) for n, extent in enumerate(self.values[x.buffer].shape))
             every = Load(x.buffer, tuple(Var(a.var) for a in axes), x.dtype)
             name = self._flips[x.buffer] = self.taken.add(f"{x.buffer}_int8")
+            self.constants.add(name)
             out = Tensor(name, self.values[x.buffer].shape, "int8")
             self.pads[name] = Stage((out,), axes, (), (cast(cast(every, SUMS) - FLIP, "int8"),))
         zero = (Const(0, SUMS) if q.zero is None else q.zero) - FLIP
