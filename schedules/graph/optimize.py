@@ -10,6 +10,7 @@ from schedules.graph.dead import eliminate_dead
 from schedules.graph.digits import split_digits
 from schedules.graph.fold import fold_constants
 from schedules.graph.graph import Graph
+from schedules.graph.integers import integer_products
 from schedules.graph.layout import order_dimensions
 from schedules.graph.maps import inline_maps
 from schedules.graph.scale import fold_scales
@@ -21,6 +22,7 @@ from schedules.graph.views import compute_at_views, forward_views
 REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     eliminate_dead,
     drop_unit_dimensions,
+    integer_products,
     fold_constants,
     eliminate_common,
     forward_views,

@@ -154,6 +154,9 @@ def random_params(name: str, d: Draw) -> Params:
     if name in ("matmul", "matmul_bias_relu", "matmul_bias_gelu", "batch_matmul"):
         out = {"m": d.n(), "n": d.n(), "k": d.n(), "transpose_a": d.flag(), "transpose_b": d.flag()}
         return out | ({"b": d.one_of(1, 2, 3, 5)} if name == "batch_matmul" else {})
+    if name.startswith("quantized_"):
+        own = {"per_channel": d.flag(), "weight_zeros": d.flag()}
+        return random_params(name.removeprefix("quantized_"), d) | own
     if name in ("conv2d", "conv2d_bias_relu", "conv2d_bn_relu", "conv1d", "conv3d"):
         groups = d.one_of(1, 1, 1, 2, 3)
         channels = {"ci": groups * d.n(0.2), "co": groups * d.n(0.4), "groups": groups}

@@ -81,13 +81,6 @@ class OperatorNode:
         """The one integer of `known`."""
         return int(self.known(x, what).item())
 
-    def zero_point(self, x: Any, what: str) -> int:
-        """One known number, 0 where it is left out."""
-        found = np.zeros(()) if x is None else self.known(x, what)
-        if found.size != 1:
-            raise UnsupportedForm(f"its {what} is not one number")
-        return int(found.item())
-
 
 @dataclass(frozen=True)
 class OnnxNode(OperatorNode):
