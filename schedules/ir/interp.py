@@ -37,7 +37,7 @@ from schedules.ir import (
     Store,
     skew,
 )
-from schedules.ir.strides import elements, known_strides
+from schedules.ir.strides import elements, given_strides, known_strides
 
 Env = dict[str, int]
 Thunk = Callable[[Env], Any]
@@ -93,7 +93,7 @@ def run(
         want = tuple(int(E.evaluate(n, {})) for n in b.given or b.shape)
         if a.shape != want or a.dtype != np.dtype(b.dtype):
             raise InterpError(f"{b.name}: expected {b.dtype}{list(want)}, got {a.dtype}{list(a.shape)}")
-        steps = known_strides(b)
+        steps = given_strides(b)
         if b.strides is not None and not _lies_as(a, steps):
             got = [s / a.itemsize for s in a.strides]
             raise InterpError(f"{b.name}: expected strides {list(steps)} in elements, got {got}")
@@ -114,9 +114,12 @@ def as_merged(b: Buffer, a: np.ndarray) -> np.ndarray:
     not lie one after another."""
     if b.given is None:
         return a
+    shape = tuple(int(E.evaluate(n, {})) for n in b.shape)
+    if b.strides is not None:
+        return as_strided(a, shape, [s * a.itemsize for s in known_strides(b)])
     merged = a.view()
     try:
-        merged.shape = tuple(int(E.evaluate(n, {})) for n in b.shape)
+        merged.shape = shape
     except AttributeError:
         raise InterpError(f"{b.name}: expected row-major elements, got strides {list(a.strides)}") from None
     return merged

@@ -32,6 +32,7 @@ from schedules.ops.pool import AVG_POOL2D, MAX_POOL2D
 from schedules.ops.reduce import NORM2, REDUCE_SUM
 from schedules.te.dims import Dim, dim
 from schedules.te.scalars import check_dtype
+from schedules.te.strided import strides_given, with_strides
 
 __all__ = [
     "OPERATORS", "REGISTRY", "Operator", "Param", "compulsory_bytes", "describe", "get", "makes",
@@ -128,9 +129,10 @@ def makes(w: Workload) -> bool:
     layout = given.pop("layout", None)
     try:
         made = workload(w.op, given, w.dag.inputs[0].dtype, layout)
+        dag = with_strides(made.dag, strides_given(w.dag))
     except (WorkloadError, ValueError, TypeError, LookupError, OverflowError):
         return False
-    same = Workload(replace(made.dag, constants=w.dag.constants)).digest == w.digest
+    same = Workload(replace(dag, constants=w.dag.constants)).digest == w.digest
     return same and made.flops == w.flops
 
 
