@@ -55,9 +55,9 @@ class MergeDims(Primitive[None]):
         for d in range(self.first, self.first + self.count - 1):
             if not goes_on(b, d):
                 raise self.refused(
-                    f"dimension {d} moves {known_strides(b)[d]} elements, and dimension {d + 1} has "
-                    f"{known_extents(b)[d + 1]} in steps of {known_strides(b)[d + 1]}, so that they do not go "
-                    "on from each other; merge dimensions without gaps between them"
+                    f"a step of dimension {d} is {known_strides(b)[d]} elements of memory, and all "
+                    f"{known_extents(b)[d + 1]} of dimension {d + 1} are {known_strides(b)[d + 1]} apart; "
+                    "merge dimensions without gaps between them"
                 )
         for w in writers(nest, self.buffer):
             for place in (x.indices for x in w.writes if x.buffer == self.buffer):

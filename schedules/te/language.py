@@ -47,7 +47,8 @@ def placeholder(
     """
     what = f"placeholder {name}" if name else "placeholder"
     extents = _shape(shape, what)
-    return Tensor(extents, check_dtype(dtype, what), _name(name), strides=_strides(strides, len(extents), what))
+    steps = None if strides is None else _strides(strides, len(extents), what)
+    return Tensor(extents, check_dtype(dtype, what), _name(name), strides=steps)
 
 
 def reduce_axis(extent: int | tuple[int, int], name: str | None = None) -> IterVar:
@@ -359,9 +360,7 @@ def _extent(n: Any, what: str) -> Any:
     return int(n)
 
 
-def _strides(strides: Any, rank: int, what: str) -> tuple[Any, ...] | None:
-    if strides is None:
-        return None
+def _strides(strides: Any, rank: int, what: str) -> tuple[Any, ...]:
     steps = tuple(strides) if isinstance(strides, (tuple, list)) else (strides,)
     if len(steps) != rank:
         raise WorkloadError(
