@@ -92,11 +92,11 @@ def header(name: str, functions: Sequence[ExportedFunction], contract: Mapping[s
         for f in packers
     )
     release = "\n".join(f"void {f.name}_release(void);" for f in functions)
-    lies = "row-major and"
+    lies = ""
     if any(a.layout.strides is not None for a in arrays):
         lies = (
-            "row-major, or have the strides that are told; elements are then counted with the gaps between them.\n"
-            " * A pointer is to the first element. They are"
+            "\n * Where strides are told, an array has them in place of row-major order. Its elements are"
+            " then counted\n * with the gaps between them, and a pointer is to the first one."
         )
     return f"""\
 /* {contract["operator"]}, compiled by autotune {contract["autotune"]}. Threads: {threads}.
@@ -113,8 +113,8 @@ extern "C" {{
 
 {elements}
 
-/* Arrays are {lies} aligned to their elements. An output overlaps nothing else. Floats of 16 bits are
- * given as their bits. Several threads may call it at once. Returns 0; 2: no memory for scratch. */
+/* Arrays are row-major and aligned to their elements. An output overlaps nothing else. Floats of 16 bits are
+ * given as their bits. Several threads may call it at once. Returns 0; 2: no memory for scratch.{lies} */
 {_declared(main)}
 {packing and f"{chr(10)}{packing}{chr(10)}"}
 /* Frees the scratch memory that is kept between calls. No call may be running. */
