@@ -116,7 +116,7 @@ def as_merged(b: Buffer, a: np.ndarray) -> np.ndarray:
         return a
     shape = tuple(int(E.evaluate(n, {})) for n in b.shape)
     if b.strides is not None:
-        return as_strided(a, shape, [s * a.itemsize for s in known_strides(b)])
+        return _strided(a, shape, [s * a.itemsize for s in known_strides(b)])
     merged = a.view()
     try:
         merged.shape = shape
@@ -128,6 +128,11 @@ def as_merged(b: Buffer, a: np.ndarray) -> np.ndarray:
 def _lies_as(a: np.ndarray, strides: tuple[int, ...]) -> bool:
     """Whether an array has these strides, in elements; those of an extent of 1 say nothing."""
     return all(n == 1 or s * a.itemsize == t for n, s, t in zip(a.shape, strides, a.strides, strict=True))
+
+
+def _strided(a: np.ndarray, shape: Sequence[int], steps: Sequence[int]) -> np.ndarray:
+    """`as_strided`, which does not know floats of 8 bits."""
+    return as_strided(a.view(f"u{a.itemsize}"), shape, steps).view(a.dtype)
 
 
 def _reach(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
@@ -142,7 +147,7 @@ def _alike(array: np.ndarray, known: bool) -> np.ndarray:
     steps = [s // array.itemsize for s in array.strides]
     if array.flags.c_contiguous or any(s < 1 for s in steps):
         return np.full(array.shape, known)
-    return as_strided(np.full(_reach(array.shape, steps)[1] + 1, known), array.shape, steps)
+    return _strided(np.full(_reach(array.shape, steps)[1] + 1, known), array.shape, steps)
 
 
 def new_array(b: Buffer) -> np.ndarray:
@@ -153,7 +158,7 @@ def new_array(b: Buffer) -> np.ndarray:
     if b.strides is None:
         return np.full(shape, unwritten, row.numpy)
     memory = np.full(elements(b), unwritten, row.numpy)
-    return as_strided(memory, shape, [s * memory.itemsize for s in known_strides(b)])
+    return _strided(memory, shape, [s * memory.itemsize for s in known_strides(b)])
 
 
 @cache
@@ -344,7 +349,7 @@ class Compiler:
             raise InterpError(f"operand {x.name} at {x.buffer}{list(p)} leaves {list(array.shape)}")
         here = tuple(slice(i, None) for i in p)
         array_view, written_view = (
-            as_strided(a[here], shape, [k * a.itemsize for k in x.strides]) for a in (array, written)
+            _strided(a[here], shape, [k * a.itemsize for k in x.strides]) for a in (array, written)
         )
         return array_view, written_view
 
