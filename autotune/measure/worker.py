@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -242,18 +241,18 @@ class _Loaded:
             nbytes = self.packed_bytes(i)
             if arena.packed[i].overrun(nbytes, placement.name):
                 return f"packing writes past the end of the {nbytes} bytes of {arena.params[i].name}"
-        return ""
+        return arena.spilled(placement)
 
     def packed_bytes(self, i: int) -> int:
-        dtype, shape = parse_signature(self.packing[i].signature)[0][1]
-        return prod(shape) * np.dtype(dtype).itemsize
+        dtype, lies = parse_signature(self.packing[i].signature)[0][1]
+        return lies.span * np.dtype(dtype).itemsize
 
     def _fits(self) -> None:
         arena, target = self._bench.arena, self._bench.target
         for x in (self.kernel, *self.packing.values()):
             if x.threads != target.threads:
                 raise CompileError(f"compiled for {x.threads} threads, the target has {target.threads}")
-        wanted = [(p.dtype, p.shape) for p in arena.params]
+        wanted = [(p.dtype, p.layout) for p in arena.params]
         for i, pack in self.packing.items():
             source, *made = parse_signature(pack.signature)[0]
             if i not in arena.packed or source != wanted[i] or len(made) != 1:
@@ -273,8 +272,10 @@ class _Control:
         self._keep: list[np.ndarray] = []  # what is packed
         self._pointers = self._loaded.packed(bench.arena.timing, self._keep)
         packed = {i: self._loaded.packed_bytes(i) for i in self._loaded.packing}
-        sizes = [packed.get(i, p.nbytes) for i, p in enumerate(bench.arena.params)]
-        self._lines = [_first_of_lines(at or 0, n) for at, n in zip(self._pointers, sizes, strict=True)]
+        params = enumerate(bench.arena.params)
+        sizes = [(0, packed[i]) if i in packed else (p.before, p.nbytes) for i, p in params]
+        both = zip(self._pointers, sizes, strict=True)
+        self._lines = [_first_of_lines((at or 0) - before, n) for at, (before, n) in both]
         self._changes = timing.no_changes()
 
     def clock(self, seconds: float, scratch_bytes: int) -> timing.Clock:

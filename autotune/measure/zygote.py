@@ -19,6 +19,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -89,10 +90,12 @@ class PreparedTask:
             pool()  # compiled here once; its threads start in each worker
         # What is wrong with an array is told in the user's name for it.
         names = setup["names"]
-        params = [KernelParam(n, t.shape, t.dtype) for n, t in zip(names, self.dag.params, strict=True)]
+        both = zip(names, self.dag.params, strict=True)
+        params = [KernelParam(n, t.shape, t.dtype, t.strides) for n, t in both]
         count = len(self.dag.inputs)
-        outputs = params[count:]
-        each = [*params, *(KernelParam(p.name, p.shape, bound_dtype(p.dtype)) for p in outputs)]
+        # The file has them row-major.
+        plain = [replace(p, strides=None) for p in params]
+        each = [*plain, *(replace(p, dtype=bound_dtype(p.dtype)) for p in plain[count:])]
         drawn = _arrays(data, each * setup["draws"])
         draws = [drawn[i : i + len(each)] for i in range(0, len(drawn), len(each))]
         constants = [i for i, t in enumerate(self.dag.inputs) if t.name in self.dag.constants]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from autotune.run.workloads import dtype_of, is_custom, param_text, shown_params
+from autotune.run.workloads import dtype_of, is_custom, param_text, shown_params, strides_text
 from schedules.model import Workload
 from schedules.units import visible
 
@@ -14,12 +14,13 @@ def describe(workload: Workload, threads: int | None = None) -> str:
     characters are spelled: names may be of a stranger's log."""
     if threads is not None:
         return f"{describe(workload)}, {threads} thread{'s' if threads != 1 else ''}"
-    constants = [f"constant {', '.join(workload.dag.constants)}"] if workload.dag.constants else []
+    more = [f"constant {', '.join(workload.dag.constants)}"] if workload.dag.constants else []
+    more += [f"strides {lie}"] if (lie := strides_text(workload)) else []
     if is_custom(workload):
         what = "the expression" if workload.op == "custom" else workload.op
-        return visible(" ".join([f"{what} of {made(workload)} {dtype_of(workload)}", *constants]))
+        return visible(" ".join([f"{what} of {made(workload)} {dtype_of(workload)}", *more]))
     words = [f"{k}={param_text(v)}" for k, v in shown_params(workload).items()]
-    return visible(" ".join([workload.op, *words, dtype_of(workload), *constants]))
+    return visible(" ".join([workload.op, *words, dtype_of(workload), *more]))
 
 
 def made(workload: Workload) -> str:
@@ -44,5 +45,6 @@ def command(verb: str, workload: Workload, threads: int | None) -> str:
     words = ["autotune", verb, workload.op, "--shape", shape, "--dtype", dtype_of(workload)]
     words += ["--layout", str(layout)] if layout else []
     words += ["--constant-weights"] if workload.dag.constants else []
+    words += ["--strides", lie] if (lie := strides_text(workload)) else []
     words += ["--threads", str(threads)] if threads is not None else []
     return shlex.join(words)

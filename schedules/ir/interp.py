@@ -37,7 +37,7 @@ from schedules.ir import (
     Store,
     skew,
 )
-from schedules.ir.strides import elements, known_strides
+from schedules.ir.strides import elements, given_strides, known_strides
 
 Env = dict[str, int]
 Thunk = Callable[[Env], Any]
@@ -93,7 +93,7 @@ def run(
         want = tuple(int(E.evaluate(n, {})) for n in b.given or b.shape)
         if a.shape != want or a.dtype != np.dtype(b.dtype):
             raise InterpError(f"{b.name}: expected {b.dtype}{list(want)}, got {a.dtype}{list(a.shape)}")
-        steps = known_strides(b)
+        steps = given_strides(b)
         if b.strides is not None and not _lies_as(a, steps):
             got = [s / a.itemsize for s in a.strides]
             raise InterpError(f"{b.name}: expected strides {list(steps)} in elements, got {got}")
@@ -114,9 +114,12 @@ def as_merged(b: Buffer, a: np.ndarray) -> np.ndarray:
     not lie one after another."""
     if b.given is None:
         return a
+    shape = tuple(int(E.evaluate(n, {})) for n in b.shape)
+    if b.strides is not None:
+        return _strided(a, shape, [s * a.itemsize for s in known_strides(b)])
     merged = a.view()
     try:
-        merged.shape = tuple(int(E.evaluate(n, {})) for n in b.shape)
+        merged.shape = shape
     except AttributeError:
         raise InterpError(f"{b.name}: expected row-major elements, got strides {list(a.strides)}") from None
     return merged
@@ -125,6 +128,11 @@ def as_merged(b: Buffer, a: np.ndarray) -> np.ndarray:
 def _lies_as(a: np.ndarray, strides: tuple[int, ...]) -> bool:
     """Whether an array has these strides, in elements; those of an extent of 1 say nothing."""
     return all(n == 1 or s * a.itemsize == t for n, s, t in zip(a.shape, strides, a.strides, strict=True))
+
+
+def _strided(a: np.ndarray, shape: Sequence[int], steps: Sequence[int]) -> np.ndarray:
+    """`as_strided`, which does not know floats of 8 bits."""
+    return as_strided(a.view(f"u{a.itemsize}"), shape, steps).view(a.dtype)
 
 
 def _reach(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
@@ -139,7 +147,7 @@ def _alike(array: np.ndarray, known: bool) -> np.ndarray:
     steps = [s // array.itemsize for s in array.strides]
     if array.flags.c_contiguous or any(s < 1 for s in steps):
         return np.full(array.shape, known)
-    return as_strided(np.full(_reach(array.shape, steps)[1] + 1, known), array.shape, steps)
+    return _strided(np.full(_reach(array.shape, steps)[1] + 1, known), array.shape, steps)
 
 
 def new_array(b: Buffer) -> np.ndarray:
@@ -150,7 +158,7 @@ def new_array(b: Buffer) -> np.ndarray:
     if b.strides is None:
         return np.full(shape, unwritten, row.numpy)
     memory = np.full(elements(b), unwritten, row.numpy)
-    return as_strided(memory, shape, [s * memory.itemsize for s in known_strides(b)])
+    return _strided(memory, shape, [s * memory.itemsize for s in known_strides(b)])
 
 
 @cache
@@ -341,7 +349,7 @@ class Compiler:
             raise InterpError(f"operand {x.name} at {x.buffer}{list(p)} leaves {list(array.shape)}")
         here = tuple(slice(i, None) for i in p)
         array_view, written_view = (
-            as_strided(a[here], shape, [k * a.itemsize for k in x.strides]) for a in (array, written)
+            _strided(a[here], shape, [k * a.itemsize for k in x.strides]) for a in (array, written)
         )
         return array_view, written_view
 

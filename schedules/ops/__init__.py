@@ -33,6 +33,7 @@ from schedules.ops.quantized import QUANTIZED_CONV2D, QUANTIZED_MATMUL
 from schedules.ops.reduce import NORM2, REDUCE_SUM
 from schedules.te.dims import Dim, dim
 from schedules.te.scalars import check_dtype
+from schedules.te.strided import strides_given, with_strides
 
 __all__ = [
     "OPERATORS", "REGISTRY", "Operator", "Param", "compulsory_bytes", "describe", "get", "makes",
@@ -132,9 +133,10 @@ def makes(w: Workload) -> bool:
     layout = given.pop("layout", None)
     try:
         made = workload(w.op, given, w.dag.inputs[0].dtype, layout)
+        dag = with_strides(made.dag, strides_given(w.dag))
     except (WorkloadError, ValueError, TypeError, LookupError, OverflowError):
         return False
-    same = Workload(replace(made.dag, constants=w.dag.constants)).digest == w.digest
+    same = Workload(replace(dag, constants=w.dag.constants)).digest == w.digest
     return same and made.flops == w.flops
 
 

@@ -29,8 +29,7 @@ MOST_BYTES, MOST_POINTS = 2**56, 2**60
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """A named array of the DAG: ``shape`` in elements. ``strides``: elements of memory from an index to the
-    next along each dimension; None: row-major (see `schedules.strides`). They are for what a kernel keeps
-    between its stages: arguments are row-major."""
+    next along each dimension; None: row-major (see `schedules.strides`)."""
 
     name: str
     shape: tuple[int, ...]

@@ -54,7 +54,6 @@ def check_legal(dag: ComputeDAG, trace: Trace, target: Target) -> None:
 def programs(dag: ComputeDAG, trace: Trace, target: Target) -> tuple[LoweredFunc, dict[int, LoweredFunc]]:
     """The program of a trace, and those that pack its constants, by the number of the input. Raises
     ScheduleError as `scheduled` does."""
-    _check_arguments(dag)
     _check_length(trace)
     with within_recursion():
         nest, packing = split_constants(Schedule.replay(dag, trace, target).nest, dag.constants)
@@ -78,7 +77,7 @@ def within_recursion() -> Iterator[None]:
 
 def grid_program(dag: ComputeDAG, trace: Trace, target: Target) -> GridProgram:
     """The kernels of a trace for a GPU. Raises ScheduleError as `scheduled` does."""
-    _check_arguments(dag)
+    _check_forwards(dag)
     _check_length(trace)
     with within_recursion():
         program = lower_simt(Schedule.replay(dag, trace, target).nest)
@@ -101,12 +100,13 @@ def _check_shared(kernel: GridKernel, target: Target) -> None:
         )
 
 
-def _check_arguments(dag: ComputeDAG) -> None:
+def _check_forwards(dag: ComputeDAG) -> None:
+    """Memory of a device is known by where it begins."""
     for t in dag.params:
-        if t.strides is not None:
+        if t.strides is not None and min(t.strides) < 0:
             raise ScheduleError(
-                f"argument {t.name} has strides {list(t.strides)}, and kernels take row-major arguments; "
-                "leave its strides out, and give the kernel a contiguous copy of an array that lies otherwise"
+                f"argument {t.name} has strides {list(t.strides)}, and kernels for a GPU take none below 0; "
+                "give the array the other way round, and turn the index in the expression"
             )
 
 

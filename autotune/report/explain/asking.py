@@ -18,6 +18,7 @@ from kernels_db.records import Hit
 from schedules.model import Target, Workload
 from schedules.schedule import Schedule
 from schedules.te.flops import count_flops
+from schedules.te.strided import Strides
 from schedules.trace_names import to_named
 
 
@@ -27,6 +28,7 @@ def explain(
     dtype: str = "float32",
     layout: str | None = None,
     constant_weights: bool | Sequence[str] = False,
+    strides: Strides | None = None,
     target: str | Target = "cpu",
     threads: int | None = None,
     db: str | os.PathLike[str] | None = None,
@@ -55,7 +57,7 @@ def explain(
         from autotune.report.explain.model import of_model
 
         return of_model(program, backends.parse(target, threads), database(db))
-    workload = as_workload(program, params, dtype, layout, constant_weights, explain)
+    workload = as_workload(program, params, dtype, layout, constant_weights, explain, strides)
     return of_workload(workload, target=target, threads=threads, db=db)
 
 

@@ -239,7 +239,7 @@ def _composite(nest: Nest) -> Iterator[tuple[str, int, int]]:
         n = extents(b)
         for x in reads(b):
             buffer = nest.buffer(x.buffer)
-            if x.buffer not in nest.params or buffer.strides is not None:
+            if x.buffer not in nest.params:
                 continue
             for dim, (i, whole) in enumerate(zip(x.indices, buffer.shape, strict=True)):
                 terms, start = affine.linear(i)
