@@ -27,6 +27,7 @@ from schedules.ir import Block
 from schedules.ir.nest import behind, reads, writers
 from schedules.primitives.base import as_expr
 from schedules.space.rules.cpu.copies import schedule_copy
+from schedules.space.rules.cpu.prefetching import prefetch_groups
 from schedules.space.rules.parts import copy_read
 from schedules.space.rules.patterns import (
     depends,
@@ -141,10 +142,12 @@ def schedule_nested(d: SketchBuilder, chain: Sequence[str], consumer: str) -> No
     for x in (*others, runs):
         d.s.unroll(x)
     d.s.vectorize(lanes)
-    at = tiles
+    at, walk = tiles, ""
     for k, level in enumerate(levels):
         d.s.compute_at(level.name, at)
         at = _sum(d, level, v, vec, innermost=k == len(levels) - 1)
+        walk = walk or d.own_apart(level.name)[0][-1]
+    prefetch_groups(d, walk, first)
     for name in packed:
         schedule_copy(d, name, parallel=True)
     d.parallel(tiles)
