@@ -18,6 +18,15 @@ from schedules.instructions.arm import (
 )
 from schedules.instructions.dot_products import VDPBF16PS, VPDPBUSD
 from schedules.instructions.interleave import INTERLEAVE2_BFLOAT16, INTERLEAVE4_INT8
+from schedules.instructions.tile_products import (
+    TDPBF16PS,
+    TDPBSSD,
+    TDPBSUD,
+    TDPBUSD,
+    TDPBUUD,
+    TILEZERO_FLOAT32,
+    TILEZERO_INT32,
+)
 from schedules.ir.instruction import Instruction
 
 __all__ = ["INSTRUCTIONS", "Instruction"]
@@ -31,6 +40,13 @@ INSTRUCTIONS: Mapping[str, Instruction] = MappingProxyType(
             VDPBF16PS,
             VPDPBUSD,
             SDOT, UDOT, USDOT, SUDOT, BFDOT, SMMLA, UMMLA, USMMLA, BFMMLA,
+            TILEZERO_FLOAT32,
+            TILEZERO_INT32,
+            TDPBF16PS,
+            TDPBUSD,
+            TDPBSSD,
+            TDPBSUD,
+            TDPBUUD,
         )
     }
 )

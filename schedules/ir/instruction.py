@@ -17,6 +17,20 @@ from schedules.te.compute_dag import ComputeDAG, Tensor
 
 
 @dataclass(frozen=True, eq=False)
+class Registers:
+    """Registers beside those of vectors, each of which holds an operand of two dimensions or more.
+
+    ``count``: how many there are. ``bytes``: the size of one. ``spellings``: text by generator, by what it
+    does. A generator says which it asks for.
+    """
+
+    name: str
+    count: int
+    bytes: int
+    spellings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
 class Instruction:
     """One instruction.
 
@@ -25,6 +39,9 @@ class Instruction:
     others they lie as in the tensor. ``features``: what a target needs for it, by LLVM's names.
     ``spellings``: its text, by generator. Where a generator has none, or a target lacks a feature, its loops
     are compiled. ``exact``: whether it rounds as its meaning does; else it adds in an order of its own.
+    ``registers``: those that its operands lie in; None: the target's vector registers. ``start``: the
+    instruction that starts its sums in such registers. ``cost``: how many multiply-adds of vectors take as
+    long as it. ``latency``: cycles until its result can be added to; None: as of a multiply-add.
 
     Raises ValueError where the meaning has another number of stages. Example:
     `schedules.instructions.dot_products`.
@@ -37,6 +54,10 @@ class Instruction:
     features: tuple[str, ...] = ()
     spellings: Mapping[str, str] = field(default_factory=dict)
     exact: bool = True
+    registers: Registers | None = None
+    start: Instruction | None = None
+    cost: float = 1.0
+    latency: float | None = None
 
     def __post_init__(self) -> None:
         if len(self.meaning.stages) != 1 or len(self.meaning.outputs) != 1:

@@ -20,6 +20,8 @@ from autotune.codegen.runtime import entry as abi
 from autotune.codegen.runtime import exchange
 from autotune.codegen.runtime.program import STEP
 from autotune.errors import CompileError
+from autotune.targets import amx
+from autotune.targets.features import detected
 from schedules.dtypes import DTYPES
 from schedules.model import Target
 
@@ -37,6 +39,8 @@ _LEFT_OUT = ("disable-lsr", "disable-post-ra")
 _LEFT_OUT_OF_TAILS = ("disable-machine-sink",)
 # A call that marks a masked tail: it asks whether all lanes are active, to store a whole vector.
 _TAILS = "@llvm.vector.reduce.and."
+# A symbol of objects that use tiles (`schedules.instructions.tile_products`).
+_TILES = b"at_tiles\0"
 Made = TypeVar("Made")
 
 
@@ -71,8 +75,7 @@ def _llvm() -> Any:
 def host_arch() -> tuple[str, tuple[str, ...], str]:
     """(LLVM CPU name, sorted instruction-set extensions, target triple) of this machine."""
     llvm = _llvm()
-    features = tuple(sorted(name for name, on in llvm.get_host_cpu_features().items() if on))
-    return llvm.get_host_cpu_name(), features, llvm.get_process_triple()
+    return llvm.get_host_cpu_name(), detected(), llvm.get_process_triple()
 
 
 def host_target() -> Target:
@@ -431,7 +434,10 @@ def pool() -> dict[str, int]:
 
 def load_object(obj: bytes) -> LoadedObject:
     """Map an object into this process: one of `compile_module` whose module ended with `entry.entry`. Only
-    load bytes from this process or its own `ObjectCache`, because they will run. Raises `CompileError`."""
+    load bytes from this process or its own `ObjectCache`, because they will run. Raises `CompileError`, also
+    where this process may not use tiles that the object uses."""
+    if _TILES in obj and (reason := amx.trouble()) is not None:
+        raise CompileError(f"the object uses AMX, and this process cannot: {reason}")
     imports = {"at_parallel": pool()["at_parallel"]} if b"at_parallel\0" in obj else {}
     addresses, tracker = link(obj, ("at_header",), imports)
     return LoadedObject(addresses["at_header"], tracker)

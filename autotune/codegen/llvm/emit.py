@@ -14,6 +14,7 @@ from autotune.codegen.llvm import intrinsic
 from autotune.codegen.llvm.address import BufferAddress
 from autotune.codegen.llvm.driver import ROOT_TOKEN, SHARE, THREAD_TOKEN, driver
 from autotune.codegen.llvm.expr import CodegenError
+from autotune.codegen.llvm.held import Held
 from autotune.codegen.llvm.room import room
 from autotune.codegen.llvm.scope import Scope, Scopes
 from autotune.codegen.llvm.store import Stores
@@ -168,6 +169,7 @@ class _Function:
             ptr = self.s.emit(f"getelementptr i8, ptr %scratch, i64 {at}", hint="a")
             self.x.places[name] = _place(b, ptr)
         self.forks = forks(s, self.shared.func.streamed)
+        self.held = Held(s, self.x, lambda d: shared.declares.setdefault(d), self.local)
         self.stmt(s)
         return "\n".join(["entry:", *self.allocas, *self.s.top.lines])
 
@@ -180,7 +182,22 @@ class _Function:
     # -- statements ----------------------------------------------------------------------------
 
     def stmt(self, s: Stmt) -> None:
-        if self.shared.streaming is None and id(s) in self.forks:
+        if not self.held.any or self.forked(s):
+            self.one(s)
+            return
+        stmts = s.stmts if isinstance(s, Seq) else (s,)
+        regions = self.held.regions(stmts)
+        for n, x in enumerate(stmts):
+            for r in regions:
+                if r.first == n:
+                    self.held.enter(r)
+            self.one(x)
+            for r in regions:
+                if r.last == n:
+                    self.held.leave(r)
+
+    def one(self, s: Stmt) -> None:
+        if self.forked(s):
             self.fork(s)
             return
         match s:
@@ -188,6 +205,7 @@ class _Function:
                 for x in xs:
                     self.stmt(x)
             case Store():
+                self.held.writes[s.buffer] += 1
                 self.x.store(s)
             case Prefetch():
                 self.x.prefetch(s)
@@ -219,7 +237,11 @@ class _Function:
         if not intrinsic.has(s.instruction, self.shared.features):
             self.stmt(s.body)
             return
-        slots: dict[str, str] = {}
+        if s.instruction.registers is not None:
+            self.held.emit(s)
+            return
+        self.held.writes[s.operands[-1].buffer] += 1
+        slots: dict[str, str] = {}  # {a}: the address of operand a; {a.0.3}: elements to its fourth row
         shapes = {t.name: t.shape for t in s.instruction.operands}
         for o in s.operands:
             slots[o.name] = self.x.address(o.buffer, self.x.flat(o.buffer, o.indices))[0]
@@ -228,7 +250,17 @@ class _Function:
                 for d, (step, n) in enumerate(zip(o.strides, shapes[o.name], strict=True))
                 for k in range(n)
             }
-        intrinsic.emit(s.instruction, slots, self.s, lambda d: self.shared.declares.setdefault(d))
+        text = s.instruction.spellings["llvm"]
+        intrinsic.emit(text, slots, self.s, lambda d: self.shared.declares.setdefault(d))
+
+    def local(self, kind: str) -> str:
+        """A local variable of a type of LLVM, one for the whole function."""
+        name = self.s.fresh("held")
+        self.allocas.append(f"  {name} = alloca {kind}, align {ALIGN}")
+        return name
+
+    def forked(self, s: Stmt) -> bool:
+        return self.shared.streaming is None and id(s) in self.forks
 
     def fork(self, s: Stmt) -> None:
         """``s`` twice: with streaming stores if the arrays are aligned for them, which only the call shows,

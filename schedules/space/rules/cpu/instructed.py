@@ -1,0 +1,148 @@
+"""Rule for sums of products that an instruction of the target does.
+
+Which instructions a block is follows from its expression (`schedules.instructions.match.fits`). Which of its
+axes become theirs, and which operands are copied, follows from how they lie. Tiles are those of `tiling`: a
+tile of a result has whole runs of the instruction along its axes (ADR 74).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+
+from schedules.expr import Const, Hole, Load, Var
+from schedules.instructions import INSTRUCTIONS
+from schedules.instructions.match import Fit, fits
+from schedules.ir import Block
+from schedules.ir.nest import behind, vars_bound
+from schedules.space.rules.cpu.instructed_operands import Operand, pack, term_axis, terms_of, units_of
+from schedules.space.rules.cpu.tiling import Tiling, place_producers, row_axes, tile_for_registers
+from schedules.space.rules.patterns import depends, extents, operands, spatial, vector_axis
+from schedules.space.sketch_builder import SketchBuilder, extent
+
+# Runs of an instruction along the axis of its lanes, and along another one, that are offered.
+VECTORS = (1, 2, 3, 4, 6)
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
+# Runs along a sum that are unrolled.
+STEPS = (1, 2, 4, 8)
+# Most times the work of a block that an instruction may do, as its tails are run whole.
+MOST_WASTE = 4.0
+# Times that a result costs which lies across the lanes.
+TURNED = 1.5
+
+
+def instructions_for(d: SketchBuilder, p: Block, c: Block) -> dict[str, Fit]:
+    """{name: the best way in which block ``p``, whose results ``c`` stores, is an instruction of the
+    target}."""
+    out: dict[object, tuple[tuple[float, ...], tuple[str, int], Fit]] = {}
+    read = sorted(x.dtype for x in operands(p))
+    for ins in INSTRUCTIONS.values():
+        if not ins.features or not d.runs(ins) or sorted(x.dtype for x in ins.meaning.inputs) != read:
+            continue
+        found = [(cost, (ins.name, n), f) for n, f in enumerate(fits(p, ins)) if (cost := _cost(d, p, c, f)) is not None]
+        kind = ins.features, tuple(ins.iterations.values())  # one with its operands turned is no other
+        out |= {kind: min([*found, *([out[kind]] if kind in out else [])])} if found else {}
+    return {fit.instruction.name: fit for _, _, fit in out.values()}
+
+
+def lane_axis(fit: Fit) -> str:
+    """The axis of the block along which results of one instruction lie side by side."""
+    return fit.axes[fit.instruction.meaning.stages[0].axes[-1].var]
+
+
+def _cost(d: SketchBuilder, p: Block, c: Block, fit: Fit) -> tuple[float, ...] | None:
+    """What a fit costs beyond the work of the block, to compare fits by: work in tails; a result that does
+    not lie along its lanes; operands that are copied. None if it cannot be scheduled."""
+    n = extents(p)
+    if n[term_axis(fit)] % terms_of(fit.instruction):
+        return None
+    sizes = units_of(fit) | {term_axis(fit): terms_of(fit.instruction)}
+    waste = math.prod(-(-n[v] // size) * size / n[v] for v, size in sizes.items())
+    away = [x for name in fit.reads if not (x := Operand.of(fit, name)).lies(d.s.nest, n)]
+    if waste > MOST_WASTE or not all(x.can_be_packed(d.s.nest, n) for x in away):
+        return None
+    last = dict(zip(spatial(p), spatial(c), strict=True))[lane_axis(fit)]
+    copies = sum(x.read.buffer not in d.s.dag.constants for x in away)
+    return waste * (1.0 if last == vector_axis(c) else TURNED), float(copies)
+
+
+def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit) -> None:
+    """Tile ``consumer`` and compute ``producer`` in its register tile, by runs of an instruction. ``consumer``
+    reads ``producer`` at its own iterations."""
+    p, c = d.block(producer), d.block(consumer)
+    d.done.add(producer)
+    n, axes = extents(c), spatial(c)
+    names = dict(zip(axes, spatial(p), strict=True))  # {axis of the consumer: axis of the producer}
+    own = {b: a for a, b in names.items()}
+    away = _copied(d, p, fit)
+    panelled = {v for x in away for v in x.panels()}
+    tile: dict[str, int | Hole] = {}
+    for v, unit in units_of(fit).items():
+        wide = [unit * k for k in VECTORS if unit * k < n[own[v]] + (unit if v in panelled else 1)]
+        tile[own[v]] = d.choice(f"{producer}.{'vec' if v == lane_axis(fit) else own[v]}", wide)
+    for a in row_axes(p, names, axes, own[lane_axis(fit)], n)[-1:]:
+        if a not in tile:
+            tile[a] = d.choice(f"{producer}.{a}", [k for k in ROWS if k <= n[a]])
+    copies = [pack(d, producer, x, {names[a]: size for a, size in tile.items()}) for x in away]
+    plan = Tiling(
+        producer, consumer, own[lane_axis(fit)], names, {x: n[x] for x in axes}, tile, "shift",
+        guarded=frozenset(own[v] for v in panelled), accumulate=partial(_accumulate, fit),
+    )  # fmt: skip
+    tiles = d.fused(tile_for_registers(d, plan))
+    place_producers(d, producer, tiles, copies)
+    d.parallel(tiles)
+
+
+def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[Operand]:
+    """Operands that are copied: those that do not lie as the instruction wants them. Rows that lie far apart
+    may be copied too, so that what one instruction reads is in few pages and sets of a cache."""
+    n = extents(p)
+    every = [Operand.of(fit, name) for name in fit.reads]
+    away = [x for x in every if not x.lies(d.s.nest, n)]
+    rest = [x for x in every if x not in away and x.steps_over_rows and x.can_be_packed(d.s.nest, n)]
+    if rest and d.choose(f"{p.name}.pack", ("all", "")):
+        return away + rest
+    return away
+
+
+def _accumulate(fit: Fit, d: SketchBuilder, t: Tiling) -> None:
+    """Put the sum outside the register tile, whose innermost loops are the instruction."""
+    p, ins = d.block(t.producer), fit.instruction
+    r, units = term_axis(fit), units_of(fit)
+    reduce, points = d.own_apart(t.producer)
+    steps = next(x for x in reduce if x in behind(p, r))
+    points.sort(key=lambda x: x in behind(p, lane_axis(fit)))
+    counts, runs = [], {}
+    for x in points:
+        v = next((v for v in units if x in behind(p, v)), None)
+        if v is None:
+            counts.append(x)
+        else:
+            o, runs[v] = d.s.split(x, (None, units[v]))
+            counts.append(o)
+    outer, *terms = d.s.split(steps, (None, *(a.extent for a in ins.meaning.stages[0].reduce_axes)))
+    outers = [x for x in reduce if x != steps] + _unrolled_steps(d, t.producer, outer, extents(p)[r])
+    inner = [runs[fit.axes[a.var]] for a in ins.meaning.stages[0].axes]
+    d.s.reorder(*outers, *counts, *inner, *terms)
+    for x in counts:
+        d.s.unroll(x)
+    init = d.s.decompose_reduction(t.producer, outers[0])
+    d.done.add(init)
+    started = [x.var for x in d.own_loops(init)]
+    if ins.start is None:
+        d.s.vectorize(started[-1])
+    else:
+        d.s.tensorize(started[-len(inner)], ins.start)
+    d.s.tensorize(inner[0], ins)
+
+
+def _unrolled_steps(d: SketchBuilder, producer: str, loop: str, n: int) -> list[str]:
+    """Unroll several runs along the sum: [outer, inner], or [loop] where they are few."""
+    count = extent(next(x for x in d.loops(producer) if x.var == loop))
+    if count < 2 * STEPS[-1]:
+        return [loop]
+    even = [k for k in STEPS if count % k == 0]
+    outer, inner = d.s.split(loop, (None, d.choice(f"{producer}.steps", even)))
+    d.s.unroll(inner)
+    return [outer, inner]
