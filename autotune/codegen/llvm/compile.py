@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import re
 import sys
 import threading
 import weakref
@@ -119,6 +120,11 @@ def assembly(text: str, target: Target, *, optimize: bool = True) -> str:
         return machine.emit_assembly(module)
 
 
+# Vectors that are computed in 32 bits and stored in 8, such as codes of a few bits that are unpacked. Combined,
+# their shifts and masks are those of bytes: a quarter of the vectors.
+_NARROWS = re.compile(r"trunc <\d+ x i32> .* to <\d+ x i8>")
+
+
 @contextmanager
 def _module(
     text: str, target: Target, optimize: bool, level: int = 2
@@ -139,7 +145,7 @@ def _module(
         except RuntimeError as err:
             raise CompileError(f"LLVM refused the generated code: {_shorten(str(err))}") from None
         if optimize:
-            _run_passes(module, machine, combine="fcmp" in text)
+            _run_passes(module, machine, combine="fcmp" in text or _NARROWS.search(text) is not None)
         yield machine, module
 
 
