@@ -16,7 +16,7 @@ from schedules.instructions.arm import (
     USDOT,
     USMMLA,
 )
-from schedules.instructions.dot_products import VDPBF16PS, VPDPBUSD
+from schedules.instructions.dot_products import VDPBF16PS, VPDPBUSD, VPDPBUSD_SWAPPED
 from schedules.instructions.interleave import INTERLEAVE2_BFLOAT16, INTERLEAVE4_INT8, INTERLEAVE4_UINT8
 from schedules.instructions.tile_products import (
     TDPBF16PS,
@@ -40,6 +40,7 @@ INSTRUCTIONS: Mapping[str, Instruction] = MappingProxyType(
             INTERLEAVE4_UINT8,
             VDPBF16PS,
             VPDPBUSD,
+            VPDPBUSD_SWAPPED,
             SDOT, UDOT, USDOT, SUDOT, BFDOT, SMMLA, UMMLA, USMMLA, BFMMLA,
             TILEZERO_FLOAT32,
             TILEZERO_INT32,

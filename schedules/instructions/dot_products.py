@@ -3,6 +3,9 @@
 vpdpbusd: of AVX512-VNNI (Cascade Lake, Zen 4, and later). Sums wrap. They do not saturate, as those of
 vpdpbusds do.
 
+vpdpbusd_swapped: vpdpbusd with int8 in the four that all lanes share, as where weights are unsigned codes of
+a few bits.
+
 vdpbf16ps: of AVX512-BF16 (Zen 4, Cooper Lake, and later). The odd term is added first, then the even one,
 each by a fused multiply-add; denormals are taken to be 0, and results that are denormal become 0.
 
@@ -52,4 +55,9 @@ VPDPBUSD = _dot_products(
     "vpdpbusd", "c[16] += fours of uint8 and int8: one four of a with each of the 16 of b",
     "avx512vnni", 4, ("uint8", "int8"), FUNCTION="avx512.vpdpbusd", SUMS="<16 x i32>",
     TERMS="<64 x i8>", GROUP="four", BYTES="1", FIRST="x", SECOND="y",
+)  # fmt: skip
+VPDPBUSD_SWAPPED = _dot_products(
+    "vpdpbusd_swapped", "c[16] += fours of int8 and uint8: one four of a with each of the 16 of b",
+    "avx512vnni", 4, ("int8", "uint8"), FUNCTION="avx512.vpdpbusd", SUMS="<16 x i32>",
+    TERMS="<64 x i8>", GROUP="four", BYTES="1", FIRST="y", SECOND="x",
 )  # fmt: skip

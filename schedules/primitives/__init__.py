@@ -37,6 +37,7 @@ from schedules.primitives.skip_zeros import SkipZeros
 from schedules.primitives.split import Split
 from schedules.primitives.split_axis import SplitAxis
 from schedules.primitives.split_dim import SplitDim
+from schedules.primitives.stage_factor import StageFactor
 from schedules.primitives.tensorize import Tensorize
 from schedules.primitives.tile import Tile
 from schedules.primitives.unroll import Unroll
@@ -112,6 +113,7 @@ class Methods(ABC):
     split = _method(Split, Split.of)
     split_axis = _method(SplitAxis, SplitAxis)
     split_dim = _method(SplitDim, SplitDim)
+    stage_factor = _method(StageFactor, StageFactor)
     tensorize = _method(Tensorize, Tensorize.of)
     tile = _method(Tile, Tile.of)
     unroll = _method(Unroll, Unroll)

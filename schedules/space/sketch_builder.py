@@ -39,6 +39,7 @@ class SketchBuilder:
         self.done: set[str] = set()  # blocks that a rule has scheduled
         self.roots: set[str] = set()  # blocks that stay stages of their own
         self.windows: set[str] = set()  # reductions of windows whose lanes are outputs
+        self.nested: dict[str, tuple[str, ...]] = {}  # {reduction: it and those in it, outermost first}
         self.alike: dict[str, str] = {}  # {block: the block whose decisions it shares}
         self._picked: dict[str, tuple[tuple[str, ...], str]] = {}  # {question: options, answer}
         self._answers = tuple(answers)
@@ -109,6 +110,10 @@ class SketchBuilder:
         """Share nested loops, as one, among the threads of the target if it has several."""
         if self.threads > 1:
             self.s.parallel(self.fused(loops))
+
+    def is_nested(self, name: str) -> bool:
+        """Whether a reduction is scheduled with the one that reads it, or that it reads."""
+        return any(name in chain for chain in self.nested.values())
 
     def last_unscheduled(self) -> str | None:
         """The last block that no rule has scheduled."""

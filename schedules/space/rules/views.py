@@ -56,7 +56,7 @@ def copy_views(d: SketchBuilder) -> None:
     """Let reductions read what they would have to divide for, and read again and again, through copies that
     are divided once. Call it after axes were split, as then less is divided."""
     for b in blocks(d.s.nest.body):
-        if b.reducer is None:
+        if b.reducer is None or d.is_nested(b.name):
             continue
         steps = prod(extents(b).values())
         for x in operands(b):

@@ -11,6 +11,7 @@ from schedules.space.rules.cpu.dot_products import dot_product_axes, schedule_do
 from schedules.space.rules.cpu.elementwise import schedule_elementwise
 from schedules.space.rules.cpu.instructed import instructions_for, schedule_instructed
 from schedules.space.rules.cpu.interleaved import split_interleaved
+from schedules.space.rules.cpu.nested import find_nested, schedule_nested
 from schedules.space.rules.cpu.row_blocks import is_product, schedule_row_blocks
 from schedules.space.rules.cpu.row_parts import rows_outgrow_cache
 from schedules.space.rules.cpu.rows import schedule_rows, split_long_reduction
@@ -39,12 +40,15 @@ def apply_rules(d: SketchBuilder) -> None:
     split_views(d)
     way = inline_stages(d, _inline_padding, costly_in_tiles=False, ways=("kept", "bands"))
     split_views(d)  # what reads through a stage that is gone now
+    find_nested(d)
     copy_views(d)
     merge_neighbours(d)
     split_interleaved(d)
     order_axes(d)
     schedule_alike(d)
     for name in list(d.s.blocks()):
+        if d.is_nested(name):
+            continue
         if is_row_reduction(d.s.nest, d.block(name)):
             lanes = d.lanes_of(d.dtype(d.block(name)))
             if is_short_window(d.s.nest, d.block(name), lanes) and name not in d.roots:
@@ -76,7 +80,9 @@ def _inline_padding(d: SketchBuilder, padding: Block, reducing: list[Block]) -> 
 def _schedule(d: SketchBuilder, name: str) -> None:
     b = d.block(name)
     if b.reducer is not None:
-        if (name in d.roots or is_row_reduction(d.s.nest, b)) and name not in d.windows:  # parts of a row too
+        if name in d.nested:
+            schedule_nested(d, d.nested[name], d.s.cache_write(name, "local"))
+        elif (name in d.roots or is_row_reduction(d.s.nest, b)) and name not in d.windows:  # parts of a row too
             schedule_rows(d, name)
         elif not _by_dot_products(d, b):
             _tile(d, name)
@@ -91,7 +97,9 @@ def _schedule(d: SketchBuilder, name: str) -> None:
         else:
             schedule_row_blocks(d, name, in_parts=by == "parts")
     elif tiled is not None and loops_of(d.s.nest, name):
-        if _by_dot_products(d, tiled):
+        if tiled.name in d.nested:
+            schedule_nested(d, d.nested[tiled.name], name)
+        elif _by_dot_products(d, tiled):
             schedule_elementwise(d, name)
         else:
             _tile(d, tiled.name, name)
@@ -132,7 +140,7 @@ def reductions_behind(
         for p in writers(d.s.nest, x.buffer):
             if p.name in d.done:
                 continue
-            if is_row_reduction(d.s.nest, p) and p.name not in d.windows:
+            if is_row_reduction(d.s.nest, p) and p.name not in d.windows and not d.is_nested(p.name):
                 rows = rows if p.name in d.roots else p
             elif is_map(p):
                 if rows is None and p.name not in bare:
