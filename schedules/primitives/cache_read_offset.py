@@ -42,9 +42,10 @@ class CacheReadOffset(Primitive[list[str]]):
     So int8 becomes the uint8 that an instruction takes (128), or uint8 int8 (-128). What the sum adds to the
     operand, as in ``(int32(A[i, k]) - z[i]) * int32(B[k, j])``, is taken out of it too: with an offset of 0
     only that. It may depend on no axis of the reduction. Integers wrap, so all is exact whatever the sums
-    are. Returns the names of three blocks: ``<buffer>_offset_<block>``, ``<buffer>_compensation_<block>``,
-    and ``<buffer>_compensated_<block>``, which writes the result. ``block`` keeps its loops and writes
-    ``<buffer>_product_<block>``. New blocks stand at the root. `Pack` takes the copy as one of `CacheRead`.
+    are. Returns the names of three blocks, ``<buffer>_offset_<block>``, ``<buffer>_compensation_<block>``
+    and ``<buffer>_compensated_<block>``, which writes the result, and that of the buffer which ``block``
+    writes now, ``<buffer>_product_<block>``. It keeps its loops. New blocks stand at the root. `Pack` takes
+    the copy as one of `CacheRead`. Loops of a new block are called ``<block>_x0, ...``.
 
     Legal for a whole sum of products of integers that is not scheduled inside of others. The offset must
     lead from one dtype to all of another that has as many bytes. Cost: the copy, a sum of the other operands,
@@ -55,7 +56,7 @@ class CacheReadOffset(Primitive[list[str]]):
     >>> c = te.compute((4, 4), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "c")
     >>> t = at.Schedule([a, b, c])
     >>> t.cache_read_offset("c", "a", 128)
-    ['a_offset_c', 'a_compensation_c', 'a_compensated_c']
+    ['a_offset_c', 'a_compensation_c', 'a_compensated_c', 'a_product_c']
     """
 
     name: ClassVar[str] = "cache_read_offset"
@@ -66,13 +67,13 @@ class CacheReadOffset(Primitive[list[str]]):
     scope: str = "global"
 
     def result(self) -> list[str]:
-        return [self._named(x) for x in ("offset", "compensation", "compensated")]
+        return [self._named(x) for x in ("offset", "compensation", "compensated", "product")]
 
     def _named(self, what: str) -> str:
         return f"{self.buffer}_{what}_{self.block}"
 
     def sentence(self) -> str:
-        copy, _, out = self.result()
+        copy, _, out, _ = self.result()
         return (
             f"Copy `{self.buffer}` with {self.offset} added into `{copy}`, in {scope_in_words(self.scope)}; "
             f"`{self.block}` reads the copy, and `{out}` takes off its sum what that adds."
@@ -92,7 +93,7 @@ class CacheReadOffset(Primitive[list[str]]):
         for x in (*E.loads(p.rest), *(y for _, a in p.added for y in E.loads(a))):
             check_complete(nest, self.name, self.block, x.buffer)
         check_written_apart(nest, b, self)
-        for n in (*others, self._named("product")):
+        for n in others:
             if n in block_names(nest) or any(x.name == n for x in nest.buffers):
                 raise self.refused(f"{n} exists already")
 
@@ -159,13 +160,12 @@ class CacheReadOffset(Primitive[list[str]]):
         return found
 
     def apply(self, nest: Nest) -> Nest:
-        b, (copied, compensation, out) = find_block(nest, self.block), self.result()
+        b, (copied, compensation, out, product) = find_block(nest, self.block), self.result()
         p, write, src = self._product(b), b.writes[0], nest.buffer(self.buffer)
         whole, dtype = nest.buffer(write.buffer), self._dtype(src.dtype)
         moved = Load(copied, p.read.indices, dtype)
         operand = E.rewrite(p.operand, lambda e: moved if e == p.read else None)
         value = E.rewrite(b.values[0], lambda e: operand if e == p.factor else None)
-        product = self._named("product")
         new = replace(b, writes=(Access(product, write.indices),), values=(value,))
 
         def element(at: tuple[Expr, ...]) -> Expr:
@@ -191,7 +191,7 @@ class CacheReadOffset(Primitive[list[str]]):
         last = Block(out, tuple(axes), (), (write,), (result,))
 
         def in_loops(x: Block) -> Stmt:
-            return wrap_loops(x, fresh_each(nest, (f"{x.name}_{i.var}" for i in x.iters)))
+            return wrap_loops(x, fresh_each(nest, (f"{x.name}_x{d}" for d in range(len(x.iters)))))
 
         first = next((x for x in readers(nest, write.buffer)), None)
         nest = add_buffer(nest, Buffer(product, whole.shape, whole.dtype))

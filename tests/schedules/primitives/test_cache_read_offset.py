@@ -15,9 +15,10 @@ from schedules.errors import ScheduleError
 from schedules.expr import Expr
 from schedules.ir import Block
 from schedules.ir.nest import find_block
-from schedules.model import Trace
+from schedules.model import Trace, Workload
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
+from schedules.trace_names import to_canonical, to_named
 
 
 def product(
@@ -73,6 +74,10 @@ def check(s: Schedule, seed: int = 0) -> None:
     check_interpreted(s.nest, s.dag, data, expected(s.dag, data))
     again = Trace.from_json(s.trace.to_json())
     assert again == s.trace and Schedule.replay(s.dag, again).nest == s.nest
+    w = Workload(s.dag)
+    renamed, _ = to_canonical(w, s.trace)
+    Schedule.replay(w.canonical, renamed)
+    assert to_named(w, renamed) == s.trace
 
 
 def value_of(s: Schedule, block: str) -> str:
@@ -87,7 +92,8 @@ def te_text(b: Block) -> str:
 
 def test_int8_becomes_the_uint8_that_an_instruction_takes() -> None:
     s = Schedule(product())
-    assert s.cache_read_offset("C", "A", 128) == ["A_offset_C", "A_compensation_C", "A_compensated_C"]
+    made = s.cache_read_offset("C", "A", 128)
+    assert made == ["A_offset_C", "A_compensation_C", "A_compensated_C", "A_product_C"]
     assert s.blocks() == ["A_offset_C", "A_compensation_C", "C", "A_compensated_C"]
     assert s.nest.buffer("A_offset_C").dtype == "uint8"
     assert value_of(s, "C") == "int32(A_offset_C[i, k]) * int32(B[k, j])"
@@ -152,11 +158,11 @@ def test_more_factors_and_batches() -> None:
 def test_a_tiled_product_of_packed_operands() -> None:
     """What a rule makes of it: padded copies in the layout of an instruction, a tile at a time."""
     s = Schedule(product(m=5, n=9, k=10))
-    copy, _, out = s.cache_read_offset("C", "A", 128)
+    copy, _, out, sums = s.cache_read_offset("C", "A", 128)
     s.pack(copy, [0, 4], [0, 1, 2])
     s.cache_read("C", "B")
     s.pack("B_global", [4, 4], [1, 0, 3, 2])
-    s.set_scope("A_product_C", "local")
+    s.set_scope(sums, "local")
     i, j = s.loops(out)
     (io, ii), (jo, ji) = s.split(i, [None, 2]), s.split(j, [None, 4])
     s.reorder(io, jo, ii, ji)
