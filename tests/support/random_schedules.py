@@ -15,6 +15,7 @@ from schedules.primitives.annotate import Annotate
 from schedules.primitives.base import Primitive
 from schedules.primitives.bind import Bind
 from schedules.primitives.cache_read import CacheRead
+from schedules.primitives.cache_read_offset import CacheReadOffset
 from schedules.primitives.cache_read_part import CacheReadPart
 from schedules.primitives.cache_read_view import CacheReadView
 from schedules.primitives.cache_write import CacheWrite
@@ -129,6 +130,12 @@ def _cache_read_view(s: Schedule, rng: Random) -> Primitive:
     return CacheReadView(part.block, part.buffer, part.place, part.scope)
 
 
+def _cache_read_offset(s: Schedule, rng: Random) -> Primitive:
+    whole = _cache_read(s, rng)
+    assert isinstance(whole, CacheRead)
+    return CacheReadOffset(whole.block, whole.buffer, rng.choice((0, 128, 128, -128)), whole.scope)
+
+
 def _split_axis(s: Schedule, rng: Random) -> Primitive:
     loop = rng.choice(_loops(s)) if _loops(s) else None
     return SplitAxis(loop.var if loop else "none", rng.choice(FACTORS))
@@ -203,6 +210,7 @@ CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "annotate": _annotate,
     "bind": lambda s, rng: Bind(_loop(s, rng), "blockIdx.x"),
     "cache_read": _cache_read,
+    "cache_read_offset": _cache_read_offset,
     "cache_read_part": _cache_read_part,
     "cache_read_view": _cache_read_view,
     "cache_write": lambda s, rng: CacheWrite(_block(s, rng), rng.choice(SCOPES)),
