@@ -184,7 +184,7 @@ def test_every_sketch_is_right_compiled(case: Case) -> None:
                 check_compiled(dag, space.trace(n, row), here, inputs, want)
 
 
-# -- where it is offered --------------------------------------------------------------------------------------
+# -- where it is offered ------------------------------------------------------------------------------------
 
 
 def offered(case: Case, t: Target) -> set[str]:
@@ -230,7 +230,7 @@ def test_float32_is_scheduled_as_before(shape: tuple[int, int, int]) -> None:
         assert mine.sketch(n).trace.to_json() == plain.sketch(n).trace.to_json()
 
 
-# -- which axes are whose -------------------------------------------------------------------------------------
+# -- which axes are whose -----------------------------------------------------------------------------------
 
 
 def ways(dag: ComputeDAG, name: str, block: str = "c") -> list[tuple[dict[str, str], dict[str, str]]]:
