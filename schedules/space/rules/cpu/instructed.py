@@ -8,6 +8,7 @@ tile of a result has whole runs of the instruction along its axes (ADR 74).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 from schedules.expr import Hole
@@ -58,7 +59,7 @@ def _cost(d: SketchBuilder, p: Block, c: Block, fit: Fit) -> tuple[float, ...] |
     n = extents(p)
     sizes = units_of(fit) | {term_axis(fit): terms_of(fit.instruction)}
     waste = math.prod(-(-n[v] // size) * size / n[v] for v, size in sizes.items())
-    away = [x for name in fit.reads if not (x := Operand.of(fit, name)).lies(d.s.nest, n)]
+    away = copied_operands(d, p, fit)
     if waste > MOST_WASTE or not all(x.can_be_packed(d.s.nest, n) for x in away):
         return None
     last = dict(zip(spatial(p), spatial(c), strict=True))[lane_axis(fit)]
@@ -93,12 +94,16 @@ def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit
     d.parallel(tiles)
 
 
+def copied_operands(d: SketchBuilder, p: Block, fit: Fit) -> list[Operand]:
+    """Operands that do not lie as the instruction wants them."""
+    return [x for name in fit.reads if not (x := Operand.of(fit, name)).lies(d.s.nest, extents(p))]
+
+
 def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[Operand]:
-    """Operands that are copied: those that do not lie as the instruction wants them. Rows that lie far apart
-    may be copied too, so that what one instruction reads is in few pages and sets of a cache."""
-    n = extents(p)
+    """Operands that are copied. Rows that lie far apart may be copied too, so that what one instruction reads
+    is in few pages and sets of a cache."""
+    n, away = extents(p), copied_operands(d, p, fit)
     every = [Operand.of(fit, name) for name in fit.reads]
-    away = [x for x in every if not x.lies(d.s.nest, n)]
     rest = [x for x in every if x not in away and x.steps_over_rows and x.can_be_packed(d.s.nest, n)]
     if rest and d.choose(f"{p.name}.pack", ("all", "")):
         return away + rest
@@ -106,12 +111,19 @@ def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[Operand]:
 
 
 def _accumulate(fit: Fit, d: SketchBuilder, t: Tiling) -> None:
-    """Put the sum outside the register tile, whose innermost loops are the instruction."""
-    p, ins = d.block(t.producer), fit.instruction
+    run_by_instruction(d, t.producer, fit, d.own_apart(t.producer)[1])
+
+
+def run_by_instruction(
+    d: SketchBuilder, producer: str, fit: Fit, points: Sequence[str], around: Sequence[str] = ()
+) -> None:
+    """Put the sum outside a register tile, whose innermost loops are the instruction. ``points``: the loops
+    over the tile. ``around``: loops outside of the sum."""
+    p, ins = d.block(producer), fit.instruction
     r, units = term_axis(fit), units_of(fit)
-    reduce, points = d.own_apart(t.producer)
+    reduce, _ = d.own_apart(producer)
     steps = next(x for x in reduce if x in behind(p, r))
-    points.sort(key=lambda x: x in behind(p, lane_axis(fit)))
+    points = sorted(points, key=lambda x: x in behind(p, lane_axis(fit)))
     counts, runs = [], {}
     for x in points:
         v = next((v for v in units if x in behind(p, v)), None)
@@ -121,12 +133,12 @@ def _accumulate(fit: Fit, d: SketchBuilder, t: Tiling) -> None:
             o, runs[v] = d.s.split(x, (None, units[v]))
             counts.append(o)
     outer, *terms = d.s.split(steps, (None, *(a.extent for a in ins.meaning.stages[0].reduce_axes)))
-    outers = [x for x in reduce if x != steps] + _unrolled_steps(d, t.producer, outer, extents(p)[r])
+    outers = [x for x in reduce if x != steps] + _unrolled_steps(d, producer, outer)
     inner = [runs[fit.axes[a.var]] for a in ins.meaning.stages[0].axes]
-    d.s.reorder(*outers, *counts, *inner, *terms)
+    d.s.reorder(*around, *outers, *counts, *inner, *terms)
     for x in counts:
         d.s.unroll(x)
-    init = d.s.decompose_reduction(t.producer, outers[0])
+    init = d.s.decompose_reduction(producer, outers[0])
     d.done.add(init)
     started = [x.var for x in d.own_loops(init)]
     if ins.start is None:
@@ -136,7 +148,7 @@ def _accumulate(fit: Fit, d: SketchBuilder, t: Tiling) -> None:
     d.s.tensorize(inner[0], ins)
 
 
-def _unrolled_steps(d: SketchBuilder, producer: str, loop: str, n: int) -> list[str]:
+def _unrolled_steps(d: SketchBuilder, producer: str, loop: str) -> list[str]:
     """Unroll several runs along the sum: [outer, inner], or [loop] where they are few."""
     count = extent(next(x for x in d.loops(producer) if x.var == loop))
     if count < 2 * STEPS[-1]:
