@@ -22,6 +22,7 @@ from schedules.model import Target
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space import derive
+from schedules.space.rules.cpu import instructed
 from schedules.te.compute_dag import ComputeDAG
 
 FEATURES = ("amx-bf16", "amx-int8", "amx-tile", "avx512bf16", "avx512vnni")
@@ -212,6 +213,35 @@ def test_every_sketch_is_right_compiled(case: Case) -> None:
         for n in numbers:
             for row in space.sample(n, 2, rng):
                 check_compiled(dag, space.trace(n, row), here, inputs, want)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        mm(7, 50, 12, DOTS),
+        mm(9, 33, 13, DOTS, transpose_a=1),
+        mm(5, 40, 16, DOTS, op="batch_matmul", b=2),
+        pytest.param(mm(33, 40, 90, DOTS, TILES), marks=pytest.mark.slow),
+        Case("conv2d", {"h": 2, "w": 4, "ci": 6, "co": 6, "k": 3, "padding": 1}, (DOTS,)),
+    ],
+    ids=str,
+)
+def test_parts_of_a_sum_are_right(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Added over blocks of tiles, which stay in a buffer meanwhile: the tile is in registers during a part."""
+    monkeypatch.setattr(instructed, "PARTS_OF_CACHE", 10_000)
+    dag, rng = case.dag, np.random.default_rng(3)
+    space, inputs = derive(dag, ALL), data(dag)
+    want = te.evaluate(dag, inputs)
+    parts = [n for n, name in enumerate(space.sketches) if "k=blocks" in name]
+    assert parts
+    held = False
+    for n in parts:
+        for row in space.sample(n, 3, rng):
+            f = lower(Schedule.replay(dag, space.trace(n, row), ALL).nest)
+            same(interpret(f, dag, inputs), want, space.sketches[n])
+            runs = [x for x in walk(f.body) if isinstance(x, Intrinsic) and x.instruction.name == DOTS]
+            held |= bool(runs) and all("_reg" in x.operands[-1].buffer for x in runs)
+    assert held
 
 
 # -- where it is offered ------------------------------------------------------------------------------------
