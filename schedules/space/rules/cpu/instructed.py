@@ -49,6 +49,8 @@ def instructions_for(d: SketchBuilder, p: Block, c: Block) -> dict[str, Fit]:
     for ins in INSTRUCTIONS.values():
         if not ins.features or not d.runs(ins) or sorted(x.dtype for x in ins.meaning.inputs) != read:
             continue
+        if any((ins.result.name, k) not in ins.free for k in range(len(ins.result.shape) - 1)):
+            continue  # rows of results would have to lie side by side
         kind = ins.features, tuple(ins.iterations.values())  # one with its operands turned is no other
         for fit in fits(p, ins):
             cost = _cost(d, p, c, fit)
