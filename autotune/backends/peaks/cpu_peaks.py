@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 
@@ -41,6 +42,8 @@ SPELLS, PAUSE_S = 5, 0.03
 HEAT_S = 0.015
 # {mode of the memory loop: arrays that it reads}.
 MODES = {"read": "A", "copy": "A", "stream": "A", "triad": "AB"}
+# Runs of a loop by which its length is told.
+WARM = 200
 # {dtype with an FMA loop: LLVM's type}.
 _LLVM_TYPE = {"float32": "float", "float64": "double"}
 
@@ -109,18 +112,32 @@ def sample_seconds(threads: int) -> float:
     return SAMPLE_S if threads == 1 else TOGETHER_S
 
 
-class FmaLoops:
-    """The FMA loop on ``target.threads`` threads at once."""
+class Rated(Protocol):
+    """A loop that does arithmetic on all threads of a target at once."""
 
-    def __init__(self, target: Target, dtype: str = "float32") -> None:
-        loops = [FmaLoop(target, dtype) for _ in range(target.threads)]
-        runs = max(1, round(sample_seconds(target.threads) / (loops[0].seconds(200) / 200)))
-        self._flops = sum(x.flops for x in loops) * runs
+    def flops_a_second(self) -> float:
+        """Operations a second, now."""
+
+
+class LoopsTogether:
+    """Loops of arithmetic, one a thread, at once. ``flops``: of a run of each."""
+
+    def __init__(self, loops: Sequence[KernelLoop], flops: int) -> None:
+        runs = max(1, round(sample_seconds(len(loops)) / (loops[0].seconds(WARM) / WARM)))
+        self._flops = flops * len(loops) * runs
         self._jobs = Together([partial(x.seconds, runs) for x in loops])
 
     def flops_a_second(self) -> float:
         """The rate now."""
         return self._flops / self._jobs.seconds()
+
+
+class FmaLoops(LoopsTogether):
+    """The FMA loop on ``target.threads`` threads at once."""
+
+    def __init__(self, target: Target, dtype: str = "float32") -> None:
+        loops = [FmaLoop(target, dtype) for _ in range(target.threads)]
+        super().__init__(loops, loops[0].flops)
 
 
 class MemoryLoop:

@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from autotune.backends.building.from_trace import build_object
-from autotune.backends.peaks.cpu_peaks import CHAINS, STEPS, KernelLoop
+from autotune.backends.peaks.cpu_peaks import CHAINS, STEPS, KernelLoop, LoopsTogether
 from autotune.codegen.llvm.compile import load_object
 from schedules.dtypes import is_float
 from schedules.instructions import Instruction
@@ -40,14 +40,23 @@ class InstructionLoop(KernelLoop):
         terms = prod(a.extent for a in stage.reduce_axes)
         steps = CHAIN // terms if is_float(ins.result.dtype) else STEPS  # longer float sums are cut
         held = CHAINS if ins.registers is None else ins.registers.count - len(ins.meaning.inputs)
-        s = _schedule(ins, held, steps, replace(target, threads=1))
+        one = replace(target, threads=1)
+        s = _schedule(ins, held, steps, one)
         self.operations = ins.operations * held * steps
         arrays = [np.ones(t.shape, t.dtype) for t in s.dag.params]
-        super().__init__(load_object(build_object(s.dag, s.trace, s.target)), arrays)
+        super().__init__(load_object(build_object(s.dag, s.trace, one)), arrays)
 
     def rate(self, runs: int, cpu_clock: bool = False) -> float:
         """Operations a second, now. ``cpu_clock``: of the thread's CPU time."""
         return self.operations * runs / self.seconds(runs, cpu_clock)
+
+
+class InstructionLoops(LoopsTogether):
+    """The loop of an instruction on ``target.threads`` threads at once."""
+
+    def __init__(self, target: Target, ins: Instruction) -> None:
+        loops = [InstructionLoop(ins, target) for _ in range(target.threads)]
+        super().__init__(loops, loops[0].operations)
 
 
 def _repeated(ins: Instruction, held: int, steps: int) -> ComputeDAG:

@@ -66,7 +66,7 @@ STEPS = (1, 2, 4, 8)
 class Tiling:
     """What is tiled. ``tile``: size of the register tile by axis of the consumer, with the vector axis ``v``.
     ``axis_of``: {axis of the consumer: axis of the producer}. ``n``: length of each axis. ``guarded``: other
-    axes whose last tile is cut off. ``accumulate``: arranges the loops of the producer in its register tile."""
+    axes whose last tile is cut off. ``accumulate``: arranges the producer's loops in its register tile."""
 
     producer: str
     consumer: str
@@ -174,7 +174,7 @@ def _turned_copy(d: SketchBuilder, p: Block, a: str, v: str) -> tuple[Load, int]
     return None
 
 
-def _lanes_last(d: SketchBuilder, t: Tiling) -> None:
+def lanes_last(d: SketchBuilder, t: Tiling) -> None:
     """Store accumulators with the lanes of a vector side by side."""
     for write in d.block(t.producer).writes:
         lane = write.indices.index(Var(t.axis_of[t.v]))
@@ -203,9 +203,9 @@ def tile_for_registers(d: SketchBuilder, t: Tiling) -> list[str]:
         outer.append(o)
         middle.append(m)
         inner.append((i, axis))
-    _arrange(d, t, outer, middle, inner)
+    arrange(d, t, outer, middle, inner)
     d.s.compute_at(t.producer, middle[-1] if middle else outer[-1])
-    _lanes_last(d, t)
+    lanes_last(d, t)
     t.accumulate(d, t)
     _peel_borders(d, t, dict(zip((a for a in t.n if t.n[a] > 1), middle, strict=True)))
     return outer
@@ -245,9 +245,9 @@ def _block_for_caches(d: SketchBuilder, t: Tiling) -> tuple[list[str], str]:
         outer.append(o)
         middle.append(m)
         inner.append((i, axis))
-    _arrange(d, t, outer, middle, inner)
+    arrange(d, t, outer, middle, inner)
     d.s.compute_at(t.producer, outer[-1])
-    _lanes_last(d, t)
+    lanes_last(d, t)
     row_copies = _copy_rows(d, t)
     p = d.block(t.producer)
     rest: list[str] = []  # axes that are not tiled
@@ -316,7 +316,7 @@ def reduction_steps(d: SketchBuilder, producer: str, loop: str, unit: int = 0) -
     return [outer, inner]
 
 
-def _arrange(
+def arrange(
     d: SketchBuilder, t: Tiling, outer: list[str], middle: list[str], inner: list[tuple[str, str]]
 ) -> None:
     """Order and annotate the loops of the consumer. Lanes are innermost."""
@@ -460,8 +460,8 @@ def _moves_evenly(x: Load, v: str) -> bool:
 def place_producers(
     d: SketchBuilder, producer: str, tiles: str, placed: Container[str], steady: Container[str] = ()
 ) -> None:
-    """Place padded copies that are not ``placed``: whole before the loops, or a tile's part inside them if its
-    size is ``steady``."""
+    """Place padded copies that are not ``placed``: whole before the loops, or a tile's part inside them if
+    its size is ``steady``."""
     for x in operands(d.block(producer)):
         if x.buffer in d.s.nest.params:
             continue
