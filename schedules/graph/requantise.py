@@ -122,8 +122,8 @@ class _Stored:
 
 
 def fold_result_scales(graph: Graph) -> Graph:
-    """The graph in which no sum of products of integers is divided by a literal before it is rounded: its
-    scales and biases are."""
+    """The graph in which no sum of integers with scales and biases that are known is divided by a literal
+    before it is rounded: these are."""
     taken = Taken(graph.dag.tensors)
     stages: list[Stage] = []
     for s in graph.dag.stages:
@@ -146,7 +146,7 @@ class _Scaled:
         """A quotient that is rounded, without the division."""
         match e:
             case Call(fn="round", args=(Binary(op="/", a=a, b=Const(value=c) as by),)) if LEAST <= c <= MOST:
-                if any(_is_sum(x) for x in E.walk(a)):
+                if any(_is_integer(x) for x in E.walk(a)):
                     before = len(self.made)
                     over = self._over(a, by)
                     if over is None:
@@ -184,6 +184,6 @@ class _Scaled:
         return Load(out.name, tuple(Var(a.var) for a in axes), "float32")
 
 
-def _is_sum(e: Expr) -> bool:
-    """Whether sums of int32 are made floats."""
-    return isinstance(e, Cast) and e.dtype == "float32" and any(x.dtype == SUMS for x in E.loads(e.a))
+def _is_integer(e: Expr) -> bool:
+    """Whether integers are made floats."""
+    return isinstance(e, Cast) and e.dtype == "float32" and E.dtype_of(e.a) == SUMS
