@@ -174,8 +174,8 @@ class _Cut:
     def copies(self) -> None:
         """What each reader computes for itself: padding, and what reads nothing."""
         for s in reversed(self.stages.values()):
-            free = is_map(s) and not s.reads()
-            if (free or is_guarded(s) or self._widens_bytes(s)) and not {t.name for t in s.outputs} & self.kept:
+            free, cheap = is_map(s) and not s.reads(), is_guarded(s) or self._widens_bytes(s)
+            if (free or cheap) and not {t.name for t in s.outputs} & self.kept:
                 if free or any(not is_map(r) for r in self.users(s)):
                     self.copied.add(s.name)
 
