@@ -128,11 +128,9 @@ def fold_result_scales(graph: Graph) -> Graph:
     stages: list[Stage] = []
     for s in graph.dag.stages:
         scaled = _Scaled(s, graph, taken)
-        if is_map(s):
-            s = replace(s, values=tuple(E.rewrite(v, scaled.visit) for v in s.values))
-        stages += [*scaled.made, s]
-    changed = any(x is not y for x, y in zip(stages, graph.dag.stages, strict=False))
-    return remade(graph, stages) if changed or len(stages) > len(graph.dag.stages) else graph
+        values = tuple(E.rewrite(v, scaled.visit) for v in s.values) if is_map(s) else s.values
+        stages += [*scaled.made, s if values == s.values else replace(s, values=values)]
+    return graph if tuple(stages) == graph.dag.stages else remade(graph, stages)
 
 
 class _Scaled:
