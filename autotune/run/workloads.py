@@ -31,10 +31,16 @@ def as_workload(
 ) -> Workload:
     """The workload of a program. Parameters, dtype and layout belong to library operators; tensors
     carry their own. ``constant_weights``: see `with_constants`. ``caller``: the function that a user gave
-    ``params`` with its own keywords. ``strides``: of arguments, by name. Raises `WorkloadError`."""
+    ``params`` with its own keywords. ``strides``: of arguments, by name. Sums of dequantised products in
+    tensors become sums of integers (see `schedules.graph.integers`). Raises `WorkloadError`."""
     _check_names(program, params, caller)
-    workload = _as_workload(program, params, dtype, layout)
-    return with_constants(with_strides(workload, strides), constant_weights)
+    workload = with_strides(_as_workload(program, params, dtype, layout), strides)
+    made = with_constants(workload, constant_weights)
+    if isinstance(program, (str, Workload)):
+        return made
+    from schedules.graph.integers import with_integer_products
+
+    return replace(made, dag=with_integer_products(made.dag))
 
 
 def _check_names(program: Program, params: Mapping[str, Any], caller: Callable[..., Any] | None) -> None:

@@ -12,6 +12,7 @@ that it stands for.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -20,7 +21,7 @@ from schedules.dtypes import DTYPES, wrapped
 from schedules.expr import Binary, Cast, Const, Expr, Load, Select, Var
 from schedules.graph.edit import factors, points, remade
 from schedules.graph.graph import Graph
-from schedules.graph.quantised import SUMS, Quantised, Reader
+from schedules.graph.quantised import SUMS, Quantised, Reader, number, rewritten
 from schedules.te.compute_dag import ComputeDAG, Reducer, Stage, Tensor, operand
 from schedules.te.unique import Taken
 
@@ -37,7 +38,7 @@ def integer_products(graph: Graph) -> Graph:
     need no correction."""
     taken = Taken(graph.dag.tensors)
     reader = Reader(graph.values, graph.values, taken)
-    stages, origins = _rewritten(graph.dag, reader, dict(graph.origins))
+    stages, origins = _stages(graph.dag, reader, graph.origins)
     if len(stages) == len(graph.dag.stages):
         return graph
     return remade(replace(graph, origins=origins), stages)
@@ -54,7 +55,7 @@ def with_integer_products(dag: ComputeDAG) -> ComputeDAG:
     ['c_sum', 'c_sum_of_b', 'c']
     """
     reader = Reader(dag.constants, {}, Taken(dag.tensors))
-    stages, _ = _rewritten(dag, reader, {})
+    stages, _ = _stages(dag, reader, {})
     if len(stages) == len(dag.stages):
         return dag
     needed, live = set(dag.outputs), []
@@ -65,27 +66,16 @@ def with_integer_products(dag: ComputeDAG) -> ComputeDAG:
     return replace(dag, stages=tuple(reversed(live)))
 
 
-def _rewritten(
-    dag: ComputeDAG, reader: Reader, origins: dict[str, str]
+def _stages(
+    dag: ComputeDAG, reader: Reader, origins: Mapping[str, str]
 ) -> tuple[list[Stage], dict[str, str]]:
     """(the stages with integer products, where they come from)."""
-    stages: dict[str, Stage] = {}
 
-    def put(s: Stage, origin: str | None) -> None:
-        """Add a stage, after those that pad what it reads."""
-        for x in s.reads():
-            if x.buffer in reader.pads and x.buffer not in stages:
-                put(reader.pads[x.buffer], origin)
-        stages[s.name] = s
-        reader.add(s)
-        if origin is not None:
-            origins.setdefault(s.name, origin)
-
-    for s in dag.stages:
+    def change(s: Stage) -> list[Stage]:
         product = _product(s, reader)
-        for new in [s] if product is None else product.stages():
-            put(new, origins.get(s.name))
-    return list(stages.values()), origins
+        return [s] if product is None else product.stages()
+
+    return rewritten(dag, reader, origins, change)
 
 
 def _product(s: Stage, reader: Reader) -> _Product | None:
@@ -182,7 +172,7 @@ class _Product:
             assert other.zero is not None
             one = self._sum(of, new(f"{s.name}_sum_of_{'b' if of is self.b else 'a'}"))
             made.append(one)
-            times = other.zero * Const(-self._repeats(one), SUMS)
+            times = number(other.zero * Const(-self._repeats(one), SUMS))
             term = Load(one.name, tuple(Var(a.var) for a in one.axes), SUMS) * times
             if self.reader.is_known(of.value) and self.reader.is_known(other.zero):
                 known.append(term)
@@ -222,6 +212,7 @@ class _Product:
 
     def _ahead(self, e: Expr, name: str, made: list[Stage]) -> Expr:
         """A load of what is known, which a stage before computes; of one number or load itself."""
+        e = number(e)
         if isinstance(e, (Const, Load)):
             return e
         axes = tuple(a for a in self.s.axes if a.var in E.variables(e))

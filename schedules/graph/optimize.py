@@ -13,6 +13,7 @@ from schedules.graph.graph import Graph
 from schedules.graph.integers import integer_products
 from schedules.graph.layout import order_dimensions
 from schedules.graph.maps import inline_maps
+from schedules.graph.requantise import drop_requantised, fold_result_scales
 from schedules.graph.scale import fold_scales
 from schedules.graph.stack import stack_equal
 from schedules.graph.units import drop_unit_dimensions
@@ -22,12 +23,14 @@ from schedules.graph.views import compute_at_views, forward_views
 REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     eliminate_dead,
     drop_unit_dimensions,
+    drop_requantised,
     integer_products,
     fold_constants,
     eliminate_common,
     forward_views,
     compute_at_views,
     inline_maps,
+    fold_result_scales,
     fold_scales,
     add_biases,
     fold_constants,

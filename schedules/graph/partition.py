@@ -8,7 +8,7 @@ Predicates decide, no operator's name:
 - Two products with reductions of rows between them are one group: attention. Its parts stay known, because
   only measuring tells which is faster.
 - A map whose readers are all in one group joins them, but no concatenation joins a product. A map that pads,
-  or reads nothing, is computed by each reader for itself.
+  reads nothing, or dequantises bytes, is computed by each reader for itself.
 
 No path leaves a group and comes back to it.
 """
@@ -20,6 +20,7 @@ from dataclasses import replace
 from math import prod
 
 from schedules import expr as E
+from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Const, Load, Select, Var
 from schedules.graph.edit import factors, is_map, is_plain, is_product, points, readers
 from schedules.graph.graph import Graph, Group, Island
@@ -27,6 +28,8 @@ from schedules.graph.group import group_of
 from schedules.model import Workload
 from schedules.te.compute_dag import Stage
 
+# Most nodes of an expression that makes wider numbers of bytes, for it to be computed by each reader.
+WIDENED = 16
 
 def partition(graph: Graph) -> tuple[Group | Island, ...]:
     """The groups and islands of a graph, in an order in which they can run."""
@@ -171,10 +174,20 @@ class _Cut:
     def copies(self) -> None:
         """What each reader computes for itself: padding, and what reads nothing."""
         for s in reversed(self.stages.values()):
-            free = is_map(s) and not s.reads()
-            if (free or is_guarded(s)) and not {t.name for t in s.outputs} & self.kept:
+            free, cheap = is_map(s) and not s.reads(), is_guarded(s) or self._widens_bytes(s)
+            if (free or cheap) and not {t.name for t in s.outputs} & self.kept:
                 if free or any(not is_map(r) for r in self.users(s)):
                     self.copied.add(s.name)
+
+    def _widens_bytes(self, s: Stage) -> bool:
+        """Whether a map makes wider numbers of the bytes that one stage made, and little else: each kernel
+        that needs these reads the bytes."""
+        if not is_map(s) or len(s.values) > 1:
+            return False
+        wide = [x for x in s.reads() if any(E.variables(i) for i in x.indices)]
+        bytes_ = [x for x in wide if x.buffer in self.made and DTYPES[x.dtype].itemsize == 1]
+        small = E.size(s.values[0])[0] <= WIDENED
+        return small and len(wide) == len(bytes_) == 1 and DTYPES[s.outputs[0].dtype].itemsize > 1
 
     def rows(self) -> None:
         """Reductions of rows, up to where rows are whole again."""

@@ -7,7 +7,7 @@ point.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +18,8 @@ from schedules.dtypes import DTYPES, is_float, is_integer
 from schedules.expr import Binary, Cast, Const, Expr, Load, Select, Var
 from schedules.graph.edit import is_map, simplified
 from schedules.graph.graph import Array
-from schedules.te.compute_dag import Axis, Stage, Tensor
+from schedules.te.compute_dag import Axis, ComputeDAG, Stage, Tensor
+from schedules.te.evaluator import evaluate
 from schedules.te.scalars import cast
 from schedules.te.unique import Taken
 
@@ -110,7 +111,7 @@ class Reader:
         if s.name not in self._known:
             self._known[s.name] = self._kept(s, self.read(s.values[0]))
         q = self._known[s.name]
-        return None if q is None else q.at({a.var: i for a, i in zip(s.axes, x.indices, strict=True)})
+        return None if q is None else q.at(_places(s, x))
 
     def _kept(self, s: Stage, q: Quantised | None) -> Quantised | None:
         """What a stage makes, with what pads as a stage of its own, which pads integers."""
@@ -120,6 +121,19 @@ class Reader:
         out = Tensor(name, tuple(a.extent for a in s.axes), q.dtype)
         self.pads[name] = simplified(Stage((out,), s.axes, (), (q.value,)))
         return replace(q, value=Load(name, tuple(Var(a.var) for a in s.axes), q.dtype))
+
+    def read_extreme(self, e: Expr, fill: float, end: int) -> Quantised | None:
+        """`read` of what the largest or least is taken of. It may be padded with an infinity, ``fill``, which
+        is ``end`` as an integer."""
+        match e:
+            case Select(cond=c, a=a, b=Const(value=v)) if v == fill and not E.loads(c):
+                q = self.read(a)
+                return None if q is None else replace(q, value=Select(c, q.value, Const(end, q.dtype)))
+            case Load(buffer=b) if b in self._stages and self.read(e) is None:
+                s = self._stages[b]
+                q = self._kept(s, self.read_extreme(s.values[0], fill, end))
+                return None if q is None else q.at(_places(s, e))
+        return self.read(e)
 
     def flipped(self, q: Quantised) -> Quantised:
         """A load of a constant of uint8 as int8, each number and the zero point less 128; itself where its
@@ -195,6 +209,34 @@ class Reader:
         return None if zero is None else max(high - zero[0], zero[1] - low)
 
 
+def _places(s: Stage, x: Load) -> dict[str, Expr]:
+    """{axis of a stage: where a load has it}."""
+    return {a.var: i for a, i in zip(s.axes, x.indices, strict=True)}
+
+
+def rewritten(
+    dag: ComputeDAG, reader: Reader, origins: Mapping[str, str], change: Callable[[Stage], Sequence[Stage]]
+) -> tuple[list[Stage], dict[str, str]]:
+    """(the stages of a DAG, each as others, with those of ``reader.pads`` that they read; where they come
+    from)."""
+    stages: dict[str, Stage] = {}
+    found = dict(origins)
+
+    def put(s: Stage, origin: str | None) -> None:
+        for x in s.reads():
+            if x.buffer in reader.pads and x.buffer not in stages:
+                put(reader.pads[x.buffer], origin)
+        stages[s.name] = s
+        reader.add(s)
+        if origin is not None:
+            found.setdefault(s.name, origin)
+
+    for s in dag.stages:
+        for new in change(s):
+            put(new, found.get(s.name))
+    return list(stages.values()), found
+
+
 def whole(e: Expr) -> Expr | None:
     """A zero point as int32: a whole literal, or an integer that is loaded; None for anything else."""
     match e:
@@ -217,3 +259,11 @@ def stored(zero: Expr, dtype: str) -> Expr | None:
         case Cast(a=Load(dtype=d) as x) if d == dtype:
             return x
     return None
+
+
+def number(e: Expr) -> Expr:
+    """Itself; a literal where it is made of literals alone, rounded or wrapped as a kernel would."""
+    if isinstance(e, Const) or E.loads(e) or E.variables(e):
+        return e
+    one = Stage((Tensor("number", (), E.dtype_of(e)),), (), (), (e,))
+    return Const(evaluate(ComputeDAG((), (one,), ("number",)), [])[0].item(), E.dtype_of(e))

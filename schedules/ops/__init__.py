@@ -88,9 +88,9 @@ def workload(
     name: str, params: Mapping[str, Any], dtype: str | None = None, layout: str | None = None
 ) -> Workload:
     """The workload of a library operator. ``params`` of the result hold every parameter, and the layout if
-    the operator has layouts. ``dtype``: by default float32, or the first that the operator has. Operators that add up take ``accumulator`` and ``out_dtype`` with the
-    parameters: the dtypes that sums are made in and stored as. Raises `WorkloadError` for unknown or
-    unsuitable arguments."""
+    the operator has layouts. ``dtype``: by default float32, or the first that the operator has. Operators
+    that add up take ``accumulator`` and ``out_dtype`` with the parameters: the dtypes that sums are made in
+    and stored as. Raises `WorkloadError` for unknown or unsuitable arguments."""
     op = get(name)
     usual = "float32" if "float32" in op.dtypes else op.dtypes[0]
     dtype = usual if dtype is None else check_dtype(dtype, name)

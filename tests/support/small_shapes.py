@@ -82,5 +82,5 @@ FORMS: list[tuple[str, dict[str, object]]] = [
         "quantized_conv2d",
         {"h": 6, "w": 5, "ci": 4, "co": 6, "k": 3, "padding": 1, "groups": 2, "weight_zeros": 1, "stride": 2},
     ),
-    ("quantized_conv2d", {"h": 4, "w": 5, "ci": 2, "co": 3, "k": (3, 2), "per_channel": 0, "weight_zeros": 1}),
+    ("quantized_conv2d", {"h": 4, "w": 5, "ci": 2, "co": 3, "k": 2, "per_channel": 0, "weight_zeros": 1}),
 ]

@@ -92,7 +92,9 @@ def nearest(v: Expr, zero: Expr | None, dtype: str) -> Expr:
         raise UnsupportedForm(f"a result of {dtype} is not supported")
     low, high = float(DTYPES[dtype].range[0]), float(DTYPES[dtype].range[-1])
     q = te.round(v)
-    if zero is not None and not (isinstance(zero, Const) and zero.value == 0):
+    if isinstance(zero, Const):
+        q = q + float(zero.value) if zero.value else q
+    elif zero is not None:
         q = q + te.cast(zero, "float32")
     return te.cast(te.cast(te.clip(q, low, high), "int32"), dtype)
 

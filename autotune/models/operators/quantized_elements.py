@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autotune.models.operators.axes import positive, positives
+from autotune.models.operators.axes import positive
 from autotune.models.operators.base import Operand, UnsupportedForm, elementwise, number
 from autotune.models.operators.known import Value
 from autotune.models.operators.movement import concat, transpose
@@ -113,15 +113,6 @@ def _average(
     at = onnx_windows(node, spatial(v), kernel_shape, ceil_mode)
     y = _channels_back(average_pool(v, at, count_include_pad), channels_last)
     return quantized(y, y_scale, y_zero, x.dtype)
-
-
-@onnx_op("com.microsoft::QLinearReduceMean")
-def _mean(
-    x: te.Tensor, x_scale: Operand, x_zero: Operand | None, y_scale: Operand, y_zero: Operand | None = None,
-    *, axes: Sequence[int] | None = None, keepdims: bool = True,
-) -> te.Tensor:  # fmt: skip
-    over = range(len(x.shape)) if axes is None else positives(axes, len(x.shape))
-    return quantized(mean(dequantized(x, x_scale, x_zero), over, keepdims), y_scale, y_zero, x.dtype)
 
 
 @onnx_op("com.microsoft::QLinearWhere")

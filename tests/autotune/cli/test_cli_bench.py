@@ -24,6 +24,12 @@ from schedules import ops
 
 QUICK_PEERS = sorted(set(PEERS) - {"tvm"})  # which tunes for minutes: test_peer_tvm.py
 WITHOUT_PEER = {(library, "capsule_conv2d") for library in QUICK_PEERS if not library.startswith("numpy")}
+WITHOUT_PEER |= {
+    (library, name)
+    for library in QUICK_PEERS
+    if library.startswith("torch")
+    for name in ("quantized_conv2d", "quantized_matmul")
+}
 FEW = ("matmul", "conv2d", "softmax")  # of peers that take seconds each: a C++ compiler, or new processes
 SLOW_PEERS = ("torch.compile", "numpy.best", "torch.best")
 
@@ -141,7 +147,8 @@ def test_peers_may_know_weights_ahead(library: str, name: str) -> None:
     imported(library.partition(".")[0])
     if (library, name) in WITHOUT_PEER or (library == "torch.compile" and name not in FEW):
         pytest.skip("no peer, or compiled as a few others are")
-    workload = as_workload(name, SMALL[name], constant_weights=True)
+    dtype = ops.workload(name, SMALL[name]).dag.inputs[0].dtype
+    workload = as_workload(name, SMALL[name], dtype, constant_weights=True)
     inputs, outputs = arrays_for(workload, 0)
     with peer(library).prepare(workload, inputs, outputs, 1) as prepared:
         prepared.call()

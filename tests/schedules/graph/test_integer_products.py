@@ -363,3 +363,29 @@ def test_a_product_of_scales_that_is_no_normal_number_is_not_formed() -> None:
     assert is_integer(after)
     got = evaluate(after, [np.zeros((4, 5), np.uint8)])[0]
     np.testing.assert_array_equal(got, np.zeros((4, 6), np.float32))  # not infinity times 0
+
+
+def dequantised_product(m: int, n: int, k: int) -> list[Any]:
+    """Inputs and output of a product of dequantised matrices, as a user writes it."""
+    a, b = te.placeholder((m, k), "uint8", "a"), te.placeholder((k, n), "int8", "b")
+    sb = te.placeholder((n,), "float32", "sb")
+    r = te.reduce_axis(k, "k")
+
+    def value(i: Any, j: Any) -> Any:
+        x = (te.cast(a[i, r], "float32") - 131.0) * 0.25
+        return te.sum(x * (te.cast(b[r, j], "float32") * sb[j]), axis=r)
+
+    return [a, b, sb, te.compute((m, n), value, "c")]
+
+
+def test_what_a_user_tunes_is_a_product_of_integers() -> None:
+    from autotune.run.workloads import as_workload
+
+    program = dequantised_product(6, 5, 9)
+    workload = as_workload(program, {}, constant_weights=["b"])
+    product, *_ = [s for s in workload.dag.stages if is_product(s)]
+    assert product.outputs[0].dtype == "int32" and workload.dag.constants == ("b",)
+    assert workload.dag.outputs == ("c",)
+    few = as_workload(dequantised_product(1, 5, 9), {}, constant_weights=["b"])
+    assert few.dag.stages[0].outputs[0].dtype == "int32"  # sums of what is known cost nothing
+    assert as_workload(few, {}) is few

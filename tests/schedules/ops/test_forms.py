@@ -297,7 +297,8 @@ DIGESTS = {
     "avg_pool2d": "f01777fa", "rms_norm": "d6efaa6c", "attention": "f524d6f5",
     "transpose_batch_matmul_softmax": "2b542ff5", "softmax": "7cf1709b", "layer_norm": "d9b66366",
     "norm2": "329390f2", "argmax": "7e19486f", "argmin": "b419e265", "reduce_sum": "baac9124",
-    "quantized_matmul": "04f53156", "quantized_conv2d": "6213dcb0", "permute": "1837dc94", "add": "d8d8776d", "fused_multiply_add": "4bc71603",
+    "quantized_matmul": "04f53156", "quantized_conv2d": "6213dcb0",
+    "permute": "1837dc94", "add": "d8d8776d", "fused_multiply_add": "4bc71603",
 }  # fmt: skip
 
 
