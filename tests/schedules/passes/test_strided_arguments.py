@@ -139,7 +139,7 @@ def shifted(**strides: tuple[int, ...]) -> ComputeDAG:
 
 def test_a_gpu_takes_no_array_backwards() -> None:
     dag = shifted(x=(-10, 1))
-    with pytest.raises(ScheduleError, match=r"argument x has strides \[-10, 1\].* none below 0; give the arr"):
+    with pytest.raises(ScheduleError, match=r"argument x has strides \[-10, 1\].* none below 0; give"):
         check_legal(dag, Schedule(dag).trace, TARGET)
     check_legal(dag, Schedule(dag).trace, host())
 

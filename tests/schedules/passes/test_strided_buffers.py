@@ -30,7 +30,6 @@ from schedules.expr import Const
 from schedules.ir import Alloc, Nest, nbytes, walk
 from schedules.ir.interp_grid import run_grid
 from schedules.ir.nest import initial
-from schedules.model import Target
 from schedules.passes.lower import lower
 from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
