@@ -23,10 +23,13 @@ from autotune.backends.building.from_trace import check_legal, emit_module, modu
 from autotune.codegen.llvm.compile import compile_module
 from autotune.codegen.runtime.laid import laid, settled_values
 from autotune.codegen.simt import emulator
-from schedules import te
+from schedules import ops, te
 from schedules.constants import split_constants
 from schedules.dtypes import COMPUTED
 from schedules.errors import ScheduleError, WorkloadError
+from schedules.expr import Const
+from schedules.ir.strides import given_strides
+from schedules.model import Workload
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space import derive
@@ -200,6 +203,56 @@ def test_a_dimension_that_varies_may_be_a_stride() -> None:
     x = te.placeholder((m, 4), name="x", strides=(1, m + 2))
     z = te.compute((m, 4), lambda i, j: x[i, j] + 1.0, "z")
     assert te.dag([x, z], {m: 5}).inputs[0].strides == (1, 7)
+
+
+def test_dimensions_without_gaps_are_merged_and_split() -> None:
+    """As q of q, k, v in one array is: its heads lie one after another, its rows do not."""
+    x = te.placeholder((5, 2, 6), name="x", strides=(36, 6, 1))
+    y = te.compute((5, 2, 6), lambda i, h, j: x[i, h, j] * 2.0, "y")
+    dag = te.with_strides(te.dag([x, y]), {"y": (20, 6, 1)})
+    s = Schedule(dag)
+    s.merge_axes("y_h", "y_j")
+    for name in "xy":
+        s.merge_dims(name, 1, 2)
+    merged = s.nest.buffer("x")
+    assert (merged.shape, merged.strides) == ((Const(5), Const(12)), (Const(36), Const(1)))
+    assert given_strides(merged) == (36, 6, 1) and given_strides(s.nest.buffer("y")) == (20, 6, 1)
+    s.split_dim("x", 1, 3)
+    again = s.nest.buffer("x")
+    assert (again.shape[1:], again.strides) == ((Const(4), Const(3)), (Const(36), Const(3), Const(1)))
+    assert given_strides(again) == (36, 6, 1)
+    (data,) = inputs(dag)
+    check_interpreted(s.nest, dag, [data], [2 * data])
+    obj = compile_module(module_of(lower(s.nest), host()).text, host())
+    for got in run_object(obj, dag, host(), [data]).values():
+        same(got, [2 * data], "compiled")
+
+
+def test_rules_merge_what_goes_on_in_views() -> None:
+    """An elementwise stage over q of q, k, v has one long axis for each row."""
+    x = te.placeholder((5, 3, 8), name="x", strides=(72, 8, 1))
+    dag = te.dag([x, te.compute((5, 3, 8), lambda i, h, j: x[i, h, j] * 2.0, "y")])
+    found = derive(dag, host())
+    rows = found.sample(0, 1, np.random.default_rng(0))
+    steps = {s.primitive for s in found.trace(0, rows[0]).steps}
+    assert {"merge_axes", "merge_dims"} <= steps
+
+
+def test_workloads_of_row_major_arguments_keep_their_digests() -> None:
+    """Logs have them."""
+    known = {
+        "matmul": ({"m": 64, "n": 32, "k": 16}, "bf148d405cf2c392bcd3d77d25dc1b09"),
+        "softmax": ({"m": 8, "n": 64}, "93ae4d656b2539798a7b730402deff13"),
+    }
+    for op, (sizes, digest) in known.items():
+        w = ops.workload(op, sizes)
+        assert w.digest == digest
+        name, shape = w.dag.inputs[0].name, w.dag.inputs[0].shape
+        lying = replace(w, dag=te.with_strides(w.dag, {name: (1, shape[0])}))
+        assert lying.digest != digest and ops.makes(lying) and ops.makes(w)
+        same = replace(w, dag=te.with_strides(w.dag, {name: (shape[1], 1)}))
+        assert same.digest == digest
+        assert Workload.from_json(lying.json).digest == lying.digest
 
 
 def test_packing_reads_a_strided_constant() -> None:
