@@ -9,6 +9,7 @@ import json
 import pickle
 import subprocess
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ import autotune as at
 from autotune import te
 from autotune.backends import parse
 from autotune.codegen.simt import cxx
+from autotune.measure.compare.bench import arrays_for
+from autotune.measure.compare.peers import PeerError
 from autotune.run import new_arrays, torch_calls
 from autotune.run.kernel import Kernel
 from autotune.run.kernels import kernel_of
@@ -451,6 +454,19 @@ def test_commands_know_strides(log: Path) -> None:
     for text, says in (("a=1x", "cannot read 'a=1x'"), ("a=1,a=1", "a is given twice"), ("6", "cannot read")):
         wrong = run("best", "matmul", *words, "--strides", text)
         assert wrong.status and says in wrong.err
+
+
+@pytest.mark.slow
+def test_peers_are_given_the_same_views(log: Path) -> None:
+    words = ("--shape", "m=6,n=10,k=4", "--strides", "a=1x6,c=16x1", "--threads", 1, "--db", log)
+    measured = run("bench", "matmul", *words, "--against", "numpy,torch", "--duration", "200ms", "--json")
+    assert measured.status == 0 and len(measured.json["rows"]) == 3
+    workload = as_workload("matmul", SIZES, strides={"a": (-4, 1), "c": (16, 1)})
+    arrays = arrays_for(workload, 0)
+    for name, says in (("torch", "walk backwards"), ("tvm", "there are strides for a, c; leave tvm")):
+        prepare = import_module(f"autotune.measure.compare.peers.with_{name}").prepare
+        with pytest.raises(PeerError, match=says), prepare(workload, *arrays, 1):
+            pass
 
 
 @pytest.mark.slow
