@@ -10,9 +10,10 @@ from random import Random
 
 import numpy as np
 import pytest
+from dot_products import product, tensorized
 from grid_cases import SMALL, TARGET, case, need_cxx, program
 from grid_cases import space as grid_space
-from helpers import check_interpreted, checker, expected, host, inputs, lies, run_object, same
+from helpers import check_interpreted, checker, expected, host, inputs, interpret, lies, run_object, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from programs import PROGRAMS, make
@@ -28,6 +29,8 @@ from schedules.constants import split_constants
 from schedules.dtypes import COMPUTED
 from schedules.errors import ScheduleError, WorkloadError
 from schedules.expr import Const
+from schedules.instructions import INSTRUCTIONS
+from schedules.ir import Intrinsic, walk
 from schedules.ir.strides import given_strides
 from schedules.model import Workload
 from schedules.passes.lower import lower
@@ -226,6 +229,22 @@ def test_dimensions_without_gaps_are_merged_and_split() -> None:
     obj = compile_module(module_of(lower(s.nest), host()).text, host())
     for got in run_object(obj, dag, host(), [data]).values():
         same(got, [2 * data], "compiled")
+
+
+def test_instructions_take_operands_of_views() -> None:
+    """Rows of a and c have gaps between them: an instruction has any step there."""
+    ins = INSTRUCTIONS["vdpbf16ps"]
+    plain = product(ins, 8, 32, 16)
+    a, c = plain.inputs[0].name, plain.outputs[0]
+    dag = te.with_strides(plain, {a: (24, 1), c: (48, 1)})
+    f = lower(tensorized(dag, ins, 4, 1, 2).nest)
+    assert any(isinstance(x, Intrinsic) and x.instruction is ins for x in walk(f.body))
+    data = inputs(dag)
+    want = expected(plain, data)
+    same(interpret(f, dag, data), want, "interpreted")
+    obj = compile_module(module_of(f, host()).text, host())
+    for got in run_object(obj, dag, host(), data).values():
+        same(got, want, "compiled")
 
 
 def test_rules_merge_what_goes_on_in_views() -> None:
