@@ -115,7 +115,7 @@ def _compare(o: Given, workload: Workload, names: Sequence[str], cpus: frozenset
     peer, has all CPUs meanwhile. Of suites and a user's own expressions peers that have no such operator are
     left out; else they raise `PeerError`."""
     from autotune import backends
-    from autotune.measure.compare.bench import Contender, agree, arrays_for, compare
+    from autotune.measure.compare.bench import Contender, agree, arrays_for, compare, copied
     from autotune.measure.compare.peers import PeerError, peer
     from autotune.results.text import speed
     from autotune.run.asked import Asked
@@ -135,7 +135,7 @@ def _compare(o: Given, workload: Workload, names: Sequence[str], cpus: frozenset
     with ExitStack() as stack:
         contenders = [Contender(TUNED, call)]
         for name, module in peers.items():
-            copies = [a.copy() for a in outputs]
+            copies = copied([workload.dag.tensors[n] for n in workload.dag.outputs], outputs)
             try:
                 with on_cpus(cpus):
                     prepared = stack.enter_context(module.prepare(workload, inputs, copies, n))

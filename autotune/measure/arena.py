@@ -228,11 +228,12 @@ class Arena:
             ctypes.memset(base, 0xFF, room)
 
     def poison(self, placement: Placement, number: int) -> None:
-        """Fill the outputs of a placement with `POISON` + ``number``, their gaps with NaN."""
+        """Fill the outputs of a placement with `POISON` + ``number``, their gaps with
+        what no kernel writes that copies those of inputs."""
         for p, out in zip(self.params[self.n_inputs :], placement.outputs):
             kind, value = POISON[p.dtype]
             if p.strides is not None:
-                memory_of(out, p).view(np.uint8).fill(0xFF)
+                memory_of(out, p).view(kind).fill(_in_gaps(value))
             out.view(kind).fill(value + number)
 
     def spilled(self, placement: Placement) -> str:
@@ -240,11 +241,11 @@ class Arena:
         for p, out in zip(self.params[self.n_inputs :], placement.outputs):
             if p.strides is None:
                 continue
-            kind, _ = POISON[p.dtype]
+            kind, value = POISON[p.dtype]
             memory = memory_of(out, p).view(kind)
             if p.name not in self._gaps:
                 self._gaps[p.name] = ~p.elements_in()
-            wrong = (memory != np.iinfo(kind).max) & self._gaps[p.name]
+            wrong = (memory != _in_gaps(value)) & self._gaps[p.name]
             if wrong.any():
                 where = f"first {int(wrong.argmax())} elements behind its beginning"
                 return f"writes {int(wrong.sum())} elements into gaps of {p.name}, {where}"
@@ -326,6 +327,11 @@ def _protect(address: int, size: int, mode: int) -> None:
 def _view(address: int, p: KernelParam) -> np.ndarray:
     """The array whose first element is at an address."""
     return over(_memory(address - p.before, p), p.layout)
+
+
+def _in_gaps(poison: int) -> int:
+    """What the gaps of an output hold, of its pattern in `POISON`."""
+    return poison - 1
 
 
 def memory_of(array: np.ndarray, p: KernelParam) -> np.ndarray:

@@ -51,12 +51,13 @@ class DeviceKernel(Kernel):
     """``kernel(*inputs, out=None, stream=None)`` runs compiled code on arrays of a GPU, where they are.
 
     Inputs: torch tensors, CuPy arrays, or anything with ``__cuda_array_interface__`` or DLPack;
-    C-contiguous, of exactly the kernel's shapes and dtypes, and aligned as its vectors need (16 bytes at
-    most: arrays begin so, slices of them may not). ``out``: an array to write, or a tuple of them; without
-    it, new arrays of the library of the first input. ``stream``: a stream or its handle; without it torch's
-    current stream, or the one that an array's interface names, or the default one. Where arrays name other
-    streams, these are waited for on the device, and wait in turn; tensors of torch name none when they are
-    given, and its current stream when they are made here. The call returns when the work is queued.
+    C-contiguous, or with the strides that it was tuned for, of exactly the kernel's shapes and dtypes,
+    and aligned as its vectors need (16 bytes at most: arrays begin so, slices of them may not). ``out``:
+    an array to write, or a tuple of them; without it, new arrays of the library of the first input.
+    ``stream``: a stream or its handle; without it torch's current stream, or the one that an array's
+    interface names, or the default one. Where arrays name other streams, these are waited for on the
+    device, and wait in turn; tensors of torch name none when they are given, and its current stream when
+    they are made here. The call returns when the work is queued.
 
     Arrays of the host are taken too, if all are: they are copied there and back, and the call waits.
 

@@ -54,15 +54,14 @@ class Kernel:
     """``kernel(*inputs, out=None)`` runs compiled code on arrays, without a copy.
 
     Inputs: numpy arrays, or anything with DLPack, ``__array_interface__`` or the buffer protocol;
-    C-contiguous, element-aligned, of exactly the kernel's shapes and dtypes. An input without dimensions may
-    be a number: numpy's of its dtype, or Python's of its kind and in its range. They may be given by name:
-    ``kernel(a=x, b=y)``. ``out``: an array to
-    write, or a tuple of them when the kernel has several outputs; it may overlap nothing else.
-    Returns ``out``, or new numpy arrays, or new torch tensors where the first input is one. A tensor that
-    requires a gradient is refused outside ``torch.no_grad()`` (`autotune.torch.op` has gradients).
-    Raises `ArgumentError`, and MemoryError for want of scratch
-    memory. The GIL is released; calls from several threads at once are independent. `pickle` takes a kernel
-    as its workload, schedule and target.
+    C-contiguous, or with the strides that it was tuned for, element-aligned, of exactly the kernel's
+    shapes and dtypes. An input without dimensions may be a number: numpy's of its dtype, or Python's of
+    its kind and in its range. They may be given by name: ``kernel(a=x, b=y)``. ``out``: an array to
+    write, or a tuple of them when the kernel has several outputs; it may overlap nothing else. Returns
+    ``out``, or new numpy arrays, or new torch tensors where the first input is one. A tensor that
+    requires a gradient is refused outside ``torch.no_grad()`` (`autotune.torch.op` has gradients). Raises
+    `ArgumentError`, and MemoryError for want of scratch memory. The GIL is released; calls from several
+    threads at once are independent. `pickle` takes a kernel as its workload, schedule and target.
 
     >>> kernel = at.load("matmul", m=64, n=64, k=64, threads=1)
     >>> a = np.ones((64, 64), "float32")

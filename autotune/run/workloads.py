@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from schedules import te
 from schedules.errors import WorkloadError, suggest
 from schedules.model import Workload
-from schedules.te import strided
+from schedules.te import strided as te_strided
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.flops import count_flops
 from schedules.te.strided import Strides
@@ -92,7 +93,13 @@ def with_strides(workload: Workload, strides: Strides | None) -> Workload:
         raise WorkloadError(
             f"strides: {type(strides).__name__} has no names; give a dictionary, such as {{'a': (1, 64)}}"
         )
-    return replace(workload, dag=strided.with_strides(workload.dag, strides))
+    return replace(workload, dag=te.with_strides(workload.dag, strides))
+
+
+def row_major(workload: Workload) -> Workload | None:
+    """The workload whose arguments are row-major; None where they are."""
+    lie = te_strided.strides_given(workload.dag)
+    return with_strides(workload, dict.fromkeys(lie)) if lie else None
 
 
 def with_strides_each(
@@ -137,8 +144,8 @@ def parse_strides(text: str) -> dict[str, tuple[int, ...]]:
 
 def strides_text(workload: Workload) -> str:
     """The strides of arguments as `parse_strides` reads them; empty where all are row-major."""
-    lie = ((t.name, t.strides) for t in workload.dag.params if t.strides is not None)
-    return ",".join(f"{name}={'x'.join(map(str, steps))}" for name, steps in lie)
+    lie = te_strided.strides_given(workload.dag)
+    return ",".join(f"{name}={'x'.join(map(str, steps))}" for name, steps in lie.items())
 
 
 def with_constants(workload: Workload, which: bool | Sequence[str]) -> Workload:
@@ -245,8 +252,6 @@ def _as_workload(program: Program, params: Mapping[str, Any], dtype: str, layout
     if isinstance(program, ComputeDAG):
         return Workload(program, flops=count_flops(program))
     if isinstance(program, (list, tuple)):
-        from schedules import te
-
         dag = te.dag([*program])
         return Workload(dag, flops=count_flops(dag))
     raise WorkloadError(

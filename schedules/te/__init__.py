@@ -48,6 +48,7 @@ from schedules.te.scalars import (
     rsqrt,
     select,
 )
+from schedules.te.strided import with_strides
 from schedules.te.tensors import Reduction, Tensor, dag
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "fma", "gradient", "if_then_else", "inf", "inputs", "isfinite", "isnan", "left_shift", "logical_not",
     "max", "max_value", "maximum", "min", "min_value", "minimum", "not_equal", "placeholder", "pow",
     "prod", "reduce_axis", "reducer", "remainder", "right_shift", "rsqrt", "select", "sum",
+    "with_strides",
 ]  # fmt: skip
 # The functions of the table, `schedules.functions`. Type checkers and editors read their names here.
 if TYPE_CHECKING:

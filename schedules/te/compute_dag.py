@@ -48,6 +48,13 @@ class Tensor:
         """Bytes from the first element to the last."""
         return span(self.shape, strides_of(self)) * DTYPES[self.dtype].itemsize
 
+    @property
+    def own_bytes(self) -> int:
+        """Bytes of its elements, without the gaps between them, each place in memory counted once."""
+        item = DTYPES[self.dtype].itemsize
+        apart = prod(n for n, s in zip(self.shape, strides_of(self), strict=True) if s)
+        return min(self.nbytes, apart * item)
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:

@@ -18,8 +18,8 @@ def with_strides(dag: ComputeDAG, strides: Strides) -> ComputeDAG:
     one row-major, and one that is not named stays as it is. Raises `WorkloadError` for what is no argument,
     and for strides that do not fit it: no two elements of an output may lie in one place.
 
-    >>> dag = ops.workload("matmul", {"m": 8, "n": 4, "k": 2}).dag
-    >>> with_strides(dag, {"a": (1, 8)}).inputs[0].strides  # a is stored transposed
+    >>> dag = at.ops.workload("matmul", {"m": 8, "n": 4, "k": 2}).dag
+    >>> te.with_strides(dag, {"a": (1, 8)}).inputs[0].strides  # a is stored transposed
     (1, 8)
     """
     if not strides:

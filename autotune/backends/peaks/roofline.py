@@ -89,7 +89,7 @@ def limit_of(workload: Workload, target: Target, *, memory_afresh: bool = False)
     """
     moved = compulsory_bytes(workload.dag)
     working_set = cpu_peaks.level_bytes(target, moved)
-    written = sum(workload.dag.tensors[n].nbytes for n in workload.dag.outputs)
+    written = sum(workload.dag.tensors[n].own_bytes for n in workload.dag.outputs)
     modes = ("read",) if FEW * written < moved else ("copy", "stream")
     mode = max(modes, key=lambda m: cpu_peaks.bandwidth(target, m, working_set))
     loop = cpu_peaks.MemoryLoop(target, mode, working_set) if memory_afresh else None

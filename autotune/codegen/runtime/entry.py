@@ -416,15 +416,15 @@ t.extent:
   %t.same = icmp eq i64 %t.have, %t.want
   br i1 %t.same, label %t.order, label %slow
 t.order:
-  ; The stride of an extent of 1 has no meaning.
-  %t.one = icmp eq i64 %t.have, 1
-  %t.free = or i1 %t.one, %t.dense
-  br i1 %t.free, label %t.next, label %t.stride
+  br i1 %t.dense, label %t.next, label %t.stride
 t.stride:
   %t.place.step = add i64 %t.at, %w.ndim
 {word("t.step", "%t.strides", "%td")}{word("t.want.step", "%desc", "%t.place.step")}
+  ; The stride of an extent of 1 has no meaning.
+  %t.one = icmp eq i64 %t.have, 1
   %t.is.step = icmp eq i64 %t.step, %t.want.step
-  br i1 %t.is.step, label %t.next, label %slow
+  %t.steps = or i1 %t.one, %t.is.step
+  br i1 %t.steps, label %t.next, label %slow
 t.next:
   %td.next = add i64 %td, 1
   br label %t.extents
@@ -455,18 +455,18 @@ extent:
   %same = icmp eq i64 %have, %want
   br i1 %same, label %order, label %slow
 order:
-  ; The flags tell of a row-major one; the stride of an extent of 1 has no meaning.
-  %one = icmp eq i64 %have, 1
-  %free = or i1 %one, %w.is.dense
-  br i1 %free, label %fits, label %stride
+  ; The flags tell of a row-major one.
+  br i1 %w.is.dense, label %fits, label %stride
 stride:
 {_field("steps", STRIDES_AT, "ptr")}{word("step", "%steps", "%d")}
   %place.step = add i64 %at, %w.ndim
 {word("want.elements", "%desc", "%place.step")}
   %item = add i64 %w.mask, 1
   %want.step = mul i64 %want.elements, %item
+  %one = icmp eq i64 %have, 1
   %is.step = icmp eq i64 %step, %want.step
-  br i1 %is.step, label %fits, label %slow
+  %lies = or i1 %one, %is.step
+  br i1 %lies, label %fits, label %slow
 fits:
   %d.next = add i64 %d, 1
   br label %extents

@@ -237,6 +237,12 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
         after(lambda s: s.parallel("Y_n"), lambda s: s.split_axis("Y_n", 3)),
         r"Y_n: the loop is already",
     ),
+    (
+        lambda: te.with_strides(matmul(), {"A": (8, 1)}),
+        lambda s: s.merge_dims("A", 0, 2),
+        r"merge_dims A: a step of dimension 0 is 8 elements of memory, and all 6 of dimension 1 are 1 apart; "
+        "merge dimensions without gaps between them",
+    ),
     (matmul, lambda s: s.split_dim("Z", 0, 2), r"split_dim: there is no buffer 'Z'; the buffers are A, B, C"),
     (matmul, lambda s: s.split_dim("A", 2, 2), r"split_dim A: it has 2 dimensions, and dimension 2 is asked"),
     (matmul, lambda s: s.split_dim("A", 1, 4), r"A: 4 does not divide the 6 elements of dimension 1; give a"),

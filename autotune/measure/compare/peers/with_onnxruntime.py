@@ -20,7 +20,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImp
 
 from autotune.errors import one_line
 from autotune.measure.compare.onnx_session import session
-from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer
+from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer, check_row_major
 from schedules.model import Workload
 from schedules.ops import parameters
 from schedules.ops.axes import each
@@ -60,6 +60,7 @@ Make = Callable[[Params, Named], OnnxGraph]
 @contextmanager
 def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[PreparedPeer]:
     """See `autotune.measure.compare`. Raises `PeerError` for an operator that it lacks in this form."""
+    check_row_major(workload, "onnxruntime")
     make = GRAPHS.get(workload.op)
     dag = workload.dag
     if make is None or (make not in QUANTIZED and any(t.dtype != "float32" for t in dag.inputs)):
