@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
-import re
 import sys
 import threading
 import weakref
@@ -41,7 +40,7 @@ _LEFT_OUT_OF_TAILS = ("disable-machine-sink",)
 # A call that marks a masked tail: it asks whether all lanes are active, to store a whole vector.
 _TAILS = "@llvm.vector.reduce.and."
 # A symbol of objects that use tiles (`schedules.instructions.tile_products`).
-_TILES = b"at_tiles\0"
+TILES = b"at_tiles\0"
 Made = TypeVar("Made")
 
 
@@ -120,11 +119,6 @@ def assembly(text: str, target: Target, *, optimize: bool = True) -> str:
         return machine.emit_assembly(module)
 
 
-# Vectors that are computed in 32 bits and stored in 8, such as codes of a few bits that are unpacked. Combined,
-# their shifts and masks are those of bytes: a quarter of the vectors.
-_NARROWS = re.compile(r"trunc <\d+ x i32> .* to <\d+ x i8>")
-
-
 @contextmanager
 def _module(
     text: str, target: Target, optimize: bool, level: int = 2
@@ -145,7 +139,7 @@ def _module(
         except RuntimeError as err:
             raise CompileError(f"LLVM refused the generated code: {_shorten(str(err))}") from None
         if optimize:
-            _run_passes(module, machine, combine="fcmp" in text or _NARROWS.search(text) is not None)
+            _run_passes(module, machine, combine="fcmp" in text)
         yield machine, module
 
 
@@ -442,7 +436,7 @@ def load_object(obj: bytes) -> LoadedObject:
     """Map an object into this process: one of `compile_module` whose module ended with `entry.entry`. Only
     load bytes from this process or its own `ObjectCache`, because they will run. Raises `CompileError`, also
     where this process may not use tiles that the object uses."""
-    if _TILES in obj and (reason := amx.trouble()) is not None:
+    if TILES in obj and (reason := amx.trouble()) is not None:
         raise CompileError(f"the object uses AMX, and this process cannot: {reason}")
     imports = {"at_parallel": pool()["at_parallel"]} if b"at_parallel\0" in obj else {}
     addresses, tracker = link(obj, ("at_header",), imports)
