@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import re
 import sys
 import threading
 import weakref
@@ -37,6 +38,8 @@ _SWITCH = threading.Lock()
 # Parts of code generation that are left out: always; in modules with masked tails. Source: `_lean`.
 _LEFT_OUT = ("disable-lsr", "disable-post-ra")
 _LEFT_OUT_OF_TAILS = ("disable-machine-sink",)
+# A vector of which bytes are kept: what made it may be done on bytes.
+_NARROWED = re.compile(r"= trunc <\d+ x i32> \S+ to <\d+ x i8>")
 # A call that marks a masked tail: it asks whether all lanes are active, to store a whole vector.
 _TAILS = "@llvm.vector.reduce.and."
 # A symbol of objects that use tiles (`schedules.instructions.tile_products`).
@@ -139,7 +142,7 @@ def _module(
         except RuntimeError as err:
             raise CompileError(f"LLVM refused the generated code: {_shorten(str(err))}") from None
         if optimize:
-            _run_passes(module, machine, combine="fcmp" in text)
+            _run_passes(module, machine, combine="fcmp" in text or _NARROWED.search(text) is not None)
         yield machine, module
 
 
@@ -169,7 +172,7 @@ def _run_passes(module: llvm.ModuleRef, machine: llvm.TargetMachine, combine: bo
     decisions would change with tile sizes in ways that a search cannot learn. Value numbering is left out:
     the text has no common subexpressions left, and NewGVN aborts the process on some inputs (an assertion,
     LLVM 22). ``combine``: combine instructions, which takes a tenth of code generation's time and helps only
-    where floats are compared."""
+    where floats are compared, and where bytes are kept of integers."""
     llvm = _llvm()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
     passes = llvm.create_new_function_pass_manager()

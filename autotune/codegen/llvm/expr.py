@@ -7,12 +7,13 @@ from functools import partial
 from typing import Any
 
 from autotune.codegen.llvm import transpose, vector_math
-from autotune.codegen.llvm.address import Addresses, Flat
+from autotune.codegen.llvm.address import Flat
+from autotune.codegen.llvm.casts import Casts, itemsize
 from autotune.codegen.llvm.scope import Scope, Scopes
-from autotune.codegen.llvm.types import CONVERTED, IN_MEMORY, LLVM_TYPE, Value, literal, mangle, vector
-from schedules import affine, conversions
+from autotune.codegen.llvm.types import IN_MEMORY, LLVM_TYPE, Value, literal, mangle, vector
+from schedules import affine
 from schedules import expr as E
-from schedules.dtypes import DTYPES
+from schedules.dtypes import DTYPES, is_integer
 from schedules.expr import (
     INDEX,
     Binary,
@@ -39,22 +40,15 @@ _OF_INTEGERS = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": 
 _COMPARISONS = {"<": ("olt", "slt"), "<=": ("ole", "sle"), "==": ("oeq", "eq"), "!=": ("une", "ne")}
 
 
-def _itemsize(dtype: str) -> int:
-    """Bytes of an integer."""
-    return 8 if dtype == INDEX else DTYPES[dtype].itemsize
-
-
 class CodegenError(Exception):
     """The generator met code that lowering should not produce. It is a fault of this package."""
 
 
-class LlvmExpressions(Addresses):
+class LlvmExpressions(Casts):
     """Emits expressions into `Scopes`."""
 
     def __init__(self, scopes: Scopes, declare: Callable[[str], None], features: Collection[str]) -> None:
-        super().__init__(scopes)
-        self.declare = declare
-        self.features = features  # of the target
+        super().__init__(scopes, declare, features)
         # {a call and its place: its value} in the statement that is being emitted; None outside of one.
         self.calls: dict[Any, Value] | None = None
 
@@ -104,6 +98,8 @@ class LlvmExpressions(Addresses):
                 return self._call_once(e)
             case Fma(a=a, b=b, c=c):
                 return self.multiply_add(a, b, c)
+            case Cast(dtype=d, a=a) if is_float(E.dtype_of(a)) and is_integer(d):
+                return self.integer(a, d)
         return self._operation(e, [self.value(x) for x in E.children(e)])
 
     def _operation(self, e: Expr, of: Sequence[Value]) -> Value:
@@ -187,7 +183,7 @@ class LlvmExpressions(Addresses):
         def all_lanes(n: int) -> Value:
             return self.splat(Value(str(n), x.dtype), x.lanes)
 
-        i1, bits = vector("i1", x.lanes), 8 * _itemsize(x.dtype)
+        i1, bits = vector("i1", x.lanes), 8 * itemsize(x.dtype)
         known = y.ref.removeprefix(f"splat (i{bits} ").removesuffix(")")
         if known.isdigit() and int(known) < bits:
             return out(f"{'shl' if op == '<<' else 'ashr'} {x}, {y.ref}")
@@ -301,36 +297,6 @@ class LlvmExpressions(Addresses):
         self.s.top.lines.extend(f"  {line}" for line in m.lines)
         self.s.top.label = m.label or self.s.top.label
         return Value(m.result, x.dtype, x.lanes)
-
-    def cast(self, x: Value, to: str) -> Value:
-        a, b = x.type, vector(LLVM_TYPE[to], x.lanes)
-        if x.dtype in CONVERTED or to in CONVERTED:
-            e = conversions.narrowed(to) if to in CONVERTED else conversions.widened(x.dtype)
-            return self._converted(e, {conversions.operand(x.dtype): x})
-        if LLVM_TYPE[x.dtype] == LLVM_TYPE[to]:
-            return Value(x.ref, to, x.lanes)
-
-        def out(code: str) -> Value:
-            return Value(self.s.emit(code), to, x.lanes)
-
-        if is_float(x.dtype):
-            if is_float(to):
-                wider = DTYPES[to].itemsize > DTYPES[x.dtype].itemsize
-                return out(f"{'fpext' if wider else 'fptrunc'} {x} to {b}")
-            name = f"@llvm.fptosi.sat.{mangle(LLVM_TYPE[to], x.lanes)}.{mangle(LLVM_TYPE[x.dtype], x.lanes)}"
-            self.declare(f"declare {b} {name}({a})")
-            return out(f"call {b} {name}({x})")
-        if is_float(to):
-            return out(f"{'uitofp' if x.dtype == 'bool' else 'sitofp'} {x} to {b}")
-        wider = x.dtype == "bool" or _itemsize(x.dtype) < _itemsize(to)
-        unsigned = x.dtype == "bool" or (x.dtype in DTYPES and DTYPES[x.dtype].range[0] == 0)
-        return out(f"{('zext' if unsigned else 'sext') if wider else 'trunc'} {x} to {b}")
-
-    def _converted(self, e: Expr, known: dict[Expr, Value]) -> Value:
-        """An expression whose leaves are ``known``. What it has several times is emitted once."""
-        if e not in known:
-            known[e] = self._operation(e, [self._converted(x, known) for x in E.children(e)])
-        return known[e]
 
     # -- memory --------------------------------------------------------------------------------
 
