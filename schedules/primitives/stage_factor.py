@@ -88,8 +88,8 @@ class StageFactor(Primitive[str]):
         for x in E.loads(e):
             if any(w is p for w in writers(nest, x.buffer) for p in here):
                 raise self.refused(
-                    f"factor {self.place} reads {x.buffer}, which is computed in a loop around the block; use "
-                    "stage_factor before compute_at"
+                    f"factor {self.place} reads {x.buffer}, which is computed in a loop around the block; "
+                    "use stage_factor before compute_at"
                 )
 
     def apply(self, nest: Nest) -> Nest:

@@ -16,7 +16,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Block, Buffer, Loop, Nest, blocks, loops_around
+from schedules.ir import Block, Loop, Nest, blocks, loops_around
 from schedules.ir.instruction import Instruction
 from schedules.ir.nest import reads, vars_bound
 from schedules.ir.regions import footprint, values_at_most

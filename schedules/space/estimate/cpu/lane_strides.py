@@ -12,12 +12,10 @@ from schedules.ir.strides import buffer_strides
 Parts = dict[tuple[str, Expr, Expr], Expr]
 
 
-def lane_stride(
-    at: tuple[Expr, ...], buf: Buffer, lane: Loop | None
-) -> tuple[Expr | None, tuple[Expr, ...]]:
+def lane_stride(at: tuple[Expr, ...], buf: Buffer, lane: Loop | None) -> tuple[Expr | None, tuple[Expr, ...]]:
     """Elements between neighbouring lanes, by the strides of the buffer; and what lanes are divided by,
-    quotients staying as they are and remainders going on by one. A fused loop whose quotient and remainder are
-    two dimensions that lie one after the other goes on through both."""
+    quotients staying as they are and remainders going on by one. A fused loop whose quotient and remainder
+    are two dimensions that lie one after the other goes on through both."""
     out: Expr = Const(0)
     parts: Parts = {}
     if lane is None:

@@ -121,8 +121,8 @@ def digit_axes(d: SketchBuilder, level: Level, v: str) -> list[str]:
 
 
 def packable(d: SketchBuilder, level: Level, x: Load, v: str) -> bool:
-    """Whether a copy of an operand can have panels along an axis of the outputs: it moves with that axis alone
-    along one dimension of an argument."""
+    """Whether a copy of an operand can have panels along an axis of the outputs: it moves with that axis
+    alone along one dimension of an argument."""
     own = level.axis.get(v, "")
     alone = sum(own in E.variables(i) for i in x.indices) == 1 and Var(own) in x.indices
     return x.buffer in d.s.nest.params and alone and not is_gathered(x)
