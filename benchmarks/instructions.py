@@ -11,6 +11,7 @@ import argparse
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from statistics import median
 
 import numpy as np
@@ -32,13 +33,15 @@ from schedules.te.compute_dag import ComputeDAG
 from schedules.units import of_peak
 
 CHAINS = 16  # independent instructions: 2 units, and a latency of up to 6 cycles
-INTERLEAVE = {"vdpbf16ps": "interleave2_bfloat16", "vpdpbusd": "interleave4_int8"}  # what packs b
+# What packs b.
+INTERLEAVE = {"bfloat16": "interleave2_bfloat16", "int8": "interleave4_int8", "uint8": "interleave4_uint8"}
+TIMED = ("vdpbf16ps", "vpdpbusd", "tdpbf16ps", "tdpbusd", "tdpbssd", "tdpbsud", "tdpbuud")
 STEPS = 1024  # of each chain in a run
 SAMPLE_S = 3e-3  # length of a sample of a kernel
 
 
 def product(ins: Instruction, m: int, n: int, k: int, ahead: bool = False) -> ComputeDAG:
-    """c = a b of the dtypes of a dot product; ``ahead``: b is a constant weight."""
+    """c = a b of the dtypes of an instruction; ``ahead``: b is a constant weight."""
     dtypes = {t.name: t.dtype for t in ins.operands}
     a, b = te.placeholder((m, k), dtypes["a"], "a"), te.placeholder((k, n), dtypes["b"], "b")
     r = te.reduce_axis(k, "k")
@@ -46,7 +49,20 @@ def product(ins: Instruction, m: int, n: int, k: int, ahead: bool = False) -> Co
     return replace(dag, constants=("b",)) if ahead else dag
 
 
-def schedule(
+def schedule(dag: ComputeDAG, ins: Instruction, target: Target) -> Schedule:
+    """The product in tiles of sums, each in a register of the instruction."""
+    return in_vectors(dag, ins, target) if ins.registers is None else in_tiles(dag, ins, target)
+
+
+def packed(s: Schedule, terms: int, columns: int, at_a_time: int) -> None:
+    """Pack b: ``columns`` of it side by side, the terms of a column next to each other."""
+    s.cache_read("c", "b", "global")
+    s.pack("b_global", (terms, columns), (1, 0, 3, 2))
+    inner = s.split(s.loops("b_global")[2], (None, at_a_time))[1]
+    s.tensorize(inner, INTERLEAVE[s.dag.inputs[1].dtype])
+
+
+def in_vectors(
     dag: ComputeDAG, ins: Instruction, target: Target, rows: int = 4, vectors: int = 4, steps: int = 4
 ) -> Schedule:
     """Tiles of ``rows`` times ``vectors`` results in registers, ``steps`` instructions deep; b packed so that
@@ -54,10 +70,7 @@ def schedule(
     lanes, terms = ins.result.shape[0], ins.iterations["t"]
     s = Schedule(dag, target)
     s.cache_write("c", "local")
-    s.cache_read("c", "b", "global")
-    s.pack("b_global", (terms, vectors * lanes), (1, 0, 3, 2))
-    columns = s.loops("b_global")[2]
-    s.tensorize(s.split(columns, (None, lanes))[1], INTERLEAVE[ins.name])
+    packed(s, terms, vectors * lanes, lanes)
     io, ii = s.split("c_write_x0", (None, rows))
     jo, ji = s.split("c_write_x1", (None, vectors * lanes))
     s.reorder(jo, io, ii, ji)
@@ -76,49 +89,108 @@ def schedule(
     return s
 
 
+def in_tiles(
+    dag: ComputeDAG, ins: Instruction, target: Target, rows: int = 2, columns: int = 2, blocks: int = 8
+) -> Schedule:
+    """``rows`` times ``columns`` tiles of sums in registers, written to c by the instruction; b packed so
+    that a group of terms lies side by side. ``blocks``: of ``rows`` tiles of a, which stay in the second cache
+    while all of b is read."""
+    (height, width), deep, terms = ins.result.shape, ins.iterations["q"], ins.iterations["t"]
+    s = Schedule(dag, target)
+    packed(s, terms, columns * width, width)
+    i, j, k = s.loops("c")
+    ib, io, i0, i1 = s.split(i, (None, blocks, rows, height))
+    jo, j0, j1 = s.split(j, (None, columns, width))
+    ko, kq, kt = s.split(k, (None, deep, terms))
+    s.reorder(ib, jo, io, ko, i0, j0, i1, j1, kq, kt)
+    s.unroll(i0)
+    s.unroll(j0)
+    init = s.decompose_reduction("c", ko)
+    assert ins.start is not None
+    s.tensorize(s.loops(init)[-2], ins.start)
+    s.tensorize(i1, ins)
+    return s
+
+
+def _filled(text: str, slots: dict[str, str], suffix: str, declares: dict[str, None]) -> str:
+    """Text of an instruction with its slots filled, and names of its own."""
+    body = []
+    for line in text.strip().splitlines():
+        if line.startswith(("declare", "@")):
+            declares[line] = None
+        else:
+            named = re.sub(r"%(\w+)(?![\w.])", rf"%\1.{suffix}", line)
+            body.append(re.sub(r"\{([\w.]+)\}", lambda m: slots[m[1]], named))
+    return "\n".join(body)
+
+
+def _chains(ins: Instruction, declares: dict[str, None]) -> tuple[int, str, str, str]:
+    """(chains, code before the loop, in it, after it): independent instructions, whose sums lie in registers.
+    What they read is at ``%a.at`` and ``%b.at``. They begin with what is at ``%acc`` and add 1 to each of its
+    64 bytes at most, which is why it begins with 0."""
+    text, out = ins.spellings["llvm"], ins.result.name
+    where = {t.name: f"%{t.name}.at" for t in ins.operands}
+    if ins.registers is None:
+        body = [_filled(text, where | {out: f"%acc{c}"}, f"c{c}", declares) for c in range(CHAINS)]
+        return CHAINS, "", "\n".join(body), ""
+    how, tiles = ins.registers.spellings["llvm"], ins.registers.count - len(ins.meaning.inputs)
+    shape = {"rows": "16", "bytes": "64", "step": "64"}
+    before = [_filled(how["load"], shape | {"at": where[t.name], "value": f"%{t.name}"}, t.name, declares)
+              for t in ins.meaning.inputs]  # fmt: skip
+    body, after = [], []
+    for c in range(tiles):
+        one = {t.name: f"%{t.name}" for t in ins.meaning.inputs}
+        one |= {out: f"%old{c}", f"{out}.new": f"%new{c}", "slot": f"%slot{c}"}
+        before.append(f"%slot{c} = alloca {how['type']}, align 64")
+        before.append(_filled(how["load"], shape | {"at": f"%acc{c}", "value": f"%first{c}"}, f"f{c}", declares))
+        before.append(_filled(how["keep"], one | {"value": f"%first{c}"}, f"g{c}", declares))
+        body.append(_filled(how["take"], one | {"value": f"%old{c}"}, f"t{c}", declares))
+        body.append(_filled(text, one, f"c{c}", declares))
+        body.append(_filled(how["keep"], one | {"value": f"%new{c}"}, f"k{c}", declares))
+        after.append(_filled(how["take"], one | {"value": f"%last{c}"}, f"u{c}", declares))
+        last = shape | {"at": f"%acc{c}", "value": f"%last{c}"}
+        after.append(_filled(how["store"], last, f"s{c}", declares))
+    return tiles, "\n".join(before), "\n".join(body), "\n".join(after)
+
+
 def peak_loop(ins: Instruction, target: Target) -> Callable[[], float]:
     """Operations a second of independent instructions, now."""
-    body, declares = [], []
-    text = ins.spellings["llvm"].strip().splitlines()
-    for chain in range(CHAINS):
-        for line in text:
-            if line.startswith("declare"):
-                declares.append(line)
-                continue
-            at = {t.name: f"%{t.name}.at" for t in ins.operands} | {ins.result.name: f"%acc{chain}"}
-            line = line.format(**at)
-            body.append(re.sub(r"%(?!acc)(\w+)(?![\w.])", rf"%c{chain}.\1", line))
+    declares: dict[str, None] = {}
+    chains, before, body, after = _chains(ins, declares)
     out = ins.result
-    kind = f"[{CHAINS} x [{out.shape[0]} x {'float' if DTYPES[out.dtype].kind == 'float' else 'i32'}]]"
+    size = 4 * prod(out.shape)
     args = "\n".join(
         f"  %s{n} = getelementptr ptr, ptr %args, i64 {n}\n  %{t.name}.at = load ptr, ptr %s{n}"
         for n, t in enumerate(ins.operands)
     )
-    accs = "\n".join(f"  %acc{c} = getelementptr {kind}, ptr %acc, i64 0, i64 {c}" for c in range(CHAINS))
-    lines = "\n".join(f"  {x}" for x in body)
-    kernel = f"""{declares[0]}
+    accs = "\n".join(f"  %acc{c} = getelementptr [{size} x i8], ptr %acc, i64 {c}" for c in range(chains))
+    element = "float" if DTYPES[out.dtype].kind == "float" else "i32"
+    lines = "\n".join(declares)
+    kernel = f"""{lines}
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {{
 entry:
-  %acc = alloca {kind}, align 64
+  %acc = alloca [{chains * size // 4} x {element}], align 64
 {args}
 {accs}
-  call void @llvm.memset.p0.i64(ptr %acc, i8 0, i64 {CHAINS * 64}, i1 false)
+  call void @llvm.memset.p0.i64(ptr %acc, i8 0, i64 {chains * size}, i1 false)
+{before}
   br label %loop
 loop:
   %n = phi i64 [ {STEPS}, %entry ], [ %less, %loop ]
-{lines}
+{body}
   %less = sub i64 %n, 1
   %more = icmp ne i64 %less, 0
   br i1 %more, label %loop, label %done
 done:
-  call void @llvm.memcpy.p0.p0.i64(ptr %{out.name}.at, ptr %acc, i64 {CHAINS * 64}, i1 false)
+{after}
+  call void @llvm.memcpy.p0.p0.i64(ptr %{out.name}.at, ptr %acc, i64 {chains * size}, i1 false)
   ret void
 }}
 """
     params = [(t.name, t.shape, t.dtype) for t in ins.meaning.inputs]
-    params.append((out.name, (CHAINS * out.shape[0],), out.dtype))
+    params.append((out.name, (chains * size // 4,), out.dtype))
     buffers = tuple(Buffer(n, tuple(map(Const, shape)), d) for n, shape, d in params)
     loaded = load_object(compile_module(kernel + entry.entry(buffers, (out.name,), 0, 1), target))
     arrays = [np.ones(shape, d) for _, shape, d in params]
@@ -126,7 +198,7 @@ done:
 
     def rate(runs: int = 100) -> float:
         seconds = loaded.bench(pointers, runs, cpu_clock=True) * 1e-9
-        return ins.operations * CHAINS * STEPS * runs / seconds if arrays else 0.0
+        return ins.operations * chains * STEPS * runs / seconds if arrays else 0.0
 
     return rate
 
@@ -169,7 +241,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[512, 1024])
     args = parser.parse_args()
     target = parse("cpu", 1)
-    for ins in map(INSTRUCTIONS.__getitem__, INTERLEAVE):
+    for ins in map(INSTRUCTIONS.__getitem__, TIMED):
         if not has(ins, target.features):
             print(f"{ins.name}: this CPU has no {', '.join(ins.features)}")
             continue

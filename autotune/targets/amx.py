@@ -20,8 +20,8 @@ import sys
 from functools import cache
 
 # arch_prctl and what is asked of it; the number of the state component of tiles.
-_ARCH_PRCTL, _GET_SUPPORTED, _REQUEST = 158, 0x1021, 0x1023
-_TILE_DATA = 18
+ARCH_PRCTL, _GET_SUPPORTED, REQUEST = 158, 0x1021, 0x1023
+TILE_DATA = 18
 _PROT_READ_EXEC = 0x5
 _WAIT_FOR_ALL = 0x40000000  # children that end without a signal, too
 # A function of the address of a configuration: a child process loads it, clears a tile and ends with 0. It
@@ -30,15 +30,17 @@ _TRY = bytes.fromhex(
     "4989f9"  # mov r9, rdi
     "31ff 31f6 31d2 4531d2 4531c0"  # flags, stack, ... = 0
     "b838000000 0f05"  # eax = clone(0, 0, 0, 0, 0)
-    "85c0 7518"  # in the parent: to the end
+    "85c0 7530"  # in the parent: to the end
+    "bf04000000 498d7140 31d2 41ba08000000"  # SIGILL, r9 + 64, 0, 8
+    "b80d000000 0f05"  # rt_sigaction: handlers of this process do not run
     "c4c2784901"  # ldtilecfg [r9]
     "c4e27b49c0"  # tilezero tmm0
     "c4e27849c0"  # tilerelease
     "31ff b8e7000000 0f05"  # exit_group(0)
     "c3"  # ret
 )
-# Palette 1; tile 0 has 16 rows of 64 bytes.
-_CONFIGURATION = struct.pack("<B15xH30xB15x", 1, 64, 16)
+# Palette 1; tile 0 has 16 rows of 64 bytes. Then no handler of a signal.
+_CONFIGURATION = struct.pack("<B15xH30xB15x32x", 1, 64, 16)
 
 
 def refusal() -> str | None:
@@ -47,9 +49,9 @@ def refusal() -> str | None:
         return "no permission for AMX is known of this operating system"
     libc = ctypes.CDLL(None, use_errno=True)
     mask = ctypes.c_uint64(0)
-    if libc.syscall(_ARCH_PRCTL, _GET_SUPPORTED, ctypes.byref(mask)) or not mask.value >> _TILE_DATA & 1:
+    if libc.syscall(ARCH_PRCTL, _GET_SUPPORTED, ctypes.byref(mask)) or not mask.value >> TILE_DATA & 1:
         return "the operating system does not support AMX: Linux does from version 5.16 on"
-    if libc.syscall(_ARCH_PRCTL, _REQUEST, ctypes.c_ulong(_TILE_DATA)):
+    if libc.syscall(ARCH_PRCTL, REQUEST, ctypes.c_ulong(TILE_DATA)):
         code = ctypes.get_errno()
         if code == errno.ENOSPC:
             return "a thread of this process has an alternate signal stack that is too small for AMX"

@@ -13,7 +13,7 @@ LANES = 16
 
 def _interleave(rows: int, dtype: str) -> Instruction:
     """``y[i, t] = x[t, i]`` of 16 columns, whose rows may lie any distance apart."""
-    bits = {"bfloat16": 16, "int8": 8}[dtype]
+    bits = {"bfloat16": 16, "int8": 8, "uint8": 8}[dtype]
     x = te.placeholder((rows, LANES), dtype, "x")
     y = te.compute((LANES, rows), lambda i, t: x[t, i], "y")
     vector = f"<{LANES} x i{bits}>"
@@ -44,3 +44,4 @@ def _interleave(rows: int, dtype: str) -> Instruction:
 
 INTERLEAVE2_BFLOAT16 = _interleave(2, "bfloat16")
 INTERLEAVE4_INT8 = _interleave(4, "int8")
+INTERLEAVE4_UINT8 = _interleave(4, "uint8")

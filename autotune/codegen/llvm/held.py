@@ -22,6 +22,7 @@ from schedules.expr import Const, Expr
 from schedules.instructions import Instruction
 from schedules.ir import Alloc, Intrinsic, Loop, Operand, Seq, Stmt, const, walk
 from schedules.ir.exprs import loads, places
+from schedules.model import LINE
 
 # Where an operand begins: its buffer, the terms of its flat index, and the constant one.
 Place = tuple[str, frozenset[tuple[Expr, int]], int]
@@ -165,9 +166,24 @@ class Held:
             registers = u.instruction.registers
             assert registers is not None
             self.slots[place] = self.local(registers.spellings["llvm"]["type"])
-            if not u.fresh:
+            if u.fresh:
+                self._ask(u)
+            else:
                 value = self._load(u.instruction, u.operand)
                 self._text(u.instruction, "keep", value=value, slot=self.slots[place])
+
+    def _ask(self, u: Use) -> None:
+        """Ask for the lines of an argument that will be stored, but were not loaded."""
+        if self.x.places[u.operand.buffer].size:
+            return
+        where = self._where(u.instruction, u.operand)
+        name = "@llvm.prefetch.p0"
+        self.declare(f"declare void {name}(ptr, i32, i32, i32)")
+        for row in range(int(where["rows"])):
+            for at in range(0, int(where["bytes"]), LINE):
+                offset = row * int(where["step"]) + at
+                ptr = self.s.emit(f"getelementptr i8, ptr {where['at']}, i64 {offset}", hint="p")
+                self.s.do(f"call void {name}(ptr {ptr}, i32 1, i32 3, i32 1)")
 
     def leave(self, r: Region) -> None:
         """Store what a region held."""

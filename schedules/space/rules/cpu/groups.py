@@ -108,8 +108,8 @@ def _schedule(d: SketchBuilder, name: str) -> None:
 
 
 def _tile(d: SketchBuilder, producer: str, consumer: str = "") -> None:
-    """Tile a sum with the stage that stores its results; none: a copy is made. It is done by an instruction of
-    the target if one is it and is chosen."""
+    """Tile a sum with the stage that stores its results. Without one a copy is made. An instruction of the
+    target does the sum if one is it and is chosen."""
     p = d.block(producer)
     found = instructions_for(d, p, d.block(consumer) if consumer else p)
     way = d.choose(f"{producer}.with", (*found, "")) if found else ""

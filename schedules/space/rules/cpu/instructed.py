@@ -8,17 +8,16 @@ tile of a result has whole runs of the instruction along its axes (ADR 74).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
 
-from schedules.expr import Const, Hole, Load, Var
+from schedules.expr import Hole
 from schedules.instructions import INSTRUCTIONS
 from schedules.instructions.match import Fit, fits
 from schedules.ir import Block
-from schedules.ir.nest import behind, vars_bound
+from schedules.ir.nest import behind
 from schedules.space.rules.cpu.instructed_operands import Operand, pack, term_axis, terms_of, units_of
 from schedules.space.rules.cpu.tiling import Tiling, place_producers, row_axes, tile_for_registers
-from schedules.space.rules.patterns import depends, extents, operands, spatial, vector_axis
+from schedules.space.rules.patterns import extents, operands, spatial, vector_axis
 from schedules.space.sketch_builder import SketchBuilder, extent
 
 # Runs of an instruction along the axis of its lanes, and along another one, that are offered.
@@ -35,15 +34,17 @@ TURNED = 1.5
 def instructions_for(d: SketchBuilder, p: Block, c: Block) -> dict[str, Fit]:
     """{name: the best way in which block ``p``, whose results ``c`` stores, is an instruction of the
     target}."""
-    out: dict[object, tuple[tuple[float, ...], tuple[str, int], Fit]] = {}
+    out: dict[object, tuple[tuple[float, ...], str, Fit]] = {}
     read = sorted(x.dtype for x in operands(p))
     for ins in INSTRUCTIONS.values():
         if not ins.features or not d.runs(ins) or sorted(x.dtype for x in ins.meaning.inputs) != read:
             continue
-        found = [(cost, (ins.name, n), f) for n, f in enumerate(fits(p, ins)) if (cost := _cost(d, p, c, f)) is not None]
         kind = ins.features, tuple(ins.iterations.values())  # one with its operands turned is no other
-        out |= {kind: min([*found, *([out[kind]] if kind in out else [])])} if found else {}
-    return {fit.instruction.name: fit for _, _, fit in out.values()}
+        for fit in fits(p, ins):
+            cost = _cost(d, p, c, fit)
+            if cost is not None and (kind not in out or cost < out[kind][0]):
+                out[kind] = cost, ins.name, fit
+    return {name: fit for _, name, fit in out.values()}
 
 
 def lane_axis(fit: Fit) -> str:
@@ -55,8 +56,6 @@ def _cost(d: SketchBuilder, p: Block, c: Block, fit: Fit) -> tuple[float, ...] |
     """What a fit costs beyond the work of the block, to compare fits by: work in tails; a result that does
     not lie along its lanes; operands that are copied. None if it cannot be scheduled."""
     n = extents(p)
-    if n[term_axis(fit)] % terms_of(fit.instruction):
-        return None
     sizes = units_of(fit) | {term_axis(fit): terms_of(fit.instruction)}
     waste = math.prod(-(-n[v] // size) * size / n[v] for v, size in sizes.items())
     away = [x for name in fit.reads if not (x := Operand.of(fit, name)).lies(d.s.nest, n)]
@@ -68,8 +67,8 @@ def _cost(d: SketchBuilder, p: Block, c: Block, fit: Fit) -> tuple[float, ...] |
 
 
 def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit) -> None:
-    """Tile ``consumer`` and compute ``producer`` in its register tile, by runs of an instruction. ``consumer``
-    reads ``producer`` at its own iterations."""
+    """Tile ``consumer``, which reads ``producer`` at its own iterations, and compute ``producer`` in its
+    register tile by runs of an instruction."""
     p, c = d.block(producer), d.block(consumer)
     d.done.add(producer)
     n, axes = extents(c), spatial(c)

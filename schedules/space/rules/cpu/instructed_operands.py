@@ -143,11 +143,11 @@ def pack(d: SketchBuilder, producer: str, x: Operand, tile: Sizes) -> str:
     """Let ``producer`` read an operand through a copy that lies as the instruction wants it, in panels of
     ``tile`` points. It stands before the loops that read it. Returns its name."""
     n, read, ins = extents(d.block(producer)), x.read, x.fit.instruction
-    r = term_axis(x.fit)
-    whole = n[r] % terms_of(ins) == 0
+    whole = n[term_axis(x.fit)] % terms_of(ins) == 0
     terms = x.side_by_side if whole else terms_of(ins)
-    at, rank = x.place(r), len(read.indices)
-    dims = {a: x.place(x.fit.axes[a]) for a in x.dims}
+    rank = len(read.indices)
+    dims = {a: k for a in x.dims if (k := x.place(x.fit.axes[a])) is not None}
+    at = next(k for a, k in dims.items() if x.is_term(a))
     panels = {read.indices.index(Var(v)): tile[v] for v in x.panels()}
     tiled = [k for k in range(rank) if k == at or k in panels]
     inner = {k: rank + m for m, k in enumerate(tiled)}
@@ -161,9 +161,10 @@ def pack(d: SketchBuilder, producer: str, x: Operand, tile: Sizes) -> str:
     d.s.pack(name, [panels.get(k, terms if k == at else 0) for k in range(rank)], order)
     if last[0] == inner[at] and terms > x.side_by_side:
         _turn_terms(d, name, order.index(inner[at]), x.side_by_side)
-    if _is_padded(d.s.nest, read):
+    weave = _interleaving(d, x, n)
+    if weave is None and _is_padded(d.s.nest, read):
         d.s.inline(writers(d.s.nest, read.buffer)[0].name)
-    _schedule_packing(d, name, x, n)
+    _schedule_packing(d, name, weave)
     d.done.add(name)
     return name
 
@@ -189,10 +190,9 @@ def _turn_terms(d: SketchBuilder, name: str, dim: int, side_by_side: int) -> Non
     d.s.reorder(*loops[:dim], outer, *loops[dim + 1 :], terms)
 
 
-def _schedule_packing(d: SketchBuilder, name: str, x: Operand, n: Mapping[str, int]) -> None:
+def _schedule_packing(d: SketchBuilder, name: str, weave: Instruction | None) -> None:
     """Copy by an instruction that interleaves, where there is one, else in vectors of what lies innermost."""
     loops = [v.var for v in d.own_loops(name)]
-    weave = _interleaving(d, x, n)
     if weave is None:
         schedule_copy(d, name, parallel=True)
         return
@@ -211,11 +211,12 @@ def _interleaving(d: SketchBuilder, x: Operand, n: Mapping[str, int]) -> Instruc
         return None
     if n[lanes] < x.fit.instruction.iterations[x.inner[-2]] or n[terms] < x.side_by_side:
         return None
+    copies = [i for i in INSTRUCTIONS.values() if d.runs(i) and len(i.meaning.inputs) == 1]
+    wide = x.fit.instruction.iterations[x.inner[-2]]
     found = [
         i
-        for i in INSTRUCTIONS.values()
-        if i.meaning.stages[0].reducer is None
-        if d.runs(i) and len(i.meaning.inputs) == 1 and i.result.shape[1:] == (x.side_by_side,)
-        if i.result.dtype == x.read.dtype and x.fit.instruction.iterations[x.inner[-2]] % i.result.shape[0] == 0
+        for i in copies
+        if i.meaning.stages[0].reducer is None and i.result.dtype == x.read.dtype
+        if i.result.shape[1:] == (x.side_by_side,) and wide % i.result.shape[0] == 0
     ]
     return max(found, key=lambda i: i.result.shape[0], default=None)

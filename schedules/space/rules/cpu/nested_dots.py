@@ -127,8 +127,8 @@ def prepare_dots(d: SketchBuilder, levels: list[Level], v: str, dots: Dots) -> D
 
 
 def _turn_terms(d: SketchBuilder, level: Level, v: str, term: str, terms: int) -> None:
-    """Let the block read what all lanes share through a copy in which terms lie side by side, if they lie some
-    elements apart."""
+    """Let the block read what all lanes share through a copy in which terms lie side by side, if they lie
+    some elements apart."""
     b = d.block(level.name)
     x = next(x for x in operands(b) if not depends(x, level.axis[v]))
     step = _moves(d, x).get(term, 0)

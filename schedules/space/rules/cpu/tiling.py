@@ -66,7 +66,7 @@ STEPS = (1, 2, 4, 8)
 class Tiling:
     """What is tiled. ``tile``: size of the register tile by axis of the consumer, with the vector axis ``v``.
     ``axis_of``: {axis of the consumer: axis of the producer}. ``n``: length of each axis. ``guarded``: other
-    axes whose last tile is cut off. ``accumulate``: arranges the loops of the producer in its register tile."""
+    axes whose last tile is cut off. ``accumulate``: arranges the producer's loops in its register tile."""
 
     producer: str
     consumer: str
@@ -460,8 +460,8 @@ def _moves_evenly(x: Load, v: str) -> bool:
 def place_producers(
     d: SketchBuilder, producer: str, tiles: str, placed: Container[str], steady: Container[str] = ()
 ) -> None:
-    """Place padded copies that are not ``placed``: whole before the loops, or a tile's part inside them if its
-    size is ``steady``."""
+    """Place padded copies that are not ``placed``: whole before the loops, or a tile's part inside them if
+    its size is ``steady``."""
     for x in operands(d.block(producer)):
         if x.buffer in d.s.nest.params:
             continue
