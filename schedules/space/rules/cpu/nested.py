@@ -121,7 +121,10 @@ def _packed(
 ) -> list[str]:
     """Copy operands in panels, if that is chosen. Returns the copies."""
     found = [
-        (level, x) for level in levels for x in operands(d.block(level.name)) if packable(d, level, x, v)
+        (level, x)
+        for level in levels
+        for x in dict.fromkeys(operands(d.block(level.name)))
+        if packable(d, level, x, v)
     ]
     if not found:
         return []
