@@ -22,6 +22,8 @@ from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Block, Iter, Loop, Nest, Stmt, blocks, loops_around, walk, with_body
 from schedules.ir.nest import writers
 
+# Most steps beyond the end of a sum that are asked one by one: fewer than the terms of an instruction.
+MOST_STEPS = 64
 Ranges = Mapping[str, affine.Range]
 
 
@@ -46,14 +48,23 @@ def _longer(nest: Nest, b: Block) -> Block:
         end, reach = _range(it.extent), affine.bounds(e, {v: r for v, r in runs.items() if r is not None})
         if it.kind != "reduce" or end is None or reach is None or reach[1] <= end[1]:
             continue
-        beyond = {i.var: r for i in b.iters if (r := _range(i.extent)) is not None}
-        beyond[it.var] = (end[1] + 1, reach[1])
+        within = {i.var: r for i in b.iters if (r := _range(i.extent)) is not None}
         asked = any(it.var in E.variables(w) for w in b.where)
-        there = _Beyond(nest, b, beyond)
-        if not asked and all(map(there.inside, E.loads(b.values[0]))) and there.is_zero(b.values[0]):
+        if not asked and _adds_nothing(nest, b, within, it.var, (end[1] + 1, reach[1])):
             iters = tuple(Iter(i.var, Const(reach[1] + 1), i.kind) if i is it else i for i in b.iters)
             b = replace(b, iters=iters)
     return b
+
+
+def _adds_nothing(nest: Nest, b: Block, ranges: Ranges, var: str, beyond: affine.Range) -> bool:
+    """Whether terms are 0 where ``var`` is ``beyond``. Where a range does not tell, each step is asked."""
+    first, last = beyond
+    every = [beyond, *((k, k) for k in range(first, last + 1) if last - first < MOST_STEPS)]
+    whole, *each = (_Beyond(nest, b, {**ranges, var: at}) for at in every)
+    value = b.values[0]
+    if not all(map(whole.inside, E.loads(value))):
+        return False
+    return whole.is_zero(value) or (bool(each) and all(x.is_zero(value) for x in each))
 
 
 def _range(extent: Expr) -> affine.Range | None:
@@ -101,12 +112,17 @@ class _Beyond:
         if x.buffer in self.nest.params or len(made) != 1:
             return None
         (copy,) = made
-        shape = self.nest.buffer(x.buffer).shape
-        whole = tuple(i.extent for i in copy.iters) == shape and all(i.kind == "spatial" for i in copy.iters)
-        plain = copy.reducer is None and not copy.where and len(copy.writes) == 1
-        if not (whole and plain and copy.writes[0].indices == tuple(Var(i.var) for i in copy.iters)):
+        if copy.reducer is not None or copy.where or len(copy.writes) != 1:
             return None
-        return self._value(copy.values[0], dict(zip((i.var for i in copy.iters), x.indices, strict=True)))
+        at = copy.writes[0].indices
+        extents: dict[Expr, Expr] = {Var(i.var): i.extent for i in copy.iters} | {Const(0): Const(1)}
+        whole = tuple(map(extents.get, at)) == self.nest.buffer(x.buffer).shape
+        found = {i.name: j for i, j in zip(at, x.indices, strict=True) if isinstance(i, Var)}
+        rest = [i for i in copy.iters if i.var not in found]  # an axis of one step writes at 0
+        once = len(found) == sum(isinstance(i, Var) for i in at)
+        if not (whole and once and all(i.extent == Const(1) for i in rest)):
+            return None
+        return self._value(copy.values[0], found | {i.var: Const(0) for i in rest})
 
     def _value(self, e: Expr, at: Mapping[str, Expr]) -> Const | None:
         """The value of an expression of a copy at ``at``, if it is one number."""
