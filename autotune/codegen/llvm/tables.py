@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 
 from schedules import affine
 from schedules import expr as E
@@ -25,6 +26,8 @@ ENTRIES = 16
 FEATURE = "avx512f"
 # Fewest operations that a look-up pays for.
 OPERATIONS = 2
+# Most codes of an expression that are looked at.
+CODES = 8
 # What may stand around a code: what is computed here, no load and no variable.
 _EVALUATED = (Binary, Cast, Compare, Logic, Select)
 
@@ -65,7 +68,8 @@ def is_byte(x: E.Load) -> bool:
 def _codes(e: Expr) -> list[Expr]:
     """Integers in an expression that are read and have four bits, the innermost first."""
     inside = reversed(list(E.walk(e)))
-    return [x for x in inside if E.dtype_of(x) == "int32" and E.loads(x) and _has_four_bits(x)]
+    found = (x for x in inside if E.dtype_of(x) == "int32" and E.loads(x) and _has_four_bits(x))
+    return list(islice(found, CODES))
 
 
 def _has_four_bits(x: Expr) -> bool:
