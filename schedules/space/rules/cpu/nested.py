@@ -19,8 +19,11 @@ bits; here it follows from the expression alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
+from schedules.dtypes import is_storage
 from schedules.expr import Hole, Var
+from schedules.ir import Block
 from schedules.ir.nest import behind
 from schedules.primitives.base import as_expr
 from schedules.space.rules.cpu.copies import schedule_copy
@@ -52,7 +55,7 @@ def find_nested(d: SketchBuilder) -> None:
     """Note all reductions that reductions alone read (`SketchBuilder.nested`), if that is chosen. Call it
     before any stage is scheduled."""
     inner = inner_reductions(d)
-    for y in (y for y in inner if y not in inner.values()):
+    for y in (y for y in d.s.blocks() if y not in inner.values()):
         chain = [y]
         while chain[-1] in inner:
             chain.append(inner[chain[-1]])
@@ -60,9 +63,22 @@ def find_nested(d: SketchBuilder) -> None:
         v = vector_axis(b)
         if v is None or extents(b)[v] < d.lanes_of(d.dtype(b)):
             continue  # no vector is full
-        if d.choose(f"{y}.sums", ("", "nested")):
+        if len(chain) == 1 and not _is_of_stored_weights(d, b, v):
+            continue
+        if d.choose(f"{y}.sums", ("", "nested" if len(chain) > 1 else "panels")):
             d.nested[y] = tuple(chain)
             split_digits(d, chain[-1])
+
+
+def _is_of_stored_weights(d: SketchBuilder, b: Block, v: str) -> bool:
+    """Whether a reduction reads what is known ahead, kept in fewer bits than it is computed in, for a few
+    rows: memory then takes as long as the sums."""
+    n = extents(b)
+    return b.reducer is not None and any(
+        is_storage(x.dtype) and x.buffer in d.s.dag.constants and Var(v) in x.indices
+        and prod(n[a] for a in spatial(b) if not depends(x, a)) <= ROWS
+        for x in operands(b)
+    )  # fmt: skip
 
 
 def schedule_nested(d: SketchBuilder, chain: Sequence[str], consumer: str) -> None:
@@ -146,8 +162,8 @@ def _sums(
         at = _outer_sum(d, level, v, vec)
         groups = groups or d.own_apart(level.name)[0][-1]
     d.s.compute_at(inner.name, at)
-    _inner_sum(d, inner, v, dots)
-    prefetch_groups(d, groups, levels[0].name)
+    walked = _inner_sum(d, inner, v, None if around else vec, dots)
+    prefetch_groups(d, groups or walked, levels[0].name)
 
 
 def _outer_sum(d: SketchBuilder, level: Level, v: str, vec: int | Hole) -> str:
@@ -164,10 +180,11 @@ def _outer_sum(d: SketchBuilder, level: Level, v: str, vec: int | Hole) -> str:
     return runs
 
 
-def _inner_sum(d: SketchBuilder, level: Level, v: str, dots: Dots | None) -> None:
+def _inner_sum(d: SketchBuilder, level: Level, v: str, vec: int | Hole | None, dots: Dots | None) -> str:
     """Put the innermost reduction outside its vectors, or outside the instruction that it is. Some steps of
-    it are unrolled. Of digits, as those of the codes in a byte, all are: shifts and masks are then
-    constants."""
+    it are unrolled. Of digits, as those of the codes in a byte, all are: shifts and masks are then constants.
+    ``vec``: the lanes of its vectors where it is alone, and has all of the tile. Returns its outermost
+    loop."""
     b = d.block(level.name)
     reduce, points, lanes = _loops(d, level, v)
     axes = digit_axes(d, level, v) if dots is None else dots.digits
@@ -176,23 +193,26 @@ def _inner_sum(d: SketchBuilder, level: Level, v: str, dots: Dots | None) -> Non
     walked = [x for x in reduce if x not in digits and x not in terms]
     if walked:
         walked += _unrolled(d, level.name, walked.pop(), STEPS if dots is None else STEPS_OF_DOTS)
-    if dots is not None:
-        runs, lanes = d.s.split(lanes, (None, dots.lanes))
+    wide = vec if dots is None else dots.lanes
+    if wide is not None:
+        runs, lanes = d.s.split(lanes, (None, wide))
         points.append(runs)
     d.s.reorder(*walked, *digits, *points, lanes, *terms)
     for x in (*digits, *points):
         d.s.unroll(x)
     _lanes_last(d, level, v)
+    loops = [*walked, *digits]
     if dots is None:
         d.s.vectorize(lanes)
-        d.s.decompose_reduction(level.name, [*walked, *digits][0])
-        return
+        d.s.decompose_reduction(level.name, loops[0])
+        return loops[0]
     if dots.staged:
-        compute_factor(d, level, v, dots, [*walked, *digits][max(len(walked) - 1, 0)])
-    init = d.s.decompose_reduction(level.name, [*walked, *digits][0])
+        compute_factor(d, level, v, dots, loops[max(len(walked) - 1, 0)])
+    init = d.s.decompose_reduction(level.name, loops[0])
     d.s.vectorize(d.own_loops(init)[-1].var)
     d.done.add(init)
     d.s.tensorize(lanes, dots.instruction)
+    return loops[0]
 
 
 def _loops(d: SketchBuilder, level: Level, v: str) -> tuple[list[str], list[str], str]:
