@@ -147,10 +147,10 @@ def nested(space: DerivedSpace) -> list[int]:
 
 
 def check(dag: ComputeDAG, t: Target, each: int = 2, *, compiled: bool = True, more: str = "") -> list[str]:
-    """Candidates of all nested sketches with ``more`` in their names. Returns these."""
+    """Candidates of all nested sketches, or of those with ``more`` in their names. Returns these."""
     values, rng, space = data(dag), np.random.default_rng(1), derive(dag, t)
     want = evaluate(dag, values)
-    found = [s for s in nested(space) if more in space.sketches[s]]
+    found = [s for s, name in enumerate(space.sketches) if (more or NESTED) in name]
     for s in found:
         rows = space.sample(s, 64, rng)
         rows = rows[space.valid(s, rows)]
@@ -271,3 +271,62 @@ def test_dot_products_only_where_they_are_the_sum() -> None:
     ) if any(DOTS in name for name in derive(dag, VNNI).sketches)]  # fmt: skip
     assert len(offered) == 1
     assert not any("with" in name for name in derive(of_integers("four_bits", 1, 32, 64, 32), WIDE).sketches)
+
+
+# -- one sum ------------------------------------------------------------------------------------------------
+
+
+def in_one(kind: str, m: int, n: int, k: int, group: int = 0, act: str = "float32") -> ComputeDAG:
+    """x times weights known ahead, each with its scale, or with one for each output."""
+    dtype, each, code = KINDS[kind]
+    x, w = te.placeholder((m, k), act, "x"), te.placeholder((n, k // each), dtype, "w")
+    s = te.placeholder((n, k // group) if group else (n,), name="s")
+    r = te.reduce_axis(k, "r")
+
+    def term(i: Any, j: Any) -> Any:
+        number = te.cast(code(w, j, r), "float32")
+        return te.cast(x[i, r], "float32") * (number * s[j, r // group] if group else number)
+
+    c = te.compute((m, n), lambda i, j: te.sum(term(i, j), axis=r), "y")
+    dag = te.dag([x, w, s, c if group else te.compute((m, n), lambda i, j: c[i, j] * s[j], "z")])
+    return replace(dag, constants=("w", "s"))
+
+
+def of_bytes(m: int, n: int, k: int) -> ComputeDAG:
+    """int8 times codes of 4 bits, in one sum."""
+    x, w, r = (
+        te.placeholder((m, k), "int8", "x"),
+        te.placeholder((n, k // 2), "uint8", "w"),
+        te.reduce_axis(k, "r"),
+    )
+
+    def term(i: Any, j: Any) -> Any:
+        return te.cast(x[i, r], "int32") * four_bits(w, j, r)
+
+    c = te.compute((m, n), lambda i, j: te.sum(term(i, j), axis=r), "p")
+    z = te.compute((m, n), lambda i, j: te.cast(c[i, j], "float32") * 0.5, "z")
+    return replace(te.dag([x, w, z]), constants=("w",))
+
+
+@pytest.mark.parametrize("group", [0, 16])
+@pytest.mark.parametrize("kind", ["int4", "int8", "fp8", "bf16"])
+def test_one_sum_in_panels(kind: str, group: int) -> None:
+    for m, n in ((1, 19), (3, 37)):
+        assert check(in_one(kind, m, n, 48, group), WIDE, more="y.sums=panels") == ["y.sums=panels"]
+
+
+def test_one_sum_of_integers_in_panels() -> None:
+    here = "avx512vnni" in host_arch()[1]
+    found = check(of_bytes(2, 37, 64), VNNI, compiled=here, more="p.sums=panels")
+    assert found == ["p.sums=panels", f"p.sums=panels {DOTS}"]
+
+
+def test_panels_only_for_stored_weights_of_few_rows() -> None:
+    def offered(dag: ComputeDAG) -> bool:
+        return any("panels" in name for name in derive(dag, WIDE).sketches)
+
+    assert offered(in_one("int8", 8, 64, 64)) and offered(in_one("bf16", 1, 64, 64))
+    assert not offered(in_one("int8", 9, 64, 64)), "many rows"
+    assert not offered(in_one("f32", 1, 64, 64)), "no fewer bits than it is computed in"
+    assert not offered(replace(in_one("int8", 1, 64, 64), constants=())), "not known ahead"
+    assert not offered(in_one("int8", 1, 8, 64)), "no full vector"
