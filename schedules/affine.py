@@ -207,8 +207,9 @@ def value_bounds(e: Expr, ranges: Ranges) -> Range | None:
             most = [hi for lo, hi in ends if lo >= 0]  # one that is not negative has no more bits to give
             found = (0, min(most)) if most else None
         case Binary(op=">>", a=a, b=b):
-            lo, hi = value_bounds(a, ranges) or whole
-            found = (min(lo, 0), max(hi, 0)) if (value_bounds(b, ranges) or whole)[0] >= 0 else None
+            (lo, hi), (few, many) = (value_bounds(x, ranges) or whole for x in (a, b))
+            many = min(many, 64)  # by as many, all bits are gone
+            found = (lo >> (few if lo < 0 else many), hi >> (many if hi < 0 else few)) if few >= 0 else None
         case Select(a=a, b=b):
             found = hull(value_bounds(a, ranges) or whole, value_bounds(b, ranges) or whole)
     inside = found is not None and whole[0] <= found[0] and found[1] <= whole[1]

@@ -88,8 +88,8 @@ class StageFactor(Primitive[str]):
         for x in E.loads(e):
             if any(w is p for w in writers(nest, x.buffer) for p in here):
                 raise self.refused(
-                    f"factor {self.place} reads {x.buffer}, which is computed in a loop around the block; use "
-                    "stage_factor before compute_at"
+                    f"factor {self.place} reads {x.buffer}, which is computed in a loop around the block; "
+                    "use stage_factor before compute_at"
                 )
 
     def apply(self, nest: Nest) -> Nest:
@@ -99,10 +99,9 @@ class StageFactor(Primitive[str]):
         axes = [i for i in b.iters if i.var in used] or list(b.iters[:1])
         at = tuple(Var(i.var) for i in axes)
         taken: Expr = Load(new, at, self.dtype)
+        stored = e
         if self.dtype != E.dtype_of(e):
             taken, stored = Cast(E.dtype_of(e), taken), Cast(self.dtype, e)
-        else:
-            stored = e
         block = with_values(b, lambda v: _with_factor(v, self.place, taken))
         stage = Block(
             new,

@@ -59,7 +59,7 @@ def copy_views(d: SketchBuilder) -> None:
         if b.reducer is None or d.is_nested(b.name):
             continue
         steps = prod(extents(b).values())
-        for x in operands(b):
+        for x in dict.fromkeys(operands(b)):  # each once, however often it is read
             view = view_of(d.s.nest, b, x)
             if view is None:
                 continue

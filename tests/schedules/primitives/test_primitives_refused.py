@@ -287,6 +287,36 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
         lambda s: s.cache_read_view("C", "A", 0, "l1"),
         r"view A: scope 'l1' is not one of global, shared",
     ),
+    (
+        matmul,
+        lambda s: s.stage_factor("C", 2, "float32"),
+        r"stage_factor C: it has 2 factors; give one of 0..1",
+    ),
+    (
+        matmul,
+        lambda s: s.stage_factor("C", 0, "uint8"),
+        r"stage_factor C: factor 0 may have values that uint8 lacks; use float32",
+    ),
+    (matmul, lambda s: s.stage_factor("C", 0, "int3"), r"stage_factor C: dtype 'int3' is not one of float16"),
+    (
+        matmul,
+        lambda s: s.stage_factor("C", 0, "float32", "l1"),
+        r"factor C: scope 'l1' is not one of global, shared",
+    ),
+    (
+        matmul,
+        after(
+            lambda s: s.stage_factor("C", 0, "float32"),
+            lambda s: s.stage_factor("C", 0, "float32"),
+        ),
+        r"stage_factor C: C_factor0 exists already",
+    ),
+    (
+        matmul_relu,
+        after(lambda s: s.compute_at("C", "D_i"), lambda s: s.stage_factor("D", 0, "float32")),
+        r"stage_factor D: factor 0 reads C, which is computed in a loop around the block; use stage_factor",
+    ),
+    (argmax, lambda s: s.stage_factor("V", 0, "float32"), r"stage_factor V: it has several values, or"),
     (matmul, lambda s: s.cache_read("C", "A", "l1"), r"scope 'l1' is not one of global, shared, local"),
     (matmul, lambda s: s.cache_read("C", "Z"), r"block C does not read it; it reads A, B"),
     (

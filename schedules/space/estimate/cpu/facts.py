@@ -16,15 +16,15 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Block, Buffer, Loop, Nest, blocks, loops_around
+from schedules.ir import Block, Loop, Nest, blocks, loops_around
 from schedules.ir.instruction import Instruction
 from schedules.ir.nest import reads, vars_bound
 from schedules.ir.regions import footprint, values_at_most
-from schedules.ir.strides import buffer_strides
 from schedules.model import LINE
 from schedules.primitives.base import as_expr
 from schedules.space.estimate.counting import arithmetic, code, product
 from schedules.space.estimate.cpu.instructed import Instructed
+from schedules.space.estimate.cpu.lane_strides import lane_stride
 from schedules.space.estimate.traffic import BlockAccess, places_of
 
 WALKED = 4  # loops that are asked whether they go on along a run
@@ -276,9 +276,9 @@ def _access(
         buf.name,
         item,
         write,
-        *((loops.one.stride(at), ()) if loops.one else _stride(at, buf, loops.lane)),
-        _stride(at, buf, loops.along)[0],
-        tuple((x.extent, step) for x in loops.across if (step := _stride(at, buf, x)[0]) is not None),
+        *((loops.one.stride(at), ()) if loops.one else lane_stride(at, buf, loops.lane)),
+        lane_stride(at, buf, loops.along)[0],
+        tuple((x.extent, step) for x in loops.across if (step := lane_stride(at, buf, x)[0]) is not None),
         _loaded(at, held, tile),
         _loaded(at, _box(at, buf.shape, loops.across), loops.across),
         _points(at, buf.shape, tile + loops.deep),
@@ -456,24 +456,3 @@ def _loaded(at: tuple[Expr, ...], box: list[Expr], tile: list[Loop]) -> Expr:
     """Elements of a register tile's box, without the gaps of steps."""
     most = [product([x.extent for x in tile if x.var in E.variables(i)]) for i in at]
     return product([E.minimum(n, m) for n, m in zip(box, most, strict=True)])
-
-
-def _stride(at: tuple[Expr, ...], buf: Buffer, lane: Loop | None) -> tuple[Expr | None, tuple[Expr, ...]]:
-    """Elements between neighbouring lanes, by the strides of the buffer; and what lanes are divided by,
-    quotients staying as they are and remainders going on by one."""
-    out: Expr = Const(0)
-    digits: dict[Expr, None] = {}
-    if lane is None:
-        return out, ()
-    for i, step in zip(reversed(at), reversed(buffer_strides(buf)), strict=True):
-        for atom, c in affine.linear(i)[0].items():
-            if atom == Var(lane.var):
-                out = out + c * step
-            elif lane.var in E.variables(atom):
-                match atom:
-                    case E.Binary(op="//" | "%" as op, b=b) if affine.is_scalar(b):
-                        digits[b] = None
-                        out = out + c * step if op == "%" else out
-                    case _:
-                        return None, ()
-    return out, tuple(digits)

@@ -19,13 +19,15 @@ bits; here it follows from the expression alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
-from schedules.expr import Hole
+from schedules.dtypes import is_storage
+from schedules.expr import Hole, Var
 from schedules.ir import Block
 from schedules.ir.nest import behind
 from schedules.primitives.base import as_expr
 from schedules.space.rules.cpu.copies import schedule_copy
-from schedules.space.rules.cpu.nested_dots import Dots, accumulate, dots_for, prepare_dots
+from schedules.space.rules.cpu.nested_dots import Dots, compute_factor, dots_for, prepare_dots
 from schedules.space.rules.cpu.nested_levels import (
     Level,
     digit_axes,
@@ -44,15 +46,16 @@ PANEL = (1, 2, 4, 8)
 TOGETHER = 4
 # Most rows of a tile: each has registers of its own for both sums.
 ROWS = 8
-# Unrolled steps of the innermost reduction that are offered.
+# Unrolled steps of the innermost reduction that are offered, and runs of an instruction along it.
 STEPS = (1, 2, 4, 8, 16, 32)
+STEPS_OF_DOTS = (1, 2, 4, 8)
 
 
 def find_nested(d: SketchBuilder) -> None:
     """Note all reductions that reductions alone read (`SketchBuilder.nested`), if that is chosen. Call it
     before any stage is scheduled."""
     inner = inner_reductions(d)
-    for y in (y for y in inner if y not in inner.values()):
+    for y in (y for y in d.s.blocks() if y not in inner.values()):
         chain = [y]
         while chain[-1] in inner:
             chain.append(inner[chain[-1]])
@@ -60,9 +63,22 @@ def find_nested(d: SketchBuilder) -> None:
         v = vector_axis(b)
         if v is None or extents(b)[v] < d.lanes_of(d.dtype(b)):
             continue  # no vector is full
-        if d.choose(f"{y}.sums", ("", "nested")):
+        if len(chain) == 1 and not _is_of_stored_weights(d, b, v):
+            continue
+        if d.choose(f"{y}.sums", ("", "nested" if len(chain) > 1 else "panels")):
             d.nested[y] = tuple(chain)
             split_digits(d, chain[-1])
+
+
+def _is_of_stored_weights(d: SketchBuilder, b: Block, v: str) -> bool:
+    """Whether a reduction reads what is known ahead, kept in fewer bits than it is computed in, for a few
+    rows: memory then takes as long as the sums."""
+    n = extents(b)
+    return b.reducer is not None and any(
+        is_storage(x.dtype) and x.buffer in d.s.dag.constants and Var(v) in x.indices
+        and prod(n[a] for a in spatial(b) if not depends(x, a)) <= ROWS
+        for x in operands(b)
+    )  # fmt: skip
 
 
 def schedule_nested(d: SketchBuilder, chain: Sequence[str], consumer: str) -> None:
@@ -76,8 +92,10 @@ def schedule_nested(d: SketchBuilder, chain: Sequence[str], consumer: str) -> No
     found = dots_for(d, levels[-1], v)
     way = d.choose(f"{chain[-1]}.with", ("", *found)) if found else ""
     w = max(d.lanes_of(d.dtype(d.block(x.name))) for x in levels)
-    dots = prepare_dots(d, levels, v, found[way]) if way else None
-    w = max(w, dots.lanes) if dots is not None else w
+    dots = None
+    if way:
+        dots = prepare_dots(d, levels, v, found[way])
+        w = max(w, dots.lanes)
     panel = d.choice(f"{first}.panel", [w * k for k in PANEL if w * k <= n[v]] or [w])
     vec = d.divisor(f"{first}.vec", as_expr(panel), cap=TOGETHER * w, least=w)
     packed = _packed(d, levels, v, panel, dots)
@@ -118,7 +136,12 @@ def _packed(
     d: SketchBuilder, levels: Sequence[Level], v: str, panel: int | Hole, dots: Dots | None
 ) -> list[str]:
     """Copy operands in panels, if that is chosen. Returns the copies."""
-    found = [(level, x) for level in levels for x in operands(d.block(level.name)) if packable(d, level, x, v)]
+    found = [
+        (level, x)
+        for level in levels
+        for x in dict.fromkeys(operands(d.block(level.name)))
+        if packable(d, level, x, v)
+    ]
     if not found:
         return []
     lie = dots is None and all(level.axis[v] in unit_stride_vars(d.s.nest, x) for level, x in found)
@@ -132,67 +155,85 @@ def _sums(
     d: SketchBuilder, levels: Sequence[Level], v: str, vec: int | Hole, tiles: str, dots: Dots | None
 ) -> None:
     """Compute each reduction in the loops of the one around it, from the tile of outputs on."""
+    *around, inner = [x for x in levels if not x.is_factor]
     at, groups = tiles, ""
-    chain = [x for x in levels if not x.is_factor]
-    for level in chain:
+    for level in around:
         d.s.compute_at(level.name, at)
-        if level is not chain[-1]:
-            at = _outer_sum(d, level, v, vec)
-            groups = groups or d.own_apart(level.name)[0][-1]
-        elif dots is not None:
-            accumulate(d, level, v, dots)
-        else:
-            _inner_sum(d, level, v, vec)
-    prefetch_groups(d, groups, chain[0].name)
-
-
-def _lanes_last(d: SketchBuilder, b: Block, axis: str) -> None:
-    """Store results with the lanes of a vector side by side."""
-    for w in b.writes:
-        at = [getattr(i, "name", "") for i in w.indices].index(axis)
-        if at != len(w.indices) - 1:
-            d.s.reorder_storage(w.buffer, [*(k for k in range(len(w.indices)) if k != at), at])
+        at = _outer_sum(d, level, v, vec)
+        groups = groups or d.own_apart(level.name)[0][-1]
+    d.s.compute_at(inner.name, at)
+    walked = _inner_sum(d, inner, v, None if around else vec, dots)
+    prefetch_groups(d, groups or walked, levels[0].name)
 
 
 def _outer_sum(d: SketchBuilder, level: Level, v: str, vec: int | Hole) -> str:
     """Put a reduction outside its tile. Returns the loop over vectors of the tile, in which the next
     reduction is computed."""
-    b = d.block(level.name)
-    reduce, points = d.own_apart(level.name)
-    lanes = next(x for x in points if x in behind(b, level.axis[v]))
-    rows = [x for x in points if x != lanes]
+    reduce, rows, lanes = _loops(d, level, v)
     runs, lanes = d.s.split(lanes, (None, vec))
     d.s.reorder(*reduce, runs, *rows, lanes)
     for x in (runs, *rows):
         d.s.unroll(x)
     d.s.vectorize(lanes)
-    _lanes_last(d, b, level.axis[v])
+    _lanes_last(d, level, v)
     d.s.decompose_reduction(level.name, reduce[0])
     return runs
 
 
-def _inner_sum(d: SketchBuilder, level: Level, v: str, vec: int | Hole) -> None:
-    """Put the innermost reduction outside its vectors, some steps of it unrolled. Of digits, as those of the
-    codes in a byte, all steps are: shifts and masks are then constants."""
+def _inner_sum(d: SketchBuilder, level: Level, v: str, vec: int | Hole | None, dots: Dots | None) -> str:
+    """Put the innermost reduction outside its vectors, or outside the instruction that it is. Some steps of
+    it are unrolled. Of digits, as those of the codes in a byte, all are: shifts and masks are then constants.
+    ``vec``: the lanes of its vectors where it is alone, and has all of the tile. Returns its outermost
+    loop."""
     b = d.block(level.name)
-    reduce, points = d.own_apart(level.name)
-    lanes = next(x for x in points if x in behind(b, level.axis[v]))
-    rows = [x for x in points if x != lanes]
-    digits = [x for x in reduce if any(x in behind(b, a) for a in digit_axes(d, level, v))]
-    walked = [x for x in reduce if x not in digits]
-    steps = _unrolled(d, level.name, walked.pop()) if walked else []
-    d.s.reorder(*walked, *steps, *digits, *rows, lanes)
-    for x in (*digits, *rows):
+    reduce, points, lanes = _loops(d, level, v)
+    axes = digit_axes(d, level, v) if dots is None else dots.digits
+    digits = [x for x in reduce if any(x in behind(b, a) for a in axes)]
+    terms = [x for x in reduce if dots is not None and x in behind(b, dots.term)]
+    walked = [x for x in reduce if x not in digits and x not in terms]
+    if walked:
+        walked += _unrolled(d, level.name, walked.pop(), STEPS if dots is None else STEPS_OF_DOTS)
+    wide = vec if dots is None else dots.lanes
+    if wide is not None:
+        runs, lanes = d.s.split(lanes, (None, wide))
+        points.append(runs)
+    d.s.reorder(*walked, *digits, *points, lanes, *terms)
+    for x in (*digits, *points):
         d.s.unroll(x)
-    d.s.vectorize(lanes)
-    _lanes_last(d, b, level.axis[v])
-    d.s.decompose_reduction(level.name, [*walked, *steps, *digits][0])
+    _lanes_last(d, level, v)
+    loops = [*walked, *digits]
+    if dots is None:
+        d.s.vectorize(lanes)
+        d.s.decompose_reduction(level.name, loops[0])
+        return loops[0]
+    if dots.staged:
+        compute_factor(d, level, v, dots, loops[max(len(walked) - 1, 0)])
+    init = d.s.decompose_reduction(level.name, loops[0])
+    d.s.vectorize(d.own_loops(init)[-1].var)
+    d.done.add(init)
+    d.s.tensorize(lanes, dots.instruction)
+    return loops[0]
 
 
-def _unrolled(d: SketchBuilder, name: str, loop: str) -> list[str]:
+def _loops(d: SketchBuilder, level: Level, v: str) -> tuple[list[str], list[str], str]:
+    """The loops of a reduction: (those that reduce, those over rows, that over outputs side by side)."""
+    reduce, points = d.own_apart(level.name)
+    lanes = next(x for x in points if x in behind(d.block(level.name), level.axis[v]))
+    return reduce, [x for x in points if x != lanes], lanes
+
+
+def _lanes_last(d: SketchBuilder, level: Level, v: str) -> None:
+    """Store results with the lanes of a vector side by side."""
+    for w in d.block(level.name).writes:
+        at = w.indices.index(Var(level.axis[v]))
+        if at != len(w.indices) - 1:
+            d.s.reorder_storage(w.buffer, [*(k for k in range(len(w.indices)) if k != at), at])
+
+
+def _unrolled(d: SketchBuilder, name: str, loop: str, counts: Sequence[int]) -> list[str]:
     """Unroll some steps of a reduction: [outer, inner], or [loop] if there is one step."""
     n = extent(next(x for x in d.loops(name) if x.var == loop))
-    steps = [k for k in STEPS if n % k == 0]
+    steps = [k for k in counts if n % k == 0]
     if len(steps) == 1:
         return [loop]
     outer, inner = d.s.split(loop, (None, d.choice(f"{name}.steps", steps)))

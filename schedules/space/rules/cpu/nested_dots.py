@@ -1,42 +1,38 @@
 """The innermost of nested reductions by dot products of a few terms (`schedules.instructions`).
 
-A factor that differs between outputs, as a code of few bits that is shifted and masked, becomes a stage in the
-dtype that the instruction reads (`stage_factor`). It is computed in registers, next to where it is used.
+A factor that differs between outputs, as a code of few bits that is shifted and masked, becomes a stage in
+the dtype that the instruction reads (`stage_factor`). It is computed in registers, next to where it is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Cast, Const, Expr, Load, Var
 from schedules.instructions import INSTRUCTIONS, Instruction
-from schedules.instructions.match import fits as unified
 from schedules.ir import Block
 from schedules.ir.nest import behind
 from schedules.ir.strides import known_strides
 from schedules.primitives.stage_factor import factors, fits
 from schedules.space.rules.cpu.copies import schedule_copy
-from schedules.space.rules.cpu.nested_levels import Level, packable
+from schedules.space.rules.cpu.nested_levels import Level, digit_axes
 from schedules.space.rules.parts import copy_read
 from schedules.space.rules.patterns import depends, extents, operands
 from schedules.space.sketch_builder import SketchBuilder, extent
-
-# Unrolled runs of an instruction along its sum that are offered.
-STEPS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
 class Dots:
     """How an instruction is the innermost reduction. ``packed``: which factor differs between outputs.
-    ``term``: the axis of the block of which its terms are steps. ``source``: the stage that reads what is
-    packed. ``staged``: that it is the factor."""
+    ``term``: the axis of the block of which its terms are steps. ``digits``: axes all of whose steps read the
+    same bytes. ``source``: the stage that reads what is packed. ``staged``: it is a factor, not the block."""
 
     instruction: Instruction
     packed: int
     term: str
+    digits: tuple[str, ...]
     source: str = ""
     staged: bool = False
 
@@ -73,7 +69,7 @@ def dots_for(d: SketchBuilder, level: Level, v: str) -> dict[str, Dots]:
                 continue
             term = _term(d, b, found[k], own, int(each.shape[1]))
             if term:
-                out[ins.name] = Dots(ins, k, term)
+                out[ins.name] = Dots(ins, k, term, tuple(digit_axes(d, level, v)))
     return out
 
 
@@ -105,7 +101,8 @@ def _moves(d: SketchBuilder, x: Load) -> dict[str, int]:
 
 
 def prepare_dots(d: SketchBuilder, levels: list[Level], v: str, dots: Dots) -> Dots:
-    """Make the terms an axis of the innermost block, and its factor a stage, which ``levels`` then has too."""
+    """Make the terms an axis of the innermost block, and its factor a stage, which ``levels`` then has
+    too."""
     level = levels[-1]
     b = d.block(level.name)
     loops = dict(zip((i.var for i in b.iters), (x.var for x in d.loops(level.name)), strict=True))
@@ -120,17 +117,18 @@ def prepare_dots(d: SketchBuilder, levels: list[Level], v: str, dots: Dots) -> D
     b = d.block(level.name)
     e = factors(b.values[0])[dots.packed]
     source, staged = level.name, False
-    if not _is_load(e, dots.instruction.meaning.inputs[1].dtype):
-        source, staged = d.s.stage_factor(level.name, dots.packed, dots.instruction.meaning.inputs[1].dtype), True
+    dtype = dots.instruction.meaning.inputs[1].dtype
+    if not _is_load(e, dtype):
+        source, staged = d.s.stage_factor(level.name, dots.packed, dtype), True
         d.done.add(source)
         levels.append(Level(source, level.axis, depth, is_factor=True))
-    _turn(d, level, v, term, dots.terms)
+    _turn_terms(d, level, v, term, dots.terms)
     return replace(dots, term=term, source=source, staged=staged)
 
 
-def _turn(d: SketchBuilder, level: Level, v: str, term: str, terms: int) -> None:
-    """Let the block read what all lanes share through a copy in which terms lie side by side, if they lie some
-    elements apart."""
+def _turn_terms(d: SketchBuilder, level: Level, v: str, term: str, terms: int) -> None:
+    """Let the block read what all lanes share through a copy in which terms lie side by side, if they lie
+    some elements apart."""
     b = d.block(level.name)
     x = next(x for x in operands(b) if not depends(x, level.axis[v]))
     step = _moves(d, x).get(term, 0)
@@ -154,48 +152,9 @@ def _turn(d: SketchBuilder, level: Level, v: str, term: str, terms: int) -> None
     schedule_copy(d, name, parallel=False)
 
 
-def accumulate(d: SketchBuilder, level: Level, v: str, dots: Dots) -> None:
-    """Put the reduction outside its tile, whose innermost loops are the instruction."""
-    b = d.block(level.name)
-    reduce, points = d.own_apart(level.name)
-    wide = next(x for x in points if x in behind(b, level.axis[v]))
-    rows = [x for x in points if x != wide]
-    terms = next(x for x in reduce if x in behind(b, dots.term))
-    read = next(x for x in operands(d.block(dots.source)) if packable_or_packed(d, x, level, v))
-    still = {i.var for i in b.iters if i.kind == "reduce" and not depends(read, i.var)}
-    digits = [x for x in reduce if any(x in behind(b, a) for a in still)]
-    walked = [x for x in reduce if x not in digits and x != terms]
-    runs, lanes = d.s.split(wide, (None, dots.lanes))
-    steps = []
-    if walked:
-        last = walked.pop()
-        n = extent(next(x for x in d.loops(level.name) if x.var == last))
-        few = [k for k in STEPS if n % k == 0]
-        outer, inner = d.s.split(last, (None, d.choice(f"{level.name}.steps", few)))
-        steps = [outer, inner]
-        d.s.unroll(inner)
-    d.s.reorder(*walked, *steps, *digits, *rows, runs, lanes, terms)
-    for x in (*digits, *rows, runs):
-        d.s.unroll(x)
-    for w in b.writes:
-        at = [getattr(i, "name", "") for i in w.indices].index(level.axis[v])
-        if at != len(w.indices) - 1:
-            d.s.reorder_storage(w.buffer, [*(k for k in range(len(w.indices)) if k != at), at])
-    if dots.staged:
-        _unpack(d, level, v, dots, (walked + steps)[-1:] or digits[:1])
-    init = d.s.decompose_reduction(level.name, [*walked, *steps, *digits][0])
-    d.s.vectorize(d.own_loops(init)[-1].var)
-    d.done.add(init)
-    d.s.tensorize(lanes, dots.instruction)
-
-
-def packable_or_packed(d: SketchBuilder, x: Load, level: Level, v: str) -> bool:
-    return depends(x, level.axis[v])
-
-
-def _unpack(d: SketchBuilder, level: Level, v: str, dots: Dots, at: Sequence[str]) -> None:
-    """Compute the factor in loop ``at``: vectors along the terms of all lanes."""
-    d.s.compute_at(dots.source, at[0])
+def compute_factor(d: SketchBuilder, level: Level, v: str, dots: Dots, loop: str) -> None:
+    """Compute the factor in ``loop``, in vectors along the terms of all lanes."""
+    d.s.compute_at(dots.source, loop)
     b = d.block(dots.source)
     own = [x.var for x in d.own_loops(dots.source)]
     wide = next(x for x in own if x in behind(b, level.axis[v]))

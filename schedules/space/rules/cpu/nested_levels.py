@@ -12,7 +12,7 @@ from schedules.ir import Block
 from schedules.ir.nest import axis_ranges, reads
 from schedules.space.rules.parts import copy_read
 from schedules.space.rules.patterns import depends, extents, is_gathered, operands, sole_reader, spatial
-from schedules.space.sketch_builder import SketchBuilder
+from schedules.space.sketch_builder import SketchBuilder, extent
 
 # Most digits along one axis: codes of a byte have up to 8.
 MOST_DIGITS = 8
@@ -121,8 +121,8 @@ def digit_axes(d: SketchBuilder, level: Level, v: str) -> list[str]:
 
 
 def packable(d: SketchBuilder, level: Level, x: Load, v: str) -> bool:
-    """Whether a copy of an operand can have panels along an axis of the outputs: it moves with that axis alone
-    along one dimension of an argument."""
+    """Whether a copy of an operand can have panels along an axis of the outputs: it moves with that axis
+    alone along one dimension of an argument."""
     own = level.axis.get(v, "")
     alone = sum(own in E.variables(i) for i in x.indices) == 1 and Var(own) in x.indices
     return x.buffer in d.s.nest.params and alone and not is_gathered(x)
@@ -135,20 +135,30 @@ def pack_panels(
     """Copy an operand in panels along ``v``. Before them stands what no reduction walks through, behind them
     the rest, that of the outermost reduction first. ``term``: an axis of which ``terms`` steps lie side by
     side in each lane; "" for none. Returns the name of the copy."""
-    rank = len(x.indices)
     at = x.indices.index(Var(level.axis[v]))
     side = next((k for k, i in enumerate(x.indices) if term and term in E.variables(i)), -1)
 
     def depth(k: int) -> int:
         return max((level.depth[a] for a in E.variables(x.indices[k]) if a in level.depth), default=-1)
 
-    others = sorted((k for k in range(rank) if k != at), key=depth)
-    before = [k for k in others if depth(k) < 0]
-    tiles = [panel if k == at else terms if k == side else 0 for k in range(rank)]
-    inner = [rank + k for k in range(1 + (side >= 0))]
-    if side >= 0 and side < at:
-        inner.reverse()
     name = copy_read(d, level.name, x)
-    d.s.pack(name, tiles, [*before, at, *others[len(before) :], *inner])
+    dims = list(range(len(x.indices)))  # of the copy, that of the terms last
+    order = {k: depth(k) for k in dims if k != at}
+    last = []
+    if side >= 0:
+        if extent(d.own_loops(name)[side]) > terms:
+            d.s.split_axis(d.own_loops(name)[side].var, terms)
+            d.s.split_dim(name, side, terms)
+            at += at > side
+            order = {k + (k > side): n for k, n in order.items()}
+            dims.append(len(dims))
+            last = [side + 1]
+        else:
+            order.pop(side)
+            last = [side]
+    others = sorted(order, key=order.__getitem__)
+    before = [k for k in others if order[k] < 0]
+    tiles = [panel if k == at else 0 for k in dims]
+    d.s.pack(name, tiles, [*before, at, *others[len(before) :], len(dims), *last])
     d.done.add(name)
     return name
