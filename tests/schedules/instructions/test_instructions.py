@@ -64,6 +64,7 @@ def alone(ins: Instruction, order: list[str] | None = None) -> Schedule:
 # -- every instruction -------------------------------------------------------------------------------------
 
 
+@pytest.mark.fast(but=("tdp*",))
 @pytest.mark.parametrize("name", INSTRUCTIONS)
 def test_an_instruction_is_its_meaning(name: str) -> None:
     ins = INSTRUCTIONS[name]
@@ -86,6 +87,7 @@ def test_a_trace_names_it(name: str) -> None:
     assert f"# tensorize={name}" in str(s)
 
 
+@pytest.mark.fast(but=("tdp*",))
 @pytest.mark.parametrize("name", INSTRUCTIONS)
 def test_its_loops_may_stand_in_any_order(name: str) -> None:
     ins = INSTRUCTIONS[name]
@@ -95,6 +97,7 @@ def test_its_loops_may_stand_in_any_order(name: str) -> None:
     assert (interpreted(f, inputs) == evaluate(ins.meaning, inputs)[0]).all()
 
 
+@pytest.mark.fast(but=("tdp*",))
 @pytest.mark.parametrize("name", INSTRUCTIONS)
 def test_an_operand_that_lies_elsewhere_is_found(name: str) -> None:
     """Of every operand: one element further it gives another result, or leaves its buffer."""
@@ -117,6 +120,22 @@ def test_an_operand_that_lies_elsewhere_is_found(name: str) -> None:
             assert (interpreted(replace(f, body=moved(f.body)), inputs) != want).any()
         except InterpError as err:
             assert "leaves" in str(err) or "never written" in str(err)
+
+
+@pytest.mark.parametrize("name", ["tdpbf16ps", "tdpbusd", "tdpbssd", "tdpbsud", "tdpbuud"])
+def test_a_product_of_tiles_is_one_of_matrices(name: str) -> None:
+    ins = INSTRUCTIONS[name]
+    a, b = whole(ins.meaning)
+    terms = ins.iterations["t"]
+    (got,) = evaluate(ins.meaning, [a, b])
+    left = a.astype("int64").reshape(16, 16 * terms)
+    right = b.astype("int64").transpose(0, 2, 1).reshape(16 * terms, 16)
+    assert (got == left @ right).all()
+    signs = {"uint8": "u", "int8": "s"}
+    if terms == 4:
+        assert name == "tdpb" + signs[str(a.dtype)] + signs[str(b.dtype)] + "d"
+    assert ins.registers is not None and (ins.registers.count, ins.registers.bytes) == (8, 1024)
+    assert ins.start is not None and ins.start.result.dtype == ins.result.dtype
 
 
 # -- dot products in a schedule ------------------------------------------------------------------------------
