@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from schedules.ir import Nest, Stmt, blocks, in_order, seq
 from schedules.ir.nest import reads
+from schedules.passes.sums_of_zeros import sums_of_zeros
 
 
 def split_constants(nest: Nest, constants: Sequence[str]) -> tuple[Nest, dict[str, Nest]]:
@@ -18,6 +19,7 @@ def split_constants(nest: Nest, constants: Sequence[str]) -> tuple[Nest, dict[st
     ``(constant, packed)``. The packed buffer stands in the constant's place among the parameters of what is
     left. A constant that is read as it is, or of which more than one array is made, stays as it is; so does
     one that is packed into its own shape, as nobody could tell the two apart."""
+    nest = sums_of_zeros(nest) if constants else nest  # while it is seen what is packed
     packing: dict[str, Nest] = {}
     for name in constants:
         parts = _split(nest, name)

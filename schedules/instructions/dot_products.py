@@ -53,3 +53,5 @@ VPDPBUSD = _dot_products(
     "avx512vnni", 4, ("uint8", "int8"), FUNCTION="avx512.vpdpbusd", SUMS="<16 x i32>",
     TERMS="<64 x i8>", GROUP="four", BYTES="1", FIRST="x", SECOND="y",
 )  # fmt: skip
+
+TABLE = (VDPBF16PS, VPDPBUSD)

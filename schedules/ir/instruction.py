@@ -40,7 +40,8 @@ class Instruction:
     ``spellings``: its text, by generator. Where a generator has none, or a target lacks a feature, its loops
     are compiled. ``exact``: whether it rounds as its meaning does; else it adds in an order of its own.
     ``registers``: those that its operands lie in; None: the target's vector registers. ``start``: the
-    instruction that starts its sums in such registers.
+    instruction that starts its sums in such registers. ``cost``: how many multiply-adds of vectors take as
+    long as it. ``latency``: cycles until its result can be added to; None: as of a multiply-add.
 
     Raises ValueError where the meaning has another number of stages. Example:
     `schedules.instructions.dot_products`.
@@ -55,6 +56,8 @@ class Instruction:
     exact: bool = True
     registers: Registers | None = None
     start: Instruction | None = None
+    cost: float = 1.0
+    latency: float | None = None
 
     def __post_init__(self) -> None:
         if len(self.meaning.stages) != 1 or len(self.meaning.outputs) != 1:

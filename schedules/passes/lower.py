@@ -11,6 +11,7 @@ from schedules.ir.verify import verify, verify_names
 from schedules.passes.expand_blocks import expand_blocks
 from schedules.passes.partial_sums import partial_sums
 from schedules.passes.pipeline import for_cpus, streamed
+from schedules.passes.sums_of_zeros import sums_of_zeros
 
 
 def lower(nest: Nest, name: str = "kernel") -> LoweredFunc:
@@ -19,7 +20,7 @@ def lower(nest: Nest, name: str = "kernel") -> LoweredFunc:
     VerifyError."""
     verify_names(nest)
     params = tuple(nest.buffer(n) for n in nest.params)
-    nest = partial_sums(nest)
+    nest = partial_sums(sums_of_zeros(nest))
     try:
         *_, (_, s) = _passed(nest)
         verify(s, params, "lowering")
@@ -58,7 +59,7 @@ def _blame(nest: Nest) -> None:
 def stages(nest: Nest) -> list[tuple[str, LoweredFunc]]:
     """(title, program) after each pass, for people and for tests. Before `compact` intermediate buffers are
     allocated whole around the program."""
-    nest = partial_sums(nest)
+    nest = partial_sums(sums_of_zeros(nest))
     intermediate = tuple(b for b in nest.buffers if b.name not in nest.params)
 
     def func(s: Stmt) -> LoweredFunc:

@@ -15,6 +15,7 @@ from itertools import chain, count
 from schedules.dtypes import DTYPES
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Hole
+from schedules.instructions import Instruction
 from schedules.ir import Block, Loop, walk
 from schedules.ir.nest import find_block, loops_of, subtree_of, vars_bound
 from schedules.model import Target
@@ -126,6 +127,10 @@ class SketchBuilder:
     def threads(self) -> int:
         """Threads of the target."""
         return self.target.threads
+
+    def runs(self, ins: Instruction) -> bool:
+        """Whether the target has an instruction."""
+        return set(ins.features) <= set(self.target.features)
 
     def lanes_of(self, dtype: str) -> int:
         """Elements of ``dtype`` in a vector register."""

@@ -30,10 +30,16 @@ def product(xs: list[Expr]) -> Expr:
 
 
 def arithmetic(b: Block) -> tuple[int, int]:
-    """(floating-point operations, special functions) of one instance, a reduction's own operation
-    included."""
+    """(operations, special functions) of one instance, a reduction's own operation included. Operations of
+    integers count in what computes integers: elsewhere they are indices."""
     ops = [x for v in b.values for x in E.walk(v)]
-    flops = sum(isinstance(x, (E.Binary, E.Fma)) and E.is_float(E.dtype_of(x)) for x in ops)
+    integers = not any(E.is_float(E.dtype_of(v)) for v in b.values)
+
+    def counts(x: E.Expr) -> bool:
+        dtype = E.dtype_of(x)
+        return E.is_float(dtype) or (integers and dtype != E.INDEX)
+
+    flops = sum(isinstance(x, (E.Binary, E.Fma)) and counts(x) for x in ops)
     special = sum(isinstance(x, E.Call) and not FUNCTIONS[x.fn].cheap for x in ops)
     return flops + len(b.writes) * (b.reducer is not None), special
 

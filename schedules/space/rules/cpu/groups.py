@@ -9,6 +9,7 @@ from schedules.space.rules.alike import schedule_alike
 from schedules.space.rules.cpu.bands import schedule_bands
 from schedules.space.rules.cpu.dot_products import dot_product_axes, schedule_dot_products
 from schedules.space.rules.cpu.elementwise import schedule_elementwise
+from schedules.space.rules.cpu.instructed import instructions_for, schedule_instructed
 from schedules.space.rules.cpu.interleaved import split_interleaved
 from schedules.space.rules.cpu.row_blocks import is_product, schedule_row_blocks
 from schedules.space.rules.cpu.row_parts import rows_outgrow_cache
@@ -78,7 +79,7 @@ def _schedule(d: SketchBuilder, name: str) -> None:
         if (name in d.roots or is_row_reduction(d.s.nest, b)) and name not in d.windows:  # parts of a row too
             schedule_rows(d, name)
         elif not _by_dot_products(d, b):
-            schedule_tiled(d, name, d.s.cache_write(name, "local"))
+            _tile(d, name)
         return
     tiled, rows = reductions_behind(d, b)
     if rows is not None:
@@ -93,9 +94,22 @@ def _schedule(d: SketchBuilder, name: str) -> None:
         if _by_dot_products(d, tiled):
             schedule_elementwise(d, name)
         else:
-            schedule_tiled(d, tiled.name, name)
+            _tile(d, tiled.name, name)
     else:
         schedule_elementwise(d, name)
+
+
+def _tile(d: SketchBuilder, producer: str, consumer: str = "") -> None:
+    """Tile a sum with the stage that stores its results. Without one a copy is made. An instruction of the
+    target does the sum if one is it and is chosen."""
+    p = d.block(producer)
+    found = instructions_for(d, p, d.block(consumer) if consumer else p)
+    way = d.choose(f"{producer}.with", (*found, "")) if found else ""
+    consumer = consumer or d.s.cache_write(producer, "local")
+    if way:
+        schedule_instructed(d, producer, consumer, found[way])
+    else:
+        schedule_tiled(d, producer, consumer)
 
 
 def _by_dot_products(d: SketchBuilder, b: Block) -> bool:
