@@ -82,5 +82,5 @@ def _turn(terms: int, dtype: str, lanes: int) -> Instruction:
 
 
 # Groups of terms that instructions read side by side, and their lanes.
-GROUPS = ((2, "bfloat16"), (4, "int8"), (4, "uint8"), (2, "int8"), (2, "uint8"))
+GROUPS = ((2, "bfloat16"), (4, "int8"), (4, "uint8"))
 TABLE = tuple(make(*group, lanes) for lanes in (16, 8) for make in (_interleave, _turn) for group in GROUPS)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from dot_products import INTERLEAVE, product, tensorized
+from dot_products import DOTS, interleaving, product, tensorized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,8 +22,6 @@ from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.evaluator import evaluate
-
-DOTS = ("vdpbf16ps", "vpdpbusd")
 
 
 def whole(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:
@@ -147,9 +145,10 @@ def test_a_product_of_tiles_is_one_of_matrices(name: str) -> None:
 @settings(max_examples=12, deadline=None)
 def test_tiles_are_what_they_were(name: str, rows: int, vectors: int, i: int, j: int, k: int) -> None:
     ins = INSTRUCTIONS[name]
-    dag = product(ins, i * rows, 16 * j * vectors, 2 * k * ins.iterations["t"])
+    lanes = ins.result.shape[0]
+    dag = product(ins, i * rows, lanes * j * vectors, 2 * k * ins.iterations["t"])
     f = lower(tensorized(dag, ins, rows, vectors, 2).nest)
-    packing = INTERLEAVE[dag.inputs[1].dtype, ins.iterations["t"]]
+    packing = interleaving(dag.inputs[1].dtype, lanes)
     assert {x.instruction.name for x in calls(f)} == {name, packing}
     inputs = whole(dag)
     assert (interpreted(f, inputs) == evaluate(dag, inputs)[0]).all()
