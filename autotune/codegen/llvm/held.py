@@ -30,8 +30,8 @@ Place = tuple[str, frozenset[tuple[Expr, int]], int]
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One use of a result. ``sure``: it is reached whenever the statement is. ``fresh``: it does not read what
-    the result holds."""
+    """One use of a result. ``sure``: it is reached whenever the statement is. ``fresh``: it does not read
+    what the result holds."""
 
     instruction: Instruction
     operand: Operand
@@ -50,9 +50,11 @@ class Region:
 
 
 class Held:
-    """The held results of a function. ``place``: makes a local variable of a type."""
+    """The held results of a function. ``local``: makes a local variable of a type."""
 
-    def __init__(self, s: Stmt, x: Stores, declare: Callable[[str], None], local: Callable[[str], str]) -> None:
+    def __init__(
+        self, s: Stmt, x: Stores, declare: Callable[[str], None], local: Callable[[str], str]
+    ) -> None:
         self.x, self.s, self.declare, self.local = x, x.s, declare, local
         self.slots: dict[Place, str] = {}
         self.writes: Counter[str] = Counter()  # of each buffer, so far
@@ -129,7 +131,7 @@ class Held:
             elif (known := out.setdefault(result.buffer, [])) is not None:
                 known.append(use)
             return
-        out.update((x.buffer, None) for x in (*places(s), *loads(s)))
+        out.update(dict.fromkeys(_touched(s)))
         match s:
             case Seq(stmts=xs):
                 for x in xs:
@@ -144,8 +146,8 @@ class Held:
                 self._collect(body, fixed, moving, sure, out)
                 out[b.name] = None
             case _:  # lanes, threads, and what a condition guards
-                for x in walk(s):
-                    out.update((y.buffer, None) for y in (*places(x), *loads(x)))
+                for x in walk(s)[1:]:
+                    out.update(dict.fromkeys(_touched(x)))
 
     def _use(self, s: Intrinsic, fixed: Mapping[str, Expr], sure: bool) -> Use:
         known = {v: Const(n) for v, n in self.x.env.items() if isinstance(n, int)} | dict(fixed)
@@ -239,6 +241,11 @@ class Held:
     def _text(self, ins: Instruction, what: str, **slots: str) -> None:
         assert ins.registers is not None
         intrinsic.emit(ins.registers.spellings["llvm"][what], slots, self.s, self.declare)
+
+
+def _touched(s: Stmt) -> list[str]:
+    """Buffers that a statement itself reads or writes."""
+    return [*(x.buffer for x in places(s)), *(x.buffer for x in loads(s))]
 
 
 def _apart(p: Place, q: Place, strides: Sequence[int], shape: Sequence[int]) -> bool:
