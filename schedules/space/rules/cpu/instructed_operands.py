@@ -98,11 +98,6 @@ class Operand:
                 return False
         return True
 
-    @property
-    def steps_over_rows(self) -> bool:
-        """Whether one instruction reads it at several places, which may lie any distance apart."""
-        return len(self.inner) < len(self.dims)
-
     def panels(self) -> list[str]:
         """Spatial axes of the block that alone move along a dimension: those by which a copy has panels."""
         own = [self.fit.axes[a] for a in self.dims if not self.is_term(a)]
@@ -155,7 +150,7 @@ def pack(d: SketchBuilder, producer: str, x: Operand, tile: Sizes) -> str:
     first = [inner[k] for a, k in dims.items() if a not in x.inner and k in panels]
     if not whole and terms > x.side_by_side:  # its own terms behind the others, and the others further out
         last = [inner[at], *(k for k in last if k != inner[at])]
-    outer = _by_depth(d.block(producer), read, [k for k in range(rank) if k not in last], panels)
+    outer = _by_depth(d.block(producer), x, [k for k in range(rank) if k not in last], panels)
     name = copy_read(d, producer, read)
     order = [*outer, *first, *last]
     d.s.pack(name, [panels.get(k, terms if k == at else 0) for k in range(rank)], order)
@@ -169,12 +164,13 @@ def pack(d: SketchBuilder, producer: str, x: Operand, tile: Sizes) -> str:
     return name
 
 
-def _by_depth(p: Block, read: Load, dims: Sequence[int], panels: Container[int]) -> list[int]:
-    """Dimensions from those that no sum walks through, over the panels, to that of the innermost sum."""
-    reduce = [i.var for i in p.iters if i.kind == "reduce"]
+def _by_depth(p: Block, x: Operand, dims: Sequence[int], panels: Container[int]) -> list[int]:
+    """Dimensions from those that no sum walks through, over the panels, to those of the sums, in the order in
+    which a tile goes through them: that of the terms innermost."""
+    reduce = [i.var for i in p.iters if i.kind == "reduce" and i.var != term_axis(x.fit)] + [term_axis(x.fit)]
 
     def depth(k: int) -> int:
-        walks = [m for m, r in enumerate(reduce) if r in E.variables(read.indices[k])]
+        walks = [m for m, r in enumerate(reduce) if r in E.variables(x.read.indices[k])]
         return 1 + max(walks) if walks else 0 if k in panels else -1
 
     return sorted(dims, key=depth)
