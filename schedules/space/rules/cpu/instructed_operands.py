@@ -98,11 +98,6 @@ class Operand:
                 return False
         return True
 
-    @property
-    def steps_over_rows(self) -> bool:
-        """Whether one instruction reads it at several places, which may lie any distance apart."""
-        return len(self.inner) < len(self.dims)
-
     def panels(self) -> list[str]:
         """Spatial axes of the block that alone move along a dimension: those by which a copy has panels."""
         own = [self.fit.axes[a] for a in self.dims if not self.is_term(a)]
@@ -155,26 +150,27 @@ def pack(d: SketchBuilder, producer: str, x: Operand, tile: Sizes) -> str:
     first = [inner[k] for a, k in dims.items() if a not in x.inner and k in panels]
     if not whole and terms > x.side_by_side:  # its own terms behind the others, and the others further out
         last = [inner[at], *(k for k in last if k != inner[at])]
-    outer = _by_depth(d.block(producer), read, [k for k in range(rank) if k not in last], panels)
+    outer = _by_depth(d.block(producer), x, [k for k in range(rank) if k not in last], panels)
     name = copy_read(d, producer, read)
     order = [*outer, *first, *last]
     d.s.pack(name, [panels.get(k, terms if k == at else 0) for k in range(rank)], order)
     if last[0] == inner[at] and terms > x.side_by_side:
         _turn_terms(d, name, order.index(inner[at]), x.side_by_side)
-    weave = _interleaving(d, x, n)
-    if weave is None and _is_padded(d.s.nest, read):
+    copying = _copying(d, x, n)
+    if copying is None and _is_padded(d.s.nest, read):
         d.s.inline(writers(d.s.nest, read.buffer)[0].name)
-    _schedule_packing(d, name, weave)
+    _schedule_packing(d, name, copying)
     d.done.add(name)
     return name
 
 
-def _by_depth(p: Block, read: Load, dims: Sequence[int], panels: Container[int]) -> list[int]:
-    """Dimensions from those that no sum walks through, over the panels, to that of the innermost sum."""
-    reduce = [i.var for i in p.iters if i.kind == "reduce"]
+def _by_depth(p: Block, x: Operand, dims: Sequence[int], panels: Container[int]) -> list[int]:
+    """Dimensions from those that no sum walks through, over the panels, to those of the sums, in the order in
+    which a tile goes through them: that of the terms innermost."""
+    reduce = [i.var for i in p.iters if i.kind == "reduce" and i.var != term_axis(x.fit)] + [term_axis(x.fit)]
 
     def depth(k: int) -> int:
-        walks = [m for m, r in enumerate(reduce) if r in E.variables(read.indices[k])]
+        walks = [m for m, r in enumerate(reduce) if r in E.variables(x.read.indices[k])]
         return 1 + max(walks) if walks else 0 if k in panels else -1
 
     return sorted(dims, key=depth)
@@ -190,33 +186,42 @@ def _turn_terms(d: SketchBuilder, name: str, dim: int, side_by_side: int) -> Non
     d.s.reorder(*loops[:dim], outer, *loops[dim + 1 :], terms)
 
 
-def _schedule_packing(d: SketchBuilder, name: str, weave: Instruction | None) -> None:
-    """Copy by an instruction that interleaves, where there is one, else in vectors of what lies innermost."""
+def _schedule_packing(d: SketchBuilder, name: str, copying: Instruction | None) -> None:
+    """Copy by an instruction, where there is one, else in vectors of what lies innermost."""
     loops = [v.var for v in d.own_loops(name)]
-    if weave is None:
+    if copying is None:
         schedule_copy(d, name, parallel=True)
         return
-    outer, lanes = d.s.split(loops[-2], (None, weave.result.shape[0]))
-    for v in (*loops[:-2][-1:], outer):
+    *rows, lanes, _ = copying.result.shape
+    outer, inner = d.s.split(loops[-2], (None, lanes))
+    last = [inner]
+    cut = [*loops[-3:-2], outer]
+    if rows:
+        cut[0], row = d.s.split(loops[-3], (None, rows[0]))
+        last = [row, inner]
+        d.s.reorder(*cut, *last, loops[-1])
+    for v in cut:
         d.s.partition(v)
-    d.s.tensorize(lanes, weave)
-    d.parallel(*loops[:2][: len(loops) - 2])
+    d.s.tensorize(last[0], copying)
+    d.parallel(*loops[: min(2, len(loops) - 3)])
 
 
-def _interleaving(d: SketchBuilder, x: Operand, n: Mapping[str, int]) -> Instruction | None:
-    """The instruction that copies the innermost two dimensions, the terms of each lane side by side, from
-    where lanes are contiguous, if the operand has a whole one."""
+def _copying(d: SketchBuilder, x: Operand, n: Mapping[str, int]) -> Instruction | None:
+    """The instruction that copies what lies innermost, the terms of each lane side by side, if the operand
+    has a whole one: it interleaves where lanes are contiguous, and turns squares where terms are."""
     lanes, terms = (x.fit.axes[a] for a in x.inner[-2:]) if len(x.inner) > 1 else ("", "")
-    if lanes not in unit_stride_vars(d.s.nest, x.read) or terms != term_axis(x.fit):
+    along = unit_stride_vars(d.s.nest, x.read)
+    if terms != term_axis(x.fit) or not along & {lanes, terms}:
         return None
-    if n[lanes] < x.fit.instruction.iterations[x.inner[-2]] or n[terms] < x.side_by_side:
-        return None
-    copies = [i for i in INSTRUCTIONS.values() if d.runs(i) and len(i.meaning.inputs) == 1]
-    wide = x.fit.instruction.iterations[x.inner[-2]]
-    found = [
-        i
-        for i in copies
-        if i.meaning.stages[0].reducer is None and i.result.dtype == x.read.dtype
-        if i.result.shape[1:] == (x.side_by_side,) and wide % i.result.shape[0] == 0
-    ]
-    return max(found, key=lambda i: i.result.shape[0], default=None)
+    found = []
+    for i in INSTRUCTIONS.values():
+        if not d.runs(i) or len(i.meaning.inputs) != 1 or i.result.dtype != x.read.dtype:
+            continue
+        *rows, wide, side = i.result.shape
+        read = i.meaning.stages[0].reads()[0].indices[-1]
+        turns = read == Var(i.meaning.stages[0].axes[-1].var)
+        fits = wide <= n[lanes] and math.prod(rows) * side <= n[terms]
+        whole = side == x.side_by_side and x.fit.instruction.iterations[x.inner[-2]] % wide == 0
+        if fits and whole and (terms if turns else lanes) in along:
+            found.append(i)
+    return max(found, key=lambda i: math.prod(i.result.shape), default=None)
