@@ -21,7 +21,7 @@ from schedules.dtypes import DTYPES, wrapped
 from schedules.expr import Binary, Cast, Const, Expr, Load, Select, Var
 from schedules.graph.edit import factors, points, remade
 from schedules.graph.graph import Graph
-from schedules.graph.quantised import SUMS, Quantised, Reader, number, rewritten
+from schedules.graph.quantised import SUMS, Quantised, QuantisedReader, number, rewritten
 from schedules.te.compute_dag import ComputeDAG, Reducer, Stage, Tensor, operand
 from schedules.te.unique import Taken
 
@@ -37,7 +37,7 @@ def integer_products(graph: Graph) -> Graph:
     point become int8, which instructions multiply with uint8. Padding is with zero points, so that borders
     need no correction."""
     taken = Taken(graph.dag.tensors)
-    reader = Reader(graph.values, graph.values, taken)
+    reader = QuantisedReader(graph.values, graph.values, taken)
     stages, origins = _stages(graph.dag, reader, graph.origins)
     if len(stages) == len(graph.dag.stages):
         return graph
@@ -54,7 +54,7 @@ def with_integer_products(dag: ComputeDAG) -> ComputeDAG:
     >>> [s.name for s in with_integer_products(te.dag([a, b, c])).stages]
     ['c_sum', 'c_sum_of_b', 'c']
     """
-    reader = Reader(dag.constants, {}, Taken(dag.tensors))
+    reader = QuantisedReader(dag.constants, {}, Taken(dag.tensors))
     stages, _ = _stages(dag, reader, {})
     if len(stages) == len(dag.stages):
         return dag
@@ -67,7 +67,7 @@ def with_integer_products(dag: ComputeDAG) -> ComputeDAG:
 
 
 def _stages(
-    dag: ComputeDAG, reader: Reader, origins: Mapping[str, str]
+    dag: ComputeDAG, reader: QuantisedReader, origins: Mapping[str, str]
 ) -> tuple[list[Stage], dict[str, str]]:
     """(the stages with integer products, where they come from)."""
 
@@ -78,7 +78,7 @@ def _stages(
     return rewritten(dag, reader, origins, change)
 
 
-def _product(s: Stage, reader: Reader) -> _Product | None:
+def _product(s: Stage, reader: QuantisedReader) -> _Product | None:
     """A stage as a product of integers; None where it is none, or is one already, or must stay as it is."""
     if s.reducer is None or len(s.values) != 1 or s.reducer.operation(0) != "+":
         return None
@@ -112,7 +112,7 @@ def _multiplied(e: Expr) -> list[Expr]:
     return [e]
 
 
-def _flipped(q: Quantised, reader: Reader) -> Quantised:
+def _flipped(q: Quantised, reader: QuantisedReader) -> Quantised:
     """A constant of uint8 with a zero point as int8, which instructions multiply with uint8."""
     return reader.flipped(q) if q.dtype == "uint8" and q.zero is not None else q
 
@@ -133,7 +133,7 @@ class _Product:
     a: Quantised
     b: Quantised
     scales: tuple[Expr, ...]
-    reader: Reader
+    reader: QuantisedReader
 
     @property
     def terms(self) -> int:

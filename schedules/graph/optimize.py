@@ -16,6 +16,7 @@ from schedules.graph.maps import inline_maps
 from schedules.graph.requantise import drop_requantised, fold_result_scales
 from schedules.graph.scale import fold_scales
 from schedules.graph.stack import stack_equal
+from schedules.graph.tables import tabulate
 from schedules.graph.units import drop_unit_dimensions
 from schedules.graph.views import compute_at_views, forward_views
 
@@ -31,6 +32,7 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     compute_at_views,
     inline_maps,
     fold_result_scales,
+    tabulate,
     fold_scales,
     add_biases,
     fold_constants,

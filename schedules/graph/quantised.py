@@ -1,8 +1,8 @@
 """Reads what an expression says of 8-bit integers: which it widens, less which zero point, times which scale.
 
-`Reader` looks through stages that convert, move or pad elements, as models spell them: a load of floats that
-a stage made of integers is read as these integers. What pads floats with zeros pads integers with the zero
-point.
+`QuantisedReader` looks through stages that convert, move or pad elements, as models spell them: a load of
+floats that a stage made of integers is read as these integers. What pads floats with zeros pads integers with
+the zero point.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Quantised:
         return Quantised(E.substitute(self.value, place), zero, scale)
 
 
-class Reader:
+class QuantisedReader:
     """Reads expressions over stages that come one after the other (`add`). ``constants``: names of inputs
     that are known, ``values``: their values, where they are given. ``pads``: stages that pad integers, or
     flip constants, which what was read may load; their names are ``taken``."""
@@ -215,7 +215,10 @@ def _places(s: Stage, x: Load) -> dict[str, Expr]:
 
 
 def rewritten(
-    dag: ComputeDAG, reader: Reader, origins: Mapping[str, str], change: Callable[[Stage], Sequence[Stage]]
+    dag: ComputeDAG,
+    reader: QuantisedReader,
+    origins: Mapping[str, str],
+    change: Callable[[Stage], Sequence[Stage]],
 ) -> tuple[list[Stage], dict[str, str]]:
     """(the stages of a DAG, each as others, with those of ``reader.pads`` that they read; where they come
     from)."""

@@ -17,7 +17,7 @@ from schedules.dtypes import DTYPES, is_storage
 from schedules.expr import Binary, Call, Cast, Const, Expr, Load, Var
 from schedules.graph.edit import is_map, readers, remade
 from schedules.graph.graph import Graph
-from schedules.graph.quantised import STORED, SUMS, Quantised, Reader, number, rewritten, whole
+from schedules.graph.quantised import STORED, SUMS, Quantised, QuantisedReader, number, rewritten, whole
 from schedules.te.compute_dag import Reducer, Stage, Tensor, operand
 from schedules.te.unique import Taken
 
@@ -37,7 +37,7 @@ class _Again:
     """Looks for what is quantised again, from stage to stage. ``found``: whether there was any."""
 
     def __init__(self, graph: Graph) -> None:
-        self.reader = Reader(graph.values, graph.values, Taken(graph.dag.tensors))
+        self.reader = QuantisedReader(graph.values, graph.values, Taken(graph.dag.tensors))
         self.found = False
         users = readers(graph.dag.stages)
         once = {n for n, every in users.items() if len(every) == 1}

@@ -304,10 +304,15 @@ class LlvmExpressions(Casts):
         with self.without_lanes():
             return self.scalar(e)
 
+    def vector_of(self, e: Expr) -> Value:
+        """Emit an expression for each lane."""
+        return self.splat(self.value(e), self.lanes)
+
     def _call_once(self, e: Call) -> Value:
         """A call. A statement that has it several times evaluates it once: some functions branch, and LLVM
-        would keep each."""
-        at = e, self.mask, self.lane_var, self.lane_base, self.lanes
+        would keep each. In an index that is read, each lane has one of its own."""
+        numbers = tuple(self.env[v] for v in sorted(E.variables(e)) if v != self.lane_var)
+        at = e, self.mask, self.lane_var, self.lane_base, self.lanes, numbers
         known = None if self.calls is None else self.calls.get(at)
         if known is None:
             known = self._call(e.fn, self.same_lanes(*map(self.value, e.args)))

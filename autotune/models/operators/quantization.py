@@ -8,12 +8,20 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from autotune.models.operators.axes import positive
-from autotune.models.operators.base import Operand, UnsupportedForm, dtype_of, elementwise, read, stage
+from autotune.models.operators.base import (
+    Operand,
+    UnsupportedForm,
+    dtype_of,
+    elementwise,
+    read,
+    saturated,
+    stage,
+)
 from autotune.models.operators.node import TorchNode, named_type
 from autotune.models.operators.reduction import reduce
 from autotune.models.operators.table import Axis, Floats, aten, onnx_op
 from schedules import te
-from schedules.dtypes import DTYPES, computed, is_integer
+from schedules.dtypes import DTYPES, computed, is_float, is_integer
 from schedules.expr import Const, Expr
 
 Read = Callable[[Sequence[Expr]], Expr]
@@ -57,30 +65,38 @@ def centered(x: te.Tensor, zero: Operand | None, axis: int = 0) -> te.Tensor:
 def dequantized(
     x: te.Tensor, scale: Operand, zero: Operand | None, axis: int = 1, block: int = 0, dtype: str = "float32"
 ) -> te.Tensor:
-    """(x - zero point) * scale, in what ``dtype`` is computed with, then as that."""
+    """(x - zero point) * scale, in what ``dtype`` is computed with, then as that. ``x``: of integers, or of
+    floats of 8 bits."""
     of_scale, wide = along(x, scale, axis, block), computed(dtype)
     of_zero = None if zero is None else along(x, zero, axis, block)
+    kind = wide if is_float(x.dtype) else "int32"
 
     def value(*at: Expr) -> Expr:
-        v: Expr = te.cast(x[at], "int32")
+        v: Expr = te.cast(x[at], kind)
         if of_zero is not None:
-            v = v - te.cast(of_zero(at), "int32")
+            v = v - te.cast(of_zero(at), kind)
         return te.cast(te.cast(v, wide) * te.cast(of_scale(at), wide), dtype)
 
     return stage(x.shape, value, "dequantize")
 
 
 def quantized(
-    x: te.Tensor, scale: Operand, zero: Operand | None, dtype: str = "", axis: int = 1, block: int = 0
-) -> te.Tensor:
-    """`nearest` of x / scale, as ``dtype``, by default that of the zero point."""
+    x: te.Tensor, scale: Operand, zero: Operand | None, dtype: str = "", axis: int = 1, block: int = 0,
+    limited: bool = True,
+) -> te.Tensor:  # fmt: skip
+    """`nearest` of x / scale, as ``dtype``, by default that of the zero point. A float of 8 bits ends at its
+    largest numbers if it is ``limited``, as a cast of ONNX does."""
     dtype = dtype or ("uint8" if zero is None else dtype_of(zero))
     of_scale = along(x, scale, axis, block)
     of_zero = None if zero is None else along(x, zero, axis, block)
 
     def value(*at: Expr) -> Expr:
         v = te.cast(x[at], "float32") / te.cast(of_scale(at), "float32")
-        return nearest(v, of_zero and of_zero(at), dtype)
+        z = of_zero and of_zero(at)
+        if is_float(dtype):
+            v = v if z is None else v + te.cast(z, "float32")
+            return saturated(v, dtype) if limited else te.cast(v, dtype)
+        return nearest(v, z, dtype)
 
     return stage(x.shape, value, "quantize")
 
@@ -149,10 +165,10 @@ def _dequantize(
 @onnx_op("QuantizeLinear", "com.microsoft::QuantizeLinear")
 def _quantize(
     x: te.Tensor, scale: Operand, zero: Operand | None = None, *, axis: int = 1, block_size: int = 0,
-    output_dtype: int = 0,
+    output_dtype: int = 0, saturate: bool = True,
 ) -> te.Tensor:  # fmt: skip
     dtype = dtype_of(zero) if zero is not None else named_type(output_dtype) if output_dtype else "uint8"
-    return quantized(x, scale, zero, dtype, axis, block_size)
+    return quantized(x, scale, zero, dtype, axis, block_size, saturate)
 
 
 @onnx_op("DynamicQuantizeLinear")

@@ -389,3 +389,14 @@ def test_what_a_user_tunes_is_a_product_of_integers() -> None:
     few = as_workload(dequantised_product(1, 5, 9), {}, constant_weights=["b"])
     assert few.dag.stages[0].outputs[0].dtype == "int32"  # sums of what is known cost nothing
     assert as_workload(few, {}) is few
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16"])
+def test_stored_weights_take_no_factor(dtype: str) -> None:
+    """They would be rounded again, or wrap."""
+    net = Net()
+    x, w = net.input("x", 4, 8, dtype=dtype), net.known("w", np.ones((8, 6), dtype))
+    y, s = dot(x, w), net.known("s", np.arange(6).astype("int32" if dtype == "int8" else "float32"))
+    graph = net.graph(cases.stage(y.shape, lambda i, j: y[i, j] * s[j]))
+    x_ = [np.arange(32).reshape(4, 8).astype(dtype)]
+    np.testing.assert_array_equal(evaluate(optimize(graph), x_)[0], evaluate(graph, x_)[0])

@@ -43,7 +43,10 @@ def divisions(graph: Graph) -> int:
 
 @settings(deadline=None, max_examples=40)
 @given(
-    st.floats(2.0**-60, 2.0**60, width=32), st.integers(0, 255), st.sampled_from(["uint8", "int8"]), st.booleans()
+    st.floats(2.0**-60, 2.0**60, width=32),
+    st.integers(0, 255),
+    st.sampled_from(["uint8", "int8"]),
+    st.booleans(),
 )
 def test_every_byte_is_itself_when_quantised_again(by: float, zero: int, dtype: str, turned: bool) -> None:
     net = Net()
