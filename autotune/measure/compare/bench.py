@@ -50,7 +50,7 @@ def copied(tensors: Sequence[Tensor], arrays: Sequence[np.ndarray]) -> list[np.n
     """New arrays of these values that lie as their tensors do."""
     return [
         a.copy() if t.strides is None else laid(a, MemoryLayout(t.shape, t.strides))
-        for t, a in zip(tensors, arrays, strict=True)
+        for t, a in zip(tensors, arrays)
     ]
 
 
