@@ -8,35 +8,30 @@ The peak is that of independent instructions on registers. Rounds are interleave
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 from statistics import median
 
 import numpy as np
 
 import autotune
 from autotune.backends import parse
-from autotune.codegen.llvm.compile import LoadedObject, compile_module, load_object
+from autotune.backends.peaks.instruction_peaks import InstructionLoop
+from autotune.codegen.llvm.compile import LoadedObject
 from autotune.codegen.llvm.intrinsic import has
-from autotune.codegen.runtime import entry
 from autotune.measure.inputs import random_inputs
 from schedules import te
 from schedules.dtypes import DTYPES
-from schedules.expr import Const
 from schedules.instructions import INSTRUCTIONS, Instruction
-from schedules.ir import Buffer
 from schedules.model import Target
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 from schedules.units import of_peak
 
-CHAINS = 16  # independent instructions: 2 units, and a latency of up to 6 cycles
 # What packs b.
 INTERLEAVE = {"bfloat16": "interleave2_bfloat16", "int8": "interleave4_int8", "uint8": "interleave4_uint8"}
 TIMED = ("vdpbf16ps", "vpdpbusd", "tdpbf16ps", "tdpbusd", "tdpbssd", "tdpbsud", "tdpbuud")
-STEPS = 1024  # of each chain in a run
+RUNS = 100  # of the peak's loop in a sample
 SAMPLE_S = 3e-3  # length of a sample of a kernel
 
 
@@ -112,97 +107,6 @@ def in_tiles(
     return s
 
 
-def _filled(text: str, slots: dict[str, str], suffix: str, declares: dict[str, None]) -> str:
-    """Text of an instruction with its slots filled, and names of its own."""
-    body = []
-    for line in text.strip().splitlines():
-        if line.startswith(("declare", "@")):
-            declares[line] = None
-        else:
-            named = re.sub(r"%(\w+)(?![\w.])", rf"%\1.{suffix}", line)
-            body.append(re.sub(r"\{([\w.]+)\}", lambda m: slots[m[1]], named))
-    return "\n".join(body)
-
-
-def _chains(ins: Instruction, declares: dict[str, None]) -> tuple[int, str, str, str]:
-    """(chains, code before the loop, in it, after it): independent instructions, whose sums lie in registers.
-    What they read is at ``%a.at`` and ``%b.at``. They begin with what is at ``%acc`` and add 1 to each of its
-    64 bytes at most, which is why it begins with 0."""
-    text, out = ins.spellings["llvm"], ins.result.name
-    where = {t.name: f"%{t.name}.at" for t in ins.operands}
-    if ins.registers is None:
-        body = [_filled(text, where | {out: f"%acc{c}"}, f"c{c}", declares) for c in range(CHAINS)]
-        return CHAINS, "", "\n".join(body), ""
-    how, tiles = ins.registers.spellings["llvm"], ins.registers.count - len(ins.meaning.inputs)
-    shape = {"rows": "16", "bytes": "64", "step": "64"}
-    before = [_filled(how["load"], shape | {"at": where[t.name], "value": f"%{t.name}"}, t.name, declares)
-              for t in ins.meaning.inputs]  # fmt: skip
-    body, after = [], []
-    for c in range(tiles):
-        one = {t.name: f"%{t.name}" for t in ins.meaning.inputs}
-        one |= {out: f"%old{c}", f"{out}.new": f"%new{c}", "slot": f"%slot{c}"}
-        before.append(f"%slot{c} = alloca {how['type']}, align 64")
-        before.append(_filled(how["load"], shape | {"at": f"%acc{c}", "value": f"%first{c}"}, f"f{c}", declares))
-        before.append(_filled(how["keep"], one | {"value": f"%first{c}"}, f"g{c}", declares))
-        body.append(_filled(how["take"], one | {"value": f"%old{c}"}, f"t{c}", declares))
-        body.append(_filled(text, one, f"c{c}", declares))
-        body.append(_filled(how["keep"], one | {"value": f"%new{c}"}, f"k{c}", declares))
-        after.append(_filled(how["take"], one | {"value": f"%last{c}"}, f"u{c}", declares))
-        last = shape | {"at": f"%acc{c}", "value": f"%last{c}"}
-        after.append(_filled(how["store"], last, f"s{c}", declares))
-    return tiles, "\n".join(before), "\n".join(body), "\n".join(after)
-
-
-def peak_loop(ins: Instruction, target: Target) -> Callable[[], float]:
-    """Operations a second of independent instructions, now."""
-    declares: dict[str, None] = {}
-    chains, before, body, after = _chains(ins, declares)
-    out = ins.result
-    size = 4 * prod(out.shape)
-    args = "\n".join(
-        f"  %s{n} = getelementptr ptr, ptr %args, i64 {n}\n  %{t.name}.at = load ptr, ptr %s{n}"
-        for n, t in enumerate(ins.operands)
-    )
-    accs = "\n".join(f"  %acc{c} = getelementptr [{size} x i8], ptr %acc, i64 {c}" for c in range(chains))
-    element = "float" if DTYPES[out.dtype].kind == "float" else "i32"
-    lines = "\n".join(declares)
-    kernel = f"""{lines}
-declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {{
-entry:
-  %acc = alloca [{chains * size // 4} x {element}], align 64
-{args}
-{accs}
-  call void @llvm.memset.p0.i64(ptr %acc, i8 0, i64 {chains * size}, i1 false)
-{before}
-  br label %loop
-loop:
-  %n = phi i64 [ {STEPS}, %entry ], [ %less, %loop ]
-{body}
-  %less = sub i64 %n, 1
-  %more = icmp ne i64 %less, 0
-  br i1 %more, label %loop, label %done
-done:
-{after}
-  call void @llvm.memcpy.p0.p0.i64(ptr %{out.name}.at, ptr %acc, i64 {chains * size}, i1 false)
-  ret void
-}}
-"""
-    params = [(t.name, t.shape, t.dtype) for t in ins.meaning.inputs]
-    params.append((out.name, (chains * size // 4,), out.dtype))
-    buffers = tuple(Buffer(n, tuple(map(Const, shape)), d) for n, shape, d in params)
-    loaded = load_object(compile_module(kernel + entry.entry(buffers, (out.name,), 0, 1), target))
-    arrays = [np.ones(shape, d) for _, shape, d in params]
-    pointers = [x.ctypes.data for x in arrays]
-
-    def rate(runs: int = 100) -> float:
-        seconds = loaded.bench(pointers, runs, cpu_clock=True) * 1e-9
-        return ins.operations * chains * STEPS * runs / seconds if arrays else 0.0
-
-    return rate
-
-
 def cpu_seconds(code: LoadedObject, arrays: Sequence[np.ndarray]) -> float:
     """CPU seconds of a run, as the peak is timed, over about `SAMPLE_S`."""
     pointers = [x.ctypes.data for x in arrays]
@@ -213,8 +117,8 @@ def cpu_seconds(code: LoadedObject, arrays: Sequence[np.ndarray]) -> float:
 
 def compare(ins: Instruction, size: int, target: Target, rounds: int = 15) -> dict[str, tuple[float, float]]:
     """Gop/s and the share of the peak, by name, of a product of ``size`` cubed."""
-    peak = peak_loop(ins, target)
-    peak()
+    peak = InstructionLoop(ins, target)
+    peak.rate(RUNS, cpu_clock=True)
     timed = {}
     for name, ahead in (("packed in the call", False), ("packed ahead", True)):
         dag = product(ins, size, size, size, ahead)
@@ -232,7 +136,7 @@ def compare(ins: Instruction, size: int, target: Target, rounds: int = 15) -> di
     for _ in range(rounds):
         for name, (code, arrays) in timed.items():
             rate = 2 * size**3 / cpu_seconds(code, arrays)
-            found[name].append((rate, rate / peak()))
+            found[name].append((rate, rate / peak.rate(RUNS, cpu_clock=True)))
     return {name: (median(x for x, _ in xs) / 1e9, median(y for _, y in xs)) for name, xs in found.items()}
 
 

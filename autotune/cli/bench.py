@@ -149,6 +149,7 @@ def _compare(o: Given, workload: Workload, names: Sequence[str], cpus: frozenset
             contenders.append(Contender(name, prepared.call, prepared.sample))
         settle = SETTLE_S if n > 1 else 0.0
         result = compare(contenders, limit, seconds=o.duration, settle_s=settle)
+    by = result.instruction(workload, getattr(limit, "rates", {}))
     rows = [
         {
             "impl": c.name,
@@ -160,6 +161,7 @@ def _compare(o: Given, workload: Workload, names: Sequence[str], cpus: frozenset
             "gflops": workload.flops / result.time_s(c.name) / 1e9,
             "share_of_peak": (share := result.share(c.name)),
             "peak_disturbed": disturbed(share),
+            **({} if by is None else {"peak_of": by}),
         }
         for c in contenders
     ]
@@ -274,7 +276,7 @@ def _print(done: ComparisonRows) -> None:
     out.print(done.what, style="bold")
     shares = done.kind == "kernel"  # of a model none is known
     rows = [
-        (r["impl"], seconds(r["time_s"]), done.speed(r["time_s"]), peak_share(r.get("share_of_peak")))
+        (r["impl"], seconds(r["time_s"]), done.speed(r["time_s"]), peak_share(r.get("share_of_peak"), r.get("peak_of")))
         for r in done.rows
     ]
     heads = ("", ">time", ">rate", ">of peak")

@@ -17,7 +17,14 @@ from schedules.instructions.arm import (
     USMMLA,
 )
 from schedules.instructions.dot_products import VDPBF16PS, VPDPBUSD, VPDPBUSD_SWAPPED
-from schedules.instructions.interleave import INTERLEAVE2_BFLOAT16, INTERLEAVE4_INT8, INTERLEAVE4_UINT8
+from schedules.instructions.interleave import (
+    INTERLEAVE2_BFLOAT16,
+    INTERLEAVE4_INT8,
+    INTERLEAVE4_UINT8,
+    TURN2_BFLOAT16,
+    TURN4_INT8,
+    TURN4_UINT8,
+)
 from schedules.instructions.tile_products import (
     TDPBF16PS,
     TDPBSSD,
@@ -37,6 +44,9 @@ INSTRUCTIONS: Mapping[str, Instruction] = MappingProxyType(
         for x in (
             INTERLEAVE2_BFLOAT16,
             INTERLEAVE4_INT8,
+            TURN2_BFLOAT16,
+            TURN4_INT8,
+            TURN4_UINT8,
             INTERLEAVE4_UINT8,
             VDPBF16PS,
             VPDPBUSD,

@@ -196,9 +196,9 @@ class Compiler:
 
         return g
 
-    def count(self, key: str) -> None:
+    def count(self, key: str, times: int = 1) -> None:
         if self.counts is not None:
-            self.counts[key] = self.counts.get(key, 0) + 1
+            self.counts[key] = self.counts.get(key, 0) + times
 
     def expr(self, e: Expr) -> Thunk:
         match e:
@@ -317,14 +317,18 @@ class Compiler:
         """The meaning of an instruction, run on its operands where they lie."""
         shapes = {t.name: t.shape for t in s.instruction.operands}
         starts = [(x, [self.expr(i) for i in x.indices]) for x in s.operands]
-        inside = _Memory()
-        body = Compiler(inside, self.counts, self.operations).stmt(s.instruction.loops)
+        inside, counts = _Memory(), dict[str, int]()
+        buffers = {f"{how} {x.name}": f"{how} {x.buffer}" for x in s.operands for how in ("load", "store")}
+        body = Compiler(inside, counts, self.operations).stmt(s.instruction.loops)
 
         def run_it(env: Env) -> None:
             for x, at in starts:
                 p = tuple(i(env) for i in at)
                 inside.arrays[x.name], inside.written[x.name] = self.operand(x, p, shapes[x.name])
+            counts.clear()
             body({})
+            for key, n in counts.items():
+                self.count(buffers.get(key, key), n)
 
         return run_it
 

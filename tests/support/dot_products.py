@@ -8,7 +8,12 @@ from schedules.model import Target
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 
-INTERLEAVE = {("bfloat16", 2): "interleave2_bfloat16", ("int8", 4): "interleave4_int8"}  # what packs b
+# What packs b.
+INTERLEAVE = {
+    ("bfloat16", 2): "interleave2_bfloat16",
+    ("int8", 4): "interleave4_int8",
+    ("uint8", 4): "interleave4_uint8",
+}
 
 
 def product(ins: Instruction, m: int, n: int, k: int) -> ComputeDAG:
@@ -57,4 +62,61 @@ def tensorized(
     init = s.decompose_reduction("c", ko)
     s.vectorize([x for x in s.loops(init) if x not in (jo, io)][-1])
     s.tensorize(j1, ins)
+    return s
+
+
+def tiled(
+    dag: ComputeDAG,
+    ins: Instruction,
+    rows: int,
+    columns: int,
+    target: Target | None = None,
+    *,
+    blocks: int = 1,
+    start: bool = True,
+    local: bool = False,
+    pack: bool = True,
+    partition: bool = False,
+) -> Schedule:
+    """``rows`` by ``columns`` tiles of sums. ``blocks``: into how many parts the sum is cut outside of all
+    tiles. ``start``: an instruction starts the sums. ``local``: they lie in a local buffer."""
+    terms = ins.iterations["t"]
+    s = Schedule(dag, target)
+    if local:
+        s.cache_write("c", "local")
+    if pack:
+        s.cache_read("c", "b", "global")
+        s.pack("b_global", (terms, columns * 16), (1, 0, 3, 2))
+        inner = s.split(s.loops("b_global")[2], (None, 16))[1]
+        s.tensorize(inner, INTERLEAVE[dag.inputs[1].dtype, terms])
+    if local:
+        io, ii = s.split("c_write_x0", (None, rows * 16))
+        jo, ji = s.split("c_write_x1", (None, columns * 16))
+        s.reorder(jo, io, ii, ji)
+        s.vectorize(ji)
+        s.compute_at("c", io)
+        i, j, k = (x for x in s.loops("c") if x not in (jo, io))
+        outer: tuple[str, ...] = ()
+    else:
+        i, j, k = s.loops("c")
+        io, i = s.split(i, (None, rows * 16))
+        jo, j = s.split(j, (None, columns * 16))
+        outer = (jo, io)
+    i0, i1 = s.split(i, (None, 16))
+    j0, j1 = s.split(j, (None, 16))
+    kb, ko, kq, kt = s.split(k, (blocks, None, 16, terms))
+    s.reorder(kb, *outer, ko, i0, j0, i1, j1, kq, kt) if blocks > 1 else s.reorder(
+        *outer, kb, ko, i0, j0, i1, j1, kq, kt
+    )
+    s.unroll(i0)
+    s.unroll(j0)
+    if partition:
+        s.partition(io)
+    init = s.decompose_reduction("c", kb)
+    if start:
+        assert ins.start is not None
+        s.tensorize(s.loops(init)[-2], ins.start)
+    else:
+        s.vectorize(s.loops(init)[-1])
+    s.tensorize(i1, ins)
     return s

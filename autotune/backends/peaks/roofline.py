@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from autotune.backends.peaks import cpu_peaks, special
+from autotune.backends.peaks import cpu_peaks, instruction_peaks, special
+from schedules.dtypes import computed, is_float
+from schedules.instructions import Instruction
+from schedules.instructions.work import RATE, instructions_for, work
 from schedules.model import Target, Workload
 from schedules.ops import compulsory_bytes
 from schedules.te.compute_dag import ComputeDAG
-from schedules.te.flops import count_flops, float_flops
+from schedules.te.flops import count_flops
 
 # An operator that reads more than this times what it writes (bytes) counts as one that only reads.
 FEW = 8
@@ -56,8 +59,8 @@ def warm(call: Callable[[], object], clock: Callable[[], float] = time.perf_coun
 @dataclass
 class Roofline:
     """Measures the roofline of a workload, in seconds, whenever it is called. ``rates``: what the last call
-    found: ``flops_a_second``, where FLOPs count, and ``bytes_a_second`` of the memory level that holds the
-    arrays. ``afresh``: measures what ``seconds`` keeps for the life of the process too; None: it keeps
+    found: ``flops_a_second``, where FLOPs count; that of each instruction that does some of them, by its name
+    (``vpdpbusd_a_second``); and ``bytes_a_second`` of the memory level that holds the arrays. ``afresh``: measures what ``seconds`` keeps for the life of the process too; None: it keeps
     nothing."""
 
     seconds: Callable[[dict[str, float]], float]
@@ -75,11 +78,12 @@ class Roofline:
 def limit_of(workload: Workload, target: Target, *, memory_afresh: bool = False) -> Roofline:
     """A function that measures the roofline of a workload on a CPU, in seconds.
 
-    The roofline is the largest of three times, on ``target.threads`` threads at once: FLOPs over the FMA
-    rate of the dtype that they are computed with, compulsory bytes over the bandwidth of the memory level
-    that holds them, and special functions over their rate. Arithmetic of integers takes no time in it. The
+    The roofline is the largest of three times, on ``target.threads`` threads at once: FLOPs over the rate of
+    what does them, compulsory bytes over the bandwidth of the memory level that holds them, and special
+    functions over their rate. The fastest instruction of the target that a stage is does it, else
+    multiply-adds of the dtype that it is computed with. Other arithmetic of integers takes no time in it. The
     bandwidth is that of reading where little is written, else that of a copy, with streaming stores where
-    these are faster. Each call measures the FMA rate. It measures
+    these are faster. Each call measures the rates of arithmetic. It measures
     the bandwidth too if ``memory_afresh`` (which keeps up to 256 MB); else that is the best of a few samples
     taken once.
     """
@@ -89,9 +93,7 @@ def limit_of(workload: Workload, target: Target, *, memory_afresh: bool = False)
     modes = ("read",) if FEW * written < moved else ("copy", "stream")
     mode = max(modes, key=lambda m: cpu_peaks.bandwidth(target, m, working_set))
     loop = cpu_peaks.MemoryLoop(target, mode, working_set) if memory_afresh else None
-
-    counted = float_flops(workload.dag, workload.flops)
-    loops = {dtype: cpu_peaks.FmaLoops(target, dtype) for dtype in counted}
+    counted, loops = _arithmetic(workload, target)
 
     def seconds(rates: dict[str, float], again: bool = False) -> float:
         if loop is not None:
@@ -104,8 +106,36 @@ def limit_of(workload: Workload, target: Target, *, memory_afresh: bool = False)
         least = max(special.seconds(workload.dag, target, again), moved / moving)
         if not loops:
             return least
-        arithmetic_s = sum(counted[dtype] / x.flops_a_second() for dtype, x in loops.items())
+        found = {what: x.flops_a_second() for what, x in loops.items()}
+        rates.update({what + RATE: rate for what, rate in found.items() if not is_float(what)})
+        arithmetic_s = sum(counted[what] / rate for what, rate in found.items())
         rates["flops_a_second"] = sum(counted.values()) / arithmetic_s
         return max(least, arithmetic_s)
 
     return Roofline(seconds, afresh=partial(seconds, again=True))
+
+
+def _arithmetic(workload: Workload, target: Target) -> tuple[dict[str, float], dict[str, cpu_peaks.Rated]]:
+    """({what does some of the operations: how many}, {the same: the loop that measures its rate})."""
+    dag, flops = workload.dag, workload.flops
+    fma = {dtype: cpu_peaks.FmaLoops(target, dtype) for dtype in work(dag, flops)}
+    able = [i for i in instructions_for(dag, target.features) if "llvm" in i.spellings]
+    timed = {i.name: instruction_peaks.InstructionLoops(target, i) for i in able}
+    rates = {what: x.flops_a_second() for what, x in (*fma.items(), *timed.items())}
+    used = [i for i in _fastest_first(able, rates) if rates[i.name] > rates.get(computed(i.result.dtype), 0.0)]
+    counted = work(dag, flops, used)
+    return counted, {what: timed.get(what) or fma[what] for what in counted}
+
+
+def _fastest_first(found: Sequence[Instruction], rates: Mapping[str, float]) -> list[Instruction]:
+    """Instructions that differ in dtypes alone are as fast as each other, but for noise: the first comes
+    first."""
+
+    def rate(ins: Instruction) -> float:
+        return max(rates[i.name] for i in found if _size(i) == _size(ins))
+
+    return sorted(found, key=rate, reverse=True)
+
+
+def _size(ins: Instruction) -> tuple[object, ...]:
+    return ins.operations, ins.cost, ins.registers

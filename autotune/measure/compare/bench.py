@@ -21,6 +21,7 @@ from autotune.measure.check import Checker, rms_of
 from autotune.measure.inputs import random_inputs
 from schedules.dtypes import DTYPES, is_float
 from schedules.errors import AutotuneError
+from schedules.instructions.work import limiting
 from schedules.model import Workload
 from schedules.space.gc_paused import gc_paused
 
@@ -99,6 +100,13 @@ class Comparison:
         if not self.limits_s:
             return None
         return median(limit / t for limit, t in zip(self.limits_s, self.times_s[name], strict=True))
+
+    def instruction(self, workload: Workload, rates: Mapping[str, float]) -> str | None:
+        """The instruction whose peak the limit is, None if it is that of something else. ``rates``: that it
+        was found from."""
+        if not self.limits_s:
+            return None
+        return limiting(workload.dag, workload.flops, median(self.limits_s), rates)
 
     def ratio(self, name: str, peer: str) -> float:
         """How many times as fast as ``peer``: the median over rounds of its time over ours."""

@@ -93,5 +93,6 @@ def of_result(result: TuneResult) -> Explanation:
     """Why the best schedule of a result is as fast as it is. Raises `ScheduleError` where there is none."""
     schedule, best = result.schedule(), result.best
     assert best is not None, "else there is no schedule"
-    limit = None if best.share_of_peak is None else Limit(best.share_of_peak * best.time_s)
+    share = best.share_of_peak
+    limit = None if share is None else Limit(share * best.time_s, peak_of=best.peak_of)
     return of_schedule(result.workload, schedule, result.target, best.time_s, limit)

@@ -9,7 +9,7 @@ from autotune.report import parts
 from autotune.report.data import Limit, LogData, LoggedTask, number
 from autotune.tuning.known_limits import MEMORY_BYTES
 from kernels_db.records import Record
-from schedules.units import of_peak, peak_share
+from schedules.units import of_peak, peak, peak_share
 
 # Axes that span more than this (ratio) have labels at powers of ten alone.
 WIDE = 60.0
@@ -103,7 +103,7 @@ def _of_kind(kind: str, found: Sequence[LoggedTask]) -> parts.Figure:
     limits = [t.limit for t in found if t.limit is not None]
     hover = [
         f"{parts.short(t.name, 80)}<br>{v:,.1f} GFLOP/s, "
-        f"{parts.seconds(t.best.time_s if t.best else None)}, of limit: {peak_share(t.share)}"
+        f"{parts.seconds(t.best.time_s if t.best else None)}, of limit: {peak_share(t.share, t.peak_of)}"
         for t, v in zip(found, y)
     ]
     kept = parts.thinned(len(found))
@@ -197,9 +197,10 @@ def _of(task: LoggedTask) -> str:
     if task.limit is None:
         return "The log does not know the limit of the machine, so there are no lines of it."
     best_s = task.best.time_s if task.best is not None else None
+    of = "the limit" if task.peak_of is None else peak(task.peak_of)
     return (
         f"The machine needs at least {parts.seconds(task.limit.seconds)} for this task; the winner takes "
-        f"{parts.seconds(best_s)}{'' if task.share is None else ', ' + of_peak(task.share, 'the limit')}."
+        f"{parts.seconds(best_s)}{'' if task.share is None else ', ' + of_peak(task.share, of)}."
     )
 
 

@@ -8,15 +8,23 @@ tile of a result has whole runs of the instruction along its axes (ADR 74).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
-from schedules.expr import Hole
+from schedules.expr import Const, Hole
 from schedules.instructions import INSTRUCTIONS
 from schedules.instructions.match import Fit, fits
 from schedules.ir import Block
 from schedules.ir.nest import behind
 from schedules.space.rules.cpu.instructed_operands import Operand, pack, term_axis, terms_of, units_of
-from schedules.space.rules.cpu.tiling import Tiling, place_producers, row_axes, tile_for_registers
+from schedules.space.rules.cpu.tiling import (
+    Tiling,
+    arrange,
+    lanes_last,
+    place_producers,
+    row_axes,
+    tile_for_registers,
+)
 from schedules.space.rules.patterns import extents, operands, spatial, vector_axis
 from schedules.space.sketch_builder import SketchBuilder, extent
 
@@ -27,6 +35,8 @@ ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
 STEPS = (1, 2, 4, 8)
 # Most times the work of a block that an instruction may do, as its tails are run whole.
 MOST_WASTE = 4.0
+# Share of the first cache, as one part of so many, from which on a sum is offered in parts.
+PARTS_OF_CACHE = 2
 # Times that a result costs which lies across the lanes.
 TURNED = 1.5
 
@@ -39,6 +49,8 @@ def instructions_for(d: SketchBuilder, p: Block, c: Block) -> dict[str, Fit]:
     for ins in INSTRUCTIONS.values():
         if not ins.features or not d.runs(ins) or sorted(x.dtype for x in ins.meaning.inputs) != read:
             continue
+        if any((ins.result.name, k) not in ins.free for k in range(len(ins.result.shape) - 1)):
+            continue  # rows of results would have to lie side by side
         kind = ins.features, tuple(ins.iterations.values())  # one with its operands turned is no other
         for fit in fits(p, ins):
             cost = _cost(d, p, c, fit)
@@ -58,7 +70,7 @@ def _cost(d: SketchBuilder, p: Block, c: Block, fit: Fit) -> tuple[float, ...] |
     n = extents(p)
     sizes = units_of(fit) | {term_axis(fit): terms_of(fit.instruction)}
     waste = math.prod(-(-n[v] // size) * size / n[v] for v, size in sizes.items())
-    away = [x for name in fit.reads if not (x := Operand.of(fit, name)).lies(d.s.nest, n)]
+    away = copied_operands(d, p, fit)
     if waste > MOST_WASTE or not all(x.can_be_packed(d.s.nest, n) for x in away):
         return None
     last = dict(zip(spatial(p), spatial(c), strict=True))[lane_axis(fit)]
@@ -88,45 +100,110 @@ def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit
         producer, consumer, own[lane_axis(fit)], names, {x: n[x] for x in axes}, tile, "shift",
         guarded=frozenset(own[v] for v in panelled), accumulate=partial(_accumulate, fit),
     )  # fmt: skip
-    tiles = d.fused(tile_for_registers(d, plan))
+    blocked = _outgrows_cache(d, p, fit) and d.choose(f"{producer}.k", ("blocks", "whole")) == "blocks"
+    tiles = d.fused(_tile_for_caches(d, plan, fit) if blocked else tile_for_registers(d, plan))
     place_producers(d, producer, tiles, copies)
     d.parallel(tiles)
 
 
+def copied_operands(d: SketchBuilder, p: Block, fit: Fit) -> list[Operand]:
+    """Operands that do not lie as the instruction wants them."""
+    return [x for name in fit.reads if not (x := Operand.of(fit, name)).lies(d.s.nest, extents(p))]
+
+
 def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[Operand]:
-    """Operands that are copied: those that do not lie as the instruction wants them. Rows that lie far apart
-    may be copied too, so that what one instruction reads is in few pages and sets of a cache."""
-    n = extents(p)
+    """Operands that are copied. Rows that lie far apart may be copied too, so that what one instruction reads
+    is in few pages and sets of a cache."""
+    n, away = extents(p), copied_operands(d, p, fit)
     every = [Operand.of(fit, name) for name in fit.reads]
-    away = [x for x in every if not x.lies(d.s.nest, n)]
     rest = [x for x in every if x not in away and x.steps_over_rows and x.can_be_packed(d.s.nest, n)]
     if rest and d.choose(f"{p.name}.pack", ("all", "")):
         return away + rest
     return away
 
 
+def _outgrows_cache(d: SketchBuilder, p: Block, fit: Fit) -> bool:
+    """Whether what one run reads over the whole sum takes a good part of the first cache."""
+    n, ins = extents(p), fit.instruction
+    lanes = next(
+        x for x in ins.meaning.inputs if ins.meaning.stages[0].axes[-1].var in Operand.of(fit, x.name).dims
+    )
+    runs = -(-n[term_axis(fit)] // terms_of(ins))
+    return runs > 1 and PARTS_OF_CACHE * runs * lanes.nbytes >= d.target.limit("l1_bytes", 32 << 10)
+
+
+def _tile_for_caches(d: SketchBuilder, t: Tiling, fit: Fit) -> list[str]:
+    """Tile for caches: parts of the sum in turn, each over a block of register tiles whose results stay in
+    the caches. Returns the outer loops."""
+    outer, middle, inner = [], [], []
+    for axis, loop in zip(t.n, [x.var for x in d.loops(t.consumer)], strict=True):
+        if axis not in t.tile:
+            outer.append(loop)
+            continue
+        block = d.even(f"{t.producer}.{axis}.block", Const(t.n[axis]), t.tile[axis])
+        o, x = d.s.split(loop, (None, block), "guard" if axis in t.guarded else "shift")
+        m, i = d.s.split(x, (None, t.tile[axis]))
+        outer.append(o)
+        middle.append(m)
+        inner.append((i, axis))
+    arrange(d, t, outer, middle, inner)
+    d.s.compute_at(t.producer, outer[-1])
+    lanes_last(d, t)
+    p = d.block(t.producer)
+    around, points = [], []
+    tiles: dict[str, str] = {}
+    for x in d.own_apart(t.producer)[1]:
+        own = [a for a in t.tile if x in behind(p, t.axis_of[a])]
+        if own:
+            tiles[own[0]], i = d.s.split(x, (None, t.tile[own[0]]))
+            points.append(i)
+        else:
+            around.append(x)
+    panels = [tiles[t.v], *(x for a, x in tiles.items() if a != t.v)]
+    run_by_instruction(d, t.producer, fit, points, around, panels)
+    return outer
+
+
 def _accumulate(fit: Fit, d: SketchBuilder, t: Tiling) -> None:
-    """Put the sum outside the register tile, whose innermost loops are the instruction."""
-    p, ins = d.block(t.producer), fit.instruction
+    run_by_instruction(d, t.producer, fit, d.own_apart(t.producer)[1])
+
+
+def run_by_instruction(
+    d: SketchBuilder,
+    producer: str,
+    fit: Fit,
+    points: Sequence[str],
+    around: Sequence[str] = (),
+    tiles: Sequence[str] = (),
+) -> None:
+    """Put the sum outside a register tile, whose innermost loops are the instruction. ``points``: the loops
+    over the tile. ``around``: loops outside of the sum. ``tiles``: loops over tiles for which a part of the
+    sum is added at a time."""
+    p, ins = d.block(producer), fit.instruction
     r, units = term_axis(fit), units_of(fit)
-    reduce, points = d.own_apart(t.producer)
+    reduce, _ = d.own_apart(producer)
     steps = next(x for x in reduce if x in behind(p, r))
-    points.sort(key=lambda x: x in behind(p, lane_axis(fit)))
     counts, runs = [], {}
-    for x in points:
+    for x in sorted(points, key=lambda x: x in behind(p, lane_axis(fit))):
         v = next((v for v in units if x in behind(p, v)), None)
         if v is None:
             counts.append(x)
         else:
             o, runs[v] = d.s.split(x, (None, units[v]))
             counts.append(o)
-    outer, *terms = d.s.split(steps, (None, *(a.extent for a in ins.meaning.stages[0].reduce_axes)))
-    outers = [x for x in reduce if x != steps] + _unrolled_steps(d, t.producer, outer, extents(p)[r])
+    step, *terms = d.s.split(steps, (None, *(a.extent for a in ins.meaning.stages[0].reduce_axes)))
+    parts: list[str] = []
+    part: int | Hole = 0
+    if tiles:
+        part = d.divisor(f"{producer}.k.runs", Const(-(-extents(p)[r] // terms_of(ins))))
+        outer, step = d.s.split(step, (None, part))
+        parts = [outer]
+    outers = [*(x for x in reduce if x != steps), *_unrolled_steps(d, producer, step, part)]
     inner = [runs[fit.axes[a.var]] for a in ins.meaning.stages[0].axes]
-    d.s.reorder(*outers, *counts, *inner, *terms)
+    d.s.reorder(*around, *parts, *tiles, *outers, *counts, *inner, *terms)
     for x in counts:
         d.s.unroll(x)
-    init = d.s.decompose_reduction(t.producer, outers[0])
+    init = d.s.decompose_reduction(producer, [*parts, *outers][0])
     d.done.add(init)
     started = [x.var for x in d.own_loops(init)]
     if ins.start is None:
@@ -136,12 +213,17 @@ def _accumulate(fit: Fit, d: SketchBuilder, t: Tiling) -> None:
     d.s.tensorize(inner[0], ins)
 
 
-def _unrolled_steps(d: SketchBuilder, producer: str, loop: str, n: int) -> list[str]:
-    """Unroll several runs along the sum: [outer, inner], or [loop] where they are few."""
-    count = extent(next(x for x in d.loops(producer) if x.var == loop))
-    if count < 2 * STEPS[-1]:
-        return [loop]
-    even = [k for k in STEPS if count % k == 0]
-    outer, inner = d.s.split(loop, (None, d.choice(f"{producer}.steps", even)))
+def _unrolled_steps(d: SketchBuilder, producer: str, loop: str, part: int | Hole) -> list[str]:
+    """Unroll several runs along the sum: [outer, inner], or [loop] where they are few. ``part``: runs of a
+    part of it; 0: the loop is the whole."""
+    name = f"{producer}.steps"
+    if isinstance(part, Hole):
+        steps = d.divisor(name, part, STEPS[-1])
+    else:
+        count = part or extent(next(x for x in d.loops(producer) if x.var == loop))
+        if count < 2 * STEPS[-1]:
+            return [loop]
+        steps = d.choice(name, [k for k in STEPS if count % k == 0])
+    outer, inner = d.s.split(loop, (None, steps))
     d.s.unroll(inner)
     return [outer, inner]

@@ -161,10 +161,10 @@ def pack(d: SketchBuilder, producer: str, x: Operand, tile: Sizes) -> str:
     d.s.pack(name, [panels.get(k, terms if k == at else 0) for k in range(rank)], order)
     if last[0] == inner[at] and terms > x.side_by_side:
         _turn_terms(d, name, order.index(inner[at]), x.side_by_side)
-    weave = _interleaving(d, x, n)
-    if weave is None and _is_padded(d.s.nest, read):
+    copying = _copying(d, x, n)
+    if copying is None and _is_padded(d.s.nest, read):
         d.s.inline(writers(d.s.nest, read.buffer)[0].name)
-    _schedule_packing(d, name, weave)
+    _schedule_packing(d, name, copying)
     d.done.add(name)
     return name
 
@@ -190,33 +190,42 @@ def _turn_terms(d: SketchBuilder, name: str, dim: int, side_by_side: int) -> Non
     d.s.reorder(*loops[:dim], outer, *loops[dim + 1 :], terms)
 
 
-def _schedule_packing(d: SketchBuilder, name: str, weave: Instruction | None) -> None:
-    """Copy by an instruction that interleaves, where there is one, else in vectors of what lies innermost."""
+def _schedule_packing(d: SketchBuilder, name: str, copying: Instruction | None) -> None:
+    """Copy by an instruction, where there is one, else in vectors of what lies innermost."""
     loops = [v.var for v in d.own_loops(name)]
-    if weave is None:
+    if copying is None:
         schedule_copy(d, name, parallel=True)
         return
-    outer, lanes = d.s.split(loops[-2], (None, weave.result.shape[0]))
-    for v in (*loops[:-2][-1:], outer):
+    *rows, lanes, _ = copying.result.shape
+    outer, inner = d.s.split(loops[-2], (None, lanes))
+    last = [inner]
+    cut = [*loops[-3:-2], outer]
+    if rows:
+        cut[0], row = d.s.split(loops[-3], (None, rows[0]))
+        last = [row, inner]
+        d.s.reorder(*cut, *last, loops[-1])
+    for v in cut:
         d.s.partition(v)
-    d.s.tensorize(lanes, weave)
-    d.parallel(*loops[:2][: len(loops) - 2])
+    d.s.tensorize(last[0], copying)
+    d.parallel(*loops[: min(2, len(loops) - 3)])
 
 
-def _interleaving(d: SketchBuilder, x: Operand, n: Mapping[str, int]) -> Instruction | None:
-    """The instruction that copies the innermost two dimensions, the terms of each lane side by side, from
-    where lanes are contiguous, if the operand has a whole one."""
+def _copying(d: SketchBuilder, x: Operand, n: Mapping[str, int]) -> Instruction | None:
+    """The instruction that copies what lies innermost, the terms of each lane side by side, if the operand
+    has a whole one: it interleaves where lanes are contiguous, and turns squares where terms are."""
     lanes, terms = (x.fit.axes[a] for a in x.inner[-2:]) if len(x.inner) > 1 else ("", "")
-    if lanes not in unit_stride_vars(d.s.nest, x.read) or terms != term_axis(x.fit):
+    along = unit_stride_vars(d.s.nest, x.read)
+    if terms != term_axis(x.fit) or not along & {lanes, terms}:
         return None
-    if n[lanes] < x.fit.instruction.iterations[x.inner[-2]] or n[terms] < x.side_by_side:
-        return None
-    copies = [i for i in INSTRUCTIONS.values() if d.runs(i) and len(i.meaning.inputs) == 1]
-    wide = x.fit.instruction.iterations[x.inner[-2]]
-    found = [
-        i
-        for i in copies
-        if i.meaning.stages[0].reducer is None and i.result.dtype == x.read.dtype
-        if i.result.shape[1:] == (x.side_by_side,) and wide % i.result.shape[0] == 0
-    ]
-    return max(found, key=lambda i: i.result.shape[0], default=None)
+    found = []
+    for i in INSTRUCTIONS.values():
+        if not d.runs(i) or len(i.meaning.inputs) != 1 or i.result.dtype != x.read.dtype:
+            continue
+        *rows, wide, side = i.result.shape
+        read = i.meaning.stages[0].reads()[0].indices[-1]
+        turns = read == Var(i.meaning.stages[0].axes[-1].var)
+        fits = wide <= n[lanes] and math.prod(rows) * side <= n[terms]
+        whole = side == x.side_by_side and x.fit.instruction.iterations[x.inner[-2]] % wide == 0
+        if fits and whole and (terms if turns else lanes) in along:
+            found.append(i)
+    return max(found, key=lambda i: math.prod(i.result.shape), default=None)

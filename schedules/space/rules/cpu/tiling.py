@@ -174,7 +174,7 @@ def _turned_copy(d: SketchBuilder, p: Block, a: str, v: str) -> tuple[Load, int]
     return None
 
 
-def _lanes_last(d: SketchBuilder, t: Tiling) -> None:
+def lanes_last(d: SketchBuilder, t: Tiling) -> None:
     """Store accumulators with the lanes of a vector side by side."""
     for write in d.block(t.producer).writes:
         lane = write.indices.index(Var(t.axis_of[t.v]))
@@ -203,9 +203,9 @@ def tile_for_registers(d: SketchBuilder, t: Tiling) -> list[str]:
         outer.append(o)
         middle.append(m)
         inner.append((i, axis))
-    _arrange(d, t, outer, middle, inner)
+    arrange(d, t, outer, middle, inner)
     d.s.compute_at(t.producer, middle[-1] if middle else outer[-1])
-    _lanes_last(d, t)
+    lanes_last(d, t)
     t.accumulate(d, t)
     _peel_borders(d, t, dict(zip((a for a in t.n if t.n[a] > 1), middle, strict=True)))
     return outer
@@ -245,9 +245,9 @@ def _block_for_caches(d: SketchBuilder, t: Tiling) -> tuple[list[str], str]:
         outer.append(o)
         middle.append(m)
         inner.append((i, axis))
-    _arrange(d, t, outer, middle, inner)
+    arrange(d, t, outer, middle, inner)
     d.s.compute_at(t.producer, outer[-1])
-    _lanes_last(d, t)
+    lanes_last(d, t)
     row_copies = _copy_rows(d, t)
     p = d.block(t.producer)
     rest: list[str] = []  # axes that are not tiled
@@ -316,7 +316,7 @@ def reduction_steps(d: SketchBuilder, producer: str, loop: str, unit: int = 0) -
     return [outer, inner]
 
 
-def _arrange(
+def arrange(
     d: SketchBuilder, t: Tiling, outer: list[str], middle: list[str], inner: list[tuple[str, str]]
 ) -> None:
     """Order and annotate the loops of the consumer. Lanes are innermost."""
