@@ -195,12 +195,14 @@ Stmt = Union[Loop, Seq, Block, Store, Guard, Alloc, Prefetch, Barrier, AllReduce
 @dataclass(frozen=True, slots=True)
 class Nest:
     """A scheduled program. ``buffers`` holds every buffer by name, arguments included; ``params``
-    names the arguments of the kernel in order (``outputs`` of them are written)."""
+    names the arguments of the kernel in order (``outputs`` of them are written). ``joined``: neighbours among
+    these that callers give as one array (`schedules.ir.arguments`)."""
 
     params: tuple[str, ...]
     outputs: tuple[str, ...]
     buffers: tuple[Buffer, ...]
     body: Stmt
+    joined: tuple[tuple[str, ...], ...] = ()
 
     def __repr__(self) -> str:
         return f"<Nest of {', '.join(self.outputs)}>"[:200]
@@ -217,7 +219,8 @@ class Nest:
 class LoweredFunc:
     """A lowered program: no blocks, every intermediate buffer allocated, extents concrete.
     ``params`` are the kernel's arguments in order; those named in ``outputs`` are written, and of these the
-    ``streamed`` are not worth a place in the caches. The body reads `skew` of the ``skewed``."""
+    ``streamed`` are not worth a place in the caches. The body reads `skew` of the ``skewed``. ``joined``: as
+    in `Nest`."""
 
     name: str
     params: tuple[Buffer, ...]
@@ -225,6 +228,7 @@ class LoweredFunc:
     body: Stmt
     streamed: tuple[str, ...] = ()
     skewed: tuple[str, ...] = ()
+    joined: tuple[tuple[str, ...], ...] = ()
 
 
 def multiply_add(s: Store) -> tuple[Expr, Expr, Expr] | None:

@@ -45,7 +45,7 @@ def _lowered(name: str, nest: Nest, s: Stmt) -> LoweredFunc:
     if streamed(nest, (2,)):  # else no tile moves
         used = {v for x in walk(s) for e in expressions(x) for v in variables(e)}
     skewed = tuple(n for n in nest.params if skew(n).name in used)
-    return LoweredFunc(name, params, nest.outputs, s, streamed(nest), skewed)
+    return LoweredFunc(name, params, nest.outputs, s, streamed(nest), skewed, nest.joined)
 
 
 def _blame(nest: Nest) -> None:

@@ -14,6 +14,7 @@ from schedules.primitives.annotate import Annotate
 from schedules.primitives.base import Primitive, typed
 from schedules.primitives.bind import Bind
 from schedules.primitives.cache_read import CacheRead
+from schedules.primitives.cache_read_offset import CacheReadOffset
 from schedules.primitives.cache_read_part import CacheReadPart
 from schedules.primitives.cache_read_view import CacheReadView
 from schedules.primitives.cache_write import CacheWrite
@@ -90,6 +91,7 @@ class Methods(ABC):
     annotate = _method(Annotate, Annotate)
     bind = _method(Bind, Bind)
     cache_read = _method(CacheRead, CacheRead)
+    cache_read_offset = _method(CacheReadOffset, CacheReadOffset)
     cache_read_part = _method(CacheReadPart, CacheReadPart)
     cache_read_view = _method(CacheReadView, CacheReadView)
     cache_write = _method(CacheWrite, CacheWrite)

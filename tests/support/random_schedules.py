@@ -16,6 +16,7 @@ from schedules.primitives.annotate import Annotate
 from schedules.primitives.base import Primitive
 from schedules.primitives.bind import Bind
 from schedules.primitives.cache_read import CacheRead
+from schedules.primitives.cache_read_offset import CacheReadOffset
 from schedules.primitives.cache_read_part import CacheReadPart
 from schedules.primitives.cache_read_view import CacheReadView
 from schedules.primitives.cache_write import CacheWrite
@@ -140,6 +141,12 @@ def _stage_factor(s: Schedule, rng: Random) -> Primitive:
     return StageFactor(block, place, dtype, rng.choice(SCOPES))
 
 
+def _cache_read_offset(s: Schedule, rng: Random) -> Primitive:
+    whole = _cache_read(s, rng)
+    assert isinstance(whole, CacheRead)
+    return CacheReadOffset(whole.block, whole.buffer, rng.choice((0, 128, 128, -128)), whole.scope)
+
+
 def _split_axis(s: Schedule, rng: Random) -> Primitive:
     loop = rng.choice(_loops(s)) if _loops(s) else None
     return SplitAxis(loop.var if loop else "none", rng.choice(FACTORS))
@@ -214,6 +221,7 @@ CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "annotate": _annotate,
     "bind": lambda s, rng: Bind(_loop(s, rng), "blockIdx.x"),
     "cache_read": _cache_read,
+    "cache_read_offset": _cache_read_offset,
     "cache_read_part": _cache_read_part,
     "cache_read_view": _cache_read_view,
     "cache_write": lambda s, rng: CacheWrite(_block(s, rng), rng.choice(SCOPES)),

@@ -14,6 +14,7 @@ from schedules import expr as E
 from schedules.constants import split_constants
 from schedules.errors import ScheduleError
 from schedules.ir import LoweredFunc
+from schedules.ir.arguments import arguments
 from schedules.ir.grid import GridKernel, GridProgram
 from schedules.model import Target, Trace
 from schedules.passes.lower import lower
@@ -166,7 +167,9 @@ def module_of(func: LoweredFunc, target: Target, entry: Entry = python_entry) ->
             f"the schedule gives {lines} lines of code, more than {MAX_LINES}; unroll fewer loops, or "
             f"vectorize one along which memory is contiguous"
         )
-    tail = entry(func.params, func.outputs, module.scratch_bytes, target.threads)
+    given = arguments(func.params, func.joined)
+    outputs = tuple(a.buffer.name for a in given if a.buffer.name in func.outputs)
+    tail = entry(tuple(a.buffer for a in given), outputs, module.scratch_bytes, target.threads)
     return LlvmModule(f"{module.text}\n{tail}", module.scratch_bytes)
 
 

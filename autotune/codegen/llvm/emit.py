@@ -39,6 +39,7 @@ from schedules.ir import (
     skew,
     walk,
 )
+from schedules.ir.arguments import arguments
 from schedules.ir.exprs import substitute
 from schedules.ir.strides import elements, known_strides
 from schedules.model import LINE, Target
@@ -97,20 +98,36 @@ def emit(func: LoweredFunc, target: Target) -> LlvmModule:
         f"define internal void @body({params}, ptr noalias %scratch, ptr %args, i32 %nthreads) nounwind"
         f" {{\n{text}\n{FENCE if func.streamed else ''}\n  ret void\n}}"
     )
-    loads = "\n".join(
-        f"  %s{n} = getelementptr ptr, ptr %args, i64 {n}\n  %arg.{b.name} = load ptr, ptr %s{n}"
-        for n, b in enumerate(func.params)
-    )
+    loads, args = _loaded(func)
     call = ", ".join(f"ptr %arg.{b.name}" for b in func.params)
     shared.functions.append(
         f"define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {{\n{loads}\n"
-        f"  call void @body({call}, ptr %scratch, ptr %args, i32 %nthreads)\n  ret void\n}}"
+        f"  call void @body({call}, ptr %scratch, ptr {args}, i32 %nthreads)\n  ret void\n}}"
     )
     if func.streamed:
         shared.functions.append("!0 = !{i32 1}")
     whole = "\n".join([*shared.declares, *shared.functions])
     whole = whole.replace(ROOT_TOKEN, str(shared.root_bytes)).replace(THREAD_TOKEN, str(shared.thread_bytes))
     return LlvmModule(whole, shared.root_bytes + target.threads * shared.thread_bytes)
+
+
+def _loaded(func: LoweredFunc) -> tuple[str, str]:
+    """(code that loads the parameters, where their addresses lie one after another): those that were given,
+    or where some are joined a list of this call's own."""
+    if not func.joined:
+        each = (
+            f"  %s{n} = getelementptr ptr, ptr %args, i64 {n}\n  %arg.{b.name} = load ptr, ptr %s{n}"
+            for n, b in enumerate(func.params)
+        )
+        return "\n".join(each), "%args"
+    lines = [f"  %parts = alloca ptr, i64 {len(func.params)}"]
+    for n, a in enumerate(arguments(func.params, func.joined)):
+        lines += [f"  %s{n} = getelementptr ptr, ptr %args, i64 {n}", f"  %g{n} = load ptr, ptr %s{n}"]
+        lines += [f"  %arg.{b.name} = getelementptr i8, ptr %g{n}, i64 {at}" for b, at in a.parts]
+    for k, b in enumerate(func.params):
+        lines.append(f"  %p{k} = getelementptr ptr, ptr %parts, i64 {k}")
+        lines.append(f"  store ptr %arg.{b.name}, ptr %p{k}")
+    return "\n".join(lines), "%parts"
 
 
 def _check_half(func: LoweredFunc, target: Target) -> None:

@@ -1,4 +1,4 @@
-"""Bytes that are shifted, masked and stored stay bytes: a vector has four times as many of them as of int32."""
+"""Bytes that are shifted, masked and stored stay bytes: a vector has four times as many as of int32."""
 
 from __future__ import annotations
 
