@@ -18,16 +18,11 @@ from schedules.passes.sums_of_zeros import sums_of_zeros
 def split_constants(nest: Nest, constants: Sequence[str]) -> tuple[Nest, dict[str, Nest]]:
     """The nest that is left, and by name of the constant the nest that packs it: parameters
     ``(constant, packed)``. The packed buffer stands in the constant's place among the parameters of what is
-<<<<<<< HEAD
-    left. A constant that is read as it is, or of which more than one array is made, stays as it is; so does
-    one that is packed into its own shape, as nobody could tell the two apart."""
-    nest = sums_of_zeros(nest) if constants else nest  # while it is seen what is packed
-=======
     left. Of an integer constant several arrays may be made, as weights and their sums (`cache_read_offset`):
     they are parameters side by side, which are ``joined``. A constant that is read as it is stays as it is.
     So does one of floats of which several arrays are made, and one that is packed into its own shape, as
     nobody could tell the two apart."""
->>>>>>> h-types
+    nest = sums_of_zeros(nest) if constants else nest  # while it is seen what is packed
     packing: dict[str, Nest] = {}
     for name in constants:
         parts = _split(nest, name)
