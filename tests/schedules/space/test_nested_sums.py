@@ -294,6 +294,8 @@ def test_dot_products_only_where_they_are_the_sum() -> None:
     assert not offered(of_integers("four bits", 1, 32, 64, 32), WIDE)
     assert not offered(of_integers("four bits", 1, 32, 48, 4)), "half an instruction"
     assert not offered(by_groups("int4", 1, 32, 64, 32)), "of floats"
+    floats = by_groups("int8", 1, 32, 64, 32, "int8")
+    assert not offered(floats) and nested(derive(floats, VNNI)), "integers added up as floats"
 
 
 # -- one sum ------------------------------------------------------------------------------------------------

@@ -155,7 +155,8 @@ def _packed(
     ]
     if not found:
         return []
-    lie = dots is None and all(level.axis[v] in unit_stride_vars(d.s.nest, x) for level, x in found)
+    lie = dots is None and not any(x.buffer in d.copies for _, x in found)
+    lie = lie and all(level.axis[v] in unit_stride_vars(d.s.nest, x) for level, x in found)
     if d.choose(f"{levels[0].name}.pack", ("root", "none") if lie else ("root",)) == "none":
         return []
     terms = {} if dots is None else {dots.source: (dots.term, dots.terms)}

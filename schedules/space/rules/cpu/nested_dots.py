@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from schedules import affine
 from schedules import expr as E
+from schedules.dtypes import is_integer
 from schedules.expr import Cast, Const, Expr, Load, Var
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.ir import Block
@@ -54,6 +55,8 @@ def fit_signs(d: SketchBuilder, name: str, own: str) -> None:
     adds is taken off the sum of a group. ``own``: the axis along which weights differ."""
     b = d.block(name)
     found = factors(b.values[0]) if len(b.values) == 1 and b.reducer is not None else []
+    if not is_integer(d.dtype(b)):
+        return
     loads = [e.a if isinstance(e, Cast) else e for e in found]
     if len(loads) != 2 or not all(isinstance(x, Load) and x.dtype in OFFSETS for x in loads):
         return
@@ -93,6 +96,8 @@ def dots_for(d: SketchBuilder, level: Level, v: str) -> dict[str, Dots]:
     out = {}
     for ins in _instructions(d):
         same, each = ins.meaning.inputs  # one of all lanes, and one of each
+        if ins.result.dtype != d.dtype(b):
+            continue
         for k in (0, 1):
             apart = any(own in E.variables(i) for x in E.loads(found[1 - k]) for i in x.indices)
             if apart or not _is_load(found[1 - k], same.dtype) or not fits(found[k], each.dtype):
