@@ -39,6 +39,7 @@ class SketchBuilder:
         self.done: set[str] = set()  # blocks that a rule has scheduled
         self.roots: set[str] = set()  # blocks that stay stages of their own
         self.windows: set[str] = set()  # reductions of windows whose lanes are outputs
+        self.copies: set[str] = set()  # copies of operands that are still to be packed
         self.nested: dict[str, tuple[str, ...]] = {}  # {reduction: it and those in it, outermost first}
         self.alike: dict[str, str] = {}  # {block: the block whose decisions it shares}
         self._picked: dict[str, tuple[tuple[str, ...], str]] = {}  # {question: options, answer}

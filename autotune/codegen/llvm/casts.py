@@ -11,6 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 
+from autotune.codegen.llvm import by_half
 from autotune.codegen.llvm.address import Addresses
 from autotune.codegen.llvm.scope import Scopes
 from autotune.codegen.llvm.types import CONVERTED, LLVM_TYPE, Value, literal, mangle, vector
@@ -54,6 +55,8 @@ class Casts(Addresses):
     def cast(self, x: Value, to: str, within: Range = EVERY) -> Value:
         """A value as ``to``. ``within``: between which numbers it lies, unless it is NaN."""
         b = vector(LLVM_TYPE[to], x.lanes)
+        if to == "float32" and by_half.applies(x.dtype, self.features):
+            return Value(by_half.widened(x, self.s), to, x.lanes)
         if x.dtype in CONVERTED or to in CONVERTED:
             e = conversions.narrowed(to) if to in CONVERTED else conversions.widened(x.dtype)
             return self._converted(e, {conversions.operand(x.dtype): x})

@@ -16,7 +16,7 @@ from autotune.codegen.llvm.compile import host_arch
 from schedules import te
 from schedules.dtypes import DTYPES
 from schedules.expr import Expr
-from schedules.ir import Intrinsic, Loop, walk
+from schedules.ir import Intrinsic, Loop, blocks, walk
 from schedules.model import Target
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
@@ -72,6 +72,13 @@ KINDS: dict[str, tuple[str, int, Code]] = {
     "bf16": ("bfloat16", 1, whole),
     "f32": ("float32", 1, whole),
 }
+# {kind: (numbers in a byte, what they are)}.
+CODES: dict[str, tuple[int, Code]] = {
+    "four bits": (2, four_bits),
+    "halves": (2, halves),
+    "two bits": (4, two_bits),
+    "bytes": (1, whole),
+}
 
 
 def by_groups(
@@ -108,12 +115,12 @@ def by_groups(
     return replace(dag, constants=("w", "s")) if known else dag
 
 
-def of_integers(kind: str, m: int, n: int, k: int, group: int, dtype: str = "uint8") -> ComputeDAG:
+def of_integers(
+    kind: str, m: int, n: int, k: int, group: int, dtype: str = "uint8", act: str = "int8"
+) -> ComputeDAG:
     """int8 times codes: sums of integers, less their zero point 8, scaled by both."""
-    each, code = {"four_bits": (2, four_bits), "halves": (2, halves), "two_bits": (4, two_bits)}.get(
-        kind, (1, whole)
-    )
-    x, w = te.placeholder((m, k), "int8", "x"), te.placeholder((n, k // each), dtype, "w")
+    each, code = CODES[kind]
+    x, w = te.placeholder((m, k), act, "x"), te.placeholder((n, k // each), dtype, "w")
     sx, s = te.placeholder((m, k // group), name="sx"), te.placeholder((n, k // group), name="s")
     t, u, g = te.reduce_axis(group, "t"), te.reduce_axis(group, "u"), te.reduce_axis(k // group, "g")
 
@@ -246,9 +253,9 @@ def test_not_offered_where_results_are_used_otherwise() -> None:
     assert nested(derive(te.dag([x, y]), WIDE))
 
 
-@pytest.mark.fast("four_bits-1-19")
+@pytest.mark.fast("four bits-1-19")
 @pytest.mark.parametrize(("m", "n"), [(1, 19), (3, 37)])
-@pytest.mark.parametrize("kind", ["four_bits", "halves", "two_bits", "bytes"])
+@pytest.mark.parametrize("kind", CODES)
 def test_sums_of_integers_are_dot_products(kind: str, m: int, n: int) -> None:
     """Whole steps of the instruction's terms, by the interpreter; compiled where this CPU has it."""
     dag = of_integers(kind, m, n, 64, 32 if kind != "halves" else 16)
@@ -262,15 +269,33 @@ def test_sums_of_integers_are_dot_products(kind: str, m: int, n: int) -> None:
     )
 
 
+SIGNS = [("int8", "int8", "vpdpbusd_turned"), ("uint8", "uint8", "vpdpbusd"), ("uint8", "int8", "vpdpbusd")]
+
+
+@pytest.mark.parametrize(("x", "w", "name"), SIGNS)
+def test_signs_that_an_instruction_lacks(x: str, w: str, name: str) -> None:
+    """Weights are offset while they are packed, and what that adds is taken off the sum of a group."""
+    here = "avx512vnni" in host_arch()[1]
+    dag = of_integers("bytes", 2, 37, 64, 32, w, x)
+    assert check(dag, VNNI, compiled=here, more="p.with") == [f"{NESTED} p.with={name}"]
+    offset = w == x
+    space = derive(dag, VNNI)
+    s = space.sketches.index(f"{NESTED} p.with={name}")
+    nest = Schedule.replay(dag, space.trace(s, space.sample(s, 1, np.random.default_rng(0))[0]), VNNI).nest
+    assert ("w_compensation_p" in {b.name for b in blocks(nest.body)}) is offset
+    assert check(dag, WIDE, 1) == [NESTED]
+
+
 def test_dot_products_only_where_they_are_the_sum() -> None:
-    offered = [dag for dag in (
-        of_integers("four_bits", 1, 32, 64, 32),
-        of_integers("bytes", 1, 32, 64, 32, "int8"),  # both signed
-        of_integers("four_bits", 1, 32, 48, 4),  # half an instruction
-        by_groups("int4", 1, 32, 64, 32),  # of floats
-    ) if any(DOTS in name for name in derive(dag, VNNI).sketches)]  # fmt: skip
-    assert len(offered) == 1
-    assert not any("with" in name for name in derive(of_integers("four_bits", 1, 32, 64, 32), WIDE).sketches)
+    def offered(dag: ComputeDAG, t: Target = VNNI) -> bool:
+        return any("p.with" in name for name in derive(dag, t).sketches)
+
+    assert offered(of_integers("four bits", 1, 32, 64, 32))
+    assert not offered(of_integers("four bits", 1, 32, 64, 32), WIDE)
+    assert not offered(of_integers("four bits", 1, 32, 48, 4)), "half an instruction"
+    assert not offered(by_groups("int4", 1, 32, 64, 32)), "of floats"
+    floats = by_groups("int8", 1, 32, 64, 32, "int8")
+    assert not offered(floats) and nested(derive(floats, VNNI)), "integers added up as floats"
 
 
 # -- one sum ------------------------------------------------------------------------------------------------

@@ -19,15 +19,16 @@ bits; here it follows from the expression alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 
 from schedules.dtypes import is_storage
 from schedules.expr import Hole, Var
 from schedules.ir import Block
-from schedules.ir.nest import behind
+from schedules.ir.nest import behind, reads
 from schedules.primitives.base import as_expr
 from schedules.space.rules.cpu.copies import schedule_copy
-from schedules.space.rules.cpu.nested_dots import Dots, compute_factor, dots_for, prepare_dots
+from schedules.space.rules.cpu.nested_dots import Dots, compute_factor, dots_for, fit_signs, prepare_dots
 from schedules.space.rules.cpu.nested_levels import (
     Level,
     digit_axes,
@@ -67,7 +68,17 @@ def find_nested(d: SketchBuilder) -> None:
             continue
         if d.choose(f"{y}.sums", ("", "nested" if len(chain) > 1 else "panels")):
             d.nested[y] = tuple(chain)
+            fit_signs(d, chain[-1], _own_axis(d, chain, v))
             split_digits(d, chain[-1])
+
+
+def _own_axis(d: SketchBuilder, chain: Sequence[str], v: str) -> str:
+    """The axis of the innermost reduction that is axis ``v`` of the outermost one."""
+    for outer, inner in pairwise(chain):
+        p = d.block(inner)
+        at = next(x.indices for x in reads(d.block(outer)) if x.buffer == p.writes[0].buffer)
+        v = dict(zip(at, spatial(p), strict=True))[Var(v)]
+    return v
 
 
 def _is_of_stored_weights(d: SketchBuilder, b: Block, v: str) -> bool:
@@ -144,7 +155,8 @@ def _packed(
     ]
     if not found:
         return []
-    lie = dots is None and all(level.axis[v] in unit_stride_vars(d.s.nest, x) for level, x in found)
+    lie = dots is None and not any(x.buffer in d.copies for _, x in found)
+    lie = lie and all(level.axis[v] in unit_stride_vars(d.s.nest, x) for level, x in found)
     if d.choose(f"{levels[0].name}.pack", ("root", "none") if lie else ("root",)) == "none":
         return []
     terms = {} if dots is None else {dots.source: (dots.term, dots.terms)}

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from schedules import affine
 from schedules import expr as E
+from schedules.dtypes import is_integer
 from schedules.expr import Cast, Const, Expr, Load, Var
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.ir import Block
@@ -21,6 +22,9 @@ from schedules.space.rules.cpu.nested_levels import Level, digit_axes
 from schedules.space.rules.parts import copy_read
 from schedules.space.rules.patterns import depends, extents, operands
 from schedules.space.sketch_builder import SketchBuilder, extent
+
+# {dtype: (that of the other sign, what leads there)}.
+OFFSETS = {"int8": ("uint8", 128), "uint8": ("int8", -128)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,41 @@ class Dots:
         return int(self.instruction.meaning.stages[0].reduce_axes[0].extent)
 
 
+def fit_signs(d: SketchBuilder, name: str, own: str) -> None:
+    """Let the innermost reduction read weights as the dtype of the other sign, if an instruction of the
+    target takes them so and none takes them as they are: they are offset while they are packed, and what that
+    adds is taken off the sum of a group. ``own``: the axis along which weights differ."""
+    b = d.block(name)
+    found = factors(b.values[0]) if len(b.values) == 1 and b.reducer is not None else []
+    if not is_integer(d.dtype(b)):
+        return
+    loads = [e.a if isinstance(e, Cast) else e for e in found]
+    if len(loads) != 2 or not all(isinstance(x, Load) and x.dtype in OFFSETS for x in loads):
+        return
+    w, x = sorted((x for x in loads if isinstance(x, Load)), key=lambda x: depends(x, own), reverse=True)
+    if not depends(w, own) or depends(x, own) or w.buffer not in d.s.nest.params:
+        return
+    taken = {(i.meaning.inputs[0].dtype, i.meaning.inputs[1].dtype) for i in _instructions(d)}
+    if (x.dtype, w.dtype) in taken or (x.dtype, OFFSETS[w.dtype][0]) not in taken:
+        return
+    copy, _, result, _ = d.s.cache_read_offset(name, w.buffer, OFFSETS[w.dtype][1])
+    d.s.inline(result)
+    d.copies.add(copy)
+    d.done.add(copy)
+
+
+def _instructions(d: SketchBuilder) -> list[Instruction]:
+    """Instructions of the target that add dot products with what all lanes share to a lane each."""
+    out = []
+    for ins in INSTRUCTIONS.values():
+        stage = ins.meaning.stages[0]
+        one = ins.registers is None and len(stage.axes) == 1 and len(stage.reduce_axes) == 1
+        ranks = [len(x.shape) for x in ins.meaning.inputs]
+        if one and ins.features and d.runs(ins) and ranks == [1, 2]:
+            out.append(ins)
+    return out
+
+
 def dots_for(d: SketchBuilder, level: Level, v: str) -> dict[str, Dots]:
     """{instruction of the target: how it is the innermost reduction}."""
     b = d.block(level.name)
@@ -55,13 +94,9 @@ def dots_for(d: SketchBuilder, level: Level, v: str) -> dict[str, Dots]:
     if len(found) != 2:
         return {}
     out = {}
-    for ins in INSTRUCTIONS.values():
-        stage = ins.meaning.stages[0]
-        one = ins.registers is None and len(stage.axes) == 1 and len(stage.reduce_axes) == 1
-        if not (one and ins.features and d.runs(ins) and len(ins.meaning.inputs) == 2):
-            continue
+    for ins in _instructions(d):
         same, each = ins.meaning.inputs  # one of all lanes, and one of each
-        if len(same.shape) != 1 or len(each.shape) != 2:
+        if ins.result.dtype != d.dtype(b):
             continue
         for k in (0, 1):
             apart = any(own in E.variables(i) for x in E.loads(found[1 - k]) for i in x.indices)

@@ -122,10 +122,11 @@ def digit_axes(d: SketchBuilder, level: Level, v: str) -> list[str]:
 
 def packable(d: SketchBuilder, level: Level, x: Load, v: str) -> bool:
     """Whether a copy of an operand can have panels along an axis of the outputs: it moves with that axis
-    alone along one dimension of an argument."""
+    alone along one dimension of an argument, or of an offset copy."""
     own = level.axis.get(v, "")
     alone = sum(own in E.variables(i) for i in x.indices) == 1 and Var(own) in x.indices
-    return x.buffer in d.s.nest.params and alone and not is_gathered(x)
+    made = x.buffer in d.s.nest.params or x.buffer in d.copies
+    return made and alone and not is_gathered(x)
 
 
 def pack_panels(
@@ -141,7 +142,7 @@ def pack_panels(
     def depth(k: int) -> int:
         return max((level.depth[a] for a in E.variables(x.indices[k]) if a in level.depth), default=-1)
 
-    name = copy_read(d, level.name, x)
+    name = x.buffer if x.buffer in d.copies else copy_read(d, level.name, x)
     dims = list(range(len(x.indices)))  # of the copy, that of the terms last
     order = {k: depth(k) for k in dims if k != at}
     last = []
