@@ -202,6 +202,11 @@ def value_bounds(e: Expr, ranges: Ranges) -> Range | None:
             ra, rb = value_bounds(a, ranges) or whole, value_bounds(b, ranges) or whole
             f = min if op == "min" else max
             found = f(ra[0], rb[0]), f(ra[1], rb[1])
+        case Binary(op="&", b=Const(value=c)) if int(c) >= 0:
+            found = 0, int(c)
+        case Binary(op=">>", a=a, b=Const(value=c)) if 0 <= c < 64:
+            low, high = value_bounds(a, ranges) or whole
+            found = low >> int(c), high >> int(c)
         case Select(a=a, b=b):
             found = hull(value_bounds(a, ranges) or whole, value_bounds(b, ranges) or whole)
     inside = found is not None and whole[0] <= found[0] and found[1] <= whole[1]

@@ -8,8 +8,9 @@ from typing import Any
 
 from autotune.codegen.llvm import transpose, vector_math
 from autotune.codegen.llvm.address import Flat
-from autotune.codegen.llvm.casts import Casts, itemsize
+from autotune.codegen.llvm.casts import itemsize
 from autotune.codegen.llvm.scope import Scope, Scopes
+from autotune.codegen.llvm.tables import Tables
 from autotune.codegen.llvm.types import IN_MEMORY, LLVM_TYPE, Value, literal, mangle, vector
 from schedules import affine
 from schedules import expr as E
@@ -44,7 +45,7 @@ class CodegenError(Exception):
     """The generator met code that lowering should not produce. It is a fault of this package."""
 
 
-class LlvmExpressions(Casts):
+class LlvmExpressions(Tables):
     """Emits expressions into `Scopes`."""
 
     def __init__(self, scopes: Scopes, declare: Callable[[str], None], features: Collection[str]) -> None:
@@ -89,7 +90,9 @@ class LlvmExpressions(Casts):
             case Load(buffer=b, indices=ix, dtype=d):
                 return self.load(b, ix, d)
             case Select():
-                return self._select(e)
+                return self.looked_up(e) or self._select(e)
+            case Cast(dtype=("int8" | "uint8") as d, a=a) if (byte := self.looked_up_byte(a, d)) is not None:
+                return byte
             case Binary(op="//" | "%" as op, a=a, b=Const(value=int(c))) if c > 0 and self._never_negative(a):
                 return self._divide_unsigned(op, *self.same_lanes(self.value(a), Value(str(c), INDEX)))
             case Compare(op="<" | "<=") if self.lane_dependent(e) and (m := self._lane_bound(e)) is not None:
