@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from schedules import expr as E
-from schedules.dtypes import DTYPES, computed, is_storage
+from schedules.dtypes import DTYPES, computed, is_integer, is_storage
 from schedules.errors import WorkloadError, suggest
 from schedules.expr import INDEX, Const, Expr, ExprLike
 from schedules.functions import FUNCTIONS, Function
@@ -200,6 +200,34 @@ def clip(x: ExprLike, low: ExprLike, high: ExprLike) -> Expr:
     """``x`` cut off at ``low``, then at ``high``; NaN if one is NaN. Of integers too. Exact.
     Example: ``te.clip(x[i], -1.0, 1.0)``."""
     return E.minimum(E.maximum(x, low), high)
+
+
+#: Values of float4 e2m1 by code, of which the highest bit is the sign (OCP Microscaling Formats 1.0, 5.3.3).
+FLOAT4_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+
+
+def lookup(values: Sequence[float], index: Expr, dtype: str = "float32") -> Expr:
+    """The number of ``values`` at ``index``, as ``dtype``; below 0 the first of them, beyond the last the
+    last. ``values``: 2 to 16 numbers, such as those of codes of 4 bits. A CPU keeps the table in a register.
+    ``index``: integers of a tensor. Raises `WorkloadError`.
+    Example: ``te.lookup(te.FLOAT4_E2M1, codes[i] >> 4)``."""
+    given = index if isinstance(index, Expr) else E.wrap(index)
+    if not is_integer(E.dtype_of(given)):
+        raise WorkloadError(
+            f"te.lookup needs an index of integers of a tensor, got {E.dtype_of(given)}; cast it, e.g. "
+            'te.cast(index, "int32")'
+        )
+    if not 2 <= len(values) <= E.MOST_ENTRIES:
+        raise WorkloadError(
+            f"te.lookup takes 2 to {E.MOST_ENTRIES} values, got {len(values)}; read a larger table from a "
+            "tensor, as in table[index]"
+        )
+    if is_storage(check_dtype(dtype, "te.lookup")):
+        raise WorkloadError(
+            f"te.lookup gives a dtype that is computed with, and {dtype} is stored; cast the result: "
+            f'te.cast(te.lookup(values, index, "{computed(dtype)}"), "{dtype}")'
+        )
+    return E.lookup([const(v, dtype) for v in values], E.widen(given))
 
 
 # --- functions of floating point --------------------------------------------------------------
