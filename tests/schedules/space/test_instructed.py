@@ -8,20 +8,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import check_compiled, interpret, same
+from helpers import backwards, check_compiled, interpret, same
 from space_cases import target
 
+import autotune
 from autotune.codegen.llvm.compile import host_arch
 from autotune.targets import from_name
 from schedules import ops, te
 from schedules.instructions import INSTRUCTIONS
 from schedules.instructions.match import fits
-from schedules.ir import Intrinsic, walk
+from schedules.ir import Intrinsic, Loop, walk
 from schedules.ir.nest import find_block
 from schedules.model import Target
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space import derive
+from schedules.space.rules.cpu import instructed
 from schedules.te.compute_dag import ComputeDAG
 
 FEATURES = ("amx-bf16", "amx-int8", "amx-tile", "avx512bf16", "avx512vnni")
@@ -115,7 +117,7 @@ SMALL = [
     mm(7, 50, 12, DOTS),
     mm(5, 33, 10, DOTS, transpose_b=1),
     mm(9, 33, 12, DOTS, transpose_a=1),
-    mm(1, 40, 16, DOTS),
+    Case("matmul", {"m": 1, "n": 40, "k": 16}, (DOTS,), constants=("b",)),
     mm(5, 33, 13, DOTS),
     mm(5, 33, 7, DOTS, transpose_a=1, transpose_b=1),
     Case("conv2d", {"h": 2, "w": 4, "ci": 3, "co": 6, "k": 3, "padding": 1}, (DOTS,)),
@@ -132,7 +134,7 @@ SMALL = [
     Case("conv2d", {"h": 2, "w": 17, "ci": 4, "co": 3, "k": 3, "padding": 1}, (DOTS,), layout="NCHW"),
     Case("conv2d", {"h": 2, "w": 5, "ci": 2, "co": 18, "k": 3, "padding": 1}, (DOTS,), layout="NCHW"),
     Case("conv1d", {"l": 9, "ci": 4, "co": 18, "k": 3, "padding": 1}, (DOTS,)),
-    Case("conv3d", {"d": 2, "h": 2, "w": 3, "ci": 2, "co": 18, "k": 2}, (DOTS,)),
+    Case("conv3d", {"d": 2, "h": 2, "w": 5, "ci": 2, "co": 18, "k": 2}, (DOTS,)),
     q8(5, 33, 8, "uint8", "int8", "vpdpbusd"),
     q8(5, 33, 8, "int8", "uint8", "vpdpbusd_turned"),
     q8(5, 33, 12, "uint8", "int8", "vpdpbusd", turned="ab"),
@@ -156,6 +158,7 @@ LARGER = [
     mm(33, 20, 275, DOTS, TILES),
     q8(17, 33, 64, "int8", "int8", "tdpbssd"),
     Case("requantised", {"m": 17, "n": 33, "k": 64}, ("vpdpbusd", "tdpbusd")),
+    Case("conv2d", {"h": 3, "w": 5, "ci": 64, "co": 18, "k": 3, "padding": 1}, ("tdpbssd",), dtype="int8"),
     Case("attended", {"rows": 17, "columns": 32, "dim": 32}, (DOTS, TILES)),
 ]  # fmt: skip
 
@@ -214,6 +217,65 @@ def test_every_sketch_is_right_compiled(case: Case) -> None:
                 check_compiled(dag, space.trace(n, row), here, inputs, want)
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        mm(7, 50, 12, DOTS),
+        mm(9, 33, 13, DOTS, transpose_a=1),
+        mm(5, 40, 16, DOTS, op="batch_matmul", b=2),
+        pytest.param(mm(33, 40, 90, DOTS, TILES), marks=pytest.mark.slow),
+        Case("conv2d", {"h": 2, "w": 4, "ci": 6, "co": 6, "k": 3, "padding": 1}, (DOTS,)),
+    ],
+    ids=str,
+)
+def test_parts_of_a_sum_are_right(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Added over blocks of tiles that stay in a buffer meanwhile. A tile is in registers during a part."""
+    monkeypatch.setattr(instructed, "PARTS_OF_CACHE", 0)
+    dag, rng = case.dag, np.random.default_rng(3)
+    space, inputs = derive(dag, ALL), data(dag)
+    want = te.evaluate(dag, inputs)
+    parts = [n for n, name in enumerate(space.sketches) if "k=blocks" in name]
+    assert parts
+    held = False
+    for n in parts:
+        for row in space.sample(n, 3, rng):
+            f = lower(Schedule.replay(dag, space.trace(n, row), ALL).nest)
+            same(interpret(f, dag, inputs), want, space.sketches[n])
+            runs = [x for x in walk(f.body) if isinstance(x, Intrinsic) and x.instruction.name == DOTS]
+            held |= bool(runs) and all("_reg" in x.operands[-1].buffer for x in runs)
+    assert held
+
+
+@pytest.mark.parametrize(
+    "case", [mm(7, 50, 13, DOTS), mm(5, 33, 10, DOTS, transpose_b=1), *SMALL[-9:-7]], ids=str
+)
+def test_threads_share_tiles_and_copies(case: Case) -> None:
+    """Also where iterations of parallel loops run in another order."""
+    both = replace(ALL, threads=2)
+    dag, rng = case.dag, np.random.default_rng(4)
+    space, inputs = derive(dag, both), data(dag)
+    want = te.evaluate(dag, inputs)
+    for numbers in sketches(case, both).values():
+        nest = Schedule.replay(dag, space.trace(numbers[0], space.sample(numbers[0], 1, rng)[0]), both).nest
+        assert any(isinstance(x, Loop) and x.kind == "parallel" for x in walk(nest.body))
+        same(interpret(backwards(nest), dag, inputs), want, space.sketches[numbers[0]])
+
+
+@pytest.mark.parametrize("case", [mm(7, 50, 13, DOTS), mm(33, 40, 90, DOTS, TILES)], ids=str)
+def test_weights_known_ahead_are_packed_ahead(case: Case) -> None:
+    here = replace(ALL, features=host_arch()[1])
+    dag = replace(case.dag, constants=("b",))
+    space, inputs = derive(dag, here), data(dag)
+    (want,) = te.evaluate(case.dag, inputs)
+    found = [n for n, name in enumerate(space.sketches) if "with" in name]
+    if not found:
+        pytest.skip("this CPU has none of its instructions")
+    for n in found:
+        row = space.sample(n, 1, np.random.default_rng(5))[0]
+        kernel = autotune.build(Schedule.replay(dag, space.trace(n, row), here), here)
+        assert np.array_equal(kernel(inputs[0], kernel.pack_weights(inputs[1])), want)
+
+
 # -- where it is offered ------------------------------------------------------------------------------------
 
 
@@ -243,6 +305,9 @@ def test_not_offered_where_most_of_it_would_be_wasted() -> None:
     assert offered(mm(64, 3, 64), with_features("avx512bf16")) == {DOTS}, "lanes are rows"
     assert offered(mm(3, 3, 64), with_features("avx512bf16")) == set()
     assert offered(mm(3, 64, 64), with_features("amx-tile", "amx-bf16")) == set()
+    assert offered(mm(2, 64, 64), with_features("avx512bf16")) == set(), "b is copied to be used twice"
+    known = Case("matmul", {"m": 1, "n": 64, "k": 64}, (), constants=("b",))
+    assert offered(known, with_features("avx512bf16")) == {DOTS}
 
 
 def test_one_that_is_another_with_its_operands_turned_is_offered_once() -> None:
@@ -258,6 +323,21 @@ def test_float32_is_scheduled_as_before(shape: tuple[int, int, int]) -> None:
     assert mine.sketches == plain.sketches
     for n in range(len(plain.sketches)):
         assert mine.sketch(n).trace.to_json() == plain.sketch(n).trace.to_json()
+
+
+def test_instructions_of_arm_are_offered() -> None:
+    """Their lanes are fewer. Results of matrix products would have to lie in squares."""
+    arm = from_name("neoverse-v1")
+    assert offered(mm(5, 9, 12), arm) == {"bfdot"}
+    assert offered(q8(5, 9, 12, "int8", "int8"), arm) == {"sdot"}
+    case = q8(5, 9, 12, "uint8", "int8")
+    assert offered(case, arm) == {"usdot"}
+    space, inputs = derive(case.dag, arm), data(case.dag)
+    (n,) = sketches(case, arm)["usdot"]
+    s = Schedule.replay(case.dag, space.trace(n, space.sample(n, 1, np.random.default_rng(0))[0]), arm)
+    f = lower(s.nest)
+    assert "usdot" in {x.instruction.name for x in walk(f.body) if isinstance(x, Intrinsic)}
+    same(interpret(f, case.dag, inputs), te.evaluate(case.dag, inputs), "by usdot")
 
 
 # -- which axes are whose -----------------------------------------------------------------------------------
