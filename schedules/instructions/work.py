@@ -22,7 +22,7 @@ ROUNDING = 1.01  # what a limit is longer than its parts at most, unless it is t
 def instructions_for(dag: ComputeDAG, features: Collection[str]) -> list[Instruction]:
     """The instructions of a target with such features that some stage of a DAG is, by its expression alone:
     how long axes are, and where operands lie, is not asked."""
-    known = [i for i in INSTRUCTIONS.values() if i.features and set(i.features) <= set(features)]
+    known = [i for i in INSTRUCTIONS.values() if i.features and i.offered(features)]
     return [i for i in known if any(_is(s, i) for s in dag.stages)]
 
 

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from dot_products import INTERLEAVE, product, tensorized
+from dot_products import interleaving, product, tensorized
 from space_cases import target
 
 from cost_model.analytic import AnalyticModel
@@ -115,7 +115,7 @@ def tiles(d: SketchBuilder, ins: Instruction) -> None:
     s.cache_write("c", "local")
     s.cache_read("c", "b", "global")
     s.pack("b_global", (terms, vec), (1, 0, 3, 2))
-    s.tensorize(s.split(s.loops("b_global")[2], (None, 16))[1], INSTRUCTIONS[INTERLEAVE[b, terms]])
+    s.tensorize(s.split(s.loops("b_global")[2], (None, 16))[1], interleaving(b))
     io, ii = s.split("c_write_x0", (None, rows))
     jo, ji = s.split("c_write_x1", (None, vec))
     s.reorder(jo, io, ii, ji)

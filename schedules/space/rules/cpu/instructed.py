@@ -8,7 +8,7 @@ tile of a result has whole runs of the instruction along its axes (ADR 74).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from schedules.expr import Const, Hole
@@ -92,8 +92,10 @@ def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit
     away = _copied(d, p, fit)
     panelled = {v for x in away for v in x.panels()}
     tile: dict[str, int | Hole] = {}
+    most = _most_runs(fit, extents(p))
     for v, unit in units_of(fit).items():
-        wide = [unit * k for k in VECTORS if unit * k < n[own[v]] + (unit if v in panelled else 1)]
+        end = n[own[v]] + (unit if v in panelled else 1)
+        wide = [unit * k for k in VECTORS if k <= most[v] and unit * k < end]
         tile[own[v]] = d.choice(f"{producer}.{'vec' if v == lane_axis(fit) else own[v]}", wide)
     if len(tile) == 1 and (rows := _row_axis(d, p, fit, names)):
         tile[rows] = d.choice(f"{producer}.{rows}", [k for k in ROWS if k <= n[rows]])
@@ -106,6 +108,25 @@ def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit
     tiles = d.fused(_tile_for_caches(d, plan, fit) if blocked else tile_for_registers(d, plan))
     place_producers(d, producer, tiles, copies)
     d.parallel(tiles)
+
+
+def _most_runs(fit: Fit, n: Mapping[str, int]) -> dict[str, int]:
+    """Most runs of an instruction along each axis of a register tile. ``n``: extents of the block's axes."""
+    units, held = units_of(fit), fit.instruction.registers
+    if held is None or len(units) != 2:
+        return dict.fromkeys(units, VECTORS[-1])
+    rows, lanes = units
+    count = min(math.isqrt(held.count + 1) - 1, -(-n[rows] // units[rows]))  # a square, with a side each
+    return {rows: count, lanes: most_lanes(fit, count)}
+
+
+def most_lanes(fit: Fit, rows: int) -> int:
+    """Most runs along the lanes beside ``rows`` runs along rows. If an instruction has registers of its own,
+    what is read twice in a step of the sum is held there beside the results."""
+    held = fit.instruction.registers
+    if held is None:
+        return VECTORS[-1]
+    return held.count - 2 if rows == 1 else (held.count - rows) // (rows + 1)
 
 
 def _row_axis(d: SketchBuilder, p: Block, fit: Fit, names: dict[str, str]) -> str:

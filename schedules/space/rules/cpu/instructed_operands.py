@@ -20,7 +20,7 @@ from schedules.instructions.match import Fit
 from schedules.ir import Block, Nest
 from schedules.ir.nest import readers, writers
 from schedules.ir.strides import known_strides
-from schedules.space.rules.cpu.copies import schedule_copy
+from schedules.space.rules.cpu.copies import PANELS, schedule_copy
 from schedules.space.rules.parts import copy_read
 from schedules.space.rules.patterns import extents, is_gathered, is_guarded_copy, unit_stride_vars
 from schedules.space.sketch_builder import SketchBuilder
@@ -159,7 +159,8 @@ def pack(d: SketchBuilder, producer: str, x: Operand, tile: Sizes) -> str:
     copying = _copying(d, x, n)
     if copying is None and _is_padded(d.s.nest, read):
         d.s.inline(writers(d.s.nest, read.buffer)[0].name)
-    _schedule_packing(d, name, copying)
+    panel = dims[x.inner[-2]] if len(x.inner) > 1 else None
+    _schedule_packing(d, name, copying, order.index(panel) if panel in panels and panel in order else None)
     d.done.add(name)
     return name
 
@@ -186,8 +187,9 @@ def _turn_terms(d: SketchBuilder, name: str, dim: int, side_by_side: int) -> Non
     d.s.reorder(*loops[:dim], outer, *loops[dim + 1 :], terms)
 
 
-def _schedule_packing(d: SketchBuilder, name: str, copying: Instruction | None) -> None:
-    """Copy by an instruction, where there is one, else in vectors of what lies innermost."""
+def _schedule_packing(d: SketchBuilder, name: str, copying: Instruction | None, panel: int | None) -> None:
+    """Copy by an instruction, where there is one, else in vectors of what lies innermost. ``panel``: position
+    of the loop over panels; rows are read for a few of them at a time, in longer runs."""
     loops = [v.var for v in d.own_loops(name)]
     if copying is None:
         schedule_copy(d, name, parallel=True)
@@ -196,6 +198,9 @@ def _schedule_packing(d: SketchBuilder, name: str, copying: Instruction | None) 
     outer, inner = d.s.split(loops[-2], (None, lanes))
     last = [inner]
     cut = [*loops[-3:-2], outer]
+    if not rows and panel is not None:
+        loops[panel], few = d.s.split(loops[panel], (None, PANELS))
+        d.s.reorder(*loops[panel:-2], few, outer, inner, loops[-1])
     if rows:
         cut[0], row = d.s.split(loops[-3], (None, rows[0]))
         last = [row, inner]
