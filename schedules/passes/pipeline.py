@@ -68,7 +68,7 @@ def for_cpus(nest: Nest) -> Passes:
         # Tiles are final.
         ("align_streamed_tiles", lambda s: align_streamed_tiles(s, params, by_lines)),
         # The places that read are final.
-        ("prefetch", lambda s: prefetch(s, tuple(n for n in nest.params if n not in nest.outputs))),
+        ("prefetch", lambda s: prefetch(s, tuple(b for b in params if b.name not in nest.outputs))),
         # last: no other pass has to know instructions
         ("tensorize", lambda s: tensorize(s, params)),
     ]

@@ -7,40 +7,72 @@ the computation (Mowry, Lam and Gupta, 1992; `prefetch` of Halide and TVM).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
+from schedules import affine
 from schedules import expr as E
-from schedules.expr import Load, Var
-from schedules.ir import Loop, Prefetch, Stmt, Store, seq, walk, with_body
+from schedules.dtypes import DTYPES
+from schedules.expr import Const, Load, Var
+from schedules.ir import Buffer, Loop, Prefetch, Stmt, Store, const, loop_nest, seq, walk, with_body
+from schedules.ir.strides import known_strides
+from schedules.model import LINE
 
 
-def prefetch(s: Stmt, arguments: tuple[str, ...]) -> Stmt:
+def prefetch(s: Stmt, arguments: tuple[Buffer, ...]) -> Stmt:
     """``s`` in which every loop with the hint ``prefetch = n > 0`` requests the ``arguments`` that its n-th
     next iteration reads. Requests stand in the second of its stages that read an argument, or in the only
-    one. The first stage waits for memory; during the second, memory is idle."""
+    one. The first stage waits for memory; during the second, memory is idle. Loops that are one instruction
+    stay whole: requests stand before them."""
     s = with_body(s, lambda x: prefetch(x, arguments))
     distance = dict(s.annotations).get("prefetch", 0) if isinstance(s, Loop) else 0
     if not isinstance(s, Loop) or not isinstance(distance, int) or distance < 1:
         return s
     stores = [x for x in walk(s.body) if isinstance(x, Store)]
-    for name in arguments:
+    for b in arguments:
         # Stages are told apart by what they write: one may be several loops, of whole tiles and of a tail.
-        stages = list(dict.fromkeys(x.buffer for x in stores if _access(x, name, s.var) is not None))
+        stages = list(dict.fromkeys(x.buffer for x in stores if _access(x, b.name, s.var) is not None))
         if stages:
             cache = 2 if ("prefetch_cache", 2) in s.annotations else 1
-            body = _ask(s.body, stages[:2][-1], name, s.var, distance, cache)
+            body = _ask(s.body, stages[:2][-1], partial(_request, b, s.var, distance, cache))
             s = Loop(s.var, s.extent, body, s.kind, s.annotations)
     return s
 
 
-def _ask(s: Stmt, stage: str, name: str, var: str, distance: int, cache: int) -> Stmt:
-    """``s`` with a request before every store to ``stage`` that reads the argument. ``distance``: iterations
-    ahead; ``cache``: level that gets the data."""
-    if isinstance(s, Store):
-        access = _access(s, name, var) if s.buffer == stage else None
-        if access is None:
-            return s
-        later = {var: Var(var) + distance}
-        return seq(Prefetch(name, tuple(E.substitute(i, later) for i in access.indices), cache), s)
-    return with_body(s, lambda x: _ask(x, stage, name, var, distance, cache))
+def _ask(s: Stmt, stage: str, request: Callable[[Store, list[Loop]], Stmt | None]) -> Stmt:
+    """``s`` with a request before every store to ``stage``."""
+    if isinstance(s, Loop) and s.instruction is not None:
+        loops, store = loop_nest(s)
+    else:
+        loops, store = [], s
+    if isinstance(store, Store):
+        asked = request(store, loops) if store.buffer == stage else None
+        return s if asked is None else seq(asked, s)
+    return with_body(s, lambda x: _ask(x, stage, request))
+
+
+def _request(b: Buffer, var: str, distance: int, cache: int, s: Store, inside: list[Loop]) -> Stmt | None:
+    """The request for what a store reads of an argument ``distance`` iterations ahead. None if it reads
+    nothing. ``inside``: the loops of an instruction around the store. Those that go on by a line of memory or
+    more are loops of the request too."""
+    access = _access(s, b.name, var)
+    if access is None:
+        return None
+    flat: E.Expr = Const(0)
+    for i, step in zip(access.indices, known_strides(b), strict=True):
+        flat = flat + i * step
+    steps = affine.linear(flat)[0]
+    far = [x for x in inside if _bytes(b, steps.get(Var(x.var), Const(0))) >= LINE]
+    near: dict[str, E.Expr] = {x.var: Const(0) for x in inside if x not in far}
+    later = {var: Var(var) + distance, **near}
+    asked: Stmt = Prefetch(b.name, tuple(E.substitute(i, later) for i in access.indices), cache)
+    for x in reversed(far):
+        asked = Loop(x.var, x.extent, asked, "unroll")
+    return asked
+
+
+def _bytes(b: Buffer, step: E.Expr) -> int:
+    return abs(const(step) or 0) * DTYPES[b.dtype].itemsize
 
 
 def _access(s: Store, name: str, var: str) -> Load | None:

@@ -82,6 +82,11 @@ def test_named_targets_can_be_read_and_list_their_features(name: str) -> None:
     assert ("avx512f" in target.features) == (target.limit("vector_bytes") == 64)
 
 
+def test_a_described_arm_cpu_has_instructions_for_products() -> None:
+    target = Target.from_json(config_file("targets", "neoverse-v1.json").read_text(encoding="utf-8"))
+    assert {"neon", "dotprod", "i8mm", "bf16"} <= set(target.features) and target.limit("vector_bytes") == 16
+
+
 def test_variables_are_changed_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_TEST_A", "before")
     monkeypatch.delenv("AUTOTUNE_TEST_B", raising=False)

@@ -13,7 +13,8 @@ from autotune.codegen.llvm.emit import emit
 from autotune.targets import detect
 from schedules import ops, te
 from schedules.expr import Const, Var
-from schedules.ir import Loop, LoweredFunc, Prefetch, Seq, Store, interp, walk
+from schedules.instructions import Instruction
+from schedules.ir import Intrinsic, Loop, LoweredFunc, Prefetch, Seq, Store, interp, walk
 from schedules.ir.exprs import substitute
 from schedules.ir.printer import show
 from schedules.microarchitecture import RATES
@@ -286,3 +287,46 @@ def test_of_long_rows_only_the_next_is_asked_for(n: int, distance: int) -> None:
     space = _space((1 << 22) // n, n)
     column = list(space.holes(0)).index("y.ahead")
     assert set(space.sample(0, 50, np.random.default_rng(0))[:, column].tolist()) == {0, distance}
+
+
+def dot_products(steps: int, ahead: int) -> Schedule:
+    """c[i] = sum of a[k, t] b[k, i, t]: one vpdpbusd a step."""
+    a, b = te.placeholder((steps, 4), "uint8", "a"), te.placeholder((steps, 16, 4), "int8", "b")
+    k, t = te.reduce_axis(steps, "k"), te.reduce_axis(4, "t")
+    s = Schedule([a, b, te.compute((16,), lambda i: te.sum(a[k, t] * b[k, i, t], axis=(k, t)), "c")])
+    i, outer, inner = s.loops("c")
+    s.reorder(outer, i, inner)
+    s.decompose_reduction("c", outer)
+    s.tensorize(i, "vpdpbusd")
+    s.annotate(outer, "prefetch", ahead)
+    return s
+
+
+def test_an_instruction_stays_one_where_its_operands_are_asked_for() -> None:
+    s = dot_products(9, 4)
+    func = lower(s.nest)
+    assert [x.instruction.name for x in walk(func.body) if isinstance(x, Intrinsic)] == ["vpdpbusd"]
+    assert {x.buffer: x.indices[0] for x in walk(func.body) if isinstance(x, Prefetch)} == {
+        "a": Var("c_k") + 4, "b": Var("c_k") + 4,
+    }  # fmt: skip
+    rng = np.random.default_rng(0)
+    inputs = [rng.integers(0, 256, (9, 4), "uint8"), rng.integers(-128, 128, (9, 16, 4), "int8")]
+    found = {"a": inputs[0], "b": inputs[1], "c": np.zeros(16, "int32")}
+    interp.run(func, found)
+    assert np.array_equal(found["c"], te.evaluate(s.dag, inputs)[0])
+    assert np.array_equal(at.build(s, threads=1)(*inputs), found["c"])
+
+
+def test_rows_of_an_operand_that_are_lines_apart_are_asked_for_one_by_one() -> None:
+    x = te.placeholder((8, 4, 640), "uint8", "x")
+    r = te.placeholder((4, 16), "uint8", "r")
+    meaning = te.dag([r, te.compute((4, 16), lambda i, j: r[i, j], "o")])
+    copy = Instruction("rows", "", meaning, free=frozenset({("r", 0)}))
+    s = Schedule([x, te.compute((8, 4, 16), lambda k, i, j: x[k, i, j], "y")])
+    k, i, _ = s.loops("y")
+    s.tensorize(i, copy)
+    s.annotate(k, "prefetch", 2)
+    found = [x for x in walk(lower(s.nest).body) if isinstance(x, Loop) and isinstance(x.body, Prefetch)]
+    assert [(x.extent, x.kind, x.body.indices) for x in found if isinstance(x.body, Prefetch)] == [
+        (Const(4), "unroll", (Var("y_k") + 2, Var("y_i"), Const(0)))
+    ]
