@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from schedules import expr as E
-from schedules.dtypes import DTYPES, computed, is_integer, is_storage
+from schedules.dtypes import DTYPES, computed, is_float, is_integer, is_storage
 from schedules.errors import WorkloadError, suggest
 from schedules.expr import INDEX, Const, Expr, ExprLike
 from schedules.functions import FUNCTIONS, Function
@@ -101,18 +101,24 @@ def limit(dtype: str, sign: int) -> Const:
     return max_value(dtype) if sign > 0 else min_value(dtype)
 
 
-def cast(value: ExprLike, dtype: str) -> Expr:
+def cast(value: ExprLike, dtype: str, saturate: bool = False) -> Expr:
     """``value`` as ``dtype``. Float to int truncates towards zero and ends at the largest and least. A dtype
     of storage is made by way of the one that it is computed with: floats of 16 and 8 bits round a float32,
     int8 and uint8 keep the low bits of an int32. Beyond its largest number float8_e4m3fn is NaN, for it has
     no infinity. bool is whether ``value`` is not 0; a condition is 0 or 1.
-    Example: ``te.cast(x[i] * 127.0, "int8")``."""
+
+    ``saturate``: if ``dtype`` has fewer numbers, what is beyond its largest or its least becomes that,
+    infinities too. NaN stays NaN, and is 0 as an integer.
+    Example: ``te.cast(te.round(x[i] * 127.0), "int8", saturate=True)``."""
     e = value if isinstance(value, Expr) else E.wrap(value, "float32" if isinstance(value, float) else INDEX)
     old, new = E.dtype_of(e), check_dtype(dtype, "te.cast")
     if old == new:
         return e
     if new == "bool":
         return E.compare("!=", e, 0)
+    if saturate:
+        e = _saturated(e, new)
+        old = E.dtype_of(e)
     if isinstance(e, Const) and e.dtype in (INDEX, "bool"):
         return const(e.value, dtype)
     if is_storage(old) and new != computed(old):
@@ -120,6 +126,21 @@ def cast(value: ExprLike, dtype: str) -> Expr:
     if is_storage(new) and E.dtype_of(e) != computed(new):
         e = E.Cast(computed(new), e)
     return E.Cast(new, e)
+
+
+def _saturated(e: Expr, new: str) -> Expr:
+    """``e`` cut off at the ends of a dtype, in the dtype in which it is cast to that."""
+    if is_storage(new) and is_float(new):
+        e = cast(e, computed(new))
+    old, ends = computed(E.dtype_of(e)), (_finite(new, "min"), _finite(new, "max"))
+    if is_float(old):
+        fewer = is_storage(new) if is_integer(new) else ends[1] < DTYPES[old].largest
+        return clip(e, *map(float, ends)) if fewer else e  # (a cast to int32 or int64 ends by itself)
+    if is_float(new):
+        return e
+    values = DTYPES["int64" if old == INDEX else old].range
+    low, high = (min(max(x, values[0]), values[-1]) for x in ends)
+    return e if (low, high) == (values[0], values[-1]) else clip(e, low, high)
 
 
 def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
@@ -210,7 +231,7 @@ def lookup(values: Sequence[float], index: Expr, dtype: str = "float32") -> Expr
     """The number of ``values`` at ``index``, as ``dtype``; below 0 the first of them, beyond the last the
     last. ``values``: 2 to 16 numbers, such as those of codes of 4 bits. A CPU keeps the table in a register.
     ``index``: integers of a tensor. Raises `WorkloadError`.
-    Example: ``te.lookup(te.FLOAT4_E2M1, codes[i] >> 4)``."""
+    Example: ``te.lookup(te.FLOAT4_E2M1, n[i] & 15)``."""
     given = index if isinstance(index, Expr) else E.wrap(index)
     if not is_integer(E.dtype_of(given)):
         raise WorkloadError(
