@@ -45,10 +45,11 @@ def partition(graph: Graph) -> tuple[Group | Island, ...]:
 
 
 def is_guarded(stage: Stage) -> bool:
-    """Whether a stage pads: a load where a condition on axes holds, else a number."""
+    """Whether a stage pads: a load where a condition on axes holds, else a number, or one that is loaded."""
     match stage.values:
-        case (Select(cond=c, a=Load(indices=ix), b=Const()),):
-            return is_map(stage) and not E.loads(c) and not any(map(E.loads, ix))
+        case (Select(cond=c, a=Load(indices=ix), b=Const() | Load() as b),):
+            fixed = not E.variables(b) and not E.loads(c)  # a zero point may be computed
+            return is_map(stage) and fixed and not any(map(E.loads, ix))
     return False
 
 
