@@ -173,3 +173,17 @@ def test_rows_of_a_quantised_table_are_dequantised_where_they_are_read() -> None
     assert len(after.dag.stages) == 1 and after.dag.tensors["table"].dtype == "int8"
     given_ = [np.array([0, 4095, 7, 7, 12], np.int32)]
     np.testing.assert_array_equal(evaluate(after, given_)[0], evaluate(graph, given_)[0])
+
+
+def test_padding_with_a_computed_zero_point_is_part_of_the_product() -> None:
+    net = Net()
+    x, zero = net.input("x", 1, 3, 6, 5, dtype="uint8"), net.input("zero", dtype="uint8")
+    wide = cases.stage(x.shape, lambda *at: te.cast(x[at], "int32") - te.cast(zero[()], "int32"))
+    w = net.known("w", extreme("int8", 4, 3, 3, 3))
+    w_ = cases.stage(w.shape, lambda *at: te.cast(w[at], "int32"))
+    graph = net.graph(conv(padded(wide, 1), w_))
+    after = optimize(graph)
+    (group,) = partition(after)
+    assert isinstance(group, Group) and len(products(after)) == 1
+    given_ = [extreme("uint8", 1, 3, 6, 5), np.array(77, np.uint8)]
+    np.testing.assert_array_equal(evaluate(after, given_)[0], evaluate(graph, given_)[0])

@@ -9,13 +9,15 @@ import graph_cases as cases
 import numpy as np
 import pytest
 from graph_meaning import evaluate
-from test_integer_products import Net, dequantised, extreme
+from test_integer_products import Net, dequantised, dot, extreme
 from test_requantise import quantised
 
 import autotune as at
 from schedules.dtypes import DTYPES
-from schedules.graph.graph import Graph
+from schedules.graph.edit import is_product
+from schedules.graph.graph import Graph, Group
 from schedules.graph.optimize import optimize
+from schedules.graph.partition import partition
 from schedules.graph.tables import tabulate
 
 te = at.te
@@ -74,3 +76,20 @@ def test_other_maps_are_not(what: str) -> None:
     v = x if what == "no function" else mapped(x, te.tanh)
     graph = net.graph(quantised(v, 0.01, 128))
     assert not tables(optimize(graph))
+
+
+def test_a_table_is_read_between_products() -> None:
+    """Each product is a kernel without it."""
+    net = Net()
+    x, w = net.input("x", 6, 8, dtype="uint8"), net.known("w", extreme("int8", 8, 7))
+    v = net.known("v", extreme("int8", 7, 5))
+    y = dequantised(quantised(dot(dequantised(x, 0.5, 3), dequantised(w, 0.01, None)), 0.4, 9), 0.4, 9)
+    y = dequantised(quantised(mapped(y, gelu), 0.2, 5), 0.2, 5)
+    graph = net.graph(quantised(dot(y, dequantised(v, 0.01, None)), 0.3, 7))
+    after = optimize(graph)
+    groups = [g for g in partition(after) if isinstance(g, Group)]
+    assert [sum(map(is_product, g.dag.stages)) for g in groups] == [1, 0, 1]
+    assert {after.dag.tensors[n].dtype for g in groups for n in g.outputs} == {"uint8"}
+    x_ = [extreme("uint8", 6, 8)]
+    steps = np.abs(evaluate(after, x_)[0].astype(int) - evaluate(graph, x_)[0].astype(int))
+    assert steps.max() <= 1
