@@ -96,6 +96,20 @@ class MemoryLayout:
         return sum(self.reach)
 
     @property
+    def rows(self) -> tuple[int, int]:
+        """Elements from one row in memory to the next, and those that a row takes with its gaps; zeros where
+        rows do not lie forwards one after another.
+
+        >>> MemoryLayout((6, 4, 10), (128, 10, 1)).rows
+        (128, 40)
+        """
+        long = sorted((abs(s), s, n) for n, s in zip(self.shape, self.steps, strict=True) if n > 1 and s)
+        if not long or any(s < 0 for _, s, _ in long[:-1]):
+            return 0, 0
+        taken = 1 + sum((n - 1) * s for _, s, n in long[:-1])
+        return (long[-1][0], taken) if taken <= long[-1][0] else (0, 0)
+
+    @property
     def is_apart(self) -> bool:
         """Whether no two elements lie in one place, as far as `flaw` tells."""
         return self.strides is None or not flaw(self.shape, tuple(map(abs, self.strides)), written=True)

@@ -6,6 +6,7 @@ import shlex
 
 from autotune.run.workloads import dtype_of, is_custom, param_text, shown_params, strides_text
 from schedules.model import Workload
+from schedules.te.strided import strides_given
 from schedules.units import visible
 
 
@@ -32,6 +33,7 @@ def tune_command(workload: Workload, db: str, threads: int | None) -> str:
     """The command, or for a user's own expression the call, that would tune a workload."""
     if is_custom(workload):
         extra = "" if workload.op == "custom" else f", name={workload.op!r}"
+        extra += f", strides={lie}" if (lie := strides_given(workload.dag)) else ""
         extra += "" if threads is None else f", threads={threads}"
         return f"autotune.tune(the same tensors{extra}, db={db!r})"
     return f"{command('tune', workload, threads)} {shlex.join(['--db', db])}"

@@ -16,7 +16,6 @@ MOST = 8
 DOORS = {
     "autotune/api.py: tune", "autotune/api.py: tune_suite", "autotune/models/tuning.py: tune_model",
     "autotune/run/loading.py: load", "autotune/run/loading.py: best",
-    "autotune/report/explain/asking.py: explain",
 }  # fmt: skip
 # Their parameters are the inputs and attributes of an operator of another format, in its order.
 OPERATORS = ("autotune/models/operators/",)

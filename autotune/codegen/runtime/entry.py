@@ -57,8 +57,10 @@ PYTHON_API = (
 KERNEL, THREADS, SCRATCH_BYTES, SCRATCH_ALIGN, BLOCK, LOCK, NARGS, NDARRAY, HEAD = range(9)
 # Words of a parameter's record, by index; RECORD is their number. DIMS: index of its first extent among all
 # words; its strides, in elements, follow the extents. BELOW, BYTES: of the memory before its first element,
-# where it walks backwards, and from there to its end. DENSE: whether it is row-major.
-DESCRIPTOR, NDIM, FLAGS, ALIGN_MASK, BELOW, BYTES, OUTPUT, DIMS, DLPACK, DENSE, RECORD = range(11)
+# where it walks backwards, and from there to its end. DENSE: whether it is row-major. PERIOD, ROW_BYTES:
+# bytes from a row to the next, and of a row.
+DESCRIPTOR, NDIM, FLAGS, ALIGN_MASK, BELOW, BYTES, OUTPUT, DIMS, DLPACK, DENSE = range(10)
+PERIOD, ROW_BYTES, RECORD = range(10, 13)
 
 # Offsets (bytes) in the head of numpy's PyArrayObject on a 64-bit CPython with a two-word object head.
 OB_TYPE_AT, DATA_AT, NDIM_AT, DIMENSIONS_AT, STRIDES_AT, DESCR_AT, FLAGS_AT = 8, 16, 24, 32, 40, 56, 64
@@ -160,6 +162,7 @@ def descriptor(kernel: int, threads: int, scratch_bytes: int, text: str, table: 
             HEAD + RECORD * len(params) + len(extents),
             DTYPES[dtype].dlpack,
             int(dense),
+            *(n * item for n in layout.rows),
         ]
         extents += [*layout.shape, *layout.steps]
     return head + records + extents
@@ -491,7 +494,7 @@ check:
   %stop = select i1 %reads, i64 0, i64 %w
   br label %others
 others:
-  %j = phi i64 [ 0, %check ], [ %j.next, %other ]
+  %j = phi i64 [ 0, %check ], [ %j.next, %other ], [ %j.next, %interleaved ]
   %j.left = icmp slt i64 %j, %stop
   br i1 %j.left, label %other, label %written
 other:
@@ -505,7 +508,26 @@ other:
   %after = icmp uge i64 %w.p, %j.end
   %before = icmp uge i64 %j.p, %w.end
   %apart = or i1 %after, %before
-  br i1 %apart, label %others, label %slow
+  br i1 %apart, label %others, label %rows
+rows:
+  ; Rows at one distance may lie between each other.
+{word("w.period", "%w.record", PERIOD)}{word("j.period", "%j.record", PERIOD)}
+  %have.rows = icmp ne i64 %w.period, 0
+  %same.period = icmp eq i64 %w.period, %j.period
+  %both.rows = and i1 %have.rows, %same.period
+  br i1 %both.rows, label %interleaved, label %slow
+interleaved:
+{word("w.row", "%w.record", ROW_BYTES)}{word("j.row", "%j.record", ROW_BYTES)}
+  %distance = sub i64 %j.first, %w.p
+  %rest = srem i64 %distance, %w.period
+  %negative = icmp slt i64 %rest, 0
+  %rest.up = add i64 %rest, %w.period
+  %behind = select i1 %negative, i64 %rest.up, i64 %rest
+  %row.end = add i64 %behind, %j.row
+  %row.after = icmp uge i64 %behind, %w.row
+  %row.before = icmp ule i64 %row.end, %w.period
+  %between = and i1 %row.after, %row.before
+  br i1 %between, label %others, label %slow
 written:
   %w.next = add i64 %w, 1
   br label %overlaps

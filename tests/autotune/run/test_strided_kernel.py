@@ -218,9 +218,33 @@ def test_an_output_between_the_rows_of_an_input() -> None:
     x, y, z = memory[:, :10], numbers(SHAPE, 1), memory[:, 10:]
     k, want = kernel(x=(20, 1), z=(20, 1)), x + 2 * y
     assert k(x, y, out=z) is z and np.array_equal(z, want)
+    assert k._fast(x, y, z) == 0 and k._fast(z, y, x) == 0, "in machine code"
+    memory[:, :10] = numbers(SHAPE)
     given, out = torch.from_numpy(memory)[:, :10], torch.from_numpy(memory)[:, 10:]
     out.zero_()
     assert torch.equal(k(given, torch.from_numpy(y), out=out), torch.from_numpy(want))
+
+
+@pytest.mark.parametrize("width", [20, 23])
+def test_rows_are_between_each_other_where_no_element_is_shared(width: int) -> None:
+    """At every distance of two arrays with rows of one distance, forwards and backwards."""
+    memory, y = np.zeros(30 * width, "float32"), numbers(SHAPE, 1)
+    z = np.lib.stride_tricks.as_strided(memory[10 * width :], SHAPE, (4 * width, 4))
+    for step in (width, -width):
+        k = kernel(x=(step, 1), z=(width, 1))
+        for first in range(2 * width, 20 * width):
+            x = np.lib.stride_tricks.as_strided(memory[first:], SHAPE, (4 * step, 4))
+            if first + 5 * step >= 0:
+                assert k._fast(x, y, z) == int(np.shares_memory(x, z)), first
+
+
+def test_arrays_that_interleave_in_other_ways() -> None:
+    """Rows at another distance, or within each other's gaps: numpy tells."""
+    memory = np.zeros((6, 40), "float32")
+    x, z, y = memory[:, 0:20:2], memory[:, 1:21:2], numbers(SHAPE, 1)
+    x[...] = numbers(SHAPE)
+    k, want = kernel(x=(40, 2), z=(40, 2)), x + 2 * y
+    assert k._fast(x, y, z) == 1 and k(x, y, out=z) is z and np.array_equal(z, want)
 
 
 @pytest.mark.parametrize("first", [9, 5, 1])
