@@ -247,8 +247,9 @@ def test_not_offered_where_results_are_used_otherwise() -> None:
     y = te.compute((40,), lambda i: te.sum(p[i, g], axis=g), "y")
     twice = te.dag([x, y, te.compute((40, 6), lambda i, b: p[i, b] + 1.0, "z")])
     turned = te.dag([x, te.compute((40,), lambda i: te.sum(p[i, 5 - g], axis=g), "y")])
+    places = te.dag([x, te.compute((40,), lambda i: te.sum(p[i, g] + p[i, 0], axis=g), "y")])
     few = te.dag([x, te.compute((1,), lambda i: te.sum(p[i, g], axis=g), "y")])
-    for dag in (twice, turned, few):
+    for dag in (twice, turned, places, few):
         assert not nested(derive(dag, WIDE))
     assert nested(derive(te.dag([x, y]), WIDE))
 
