@@ -88,9 +88,10 @@ def in_tiles(
     dag: ComputeDAG, ins: Instruction, target: Target, rows: int = 2, columns: int = 2, blocks: int = 8
 ) -> Schedule:
     """``rows`` times ``columns`` tiles of sums in registers, written to c by the instruction; b packed so
-    that a group of terms lies side by side. ``blocks``: of ``rows`` tiles of a, which stay in the second cache
-    while all of b is read."""
+    that a group of terms lies side by side. ``blocks``: at most so many times ``rows`` tiles of a stay in the
+    second cache while all of b is read."""
     (height, width), deep, terms = ins.result.shape, ins.iterations["q"], ins.iterations["t"]
+    blocks = min(blocks, dag.inputs[0].shape[0] // (rows * height))
     s = Schedule(dag, target)
     packed(s, terms, columns * width, width)
     i, j, k = s.loops("c")

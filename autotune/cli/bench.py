@@ -275,9 +275,10 @@ def _print(done: ComparisonRows) -> None:
     out = console()
     out.print(done.what, style="bold")
     shares = done.kind == "kernel"  # of a model none is known
+    shown = [peak_share(r.get("share_of_peak"), r.get("peak_of")) for r in done.rows]
     rows = [
-        (r["impl"], seconds(r["time_s"]), done.speed(r["time_s"]), peak_share(r.get("share_of_peak"), r.get("peak_of")))
-        for r in done.rows
+        (r["impl"], seconds(r["time_s"]), done.speed(r["time_s"]), share)
+        for r, share in zip(done.rows, shown, strict=True)
     ]
     heads = ("", ">time", ">rate", ">of peak")
     table(out, heads if shares else heads[:-1], rows if shares else [row[:-1] for row in rows])

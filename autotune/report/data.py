@@ -79,6 +79,12 @@ class Limit:
         """Operations of the workload that `flops_a_second` is of."""
         return sum(arithmetic(workload.dag, workload.flops, self.instructions).values())
 
+    @property
+    def by(self) -> str | None:
+        """The fastest instruction that does some of the arithmetic, None if none does."""
+        fastest = max(self.instructions, key=lambda k: self.instructions[k], default=None)
+        return None if fastest is None else fastest.removesuffix(RATE)
+
     def instruction(self, workload: Workload) -> str | None:
         """The instruction whose peak it is, None if it is that of something else."""
         rates = {**self.instructions, "flops_a_second": self.flops_a_second or 0.0}

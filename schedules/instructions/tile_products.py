@@ -90,3 +90,5 @@ TDPBUSD = _product("tdpbusd", "amx-int8", 4, ("uint8", "int8"), TILEZERO_INT32)
 TDPBSSD = _product("tdpbssd", "amx-int8", 4, ("int8", "int8"), TILEZERO_INT32)
 TDPBSUD = _product("tdpbsud", "amx-int8", 4, ("int8", "uint8"), TILEZERO_INT32)
 TDPBUUD = _product("tdpbuud", "amx-int8", 4, ("uint8", "uint8"), TILEZERO_INT32)
+
+TABLE = (TILEZERO_FLOAT32, TILEZERO_INT32, TDPBF16PS, TDPBUSD, TDPBSSD, TDPBSUD, TDPBUUD)

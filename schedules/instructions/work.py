@@ -10,6 +10,8 @@ from schedules.instructions import INSTRUCTIONS
 from schedules.instructions.match import fits
 from schedules.ir.instruction import Instruction
 from schedules.ir.nest import stage_block
+from schedules.microarchitecture import instruction_costs
+from schedules.model import Target
 from schedules.te.compute_dag import ComputeDAG, Stage
 from schedules.te.flops import flops_by_dtype, flops_of_stage
 
@@ -20,8 +22,16 @@ ROUNDING = 1.01  # what a limit is longer than its parts at most, unless it is t
 def instructions_for(dag: ComputeDAG, features: Collection[str]) -> list[Instruction]:
     """The instructions of a target with such features that some stage of a DAG is, by its expression alone:
     how long axes are, and where operands lie, is not asked."""
-    known = [i for i in INSTRUCTIONS.values() if i.features and set(i.features) <= set(features)]
+    known = [i for i in INSTRUCTIONS.values() if i.features and i.offered(features)]
     return [i for i in known if any(_is(s, i) for s in dag.stages)]
+
+
+def times_as_fast(dag: ComputeDAG, target: Target) -> float:
+    """How many times as fast as multiply-adds of float32 the fastest instruction is that some stage is,
+    about; 1 where there is none."""
+    usual, costs = 2 * target.limit("vector_bytes", 16) / 4, dict(instruction_costs(target))
+    found = instructions_for(dag, target.features)
+    return max([1.0, *(i.operations / costs.get(i.name, i.cost) / usual for i in found)])
 
 
 def _is(s: Stage, ins: Instruction) -> bool:

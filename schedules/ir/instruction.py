@@ -7,7 +7,7 @@ it, loops can be compared with it, and how an operand must be packed can be read
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -42,6 +42,7 @@ class Instruction:
     ``registers``: those that its operands lie in; None: the target's vector registers. ``start``: the
     instruction that starts its sums in such registers. ``cost``: how many multiply-adds of vectors take as
     long as it. ``latency``: cycles until its result can be added to; None: as of a multiply-add.
+    ``unless``: features of targets that have a faster one for the same, so that it is not `offered` there.
 
     Raises ValueError where the meaning has another number of stages. Example:
     `schedules.instructions.dot_products`.
@@ -58,6 +59,7 @@ class Instruction:
     start: Instruction | None = None
     cost: float = 1.0
     latency: float | None = None
+    unless: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.meaning.stages) != 1 or len(self.meaning.outputs) != 1:
@@ -65,6 +67,14 @@ class Instruction:
 
     def __repr__(self) -> str:
         return self.name
+
+    def runs_on(self, features: Collection[str]) -> bool:
+        """Whether a target with these features has it."""
+        return all(f in features for f in self.features)
+
+    def offered(self, features: Collection[str]) -> bool:
+        """Whether schedules for a target with these features may be better with it."""
+        return self.runs_on(features) and not any(f in features for f in self.unless)
 
     @property
     def result(self) -> Tensor:

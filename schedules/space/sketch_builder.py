@@ -135,8 +135,8 @@ class SketchBuilder:
         return self.target.threads
 
     def runs(self, ins: Instruction) -> bool:
-        """Whether the target has an instruction."""
-        return set(ins.features) <= set(self.target.features)
+        """Whether the target has an instruction, and none that is better for the same."""
+        return ins.offered(self.target.features)
 
     def lanes_of(self, dtype: str) -> int:
         """Elements of ``dtype`` in a vector register."""

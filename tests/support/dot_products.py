@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from schedules import te
+from schedules.dtypes import DTYPES
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.model import Target
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 
-# What packs b.
-INTERLEAVE = {
-    ("bfloat16", 2): "interleave2_bfloat16",
-    ("int8", 4): "interleave4_int8",
-    ("uint8", 4): "interleave4_uint8",
-}
+# Dot products of x86, one a lane.
+DOTS = tuple(
+    name
+    for name, x in INSTRUCTIONS.items()
+    if x.meaning.stages[0].reducer is not None and x.result.shape in ((8,), (16,))
+)
+
+
+def interleaving(dtype: str, lanes: int = 16) -> str:
+    """What packs operand b: groups of 32 bits."""
+    return f"interleave{4 // DTYPES[dtype].itemsize}_{dtype}" + ("" if lanes == 16 else f"_x{lanes}")
 
 
 def product(ins: Instruction, m: int, n: int, k: int) -> ComputeDAG:
@@ -35,18 +41,18 @@ def tensorized(
     pack: bool = True,
     partition: bool = False,
 ) -> Schedule:
-    """Tiles of ``rows`` by ``vectors`` registers of 16 lanes, ``steps`` instructions deep."""
-    b = dag.inputs[1].dtype
-    terms = 2 if b == "bfloat16" else 4
+    """Tiles of ``rows`` by ``vectors`` registers of sums, ``steps`` instructions deep."""
+    b, lanes = dag.inputs[1].dtype, 8 if ins.result.shape == (8,) else 16
+    terms = 4 // DTYPES[b].itemsize
     s = Schedule(dag, target)
     s.cache_write("c", "local")
     if pack:
         s.cache_read("c", "b", "global")
-        s.pack("b_global", (terms, vectors * 16), (1, 0, 3, 2))
+        s.pack("b_global", (terms, vectors * lanes), (1, 0, 3, 2))
         columns = s.loops("b_global")[2]
-        s.tensorize(s.split(columns, (None, 16))[1], INSTRUCTIONS[INTERLEAVE[b, terms]])
+        s.tensorize(s.split(columns, (None, lanes))[1], interleaving(b, lanes))
     io, ii = s.split("c_write_x0", (None, rows))
-    jo, ji = s.split("c_write_x1", (None, vectors * 16))
+    jo, ji = s.split("c_write_x1", (None, vectors * lanes))
     s.reorder(jo, io, ii, ji)
     s.unroll(ii)
     s.vectorize(ji)
@@ -54,7 +60,7 @@ def tensorized(
         s.partition(io)
     s.compute_at("c", io)
     i, j, k = (x for x in s.loops("c") if x not in (jo, io))
-    j0, j1 = s.split(j, (None, 16))
+    j0, j1 = s.split(j, (None, lanes))
     ko, ku, ki = s.split(k, (None, steps, terms))
     s.reorder(ko, ku, i, j0, j1, ki)
     for loop in (i, j0, ku):
@@ -88,7 +94,7 @@ def tiled(
         s.cache_read("c", "b", "global")
         s.pack("b_global", (terms, columns * 16), (1, 0, 3, 2))
         inner = s.split(s.loops("b_global")[2], (None, 16))[1]
-        s.tensorize(inner, INTERLEAVE[dag.inputs[1].dtype, terms])
+        s.tensorize(inner, interleaving(dag.inputs[1].dtype))
     if local:
         io, ii = s.split("c_write_x0", (None, rows * 16))
         jo, ji = s.split("c_write_x1", (None, columns * 16))

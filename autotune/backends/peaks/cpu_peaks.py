@@ -49,10 +49,10 @@ _LLVM_TYPE = {"float32": "float", "float64": "double"}
 
 
 class KernelLoop:
-    """A loop that stays in the core: its object and its arrays."""
+    """A loop that stays in the core: its object, and its ``arrays``."""
 
     def __init__(self, loaded: LoadedObject, arrays: Sequence[np.ndarray]) -> None:
-        self._object, self._arrays = loaded, arrays
+        self._object, self.arrays = loaded, arrays
         self._pointers = [a.ctypes.data for a in arrays]
 
     def seconds(self, runs: int, cpu_clock: bool = False) -> float:

@@ -10,7 +10,7 @@ from functools import partial
 from autotune.backends.peaks import cpu_peaks, instruction_peaks, special
 from schedules.dtypes import computed, is_float
 from schedules.instructions import Instruction
-from schedules.instructions.work import RATE, instructions_for, work
+from schedules.instructions.work import RATE, instructions_for, times_as_fast, work
 from schedules.model import Target, Workload
 from schedules.ops import compulsory_bytes
 from schedules.te.compute_dag import ComputeDAG
@@ -24,7 +24,7 @@ KEPT_SHARE = 0.5
 WARM_RUNS = 3
 # Length of warming (seconds) after which no run is added: what takes longer is in no cache.
 WARM_S = 0.01
-# FLOPs that a core does while a byte comes from beyond its caches, about, on CPUs of today.
+# FLOPs by multiply-adds that a core does while a byte comes from beyond its caches, about, on CPUs of today.
 BALANCE = 8
 
 
@@ -33,7 +33,7 @@ def waits_for_memory(dag: ComputeDAG, target: Target) -> bool:
     it is scheduled. The clock of the CPU says little of such a time."""
     moved = compulsory_bytes(dag)
     beyond = moved > target.limit("l2_bytes", 512 << 10) * target.threads
-    return beyond and count_flops(dag) < BALANCE * moved
+    return beyond and count_flops(dag) < BALANCE * times_as_fast(dag, target) * moved
 
 
 def outgrows_caches(dag: ComputeDAG, target: Target) -> bool:
@@ -60,8 +60,8 @@ def warm(call: Callable[[], object], clock: Callable[[], float] = time.perf_coun
 class Roofline:
     """Measures the roofline of a workload, in seconds, whenever it is called. ``rates``: what the last call
     found: ``flops_a_second``, where FLOPs count; that of each instruction that does some of them, by its name
-    (``vpdpbusd_a_second``); and ``bytes_a_second`` of the memory level that holds the arrays. ``afresh``: measures what ``seconds`` keeps for the life of the process too; None: it keeps
-    nothing."""
+    (``vpdpbusd_a_second``); and ``bytes_a_second`` of the memory level that holds the arrays. ``afresh``:
+    measures what ``seconds`` keeps for the life of the process too; None: it keeps nothing."""
 
     seconds: Callable[[dict[str, float]], float]
     rates: dict[str, float] = field(default_factory=dict)
@@ -122,8 +122,8 @@ def _arithmetic(workload: Workload, target: Target) -> tuple[dict[str, float], d
     able = [i for i in instructions_for(dag, target.features) if "llvm" in i.spellings]
     timed = {i.name: instruction_peaks.InstructionLoops(target, i) for i in able}
     rates = {what: x.flops_a_second() for what, x in (*fma.items(), *timed.items())}
-    used = [i for i in _fastest_first(able, rates) if rates[i.name] > rates.get(computed(i.result.dtype), 0.0)]
-    counted = work(dag, flops, used)
+    fast = [i for i in able if rates[i.name] > rates.get(computed(i.result.dtype), 0.0)]
+    counted = work(dag, flops, _fastest_first(fast, rates))
     return counted, {what: timed.get(what) or fma[what] for what in counted}
 
 

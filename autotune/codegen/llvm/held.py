@@ -144,7 +144,7 @@ class Held:
                 self._collect(body, fixed, moving, sure, out)
                 out[b.name] = None
             case _:  # lanes, threads, and what a condition guards
-                for x in walk(s):
+                for x in walk(s)[1:]:
                     out.update((y.buffer, None) for y in (*places(x), *loads(x)))
 
     def _use(self, s: Intrinsic, fixed: Mapping[str, Expr], sure: bool) -> Use:

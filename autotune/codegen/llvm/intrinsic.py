@@ -14,7 +14,7 @@ _SLOT = re.compile(r"\{([\w.]+)\}")
 
 def has(ins: Instruction, features: Collection[str]) -> bool:
     """Whether a target with these features runs an instruction."""
-    return "llvm" in ins.spellings and all(f in features for f in ins.features)
+    return "llvm" in ins.spellings and ins.runs_on(features)
 
 
 def emit(text: str, slots: Mapping[str, str], s: Scopes, declare: Callable[[str], None]) -> None:

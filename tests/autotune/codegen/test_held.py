@@ -127,19 +127,21 @@ def test_an_object_says_that_it_uses_tiles() -> None:
 
 
 @pytest.mark.parametrize(
-    "how",
+    ("name", "rows", "columns", "how"),
     [
-        {}, {"local": True}, {"start": False}, {"local": True, "start": False}, {"blocks": 2},
-        {"blocks": 2, "start": False},
+        *((name, 2, 2, {}) for name in PRODUCTS),
+        ("tdpbf16ps", 1, 1, {"local": True}),
+        ("tdpbusd", 1, 3, {"start": False}),
+        ("tdpbssd", 2, 2, {"local": True, "start": False}),
+        ("tdpbf16ps", 2, 2, {"blocks": 2}),
+        ("tdpbuud", 1, 2, {"blocks": 2, "start": False}),
+        ("tdpbsud", 3, 3, {}),
     ],
     ids=str,
-)  # fmt: skip
-@pytest.mark.parametrize("shape", [(1, 1), (2, 2), (1, 3), (3, 3)], ids=str)
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_products_of_tiles_are_right(name: str, shape: tuple[int, int], how: dict[str, bool]) -> None:
+)
+def test_products_of_tiles_are_right(name: str, rows: int, columns: int, how: dict[str, bool]) -> None:
     ins = INSTRUCTIONS[name]
     here = need(ins)
-    rows, columns = shape
     dag = product(ins, 16 * rows * 2, 16 * columns, 16 * ins.iterations["t"] * 4)
     inputs = whole(dag)
     check_compiled(dag, tiled(dag, ins, rows, columns, **how).trace, here, inputs, evaluate(dag, inputs))

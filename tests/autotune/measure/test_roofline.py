@@ -22,7 +22,7 @@ from autotune.tuning.known_limits import MachineLimit
 from schedules import ops, te
 from schedules.dtypes import is_float
 from schedules.functions import FUNCTIONS
-from schedules.instructions import INSTRUCTIONS, Instruction
+from schedules.instructions import Instruction
 from schedules.instructions.work import instructions_for, limiting, work
 from schedules.model import Target, Workload
 from schedules.space.gc_paused import gc_paused
@@ -266,7 +266,7 @@ def test_instructions_are_those_of_the_target_and_the_expression() -> None:
 def test_rates_of_unknown_names_are_left_out() -> None:
     """A log may come from anywhere."""
     w = as_workload(product("bfloat16"), {})
-    rates = {"flops_a_second": 8e9, "evil_a_second": 9e9, "seconds": 1.0, "vdpbusd": 1.0, "bytes_a_second": 1.0}
+    rates = {"flops_a_second": 8e9, "evil_a_second": 9e9, "vdpbf16ps": 1.0, "bytes_a_second": 1.0}
     assert limiting(w.dag, w.flops, 1e-9, rates) is None
 
 

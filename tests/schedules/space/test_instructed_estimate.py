@@ -4,17 +4,20 @@ element."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
-from dot_products import INTERLEAVE, product, tensorized
+from dot_products import interleaving, product, tensorized
 from space_cases import target
 
+from cost_model.analytic import AnalyticModel
+from cost_model.pretrained import Prior, shipped
 from schedules import te
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.model import Target
 from schedules.schedule import Schedule
-from schedules.space import DerivedSpace
+from schedules.space import DerivedSpace, derive
 from schedules.space.estimate.cpu.facts import BlockFacts, analyse
 from schedules.space.estimate.cpu.features import CPU_FORMULAS
 from schedules.space.estimate.cpu.limits import within
@@ -95,7 +98,7 @@ def tiles(d: SketchBuilder, ins: Instruction) -> None:
     s.cache_write("c", "local")
     s.cache_read("c", "b", "global")
     s.pack("b_global", (terms, vec), (1, 0, 3, 2))
-    s.tensorize(s.split(s.loops("b_global")[2], (None, 16))[1], INSTRUCTIONS[INTERLEAVE[b, terms]])
+    s.tensorize(s.split(s.loops("b_global")[2], (None, 16))[1], interleaving(b))
     io, ii = s.split("c_write_x0", (None, rows))
     jo, ji = s.split("c_write_x1", (None, vec))
     s.reorder(jo, io, ii, ji)
@@ -168,7 +171,9 @@ def test_tiles_are_registers() -> None:
     assert waits.math == 4 * 16 and waits.chains == 52 and waits.loads == 40
 
 
-@pytest.mark.parametrize("rows, columns, spills, fits", [(2, 3, 0, True), (3, 4, 6, True), (6, 4, 18, False)])
+@pytest.mark.parametrize(
+    "rows, columns, spills, fits", [(2, 3, 0, True), (3, 3, 3, False), (6, 4, 18, False)]
+)
 def test_a_tile_larger_than_the_unit_is_beyond_the_limits(
     rows: int, columns: int, spills: int, fits: bool
 ) -> None:
@@ -224,3 +229,50 @@ def test_operations_of_integers_count_where_integers_are_computed() -> None:
     x, at = te.placeholder((8,), name="x"), te.placeholder((8,), "int32", "at")
     s = Schedule(te.dag([x, at, te.compute((8,), lambda i: x[te.clip(at[i] + 1, 0, 7)] * 2.0, "y")]))
     assert facts(s, "y").flops == 1  # arithmetic of indices is none
+
+
+# -- first picks ---------------------------------------------------------------------------------------------
+
+PLAIN = {"bfloat16": "bfloat16", "uint8": "int8", "int8": "int8"}  # {dtype of a: that of b}
+TILES = ("amx-bf16", "amx-int8", "amx-tile")
+
+
+def of_cpu(arch: str, *features: str) -> Target:
+    return Target("cpu", arch, "x86_64-linux-gnu", tuple(sorted(features)), 1, WIDE.limits)
+
+
+@cache
+def candidates(dtype: str, machine: Target) -> tuple[DerivedSpace, np.ndarray, np.ndarray]:
+    """(the space of a product, features of some of its rows, the sketch of each)."""
+    a, b = te.placeholder((256, 256), dtype, "a"), te.placeholder((256, 256), PLAIN[dtype], "b")
+    r = te.reduce_axis(256, "k")
+    c = te.compute((256, 256), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), "c")
+    space = derive(te.dag([a, b, c]), machine)
+    rng = np.random.default_rng(0)
+    rows = [space.sample(k, 40, rng) for k in range(len(space.sketches))]
+    rows = [x[space.valid(k, x)] for k, x in enumerate(rows)]
+    features = np.concatenate([space.features(k, x) for k, x in enumerate(rows)])
+    return space, features, np.repeat(np.arange(len(rows)), [len(x) for x in rows])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "machine", "first"),
+    [
+        ("bfloat16", of_cpu("znver4", "avx512bf16", "avx512vnni"), "vdpbf16ps"),
+        ("uint8", of_cpu("znver4", "avx512bf16", "avx512vnni"), "vpdpbusd"),
+        ("bfloat16", of_cpu("emeraldrapids", "avx512bf16", "avx512vnni", *TILES), "tdpbf16ps"),
+        ("int8", of_cpu("emeraldrapids", "avx512bf16", "avx512vnni", *TILES), "tdpbssd"),
+        ("uint8", of_cpu("emeraldrapids", "avx512bf16", "avx512vnni", *TILES), "tdpbusd"),
+        ("bfloat16", of_cpu("emeraldrapids", "avx512bf16"), ""),  # multiply-adds of float32 are as fast
+    ],
+)
+@pytest.mark.parametrize("model", ["analytic", "shipped"])
+def test_the_fast_instruction_is_picked_without_a_trial(
+    dtype: str, machine: Target, first: str, model: str
+) -> None:
+    space, features, sketches = candidates(dtype, machine)
+    names = space.feature_names
+    known = AnalyticModel(names) if model == "analytic" else Prior(names, features, shipped(machine))
+    picked = space.sketches[sketches[np.argmax(known.predict(features))]]
+    assert f"with={first}" in picked if first else "with=" not in picked

@@ -26,7 +26,7 @@ from schedules.te.evaluator import evaluate
 
 VNNI = with_features("avx512vnni")
 WIDE = with_features()
-NESTED, DOTS = "y.sums=nested", "p.with=vpdpbusd_swapped"
+NESTED, DOTS = "y.sums=nested", "p.with=vpdpbusd_turned"
 Code = Callable[[Any, Expr, Expr], Expr]  # weights, output, index of the sum: the number
 
 
@@ -266,11 +266,11 @@ def test_sums_of_integers_are_dot_products(kind: str, m: int, n: int) -> None:
     s = space.sketches.index(f"{NESTED} {DOTS}")
     nest = Schedule.replay(dag, space.trace(s, space.sample(s, 1, np.random.default_rng(0))[0]), VNNI).nest
     assert any(
-        isinstance(x, Intrinsic) and x.instruction.name == "vpdpbusd_swapped" for x in walk(lower(nest).body)
+        isinstance(x, Intrinsic) and x.instruction.name == "vpdpbusd_turned" for x in walk(lower(nest).body)
     )
 
 
-SIGNS = [("int8", "int8", "vpdpbusd_swapped"), ("uint8", "uint8", "vpdpbusd"), ("uint8", "int8", "vpdpbusd")]
+SIGNS = [("int8", "int8", "vpdpbusd_turned"), ("uint8", "uint8", "vpdpbusd"), ("uint8", "int8", "vpdpbusd")]
 
 
 @pytest.mark.parametrize(("x", "w", "name"), SIGNS)

@@ -49,8 +49,8 @@ def within(facts: tuple[BlockFacts, ...], env: Columns, m: CpuRates, limits: Lim
             ok = ok & ((tile.gathers == 0) | (tile.unrolled * tile.lanes <= limits.guarded_lanes))
         if b.reduces:  # a tile of a single register cannot be made smaller
             single = tile.lanes * tile.unrolled * b.item <= unit.vector
-            own = unit.registers != m.registers  # of an instruction: large, so that to store one costs much
-            ok = ok & (single | (tile.spills <= (0 if own else limits.spilled_registers)))
+            large = b.instruction is not None and b.instruction.registers is not None  # storing costs much
+            ok = ok & (single | (tile.spills <= (0 if large else limits.spilled_registers)))
         scratch = sum(number(a.scratch, env) * a.item for a in b.accesses)
         ok = ok & (scratch <= limits.scratch_bytes)
     return ok & (operations <= limits.operations) & (code <= limits.code)

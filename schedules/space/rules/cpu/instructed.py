@@ -8,7 +8,7 @@ tile of a result has whole runs of the instruction along its axes (ADR 74).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from schedules.expr import Const, Hole
@@ -22,21 +22,22 @@ from schedules.space.rules.cpu.tiling import (
     arrange,
     lanes_last,
     place_producers,
-    row_axes,
     tile_for_registers,
 )
-from schedules.space.rules.patterns import extents, operands, spatial, vector_axis
+from schedules.space.rules.patterns import depends, extents, operands, spatial, vector_axis
 from schedules.space.sketch_builder import SketchBuilder, extent
 
 # Runs of an instruction along the axis of its lanes, and along another one, that are offered.
 VECTORS = (1, 2, 3, 4, 6)
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
-# Runs along a sum that are unrolled.
-STEPS = (1, 2, 4, 8)
+# Most runs along a sum that are unrolled.
+MOST_STEPS = 8
 # Most times the work of a block that an instruction may do, as its tails are run whole.
 MOST_WASTE = 4.0
-# Share of the first cache, as one part of so many, from which on a sum is offered in parts.
-PARTS_OF_CACHE = 2
+# Fewest uses of an operand that is copied in every call: copying it costs about as much as using it so often.
+FEWEST_USES = 3
+# First caches that what one run reads over a whole sum fills, from which on the sum is offered in parts.
+PARTS_OF_CACHE = 1
 # Times that a result costs which lies across the lanes.
 TURNED = 1.5
 
@@ -73,9 +74,11 @@ def _cost(d: SketchBuilder, p: Block, c: Block, fit: Fit) -> tuple[float, ...] |
     away = copied_operands(d, p, fit)
     if waste > MOST_WASTE or not all(x.can_be_packed(d.s.nest, n) for x in away):
         return None
+    copies = [x for x in away if x.read.buffer not in d.s.dag.constants]
+    if any(math.prod(n[v] for v in spatial(p) if not depends(x.read, v)) < FEWEST_USES for x in copies):
+        return None
     last = dict(zip(spatial(p), spatial(c), strict=True))[lane_axis(fit)]
-    copies = sum(x.read.buffer not in d.s.dag.constants for x in away)
-    return waste * (1.0 if last == vector_axis(c) else TURNED), float(copies)
+    return waste * (1.0 if last == vector_axis(c) else TURNED), float(len(copies))
 
 
 def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit) -> None:
@@ -89,21 +92,55 @@ def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit
     away = _copied(d, p, fit)
     panelled = {v for x in away for v in x.panels()}
     tile: dict[str, int | Hole] = {}
+    most = _most_runs(fit, extents(p))
     for v, unit in units_of(fit).items():
-        wide = [unit * k for k in VECTORS if unit * k < n[own[v]] + (unit if v in panelled else 1)]
+        end = n[own[v]] + (unit if v in panelled else 1)
+        wide = [unit * k for k in VECTORS if k <= most[v] and unit * k < end]
         tile[own[v]] = d.choice(f"{producer}.{'vec' if v == lane_axis(fit) else own[v]}", wide)
-    for a in row_axes(p, names, axes, own[lane_axis(fit)], n)[-1:]:
-        if a not in tile:
-            tile[a] = d.choice(f"{producer}.{a}", [k for k in ROWS if k <= n[a]])
+    if len(tile) == 1 and (rows := _row_axis(d, p, fit, names)):
+        tile[rows] = d.choice(f"{producer}.{rows}", [k for k in ROWS if k <= n[rows]])
     copies = [pack(d, producer, x, {names[a]: size for a, size in tile.items()}) for x in away]
     plan = Tiling(
         producer, consumer, own[lane_axis(fit)], names, {x: n[x] for x in axes}, tile, "shift",
         guarded=frozenset(own[v] for v in panelled), accumulate=partial(_accumulate, fit),
     )  # fmt: skip
-    blocked = _outgrows_cache(d, p, fit) and d.choose(f"{producer}.k", ("blocks", "whole")) == "blocks"
+    blocked = _outgrows_cache(d, p, fit) and d.choose(f"{producer}.k", ("", "blocks")) == "blocks"
     tiles = d.fused(_tile_for_caches(d, plan, fit) if blocked else tile_for_registers(d, plan))
     place_producers(d, producer, tiles, copies)
     d.parallel(tiles)
+
+
+def _most_runs(fit: Fit, n: Mapping[str, int]) -> dict[str, int]:
+    """Most runs of an instruction along each axis of a register tile. ``n``: extents of the block's axes."""
+    units, held = units_of(fit), fit.instruction.registers
+    if held is None or len(units) != 2:
+        return dict.fromkeys(units, VECTORS[-1])
+    rows, lanes = units
+    count = min(math.isqrt(held.count + 1) - 1, -(-n[rows] // units[rows]))  # a square, with a side each
+    return {rows: count, lanes: most_lanes(fit, count)}
+
+
+def most_lanes(fit: Fit, rows: int) -> int:
+    """Most runs along the lanes beside ``rows`` runs along rows. If an instruction has registers of its own,
+    what is read twice in a step of the sum is held there beside the results."""
+    held = fit.instruction.registers
+    if held is None:
+        return VECTORS[-1]
+    return held.count - 2 if rows == 1 else (held.count - rows) // (rows + 1)
+
+
+def _row_axis(d: SketchBuilder, p: Block, fit: Fit, names: dict[str, str]) -> str:
+    """The last axis of the consumer along which what lanes read is used again. ``names``: {axis of the
+    consumer: axis of the producer}. Empty if there is none."""
+    n, lanes = extents(p), _of_lanes(fit).read
+    found = [a for a, b in names.items() if n[b] > 1 and not depends(lanes, b)]
+    return found[-1] if found else ""
+
+
+def _of_lanes(fit: Fit) -> Operand:
+    """The operand of which an instruction reads something else for every lane."""
+    lane = fit.instruction.meaning.stages[0].axes[-1].var
+    return next(x for name in fit.reads if lane in (x := Operand.of(fit, name)).dims)
 
 
 def copied_operands(d: SketchBuilder, p: Block, fit: Fit) -> list[Operand]:
@@ -116,20 +153,16 @@ def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[Operand]:
     is in few pages and sets of a cache."""
     n, away = extents(p), copied_operands(d, p, fit)
     every = [Operand.of(fit, name) for name in fit.reads]
-    rest = [x for x in every if x not in away and x.steps_over_rows and x.can_be_packed(d.s.nest, n)]
-    if rest and d.choose(f"{p.name}.pack", ("all", "")):
-        return away + rest
-    return away
+    rest = [x for x in every if x not in away and x.panels() and x.can_be_packed(d.s.nest, n)]
+    return away + rest if rest and d.choose(f"{p.name}.pack", ("", "all")) else away
 
 
 def _outgrows_cache(d: SketchBuilder, p: Block, fit: Fit) -> bool:
     """Whether what one run reads over the whole sum takes a good part of the first cache."""
-    n, ins = extents(p), fit.instruction
-    lanes = next(
-        x for x in ins.meaning.inputs if ins.meaning.stages[0].axes[-1].var in Operand.of(fit, x.name).dims
-    )
-    runs = -(-n[term_axis(fit)] // terms_of(ins))
-    return runs > 1 and PARTS_OF_CACHE * runs * lanes.nbytes >= d.target.limit("l1_bytes", 32 << 10)
+    name = _of_lanes(fit).name
+    read = next(x.nbytes for x in fit.instruction.meaning.inputs if x.name == name)
+    runs = -(-extents(p)[term_axis(fit)] // terms_of(fit.instruction))
+    return runs > 1 and runs * read >= PARTS_OF_CACHE * d.target.limit("l1_bytes", 32 << 10)
 
 
 def _tile_for_caches(d: SketchBuilder, t: Tiling, fit: Fit) -> list[str]:
@@ -214,16 +247,16 @@ def run_by_instruction(
 
 
 def _unrolled_steps(d: SketchBuilder, producer: str, loop: str, part: int | Hole) -> list[str]:
-    """Unroll several runs along the sum: [outer, inner], or [loop] where they are few. ``part``: runs of a
-    part of it; 0: the loop is the whole."""
+    """Unroll several runs along the sum: [outer, inner], or [loop] if it is one. ``part``: runs of a part of
+    it; 0: the loop is the whole."""
     name = f"{producer}.steps"
     if isinstance(part, Hole):
-        steps = d.divisor(name, part, STEPS[-1])
+        steps = d.divisor(name, part, MOST_STEPS)
     else:
         count = part or extent(next(x for x in d.loops(producer) if x.var == loop))
-        if count < 2 * STEPS[-1]:
+        if count == 1:
             return [loop]
-        steps = d.choice(name, [k for k in STEPS if count % k == 0])
+        steps = d.choice(name, [k for k in range(1, MOST_STEPS + 1) if count % k == 0])
     outer, inner = d.s.split(loop, (None, steps))
     d.s.unroll(inner)
     return [outer, inner]

@@ -20,7 +20,7 @@ from schedules.instructions.match import Fit
 from schedules.ir import Block, Nest
 from schedules.ir.nest import readers, writers
 from schedules.ir.strides import known_strides
-from schedules.space.rules.cpu.copies import schedule_copy
+from schedules.space.rules.cpu.copies import PANELS, schedule_copy
 from schedules.space.rules.parts import copy_read
 from schedules.space.rules.patterns import extents, is_gathered, is_guarded_copy, unit_stride_vars
 from schedules.space.sketch_builder import SketchBuilder
@@ -98,11 +98,6 @@ class Operand:
                 return False
         return True
 
-    @property
-    def steps_over_rows(self) -> bool:
-        """Whether one instruction reads it at several places, which may lie any distance apart."""
-        return len(self.inner) < len(self.dims)
-
     def panels(self) -> list[str]:
         """Spatial axes of the block that alone move along a dimension: those by which a copy has panels."""
         own = [self.fit.axes[a] for a in self.dims if not self.is_term(a)]
@@ -155,7 +150,7 @@ def pack(d: SketchBuilder, producer: str, x: Operand, tile: Sizes) -> str:
     first = [inner[k] for a, k in dims.items() if a not in x.inner and k in panels]
     if not whole and terms > x.side_by_side:  # its own terms behind the others, and the others further out
         last = [inner[at], *(k for k in last if k != inner[at])]
-    outer = _by_depth(d.block(producer), read, [k for k in range(rank) if k not in last], panels)
+    outer = _by_depth(d.block(producer), x, [k for k in range(rank) if k not in last], panels)
     name = copy_read(d, producer, read)
     order = [*outer, *first, *last]
     d.s.pack(name, [panels.get(k, terms if k == at else 0) for k in range(rank)], order)
@@ -164,17 +159,19 @@ def pack(d: SketchBuilder, producer: str, x: Operand, tile: Sizes) -> str:
     copying = _copying(d, x, n)
     if copying is None and _is_padded(d.s.nest, read):
         d.s.inline(writers(d.s.nest, read.buffer)[0].name)
-    _schedule_packing(d, name, copying)
+    panel = dims[x.inner[-2]] if len(x.inner) > 1 else None
+    _schedule_packing(d, name, copying, order.index(panel) if panel in panels and panel in order else None)
     d.done.add(name)
     return name
 
 
-def _by_depth(p: Block, read: Load, dims: Sequence[int], panels: Container[int]) -> list[int]:
-    """Dimensions from those that no sum walks through, over the panels, to that of the innermost sum."""
-    reduce = [i.var for i in p.iters if i.kind == "reduce"]
+def _by_depth(p: Block, x: Operand, dims: Sequence[int], panels: Container[int]) -> list[int]:
+    """Dimensions from those that no sum walks through, over the panels, to those of the sums, in the order in
+    which a tile goes through them: that of the terms innermost."""
+    reduce = [i.var for i in p.iters if i.kind == "reduce" and i.var != term_axis(x.fit)] + [term_axis(x.fit)]
 
     def depth(k: int) -> int:
-        walks = [m for m, r in enumerate(reduce) if r in E.variables(read.indices[k])]
+        walks = [m for m, r in enumerate(reduce) if r in E.variables(x.read.indices[k])]
         return 1 + max(walks) if walks else 0 if k in panels else -1
 
     return sorted(dims, key=depth)
@@ -190,8 +187,9 @@ def _turn_terms(d: SketchBuilder, name: str, dim: int, side_by_side: int) -> Non
     d.s.reorder(*loops[:dim], outer, *loops[dim + 1 :], terms)
 
 
-def _schedule_packing(d: SketchBuilder, name: str, copying: Instruction | None) -> None:
-    """Copy by an instruction, where there is one, else in vectors of what lies innermost."""
+def _schedule_packing(d: SketchBuilder, name: str, copying: Instruction | None, panel: int | None) -> None:
+    """Copy by an instruction, where there is one, else in vectors of what lies innermost. ``panel``: position
+    of the loop over panels; rows are read for a few of them at a time, in longer runs."""
     loops = [v.var for v in d.own_loops(name)]
     if copying is None:
         schedule_copy(d, name, parallel=True)
@@ -200,6 +198,9 @@ def _schedule_packing(d: SketchBuilder, name: str, copying: Instruction | None) 
     outer, inner = d.s.split(loops[-2], (None, lanes))
     last = [inner]
     cut = [*loops[-3:-2], outer]
+    if not rows and panel is not None:
+        loops[panel], few = d.s.split(loops[panel], (None, PANELS))
+        d.s.reorder(*loops[panel:-2], few, outer, inner, loops[-1])
     if rows:
         cut[0], row = d.s.split(loops[-3], (None, rows[0]))
         last = [row, inner]

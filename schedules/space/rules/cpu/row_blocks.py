@@ -18,6 +18,7 @@ from schedules.space.rules.cpu.instructed import (
     copied_operands,
     instructions_for,
     lane_axis,
+    most_lanes,
     run_by_instruction,
 )
 from schedules.space.rules.cpu.instructed_operands import pack, units_of
@@ -156,7 +157,8 @@ def _pack_instructed(d: SketchBuilder, name: str, fit: Fit) -> int | Hole:
     """Pack what does not lie as the instruction reads it. Returns the width of a register tile."""
     b, v = d.block(name), lane_axis(fit)
     wide = units_of(fit)[v]
-    width = d.choice(f"{name}.vec", [wide * k for k in VECTORS if extents(b)[v] % (wide * k) == 0])
+    counts = [k for k in VECTORS if k <= most_lanes(fit, 1) and extents(b)[v] % (wide * k) == 0]
+    width = d.choice(f"{name}.vec", [wide * k for k in counts])
     for x in copied_operands(d, b, fit):
         d.roots.add(pack(d, name, x, {v: width}))
     return width

@@ -103,7 +103,7 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str) -> None:
     if mode != "none":
         assert packed is not None
         pack_name, panel = pack_operand(d, producer, packed, names[v], vec)
-    rows_on = row_axes(p, names, axes, v, n)
+    rows_on = _row_axes(p, names, axes, v, n)
     counts = {x: ROWS_OF_SQUARES if x == along else _row_counts(p, names[x], n[x]) for x in rows_on}
     tile = {x: d.choice(f"{producer}.{x}", sizes) for x, sizes in counts.items()} | {v: vec}
     tail = "guard" if mode != "none" or n[v] < max(lanes) else "shift"
@@ -152,7 +152,7 @@ def _fewer_to_pack(d: SketchBuilder, p: Block, c: Block, names: dict[str, str], 
     n, read = extents(c), packed_read(d, p, names[v])
     if read is None or names[v] in unit_stride_vars(d.s.nest, read) or read.buffer in d.s.dag.constants:
         return ""
-    rows = row_axes(p, names, spatial(c), "", n)
+    rows = _row_axes(p, names, spatial(c), "", n)
     others = [a for a in rows if a != v and FEWEST <= n[a] <= n[v] // 2]
     if v not in rows or len(others) != 1 or n[v] < SQUARES or not _has_parts(p, BLOCK_REDUCTION):
         return ""
@@ -352,7 +352,7 @@ def lane_widths(n: int, w: int) -> list[int]:
     return out
 
 
-def row_axes(p: Block, names: dict[str, str], axes: list[str], v: str, n: dict[str, int]) -> list[str]:
+def _row_axes(p: Block, names: dict[str, str], axes: list[str], v: str, n: dict[str, int]) -> list[str]:
     """Up to two axes next to the vector axis along which some input is reused. Of more, those that are too
     short to be a side of a tile, as phases are, are none, and one is an axis along which vectors are reused,
     if there is one: that of channels, where lanes are columns of a volume."""
