@@ -13,7 +13,7 @@ from schedules.model import LINE
 
 
 @dataclass(frozen=True)
-class Argument:
+class GivenArgument:
     """``buffer``: what a caller gives. ``parts``: the parameters in it, each with the byte that it begins
     at."""
 
@@ -21,7 +21,7 @@ class Argument:
     parts: tuple[tuple[Buffer, int], ...]
 
 
-def arguments(params: Sequence[Buffer], joined: Sequence[Sequence[str]]) -> tuple[Argument, ...]:
+def arguments(params: Sequence[Buffer], joined: Sequence[Sequence[str]]) -> tuple[GivenArgument, ...]:
     """The arguments of these parameters, whose shapes are numbers. ``joined``: names of neighbours that lie
     in one array of integers, each from a line of memory on, the first at its beginning."""
     first = {group[0]: group for group in joined}
@@ -32,11 +32,11 @@ def arguments(params: Sequence[Buffer], joined: Sequence[Sequence[str]]) -> tupl
         if b.name in first:
             found.append(_joined([named[n] for n in first[b.name]]))
         elif b.name not in later:
-            found.append(Argument(b, ((b, 0),)))
+            found.append(GivenArgument(b, ((b, 0),)))
     return tuple(found)
 
 
-def _joined(buffers: Sequence[Buffer]) -> Argument:
+def _joined(buffers: Sequence[Buffer]) -> GivenArgument:
     """The array of several parameters. Its dtype is as wide as theirs, so that its elements are aligned for
     theirs; it ends with a line, so that it also begins with one where it ends at the end of a page."""
     at, parts = 0, []
@@ -44,4 +44,4 @@ def _joined(buffers: Sequence[Buffer]) -> Argument:
         parts.append((b, at))
         at += -(-nbytes(b) // LINE) * LINE
     wide = "int64" if max(DTYPES[b.dtype].itemsize for b in buffers) == 8 else "int32"
-    return Argument(Buffer(buffers[0].name, (Const(at // DTYPES[wide].itemsize),), wide), tuple(parts))
+    return GivenArgument(Buffer(buffers[0].name, (Const(at // DTYPES[wide].itemsize),), wide), tuple(parts))

@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
-from autotune.codegen.llvm import tables, transpose, vector_math
+from autotune.codegen.llvm import four_bits, transpose, vector_math
 from autotune.codegen.llvm.address import Flat
-from autotune.codegen.llvm.casts import Casts, itemsize
+from autotune.codegen.llvm.casts import itemsize
 from autotune.codegen.llvm.scope import Scope, Scopes
+from autotune.codegen.llvm.tables import Tables
 from autotune.codegen.llvm.types import IN_MEMORY, LLVM_TYPE, Value, literal, mangle, vector
 from schedules import affine
 from schedules import expr as E
@@ -44,12 +45,12 @@ class CodegenError(Exception):
     """The generator met code that lowering should not produce. It is a fault of this package."""
 
 
-class LlvmExpressions(Casts):
+class LlvmExpressions(Tables):
     """Emits expressions into `Scopes`."""
 
     def __init__(self, scopes: Scopes, declare: Callable[[str], None], features: Collection[str]) -> None:
         super().__init__(scopes, declare, features)
-        self.tabled = False  # whether the statement may have tables
+        self.tabled = False  # whether the statement may have functions of four bits
         # {a call and its place: its value} in the statement that is being emitted; None outside of one.
         self.calls: dict[Any, Value] | None = None
 
@@ -84,15 +85,19 @@ class LlvmExpressions(Casts):
 
     def value(self, e: Expr) -> Value:
         """Emit an expression."""
-        if self.tabled and (table := self._table(e)) is not None:
-            return self._looked_up(table)
+        if self.tabled and self.lane_dependent(e) and (t := four_bits.table_of(e)) is not None:
+            found = self.entry(t)
+            if found is not None:
+                return found
         match e:
             case Var(name=n):
                 return self._variable(n)
             case Load(buffer=b, indices=ix, dtype=d):
                 return self.load(b, ix, d)
             case Select():
-                return self._select(e)
+                return self.looked_up(e) or self._select(e)
+            case Cast(dtype=("int8" | "uint8") as d, a=a) if (byte := self.looked_up_byte(a, d)) is not None:
+                return byte
             case Binary(op="//" | "%" as op, a=a, b=Const(value=int(c))) if c > 0 and self._never_negative(a):
                 return self._divide_unsigned(op, *self.same_lanes(self.value(a), Value(str(c), INDEX)))
             case Compare(op="<" | "<=") if self.lane_dependent(e) and (m := self._lane_bound(e)) is not None:
@@ -104,37 +109,6 @@ class LlvmExpressions(Casts):
             case Cast(dtype=d, a=a) if is_float(E.dtype_of(a)) and is_integer(d):
                 return self.integer(a, d)
         return self._operation(e, [self.value(x) for x in E.children(e)])
-
-    def _table(self, e: Expr) -> tables.Table | None:
-        """An expression as a table, if its lanes fill registers of one."""
-        whole = self.lanes > 1 and self.lanes % tables.ENTRIES == 0
-        return tables.table_of(e) if whole and self.lane_dependent(e) else None
-
-    def _looked_up(self, t: tables.Table) -> Value:
-        """What a table has at an index, a register of lanes at a time."""
-        index, n = self.splat(self.value(t.index), self.lanes), tables.ENTRIES
-        row, at = f"<{n} x float>", f"<{n} x i32>"
-        self.declare(f"declare {row} {tables.LOOKUP}({row}, {at})")
-        values = ", ".join(f"float {literal(v, 'float32')}" for v in t.values)
-        found: list[str] = []
-        for first in range(0, self.lanes, n):
-            lanes = ", ".join(f"i32 {first + k}" for k in range(n))
-            part = f"shufflevector {index}, {index.type} poison, {at} <{lanes}>"
-            some = index.ref if self.lanes == n else self.s.emit(part)
-            found.append(self.s.emit(f"call {row} {tables.LOOKUP}({row} <{values}>, {at} {some})"))
-        return Value(self._side_by_side(found, n), "float32", self.lanes)
-
-    def _side_by_side(self, parts: list[str], n: int) -> str:
-        """Vectors of ``n`` floats as one."""
-        while len(parts) > 1:
-            t, lanes = f"<{n} x float>", ", ".join(f"i32 {k}" for k in range(2 * n))
-            mask = f"<{2 * n} x i32> <{lanes}>"
-            parts = [
-                self.s.emit(f"shufflevector {t} {a}, {t} {b}, {mask}")
-                for a, b in zip(parts[::2], parts[1::2], strict=True)
-            ]
-            n *= 2
-        return parts[0]
 
     def _operation(self, e: Expr, of: Sequence[Value]) -> Value:
         """An operation on the values of its operands."""

@@ -16,7 +16,6 @@ from autotune.models.operators.base import (
     elementwise,
     floating,
     read,
-    saturated,
     stage,
 )
 from autotune.models.operators.known import KnownTensor, Scalar, Value
@@ -171,7 +170,7 @@ class TorchNode(OperatorNode):
 
 def _stored(v: Expr, dtype: str) -> Expr:
     """A cast as torch has it: without an infinity, what is too large is the largest."""
-    return te.cast(v, dtype) if DTYPES[dtype].infinite else saturated(v, dtype)
+    return te.cast(v, dtype, saturate=not DTYPES[dtype].infinite)
 
 
 def element(x: Operand, at: Sequence[Expr], dtype: str) -> Expr:

@@ -1,90 +1,161 @@
-"""Functions of four bits as tables in a register."""
+"""Tables of at most 16 numbers: their meaning, and the register that CPUs keep them in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import check_compiled
-from space_cases import target
+from helpers import check_compiled, expected, host
 
-from autotune.codegen.llvm import tables
+from autotune.codegen.llvm.compile import assembly
 from autotune.codegen.llvm.emit import emit
+from autotune.targets import from_name
+from schedules import expr as E
 from schedules import te
-from schedules.expr import Expr, Load
+from schedules.errors import WorkloadError
+from schedules.expr import Const, Expr, Var
+from schedules.expr_json import from_json, to_json
 from schedules.model import Target
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
-from schedules.te.evaluator import evaluate
+from schedules.te.rounding import evaluate_with_bounds
 
-AVX512 = Target("cpu", "x86-64-v4", "", ("avx512f",), 1, (("vector_bytes", 64),))
-
-
-def wide(x: Expr) -> Expr:
-    return te.cast(x, "int32")
+NF4 = tuple(np.float32(np.linspace(-1, 1, 16)).tolist())
+CODES = tuple(range(-8, 8))
 
 
-def number(x: Expr) -> Expr:
-    return te.cast(x, "float32")
+def looked_up(values: tuple[float, ...], dtype: str, to: str, index: str, n: int = 256) -> ComputeDAG:
+    """y[i] = table[some bits of x[i]]."""
+    x = te.placeholder((n,), "int32" if index == "any" else "uint8", "x")
+    bits = {"low": lambda e: e & 15, "high": lambda e: e >> 4, "any": lambda e: e}[index]
+    return te.dag([x, te.compute((n,), lambda i: te.cast(te.lookup(values, bits(x[i]), dtype), to), "y")])
 
 
-def e2m1(x: Expr) -> Expr:
-    code = wide(x) >> 4
-    two = code >> 1 & 3
-    size = te.select(two > 0, (code & 1 | 2) << te.maximum(two - 1, 0), code & 1)
-    return number(te.select(code > 7, 0 - size, size)) * 0.5
-
-
-# {name: (what is made of a byte, entry 0 and entry 13 of its table; None: it is none)}.
-FORMS: dict[str, tuple[Callable[[Expr], Expr], tuple[float, float] | None]] = {
-    "lower half": (lambda x: number((wide(x) & 15) - 8), (-8.0, 5.0)),
-    "upper half": (lambda x: number((wide(x) >> 4) - 8) * 2.0, (-16.0, 10.0)),
-    "masked upper half": (lambda x: number((wide(x) >> 4 & 15) - 8), (-8.0, 5.0)),
-    "three bits": (lambda x: number((wide(x) >> 2 & 7) * 3), (0.0, 39.0)),
-    "float of four bits": (e2m1, (0.0, -3.0)),
-    "chosen": (lambda x: te.select((wide(x) & 15) < 3, 1.5, number(wide(x) & 15)), (1.5, 13.0)),
-    "five bits": (lambda x: number((wide(x) & 31) - 8), None),
-    "a conversion alone": (lambda x: number(wide(x) & 15), None),
-    "of two codes": (lambda x: number((wide(x) & 15) - (wide(x) >> 4)), None),
-    "signed": (lambda x: number(te.cast(x, "int8") & -2) + 1.0, None),
-}
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_what_is_a_table(name: str) -> None:
-    make, ends = FORMS[name]
-    found = tables.table_of(make(Load("x", (), "uint8")))
-    assert (found is None) is (ends is None)
-    if found is not None:
-        assert (found.values[0], found.values[13]) == ends and len(found.values) == tables.ENTRIES
-
-
-def numbers(make: Callable[[Expr], Expr], n: int) -> ComputeDAG:
-    x, y = te.placeholder((n,), "uint8", "x"), te.placeholder((n,), name="y")
-    return te.dag([x, y, te.compute((n,), lambda i: make(x[i]) * y[i], "z")])
-
-
-@pytest.mark.parametrize("lanes", [16, 32, 64])
-@pytest.mark.parametrize("name", FORMS)
-def test_compiled_is_what_is_written(name: str, lanes: int) -> None:
-    """On every byte, and in a tail."""
-    dag = numbers(FORMS[name][0], 261)
+def in_lanes(dag: ComputeDAG, lanes: int) -> Schedule:
     s = Schedule(dag)
-    s.vectorize(s.split("z_i", (None, lanes), "guard")[1])
-    data: list[Any] = [np.arange(261).astype("uint8"), np.full(261, 1.25, "float32")]
-    check_compiled(dag, s.trace, target(1, 64), data, evaluate(dag, data))
+    if lanes > 1:
+        (i,) = s.loops("y")
+        s.vectorize(s.split(i, (None, lanes))[1])
+    return s
 
 
-def test_only_where_the_target_has_the_instruction() -> None:
-    s = Schedule(numbers(FORMS["lower half"][0], 64))
-    s.vectorize(s.split("z_i", (None, 16))[1])
-    func = lower(s.nest)
-    assert tables.LOOKUP in emit(func, AVX512).text
-    without = Target("cpu", "x86-64-v3", "", ("avx2",), 1, (("vector_bytes", 32),))
-    assert tables.LOOKUP not in emit(func, without).text
-    s = Schedule(numbers(FORMS["lower half"][0], 64))
-    s.vectorize(s.split("z_i", (None, 8))[1])
-    assert tables.LOOKUP not in emit(lower(s.nest), AVX512).text, "half a register"
+def without(target: Target, *parts: str) -> Target:
+    """This machine, had it none of the extensions that begin so."""
+    return replace(target, arch="", features=tuple(f for f in target.features if not f.startswith(parts)))
+
+
+CASES = [
+    (te.FLOAT4_E2M1, "float32", "float32"),
+    (NF4, "float32", "bfloat16"),
+    (NF4, "float64", "float64"),
+    (CODES, "int32", "int8"),
+    (tuple(range(240, 256)), "int32", "uint8"),
+    (CODES, "int32", "int32"),
+    (CODES, "int64", "int64"),
+    ((3, 1, 4, 1, 5), "int32", "int8"),
+    ((3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0, 5.0), "float32", "float32"),
+    ((2, 7), "int32", "int8"),
+]
+
+
+@pytest.mark.parametrize("index", ["low", "high", "any"])
+@pytest.mark.parametrize(("values", "dtype", "to"), CASES)
+def test_a_table_is_its_comparisons(values: tuple[float, ...], dtype: str, to: str, index: str) -> None:
+    dag = looked_up(values, dtype, to, index)
+    x = np.arange(256, dtype=np.uint8) if index != "any" else np.arange(-100, 156, dtype=np.int32)
+    x[:2] = [0, 255] if index != "any" else [-(2**31), 2**31 - 1]
+    picked = {"low": x & 15, "high": x >> 4, "any": x}[index]
+    want = np.array(values)[np.clip(picked, 0, len(values) - 1)]
+    want = want.astype(dag.stages[0].outputs[0].dtype) if to != "bfloat16" else want
+    (plain,) = expected(dag, [x])
+    np.testing.assert_array_equal(plain, want.astype(plain.dtype))
+    found = evaluate_with_bounds(dag, [x])
+    for got in (te.evaluate(dag, [x])[0], found.values[0]):
+        np.testing.assert_array_equal(got, plain)
+        assert np.array_equal(np.signbit(got.astype("f8")), np.signbit(plain.astype("f8")))
+    targets = [host()]
+    if "avx512f" in host().features and "avx2" in host().features:
+        targets.append(without(host(), "avx512", "avx10", "evex"))
+    for target in targets:
+        for lanes in (1, 4, 32, 64) if to in ("int8", "uint8") else (1, 8, 32):
+            check_compiled(dag, in_lanes(dag, lanes).trace, target, [x], [plain])
+
+
+def code(values: tuple[float, ...], dtype: str, to: str, lanes: int, target: Target) -> str:
+    func = lower(in_lanes(looked_up(values, dtype, to, "high"), lanes).nest)
+    return assembly(emit(func, target).text, target)
+
+
+def test_the_table_stays_in_a_register() -> None:
+    v3, v4 = from_name("x86-64-v3"), from_name("x86-64-v4")
+    assert "vperm" in code(te.FLOAT4_E2M1, "float32", "float32", 16, v4)
+    assert "vperm" in code(CODES, "int32", "int32", 16, v4)
+    assert "vperm" in code(te.FLOAT4_E2M1, "float32", "float32", 8, v3)
+    for target in (v3, v4):
+        text = code(CODES, "int32", "int8", 64, target)
+        assert "vpshufb" in text and "vpmovzx" not in text
+    for text in (code(te.FLOAT4_E2M1, "float32", "float32", 16, v4), code(CODES, "int32", "int8", 64, v4)):
+        assert "vpcmp" not in text and "vpgather" not in text
+
+
+def test_the_mask_of_a_code_is_left_out() -> None:
+    """vpermps looks at the lowest four bits alone."""
+    target = from_name("x86-64-v4")
+    func = lower(in_lanes(looked_up(NF4, "float32", "float32", "low"), 16).nest)
+    text = assembly(emit(func, target).text, target)
+    assert "vperm" in text and "vpand" not in text
+
+
+def test_a_pair_of_codes_with_scales() -> None:
+    """int4 in groups, and float4 in blocks: two codes a byte, the first in the lower half."""
+    n, group = 64, 16
+    w, s = te.placeholder((n // 2,), "uint8", "w"), te.placeholder((n // group,), "float32", "s")
+
+    def value(i: Expr) -> Expr:
+        bits = te.select(te.equal(i % 2, 0), w[i // 2] & 15, w[i // 2] >> 4)
+        return te.lookup(te.FLOAT4_E2M1, bits) * s[i // group]
+
+    dag = te.dag([w, s, te.compute((n,), value, "y")])
+    rng = np.random.default_rng(0)
+    data = [rng.integers(0, 256, n // 2).astype(np.uint8), np.float32([0.5, 2, 1, 4])]
+    codes = np.stack([data[0] & 15, data[0] >> 4], 1).reshape(-1)
+    want = np.float32(te.FLOAT4_E2M1)[codes] * np.repeat(data[1], group)
+    np.testing.assert_array_equal(te.evaluate(dag, data)[0], want)
+    for lanes in (1, 16):
+        check_compiled(dag, in_lanes(dag, lanes).trace, host(), data, [want])
+
+
+def test_a_table_is_an_expression_like_others() -> None:
+    x = te.placeholder((4,), "uint8", "x")
+    dag = te.dag([x, te.compute((4,), lambda i: te.lookup(NF4, x[i] & 15), "y")])
+    (value,) = dag.stages[0].values
+    found = E.lookup_of(from_json(to_json(value)))
+    assert found is not None and found.values == tuple(Const(v, "float32") for v in NF4)
+    assert ComputeDAG.from_json(dag.to_json()) == dag
+
+
+@pytest.mark.parametrize("changed", ["order", "index", "comparison", "leaf"])
+def test_other_selects_are_no_tables(changed: str) -> None:
+    i = E.Load("x", (Var("k"),), "int32")
+    one, two, three = (Const(n, "int32") for n in (1, 2, 3))
+    other = E.Load("x", (Var("m"),), "int32")
+    inner = E.Compare("<=" if changed == "comparison" else "<", other if changed == "index" else i, two)
+    high = E.Select(inner, two, other if changed == "leaf" else three)
+    first = Const(3 if changed == "order" else 1, "int32")
+    assert E.lookup_of(E.Select(E.Compare("<", i, first), one, high)) is None
+
+
+def test_what_is_no_table_is_refused() -> None:
+    x, y = te.placeholder((4,), "uint8", "x"), te.placeholder((4,), "float32", "y")
+    for values, index, dtype, match in (
+        (NF4, y[0], "float32", "needs an index of integers of a tensor, got float32; cast it"),
+        (NF4, Var("i"), "float32", "got index; cast it"),
+        ((1,), x[0], "float32", "takes 2 to 16 values, got 1; read a larger table from a tensor"),
+        (range(17), x[0], "float32", "takes 2 to 16 values, got 17"),
+        (CODES, x[0], "int8", "int8 is stored; cast the result"),
+        (NF4, x[0], "int32", "is not a value of int32"),
+    ):
+        with pytest.raises(WorkloadError, match=match):
+            te.lookup(values, index, dtype)  # type: ignore[arg-type]
