@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
-from autotune.codegen.llvm import codes, transpose, vector_math
+from autotune.codegen.llvm import four_bits, transpose, vector_math
 from autotune.codegen.llvm.address import Flat
 from autotune.codegen.llvm.casts import itemsize
 from autotune.codegen.llvm.scope import Scope, Scopes
@@ -50,7 +50,7 @@ class LlvmExpressions(Tables):
 
     def __init__(self, scopes: Scopes, declare: Callable[[str], None], features: Collection[str]) -> None:
         super().__init__(scopes, declare, features)
-        self.coded = False  # whether the statement may have functions of codes
+        self.tabled = False  # whether the statement may have functions of four bits
         # {a call and its place: its value} in the statement that is being emitted; None outside of one.
         self.calls: dict[Any, Value] | None = None
 
@@ -85,8 +85,10 @@ class LlvmExpressions(Tables):
 
     def value(self, e: Expr) -> Value:
         """Emit an expression."""
-        if self.coded and (found := self._of_code(e)) is not None:
-            return found
+        if self.tabled and self.lane_dependent(e) and (t := four_bits.table_of(e)) is not None:
+            found = self.entry(t)
+            if found is not None:
+                return found
         match e:
             case Var(name=n):
                 return self._variable(n)
@@ -107,12 +109,6 @@ class LlvmExpressions(Tables):
             case Cast(dtype=d, a=a) if is_float(E.dtype_of(a)) and is_integer(d):
                 return self.integer(a, d)
         return self._operation(e, [self.value(x) for x in E.children(e)])
-
-    def _of_code(self, e: Expr) -> Value | None:
-        """A function of a code of four bits as a look-up, if its lanes fill registers of tables."""
-        whole = self.lanes > 1 and self.lanes % codes.ENTRIES == 0
-        t = codes.function_of_code(e) if whole and self.lane_dependent(e) else None
-        return None if t is None else self.entry(t)
 
     def _operation(self, e: Expr, of: Sequence[Value]) -> Value:
         """An operation on the values of its operands."""
@@ -282,15 +278,10 @@ class LlvmExpressions(Tables):
         with self.without_lanes():
             return self.scalar(e)
 
-    def vector_of(self, e: Expr) -> Value:
-        """Emit an expression for each lane."""
-        return self.splat(self.value(e), self.lanes)
-
     def _call_once(self, e: Call) -> Value:
         """A call. A statement that has it several times evaluates it once: some functions branch, and LLVM
-        would keep each. In an index that is read, each lane has one of its own."""
-        numbers = tuple(self.env[v] for v in sorted(E.variables(e)) if v != self.lane_var)
-        at = e, self.mask, self.lane_var, self.lane_base, self.lanes, numbers
+        would keep each."""
+        at = e, self.mask, self.lane_var, self.lane_base, self.lanes
         known = None if self.calls is None else self.calls.get(at)
         if known is None:
             known = self._call(e.fn, self.same_lanes(*map(self.value, e.args)))
@@ -456,11 +447,8 @@ class LlvmExpressions(Tables):
     def _select(self, e: Select) -> Value:
         """A select. Only the chosen side is evaluated if the sides load what the condition does not, as
         evaluating the other could fault."""
-        if _reads_alike(e) and (known := self._known(e.cond)) is not None:
-            return self.value(e.a if known else e.b)
         cond = self.value(e.cond)
-        sure = _always_loaded(e.cond) | (_always_loaded(e.a) & _always_loaded(e.b))
-        risky = {x for side in (e.a, e.b) for x in E.loads(side)} - sure
+        risky = {x for side in (e.a, e.b) for x in E.loads(side)} - _always_loaded(e.cond)
         if not risky:
             return self._chosen(cond, self.value(e.a), self.value(e.b))
         if cond.lanes == 1:
@@ -470,13 +458,6 @@ class LlvmExpressions(Tables):
         other = Value(self.s.emit(f"xor {cond}, {true.ref}"), "bool", self.lanes)
         x, y = self._side(e.a, cond), self._side(e.b, other)
         return Value(self.s.emit(f"select {cond}, {x}, {y}"), x.dtype, x.lanes)
-
-    def _known(self, cond: Expr) -> bool | None:
-        """Whether a condition holds in this iteration of unrolled loops; None where others decide."""
-        numbers = {v: self.env.get(v) for v in E.variables(cond)}
-        if E.loads(cond) or not all(isinstance(n, int) for n in numbers.values()):
-            return None
-        return bool(E.evaluate(cond, numbers))
 
     def _chosen(self, cond: Value, x: Value, y: Value) -> Value:
         x, y = self.same_lanes(x, y)
@@ -535,11 +516,6 @@ class LlvmExpressions(Tables):
         (x, sx), (y, sy) = sides
         ref = self.s.emit(f"phi {x.type} [ {x.ref}, %{sx.label} ], [ {y.ref}, %{sy.label} ]")
         return Value(ref, x.dtype, x.lanes)
-
-
-def _reads_alike(e: Select) -> bool:
-    """Whether both sides are of the same elements, as the two codes of a byte."""
-    return bool(E.loads(e.a)) and set(E.loads(e.a)) == set(E.loads(e.b))
 
 
 def _always_loaded(cond: Expr) -> set[Load]:

@@ -37,7 +37,7 @@ class Tables(Casts):
         return None if t is None else self.entry(t)
 
     def entry(self, t: Lookup) -> Value | None:
-        """The entry of a table at its index. None: lanes have no instruction for it."""
+        """As `looked_up`, of a table."""
         dtype = t.values[0].dtype
         if not self.lane_dependent(t.index):
             return self._from_memory(self._index(t), t.values)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import check_compiled, interpret, same
-from test_instructed import with_features
+from space_cases import target
 
 from autotune.codegen.llvm.compile import host_arch
 from schedules import te
@@ -23,6 +23,18 @@ from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.evaluator import evaluate
+
+# Features of which instructions for products are.
+STRIPPED = ("amx", "avx512bf16", "avx512vnni", "avx512bw", "avxvnni", "avx2", "dotprod", "i8mm", "bf16")
+
+
+def with_features(*features: str) -> Target:
+    """This machine's code generator with these of the features for products alone."""
+    t = target(vector_bytes=64)
+    return replace(
+        t, features=tuple(sorted({f for f in t.features if not f.startswith(STRIPPED)} | {*features}))
+    )
+
 
 VNNI = with_features("avx512vnni")
 WIDE = with_features()
@@ -247,8 +259,9 @@ def test_not_offered_where_results_are_used_otherwise() -> None:
     y = te.compute((40,), lambda i: te.sum(p[i, g], axis=g), "y")
     twice = te.dag([x, y, te.compute((40, 6), lambda i, b: p[i, b] + 1.0, "z")])
     turned = te.dag([x, te.compute((40,), lambda i: te.sum(p[i, 5 - g], axis=g), "y")])
+    places = te.dag([x, te.compute((40,), lambda i: te.sum(p[i, g] + p[i, 0], axis=g), "y")])
     few = te.dag([x, te.compute((1,), lambda i: te.sum(p[i, g], axis=g), "y")])
-    for dag in (twice, turned, few):
+    for dag in (twice, turned, places, few):
         assert not nested(derive(dag, WIDE))
     assert nested(derive(te.dag([x, y]), WIDE))
 
@@ -267,6 +280,16 @@ def test_sums_of_integers_are_dot_products(kind: str, m: int, n: int) -> None:
     assert any(
         isinstance(x, Intrinsic) and x.instruction.name == "vpdpbusd_turned" for x in walk(lower(nest).body)
     )
+
+
+def test_the_cheapest_instruction_is_offered() -> None:
+    """With VNNI signs are changed; without, terms are widened as they are."""
+    dag = of_integers("bytes", 2, 37, 64, 32, "int8")
+    words, both = with_features("avx512bw"), with_features("avx512bw", "avx512vnni")
+    here = "avx512bw" in host_arch()[1]
+    widened = f"{NESTED} p.with=vpmaddwd_s8s8_zmm"
+    assert check(dag, words, 1, compiled=here, more="p.with") == [widened]
+    assert [x for x in derive(dag, both).sketches if "p.with" in x] == [f"{NESTED} {DOTS}"]
 
 
 SIGNS = [("int8", "int8", "vpdpbusd_turned"), ("uint8", "uint8", "vpdpbusd"), ("uint8", "int8", "vpdpbusd")]

@@ -7,6 +7,7 @@ the dtype that the instruction reads (`stage_factor`). It is computed in registe
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from schedules import affine
 from schedules import expr as E
@@ -51,7 +52,7 @@ class Dots:
 
 def fit_signs(d: SketchBuilder, name: str, own: str) -> None:
     """Let the innermost reduction read weights as the dtype of the other sign, if an instruction of the
-    target takes them so and none takes them as they are: they are offset while they are packed, and what that
+    target takes them so at less cost than as they are: they are offset while they are packed, and what that
     adds is taken off the sum of a group. ``own``: the axis along which weights differ."""
     b = d.block(name)
     found = factors(b.values[0]) if len(b.values) == 1 and b.reducer is not None else []
@@ -63,10 +64,15 @@ def fit_signs(d: SketchBuilder, name: str, own: str) -> None:
     w, x = sorted((x for x in loads if isinstance(x, Load)), key=lambda x: depends(x, own), reverse=True)
     if not depends(w, own) or depends(x, own) or w.buffer not in d.s.nest.params:
         return
-    taken = {(i.meaning.inputs[0].dtype, i.meaning.inputs[1].dtype) for i in _instructions(d)}
-    if (x.dtype, w.dtype) in taken or (x.dtype, OFFSETS[w.dtype][0]) not in taken:
+    other, offset = OFFSETS[w.dtype]
+    cost = {w.dtype: inf, other: inf} | {  # of the cheapest, which comes last
+        i.meaning.inputs[1].dtype: i.cost
+        for i in sorted(_instructions(d), key=lambda i: -i.cost)
+        if i.meaning.inputs[0].dtype == x.dtype
+    }
+    if cost[w.dtype] <= cost[other]:
         return
-    copy, _, result, _ = d.s.cache_read_offset(name, w.buffer, OFFSETS[w.dtype][1])
+    copy, _, result, _ = d.s.cache_read_offset(name, w.buffer, offset)
     d.s.inline(result)
     d.copies.add(copy)
     d.done.add(copy)
@@ -85,7 +91,7 @@ def _instructions(d: SketchBuilder) -> list[Instruction]:
 
 
 def dots_for(d: SketchBuilder, level: Level, v: str) -> dict[str, Dots]:
-    """{instruction of the target: how it is the innermost reduction}."""
+    """{instruction of the target: how it is the innermost reduction}; the cheapest alone."""
     b = d.block(level.name)
     own = level.axis.get(v, "")
     if b.reducer is None or b.reducer.operation(0) != "+" or len(b.values) != 1 or not own:
@@ -93,8 +99,7 @@ def dots_for(d: SketchBuilder, level: Level, v: str) -> dict[str, Dots]:
     found = factors(b.values[0])
     if len(found) != 2:
         return {}
-    out = {}
-    for ins in _instructions(d):
+    for ins in sorted(_instructions(d), key=lambda i: i.cost):
         same, each = ins.meaning.inputs  # one of all lanes, and one of each
         if ins.result.dtype != d.dtype(b):
             continue
@@ -104,8 +109,8 @@ def dots_for(d: SketchBuilder, level: Level, v: str) -> dict[str, Dots]:
                 continue
             term = _term(d, b, found[k], own, int(each.shape[1]))
             if term:
-                out[ins.name] = Dots(ins, k, term, tuple(digit_axes(d, level, v)))
-    return out
+                return {ins.name: Dots(ins, k, term, tuple(digit_axes(d, level, v)))}
+    return {}
 
 
 def _is_load(e: Expr, dtype: str) -> bool:

@@ -1,13 +1,13 @@
-"""Functions of codes of four bits, as tables of their results.
+"""Functions of four bits, of which generators make tables.
 
-A code has 16 values. So a function of it, such as the number that it stands for, is a table of 16 numbers,
-which fill a register of AVX-512. One look-up takes the place of converting and subtracting, and of a dozen
-operations where a code is a float of four bits.
+A number of four bits has 16 values. So a function of it, such as the number that a code stands for, has 16
+results, which fill a register of AVX-512 (`tables`). One instruction looks up 16 of them, where converting
+and subtracting take two, and floats of four bits a dozen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from itertools import islice
 
@@ -16,6 +16,7 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Cast, Compare, Const, Expr, Logic, Lookup, Select
 
+# Values of four bits.
 ENTRIES = 16
 # Fewest operations that a look-up pays for.
 OPERATIONS = 2
@@ -25,22 +26,21 @@ CODES = 8
 _EVALUATED = (Binary, Cast, Compare, Logic, Select)
 
 
+def pays(features: Collection[str]) -> bool:
+    """Whether one instruction of a target looks up 16 entries, whatever other bits an index has."""
+    return "avx512f" in features
+
+
 @lru_cache(1 << 12)
-def function_of_code(e: Expr) -> Lookup | None:
-    """A float32 as a look-up. None if it is no function of four bits, or so short that a look-up costs
-    more."""
+def table_of(e: Expr) -> Lookup | None:
+    """A float32 as a table; None if it is no function of four bits, or so short that a table costs more."""
     if E.dtype_of(e) != "float32" or not any(is_byte(x) for x in E.loads(e)):
         return None
     for code in _codes(e):
         around = [x for x in _around(e, code) if not isinstance(x, Const)]
         if len(around) >= OPERATIONS and all(isinstance(x, _EVALUATED) for x in around):
-            return Lookup(code, tuple(Const(_value(e, code, n), "float32") for n in range(ENTRIES)))
+            return Lookup(code, tuple(_value(e, code, n) for n in range(ENTRIES)))
     return None
-
-
-def is_byte(x: E.Load) -> bool:
-    """Whether a load is of an integer of 8 bits."""
-    return DTYPES[x.dtype].itemsize == 1 and not E.is_float(x.dtype)
 
 
 def _around(e: Expr, code: Expr) -> Iterator[Expr]:
@@ -49,6 +49,11 @@ def _around(e: Expr, code: Expr) -> Iterator[Expr]:
         yield e
         for x in E.children(e):
             yield from _around(x, code)
+
+
+def is_byte(x: E.Load) -> bool:
+    """Whether a load is of an integer of 8 bits."""
+    return DTYPES[x.dtype].itemsize == 1 and not E.is_float(x.dtype)
 
 
 def _codes(e: Expr) -> list[Expr]:
@@ -63,6 +68,6 @@ def _has_four_bits(x: Expr) -> bool:
     return found is not None and found[0] >= 0 and found[1] < ENTRIES
 
 
-def _value(e: Expr, code: Expr, n: int) -> float:
+def _value(e: Expr, code: Expr, n: int) -> Const:
     here = Const(n, E.dtype_of(code))
-    return float(E.evaluate(E.rewrite(e, lambda x: here if x == code else None), {}))
+    return Const(float(E.evaluate(E.rewrite(e, lambda x: here if x == code else None), {})), "float32")

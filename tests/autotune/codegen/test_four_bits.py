@@ -1,4 +1,4 @@
-"""Functions of codes of four bits as look-ups in a register."""
+"""Functions of four bits, of which tables are made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from helpers import check_compiled
 from space_cases import target
 
-from autotune.codegen.llvm import codes
+from autotune.codegen.llvm import four_bits
 from autotune.codegen.llvm.emit import emit
 from schedules import te
 from schedules.expr import Expr, Load
@@ -20,7 +20,7 @@ from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.evaluator import evaluate
 
-LOOKUP = "@llvm.x86.avx512.permvar.sf.512"
+LOOKUP = "llvm.x86.avx512.permvar.sf.512"
 AVX512 = Target("cpu", "x86-64-v4", "", ("avx512f",), 1, (("vector_bytes", 64),))
 
 
@@ -57,10 +57,10 @@ FORMS: dict[str, tuple[Callable[[Expr], Expr], tuple[float, float] | None]] = {
 @pytest.mark.parametrize("name", FORMS)
 def test_what_is_a_table(name: str) -> None:
     make, ends = FORMS[name]
-    found = codes.function_of_code(make(Load("x", (), "uint8")))
+    found = four_bits.table_of(make(Load("x", (), "uint8")))
     assert (found is None) is (ends is None)
     if found is not None:
-        assert (found.values[0].value, found.values[13].value) == ends and len(found.values) == codes.ENTRIES
+        assert tuple(found.values[n].value for n in (0, 13)) == ends and len(found.values) == 16
 
 
 def numbers(make: Callable[[Expr], Expr], n: int) -> ComputeDAG:
@@ -86,6 +86,3 @@ def test_only_where_the_target_has_the_instruction() -> None:
     assert LOOKUP in emit(func, AVX512).text
     without = Target("cpu", "x86-64-v3", "", ("avx2",), 1, (("vector_bytes", 32),))
     assert LOOKUP not in emit(func, without).text
-    s = Schedule(numbers(FORMS["lower half"][0], 64))
-    s.vectorize(s.split("z_i", (None, 8))[1])
-    assert LOOKUP not in emit(lower(s.nest), AVX512).text, "half a register"
