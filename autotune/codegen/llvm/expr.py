@@ -278,10 +278,15 @@ class LlvmExpressions(Tables):
         with self.without_lanes():
             return self.scalar(e)
 
+    def vector_of(self, e: Expr) -> Value:
+        """Emit an expression for each lane."""
+        return self.splat(self.value(e), self.lanes)
+
     def _call_once(self, e: Call) -> Value:
         """A call. A statement that has it several times evaluates it once: some functions branch, and LLVM
-        would keep each."""
-        at = e, self.mask, self.lane_var, self.lane_base, self.lanes
+        would keep each. In an index that is read, each lane has one of its own."""
+        numbers = tuple(self.env[v] for v in sorted(E.variables(e)) if v != self.lane_var)
+        at = e, self.mask, self.lane_var, self.lane_base, self.lanes, numbers
         known = None if self.calls is None else self.calls.get(at)
         if known is None:
             known = self._call(e.fn, self.same_lanes(*map(self.value, e.args)))
@@ -447,8 +452,11 @@ class LlvmExpressions(Tables):
     def _select(self, e: Select) -> Value:
         """A select. Only the chosen side is evaluated if the sides load what the condition does not, as
         evaluating the other could fault."""
+        if _reads_alike(e) and (known := self._known(e.cond)) is not None:
+            return self.value(e.a if known else e.b)
         cond = self.value(e.cond)
-        risky = {x for side in (e.a, e.b) for x in E.loads(side)} - _always_loaded(e.cond)
+        sure = _always_loaded(e.cond) | (_always_loaded(e.a) & _always_loaded(e.b))
+        risky = {x for side in (e.a, e.b) for x in E.loads(side)} - sure
         if not risky:
             return self._chosen(cond, self.value(e.a), self.value(e.b))
         if cond.lanes == 1:
@@ -458,6 +466,13 @@ class LlvmExpressions(Tables):
         other = Value(self.s.emit(f"xor {cond}, {true.ref}"), "bool", self.lanes)
         x, y = self._side(e.a, cond), self._side(e.b, other)
         return Value(self.s.emit(f"select {cond}, {x}, {y}"), x.dtype, x.lanes)
+
+    def _known(self, cond: Expr) -> bool | None:
+        """Whether a condition holds in this iteration of unrolled loops; None where others decide."""
+        numbers = {v: self.env.get(v) for v in E.variables(cond)}
+        if E.loads(cond) or not all(isinstance(n, int) for n in numbers.values()):
+            return None
+        return bool(E.evaluate(cond, numbers))
 
     def _chosen(self, cond: Value, x: Value, y: Value) -> Value:
         x, y = self.same_lanes(x, y)
@@ -516,6 +531,11 @@ class LlvmExpressions(Tables):
         (x, sx), (y, sy) = sides
         ref = self.s.emit(f"phi {x.type} [ {x.ref}, %{sx.label} ], [ {y.ref}, %{sy.label} ]")
         return Value(ref, x.dtype, x.lanes)
+
+
+def _reads_alike(e: Select) -> bool:
+    """Whether both sides are of the same elements, as the two codes of a byte."""
+    return bool(E.loads(e.a)) and set(E.loads(e.a)) == set(E.loads(e.b))
 
 
 def _always_loaded(cond: Expr) -> set[Load]:

@@ -14,7 +14,6 @@ from autotune.models.operators.base import (
     dtype_of,
     elementwise,
     read,
-    saturated,
     stage,
 )
 from autotune.models.operators.node import TorchNode, named_type
@@ -95,7 +94,7 @@ def quantized(
         z = of_zero and of_zero(at)
         if is_float(dtype):
             v = v if z is None else v + te.cast(z, "float32")
-            return saturated(v, dtype) if limited else te.cast(v, dtype)
+            return te.cast(v, dtype, saturate=limited)
         return nearest(v, z, dtype)
 
     return stage(x.shape, value, "quantize")
