@@ -1,15 +1,19 @@
 """Instructions in a schedule by hand, beside the peak of the instruction itself.
 
 ``python benchmarks/instructions.py`` prints the share of its measured peak that a matrix product reaches on
-one thread, for each instruction that this CPU has. The second operand is packed in the call, or ahead of it.
-The peak is that of independent instructions on registers. Rounds are interleaved. The median share counts.
+one thread, for each instruction that is offered on this CPU. The second operand is packed in the call, or
+ahead of it. The peak is that of independent instructions on registers. Rounds are interleaved. The median
+share counts. ``--torch`` times torch's product of the same dtypes too (oneDNN; of bfloat16 its result is
+bfloat16). All arrays begin with lines of memory, as torch's do.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -23,14 +27,19 @@ from autotune.measure.inputs import random_inputs
 from schedules import te
 from schedules.dtypes import DTYPES
 from schedules.instructions import INSTRUCTIONS, Instruction
-from schedules.model import Target
+from schedules.model import LINE, Target
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 from schedules.units import of_peak
 
 # What packs b.
 INTERLEAVE = {"bfloat16": "interleave2_bfloat16", "int8": "interleave4_int8", "uint8": "interleave4_uint8"}
-TIMED = ("vdpbf16ps", "vpdpbusd", "tdpbf16ps", "tdpbusd", "tdpbssd", "tdpbsud", "tdpbuud")
+# Products: of vectors, and of tiles.
+TIMED = tuple(
+    name
+    for name, x in INSTRUCTIONS.items()
+    if x.meaning.stages[0].reducer is not None and x.result.shape in ((8,), (16,), (16, 16))
+)
 RUNS = 100  # of the peak's loop in a sample
 SAMPLE_S = 3e-3  # length of a sample of a kernel
 
@@ -54,7 +63,8 @@ def packed(s: Schedule, terms: int, columns: int, at_a_time: int) -> None:
     s.cache_read("c", "b", "global")
     s.pack("b_global", (terms, columns), (1, 0, 3, 2))
     inner = s.split(s.loops("b_global")[2], (None, at_a_time))[1]
-    s.tensorize(inner, INTERLEAVE[s.dag.inputs[1].dtype])
+    lanes = "" if at_a_time == 16 else f"_x{at_a_time}"
+    s.tensorize(inner, INTERLEAVE[s.dag.inputs[1].dtype] + lanes)
 
 
 def in_vectors(
@@ -116,27 +126,65 @@ def cpu_seconds(code: LoadedObject, arrays: Sequence[np.ndarray]) -> float:
     return code.bench(pointers, runs, cpu_clock=True) / runs * 1e-9
 
 
-def compare(ins: Instruction, size: int, target: Target, rounds: int = 15) -> dict[str, tuple[float, float]]:
-    """Gop/s and the share of the peak, by name, of a product of ``size`` cubed."""
+def aligned(x: np.ndarray) -> np.ndarray:
+    """A copy that begins with a line of memory."""
+    room = np.empty(x.nbytes + LINE, np.uint8)
+    first = -room.ctypes.data % LINE
+    out = room[first : first + x.nbytes].view(x.dtype).reshape(x.shape)
+    out[...] = x
+    return out
+
+
+def torchs(ins: Instruction, size: int) -> Callable[[], float] | None:
+    """CPU seconds of torch's product of the same dtypes on one thread; None where it has none."""
+    import torch
+
+    torch.set_num_threads(1)
+    dtypes = {t.dtype for t in ins.meaning.inputs}
+    if dtypes == {"bfloat16"}:
+        a, b = (torch.randn(size, size).to(torch.bfloat16) for _ in range(2))
+        multiply = torch.mm
+    elif dtypes == {"int8"}:
+        a, b = (torch.randint(-128, 128, (size, size), dtype=torch.int8) for _ in range(2))
+        multiply = torch._int_mm
+    else:
+        return None
+
+    def seconds(runs: int = 3) -> float:
+        multiply(a, b)
+        begin = time.process_time()
+        for _ in range(runs):
+            multiply(a, b)
+        return (time.process_time() - begin) / runs
+
+    return seconds
+
+
+def compare(
+    ins: Instruction, size: int, target: Target, rounds: int = 15, beside: bool = False
+) -> dict[str, tuple[float, float]]:
+    """Gop/s and the share of the peak, by name, of a product of ``size`` cubed. ``beside``: torch's too."""
     peak = InstructionLoop(ins, target)
     peak.rate(RUNS, cpu_clock=True)
-    timed = {}
+    timed: dict[str, Callable[[], float]] = {}
     for name, ahead in (("packed in the call", False), ("packed ahead", True)):
         dag = product(ins, size, size, size, ahead)
         kernel = autotune.build(schedule(dag, ins, target), target)
-        inputs = random_inputs(dag)
+        inputs = [aligned(x) for x in random_inputs(dag)]
         right = te.evaluate(replace(dag, constants=()), inputs)[0]
-        given = [inputs[0], kernel.pack_weights(inputs[1])] if ahead else inputs
-        got = kernel(*given)
+        given = [inputs[0], aligned(kernel.pack_weights(inputs[1]))] if ahead else inputs
+        got = aligned(kernel(*given))
         if DTYPES[ins.result.dtype].kind == "int":
             assert np.array_equal(got, right), name
         else:
             assert np.abs(got - right).max() < 1e-4 * np.abs(right).max(), name
-        timed[name] = (kernel.code, [*given, got])  # arrays, which have to stay
+        timed[name] = partial(cpu_seconds, kernel.code, [*given, got])
+    if beside and (other := torchs(ins, size)) is not None:
+        timed["torch"] = other
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in timed}
     for _ in range(rounds):
-        for name, (code, arrays) in timed.items():
-            rate = 2 * size**3 / cpu_seconds(code, arrays)
+        for name, seconds in timed.items():
+            rate = 2 * size**3 / seconds()
             found[name].append((rate, rate / peak.rate(RUNS, cpu_clock=True)))
     return {name: (median(x for x, _ in xs) / 1e9, median(y for _, y in xs)) for name, xs in found.items()}
 
@@ -144,14 +192,19 @@ def compare(ins: Instruction, size: int, target: Target, rounds: int = 15) -> di
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[512, 1024])
+    parser.add_argument("--instructions", nargs="+", choices=TIMED, metavar="NAME", help="offered or not")
+    parser.add_argument("--torch", action="store_true")
     args = parser.parse_args()
     target = parse("cpu", 1)
-    for ins in map(INSTRUCTIONS.__getitem__, TIMED):
+    for ins in map(INSTRUCTIONS.__getitem__, args.instructions or TIMED):
         if not has(ins, target.features):
             print(f"{ins.name}: this CPU has no {', '.join(ins.features)}")
             continue
+        if not args.instructions and not ins.offered(target.features):
+            print(f"{ins.name}: this CPU has a better one for the same")
+            continue
         for size in args.sizes:
-            for name, (rate, share) in compare(ins, size, target).items():
+            for name, (rate, share) in compare(ins, size, target, beside=args.torch).items():
                 print(f"{ins.name} {size}^3 {name}: {rate:.0f} Gop/s, {of_peak(share, 'its peak')}")
 
 

@@ -120,7 +120,7 @@ def _compare(o: Given, workload: Workload, names: Sequence[str], cpus: frozenset
     from autotune.results.text import speed
     from autotune.run.asked import Asked
     from autotune.run.loading import load_workload
-    from autotune.run.workloads import dtype_of, is_custom
+    from autotune.run.workloads import is_custom
     from autotune.targets import on_cpus
 
     inputs, outputs = arrays_for(workload, o.seed)
@@ -150,27 +150,34 @@ def _compare(o: Given, workload: Workload, names: Sequence[str], cpus: frozenset
         settle = SETTLE_S if n > 1 else 0.0
         result = compare(contenders, limit, seconds=o.duration, settle_s=settle)
     by = result.instruction(workload, getattr(limit, "rates", {}))
-    rows = [
-        {
-            "impl": c.name,
-            "op": workload.op,
-            "params": dict(workload.params),
-            "dtype": dtype_of(workload),
-            "threads": n,
-            "time_s": result.time_s(c.name),
-            "gflops": workload.flops / result.time_s(c.name) / 1e9,
-            "share_of_peak": (share := result.share(c.name)),
-            "peak_disturbed": disturbed(share),
-            **({} if by is None else {"peak_of": by}),
-        }
-        for c in contenders
-    ]
+    rows = [_row(workload, n, c.name, result.time_s(c.name), result.share(c.name), by) for c in contenders]
     return ComparisonRows(
         *(task_text(workload, n), "kernel", rows),
         **_ratios(result, [c.name for c in contenders[1:]]),
         speed=lambda time_s: speed(workload, time_s),
         left_out=tuple(left_out),
     )
+
+
+def _row(
+    workload: Workload, threads: int, name: str, time_s: float, share: float | None, by: str | None
+) -> dict[str, Any]:
+    """A row of an implementation. ``share``: of the machine's limit; ``by``: the instruction whose peak that
+    is."""
+    from autotune.run.workloads import dtype_of
+
+    row = {
+        "impl": name,
+        "op": workload.op,
+        "params": dict(workload.params),
+        "dtype": dtype_of(workload),
+        "threads": threads,
+        "time_s": time_s,
+        "gflops": workload.flops / time_s / 1e9,
+        "share_of_peak": share,
+        "peak_disturbed": disturbed(share),
+    }
+    return row if by is None else {**row, "peak_of": by}
 
 
 def _compare_model(o: Given, names: Sequence[str]) -> ComparisonRows:

@@ -49,7 +49,7 @@ def _interleave(rows: int, dtype: str, lanes: int) -> Instruction:
 
 
 def _turn(terms: int, dtype: str, lanes: int) -> Instruction:
-    """``y[q, i, t] = x[i, q, t]`` of ``lanes`` by ``lanes`` groups. Rows of both may lie any distance apart."""
+    """``y[q, i, t] = x[i, q, t]`` of ``lanes`` by ``lanes`` groups. Rows of both lie any distance apart."""
     x = te.placeholder((lanes, lanes, terms), dtype, "x")
     y = te.compute((lanes, lanes, terms), lambda q, i, t: x[i, q, t], "y")
     bits = BITS[dtype]

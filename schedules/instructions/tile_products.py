@@ -3,8 +3,8 @@
 A tile is 16 rows of 64 bytes. Rows lie any distance apart. A row of ``a`` has 16 groups of terms. A row of
 ``b`` has a group of terms for each of 16 columns. A group is 4 integers of 8 bits or 2 bfloat16.
 
-Sums of integers wrap. They do not saturate. tdpbf16ps adds the even terms of a row in one sum and the odd ones
-in another, each by a fused multiply-add, then both to the old value. Denormals are taken to be 0, and
+Sums of integers wrap. They do not saturate. tdpbf16ps adds the even terms of a row in one sum and the odd
+ones in another, each by a fused multiply-add, then both to the old value. Denormals are taken to be 0, and
 results that are denormal become 0.
 
 The sums stay in tile registers over a loop. `TILEZERO_INT32` and `TILEZERO_FLOAT32` start them there.

@@ -1,8 +1,8 @@
-"""Dot products of 2 terms for CPUs without an instruction for them: terms are widened in registers.
+"""Dot products of groups of 32 bits, for CPUs without an instruction for them: terms are widened first.
 
-vpmaddwd multiplies pairs of 16-bit integers, which all products of 8-bit ones fit, and adds up each pair. So
-these sums are exact. (vpmaddubsw multiplies bytes, but its sums saturate.) On CPUs with VNNI LLVM makes one
-instruction of it and of the addition, vpdpwssd.
+vpmaddwd multiplies pairs of 16-bit integers, and adds up each pair. The bytes of a group are the even ones,
+then the odd ones, as integers of 16 bits. So these sums are exact. (vpmaddubsw multiplies bytes, but its sums
+saturate.) On CPUs with VNNI LLVM makes one instruction of vpmaddwd and of the addition, vpdpwssd.
 
 A bfloat16 is the upper half of a float32. Two fused multiply-adds add the even term first, then the odd one.
 
@@ -64,22 +64,34 @@ SHIFT = {"uint8": "lshr", "int8": "ashr"}
 
 
 def _product(
-    name: str, lanes: int, dtypes: tuple[str, str], features: tuple[str, ...], unless: tuple[str, ...], text: str
+    name: str,
+    lanes: int,
+    dtypes: tuple[str, str],
+    features: tuple[str, ...],
+    unless: tuple[str, ...],
+    text: str,
 ) -> Instruction:
     terms = 32 // (8 * DTYPES[dtypes[0]].itemsize)
     a, b = te.placeholder((terms,), dtypes[0], "a"), te.placeholder((lanes, terms), dtypes[1], "b")
     t = te.reduce_axis(terms, "t")
     c = te.compute((lanes,), lambda i: te.sum(a[t] * b[i, t], axis=t), "c")
     return Instruction(
-        name, f"c[{lanes}] += pairs of {dtypes[0]} and {dtypes[1]}: one pair of a with each of the {lanes} of b",
-        te.dag([a, b, c]), frozenset(), features, {"llvm": text}, exact=c.dtype == "int32", cost=2.0, unless=unless,
-    )  # fmt: skip
+        name,
+        f"c[{lanes}] += groups of {dtypes[0]} and {dtypes[1]}: one of a with each of the {lanes} of b",
+        te.dag([a, b, c]),
+        features=features,
+        spellings={"llvm": text},
+        exact=c.dtype == "int32",
+        cost=4.0 if terms == 4 else 3.0,
+        unless=unless,
+    )
 
 
 def _integers(a: str, b: str, lanes: int, unless: tuple[str, ...]) -> Instruction:
     wide = lanes == 16
     text = INTEGERS.replace("FUNCTION", "avx512.pmaddw.d.512" if wide else "avx2.pmadd.wd")
-    text = text.replace("EVEN_A", EVEN[a].replace("NAME", "x")).replace("EVEN_B", EVEN[b].replace("NAME", "y"))
+    for operand, name, dtype in (("A", "x", a), ("B", "y", b)):
+        text = text.replace(f"EVEN_{operand}", EVEN[dtype].replace("NAME", name))
     text = text.replace("SHIFT_A", SHIFT[a]).replace("SHIFT_B", SHIFT[b])
     text = text.replace("LANES", str(lanes)).replace("WIDE", str(2 * lanes))
     name = f"vpmaddwd_{SIGNS[a]}{SIGNS[b]}" + ("_zmm" if wide else "")

@@ -138,7 +138,11 @@ def test_a_child_tries_and_says_how_it_ended(monkeypatch: pytest.MonkeyPatch) ->
     fault = bytes.fromhex("0f0b")  # ud2
     said = tried(fault, monkeypatch)
     assert said == "the processor names AMX, but a process that used it ended by SIGILL"
-    monkeypatch.setattr(os, "waitpid", lambda *_: (_ for _ in ()).throw(ChildProcessError(errno.ECHILD, "gone")))
+
+    def gone(*_: int) -> None:
+        raise ChildProcessError(errno.ECHILD, "gone")
+
+    monkeypatch.setattr(os, "waitpid", gone)
     assert amx.trouble.__wrapped__() is None  # another one waited for it: nothing is known
 
 

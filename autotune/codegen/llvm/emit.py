@@ -14,7 +14,7 @@ from autotune.codegen.llvm import intrinsic
 from autotune.codegen.llvm.address import BufferAddress
 from autotune.codegen.llvm.driver import ROOT_TOKEN, SHARE, THREAD_TOKEN, driver
 from autotune.codegen.llvm.expr import CodegenError
-from autotune.codegen.llvm.held import Held
+from autotune.codegen.llvm.held import HeldResults
 from autotune.codegen.llvm.room import room
 from autotune.codegen.llvm.scope import Scope, Scopes
 from autotune.codegen.llvm.store import Stores
@@ -186,7 +186,7 @@ class _Function:
             ptr = self.s.emit(f"getelementptr i8, ptr %scratch, i64 {at}", hint="a")
             self.x.places[name] = _place(b, ptr)
         self.forks = forks(s, self.shared.func.streamed)
-        self.held = Held(s, self.x, lambda d: shared.declares.setdefault(d), self.local)
+        self.held = HeldResults(s, self.x, lambda d: shared.declares.setdefault(d), self.local)
         self.stmt(s)
         return "\n".join(["entry:", *self.allocas, *self.s.top.lines])
 

@@ -29,9 +29,9 @@ Place = tuple[str, frozenset[tuple[Expr, int]], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """One use of a result. ``sure``: it is reached whenever the statement is. ``fresh``: it does not read what
-    the result holds."""
+class HeldUse:
+    """One use of a result. ``sure``: it is reached whenever the statement is. ``fresh``: it does not read
+    what the result holds."""
 
     instruction: Instruction
     operand: Operand
@@ -40,19 +40,21 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class HeldRegion:
     """Statements ``first`` to ``last`` of a sequence, over which results are held. ``held``: the first use of
     each."""
 
     first: int
     last: int
-    held: Mapping[Place, Use]
+    held: Mapping[Place, HeldUse]
 
 
-class Held:
-    """The held results of a function. ``place``: makes a local variable of a type."""
+class HeldResults:
+    """The held results of a function. ``local``: makes a local variable of a type."""
 
-    def __init__(self, s: Stmt, x: Stores, declare: Callable[[str], None], local: Callable[[str], str]) -> None:
+    def __init__(
+        self, s: Stmt, x: Stores, declare: Callable[[str], None], local: Callable[[str], str]
+    ) -> None:
         self.x, self.s, self.declare, self.local = x, x.s, declare, local
         self.slots: dict[Place, str] = {}
         self.writes: Counter[str] = Counter()  # of each buffer, so far
@@ -66,14 +68,14 @@ class Held:
 
     # -- what can be held ----------------------------------------------------------------------
 
-    def regions(self, stmts: Sequence[Stmt]) -> list[Region]:
+    def regions(self, stmts: Sequence[Stmt]) -> list[HeldRegion]:
         """What can be held over some of ``stmts``, and is not held yet."""
         found = [self._uses(s) for s in stmts]
         buffers = {b for uses in found for b, xs in uses.items() if xs}
         held = {place[0] for place in self.slots}
         return [r for b in sorted(buffers - held) for r in self._regions(b, [x.get(b, ()) for x in found])]
 
-    def _regions(self, buffer: str, uses: Sequence[Sequence[Use] | None]) -> Iterator[Region]:
+    def _regions(self, buffer: str, uses: Sequence[Sequence[HeldUse] | None]) -> Iterator[HeldRegion]:
         """``uses``: of the buffer, by statement; None: something else touches it."""
         mine: list[int] = []
         for n, xs in enumerate([*uses, None]):
@@ -82,12 +84,12 @@ class Held:
             elif xs is None and mine:
                 held = self._together([u for k in mine for u in uses[k] or ()])
                 if held is not None:
-                    yield Region(mine[0], mine[-1], held)
+                    yield HeldRegion(mine[0], mine[-1], held)
                 mine = []
 
-    def _together(self, uses: Sequence[Use]) -> Mapping[Place, Use] | None:
+    def _together(self, uses: Sequence[HeldUse]) -> Mapping[Place, HeldUse] | None:
         """The first use of each result, where all of them can be held at a time."""
-        first: dict[Place, Use] = {}
+        first: dict[Place, HeldUse] = {}
         sure = set()
         for u in uses:
             place = self.place(u.operand)
@@ -105,8 +107,8 @@ class Held:
         apart = all(_apart(p, q, strides, shape) for p, q in combinations(first, 2))
         return first if apart else None
 
-    def _uses(self, s: Stmt) -> dict[str, list[Use] | None]:
-        out: dict[str, list[Use] | None] = {}
+    def _uses(self, s: Stmt) -> dict[str, list[HeldUse] | None]:
+        out: dict[str, list[HeldUse] | None] = {}
         self._collect(s, {}, frozenset(), True, out)
         return out
 
@@ -116,7 +118,7 @@ class Held:
         fixed: Mapping[str, Expr],
         moving: frozenset[str],
         sure: bool,
-        out: dict[str, list[Use] | None],
+        out: dict[str, list[HeldUse] | None],
     ) -> None:
         """Add the uses in ``s``. ``fixed``: unrolled variables. ``moving``: those of other loops."""
         if self.holds(s):
@@ -129,7 +131,7 @@ class Held:
             elif (known := out.setdefault(result.buffer, [])) is not None:
                 known.append(use)
             return
-        out.update((x.buffer, None) for x in (*places(s), *loads(s)))
+        out.update(dict.fromkeys(_touched(s)))
         match s:
             case Seq(stmts=xs):
                 for x in xs:
@@ -145,14 +147,14 @@ class Held:
                 out[b.name] = None
             case _:  # lanes, threads, and what a condition guards
                 for x in walk(s)[1:]:
-                    out.update((y.buffer, None) for y in (*places(x), *loads(x)))
+                    out.update(dict.fromkeys(_touched(x)))
 
-    def _use(self, s: Intrinsic, fixed: Mapping[str, Expr], sure: bool) -> Use:
+    def _use(self, s: Intrinsic, fixed: Mapping[str, Expr], sure: bool) -> HeldUse:
         known = {v: Const(n) for v, n in self.x.env.items() if isinstance(n, int)} | dict(fixed)
         o = s.operands[-1]
         at = tuple(affine.simplify(E.substitute(i, known), {}) for i in o.indices)
         fresh = s.instruction.meaning.stages[0].reducer is None
-        return Use(s.instruction, replace(o, indices=at), sure, fresh)
+        return HeldUse(s.instruction, replace(o, indices=at), sure, fresh)
 
     def place(self, o: Operand) -> Place:
         flat = self.x.flat(o.buffer, o.indices)
@@ -160,7 +162,7 @@ class Held:
 
     # -- code ----------------------------------------------------------------------------------
 
-    def enter(self, r: Region) -> None:
+    def enter(self, r: HeldRegion) -> None:
         """Load what a region holds."""
         for place, u in r.held.items():
             registers = u.instruction.registers
@@ -172,7 +174,7 @@ class Held:
                 value = self._load(u.instruction, u.operand)
                 self._text(u.instruction, "keep", value=value, slot=self.slots[place])
 
-    def _ask(self, u: Use) -> None:
+    def _ask(self, u: HeldUse) -> None:
         """Ask for the lines of an argument that will be stored, but were not loaded."""
         if self.x.places[u.operand.buffer].size:
             return
@@ -185,7 +187,7 @@ class Held:
                 ptr = self.s.emit(f"getelementptr i8, ptr {where['at']}, i64 {offset}", hint="p")
                 self.s.do(f"call void {name}(ptr {ptr}, i32 1, i32 3, i32 1)")
 
-    def leave(self, r: Region) -> None:
+    def leave(self, r: HeldRegion) -> None:
         """Store what a region held."""
         for place, u in r.held.items():
             value = self.s.fresh("tile")
@@ -198,7 +200,7 @@ class Held:
         ins, use = s.instruction, self._use(s, {}, True)
         place = self.place(use.operand)
         if place not in self.slots:
-            alone = Region(0, 0, {place: use})
+            alone = HeldRegion(0, 0, {place: use})
             self.enter(alone)
             self.emit(s)
             self.leave(alone)
@@ -239,6 +241,11 @@ class Held:
     def _text(self, ins: Instruction, what: str, **slots: str) -> None:
         assert ins.registers is not None
         intrinsic.emit(ins.registers.spellings["llvm"][what], slots, self.s, self.declare)
+
+
+def _touched(s: Stmt) -> list[str]:
+    """Buffers that a statement itself reads or writes."""
+    return [*(x.buffer for x in places(s)), *(x.buffer for x in loads(s))]
 
 
 def _apart(p: Place, q: Place, strides: Sequence[int], shape: Sequence[int]) -> bool:

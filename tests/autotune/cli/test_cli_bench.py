@@ -20,7 +20,7 @@ from autotune.measure.compare.peers import PEERS, PeerError, peer
 from autotune.measure.compare.peers.with_numpy import EXPRESSIONS
 from autotune.run.workloads import as_workload
 from autotune.targets import usable_cpu_set
-from schedules import ops
+from schedules import ops, te
 
 QUICK_PEERS = sorted(set(PEERS) - {"tvm"})  # which tunes for minutes: test_peer_tvm.py
 WITHOUT_PEER = {(library, "capsule_conv2d") for library in QUICK_PEERS if not library.startswith("numpy")}
@@ -376,3 +376,20 @@ def test_torch_writes_the_output_that_it_is_given(op: str) -> None:
     with peer("torch").prepare(workload, inputs, outputs, 1) as prepared:
         prepared.call()
         agree(workload, "torch", outputs, prepared.result())
+
+
+def test_rows_name_the_instruction_of_the_peak() -> None:
+    from autotune.cli.bench import _row
+    from autotune.measure.compare.bench import Comparison
+
+    a, b = te.placeholder((64, 64), "uint8", "a"), te.placeholder((64, 64), "int8", "b")
+    k = te.reduce_axis(64, "k")
+    w = as_workload([a, b, te.compute((64, 64), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "c")], {})
+    needs = w.flops / 1e12
+    rates = {"flops_a_second": 1e12, "vpdpbusd_a_second": 1e12, "bytes_a_second": 1e12}
+    found = Comparison({"autotune": [2 * needs]}, [needs])
+    assert found.instruction(w, rates) == "vpdpbusd"
+    assert Comparison({"autotune": [2 * needs]}, []).instruction(w, rates) is None
+    row = _row(w, 1, "autotune", 2 * needs, found.share("autotune"), "vpdpbusd")
+    assert row["peak_of"] == "vpdpbusd" and row["share_of_peak"] == 0.5 and np.isclose(row["gflops"], 500)
+    assert "peak_of" not in _row(w, 1, "autotune", 2 * needs, 0.5, None)

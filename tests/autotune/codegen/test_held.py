@@ -25,7 +25,8 @@ PRODUCTS = tuple(name for name, x in INSTRUCTIONS.items() if x.registers is not 
 # A described target, for what is compiled only.
 DESCRIBED = Target(
     "cpu", "sapphirerapids", "x86_64-unknown-linux-gnu",
-    ("amx-bf16", "amx-int8", "amx-tile", "avx2", "avx512bf16", "avx512bw", "avx512f", "avx512vnni", "fma", "f16c"),
+    ("amx-bf16", "amx-int8", "amx-tile", "avx2", "avx512bf16", "avx512bw", "avx512f", "avx512vnni", "f16c",
+     "fma"),
     limits=(("vector_bytes", 64), ("vector_registers", 32)),
 )  # fmt: skip
 

@@ -1,5 +1,5 @@
-"""Programs of instructions on tiles, of stores, loops and conditions, drawn at random: compiled code does what
-the interpreter does, whatever is held in registers."""
+"""Programs of instructions on tiles, of stores, loops and conditions, drawn at random: compiled code does
+what the interpreter does, whatever is held in registers."""
 
 from __future__ import annotations
 

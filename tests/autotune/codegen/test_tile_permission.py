@@ -1,4 +1,4 @@
-"""Code that uses tiles runs wherever a process loads it: in its threads, in its children, in exported objects."""
+"""Code that uses tiles runs wherever a process loads it: in threads, in children, in exported objects."""
 
 from __future__ import annotations
 
@@ -106,5 +106,6 @@ def test_an_exported_object_says_that_it_was_refused() -> None:
         text = run + start + text.replace("declare i32 @at_run(ptr, ptr)\n", "")
         at, keep = link(compile_module(text, host_target(), optimize=False), ("start", "at_run_tiles"), {})
         ctypes.CFUNCTYPE(None)(at["start"])()
-        assert ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(at["at_run_tiles"])(0, 0) == status
+        call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(at["at_run_tiles"])
+        assert call(0, 0) == status
         assert keep and c_entry.STATUS[status].startswith("the operating system refuses AMX")

@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from autotune import backends
 from autotune.backends.peaks import cpu_peaks, instruction_peaks, special
-from autotune.backends.peaks.roofline import WARM_RUNS, limit_of, outgrows_caches, warm_runs
+from autotune.backends.peaks.roofline import (
+    WARM_RUNS,
+    limit_of,
+    outgrows_caches,
+    waits_for_memory,
+    warm_runs,
+)
 from autotune.run.workloads import as_workload
 from autotune.targets import detect, on_cpus, usable_cpu_set
 from autotune.tuning.known_limits import MachineLimit
@@ -23,7 +29,7 @@ from schedules import ops, te
 from schedules.dtypes import is_float
 from schedules.functions import FUNCTIONS
 from schedules.instructions import Instruction
-from schedules.instructions.work import instructions_for, limiting, work
+from schedules.instructions.work import instructions_for, limiting, times_as_fast, work
 from schedules.model import Target, Workload
 from schedules.space.gc_paused import gc_paused
 from schedules.te.flops import count_flops, flops_by_dtype, main_dtype
@@ -341,6 +347,24 @@ def test_what_waits_for_memory(op: str, params: dict[str, Any], waits: bool) -> 
     assert told("cpu", 1 << 20) is waits
     assert not told("cpu", 1 << 30)
     assert not told("cuda", 1 << 20)
+
+
+def test_a_fast_instruction_waits_for_memory_sooner() -> None:
+    """Tiles of bfloat16 do 16 times as much as multiply-adds of float32 while a byte comes."""
+    m, n, k = 64, 1024, 1024  # 60 operations a byte
+    x, y = te.placeholder((m, k), "bfloat16", "a"), te.placeholder((k, n), "bfloat16", "b")
+    r = te.reduce_axis(k, "k")
+    dag = te.dag([x, y, te.compute((m, n), lambda i, j: te.sum(x[i, r] * y[r, j], axis=r), "c")])
+    limits = (("l2_bytes", 1 << 20), ("vector_bytes", 64))
+
+    def waits(*features: str) -> bool:
+        return waits_for_memory(dag, Target("cpu", "x", features=features, limits=limits))
+
+    assert not waits() and not waits(*BF16) and waits(*AMX)
+    plain = ops.workload("matmul", {"m": m, "n": n, "k": k}).dag
+    assert times_as_fast(plain, Target("cpu", "x", features=AMX, limits=limits)) == 1.0
+    told = {f: times_as_fast(dag, Target("cpu", "x", features=f, limits=limits)) for f in (BF16, AMX)}
+    assert told == {BF16: 2.0, AMX: 16.0}
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,11 @@ from schedules.space.rules.cpu import instructed
 from schedules.te.compute_dag import ComputeDAG
 
 FEATURES = ("amx-bf16", "amx-int8", "amx-tile", "avx512bf16", "avx512vnni")
-WIDE = {"vdpbf16ps", "vpdpbusd", "tdpbf16ps", "tdpbusd", "tdpbssd"}
 
 
-def with_features(*features: str, vector_bytes: int = 64) -> Target:
-    t = target(vector_bytes=vector_bytes)
-    kept = {f for f in t.features if not f.startswith(("amx", "avx512bf16", "avx512vnni", "avxvnni"))}
-    return replace(t, features=tuple(sorted(kept | set(features))))
+def with_features(*features: str) -> Target:
+    """A CPU with vectors of 64 bytes and these instructions, whatever CPU this is."""
+    return replace(target(vector_bytes=64), features=tuple(sorted(features)))
 
 
 ALL = with_features(*FEATURES)
@@ -163,6 +161,9 @@ LARGER = [
 ]  # fmt: skip
 
 
+EVERY = [*SMALL, *(pytest.param(c, marks=pytest.mark.slow) for c in LARGER)]
+
+
 def data(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:
     """Small whole numbers; integers of their whole range."""
     rng = np.random.default_rng(seed)
@@ -181,9 +182,7 @@ def sketches(case: Case, t: Target) -> dict[str, list[int]]:
     return out
 
 
-@pytest.mark.parametrize(
-    "case", [*SMALL, *(pytest.param(c, marks=pytest.mark.slow) for c in LARGER)], ids=str
-)
+@pytest.mark.parametrize("case", EVERY, ids=str)
 def test_every_sketch_is_right(case: Case) -> None:
     """By the interpreter, with the instruction in it, from the first sketch on."""
     dag, rng = case.dag, np.random.default_rng(1)
@@ -200,7 +199,7 @@ def test_every_sketch_is_right(case: Case) -> None:
             same(interpret(f, replace(dag, constants=()), inputs), want, space.sketches[n])
 
 
-@pytest.mark.parametrize("case", [*SMALL, *LARGER], ids=str)
+@pytest.mark.parametrize("case", EVERY, ids=str)
 def test_every_sketch_is_right_compiled(case: Case) -> None:
     """Where this CPU has the instructions, two candidates of each sketch."""
     here = replace(ALL, features=host_arch()[1])
@@ -299,6 +298,7 @@ def test_not_offered_for_other_numbers() -> None:
         assert offered(Case("matmul", {"m": 64, "n": 64, "k": 64}, (), dtype=dtype), ALL) == set()
     assert offered(q8(16, 32, 64, "int8", "int8"), with_features("avx512vnni")) == set()
     assert offered(q8(16, 32, 64, "uint8", "uint8"), with_features("avx512vnni")) == set()
+    assert offered(q8(16, 32, 64, "int8", "int8"), with_features("avx2", "avx512vnni")) == {"vpmaddwd_s8s8"}
 
 
 def test_not_offered_where_most_of_it_would_be_wasted() -> None:

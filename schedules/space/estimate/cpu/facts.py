@@ -22,7 +22,7 @@ from schedules.ir.nest import reads, vars_bound
 from schedules.ir.regions import footprint, values_at_most
 from schedules.model import LINE
 from schedules.primitives.base import as_expr
-from schedules.space.estimate.counting import arithmetic, code, product
+from schedules.space.estimate.counting import arithmetic, code, integer_steps, product
 from schedules.space.estimate.cpu.instructed import Instructed
 from schedules.space.estimate.cpu.lane_strides import lane_stride
 from schedules.space.estimate.traffic import BlockAccess, places_of
@@ -86,6 +86,7 @@ class BlockFacts:
     outer: Expr  # iterations of the loops outside those
     parallel: Expr
     flops: int
+    integer_steps: int  # vector operations a point that computes integers
     special: int  # special functions a point
     selects: int  # selects and comparisons a point
     copies: Expr  # copies of its code: peeled loops have a prologue and an epilogue
@@ -174,7 +175,7 @@ class _Loops:
     def __init__(self, nest: Nest, b: Block) -> None:
         self.all = loops_around(b, nest.body)
         reduced = vars_bound(b, "reduce")
-        self.one = one = Instructed.of(self.all, reduced, places_of(nest, b)[0])
+        self.one = one = Instructed.of(self.all, reduced, lambda: places_of(nest, b)[0])
         terms = {x.var for x in one.terms} if one else set()
         self.red = red = reduced - terms
         self.points = [x for x in self.all if x.var not in terms]
@@ -231,6 +232,7 @@ def _block(
         _times(loops.outer),
         _times([x for x in loops.all if x.kind == "parallel"]),
         flops,
+        integer_steps(b),
         special,
         selects(b, loops.all),
         product([E.minimum(x.extent, 3) for x in _peeled(b, loops.all)]),

@@ -7,7 +7,7 @@ shorter sums, and a copy that interleaves has those of a copy of pairs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -33,14 +33,17 @@ class Instructed:
     terms: tuple[Loop, ...]
 
     @staticmethod
-    def of(loops: Sequence[Loop], red: Iterable[str], written: BlockAccess) -> Instructed | None:
-        """Those among the loops around a block; None if none are. ``red``: loops of a reduction."""
+    def of(
+        loops: Sequence[Loop], red: Collection[str], written: Callable[[], BlockAccess]
+    ) -> Instructed | None:
+        """Those among the loops around a block; None if none are. ``red``: loops of a reduction.
+        ``written``: gives what the block writes."""
         marked = next((k for k, x in enumerate(loops) if x.instruction is not None), None)
         if marked is None:
             return None
         one, ins = loops[marked:], loops[marked].instruction
         assert ins is not None
-        terms = tuple(x for x in one if x.var in red) or _brought_together(one, written)
+        terms = tuple(x for x in one if x.var in red) or _brought_together(one, written())
         return Instructed(ins, tuple(x for x in one if x not in terms), terms)
 
     @property

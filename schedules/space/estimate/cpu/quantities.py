@@ -202,7 +202,8 @@ def step_cycles(b: BlockFacts, t: RegisterTile, env: Columns, m: CpuRates) -> St
     reduction = number(b.reduction, env)
     flops = max(b.flops, 1)
     special = t.vectors * (14.0 * b.special + SELECT_CYCLES * b.selects)
-    math = t.vectors * (m.steps(flops) + 14.0 * b.special + SELECT_CYCLES * b.selects) + t.shuffles
+    plain = t.vectors * m.steps(flops, b.integer_steps)
+    math = plain + special + t.shuffles
     # A step waits for the addition of the step before. Other tiles go on meanwhile if they are in the window.
     near = np.clip(WINDOW / (reduction * (t.vectors + t.loads)), 1.0, TILES)
     chains = m.latency * (t.vectors / np.maximum(t.accumulators, 1.0)) * b.reduces / near

@@ -56,6 +56,7 @@ class CpuRates:
         held = ins.registers
         return unit if held is None else replace(unit, vector=float(held.bytes), registers=float(held.count))
 
-    def steps(self, flops: int) -> float:
-        """Multiply-adds of vectors that take as long as a point of so many operations."""
-        return self.cost if self.cost is not None else (flops + 1) // 2
+    def steps(self, flops: int, integer_steps: int) -> float:
+        """Multiply-adds of vectors that take as long as a point of so many operations; ``integer_steps``: of
+        integers, if it computes these."""
+        return self.cost if self.cost is not None else integer_steps or (flops + 1) // 2

@@ -16,7 +16,7 @@ from schedules.instructions import INSTRUCTIONS
 from schedules.instructions.match import Fit, fits
 from schedules.ir import Block
 from schedules.ir.nest import behind
-from schedules.space.rules.cpu.instructed_operands import Operand, pack, term_axis, terms_of, units_of
+from schedules.space.rules.cpu.instructed_operands import OperandRead, pack, term_axis, terms_of, units_of
 from schedules.space.rules.cpu.tiling import (
     Tiling,
     arrange,
@@ -137,22 +137,22 @@ def _row_axis(d: SketchBuilder, p: Block, fit: Fit, names: dict[str, str]) -> st
     return found[-1] if found else ""
 
 
-def _of_lanes(fit: Fit) -> Operand:
+def _of_lanes(fit: Fit) -> OperandRead:
     """The operand of which an instruction reads something else for every lane."""
     lane = fit.instruction.meaning.stages[0].axes[-1].var
-    return next(x for name in fit.reads if lane in (x := Operand.of(fit, name)).dims)
+    return next(x for name in fit.reads if lane in (x := OperandRead.of(fit, name)).dims)
 
 
-def copied_operands(d: SketchBuilder, p: Block, fit: Fit) -> list[Operand]:
+def copied_operands(d: SketchBuilder, p: Block, fit: Fit) -> list[OperandRead]:
     """Operands that do not lie as the instruction wants them."""
-    return [x for name in fit.reads if not (x := Operand.of(fit, name)).lies(d.s.nest, extents(p))]
+    return [x for name in fit.reads if not (x := OperandRead.of(fit, name)).lies(d.s.nest, extents(p))]
 
 
-def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[Operand]:
+def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[OperandRead]:
     """Operands that are copied. Rows that lie far apart may be copied too, so that what one instruction reads
     is in few pages and sets of a cache."""
     n, away = extents(p), copied_operands(d, p, fit)
-    every = [Operand.of(fit, name) for name in fit.reads]
+    every = [OperandRead.of(fit, name) for name in fit.reads]
     rest = [x for x in every if x not in away and x.panels() and x.can_be_packed(d.s.nest, n)]
     return away + rest if rest and d.choose(f"{p.name}.pack", ("", "all")) else away
 

@@ -45,7 +45,7 @@ def term_axis(fit: Fit) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
+class OperandRead:
     """An input of an instruction, and what a block reads for it. ``dims``: axes of the instruction along its
     dimensions. ``inner``: those of the dimensions that must lie innermost."""
 
@@ -56,12 +56,12 @@ class Operand:
     inner: tuple[str, ...]
 
     @staticmethod
-    def of(fit: Fit, name: str) -> Operand:
+    def of(fit: Fit, name: str) -> OperandRead:
         ins = fit.instruction
         at = next(x for x in ins.meaning.stages[0].reads() if x.buffer == name).indices
         dims = tuple(i.name for i in at if isinstance(i, Var))
         first = max((d + 1 for n, d in ins.free if n == name), default=0)
-        return Operand(fit, name, fit.reads[name], dims, dims[first:])
+        return OperandRead(fit, name, fit.reads[name], dims, dims[first:])
 
     def is_term(self, axis: str) -> bool:
         """Whether an axis of the instruction belongs to its sum."""
@@ -134,7 +134,7 @@ def _is_padded(nest: Nest, x: Load) -> bool:
     return len(made) == 1 and is_guarded_copy(made[0]) and len(readers(nest, x.buffer)) == 1
 
 
-def pack(d: SketchBuilder, producer: str, x: Operand, tile: Sizes) -> str:
+def pack(d: SketchBuilder, producer: str, x: OperandRead, tile: Sizes) -> str:
     """Let ``producer`` read an operand through a copy that lies as the instruction wants it, in panels of
     ``tile`` points. It stands before the loops that read it. Returns its name."""
     n, read, ins = extents(d.block(producer)), x.read, x.fit.instruction
@@ -165,7 +165,7 @@ def pack(d: SketchBuilder, producer: str, x: Operand, tile: Sizes) -> str:
     return name
 
 
-def _by_depth(p: Block, x: Operand, dims: Sequence[int], panels: Container[int]) -> list[int]:
+def _by_depth(p: Block, x: OperandRead, dims: Sequence[int], panels: Container[int]) -> list[int]:
     """Dimensions from those that no sum walks through, over the panels, to those of the sums, in the order in
     which a tile goes through them: that of the terms innermost."""
     reduce = [i.var for i in p.iters if i.kind == "reduce" and i.var != term_axis(x.fit)] + [term_axis(x.fit)]
@@ -211,7 +211,7 @@ def _schedule_packing(d: SketchBuilder, name: str, copying: Instruction | None, 
     d.parallel(*loops[: min(2, len(loops) - 3)])
 
 
-def _copying(d: SketchBuilder, x: Operand, n: Mapping[str, int]) -> Instruction | None:
+def _copying(d: SketchBuilder, x: OperandRead, n: Mapping[str, int]) -> Instruction | None:
     """The instruction that copies what lies innermost, the terms of each lane side by side, if the operand
     has a whole one: it interleaves where lanes are contiguous, and turns squares where terms are."""
     lanes, terms = (x.fit.axes[a] for a in x.inner[-2:]) if len(x.inner) > 1 else ("", "")
