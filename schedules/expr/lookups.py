@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from schedules.expr.nodes import INDEX, Compare, Const, Expr, Select, dtype_of, select
 
@@ -35,6 +36,7 @@ def _below(values: Sequence[Const], index: Expr, first: int, middle: int) -> Exp
     return select(Compare("<", index, Const(first + middle, dtype_of(index))), *sides)
 
 
+@lru_cache(maxsize=256)
 def lookup_of(e: Expr) -> Lookup | None:
     """The table of three numbers or more that an expression asks, as `lookup` makes it; None for others."""
     if not isinstance(e, Select) or not isinstance(e.cond, Compare) or dtype_of(e.cond.a) == INDEX:

@@ -447,8 +447,11 @@ class LlvmExpressions(Tables):
     def _select(self, e: Select) -> Value:
         """A select. Only the chosen side is evaluated if the sides load what the condition does not, as
         evaluating the other could fault."""
+        if _reads_alike(e) and (known := self._known(e.cond)) is not None:
+            return self.value(e.a if known else e.b)
         cond = self.value(e.cond)
-        risky = {x for side in (e.a, e.b) for x in E.loads(side)} - _always_loaded(e.cond)
+        sure = _always_loaded(e.cond) | (_always_loaded(e.a) & _always_loaded(e.b))
+        risky = {x for side in (e.a, e.b) for x in E.loads(side)} - sure
         if not risky:
             return self._chosen(cond, self.value(e.a), self.value(e.b))
         if cond.lanes == 1:
@@ -458,6 +461,13 @@ class LlvmExpressions(Tables):
         other = Value(self.s.emit(f"xor {cond}, {true.ref}"), "bool", self.lanes)
         x, y = self._side(e.a, cond), self._side(e.b, other)
         return Value(self.s.emit(f"select {cond}, {x}, {y}"), x.dtype, x.lanes)
+
+    def _known(self, cond: Expr) -> bool | None:
+        """Whether a condition holds in this iteration of unrolled loops; None where others decide."""
+        numbers = {v: self.env.get(v) for v in E.variables(cond)}
+        if E.loads(cond) or not all(isinstance(n, int) for n in numbers.values()):
+            return None
+        return bool(E.evaluate(cond, numbers))
 
     def _chosen(self, cond: Value, x: Value, y: Value) -> Value:
         x, y = self.same_lanes(x, y)
@@ -516,6 +526,11 @@ class LlvmExpressions(Tables):
         (x, sx), (y, sy) = sides
         ref = self.s.emit(f"phi {x.type} [ {x.ref}, %{sx.label} ], [ {y.ref}, %{sy.label} ]")
         return Value(ref, x.dtype, x.lanes)
+
+
+def _reads_alike(e: Select) -> bool:
+    """Whether both sides are of the same elements, as the two codes of a byte."""
+    return bool(E.loads(e.a)) and set(E.loads(e.a)) == set(E.loads(e.b))
 
 
 def _always_loaded(cond: Expr) -> set[Load]:

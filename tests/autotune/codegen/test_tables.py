@@ -159,3 +159,27 @@ def test_what_is_no_table_is_refused() -> None:
     ):
         with pytest.raises(WorkloadError, match=match):
             te.lookup(values, index, dtype)  # type: ignore[arg-type]
+
+
+def test_the_two_codes_of_a_byte_need_no_branch() -> None:
+    """Both are of one element, whichever is asked for; where their loop is unrolled nothing is asked."""
+    w = te.placeholder((8, 16), "uint8", "w")
+    r, p = te.reduce_axis(8, "r"), te.reduce_axis(2, "p")
+
+    def value(j: Expr) -> te.Reduction:
+        bits = te.select(te.equal(p, 0), w[r, j] & 15, w[r, j] >> 4)
+        return te.sum(te.lookup(NF4, bits), axis=(r, p))
+
+    dag = te.dag([w, te.compute((16,), value, "y")])
+    target = from_name("x86-64-v4")
+    data = [np.random.default_rng(0).integers(0, 256, (8, 16)).astype(np.uint8)]
+    for unrolled in (False, True):
+        s = Schedule(dag)
+        j, rows, pair = s.loops("y")
+        s.reorder(rows, pair, j)
+        s.vectorize(j)
+        if unrolled:
+            s.unroll(pair)
+        text = emit(lower(s.nest), target).text
+        assert "then" not in text and ("select" not in text) == unrolled
+        check_compiled(dag, s.trace, host(), data, expected(dag, data))
