@@ -82,7 +82,7 @@ def _schedule(d: SketchBuilder, name: str) -> None:
     if b.reducer is not None:
         if name in d.nested:
             schedule_nested(d, d.nested[name], d.s.cache_write(name, "local"))
-        elif (name in d.roots or is_row_reduction(d.s.nest, b)) and name not in d.windows:  # or parts of rows
+        elif name not in d.windows and (name in d.roots or is_row_reduction(d.s.nest, b)):  # parts too
             schedule_rows(d, name)
         elif not _by_dot_products(d, b):
             _tile(d, name)

@@ -30,7 +30,7 @@ from schedules.primitives.base import as_expr
 from schedules.space.rules.cpu.copies import schedule_copy
 from schedules.space.rules.cpu.nested_dots import Dots, compute_factor, dots_for, fit_signs, prepare_dots
 from schedules.space.rules.cpu.nested_levels import (
-    Level,
+    NestLevel,
     digit_axes,
     inner_reductions,
     levels_of,
@@ -134,7 +134,7 @@ def schedule_nested(d: SketchBuilder, chain: Sequence[str], consumer: str) -> No
     d.parallel(tiles)
 
 
-def _reuses(d: SketchBuilder, levels: Sequence[Level], axis: str) -> bool:
+def _reuses(d: SketchBuilder, levels: Sequence[NestLevel], axis: str) -> bool:
     """Whether an operand is the same along an axis of the outputs."""
     return any(
         axis in level.axis and not depends(x, level.axis[axis])
@@ -144,7 +144,7 @@ def _reuses(d: SketchBuilder, levels: Sequence[Level], axis: str) -> bool:
 
 
 def _packed(
-    d: SketchBuilder, levels: Sequence[Level], v: str, panel: int | Hole, dots: Dots | None
+    d: SketchBuilder, levels: Sequence[NestLevel], v: str, panel: int | Hole, dots: Dots | None
 ) -> list[str]:
     """Copy operands in panels, if that is chosen. Returns the copies."""
     found = [
@@ -164,7 +164,7 @@ def _packed(
 
 
 def _sums(
-    d: SketchBuilder, levels: Sequence[Level], v: str, vec: int | Hole, tiles: str, dots: Dots | None
+    d: SketchBuilder, levels: Sequence[NestLevel], v: str, vec: int | Hole, tiles: str, dots: Dots | None
 ) -> None:
     """Compute each reduction in the loops of the one around it, from the tile of outputs on."""
     *around, inner = [x for x in levels if not x.is_factor]
@@ -178,7 +178,7 @@ def _sums(
     prefetch_groups(d, groups or walked, levels[0].name)
 
 
-def _outer_sum(d: SketchBuilder, level: Level, v: str, vec: int | Hole) -> str:
+def _outer_sum(d: SketchBuilder, level: NestLevel, v: str, vec: int | Hole) -> str:
     """Put a reduction outside its tile. Returns the loop over vectors of the tile, in which the next
     reduction is computed."""
     reduce, rows, lanes = _loops(d, level, v)
@@ -192,7 +192,7 @@ def _outer_sum(d: SketchBuilder, level: Level, v: str, vec: int | Hole) -> str:
     return runs
 
 
-def _inner_sum(d: SketchBuilder, level: Level, v: str, vec: int | Hole | None, dots: Dots | None) -> str:
+def _inner_sum(d: SketchBuilder, level: NestLevel, v: str, vec: int | Hole | None, dots: Dots | None) -> str:
     """Put the innermost reduction outside its vectors, or outside the instruction that it is. Some steps of
     it are unrolled. Of digits, as those of the codes in a byte, all are: shifts and masks are then constants.
     ``vec``: the lanes of its vectors where it is alone, and has all of the tile. Returns its outermost
@@ -227,14 +227,14 @@ def _inner_sum(d: SketchBuilder, level: Level, v: str, vec: int | Hole | None, d
     return loops[0]
 
 
-def _loops(d: SketchBuilder, level: Level, v: str) -> tuple[list[str], list[str], str]:
+def _loops(d: SketchBuilder, level: NestLevel, v: str) -> tuple[list[str], list[str], str]:
     """The loops of a reduction: (those that reduce, those over rows, that over outputs side by side)."""
     reduce, points = d.own_apart(level.name)
     lanes = next(x for x in points if x in behind(d.block(level.name), level.axis[v]))
     return reduce, [x for x in points if x != lanes], lanes
 
 
-def _lanes_last(d: SketchBuilder, level: Level, v: str) -> None:
+def _lanes_last(d: SketchBuilder, level: NestLevel, v: str) -> None:
     """Store results with the lanes of a vector side by side."""
     for w in d.block(level.name).writes:
         at = w.indices.index(Var(level.axis[v]))

@@ -19,7 +19,7 @@ from schedules.ir.nest import behind
 from schedules.ir.strides import known_strides
 from schedules.primitives.stage_factor import factors, fits
 from schedules.space.rules.cpu.copies import schedule_copy
-from schedules.space.rules.cpu.nested_levels import Level, digit_axes
+from schedules.space.rules.cpu.nested_levels import NestLevel, digit_axes
 from schedules.space.rules.parts import copy_read
 from schedules.space.rules.patterns import depends, extents, operands
 from schedules.space.sketch_builder import SketchBuilder, extent
@@ -90,7 +90,7 @@ def _instructions(d: SketchBuilder) -> list[Instruction]:
     return out
 
 
-def dots_for(d: SketchBuilder, level: Level, v: str) -> dict[str, Dots]:
+def dots_for(d: SketchBuilder, level: NestLevel, v: str) -> dict[str, Dots]:
     """{instruction of the target: how it is the innermost reduction}; the cheapest alone."""
     b = d.block(level.name)
     own = level.axis.get(v, "")
@@ -140,7 +140,7 @@ def _moves(d: SketchBuilder, x: Load) -> dict[str, int]:
     return {a.name: int(c.value) for a, c in terms.items() if isinstance(a, Var) and isinstance(c, Const)}
 
 
-def prepare_dots(d: SketchBuilder, levels: list[Level], v: str, dots: Dots) -> Dots:
+def prepare_dots(d: SketchBuilder, levels: list[NestLevel], v: str, dots: Dots) -> Dots:
     """Make the terms an axis of the innermost block, and its factor a stage, which ``levels`` then has
     too."""
     level = levels[-1]
@@ -161,12 +161,12 @@ def prepare_dots(d: SketchBuilder, levels: list[Level], v: str, dots: Dots) -> D
     if not _is_load(e, dtype):
         source, staged = d.s.stage_factor(level.name, dots.packed, dtype), True
         d.done.add(source)
-        levels.append(Level(source, level.axis, depth, is_factor=True))
+        levels.append(NestLevel(source, level.axis, depth, is_factor=True))
     _turn_terms(d, level, v, term, dots.terms)
     return replace(dots, term=term, source=source, staged=staged)
 
 
-def _turn_terms(d: SketchBuilder, level: Level, v: str, term: str, terms: int) -> None:
+def _turn_terms(d: SketchBuilder, level: NestLevel, v: str, term: str, terms: int) -> None:
     """Let the block read what all lanes share through a copy in which terms lie side by side, if they lie
     some elements apart."""
     b = d.block(level.name)
@@ -192,7 +192,7 @@ def _turn_terms(d: SketchBuilder, level: Level, v: str, term: str, terms: int) -
     schedule_copy(d, name, parallel=False)
 
 
-def compute_factor(d: SketchBuilder, level: Level, v: str, dots: Dots, loop: str) -> None:
+def compute_factor(d: SketchBuilder, level: NestLevel, v: str, dots: Dots, loop: str) -> None:
     """Compute the factor in ``loop``, in vectors along the terms of all lanes."""
     d.s.compute_at(dots.source, loop)
     b = d.block(dots.source)

@@ -19,7 +19,7 @@ MOST_DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class NestLevel:
     """A stage of the nest. ``axis``: {axis of the outputs: its own axis}. ``depth``: {its own axis: how many
     reductions are around the one that walks along it}. ``is_factor``: a factor of the innermost one."""
 
@@ -47,11 +47,11 @@ def _reduction_around(d: SketchBuilder, p: Block) -> str | None:
     return y.name if plain and each and any(i.kind == "reduce" and n[i.var] > 1 for i in y.iters) else None
 
 
-def levels_of(d: SketchBuilder, chain: Sequence[str], consumer: str) -> list[Level]:
+def levels_of(d: SketchBuilder, chain: Sequence[str], consumer: str) -> list[NestLevel]:
     """The reductions of a chain from the outermost on. ``consumer`` reads it at its own iterations."""
     y = d.block(chain[0])
     axis = dict(zip(spatial(d.block(consumer)), spatial(y), strict=True))
-    out: list[Level] = []
+    out: list[NestLevel] = []
     place: dict[str, str] = {}  # {axis of the last block: axis of this one}
     depth: dict[str, int] = {}
     for name in chain:
@@ -64,7 +64,7 @@ def levels_of(d: SketchBuilder, chain: Sequence[str], consumer: str) -> list[Lev
             depth = {place[v]: k for v, k in depth.items() if v in place}
         most = max(depth.values(), default=-1)
         depth |= {i.var: most + 1 + k for k, i in enumerate(i for i in b.iters if i.kind == "reduce")}
-        out.append(Level(name, axis, depth))
+        out.append(NestLevel(name, axis, depth))
     return out
 
 
@@ -108,7 +108,7 @@ def _indices(e: Expr) -> Iterator[Expr]:
         yield from _indices(x)
 
 
-def digit_axes(d: SketchBuilder, level: Level, v: str) -> list[str]:
+def digit_axes(d: SketchBuilder, level: NestLevel, v: str) -> list[str]:
     """Short axes of the reduction along which nothing that differs between outputs moves in memory."""
     b = d.block(level.name)
     n = extents(b)
@@ -120,7 +120,7 @@ def digit_axes(d: SketchBuilder, level: Level, v: str) -> list[str]:
     ]
 
 
-def packable(d: SketchBuilder, level: Level, x: Load, v: str) -> bool:
+def packable(d: SketchBuilder, level: NestLevel, x: Load, v: str) -> bool:
     """Whether a copy of an operand can have panels along an axis of the outputs: it moves with that axis
     alone along one dimension of an argument, or of an offset copy."""
     own = level.axis.get(v, "")
@@ -130,7 +130,7 @@ def packable(d: SketchBuilder, level: Level, x: Load, v: str) -> bool:
 
 
 def pack_panels(
-    d: SketchBuilder, levels: Sequence[Level], level: Level, x: Load, v: str, panel: int | Hole,
+    d: SketchBuilder, levels: Sequence[NestLevel], level: NestLevel, x: Load, v: str, panel: int | Hole,
     term: str = "", terms: int = 0,
 ) -> str:  # fmt: skip
     """Copy an operand in panels along ``v``. Before them stands what no reduction walks through, behind them
