@@ -78,7 +78,7 @@ def trouble() -> str | None:
 
 def _tried() -> int:
     """How a child that uses a tile ended: 0, or minus the number of a signal. Raises OSError."""
-    with mmap.mmap(-1, mmap.PAGESIZE) as code:
+    with mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as code:
         code[: len(_TRY)] = _TRY
         start = ctypes.c_char.from_buffer(code)
         address = ctypes.addressof(start)

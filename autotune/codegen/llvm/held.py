@@ -38,15 +38,22 @@ class HeldUse:
     sure: bool
     fresh: bool
 
+    @property
+    def most(self) -> int:
+        """Results that leave registers for its inputs."""
+        assert self.instruction.registers is not None
+        return self.instruction.registers.count - len(self.instruction.meaning.inputs)
+
 
 @dataclass(frozen=True, slots=True)
 class HeldRegion:
     """Statements ``first`` to ``last`` of a sequence, over which results are held. ``held``: the first use of
-    each."""
+    each. ``most``: results that may be held at a time, so that inputs find registers."""
 
     first: int
     last: int
     held: Mapping[Place, HeldUse]
+    most: int
 
 
 class HeldResults:
@@ -73,7 +80,13 @@ class HeldResults:
         found = [self._uses(s) for s in stmts]
         buffers = {b for uses in found for b, xs in uses.items() if xs}
         held = {place[0] for place in self.slots}
-        return [r for b in sorted(buffers - held) for r in self._regions(b, [x.get(b, ()) for x in found])]
+        out: list[HeldRegion] = []
+        for b in sorted(buffers - held):
+            for r in self._regions(b, [x.get(b, ()) for x in found]):
+                beside = sum(len(q.held) for q in out if q.first <= r.last and r.first <= q.last)
+                if len(r.held) + beside + len(self.slots) <= r.most:
+                    out.append(r)
+        return out
 
     def _regions(self, buffer: str, uses: Sequence[Sequence[HeldUse] | None]) -> Iterator[HeldRegion]:
         """``uses``: of the buffer, by statement; None: something else touches it."""
@@ -82,9 +95,10 @@ class HeldResults:
             if xs:
                 mine.append(n)
             elif xs is None and mine:
-                held = self._together([u for k in mine for u in uses[k] or ()])
+                all_ = [u for k in mine for u in uses[k] or ()]
+                held = self._together(all_)
                 if held is not None:
-                    yield HeldRegion(mine[0], mine[-1], held)
+                    yield HeldRegion(mine[0], mine[-1], held, min(u.most for u in all_))
                 mine = []
 
     def _together(self, uses: Sequence[HeldUse]) -> Mapping[Place, HeldUse] | None:
@@ -96,12 +110,10 @@ class HeldResults:
             first.setdefault(place, u)
             if u.sure:
                 sure.add(place)
-        registers = uses[0].instruction.registers
-        assert registers is not None
-        strides = uses[0].operand.strides
+        registers, strides = uses[0].instruction.registers, uses[0].operand.strides
         if any(u.operand.strides != strides or u.instruction.registers is not registers for u in uses):
             return None
-        if sure != set(first) or len(first) + len(self.slots) > registers.count:
+        if sure != set(first):
             return None
         shape = uses[0].instruction.result.shape
         apart = all(_apart(p, q, strides, shape) for p, q in combinations(first, 2))
@@ -200,7 +212,7 @@ class HeldResults:
         ins, use = s.instruction, self._use(s, {}, True)
         place = self.place(use.operand)
         if place not in self.slots:
-            alone = HeldRegion(0, 0, {place: use})
+            alone = HeldRegion(0, 0, {place: use}, use.most)
             self.enter(alone)
             self.emit(s)
             self.leave(alone)

@@ -105,6 +105,16 @@ def test_more_tiles_than_registers_are_not_held_together() -> None:
     assert found["tdpbusd"] == 9 and found["tilestored"] == 18  # after zero, and after every product
 
 
+def test_inputs_find_registers_beside_what_is_held() -> None:
+    """1 by 6 tiles are held, 1 by 7 are not: a product needs two more."""
+    ins = INSTRUCTIONS["tdpbusd"]
+    for columns, stored in ((6, 6), (7, 14)):
+        dag = product(ins, 16, 16 * columns, 2 * 64)
+        found = count(assembly_of(dag, tiled(dag, ins, 1, columns), DESCRIBED))
+        assert found["tdpbusd"] == columns and found["tilestored"] == stored
+        assert found["tileloadd"] == 1 + columns + (0 if stored == columns else columns)
+
+
 def test_arguments_that_tiles_are_stored_to_are_asked_for() -> None:
     ins = INSTRUCTIONS["tdpbusd"]
     dag = product(ins, 32, 32, 128)
