@@ -69,7 +69,7 @@ def test_many_sampled_schedules_compute_the_operator(op: str) -> None:
 
 
 @pytest.mark.fast("add")
-@pytest.mark.parametrize("op", SMALL)
+@pytest.mark.parametrize("op", [op for op in SMALL if not op.startswith("quantized_")])
 def test_sampled_schedules_compute_the_operator_in_float16(op: str) -> None:
     emulate(case(op, "float16"), 3)
 
