@@ -41,7 +41,7 @@ BIG = {
     "matmul_bias_relu": {"m": 1024, "n": 4096, "k": 1024},
     "conv2d": {"h": 56, "w": 56, "ci": 64, "co": 64, "k": 3, "padding": 1},
     "quantized_matmul": {"m": 512, "n": 512, "k": 512},
-    "quantized_conv2d": {"h": 28, "w": 28, "ci": 128, "co": 128, "k": 3, "padding": 1, "weight_zeros": 1},
+    "quantized_conv2d": {"h": 56, "w": 56, "ci": 64, "co": 64, "k": 1, "weight_zeros": 1},
     "conv2d_bias_relu": {"h": 14, "w": 14, "ci": 256, "co": 256, "k": 3, "padding": 1},
     "depthwise_conv2d": {"h": 112, "w": 112, "c": 96, "k": 3, "padding": 1, "stride": 2},
     "max_pool2d": {"h": 112, "w": 112, "c": 64, "k": 3, "padding": 1, "stride": 2},
