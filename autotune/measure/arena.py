@@ -228,8 +228,8 @@ class Arena:
             ctypes.memset(base, 0xFF, room)
 
     def poison(self, placement: Placement, number: int) -> None:
-        """Fill the outputs of a placement with `POISON` + ``number``, their gaps with
-        what no kernel writes that copies those of inputs."""
+        """Fill the outputs of a placement with `POISON` + ``number``, their gaps with what no kernel writes
+        that copies those of inputs."""
         for p, out in zip(self.params[self.n_inputs :], placement.outputs):
             kind, value = POISON[p.dtype]
             if p.strides is not None:

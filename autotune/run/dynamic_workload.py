@@ -205,14 +205,15 @@ def strides_at(strides: Strides | None, values: Mapping[Dim, int]) -> Strides | 
     """Strides with numbers for the dimensions in them. Raises `WorkloadError`."""
     if not isinstance(strides, Mapping):
         return strides
-    used = te_dims.dims_of([s for steps in strides.values() for s in steps or ()])
+    listed = {name: s for name, s in strides.items() if isinstance(s, (tuple, list))}
+    used = te_dims.dims_of([s for steps in listed.values() for s in steps])
     if missing := [d for d in used if d not in values]:
         raise WorkloadError(f"strides: {missing[0]!r} is no size of the program; use the sizes that it has")
 
     def numbers(steps: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(te_dims.stride_at(s, values) if isinstance(s, Expr) else s for s in steps)
 
-    return {name: steps and numbers(steps) for name, steps in strides.items()}
+    return {**strides, **{name: numbers(steps) for name, steps in listed.items()}}
 
 
 def _of_params(params: Mapping[str, Any]) -> dict[str, Dim]:

@@ -54,8 +54,9 @@ def _copied(x: Any, written: bool) -> str:
 
 
 def in_elements(a: np.ndarray) -> tuple[int, ...] | None:
-    """The strides of an array in elements; None where one is no whole number of them."""
-    if any(s % a.itemsize for s in a.strides):
+    """The strides of an array in elements; None where one is no whole number of them. Those of extents of 1
+    say nothing."""
+    if any(s % a.itemsize for n, s in zip(a.shape, a.strides, strict=True) if n != 1):
         return None
     return tuple(s // a.itemsize for s in a.strides)
 

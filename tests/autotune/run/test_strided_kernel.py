@@ -199,10 +199,11 @@ def test_strides_of_an_extent_of_one_are_arbitrary() -> None:
     x = te.placeholder((3, 1, 4), name="x", strides=(8, 99, 1))
     k = at.build(at.Schedule([x, te.compute((3, 1, 4), lambda i, j, n: x[i, j, n] + 1.0, "z")]), threads=1)
     memory = numbers((3, 8))
-    for step in (0, 4, 1 << 40, -12):
+    for step in (0, 4, 5, 1 << 40, -12):
         view = np.lib.stride_tricks.as_strided(memory, (3, 1, 4), (32, step, 4))
         out = np.empty((3, 1, 4), "float32")
         assert k._fast(view, out) == 0 and np.array_equal(out, view + 1)
+        assert k._slow((view,), (out,)) == 0
         if step >= 0:
             t = torch.from_numpy(memory).as_strided((3, 1, 4), (8, step, 1))
             assert torch.equal(k(t), t + 1) and k._torch.fast(t, torch.empty(3, 1, 4)) == 0
@@ -426,6 +427,8 @@ def test_a_size_that_varies_may_be_a_stride() -> None:
     dynamic = as_dynamic("matmul", {"m": m, "n": 4, "k": 2}, strides={"a": (1, m + 3), "b": None})
     assert dynamic is not None
     assert [dynamic.at((n,)).dag.inputs[0].strides for n in (2, 5)] == [(1, 5), (1, 8)]
+    with pytest.raises(at.WorkloadError, match="tensor a: 1 strides for 2 dimensions"):
+        as_dynamic("matmul", {"m": m, "n": 4, "k": 2}, strides={"a": 5})  # type: ignore[dict-item]
     with pytest.raises(at.WorkloadError, match="strides: .* is no size of the program"):
         as_dynamic("matmul", {"m": m, "n": 4, "k": 2}, strides={"a": (1, at.dim(2, 3))})
 
