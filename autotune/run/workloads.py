@@ -30,10 +30,11 @@ def as_workload(
     caller: Callable[..., Any] | None = None,
     strides: Strides | None = None,
 ) -> Workload:
-    """The workload of a program. Parameters, dtype and layout belong to library operators; tensors
-    carry their own. ``dtype=None``: float32, or the first that the operator has. ``constant_weights``: see `with_constants`. ``caller``: the function that a user gave
-    ``params`` with its own keywords. ``strides``: of arguments, by name. Sums of dequantised products in
-    tensors become sums of integers (see `schedules.graph.integers`). Raises `WorkloadError`."""
+    """The workload of a program. Parameters, dtype and layout belong to library operators; tensors carry
+    their own. ``dtype=None``: float32, or the first that the operator has. ``constant_weights``: see
+    `with_constants`. ``caller``: the function that a user gave ``params`` with its own keywords. ``strides``:
+    of arguments, by name. Sums of dequantised products in tensors become sums of integers (see
+    `schedules.graph.integers`). Raises `WorkloadError`."""
     _check_names(program, params, caller)
     workload = with_strides(_as_workload(program, params, dtype, layout), strides)
     made = with_constants(workload, constant_weights)

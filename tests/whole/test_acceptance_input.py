@@ -133,7 +133,8 @@ def test_without_a_dtype_an_operator_has_float32_or_its_own(tmp_path: Path) -> N
         assert at.best("quantized_matmul", **common, dtype=dtype).time_s == tuned.best.time_s
         assert at.explain("quantized_matmul", **common, dtype=dtype)
     assert as_workload("matmul", sizes).digest == as_workload("matmul", sizes, "float32").digest
-    done = run("best", "quantized_matmul", "--shape", "m=5,n=6,k=7", "--threads", 1, "--db", tmp_path / "t.db")
+    where = ("--shape", "m=5,n=6,k=7", "--threads", 1, "--db", tmp_path / "t.db")
+    done = run("best", "quantized_matmul", *where)
     assert done.status == 0 and "uint8" in done.out
 
 

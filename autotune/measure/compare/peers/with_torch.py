@@ -42,7 +42,8 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
             call()
         except (RuntimeError, NotImplementedError) as err:  # such as a dtype that torch's operator lacks
             raise PeerError(
-                f"torch has no {workload.op!r} of these dtypes: {one_line(err, 300)}; leave torch out of --against"
+                f"torch has no {workload.op!r} of these dtypes: {one_line(err, 300)}; "
+                "leave torch out of --against"
             ) from None
         yield prepared(call)
 
@@ -98,7 +99,7 @@ def prepared(call: Call) -> PreparedPeer:
 def _product(p: Params, x: list[Any], out: Any, then: Callable[[Any], Any] | None = None) -> Call:
     """A product of matrices. ``then``: with a bias, what follows it."""
     a, b = (m.transpose(-1, -2) if p.get(f"transpose_{n}") else m for n, m in zip("ab", x))
-    if then is None and a.dtype == torch.int8 and out is not None and out.dtype == torch.int32 and a.ndim == 2:
+    if then is None and out is not None and (a.dtype, out.dtype, a.ndim) == (torch.int8, torch.int32, 2):
         return lambda: torch._int_mm(a, b, out=out)  # `matmul` adds up in int8
     if then is None:
         return lambda: torch.matmul(a, b, out=out)
