@@ -99,8 +99,8 @@ def prepared(call: Call) -> PreparedPeer:
 def _product(p: Params, x: list[Any], out: Any, then: Callable[[Any], Any] | None = None) -> Call:
     """A product of matrices. ``then``: with a bias, what follows it."""
     a, b = (m.transpose(-1, -2) if p.get(f"transpose_{n}") else m for n, m in zip("ab", x))
-    if then is None and out is not None and (a.dtype, out.dtype, a.ndim) == (torch.int8, torch.int32, 2):
-        return lambda: torch._int_mm(a, b, out=out)  # `matmul` adds up in int8
+    if then is None and (a.dtype, p.get("out_dtype"), a.ndim) == (torch.int8, "int32", 2):
+        return lambda: torch._int_mm(a, b) if out is None else torch._int_mm(a, b, out=out)
     if then is None:
         return lambda: torch.matmul(a, b, out=out)
     return lambda: then(torch.addmm(x[2], a, b, out=out))

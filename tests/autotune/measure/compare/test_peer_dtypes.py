@@ -59,3 +59,14 @@ def test_what_onnxruntime_lacks_in_a_dtype_is_refused_with_the_dtype() -> None:
     with pytest.raises(PeerError, match="no peer for 'matmul' of bfloat16"):
         with peer("onnxruntime").prepare(workload, inputs, outputs, 1):
             pass
+
+
+@pytest.mark.parametrize("out", [False, True])
+def test_torch_adds_bytes_up_in_int32_with_and_without_an_output(out: bool) -> None:
+    torch = imported("torch")
+    from autotune.measure.compare.peers.with_torch import operator
+
+    a = torch.full((24, 24), 100, dtype=torch.int8)
+    place = torch.zeros((24, 24), dtype=torch.int32) if out else None
+    found = operator("matmul")({"out_dtype": "int32"}, [a, a], place)()
+    assert found.dtype == torch.int32 and bool((found == 240000).all())
