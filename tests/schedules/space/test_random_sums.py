@@ -1,11 +1,13 @@
-"""Random sums of products of every pairing of dtypes, on targets with other instructions, of arguments that lie
-anyhow: candidates of every sketch against the reference, between inaccessible pages, and a share interpreted.
+"""Random sums of products of every pairing of dtypes, on targets with other instructions, of arguments that
+lie anyhow: candidates of every sketch against the reference, compiled between inaccessible pages, or
+interpreted.
 
-All numbers are whole or halves, and small where they are floats, so that every order of a sum gives the same bits.
+All numbers are whole or halves, and small where they are floats: every order of a sum gives the same bits.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,22 +16,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import interpret, lies, run_object, same
+from helpers import execute, interpret, lies, same
 from space_cases import target
 from strided import with_views
 
-from autotune.backends.building.from_trace import emit_module
-from autotune.codegen.llvm.compile import compile_module, host_arch
+from autotune.codegen.llvm.compile import host_arch
 from autotune.codegen.runtime.laid import settled_values
 from autotune.targets import from_name
 from schedules import te
 from schedules.dtypes import DTYPES, is_float
 from schedules.expr import Expr
 from schedules.ir import Intrinsic, walk
-from schedules.model import Target
+from schedules.model import Target, Trace
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
-from schedules.space import DerivedSpace, derive
+from schedules.space import derive
 from schedules.space.rules.cpu import instructed, tiling
 from schedules.te.compute_dag import ComputeDAG, Tensor
 
@@ -67,7 +68,7 @@ class Case:
     known: tuple[str, ...] = ()
 
 
-# -- expressions ----------------------------------------------------------------------------------------------
+# -- expressions --------------------------------------------------------------------------------------------
 
 
 class Draw:
@@ -283,7 +284,7 @@ def data(dag: ComputeDAG, seed: int) -> list[np.ndarray]:
     return [one(t) for t in dag.inputs]
 
 
-# -- running them ---------------------------------------------------------------------------------------------
+# -- running them -------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -312,61 +313,58 @@ def named(name: str) -> Target:
     return t if isinstance(t, Target) else replace(target(1, 64 if name == "tiles" else 32), features=t)
 
 
-def derived(case: Case, t: Target) -> tuple[ComputeDAG, DerivedSpace]:
-    dag = replace(case.dag, constants=case.known)
-    return dag, derive(dag, t)
+Used = dict[str, int]  # {instruction, "" for any or none: candidates with it}
 
 
-def compiled(seed: int) -> dict[str, int]:
-    """How many candidates of case ``seed`` ran, by instruction ("" of all)."""
+def candidates(case: Case, t: Target, seed: int, instructed: int) -> Iterator[tuple[str, str, Trace]]:
+    """One candidate of each sketch, or so many of those that have an instruction: what to say of it if it is
+    wrong, the sketch's name, its trace."""
+    space = derive(replace(case.dag, constants=case.known), t)
+    draw = np.random.default_rng(seed)
+    for n, name in enumerate(space.sketches):
+        rows = space.sample(n, 16, draw)
+        for row in rows[space.valid(n, rows)][: instructed if ".with=" in name else 1]:
+            yield (
+                f"{case.label}, {t.threads} threads, sketch {name!r} {row.tolist()}",
+                name,
+                space.trace(n, row),
+            )
+
+
+def compiled(seed: int) -> Used:
+    """Run candidates of case ``seed`` on this CPU, or on what it would be with less."""
     case, rng = random_case(seed, False)
     way = rng.choice(list(LACKING))
     t = here(way, rng.choice((1, 1, 2)))
-    counts = {"": 0}
-    inputs = data(case.dag, seed)
+    used, inputs = Counter[str](), data(case.dag, seed)
     want = te.evaluate(case.dag, inputs)
     with small_as_large():
-        dag, space = derived(case, t)
-        draw = np.random.default_rng(seed)
-        for n, name in enumerate(space.sketches):
-            rows = space.sample(n, 16, draw)
-            for row in rows[space.valid(n, rows)][: 3 if ".with=" in name else 1]:
-                what = f"{case.label}, {way}, {t.threads} threads, sketch {name!r} {row.tolist()}"
-                try:
-                    text = emit_module(case.dag, space.trace(n, row), t).text
-                    for place, got in run_object(compile_module(text, t), case.dag, t, inputs).items():
-                        same(got, want, f"arrays at {place}")
-                except Exception as err:
-                    raise AssertionError(f"{what}: {err!r}") from err
-                for with_ in {w.partition("=")[2] for w in name.split() if ".with=" in w} | {""}:
-                    counts[with_] = counts.get(with_, 0) + 1
-    return counts
+        for what, name, trace in candidates(case, t, seed, 3):
+            try:
+                for place, got in execute(case.dag, trace, t, inputs).items():
+                    same(got, want, f"arrays at {place}")
+            except Exception as err:
+                raise AssertionError(f"{way}: {what}: {err!r}") from err
+            used.update({w.partition("=")[2] for w in name.split() if ".with=" in w} | {""})
+    return used
 
 
-def interpreted(seed: int) -> dict[str, int]:
-    """As `compiled`, by the interpreter, for this CPU or any."""
+def interpreted(seed: int) -> Used:
+    """Interpret candidates of small case ``seed`` for this CPU or another."""
     case, rng = random_case(seed, True)
     way = rng.choice([*LACKING, *NAMED])
     t = named(way) if way in NAMED else here(way, rng.choice((1, 2)))
-    counts = {"": 0}
-    inputs = data(case.dag, seed)
+    used, inputs = Counter[str](), data(case.dag, seed)
     want = te.evaluate(case.dag, inputs)
     with small_as_large():
-        dag, space = derived(case, t)
-        draw = np.random.default_rng(seed)
-        for n, name in enumerate(space.sketches):
-            rows = space.sample(n, 16, draw)
-            for row in rows[space.valid(n, rows)][:1]:
-                what = f"{case.label}, {way}, {t.threads} threads, sketch {name!r} {row.tolist()}"
-                try:
-                    f = lower(Schedule.replay(case.dag, space.trace(n, row), t).nest)
-                    same(interpret(f, case.dag, inputs), want, "interpreted")
-                except Exception as err:
-                    raise AssertionError(f"{what}: {err!r}") from err
-                used = {x.instruction.name for x in walk(f.body) if isinstance(x, Intrinsic)}
-                for with_ in used | {""}:
-                    counts[with_] = counts.get(with_, 0) + 1
-    return counts
+        for what, _, trace in candidates(case, t, seed, 1):
+            try:
+                f = lower(Schedule.replay(case.dag, trace, t).nest)
+                same(interpret(f, case.dag, inputs), want, "interpreted")
+            except Exception as err:
+                raise AssertionError(f"{way}: {what}: {err!r}") from err
+            used.update({x.instruction.name for x in walk(f.body) if isinstance(x, Intrinsic)} | {""})
+    return used
 
 
 @pytest.mark.parametrize("seed", range(3))
