@@ -270,10 +270,13 @@ def data(dag: ComputeDAG, seed: int) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
 
     def one(t: Tensor) -> np.ndarray:
-        if t.name == "s" or t.name.startswith("scale"):
+        if t.name == "s":
+            x = rng.integers(-1, 3, t.shape)
+        elif t.name.startswith("scale"):
             x = 2.0 ** rng.integers(-2, 3, t.shape)
-        elif is_float(t.dtype):
-            x = rng.integers(-4, 5, t.shape)
+        elif is_float(t.dtype):  # as large as all whole numbers are exact; sums need more bits than that
+            most = min(2 ** (DTYPES[t.dtype].mantissa + 1), 32)
+            x = rng.integers(-most, most + 1, t.shape)
         else:
             ends = DTYPES[t.dtype].range if DTYPES[t.dtype].is_storage else range(-9, 10)
             x = rng.integers(ends[0], ends[-1] + 1, t.shape)
