@@ -143,8 +143,8 @@ def expressions() -> Any:
     largest = te.reducer((-te.inf,), lambda old, new: (te.select(old[0] > new[0], old[0], new[0]),))
 
     def rest(i: te.Expr, j: te.Expr) -> te.Expr:
-        code = te.cast(x[i, j], "int32")
-        return te.lookup(te.FLOAT4_E2M1, code) + te.fmod(x[i, j], 2.0) + te.remainder(x[i, j], 3.0) + te.floor_divide(x[i, j], 4.0)
+        number = te.lookup(te.FLOAT4_E2M1, te.cast(x[i, j], "int32"))
+        return number * te.fmod(x[i, j], 2.0) + te.remainder(x[i, j], 3.0) + te.floor_divide(x[i, j], 4.0)
 
     u = te.compute((8, 8), rest, name="u")
 
