@@ -125,6 +125,15 @@ def computed(dtype: str) -> str:
     return DTYPES[dtype].computed if dtype in _STORAGE else dtype
 
 
+def offset_to(old: str, new: str) -> int | None:
+    """What must be added to all values of an integer dtype to have all of another of as many bytes: 128 from
+    int8 to uint8. None where nothing leads there."""
+    a, b = DTYPES[old], DTYPES[new]
+    if not (is_integer(old) and is_integer(new)) or a.itemsize != b.itemsize:
+        return None
+    return b.range[0] - a.range[0]
+
+
 def wrapped(value: int, dtype: str) -> int:
     """An integer as one of ``dtype``: its lowest bits."""
     least = DTYPES[dtype].range[0]

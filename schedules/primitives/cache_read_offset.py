@@ -7,7 +7,7 @@ from functools import reduce
 from typing import ClassVar
 
 from schedules import expr as E
-from schedules.dtypes import DTYPES, computed, is_integer, wrapped
+from schedules.dtypes import DTYPES, computed, is_integer, offset_to, wrapped
 from schedules.expr import Binary, Cast, Const, Expr, Load, Var
 from schedules.ir import Access, Block, Buffer, Nest, Stmt
 from schedules.ir.nest import (
@@ -145,14 +145,12 @@ class CacheReadOffset(Primitive[list[str]]):
 
     def _dtype(self, old: str) -> str:
         """The dtype of the copy."""
-        values = DTYPES[old].range
         if self.offset == 0:
             return old
-        wanted = range(values[0] + self.offset, values[-1] + self.offset + 1) if is_integer(old) else None
-        same = [n for n in DTYPES if is_integer(n) and DTYPES[n].itemsize == DTYPES[old].itemsize]
-        found = next((n for n in same if DTYPES[n].range == wanted), None)
+        ways = {n: k for n in DTYPES if n != old and (k := offset_to(old, n)) is not None}
+        found = next((n for n, k in ways.items() if k == self.offset), None)
         if found is None:
-            known = [f"{DTYPES[n].range[0] - values[0]} for {n}" for n in same if n != old]
+            known = [f"{k} for {n}" for n, k in ways.items()]
             raise self.refused(
                 f"{old} with {self.offset} added is no dtype of as many bytes; give "
                 f"{', '.join((*known, '0 to take out only what the sum adds'))}"

@@ -458,17 +458,18 @@ def _moves_evenly(x: Load, v: str) -> bool:
 def place_producers(
     d: SketchBuilder, producer: str, tiles: str, placed: Container[str], steady: Container[str] = ()
 ) -> None:
-    """Place padded copies that are not ``placed``: whole before the loops, or a tile's part inside them if
-    its size is ``steady``."""
+    """Place padded and changed copies that are not ``placed``: whole before the loops, or a tile's part of a
+    padded one inside them if its size is ``steady``."""
     for x in operands(d.block(producer)):
         if x.buffer in d.s.nest.params:
             continue
         for b in writers(d.s.nest, x.buffer):
-            if not is_guarded_copy(b) or b.name in placed or b.name in d.done:
+            changed = b.name in d.copies
+            if not (is_guarded_copy(b) or changed) or b.name in placed or b.name in d.done:
                 continue
             d.done.add(b.name)
             alone = len(readers(d.s.nest, x.buffer)) == 1  # what others read too is made once
-            places = ("root", "tile") if x.buffer in steady and alone else ("root",)
+            places = ("root", "tile") if x.buffer in steady and alone and not changed else ("root",)
             if d.choose(f"{b.name}.at", places) == "tile":
                 d.s.compute_at(b.name, tiles)
                 schedule_copy(d, b.name, parallel=False)
