@@ -7,7 +7,7 @@ from functools import reduce
 from typing import ClassVar
 
 from schedules import expr as E
-from schedules.dtypes import DTYPES, computed, is_integer, offset_to, wrapped
+from schedules.dtypes import DTYPES, computed, holds, is_integer, offset_to, wrapped
 from schedules.expr import Binary, Cast, Const, Expr, Load, Var
 from schedules.ir import Access, Block, Buffer, Nest, Stmt
 from schedules.ir.nest import (
@@ -233,8 +233,7 @@ def _factors(e: Expr) -> list[Expr]:
 def _widened(e: Expr) -> Load | None:
     """The element that an expression is in a wider dtype, or as it is."""
     while isinstance(e, Cast) and is_integer(old := E.dtype_of(e.a)) and is_integer(e.dtype):
-        new, values = DTYPES[e.dtype].range, DTYPES[old].range
-        if values[0] not in new or values[-1] not in new:
+        if not holds(e.dtype, old):
             return None
         e = e.a
     return e if isinstance(e, Load) else None

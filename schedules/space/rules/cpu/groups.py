@@ -18,6 +18,7 @@ from schedules.space.rules.cpu.row_parts import rows_outgrow_cache
 from schedules.space.rules.cpu.rows import schedule_rows, split_long_reduction
 from schedules.space.rules.cpu.streaming import stream_outputs
 from schedules.space.rules.cpu.tiling import schedule_tiled
+from schedules.space.rules.cpu.widened import may_widen
 from schedules.space.rules.inline import inline_stages
 from schedules.space.rules.merge import merge_neighbours
 from schedules.space.rules.patterns import (
@@ -122,7 +123,7 @@ def _tile(d: SketchBuilder, producer: str, consumer: str = "") -> None:
     if fit is not None:
         schedule_instructed(d, producer, consumer, fit)
     else:
-        schedule_tiled(d, producer, consumer)
+        schedule_tiled(d, producer, consumer, widens=may_widen(d, p, found.values()))
     with d.settled():
         for name in apart:
             _schedule(d, name)
