@@ -9,8 +9,8 @@ is known ahead is made ahead.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from schedules.dtypes import offset_to
 from schedules.errors import ScheduleError
@@ -18,28 +18,29 @@ from schedules.expr import Load
 from schedules.instructions.match import Fit
 from schedules.ir import Block
 from schedules.ir.nest import readers, writers
+from schedules.primitives.base import Primitive
 from schedules.primitives.cache_read import CacheRead
 from schedules.primitives.cache_read_offset import CacheReadOffset
+from schedules.space.rules.cpu.widened import may_be_wide
 from schedules.space.rules.parts import copy_read
-from schedules.space.rules.patterns import depends, extents, is_gathered, is_map, operands, spatial
+from schedules.space.rules.patterns import depends, extents, is_map, operands
 from schedules.space.sketch_builder import SketchBuilder
 
 # Elements that are copied in the time in which one is added to a sum of wider numbers.
 SUMMED = 4
-# Fewest uses of an operand that is widened: its copy has more bytes, which are written and read.
-WIDENED_USES = 16
 
 
 def can_change(d: SketchBuilder, p: Block, fit: Fit) -> bool:
     """Whether block ``p`` may read its operands as the instruction wants them. One is offset at most. What is
     widened in every call is used many times."""
-    n, known, offsets = extents(p), d.s.dag.constants, _offsets(p.name, fit)
-    widened = [x for x in _changed(fit) if all(x.buffer != step.buffer for step in offsets)]
-    few = [x for x in widened if x.buffer not in known and _uses(p, n, x) < WIDENED_USES]
-    if few or len(offsets) > 1 or any(is_gathered(x) for x in widened):
+    offsets = _offsets(p.name, fit)
+    changed = [fit.reads[name] for name in fit.changes]
+    widened = [x for x in changed if all(x.buffer != step.buffer for step in offsets)]
+    if len(offsets) > 1 or not all(may_be_wide(d, p, x) for x in widened):
         return False
+    steps: list[Primitive[Any]] = [*offsets, *(CacheRead(p.name, x.buffer) for x in widened)]
     try:
-        for step in (*offsets, *(CacheRead(p.name, x.buffer) for x in widened)):
+        for step in steps:
             step.check(d.s.nest, d.target)
     except ScheduleError:
         return False
@@ -95,15 +96,6 @@ def _copy_at_once(d: SketchBuilder, source: str) -> None:
         alone = len(readers(d.s.nest, source)) == 1 and source not in d.s.nest.params
         if alone and is_map(w) and len(w.writes) == 1 and w.name not in d.done | d.roots:
             d.s.inline(w.name)
-
-
-def _changed(fit: Fit) -> list[Load]:
-    return [fit.reads[name] for name in fit.changes]
-
-
-def _uses(p: Block, n: Mapping[str, int], x: Load) -> int:
-    """How many results need an element of an operand."""
-    return math.prod(n[v] for v in spatial(p) if not depends(x, v))
 
 
 def _offsets(block: str, fit: Fit) -> list[CacheReadOffset]:

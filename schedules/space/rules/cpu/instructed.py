@@ -24,7 +24,7 @@ from schedules.space.rules.cpu.tiling import (
     split_in_blocks,
     tile_for_registers,
 )
-from schedules.space.rules.patterns import depends, extents, operands, spatial, vector_axis
+from schedules.space.rules.patterns import depends, extents, operands, spatial, uses, vector_axis
 from schedules.space.sketch_builder import SketchBuilder, extent
 
 # Runs of an instruction along the axis of its lanes, and along another one, that are offered.
@@ -79,7 +79,7 @@ def _cost(d: SketchBuilder, p: Block, c: Block, fit: Fit) -> tuple[float, ...] |
     copies = [x.read for x in away if x.read.buffer not in d.s.dag.constants]
     if fit.changes:  # the others are added up, or changed too
         copies = [x for x in fit.reads.values() if x.buffer not in d.s.dag.constants]
-    if any(math.prod(n[v] for v in spatial(p) if not depends(x, v)) < FEWEST_USES for x in copies):
+    if any(uses(p, x) < FEWEST_USES for x in copies):
         return None
     last = dict(zip(spatial(p), spatial(c), strict=True))[lane_axis(fit)]
     turned = waste * (1.0 if last == vector_axis(c) else TURNED)
