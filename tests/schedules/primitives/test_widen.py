@@ -110,7 +110,7 @@ def test_all_values_of_small_dtypes_come_back() -> None:
         wide = te.compute(x.shape, lambda i, t=t, new=new: te.cast(t[i], new), "w")
         with np.errstate(invalid="ignore"):  # of NaN that signals
             back = te.evaluate(te.dag([t, wide]), [x])[0].astype(row.numpy)
-        same = x == back
+            same = x == back
         if row.kind == "float":
             same |= np.isnan(x.astype(np.float32)) & np.isnan(back.astype(np.float32))
         assert same.all(), (old, new)
