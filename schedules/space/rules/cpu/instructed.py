@@ -7,15 +7,19 @@ tile of a result has whole runs of the instruction along its axes (ADR 74).
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
-from schedules.expr import Const, Hole
+from schedules.errors import ScheduleError
+from schedules.expr import Const, Hole, Var
 from schedules.instructions import INSTRUCTIONS
 from schedules.instructions.match import Fit, fits
 from schedules.ir import Block
-from schedules.ir.nest import behind
+from schedules.ir.nest import behind, find_block
+from schedules.primitives.merge_axes import MergeAxes
 from schedules.space.rules.cpu.instructed_operands import OperandRead, pack, term_axis, units_of
 from schedules.space.rules.cpu.tiling import (
     Tiling,
@@ -37,6 +41,8 @@ MOST_WASTE = 4.0
 FEWEST_USES = 3
 # First caches that what one run reads over a whole sum fills, from which on the sum is offered in parts.
 PARTS_OF_CACHE = 1
+# Most times the work of a block that copies of overlapping windows may take.
+MOST_COPIED = 1.0
 # Times that a result costs which lies across the lanes.
 TURNED = 1.5
 
@@ -46,17 +52,40 @@ def instruction_fits(d: SketchBuilder, p: Block, c: Block) -> dict[str, Fit]:
     target}."""
     out: dict[object, tuple[tuple[float, ...], str, Fit]] = {}
     read = sorted(x.dtype for x in operands(p))
+    sums: list[tuple[tuple[str, ...], Block]] = []
     for ins in INSTRUCTIONS.values():
         if not ins.features or not d.runs(ins) or sorted(x.dtype for x in ins.meaning.inputs) != read:
             continue
         if any((ins.result.name, k) not in ins.free for k in range(len(ins.result.shape) - 1)):
             continue  # rows of results would have to lie side by side
         kind = ins.features, tuple(ins.iterations.values())  # one with its operands turned is no other
-        for fit in fits(p, ins):
-            cost = _cost(d, p, c, fit)
-            if cost is not None and (kind not in out or cost < out[kind][0]):
-                out[kind] = cost, ins.name, fit
+        sums = sums or list(merged_sums(d, p))
+        for merged, b in sums:
+            for fit in fits(b, ins):
+                if merged and term_axis(fit) not in {i.var for i in b.iters} - {i.var for i in p.iters}:
+                    continue  # as without merging
+                cost = _cost(d, b, c, fit)
+                if cost is not None and (kind not in out or cost < out[kind][0]):
+                    out[kind] = cost, ins.name, replace(fit, merged=merged)
     return {name: fit for _, name, fit in out.values()}
+
+
+def merged_sums(d: SketchBuilder, p: Block) -> Iterator[tuple[tuple[str, ...], Block]]:
+    """(loops that are merged, the block with them as one axis) of a block as it stands, and with each run of
+    neighbouring axes of its sum merged, so that terms of an instruction can be taken from all of them."""
+    yield (), p
+    its = [(k, i) for k, i in enumerate(p.iters) if i.kind == "reduce"]
+    for first, last in itertools.combinations(range(len(its)), 2):
+        run = its[first : last + 1]
+        loops = [p.binds[k] for k, _ in run]
+        if not all(isinstance(x, Var) for x in loops):
+            continue
+        merge = MergeAxes(tuple(x.name for x in loops))
+        try:
+            merge.check(d.s.nest)
+        except ScheduleError:
+            continue
+        yield merge.loops, find_block(merge.apply(d.s.nest), p.name)
 
 
 def lane_axis(fit: Fit) -> str:
@@ -71,18 +100,24 @@ def _cost(d: SketchBuilder, p: Block, c: Block, fit: Fit) -> tuple[float, ...] |
     sizes = units_of(fit) | {term_axis(fit): fit.instruction.terms}
     waste = math.prod(-(-n[v] // size) * size / n[v] for v, size in sizes.items())
     away = copied_operands(d, p, fit)
-    if waste > MOST_WASTE or not all(x.can_be_packed(d.s.nest, n) for x in away):
+    if waste > MOST_WASTE or not all(x.can_be_packed(d.s.nest, p) for x in away):
         return None
     copies = [x for x in away if x.read.buffer not in d.s.dag.constants]
     if any(math.prod(n[v] for v in spatial(p) if not depends(x.read, v)) < FEWEST_USES for x in copies):
         return None
+    copied = sum(x.unfolded_elements(d.s.nest, p) for x in copies if x.opened) / math.prod(n.values())
+    if copied * FEWEST_USES > MOST_COPIED:
+        return None
     last = dict(zip(spatial(p), spatial(c), strict=True))[lane_axis(fit)]
-    return waste * (1.0 if last == vector_axis(c) else TURNED), float(len(copies))
+    turned = 1.0 if last == vector_axis(c) else TURNED
+    return waste * turned + copied * FEWEST_USES, float(len(copies))
 
 
 def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit) -> None:
     """Tile ``consumer``, which reads ``producer`` at its own iterations, and compute ``producer`` in its
     register tile by runs of an instruction."""
+    if fit.merged:
+        d.s.merge_axes(*fit.merged)
     p, c = d.block(producer), d.block(consumer)
     d.done.add(producer)
     n, axes = extents(c), spatial(c)
@@ -144,15 +179,16 @@ def _of_lanes(fit: Fit) -> OperandRead:
 
 def copied_operands(d: SketchBuilder, p: Block, fit: Fit) -> list[OperandRead]:
     """Operands that do not lie as the instruction wants them."""
-    return [x for name in fit.reads if not (x := OperandRead.of(fit, name)).lies(d.s.nest, extents(p))]
+    every = (OperandRead.of(fit, name) for name in fit.reads)
+    return [x.copied(p) for x in every if not x.lies(d.s.nest, extents(p))]
 
 
 def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[OperandRead]:
     """Operands that are copied. Rows that lie far apart may be copied too, so that what one instruction reads
     is in few pages and sets of a cache."""
-    n, away = extents(p), copied_operands(d, p, fit)
-    every = [OperandRead.of(fit, name) for name in fit.reads]
-    rest = [x for x in every if x not in away and x.panels() and x.can_be_packed(d.s.nest, n)]
+    away = copied_operands(d, p, fit)
+    every = [x for name in fit.reads if name not in {y.name for y in away} for x in [OperandRead.of(fit, name)]]
+    rest = [x for x in every if x.copied(p) == x and x.panels() and x.can_be_packed(d.s.nest, p)]
     return away + rest if rest and d.choose(f"{p.name}.pack", ("", "all")) else away
 
 

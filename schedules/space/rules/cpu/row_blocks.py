@@ -140,7 +140,7 @@ def _instructions(d: SketchBuilder, rank: int, most: int) -> dict[str, Fit]:
         found = {}
         for way, fit in instruction_fits(d, b, b).items():
             v, units, away = vector_axis(b), units_of(fit), copied_operands(d, b, fit)
-            whole = lane_axis(fit) == v and extents(b)[v] % units[v] == 0 and _row_unit(b, fit) <= most
+            whole = not fit.merged and lane_axis(fit) == v and extents(b)[v] % units[v] == 0 and _row_unit(b, fit) <= most
             if whole and units.keys() <= {v, _row_axis(b)} and all(x.panels() == [v] for x in away):
                 found[way] = fit
         if found and (way := d.choose(f"{name}.with", (*found, ""))):
