@@ -7,20 +7,17 @@ tile of a result has whole runs of the instruction along its axes (ADR 74).
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import partial
 
-from schedules.errors import ScheduleError
-from schedules.expr import Const, Hole, Var
+from schedules.expr import Const, Hole
 from schedules.instructions import INSTRUCTIONS
 from schedules.instructions.match import Fit, fits
-from schedules.ir import Block
+from schedules.ir import Block, Nest
 from schedules.ir.nest import behind, find_block
-from schedules.primitives.merge_axes import MergeAxes
-from schedules.space.rules.cpu.instructed_operands import OperandRead, pack, term_axis, units_of
+from schedules.space.rules.cpu.instructed_operands import OperandRead, copied_runs, pack, term_axis, units_of
+from schedules.space.rules.cpu.merged_sums import Sum, merged_fits, merged_sums, merging
 from schedules.space.rules.cpu.tiling import (
     Tiling,
     place_producers,
@@ -41,8 +38,9 @@ MOST_WASTE = 4.0
 FEWEST_USES = 3
 # First caches that what one run reads over a whole sum fills, from which on the sum is offered in parts.
 PARTS_OF_CACHE = 1
-# Most times the work of a block that copies of overlapping windows may take.
-MOST_COPIED = 1.0
+# Multiply-adds of vectors that take as long as copying a short row, and most times the work of a block that
+# copies of windows may take.
+COPY, MOST_COPIED = 30.0, 2.0
 # Times that a result costs which lies across the lanes.
 TURNED = 1.5
 
@@ -52,40 +50,22 @@ def instruction_fits(d: SketchBuilder, p: Block, c: Block) -> dict[str, Fit]:
     target}."""
     out: dict[object, tuple[tuple[float, ...], str, Fit]] = {}
     read = sorted(x.dtype for x in operands(p))
-    sums: list[tuple[tuple[str, ...], Block]] = []
+    sums: list[Sum] = []  # found where an instruction needs them
     for ins in INSTRUCTIONS.values():
         if not ins.features or not d.runs(ins) or sorted(x.dtype for x in ins.meaning.inputs) != read:
             continue
         if any((ins.result.name, k) not in ins.free for k in range(len(ins.result.shape) - 1)):
             continue  # rows of results would have to lie side by side
         kind = ins.features, tuple(ins.iterations.values())  # one with its operands turned is no other
-        sums = sums or list(merged_sums(d, p))
-        for merged, b in sums:
-            for fit in fits(b, ins):
-                if merged and term_axis(fit) not in {i.var for i in b.iters} - {i.var for i in p.iters}:
-                    continue  # as without merging
-                cost = _cost(d, b, c, fit)
-                if cost is not None and (kind not in out or cost < out[kind][0]):
-                    out[kind] = cost, ins.name, replace(fit, merged=merged)
+        ways = fits(p, ins)
+        if any(extents(p)[term_axis(fit)] % ins.terms for fit in ways):
+            sums = sums or merged_sums(d.s.nest, p)
+            ways += [fit for merged in sums for fit in merged_fits(p, merged, ins)]
+        for fit in ways:
+            cost = _cost(d, dict(sums).get(fit.merged, d.s.nest), p.name, c, fit)
+            if cost is not None and (kind not in out or cost < out[kind][0]):
+                out[kind] = cost, ins.name, fit
     return {name: fit for _, name, fit in out.values()}
-
-
-def merged_sums(d: SketchBuilder, p: Block) -> Iterator[tuple[tuple[str, ...], Block]]:
-    """(loops that are merged, the block with them as one axis) of a block as it stands, and with each run of
-    neighbouring axes of its sum merged, so that terms of an instruction can be taken from all of them."""
-    yield (), p
-    its = [(k, i) for k, i in enumerate(p.iters) if i.kind == "reduce"]
-    for first, last in itertools.combinations(range(len(its)), 2):
-        run = its[first : last + 1]
-        loops = [p.binds[k] for k, _ in run]
-        if not all(isinstance(x, Var) for x in loops):
-            continue
-        merge = MergeAxes(tuple(x.name for x in loops))
-        try:
-            merge.check(d.s.nest)
-        except ScheduleError:
-            continue
-        yield merge.loops, find_block(merge.apply(d.s.nest), p.name)
 
 
 def lane_axis(fit: Fit) -> str:
@@ -93,31 +73,34 @@ def lane_axis(fit: Fit) -> str:
     return fit.axes[fit.instruction.meaning.stages[0].axes[-1].var]
 
 
-def _cost(d: SketchBuilder, p: Block, c: Block, fit: Fit) -> tuple[float, ...] | None:
+def _cost(d: SketchBuilder, nest: Nest, name: str, c: Block, fit: Fit) -> tuple[float, ...] | None:
     """What a fit costs beyond the work of the block, to compare fits by: work in tails; a result that does
-    not lie along its lanes; operands that are copied. None if it cannot be scheduled."""
-    n = extents(p)
-    sizes = units_of(fit) | {term_axis(fit): fit.instruction.terms}
+    not lie along its lanes; operands that are copied. None if it cannot be scheduled. ``nest``: with block
+    ``name`` as it is then."""
+    p = find_block(nest, name)
+    n, ins = extents(p), fit.instruction
+    sizes = units_of(fit) | {term_axis(fit): ins.terms}
     waste = math.prod(-(-n[v] // size) * size / n[v] for v, size in sizes.items())
-    away = copied_operands(d, p, fit)
-    if waste > MOST_WASTE or not all(x.can_be_packed(d.s.nest, p) for x in away):
+    away = copied_operands(nest, p, fit)
+    if waste > MOST_WASTE or not all(x.can_be_packed(nest, p) for x in away):
         return None
     copies = [x for x in away if x.read.buffer not in d.s.dag.constants]
     if any(math.prod(n[v] for v in spatial(p) if not depends(x.read, v)) < FEWEST_USES for x in copies):
         return None
-    copied = sum(x.unfolded_elements(d.s.nest, p) for x in copies if x.opened) / math.prod(n.values())
-    if copied * FEWEST_USES > MOST_COPIED:
+    runs = math.prod(n.values()) / math.prod(ins.iterations.values())
+    copied = sum(copied_runs(d, nest, p, x) for x in copies) * COPY / (runs * ins.cost)
+    if copied > MOST_COPIED and any(x.opened for x in copies):
         return None
     last = dict(zip(spatial(p), spatial(c), strict=True))[lane_axis(fit)]
     turned = 1.0 if last == vector_axis(c) else TURNED
-    return waste * turned + copied * FEWEST_USES, float(len(copies))
+    return waste * turned + copied, float(len(copies))
 
 
 def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit) -> None:
     """Tile ``consumer``, which reads ``producer`` at its own iterations, and compute ``producer`` in its
     register tile by runs of an instruction."""
-    if fit.merged:
-        d.s.merge_axes(*fit.merged)
+    for step in merging(d.s.nest, producer, fit.merged) if fit.merged else ():
+        d.s.apply(step)
     p, c = d.block(producer), d.block(consumer)
     d.done.add(producer)
     n, axes = extents(c), spatial(c)
@@ -177,17 +160,18 @@ def _of_lanes(fit: Fit) -> OperandRead:
     return next(x for name in fit.reads if lane in (x := OperandRead.of(fit, name)).dims)
 
 
-def copied_operands(d: SketchBuilder, p: Block, fit: Fit) -> list[OperandRead]:
-    """Operands that do not lie as the instruction wants them."""
+def copied_operands(nest: Nest, p: Block, fit: Fit) -> list[OperandRead]:
+    """Operands of block ``p`` that do not lie as the instruction wants them."""
     every = (OperandRead.of(fit, name) for name in fit.reads)
-    return [x.copied(p) for x in every if not x.lies(d.s.nest, extents(p))]
+    return [x.copied(p) for x in every if not x.lies(nest, extents(p))]
 
 
 def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[OperandRead]:
     """Operands that are copied. Rows that lie far apart may be copied too, so that what one instruction reads
     is in few pages and sets of a cache."""
-    away = copied_operands(d, p, fit)
-    every = [x for name in fit.reads if name not in {y.name for y in away} for x in [OperandRead.of(fit, name)]]
+    away = copied_operands(d.s.nest, p, fit)
+    others = [name for name in fit.reads if name not in {x.name for x in away}]
+    every = [OperandRead.of(fit, name) for name in others]
     rest = [x for x in every if x.copied(p) == x and x.panels() and x.can_be_packed(d.s.nest, p)]
     return away + rest if rest and d.choose(f"{p.name}.pack", ("", "all")) else away
 

@@ -14,7 +14,7 @@ from itertools import groupby
 
 from schedules import affine
 from schedules import expr as E
-from schedules.expr import Const, Hole, Load, Var
+from schedules.expr import Const, Expr, Hole, Load, Var
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.instructions.match import Fit
 from schedules.ir import Block, Nest, const
@@ -134,12 +134,23 @@ class OperandRead:
             return False
         return not self.opened or Unfolding.of(p, x, self.opened).leaving(nest, p) is None
 
-    def unfolded_elements(self, nest: Nest, p: Block) -> int:
-        """Elements of a copy that is unfolded, as all of them are copied one by one."""
-        x, n = self.fit.reads[self.name], extents(p)
-        how = Unfolding.of(p, x, self.opened)
-        shape = how.placed(nest.buffer(x.buffer).shape, [Const(n[v]) for v in how.axes])
-        return math.prod(const(e) or 1 for e in shape)
+
+def copied_runs(d: SketchBuilder, nest: Nest, p: Block, x: OperandRead) -> float:
+    """Vectors, or elements where neighbours do not lie side by side, that are copied one by one of an operand
+    of block ``p``, where no instruction copies and rows are short: those of windows, and rows with zeros at
+    their ends."""
+    read, n, r = x.fit.reads[x.name], extents(p), term_axis(x.fit)
+    whole = n[r] % x.fit.instruction.terms == 0
+    if not x.opened and (whole or _copying(d, nest, x, n) is not None):
+        return 0.0
+    buffer = nest.buffer(read.buffer)
+    shape: Sequence[Expr] = buffer.shape
+    if x.opened:
+        how = Unfolding.of(p, read, x.opened)
+        shape = how.placed(shape, [Const(n[v]) for v in how.axes])
+    terms, _ = affine.rejoined(affine.offset(read.indices, known_strides(buffer)))
+    run = min(n[r], d.lanes_of(read.dtype)) if terms.get(Var(r)) == Const(1) else 1
+    return math.prod(const(e) or 1 for e in shape) / run
 
 
 def _is_padded(nest: Nest, x: Load) -> bool:
@@ -173,7 +184,7 @@ def pack(d: SketchBuilder, producer: str, x: OperandRead, tile: Sizes) -> str:
     d.s.pack(name, [panels.get(k, terms if k == at else 0) for k in range(rank)], order)
     if turned:
         _turn_terms(d, name, order.index(inner[at]), x.side_by_side)
-    copying = None if x.opened else _copying(d, x, n)
+    copying = None if x.opened else _copying(d, d.s.nest, x, n)
     if copying is None and _is_padded(d.s.nest, x.fit.reads[x.name]):
         d.s.inline(writers(d.s.nest, x.fit.reads[x.name].buffer)[0].name)
     panel = dims[x.inner[-2]] if len(x.inner) > 1 else None
@@ -198,7 +209,10 @@ def _by_depth(p: Block, x: OperandRead, dims: Sequence[int], panels: Container[i
     reduce = [i.var for i in p.iters if i.kind == "reduce" and i.var != term_axis(x.fit)] + [term_axis(x.fit)]
 
     def depth(k: int) -> int:
-        walks = [m for m, r in enumerate(reduce) if r in E.variables(x.read.indices[k])]
+        used = E.variables(x.read.indices[k])
+        walks = [m for m, r in enumerate(reduce) if r in used]
+        if x.opened and used - set(reduce):  # a window slides, or none does: places side by side stay so
+            return -1
         return 1 + max(walks) if walks else 0 if k in panels else -1
 
     return sorted(dims, key=depth)
@@ -238,11 +252,11 @@ def _schedule_packing(d: SketchBuilder, name: str, copying: Instruction | None, 
     d.parallel(*loops[: min(2, len(loops) - 3)])
 
 
-def _copying(d: SketchBuilder, x: OperandRead, n: Mapping[str, int]) -> Instruction | None:
+def _copying(d: SketchBuilder, nest: Nest, x: OperandRead, n: Mapping[str, int]) -> Instruction | None:
     """The instruction that copies what lies innermost, the terms of each lane side by side, if the operand
     has a whole one: it interleaves where lanes are contiguous, and turns squares where terms are."""
     lanes, terms = (x.fit.axes[a] for a in x.inner[-2:]) if len(x.inner) > 1 else ("", "")
-    along = unit_stride_vars(d.s.nest, x.read)
+    along = unit_stride_vars(nest, x.read)
     if terms != term_axis(x.fit) or not along & {lanes, terms}:
         return None
     found = []
