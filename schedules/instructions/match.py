@@ -57,11 +57,13 @@ def match(loop: Loop, ins: Instruction, strides: Strides | None) -> tuple[Operan
 @dataclass(frozen=True)
 class Fit:
     """A block as many runs of an instruction. ``axes``: {axis of the instruction: axis of the block of which
-    it is a part}; several axes of its sum may be parts of one. ``reads``: {input: what the block reads}."""
+    it is a part}; several axes of its sum may be parts of one. ``reads``: {input: what the block reads}.
+    ``merged``: the loops that have to be merged into one axis before, that of the sum."""
 
     instruction: Instruction
     axes: Mapping[str, str]
     reads: Mapping[str, Load]
+    merged: tuple[str, ...] = ()
 
     @property
     def changes(self) -> dict[str, str]:

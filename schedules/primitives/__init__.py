@@ -41,6 +41,7 @@ from schedules.primitives.split_dim import SplitDim
 from schedules.primitives.stage_factor import StageFactor
 from schedules.primitives.tensorize import Tensorize
 from schedules.primitives.tile import Tile
+from schedules.primitives.unfold import Unfold
 from schedules.primitives.unroll import Unroll
 from schedules.primitives.vectorize import Vectorize
 from schedules.primitives.widen import Widen
@@ -119,6 +120,7 @@ class Methods(ABC):
     stage_factor = _method(StageFactor, StageFactor)
     tensorize = _method(Tensorize, Tensorize.of)
     tile = _method(Tile, Tile.of)
+    unfold = _method(Unfold, Unfold.of)
     unroll = _method(Unroll, Unroll)
     vectorize = _method(Vectorize, Vectorize)
     widen = _method(Widen, Widen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from schedules import expr as E
 from schedules.dtypes import holds, is_integer
@@ -67,15 +67,6 @@ class Pack(Primitive[list[str]]):
     def result(self) -> list[str]:
         return [f"{self.buffer}_p{d}" for d in range(len(self.order))]
 
-    def _copy(self, nest: Nest) -> Block:
-        ws = writers(nest, self.buffer)
-        if self.buffer in nest.params or len(ws) != 1:
-            raise self.refused("only a buffer made by cache_read can be packed; cache_read it first")
-        b = ws[0]
-        if b.reducer is not None or len(b.values) != 1 or not _is_copy(b.values[0]):
-            raise self.refused(f"block {b.name} computes it; cache_read it and pack the copy")
-        return b
-
     def sentence(self) -> str:
         tiled = ", ".join(f"dimension {d} by {t}" for d, t in enumerate(self.tiles) if t != 0)
         order = ", ".join(map(str, self.order))
@@ -86,14 +77,7 @@ class Pack(Primitive[list[str]]):
 
     def check(self, nest: Nest, target: Target | None = None) -> None:
         require_buffer(nest, self.buffer, self.name)
-        b = self._copy(nest)
-        if subtree_of(nest, b.name) is b or tuple(Var(s.var) for s in loops_of(nest, b.name)) != b.binds:
-            raise self.refused(f"block {b.name} is scheduled already; pack it first")
-        only_block(loops_of(nest, b.name)[0], b.name, "pack")
-        if b.writes[0].indices != tuple(Var(i.var) for i in b.iters):
-            raise self.refused(
-                "its dimensions were reordered; leave out reorder_storage and give pack that order"
-            )
+        copy_of(nest, self.buffer, self, "packed")
         rank = len(nest.buffer(self.buffer).shape)
         if len(self.tiles) != rank:
             raise self.refused(
@@ -115,7 +99,7 @@ class Pack(Primitive[list[str]]):
         return tuple(both[o] for o in self.order)
 
     def apply(self, nest: Nest) -> Nest:
-        copy = self._copy(nest)
+        copy = copy_of(nest, self.buffer, self, "packed")
         old = nest.buffer(self.buffer)
         src = copy.values[0]
         outer = [
@@ -152,6 +136,23 @@ class Pack(Primitive[list[str]]):
             lambda b: b if b.name == new.name else redirect_reads(b, old.name, old.name, self._index),
         )
         return set_buffer(nest, Buffer(old.name, shape, old.dtype, old.scope))
+
+
+def copy_of(nest: Nest, buffer: str, of: Primitive[Any], done: str) -> Block:
+    """The block that makes ``buffer`` by copying another, in plain loops of its own. ``of``: the primitive
+    that asks. ``done``: what it does to a buffer, as a participle. Raises ScheduleError."""
+    ws = writers(nest, buffer)
+    if buffer in nest.params or len(ws) != 1:
+        raise of.refused(f"only a buffer made by cache_read can be {done}; cache_read it first")
+    b = ws[0]
+    if b.reducer is not None or len(b.values) != 1 or not _is_copy(b.values[0]):
+        raise of.refused(f"block {b.name} computes it; cache_read it and {of.name} the copy")
+    if subtree_of(nest, b.name) is b or tuple(Var(s.var) for s in loops_of(nest, b.name)) != b.binds:
+        raise of.refused(f"block {b.name} is scheduled already; {of.name} it first")
+    only_block(loops_of(nest, b.name)[0], b.name, of.name)
+    if b.writes[0].indices != tuple(Var(i.var) for i in b.iters):
+        raise of.refused(f"its dimensions were reordered; leave out reorder_storage, and {of.name} it first")
+    return b
 
 
 def _is_copy(e: Expr) -> bool:

@@ -33,6 +33,8 @@ SUMMED = 4
 def can_change(d: SketchBuilder, p: Block, fit: Fit) -> bool:
     """Whether block ``p`` may read its operands as the instruction wants them. One is offset at most. What is
     widened in every call is used many times."""
+    if not fit.changes:
+        return True
     offsets = _offsets(p.name, fit)
     changed = [fit.reads[name] for name in fit.changes]
     widened = [x for x in changed if all(x.buffer != step.buffer for step in offsets)]

@@ -14,10 +14,18 @@ from functools import partial
 from schedules.expr import Const, Hole
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.instructions.match import Fit, fits
-from schedules.ir import Block
-from schedules.ir.nest import behind
+from schedules.ir import Block, Nest
+from schedules.ir.nest import behind, find_block
 from schedules.space.rules.cpu.changed_operands import can_change, cost_of_change
-from schedules.space.rules.cpu.instructed_operands import OperandRead, lane_axis, pack, term_axis, units_of
+from schedules.space.rules.cpu.instructed_operands import (
+    OperandRead,
+    copied_runs,
+    lane_axis,
+    pack,
+    term_axis,
+    units_of,
+)
+from schedules.space.rules.cpu.merged_sums import Sum, merged_fits, merged_sums, merging
 from schedules.space.rules.cpu.tiling import (
     Tiling,
     place_producers,
@@ -38,6 +46,9 @@ MOST_WASTE = 4.0
 FEWEST_USES = 3
 # First caches that what one run reads over a whole sum fills, from which on the sum is offered in parts.
 PARTS_OF_CACHE = 1
+# Multiply-adds of vectors that take as long as copying a short row, and most times the work of a block that
+# copies of windows may take.
+COPY, MOST_COPIED = 30.0, 2.0
 # Times that a result costs which lies across the lanes.
 TURNED = 1.5
 
@@ -46,14 +57,19 @@ def instruction_fits(d: SketchBuilder, p: Block, c: Block) -> dict[str, Fit]:
     """{name: the best way in which block ``p``, whose results ``c`` stores, is an instruction of the
     target}. Operands are changed for one that is faster than all that take them as they are."""
     out: dict[object, tuple[tuple[float, ...], str, Fit]] = {}
+    sums: list[Sum] = []  # found where an instruction needs them
     for ins in INSTRUCTIONS.values():
         if not ins.features or not d.runs(ins) or len(ins.meaning.inputs) != len(operands(p)):
             continue
         if any((ins.result.name, k) not in ins.free for k in range(len(ins.result.shape) - 1)):
             continue  # rows of results would have to lie side by side
         kind = ins.features, tuple(ins.iterations.values())  # one with its operands turned is no other
-        for fit in fits(p, ins, changed=True):
-            cost = _cost(d, p, c, fit)
+        ways = fits(p, ins, changed=True)
+        if any(extents(p)[term_axis(fit)] % ins.terms for fit in ways if not fit.changes):
+            sums = sums or merged_sums(d.s.nest, p)
+            ways += [fit for merged in sums for fit in merged_fits(p, merged, ins)]
+        for fit in ways:
+            cost = _cost(d, dict(sums).get(fit.merged, d.s.nest), p.name, c, fit)
             if cost is not None and (kind not in out or cost < out[kind][0]):
                 out[kind] = cost, ins.name, fit
     found = {name: fit for _, name, fit in out.values()}
@@ -67,28 +83,36 @@ def _each(ins: Instruction) -> float:
     return ins.cost / ins.operations
 
 
-def _cost(d: SketchBuilder, p: Block, c: Block, fit: Fit) -> tuple[float, ...] | None:
+def _cost(d: SketchBuilder, nest: Nest, name: str, c: Block, fit: Fit) -> tuple[float, ...] | None:
     """What a fit costs beyond the work of the block, to compare fits by: work in tails; a result that does
-    not lie along its lanes; operands that are copied. None if it cannot be scheduled."""
-    n = extents(p)
-    sizes = units_of(fit) | {term_axis(fit): fit.instruction.terms}
+    not lie along its lanes; operands that are copied. None if it cannot be scheduled. ``nest``: with block
+    ``name`` as it is then."""
+    p = find_block(nest, name)
+    n, ins = extents(p), fit.instruction
+    sizes = units_of(fit) | {term_axis(fit): ins.terms}
     waste = math.prod(-(-n[v] // size) * size / n[v] for v, size in sizes.items())
-    away = copied_operands(d, p, fit)
-    if waste > MOST_WASTE or not all(x.can_be_packed(d, n) for x in away) or not can_change(d, p, fit):
+    away = copied_operands(nest, p, fit)
+    if waste > MOST_WASTE or not all(x.can_be_packed(d, nest, p) for x in away) or not can_change(d, p, fit):
         return None
-    copies = [x.read for x in away if x.read.buffer not in d.s.dag.constants]
-    if fit.changes:  # the others are added up, or changed too
-        copies = [x for x in fit.reads.values() if x.buffer not in d.s.dag.constants]
-    if any(uses(p, x) < FEWEST_USES for x in copies):
+    copies = [x for x in away if x.read.buffer not in d.s.dag.constants]
+    # Operands beside one that is changed are added up, or changed too.
+    made = [x for x in fit.reads.values() if fit.changes and x.buffer not in d.s.dag.constants]
+    if any(uses(p, x) < FEWEST_USES for x in (*made, *(x.read for x in copies))):
+        return None
+    runs = math.prod(n.values()) / math.prod(ins.iterations.values())
+    copied = sum(copied_runs(d, nest, p, x) for x in copies) * COPY / (runs * ins.cost)
+    if copied > MOST_COPIED and any(x.opened for x in copies):
         return None
     last = dict(zip(spatial(p), spatial(c), strict=True))[lane_axis(fit)]
-    turned = waste * (1.0 if last == vector_axis(c) else TURNED)
-    return turned, float(len(copies)), float(cost_of_change(d, p, fit))
+    turned = 1.0 if last == vector_axis(c) else TURNED
+    return waste * turned + copied, float(len(copies)), float(cost_of_change(d, p, fit))
 
 
 def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit) -> None:
     """Tile ``consumer``, which reads ``producer`` at its own iterations, and compute ``producer`` in its
     register tile by runs of an instruction."""
+    for step in merging(d.s.nest, producer, fit.merged) if fit.merged else ():
+        d.s.apply(step)
     p, c = d.block(producer), d.block(consumer)
     d.done.add(producer)
     n, axes = extents(c), spatial(c)
@@ -148,17 +172,19 @@ def _of_lanes(fit: Fit) -> OperandRead:
     return next(x for name in fit.reads if lane in (x := OperandRead.of(fit, name)).dims)
 
 
-def copied_operands(d: SketchBuilder, p: Block, fit: Fit) -> list[OperandRead]:
-    """Operands that do not lie as the instruction wants them."""
-    return [x for name in fit.reads if not (x := OperandRead.of(fit, name)).lies(d.s.nest, extents(p))]
+def copied_operands(nest: Nest, p: Block, fit: Fit) -> list[OperandRead]:
+    """Operands of block ``p`` that do not lie as the instruction wants them."""
+    every = (OperandRead.of(fit, name) for name in fit.reads)
+    return [x.copied(p) for x in every if not x.lies(nest, extents(p))]
 
 
 def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[OperandRead]:
     """Operands that are copied. Rows that lie far apart may be copied too, so that what one instruction reads
     is in few pages and sets of a cache."""
-    n, away = extents(p), copied_operands(d, p, fit)
-    every = [OperandRead.of(fit, name) for name in fit.reads]
-    rest = [x for x in every if x not in away and x.panels() and x.can_be_packed(d, n)]
+    away = copied_operands(d.s.nest, p, fit)
+    others = [name for name in fit.reads if name not in {x.name for x in away}]
+    every = [OperandRead.of(fit, name) for name in others]
+    rest = [x for x in every if x.copied(p) == x and x.panels() and x.can_be_packed(d, d.s.nest, p)]
     return away + rest if rest and d.choose(f"{p.name}.pack", ("", "all")) else away
 
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from schedules import affine
 from schedules import expr as E
-from schedules.expr import Const, Hole, Load, Var
+from schedules.expr import Const, Expr, Hole, Load, Var
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.instructions.match import Fit
-from schedules.ir import Block, Nest
+from schedules.ir import Block, Nest, const
 from schedules.ir.nest import readers, writers
 from schedules.ir.strides import known_strides
+from schedules.primitives.unfold import Unfolding
 from schedules.space.rules.cpu.copies import PANELS, schedule_copy
 from schedules.space.rules.parts import copy_read
 from schedules.space.rules.patterns import extents, is_gathered, is_guarded_copy, unit_stride_vars
@@ -47,13 +48,15 @@ def term_axis(fit: Fit) -> str:
 @dataclass(frozen=True, slots=True)
 class OperandRead:
     """An input of an instruction, and what a block reads for it. ``dims``: axes of the instruction along its
-    dimensions. ``inner``: those of the dimensions that must lie innermost."""
+    dimensions. ``inner``: those of the dimensions that must lie innermost. ``opened``: axes of the block that
+    are dimensions of its copy (`Unfold`), from which ``read`` reads then."""
 
     fit: Fit
     name: str
     read: Load
     dims: tuple[str, ...]
     inner: tuple[str, ...]
+    opened: tuple[str, ...] = ()
 
     @staticmethod
     def of(fit: Fit, name: str) -> OperandRead:
@@ -106,39 +109,74 @@ class OperandRead:
             return None
         return along[0]
 
-    def can_be_packed(self, d: SketchBuilder, n: Mapping[str, int]) -> bool:
+    def copied(self, p: Block) -> OperandRead:
+        """As block ``p`` reads a copy that can lie as the instruction wants it: each axis that has to be a
+        dimension alone is one."""
+        n = extents(p)
+        opened = tuple(dict.fromkeys(self.fit.axes[a] for a in self.dims if not self._is_apart(a, n)))
+        if not opened or is_gathered(self.read):
+            return self
+        place = Unfolding.of(p, self.read, opened).place
+        return replace(self, read=replace(self.read, indices=place), opened=opened)
+
+    def _is_apart(self, axis: str, n: Mapping[str, int]) -> bool:
+        """Whether an axis of the instruction is a dimension of what is read, as far as a copy needs that."""
+        v = self.fit.axes[axis]
+        at = self.place(v)
+        if at is not None and self.read.indices[at] == Var(v):
+            return True
+        if self.is_term(axis) or at is None or n[v] < self.fit.instruction.iterations[axis]:
+            return False
+        return axis not in self.inner[1:]
+
+    def can_be_packed(self, d: SketchBuilder, nest: Nest, p: Block) -> bool:
         """Whether a copy can lie as the instruction wants it."""
-        x, fit = self.read, self.fit
-        made = x.buffer in d.s.nest.params or self.name in fit.changes or _is_made_for_it(d, x)
+        x = self.fit.reads[self.name]
+        made = x.buffer in nest.params or self.name in self.fit.changes or _is_made_for_it(d, nest, x)
         if is_gathered(x) or not made:
             return False
         groups = [self.is_term(a) for a in self.inner]
         if len([k for k, _ in groupby(groups) if k]) != 1:
             return False
-        for a in self.dims:
-            v = fit.axes[a]
-            at = self.place(v)
-            alone = at is not None and x.indices[at] == Var(v)
-            if not alone and (self.is_term(a) or at is None or n[v] < fit.instruction.iterations[a]):
-                return False
-            if not alone and a in self.inner and self.inner.index(a) > 0:
-                return False
-        return True
+        return not self.opened or Unfolding.of(p, x, self.opened).leaving(nest, p) is None
 
 
-def _is_made_for_it(d: SketchBuilder, x: Load) -> bool:
+def copied_runs(d: SketchBuilder, nest: Nest, p: Block, x: OperandRead) -> float:
+    """Vectors, or elements where neighbours do not lie side by side, that are copied one by one of an operand
+    of block ``p``, where no instruction copies and rows are short: those of windows, and rows with zeros at
+    their ends."""
+    read, n, r = x.fit.reads[x.name], extents(p), term_axis(x.fit)
+    whole = n[r] % x.fit.instruction.terms == 0
+    if not x.opened and (whole or _copying(d, nest, x, n) is not None):
+        return 0.0
+    buffer = nest.buffer(read.buffer)
+    shape: Sequence[Expr] = buffer.shape
+    if x.opened:
+        how = Unfolding.of(p, read, x.opened)
+        shape = how.placed(shape, [Const(n[v]) for v in how.axes])
+    terms, _ = affine.rejoined(affine.offset(read.indices, known_strides(buffer)))
+    run = min(n[r], d.lanes_of(read.dtype)) if terms.get(Var(r)) == Const(1) else 1
+    return math.prod(const(e) or 1 for e in shape) / run
+
+
+def _is_made_for_it(d: SketchBuilder, nest: Nest, x: Load) -> bool:
     """Whether an operand is padded, or changed, for one block."""
-    made = writers(d.s.nest, x.buffer)
+    made = writers(nest, x.buffer)
     copied = x.buffer in d.copies or (len(made) == 1 and is_guarded_copy(made[0]))
-    return copied and len(readers(d.s.nest, x.buffer)) == 1
+    return copied and len(readers(nest, x.buffer)) == 1
 
 
 def pack(d: SketchBuilder, producer: str, x: OperandRead, tile: Sizes) -> str:
     """Let ``producer`` read an operand through a copy that lies as the instruction wants it, in panels of
     ``tile`` points. It stands before the loops that read it. Returns its name."""
-    n, read, ins = extents(d.block(producer)), x.read, x.fit.instruction
+    name = _copy(d, producer, x)
+    p, ins = d.block(producer), x.fit.instruction
+    n, read = extents(p), x.read
     whole = n[term_axis(x.fit)] % ins.terms == 0
     terms = x.side_by_side if whole else ins.terms
+    turned = terms > x.side_by_side
+    if not whole and all(map(x.is_term, x.inner)):  # rows of terms, with zeros at their ends
+        terms *= -(-n[term_axis(x.fit)] // terms)
     rank = len(read.indices)
     dims = {a: k for a in x.dims if (k := x.place(x.fit.axes[a])) is not None}
     at = next(k for a, k in dims.items() if x.is_term(a))
@@ -147,20 +185,30 @@ def pack(d: SketchBuilder, producer: str, x: OperandRead, tile: Sizes) -> str:
     inner = {k: rank + m for m, k in enumerate(tiled)}
     last = list(dict.fromkeys(inner.get(k, k) for k in (dims[a] for a in x.inner)))
     first = [inner[k] for a, k in dims.items() if a not in x.inner and k in panels]
-    if not whole and terms > x.side_by_side:  # its own terms behind the others, and the others further out
+    if turned:  # its own terms behind the others, and the others further out
         last = [inner[at], *(k for k in last if k != inner[at])]
-    outer = _by_depth(d.block(producer), x, [k for k in range(rank) if k not in last], panels)
-    name = copy_read(d, producer, read)
+    outer = _by_depth(p, x, [k for k in range(rank) if k not in last], panels)
     order = [*outer, *first, *last]
     d.s.pack(name, [panels.get(k, terms if k == at else 0) for k in range(rank)], order)
-    if last[0] == inner[at] and terms > x.side_by_side:
+    if turned:
         _turn_terms(d, name, order.index(inner[at]), x.side_by_side)
-    copying = _copying(d, x, n)
-    if copying is None and _is_made_for_it(d, read):
-        d.s.inline(writers(d.s.nest, read.buffer)[0].name)
+    copying = None if x.opened else _copying(d, d.s.nest, x, n)
+    source = x.fit.reads[x.name]
+    if copying is None and _is_made_for_it(d, d.s.nest, source):
+        d.s.inline(writers(d.s.nest, source.buffer)[0].name)
     panel = dims[x.inner[-2]] if len(x.inner) > 1 else None
     _schedule_packing(d, name, copying, order.index(panel) if panel in panels and panel in order else None)
     d.done.add(name)
+    return name
+
+
+def _copy(d: SketchBuilder, producer: str, x: OperandRead) -> str:
+    """Let a block read an operand through a copy, with the dimensions that it needs."""
+    b = d.block(producer)
+    name = copy_read(d, producer, x.fit.reads[x.name])
+    if x.opened:
+        loops = dict(zip((i.var for i in b.iters), map(E.show, b.binds), strict=True))
+        d.s.unfold(name, [loops[v] for v in x.opened])
     return name
 
 
@@ -170,7 +218,10 @@ def _by_depth(p: Block, x: OperandRead, dims: Sequence[int], panels: Container[i
     reduce = [i.var for i in p.iters if i.kind == "reduce" and i.var != term_axis(x.fit)] + [term_axis(x.fit)]
 
     def depth(k: int) -> int:
-        walks = [m for m, r in enumerate(reduce) if r in E.variables(x.read.indices[k])]
+        used = E.variables(x.read.indices[k])
+        walks = [m for m, r in enumerate(reduce) if r in used]
+        if x.opened and used - set(reduce):  # a window slides, or none does: places side by side stay so
+            return -1
         return 1 + max(walks) if walks else 0 if k in panels else -1
 
     return sorted(dims, key=depth)
@@ -210,11 +261,11 @@ def _schedule_packing(d: SketchBuilder, name: str, copying: Instruction | None, 
     d.parallel(*loops[: min(2, len(loops) - 3)])
 
 
-def _copying(d: SketchBuilder, x: OperandRead, n: Mapping[str, int]) -> Instruction | None:
+def _copying(d: SketchBuilder, nest: Nest, x: OperandRead, n: Mapping[str, int]) -> Instruction | None:
     """The instruction that copies what lies innermost, the terms of each lane side by side, if the operand
     has a whole one: it interleaves where lanes are contiguous, and turns squares where terms are."""
     lanes, terms = (x.fit.axes[a] for a in x.inner[-2:]) if len(x.inner) > 1 else ("", "")
-    along = unit_stride_vars(d.s.nest, x.read)
+    along = unit_stride_vars(nest, x.read)
     if terms != term_axis(x.fit) or not along & {lanes, terms}:
         return None
     found = []

@@ -136,12 +136,12 @@ def _instructions(d: SketchBuilder, rank: int, most: int) -> dict[str, Fit]:
         b = d.block(name)
         if name in d.done or not _is_wider(d, name, rank) or not is_product(d.s.nest, b):
             continue
-        found = {}
+        found, v = {}, vector_axis(b)
         for way, fit in instruction_fits(d, b, b).items():
-            if fit.changes:  # copies are made for all rows
+            if fit.changes or fit.merged or lane_axis(fit) != v:  # changed copies are made for all rows
                 continue
-            v, units, away = vector_axis(b), units_of(fit), copied_operands(d, b, fit)
-            whole = lane_axis(fit) == v and extents(b)[v] % units[v] == 0 and _row_unit(b, fit) <= most
+            units, away = units_of(fit), copied_operands(d.s.nest, b, fit)
+            whole = extents(b)[v] % units[v] == 0 and _row_unit(b, fit) <= most
             if whole and units.keys() <= {v, _row_axis(b)} and all(x.panels() == [v] for x in away):
                 found[way] = fit
         if found and (way := d.choose(f"{name}.with", (*found, ""))):
@@ -160,7 +160,7 @@ def _pack_instructed(d: SketchBuilder, name: str, fit: Fit) -> int | Hole:
     wide = units_of(fit)[v]
     counts = [k for k in VECTORS if k <= most_lanes(fit, 1) and extents(b)[v] % (wide * k) == 0]
     width = d.choice(f"{name}.vec", [wide * k for k in counts])
-    for x in copied_operands(d, b, fit):
+    for x in copied_operands(d.s.nest, b, fit):
         d.roots.add(pack(d, name, x, {v: width}))
     return width
 
