@@ -271,7 +271,7 @@ def copied_inside(names: Sequence[str]) -> list[int]:
 
 @pytest.mark.parametrize("case", INSIDE, ids=str)
 def test_operands_copied_inside_the_loops_are_right(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the first loop that reads the same again: panels of columns outside of the loop over rows, panels
+    """Before the first loop that reads the same again: panels of columns outside of the loop over rows, those
     of rows inside of it. Also where threads share the loops outside."""
     monkeypatch.setattr(instructed, "SHARE_OF_SECOND", 0)
     dag, rng, both = case.dag, np.random.default_rng(6), replace(ALL, threads=2)

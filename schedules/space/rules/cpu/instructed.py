@@ -174,8 +174,8 @@ def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[OperandRead]:
 def _copied_inside(d: SketchBuilder, producer: str, copied: Sequence[OperandRead]) -> list[OperandRead]:
     """Operands that are copied inside the loops: those of which a whole copy would leave the second cache
     before it is read, if that is chosen."""
-    room = SHARE_OF_SECOND * d.target.limit("l2_bytes", 512 << 10)
-    given = [x for x in copied if x.read.buffer not in d.s.dag.constants]
+    n, room = extents(d.block(producer)), SHARE_OF_SECOND * d.target.limit("l2_bytes", 512 << 10)
+    given = [x for x in copied if x.read.buffer not in d.s.dag.constants and not x.turns_terms(n)]
     large = [x for x in given if nbytes(d.s.nest.buffer(x.read.buffer)) > room]
     return large if large and d.choose(f"{producer}.at", ("", "tile")) else []
 
@@ -183,7 +183,8 @@ def _copied_inside(d: SketchBuilder, producer: str, copied: Sequence[OperandRead
 def _place_copy(d: SketchBuilder, t: Tiling, copy: PackedCopy) -> None:
     """Copy just before the first of the middle loops that reads the same again in each iteration."""
     p, own = d.block(t.producer), {x.var for x in d.own_loops(t.producer)}
-    moving = {v for x in reads(p) if x.buffer == copy.name for i in x.indices for v in E.variables(bound(p, i))}
+    (read,) = (x for x in reads(p) if x.buffer == copy.name)
+    moving = {v for i in read.indices for v in E.variables(bound(p, i))}
     around = [x.var for x in d.loops(t.producer) if x.var not in own]
     again = next((k for k, x in enumerate(around) if k >= len(t.n) and x not in moving), 0)
     if not again:

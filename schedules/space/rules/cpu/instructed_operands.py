@@ -67,6 +67,11 @@ class OperandRead:
         """Terms that lie side by side."""
         return math.prod(self.fit.instruction.iterations[a] for a in self.inner if self.is_term(a))
 
+    def turns_terms(self, n: Mapping[str, int]) -> bool:
+        """Whether groups of terms of a copy lie behind each other, so that a sum with a tail is padded."""
+        ins = self.fit.instruction
+        return n[term_axis(self.fit)] % ins.terms != 0 and ins.terms > self.side_by_side
+
     def lies(self, nest: Nest, n: Mapping[str, int]) -> bool:
         """Whether the instruction can read it where it lies. ``n``: extents of the block's axes."""
         ins, axes = self.fit.instruction, self.fit.axes
@@ -156,7 +161,7 @@ def pack(d: SketchBuilder, producer: str, x: OperandRead, tile: Sizes) -> Packed
     inner = {k: rank + m for m, k in enumerate(tiled)}
     last = list(dict.fromkeys(inner.get(k, k) for k in (dims[a] for a in x.inner)))
     first = [inner[k] for a, k in dims.items() if a not in x.inner and k in panels]
-    if not whole and terms > x.side_by_side:  # its own terms behind the others, and the others further out
+    if x.turns_terms(n):  # its own terms behind the others, and the others further out
         last = [inner[at], *(k for k in last if k != inner[at])]
     outer = _by_depth(d.block(producer), x, [k for k in range(rank) if k not in last], panels)
     name = copy_read(d, producer, read)
