@@ -10,11 +10,15 @@ to the result itself, row by row, and no copy goes through memory::
 becomes ``tdpbf16ps(a=..., b=..., c=c[16 * x, y])``. The copy must be all of the buffer, once, and the buffer
 must be what registers can hold. No two iterations may write one element: threads would add to it together,
 where a machine has no such registers.
+
+Where something is computed of a tile, the lines of the result are asked for before the sum. A store to a line
+that is not in a cache waits for it, and a unit that is this fast waits for its stores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 
@@ -23,8 +27,10 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr, Load, Select, Var
 from schedules.ir import (
+    Alloc,
     Buffer,
     Loop,
+    Prefetch,
     Stmt,
     Store,
     allocated,
@@ -36,28 +42,52 @@ from schedules.ir import (
     walk,
     with_body,
 )
+from schedules.ir.strides import known_strides
+from schedules.model import LINE
 from schedules.passes.accesses import moved, uses
 
 
 def results_in_place(s: Stmt, results: tuple[Buffer, ...]) -> Stmt:
-    """``s`` with tiles of sums stored in ``results`` that they were copied to. Marked loops are not yet
-    instructions."""
+    """``s`` with tiles of sums stored in ``results`` that they were copied to, and lines of results that are
+    made of them asked for. Marked loops are not yet instructions."""
     s = with_body(s, lambda x: results_in_place(x, results))
-    buffers, body = allocations(s)
-    *before, copy = in_order(body)
-    loops, store = loop_nest(copy)
-    if not isinstance(store, Store) or not isinstance(store.value, Load):
+    if not isinstance(s, Alloc):
         return s
-    b = next((x for x in buffers if x.name == store.value.buffer), None)
-    if b is None or not any(x.name == store.buffer and x.dtype == b.dtype for x in results):
+    buffers, body = allocations(s)
+    *before, last = in_order(body)
+    loops, store = loop_nest(last)
+    result = next((x for x in results if isinstance(store, Store) and x.name == store.buffer), None)
+    if not isinstance(store, Store) or result is None:
         return s
     inside = [x for y in before for x in walk(y)]
+    read = {x.buffer for x in E.loads(store.value)}
+    tile = next((x for x in buffers if x.name in read and _held(inside, x)), None)
     inner = {x.var for x in inside if isinstance(x, Loop)}
-    apart = not any(uses(x, store.buffer) for x in inside)
-    if not (apart and _held(inside, b) and _is_whole(b, loops, store, inner)):
+    if tile is None or any(E.variables(i) & inner or E.loads(i) for i in store.indices):
         return s
-    rest = [x for x in buffers if x is not b]
-    return allocated(rest, moved(seq(*before), b.name, store.buffer, partial(_at, store)))
+    apart = not any(uses(x, result.name) for x in inside)
+    if apart and result.dtype == tile.dtype and _is_copy(tile, loops, store):
+        rest = [x for x in buffers if x is not tile]
+        return allocated(rest, moved(seq(*before), tile.name, result.name, partial(_at, store)))
+    return allocated(buffers, seq(_request(result, loops, store), body))
+
+
+def _request(result: Buffer, loops: list[Loop], store: Store) -> Stmt:
+    """Asks for each line that a store in ``loops`` writes to."""
+    steps, _ = affine.steps_of(affine.offset(store.indices, known_strides(result)))
+    lines: list[Loop] = []
+    at: dict[str, Expr] = {}
+    for x in loops:
+        step = abs(steps.get(x.var, 0)) * DTYPES[result.dtype].itemsize
+        each = LINE // step if 0 < step < LINE else 1  # iterations that share a line
+        at[x.var] = Var(x.var) * each if step else Const(0)
+        count = affine.simplify(E.ceildiv(x.extent, Const(each)), {}) if step else Const(1)
+        lines.append(Loop(x.var, count, store, "serial" if x.kind == "serial" else "unroll"))
+    first = (affine.simplify(E.substitute(i, at), {}) for i in store.indices)
+    asked: Stmt = Prefetch(result.name, tuple(first))
+    for x in reversed(lines):
+        asked = replace(x, body=asked)
+    return asked
 
 
 def _at(copy: Store, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -67,10 +97,10 @@ def _at(copy: Store, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
     return tuple(E.substitute(i, of) for i in copy.indices)
 
 
-def _is_whole(b: Buffer, loops: list[Loop], copy: Store, inner: set[str]) -> bool:
-    """Whether every element of a buffer is copied once, each to a place of its own. ``inner``: variables that
-    places may not depend on."""
-    assert isinstance(copy.value, Load)
+def _is_copy(b: Buffer, loops: list[Loop], copy: Store) -> bool:
+    """Whether a store in ``loops`` copies every element of a buffer once, each to a place of its own."""
+    if not isinstance(copy.value, Load):
+        return False
     extents = {x.var: const(x.extent) for x in loops}
     for v, n in zip(copy.value.indices, b.shape, strict=True):
         whole = isinstance(v, Var) and extents.pop(v.name, None) == const(n)
@@ -78,11 +108,10 @@ def _is_whole(b: Buffer, loops: list[Loop], copy: Store, inner: set[str]) -> boo
             return False
     moving = {x.var for x in loops}
     for i in copy.indices:
-        terms, _ = affine.linear(i)
         own = moving & E.variables(i)
-        if E.variables(i) & inner or any(isinstance(x, (Load, Select)) or _is_cut(x) for x in E.walk(i)):
+        if any(isinstance(x, Select) or _is_cut(x) for x in E.walk(i)):
             return False
-        if len(own) > 1 or any(terms.get(Var(v)) != Const(1) for v in own):
+        if len(own) > 1 or any(affine.linear(i)[0].get(Var(v)) != Const(1) for v in own):
             return False
         moving -= own
     return not moving and not extents

@@ -10,10 +10,22 @@ import numpy as np
 import pytest
 from helpers import interpret
 
+from schedules import expr as E
 from schedules import te
 from schedules.expr import Const, Load, Var
 from schedules.instructions import Instruction
-from schedules.ir import Alloc, Buffer, Intrinsic, Loop, LoweredFunc, Stmt, Store, walk, with_body
+from schedules.ir import (
+    Alloc,
+    Buffer,
+    Intrinsic,
+    Loop,
+    LoweredFunc,
+    Prefetch,
+    Stmt,
+    Store,
+    walk,
+    with_body,
+)
 from schedules.ir.instruction import Registers
 from schedules.passes import results_in_place as module
 from schedules.passes.lower import lower
@@ -116,12 +128,34 @@ def test_tails_are_copied(tail: str, m: int, n: int) -> None:
     right(f, dag)
 
 
-def test_what_is_computed_of_it_is_not_stored() -> None:
-    for epilogue in (lambda c: c + 1, lambda c: te.cast(c, "float32")):
-        dag = product(4, 4, epilogue)
-        f, stored = lowered(tiled(dag))
-        assert not stored
-        right(f, dag)
+@pytest.mark.parametrize("epilogue", [lambda c: c + 1, lambda c: te.cast(c, "float32")])
+def test_the_lines_of_what_is_computed_of_it_are_asked_for(epilogue: Any) -> None:
+    """Before the sum, at the places that are stored to."""
+    dag = product(8, 4, epilogue)
+    f, stored = lowered(tiled(dag))
+    assert not stored
+    right(f, dag)
+    order = [x for x in walk(f.body) if isinstance(x, (Prefetch, Intrinsic, Alloc))]
+    assert order.index(next(x for x in order if isinstance(x, Intrinsic))) > 0
+
+
+@pytest.mark.parametrize("columns, lines", [(1, 1), (4, 1), (5, 2)])
+def test_every_line_of_a_tile_is_asked_for(columns: int, lines: int) -> None:
+    """A line has 16 results: rows of 4, of 16, and of 20."""
+    dag = te.with_strides(product(8, 4 * columns, lambda c: c + 1), {"y": (32, 1)})
+    body = lower(tiled(dag, 1, columns).nest).body
+    (asked,) = (x for x in walk(body) if isinstance(x, Loop) and isinstance(x.body, Prefetch))
+    assert asked.extent == Const(lines)
+    around = next(x for x in walk(body) if isinstance(x, Loop) and x.body is asked)
+    assert around.extent == Const(SIDE)
+    assert isinstance(asked.body, Prefetch) and asked.body.buffer == "y"
+    assert E.variables(asked.body.indices[1]) <= {asked.var}
+
+
+def test_lines_are_not_asked_for_where_tiles_go_on_in_memory() -> None:
+    """A sum in parts, or one without registers, has its results in a buffer meanwhile."""
+    for s in (tiled(product(4, 4, lambda c: c + 1), by=replace(TILES, registers=None)), tiled(product(4, 4))):
+        assert not any(isinstance(x, Prefetch) for x in walk(lower(s.nest).body))
 
 
 def test_results_around_the_caches_are_copied() -> None:
@@ -164,13 +198,12 @@ def test_the_copy_must_be_the_whole_buffer_once() -> None:
     def whole(source: tuple[Any, ...], target: tuple[Any, ...], n: int = 16) -> bool:
         b = Buffer("c_local", (Const(16), Const(16)), "int32", "local")
         loops = [Loop(v, Const(k), Store("c", (), Const(0))) for v, k in (("i", n), ("j", 16))]
-        return module._is_whole(b, loops, Store("c", target, Load("c_local", source, "int32")), {"k"})
+        return module._is_copy(b, loops, Store("c", target, Load("c_local", source, "int32")))
 
-    i, j, x, k = Var("i"), Var("j"), Var("x"), Var("k")
+    i, j, x = Var("i"), Var("j"), Var("x")
     assert whole((i, j), (x * 16 + i, j)) and whole((j, i), (j, i + x))
     assert not whole((i, j), (i, j), n=8), "a part"
     assert not whole((i, i), (i, j)) and not whole((i, Const(0)), (i, j))
     assert not whole((i, j), (i + j, x)), "one place for several"
     assert not whole((i, j), (i * 2, j)) and not whole((i, j), (i // 2, j))
     assert not whole((i, j), (i, x)), "all in one column"
-    assert not whole((i, j), (i + k, j)), "a loop that is not around the copy"
