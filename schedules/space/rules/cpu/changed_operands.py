@@ -49,6 +49,13 @@ def can_change(d: SketchBuilder, p: Block, fit: Fit) -> bool:
     return True
 
 
+def is_known(d: SketchBuilder, x: Load) -> bool:
+    """Whether an operand is known ahead, as it is or changed."""
+    known, made = d.s.dag.constants, writers(d.s.nest, x.buffer)
+    changed = x.buffer in d.copies and all(y.buffer in known for w in made for y in operands(w))
+    return x.buffer in known or changed
+
+
 def cost_of_change(d: SketchBuilder, p: Block, fit: Fit) -> int:
     """Elements that are copied, and about as many for those that are added up, in every call."""
     n, out = extents(p), 0

@@ -11,17 +11,21 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from schedules import expr as E
+from schedules.errors import ScheduleError
 from schedules.expr import Const, Hole
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.instructions.match import Fit, fits
-from schedules.ir import Block, Nest
-from schedules.ir.nest import behind, find_block
-from schedules.space.rules.cpu.changed_operands import can_change, cost_of_change
+from schedules.ir import Block, Nest, nbytes
+from schedules.ir.nest import behind, bound, find_block, reads
+from schedules.space.rules.cpu.changed_operands import can_change, cost_of_change, is_known
 from schedules.space.rules.cpu.instructed_operands import (
     OperandRead,
+    PackedCopy,
     copied_runs,
     lane_axis,
     pack,
+    schedule_packing,
     term_axis,
     units_of,
 )
@@ -49,6 +53,8 @@ PARTS_OF_CACHE = 1
 # Multiply-adds of vectors that take as long as copying a short row, and most times the work of a block that
 # copies of windows may take.
 COPY, MOST_COPIED = 30.0, 2.0
+# Second caches that a copy fills, from which on it may be made inside the loops instead.
+SHARE_OF_SECOND = 0.5
 # Times that a result costs which lies across the lanes.
 TURNED = 1.5
 
@@ -128,14 +134,18 @@ def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit
         tile[own[v]] = d.choice(f"{producer}.{'vec' if v == lane_axis(fit) else own[v]}", wide)
     if len(tile) == 1 and (rows := _row_axis(d, p, fit, names)):
         tile[rows] = d.choice(f"{producer}.{rows}", [k for k in ROWS if k <= n[rows]])
-    copies = [pack(d, producer, x, {names[a]: size for a, size in tile.items()}) for x in away]
+    blocked = _outgrows_cache(d, p, fit) and d.choose(f"{producer}.k", ("", "blocks")) == "blocks"
+    within = [] if blocked else _copied_inside(d, producer, away)
+    copies = {x.name: pack(d, producer, x, {names[a]: size for a, size in tile.items()}) for x in away}
+    inside = [copies.pop(x.name) for x in within]
+    for copy in copies.values():
+        schedule_packing(d, copy)
     plan = Tiling(
         producer, consumer, own[lane_axis(fit)], names, {x: n[x] for x in axes}, tile,
-        guarded=frozenset(own[v] for v in panelled), accumulate=partial(_accumulate, fit),
+        guarded=frozenset(own[v] for v in panelled), accumulate=partial(_accumulate, fit, inside),
     )  # fmt: skip
-    blocked = _outgrows_cache(d, p, fit) and d.choose(f"{producer}.k", ("", "blocks")) == "blocks"
     tiles = d.fused(_tile_for_caches(d, plan, fit) if blocked else tile_for_registers(d, plan))
-    place_producers(d, producer, tiles, copies)
+    place_producers(d, producer, tiles, [x.name for x in (*copies.values(), *inside)])
     d.parallel(tiles)
 
 
@@ -188,6 +198,28 @@ def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[OperandRead]:
     return away + rest if rest and d.choose(f"{p.name}.pack", ("", "all")) else away
 
 
+def _copied_inside(d: SketchBuilder, producer: str, copied: Sequence[OperandRead]) -> list[OperandRead]:
+    """Operands that are copied inside the loops: those of which a whole copy would leave the second cache
+    before it is read, if that is chosen."""
+    n, room = extents(d.block(producer)), SHARE_OF_SECOND * d.target.limit("l2_bytes", 512 << 10)
+    given = [x for x in copied if not is_known(d, x.read) and not x.turns_terms(n)]
+    large = [x for x in given if nbytes(d.s.nest.buffer(x.read.buffer)) > room]
+    return large if large and d.choose(f"{producer}.at", ("", "tile")) else []
+
+
+def _place_copy(d: SketchBuilder, t: Tiling, copy: PackedCopy) -> None:
+    """Copy just before the first of the middle loops that reads the same again in each iteration."""
+    p, own = d.block(t.producer), {x.var for x in d.own_loops(t.producer)}
+    (read,) = (x for x in reads(p) if x.buffer == copy.name)
+    moving = {v for i in read.indices for v in E.variables(bound(p, i))}
+    around = [x.var for x in d.loops(t.producer) if x.var not in own]
+    again = next((k for k, x in enumerate(around) if k >= len(t.n) and x not in moving), 0)
+    if not again:
+        raise ScheduleError(f"no loop around {t.producer} reads {copy.name} again")
+    d.s.compute_at(copy.name, around[again - 1])
+    schedule_packing(d, copy, inside=True)
+
+
 def _outgrows_cache(d: SketchBuilder, p: Block, fit: Fit) -> bool:
     """Whether what one run reads over the whole sum takes a good part of the first cache."""
     name = _of_lanes(fit).name
@@ -215,7 +247,9 @@ def _tile_for_caches(d: SketchBuilder, t: Tiling, fit: Fit) -> list[str]:
     return outer
 
 
-def _accumulate(fit: Fit, d: SketchBuilder, t: Tiling) -> None:
+def _accumulate(fit: Fit, inside: Sequence[PackedCopy], d: SketchBuilder, t: Tiling) -> None:
+    for copy in inside:
+        _place_copy(d, t, copy)
     run_by_instruction(d, t.producer, fit, d.own_apart(t.producer)[1])
 
 

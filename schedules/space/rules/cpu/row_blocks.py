@@ -20,7 +20,7 @@ from schedules.space.rules.cpu.instructed import (
     most_lanes,
     run_by_instruction,
 )
-from schedules.space.rules.cpu.instructed_operands import lane_axis, pack, units_of
+from schedules.space.rules.cpu.instructed_operands import lane_axis, pack_whole, units_of
 from schedules.space.rules.cpu.row_parts import add_lanes, part_unit, reduce_in_parts, row_lengths
 from schedules.space.rules.cpu.rows import (
     compute_stages_at,
@@ -161,7 +161,7 @@ def _pack_instructed(d: SketchBuilder, name: str, fit: Fit) -> int | Hole:
     counts = [k for k in VECTORS if k <= most_lanes(fit, 1) and extents(b)[v] % (wide * k) == 0]
     width = d.choice(f"{name}.vec", [wide * k for k in counts])
     for x in copied_operands(d.s.nest, b, fit):
-        d.roots.add(pack(d, name, x, {v: width}))
+        d.roots.add(pack_whole(d, name, x, {v: width}))
     return width
 
 
