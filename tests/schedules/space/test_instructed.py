@@ -355,7 +355,8 @@ def test_a_target_without_it_has_other_sketches() -> None:
     assert offered(case, with_features("amx-tile", "amx-bf16")) == {TILES}
     assert offered(case, with_features("avx512vnni", "amx-tile")) == set()
     without = derive(case.dag, with_features("avx512bf16")).sketches
-    assert [x for x in without if "with" not in x] == list(derive(case.dag, with_features()).sketches)
+    plain = [x for x in derive(case.dag, with_features()).sketches if "copies=wide" not in x]
+    assert [x for x in without if "with" not in x] == plain
     assert offered(case, from_name("x86-64-v4")) == set()
 
 

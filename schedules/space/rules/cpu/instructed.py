@@ -202,7 +202,7 @@ def _copied_inside(d: SketchBuilder, producer: str, copied: Sequence[OperandRead
     """Operands that are copied inside the loops: those of which a whole copy would leave the second cache
     before it is read, if that is chosen."""
     n, room = extents(d.block(producer)), SHARE_OF_SECOND * d.target.limit("l2_bytes", 512 << 10)
-    given = [x for x in copied if not is_known(d, x.read) and not x.turns_terms(n)]
+    given = [x for x in copied if not (is_known(d, x.read) or x.turns_terms(n) or x.has_rows_of_terms(n))]
     large = [x for x in given if nbytes(d.s.nest.buffer(x.read.buffer)) > room]
     return large if large and d.choose(f"{producer}.at", ("", "tile")) else []
 

@@ -80,6 +80,10 @@ class OperandRead:
         ins = self.fit.instruction
         return n[term_axis(self.fit)] % ins.terms != 0 and ins.terms > self.side_by_side
 
+    def has_rows_of_terms(self, n: Mapping[str, int]) -> bool:
+        """Whether a copy has rows of terms, with zeros at their ends."""
+        return n[term_axis(self.fit)] % self.fit.instruction.terms != 0 and all(map(self.is_term, self.inner))
+
     def lies(self, nest: Nest, n: Mapping[str, int]) -> bool:
         """Whether the instruction can read it where it lies. ``n``: extents of the block's axes."""
         ins, axes = self.fit.instruction, self.fit.axes
@@ -197,7 +201,7 @@ def pack(d: SketchBuilder, producer: str, x: OperandRead, tile: Sizes) -> Packed
     whole = n[term_axis(x.fit)] % ins.terms == 0
     terms = x.side_by_side if whole else ins.terms
     turned = x.turns_terms(n)
-    if not whole and all(map(x.is_term, x.inner)):  # rows of terms, with zeros at their ends
+    if x.has_rows_of_terms(n):
         terms *= -(-n[term_axis(x.fit)] // terms)
     rank = len(read.indices)
     dims = {a: k for a in x.dims if (k := x.place(x.fit.axes[a])) is not None}
