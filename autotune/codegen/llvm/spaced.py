@@ -1,5 +1,5 @@
-"""Lanes that lie a few elements apart, as those of every second column: whole vectors are loaded, and what the
-lanes want is picked out of them.
+"""Lanes that lie a few elements apart, as those of every second column: whole vectors are loaded, and what
+the lanes want is picked out of them.
 
 Vectors begin at the first element and end at the last. So nothing is read outside of what the lanes span.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-# Most elements from lane to lane: so many loads, and one permutation less, in place of a load and an insertion
-# for each lane.
+# Most elements from lane to lane. There are as many loads, and one permutation less, in place of a load and an
+# insertion for each lane.
 MOST = 4
 
 
@@ -21,7 +21,7 @@ def fits(n: int, step: int | None) -> bool:
 def picks(n: int, step: int) -> tuple[list[int], Iterator[list[int]]]:
     """(where vectors of ``n`` elements begin, in elements from lane 0; the lanes of each permutation).
 
-    The first permutation is of the first two vectors, each other of its result and of the next vector: numbers
+    The first permutation is of the first two vectors, each other of its result and of the next vector. Numbers
     from ``n`` on are the second operand's.
 
     >>> starts, lanes = picks(4, 2)
