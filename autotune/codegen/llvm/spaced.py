@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-# Most elements from lane to lane. There are as many loads, and one permutation less, in place of a load and an
-# insertion for each lane.
+# Most elements from lane to lane. There are as many loads, and one permutation less, in place of a load and
+# an insertion for each lane.
 MOST = 4
 
 
@@ -21,8 +21,8 @@ def fits(n: int, step: int | None) -> bool:
 def picks(n: int, step: int) -> tuple[list[int], Iterator[list[int]]]:
     """(where vectors of ``n`` elements begin, in elements from lane 0; the lanes of each permutation).
 
-    The first permutation is of the first two vectors, each other of its result and of the next vector. Numbers
-    from ``n`` on are the second operand's.
+    The first permutation is of the first two vectors, each other of its result and of the next vector.
+    Numbers from ``n`` on are the second operand's.
 
     >>> starts, lanes = picks(4, 2)
     >>> starts, list(lanes)
