@@ -92,6 +92,7 @@ DTYPES = {
         _float("float64", 8, 52),
         _int("int8", 1, computed="int32"),
         DType("uint8", "int", 1, "int32", range(256), 1),
+        _int("int16", 2, computed="int32"),
         _int("int32", 4),
         _int("int64", 8),
         DType("bool", "bool", 1, "int32", range(2), 6),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from schedules import affine
 from schedules import expr as E
-from schedules.dtypes import offset_to
+from schedules.dtypes import holds, offset_to
 from schedules.errors import ScheduleError
 from schedules.expr import Binary, Const, Expr, Load, Select, Var
 from schedules.ir import Block, Loop, Operand, Store, const, loop_nest
@@ -65,9 +65,9 @@ class Fit:
 
     @property
     def changes(self) -> dict[str, str]:
-        """{input: the dtype that the instruction reads}, where the block reads another one. All values of the
-        one have a value of the other that differs by the same number (`offset_to`), so that the operand may
-        be offset while it is copied."""
+        """{input: the dtype that the instruction reads}, where the block reads another one. The operand may
+        be changed while it is copied: offset, as each of its values with the same number added is one of
+        that dtype (`offset_to`), or widened, as each is one itself (`holds`)."""
         have = {x.name: x.dtype for x in self.instruction.meaning.inputs}
         return {name: have[name] for name, x in self.reads.items() if x.dtype != have[name]}
 
@@ -106,7 +106,7 @@ def fits(b: Block, ins: Instruction, *, changed: bool = False) -> list[Fit]:
 def _readings(p: Expr, e: Expr, changed: bool) -> Iterator[dict[str, Load]]:
     """{operand: what is read for it}, for every order of the operands of + and * in which ``e`` is ``p``."""
     if isinstance(p, Load) and isinstance(e, Load):
-        if p.dtype == e.dtype or (changed and offset_to(e.dtype, p.dtype) is not None):
+        if p.dtype == e.dtype or (changed and _changes(e.dtype, p.dtype)):
             yield {p.buffer: e}
         return
     if isinstance(p, Const) or not _alike(p, e):
@@ -122,6 +122,11 @@ def _readings(p: Expr, e: Expr, changed: bool) -> Iterator[dict[str, Load]]:
             whole: dict[str, Load] = {}
             if all(whole.setdefault(name, x) == x for one in found for name, x in one.items()):
                 yield whole
+
+
+def _changes(old: str, new: str) -> bool:
+    """Whether an operand may be changed to another dtype while it is copied."""
+    return offset_to(old, new) is not None or holds(new, old)
 
 
 def _alike(p: Expr, e: Expr) -> bool:

@@ -24,7 +24,7 @@ from schedules.space.rules.cpu.tiling import (
     split_in_blocks,
     tile_for_registers,
 )
-from schedules.space.rules.patterns import depends, extents, operands, spatial, vector_axis
+from schedules.space.rules.patterns import depends, extents, operands, spatial, uses, vector_axis
 from schedules.space.sketch_builder import SketchBuilder, extent
 
 # Runs of an instruction along the axis of its lanes, and along another one, that are offered.
@@ -58,7 +58,8 @@ def instruction_fits(d: SketchBuilder, p: Block, c: Block) -> dict[str, Fit]:
                 out[kind] = cost, ins.name, fit
     found = {name: fit for _, name, fit in out.values()}
     usual = min((_each(x.instruction) for x in found.values() if not x.changes), default=math.inf)
-    return {name: x for name, x in found.items() if not x.changes or _each(x.instruction) < usual}
+    least = min((_each(x.instruction) for x in found.values()), default=math.inf)
+    return {k: x for k, x in found.items() if not x.changes or _each(x.instruction) == least < usual}
 
 
 def _each(ins: Instruction) -> float:
@@ -76,9 +77,9 @@ def _cost(d: SketchBuilder, p: Block, c: Block, fit: Fit) -> tuple[float, ...] |
     if waste > MOST_WASTE or not all(x.can_be_packed(d, n) for x in away) or not can_change(d, p, fit):
         return None
     copies = [x.read for x in away if x.read.buffer not in d.s.dag.constants]
-    if fit.changes:  # then the others are added up
+    if fit.changes:  # the others are added up, or changed too
         copies = [x for x in fit.reads.values() if x.buffer not in d.s.dag.constants]
-    if any(math.prod(n[v] for v in spatial(p) if not depends(x, v)) < FEWEST_USES for x in copies):
+    if any(uses(p, x) < FEWEST_USES for x in copies):
         return None
     last = dict(zip(spatial(p), spatial(c), strict=True))[lane_axis(fit)]
     turned = waste * (1.0 if last == vector_axis(c) else TURNED)

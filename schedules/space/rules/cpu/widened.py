@@ -6,17 +6,16 @@ conversions in the innermost loop take as long as multiplying. A copy converts e
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 
 from schedules import expr as E
-from schedules.dtypes import is_float, is_storage
+from schedules.dtypes import holds, is_float, is_storage
 from schedules.expr import Cast, Load
 from schedules.instructions.match import Fit
 from schedules.ir import Block
 from schedules.space.rules.cpu.copies import schedule_copy
 from schedules.space.rules.parts import copy_read
-from schedules.space.rules.patterns import depends, extents, is_gathered, operands, spatial
+from schedules.space.rules.patterns import is_gathered, operands, uses
 from schedules.space.sketch_builder import SketchBuilder
 
 # Fewest uses of an operand that is widened: a copy has more bytes, which have to be written and read.
@@ -25,24 +24,27 @@ WIDENED_USES = 16
 
 def stored_operands(p: Block) -> dict[Load, str]:
     """{operand that is of storage: the floating-point dtype that it is converted to}."""
-    casts = (e for v in p.values for e in E.walk(v) if isinstance(e, Cast) and isinstance(e.a, Load))
-    own = operands(p)
-    return {
-        e.a: e.dtype
-        for e in casts
-        if isinstance(e.a, Load) and e.a in own and is_storage(e.a.dtype) and is_float(e.dtype)
-    }
+    out, own = {}, operands(p)
+    for e in (e for v in p.values for e in E.walk(v)):
+        match e:
+            case Cast(a=Load(dtype=old) as x, dtype=new) if x in own and is_storage(old) and is_float(new):
+                if holds(new, old):
+                    out[x] = new
+    return out
+
+
+def may_be_wide(d: SketchBuilder, p: Block, x: Load) -> bool:
+    """Whether a widened copy of an operand may pay: what is made in every call is used many times."""
+    return not is_gathered(x) and (x.buffer in d.s.dag.constants or uses(p, x) >= WIDENED_USES)
 
 
 def may_widen(d: SketchBuilder, p: Block, fits: Collection[Fit]) -> bool:
-    """Whether operands of storage are used so often that widened copies may pay, and none of ``fits`` is
-    faster than vectors."""
-    n, found = extents(p), stored_operands(p)
-    usual = 0.5 / d.lanes_of(d.dtype(p))
+    """Whether widened copies of operands of storage may pay: none of ``fits`` is faster than vectors, and all
+    are used often, even what is known ahead, as memory else takes as long as converting."""
+    found, usual = stored_operands(p), 0.5 / d.lanes_of(d.dtype(p))
     if not found or any(x.instruction.cost / x.instruction.operations < usual for x in fits):
         return False
-    uses = [math.prod(n[a] for a in spatial(p) if not depends(x, a)) for x in found]
-    return min(uses) >= WIDENED_USES and not any(is_gathered(x) for x in found)
+    return all(may_be_wide(d, p, x) and uses(p, x) >= WIDENED_USES for x in found)
 
 
 def widen(d: SketchBuilder, producer: str, copy: str = "") -> None:
