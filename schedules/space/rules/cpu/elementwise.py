@@ -38,8 +38,8 @@ def schedule_elementwise(d: SketchBuilder, name: str) -> None:
 
 
 def _walks_in_order(nest: Nest, b: Block) -> bool:
-    """Whether the axes are the indices of every access, and neighbours in them are neighbours in memory: what
-    goes on from row to row was merged into one axis before."""
+    """Whether the axes are the indices of every access, and neighbours in them are neighbours in memory: axes
+    whose rows go on from each other were merged before."""
     at = tuple(Var(v) for v in spatial(b))
     if any(x.indices != at for x in (*reads(b), *b.writes)):
         return False
