@@ -1,8 +1,8 @@
 """Dot products of groups of 32 bits, for CPUs without an instruction for them: terms are widened first.
 
-vpmaddwd multiplies pairs of 16-bit integers, and adds up each pair. It takes int16 as they are. The bytes of a group are the even ones,
-then the odd ones, as integers of 16 bits. So these sums are exact. (vpmaddubsw multiplies bytes, but its sums
-saturate.) On CPUs with VNNI LLVM makes one instruction of vpmaddwd and of the addition, vpdpwssd.
+vpmaddwd multiplies pairs of 16-bit integers, and adds up each pair. It takes int16 as they are. The bytes of
+a group are the even ones, then the odd ones, as integers of 16 bits. So these sums are exact. (vpmaddubsw
+multiplies bytes, but its sums saturate.) On CPUs with VNNI LLVM makes one instruction of vpmaddwd and of the addition, vpdpwssd.
 
 A bfloat16 is the upper half of a float32. Two fused multiply-adds add the even term first, then the odd one.
 
