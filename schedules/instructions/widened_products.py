@@ -2,7 +2,8 @@
 
 vpmaddwd multiplies pairs of 16-bit integers, and adds up each pair. It takes int16 as they are. The bytes of
 a group are the even ones, then the odd ones, as integers of 16 bits. So these sums are exact. (vpmaddubsw
-multiplies bytes, but its sums saturate.) On CPUs with VNNI LLVM makes one instruction of vpmaddwd and of the addition, vpdpwssd.
+multiplies bytes, but its sums saturate.) On CPUs with VNNI LLVM makes one instruction of vpmaddwd and of the
+addition, vpdpwssd.
 
 A bfloat16 is the upper half of a float32. Two fused multiply-adds add the even term first, then the odd one.
 
