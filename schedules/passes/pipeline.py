@@ -15,6 +15,7 @@ from schedules.passes.drop_harmless_guards import drop_harmless_guards
 from schedules.passes.partition import partition
 from schedules.passes.prefetch import prefetch
 from schedules.passes.promote import promote
+from schedules.passes.results_in_place import results_in_place
 from schedules.passes.share_storage import share_storage
 from schedules.passes.simplify import simplify
 from schedules.passes.software_pipeline import software_pipeline
@@ -69,6 +70,8 @@ def for_cpus(nest: Nest) -> Passes:
         ("align_streamed_tiles", lambda s: align_streamed_tiles(s, params, by_lines)),
         # The places that read are final.
         ("prefetch", lambda s: prefetch(s, tuple(b for b in params if b.name not in nest.outputs))),
+        # Before marked loops are instructions, as their places move.
+        ("results_in_place", lambda s: results_in_place(s, tuple(b for b in params if b.name in stay))),
         # last: no other pass has to know instructions
         ("tensorize", lambda s: tensorize(s, params)),
     ]

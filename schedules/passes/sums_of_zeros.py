@@ -20,7 +20,8 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Block, Iter, Loop, Nest, Stmt, blocks, loops_around, walk, with_body
-from schedules.ir.nest import writers
+from schedules.ir.nest import bound, writers
+from schedules.ir.regions import dense
 
 # Most steps beyond the end of a sum that are asked one by one: fewer than the terms of an instruction.
 MOST_STEPS = 64
@@ -71,6 +72,17 @@ def _range(extent: Expr) -> affine.Range | None:
     return (0, int(extent.value) - 1) if isinstance(extent, Const) else None
 
 
+def _is_whole(w: Block, dim: int, own: Mapping[str, Expr]) -> bool:
+    """Whether loops of its own walk through all of a dimension that a block writes."""
+    at = bound(w, w.writes[0].indices[dim])
+    runs = {v: r for v, n in own.items() if (r := _range(n)) is not None}
+    if not E.variables(at) <= runs.keys() or not dense((at,), own):
+        return False
+    end = next((_range(i.extent) for i in w.iters if Var(i.var) == w.writes[0].indices[dim]), None)
+    reach = affine.bounds(at, runs)
+    return end is not None and reach is not None and reach[0] <= 0 and reach[1] >= end[1]
+
+
 @dataclass(frozen=True)
 class _Beyond:
     """The iterations of a block ``b`` in some ranges."""
@@ -80,11 +92,15 @@ class _Beyond:
     ranges: Ranges
 
     def inside(self, x: Load) -> bool:
-        """Whether a load stays within its buffer, and that is made whole before the loops around the block.
-        In a loop with it, a buffer may have only what the sum itself reads."""
+        """Whether a load stays within its buffer, and that is made before, whole along the sum. In a loop
+        with it, a buffer may have only what the sum itself reads."""
         around = {id(s) for s in loops_around(self.b, self.nest.body)}
+        beyond = {v for v, (low, high) in self.ranges.items() if low > 0}
+        along = [k for k, i in enumerate(x.indices) if E.variables(i) & beyond]
         for w in writers(self.nest, x.buffer):
-            if any(id(s) in around for s in loops_around(w, self.nest.body)):
+            loops = loops_around(w, self.nest.body)
+            own = {s.var: s.extent for s in loops if id(s) not in around}
+            if len(own) < len(loops) and not all(_is_whole(w, k, own) for k in along):
                 return False
         for i, n in zip(x.indices, self.nest.buffer(x.buffer).shape, strict=True):
             at = affine.bounds(affine.simplify(i, self.ranges), self.ranges)

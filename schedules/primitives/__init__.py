@@ -44,6 +44,7 @@ from schedules.primitives.tile import Tile
 from schedules.primitives.unfold import Unfold
 from schedules.primitives.unroll import Unroll
 from schedules.primitives.vectorize import Vectorize
+from schedules.primitives.widen import Widen
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -122,6 +123,7 @@ class Methods(ABC):
     unfold = _method(Unfold, Unfold.of)
     unroll = _method(Unroll, Unroll)
     vectorize = _method(Vectorize, Vectorize)
+    widen = _method(Widen, Widen)
 
 
 # by the name that they have in a trace

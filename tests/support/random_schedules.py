@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from schedules import expr as E
+from schedules.dtypes import NUMBERS, holds
 from schedules.errors import ScheduleError
 from schedules.expr import dtype_of
 from schedules.ir import Block, Loop, Nest, Stmt, blocks, kids, walk
@@ -45,6 +46,7 @@ from schedules.primitives.tile import Tile
 from schedules.primitives.unfold import Unfold
 from schedules.primitives.unroll import Unroll
 from schedules.primitives.vectorize import Vectorize
+from schedules.primitives.widen import Widen
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 
@@ -217,6 +219,12 @@ def _set_scope(s: Schedule, rng: Random) -> Primitive:
     return SetScope(rng.choice(inner or list(s.nest.params)), rng.choice(("global", "local")))
 
 
+def _widen(s: Schedule, rng: Random) -> Primitive:
+    inner = [b for b in s.nest.buffers if b.name not in s.nest.params] or list(s.nest.buffers)
+    b = rng.choice(inner)
+    return Widen(b.name, rng.choice([n for n in NUMBERS if holds(n, b.dtype) and n != b.dtype] or ["int8"]))
+
+
 def _reorder_storage(s: Schedule, rng: Random) -> Primitive:
     inner = [b for b in s.nest.buffers if b.name not in s.nest.params]
     b = rng.choice(inner or list(s.nest.buffers))
@@ -258,6 +266,7 @@ CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "unfold": _unfold,
     "unroll": lambda s, rng: Unroll(_loop(s, rng)),
     "vectorize": lambda s, rng: Vectorize(_innermost(s, rng)),
+    "widen": _widen,
 }
 WEIGHTS = {
     "split": 5,

@@ -10,11 +10,12 @@ from dot_products import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schedules import expr as E
 from schedules import te
 from schedules.constants import split_constants
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.instructions.match import NoMatch
-from schedules.ir import Guard, Intrinsic, Nest, walk
+from schedules.ir import Block, Guard, Intrinsic, Nest, Stmt, walk, with_body
 from schedules.ir.interp import run
 from schedules.passes.lower import lower
 from schedules.passes.sums_of_zeros import sums_of_zeros
@@ -220,11 +221,38 @@ def test_a_maximum_keeps_its_guard() -> None:
     assert sums_of_zeros(nest) is nest
 
 
-def test_a_copy_inside_the_loops_keeps_the_guard() -> None:
+@pytest.mark.parametrize("name, loop", [("a", 1), ("b", 0), ("b", 1)])
+def test_a_copy_inside_the_loops_that_is_whole_along_the_sum_is_zero_there(name: str, loop: int) -> None:
+    dag = product(INT8, 4, 20, 6)
+    s = scheduled(dag, INT8)
+    s.compute_at(f"{name}_global", s.loops("c")[loop])
+    assert instructed(s.nest, INT8)
+    inputs = whole(dag)
+    assert (interpreted(s.nest, dag, inputs) == evaluate(dag, inputs)[0]).all()
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_copy_of_a_part_of_the_sum_keeps_the_guard(name: str) -> None:
     """It may have only what the sum reads: nothing beyond its end."""
     s = scheduled(product(INT8, 4, 16, 6), INT8)
-    s.compute_at("a_global", s.loops("c")[1])
+    s.compute_at(f"{name}_global", s.loops("c")[2])
     assert sums_of_zeros(s.nest) is s.nest
+
+
+def test_a_copy_with_gaps_along_the_sum_keeps_the_guard() -> None:
+    """Its loop has the length of the sum and leaves out every other group."""
+    s = scheduled(product(INT8, 4, 16, 14), INT8)
+    s.compute_at("a_global", s.loops("c")[1])
+    (group,) = (x for x in s.loops("a_global") if x.endswith("ax1"))
+
+    def every_other(x: Stmt) -> Stmt:
+        if isinstance(x, Block) and x.name == "a_global":
+            return replace(x, binds=tuple(E.substitute(e, {group: E.Var(group) * 2}) for e in x.binds))
+        return with_body(x, every_other)
+
+    nest = replace(s.nest, body=every_other(s.nest.body))
+    assert sums_of_zeros(s.nest) is not s.nest
+    assert sums_of_zeros(nest) is nest
 
 
 @pytest.mark.parametrize("channels", [3, 5])

@@ -11,12 +11,24 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from schedules import expr as E
+from schedules.errors import ScheduleError
 from schedules.expr import Const, Hole
-from schedules.instructions import INSTRUCTIONS
+from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.instructions.match import Fit, fits
-from schedules.ir import Block, Nest
-from schedules.ir.nest import behind, find_block
-from schedules.space.rules.cpu.instructed_operands import OperandRead, copied_runs, pack, term_axis, units_of
+from schedules.ir import Block, Nest, nbytes
+from schedules.ir.nest import behind, bound, find_block, reads
+from schedules.space.rules.cpu.changed_operands import can_change, cost_of_change, is_known
+from schedules.space.rules.cpu.instructed_operands import (
+    OperandRead,
+    PackedCopy,
+    copied_runs,
+    lane_axis,
+    pack,
+    schedule_packing,
+    term_axis,
+    units_of,
+)
 from schedules.space.rules.cpu.merged_sums import Sum, merged_fits, merged_sums, merging
 from schedules.space.rules.cpu.tiling import (
     Tiling,
@@ -24,7 +36,7 @@ from schedules.space.rules.cpu.tiling import (
     split_in_blocks,
     tile_for_registers,
 )
-from schedules.space.rules.patterns import depends, extents, operands, spatial, vector_axis
+from schedules.space.rules.patterns import depends, extents, operands, spatial, uses, vector_axis
 from schedules.space.sketch_builder import SketchBuilder, extent
 
 # Runs of an instruction along the axis of its lanes, and along another one, that are offered.
@@ -41,36 +53,40 @@ PARTS_OF_CACHE = 1
 # Multiply-adds of vectors that take as long as copying a short row, and most times the work of a block that
 # copies of windows may take.
 COPY, MOST_COPIED = 30.0, 2.0
+# Second caches that a copy fills, from which on it may be made inside the loops instead.
+SHARE_OF_SECOND = 0.5
 # Times that a result costs which lies across the lanes.
 TURNED = 1.5
 
 
 def instruction_fits(d: SketchBuilder, p: Block, c: Block) -> dict[str, Fit]:
     """{name: the best way in which block ``p``, whose results ``c`` stores, is an instruction of the
-    target}."""
+    target}. Operands are changed for one that is faster than all that take them as they are."""
     out: dict[object, tuple[tuple[float, ...], str, Fit]] = {}
-    read = sorted(x.dtype for x in operands(p))
     sums: list[Sum] = []  # found where an instruction needs them
     for ins in INSTRUCTIONS.values():
-        if not ins.features or not d.runs(ins) or sorted(x.dtype for x in ins.meaning.inputs) != read:
+        if not ins.features or not d.runs(ins) or len(ins.meaning.inputs) != len(operands(p)):
             continue
         if any((ins.result.name, k) not in ins.free for k in range(len(ins.result.shape) - 1)):
             continue  # rows of results would have to lie side by side
         kind = ins.features, tuple(ins.iterations.values())  # one with its operands turned is no other
-        ways = fits(p, ins)
-        if any(extents(p)[term_axis(fit)] % ins.terms for fit in ways):
+        ways = fits(p, ins, changed=True)
+        if any(extents(p)[term_axis(fit)] % ins.terms for fit in ways if not fit.changes):
             sums = sums or merged_sums(d.s.nest, p)
             ways += [fit for merged in sums for fit in merged_fits(p, merged, ins)]
         for fit in ways:
             cost = _cost(d, dict(sums).get(fit.merged, d.s.nest), p.name, c, fit)
             if cost is not None and (kind not in out or cost < out[kind][0]):
                 out[kind] = cost, ins.name, fit
-    return {name: fit for _, name, fit in out.values()}
+    found = {name: fit for _, name, fit in out.values()}
+    usual = min((_each(x.instruction) for x in found.values() if not x.changes), default=math.inf)
+    least = min((_each(x.instruction) for x in found.values()), default=math.inf)
+    return {k: x for k, x in found.items() if not x.changes or _each(x.instruction) == least < usual}
 
 
-def lane_axis(fit: Fit) -> str:
-    """The axis of the block along which results of one instruction lie side by side."""
-    return fit.axes[fit.instruction.meaning.stages[0].axes[-1].var]
+def _each(ins: Instruction) -> float:
+    """What one operation costs, in multiply-adds of vectors."""
+    return ins.cost / ins.operations
 
 
 def _cost(d: SketchBuilder, nest: Nest, name: str, c: Block, fit: Fit) -> tuple[float, ...] | None:
@@ -82,10 +98,12 @@ def _cost(d: SketchBuilder, nest: Nest, name: str, c: Block, fit: Fit) -> tuple[
     sizes = units_of(fit) | {term_axis(fit): ins.terms}
     waste = math.prod(-(-n[v] // size) * size / n[v] for v, size in sizes.items())
     away = copied_operands(nest, p, fit)
-    if waste > MOST_WASTE or not all(x.can_be_packed(nest, p) for x in away):
+    if waste > MOST_WASTE or not all(x.can_be_packed(d, nest, p) for x in away) or not can_change(d, p, fit):
         return None
     copies = [x for x in away if x.read.buffer not in d.s.dag.constants]
-    if any(math.prod(n[v] for v in spatial(p) if not depends(x.read, v)) < FEWEST_USES for x in copies):
+    # Operands beside one that is changed are added up, or changed too.
+    made = [x for x in fit.reads.values() if fit.changes and x.buffer not in d.s.dag.constants]
+    if any(uses(p, x) < FEWEST_USES for x in (*made, *(x.read for x in copies))):
         return None
     runs = math.prod(n.values()) / math.prod(ins.iterations.values())
     copied = sum(copied_runs(d, nest, p, x) for x in copies) * COPY / (runs * ins.cost)
@@ -93,7 +111,7 @@ def _cost(d: SketchBuilder, nest: Nest, name: str, c: Block, fit: Fit) -> tuple[
         return None
     last = dict(zip(spatial(p), spatial(c), strict=True))[lane_axis(fit)]
     turned = 1.0 if last == vector_axis(c) else TURNED
-    return waste * turned + copied, float(len(copies))
+    return waste * turned + copied, float(len(copies)), float(cost_of_change(d, p, fit))
 
 
 def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit) -> None:
@@ -116,14 +134,18 @@ def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit
         tile[own[v]] = d.choice(f"{producer}.{'vec' if v == lane_axis(fit) else own[v]}", wide)
     if len(tile) == 1 and (rows := _row_axis(d, p, fit, names)):
         tile[rows] = d.choice(f"{producer}.{rows}", [k for k in ROWS if k <= n[rows]])
-    copies = [pack(d, producer, x, {names[a]: size for a, size in tile.items()}) for x in away]
+    blocked = _outgrows_cache(d, p, fit) and d.choose(f"{producer}.k", ("", "blocks")) == "blocks"
+    within = [] if blocked else _copied_inside(d, producer, away)
+    copies = {x.name: pack(d, producer, x, {names[a]: size for a, size in tile.items()}) for x in away}
+    inside = [copies.pop(x.name) for x in within]
+    for copy in copies.values():
+        schedule_packing(d, copy)
     plan = Tiling(
         producer, consumer, own[lane_axis(fit)], names, {x: n[x] for x in axes}, tile,
-        guarded=frozenset(own[v] for v in panelled), accumulate=partial(_accumulate, fit),
+        guarded=frozenset(own[v] for v in panelled), accumulate=partial(_accumulate, fit, inside),
     )  # fmt: skip
-    blocked = _outgrows_cache(d, p, fit) and d.choose(f"{producer}.k", ("", "blocks")) == "blocks"
     tiles = d.fused(_tile_for_caches(d, plan, fit) if blocked else tile_for_registers(d, plan))
-    place_producers(d, producer, tiles, copies)
+    place_producers(d, producer, tiles, [x.name for x in (*copies.values(), *inside)])
     d.parallel(tiles)
 
 
@@ -172,8 +194,30 @@ def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[OperandRead]:
     away = copied_operands(d.s.nest, p, fit)
     others = [name for name in fit.reads if name not in {x.name for x in away}]
     every = [OperandRead.of(fit, name) for name in others]
-    rest = [x for x in every if x.copied(p) == x and x.panels() and x.can_be_packed(d.s.nest, p)]
+    rest = [x for x in every if x.copied(p) == x and x.panels() and x.can_be_packed(d, d.s.nest, p)]
     return away + rest if rest and d.choose(f"{p.name}.pack", ("", "all")) else away
+
+
+def _copied_inside(d: SketchBuilder, producer: str, copied: Sequence[OperandRead]) -> list[OperandRead]:
+    """Operands that are copied inside the loops: those of which a whole copy would leave the second cache
+    before it is read, if that is chosen."""
+    n, room = extents(d.block(producer)), SHARE_OF_SECOND * d.target.limit("l2_bytes", 512 << 10)
+    given = [x for x in copied if not is_known(d, x.read) and not x.turns_terms(n)]
+    large = [x for x in given if nbytes(d.s.nest.buffer(x.read.buffer)) > room]
+    return large if large and d.choose(f"{producer}.at", ("", "tile")) else []
+
+
+def _place_copy(d: SketchBuilder, t: Tiling, copy: PackedCopy) -> None:
+    """Copy just before the first of the middle loops that reads the same again in each iteration."""
+    p, own = d.block(t.producer), {x.var for x in d.own_loops(t.producer)}
+    (read,) = (x for x in reads(p) if x.buffer == copy.name)
+    moving = {v for i in read.indices for v in E.variables(bound(p, i))}
+    around = [x.var for x in d.loops(t.producer) if x.var not in own]
+    again = next((k for k, x in enumerate(around) if k >= len(t.n) and x not in moving), 0)
+    if not again:
+        raise ScheduleError(f"no loop around {t.producer} reads {copy.name} again")
+    d.s.compute_at(copy.name, around[again - 1])
+    schedule_packing(d, copy, inside=True)
 
 
 def _outgrows_cache(d: SketchBuilder, p: Block, fit: Fit) -> bool:
@@ -203,7 +247,9 @@ def _tile_for_caches(d: SketchBuilder, t: Tiling, fit: Fit) -> list[str]:
     return outer
 
 
-def _accumulate(fit: Fit, d: SketchBuilder, t: Tiling) -> None:
+def _accumulate(fit: Fit, inside: Sequence[PackedCopy], d: SketchBuilder, t: Tiling) -> None:
+    for copy in inside:
+        _place_copy(d, t, copy)
     run_by_instruction(d, t.producer, fit, d.own_apart(t.producer)[1])
 
 

@@ -18,7 +18,7 @@ from schedules.expr import Const, Expr, Hole, Load, Var
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.instructions.match import Fit
 from schedules.ir import Block, Nest, const
-from schedules.ir.nest import readers, writers
+from schedules.ir.nest import bound, readers, reads, writers
 from schedules.ir.strides import known_strides
 from schedules.primitives.unfold import Unfolding
 from schedules.space.rules.cpu.copies import PANELS, schedule_copy
@@ -35,6 +35,11 @@ Sizes = Mapping[str, int | Hole]  # of tiles, by axis of the block
 def units_of(fit: Fit) -> dict[str, int]:
     """{spatial axis of the block: points of it that are one run of the instruction}."""
     return {fit.axes[a.var]: a.extent for a in fit.instruction.meaning.stages[0].axes}
+
+
+def lane_axis(fit: Fit) -> str:
+    """The axis of the block along which results of one instruction lie side by side."""
+    return fit.axes[fit.instruction.meaning.stages[0].axes[-1].var]
 
 
 def term_axis(fit: Fit) -> str:
@@ -71,6 +76,11 @@ class OperandRead:
     def side_by_side(self) -> int:
         """Terms that lie side by side."""
         return math.prod(self.fit.instruction.iterations[a] for a in self.inner if self.is_term(a))
+
+    def turns_terms(self, n: Mapping[str, int]) -> bool:
+        """Whether groups of terms of a copy lie behind each other, so that a sum with a tail is padded."""
+        ins = self.fit.instruction
+        return n[term_axis(self.fit)] % ins.terms != 0 and ins.terms > self.side_by_side
 
     def lies(self, nest: Nest, n: Mapping[str, int]) -> bool:
         """Whether the instruction can read it where it lies. ``n``: extents of the block's axes."""
@@ -126,10 +136,11 @@ class OperandRead:
             return False
         return axis not in self.inner[1:]
 
-    def can_be_packed(self, nest: Nest, p: Block) -> bool:
+    def can_be_packed(self, d: SketchBuilder, nest: Nest, p: Block) -> bool:
         """Whether a copy can lie as the instruction wants it."""
         x = self.fit.reads[self.name]
-        if is_gathered(x) or not (x.buffer in nest.params or _is_padded(nest, x)):
+        made = x.buffer in nest.params or self.name in self.fit.changes or _is_made_for_it(d, nest, x)
+        if is_gathered(x) or not made:
             return False
         groups = [self.is_term(a) for a in self.inner]
         if len([k for k, _ in groupby(groups) if k]) != 1:
@@ -157,20 +168,39 @@ def copied_runs(d: SketchBuilder, nest: Nest, p: Block, x: OperandRead) -> float
     return math.prod(const(e) or 1 for e in shape) / run
 
 
-def _is_padded(nest: Nest, x: Load) -> bool:
+def _is_made_for_it(d: SketchBuilder, nest: Nest, x: Load) -> bool:
+    """Whether an operand is padded, or changed, for one block."""
     made = writers(nest, x.buffer)
-    return len(made) == 1 and is_guarded_copy(made[0]) and len(readers(nest, x.buffer)) == 1
+    copied = x.buffer in d.copies or (len(made) == 1 and is_guarded_copy(made[0]))
+    return copied and len(readers(nest, x.buffer)) == 1
 
 
-def pack(d: SketchBuilder, producer: str, x: OperandRead, tile: Sizes) -> str:
+@dataclass(frozen=True, slots=True)
+class PackedCopy:
+    """The copy of an operand, not yet scheduled. ``copying``: the instruction that copies what lies
+    innermost. ``panel``: the position of the loop over panels that lie apart in it."""
+
+    name: str
+    copying: Instruction | None
+    panel: int | None
+
+
+def pack_whole(d: SketchBuilder, producer: str, x: OperandRead, tile: Sizes) -> str:
+    """`pack` an operand before the loops that read it. Returns the name of the copy."""
+    copy = pack(d, producer, x, tile)
+    schedule_packing(d, copy)
+    return copy.name
+
+
+def pack(d: SketchBuilder, producer: str, x: OperandRead, tile: Sizes) -> PackedCopy:
     """Let ``producer`` read an operand through a copy that lies as the instruction wants it, in panels of
-    ``tile`` points. It stands before the loops that read it. Returns its name."""
+    ``tile`` points."""
     name = _copy(d, producer, x)
     p, ins = d.block(producer), x.fit.instruction
     n, read = extents(p), x.read
     whole = n[term_axis(x.fit)] % ins.terms == 0
     terms = x.side_by_side if whole else ins.terms
-    turned = terms > x.side_by_side
+    turned = x.turns_terms(n)
     if not whole and all(map(x.is_term, x.inner)):  # rows of terms, with zeros at their ends
         terms *= -(-n[term_axis(x.fit)] // terms)
     rank = len(read.indices)
@@ -189,12 +219,12 @@ def pack(d: SketchBuilder, producer: str, x: OperandRead, tile: Sizes) -> str:
     if turned:
         _turn_terms(d, name, order.index(inner[at]), x.side_by_side)
     copying = _copying(d, d.s.nest, x, n)
-    if copying is None and _is_padded(d.s.nest, x.fit.reads[x.name]):
-        d.s.inline(writers(d.s.nest, x.fit.reads[x.name].buffer)[0].name)
+    source = x.fit.reads[x.name]
+    if copying is None and _is_made_for_it(d, d.s.nest, source):
+        d.s.inline(writers(d.s.nest, source.buffer)[0].name)
     panel = dims[x.inner[-2]] if len(x.inner) > 1 else None
-    _schedule_packing(d, name, copying, order.index(panel) if panel in panels and panel in order else None)
     d.done.add(name)
-    return name
+    return PackedCopy(name, copying, order.index(panel) if panel in panels and panel in order else None)
 
 
 def _copy(d: SketchBuilder, producer: str, x: OperandRead) -> str:
@@ -232,20 +262,27 @@ def _turn_terms(d: SketchBuilder, name: str, dim: int, side_by_side: int) -> Non
     d.s.reorder(*loops[:dim], outer, *loops[dim + 1 :], terms)
 
 
-def _schedule_packing(d: SketchBuilder, name: str, copying: Instruction | None, panel: int | None) -> None:
-    """Copy by an instruction, where there is one, else in vectors of what lies innermost. ``panel``: position
-    of the loop over panels; rows are read for a few of them at a time, in longer runs."""
+def schedule_packing(d: SketchBuilder, copy: PackedCopy, *, inside: bool = False) -> None:
+    """Copy by an instruction, where there is one, else in vectors of what lies innermost. Rows are read for a
+    few panels at a time, in longer runs. ``inside``: the copy was moved into a loop. It is a few panels then,
+    and what it reads of a row is read at once."""
+    name, copying, panel = copy.name, copy.copying, copy.panel
     loops = [v.var for v in d.own_loops(name)]
     if copying is None:
-        schedule_copy(d, name, parallel=True)
+        if inside:
+            _read_along_rows(d, name)
+        schedule_copy(d, name, parallel=not inside)
         return
     *rows, lanes, _ = copying.result.shape
     outer, inner = d.s.split(loops[-2], (None, lanes))
     last = [inner]
     cut = [*loops[-3:-2], outer]
     if not rows and panel is not None:
-        loops[panel], few = d.s.split(loops[panel], (None, PANELS))
-        d.s.reorder(*loops[panel:-2], few, outer, inner, loops[-1])
+        few = loops[panel]
+        if not inside:
+            loops[panel], few = d.s.split(few, (None, PANELS))
+        kept = [x for x in loops[panel:-2] if x != few]
+        d.s.reorder(*kept, few, outer, inner, loops[-1])
     if rows:
         cut[0], row = d.s.split(loops[-3], (None, rows[0]))
         last = [row, inner]
@@ -253,7 +290,17 @@ def _schedule_packing(d: SketchBuilder, name: str, copying: Instruction | None, 
     for v in cut:
         d.s.partition(v)
     d.s.tensorize(last[0], copying)
-    d.parallel(*loops[: min(2, len(loops) - 3)])
+    if not inside:
+        d.parallel(*loops[: min(2, len(loops) - 3)])
+
+
+def _read_along_rows(d: SketchBuilder, name: str) -> None:
+    """Put the loops of a copy along the rows of what it reads inside of the others."""
+    b = d.block(name)
+    row = E.variables(bound(b, reads(b)[0].indices[-1]))
+    *loops, last = (x.var for x in d.own_loops(name))
+    if last in row:
+        d.s.reorder(*(x for x in loops if x not in row), *(x for x in loops if x in row), last)
 
 
 def _copying(d: SketchBuilder, nest: Nest, x: OperandRead, n: Mapping[str, int]) -> Instruction | None:

@@ -17,11 +17,10 @@ from schedules.space.rules.cpu.instructed import (
     VECTORS,
     copied_operands,
     instruction_fits,
-    lane_axis,
     most_lanes,
     run_by_instruction,
 )
-from schedules.space.rules.cpu.instructed_operands import pack, units_of
+from schedules.space.rules.cpu.instructed_operands import lane_axis, pack_whole, units_of
 from schedules.space.rules.cpu.row_parts import add_lanes, part_unit, reduce_in_parts, row_lengths
 from schedules.space.rules.cpu.rows import (
     compute_stages_at,
@@ -137,11 +136,11 @@ def _instructions(d: SketchBuilder, rank: int, most: int) -> dict[str, Fit]:
         b = d.block(name)
         if name in d.done or not _is_wider(d, name, rank) or not is_product(d.s.nest, b):
             continue
-        found = {}
+        found, v = {}, vector_axis(b)
         for way, fit in instruction_fits(d, b, b).items():
-            v, units, away = vector_axis(b), units_of(fit), copied_operands(d.s.nest, b, fit)
-            if fit.merged or lane_axis(fit) != v:
+            if fit.changes or fit.merged or lane_axis(fit) != v:  # changed copies are made for all rows
                 continue
+            units, away = units_of(fit), copied_operands(d.s.nest, b, fit)
             whole = extents(b)[v] % units[v] == 0 and _row_unit(b, fit) <= most
             if whole and units.keys() <= {v, _row_axis(b)} and all(x.panels() == [v] for x in away):
                 found[way] = fit
@@ -162,7 +161,7 @@ def _pack_instructed(d: SketchBuilder, name: str, fit: Fit) -> int | Hole:
     counts = [k for k in VECTORS if k <= most_lanes(fit, 1) and extents(b)[v] % (wide * k) == 0]
     width = d.choice(f"{name}.vec", [wide * k for k in counts])
     for x in copied_operands(d.s.nest, b, fit):
-        d.roots.add(pack(d, name, x, {v: width}))
+        d.roots.add(pack_whole(d, name, x, {v: width}))
     return width
 
 
