@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,26 +21,41 @@ from schedules.space.rules.cpu import instructed
 from schedules.te.compute_dag import ComputeDAG
 
 
-def conv(layout: str, **p: int) -> Case:
-    return Case("conv2d", p, (DOTS,), layout=layout)
+def conv(layout: str, dtype: str = "bfloat16", **p: int) -> Case:
+    return Case("conv2d", p, (), dtype, layout)
 
 
-FIRST = {"h": 7, "w": 9, "ci": 3, "co": 18, "k": 3, "stride": 2, "padding": 1}
-MERGED = [
+def some(*quick: Case, slow: Sequence[Case]) -> list[Any]:
+    return [*quick, *(pytest.param(c, marks=pytest.mark.slow) for c in slow)]
+
+
+FIRST = {"h": 3, "w": 5, "ci": 3, "co": 6, "k": 3, "stride": 2, "padding": 1}
+MERGED = some(
     conv("NHWC", **FIRST),
-    conv("NHWC", **{**FIRST, "k": 5, "padding": 2, "co": 6}),
-    conv("NHWC", h=5, w=6, ci=5, co=17, k=3, padding=1),
-    conv("NHWC", h=6, w=5, ci=3, co=17, k=2, stride=2),
-    Case("conv1d", {"l": 17, "ci": 1, "co": 18, "k": 5, "padding": 2}, (DOTS,)),
-    conv("NCHW", **FIRST),
-]
-UNFOLDED = [
-    conv("NHWC", h=3, w=5, ci=10, co=32, k=3, padding=1, groups=2),
-    conv("NHWC", h=3, w=5, ci=8, co=32, k=3, padding=1, groups=2),
-    conv("NCHW", h=3, w=17, ci=10, co=32, k=3, padding=1, groups=2),
-    conv("NCHW", h=3, w=5, ci=8, co=32, k=3, padding=1, groups=2),
-    conv("NCHW", h=3, w=35, ci=4, co=17, k=3, stride=2, padding=1),
-]
+    conv("NHWC", "int8", **FIRST),
+    Case("conv1d", {"l": 9, "ci": 1, "co": 18, "k": 5, "padding": 2}, ()),
+    slow=[
+        conv("NHWC", **{**FIRST, "k": 5, "padding": 2}),
+        conv("NHWC", h=5, w=6, ci=5, co=17, k=3, padding=1),
+        conv("NHWC", "int8", h=5, w=6, ci=5, co=17, k=3, padding=1),
+        conv("NHWC", h=6, w=5, ci=3, co=17, k=2, stride=2),
+        conv("NHWC", h=4, w=6, ci=3, co=17, k=3, dilation=2, padding=2),
+        conv("NCHW", **{**FIRST, "co": 18}),
+        conv("NCHW", "int8", **{**FIRST, "co": 18}),
+    ],
+)
+UNFOLDED = some(
+    conv("NHWC", h=2, w=5, ci=6, co=16, k=2, groups=2),
+    conv("NHWC", "int8", h=2, w=5, ci=6, co=16, k=2, groups=2),
+    conv("NCHW", h=2, w=5, ci=6, co=16, k=2, groups=2),
+    slow=[
+        conv("NHWC", h=3, w=5, ci=8, co=32, k=3, padding=1, groups=2),
+        conv("NCHW", h=3, w=17, ci=10, co=32, k=3, padding=1, groups=2),
+        conv("NCHW", "int8", h=3, w=5, ci=8, co=32, k=3, padding=1, groups=2),
+        conv("NCHW", h=3, w=35, ci=4, co=17, k=3, stride=2, padding=1),
+    ],
+)
+DOTS_OF = {"bfloat16": DOTS, "int8": "vpdpbusd"}
 
 
 def products(k1: int, k2: int, turned: bool, ungapped: bool = True) -> ComputeDAG:
@@ -59,7 +75,7 @@ def primitives(dag: ComputeDAG, t: Target, n: int = 0) -> list[str]:
     return [x.primitive for x in space.trace(n, space.sample(n, 1, np.random.default_rng(0))[0]).steps]
 
 
-def check(dag: ComputeDAG, t: Target, n: int, name: str, samples: int = 2) -> None:
+def check(dag: ComputeDAG, t: Target, n: int, name: str, samples: int = 1) -> None:
     """By the interpreter, with the instruction, without tails; and compiled where this CPU has it."""
     space, inputs, rng = derive(dag, t), data(dag), np.random.default_rng(1)
     want = te.evaluate(dag, inputs)
@@ -75,22 +91,34 @@ def check(dag: ComputeDAG, t: Target, n: int, name: str, samples: int = 2) -> No
 @pytest.mark.parametrize("case", MERGED, ids=str)
 def test_terms_of_merged_axes_are_right(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instructed, "COPY", 0.0)  # these are too small to be copied for
-    for t in (with_features("avx512bf16"), with_features("amx-bf16", "amx-tile")):
-        for name, numbers in sketches(case, t).items():
-            assert (
-                "unfold" in primitives(case.dag, t, numbers[0]) or case.params["stride"] == case.params["k"]
-            )
-            for n in numbers:
-                check(case.dag, t, n, name)
+    t = with_features("avx512bf16", "avx512vnni")
+    steps = primitives(case.dag, t)
+    assert "unfold" in steps or case.params["stride"] == case.params["k"]
+    for name, numbers in sketches(case, t).items():
+        assert name.startswith(DOTS_OF[case.dtype])
+        for n in numbers:
+            check(case.dag, t, n, name)
 
 
 @pytest.mark.parametrize("case", UNFOLDED, ids=str)
 def test_operands_that_are_unfolded_are_right(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instructed, "COPY", 0.0)
-    t = with_features("avx512bf16")
+    t = with_features("avx512bf16", "avx512vnni")
+    found = sketches(case, t)
+    assert found
+    for name, numbers in found.items():
+        for n in numbers:
+            check(case.dag, t, n, name)
+
+
+@pytest.mark.slow
+def test_tiles_of_merged_axes_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instructed, "COPY", 0.0)
+    t = with_features("amx-bf16", "amx-tile")
+    case = conv("NHWC", **{**FIRST, "h": 5, "w": 18, "co": 16})
     (numbers,) = sketches(case, t).values()
     for n in numbers:
-        check(case.dag, t, n, DOTS)
+        check(case.dag, t, n, TILES)
 
 
 @pytest.mark.parametrize("sizes", [(3, 3, False), (3, 3, True), (2, 5, True)], ids=str)
