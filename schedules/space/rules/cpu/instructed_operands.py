@@ -317,8 +317,8 @@ def _copying(d: SketchBuilder, nest: Nest, x: OperandRead, n: Mapping[str, int])
         if not d.runs(i) or len(i.meaning.inputs) != 1 or i.result.dtype != x.read.dtype:
             continue
         *rows, wide, side = i.result.shape
-        read = i.meaning.stages[0].reads()[0].indices[-1]
-        turns = read == Var(i.meaning.stages[0].axes[-1].var)
+        along_last = i.meaning.stages[0].reads()[0].indices[-1]
+        turns = along_last == Var(i.meaning.stages[0].axes[-1].var)
         fits = wide <= n[lanes] and math.prod(rows) * side <= n[terms]
         whole = side == x.side_by_side and x.fit.instruction.iterations[x.inner[-2]] % wide == 0
         if fits and whole and (terms if turns else lanes) in along:
