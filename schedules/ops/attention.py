@@ -31,7 +31,7 @@ def _attention(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
         return te.select(at[3] <= at[2], value, -te.inf) if p["is_causal"] else value
 
     scores = te.compute(dot.shape, named("zhij", score), "scores")
-    e, inv = exponentials(scores, 3, "zhij")
+    e, inv = exponentials(scores, 3, "zhij", "bfloat16" if types.input == "bfloat16" else None)
     mixed = te.compute(shape, lambda z, h, i, c: te.sum(e[z, h, i, j] * v[z, h, j, c], axis=j), "mixed")
     y = te.compute(shape, lambda z, h, i, c: te.cast(mixed[z, h, i, c] * inv[z, h, i], types.output), "y")
     return [q, k, v, *([] if mask is None else [mask]), y]

@@ -20,8 +20,11 @@ EPS = 1e-5
 RMS_EPS = 1e-6
 
 
-def exponentials(x: te.Tensor, axis: int, names: str) -> tuple[te.Tensor, te.Tensor]:
-    """(exp(x - maximum along an axis), inverse of its sums along it). ``names``: of axes, a letter each."""
+def exponentials(
+    x: te.Tensor, axis: int, names: str, stored: str | None = None
+) -> tuple[te.Tensor, te.Tensor]:
+    """(exp(x - maximum along an axis), inverse of its sums along it). ``names``: of axes, a letter each.
+    ``stored``: the dtype that the exponentials are rounded to before anything reads them; None: none."""
     k, r = te.reduce_axis(x.shape[axis], "k"), te.reduce_axis(x.shape[axis], "k")
 
     def others(of: Sequence[Any]) -> tuple[Any, ...]:
@@ -34,7 +37,12 @@ def exponentials(x: te.Tensor, axis: int, names: str) -> tuple[te.Tensor, te.Ten
         return t[(*at[:axis], place, *at[axis:])]
 
     top = over("row_max", lambda at: te.max(along(x, at, k), axis=k))
-    e = te.compute(x.shape, named(names, lambda *at: te.exp(x[at] - top[others(at)])), "e")
+
+    def value(*at: Expr) -> Expr:
+        found = te.exp(x[at] - top[others(at)])
+        return found if stored is None else te.cast(found, stored)
+
+    e = te.compute(x.shape, named(names, value), "e")
     total = over("row_sum", lambda at: te.sum(along(e, at, r), axis=r))
     return e, over("inv_sum", lambda at: 1.0 / total[at])  # one division a row
 

@@ -10,7 +10,7 @@ from schedules.dtypes import NUMBERS, holds
 from schedules.errors import ScheduleError
 from schedules.expr import dtype_of
 from schedules.ir import Block, Loop, Nest, Stmt, blocks, kids, walk
-from schedules.ir.nest import find_block, reads
+from schedules.ir.nest import find_block, readers, reads
 from schedules.model import Target, Trace
 from schedules.primitives import PRIMITIVES
 from schedules.primitives.annotate import Annotate
@@ -43,6 +43,7 @@ from schedules.primitives.split_axis import SplitAxis
 from schedules.primitives.split_dim import SplitDim
 from schedules.primitives.stage_factor import StageFactor, factors
 from schedules.primitives.tile import Tile
+from schedules.primitives.unfold import Unfold
 from schedules.primitives.unroll import Unroll
 from schedules.primitives.vectorize import Vectorize
 from schedules.primitives.widen import Widen
@@ -175,6 +176,13 @@ def _pack(s: Schedule, rng: Random) -> Primitive:
     return Pack(b.name, tiles, tuple(order))
 
 
+def _unfold(s: Schedule, rng: Random) -> Primitive:
+    copies = [b.name for b in s.nest.buffers if b.name.endswith(SCOPES)] or [s.nest.buffers[0].name]
+    buffer = rng.choice(copies)
+    loops = [x for b in readers(s.nest, buffer) for x in s.loops(b.name)] or ["none"]
+    return Unfold(buffer, tuple(rng.sample(loops, min(len(loops), rng.choice((1, 1, 2))))))
+
+
 def _reducing(s: Schedule, rng: Random) -> str:
     names = [b.name for b in blocks(s.nest.body) if b.reducer is not None]
     return rng.choice(names) if names else _block(s, rng)
@@ -255,6 +263,7 @@ CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "split_dim": _split_dim,
     "stage_factor": _stage_factor,
     "tile": _tile,
+    "unfold": _unfold,
     "unroll": lambda s, rng: Unroll(_loop(s, rng)),
     "vectorize": lambda s, rng: Vectorize(_innermost(s, rng)),
     "widen": _widen,

@@ -12,6 +12,7 @@ from schedules.space.rules.cpu.dot_products import dot_product_axes, schedule_do
 from schedules.space.rules.cpu.elementwise import schedule_elementwise
 from schedules.space.rules.cpu.instructed import instruction_fits, schedule_instructed
 from schedules.space.rules.cpu.interleaved import split_interleaved
+from schedules.space.rules.cpu.merged_sums import merging
 from schedules.space.rules.cpu.nested import find_nested, schedule_nested
 from schedules.space.rules.cpu.row_blocks import is_product, schedule_row_blocks
 from schedules.space.rules.cpu.row_parts import rows_outgrow_cache
@@ -118,6 +119,8 @@ def _tile(d: SketchBuilder, producer: str, consumer: str = "") -> None:
     apart: list[str] = []
     fit = found.get(way)
     if fit is not None:
+        for step in merging(d.s.nest, producer, fit.merged):
+            d.s.apply(step)
         consumer, fit, apart = change_operands(d, producer, consumer, fit)
     consumer = consumer or d.s.cache_write(producer, "local")
     if fit is not None:

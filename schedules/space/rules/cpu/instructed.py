@@ -29,7 +29,7 @@ from schedules.space.rules.cpu.instructed_operands import (
     term_axis,
     units_of,
 )
-from schedules.space.rules.cpu.merged_sums import Sum, merged_fits, merged_sums, merging
+from schedules.space.rules.cpu.merged_sums import Sum, merged_fits, merged_sums
 from schedules.space.rules.cpu.tiling import (
     Tiling,
     place_producers,
@@ -71,7 +71,7 @@ def instruction_fits(d: SketchBuilder, p: Block, c: Block) -> dict[str, Fit]:
             continue  # rows of results would have to lie side by side
         kind = ins.features, tuple(ins.iterations.values())  # one with its operands turned is no other
         ways = fits(p, ins, changed=True)
-        if any(extents(p)[term_axis(fit)] % ins.terms for fit in ways if not fit.changes):
+        if any(extents(p)[term_axis(fit)] % ins.terms for fit in ways):
             sums = sums or merged_sums(d.s.nest, p)
             ways += [fit for merged in sums for fit in merged_fits(p, merged, ins)]
         for fit in ways:
@@ -117,8 +117,6 @@ def _cost(d: SketchBuilder, nest: Nest, name: str, c: Block, fit: Fit) -> tuple[
 def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit) -> None:
     """Tile ``consumer``, which reads ``producer`` at its own iterations, and compute ``producer`` in its
     register tile by runs of an instruction."""
-    for step in merging(d.s.nest, producer, fit.merged) if fit.merged else ():
-        d.s.apply(step)
     p, c = d.block(producer), d.block(consumer)
     d.done.add(producer)
     n, axes = extents(c), spatial(c)

@@ -27,6 +27,8 @@ from schedules.space.rules.patterns import extents, is_gathered, is_guarded_copy
 from schedules.space.sketch_builder import SketchBuilder
 from schedules.strides import row_major
 
+# Times that an instruction copies faster than vectors of short rows.
+FASTER = 4
 Sizes = Mapping[str, int | Hole]  # of tiles, by axis of the block
 
 
@@ -155,8 +157,8 @@ def copied_runs(d: SketchBuilder, nest: Nest, p: Block, x: OperandRead) -> float
     of block ``p``, where no instruction copies and rows are short: those of windows, and rows with zeros at
     their ends."""
     read, n, r = x.fit.reads[x.name], extents(p), term_axis(x.fit)
-    whole = n[r] % x.fit.instruction.terms == 0
-    if not x.opened and (whole or _copying(d, nest, x, n) is not None):
+    copying = _copying(d, nest, x, n)
+    if not x.opened and (copying is not None or n[r] % x.fit.instruction.terms == 0):
         return 0.0
     buffer = nest.buffer(read.buffer)
     shape: Sequence[Expr] = buffer.shape
@@ -165,6 +167,8 @@ def copied_runs(d: SketchBuilder, nest: Nest, p: Block, x: OperandRead) -> float
         shape = how.placed(shape, [Const(n[v]) for v in how.axes])
     terms, _ = affine.rejoined(affine.offset(read.indices, known_strides(buffer)))
     run = min(n[r], d.lanes_of(read.dtype)) if terms.get(Var(r)) == Const(1) else 1
+    if copying is not None:
+        run = FASTER * math.prod(copying.result.shape)
     return math.prod(const(e) or 1 for e in shape) / run
 
 
@@ -218,7 +222,7 @@ def pack(d: SketchBuilder, producer: str, x: OperandRead, tile: Sizes) -> Packed
     d.s.pack(name, [panels.get(k, terms if k == at else 0) for k in range(rank)], order)
     if turned:
         _turn_terms(d, name, order.index(inner[at]), x.side_by_side)
-    copying = None if x.opened else _copying(d, d.s.nest, x, n)
+    copying = _copying(d, d.s.nest, x, n)
     source = x.fit.reads[x.name]
     if copying is None and _is_made_for_it(d, d.s.nest, source):
         d.s.inline(writers(d.s.nest, source.buffer)[0].name)
@@ -307,16 +311,18 @@ def _copying(d: SketchBuilder, nest: Nest, x: OperandRead, n: Mapping[str, int])
     """The instruction that copies what lies innermost, the terms of each lane side by side, if the operand
     has a whole one: it interleaves where lanes are contiguous, and turns squares where terms are."""
     lanes, terms = (x.fit.axes[a] for a in x.inner[-2:]) if len(x.inner) > 1 else ("", "")
-    along = unit_stride_vars(nest, x.read)
-    if terms != term_axis(x.fit) or not along & {lanes, terms}:
+    read = x.fit.reads[x.name]
+    along = unit_stride_vars(nest, read)
+    _, uneven = affine.steps_of(affine.offset(read.indices, known_strides(nest.buffer(read.buffer))))
+    if terms != term_axis(x.fit) or not along & {lanes, terms} or uneven & {lanes, terms}:
         return None
     found = []
     for i in INSTRUCTIONS.values():
         if not d.runs(i) or len(i.meaning.inputs) != 1 or i.result.dtype != x.read.dtype:
             continue
         *rows, wide, side = i.result.shape
-        read = i.meaning.stages[0].reads()[0].indices[-1]
-        turns = read == Var(i.meaning.stages[0].axes[-1].var)
+        along_last = i.meaning.stages[0].reads()[0].indices[-1]
+        turns = along_last == Var(i.meaning.stages[0].axes[-1].var)
         fits = wide <= n[lanes] and math.prod(rows) * side <= n[terms]
         whole = side == x.side_by_side and x.fit.instruction.iterations[x.inner[-2]] % wide == 0
         if fits and whole and (terms if turns else lanes) in along:

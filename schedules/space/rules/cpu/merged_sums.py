@@ -48,7 +48,10 @@ def merged_sums(nest: Nest, p: Block) -> list[Sum]:
 
 
 def merging(nest: Nest, name: str, loops: tuple[str, ...]) -> Iterator[Primitive[Any]]:
-    """Steps that merge axes of a block, and those dimensions of arguments that it reads by them alone."""
+    """Steps that merge axes of a block, and those dimensions of arguments that it reads by them alone. None
+    without ``loops``."""
+    if not loops:
+        return
     axes = MergeAxes(loops)
     yield axes
     nest = axes.apply(nest)
@@ -83,7 +86,7 @@ def merged_fits(p: Block, merged: Sum, ins: Instruction) -> list[Fit]:
     loops, nest = merged
     b = find_block(nest, p.name)
     new = {i.var for i in b.iters} - {i.var for i in p.iters}
-    return [replace(fit, merged=loops) for fit in fits(b, ins) if term_axis(fit) in new]
+    return [replace(fit, merged=loops) for fit in fits(b, ins, changed=True) if term_axis(fit) in new]
 
 
 def _is_plain(e: Expr) -> bool:
