@@ -62,7 +62,9 @@ def test_every_sketch_is_right(name: str) -> None:
             check_compiled(dag, trace, host(), data, want)
 
 
-@pytest.mark.parametrize("name", ["rows with gaps", "results with gaps", "one row for all", "rows from the last"])
+@pytest.mark.parametrize(
+    "name", ["rows with gaps", "results with gaps", "one row for all", "rows from the last"]
+)
 def test_lanes_are_neighbours_in_memory(name: str) -> None:
     """No lane is loaded or stored alone, whatever is decided: rows need not be whole vectors."""
     dag, _ = CASES[name]
