@@ -251,7 +251,7 @@ def test_operations_of_integers_count_where_integers_are_computed() -> None:
 
 
 def test_conversions_count_where_they_are_done() -> None:
-    """Of what a block computes with and of what it stores: not of copies, nor of what an instruction reads."""
+    """Of what a block computes with and what it stores, not of copies, nor of what an instruction reads."""
     m = CpuRates.of(WIDE)
     x = te.placeholder((64,), "bfloat16", "x")
     copy = te.compute((64,), lambda i: x[63 - i], "copy")

@@ -39,6 +39,8 @@ CASES = {
     "every second element": (added((2 * N, 2)), FLAT),
     "transposed": (added((1, M)), BLOCKS),
     "both transposed": (added((1, M), (1, M + 1)), BLOCKS),
+    "all transposed": (added((1, M), (1, M), (1, M + 1)), ROWS),
+    "results transposed": (added(None, None, (1, M)), ("z.rows", "z.j.block", "z.vec", "z.i.block")),
 }
 
 
@@ -63,7 +65,7 @@ def test_every_sketch_is_right(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["rows with gaps", "results with gaps", "one row for all", "rows from the last"]
+    "name", ["rows with gaps", "results with gaps", "one row for all", "rows from the last", "all transposed"]
 )
 def test_lanes_are_neighbours_in_memory(name: str) -> None:
     """No lane is loaded or stored alone, whatever is decided: rows need not be whole vectors."""
