@@ -7,11 +7,15 @@ import re
 
 import numpy as np
 import pytest
-from helpers import check_compiled, expected, host, inputs, interpret, same
+from grid_cases import TARGET, need_cxx
+from helpers import check_compiled, expected, host, inputs, interpret, lies, same
 from space_cases import target
 
 from autotune.backends.building.from_trace import emit_module
+from autotune.codegen.runtime.laid import laid
+from autotune.run.kernels import kernel_of
 from schedules import te
+from schedules.model import Workload
 from schedules.schedule import Schedule
 from schedules.space import derive
 from schedules.te.compute_dag import ComputeDAG
@@ -42,6 +46,7 @@ CASES = {
     "all transposed": (added((1, M), (1, M), (1, M + 1)), ROWS),
     "results transposed": (added(None, None, (1, M)), ("z.rows", "z.j.block", "z.vec", "z.i.block")),
 }
+SQUARES = ("transposed", "both transposed", "results transposed")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -62,6 +67,29 @@ def test_every_sketch_is_right(name: str) -> None:
         same(interpret(Schedule.replay(dag, trace, host()).nest, dag, data), want, name)
         if n < 2:
             check_compiled(dag, trace, host(), data, want)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "rows from the last"])  # refused for GPUs
+def test_gpus_fetch_what_lies_side_by_side(name: str) -> None:
+    """Squares cross in shared memory where an input lies across the result, and only there."""
+    dag, _ = CASES[name]
+    space, data = derive(dag, TARGET), inputs(dag)
+    assert (space.sketches[0] == "z.by=squares") == (name in SQUARES)
+    s = Schedule.replay(dag, space.trace(0, space.sample(0, 1, np.random.default_rng(0))[0]), TARGET)
+    same(interpret(s.nest, dag, data), expected(dag, data), name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SQUARES)
+def test_squares_are_right_where_they_run(name: str) -> None:
+    need_cxx()
+    dag, _ = CASES[name]
+    space, data = derive(dag, TARGET), inputs(dag)
+    rows = space.sample(0, 20, np.random.default_rng(0))
+    row = rows[space.valid(0, rows)][0]
+    kernel = kernel_of(Workload(dag), TARGET, space.trace(0, row))
+    given = [laid(x, lies(t)) for t, x in zip(dag.inputs, data, strict=True)]
+    assert np.array_equal(kernel(*given), expected(dag, data)[0])
 
 
 @pytest.mark.parametrize(
