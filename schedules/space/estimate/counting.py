@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import cache, reduce
 from operator import mul
 from typing import Any
 
 import numpy as np
 
+from schedules import conversions
 from schedules import expr as E
+from schedules.dtypes import STORED_FLOATS
 from schedules.expr import Const, Expr
 from schedules.functions import FUNCTIONS
 from schedules.ir import Block
@@ -16,6 +18,8 @@ from schedules.ir.nest import bound
 from schedules.space.holes import Columns
 
 Number = Any  # a float, or a column of them
+# Operations of the instructions that convert float16 (F16C). Other floats of storage have expressions.
+HALF_STEPS = 2
 
 
 def number(e: Expr, env: Columns) -> Number:
@@ -43,6 +47,33 @@ def integer_steps(b: Block) -> int:
     and it takes two. 0 of floats, and of what only moves integers."""
     ops = _integers(b)
     return sum(1 + (x.op == "*") for x in ops) + len(b.writes) * (b.reducer is not None) if ops else 0
+
+
+def conversion_steps(b: Block) -> dict[str, int]:
+    """{buffer: vector operations that convert an element}: floats of storage are widened where a block
+    computes with them, and results are rounded to them."""
+    found = {}
+    for v, w in zip(b.values, b.writes, strict=True):
+        if isinstance(v, E.Cast) and v.dtype in STORED_FLOATS:
+            found[w.buffer] = _rounding(v.dtype)
+    for cast in (x for v in b.values for x in E.walk(v) if isinstance(x, E.Cast)):
+        if (dtype := E.dtype_of(cast.a)) in STORED_FLOATS:
+            found.update((x.buffer, _widening(dtype)) for x in E.loads(cast.a) if x.dtype == dtype)
+    return found
+
+
+@cache
+def _widening(dtype: str) -> int:
+    return HALF_STEPS if dtype == "float16" else _operations(conversions.widened(dtype))
+
+
+@cache
+def _rounding(dtype: str) -> int:
+    return HALF_STEPS if dtype == "float16" else _operations(conversions.narrowed(dtype))
+
+
+def _operations(e: Expr) -> int:
+    return len({x for x in E.walk(e) if isinstance(x, (E.Binary, E.Select, E.Compare))})
 
 
 def _integers(b: Block) -> list[E.Binary]:

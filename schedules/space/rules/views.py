@@ -16,6 +16,7 @@ from schedules import expr as E
 from schedules.expr import Binary, Const, Expr, Load, Var
 from schedules.ir import Block, Nest, blocks
 from schedules.ir.nest import axis_ranges, loops_of, readers, reads, writers
+from schedules.ir.strides import known_strides
 from schedules.primitives.cache_read_part import places_read
 from schedules.primitives.cache_read_view import StagedRead, view_of
 from schedules.primitives.split_dim import SplitDim
@@ -28,6 +29,7 @@ from schedules.space.rules.patterns import (
     vector_axis,
 )
 from schedules.space.sketch_builder import SketchBuilder
+from schedules.strides import inner_first
 
 # Fewest steps of a reduction for each element that it reads divided, for which a copy of these may pay.
 READ_AGAIN = 4
@@ -43,10 +45,11 @@ def split_views(d: SketchBuilder) -> None:
 
 
 def order_axes(d: SketchBuilder) -> None:
-    """Give elementwise stages the axes of the reductions that they read, in the same order. The axis in which
-    results are contiguous stays the last. Call it after neighbouring axes were merged."""
+    """Give elementwise stages the axes of the reductions that they read, in the same order, and those that
+    read arguments alone the order of their results in memory. The axis in which results are contiguous is the
+    last. Call it after neighbouring axes were merged."""
     for b in blocks(d.s.nest.body):
-        order = _order(d.s.nest, b)
+        order = _order(d.s.nest, b) or _order_in_memory(d.s.nest, b)
         if order is not None and order != spatial(b):
             loop = dict(zip(spatial(b), [x.var for x in d.loops(b.name)], strict=True))
             d.s.reorder_axes(*(loop[v] for v in order))
@@ -278,6 +281,19 @@ def _order(nest: Nest, b: Block) -> list[str] | None:
         if at != sorted(at):
             return None
     return order
+
+
+def _order_in_memory(nest: Nest, b: Block) -> list[str] | None:
+    """The axes in the order in which results with strides lie; None where a stage has none, or reads what
+    others make, whose order it keeps."""
+    made = any(x.buffer not in nest.params for x in reads(b))
+    if b.reducer is not None or made or len(b.writes) != 1 or nest.buffer(b.writes[0].buffer).strides is None:
+        return None
+    axes = [i.name for i in b.writes[0].indices if isinstance(i, Var)]
+    strides = known_strides(nest.buffer(b.writes[0].buffer))
+    if sorted(axes) != sorted(spatial(b)) or len(axes) != len(strides):
+        return None
+    return [axes[k] for k in reversed(inner_first(strides))]
 
 
 def _axes_of(x: Load) -> list[str] | None:

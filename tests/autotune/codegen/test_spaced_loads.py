@@ -39,8 +39,7 @@ def doubled(m: int, n: int, strides: tuple[int, int] | None, dtype: str) -> Comp
 
 def in_lanes(dag: ComputeDAG, lanes: int) -> Trace:
     s = Schedule(dag)
-    _, inner = s.split(s.loops("y")[-1], [None, lanes])
-    s.vectorize(inner)
+    s.vectorize(s.split(s.loops("y")[-1], (None, lanes))[1])
     return s.trace
 
 

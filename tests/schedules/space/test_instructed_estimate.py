@@ -250,6 +250,28 @@ def test_operations_of_integers_count_where_integers_are_computed() -> None:
     assert (facts(s, "y").flops, facts(s, "y").integer_steps) == (1, 0)  # arithmetic of indices is none
 
 
+def test_conversions_count_where_they_are_done() -> None:
+    """Of what a block computes with and what it stores, not of copies, nor of what an instruction reads."""
+    m = CpuRates.of(WIDE)
+    x = te.placeholder((64,), "bfloat16", "x")
+    copy = te.compute((64,), lambda i: x[63 - i], "copy")
+    y = te.compute((64,), lambda i: te.cast(x[i] * 2.0, "bfloat16"), "y")
+    z = te.compute((64,), lambda i: te.cast(te.cast(x[i] * 2.0, "float16"), "float32"), "z")
+    s = Schedule(te.dag([x, copy, y, z]))
+    found = {
+        (name, a.buffer): a.conversion for name in ("copy", "y", "z") for a in facts(s, name).accesses
+    }
+    assert found["copy", "x"] == found["copy", "copy"] == found["z", "z"] == 0
+    assert found["y", "x"] == found["z", "x"] == 1 and found["y", "y"] == 10  # a shift; rounding
+    dot = INSTRUCTIONS["vdpbf16ps"]
+    dots = facts(tensorized(product(dot, 96, 128, 128), dot, 4, 4, 1), "c")
+    assert not any(a.conversion for a in dots.accesses)
+    plain = facts(s, "y")
+    free = replace(plain, accesses=tuple(replace(a, conversion=0) for a in plain.accesses))
+    steps = [step_cycles(b, register_tile(b, NOTHING, m), NOTHING, m).math for b in (plain, free)]
+    assert steps[0] > 3 * steps[1]
+
+
 # -- first picks ---------------------------------------------------------------------------------------------
 
 PLAIN = {"bfloat16": "bfloat16", "uint8": "int8", "int8": "int8"}  # {dtype of a: that of b}

@@ -22,7 +22,7 @@ from schedules.ir.nest import reads, vars_bound
 from schedules.ir.regions import footprint, values_at_most
 from schedules.model import LINE
 from schedules.primitives.base import as_expr
-from schedules.space.estimate.counting import arithmetic, code, integer_steps, product
+from schedules.space.estimate.counting import arithmetic, code, conversion_steps, integer_steps, product
 from schedules.space.estimate.cpu.instructed import Instructed
 from schedules.space.estimate.cpu.lane_strides import lane_stride
 from schedules.space.estimate.traffic import BlockAccess, places_of
@@ -70,6 +70,7 @@ class AccessFacts:
     again: Expr  # times that the loops outside a full reduction return to the same elements
     row: Expr  # bytes from a row of the buffer to the next; 0 if it has one row
     pieces: float  # rows of an instruction's operand that may lie apart, for each element; 0: none may
+    conversion: int  # vector operations that convert an element, a float of storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,7 @@ def _block(
     own = {w.buffer for w in b.writes}  # what it reads of that counts once
     places = tuple(p for p in places_of(nest, b) if p.write or p.buffer.name not in own)
     pieces = [loops.one.pieces(p) if loops.one else 0.0 for p in places]
+    converts = {} if loops.one else conversion_steps(b)
     if loops.one:
         places = tuple(map(loops.one.merged, places))
     facts = []
@@ -219,7 +221,7 @@ def _block(
             scratch = product(_box(place.at, buf.shape, there))
         shared = _shared(loops.all, used.get(buf.name, []))
         distance = _touched(places, loops.all[shared:]) if buf.name in used else everything
-        facts.append(_access(place, loops, shared, distance, scratch, apart))
+        facts.append(_access(place, loops, shared, distance, scratch, apart, converts.get(buf.name, 0)))
     used.update((buf.name, loops.all) for buf, _, _ in places)
     return BlockFacts(
         b.name,
@@ -262,10 +264,16 @@ def _touched(places: Sequence[BlockAccess], since: list[Loop]) -> Expr:
 
 
 def _access(
-    place: BlockAccess, loops: _Loops, shared: int, distance: Expr, scratch: Expr, pieces: float
+    place: BlockAccess,
+    loops: _Loops,
+    shared: int,
+    distance: Expr,
+    scratch: Expr,
+    pieces: float,
+    converts: int,
 ) -> AccessFacts:
     """Facts of one access. ``shared``: how many outer loops its block has in common with the last one that
-    used the buffer."""
+    used the buffer. ``converts``: `AccessFacts.conversion`."""
     buf, at, write = place
     tile, rest, outer = loops.tile, loops.rest, loops.outer
     item = DTYPES[buf.dtype].itemsize
@@ -296,6 +304,7 @@ def _access(
         _times([x for k, x in enumerate(outer) if k not in moves]),
         buf.shape[-1] * item if len(buf.shape) > 1 else Const(0),
         pieces,
+        converts,
     )
 
 

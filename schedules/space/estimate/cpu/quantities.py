@@ -38,6 +38,8 @@ SELECT_CYCLES = 1.5
 KEPT = 0.4
 # Shortest row of a square that is transposed in registers (bytes).
 SQUARE = 16
+# Bytes of a float that floats of storage are computed as.
+COMPUTED = 4
 # Time until memory answers at full speed, at the beginning of each run of addresses (cycles).
 RUN_CYCLES = 30.0
 # Largest power of two by which the distance of rows is classified (bytes).
@@ -113,6 +115,7 @@ class RegisterTile:
     wide: Number  # loads of whole vectors
     gathers: Number
     shuffles: Number
+    conversions: Number  # vector operations that convert floats of storage
 
 
 def register_tile(b: BlockFacts, env: Columns, m: CpuRates) -> RegisterTile:
@@ -121,7 +124,8 @@ def register_tile(b: BlockFacts, env: Columns, m: CpuRates) -> RegisterTile:
     lanes, unrolled, taps = number(b.lanes, env), number(b.unrolled, env), number(b.taps, env)
     per = m.vector / b.item
     wide_registers = _registers(lanes, per)
-    loads = wide_loads = gathers = shuffles = accumulators = streams = again = np.zeros_like(lanes)
+    loads = wide_loads = gathers = shuffles = conversions = np.zeros_like(lanes)
+    accumulators = streams = again = loads
     for a in b.accesses:
         tile = number(a.tile, env)
         wide, same = _steps(a, 1, lanes, per, env), _steps(a, 0, lanes, per, env)
@@ -130,6 +134,8 @@ def register_tile(b: BlockFacts, env: Columns, m: CpuRates) -> RegisterTile:
         rest = tile - squares + squares / side
         rest = np.where(same, np.minimum(rest, unrolled * wide_registers), rest)
         ops = np.where(wide, np.ceil(tile / lanes * wide_registers), rest)
+        if a.conversion:  # in registers of the dtype that is computed with
+            conversions = conversions + ops * (a.conversion * COMPUTED / min(b.item, COMPUTED))
         if a.write and b.reduces:
             accumulators = accumulators + ops
         else:
@@ -148,8 +154,9 @@ def register_tile(b: BlockFacts, env: Columns, m: CpuRates) -> RegisterTile:
     held = np.maximum(registers + again - m.registers, 0.0) - spills
     vectors = unrolled * wide_registers
     return RegisterTile(
-        lanes, unrolled, vectors, accumulators, registers, spills, held, loads, wide_loads, gathers, shuffles
-    )
+        lanes, unrolled, vectors, accumulators, registers, spills, held, loads, wide_loads, gathers, shuffles,
+        conversions,
+    )  # fmt: skip
 
 
 def _steps(a: AccessFacts, step: int, lanes: Number, per: float, env: Columns) -> Number:
@@ -204,6 +211,8 @@ def step_cycles(b: BlockFacts, t: RegisterTile, env: Columns, m: CpuRates) -> St
     special = t.vectors * (14.0 * b.special + SELECT_CYCLES * b.selects)
     plain = t.vectors * m.steps(flops, b.integer_steps)
     math = plain + special + t.shuffles
+    if any(a.conversion for a in b.accesses):
+        math = math + t.conversions
     # A step waits for the addition of the step before. Other tiles go on meanwhile if they are in the window.
     near = np.clip(WINDOW / (reduction * (t.vectors + t.loads)), 1.0, TILES)
     chains = m.latency * (t.vectors / np.maximum(t.accumulators, 1.0)) * b.reduces / near

@@ -223,7 +223,7 @@ def _work(s: Stmt, b: Block, nest: Nest) -> Work:
         any(nest.buffer(w.buffer).scope == "shared" for w in b.writes),
         _ahead(s, b),
         product([x.extent for x in unrolled]),
-        functools.reduce(E.maximum, [x.extent for x in unrolled if x.kind == "unroll"], Const(1)),
+        functools.reduce(E.maximum, (Const(1), *(x.extent for x in unrolled if x.kind == "unroll"))),
         product([x.extent for x in loops if x.kind == "vectorize"]),
         flops,
         special,

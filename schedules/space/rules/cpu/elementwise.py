@@ -41,9 +41,9 @@ def _walks_in_order(nest: Nest, b: Block) -> bool:
     """Whether the axes are the indices of every access, and neighbours in them are neighbours in memory: axes
     whose rows go on from each other were merged before."""
     at = tuple(Var(v) for v in spatial(b))
-    if any(x.indices != at for x in (*reads(b), *b.writes)):
-        return False
-    return len(at) < 2 or all(nest.buffer(x.buffer).strides is None for x in (*reads(b), *b.writes))
+    places = [*((x.buffer, x.indices) for x in reads(b)), *((w.buffer, w.indices) for w in b.writes)]
+    whole = len(at) < 2 or all(nest.buffer(name).strides is None for name, _ in places)
+    return whole and all(indices == at for _, indices in places)
 
 
 def _tile_flat(d: SketchBuilder, name: str, flat: str) -> None:

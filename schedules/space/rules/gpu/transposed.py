@@ -11,8 +11,10 @@ from __future__ import annotations
 from schedules.expr import Const, Var
 from schedules.ir import Block, Nest
 from schedules.ir.nest import reads
+from schedules.ir.strides import as_row_major, known_strides
 from schedules.space.rules.patterns import extents, spatial
 from schedules.space.sketch_builder import SketchBuilder
+from schedules.strides import inner_first
 
 # Sides of a square (elements) that are offered.
 SIDES = (32, 64)
@@ -38,8 +40,10 @@ def read_across(nest: Nest, b: Block) -> tuple[str, str] | None:
         once = sum(y.buffer == x.buffer for y in every) == 1
         if not plain or not once or nest.buffer(x.buffer).scope != "global":
             continue
-        last = x.indices[-1] if x.indices else None
-        if isinstance(last, Var) and last.name in axes[:-1] and n[last.name] >= LEAST and axes[-1] in moving:
+        at = as_row_major(nest.buffer(x.buffer), x.indices)[1]
+        last = at[-1] if at else None
+        moves = Var(axes[-1]) in at  # not one element for all
+        if isinstance(last, Var) and last.name in axes[:-1] and n[last.name] >= LEAST and moves:
             return x.buffer, last.name
     return None
 
@@ -59,7 +63,11 @@ def schedule_transposed(d: SketchBuilder, name: str, buffer: str, axis: str) -> 
     copy = d.s.cache_read(name, buffer, "shared")
     d.s.compute_at(copy, block)
     d.s.annotate(copy, "pad", PAD)
-    for own in ([x.var for x in d.own_loops(copy)], [inner, inner_last]):
+    fetched = [x.var for x in d.own_loops(copy)]
+    in_memory = [fetched[k] for k in reversed(inner_first(known_strides(d.s.nest.buffer(buffer))))]
+    if in_memory != fetched:
+        d.s.reorder(*in_memory)
+    for own in (in_memory, [inner, inner_last]):
         flat = d.fused(own)
         turns, thread = d.s.split(flat, (None, threads))
         d.s.reorder(thread, turns)
