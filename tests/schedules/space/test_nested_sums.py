@@ -15,12 +15,13 @@ from space_cases import target
 from autotune.codegen.llvm.compile import host_arch
 from schedules import te
 from schedules.dtypes import DTYPES
-from schedules.expr import Expr
+from schedules.expr import Const, Expr
 from schedules.ir import Intrinsic, Loop, blocks, walk
 from schedules.model import Target
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
+from schedules.space.estimate.cpu.facts import analyse
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.evaluator import evaluate
 
@@ -195,6 +196,21 @@ def test_the_space_does_not_collapse(kind: str, m: int) -> None:
     best = [float(space.features(i, space.sample(i, 64, np.random.default_rng(1)))[
         :, space.feature_names.index("est_time_s")].min()) for i in range(len(space.sketches))]  # fmt: skip
     assert min(best) == best[s], "the estimate puts it first"
+
+
+def test_fewer_vectors_together_take_longer() -> None:
+    """Vectors of a tile that are summed one after another wait for their own sum: an unrolled loop around a
+    sum repeats it. Their code counts still."""
+    space = derive(by_groups("int4", 1, 512, 1024, 128), WIDE)
+    (s,) = nested(space)
+    rows = np.array([[64, vec, 4] for vec in (64, 32, 16)])
+    columns = {n: space.features(s, rows)[:, k] for k, n in enumerate(space.feature_names)}
+    assert list(columns["block0.vectors"]) == [32, 16, 8]
+    chains = columns["block0.compute_cycles"]
+    assert chains[2] > 1.9 * chains[1] > 3.6 * chains[0], "twice, and twice again"
+    nest = Schedule.replay(space.dag, space.trace(s, rows[2]), WIDE).nest
+    (p,) = (b for b in analyse(nest) if b.name == "p")
+    assert p.copies == Const(4)
 
 
 @pytest.mark.fast("int4-1-19")
