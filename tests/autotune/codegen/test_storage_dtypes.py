@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,18 @@ from needs import imported, missing
 from autotune.backends.drivers import opencl
 from autotune.backends.drivers.object import DeviceObject
 from autotune.codegen.grid_code import grid_code
+from autotune.codegen.llvm.compile import assembly
+from autotune.codegen.llvm.emit import emit
 from autotune.codegen.simt import emulator
 from autotune.codegen.simt.opencl import generate
+from autotune.targets import from_name
 from schedules import conversions, te
 from schedules import expr as E
 from schedules.dtypes import DTYPES, STORED_FLOATS
 from schedules.errors import WorkloadError
 from schedules.expr_json import from_json, to_json
 from schedules.ir.interp import run
+from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.evaluator import BlockEvaluator, evaluate
@@ -237,6 +242,30 @@ def test_code_for_cpus_does_what_numpy_does(name: str, lanes: int) -> None:
     _, inner = s.split(s.loops("y")[-1], [None, lanes])
     s.vectorize(inner)
     check_compiled(c.dag, s.trace, host(), c.inputs, c.expected)
+
+
+@pytest.mark.parametrize("lanes", [64, 128, 192, 96])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_many_lanes_of_float8_are_widened_in_order(dtype: str, lanes: int) -> None:
+    """Every number in every place of a register of 64: CPUs with byte permutations look them up together."""
+    values = np.arange(256, dtype=np.uint8).view(DTYPES[dtype].numpy)
+    x = np.concatenate([np.roll(values, n) for n in range(64)])[: 64 * 250]
+    with np.errstate(invalid="ignore"):
+        dag, want = of(lambda i, x: te.cast(x[i], "float32"), x), [x.astype(np.float32)]
+    s = Schedule(dag)
+    s.vectorize(s.split(s.loops("y")[-1], [None, lanes])[1])
+    check_compiled(dag, s.trace, host(), [x], want)
+
+
+def test_tables_of_float8_need_permutations_of_bytes() -> None:
+    x = te.placeholder((256,), "float8_e4m3fn", "x")
+    s = Schedule(te.dag([x, te.compute((256,), lambda i: te.cast(x[i], "float32"), "y")]))
+    s.vectorize(s.split(s.loops("y")[-1], [None, 64])[1])
+    without = from_name("x86-64-v4")
+    for t, used in ((without, False), (replace(without, features=(*without.features, "avx512vbmi")), True)):
+        text = assembly(emit(lower(s.nest), t).text, t)
+        assert ("vpermi2b" in text or "vpermt2b" in text) == used
+        assert ("vcvtph2ps" in text) is not used
 
 
 @pytest.mark.fast("bool")
