@@ -154,11 +154,13 @@ def _peeled(b: Block, loops: Sequence[Loop]) -> list[Loop]:
 
 
 def selects(b: Block, loops: Sequence[Loop] = ()) -> int:
-    """Selects and comparisons of one instance. Those of padding do not count inside a loop over tiles whose
+    """Selects and comparisons of one instance; a table of few numbers is one. Those of padding do not count inside a loop over tiles whose
     ends are peeled, because nearly all iterations avoid them."""
     peeled = _peeled(b, loops)
 
     def count(x: Expr) -> int:
+        if (table := E.lookup_of(x)) is not None:
+            return 1 + count(table.index)
         if peeled and isinstance(x, E.Select) and not E.loads(x.cond):
             return count(x.a) + count(x.b)
         return isinstance(x, (E.Select, E.Compare, E.Logic)) + sum(map(count, E.children(x)))

@@ -176,7 +176,10 @@ def _sums(
         groups = groups or d.own_apart(level.name)[0][-1]
     d.s.compute_at(inner.name, at)
     walked = _inner_sum(d, inner, v, None if around else vec, dots)
-    prefetch_groups(d, groups or walked, levels[0].name)
+    stored = any(
+        is_storage(d.s.nest.buffer(x.buffer).dtype) for y in levels for x in operands(d.block(y.name))
+    )
+    prefetch_groups(d, groups or walked, levels[0].name, stored)
 
 
 def _outer_sum(d: SketchBuilder, level: NestLevel, v: str, vec: int | Hole) -> str:
