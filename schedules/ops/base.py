@@ -33,10 +33,11 @@ MAX_ELEMENTS = 2**34
 class Param:
     """A parameter. Numbers lie in ``minimum``..``maximum``.
 
-    ``kind``: "int", "flag" (0 or 1), "float", "list" (of integers) or "word" (one of ``options``). ``axes``: where it may be several
-    integers too, their number, one an axis. ``default``: None if it must be given. An ``optional`` one is
-    named in a workload only where it differs from its default, which may be None; so operators get new ones
-    and old workloads stay as they are. ``instead``: the optional parameter that may be given in its place.
+    ``kind``: "int", "flag" (0 or 1), "float", "list" (of integers) or "word" (one of ``options``). ``axes``:
+    where it may be several integers too, their number, one an axis. ``default``: None if it must be given. An
+    ``optional`` one is named in a workload only where it differs from its default, which may be None; so
+    operators get new ones and old workloads stay as they are. ``instead``: the optional parameter that may be
+    given in its place.
     ``example``: of its values, where it must be given."""
 
     name: str

@@ -2,9 +2,10 @@
 
 Weights are kept in a format of their own, and each group of neighbours along the sum has a scale. What is
 stored of a weight ends in the product: ``y[i, j] = sum over g of s[j, g] * (sum over t of x[i, g, t] *
-number(w[j, g, t]))``. So are language models that run where memory limits them (T. Dettmers et al., *LLM.int8()*,
-NeurIPS 2022; E. Frantar et al., *GPTQ*, ICLR 2023). float4_e2m1 with scales of float8_e4m3fn for each 16 is
-NVFP4; scales of MXFP4 (OCP Microscaling Formats, version 1.0) are powers of two, which bfloat16 has.
+number(w[j, g, t]))``. So are products of language models whose weights take longer to read than to multiply
+(T. Dettmers et al., *LLM.int8()*, NeurIPS 2022; E. Frantar et al., *GPTQ*, ICLR 2023). float4_e2m1 with
+scales of float8_e4m3fn for each 16 is NVFP4. Scales of MXFP4 (OCP Microscaling Formats, version 1.0) are
+powers of two, which bfloat16 has.
 """
 
 from __future__ import annotations

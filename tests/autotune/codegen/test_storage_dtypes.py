@@ -6,6 +6,7 @@ float16, which has conversions of the processor's own, has tests of its own (tes
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -266,6 +267,34 @@ def test_tables_of_float8_need_permutations_of_bytes() -> None:
         text = assembly(emit(lower(s.nest), t).text, t)
         assert ("vpermi2b" in text or "vpermt2b" in text) == used
         assert ("vcvtph2ps" in text) is not used
+
+
+@pytest.mark.parametrize("lanes", [8, 24, 32, 80])
+def test_vectors_of_any_size_are_rounded_alike(lanes: int) -> None:
+    """By one instruction, by the one of two registers, by several, and in a part of one."""
+    c = CASES["bfloat16 made"]
+    s = Schedule(c.dag)
+    _, inner = s.split(s.loops("y")[-1], [None, lanes])
+    s.vectorize(inner)
+    check_compiled(c.dag, s.trace, host(), c.inputs, c.expected)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "instruction"),
+    [(4, None), (8, "vcvtneps2bf16"), (16, "vcvtneps2bf16"), (24, "vcvtneps2bf16"), (32, "vcvtne2ps2bf16")],
+)
+def test_a_processor_rounds_where_it_can(lanes: int, instruction: str | None) -> None:
+    x = te.placeholder((960,), "float32", "x")
+    dag = te.dag([x, te.compute((960,), lambda i: te.cast(x[i], "bfloat16"), "y")])
+    s = Schedule(dag)
+    _, inner = s.split(s.loops("y")[-1], [None, lanes])
+    s.vectorize(inner)
+    func = lower(s.nest)
+    plain = from_name("x86-64-v4")
+    for more, has in ((("avx512bf16",), True), ((), False)):
+        target = replace(plain, features=(*plain.features, *more))
+        found = set(re.findall(r"vcvtne\w+|vfpclassps", assembly(emit(func, target).text, target)))
+        assert found == ({instruction, "vfpclassps"} if has and instruction else set())
 
 
 @pytest.mark.fast("bool")

@@ -89,7 +89,7 @@ class BlockFacts:
     integer_steps: int  # vector operations a point that computes integers
     special: int  # special functions a point
     selects: int  # selects and comparisons a point
-    copies: Expr  # copies of its code: of peeled loops (a prologue, an epilogue), of unrolled ones around sums
+    copies: Expr  # of its code: peeled loops have a prologue and an epilogue; unrolled ones are around sums
     code: int  # operations a point, those of indices and guards included, before anything is simplified
     item: int
     reduces: bool
@@ -154,8 +154,8 @@ def _peeled(b: Block, loops: Sequence[Loop]) -> list[Loop]:
 
 
 def selects(b: Block, loops: Sequence[Loop] = ()) -> int:
-    """Selects and comparisons of one instance; a table of few numbers is one. Those of padding do not count inside a loop over tiles whose
-    ends are peeled, because nearly all iterations avoid them."""
+    """Selects and comparisons of one instance; a table of few numbers is one. Those of padding do not count
+    inside a loop over tiles whose ends are peeled, because nearly all iterations avoid them."""
     peeled = _peeled(b, loops)
 
     def count(x: Expr) -> int:

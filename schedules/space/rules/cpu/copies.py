@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+from schedules.dtypes import computed
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Var
 from schedules.ir.nest import reads
 from schedules.ir.strides import as_row_major
+from schedules.primitives.vectorize import MAX_LANES
 from schedules.space.rules.patterns import unit_stride_vars
 from schedules.space.sketch_builder import SketchBuilder, extent, innermost
 
@@ -23,7 +25,7 @@ def schedule_copy(d: SketchBuilder, name: str, *, parallel: bool) -> None:
     last = innermost(d, own)
     w = d.lanes_of(d.dtype(d.block(name)))
     n = extent(last)
-    if not n or n <= 8 * w:
+    if not n or n <= min(8 * w, MAX_LANES):
         d.s.vectorize(last.var)
     else:
         _, i = d.s.split(last.var, (None, 4 * w), "shift")
@@ -79,9 +81,13 @@ def _contiguous_together(d: SketchBuilder, name: str) -> str | None:
 
 
 def _copy_by_squares(d: SketchBuilder, name: str, across: str, parallel: bool) -> None:
-    """Copy by squares as wide as a register, which code generation transposes in registers."""
-    w = d.lanes_of(d.dtype(d.block(name)))
-    last = d.own_loops(name)[-1]
+    """Copy by squares as wide as a register, which code generation transposes in registers. A panel that is
+    not decided yet has a multiple of the lanes in which a sum is computed. Of a dtype of storage a register
+    has more: squares are only as wide as that, as tails of wide ones would be copied element by element."""
+    last, dtype = d.own_loops(name)[-1], d.dtype(d.block(name))
+    w = d.lanes_of(dtype)
+    if (extent(last) or 1) % w:
+        w = min(w, d.lanes_of(computed(dtype)))
     outer, steps = d.s.split(across, (None, w), "shift")
     if extent(last) == w:
         pieces, lane = [], last.var

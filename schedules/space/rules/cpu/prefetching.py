@@ -76,9 +76,9 @@ def prefetch_tiles(d: SketchBuilder, name: str, axis: str, loop: str) -> None:
 
 def prefetch_groups(d: SketchBuilder, loop: str, name: str, stored: bool) -> None:
     """Offer prefetching for the loop over groups of a reduction, whose operands are used once or a few times
-    and lie in the order in which they are read. ``stored``: whether they are weights of few bits, which a
-    model reads from memory at every call: they are always prefetched. (A tuner that times one product has them
-    in a cache, and would not see what it gains.)"""
+    and lie in the order in which they are read. ``stored``: whether they are weights of few bits. A model
+    reads these from memory at every call, so they are always prefetched: a tuner, which times one product
+    alone, has them in a cache, and would not see what it gains."""
     _offer(d, loop, name, *GROUPS, never=not stored)
 
 
