@@ -13,7 +13,7 @@ from helpers import check_compiled, interpret, same
 from space_cases import target
 
 from autotune.codegen.llvm.compile import host_arch
-from schedules import te
+from schedules import ops, te
 from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr
 from schedules.ir import Intrinsic, Loop, blocks, walk
@@ -437,3 +437,20 @@ def test_panels_only_for_stored_weights_of_few_rows() -> None:
     assert not offered(in_one("f32", 1, 64, 64)), "no fewer bits than it is computed in"
     assert not offered(replace(in_one("int8", 1, 64, 64), constants=())), "not known ahead"
     assert not offered(in_one("int8", 1, 8, 64)), "no full vector"
+
+
+@pytest.mark.parametrize("m", [1, 11])
+@pytest.mark.parametrize("weights", ["int4", "int8"])
+def test_a_scale_a_channel_keeps_the_instruction(weights: str, m: int) -> None:
+    """What the zero of codes adds is a sum of each row of activations. It is a stage apart, for the product to
+    stay one of panels, with as many rows as there are."""
+    sizes = {"m": m, "n": 21, "k": 32, "group": 32, "weights": weights}
+    dag = replace(ops.workload("weight_only_matmul", sizes, "int8").dag, constants=("w", "s"))
+    found = check(dag, VNNI, 1, more="part.sums=panels")
+    assert any("vpdpbusd_turned" in name for name in found) == (m == 1 or weights == "int4")
+
+
+def test_codes_serve_any_number_of_rows() -> None:
+    sizes = {"m": 9, "n": 21, "k": 32, "group": 32, "weights": "float4_e2m1"}
+    dag = replace(ops.workload("weight_only_matmul", sizes).dag, constants=("w", "s"))
+    assert check(dag, WIDE, 1, more="part.sums=panels") == ["part.sums=panels"]
