@@ -31,6 +31,7 @@ from schedules.ops.normalize import LAYER_NORM, RMS_NORM, SOFTMAX
 from schedules.ops.pool import AVG_POOL2D, MAX_POOL2D
 from schedules.ops.quantized import QUANTIZED_CONV2D, QUANTIZED_MATMUL
 from schedules.ops.reduce import NORM2, REDUCE_SUM
+from schedules.ops.weight_only import WEIGHT_ONLY_MATMUL
 from schedules.te.dims import Dim, dim
 from schedules.te.scalars import check_dtype
 from schedules.te.strided import strides_given, with_strides
@@ -56,6 +57,7 @@ OPERATORS: tuple[Operator, ...] = (
     CAPSULE_CONV2D,
     QUANTIZED_MATMUL,
     QUANTIZED_CONV2D,
+    WEIGHT_ONLY_MATMUL,
     MAX_POOL2D,
     AVG_POOL2D,
     SOFTMAX,
@@ -73,6 +75,8 @@ OPERATORS: tuple[Operator, ...] = (
 )
 # {name: operator}.
 REGISTRY: Mapping[str, Operator] = MappingProxyType({op.name: op for op in OPERATORS})
+# Parameters that are words.
+WORDS = frozenset(TYPED).union(p.name for op in OPERATORS for p in op.params if p.kind == "word")
 
 
 def get(name: str) -> Operator:
@@ -159,7 +163,7 @@ def reference(workload: Workload, inputs: Sequence[Array]) -> list[Array]:
 
 # What is told of a parameter.
 _TOLD_OF_PARAMS = (
-    "name", "doc", "kind", "form", "axes", "required", "instead", "default", "minimum", "maximum",
+    "name", "doc", "kind", "form", "axes", "required", "instead", "default", "minimum", "maximum", "options",
 )  # fmt: skip
 
 
@@ -215,7 +219,7 @@ def parse_shape(text: str) -> dict[str, Any]:
 
 
 def _parse_value(name: str, value: str) -> Dim | int | float | str | tuple[int, ...]:
-    if name in TYPED:
+    if name in WORDS:
         return value
     if bounds := _RANGE.fullmatch(value):
         return dim(int(bounds[1]), int(bounds[2]), name)

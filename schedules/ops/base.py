@@ -33,15 +33,16 @@ MAX_ELEMENTS = 2**34
 class Param:
     """A parameter. Numbers lie in ``minimum``..``maximum``.
 
-    ``kind``: "int", "flag" (0 or 1), "float" or "list" (of integers). ``axes``: where it may be several
-    integers too, their number, one an axis. ``default``: None if it must be given. An ``optional`` one is
-    named in a workload only where it differs from its default, which may be None; so operators get new ones
-    and old workloads stay as they are. ``instead``: the optional parameter that may be given in its place.
+    ``kind``: "int", "flag" (0 or 1), "float", "list" (of integers) or "word" (one of ``options``). ``axes``:
+    where it may be several integers too, their number, one an axis. ``default``: None if it must be given. An
+    ``optional`` one is named in a workload only where it differs from its default, which may be None; so
+    operators get new ones and old workloads stay as they are. ``instead``: the optional parameter that may be
+    given in its place.
     ``example``: of its values, where it must be given."""
 
     name: str
     doc: str
-    default: int | float | None = None
+    default: int | float | str | None = None
     kind: str = "int"
     minimum: float = 1
     maximum: float = 2**34
@@ -49,6 +50,7 @@ class Param:
     optional: bool = False
     instead: str = ""
     example: int | tuple[int, ...] = 512
+    options: tuple[str, ...] = ()
 
     @property
     def required(self) -> bool:
@@ -57,9 +59,11 @@ class Param:
 
     @property
     def form(self) -> str:
-        """What its values look like: ``int``, ``int or AxB``, ``AxBx…``, ``flag``, ``float``."""
+        """What its values look like: ``int``, ``int or AxB``, ``AxBx…``, ``flag``, ``float``, ``a or b``."""
         if self.kind == "list":
             return "AxBx…"
+        if self.kind == "word":
+            return " or ".join(self.options)
         return self.kind if self.axes < 2 else f"{self.kind} or {'x'.join('ABC'[: self.axes])}"
 
 
@@ -240,11 +244,19 @@ class Operator:
                 )
             numbers = tuple(self._integer(p, v) for v in x)
             return numbers if len(set(numbers)) > 1 else numbers[0]
+        if p.kind == "word":
+            return self._word(p, x)
         if p.kind == "flag" and isinstance(x, (bool, np.bool_)):
             return int(x)
         if p.kind == "float":
             return self._inside(p, self._float(p, x))
         return self._integer(p, x)
+
+    def _word(self, p: Param, x: Any) -> str:
+        if not isinstance(x, str) or x not in p.options:
+            close = suggest(x, p.options) if isinstance(x, str) else ""
+            raise self._refused(f"{p.name}={x!r} is not one of {', '.join(p.options)}{close}")
+        return x
 
     def _integer(self, p: Param, x: Any) -> int:
         if isinstance(x, Dim):

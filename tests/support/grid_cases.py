@@ -33,6 +33,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "batch_matmul": {"b": 2, "m": 5, "n": 6, "k": 7},
     "quantized_matmul": {"m": 9, "n": 13, "k": 20, "weight_zeros": 1},
     "quantized_conv2d": {"h": 5, "w": 6, "ci": 3, "co": 4, "k": 3, "padding": 1},
+    "weight_only_matmul": {"m": 3, "n": 13, "k": 12, "group": 4},
     "matmul_bias_relu": {"m": 9, "n": 13, "k": 20},
     "matmul_bias_gelu": {"m": 5, "n": 6, "k": 7},
     "softmax": {"m": 5, "n": 70},

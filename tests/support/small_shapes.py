@@ -18,6 +18,7 @@ SMALL: dict[str, dict[str, object]] = {
     "capsule_conv2d": {"h": 4, "w": 5, "ci": 2, "co": 3, "k": 3, "padding": 1},
     "quantized_matmul": {"m": 5, "n": 7, "k": 3},
     "quantized_conv2d": {"h": 6, "w": 5, "ci": 2, "co": 3, "k": 3, "padding": 1},
+    "weight_only_matmul": {"m": 2, "n": 7, "k": 32, "group": 16},
     "avg_pool2d": {"h": 6, "w": 6, "c": 3, "k": 3, "stride": 2, "padding": 1},
     "rms_norm": {"m": 5, "n": 9},
     "attention": {"b": 2, "heads": 3, "seq": 5, "dim": 4},
@@ -83,4 +84,7 @@ FORMS: list[tuple[str, dict[str, object]]] = [
         {"h": 6, "w": 5, "ci": 4, "co": 6, "k": 3, "padding": 1, "groups": 2, "weight_zeros": 1, "stride": 2},
     ),
     ("quantized_conv2d", {"h": 4, "w": 5, "ci": 2, "co": 3, "k": 2, "per_channel": 0, "weight_zeros": 1}),
+    ("weight_only_matmul", {"m": 1, "n": 19, "k": 16, "group": 16, "weights": "float4_e2m1"}),
+    ("weight_only_matmul", {"m": 3, "n": 5, "k": 12, "group": 6, "weights": "int8", "scales": "bfloat16"}),
+    ("weight_only_matmul", {"m": 1, "n": 5, "k": 9, "group": 3, "weights": "float8_e4m3fn"}),
 ]

@@ -20,6 +20,7 @@ from schedules import ops, te
 from schedules.dtypes import DTYPES, FLOATS, computed
 from schedules.model import Target
 from schedules.ops.axes import each
+from schedules.ops.weight_only import FORMATS, SCALES
 from schedules.space import DerivedSpace, derive
 from schedules.te.compute_dag import ComputeDAG
 
@@ -42,6 +43,7 @@ BIG = {
     "conv2d": {"h": 56, "w": 56, "ci": 64, "co": 64, "k": 3, "padding": 1},
     "quantized_matmul": {"m": 512, "n": 512, "k": 512},
     "quantized_conv2d": {"h": 56, "w": 56, "ci": 64, "co": 64, "k": 1, "weight_zeros": 1},
+    "weight_only_matmul": {"m": 1, "n": 4096, "k": 4096},
     "conv2d_bias_relu": {"h": 14, "w": 14, "ci": 256, "co": 256, "k": 3, "padding": 1},
     "depthwise_conv2d": {"h": 112, "w": 112, "c": 96, "k": 3, "padding": 1, "stride": 2},
     "max_pool2d": {"h": 112, "w": 112, "c": 64, "k": 3, "padding": 1, "stride": 2},
@@ -159,6 +161,13 @@ def random_params(name: str, d: Draw) -> Params:
     if name.startswith("quantized_"):
         own = {"per_channel": d.flag(), "weight_zeros": d.flag()}
         return random_params(name.removeprefix("quantized_"), d) | own
+    if name == "weight_only_matmul":
+        group = d.one_of(2, 4, 8)
+        own = {
+            name: options[d.one_of(*range(len(options)))]
+            for name, options in (("weights", tuple(FORMATS)), ("scales", SCALES))
+        }
+        return {"m": d.one_of(1, 2, 5), "n": d.n(), "k": group * d.n(0.3), "group": group} | own
     if name in ("conv2d", "conv2d_bias_relu", "conv2d_bn_relu", "conv1d", "conv3d"):
         groups = d.one_of(1, 1, 1, 2, 3)
         channels = {"ci": groups * d.n(0.2), "co": groups * d.n(0.4), "groups": groups}

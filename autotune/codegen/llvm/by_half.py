@@ -26,6 +26,11 @@ def applies(dtype: str, features: Collection[str]) -> bool:
     return row.exponent <= _HALF.exponent and row.mantissa <= _HALF.mantissa
 
 
+def is_upper(dtype: str) -> bool:
+    """Whether numbers of a dtype, for which `applies`, are the upper byte of a float16."""
+    return DTYPES[dtype].exponent == _HALF.exponent
+
+
 def widened(x: Value, s: Scopes) -> str:
     """The float32 of a value of 8 bits."""
     row, n = DTYPES[x.dtype], x.lanes

@@ -11,7 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 
-from autotune.codegen.llvm import by_half, to_bfloat16
+from autotune.codegen.llvm import by_half, by_tables, to_bfloat16
 from autotune.codegen.llvm.address import Addresses
 from autotune.codegen.llvm.scope import Scopes
 from autotune.codegen.llvm.types import CONVERTED, LLVM_TYPE, Value, literal, mangle, vector
@@ -55,6 +55,8 @@ class Casts(Addresses):
     def cast(self, x: Value, to: str, within: Range = EVERY) -> Value:
         """A value as ``to``. ``within``: between which numbers it lies, unless it is NaN."""
         b = vector(LLVM_TYPE[to], x.lanes)
+        if to == "float32" and by_tables.applies(x.dtype, x.lanes, self.features):
+            return Value(by_tables.widened(x, self.s, self.declare), to, x.lanes)
         if to == "float32" and by_half.applies(x.dtype, self.features):
             return Value(by_half.widened(x, self.s), to, x.lanes)
         if to == "bfloat16" and to_bfloat16.applies(x, self.features):

@@ -10,7 +10,7 @@ import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from autotune.codegen.llvm import intrinsic
+from autotune.codegen.llvm import by_tables, intrinsic
 from autotune.codegen.llvm.address import BufferAddress
 from autotune.codegen.llvm.driver import ROOT_TOKEN, SHARE, THREAD_TOKEN, driver
 from autotune.codegen.llvm.expr import CodegenError
@@ -463,6 +463,8 @@ class _Function:
             return [(0, n)]
         widest = max(DTYPES[self.x.places[x.buffer].dtype].itemsize for x in stores)
         full = max(1, self.shared.vector_bytes // widest)
+        if n >= by_tables.WIDTH and any(self._is_tabled(x, s.var) for x in stores):
+            full = max(full, by_tables.WIDTH)
         out: list[tuple[int, int]] = []
         at = 0
         while at < n:
@@ -470,6 +472,14 @@ class _Function:
             out.append((at, width))
             at += width
         return out
+
+    def _is_tabled(self, s: Store, lane: str) -> bool:
+        """Whether a store widens what lanes read of their own by tables of bytes."""
+        return any(
+            lane in E.variables(i) and by_tables.applies(x.dtype, by_tables.WIDTH, self.shared.features)
+            for x in E.loads(s.value)
+            for i in x.indices
+        )
 
     # -- threads -------------------------------------------------------------------------------
 

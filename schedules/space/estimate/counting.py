@@ -92,4 +92,6 @@ def code(b: Block) -> int:
 
 
 def _nodes(e: Expr) -> int:
+    if (table := E.lookup_of(e)) is not None:  # an instruction
+        return 1 + _nodes(table.index)
     return 1 + sum(map(_nodes, E.children(e)))

@@ -28,7 +28,7 @@ WITHOUT_PEER |= {
     (library, name)
     for library in QUICK_PEERS
     if library.startswith("torch")
-    for name in ("quantized_conv2d", "quantized_matmul")
+    for name in ("quantized_conv2d", "quantized_matmul", "weight_only_matmul")
 }
 FEW = ("matmul", "conv2d", "softmax")  # of peers that take seconds each: a C++ compiler, or new processes
 SLOW_PEERS = ("torch.compile", "numpy.best", "torch.best")

@@ -245,6 +245,30 @@ def test_code_for_cpus_does_what_numpy_does(name: str, lanes: int) -> None:
     check_compiled(c.dag, s.trace, host(), c.inputs, c.expected)
 
 
+@pytest.mark.parametrize("lanes", [64, 128, 192, 96])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_many_lanes_of_float8_are_widened_in_order(dtype: str, lanes: int) -> None:
+    """Every number in every place of a register of 64: CPUs with byte permutations look them up together."""
+    values = np.arange(256, dtype=np.uint8).view(DTYPES[dtype].numpy)
+    x = np.concatenate([np.roll(values, n) for n in range(64)])[: 64 * 250]
+    with np.errstate(invalid="ignore"):
+        dag, want = of(lambda i, x: te.cast(x[i], "float32"), x), [x.astype(np.float32)]
+    s = Schedule(dag)
+    s.vectorize(s.split(s.loops("y")[-1], [None, lanes])[1])
+    check_compiled(dag, s.trace, host(), [x], want)
+
+
+def test_tables_of_float8_need_permutations_of_bytes() -> None:
+    x = te.placeholder((256,), "float8_e4m3fn", "x")
+    s = Schedule(te.dag([x, te.compute((256,), lambda i: te.cast(x[i], "float32"), "y")]))
+    s.vectorize(s.split(s.loops("y")[-1], [None, 64])[1])
+    without = from_name("x86-64-v4")
+    for t, used in ((without, False), (replace(without, features=(*without.features, "avx512vbmi")), True)):
+        text = assembly(emit(lower(s.nest), t).text, t)
+        assert ("vpermi2b" in text or "vpermt2b" in text) == used
+        assert ("vcvtph2ps" in text) is not used
+
+
 @pytest.mark.parametrize("lanes", [8, 24, 32, 80])
 def test_vectors_of_any_size_are_rounded_alike(lanes: int) -> None:
     """By one instruction, by the one of two registers, by several, and in a part of one."""

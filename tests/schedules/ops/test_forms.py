@@ -31,8 +31,8 @@ from schedules.space import derive
 FORM_IDS = [f"{op}-{n}" for n, (op, _) in enumerate(FORMS)]
 DRAWS = 8  # of parameters of each operator
 WITHOUT_PEER = {
-    "torch": {"capsule_conv2d", "quantized_matmul", "quantized_conv2d"},
-    "onnxruntime": {"capsule_conv2d"},
+    "torch": {"capsule_conv2d", "quantized_matmul", "quantized_conv2d", "weight_only_matmul"},
+    "onnxruntime": {"capsule_conv2d", "weight_only_matmul"},
 }
 
 
@@ -297,7 +297,7 @@ DIGESTS = {
     "avg_pool2d": "f01777fa", "rms_norm": "d6efaa6c", "attention": "f524d6f5",
     "transpose_batch_matmul_softmax": "2b542ff5", "softmax": "7cf1709b", "layer_norm": "d9b66366",
     "norm2": "329390f2", "argmax": "7e19486f", "argmin": "b419e265", "reduce_sum": "baac9124",
-    "quantized_matmul": "04f53156", "quantized_conv2d": "6213dcb0",
+    "quantized_matmul": "04f53156", "quantized_conv2d": "6213dcb0", "weight_only_matmul": "20aa3530",
     "permute": "1837dc94", "add": "d8d8776d", "fused_multiply_add": "4bc71603",
 }  # fmt: skip
 

@@ -16,6 +16,7 @@ from schedules import ops, te
 from schedules.dtypes import is_float
 from schedules.errors import WorkloadError
 from schedules.model import Workload, canonical
+from schedules.ops.weight_only import FORMATS, SCALES
 
 CASES: dict[str, list[dict[str, Any]]] = {
     "matmul": [{"m": 5, "n": 7, "k": 3, "transpose_a": a, "transpose_b": b} for a in (0, 1) for b in (0, 1)]
@@ -29,6 +30,11 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"b": 2, "h": 5, "w": 4, "ci": 4, "co": 6, "k": 3, "padding": 1, "weight_zeros": z, "groups": g}
         for z in (0, 1)
         for g in (1, 2)
+    ],
+    "weight_only_matmul": [
+        {"m": 2, "n": 5, "k": 12, "group": group, "weights": name, "scales": scales}
+        for name, scales in zip(FORMATS, (*SCALES, *SCALES), strict=False)
+        for group in (4, 12)
     ],
     "batch_matmul": [
         {"b": 2, "m": 3, "n": 4, "k": 5, "transpose_a": a, "transpose_b": b} for a in (0, 1) for b in (0, 1)
@@ -141,13 +147,40 @@ def check(w: Workload) -> None:
     assert len(got) == len(want) == len(w.dag.outputs)
     for g, r in zip(got, want, strict=True):
         assert g.shape == r.shape and g.dtype == r.dtype and r.flags.c_contiguous
-        assert g.dtype == ("int32" if w.op in PLACES else ops.get(w.op).types(dtype).output)
+        scaled = w.op == "weight_only_matmul" and dtype == "int8"  # what integers become
+        want_dtype = "float32" if scaled else ops.get(w.op).types(dtype).output
+        assert g.dtype == ("int32" if w.op in PLACES else want_dtype)
         tol = {"float32": 3e-6, "float64": 1e-13}.get(dtype, 0)
         if dtype == "bfloat16":  # numpy's own, which can be compared
             g, r = g.astype("float32"), r.astype("float32")
         np.testing.assert_allclose(g, r, rtol=tol, atol=tol)
     for x, k in zip(inputs, kept, strict=True):
         np.testing.assert_array_equal(x, k)
+
+
+@pytest.mark.parametrize(
+    ("params", "why"),
+    [
+        ({"weights": "int3"}, r"weights='int3' is not one of int4, .*did you mean 'int8'"),
+        ({"weights": 4}, "weights=4 is not one of int4"),
+        ({"k": 33, "group": 33}, "k=33 is odd, but a byte has 2 weights of int4; use an even k"),
+        ({"group": 12}, "group=12 does not divide k=32; give a group that does, or group=32"),
+    ],
+)
+def test_weights_of_other_formats_are_refused(params: dict[str, Any], why: str) -> None:
+    with pytest.raises(WorkloadError, match=why):
+        ops.workload("weight_only_matmul", {"m": 1, "n": 4, "k": 32} | params)
+
+
+def test_weights_are_named_in_a_shape() -> None:
+    p = ops.parse_shape("m=1,n=4,k=32,weights=float4_e2m1,group=16,scales=float8_e4m3fn")
+    w = ops.workload("weight_only_matmul", p, "bfloat16")
+    assert [(t.name, t.shape, t.dtype) for t in w.dag.params] == [
+        ("x", (1, 32), "bfloat16"),
+        ("w", (4, 16), "uint8"),
+        ("s", (4, 2), "float8_e4m3fn"),
+        ("y_bfloat16", (1, 4), "bfloat16"),
+    ]
 
 
 def test_every_operator_has_cases() -> None:

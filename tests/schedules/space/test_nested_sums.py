@@ -13,14 +13,15 @@ from helpers import check_compiled, interpret, same
 from space_cases import target
 
 from autotune.codegen.llvm.compile import host_arch
-from schedules import te
+from schedules import ops, te
 from schedules.dtypes import DTYPES
-from schedules.expr import Expr
+from schedules.expr import Const, Expr
 from schedules.ir import Intrinsic, Loop, blocks, walk
 from schedules.model import Target
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
+from schedules.space.estimate.cpu.facts import analyse
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.evaluator import evaluate
 
@@ -195,6 +196,21 @@ def test_the_space_does_not_collapse(kind: str, m: int) -> None:
     best = [float(space.features(i, space.sample(i, 64, np.random.default_rng(1)))[
         :, space.feature_names.index("est_time_s")].min()) for i in range(len(space.sketches))]  # fmt: skip
     assert min(best) == best[s], "the estimate puts it first"
+
+
+def test_fewer_vectors_together_take_longer() -> None:
+    """Vectors of a tile that are summed one after another wait for their own sum: an unrolled loop around a
+    sum repeats it. Their code counts still."""
+    space = derive(by_groups("int4", 1, 512, 1024, 128), WIDE)
+    (s,) = nested(space)
+    rows = np.array([[64, vec, 4] for vec in (64, 32, 16)])
+    columns = {n: space.features(s, rows)[:, k] for k, n in enumerate(space.feature_names)}
+    assert list(columns["block0.vectors"]) == [32, 16, 8]
+    chains = columns["block0.compute_cycles"]
+    assert chains[2] > 1.9 * chains[1] > 3.6 * chains[0], "twice, and twice again"
+    nest = Schedule.replay(space.dag, space.trace(s, rows[2]), WIDE).nest
+    (p,) = (b for b in analyse(nest) if b.name == "p")
+    assert p.copies == Const(4)
 
 
 @pytest.mark.fast("int4-1-19")
@@ -421,3 +437,20 @@ def test_panels_only_for_stored_weights_of_few_rows() -> None:
     assert not offered(in_one("f32", 1, 64, 64)), "no fewer bits than it is computed in"
     assert not offered(replace(in_one("int8", 1, 64, 64), constants=())), "not known ahead"
     assert not offered(in_one("int8", 1, 8, 64)), "no full vector"
+
+
+@pytest.mark.parametrize("m", [1, 11])
+@pytest.mark.parametrize("weights", ["int4", "int8"])
+def test_a_scale_a_channel_keeps_the_instruction(weights: str, m: int) -> None:
+    """What the zero of codes adds is a sum of each row of activations. It is a stage apart, for the product to
+    stay one of panels, with as many rows as there are."""
+    sizes = {"m": m, "n": 21, "k": 32, "group": 32, "weights": weights}
+    dag = replace(ops.workload("weight_only_matmul", sizes, "int8").dag, constants=("w", "s"))
+    found = check(dag, VNNI, 1, more="part.sums=panels")
+    assert any("vpdpbusd_turned" in name for name in found) == (m == 1 or weights == "int4")
+
+
+def test_codes_serve_any_number_of_rows() -> None:
+    sizes = {"m": 9, "n": 21, "k": 32, "group": 32, "weights": "float4_e2m1"}
+    dag = replace(ops.workload("weight_only_matmul", sizes).dag, constants=("w", "s"))
+    assert check(dag, WIDE, 1, more="part.sums=panels") == ["part.sums=panels"]

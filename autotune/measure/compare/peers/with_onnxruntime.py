@@ -192,8 +192,23 @@ def _quantized_conv(p: Params, x: Named) -> OnnxGraph:
     return g
 
 
+def _weight_only_product(p: Params, x: Named) -> OnnxGraph:
+    """MatMulNBits of float32. Its integers are unsigned; without zero points half of their range is 0."""
+    bits = {"int4": 4, "int8": 8}.get(p["weights"])
+    if bits is None or x["x"].dtype != "float32" or x["s"].dtype != "float32":
+        raise PeerError(
+            "ONNX Runtime multiplies float32 by int4 and int8 with scales of float32 only; leave onnxruntime "
+            "out of --against"
+        )
+    codes = x["w"] if bits == 4 else x["w"].view(np.uint8) ^ 0x80
+    g = OnnxGraph(x | {"w": codes.reshape(p["n"], p["k"] // p["group"], -1)})
+    sizes = {"K": p["k"], "N": p["n"], "bits": bits, "block_size": p["group"]}
+    g.add("MatMulNBits", ["x", "w", "s"], domain="com.microsoft", **sizes)
+    return g
+
+
 # What takes integers.
-QUANTIZED: tuple[Make, ...] = (_quantized_product, _quantized_conv)
+QUANTIZED: tuple[Make, ...] = (_quantized_product, _quantized_conv, _weight_only_product)
 
 
 def _conv2d_transpose(p: Params, x: Named) -> OnnxGraph:
@@ -290,6 +305,7 @@ GRAPHS: dict[str, Make] = {
     "conv2d_transpose": _conv2d_transpose,
     "quantized_matmul": _quantized_product,
     "quantized_conv2d": _quantized_conv,
+    "weight_only_matmul": _weight_only_product,
     "max_pool2d": lambda p, x: _pool(p, x, "MaxPool"),
     "avg_pool2d": lambda p, x: _pool(p, x, "AveragePool"),
     "softmax": _one("Softmax", {"axis": "axis"}),

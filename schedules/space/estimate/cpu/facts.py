@@ -90,7 +90,7 @@ class BlockFacts:
     integer_steps: int  # vector operations a point that computes integers
     special: int  # special functions a point
     selects: int  # selects and comparisons a point
-    copies: Expr  # copies of its code: peeled loops have a prologue and an epilogue
+    copies: Expr  # of its code: peeled loops have a prologue and an epilogue; unrolled ones are around sums
     code: int  # operations a point, those of indices and guards included, before anything is simplified
     item: int
     reduces: bool
@@ -155,11 +155,13 @@ def _peeled(b: Block, loops: Sequence[Loop]) -> list[Loop]:
 
 
 def selects(b: Block, loops: Sequence[Loop] = ()) -> int:
-    """Selects and comparisons of one instance. Those of padding do not count inside a loop over tiles whose
-    ends are peeled, because nearly all iterations avoid them."""
+    """Selects and comparisons of one instance; a table of few numbers is one. Those of padding do not count
+    inside a loop over tiles whose ends are peeled, because nearly all iterations avoid them."""
     peeled = _peeled(b, loops)
 
     def count(x: Expr) -> int:
+        if (table := E.lookup_of(x)) is not None:
+            return 1 + count(table.index)
         if peeled and isinstance(x, E.Select) and not E.loads(x.cond):
             return count(x.a) + count(x.b)
         return isinstance(x, (E.Select, E.Compare, E.Logic)) + sum(map(count, E.children(x)))
@@ -169,7 +171,8 @@ def selects(b: Block, loops: Sequence[Loop] = ()) -> int:
 
 class _Loops:
     """The loops around a block, outermost first. ``one``: those that are one instruction; ``tile``: the
-    register tile, these included; ``rest``: the others; ``deep``: of these the innermost run of reduction
+    register tile, these included (an unrolled loop around a whole sum repeats it, and is not of the tile);
+    ``rest``: the others; ``deep``: of these the innermost run of reduction
     loops (if the reduction is done in parts, others lie further out); ``outer``: those around that; ``red``:
     variables of the reduction, without those of an instruction's terms; ``points``: all loops but these."""
 
@@ -180,7 +183,9 @@ class _Loops:
         terms = {x.var for x in one.terms} if one else set()
         self.red = red = reduced - terms
         self.points = [x for x in self.all if x.var not in terms]
-        inner = {x.var for x in self.all if x.kind in ("vectorize", "unroll")} | (one.names if one else set())
+        sums = [k for k, x in enumerate(self.all) if x.kind not in ("vectorize", "unroll") and x.var in red]
+        inner = {x.var for x in self.all if x.kind == "vectorize"} | (one.names if one else set())
+        inner |= {x.var for x in self.all[sums[-1] if sums else 0 :] if x.kind == "unroll"}
         self.tile = [x for x in self.all if x.var in inner]
         self.rest = rest = [x for x in self.all if x.var not in inner]
         ends = [k + 1 for k, x in enumerate(rest) if x.var in red]
@@ -237,7 +242,8 @@ def _block(
         integer_steps(b),
         special,
         selects(b, loops.all),
-        product([E.minimum(x.extent, 3) for x in _peeled(b, loops.all)]),
+        product([E.minimum(x.extent, 3) for x in _peeled(b, loops.all)])
+        * _times([x for x in loops.rest if x.kind == "unroll"]),
         code(b),
         DTYPES[places[0].buffer.dtype].itemsize,
         b.reducer is not None,

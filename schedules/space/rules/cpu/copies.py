@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from schedules.dtypes import computed
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Var
 from schedules.ir.nest import reads
@@ -80,9 +81,13 @@ def _contiguous_together(d: SketchBuilder, name: str) -> str | None:
 
 
 def _copy_by_squares(d: SketchBuilder, name: str, across: str, parallel: bool) -> None:
-    """Copy by squares as wide as a register, which code generation transposes in registers."""
-    w = d.lanes_of(d.dtype(d.block(name)))
-    last = d.own_loops(name)[-1]
+    """Copy by squares as wide as a register, which code generation transposes in registers. A panel that is
+    not decided yet has a multiple of the lanes in which a sum is computed. Of a dtype of storage a register
+    has more: squares are only as wide as that, as tails of wide ones would be copied element by element."""
+    last, dtype = d.own_loops(name)[-1], d.dtype(d.block(name))
+    w = d.lanes_of(dtype)
+    if (extent(last) or 1) % w:
+        w = min(w, d.lanes_of(computed(dtype)))
     outer, steps = d.s.split(across, (None, w), "shift")
     if extent(last) == w:
         pieces, lane = [], last.var

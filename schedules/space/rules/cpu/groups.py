@@ -91,6 +91,9 @@ def _schedule(d: SketchBuilder, name: str) -> None:
             _tile(d, name)
         return
     tiled, rows = reductions_behind(d, b)
+    while rows is not None and tiled is not None and len(d.nested.get(tiled.name, ())) == 1:
+        d.roots.add(rows.name)  # such as the sum of activations, which the zero of weights is multiplied with
+        tiled, rows = reductions_behind(d, b)
     if rows is not None:
         products = [x for x in d.s.blocks() if x not in d.done and is_product(d.s.nest, d.block(x))]
         ways = ("blocks", "parts", "rows") if rows_outgrow_cache(d) else ("blocks", "rows")

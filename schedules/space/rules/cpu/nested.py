@@ -22,13 +22,22 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
 
+from schedules import expr as E
 from schedules.dtypes import is_storage
 from schedules.expr import Hole, Var
 from schedules.ir import Block
 from schedules.ir.nest import behind, reads
 from schedules.primitives.base import as_expr
+from schedules.primitives.stage_factor import factors
 from schedules.space.rules.cpu.copies import schedule_copy
-from schedules.space.rules.cpu.nested_dots import Dots, compute_factor, dots_for, fit_signs, prepare_dots
+from schedules.space.rules.cpu.nested_dots import (
+    Dots,
+    compute_factor,
+    dots_for,
+    fit_signs,
+    is_cast_load,
+    prepare_dots,
+)
 from schedules.space.rules.cpu.nested_levels import (
     NestLevel,
     digit_axes,
@@ -84,11 +93,15 @@ def _own_axis(d: SketchBuilder, chain: Sequence[str], v: str) -> str:
 
 def _is_of_stored_weights(d: SketchBuilder, b: Block, v: str) -> bool:
     """Whether a reduction reads what is known ahead, kept in fewer bits than it is computed in, for a few
-    rows: memory then takes as long as the sums."""
+    rows: memory then takes as long as the sums. Codes that are unpacked are products by no other rule, so
+    that they may serve any number of rows."""
+    if b.reducer is None:
+        return False
     n = extents(b)
-    return b.reducer is not None and any(
+    codes = {x for f in factors(b.values[0]) if not is_cast_load(f) for x in E.loads(f)}
+    return any(
         is_storage(x.dtype) and x.buffer in d.s.dag.constants and Var(v) in x.indices
-        and prod(n[a] for a in spatial(b) if not depends(x, a)) <= ROWS
+        and (x in codes or prod(n[a] for a in spatial(b) if not depends(x, a)) <= ROWS)
         for x in operands(b)
     )  # fmt: skip
 
@@ -176,7 +189,10 @@ def _sums(
         groups = groups or d.own_apart(level.name)[0][-1]
     d.s.compute_at(inner.name, at)
     walked = _inner_sum(d, inner, v, None if around else vec, dots)
-    prefetch_groups(d, groups or walked, levels[0].name)
+    stored = any(
+        is_storage(d.s.nest.buffer(x.buffer).dtype) for y in levels for x in operands(d.block(y.name))
+    )
+    prefetch_groups(d, groups or walked, levels[0].name, stored)
 
 
 def _outer_sum(d: SketchBuilder, level: NestLevel, v: str, vec: int | Hole) -> str:

@@ -74,15 +74,18 @@ def prefetch_tiles(d: SketchBuilder, name: str, axis: str, loop: str) -> None:
             return
 
 
-def prefetch_groups(d: SketchBuilder, loop: str, name: str) -> None:
+def prefetch_groups(d: SketchBuilder, loop: str, name: str, stored: bool) -> None:
     """Offer prefetching for the loop over groups of a reduction, whose operands are used once or a few times
-    and lie in the order in which they are read."""
-    _offer(d, loop, name, *GROUPS)
+    and lie in the order in which they are read. ``stored``: whether they are weights of few bits. A model
+    reads these from memory at every call, so they are always prefetched: a tuner, which times one product
+    alone, has them in a cache, and would not see what it gains."""
+    _offer(d, loop, name, *GROUPS, never=not stored)
 
 
-def _offer(d: SketchBuilder, loop: str, name: str, *distances: int) -> bool:
-    """Offer the choice if the arguments come from memory. Returns whether it was offered."""
+def _offer(d: SketchBuilder, loop: str, name: str, *distances: int, never: bool = True) -> bool:
+    """Offer the choice if the arguments come from memory. ``never``: offer to do without, too. Returns
+    whether it was offered."""
     if not beyond_caches(d):
         return False
-    d.s.annotate(loop, "prefetch", d.choice(f"{name}.ahead", (0, *distances)))
+    d.s.annotate(loop, "prefetch", d.choice(f"{name}.ahead", (0, *distances) if never else distances))
     return True
