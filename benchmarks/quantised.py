@@ -162,7 +162,7 @@ def measured(name: str, folder: Path, each_s: float) -> dict[str, Any]:
     model = at.import_onnx(path)
     tasks = tasks_of(prepared(model).parts)
     tuned = at.tune_model(model, threads=1, db=db, budget_s=each_s * len(tasks))
-    net = at.compile_model(model, threads=1, db=db)
+    net = at.compile_model(model, threads=1, db=db, fallback=True)  # on a busy machine some are not tuned
     feeds = inputs_of(name.split("-")[0], 9)
     theirs, plain = session(path), session(path, optimised=False)
     have, want = net(*feeds.values()), theirs.run(None, feeds)[0]
