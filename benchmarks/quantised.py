@@ -5,8 +5,8 @@
 
 A ResNet-18 (112 by 112) and two layers of BERT (256 wide, 64 words) with random weights, which
 `onnxruntime.quantization` makes files of: QDQ, QOperator and dynamic; activations and weights as uint8 and
-int8 ("us") or int8 and int8 ("ss"); one scale for a tensor of weights or one a channel ("-channel"). Each file
-is imported, tuned for ``--each`` seconds a task, and compiled, in a process of its own. Then it and ONNX
+int8 ("us") or int8 and int8 ("ss"); one scale for a tensor of weights or one a channel ("-channel"). Each
+file is imported, tuned for ``--each`` seconds a task, and compiled, in a process of its own. Then it and ONNX
 Runtime, with all its optimisations, run in turns on one thread. Times are CPU time, the median of the rounds.
 
 ``outputs``: of the numbers that the model gives, the share that is further than 1e-4 of their size (root of
@@ -128,7 +128,7 @@ def session(model: Any, optimised: bool = True) -> Any:
 
 
 def far(have: np.ndarray, want: np.ndarray) -> tuple[float, float]:
-    """(the share of numbers that are further apart than rounding, how far the furthest are), by their size."""
+    """(the share of numbers that are further apart than rounding, how far the furthest are)."""
     apart = np.abs(have - want) / np.sqrt(np.mean(want**2))
     return float(np.mean(apart > 1e-4)), float(apart.max())
 

@@ -75,9 +75,9 @@ def _parameter(e: Binary) -> int | None:
             return 1
         case Binary(op="*", a=Const(dtype="float32") as c) if not _is_written(c):
             return 0
-        case Binary(op="+", a=Call(fn="round"), b=Const()):
+        case Binary(op="+", a=Call(fn="round"), b=Const(value=z)) if z:
             return 1
-        case Binary(op="+", a=Const(), b=Call(fn="round")):
+        case Binary(op="+", a=Const(value=z), b=Call(fn="round")) if z:
             return 0
         case Binary(op="-" | "+", a=Cast(dtype="int32", a=a), b=Const()) if E.dtype_of(a) in STORED:
             return 1

@@ -324,8 +324,8 @@ class LlvmExpressions(Tables):
             if self.mask is not None and self.chosen is not None:
                 return self._shared_load(buffer, flat, dtype, self.chosen)
             return Value(self._remembered_load(buffer, flat, t, 1), dtype)
-        if (byte := self._byte_of_table(buffer, flat, dtype)) is not None:
-            return byte
+        if (entries := self._byte_of_table(buffer, flat, dtype)) is not None:
+            return entries
         if self.mask is not None and not (step == 1 and self._own(buffer, flat)):
             return self._masked_load(buffer, flat, step, dtype)
         if step == 1:

@@ -1,8 +1,9 @@
 """Emits tables of few numbers (`schedules.expr.lookups`) as LLVM IR: permutations of a register, or a load.
 
 `vpermps` and `vpermd` pick 32-bit entries by the lowest bits of an index, 16 on AVX-512 and 8 on AVX2.
-`pshufb` picks bytes, of 16 within each 128 bits; `vpermi2b` of AVX512-VBMI picks among 128. (Intel 64 and IA-32 Architectures Software Developer's
-Manual, volume 2.) Lanes without any of these compare the index, as the expression has it.
+`pshufb` picks bytes, of 16 within each 128 bits; `vpermi2b` of AVX512-VBMI picks among 128. (Intel 64 and
+IA-32 Architectures Software Developer's Manual, volume 2.) Lanes without any of these compare the index, as
+the expression has it.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ class Tables(Casts):
         return self._in_pieces(index, width, dtype, pick)
 
     def byte_of_table(self, index: Expr, dtype: str, load: Callable[[int], str]) -> Value | None:
-        """The bytes, of ``dtype``, of a tensor of `BYTE_VALUES` at an integer from 0 on, one a lane. ``load``:
-        emits a load of 64 of them from a place on. None: the target has no such instruction."""
+        """The bytes, of ``dtype``, of a tensor of `BYTE_VALUES` at an integer from 0 on, one a lane.
+        ``load``: emits a load of 64 of them from a place on. None: the target has no such instruction."""
         if "avx512vbmi" not in self.features:
             return None
         at = self.cast(self.value(index.a if isinstance(index, Cast) else index), "uint8")

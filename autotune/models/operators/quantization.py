@@ -22,7 +22,7 @@ from autotune.models.operators.node import OnnxNode, TorchNode, named_type, nump
 from autotune.models.operators.reduction import reduce
 from autotune.models.operators.table import Axis, Floats, aten, onnx_op
 from schedules import te
-from schedules.dtypes import DTYPES, computed, is_float, is_integer
+from schedules.dtypes import computed, is_float, is_integer
 from schedules.expr import Const, Expr
 
 Read = Callable[[Sequence[Expr]], Expr]

@@ -32,7 +32,9 @@ def narrow(name: str, dtype: str, value: np.ndarray) -> Any:
 
 def drawn(rng: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
     low, high = ends_of(dtype)
-    return np.where(rng.random(shape) < 0.3, rng.choice([low, high], shape), rng.integers(low, high + 1, shape))
+    return np.where(
+        rng.random(shape) < 0.3, rng.choice([low, high], shape), rng.integers(low, high + 1, shape)
+    )
 
 
 def network(nodes: list[Any], given: dict[str, tuple[int, ...]], known: list[Any], opset: int = 21) -> Any:
@@ -74,9 +76,7 @@ def test_numbers_are_packed_from_the_lowest_bits_on(bits: int) -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize(("k", "n", "block"), [(64, 24, 16), (50, 7, 16), (33, 5, 32)])
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
-def test_weights_with_a_scale_a_block(
-    dtype: str, k: int, n: int, block: int, axis: int, zeros: bool
-) -> None:
+def test_weights_with_a_scale_a_block(dtype: str, k: int, n: int, block: int, axis: int, zeros: bool) -> None:
     rng = np.random.default_rng(k)
     w = drawn(rng, dtype, k, n)
     shape = (-(-k // block), n) if axis == 0 else (k, -(-n // block))
@@ -207,5 +207,7 @@ def test_an_output_of_such_integers_is_refused(dtype: str) -> None:
     known = [numpy_helper.from_array(np.float32(1), "s"), narrow("z", dtype, np.asarray(1))]
     model = network([nets.node("QuantizeLinear", "x s z", "y")], {"x": (3,)}, known)
     model.graph.output[0].type.tensor_type.elem_type = getattr(TensorProto, dtype.upper())
-    with pytest.raises(ModelError, match=f"output 'y' has type {dtype}, which is not supported; dequantize it"):
+    with pytest.raises(
+        ModelError, match=f"output 'y' has type {dtype}, which is not supported; dequantize it"
+    ):
         at.import_onnx(model)
