@@ -12,6 +12,7 @@ from autotune.errors import MissingExtraError, ModelError, refused
 from autotune.models.assembling import assemble
 from autotune.models.model import Model, identifier
 from autotune.models.operators.known import KnownTensor
+from autotune.models.operators.narrow_integers import KEPT_AS
 from autotune.models.signature import Blank, Held, Leaf, Signature, TensorSlot
 from schedules import te
 from schedules.distribution import install
@@ -69,6 +70,7 @@ def import_onnx(
         if not wanted:
             raise ModelError(f"{file.label}: the graph has no outputs")
         lowering.run(graph.node, wanted, scope)
+        _check_outputs(file)
         if lowering.unsupported:
             raise lowering.refusal("" if islands else ISLANDS)
         if lost := [name for name in wanted if name not in scope.values]:
@@ -140,6 +142,19 @@ def _inputs(file: Any, shapes: Mapping[str, int | Sequence[int]]) -> dict[str, t
             f"open; the inputs are {names}"
         )
     return out
+
+
+def _check_outputs(file: Any) -> None:
+    """Raise ModelError for an output of integers that are kept as others: callers would get these."""
+    from autotune.models.onnx_file import type_name
+
+    for port in file.proto.graph.output:
+        name = type_name(port.type.tensor_type.elem_type)
+        if name in KEPT_AS:
+            raise ModelError(
+                f"{file.label}: output {port.name!r} has type {name}, which is not supported; dequantize it, "
+                f"or use one of {', '.join(DTYPES)}"
+            )
 
 
 def _dims(tensor: Any, shapes: Mapping[str, int | Sequence[int]], used: set[str]) -> list[int | str]:

@@ -36,7 +36,7 @@ FOLDED = frozenset(
     """.split()
 )
 # Integers that are multiplied as such: matrices of them, dequantized, stay expressions.
-_MULTIPLIED = ("int8", "uint8")
+_MULTIPLIED = ("int8", "uint8", "int4", "uint4", "int2", "uint2")
 # Operators whose outputs are not larger than their inputs, times the rank, whatever the values are.
 _BOUNDED = frozenset({"NonZero", "Compress", "Unique"})
 

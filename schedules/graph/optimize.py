@@ -12,6 +12,7 @@ from schedules.graph.fold import fold_constants
 from schedules.graph.graph import Graph
 from schedules.graph.integers import integer_products
 from schedules.graph.layout import order_dimensions
+from schedules.graph.literals import name_literals
 from schedules.graph.maps import inline_maps
 from schedules.graph.requantise import drop_requantised, fold_result_scales
 from schedules.graph.scale import fold_scales
@@ -40,6 +41,7 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     eliminate_common,
     stack_equal,
     order_dimensions,
+    name_literals,
 )
 
 

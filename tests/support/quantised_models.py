@@ -109,13 +109,14 @@ def inputs_of(model: Any, count: int, seed: int = 0) -> list[dict[str, np.ndarra
     return [{port.name: rng.normal(0, 1, shape).astype(np.float32)} for _ in range(count)]
 
 
-def quantised(model: Any, how: str, types: str, per_channel: bool, folder: Path) -> Any:
-    """What ONNX Runtime's quantiser makes of a model. ``how``: "QDQ", "QOperator" or "dynamic". ``types``: a
-    name of `TYPES`; of dynamic ones those of the weights count."""
+def quantised(model: Any, how: str, types: str | tuple[str, str], per_channel: bool, folder: Path) -> Any:
+    """What ONNX Runtime's quantiser makes of a model. ``how``: "QDQ", "QOperator" or "dynamic". ``types``: of
+    activations and weights, or a name of `TYPES`; of dynamic ones those of the weights count."""
     quantization = imported("onnxruntime.quantization")
     source, target = folder / "model.onnx", folder / "quantised.onnx"
     onnx.save(model, source)
-    data, weights = (getattr(quantization.QuantType, n) for n in TYPES[types])
+    names = TYPES[types] if isinstance(types, str) else types
+    data, weights = (getattr(quantization.QuantType, n) for n in names)
     if how == "dynamic":
         quantization.quantize_dynamic(source, target, per_channel=per_channel, weight_type=weights)
     else:

@@ -23,13 +23,15 @@ MOST_POINTERS = 8
 @dataclass(frozen=True, slots=True)
 class BufferAddress:
     """Where a buffer is: its base pointer, the scope depth that knows it, strides in elements. ``size``: the
-    elements of memory that it takes where the kernel owns it, 0 for an argument."""
+    elements of memory that it takes where the kernel owns it, 0 for an argument. ``elements``: how many it
+    has one after the other, 0 for strides of its own."""
 
     pointer: str
     depth: int
     dtype: str
     strides: tuple[int, ...]
     size: int = 0
+    elements: int = 0
 
 
 @dataclass(frozen=True, slots=True)

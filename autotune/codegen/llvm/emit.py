@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 
 from autotune.codegen.llvm import by_tables, intrinsic
 from autotune.codegen.llvm.address import BufferAddress
@@ -154,7 +155,8 @@ def _stores(s: Stmt) -> frozenset[str]:
 def _place(b: Buffer, pointer: str, size: int = 0) -> BufferAddress:
     if any(const(n) is None for n in (*b.shape, *(b.strides or ()))):
         raise CodegenError(f"buffer {b.name} has no constant shape")
-    return BufferAddress(pointer, 0, in_memory(b.dtype), known_strides(b), size)
+    elements = 0 if b.strides is not None else prod(const(n) or 0 for n in b.shape)
+    return BufferAddress(pointer, 0, in_memory(b.dtype), known_strides(b), size, elements)
 
 
 class _Function:

@@ -10,7 +10,7 @@ from autotune.codegen.llvm import four_bits, spaced, transpose, vector_math
 from autotune.codegen.llvm.address import Flat
 from autotune.codegen.llvm.casts import itemsize
 from autotune.codegen.llvm.scope import Scope, Scopes
-from autotune.codegen.llvm.tables import Tables
+from autotune.codegen.llvm.tables import BYTE_VALUES, Tables
 from autotune.codegen.llvm.types import IN_MEMORY, LLVM_TYPE, Value, literal, mangle, vector
 from schedules import affine
 from schedules import expr as E
@@ -324,6 +324,8 @@ class LlvmExpressions(Tables):
             if self.mask is not None and self.chosen is not None:
                 return self._shared_load(buffer, flat, dtype, self.chosen)
             return Value(self._remembered_load(buffer, flat, t, 1), dtype)
+        if (entries := self._byte_of_table(buffer, flat, dtype)) is not None:
+            return entries
         if self.mask is not None and not (step == 1 and self._own(buffer, flat)):
             return self._masked_load(buffer, flat, step, dtype)
         if step == 1:
@@ -337,6 +339,19 @@ class LlvmExpressions(Tables):
             x = self.s.emit(f"load {t}, ptr {ref}, align {DTYPES[dtype].itemsize}")
             out = self.s.emit(f"insertelement {vector(t, n)} {out}, {t} {x}, i64 {lane}")
         return Value(out, dtype, n)
+
+    def _byte_of_table(self, buffer: str, flat: Flat, dtype: str) -> Value | None:
+        """What lanes read of a tensor that has a byte for each value of one. None: it is none, or the target
+        looks it up in memory."""
+        match flat:
+            case Flat(terms=((index, 1),), const=0) if dtype in ("int8", "uint8"):
+                if self.places[buffer].elements == BYTE_VALUES and self.lane_dependent(index):
+                    return self.byte_of_table(index, dtype, partial(self._of_table, buffer))
+        return None
+
+    def _of_table(self, buffer: str, at: int) -> str:
+        """64 bytes of a buffer from a place on."""
+        return self._remembered_load(buffer, Flat((), at, frozenset()), "i8", 64)
 
     def _column(self, buffer: str, flat: Flat, step: int | None, dtype: str) -> str | None:
         """The column of a square for lanes that are far apart but whose elements are contiguous along an

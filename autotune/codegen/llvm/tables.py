@@ -1,8 +1,9 @@
 """Emits tables of few numbers (`schedules.expr.lookups`) as LLVM IR: permutations of a register, or a load.
 
 `vpermps` and `vpermd` pick 32-bit entries by the lowest bits of an index, 16 on AVX-512 and 8 on AVX2.
-`pshufb` picks bytes, of 16 within each 128 bits. (Intel 64 and IA-32 Architectures Software Developer's
-Manual, volume 2.) Lanes without any of these compare the index, as the expression has it.
+`pshufb` picks bytes, of 16 within each 128 bits; `vpermi2b` of AVX512-VBMI picks among 128. (Intel 64 and
+IA-32 Architectures Software Developer's Manual, volume 2.) Lanes without any of these compare the index, as
+the expression has it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from autotune.codegen.llvm.types import LLVM_TYPE, Value, literal
 from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES, wrapped
-from schedules.expr import Binary, Const, Expr, Lookup
+from schedules.expr import Binary, Cast, Const, Expr, Lookup
 from schedules.model import LINE
 
 # {bytes of a vector: (feature, intrinsic)} that picks bytes.
@@ -26,6 +27,8 @@ _BYTES = {
 }
 # {dtype: intrinsic} that picks among 16, and among 8.
 _SIXTEEN = {"float32": "llvm.x86.avx512.permvar.sf.512", "int32": "llvm.x86.avx512.permvar.si.512"}
+# Values of a byte; fewest lanes for which a table of as many is loaded as vectors.
+BYTE_VALUES, _LEAST = 256, 8
 _EIGHT = {"float32": "llvm.x86.avx2.permps", "int32": "llvm.x86.avx2.permd"}
 
 
@@ -80,6 +83,28 @@ class Tables(Casts):
             return self.s.emit(f"call {kind} @{name}({kind} {table}, {piece})")
 
         return self._in_pieces(index, width, dtype, pick)
+
+    def byte_of_table(self, index: Expr, dtype: str, load: Callable[[int], str]) -> Value | None:
+        """The bytes, of ``dtype``, of a tensor of `BYTE_VALUES` at an integer from 0 on, one a lane.
+        ``load``: emits a load of 64 of them from a place on. None: the target has no such instruction."""
+        if "avx512vbmi" not in self.features:
+            return None
+        at = self.cast(self.value(index.a if isinstance(index, Cast) else index), "uint8")
+        if at.lanes < _LEAST:
+            return None
+        parts = [load(n) for n in range(0, BYTE_VALUES, 64)]
+        name, vt = "llvm.x86.avx512.vpermi2var.qi.512", "<64 x i8>"
+        self.declare(f"declare {vt} @{name}({vt}, {vt}, {vt})")
+
+        def pick(piece: Value) -> str:
+            half = [
+                self.s.emit(f"call {vt} @{name}({vt} {low}, {piece}, {vt} {high})")  # by the lowest 7 bits
+                for low, high in (parts[:2], parts[2:])
+            ]
+            upper = self.s.emit(f"icmp slt {piece}, zeroinitializer")
+            return self.s.emit(f"select <64 x i1> {upper}, {vt} {half[1]}, {vt} {half[0]}")
+
+        return self._in_pieces(at, 64, dtype, pick)
 
     def _index(self, t: Lookup) -> Value:
         """The index, from 0 to the last entry."""

@@ -9,34 +9,12 @@ import numpy as np
 
 from autotune.models.operators.base import Operand, UnsupportedForm, cast, dtype_of, elementwise, stage
 from autotune.models.operators.matmul import linear
+from autotune.models.operators.narrow_integers import Bytes, Packed
 from autotune.models.operators.node import TorchNode
 from autotune.models.operators.table import Floats, aten, onnx_op
 from schedules import te
 from schedules.dtypes import is_float
 from schedules.expr import Expr, ExprLike
-
-# Gives the byte with an index.
-Bytes = Callable[[Expr], Expr]
-
-
-@dataclass(frozen=True)
-class _Packed:
-    """Numbers of ``bits`` bits, the first one in the lowest bits of a byte. Bits: 2, 4 or 8."""
-
-    bits: int
-
-    @property
-    def each(self) -> int:
-        """Numbers in a byte."""
-        return 8 // self.bits
-
-    def number(self, read_byte: Bytes, i: Expr) -> Expr:
-        """Number ``i`` of those that bytes hold, as int32."""
-        if self.each == 1:
-            return te.cast(read_byte(i), "int32")
-        byte = te.cast(read_byte(i // self.each), "int32")
-        shifted = te.right_shift(byte, te.cast(i % self.each * self.bits, "int32"))
-        return te.bitwise_and(shifted, (1 << self.bits) - 1)
 
 
 @onnx_op("com.microsoft::MatMulNBits")
@@ -54,7 +32,7 @@ def _matmul_of_bits(
         raise UnsupportedForm(f"{bits} bits are not supported by it")
     if block_size < 1 or K < 1 or N < 1:
         raise ValueError(f"K={K}, N={N} or block_size={block_size} is below 1")
-    packed, blocks = _Packed(bits), -(-K // block_size)
+    packed, blocks = Packed(bits), -(-K // block_size)
     row = blocks * block_size // packed.each
     if b.dtype != "uint8" or np.prod(b.shape) != N * row or x.shape[-1] != K:
         raise ValueError(
@@ -98,7 +76,7 @@ def _by_block(t: te.Tensor, rows: int, blocks: int, what: str) -> Callable[[Expr
     return lambda n, b: t[n * blocks + b]
 
 
-def _zeros(t: te.Tensor | None, packed: _Packed, rows: int, blocks: int) -> Callable[[Expr, Expr], Expr]:
+def _zeros(t: te.Tensor | None, packed: Packed, rows: int, blocks: int) -> Callable[[Expr, Expr], Expr]:
     """A reader of zero points as float32."""
     if t is None:
         middle = te.const(float(1 << packed.bits - 1), "float32")

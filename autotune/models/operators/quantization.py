@@ -16,34 +16,36 @@ from autotune.models.operators.base import (
     read,
     stage,
 )
-from autotune.models.operators.node import TorchNode, named_type
+from autotune.models.operators.known import KnownTensor, Value
+from autotune.models.operators.narrow_integers import KEPT_AS, Codes, above, ends_of, kept, may_be_packed
+from autotune.models.operators.node import OnnxNode, TorchNode, named_type, numpy_type
 from autotune.models.operators.reduction import reduce
 from autotune.models.operators.table import Axis, Floats, aten, onnx_op
 from schedules import te
-from schedules.dtypes import DTYPES, computed, is_float, is_integer
+from schedules.dtypes import computed, is_float, is_integer
 from schedules.expr import Const, Expr
 
 Read = Callable[[Sequence[Expr]], Expr]
 STORED = ("int8", "uint8")  # what quantized tensors are of
 
 
-def along(t: te.Tensor, x: Operand, axis: int, block: int = 0) -> Read:
-    """A reader of a scale or zero point at an element of ``t``: one for all, one a slice of ``axis``, one a
-    ``block`` of it, or one a row and the like, with extents of 1 in the other axes."""
+def along(shape: Sequence[int], x: Operand, axis: int, block: int = 0) -> Read:
+    """A reader of a scale or zero point at an element of a tensor of ``shape``: one for all, one a slice of
+    ``axis``, one a ``block`` of it, or one a row and the like, with extents of 1 in the other axes."""
     if isinstance(x, np.ndarray):
         return lambda at: read(x, ())
-    if math.prod(x.shape) == 1 and len(t.shape) != 1:
+    if math.prod(x.shape) == 1 and len(shape) != 1:
         return lambda at: x[(0,) * len(x.shape)]
     if len(x.shape) == 0:
         return lambda at: x[()]
-    d = positive(axis, len(t.shape))
+    d = positive(axis, len(shape))
     if len(x.shape) == 1:
-        if x.shape[0] != t.shape[d]:
-            raise ValueError(f"{x.shape[0]} scales for the {t.shape[d]} slices of axis {d}")
+        if x.shape[0] != shape[d]:
+            raise ValueError(f"{x.shape[0]} scales for the {shape[d]} slices of axis {d}")
         return lambda at: x[at[d]]
-    if block and len(x.shape) == len(t.shape):
+    if block and len(x.shape) == len(shape):
         return lambda at: x[tuple(i // block if a == d else i for a, i in enumerate(at))]
-    if len(x.shape) == len(t.shape) and all(n in (1, m) for n, m in zip(x.shape, t.shape, strict=True)):
+    if len(x.shape) == len(shape) and all(n in (1, m) for n, m in zip(x.shape, shape, strict=True)):
         return lambda at: x[tuple(0 if n == 1 else i for i, n in zip(at, x.shape, strict=True))]
     raise UnsupportedForm(f"scales of {list(x.shape)} without block_size are not supported")
 
@@ -52,7 +54,7 @@ def centered(x: te.Tensor, zero: Operand | None, axis: int = 0) -> te.Tensor:
     """Integers less their zero points, as int32."""
     if not is_integer(x.dtype):
         raise UnsupportedForm(f"{x.dtype} is not supported by it")
-    of_zero = None if zero is None else along(x, zero, axis)
+    of_zero = None if zero is None else along(x.shape, zero, axis)
 
     def value(*at: Expr) -> Expr:
         v = te.cast(x[at], "int32")
@@ -66,8 +68,8 @@ def dequantized(
 ) -> te.Tensor:
     """(x - zero point) * scale, in what ``dtype`` is computed with, then as that. ``x``: of integers, or of
     floats of 8 bits."""
-    of_scale, wide = along(x, scale, axis, block), computed(dtype)
-    of_zero = None if zero is None else along(x, zero, axis, block)
+    of_scale, wide = along(x.shape, scale, axis, block), computed(dtype)
+    of_zero = None if zero is None else along(x.shape, zero, axis, block)
     kind = wide if is_float(x.dtype) else "int32"
 
     def value(*at: Expr) -> Expr:
@@ -86,8 +88,8 @@ def quantized(
     """`nearest` of x / scale, as ``dtype``, by default that of the zero point. A float of 8 bits ends at its
     largest numbers if it is ``limited``, as a cast of ONNX does."""
     dtype = dtype or ("uint8" if zero is None else dtype_of(zero))
-    of_scale = along(x, scale, axis, block)
-    of_zero = None if zero is None else along(x, zero, axis, block)
+    of_scale = along(x.shape, scale, axis, block)
+    of_zero = None if zero is None else along(x.shape, zero, axis, block)
 
     def value(*at: Expr) -> Expr:
         v = te.cast(x[at], "float32") / te.cast(of_scale(at), "float32")
@@ -102,16 +104,16 @@ def quantized(
 
 def nearest(v: Expr, zero: Expr | None, dtype: str) -> Expr:
     """A float32 rounded, halves to even, then a zero point is added, then it is cut off at the ends of
-    ``dtype``, and only then an integer."""
-    if dtype not in STORED:
+    ``dtype``, and only then an integer, of what that is kept as."""
+    if dtype not in (*STORED, *KEPT_AS):
         raise UnsupportedForm(f"a result of {dtype} is not supported")
-    low, high = float(DTYPES[dtype].range[0]), float(DTYPES[dtype].range[-1])
+    low, high = map(float, ends_of(dtype))
     q = te.round(v)
     if isinstance(zero, Const):
         q = q + float(zero.value) if zero.value else q
     elif zero is not None:
         q = q + te.cast(zero, "float32")
-    return te.cast(te.cast(te.clip(q, low, high), "int32"), dtype)
+    return te.cast(te.cast(te.clip(q, low, high), "int32"), KEPT_AS.get(dtype, dtype))
 
 
 def requantized(
@@ -154,20 +156,50 @@ def one(x: Operand) -> Expr:
 
 @onnx_op("DequantizeLinear", "com.microsoft::DequantizeLinear")
 def _dequantize(
-    x: te.Tensor, scale: Operand, zero: Operand | None = None, *, axis: int = 1, block_size: int = 0,
-    output_dtype: int = 0,
+    node: OnnxNode, x: Value, scale: Operand, zero: Value | None = None, *, axis: int = 1,
+    block_size: int = 0, output_dtype: int = 0,
 ) -> te.Tensor:  # fmt: skip
     dtype = named_type(output_dtype) if output_dtype else dtype_of(scale)
-    return dequantized(x, scale, zero, axis, block_size, dtype)
+    if block_size and isinstance(x, KnownTensor) and may_be_packed(x):
+        return _unpacked(node, x, scale, zero, axis, block_size, dtype)
+    point = None if zero is None else node.operand(kept(zero))
+    return dequantized(node.tensor(kept(x)), scale, point, axis, block_size, dtype)
+
+
+def _unpacked(
+    node: OnnxNode, x: KnownTensor, scale: Operand, zero: Value | None, axis: int, block: int, dtype: str
+) -> te.Tensor:
+    """`dequantized` weights of few bits, which stay packed along ``axis``."""
+    codes = Codes(x, positive(axis, len(x.shape)), node.constant)
+    read_code, of_scale, wide = codes.reader(), along(x.shape, scale, axis, block), computed(dtype)
+    least = codes.least
+    if isinstance(zero, KnownTensor):
+        zero, least = KnownTensor(above(zero, least), zero.weight, zero.name), 0
+    of_zero = None if zero is None else along(x.shape, node.operand(zero), axis, block)
+
+    def value(*at: Expr) -> Expr:
+        v = te.cast(read_code(at), wide)
+        if least:
+            v = v - float(-least)
+        if of_zero is not None:
+            v = v - te.cast(of_zero(at), wide)
+        return te.cast(v * te.cast(of_scale(at), wide), dtype)
+
+    return stage(x.shape, value, "unpacked")
 
 
 @onnx_op("QuantizeLinear", "com.microsoft::QuantizeLinear")
 def _quantize(
-    x: te.Tensor, scale: Operand, zero: Operand | None = None, *, axis: int = 1, block_size: int = 0,
-    output_dtype: int = 0, saturate: bool = True,
+    node: OnnxNode, x: te.Tensor, scale: Operand, zero: Value | None = None, *, axis: int = 1,
+    block_size: int = 0, output_dtype: int = 0, saturate: bool = True,
 ) -> te.Tensor:  # fmt: skip
-    dtype = dtype_of(zero) if zero is not None else named_type(output_dtype) if output_dtype else "uint8"
-    return quantized(x, scale, zero, dtype, axis, block_size, saturate)
+    """Without a zero point and a type it is of uint8."""
+    if zero is not None:
+        dtype = zero.dtype
+    else:
+        dtype = numpy_type(output_dtype).name if output_dtype else "uint8"
+    point = None if zero is None else node.operand(kept(zero))
+    return quantized(x, scale, point, dtype, axis, block_size, saturate)
 
 
 @onnx_op("DynamicQuantizeLinear")

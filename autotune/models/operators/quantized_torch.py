@@ -86,7 +86,7 @@ def _quantize_by_tensors(
     node: TorchNode, x: Floats, scale: te.Tensor, zero: te.Tensor, low: Any, high: Any, dtype: Any
 ) -> te.Tensor:
     ends = node.integer(low, "quant_min"), node.integer(high, "quant_max")
-    return _quantized(node, x, along(x, scale, 0), along(x, zero, 0), ends)
+    return _quantized(node, x, along(x.shape, scale, 0), along(x.shape, zero, 0), ends)
 
 
 @aten(LIBRARY + "dequantize_per_tensor.default")
@@ -103,7 +103,7 @@ def _dequantize_by_tensors(
     node: TorchNode, x: te.Tensor, scale: te.Tensor, zero: te.Tensor, low: Any, high: Any, dtype: Any, *,
     out_dtype: Any = None,
 ) -> te.Tensor:  # fmt: skip
-    return _dequantized(node, x, along(x, scale, 0), along(x, zero, 0))
+    return _dequantized(node, x, along(x.shape, scale, 0), along(x.shape, zero, 0))
 
 
 @aten(LIBRARY + "choose_qparams.tensor", LIBRARY + "choose_qparams_symmetric.tensor")
@@ -137,7 +137,7 @@ def _quantize_channels(
     node: TorchNode, x: Floats, scale: te.Tensor, zero: te.Tensor, axis: int, low: int, high: int, dtype: Any
 ) -> te.Tensor:
     d = positive(axis, len(x.shape))
-    return _quantized(node, x, along(x, scale, d), along(x, zero, d), (low, high))
+    return _quantized(node, x, along(x.shape, scale, d), along(x.shape, zero, d), (low, high))
 
 
 @aten(LIBRARY + "dequantize_per_channel.default")
@@ -146,7 +146,7 @@ def _dequantize_channels(
     dtype: Any, *, out_dtype: Any = None,
 ) -> te.Tensor:  # fmt: skip
     d = positive(axis, len(x.shape))
-    return _dequantized(node, x, along(x, scale, d), None if zero is None else along(x, zero, d))
+    return _dequantized(node, x, along(x.shape, scale, d), None if zero is None else along(x.shape, zero, d))
 
 
 # --- one a row, one a group -----------------------------------------------------------------------
@@ -154,7 +154,7 @@ def _dequantize_channels(
 
 def _by_row(x: te.Tensor, parameter: te.Tensor) -> Read:
     """A reader of a number a row of the last axis."""
-    return along(x, reshape(parameter, (*x.shape[:-1], 1)), 0)
+    return along(x.shape, reshape(parameter, (*x.shape[:-1], 1)), 0)
 
 
 @aten(LIBRARY + "quantize_per_token.default")
@@ -206,7 +206,7 @@ def _by_group(x: te.Tensor, parameter: te.Tensor, size: int) -> Read:
     size = x.shape[-1] if size > x.shape[-1] and parameter.shape[-1] == 1 else size
     if size < 1 or x.shape[-1] % size:
         raise ValueError(f"rows of {x.shape[-1]} elements are no groups of {size}")
-    return along(x, reshape(parameter, (x.shape[0], x.shape[1] // size)), 1, size)
+    return along(x.shape, reshape(parameter, (x.shape[0], x.shape[1] // size)), 1, size)
 
 
 @aten(LIBRARY + "quantize_per_channel_group.default")

@@ -19,7 +19,7 @@ from schedules.space.estimate.iterations import iterations
 from schedules.space.estimate.quotients import Quotient, quotient
 from schedules.space.estimate.traffic import BufferTraffic, TrafficTerm, traffic
 from schedules.space.holes import Columns
-from schedules.te.flops import count_flops, main_dtype
+from schedules.te.flops import main_dtype
 from schedules.units import digits, percent, size
 
 BLOCKS = 4  # blocks that are described, those that take longest
@@ -98,7 +98,7 @@ def register_bytes(facts: Sequence[BlockFacts]) -> int:
 
 
 def _levels(workload: Workload, plain: Nest, nest: Nest, rates: CpuRates) -> Section:
-    flops = count_flops(workload.dag)
+    flops = workload.flops
     item = DTYPES[main_dtype(workload.dag)].itemsize
     fma = 2 * rates.vector / item
     units = [(b.instruction, rates.of_instruction(b.instruction).cost) for b in analyse(nest)]

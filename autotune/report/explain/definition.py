@@ -10,7 +10,7 @@ from autotune.run.describing import command
 from autotune.run.workloads import is_custom
 from schedules.model import Target, Workload
 from schedules.ops import compulsory_bytes
-from schedules.te.flops import count_flops, evaluations
+from schedules.te.flops import evaluations
 from schedules.te.fusion import Fusion, by_operation, by_stage, fused
 from schedules.units import disturbed, peak, percent, seconds, size
 
@@ -23,7 +23,7 @@ LARGEST = 20  # denominator of an intensity that is shown as a fraction
 
 def task(workload: Workload, target: Target, time_s: float | None, limit: Limit | None) -> Section:
     """Operations, bytes at least, the measured time, and its share of the machine's limit."""
-    flops, least = count_flops(workload.dag), compulsory_bytes(workload.dag)
+    flops, least = workload.flops, compulsory_bytes(workload.dag)
     rows = [
         Row("operations", f"{flops:,}", "definition", {"operations": flops}),
         Row("bytes at least", f"{size(least)}: every input and output once", "definition", {"bytes": least}),

@@ -23,6 +23,7 @@ from schedules.errors import AutotuneError
 from schedules.graph.graph import Group
 from schedules.model import Target, Trace, Workload
 from schedules.schedule import Schedule
+from schedules.space.estimate.cpu.facts import analyse
 from schedules.te.flops import count_flops
 from schedules.te.fusion import Fusion, by_stage, fused
 from schedules.trace_names import to_named
@@ -195,8 +196,17 @@ def _kernel(n: int, workload: Workload, timed: _Timed, total: float) -> list[Row
         "inside": int(timed.inside),
         "workload": workload.digest,
     }
-    return [
+    rows = [
         Row(f"{n}", text, "log", numbers),
         Row(f"{n} is", describe(workload).removeprefix("the expression of "), "definition"),
         Row(f"{n} is bound by", bound, "estimate", {"bound": bound}),
     ]
+    if by := ", ".join(sorted(_adding(schedule, timed.target))):
+        rows.insert(2, Row(f"{n} adds products by", by, "definition", {"instruction": by}))
+    return rows
+
+
+def _adding(schedule: Schedule, target: Target) -> set[str]:
+    """Names of the instructions that do sums of products."""
+    used = () if target.grid else (b.instruction for b in analyse(schedule.nest))
+    return {i.name for i in used if i is not None and i.terms > 1}

@@ -17,13 +17,17 @@ from schedules.space.rules.patterns import (
     is_guarded_copy,
     is_map,
     is_row_reduction,
+    operands,
     outgrows,
     spatial,
+    uses,
 )
 from schedules.space.sketch_builder import SketchBuilder
 
 # Largest expression (nodes) of a reader for whose neighbours a stage would be computed again.
 MAX_AGAIN = 256
+# Fewest results that need a byte for it to be made ahead.
+FEWEST_USES = 3
 
 Padding = Callable[[SketchBuilder, Block, list[Block]], bool | None]
 
@@ -46,7 +50,7 @@ def inline_stages(
         if not users:
             continue
         reducing = [u for u in users if u.reducer is not None]
-        if reducing and _is_filled_with_zero_point(nest, b):
+        if reducing and (_is_filled_with_zero_point(nest, b) or _is_factor(nest, b, reducing)):
             continue
         if is_guarded_copy(b) and reducing:
             inlined = padding(d, b, reducing)
@@ -72,9 +76,24 @@ def _is_filled_with_zero_point(nest: Nest, b: Block) -> bool:
     """Whether a stage pads bytes by a number that is loaded. An instruction reads it as it lies; inlined, the
     choice would stand between them."""
     value = b.values[0]
-    if not isinstance(value, Select) or nest.buffer(b.writes[0].buffer).dtype not in ("int8", "uint8"):
+    if not isinstance(value, Select) or not _is_byte(nest, b.writes[0].buffer):
         return False
     return isinstance(value.a, Load) and isinstance(value.b, Load)
+
+
+def _is_factor(nest: Nest, b: Block, reducing: Sequence[Block]) -> bool:
+    """Whether a stage makes bytes of what is wider, which a sum multiplies several times each: an instruction
+    reads them, and not what would be computed in their place. What is made of bytes, such as codes of four
+    bits, may be computed as it is read."""
+    made = b.writes[0].buffer
+    if not _is_byte(nest, made) or all(_is_byte(nest, x.buffer) for x in operands(b)):
+        return False
+    factors = [(u, x) for u in reducing for x in operands(u) if x.buffer == made and len(operands(u)) == 2]
+    return any(u.reducer is not None and uses(u, x) >= FEWEST_USES for u, x in factors)
+
+
+def _is_byte(nest: Nest, buffer: str) -> bool:
+    return nest.buffer(buffer).dtype in ("int8", "uint8")
 
 
 def _computes_again(nest: Nest, b: Block, user: Block) -> bool:

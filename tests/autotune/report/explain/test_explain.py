@@ -11,6 +11,7 @@ from cli_runner import run
 from grid_cases import sampled
 from log_filler import fill, host
 from said import said
+from small_shapes import SMALL
 
 import autotune as at
 from autotune.report.data import Limit
@@ -251,6 +252,14 @@ def test_a_record_of_the_log_and_the_command(tmp_path: Path) -> None:
     assert missing.status == 1
     assert "autotune tune matmul" in missing.err
 
+
+@pytest.mark.parametrize("op", ["matmul", "matmul_bias_gelu", "quantized_matmul", "softmax"])
+def test_operations_are_those_that_tuning_counts(op: str) -> None:
+    """Of an operator those of its definition: 2 for each multiply-add, however it is computed."""
+    workload = ops.workload(op, SMALL[op])
+    e = of_schedule(workload, Schedule(workload.dag, host()), host(), time_s=1e-6)
+    assert e.number("operations", "operations") == workload.flops
+    assert e.number("time", "gflops") == pytest.approx(workload.flops / 1e-6 / 1e9)
 
 def test_the_share_of_the_limit_is_what_runs_kept(tmp_path: Path) -> None:
     db = tmp_path / "t.db"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from log_filler import host
 from model_cases import biased, graph_of, model_of, product
@@ -18,6 +20,7 @@ from kernels_db.store import Log
 from schedules import te
 from schedules.graph.graph import Group
 from schedules.schedule import Schedule
+from schedules.space import derive
 
 
 def test_what_takes_the_time_what_bounds_it_and_what_fusing_saves(tmp_path: Path) -> None:
@@ -78,3 +81,25 @@ def test_times_inside_the_model_come_first(tmp_path: Path) -> None:
     e = at.explain(model, threads=1, db=db)
     assert (e.number("1", "time_s"), e.number("1", "inside")) == (5e-6, 1)
     assert "5 us inside the model x 1" in said(e) and "1 kernels timed inside the model, 0 alone" in said(e)
+
+
+def test_the_instruction_that_adds_products_is_named(tmp_path: Path) -> None:
+    a, w = te.placeholder((8, 32), "uint8", "a"), te.placeholder((32, 16), "int8", "w")
+    k = te.reduce_axis(32, "k")
+    y = te.compute((8, 16), lambda i, j: te.sum(te.cast(a[i, k] * w[k, j], "int32"), axis=k))
+    model = model_of(graph_of([a, w, y], {}))
+    (group,) = (p for p in prepared(model).parts if isinstance(p, Group))
+    workload = workload_of(group.dag)
+    target = replace(host(), features=(*host().features, "avx512vnni"))
+    space = derive(workload.canonical, target)
+    sketch = next(n for n, name in enumerate(space.sketches) if "vpdpbusd" in name)
+    row = space.sample(sketch, 1, np.random.default_rng(0))[0]
+    plain = Schedule(workload.canonical).trace
+    for n, (trace, by) in enumerate(((plain, None), (space.trace(sketch, row), "vpdpbusd"))):
+        db = tmp_path / f"{n}.db"
+        with Log(db) as log:
+            run = log.start_run(workload, host(), {"cpu": "test"}, seed=0)
+            log.add(NewRecord(run.uid, 0, "by hand", trace, "ok", times_s=(1e-6,)))
+            log.finish_run(run)
+        told = said(at.explain(model, threads=1, db=db))
+        assert ("1 adds products by vpdpbusd" in told) == (by is not None)
