@@ -11,6 +11,7 @@ from schedules.graph.digits import split_digits
 from schedules.graph.fold import fold_constants
 from schedules.graph.graph import Graph
 from schedules.graph.integers import integer_products
+from schedules.graph.joins import join_in_place
 from schedules.graph.layout import order_dimensions
 from schedules.graph.maps import inline_maps
 from schedules.graph.requantise import drop_requantised, fold_result_scales
@@ -40,6 +41,7 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     eliminate_common,
     stack_equal,
     order_dimensions,
+    join_in_place,
 )
 
 
