@@ -20,7 +20,7 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Compare, Const, Expr, Load, Select, Var
 from schedules.graph.edit import is_map, points, ranges, readers
-from schedules.graph.graph import Argument, Graph
+from schedules.graph.graph import Argument, Graph, Group
 from schedules.graph.partition import is_guarded, is_joined, is_one_to_one, partition
 from schedules.model import LINE
 from schedules.strides import strides_of
@@ -101,7 +101,7 @@ def _is_candidate(s: Stage) -> bool:
 
 def _kernels(graph: Graph) -> set[str]:
     """Maps that are kernels of their own, or with other maps."""
-    groups = [g for g in partition(graph) if hasattr(g, "dag") and all(map(is_map, g.dag.stages))]
+    groups = [g for g in partition(graph) if isinstance(g, Group) and all(map(is_map, g.dag.stages))]
     return {name for g in groups for name in g.outputs}
 
 
@@ -139,23 +139,35 @@ def _border(cond: Expr, s: Stage, inside: Mapping[str, affine.Range]) -> tuple[i
     if not isinstance(cond, Compare) or cond.op not in ("<", "<="):
         return None
     terms, const = affine.linear(cond.a - cond.b)
-    if len(terms) != 1 or not isinstance(const, Const):
+    if not isinstance(const, Const) or not all(isinstance(f, Const) for f in terms.values()):
         return None
-    (var, factor), = terms.items()
-    if not isinstance(var, Var) or var.name not in inside or factor not in (Const(1), Const(-1)):
-        return None
-    # v + c < 0 changes at -c, and v + c <= 0 one later; c - v <= 0 at c, and c - v < 0 one later
-    forward, c = factor == Const(1), int(const.value)
-    at = -c + (cond.op == "<=") if forward else c + (cond.op == "<")
-    lo, hi = inside[var.name]
-    return ([a.var for a in s.axes].index(var.name), at) if lo < at <= hi else None
+    c = int(const.value) - (cond.op == "<=")
+    for n, a in enumerate(s.axes):
+        factor = terms.get(Var(a.var), Const(0))
+        assert isinstance(factor, Const)
+        step = int(factor.value)
+        rest = affine.bounds(
+            affine.from_linear({v: f for v, f in terms.items() if v != Var(a.var)}, Const(c)), inside
+        )
+        if step == 0 or rest is None:
+            continue
+        # where step * v + rest < 0 ends to hold; of a step below 0, where step * v + rest >= 0 does
+        low, high = rest if step > 0 else (-rest[1] - 1, -rest[0] - 1)
+        at = -(low // abs(step))
+        if abs(step) * (at - 1) + high < 0 and inside[a.var][0] < at <= inside[a.var][1]:
+            return n, at
+    return None
 
 
 def _merged(cut: _Cut) -> _Cut | _Box:
     """A cut, or one box where both sides say the same."""
     a, b = cut.low, cut.high
     if isinstance(a, _Box) and isinstance(b, _Box) and a.value == b.value:
-        own = (*a.ranges[: cut.axis], (a.ranges[cut.axis][0], b.ranges[cut.axis][1]), *a.ranges[cut.axis + 1 :])
+        own = (
+            *a.ranges[: cut.axis],
+            (a.ranges[cut.axis][0], b.ranges[cut.axis][1]),
+            *a.ranges[cut.axis + 1 :],
+        )
         return _Box(own, a.value)
     if isinstance(a, _Box) and isinstance(b, _Cut) and b.axis == cut.axis and isinstance(b.low, _Box):
         first = _merged(_Cut(cut.axis, cut.at, a, b.low))
@@ -228,9 +240,7 @@ def _run(extents: Sequence[int], shape: Sequence[int]) -> int:
     return n
 
 
-def _inside(
-    graph: Graph, s: Stage, box: _Box, placed: Collection[str]
-) -> tuple[str, _Inside] | None:
+def _inside(graph: Graph, s: Stage, box: _Box, placed: Collection[str]) -> tuple[str, _Inside] | None:
     """(a tensor, where it lies) of which a box holds every element once, and which may lie there."""
     x = box.value
     if not isinstance(x, Load) or x.buffer in placed or x.buffer in graph.dag.outputs:
@@ -277,7 +287,9 @@ def _digits(
 
 def _from_zero(e: Expr, box: _Box, axes: Sequence[Axis]) -> Expr:
     """An expression on a box by axes that begin at 0 there."""
-    begin: dict[str, Expr] = {a.var: Var(a.var) + lo for a, (lo, _) in zip(axes, box.ranges, strict=True)}
+    begin = {
+        a.var: Var(a.var) + lo if lo < hi else Const(lo) for a, (lo, hi) in zip(axes, box.ranges, strict=True)
+    }
     inside = {a.var: (0, n - 1) for a, n in zip(axes, box.extents, strict=True)}
     return affine.simplify(E.substitute(e, begin), inside)
 

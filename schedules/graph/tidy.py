@@ -2,8 +2,8 @@
 together are merged.
 
 A convolution of 1×1 over an image is a matrix product over its pixels, and an elementwise operation walks one
-dimension. Only dimensions that go on in memory are merged, so that tensors lie there as before. What remains is the same for groups
-that differ only in how dimensions were written, which so are one task.
+dimension. Only dimensions that go on in memory are merged, so that tensors lie there as before. What remains
+is the same for groups that differ only in how dimensions were written, which so are one task.
 """
 
 from __future__ import annotations

@@ -1,0 +1,260 @@
+"""Parts of joined tensors are computed in their places: what that computes, where, and when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import graph_cases as cases
+import numpy as np
+import pytest
+from graph_meaning import evaluate
+from graph_memory import run_in_memory, touched
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from joined_models import concat, cut, dense_block, fire, rolled, shuffled, steps, token
+
+from autotune.backends import parse
+from autotune.models.outline import Outline, outline
+from autotune.models.program import Program
+from autotune.run.kernels import default_kernel
+from schedules import te
+from schedules.graph import joins
+from schedules.graph.graph import Argument, Graph
+from schedules.graph.optimize import optimize
+from schedules.graph.partition import partition
+
+MODELS = {"fire": fire, "dense": dense_block, "token": token, "shuffled": shuffled, "steps": steps}
+JOINED = {"fire": 1, "dense": 3, "token": 1, "shuffled": 1, "steps": 1}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of a few bytes count as those of many do."""
+    monkeypatch.setattr(joins, "CALL_BYTES", 0)
+
+
+def outline_of(graph: Graph) -> tuple[Graph, Outline]:
+    after = optimize(graph)
+    return after, outline(after, partition(after))
+
+
+def check_places(ol: Outline) -> None:
+    """Parts lie inside of what they make up, cover it, and share no element."""
+    for name, parts in ol.joins.items():
+        elements = [touched(ol, Argument(p), ol.tensors[p])[1].reshape(-1) for p in parts]
+        assert sorted(np.concatenate(elements)) == sorted(
+            touched(ol, Argument(name), ol.tensors[name])[1].reshape(-1)
+        )
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_joined_models_compute_what_they_did(model: str) -> None:
+    graph = MODELS[model]()
+    after, ol = outline_of(graph)
+    assert len(ol.joins) == JOINED[model]
+    check_places(ol)
+    inputs = cases.inputs_of(graph)
+    want = evaluate(graph, inputs)
+    for x, y in zip(want, run_in_memory(ol, after.values, inputs), strict=True):
+        np.testing.assert_array_equal(y, x)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_joined_models_compute_so_in_kernels(model: str) -> None:
+    graph = MODELS[model]()
+    after, ol = outline_of(graph)
+    kernels = [default_kernel(w, parse("cpu", 1)) for w in ol.tasks]
+    program = Program.of(ol, kernels, after.values.__getitem__, lambda island, arrays: arrays)
+    inputs = cases.inputs_of(graph)
+    outputs = [np.full(ol.tensors[n].shape, 77, ol.tensors[n].dtype) for n in dict.fromkeys(ol.outputs)]
+    for _ in range(2):
+        program.run(inputs, outputs)
+        for x, y in zip(evaluate(graph, inputs), outputs, strict=True):
+            np.testing.assert_array_equal(y, x)
+
+
+def test_no_kernel_only_moves_what_can_be_computed_in_its_place() -> None:
+    assert len(outline_of(fire())[1].steps) == 3
+    assert len(outline_of(dense_block())[1].steps) == 5
+    assert len(outline_of(shuffled())[1].steps) == 6, (
+        "half of the channels are copied; after that, rows are short"
+    )
+    assert len(outline_of(token())[1].steps) == 3, (
+        "a row of its own, and what is added to the others in place"
+    )
+
+
+def test_a_tensor_lies_in_the_last_of_what_it_is_joined_to() -> None:
+    _, ol = outline_of(dense_block())
+    (root,) = {at.tensor for at in ol.views.values()}
+    assert ol.tensors[root].strides is None
+    steps = {n: ol.tensors[n].strides for n in ol.views}
+    assert len({s[-2] for s in steps.values()}) == 1 and {s[-1] for s in steps.values()} == {1}
+
+
+def test_short_rows_are_copied() -> None:
+    b = cases.Builder()
+    x = b.input("x", 1, 3, 4, 4)
+    y = concat(cases.conv(b, x, 3, 1, name="one"), cases.conv(b, x, 32, 1, name="two"))
+    assert not outline_of(b.graph(cases.conv(b, y, 5, 1, name="next")))[1].joins
+
+
+def test_what_is_given_or_returned_or_joined_before_is_copied() -> None:
+    b = cases.Builder()
+    x = b.input("x", 3, 16)
+    y = cases.matmul(x, b.constant("w", 16, 16, least=-1, most=1))
+    graph = b.graph(concat(x, y), y)
+    assert not outline_of(graph)[1].joins
+    b = cases.Builder()
+    x = b.input("x", 3, 16)
+    y, z = (cases.matmul(x, b.constant(n, 16, k, least=-1, most=1)) for n, k in (("v", 16), ("w", 32)))
+    graph = b.graph(concat(y, z), concat(z, y))
+    after, ol = outline_of(graph)
+    assert len(ol.views) == 2 and len(ol.joins) == 1, "a tensor lies in one place"
+    inputs = cases.inputs_of(graph)
+    for w, got in zip(evaluate(graph, inputs), run_in_memory(ol, after.values, inputs), strict=True):
+        np.testing.assert_array_equal(got, w)
+
+
+def test_few_bytes_are_not_worth_another_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert not outline_of(shuffled())[1].joins
+    assert outline_of(fire())[1].joins, "a call less, and no bytes copied"
+
+
+def test_graphs_without_joins_stay_as_they_are() -> None:
+    graph = cases.residual_net()
+    after = optimize(graph)
+    assert joins.join_in_place(after) is after and not after.views and not after.joins
+
+
+def test_views_that_lie_are_refused() -> None:
+    _, ol = outline_of(fire())
+    (whole,) = ol.joins
+    part = ol.joins[whole][0]
+    n = ol.views[part].start
+
+    def refused(message: str, **changes: Any) -> None:
+        with pytest.raises(ValueError, match=message):
+            replace(ol, **changes)
+
+    refused("does not lie inside of", views=ol.views | {part: Argument(whole, n + 33)})
+    refused("does not lie inside of", views=ol.views | {part: Argument(whole, -1)})
+    refused("is no tensor of the model", views=ol.views | {part: Argument("nothing", 0)})
+    refused("is not joined of tensors that lie in it", joins={whole: ()})
+    refused("is not joined of tensors that lie in it", joins={whole: (whole,)})
+    refused("is no part of", joins={})
+    refused("is written, and joined of others", joins=ol.joins | {part: ol.joins[whole][1:]})
+    refused("cannot lie in", views=ol.views | {ol.inputs[0]: Argument(whole, 0)})
+    refused("cannot lie in", views=ol.views | {whole: Argument(whole, 0)})
+    refused("is no part of", views=ol.views | {ol.outputs[0]: Argument(whole, 0)})
+    walks = replace(ol.tensors[ol.inputs[0]], strides=(1, 1, -4, 1))
+    refused("walks backwards", tensors=dict(ol.tensors) | {ol.inputs[0]: walks})
+
+
+# --- random graphs of movements -------------------------------------------------------------------
+
+MOVES = (
+    "concat",
+    "concat",
+    "concat",
+    "slice",
+    "roll",
+    "transpose",
+    "reshape",
+    "map",
+    "product",
+    "add",
+    "sums",
+)
+
+
+@st.composite
+def moved(draw: st.DrawFn) -> Graph:
+    """A random graph of movements, maps and products of small tensors of two and three dimensions."""
+    b = cases.Builder(draw(st.integers(0, 9)))
+    shape = draw(st.lists(st.integers(1, 4), min_size=2, max_size=3))
+    values = [b.input("x", *shape), b.input("y", *shape)]
+    for n, step in enumerate(draw(st.lists(st.sampled_from(MOVES), min_size=2, max_size=9))):
+        made = _step(draw, b, values, step, n)
+        if made is not None and np.prod(made.shape) <= 2000:
+            values.append(made)
+    made = [*values[2:], cases.add(values[0], values[1])]  # which reads all inputs
+    outputs = [*made[-2:], *draw(st.lists(st.sampled_from(made), max_size=2))]
+    return b.graph(*dict.fromkeys(outputs))
+
+
+def _step(draw: st.DrawFn, b: cases.Builder, values: list[Any], step: str, n: int) -> Any:
+    x = values[draw(st.integers(0, len(values) - 1))]
+    axis = draw(st.integers(0, len(x.shape) - 1))
+    match step:
+        case "concat":
+            fits = [
+                y
+                for y in values
+                if len(y.shape) == len(x.shape)
+                and all(d == axis or p == q for d, (p, q) in enumerate(zip(x.shape, y.shape, strict=True)))
+            ]
+            return concat(x, *draw(st.lists(st.sampled_from(fits), min_size=1, max_size=3)), axis=axis)
+        case "slice":
+            first = draw(st.integers(0, x.shape[axis] - 1))
+            return cut(x, axis, first, draw(st.integers(1, x.shape[axis] - first)))
+        case "roll":
+            return rolled(x, axis, draw(st.integers(0, x.shape[axis])))
+        case "transpose":
+            return cases.transpose(x, *draw(st.permutations(range(len(x.shape)))))
+        case "reshape":
+            size = int(np.prod(x.shape))
+            rows = draw(st.sampled_from([k for k in range(1, size + 1) if size % k == 0]))
+            return cases.reshape(x, rows, size // rows)
+        case "map":
+            return cases.relu(x)
+        case "product":
+            flat = x if len(x.shape) == 2 else cases.reshape(x, x.shape[0], int(np.prod(x.shape[1:])))
+            w = b.constant(f"w{n}", flat.shape[1], draw(st.integers(1, 4)), least=-1, most=1)
+            return cases.matmul(flat, w)
+        case "sums":
+            k = te.reduce_axis(x.shape[-1], "k")
+            return (
+                cases.stage(x.shape[:-1], lambda *i: te.sum(x[(*i, k)], axis=k), "sums")
+                if len(x.shape) > 2
+                else None
+            )
+    same = [y for y in values if y.shape == x.shape]
+    return cases.add(x, draw(st.sampled_from(same)))
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """All that can be computed in its place is."""
+    monkeypatch.setattr(joins, "LINE", 1)
+    monkeypatch.setattr(joins, "LEFT", 100.0)
+    yield
+
+
+def check_moved(graph: Graph) -> None:
+    inputs = cases.inputs_of(graph)
+    want = evaluate(graph, inputs)
+    after, ol = outline_of(graph)
+    check_places(ol)
+    for x, y in zip(want, evaluate(after, inputs), strict=True):
+        np.testing.assert_array_equal(y, x)
+    for x, y in zip(want, run_in_memory(ol, after.values, inputs), strict=True):
+        np.testing.assert_array_equal(y, x)
+
+
+@pytest.mark.usefixtures("eager")
+@settings(max_examples=40, deadline=None)
+@given(moved())
+def test_random_movements_keep_their_meaning(graph: Graph) -> None:
+    check_moved(graph)
+
+
+@pytest.mark.fuzz
+@pytest.mark.usefixtures("eager")
+@settings(max_examples=3000, deadline=None)
+@given(moved())
+def test_many_random_movements_keep_their_meaning(graph: Graph) -> None:
+    check_moved(graph)
