@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 
 from autotune.backends.drivers.object import give_back
 from autotune.backends.drivers.protocol import Addressed, Captured, Capturing, Device, DeviceError, Memory
+from autotune.codegen.runtime.laid import over
 from autotune.models.outline import nbytes
 from autotune.models.places import ARENA, INPUT, OUTPUT, WEIGHT, ArgumentPlace, place_of, up
 from schedules.dtypes import DTYPES
+from schedules.strides import MemoryLayout
 
 if TYPE_CHECKING:
     from autotune.backends.drivers.object import DeviceObject
@@ -164,6 +166,11 @@ class DeviceContext:
 
     def write(self, name: str, value: Array) -> None:
         """Give a tensor its value."""
+        t = self._layout.outline.tensors[name]
+        if t.strides is not None:
+            memory = np.zeros(t.nbytes // value.itemsize, value.dtype)
+            over(memory, MemoryLayout(t.shape, t.strides))[...] = value
+            value = memory
         self._device.upload(self._parts[name], _flat(np.ascontiguousarray(value)))
 
     def end(self, outputs: Sequence[Array]) -> None:

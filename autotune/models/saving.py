@@ -99,10 +99,10 @@ def _document(
     if ol.views:
         lies = [[name, at.tensor, at.start] for name, at in ol.views.items()]
         called["views"], called["joins"] = lies, [[name, list(of)] for name, of in ol.joins.items()]
-    strided = any(t.strides is not None for t in ol.tensors.values())
+    lies_otherwise = bool(ol.views) or any(t.strides is not None for t in ol.tensors.values())
     return called | {
         "format": FORMAT,
-        "version": VERSION if strided else FIRST_VERSION,
+        "version": VERSION if lies_otherwise else FIRST_VERSION,
         "name": name,
         "target": target.json,
         "tensors": [_tensor(t) for t in ol.tensors.values()],
