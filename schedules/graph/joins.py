@@ -32,7 +32,7 @@ MOST_BOXES = 64
 # Bytes that are copied in the time of one more call of a kernel.
 CALL_BYTES = 8192
 # Share of the time of copies that may be left.
-LEFT = 0.75
+LEFT = 0.25
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,9 @@ JOINED = {"fire": 1, "dense": 3, "token": 1, "shuffled": 1, "steps": 1}
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copies of a few bytes count as those of many do."""
+    """Copies of a few bytes count as those of many do, and half of them may be left."""
     monkeypatch.setattr(joins, "CALL_BYTES", 0)
+    monkeypatch.setattr(joins, "LEFT", 0.5)
 
 
 def outline_of(graph: Graph) -> tuple[Graph, Outline]:
