@@ -3,7 +3,8 @@
 TOML: each ``[[group]]`` has ``suite``, ``name``, ``op``, ``fields`` (parameters in order) and ``shapes``
 (their values, a row a task). Optional: ``fixed`` (parameters of every row, and ``layout``), ``dtype``,
 ``weights`` (how often each row's kernel runs, default 1), ``strides`` (for each row those of arguments that
-are not row-major, by name), and ``quick`` (the rows, from 0, of the quick suite). ``FILE:NAME`` picks the groups of suite NAME, the rows of "quick", or "all".
+are not row-major, by name), and ``quick`` (the rows, from 0, of the quick suite). ``FILE:NAME`` picks the
+groups of suite NAME, the rows of "quick", or "all".
 """
 
 from __future__ import annotations
