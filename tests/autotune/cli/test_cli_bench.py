@@ -340,7 +340,7 @@ def test_rows_of_a_suite_may_have_strides(tmp_path: Path) -> None:
     [
         ("{}, {a", "{a", "group sums: strides has 2 tables for 3 shapes; give one for each, such as"),
         ("{a =", "{z =", "group sums, row 1: strides: 'z' is no argument; the arguments are a, b, c"),
-        ("c = [2]", "c = [0]", "group sums, row 1: strides: tensor c: stride 0 of dimension 0: it is written"),
+        ("c = [2]", "c = [0]", "row 1: strides: tensor c: stride 0 of dimension 0: it is written"),
         ("[3]", "[3, 1]", "group sums, row 1: strides: tensor a: 2 strides for 1 dimensions"),
         ("[3]", "3", "group.0.strides.1.a: Input should be a valid list"),
         ("[3]", "[1.5]", "group.0.strides.1.a.0: Input should be a valid integer"),
