@@ -21,7 +21,7 @@ from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Compare, Const, Expr, Load, Select, Var
 from schedules.graph.edit import is_map, points, ranges, readers
 from schedules.graph.graph import Argument, Graph, Group
-from schedules.graph.partition import is_guarded, is_joined, is_one_to_one, partition
+from schedules.graph.partition import is_joined, is_one_to_one, partition
 from schedules.model import LINE
 from schedules.strides import strides_of
 from schedules.te.compute_dag import Axis, Stage, Tensor
@@ -246,7 +246,7 @@ def _inside(graph: Graph, s: Stage, box: _Box, placed: Collection[str]) -> tuple
     if not isinstance(x, Load) or x.buffer in placed or x.buffer in graph.dag.outputs:
         return None
     made = next((p for p in graph.dag.stages if p.name == x.buffer), None)
-    if made is None or len(made.outputs) > 1 or is_guarded(made) or not made.reads():
+    if made is None or len(made.outputs) > 1:
         return None
     lies = _digits(box, s.axes, x.indices, made.outputs[0].shape)
     if lies is None:

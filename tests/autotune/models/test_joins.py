@@ -119,6 +119,46 @@ def test_what_is_given_or_returned_or_joined_before_is_copied() -> None:
         np.testing.assert_array_equal(got, w)
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda j: j,  # the first half
+        lambda j: j % 8,  # a quarter, twice
+        lambda j: j + 16,  # the second half
+        lambda j: 2 * j,  # every second one
+        lambda j: 15 - j,  # backwards
+        lambda j: j // 2,  # each twice
+    ],
+)
+def test_a_box_that_has_not_each_element_once_is_computed_apart(place: Any) -> None:
+    b = cases.Builder()
+    x = b.input("x", 3, 5)
+    y, z = (cases.matmul(x, b.constant(n, 5, k, least=-1, most=1)) for n, k in (("v", 32), ("w", 48)))
+    part = cases.stage((3, 16), lambda i, j: y[i, place(j)], "part")
+    graph = b.graph(cases.dense(b, concat(part, z), 4, "d"))
+    after, ol = outline_of(graph)
+    assert [len(parts) for parts in ol.joins.values()] == [2] and len(ol.calls) == 4
+    check_places(ol)
+    inputs = cases.inputs_of(graph)
+    np.testing.assert_array_equal(run_in_memory(ol, after.values, inputs)[0], evaluate(graph, inputs)[0])
+
+
+def test_padding_that_is_joined_is_computed_once() -> None:
+    b = cases.Builder()
+    x = b.input("x", 3, 14)
+    y, z = (cases.matmul(x, b.constant(n, 14, k, least=-1, most=1)) for n, k in (("v", 14), ("w", 48)))
+    padded = cases.stage(
+        (3, 16), lambda i, j: te.select(te.all(j >= 1, j < 15), y[i, j - 1], te.const(0, "float32")), "pad"
+    )
+    graph = b.graph(cases.dense(b, concat(padded, z), 4, "d"), cases.dense(b, padded, 3, "e"))
+    after, ol = outline_of(graph)
+    assert len(ol.joins) == 1
+    check_places(ol)
+    inputs = cases.inputs_of(graph)
+    for x_, y_ in zip(evaluate(graph, inputs), run_in_memory(ol, after.values, inputs), strict=True):
+        np.testing.assert_array_equal(y_, x_)
+
+
 def test_few_bytes_are_not_worth_another_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert not outline_of(shuffled())[1].joins
