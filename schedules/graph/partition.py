@@ -191,7 +191,7 @@ class _Cut:
     def copies(self) -> None:
         """What each reader computes for itself: padding, and what reads nothing."""
         for s in reversed(self.stages.values()):
-            if s.name in self.graph.views:
+            if s.name in self.graph.views or s.name in self.graph.joins:
                 continue
             free, cheap = is_map(s) and not s.reads(), is_guarded(s) or self._widens_bytes(s)
             if (free or cheap) and not {t.name for t in s.outputs} & self.kept:
@@ -234,8 +234,6 @@ class _Cut:
             numbers = {self.group[r.name] for r in users}
             outputs = {t.name for t in s.outputs}
             if s.name in self.copied or not is_map(s) or outputs & self.kept or len(numbers) != 1:
-                continue
-            if numbers & self.joined or self.group[s.name] in self.joined:
                 continue
             beside, readers_ = self.members[self.group[s.name]], self.members[numbers.pop()]
             rows = any(map(is_row_reduction, readers_))
@@ -280,8 +278,6 @@ class _Cut:
 
     def _one_to_one(self, p: Stage, s: Stage) -> bool:
         names = {t.name for t in p.outputs}
-        if self.group[p.name] in self.joined or self.group[s.name] in self.joined:
-            return False
         loads = [x for x in s.reads() if x.buffer in names]
         whole = points(p) == points(s) and is_one_to_one(s, loads)
         return (
