@@ -14,7 +14,7 @@ from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument, Graph, Group, Island
 from schedules.graph.plan import ALIGNMENT, Plan, PlanStep, plan
 from schedules.model import Workload
-from schedules.strides import strides_of
+from schedules.strides import flaw, strides_of
 from schedules.te.compute_dag import ComputeDAG, Tensor
 from schedules.te.flops import count_flops
 
@@ -63,9 +63,7 @@ class Outline:
         given = [*self.inputs, *self.constants]
         if len(set(given)) != len(given):
             raise ValueError("two inputs or weights have one name")
-        for t in self.tensors.values():
-            if min(strides_of(t), default=0) < 0:
-                raise ValueError(f"tensor {t.name!r} walks backwards in memory")
+        self._check_strides()
         self._check_views()
         written = set(given)
         for step in self.steps:
@@ -110,6 +108,19 @@ class Outline:
             if (t.dtype, prod(t.shape), _span(t)) != (whole.dtype, prod(whole.shape), _span(whole)):
                 raise ValueError(f"{name!r} is written as {t.dtype}{list(t.shape)}, which it is not")
             written.add(name)
+
+    def _check_strides(self) -> None:
+        """Raise ValueError for strides of what callers or islands have otherwise, and for inputs that could
+        not be copied there."""
+        lying = {name: t for name, t in self.tensors.items() if t.strides is not None}
+        for name, t in lying.items():
+            if name not in self.views and (name not in self.inputs or name in self.outputs):
+                raise ValueError(f"{name!r} has strides, and is neither an input nor a part of another tensor")
+            if wrong := flaw(t.shape, strides_of(t), written=True):
+                raise ValueError(f"tensor {name!r}: {wrong}")
+        read = (name for s in self.steps if isinstance(s, Island) for name in _reads(s) + _writes(s))
+        if odd := [name for name in read if name in self.views]:
+            raise ValueError(f"an island has {odd[0]!r}, which lies in another tensor")
 
     def _check_views(self) -> None:
         """Raise ValueError for views and joins that are none."""
