@@ -115,7 +115,7 @@ class Outline:
         lying = {name: t for name, t in self.tensors.items() if t.strides is not None}
         for name, t in lying.items():
             if name not in self.views and (name not in self.inputs or name in self.outputs):
-                raise ValueError(f"{name!r} has strides, and is neither an input nor a part of another tensor")
+                raise ValueError(f"{name!r} has strides, and is neither an input nor part of another tensor")
             if wrong := flaw(t.shape, strides_of(t), written=True):
                 raise ValueError(f"tensor {name!r}: {wrong}")
         read = (name for s in self.steps if isinstance(s, Island) for name in _reads(s) + _writes(s))
