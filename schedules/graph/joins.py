@@ -269,11 +269,12 @@ def _digits(
         digit = _digit(_from_zero(i, box, axes))
         if digit is None or digit[0] not in number:
             return None
-        axis = number[digit[0]]
-        found.append((axis, digit[1]))
-        parts.setdefault(axis, []).append((digit[1], extent))
-        if digit[2] not in (0, digit[1] * extent):
+        var, step, end = digit
+        axis = number[var]
+        if (end or box.extents[axis]) != step * extent:
             return None
+        found.append((axis, step))
+        parts.setdefault(axis, []).append((step, extent))
     for axis, extent in enumerate(box.extents):
         step = 1
         for lo, n in sorted(parts.get(axis, ())):

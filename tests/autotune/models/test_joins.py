@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from graph_meaning import evaluate
 from graph_memory import run_in_memory, touched
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from joined_models import concat, cut, dense_block, fire, rolled, shuffled, steps, token
 
@@ -19,11 +20,14 @@ from autotune.backends import parse
 from autotune.models.outline import Outline, outline
 from autotune.models.program import Program
 from autotune.run.kernels import default_kernel
-from schedules import te
+from schedules import affine, te
+from schedules import expr as E
+from schedules.expr import Const, Var
 from schedules.graph import joins
 from schedules.graph.graph import Argument, Graph, Island
 from schedules.graph.optimize import optimize
 from schedules.graph.partition import partition
+from schedules.te.compute_dag import Axis
 
 MODELS = {"fire": fire, "dense": dense_block, "token": token, "shuffled": shuffled, "steps": steps}
 JOINED = {"fire": 1, "dense": 3, "token": 1, "shuffled": 1, "steps": 1}
@@ -158,6 +162,68 @@ def test_padding_that_is_joined_is_computed_once() -> None:
     inputs = cases.inputs_of(graph)
     for x_, y_ in zip(evaluate(graph, inputs), run_in_memory(ol, after.values, inputs), strict=True):
         np.testing.assert_array_equal(y_, x_)
+
+
+@st.composite
+def boxes(draw: st.DrawFn) -> tuple[Any, Any, Any, Any]:
+    """(a box, its axes, indices by these, the shape of what they read)."""
+    ranges = [
+        (lo, lo + n - 1)
+        for lo, n in draw(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 12)), min_size=1, max_size=3))
+    ]
+    axes = [Axis(f"v{n}", hi + 1) for n, (_, hi) in enumerate(ranges)]
+    indices, shape = [], []
+    for _ in range(draw(st.integers(1, 4))):
+        d = draw(st.integers(0, len(axes) - 1))
+        lo, hi = ranges[d]
+        begin = draw(st.sampled_from([lo, lo, lo, 0]))
+        e, reached = Var(f"v{d}") - begin, [v - begin for v in range(lo, hi + 1)]
+        for op in draw(st.lists(st.sampled_from("/%"), max_size=2)):
+            c = draw(st.integers(2, 6))
+            e = e // c if op == "/" else e % c
+            reached = [v // c if op == "/" else v % c for v in reached]
+        indices.append(e)
+        shape.append(max(reached) + 1 + draw(st.sampled_from([0, 0, 0, 3])))
+    return joins._Box(tuple(ranges), Const(0.0)), axes, indices, shape
+
+
+def one_axis(n: int, shape: list[int], *indices: Any) -> tuple[Any, Any, Any, Any]:
+    return joins._Box(((0, n - 1),), Const(0.0)), [Axis("v", n)], indices, shape
+
+
+V = Var("v")
+
+
+@settings(max_examples=100, deadline=None)
+@given(boxes())
+@example(one_axis(12, [3, 4], V // 4, V % 4))
+@example(one_axis(12, [2, 3, 2], V // 6, V // 2 % 3, V % 2))
+@example(one_axis(12, [4, 3], V % 4, V // 2 % 3))
+@example(one_axis(8, [8], V % 4))
+@example(one_axis(8, [4, 2], V % 6 % 4, V // 4))
+def test_a_box_is_a_tensor_where_each_element_has_one_place(made: tuple[Any, Any, Any, Any]) -> None:
+    box, axes, indices, shape = made
+    points = list(itertools.product(*(range(lo, hi + 1) for lo, hi in box.ranges)))
+    read = [
+        tuple(int(value_at(i, dict(zip((a.var for a in axes), p, strict=True)))) for i in indices)
+        for p in points
+    ]
+    steps = joins._digits(box, axes, indices, shape)
+    every = set(itertools.product(*map(range, shape)))
+    if steps is None:
+        return
+    assert len(points) == len(every) and set(read) == every
+    for p, at in zip(points, read, strict=True):
+        back = [lo for lo, _ in box.ranges]
+        for i, (axis, far) in zip(at, steps, strict=True):
+            back[axis] += i * far
+        assert tuple(back) == p
+
+
+def value_at(e: Any, at: dict[str, int]) -> int:
+    found = affine.simplify(E.substitute(e, {v: Const(n) for v, n in at.items()}), {})
+    assert isinstance(found, Const)
+    return int(found.value)
 
 
 def test_few_bytes_are_not_worth_another_call(monkeypatch: pytest.MonkeyPatch) -> None:
