@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 
 from autotune.backends.drivers.object import give_back
 from autotune.backends.drivers.protocol import Addressed, Captured, Capturing, Device, DeviceError, Memory
+from autotune.codegen.runtime.laid import over
 from autotune.models.outline import nbytes
 from autotune.models.places import ARENA, INPUT, OUTPUT, WEIGHT, ArgumentPlace, place_of, up
 from schedules.dtypes import DTYPES
+from schedules.strides import MemoryLayout
 
 if TYPE_CHECKING:
     from autotune.backends.drivers.object import DeviceObject
@@ -52,11 +54,12 @@ class _Part:
 @dataclass(frozen=True)
 class _Step:
     """A call of a kernel: its loaded program, the arrays of that, and which of them (by number) are copied
-    from elsewhere before."""
+    from elsewhere before, and back there after it."""
 
     program: Any
     arrays: tuple[_Part, ...]
     copied: tuple[tuple[int, _Part], ...]
+    returned: tuple[tuple[int, _Part], ...]
 
 
 class DeviceLayout:
@@ -97,15 +100,21 @@ class DeviceLayout:
             return part
 
         arrays = [self._part(p, a.nbytes) for p, a in zip(places, loaded.code.params, strict=True)]
-        copied = []
+        copied, returned = [], []
+        first_written = len(arrays) - len(loaded.code.outputs)
+        given = list(arrays)
         for i, (p, a) in enumerate(zip(places, loaded.code.params)):
             # where the kernel, or the device, can begin an array
-            if p.offset % (a.align if isinstance(device, Addressed) else device.alignment):
+            beside = p.offset % (a.align if isinstance(device, Addressed) else device.alignment)
+            # parts of memory that overlap are not written, but where they are addresses
+            woven = i >= first_written and any(_overlap(given[i], x) for x in (*given[:i], *given[i + 1 :]))
+            if beside or (woven and not isinstance(device, Addressed)):
                 copied.append((i, arrays[i]))
+                returned += copied[-1:] if i >= first_written else []
                 arrays[i] = own(a.nbytes)
         arrays += [own(a.nbytes) for a in loaded.code.scratch]
         self.nbytes = max(self.nbytes, at)
-        return _Step(loaded.program, tuple(arrays), tuple(copied))
+        return _Step(loaded.program, tuple(arrays), tuple(copied), tuple(returned))
 
     def context(self) -> DeviceContext:
         return DeviceContext(self)
@@ -137,6 +146,7 @@ class DeviceContext:
             for i in steps:
                 self._copy(i, 0)
                 self.steps[i][0].program.begin(self.steps[i][1])
+                self._return(i, 0)
             return
         if first not in self._captured:
             self._captured[first] = cast(Capturing, self._device).captured(partial(self._launch, steps))
@@ -147,6 +157,7 @@ class DeviceContext:
         for i in range(first, first + n):
             self._copy(i, 0)
             ns[i] += round(float(self.steps[i][0].program.seconds(self.steps[i][1], 1)) * 1e9)
+            self._return(i, 0)
 
     def read(self, name: str) -> Array:
         """A copy of a tensor that is no weight."""
@@ -155,6 +166,11 @@ class DeviceContext:
 
     def write(self, name: str, value: Array) -> None:
         """Give a tensor its value."""
+        t = self._layout.outline.tensors[name]
+        if t.strides is not None:
+            memory = np.zeros(t.nbytes // value.itemsize, value.dtype)
+            over(memory, MemoryLayout(t.shape, t.strides))[...] = value
+            value = memory
         self._device.upload(self._parts[name], _flat(np.ascontiguousarray(value)))
 
     def end(self, outputs: Sequence[Array]) -> None:
@@ -170,6 +186,7 @@ class DeviceContext:
             launch = partial(device.launcher(step.program), *memory, stream)
             if status := launch():
                 device.mend(status, launch)
+            self._return(i, stream)
 
     def _copy(self, number: int, stream: int) -> None:
         """Begin to copy what a call of a kernel cannot read where it is."""
@@ -177,6 +194,13 @@ class DeviceContext:
         for i, source in step.copied:
             whole = (source.block or self._block).memory
             self._device.copy(memory[i], whole, source.start, source.nbytes, stream)
+
+    def _return(self, number: int, stream: int) -> None:
+        """Begin to copy what a call of a kernel could not write where it belongs."""
+        step, memory = self.steps[number]
+        for i, target in step.returned:
+            whole = (target.block or self._block).memory
+            self._device.copy(whole, memory[i], 0, target.nbytes, stream, target.start)
 
 
 class DeviceMemory:
@@ -200,6 +224,11 @@ class DeviceMemory:
     def value(self, kept: DeviceBlock) -> Array:
         """Inverse of `kept`."""
         return _downloaded(self.device, kept.memory, kept.shape, kept.dtype)
+
+
+def _overlap(a: _Part, b: _Part) -> bool:
+    """Whether two parts share bytes, or gaps between their elements."""
+    return a.block is b.block and a.start < b.start + b.nbytes and b.start < a.start + a.nbytes
 
 
 def _downloaded(device: Device, memory: Memory, shape: tuple[int, ...], dtype: Any) -> Array:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from contextlib import nullcontext
-from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -93,8 +92,7 @@ class HostContext:
         if at.base != ARENA:
             return self._given[at.base == OUTPUT][at.number]
         t = self._layout.outline.tensors[name]
-        dtype = DTYPES[t.dtype].numpy
-        flat = self._arena[at.offset : at.offset + prod(t.shape) * dtype.itemsize].view(dtype)
+        flat = self._arena[at.offset : at.offset + t.nbytes].view(DTYPES[t.dtype].numpy)
         return cast(Array, flat.reshape(t.shape))
 
     def write(self, name: str, value: Array) -> None:

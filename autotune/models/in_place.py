@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.codegen.runtime.laid import laid
 from autotune.errors import CompileError
 from autotune.measure.memory import free_bytes
 from autotune.models.outline import Outline
@@ -28,6 +29,7 @@ from kernels_db.records import Record
 from schedules.dtypes import DTYPES, is_float
 from schedules.errors import ScheduleError
 from schedules.model import Target, TraceError, canonical, digest
+from schedules.strides import MemoryLayout
 
 if TYPE_CHECKING:
     from kernels_db.store import Log
@@ -83,7 +85,7 @@ def random_arguments(outline: Outline, seed: int = 0) -> tuple[list[Array], list
     for name in outline.inputs:
         t = outline.tensors[name]
         drawn = rng.standard_normal(t.shape) if is_float(t.dtype) else rng.integers(0, 2, t.shape)
-        inputs.append(drawn.astype(DTYPES[t.dtype].numpy))
+        inputs.append(laid(drawn.astype(DTYPES[t.dtype].numpy), MemoryLayout(t.shape, t.strides)))
     tensors = [outline.tensors[n] for n in dict.fromkeys(outline.outputs)]
     return inputs, [np.empty(t.shape, DTYPES[t.dtype].numpy) for t in tensors]
 

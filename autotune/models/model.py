@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from keyword import iskeyword
 
+from autotune.errors import ModelError
 from autotune.models.signature import Signature
+from schedules.errors import suggest
 from schedules.graph.graph import Graph
+from schedules.strides import flaw
+from schedules.te.strided import Strides, with_strides
 
 
 def identifier(name: str) -> str:
@@ -20,15 +24,17 @@ def identifier(name: str) -> str:
 @dataclass(frozen=True)
 class Port:
     """An input or an output of a model. ``name``: as in the file. ``tensor``: its name in the graph, an
-    identifier. ``shape``: in elements."""
+    identifier. ``shape``, ``strides``: in elements; None: row-major."""
 
     name: str
     tensor: str
     shape: tuple[int, ...]
     dtype: str
+    strides: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
-        return f"{self.name} {self.dtype}{list(self.shape)}"
+        lies = "" if self.strides is None else f" with strides {list(self.strides)}"
+        return f"{self.name} {self.dtype}{list(self.shape)}{lies}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,7 +46,8 @@ class Model:
     ``source``: where it is from, for messages. ``signature``: how it is called; None where that is with its
     inputs, one after the other.
 
-    Example: ``at.import_onnx("net.onnx").inputs[0].shape``.
+    Inputs lie in memory as `with_strides` has them. A torch program's lie as the example inputs of its export
+    did. Example: ``at.import_onnx("net.onnx").inputs[0].shape``.
     """
 
     graph: Graph
@@ -55,3 +62,34 @@ class Model:
         islands = f", {len(self.graph.islands)} islands" if self.graph.islands else ""
         ports = f"{', '.join(map(str, self.inputs))} → {', '.join(map(str, self.outputs))}"
         return f"<Model {self.name}: {ports}; {sizes}{islands}>"
+
+    def with_strides(self, strides: Strides) -> Model:
+        """The model whose inputs lie in memory with these strides: by name, in elements; None: row-major.
+        What is not named stays as it is. A compiled model reads an input that lies so in place, and copies
+        others.
+
+        Raises `ModelError` for names that are none, and for strides with which two elements lie in one place,
+        as no other array can be copied there, or that are below 0; `WorkloadError` for such as are no
+        integers, or too few.
+
+        Example, images of 224 × 224 with channels last: ``model.with_strides({"x": (150528, 1, 672, 3)})``.
+        """
+        names = {x.name: x.tensor for x in self.inputs}
+        for name in strides:
+            if name not in names:
+                known = ", ".join(names)
+                raise ModelError(
+                    f"strides: there is no input {name!r}; the inputs are {known}{suggest(name, names)}"
+                )
+        dag = with_strides(self.graph.dag, {names[n]: steps for n, steps in strides.items()})
+        lies = {t.name: t.strides for t in dag.inputs}
+        for x in self.inputs:
+            steps = lies[x.tensor]
+            if steps is not None and flaw(x.shape, steps, written=True):
+                raise ModelError(
+                    f"strides: input {x.name!r} of shape {list(x.shape)} has strides {list(steps)}, with "
+                    "which two elements may lie in one place, or it walks backwards: give others, or None, "
+                    "and it is copied"
+                )
+        inputs = tuple(replace(x, strides=lies[x.tensor]) for x in self.inputs)
+        return replace(self, graph=replace(self.graph, dag=dag), inputs=inputs)

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.codegen.runtime.entry import shape_of
+from autotune.codegen.runtime import aligned
+from autotune.codegen.runtime.entry import layout_of, shape_of
+from autotune.codegen.runtime.laid import laid
 from autotune.errors import ArgumentError, ModelError
 from autotune.models.program import Program, Times
 from autotune.models.signature import Signature
 from autotune.models.weights import aligned_copy
 from autotune.run import new_arrays, torch_calls
-from autotune.run.host_arrays import fitting
+from autotune.run.host_arrays import fitting, in_elements, is_aligned
 from autotune.run.kernel import random_array
 from schedules.dtypes import DTYPES
 from schedules.errors import suggest
-from schedules.expr import wrap
 from schedules.ir import Buffer
+from schedules.ir.nest import tensor_buffer
+from schedules.strides import MemoryLayout
 from schedules.te.compute_dag import Tensor
 
 if TYPE_CHECKING:
@@ -37,10 +41,11 @@ class Module:
 
     Inputs: numpy arrays, torch tensors, or anything with DLPack, ``__array_interface__`` or the buffer
     protocol, of exactly the model's shapes and dtypes, in the model's order or by name: ``module(x=image)``.
-    Names that are no identifiers are given as ``module(**{"input.1": image})``. An input that is row-major is
-    read where it lies; any other is copied first. Returns new numpy arrays, or new torch tensors where the
-    first input is one: one array, or a tuple where the model has several outputs. No result shares memory
-    with an input, a weight or another result: where the model returns such, it is a copy. Raises
+    Names that are no identifiers are given as ``module(**{"input.1": image})``. An input that lies as the
+    model has it (`inputs`; row-major but where the model has strides: `Model.with_strides`) is read where it
+    lies. Any other is copied first, which `profile` tells. Returns new numpy arrays, or new torch tensors
+    where the first input is one: one array, or a tuple where the model has several outputs. No result shares
+    memory with an input, a weight or another result: where the model returns such, it is a copy. Raises
     `ArgumentError`, which names the input. Calls from several threads at once are independent, and each has
     an arena of its own. The GIL is released.
 
@@ -82,6 +87,7 @@ class Module:
             for written, buffers in enumerate((self._ins, self._outs))
             for b in buffers
         }
+        self._strided = {b.name: lies for b in self._ins if (lies := layout_of(b)).strides is not None}
         self._new = [new_arrays.maker(*self._forms[b.name, True]) for b in self._outs]
         self._order = [list(dict.fromkeys(ol.outputs)).index(n) for n in ol.outputs]
         self._torch: torch_calls.TorchCalls | None = None
@@ -97,9 +103,9 @@ class Module:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """What a call takes: names, shapes and dtypes."""
+        """What a call takes: names, shapes, dtypes, and strides where it reads them so."""
         ol = self._program.outline
-        return tuple(Tensor(ol.label(n), ol.tensors[n].shape, ol.tensors[n].dtype) for n in ol.inputs)
+        return tuple(replace(ol.tensors[n], name=ol.label(n)) for n in ol.inputs)
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
@@ -293,7 +299,13 @@ class Module:
     def _read(self, x: Any, b: Buffer) -> tuple[Array, bool]:
         """(An input as the program reads it, whether it was copied). Raises ArgumentError."""
         a = self._viewed(x, b, False)
-        ready = aligned_copy(a, keep=True)
+        lies = self._strided.get(b.name)
+        if lies is None:
+            ready = aligned_copy(a, keep=True)
+        else:
+            steps = in_elements(a)
+            kept = steps is not None and lies.lies_as(steps) and is_aligned(a)
+            ready = a if kept else laid(a, lies, aligned.zeros)
         return ready, ready is not a
 
     def _viewed(self, x: Any, b: Buffer, written: bool) -> Array:
@@ -318,8 +330,8 @@ class Module:
 
 
 def _buffer(name: str, t: Tensor) -> Buffer:
-    return Buffer(name, tuple(map(wrap, t.shape)), t.dtype)
+    return tensor_buffer(replace(t, name=name))
 
 
 def _type(t: Tensor) -> str:
-    return f"{t.dtype}[{','.join(map(str, t.shape))}]"
+    return f"{t.dtype}{MemoryLayout(t.shape, t.strides)}"

@@ -14,6 +14,7 @@ from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument, Graph, Group, Island
 from schedules.graph.plan import ALIGNMENT, Plan, PlanStep, plan
 from schedules.model import Workload
+from schedules.strides import flaw, strides_of
 from schedules.te.compute_dag import ComputeDAG, Tensor
 from schedules.te.flops import count_flops
 
@@ -39,8 +40,10 @@ class Outline:
     ``tensors``: everything that lies between steps, by name. ``inputs``, ``outputs``: names, in the order of
     a call. ``constants``: names of the weights. ``tasks``: each workload once. ``steps``: in an order in
     which all is written before it is read. ``labels``: {name of an input or output: what users call it},
-    where that is another name. Raises ValueError for steps that read outside a tensor, or before it is
-    written, and for weights that no step reads."""
+    where that is another name. ``views``: {tensor: where in another one it lies}. ``joins``: {tensor that no
+    step writes: the tensors that are its parts}, which lie where it does. Raises ValueError for steps that
+    read outside a tensor, or before it is written, for views that do not lie inside of what they are part of,
+    and for weights that no step reads."""
 
     tensors: Mapping[str, Tensor]
     inputs: tuple[str, ...]
@@ -49,6 +52,8 @@ class Outline:
     tasks: tuple[Workload, ...]
     steps: tuple[KernelCall | Island, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
+    views: Mapping[str, Argument] = field(default_factory=dict)
+    joins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for what, names in (("input", self.inputs), ("weight", self.constants), ("output", self.outputs)):
@@ -58,9 +63,12 @@ class Outline:
         given = [*self.inputs, *self.constants]
         if len(set(given)) != len(given):
             raise ValueError("two inputs or weights have one name")
+        self._check_strides()
+        self._check_views()
         written = set(given)
         for step in self.steps:
             self._check_step(step, written)
+            self._join(written)
         if missing := [n for n in self.outputs if n not in written - set(given)]:
             raise ValueError(f"no step writes output {missing[0]!r}")
         read = {n for s in self.steps for n in _reads(s)}
@@ -89,15 +97,58 @@ class Outline:
                 raise ValueError(f"{name!r} is read before it is written")
             if t.dtype != whole.dtype:
                 raise ValueError(f"{name!r} is read as {t.dtype}; it is {whole.dtype}")
-            if start < 0 or start + prod(t.shape) > prod(whole.shape):
-                raise ValueError(f"elements {start} to {start + prod(t.shape)} of {name!r} are read")
+            if start < 0 or start + _span(t) > _span(whole):
+                raise ValueError(f"elements {start} to {start + _span(t)} of {name!r} are read")
         for name, t in writes:
             whole = self._of(name)
             if name in written:
                 raise ValueError(f"{name!r} is written twice")
-            if t.dtype != whole.dtype or prod(t.shape) != prod(whole.shape):
+            if name in self.joins:
+                raise ValueError(f"{name!r} is written, and joined of others")
+            if (t.dtype, prod(t.shape), _span(t)) != (whole.dtype, prod(whole.shape), _span(whole)):
                 raise ValueError(f"{name!r} is written as {t.dtype}{list(t.shape)}, which it is not")
             written.add(name)
+
+    def _check_strides(self) -> None:
+        """Raise ValueError for strides of what callers or islands have otherwise, and for inputs that could
+        not be copied there."""
+        lying = {name: t for name, t in self.tensors.items() if t.strides is not None}
+        for name, t in lying.items():
+            if name not in self.views and (name not in self.inputs or name in self.outputs):
+                raise ValueError(f"{name!r} has strides, and is neither an input nor part of another tensor")
+            if wrong := flaw(t.shape, strides_of(t), written=True):
+                raise ValueError(f"tensor {name!r}: {wrong}")
+        read = (name for s in self.steps if isinstance(s, Island) for name in _reads(s) + _writes(s))
+        if odd := [name for name in read if name in self.views]:
+            raise ValueError(f"an island has {odd[0]!r}, which lies in another tensor")
+
+    def _check_views(self) -> None:
+        """Raise ValueError for views and joins that are none."""
+        for name, at in self.views.items():
+            part, whole = self._of(name), self._of(at.tensor)
+            if at.tensor in self.views or {name, at.tensor} & {*self.inputs, *self.constants}:
+                raise ValueError(f"{name!r} cannot lie in {at.tensor!r}")
+            if name in self.outputs or at.tensor not in self.joins:
+                raise ValueError(f"{name!r} is no part of {at.tensor!r}")
+            if part.dtype != whole.dtype or at.start < 0 or at.start + _span(part) > _span(whole):
+                raise ValueError(f"{name!r} does not lie inside of {at.tensor!r}")
+        for name, parts in self.joins.items():
+            if name in self.inputs or name in self.constants:
+                raise ValueError(f"{name!r} is given, and joined of others")
+            root = self.root(name)
+            if not parts or any(self.root(p) != root or p == root for p in parts):
+                raise ValueError(f"{name!r} is not joined of tensors that lie in it")
+
+    def _join(self, written: set[str]) -> None:
+        """Add to what is ``written`` what is joined of it."""
+        left = [name for name in self.joins if name not in written]
+        while ready := [name for name in left if written.issuperset(self.joins[name])]:
+            written.update(ready)
+            left = [name for name in left if name not in written]
+
+    def root(self, name: str) -> str:
+        """The tensor in whose memory a tensor lies, which may be itself."""
+        return self.views[name].tensor if name in self.views else name
 
     def _of(self, name: str) -> Tensor:
         if name not in self.tensors:
@@ -125,16 +176,26 @@ class Outline:
 
 
 def nbytes(t: Tensor) -> int:
-    """Bytes of a row-major tensor."""
-    return prod(t.shape) * DTYPES[t.dtype].itemsize
+    """Bytes of memory from the first element of a tensor to its last."""
+    return t.nbytes
+
+
+def _span(t: Tensor) -> int:
+    """The same in elements."""
+    return t.nbytes // DTYPES[t.dtype].itemsize
 
 
 def arena(outline: Outline, alignment: int = ALIGNMENT) -> Plan:
     """Places of what lies between steps and is neither given nor returned, at multiples of ``alignment``
     bytes."""
-    elsewhere = {*outline.inputs, *outline.outputs, *outline.constants}
+    elsewhere = {*outline.inputs, *outline.outputs, *outline.constants, *outline.views}
     sizes = {n: nbytes(t) for n, t in outline.tensors.items() if n not in elsewhere}
-    steps = [PlanStep(_reads(s), _writes(s)) for s in outline.steps]
+
+    def roots(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(map(outline.root, names))
+
+    # what lies in another tensor needs the place of that
+    steps = [PlanStep(roots(_reads(s)), roots(_writes(s))) for s in outline.steps]
     return plan(steps, sizes, alignment=alignment)
 
 
@@ -153,14 +214,15 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
         if number == len(workloads):
             workloads.append(workload)
         steps.append(KernelCall(number, part.inputs, part.outputs, part.origins))
-    names = {*graph.inputs, *graph.values, *(n for p in parts for n in _writes(p))}
+    names = {*graph.inputs, *graph.values, *graph.joins, *(n for p in parts for n in _writes(p))}
     tensors = {n: graph.dag.tensors[n] for n in graph.dag.tensors if n in names}
     read = {n for p in parts for n in _reads(p)}
     constants = tuple(n for n in graph.dag.constants if n in read)
     tensors = {n: t for n, t in tensors.items() if n not in graph.values or n in constants}
     return Outline(
-        tensors, graph.inputs, graph.outputs, constants, tuple(workloads), tuple(steps), dict(labels or {})
-    )
+        tensors, graph.inputs, graph.outputs, constants, tuple(workloads), tuple(steps), dict(labels or {}),
+        dict(graph.views), dict(graph.joins),
+    )  # fmt: skip
 
 
 def workload_of(dag: ComputeDAG) -> Workload:

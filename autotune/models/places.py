@@ -27,6 +27,8 @@ class ArgumentPlace:
 
 def place_of(outline: Outline, plan: Plan, name: str) -> ArgumentPlace:
     """The place of a tensor that is no weight. Outputs are numbered as `dict.fromkeys` leaves them."""
+    if name in outline.views:
+        return place_read(outline, plan, outline.views[name])
     outputs = list(dict.fromkeys(outline.outputs))
     if name in outputs:
         return ArgumentPlace(OUTPUT, 0, outputs.index(name))

@@ -47,7 +47,8 @@ class ProfileRow:
 class Profile:
     """``rows``: in the order in which they run. ``total_s``: median seconds of all steps together.
     ``call_s``: median seconds of a run on the clock of the wall, of which copies of inputs are no part.
-    ``copies``: names of inputs that were copied, since they are not row-major."""
+    ``copies``: names of inputs that were copied, since they lie otherwise in memory than the model reads
+    them."""
 
     rows: tuple[ProfileRow, ...]
     total_s: float
@@ -82,7 +83,8 @@ class Profile:
             + (f"in place ÷ tuned: {ratio:.2f}" if ratio is not None else NOTHING_IS_TUNED)
         )
         if self.copies:
-            lines.append(f"copied, since they are not row-major: {', '.join(self.copies)}")
+            names = ", ".join(self.copies)
+            lines.append(f"copied, since they lie otherwise in memory than the model reads them: {names}")
         return "\n".join(lines)
 
     __repr__ = __str__

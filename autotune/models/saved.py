@@ -31,7 +31,7 @@ from autotune.models.fallback import run_island
 from autotune.models.module import Module
 from autotune.models.outline import KernelCall, Outline, arena, nbytes
 from autotune.models.program import Program
-from autotune.models.saving import DOCUMENT, FORMAT, VERSION, member_name, plain_dtype
+from autotune.models.saving import DOCUMENT, FIRST_VERSION, FORMAT, VERSION, member_name, plain_dtype
 from autotune.models.signature import read as read_signature
 from autotune.run.kernel import Kernel
 from autotune.run.kernels import kernel_of
@@ -214,10 +214,10 @@ def _parsed(data: bytes, place: _Place) -> dict[str, Any]:
         raise _Damaged(f"{DOCUMENT!r}: {err}") from err
     if not isinstance(v, dict) or v.get("format") != FORMAT:
         raise ModelError(f"{place} is no saved model: {DOCUMENT} is another document")
-    if v.get("version") != VERSION:
+    if v.get("version") not in (FIRST_VERSION, VERSION):
         raise ModelError(
-            f"{place} has version {str(v.get('version'))[:40]}, and this autotune reads {VERSION}: save the "
-            "model again, or use the autotune that wrote it"
+            f"{place} has version {str(v.get('version'))[:40]}, and this autotune reads {FIRST_VERSION} to "
+            f"{VERSION}: save the model again, or use the autotune that wrote it"
         )
     return v
 
@@ -226,9 +226,11 @@ def _outline(v: Mapping[str, Any], tasks: Sequence[Workload]) -> Outline:
     tensors = {t.name: t for t in v["tensors"]}
     if len(tensors) != len(v["tensors"]):
         raise ValueError("two tensors have one name")
+    views = {name: Argument(base, start) for name, base, start in v.get("views", ())}
     return Outline(
-        tensors, v["inputs"], v["outputs"], v["weights"], tuple(tasks), v["steps"], v["labels"]
-    )
+        tensors, v["inputs"], v["outputs"], v["weights"], tuple(tasks), v["steps"], v["labels"],
+        views, dict(v.get("joins", ())),
+    )  # fmt: skip
 
 
 def _check_islands(outline: Outline) -> None:
@@ -247,7 +249,12 @@ def _check_islands(outline: Outline) -> None:
 
 
 def _read_tensor(x: Any) -> Tensor:
-    return Tensor(*_TENSOR(x))
+    found = Tensor(*(_STRIDED if isinstance(x, list) and len(x) == 4 else _TENSOR)(x))
+    if found.strides is not None and len(found.strides) != len(found.shape):
+        raise ValueError(f"tensor {found.name!r} has {len(found.strides)} strides")
+    if found.nbytes >= 1 << 56:
+        raise ValueError(f"tensor {found.name!r} is too large")
+    return found
 
 
 def _read_step(x: Any) -> KernelCall | Island:
@@ -261,6 +268,9 @@ def _read_step(x: Any) -> KernelCall | Island:
 
 _SIZE, _TEXTS = integer(0, (1 << 48) - 1, "a size"), list_of(any_text)
 _TENSOR = items(any_text, list_of(integer(1, (1 << 48) - 1, "a size of at least 1")), one_of(*DTYPES))
+_STRIDED = items(
+    any_text, list_of(integer(1, (1 << 48) - 1, "a size of at least 1")), one_of(*DTYPES), list_of(_SIZE)
+)
 _ISLAND = record(
     {
         "island": any_text,
@@ -276,7 +286,7 @@ _CALL = record(
 _MODEL = record(
     {
         "format": one_of(FORMAT),
-        "version": integer(VERSION, VERSION),
+        "version": integer(FIRST_VERSION, VERSION),
         "name": any_text,
         "target": lambda x: Target.from_json(any_text(x)),
         "tensors": list_of(_read_tensor),
@@ -294,7 +304,11 @@ _MODEL = record(
         ),
         "steps": list_of(_read_step),
     },
-    {"signature": lambda x: x},
+    {
+        "signature": lambda x: x,
+        "views": list_of(items(any_text, any_text, _SIZE)),
+        "joins": list_of(items(any_text, _TEXTS)),
+    },
 )
 
 

@@ -31,7 +31,8 @@ from schedules.model import Target, canonical
 from schedules.te.compute_dag import Tensor
 
 Array = NDArray[Any]
-FORMAT, VERSION = "autotune model", 1
+# Files of models that have strides have a version of their own, as older readers know none.
+FORMAT, FIRST_VERSION, VERSION = "autotune model", 1, 2
 DOCUMENT = "model.json"
 
 
@@ -94,10 +95,14 @@ def _document(
     signature: Signature | None,
 ) -> dict[str, Any]:
     ol = program.outline
-    called = {} if signature is None else {"signature": as_json(signature)}
+    called: dict[str, Any] = {} if signature is None else {"signature": as_json(signature)}
+    if ol.views:
+        lies = [[name, at.tensor, at.start] for name, at in ol.views.items()]
+        called["views"], called["joins"] = lies, [[name, list(of)] for name, of in ol.joins.items()]
+    lies_otherwise = bool(ol.views) or any(t.strides is not None for t in ol.tensors.values())
     return called | {
         "format": FORMAT,
-        "version": VERSION,
+        "version": VERSION if lies_otherwise else FIRST_VERSION,
         "name": name,
         "target": target.json,
         "tensors": [_tensor(t) for t in ol.tensors.values()],
@@ -113,7 +118,7 @@ def _document(
 
 
 def _tensor(t: Tensor) -> list[Any]:
-    return [t.name, list(t.shape), t.dtype]
+    return [t.name, list(t.shape), t.dtype, *([] if t.strides is None else [list(t.strides)])]
 
 
 def _step(s: KernelCall | Island) -> dict[str, Any]:

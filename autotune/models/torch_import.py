@@ -15,6 +15,7 @@ from autotune.models.torch_masks import with_places
 from autotune.models.torch_signature import blank, signature_of
 from autotune.models.torch_threads import alone
 from schedules import te
+from schedules.strides import flaw
 
 if TYPE_CHECKING:
     from autotune.models.torch_scope import TorchLowering
@@ -123,6 +124,7 @@ def read_program(
     model = None
     if outputs:
         model = assemble(inputs, _distinct(outputs), lowering.constants, lowering.origins, name, label)
+        model = model.with_strides(_strides(program, inputs))
     return Imported(model, tuple(given), tuple(leaves[first:]), written)
 
 
@@ -164,6 +166,20 @@ def _inputs(
             held = program.state_dict if spec.target in program.state_dict else program.constants
             lowering.know(node, held[spec.target], spec.target, weight=what != "CONSTANT_TENSOR")
     return inputs, given
+
+
+def _strides(program: Any, inputs: Container[str]) -> dict[str, tuple[int, ...]]:
+    """The strides of the example inputs of a program, of those that kernels read in place: rows of elements
+    that lie side by side, each in a place of its own."""
+    found = {}
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.name in inputs:
+            val = node.meta["val"]
+            shape, steps = tuple(map(int, val.shape)), tuple(map(int, val.stride()))
+            side_by_side = any(n > 1 and s == 1 for n, s in zip(shape, steps, strict=True))
+            if side_by_side and not flaw(shape, steps, written=True):
+                found[node.name] = steps
+    return found
 
 
 def decomposed(exported: Any) -> Any:

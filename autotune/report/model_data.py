@@ -179,15 +179,22 @@ def _running(outline: Outline, steps: Sequence[ModelStep]) -> Drawing:
             )
         )
         reads = step.reads if isinstance(step, Island) else [a.tensor for a in step.reads]
-        edges += dict.fromkeys((place[r], here) for r in reads if r in place)
+        edges += dict.fromkeys((at, here) for r in reads for at in _makers(r, outline, place))
         writes = [t.name for t in step.writes] if isinstance(step, Island) else list(step.writes)
         place |= dict.fromkeys(writes, here)
     for name in dict.fromkeys(outline.outputs):
-        edges.append((place[name], len(nodes)))
+        edges += dict.fromkeys((at, len(nodes)) for at in _makers(name, outline, place))
         nodes.append(
             DrawnNode(f"output {outline.label(name)}", _shape(outline.tensors[name].shape), "outside")
         )
     return Drawing(nodes, edges)
+
+
+def _makers(name: str, outline: Outline, place: Mapping[str, int]) -> list[int]:
+    """The nodes that make a tensor: those of its parts where it is joined of these."""
+    if name in place:
+        return [place[name]]
+    return [at for part in outline.joins.get(name, ()) for at in _makers(part, outline, place)]
 
 
 def _rewrites(graph: Graph) -> list[RewrittenGraph]:

@@ -2,8 +2,9 @@
 
 TOML: each ``[[group]]`` has ``suite``, ``name``, ``op``, ``fields`` (parameters in order) and ``shapes``
 (their values, a row a task). Optional: ``fixed`` (parameters of every row, and ``layout``), ``dtype``,
-``weights`` (how often each row's kernel runs, default 1), and ``quick`` (the rows, from 0, of the quick
-suite). ``FILE:NAME`` picks the groups of suite NAME, the rows of "quick", or "all".
+``weights`` (how often each row's kernel runs, default 1), ``strides`` (for each row those of arguments that
+are not row-major, by name), and ``quick`` (the rows, from 0, of the quick suite). ``FILE:NAME`` picks the
+groups of suite NAME, the rows of "quick", or "all".
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from autotune.run.workloads import with_constants
+from autotune.run.workloads import with_constants, with_strides
 from kernels_db.encoding import HEAD, foreign, refusal
 from kernels_db.opening import read_regular
 from schedules import ops
-from schedules.errors import AutotuneError
+from schedules.errors import AutotuneError, WorkloadError
 from schedules.model import Workload
 
 # Most tasks of a group.
@@ -56,6 +57,7 @@ class SuiteGroup(BaseModel):
     fixed: dict[str, int | float | str | list[int]] = {}
     dtype: str | None = None
     weights: list[float] = []
+    strides: list[dict[str, list[int]]] = []
     quick: list[int] = []
 
     @field_validator("fields")
@@ -146,6 +148,12 @@ def _tasks(group: SuiteGroup, quick: bool, path: Path) -> list[SuiteEntry]:
             f"suite {path}, group {group.name}: weights must be a positive number for each of its "
             f"{len(group.shapes)} shapes"
         )
+    if group.strides and len(group.strides) != len(group.shapes):
+        raise SuiteError(
+            f"suite {path}, group {group.name}: strides has {len(group.strides)} tables for "
+            f"{len(group.shapes)} shapes; give one for each, such as {{a = [1, 64]}}, or {{}} where all "
+            "arguments are row-major"
+        )
     out = []
     for row in group.quick if quick else range(len(group.shapes)):
         if not 0 <= row < len(group.shapes):
@@ -158,5 +166,10 @@ def _tasks(group: SuiteGroup, quick: bool, path: Path) -> list[SuiteEntry]:
             )
         params = dict(zip(group.fields, shape, strict=True)) | fixed
         workload = ops.workload(group.op, params, group.dtype, layout)
+        if group.strides:
+            try:
+                workload = with_strides(workload, group.strides[row])
+            except WorkloadError as err:
+                raise SuiteError(f"suite {path}, group {group.name}, row {row}: {err}") from None
         out.append(SuiteEntry(group.suite, group.name, workload, weights[row]))
     return out

@@ -33,12 +33,23 @@ class Island:
 
 
 @dataclass(frozen=True)
+class Argument:
+    """A place in a tensor of the graph: from ``start`` on, in elements of its memory. What lies there has
+    strides of its own."""
+
+    tensor: str
+    start: int = 0
+
+
+@dataclass(frozen=True)
 class Graph:
     """A model. Its meaning is that of ``dag``, with ``values`` for ``dag.constants``.
 
     ``inputs`` and ``outputs``: names of the DAG's tensors that a caller gives and gets, in order. Other
     inputs of the DAG are constants, or written by an island. Other outputs are read by an island.
     ``origins``: {name of a stage: name of the model's node that it comes from}, for what is shown to users.
+    ``views``: {tensor: where in another one it lies}, with the strides that it has in the DAG. ``joins``:
+    {tensor that no kernel makes: the tensors of which it is made up}, which lie where it does.
     Raises ValueError for values that are missing, or have another shape or dtype than their constant.
     """
 
@@ -48,6 +59,8 @@ class Graph:
     outputs: tuple[str, ...]
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     islands: tuple[Island, ...] = ()
+    views: Mapping[str, Argument] = field(default_factory=lambda: MappingProxyType({}))
+    joins: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
         if set(self.values) != set(self.dag.constants):
@@ -71,15 +84,7 @@ class Graph:
     def __reduce__(self) -> tuple[type[Graph], tuple[Any, ...]]:
         """A copy or a pickle is made again of its parts, with every check."""
         parts = (self.dag, dict(self.values), self.inputs, self.outputs, dict(self.origins), self.islands)
-        return Graph, parts
-
-
-@dataclass(frozen=True)
-class Argument:
-    """What a kernel reads: elements of a tensor of the graph, from ``start`` on, one after the other."""
-
-    tensor: str
-    start: int = 0
+        return Graph, (*parts, dict(self.views), dict(self.joins))
 
 
 @dataclass(frozen=True)

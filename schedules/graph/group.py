@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from math import prod
 
 from schedules import expr as E
 from schedules.dtypes import is_float
@@ -13,6 +12,7 @@ from schedules.graph.edit import factors, is_map, is_product, terms
 from schedules.graph.graph import Argument, Graph, Group
 from schedules.graph.tidy import tidy
 from schedules.loads import with_loads
+from schedules.strides import strides_of
 from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
 from schedules.te.unique import Taken
 
@@ -42,17 +42,15 @@ def group_of(graph: Graph, stages: Sequence[Stage], kept: Collection[str]) -> Gr
     for name, loads in outside.items():
         t = graph.dag.tensors[name]
         n = cut[name]
-        inner = prod(t.shape[n:])
+        steps = strides_of(t)
         for x in loads:
             prefix = _prefix(x, n)
             if (name, prefix) in names:
                 continue
             names[name, prefix] = new = taken.add(name) if n else name
-            start = 0
-            for i, extent in zip(prefix, t.shape, strict=False):
-                start = start * extent + i
-            inputs.append(Tensor(new, t.shape[n:], t.dtype))
-            arguments.append(Argument(name, start * inner))
+            start = sum(i * step for i, step in zip(prefix, steps, strict=False))
+            inputs.append(Tensor(new, t.shape[n:], t.dtype, steps[n:]))
+            arguments.append(Argument(name, start))
 
     def local(x: Load) -> Expr | None:
         n = cut.get(x.buffer, 0)

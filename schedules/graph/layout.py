@@ -18,6 +18,7 @@ from schedules.expr import Const, Expr, Load, Var
 from schedules.graph.edit import factors, is_plain, is_product, loads_of, remade
 from schedules.graph.graph import Graph
 from schedules.loads import with_loads
+from schedules.strides import inner_first
 from schedules.te.compute_dag import Axis, Stage
 
 
@@ -36,7 +37,7 @@ def _tensors(graph: Graph) -> Graph:
     for s in graph.dag.stages:
         s = _reordered(s, orders)
         data = _largest(s, graph)
-        reduce_axes = s.reduce_axes if data is None else _along(s.reduce_axes, data.indices)
+        reduce_axes = s.reduce_axes if data is None else _along(s.reduce_axes, _in_memory(data, graph))
         s = replace(s, reduce_axes=reduce_axes)
         if not any(t.name in fixed for t in s.outputs):
             ranks = {s.axes[d]: rank for d, rank in batches.get(s.name, {}).items()}
@@ -86,6 +87,14 @@ def _along(axes: Sequence[Axis], indices: Sequence[Expr]) -> tuple[Axis, ...]:
     return tuple(sorted(axes, key=lambda a: place.get(a.var, len(dims))))
 
 
+def _in_memory(x: Load, graph: Graph) -> Sequence[Expr]:
+    """The indices of a load, in the order in which its dimensions lie in memory."""
+    t = graph.dag.tensors.get(x.buffer)
+    if t is None or t.strides is None:
+        return x.indices
+    return [x.indices[d] for d in reversed(inner_first(t.strides))]
+
+
 def _largest(s: Stage, graph: Graph) -> Load | None:
     """The load that walks most of a stage's points, no constant where another does; of equal ones the first
     that is no input."""
@@ -104,7 +113,7 @@ def _natural(s: Stage, data: Load | None, graph: Graph, phases: Collection[int])
     remainder, so that nobody walks along them."""
     if data is None:
         return s.axes
-    axes = _along(s.axes, data.indices)
+    axes = _along(s.axes, _in_memory(data, graph))
     if not is_product(s):
         return axes
     pair = factors(s.values[0])
@@ -116,7 +125,7 @@ def _natural(s: Stage, data: Load | None, graph: Graph, phases: Collection[int])
         apart = {s.axes[d].var for d in phases}
         key = {a: (a.var in own, a.var not in apart, a.var not in others) for a in axes}
         return tuple(sorted(axes, key=lambda a: key[a]))
-    axes = _along(s.axes, other.indices)
+    axes = _along(s.axes, _in_memory(other, graph))
     return tuple(sorted(axes, key=lambda a: (not (a.var in own and a.var in others), a.var in own)))
 
 

@@ -11,6 +11,7 @@ from schedules.graph.digits import split_digits
 from schedules.graph.fold import fold_constants
 from schedules.graph.graph import Graph
 from schedules.graph.integers import integer_products
+from schedules.graph.joins import join_in_place
 from schedules.graph.layout import order_dimensions
 from schedules.graph.literals import name_literals
 from schedules.graph.maps import inline_maps
@@ -42,6 +43,7 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     stack_equal,
     order_dimensions,
     name_literals,
+    join_in_place,
 )
 
 

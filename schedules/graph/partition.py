@@ -11,7 +11,7 @@ Predicates decide, no operator's name:
   table joins a product. A map that pads, reads nothing, or dequantises bytes, is computed by each reader for
   itself.
 
-No path leaves a group and comes back to it.
+No path leaves a group and comes back to it. What is joined of tensors in their places (`joins`) is none.
 """
 
 from __future__ import annotations
@@ -92,6 +92,11 @@ def is_turned(stage: Stage, made: Collection[str]) -> bool:
     return is_map(stage) and any(w != sorted(w) for w in walked)
 
 
+def is_one_to_one(s: Stage, loads: Iterable[Load]) -> bool:
+    """Whether a stage reads each element once by these of its loads, as the end of a kernel does."""
+    return all(is_plain(x.indices) or _in_digits(x, s) for x in loads)
+
+
 def _in_digits(x: Load, s: Stage) -> bool:
     """Whether a load reads each element once, some axes of the stage by quotient and remainder, and both go
     on in memory along the same last axis: the phases of a transposed convolution."""
@@ -119,6 +124,7 @@ class _Cut:
         self.group = dict(self.place)
         self.members: dict[int, list[Stage]] = {n: [s] for n, s in enumerate(graph.dag.stages)}
         self.read = readers(graph.dag.stages)
+        self.joined = {self.place[name] for name in graph.joins}  # groups that are no kernels
         self.copied: set[str] = set()  # stages that each reader computes for itself
         self.parts: dict[int, list[list[Stage]]] = {}  # {group: those that it was joined of}
 
@@ -158,7 +164,7 @@ class _Cut:
         numbers = {self.group[s.name] for s in stages}
         if len(numbers) == 1:
             return True
-        if self._returns(numbers):
+        if numbers & self.joined or self._returns(numbers):
             return False
         one = min(numbers)
         joined = sorted((m for n in numbers for m in self.members.pop(n)), key=lambda s: self.place[s.name])
@@ -185,6 +191,8 @@ class _Cut:
     def copies(self) -> None:
         """What each reader computes for itself: padding, and what reads nothing."""
         for s in reversed(self.stages.values()):
+            if s.name in self.graph.views or s.name in self.graph.joins:
+                continue
             free, cheap = is_map(s) and not s.reads(), is_guarded(s) or self._widens_bytes(s)
             if (free or cheap) and not {t.name for t in s.outputs} & self.kept:
                 if free or any(not is_map(r) for r in self.users(s)):
@@ -209,7 +217,9 @@ class _Cut:
             inside, edge = {s.name: s}, [s]
             while edge:
                 for r in self.users(edge.pop()):
-                    if r.name in inside or is_product(r) or self._turns_rows(inside.values(), r):
+                    if r.name in inside or is_product(r) or self.group[r.name] in self.joined:
+                        continue
+                    if self._turns_rows(inside.values(), r):
                         continue
                     inside[r.name] = r
                     if points(r) < whole:
@@ -269,7 +279,7 @@ class _Cut:
     def _one_to_one(self, p: Stage, s: Stage) -> bool:
         names = {t.name for t in p.outputs}
         loads = [x for x in s.reads() if x.buffer in names]
-        whole = points(p) == points(s) and all(is_plain(x.indices) or _in_digits(x, s) for x in loads)
+        whole = points(p) == points(s) and is_one_to_one(s, loads)
         return (
             p.name not in self.copied
             and whole
@@ -309,10 +319,12 @@ class _Cut:
     def result(self) -> Iterator[Group | Island]:
         """Groups and islands in the order of what they need."""
         ready = set(self.graph.inputs) | set(self.graph.values)
-        left: list[tuple[set[str], set[str], Group | Island]] = []
+        left: list[tuple[set[str], set[str], Group | Island | None]] = []
         for number in sorted(self.members):
             members = [m for m in self.members[number] if m.name not in self.copied]
-            if members:
+            if number in self.joined:
+                left.append((set(self.graph.joins[members[0].name]), {members[0].name}, None))
+            elif members:
                 one = self._made(members)
                 one = replace(one, parts=tuple(map(self._made, self.parts.get(number, ()))))
                 left.append(({a.tensor for a in one.inputs}, set(one.outputs), one))
@@ -321,7 +333,8 @@ class _Cut:
             n = next(k for k, (needs, _, _) in enumerate(left) if needs <= ready)
             _, gives, item = left.pop(n)
             ready |= gives
-            yield item
+            if item is not None:
+                yield item
 
     def _made(self, members: list[Stage]) -> Group:
         return group_of(self.graph, self._with_copies(members), self.kept | self._read_outside(members))

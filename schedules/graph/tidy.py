@@ -2,8 +2,8 @@
 together are merged.
 
 A convolution of 1×1 over an image is a matrix product over its pixels, and an elementwise operation walks one
-dimension. Tensors are row-major, so that they lie in memory as before. What remains is the same for groups
-that differ only in how dimensions were written, which so are one task.
+dimension. Only dimensions that go on in memory are merged, so that tensors lie there as before. What remains
+is the same for groups that differ only in how dimensions were written, which so are one task.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from schedules.te.compute_dag import Axis, ComputeDAG, Stage, Tensor
 
 
 def tidy(dag: ComputeDAG) -> ComputeDAG:
-    """The DAG without dimensions that change nothing. Strides of tensors must be row-major."""
+    """The DAG without dimensions that change nothing."""
     dag = drop_units(dag)
     while (made := _merged(dag)) is not None:
         dag = made
@@ -44,11 +44,15 @@ def drop_units(dag: ComputeDAG, fixed: Collection[str] = ()) -> ComputeDAG:
         axes = tuple(a for a in s.axes if a.var not in one)
         reduce_axes = tuple(a for a in s.reduce_axes if a.var not in one)
         reducer = s.reducer if reduce_axes else None  # one value alone is what it is reduced to
-        outputs = tuple(replace(t, shape=tuple(a.extent for a in axes)) for t in s.outputs)
+        outputs = s.outputs if stays else tuple(map(shrunk, s.outputs))
         return simplified(Stage(outputs, axes, reduce_axes, values, reducer))
 
     def shrunk(t: Tensor) -> Tensor:
-        return t if t.name in fixed else replace(t, shape=tuple(n for n in t.shape if n > 1))
+        if t.name in fixed or 1 not in t.shape:
+            return t
+        left = [d for d, n in enumerate(t.shape) if n > 1]
+        steps = None if t.strides is None else tuple(t.strides[d] for d in left)
+        return replace(t, shape=tuple(t.shape[d] for d in left), strides=steps)
 
     return replace(dag, inputs=tuple(map(shrunk, dag.inputs)), stages=tuple(map(stage, dag.stages)))
 
@@ -110,14 +114,15 @@ def _look(s: Stage, dag: ComputeDAG, links: list[Link], wrong: set[_Axes | _Dims
                 total[e.name] = total.get(e.name, 0) + 1
             if not isinstance(e, Load):
                 continue
-            shape = dag.tensors[e.buffer].shape
-            for d in range(len(shape) - 1):
+            t = dag.tensors[e.buffer]
+            for d in range(len(t.shape) - 1):
                 dims = _Dims(e.buffer, d)
                 a, b = e.indices[d : d + 2]
                 if (
                     not (isinstance(a, Var) and isinstance(b, Var))
                     or a == b
-                    or extents[b.name] != shape[d + 1]
+                    or extents[b.name] != t.shape[d + 1]
+                    or not _goes_on(t, d)
                 ):
                     wrong.add(dims)
                     continue
@@ -127,6 +132,8 @@ def _look(s: Stage, dag: ComputeDAG, links: list[Link], wrong: set[_Axes | _Dims
     for t in s.outputs:
         for d, (x, y) in enumerate(pairwise(spatial)):
             links.append((_Axes(s.name, x, y), _Dims(t.name, d)))
+            if not _goes_on(t, d):
+                wrong.add(_Dims(t.name, d))
             paired.setdefault(_Axes(s.name, x, y), 0)
     for pair, times in paired.items():
         a_, b_ = pair.first, pair.second
@@ -134,6 +141,11 @@ def _look(s: Stage, dag: ComputeDAG, links: list[Link], wrong: set[_Axes | _Dims
         together = (a_, b_) in pairwise(spatial) or (a_ in reduced and b_ in reduced)
         if apart or not together:
             wrong.add(pair)
+
+
+def _goes_on(t: Tensor, d: int) -> bool:
+    """Whether dimension ``d`` of a tensor goes on in memory where the next one ends."""
+    return t.strides is None or t.strides[d] == t.strides[d + 1] * t.shape[d + 1]
 
 
 def _with(dag: ComputeDAG, found: set[_Axes | _Dims]) -> ComputeDAG:
@@ -144,7 +156,9 @@ def _with(dag: ComputeDAG, found: set[_Axes | _Dims]) -> ComputeDAG:
         if t.name not in dims:
             return t
         d = dims[t.name]
-        return replace(t, shape=(*t.shape[:d], t.shape[d] * t.shape[d + 1], *t.shape[d + 2 :]))
+        steps = None if t.strides is None else (*t.strides[:d], *t.strides[d + 1 :])
+        shape = (*t.shape[:d], t.shape[d] * t.shape[d + 1], *t.shape[d + 2 :])
+        return replace(t, shape=shape, strides=steps)
 
     def used(x: Load) -> Expr | None:
         d = dims.get(x.buffer)

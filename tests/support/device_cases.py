@@ -16,9 +16,8 @@ from autotune.models.outline import Part, outline
 from autotune.models.program import Program
 from autotune.run.device_kernel import DeviceKernel
 from autotune.run.kernel import Kernel
-from schedules.expr import wrap
 from schedules.graph.graph import Graph
-from schedules.ir import Buffer
+from schedules.ir.nest import tensor_buffer
 from schedules.model import Trace, Workload
 
 EMULATOR = backends.parse("cuda-emulator")
@@ -29,7 +28,7 @@ def kernel_on(device: Device, workload: Workload) -> Kernel:
     code = fakes.code_for(grid_program(workload.dag, Trace(), EMULATOR), device)
     loaded = DeviceObject(code.to_bytes(), device)
     dag = workload.dag
-    params = tuple(Buffer(t.name, tuple(map(wrap, t.shape)), t.dtype) for t in dag.params)
+    params = tuple(map(tensor_buffer, dag.params))
     make = Kernel if device.kind == "opencl" else DeviceKernel
     return make(loaded, params, dag.outputs, workload, EMULATOR)
 

@@ -94,8 +94,10 @@ class EmulatedDevice:
     def part(self, memory: Memory, offset: int, nbytes: int) -> Memory:
         return memory + offset
 
-    def copy(self, to: Memory, source: Memory, offset: int, nbytes: int, stream: int = 0) -> None:
-        ctypes.memmove(to, source + offset, nbytes)
+    def copy(
+        self, to: Memory, source: Memory, offset: int, nbytes: int, stream: int = 0, at: int = 0
+    ) -> None:
+        ctypes.memmove(to + at, source + offset, nbytes)
 
     def load(self, code: GridCode) -> EmulatedProgram:
         return EmulatedProgram(code)

@@ -278,9 +278,11 @@ class CudaDevice:
     def part(self, memory: Memory, offset: int, nbytes: int) -> Memory:
         return memory + offset
 
-    def copy(self, to: Memory, source: Memory, offset: int, nbytes: int, stream: int = 0) -> None:
+    def copy(
+        self, to: Memory, source: Memory, offset: int, nbytes: int, stream: int = 0, at: int = 0
+    ) -> None:
         with self.current():
-            _ok(self.driver.cuMemcpyDtoDAsync(to, source + offset, nbytes, stream))
+            _ok(self.driver.cuMemcpyDtoDAsync(to + at, source + offset, nbytes, stream))
 
     def captured(self, launch: Callable[[int], None]) -> CudaGraph:
         return CudaGraph(self, launch)

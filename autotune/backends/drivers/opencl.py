@@ -183,9 +183,11 @@ class OpenclDevice:
         except self.cl.Error as err:
             raise DeviceError(str(err)) from None
 
-    def copy(self, to: Memory, source: Memory, offset: int, nbytes: int, stream: int = 0) -> None:
+    def copy(
+        self, to: Memory, source: Memory, offset: int, nbytes: int, stream: int = 0, at: int = 0
+    ) -> None:
         if nbytes:
-            self.cl.enqueue_copy(self.queue, to, source, byte_count=nbytes, src_offset=offset)
+            self.cl.enqueue_copy(self.queue, to, source, byte_count=nbytes, src_offset=offset, dst_offset=at)
 
     def load(self, code: GridCode) -> OpenclProgram:
         return OpenclProgram(self, code)

@@ -78,9 +78,11 @@ class Device(Protocol):
     def part(self, memory: Memory, offset: int, nbytes: int) -> Memory:
         """Memory that is a part of other memory, from byte ``offset`` on. Nobody gives it back."""
 
-    def copy(self, to: Memory, source: Memory, offset: int, nbytes: int, stream: int = 0) -> None:
-        """Begin to copy bytes of the device, from byte ``offset`` of the source on, at any byte. ``stream``:
-        where the device is `Addressed`."""
+    def copy(
+        self, to: Memory, source: Memory, offset: int, nbytes: int, stream: int = 0, at: int = 0
+    ) -> None:
+        """Begin to copy bytes of the device, from byte ``offset`` of the source on, to byte ``at`` and what
+        follows it; both at any byte. ``stream``: where the device is `Addressed`."""
 
     def load(self, code: GridCode) -> LoadedKernels:
         """Raises CompileError where the device refuses the code."""

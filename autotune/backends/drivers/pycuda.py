@@ -171,9 +171,11 @@ class PycudaDevice:
     def part(self, memory: Memory, offset: int, nbytes: int) -> Memory:
         return int(memory) + offset
 
-    def copy(self, to: Memory, source: Memory, offset: int, nbytes: int, stream: int = 0) -> None:
+    def copy(
+        self, to: Memory, source: Memory, offset: int, nbytes: int, stream: int = 0, at: int = 0
+    ) -> None:
         with self.current():
-            self.driver.memcpy_dtod(int(to), int(source) + offset, nbytes)
+            self.driver.memcpy_dtod(int(to) + at, int(source) + offset, nbytes)
 
     def load(self, code: GridCode) -> PycudaProgram:
         return PycudaProgram(self, code)

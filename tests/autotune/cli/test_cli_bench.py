@@ -322,6 +322,37 @@ def test_a_bad_suite_gets_a_clear_error(text: str | None, message: str, tmp_path
     assert ran.status == 2 and re.search(message, ran.err) and "Traceback" not in ran.err
 
 
+LYING = SUITE.replace("quick = [1]", "quick = [1]\nstrides = [{}, {a = [3], c = [2]}, {}]")
+
+
+def test_rows_of_a_suite_may_have_strides(tmp_path: Path) -> None:
+    from autotune.tuning.suites import read
+
+    (tmp_path / "ops.toml").write_text(LYING)
+    (plain, lying, *_), (quick,) = (read(f"{tmp_path / 'ops.toml'}:{name}") for name in ("one", "quick"))
+    assert lying.workload == as_workload("add", {"n": 65}, None, None, False, None, {"a": (3,), "c": (2,)})
+    assert plain.workload == as_workload("add", {"n": 64}, None, None, False, None)
+    assert quick == lying
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("{}, {a", "{a", "group sums: strides has 2 tables for 3 shapes; give one for each, such as"),
+        ("{a =", "{z =", "group sums, row 1: strides: 'z' is no argument; the arguments are a, b, c"),
+        ("c = [2]", "c = [0]", "row 1: strides: tensor c: stride 0 of dimension 0: it is written"),
+        ("[3]", "[3, 1]", "group sums, row 1: strides: tensor a: 2 strides for 1 dimensions"),
+        ("[3]", "3", "group.0.strides.1.a: Input should be a valid list"),
+        ("[3]", "[1.5]", "group.0.strides.1.a.0: Input should be a valid integer"),
+    ],
+)
+def test_strides_that_do_not_fit_a_row_are_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "ops.toml"
+    file.write_text(LYING.replace(old, new))
+    ran = run("tune", "--suite", file, "--trials", "1", "--db", tmp_path / "t.db")
+    assert ran.status == 2 and message in ran.err and "Traceback" not in ran.err
+
+
 def test_an_operator_or_a_suite_not_both() -> None:
     for words in (("bench", "--threads", "1"), ("bench", "add", "--suite", "x.toml")):
         ran = run(*words)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import gpu_fakes as fakes
 import numpy as np
@@ -19,6 +20,7 @@ from graph_cases import Builder as Inputs
 from graph_cases import conv, dense, inputs_of, max_pool, relu, reshape, transformer
 from graph_meaning import evaluate
 from grid_cases import need_cxx
+from joined_models import dense_block, fire, token
 from model_cases import each_stage, islanded, layers, model_of, whole
 from needs import missing
 
@@ -40,7 +42,9 @@ from autotune.models.saved import load_model
 from autotune.models.weights import Use
 from autotune.run.kernels import default_kernel
 from schedules import te
+from schedules.graph import joins
 from schedules.graph.graph import Argument, Graph, Group
+from schedules.graph.optimize import optimize
 from schedules.graph.partition import partition
 from schedules.model import Target, Trace, Workload
 from schedules.te.compute_dag import ComputeDAG
@@ -124,6 +128,31 @@ def test_islands_run_between_what_devices_run(device: Device) -> None:
         np.testing.assert_array_equal(y, -(x_ @ w) + c)
         np.testing.assert_array_equal(m, -c)
         np.testing.assert_array_equal(z, -2 * c)
+
+
+@pytest.mark.parametrize("model", [fire, dense_block, token])
+def test_parts_of_joined_tensors_are_written_in_their_places(
+    device: Device, model: Callable[[], Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a device can neither begin memory there, nor write what lies between what it reads."""
+    monkeypatch.setattr(joins, "CALL_BYTES", 0)
+    graph = optimize(model())
+    assert graph.joins
+    made = program_on(device, graph, partition(graph))
+    elsewhere = DeviceMemory(cast(Device, Unaddressed(device)))
+    for p in (made, Program(made.outline, made.kernels, made.weights, made.run_island, elsewhere)):
+        for seed in (1, 2):
+            inputs = inputs_of(graph, seed)
+            np.testing.assert_array_equal(run(p, *inputs)[0], evaluate(graph, inputs)[0])
+
+
+class Unaddressed:
+    """A device as one whose memory is no addresses, and begins at few places."""
+
+    def __init__(self, device: Device) -> None:
+        self.alignment = 1024
+        for name in ("allocate", "free", "upload", "download", "part", "copy"):
+            setattr(self, name, getattr(device, name))
 
 
 def part_of_a_tensor(start: int) -> tuple[Graph, tuple[Group, ...]]:

@@ -78,7 +78,7 @@ def test_the_text_has_a_line_for_each_row(clocks: list[bool]) -> None:
     assert cells[1] == ["1", "0.0500", "64.9%", "island", "i"]
     assert cells[2] == ["2", "0.0050", "0.0040", "1.25", "6.5%", "log", "u"]
     assert sums == "0.0770 ms in 4 steps; in place ÷ tuned: 1.25"
-    assert copied == "copied, since they are not row-major: x, y"
+    assert copied == "copied, since they lie otherwise in memory than the model reads them: x, y"
 
 
 def test_kernels_of_several_threads_are_timed_by_the_wall(clocks: list[bool]) -> None:

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import struct
 import subprocess
 import sys
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from graph_cases import inputs_of
 from graph_meaning import evaluate
+from joined_models import fire
 from model_cases import each_stage, graph_of, layers, packing_kernel, whole
 
 from autotune.errors import ModelError
 from autotune.models import saved
 from autotune.models.module import Module
-from autotune.models.outline import outline
+from autotune.models.outline import Part, outline
 from autotune.models.program import Program
 from autotune.models.saved import load_model
 from autotune.run.kernels import default_kernel
@@ -30,15 +33,19 @@ from autotune.targets import detect
 from kernels_db import Log
 from schedules import te
 from schedules.graph.graph import Graph
+from schedules.graph.optimize import optimize
+from schedules.graph.partition import partition
 from schedules.model import Target
 
 HERE = detect(1)
 
 
-def module_of(graph: Graph, *, packed: bool = False, target: Target = HERE) -> Module:
-    """A module of plain loops, or one whose first task packs its weight."""
+def module_of(
+    graph: Graph, *, packed: bool = False, target: Target = HERE, parts: Sequence[Part] | None = None
+) -> Module:
+    """A module of plain loops, each stage or ``parts`` a kernel, or one whose first task packs its weight."""
     labels = {graph.inputs[0]: "the input"}
-    ol = outline(graph, each_stage(graph)[1], labels)
+    ol = outline(graph, each_stage(graph)[1] if parts is None else parts, labels)
     kernels = [default_kernel(w, HERE) for w in ol.tasks]
     if packed:
         kernels[0] = packing_kernel(ol.tasks[0], HERE)
@@ -181,7 +188,7 @@ def _trace(*steps: Any) -> str:
 
 LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "another document": (lambda v: {"a": 1}, "no saved model: model.json is another document"),
-    "a later version": (lambda v: v.update(version=2), "has version 2, and this autotune reads 1"),
+    "a later version": (lambda v: v.update(version=3), "has version 3, and this autotune reads 1 to 2"),
     "no steps": (lambda v: {k: x for k, x in v.items() if k != "steps"}, "damaged: steps: it is missing"),
     "reads outside": (lambda v: v["steps"][0]["reads"][0].__setitem__(1, 9), "elements 9 to 73 of 'x'"),
     "reads before": (lambda v: v["steps"][0]["reads"][0].__setitem__(1, -1), "expected a size, got -1"),
@@ -223,6 +230,56 @@ def test_a_document_that_lies_is_refused(file: Path, tmp_path: Path, lie: str) -
     rewritten(file, path, change)
     with pytest.raises(ModelError, match=message):
         load_model(path)
+
+
+@pytest.fixture(scope="module")
+def joined(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of which two tensors lie in a third one."""
+    graph = optimize(fire())
+    path = tmp_path_factory.mktemp("joined") / "net.at"
+    module_of(graph, parts=partition(graph)).save(path)
+    return path
+
+
+def test_a_model_whose_tensors_lie_in_another_is_read_back(joined: Path, tmp_path: Path) -> None:
+    graph = fire()
+    net = load_model(joined)
+    (x,) = inputs_of(graph)
+    np.testing.assert_array_equal(net(x), evaluate(graph, [x])[0])
+    assert len(net.program.outline.views) == 2
+    net.save(tmp_path / "again.at")
+    assert (tmp_path / "again.at").read_bytes() == joined.read_bytes()
+    pickled = pickle.loads(pickle.dumps(net))
+    np.testing.assert_array_equal(pickled(x), net(x))
+
+
+VIEWS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "an older version": (lambda v: v.update(version=0), "has version 0, and this autotune reads 1 to 2"),
+    "outside": (lambda v: v["views"][1].__setitem__(2, 1000), "does not lie inside of"),
+    "before": (lambda v: v["views"][1].__setitem__(2, -1), "expected a size, got -1"),
+    "in nothing": (lambda v: v["views"][1].__setitem__(1, "z"), "'z' is no tensor of the model"),
+    "never written": (lambda v: v["joins"][0][1].append("x"), "is not joined of tensors that lie in it"),
+    "without joins": (lambda v: v.pop("joins") and None, "is no part of"),
+    "without views": (lambda v: v.pop("views") and None, "has strides, and is neither an input nor"),
+    "wide": (
+        lambda v: [t.__setitem__(3, [s << 20 for s in t[3]]) for t in v["tensors"] if len(t) > 3] and None,
+        "does not lie inside of",
+    ),
+    "many strides": (
+        lambda v: [t.__setitem__(3, [1] * 9) for t in v["tensors"] if len(t) > 3] and None, "has 9 strides"
+    ),
+    "no sizes": (
+        lambda v: [t.__setitem__(3, ["a"]) for t in v["tensors"] if len(t) > 3] and None, "expected a size"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", VIEWS)
+def test_views_that_lie_are_refused(joined: Path, tmp_path: Path, lie: str) -> None:
+    change, message = VIEWS[lie]
+    rewritten(joined, tmp_path / "net.at", change)
+    with pytest.raises(ModelError, match=message):
+        load_model(tmp_path / "net.at")
 
 
 def test_loads_that_leave_their_tensors_are_refused(file: Path, tmp_path: Path) -> None:

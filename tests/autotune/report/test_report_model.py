@@ -2,6 +2,7 @@
 
 import json
 
+import joined_models
 import pytest
 from model_cases import layers, model_of
 from report_cases import MACHINE, traces_of
@@ -10,6 +11,7 @@ from test_report_page import _Text
 from autotune import report
 from autotune.models.in_place import KEY, context_of
 from autotune.models.onnxruntime_profile import WARM, _summed
+from autotune.models.outline import outline
 from autotune.models.preparation import prepared
 from autotune.models.tasks import tasks_of
 from autotune.models.tuning import ModelTuneResult
@@ -21,7 +23,9 @@ from autotune.report.sections.model import of_model
 from autotune.targets import detect
 from kernels_db.records import NewRecord
 from kernels_db.store import Log
+from schedules.graph import joins
 from schedules.graph.optimize import REWRITES, optimize
+from schedules.graph.partition import partition
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -166,6 +170,17 @@ def test_the_longest_steps_have_bars_in_the_order_in_which_they_run(monkeypatch)
     figure = section._times(ModelData("m", detect(1), (), (), steps, Drawing((), ())))
     assert [y.split()[0] for y in figure.data[0]["y"]] == ["5", "4", "2", "1", "0"]
     assert section._times(ModelData("m", detect(1), (), (), [steps[3]], Drawing((), ()))) is None
+
+
+def test_what_is_joined_in_place_is_drawn_from_the_kernels_of_its_parts(monkeypatch):
+    monkeypatch.setattr(joins, "CALL_BYTES", 0)
+    graph = optimize(joined_models.steps())
+    running = outline(graph, partition(graph))
+    assert running.joins
+    drawing = model_data._running(running, [step_of(n, None, None) for n, _ in enumerate(running.steps)])
+    last = len(drawing.nodes) - len(running.outputs)
+    writers = {at for at, to in drawing.edges if to == last}
+    assert len(writers) == len(running.joins[running.outputs[0]])
 
 
 def test_what_runs_is_labelled_by_the_models_nodes_and_warm_by_its_time(made):

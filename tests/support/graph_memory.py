@@ -1,0 +1,71 @@
+"""Runs the outline of a model by the evaluator, in one memory as programs have it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import autotune as at
+from autotune.codegen.runtime.laid import laid, over
+from autotune.models.outline import Outline, arena
+from autotune.models.places import ARENA, INPUT, OUTPUT, ArgumentPlace, place_of, place_read
+from schedules.dtypes import DTYPES
+from schedules.graph.graph import Argument
+from schedules.strides import MemoryLayout
+from schedules.te.compute_dag import Tensor
+
+POISON = 0xFB  # bytes of what was not written: NaN for floats
+
+
+def run_in_memory(ol: Outline, weights: Mapping[str, Any], inputs: Sequence[Any]) -> list[Any]:
+    """The outputs of a model without islands. What it reads before it is written is poison."""
+    plan = arena(ol)
+    given = [laid(x, layout(ol.tensors[n])) for x, n in zip(inputs, ol.inputs, strict=True)]
+    outputs = [
+        np.empty(ol.tensors[n].shape, DTYPES[ol.tensors[n].dtype].numpy) for n in dict.fromkeys(ol.outputs)
+    ]
+    memory = {
+        ARENA: [np.full(plan.nbytes, POISON, np.uint8)],
+        INPUT: [flat(x, ol.tensors[n]) for x, n in zip(given, ol.inputs, strict=True)],
+        OUTPUT: [np.full(y.nbytes, POISON, np.uint8) for y in outputs],
+    }
+
+    def array(p: ArgumentPlace, t: Tensor) -> Any:
+        dtype = DTYPES[t.dtype].numpy
+        part = memory[p.base][p.number][p.offset : p.offset + t.nbytes]
+        assert part.nbytes == t.nbytes, "it ends within the memory"
+        return over(part.view(dtype), layout(t))
+
+    for call in ol.calls:
+        dag = ol.tasks[call.task].dag
+        read = []
+        for a, t in zip(call.reads, dag.inputs, strict=True):
+            if a.tensor in ol.constants:
+                known = np.ascontiguousarray(weights[a.tensor]).reshape(-1)
+                read.append(over(known[a.start : a.start + t.nbytes // known.itemsize], layout(t)))
+            else:
+                read.append(array(place_read(ol, plan, a), t).copy())
+        for name, o, y in zip(call.writes, dag.outputs, at.te.evaluate(dag, read), strict=True):
+            array(place_of(ol, plan, name), dag.tensors[o])[...] = y
+    for n, y, m in zip(dict.fromkeys(ol.outputs), outputs, memory[OUTPUT], strict=True):
+        y[...] = over(m.view(y.dtype), layout(ol.tensors[n]))
+    found = dict(zip(dict.fromkeys(ol.outputs), outputs, strict=True))
+    return [found[n] for n in ol.outputs]
+
+
+def layout(t: Tensor) -> MemoryLayout:
+    return MemoryLayout(t.shape, t.strides)
+
+
+def flat(x: Any, t: Tensor) -> Any:
+    """The memory of an array that was `laid`, as bytes."""
+    return np.lib.stride_tricks.as_strided(x, (t.nbytes // x.itemsize,), (x.itemsize,)).view(np.uint8)
+
+
+def touched(ol: Outline, a: Argument, t: Tensor) -> tuple[str, Any]:
+    """(the tensor in whose memory a tensor lies, the elements that it has there)."""
+    at_ = ol.views.get(a.tensor, Argument(a.tensor))
+    size = ol.tensors[at_.tensor].nbytes // DTYPES[t.dtype].itemsize
+    return at_.tensor, over(np.arange(size)[at_.start :][: t.nbytes // DTYPES[t.dtype].itemsize], layout(t))
