@@ -147,6 +147,20 @@ def bounds(e: Expr, ranges: Ranges) -> Range | None:
     return None
 
 
+def most(e: Expr, ranges: Ranges) -> int | None:
+    """The largest value of an index that grows with each of its minima, as `bounds` has it, where one side of
+    a minimum may be unknown. None where nothing is known."""
+
+    def known(x: Expr) -> Expr | None:
+        if isinstance(x, Binary) and x.op == "min":
+            sides = [r for y in (x.a, x.b) if (r := bounds(simplify(y, ranges), ranges)) is not None]
+            return Const(min(r[1] for r in sides)) if len(sides) == 1 else None
+        return None
+
+    r = bounds(simplify(E.rewrite(e, known), ranges), ranges)
+    return None if r is None else r[1]
+
+
 # How the lower ends of two ranges make one, and the upper ends.
 _OF_BOTH: dict[str, tuple[Callable[[int, int], int], Callable[[int, int], int]]] = {
     "min": (min, min),

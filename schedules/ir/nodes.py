@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 from operator import is_
 from typing import TYPE_CHECKING, Any, TypeGuard, Union, get_args
 
-from schedules.expr import Binary, Const, Expr, Hole, Var, dtype_of, is_float
+from schedules.expr import Binary, Const, Expr, Hole, Var, dtype_of, is_float, variables
 from schedules.te.compute_dag import Reducer
+from schedules.te.open_sizes import OpenSize
 
 if TYPE_CHECKING:
     from schedules.ir.instruction import Instruction
@@ -195,12 +196,14 @@ Stmt = Union[Loop, Seq, Block, Store, Guard, Alloc, Prefetch, Barrier, AllReduce
 @dataclass(frozen=True, slots=True)
 class Nest:
     """A scheduled program. ``buffers`` holds every buffer by name, arguments included; ``params``
-    names the arguments of the kernel in order (``outputs`` of them are written)."""
+    names the arguments of the kernel in order (``outputs`` of them are written). Extents speak of
+    `size_hole` of the ``sizes``, which a call tells."""
 
     params: tuple[str, ...]
     outputs: tuple[str, ...]
     buffers: tuple[Buffer, ...]
     body: Stmt
+    sizes: tuple[OpenSize, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Nest of {', '.join(self.outputs)}>"[:200]
@@ -217,7 +220,8 @@ class Nest:
 class LoweredFunc:
     """A lowered program: no blocks, every intermediate buffer allocated, extents concrete.
     ``params`` are the kernel's arguments in order; those named in ``outputs`` are written, and of these the
-    ``streamed`` are not worth a place in the caches. The body reads `skew` of the ``skewed``."""
+    ``streamed`` are not worth a place in the caches. The body reads `skew` of the ``skewed``. It, and shapes
+    of arguments, read `size_variable` of the ``sizes``, which a call tells."""
 
     name: str
     params: tuple[Buffer, ...]
@@ -225,6 +229,7 @@ class LoweredFunc:
     body: Stmt
     streamed: tuple[str, ...] = ()
     skewed: tuple[str, ...] = ()
+    sizes: tuple[OpenSize, ...] = ()
 
 
 def multiply_add(s: Store) -> tuple[Expr, Expr, Expr] | None:
@@ -244,6 +249,26 @@ def skew(name: str) -> Var:
     """The elements of an argument that lie before the first line of memory that
     begins in it: a variable that the call sets."""
     return Var(f"{name}.skew")
+
+
+def size_hole(name: str) -> Hole:
+    """A size that a call tells, in a nest: primitives take it as they take a number that is not decided."""
+    return Hole(f"{name}.size")
+
+
+def size_variable(name: str) -> Var:
+    """The same in a lowered program."""
+    return Var(f"{name}.size")
+
+
+def size_ranges(sizes: Sequence[OpenSize]) -> dict[str, tuple[int, int]]:
+    """What is known of the variables of sizes: {name of the variable: (least, most)}."""
+    return {size_variable(s.name).name: s.range for s in sizes}
+
+
+def has_size(e: Expr) -> bool:
+    """Whether an expression of a lowered program depends on a size that a call tells."""
+    return any(v.endswith(".size") for v in variables(e))
 
 
 def bound_to(s: Stmt, axis: str) -> TypeGuard[Loop]:

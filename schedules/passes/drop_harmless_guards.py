@@ -13,17 +13,19 @@ from dataclasses import dataclass, field, replace
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Expr, Load, Select
-from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, with_body
+from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, has_size, with_body
 from schedules.passes.simplify import Ranges, inside
 
 
-def drop_harmless_guards(s: Stmt, params: tuple[Buffer, ...]) -> Stmt:
-    """``s`` without the speculative guards that are harmless to drop."""
-    return _go(s, _Around(frozenset(b.name for b in params), {b.name: _ints(b) for b in params}))
+def drop_harmless_guards(s: Stmt, params: tuple[Buffer, ...], ranges: Ranges | None = None) -> Stmt:
+    """``s`` without the speculative guards that are harmless to drop. ``ranges``: of the variables of sizes. An
+    argument has as many rows as the call says, not as the largest size."""
+    shapes = {b.name: _extents(b) for b in params}
+    return _go(s, _Around(frozenset(b.name for b in params), shapes, ranges or {}))
 
 
-def _ints(b: Buffer) -> tuple[int, ...]:
-    return tuple(int(E.evaluate(n, {})) for n in b.shape)
+def _extents(b: Buffer) -> tuple[int | Expr, ...]:
+    return tuple(n if has_size(n) else int(E.evaluate(n, {})) for n in b.shape)
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,13 @@ class _Around:
     conditions that hold."""
 
     params: frozenset[str]
-    shapes: Mapping[str, tuple[int, ...]]
+    shapes: Mapping[str, tuple[int | Expr, ...]]
     ranges: Ranges = field(default_factory=dict)
     conds: tuple[Expr, ...] = ()
 
     def allocated(self, b: Buffer) -> _Around:
         """Inside of an allocation."""
-        return replace(self, shapes={**self.shapes, b.name: _ints(b)})
+        return replace(self, shapes={**self.shapes, b.name: _extents(b)})
 
     def where(self, cond: Expr) -> _Around:
         """Where a condition holds too."""
@@ -92,6 +94,18 @@ def _safe(e: Expr, at: _Around) -> bool:
 def _inside(name: str, ix: tuple[Expr, ...], at: _Around) -> bool:
     for i, n in zip(ix, at.shapes[name], strict=True):
         r = affine.refine(at.conds, i, affine.bounds(affine.simplify(i, at.ranges), at.ranges), at.ranges)
-        if r is None or r[0] < 0 or r[1] >= n:
+        if r is None or r[0] < 0:
+            return False
+        if isinstance(n, int):
+            if r[1] >= n:
+                return False
+        elif not _below(i, n, at):
             return False
     return True
+
+
+def _below(i: Expr, n: Expr, at: _Around) -> bool:
+    """Whether an index is below an extent that a call tells."""
+    gap = affine.simplify(i - n, at.ranges)
+    r = affine.refine(at.conds, gap, affine.bounds(gap, at.ranges), at.ranges)
+    return r is not None and r[1] < 0
