@@ -170,15 +170,28 @@ _OF_BOTH: dict[str, tuple[Callable[[int, int], int], Callable[[int, int], int]]]
 
 
 def _divided(op: str, a: Range | None, b: Range | None) -> Range | None:
-    """The range of a quotient or remainder, where the divisor is one number above 0."""
-    if b is None or b[0] != b[1] or b[0] <= 0:
+    """The range of a quotient or remainder, where the divisor is above 0."""
+    if b is None or b[0] <= 0:
         return None
     c = b[0]
+    if c != b[1]:
+        return _divided_by_some(op, a, b)
     if op == "%":
         return (a[0] % c, a[1] % c) if a is not None and a[0] // c == a[1] // c else (0, c - 1)
     if a is None:
         return None
     return (a[0] // c, a[1] // c) if op == "//" else (-(-a[0] // c), -(-a[1] // c))
+
+
+def _divided_by_some(op: str, a: Range | None, b: Range) -> Range | None:
+    """The same, where the divisor is one of several numbers, as an extent that a call tells is."""
+    if op == "%":
+        return 0, min(a[1], b[1] - 1) if a is not None and a[0] >= 0 else b[1] - 1
+    if a is None:
+        return None
+    f = (lambda x, y: x // y) if op == "//" else (lambda x, y: -(-x // y))
+    ends = [f(x, y) for x in a for y in b]
+    return min(ends), max(ends)
 
 
 def _of_terms(e: Expr, ranges: Ranges) -> Range | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from schedules import expr as E
 from schedules.errors import ScheduleError
-from schedules.expr import Compare, Const, Expr, Load, Var
+from schedules.expr import Compare, Const, Expr, Hole, Load, Var
 from schedules.ir import (
     Access,
     Block,
@@ -23,7 +23,6 @@ from schedules.ir import (
     loops_around,
     path_to,
     seq,
-    size_hole,
     walk,
     with_body,
 )
@@ -48,13 +47,19 @@ def open_extents(dag: ComputeDAG) -> tuple[dict[str, tuple[Expr, ...]], list[tup
     """`extents_of` a DAG, as a nest has them."""
 
     def as_hole(e: Expr) -> Expr | None:
-        return size_hole(e.name) if isinstance(e, Var) else None
+        return Hole(e.name) if isinstance(e, Var) else None
 
     def as_holes(extents: tuple[Expr, ...]) -> tuple[Expr, ...]:
         return tuple(E.rewrite(e, as_hole) if E.variables(e) else e for e in extents)
 
     shapes, stages = extents_of(dag)
     return {name: as_holes(x) for name, x in shapes.items()}, list(map(as_holes, stages))
+
+
+def open_buffers(dag: ComputeDAG) -> tuple[Buffer, ...]:
+    """The parameters of a DAG as a lowered program has them: with the variables of its sizes."""
+    shapes, _ = extents_of(dag)
+    return tuple(replace(tensor_buffer(t), shape=shapes[t.name]) for t in dag.params)
 
 
 def tensor_buffer(t: Tensor) -> Buffer:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, Union, get_args
 
 from schedules.expr import Binary, Const, Expr, Hole, Var, dtype_of, is_float, variables
 from schedules.te.compute_dag import Reducer
-from schedules.te.open_sizes import OpenSize
+from schedules.te.open_sizes import OpenSize, variable
 
 if TYPE_CHECKING:
     from schedules.ir.instruction import Instruction
@@ -253,12 +253,12 @@ def skew(name: str) -> Var:
 
 def size_hole(name: str) -> Hole:
     """A size that a call tells, in a nest: primitives take it as they take a number that is not decided."""
-    return Hole(f"{name}.size")
+    return Hole(variable(name))
 
 
 def size_variable(name: str) -> Var:
     """The same in a lowered program."""
-    return Var(f"{name}.size")
+    return Var(variable(name))
 
 
 def size_ranges(sizes: Sequence[OpenSize]) -> dict[str, tuple[int, int]]:

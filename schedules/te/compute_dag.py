@@ -7,7 +7,7 @@ digest of that form identifies a workload.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -233,6 +233,11 @@ class ComputeDAG:
         for s in self.stages:
             out |= {o.name: o for o in s.outputs}
         return out
+
+    @cached_property
+    def largest(self) -> ComputeDAG:
+        """The DAG of the largest sizes, without open ones."""
+        return self if self.open is None else replace(self, open=None)
 
     def stage(self, name: str) -> Stage:
         """The stage that computes tensor ``name``. Raises KeyError."""

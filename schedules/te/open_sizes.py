@@ -246,10 +246,10 @@ def _check_form(e: Expr, ranges: affine.Ranges, where: str) -> None:
 
 def extents_of(dag: ComputeDAG) -> tuple[dict[str, tuple[Expr, ...]], list[tuple[Expr, ...]]]:
     """({tensor: its extents}, the extents of the axes and reduction axes of each stage): numbers, and
-    expressions of sizes where they are open."""
+    expressions of `variable` of a size where they are open."""
     opened = dag.open
-    inputs = {(x.of, x.at): x.extent for x in opened.inputs} if opened else {}
-    axes = {(x.of, x.at): x.extent for x in opened.axes} if opened else {}
+    inputs = {(x.of, x.at): _in_variables(x.extent) for x in opened.inputs} if opened else {}
+    axes = {(x.of, x.at): _in_variables(x.extent) for x in opened.axes} if opened else {}
     shapes = {
         t.name: tuple(inputs.get((k, d), Const(n)) for d, n in enumerate(t.shape))
         for k, t in enumerate(dag.inputs)
@@ -262,14 +262,21 @@ def extents_of(dag: ComputeDAG) -> tuple[dict[str, tuple[Expr, ...]], list[tuple
     return shapes, stages
 
 
+def variable(size: str) -> str:
+    """The name of the variable of a size, which no axis and no loop has."""
+    return f"{size}.size"
+
+
+def _in_variables(extent: Expr) -> Expr:
+    return E.rewrite(extent, lambda x: Var(variable(x.name)) if isinstance(x, Var) else None)
+
+
 def _check_loads(dag: ComputeDAG, opened: OpenSizes) -> None:
     """Raise ValueError unless every load of an open dimension is inside at all sizes. A load of another
     dimension is, as it is at the largest sizes, where every axis is longest; and none is below 0."""
     shapes, stages = extents_of(dag)
     for s, extents in zip(dag.stages, stages, strict=True):
         names = [a.var for a in (*s.axes, *s.reduce_axes)]
-        if clash := set(names) & opened.ranges.keys():
-            raise ValueError(f"stage {s.name}: an axis and a size share the name {min(clash)}")
         axes = dict(zip(names, extents, strict=True))
         for v in s.values:
             for load, guards in _loads(v, ()):
@@ -301,7 +308,7 @@ def _inside(
     known = tuple(w for g in guards for w in E.conjuncts(weaker(g)))
     names = E.variables(ix).union(*map(E.variables, known)) & axes.keys()
     sizes = E.variables(extent).union(*(E.variables(axes[v]) for v in names))
-    ranges = {n: opened.ranges[n] for n in sizes}
+    ranges = {variable(n): r for n, r in opened.ranges.items() if variable(n) in sizes}
     longest = {v: int(E.evaluate(axes[v], {n: r[1] for n, r in ranges.items()})) for v in names}
     ends = tuple(E.compare("<", Var(v), axes[v]) for v in sorted(names) if E.variables(axes[v]))
     whole = {**ranges, **{v: (0, n - 1) for v, n in longest.items()}}

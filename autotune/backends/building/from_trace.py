@@ -17,15 +17,18 @@ from schedules.ir import LoweredFunc
 from schedules.ir.grid import GridKernel, GridProgram
 from schedules.model import Target, Trace
 from schedules.passes.lower import lower
+from schedules.passes.lower_open import lower_parts, parts_of
 from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
+from schedules.te.open_sizes import OpenSize, extents_of
 
 if TYPE_CHECKING:
     from autotune.codegen.llvm.emit import LlvmModule
 
-# The text that a module ends with, from its parameters, the names of outputs, bytes of scratch and threads.
-Entry = Callable[[tuple[ir.Buffer, ...], tuple[str, ...], int, int], str]
+# The text that a module ends with, from its parameters, the names of outputs, bytes of scratch, threads, and
+# sizes that a call tells.
+Entry = Callable[[tuple[ir.Buffer, ...], tuple[str, ...], int, int, tuple[OpenSize, ...]], str]
 
 # Operations of a kernel, loops unrolled, and lines of its code: more take a compiler many seconds. The peeled
 # window of a depthwise convolution has up to 160,000 and 60,000; lanes that code must tell apart have as many
@@ -57,9 +60,16 @@ def programs(dag: ComputeDAG, trace: Trace, target: Target) -> tuple[LoweredFunc
     _check_arguments(dag)
     _check_length(trace)
     with within_recursion():
-        nest, packing = split_constants(Schedule.replay(dag, trace, target).nest, dag.constants)
+        parts = [split_constants(nest, dag.constants) for nest in parts_of(dag, trace, target)]
+        packing = parts[0][1]
+        if any(other != packing for _, other in parts):
+            raise ScheduleError(
+                "constants are packed in one way for sizes at which every tile fits and in another below; pack "
+                "tiles of axes whose extents are numbers"
+            )
         names = [t.name for t in dag.inputs]
-        main = _checked(lower(nest), dag, target)
+        sizes = dag.open.sizes if dag.open is not None else ()
+        main = _checked(lower_parts([nest for nest, _ in parts], sizes), dag, target)
         return main, {names.index(n): _checked(lower(x), dag, target) for n, x in packing.items()}
 
 
@@ -108,6 +118,21 @@ def _check_arguments(dag: ComputeDAG) -> None:
                 f"argument {t.name} has strides {list(t.strides)}, and kernels take row-major arguments; "
                 "leave its strides out, and give the kernel a contiguous copy of an array that lies otherwise"
             )
+    _check_open(dag)
+
+
+def _check_open(dag: ComputeDAG) -> None:
+    """Raise ScheduleError for arguments whose strides depend on a size that a call tells."""
+    if dag.open is None:
+        return
+    shapes, _ = extents_of(dag)
+    for t in dag.params:
+        for d, n in enumerate(shapes[t.name][1:], 1):
+            if t.strides is None and E.variables(n) and prod(t.shape[:d]) > 1:
+                raise ScheduleError(
+                    f"argument {t.name} has the open extent {E.show(n)} in dimension {d}, so that its strides "
+                    "depend on a size; make that its outermost dimension, or leave open= out"
+                )
 
 
 def _check_length(trace: Trace) -> None:
@@ -144,7 +169,7 @@ def _checked(func: LoweredFunc, dag: ComputeDAG, target: Target) -> LoweredFunc:
             f"the schedule's intermediate buffers take {_about(scratch >> 30)} GiB, more than "
             f"{MAX_SCRATCH >> 30}; use smaller tiles"
         )
-    _check_iterations(dag, iterations(func.body, {}))
+    _check_iterations(dag, iterations(func.body, ir.size_ranges(func.sizes)))
     return func
 
 
@@ -166,7 +191,7 @@ def module_of(func: LoweredFunc, target: Target, entry: Entry = python_entry) ->
             f"the schedule gives {lines} lines of code, more than {MAX_LINES}; unroll fewer loops, or "
             f"vectorize one along which memory is contiguous"
         )
-    tail = entry(func.params, func.outputs, module.scratch_bytes, target.threads)
+    tail = entry(func.params, func.outputs, module.scratch_bytes, target.threads, func.sizes)
     return LlvmModule(f"{module.text}\n{tail}", module.scratch_bytes)
 
 
@@ -193,10 +218,10 @@ def operations(s: ir.Stmt, vector_bytes: int) -> int:
 def iterations(s: ir.Stmt, ranges: dict[str, tuple[int, int]]) -> int:
     """How often the statements of a lowered one run at most, whatever guards are around them."""
     if isinstance(s, ir.Loop):
-        bounds = affine.bounds(s.extent, ranges)
-        if bounds is None:
+        bound = affine.most(s.extent, ranges)
+        if bound is None:
             raise ScheduleError(f"loop {s.var} runs {E.show(s.extent)} times, of which no bound is known")
-        most = max(bounds[1], 0)
+        most = max(bound, 0)
         return most * iterations(s.body, {**ranges, s.var: (0, max(most - 1, 0))})
     return 1 if not (inner := ir.kids(s)) else sum(iterations(x, ranges) for x in inner)
 

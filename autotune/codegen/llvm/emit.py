@@ -35,6 +35,7 @@ from schedules.ir import (
     Store,
     const,
     nbytes,
+    size_ranges,
     skew,
     walk,
 )
@@ -52,8 +53,9 @@ ALIGN = 64
 
 @dataclass(frozen=True, slots=True)
 class LlvmModule:
-    """IR text that defines ``void @kernel(ptr args, ptr scratch, i32 nthreads)``. ``scratch_bytes``: scratch
-    memory that the kernel needs with the target's threads."""
+    """IR text that defines ``void @kernel(ptr args, ptr scratch, i32 nthreads)``. ``args``: a pointer for each
+    argument, then an int64 for each size that a call tells. ``scratch_bytes``: scratch memory that the kernel
+    needs with the target's threads."""
 
     text: str
     scratch_bytes: int
@@ -91,19 +93,24 @@ def emit(func: LoweredFunc, target: Target) -> LlvmModule:
         target.features,
     )
     params = ", ".join(f"ptr noalias nocapture %arg.{b.name}" for b in func.params)
+    sizes = "".join(f", i64 %{v}" for v in size_ranges(func.sizes))
     text = _Function(shared, (), in_parallel=False).build(func.body)
     shared.functions.append(
-        f"define internal void @body({params}, ptr noalias %scratch, ptr %args, i32 %nthreads) nounwind"
+        f"define internal void @body({params}, ptr noalias %scratch, ptr %args, i32 %nthreads{sizes}) nounwind"
         f" {{\n{text}\n{FENCE if func.streamed else ''}\n  ret void\n}}"
     )
     loads = "\n".join(
         f"  %s{n} = getelementptr ptr, ptr %args, i64 {n}\n  %arg.{b.name} = load ptr, ptr %s{n}"
         for n, b in enumerate(func.params)
     )
+    loads += "".join(
+        f"\n  %s{n} = getelementptr i64, ptr %args, i64 {n}\n  %{v} = load i64, ptr %s{n}"
+        for n, v in enumerate(size_ranges(func.sizes), len(func.params))
+    )
     call = ", ".join(f"ptr %arg.{b.name}" for b in func.params)
     shared.functions.append(
         f"define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {{\n{loads}\n"
-        f"  call void @body({call}, ptr %scratch, ptr %args, i32 %nthreads)\n  ret void\n}}"
+        f"  call void @body({call}, ptr %scratch, ptr %args, i32 %nthreads{sizes})\n  ret void\n}}"
     )
     if func.streamed:
         shared.functions.append("!0 = !{i32 1}")
@@ -134,7 +141,8 @@ def _stores(s: Stmt) -> frozenset[str]:
 
 
 def _place(b: Buffer, pointer: str, size: int = 0) -> BufferAddress:
-    if any(const(n) is None for n in (*b.shape, *(b.strides or ()))):
+    # Strides tell where elements are; a row-major buffer has them of all extents but the outermost.
+    if any(const(n) is None for n in (b.shape[1:] if b.strides is None else b.strides)):
         raise CodegenError(f"buffer {b.name} has no constant shape")
     return BufferAddress(pointer, 0, in_memory(b.dtype), known_strides(b), size)
 
@@ -160,6 +168,8 @@ class _Function:
             self.x.places[b.name] = _place(b, f"%arg.{b.name}")
         for v in self.captured:
             self.x.env[v] = (f"%in_{v}", 0)
+        if not self.in_parallel:
+            self.x.env |= {v: (f"%{v}", 0) for v in size_ranges(self.shared.func.sizes)}
         for b in self.shared.func.params:
             if b.name in self.shared.func.skewed and skew(b.name).name not in self.captured:
                 self.x.env[skew(b.name).name] = (self.skew(b), 0)
@@ -427,10 +437,13 @@ class _Function:
     def parallel(self, s: Loop) -> None:
         """Make the body a function of the iteration. A driver claims chunks from counters in its context, and
         the thread pool runs the driver on every thread."""
-        n = self.constant(s)
+        n: int | str | None = const(s.extent)
         sh = self.shared
         sh.n += 1
         name = f"parallel{sh.n}"
+        if n is None:  # a call tells it: one more word of the context
+            n = f"%in_count{sh.n}"
+            self.x.env[f"count{sh.n}"] = (self.x.scalar(s.extent).ref, self.s.depth)
         outer = [v for v, x in self.x.env.items() if not isinstance(x, int)]
         fixed = {v: E.Const(x) for v, x in self.x.env.items() if isinstance(x, int)}
         inner = _Function(sh, (*outer, s.var), in_parallel=True)
@@ -443,8 +456,8 @@ class _Function:
         )
         hinted = dict(s.annotations).get("chunk", 0)
         assert isinstance(hinted, int)
-        chunk = hinted or max(1, n // (16 * sh.threads))
-        shares = max(1, min(sh.threads, n))
+        chunk = hinted or (max(1, n // (16 * sh.threads)) if isinstance(n, int) else 1)
+        shares = max(1, min(sh.threads, n)) if isinstance(n, int) else sh.threads
         end = FENCE if sh.func.streamed else ""
         sh.functions.append(driver(name, n, chunk, shares, sh.func.params, outer, s.var, end))
         counters = shares * SHARE
@@ -458,6 +471,7 @@ class _Function:
             self.s.do(f"store {v}, ptr {p}, align 8")
         sh.declares.setdefault("declare void @at_parallel(ptr, ptr, i32)")
         self.s.do(f"call void @at_parallel(ptr @{name}, ptr {ctx}, i32 %nthreads)")
+        self.x.env.pop(f"count{sh.n}", None)
 
     def _ref(self, var: str) -> str:
         x = self.x.counter(var)

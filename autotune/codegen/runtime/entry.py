@@ -32,8 +32,10 @@ from math import prod
 
 from autotune.codegen.runtime import program
 from autotune.codegen.runtime.exchange import ROW
+from autotune.codegen.runtime.open_signature import at_largest, open_text
 from schedules.dtypes import DTYPES
 from schedules.ir import Buffer, const
+from schedules.te.open_sizes import OpenSize
 
 # Version of the header and of what kernels expect.
 ABI = 1
@@ -92,13 +94,19 @@ def signature(params: tuple[Buffer, ...], outputs: tuple[str, ...]) -> str:
     return f"{text(params[:split])}-> {text(params[split:])}".strip()
 
 
-def entry(params: tuple[Buffer, ...], outputs: tuple[str, ...], scratch_bytes: int, threads: int) -> str:
+def entry(
+    params: tuple[Buffer, ...],
+    outputs: tuple[str, ...],
+    scratch_bytes: int,
+    threads: int,
+    sizes: tuple[OpenSize, ...] = (),
+) -> str:
     """LLVM IR to append to the module that defines ``@kernel``. ``params``: inputs, then outputs, with
-    integer shapes. ``scratch_bytes``: scratch memory that the kernel needs with ``threads`` threads. Raises
-    ValueError."""
+    integer shapes but for ``sizes``, which a call tells. ``scratch_bytes``: scratch memory that the kernel needs
+    with ``threads`` threads. Raises ValueError."""
     if threads < 1 or scratch_bytes < 0:
         raise ValueError(f"threads must be >= 1 and scratch_bytes >= 0, not {threads} and {scratch_bytes}")
-    text = signature(params, outputs)
+    text = signature(at_largest(params, sizes), outputs) + open_text(params, sizes)
     return f"""
 @at_signature = private constant [{len(text) + 1} x i8] c"{text}\\00"
 @at_header = constant {{ i32, i32, i64, ptr, ptr }} {{

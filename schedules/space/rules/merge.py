@@ -25,7 +25,7 @@ Pair = tuple[str, int]
 
 def merge_neighbours(d: SketchBuilder) -> None:
     """Merge all axes and dimensions that can be. Call it before any stage is scheduled."""
-    axes, dims = _mergeable(d.s.nest)
+    axes, dims = _mergeable(d.s.nest, d.inner)
     for b in blocks(d.s.nest.body):
         loops = [x.var for x in d.loops(b.name)]
         for first, count in _runs(axes, b.name):
@@ -46,18 +46,18 @@ def _runs(pairs: set[Pair], name: str) -> list[tuple[int, int]]:
     return out
 
 
-def _mergeable(nest: Nest) -> tuple[set[Pair], set[Pair]]:
+def _mergeable(nest: Nest, apart: frozenset[Pair]) -> tuple[set[Pair], set[Pair]]:
     """The largest sets of pairs of axes and of dimensions that can be merged together: what contradicts
-    another is struck until nothing does."""
+    another is struck until nothing does. ``apart``: pairs that stay."""
     stages = [_Uses.of(b) for b in blocks(nest.body)]
-    axes = {(s.block.name, n) for s in stages for n in s.pairs()}
+    axes = {(s.block.name, n) for s in stages for n in s.pairs()} - apart
     dims = {
         (b.name, n)
         for b in nest.buffers
         if b.strides is None
         for n in range(len(b.shape) - 1)
         if min(const(b.shape[n]) or 0, const(b.shape[n + 1]) or 0) > 1
-    }
+    } - apart
     before = -1
     while before != len(axes) + len(dims):
         before = len(axes) + len(dims)

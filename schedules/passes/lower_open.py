@@ -1,0 +1,109 @@
+"""Lowers a schedule whose sizes a call tells: one program for all of them (ADR 77).
+
+A tile that is shifted inside needs as many elements as it has. So the program has two parts, and one test at its
+entry: the schedule as it is from the size on at which every tile fits, and the same schedule with guards in place
+of shifts below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from schedules import expr as E
+from schedules.errors import ScheduleError
+from schedules.expr import Expr
+from schedules.ir import Guard, LoweredFunc, Nest, seq, size_variable
+from schedules.ir.nest import find_loop
+from schedules.ir.verify import verify
+from schedules.model import Target, Trace
+from schedules.passes.lower import lower
+from schedules.passes.open_sizes import close_sizes, whole_from
+from schedules.primitives import PRIMITIVES
+from schedules.primitives.base import extent_of
+from schedules.primitives.split import Split
+from schedules.schedule import Schedule
+from schedules.te.compute_dag import ComputeDAG
+from schedules.te.open_sizes import OpenSize
+
+
+def parts_of(dag: ComputeDAG, trace: Trace, target: Target | None = None) -> list[Nest]:
+    """The nests of a trace: one for all sizes, or where some tile needs more elements than the least size has,
+    one for sizes at which all tiles fit and one for those below. Each has the sizes that it is for; where several
+    are open, the second is for all. Raises ScheduleError."""
+    nest = Schedule.replay(dag, trace, target).nest
+    if not nest.sizes:
+        return [nest]
+    fit = _fitting(nest)
+    if fit == nest.sizes:
+        return [nest]
+    below = nest.sizes
+    if len(below) == 1:
+        below = (OpenSize(below[0].name, below[0].least, fit[0].least - 1),)
+    return [replace(nest, sizes=fit), replace(_guarded(dag, trace, target), sizes=below)]
+
+
+def lower_parts(parts: list[Nest], sizes: tuple[OpenSize, ...]) -> LoweredFunc:
+    """The program of `parts_of`. ``sizes``: those of the DAG. Raises VerifyError."""
+    if len(parts) == 1:
+        return lower(parts[0])
+    whole, below = map(lower, parts)
+    fits = _at_least(parts[0].sizes, sizes)
+    other = E.FALSE
+    for c in E.conjuncts(fits):
+        other = E.any_of(other, E.compare("<", c.b, c.a))  # type: ignore[attr-defined]
+    body = seq(Guard(fits, whole.body), Guard(other, below.body))
+    verify(body, whole.params, "joining", sizes)
+    return replace(
+        whole,
+        body=body,
+        streamed=tuple(n for n in whole.streamed if n in below.streamed),
+        skewed=tuple(p.name for p in whole.params if p.name in {*whole.skewed, *below.skewed}),
+        sizes=sizes,
+    )
+
+
+def _at_least(fit: tuple[OpenSize, ...], sizes: tuple[OpenSize, ...]) -> Expr:
+    """The condition under which sizes are in the range of the first part."""
+    raised = [a for a, b in zip(fit, sizes, strict=True) if a.least > b.least]
+    return E.all_of(*(E.compare("<=", a.least, size_variable(a.name)) for a in raised))
+
+
+def _fitting(nest: Nest) -> tuple[OpenSize, ...]:
+    """The sizes at which every tile fits, each with the least one from which on it does."""
+    conditions = E.conjuncts(whole_from(close_sizes(nest)))
+    out = []
+    for s in nest.sizes:
+        own = [c for c in conditions if size_variable(s.name).name in E.variables(c)]
+        least = _first(lambda n, s=s, own=own: _all_hold(own, s, n), s)
+        out.append(replace(s, least=least))
+    return tuple(out)
+
+
+def _all_hold(conditions: list[Expr], s: OpenSize, n: int) -> bool:
+    return all(E.evaluate(c, {size_variable(s.name).name: n}) for c in conditions)
+
+
+def _first(holds: Callable[[int], bool], s: OpenSize) -> int:
+    """The least size at which something holds that holds from there on. Raises ScheduleError if there is none."""
+    low, high = s.least, s.most
+    if not holds(high):
+        raise ScheduleError(f"a shifted tile is larger than the largest size {s.name}={high}; use smaller tiles")
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
+def _guarded(dag: ComputeDAG, trace: Trace, target: Target | None) -> Nest:
+    """The nest of a trace, with guards in place of shifts along loops whose extent a call tells."""
+    s = Schedule(dag, target)
+    for n, step in enumerate(trace.steps):
+        try:
+            p = PRIMITIVES[step.primitive].from_step(step)
+            if isinstance(p, Split) and p.tail == "shift" and extent_of(find_loop(s.nest, p.loop)) is None:
+                p = replace(p, tail="guard")
+            s.apply(p)
+        except ScheduleError as err:
+            raise ScheduleError(f"step {n}, with a guard for sizes below the tile: {err}") from None
+    return s.nest
