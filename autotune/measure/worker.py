@@ -11,7 +11,7 @@ import ctypes
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -31,6 +31,7 @@ from autotune.measure.arena import Arena, Placement
 from autotune.measure.check import Checker
 from autotune.measure.native import MONOTONIC, THREAD_CPU, Native
 from autotune.measure.on_device import DeviceArrays, OnDevice
+from autotune.measure.open_checks import SizeCheck
 from autotune.measure.results import Measurement, Options
 from schedules.model import LINE, Target
 
@@ -52,6 +53,8 @@ class MeasuringBench:
     reference: Reference
     options: Options
     arrays: DeviceArrays | None = None  # made by the first candidate for a device
+    sizes: tuple[SizeCheck, ...] = ()  # other sizes than the largest, where a call tells them
+    told: tuple[int, ...] = ()  # the largest sizes, behind the pointers
 
 
 def serve(sock: socket.socket, bench: MeasuringBench) -> None:
@@ -129,6 +132,9 @@ def _measured(
                 "slow", reason, (took,), took, error, rate, check_s=time.perf_counter() - start,
                 facts=loaded.facts(),
             )  # fmt: skip
+    elsewhere = loaded.at_other_sizes() if isinstance(loaded, _Loaded) else None
+    if elsewhere is not None:
+        return replace(elsewhere, check_s=time.perf_counter() - start)
     checked = time.perf_counter()
     run = loaded.timer()
     found = timing.screen(run, beside(loaded.scratch_bytes), seconds, best_s, bench.options)
@@ -202,6 +208,20 @@ class _Loaded:
         self._bench.arena.poison(placement, number)
         return _runner(self._bench, self.kernel, self.packed(placement), placement.name)(1)
 
+    def at_other_sizes(self) -> Measurement | None:
+        """What is wrong at a size other than the largest; None if nothing is."""
+        for x in self._bench.sizes:
+            for number, placement in enumerate(x.arena.placements):
+                x.arena.poison(placement, number)
+                pointers = self.packed(placement, told=x.told)
+                _runner(self._bench, self.kernel, pointers, placement.name)(1)
+                verdict = x.checkers[placement.draw].check(placement.outputs, number)
+                if verdict.reason:
+                    return _wrong(f"at {x.words}: {verdict.reason}", verdict.error, 0.0)
+                if text := self.overrun(placement):
+                    return Measurement("out_of_bounds", f"at {x.words}: {text}")
+        return None
+
     def again(self) -> bool:
         """False: a wrong result stays wrong, because nobody can write to the inputs."""
         return False
@@ -215,12 +235,19 @@ class _Loaded:
     def close(self) -> None:
         """Nothing to do: the code is unmapped with this object."""
 
-    def packed(self, placement: Placement, keep: list[np.ndarray] | None = None) -> Pointers:
-        """The pointers of a placement, with packed constants in place of the constants. Packs into the
-        arena's memory, or, if ``keep`` is given, into new arrays that are added to it."""
-        if not self.packing:
+    def packed(
+        self,
+        placement: Placement,
+        keep: list[np.ndarray] | None = None,
+        told: tuple[int, ...] | None = None,
+    ) -> Pointers:
+        """The pointers of a placement, with packed constants in place of the constants, and behind them the
+        sizes that a call tells: ``told``, or the largest. Packs into the arena's memory, or, if ``keep`` is
+        given, into new arrays that are added to it."""
+        sizes = self._bench.told if told is None else told
+        if not self.packing and not sizes:
             return placement.pointers
-        pointers = type(placement.pointers)(*placement.pointers)
+        pointers = (ctypes.c_void_p * (len(placement.pointers) + len(sizes)))(*placement.pointers, *sizes)
         for i, pack in self.packing.items():
             nbytes = self.packed_bytes(i)
             if keep is None:
@@ -274,7 +301,8 @@ class _Control:
         self._pointers = self._loaded.packed(bench.arena.timing, self._keep)
         packed = {i: self._loaded.packed_bytes(i) for i in self._loaded.packing}
         sizes = [packed.get(i, p.nbytes) for i, p in enumerate(bench.arena.params)]
-        self._lines = [_first_of_lines(at or 0, n) for at, n in zip(self._pointers, sizes, strict=True)]
+        arrays = self._pointers[: len(sizes)]  # and not the sizes behind them
+        self._lines = [_first_of_lines(at or 0, n) for at, n in zip(arrays, sizes, strict=True)]
         self._changes = timing.no_changes()
 
     def clock(self, seconds: float, scratch_bytes: int) -> timing.Clock:

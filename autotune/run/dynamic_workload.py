@@ -177,11 +177,11 @@ def as_dynamic(
             return as_workload(program, numbers, dtype, layout, constant_weights, caller)
     else:
         tensors: Sequence[Any] = program if isinstance(program, (list, tuple)) else ()
-        dims = tuple(dims_of(tensors))
+        dims = tuple(d for d in dims_of(tensors) if not d.open)
         ranges = _named(dims)
 
         def make(sizes: Sizes) -> Workload:
-            dag = te.dag(tensors, dict(zip(dims, sizes, strict=True)))
+            dag = te.dag(tensors, dict(zip(dims, sizes, strict=True)))  # open ones stay
             return as_workload(dag, params, dtype, layout, constant_weights, caller)
 
     if not dims:
@@ -194,12 +194,12 @@ def as_dynamic(
 
 def _of_params(params: Mapping[str, Any]) -> dict[str, Dim]:
     """The dimensions among parameters, by name: that of the first parameter that has it, for one of several
-    numbers with its place."""
+    numbers with its place. Open ones stay in the program."""
     found: dict[Dim, str] = {}
     for name, x in params.items():
         several = isinstance(x, (list, tuple))
         for i, d in enumerate(x if several else [x]):
-            if isinstance(d, Dim):
+            if isinstance(d, Dim) and not d.open:
                 found.setdefault(d, f"{name}{i}" if several else name)
     return {name: d for d, name in found.items()}
 
@@ -208,7 +208,7 @@ def _numbers(x: Any, values: Mapping[Dim, int]) -> Any:
     """A parameter with numbers for its dimensions."""
     if isinstance(x, (list, tuple)):
         return tuple(_numbers(i, values) for i in x)
-    return values[x] if isinstance(x, Dim) else x
+    return values.get(x, x) if isinstance(x, Dim) else x
 
 
 def _named(dims: Sequence[Dim]) -> tuple[Dim, ...]:

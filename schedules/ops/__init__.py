@@ -14,7 +14,7 @@ from schedules.errors import WorkloadError, suggest
 from schedules.model import Workload
 from schedules.ops.argmax import ARGMAX, ARGMIN
 from schedules.ops.attention import ATTENTION, TRANSPOSE_BATCH_MATMUL_SOFTMAX
-from schedules.ops.base import MAX_ELEMENTS, TYPED, Array, Operator, Param, compulsory_bytes
+from schedules.ops.base import MAX_ELEMENTS, TYPED, Array, Operator, Param, Types, compulsory_bytes
 from schedules.ops.conv import (
     CAPSULE_CONV2D,
     CONV1D,
@@ -94,8 +94,10 @@ def workload(
     layout = _layout(op, layout)
     chosen = {k: params[k] for k in TYPED if k in params}
     types = op.types(dtype, chosen)
-    p = op.resolve({k: v for k, v in params.items() if k not in chosen})
-    dag = te.dag(op.build(p, types, layout))
+    opened = {k: v for k, v in params.items() if isinstance(v, Dim) and v.open}
+    given = {k: v for k, v in params.items() if k not in chosen}
+    p = op.resolve(given | {k: v.hi for k, v in opened.items()})
+    dag = te.dag(_built(op, p, types, layout, opened))
     for t in dag.tensors.values():
         if math.prod(t.shape) > MAX_ELEMENTS:
             raise WorkloadError(
@@ -107,6 +109,24 @@ def workload(
     other = {k: v for k, v in told.items() if v != getattr(usual, "output" if k == "out_dtype" else k)}
     full = op.named(p) | other | ({"layout": layout} if layout else {})
     return Workload(dag, name, tuple(sorted(full.items())), op.flops(p))
+
+
+def _built(
+    op: Operator, p: Mapping[str, Any], types: Types, layout: str | None, opened: Mapping[str, Dim]
+) -> list[te.Tensor]:
+    """The tensors of an operator, with dimensions for sizes that are open. Raises `WorkloadError` for one of
+    which the expression needs the number."""
+    for k in opened:
+        if k not in p:
+            raise WorkloadError(f"{op.name}: {k} stands for several sizes; open each by its own name")
+    try:
+        return op.build({**p, **{k: Dim(k, d.lo, d.hi, open=True) for k, d in opened.items()}}, types, layout)
+    except TypeError as err:
+        if not opened:
+            raise
+        raise WorkloadError(
+            f"{op.name}: its expression needs numbers for {', '.join(opened)} ({err}); leave open out"
+        ) from None
 
 
 def _layout(op: Operator, layout: str | None) -> str | None:
@@ -130,7 +150,7 @@ def makes(w: Workload) -> bool:
         made = workload(w.op, given, w.dag.inputs[0].dtype, layout)
     except (WorkloadError, ValueError, TypeError, LookupError, OverflowError):
         return False
-    same = Workload(replace(made.dag, constants=w.dag.constants)).digest == w.digest
+    same = Workload(replace(made.dag, constants=w.dag.constants)).digest == Workload(w.dag.largest).digest
     return same and made.flops == w.flops
 
 
@@ -177,16 +197,18 @@ def describe() -> list[dict[str, Any]]:
 
 
 # One ``name=value`` of a shape, and values that are no list.
-_ITEM = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\([^()]*\)|\[[^\[\]]*\]|[^,()\[\]]*?)\s*(?:,|$)")
+_ITEM = re.compile(
+    r"\s*([A-Za-z_]\w*)\s*=\s*(\([^()]*\)|\[[^\[\]]*\]|[0-9]+\.\.[0-9]+\s*,\s*open|[^,()\[\]]*?)\s*(?:,|$)"
+)
 _INT = re.compile(r"[+-]?[0-9]{1,30}")
 _FLOAT = re.compile(r"(?=.*[.eE])[+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
-_RANGE = re.compile(r"([0-9]{1,30})\.\.([0-9]{1,30})")
+_RANGE = re.compile(r"([0-9]{1,30})\.\.([0-9]{1,30})(\s*,\s*open)?")
 _FLAGS = {"true": True, "false": False}
 
 
 def parse_shape(text: str) -> dict[str, Any]:
     """Parameters from text such as ``m=512,n=512,k=512``; several numbers are ``2x3x4`` or ``(2,3,4)``, flags
-    0 or 1 or ``true`` or ``false``, a size that varies ``1..512``.
+    0 or 1 or ``true`` or ``false``, a size that varies ``1..512``, or ``1..512,open`` where one kernel is for all.
 
     Raises `WorkloadError` on anything else. Names, kinds and ranges are the operator's to check, and what is
     missing, so that its error tells the names: empty text gives no parameters.
@@ -212,7 +234,7 @@ def _parse_value(name: str, value: str) -> Dim | int | float | str | tuple[int, 
     if name in TYPED:
         return value
     if bounds := _RANGE.fullmatch(value):
-        return dim(int(bounds[1]), int(bounds[2]), name)
+        return dim(int(bounds[1]), int(bounds[2]), name, open=bounds[3] is not None)
     if value.lower() in _FLAGS:
         return _FLAGS[value.lower()]
     if _INT.fullmatch(value):

@@ -88,6 +88,8 @@ def within_recursion() -> Iterator[None]:
 
 def grid_program(dag: ComputeDAG, trace: Trace, target: Target) -> GridProgram:
     """The kernels of a trace for a GPU. Raises ScheduleError as `scheduled` does."""
+    if dag.open is not None:
+        raise ScheduleError("kernels for a GPU take no open sizes; leave open= out, or tune for a CPU")
     _check_arguments(dag)
     _check_length(trace)
     with within_recursion():
