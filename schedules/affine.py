@@ -189,8 +189,7 @@ def _divided_by_some(op: str, a: Range | None, b: Range) -> Range | None:
         return 0, min(a[1], b[1] - 1) if a is not None and a[0] >= 0 else b[1] - 1
     if a is None:
         return None
-    f = (lambda x, y: x // y) if op == "//" else (lambda x, y: -(-x // y))
-    ends = [f(x, y) for x in a for y in b]
+    ends = [x // y if op == "//" else -(-x // y) for x in a for y in b]
     return min(ends), max(ends)
 
 

@@ -16,8 +16,8 @@ from autotune import backends
 from autotune.measure import sampled
 from autotune.measure.control import WITNESSES, ControlKeeper
 from autotune.measure.inputs import MOST_BYTES, Draw, Tolerance, draws, judged
-from autotune.measure.open_checks import sizes_to_check
 from autotune.measure.lateness import Lateness
+from autotune.measure.open_checks import sizes_to_check
 from autotune.measure.process import Death, Zygote
 from autotune.measure.results import Control, Measurement, Nominal, Options
 from autotune.measure.runner import Builder, Runner, building_died, running_died

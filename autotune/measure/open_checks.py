@@ -29,8 +29,8 @@ def largest_of(dag: ComputeDAG) -> tuple[int, ...]:
 
 
 def sizes_to_check(dag: ComputeDAG) -> list[Mapping[str, int]]:
-    """The least sizes, those after them, and two primes between, which no tile divides. Not the largest, which
-    is checked as a fixed size is."""
+    """The least sizes, those after them, and two primes between, which no tile divides. Not the largest,
+    which is checked as a fixed size is."""
     if dag.open is None:
         return []
     rows = [[_picked(s, pick) for s in dag.open.sizes] for pick in _PICKS]

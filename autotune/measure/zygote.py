@@ -138,7 +138,8 @@ class PreparedTask:
         )
 
     def answer(self) -> dict[str, Any]:
-        spans = [[s.name, s.kind, s.dtype, s.low, s.first, s.last, s.high] for a in (self.arena, *(x.arena for x in self.sizes)) for s in a.spans]
+        every = [s for a in (self.arena, *(x.arena for x in self.sizes)) for s in a.spans]
+        spans = [[s.name, s.kind, s.dtype, s.low, s.first, s.last, s.high] for s in every]
         reference = self.bench.reference
         return {"spans": spans, "nominal": [reference.nominal_s, reference.runs]}
 

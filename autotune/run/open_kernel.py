@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 
 class OpenKernel(DynamicKernel):
-    """``kernel(*inputs, out=None)`` runs the same code for every size in its range. A size needs no compiler at its
-    first call. Sizes that were tuned on their own have their own kernels, where `autotune.load` found some.
+    """``kernel(*inputs, out=None)`` runs the same code for every size in its range. A size needs no compiler
+    at its first call. Sizes that were tuned on their own have their own kernels, where `autotune.load` found
+    some.
 
-    `at` gives the kernel of one size, as of `DynamicKernel`. ``workload``, ``trace`` and ``record`` are those of
-    the range. Raises `ArgumentError` for a size outside of it.
+    `at` gives the kernel of one size, as of `DynamicKernel`. ``workload``, ``trace`` and ``record`` are those
+    of the range. Raises `ArgumentError` for a size outside of it.
 
         >>> m = at.dim(1, 512, open=True)
         >>> kernel = at.load("matmul", m=m, n=4096, k=4096)

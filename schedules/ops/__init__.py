@@ -208,7 +208,8 @@ _FLAGS = {"true": True, "false": False}
 
 def parse_shape(text: str) -> dict[str, Any]:
     """Parameters from text such as ``m=512,n=512,k=512``; several numbers are ``2x3x4`` or ``(2,3,4)``, flags
-    0 or 1 or ``true`` or ``false``, a size that varies ``1..512``, or ``1..512,open`` where one kernel is for all.
+    0 or 1 or ``true`` or ``false``, a size that varies ``1..512``, or ``1..512,open`` where one kernel is for
+    all.
 
     Raises `WorkloadError` on anything else. Names, kinds and ranges are the operator's to check, and what is
     missing, so that its error tells the names: empty text gives no parameters.

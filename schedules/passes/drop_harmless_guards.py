@@ -18,8 +18,8 @@ from schedules.passes.simplify import Ranges, inside
 
 
 def drop_harmless_guards(s: Stmt, params: tuple[Buffer, ...], ranges: Ranges | None = None) -> Stmt:
-    """``s`` without the speculative guards that are harmless to drop. ``ranges``: of the variables of sizes. An
-    argument has as many rows as the call says, not as the largest size."""
+    """``s`` without the speculative guards that are harmless to drop. ``ranges``: of the variables of sizes.
+    An argument has as many rows as the call says, not as the largest size."""
     shapes = {b.name: _extents(b) for b in params}
     return _go(s, _Around(frozenset(b.name for b in params), shapes, ranges or {}))
 

@@ -1,13 +1,12 @@
 """Lowers a schedule whose sizes a call tells: one program for all of them (ADR 77).
 
-A tile that is shifted inside needs as many elements as it has. So the program has two parts, and one test at its
-entry: the schedule as it is from the size on at which every tile fits, and the same schedule with guards in place
-of shifts below.
+A tile that is shifted inside needs as many elements as it has. So the program has two parts, and one test at
+its entry: the schedule as it is from the size on at which every tile fits, and the same schedule with guards
+in place of shifts below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from schedules import expr as E
@@ -28,9 +27,9 @@ from schedules.te.open_sizes import OpenSize
 
 
 def parts_of(dag: ComputeDAG, trace: Trace, target: Target | None = None) -> list[Nest]:
-    """The nests of a trace: one for all sizes, or where some tile needs more elements than the least size has,
-    one for sizes at which all tiles fit and one for those below. Each has the sizes that it is for; where several
-    are open, the second is for all. Raises ScheduleError."""
+    """The nests of a trace: one for all sizes, or where some tile needs more elements than the least size
+    has, one for sizes at which all tiles fit and one for those below. Each has the sizes that it is for;
+    where several are open, the second is for all. Raises ScheduleError."""
     nest = Schedule.replay(dag, trace, target).nest
     if not nest.sizes:
         return [nest]
@@ -48,10 +47,9 @@ def lower_parts(parts: list[Nest], sizes: tuple[OpenSize, ...]) -> LoweredFunc:
     if len(parts) == 1:
         return lower(parts[0])
     whole, below = map(lower, parts)
-    fits = _at_least(parts[0].sizes, sizes)
-    other = E.FALSE
-    for c in E.conjuncts(fits):
-        other = E.any_of(other, E.compare("<", c.b, c.a))  # type: ignore[attr-defined]
+    raised = [a for a, b in zip(parts[0].sizes, sizes, strict=True) if a.least > b.least]
+    fits = E.all_of(*(E.compare("<=", a.least, size_variable(a.name)) for a in raised))
+    other = E.any_of(*(E.compare("<", size_variable(a.name), a.least) for a in raised))
     body = seq(Guard(fits, whole.body), Guard(other, below.body))
     verify(body, whole.params, "joining", sizes)
     return replace(
@@ -63,32 +61,28 @@ def lower_parts(parts: list[Nest], sizes: tuple[OpenSize, ...]) -> LoweredFunc:
     )
 
 
-def _at_least(fit: tuple[OpenSize, ...], sizes: tuple[OpenSize, ...]) -> Expr:
-    """The condition under which sizes are in the range of the first part."""
-    raised = [a for a, b in zip(fit, sizes, strict=True) if a.least > b.least]
-    return E.all_of(*(E.compare("<=", a.least, size_variable(a.name)) for a in raised))
-
-
 def _fitting(nest: Nest) -> tuple[OpenSize, ...]:
     """The sizes at which every tile fits, each with the least one from which on it does."""
     conditions = E.conjuncts(whole_from(close_sizes(nest)))
     out = []
     for s in nest.sizes:
         own = [c for c in conditions if size_variable(s.name).name in E.variables(c)]
-        least = _first(lambda n, s=s, own=own: _all_hold(own, s, n), s)
-        out.append(replace(s, least=least))
+        out.append(replace(s, least=_first(own, s)))
     return tuple(out)
 
 
-def _all_hold(conditions: list[Expr], s: OpenSize, n: int) -> bool:
-    return all(E.evaluate(c, {size_variable(s.name).name: n}) for c in conditions)
+def _first(conditions: list[Expr], s: OpenSize) -> int:
+    """The least size at which conditions hold that hold from there on. Raises ScheduleError if there is
+    none."""
 
+    def holds(n: int) -> bool:
+        return all(E.evaluate(c, {size_variable(s.name).name: n}) for c in conditions)
 
-def _first(holds: Callable[[int], bool], s: OpenSize) -> int:
-    """The least size at which something holds that holds from there on. Raises ScheduleError if there is none."""
     low, high = s.least, s.most
     if not holds(high):
-        raise ScheduleError(f"a shifted tile is larger than the largest size {s.name}={high}; use smaller tiles")
+        raise ScheduleError(
+            f"a shifted tile is larger than the largest size {s.name}={high}; use smaller tiles"
+        )
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)

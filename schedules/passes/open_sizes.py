@@ -1,7 +1,7 @@
 """Makes a nest with sizes that a call tells ready for the other passes (ADR 77).
 
-While a nest is scheduled, such a size is a hole that no decision fills. From here on it is a variable of known
-bounds. Loops over tiles end with the last tile that has work.
+While a nest is scheduled, such a size is a hole that no decision fills. From here on it is a variable of
+known bounds. Loops over tiles end with the last tile that has work.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def close_sizes(nest: Nest) -> Nest:
         return affine.simplify(E.rewrite(e, lambda x: of.get(x) if isinstance(x, Hole) else None), ranges)
 
     def buffer(b: Buffer) -> Buffer:
-        shapes = {"shape": tuple(map(known, b.shape))}
-        return replace(b, **shapes, given=None if b.given is None else tuple(map(known, b.given)))
+        given = None if b.given is None else tuple(map(known, b.given))
+        return replace(b, shape=tuple(map(known, b.shape)), given=given)
 
     body = _mapped(nest.body, known)
     return replace(nest, buffers=tuple(map(buffer, nest.buffers)), body=_trimmed(body, ranges))
@@ -117,8 +117,8 @@ def _end(b: Block, var: str, inner: affine.Ranges) -> Expr | None:
 
 
 def whole_from(nest: Nest) -> Expr:
-    """The condition under which every tile that a split shifts inside fits: ``8 <= n`` of ``min(i * 8, n - 8)``.
-    ``nest``: with closed sizes."""
+    """The condition under which every tile that a split shifts inside fits: ``8 <= n`` of ``min(i * 8, n -
+    8)``. ``nest``: with closed sizes."""
     ends = (
         x.b
         for b in blocks(nest.body)
@@ -130,7 +130,8 @@ def whole_from(nest: Nest) -> Expr:
 
 
 def whole_lanes(s: Stmt, ranges: affine.Ranges) -> Stmt:
-    """Vectors and unrolled loops whose extent a call tells, with as many lanes as there may be, and a guard."""
+    """Vectors and unrolled loops whose extent a call tells, with as many lanes as there may be, and a
+    guard."""
     if isinstance(s, Loop) and s.kind in ("vectorize", "unroll") and const(s.extent) is None:
         most = affine.most(s.extent, ranges)
         if most is not None:

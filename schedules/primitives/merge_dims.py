@@ -55,8 +55,8 @@ class MergeDims(Primitive[None]):
         outer, *inner = b.shape[some]
         if not all(isinstance(n, Const) for n in inner) or not E.holes(outer) <= told:
             raise self.refused(
-                "its extents are not decided yet; merge dimensions before other steps, and one whose extent a "
-                "call tells only as the first"
+                "its extents are not decided yet; merge dimensions before other steps, and one whose extent "
+                "a call tells only as the first"
             )
         for w in writers(nest, self.buffer):
             for place in (x.indices for x in w.writes if x.buffer == self.buffer):

@@ -29,9 +29,9 @@ MAX_SKETCHES = 32
 
 
 class SketchBuilder:
-    """A sketch under construction: at the largest sizes, where some are open. ``inner``: (stage, n) whose axis
-    n + 1, and (buffer, n) whose dimension n + 1, has an open extent, so that it stays apart from the one before
-    it."""
+    """A sketch under construction: at the largest sizes, where some are open. ``inner``: (stage, n) whose
+    axis n + 1, and (buffer, n) whose dimension n + 1, has an open extent, so that it stays apart from the one
+    before it."""
 
     def __init__(self, dag: ComputeDAG, target: Target, answers: Sequence[int]) -> None:
         self.s = Schedule(dag.largest, target)

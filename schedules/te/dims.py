@@ -42,8 +42,9 @@ def dim(lo: int, hi: int, name: str = "", *, open: bool = False) -> Dim:
     `autotune.load` in the place of a size, and for extents of `te`.
 
     ``name``: for messages, and for `DynamicKernel.at`. A parameter of an operator names its size itself.
-    ``open``: one workload, one search and one compiled kernel for all sizes, in place of one for each (ADR 77).
-    Only extents may depend on it, and an argument has it in its outermost dimension.
+    ``open``: one workload, one search and one compiled kernel for all sizes, in place of one for each (ADR
+    77). Only extents may depend on it, and an argument has it in its outermost dimension.
+
     Raises `WorkloadError` unless ``1 <= lo <= hi``. Example:
 
         m = at.dim(1, 512)

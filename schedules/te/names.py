@@ -112,7 +112,9 @@ def rename(dag: Mapping[str, Any], to: Names) -> dict[str, Any]:
     if _shape(of) != _shape(to):
         raise ValueError("malformed names: they are of another expression")
     tensors = dict(zip(of.tensors, to.tensors, strict=True))
-    known: dict[str, Any] = {"constants": [tensors[n] for n in dag["constants"]]} if dag.get("constants") else {}
+    known: dict[str, Any] = {}
+    if dag.get("constants"):
+        known["constants"] = [tensors[n] for n in dag["constants"]]
     if "open" in dag:
         known["open"] = _open(dag["open"], dict(zip(of.sizes, to.sizes, strict=True)))
     return known | {

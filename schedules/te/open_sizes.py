@@ -1,14 +1,15 @@
 """Sizes that a call tells: one compute DAG for every size of a range (ADR 77).
 
-A DAG with open sizes has the numbers of the largest sizes everywhere, so that whoever reads extents reads those.
-Its `OpenSizes` say which of the numbers are extents that depend on a size, and how. `at` gives the DAG of one
-size. What a stage computes does not speak of sizes: only extents do.
+A DAG with open sizes has the numbers of the largest sizes everywhere, so that whoever reads extents reads
+those. Its `OpenSizes` say which of the numbers are extents that depend on a size, and how. `at` gives the DAG
+of one size. What a stage computes does not speak of sizes: only extents do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,8 +47,8 @@ class OpenSize:
 
 @dataclass(frozen=True, slots=True)
 class OpenExtent:
-    """An extent that depends on a size: of dimension ``at`` of input number ``of``; or of axis ``at`` of stage
-    number ``of``, counted over its axes and then its reduction axes. ``extent``: made of one size, as
+    """An extent that depends on a size: of dimension ``at`` of input number ``of``; or of axis ``at`` of
+    stage number ``of``, counted over its axes and then its reduction axes. ``extent``: made of one size, as
     ``2 * n + 1``. It grows with the size or stays."""
 
     of: int
@@ -64,7 +65,11 @@ class OpenExtent:
     def linear(self) -> tuple[int, int] | None:
         """``step`` and ``first`` of ``step * size + first``; None for what is not linear."""
         step, first = affine.isolate(self.extent, self.size)
-        return (int(step.value), int(first.value)) if isinstance(step, Const) and isinstance(first, Const) else None
+        return (
+            (int(step.value), int(first.value))
+            if isinstance(step, Const) and isinstance(first, Const)
+            else None
+        )
 
     def told(self, extent: int) -> int | None:
         """The size at which it is ``extent``; None if there is none, or it is not linear."""
@@ -181,8 +186,8 @@ def sizes_of(dag: ComputeDAG, shapes: Sequence[Sequence[int]]) -> dict[str, int]
 
 
 def check_open(dag: ComputeDAG) -> None:
-    """Raise ValueError unless the open sizes fit the DAG, and every load is inside at all of them. `ComputeDAG`
-    has checked the largest sizes before."""
+    """Raise ValueError unless the open sizes fit the DAG, and every load is inside at all of them.
+    `ComputeDAG` has checked the largest sizes before."""
     assert dag.open is not None
     ranges: dict[str, affine.Range] = {}
     for s in dag.open.sizes:
@@ -223,7 +228,7 @@ def _check_extents(
             values = [int(E.evaluate(x.extent, {x.size: n})) for n in (least, most)]
         else:
             values = np.asarray(E.evaluate(x.extent, {x.size: np.arange(least, most + 1)})).tolist()
-        if values[0] < 1 or any(a > b for a, b in zip(values, values[1:], strict=False)):
+        if values[0] < 1 or any(a > b for a, b in pairwise(values)):
             raise ValueError(f"{where}, {E.show(x.extent)}, is below 1 or shrinks where {x.size} grows")
         if values[-1] != numbers[x.of][x.at]:
             raise ValueError(f"{where}, {E.show(x.extent)}, is not {numbers[x.of][x.at]} at the largest size")
@@ -232,14 +237,14 @@ def _check_extents(
 def _check_form(e: Expr, ranges: affine.Ranges, where: str) -> None:
     """Raise ValueError unless an extent is arithmetic of one size and integers."""
     for x in E.walk(e):
-        divides = isinstance(x, Binary) and x.op in ("//", "ceildiv")
-        if not (
-            (isinstance(x, Const) and x.dtype == E.INDEX and isinstance(x.value, int))
-            or (isinstance(x, Var) and x.name in ranges)
-            or (isinstance(x, Binary) and x.op in ("+", "-", "*"))
-            or (divides and isinstance(x.b, Const) and x.b.value > 0)
-        ):
-            raise ValueError(f"{where}, {E.show(e)}, is no sum, product or quotient of one size and integers")
+        match x:
+            case Const(value=int(), dtype=E.INDEX) | Binary(op="+" | "-" | "*"):
+                continue
+            case Var(name=name) if name in ranges:
+                continue
+            case Binary(op="//" | "ceildiv", b=Const(value=int(by))) if by > 0:
+                continue
+        raise ValueError(f"{where}, {E.show(e)}, is no sum, product or quotient of one size and integers")
     if len(E.variables(e)) != 1:
         raise ValueError(f"{where}, {E.show(e)}, must depend on one size")
 

@@ -255,8 +255,8 @@ def _opened(
         for name, v in zip(op.names, op.values, strict=True):
             if found := [d for d in dims_of([v]) if d in named]:
                 raise WorkloadError(
-                    f"a value of {name or 'a stage'} depends on the open size {found[0]!r}; only extents may: "
-                    "give it as an input, or leave open= out"
+                    f"a value of {name or 'a stage'} depends on the open size {found[0]!r}; only extents "
+                    "may: give it as an input, or leave open= out"
                 )
 
     def extent(of: int, at: int, n: Any) -> list[OpenExtent]:

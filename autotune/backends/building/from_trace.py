@@ -64,8 +64,8 @@ def programs(dag: ComputeDAG, trace: Trace, target: Target) -> tuple[LoweredFunc
         packing = parts[0][1]
         if any(other != packing for _, other in parts):
             raise ScheduleError(
-                "constants are packed in one way for sizes at which every tile fits and in another below; pack "
-                "tiles of axes whose extents are numbers"
+                "constants are packed in one way for sizes at which every tile fits and in another below; "
+                "pack tiles of axes whose extents are numbers"
             )
         names = [t.name for t in dag.inputs]
         sizes = dag.open.sizes if dag.open is not None else ()
@@ -132,8 +132,8 @@ def _check_open(dag: ComputeDAG) -> None:
         for d, n in enumerate(shapes[t.name][1:], 1):
             if t.strides is None and E.variables(n) and prod(t.shape[:d]) > 1:
                 raise ScheduleError(
-                    f"argument {t.name} has the open extent {E.show(n)} in dimension {d}, so that its strides "
-                    "depend on a size; make that its outermost dimension, or leave open= out"
+                    f"argument {t.name} has the open extent {E.show(n)} in dimension {d}, so that its "
+                    "strides depend on a size; make that its outermost dimension, or leave open= out"
                 )
 
 

@@ -210,7 +210,7 @@ class LoadedObject:
         self.scratch_bytes: int = head.scratch_bytes
         self.signature: str = head.signature.decode()
         self._keep = keep
-        self._home, self._sizes = 0, ()
+        self._home, self._sizes = 0, tuple[int, ...]()
         self._describe()
 
     def _describe(self) -> None:
@@ -226,8 +226,8 @@ class LoadedObject:
 
     def sized(self, signature: str, sizes: Sequence[int]) -> LoadedObject:
         """The same code for one size of each that a call tells: it takes the arrays of ``signature``, and is
-        called like code that has no open sizes. Both share their scratch memory. ``sizes``: in the order of the
-        kernel's own."""
+        called like code that has no open sizes. Both share their scratch memory. ``sizes``: in the order of
+        the kernel's own."""
         other = object.__new__(LoadedObject)
         other.address, other.threads, other.scratch_bytes = self.address, self.threads, self.scratch_bytes
         other.signature, other._keep, other._sizes = signature, self, tuple(sizes)
@@ -244,8 +244,9 @@ class LoadedObject:
         return (ctypes.c_void_p * (len(pointers) + len(self._sizes)))(*pointers, *self._sizes)
 
     def run(self, pointers: Sequence[int]) -> None:
-        """Run the kernel once without any check. ``pointers``: of data, in parameter order; then, for code with
-        open sizes that is not `sized`, the sizes. The GIL is released. Raises MemoryError if there is no scratch memory."""
+        """Run the kernel once without any check. ``pointers``: of data, in parameter order; then, for code
+        with open sizes that is not `sized`, the sizes. The GIL is released. Raises MemoryError if there is no
+        scratch memory."""
         if self._support.run(self._desc, self._args(pointers)):
             raise self.no_memory()
 

@@ -53,9 +53,9 @@ ALIGN = 64
 
 @dataclass(frozen=True, slots=True)
 class LlvmModule:
-    """IR text that defines ``void @kernel(ptr args, ptr scratch, i32 nthreads)``. ``args``: a pointer for each
-    argument, then an int64 for each size that a call tells. ``scratch_bytes``: scratch memory that the kernel
-    needs with the target's threads."""
+    """IR text that defines ``void @kernel(ptr args, ptr scratch, i32 nthreads)``. ``args``: a pointer for
+    each argument, then an int64 for each size that a call tells. ``scratch_bytes``: scratch memory that the
+    kernel needs with the target's threads."""
 
     text: str
     scratch_bytes: int
@@ -96,8 +96,8 @@ def emit(func: LoweredFunc, target: Target) -> LlvmModule:
     sizes = "".join(f", i64 %{v}" for v in size_ranges(func.sizes))
     text = _Function(shared, (), in_parallel=False).build(func.body)
     shared.functions.append(
-        f"define internal void @body({params}, ptr noalias %scratch, ptr %args, i32 %nthreads{sizes}) nounwind"
-        f" {{\n{text}\n{FENCE if func.streamed else ''}\n  ret void\n}}"
+        f"define internal void @body({params}, ptr noalias %scratch, ptr %args, i32 %nthreads{sizes})"
+        f" nounwind {{\n{text}\n{FENCE if func.streamed else ''}\n  ret void\n}}"
     )
     loads = "\n".join(
         f"  %s{n} = getelementptr ptr, ptr %args, i64 {n}\n  %arg.{b.name} = load ptr, ptr %s{n}"

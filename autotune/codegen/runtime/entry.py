@@ -7,10 +7,10 @@ The header is one constant, so that loading looks up one symbol:
 The functions are in the support module and work from a *descriptor* of a kernel. In every object they would
 take longer to compile than the kernel (docs/measurements/code-generation.md).
 
-A descriptor is an array of i64 words: `HEAD` words, then `RECORD` words for each parameter, then all extents, then
-the sizes that the kernel takes behind the pointers, if it has open ones (`LoadedObject.sized`).
-The functions of the support module (``desc`` is its address, ``args`` an array of data pointers in the order
-of the parameters):
+A descriptor is an array of i64 words: `HEAD` words, then `RECORD` words for each parameter, then all extents,
+then the sizes that the kernel takes behind the pointers, if it has open ones (`LoadedObject.sized`). The
+functions of the support module (``desc`` is its address, ``args`` an array of data pointers in the order of
+the parameters):
 
 - ``i32 at_run(desc, args)``: the kernel once; 0, or 2 if memory ran out;
 - ``i64 at_bench(desc, args, nthreads, n, clock)``: total nanoseconds of ``n`` runs on ``clock`` (`MONOTONIC`,
@@ -106,8 +106,8 @@ def entry(
     sizes: tuple[OpenSize, ...] = (),
 ) -> str:
     """LLVM IR to append to the module that defines ``@kernel``. ``params``: inputs, then outputs, with
-    integer shapes but for ``sizes``, which a call tells. ``scratch_bytes``: scratch memory that the kernel needs
-    with ``threads`` threads. Raises ValueError."""
+    integer shapes but for ``sizes``, which a call tells. ``scratch_bytes``: scratch memory that the kernel
+    needs with ``threads`` threads. Raises ValueError."""
     if threads < 1 or scratch_bytes < 0:
         raise ValueError(f"threads must be >= 1 and scratch_bytes >= 0, not {threads} and {scratch_bytes}")
     text = signature(at_largest(params, sizes), outputs) + open_text(params, sizes)

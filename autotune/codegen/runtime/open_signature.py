@@ -1,8 +1,8 @@
 """What the signature of a compiled kernel says of sizes that a call tells (ADR 77).
 
-The extents in it are those of the largest sizes. Behind them stand the sizes, in the order in which the kernel
-takes them, and the extents that depend on them: ``... open 1..512 at 0.0=s0 2.0=s0`` of a kernel whose first and
-third parameter have as many rows as its one size, ``s0``, says.
+The extents in it are those of the largest sizes. Behind them stand the sizes, in the order in which the
+kernel takes them, and the extents that depend on them: ``... open 1..512 at 0.0=s0 2.0=s0`` of a kernel whose
+first and third parameter have as many rows as its one size, ``s0``, says.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def at_largest(params: Sequence[Buffer], sizes: Sequence[OpenSize]) -> tuple[Buf
         return tuple(Const(int(E.evaluate(e, most))) if has_size(e) else e for e in extents)
 
     return tuple(
-        replace(b, shape=numbers(b.shape), given=None if b.given is None else numbers(b.given)) for b in params
+        replace(b, shape=numbers(b.shape), given=None if b.given is None else numbers(b.given))
+        for b in params
     )
 
 
