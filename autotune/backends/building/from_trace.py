@@ -16,8 +16,8 @@ from schedules.errors import ScheduleError
 from schedules.ir import LoweredFunc
 from schedules.ir.grid import GridKernel, GridProgram
 from schedules.model import Target, Trace
+from schedules.open_program import lower_parts, parts_of
 from schedules.passes.lower import lower
-from schedules.passes.lower_open import lower_parts, parts_of
 from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
