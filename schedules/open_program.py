@@ -7,6 +7,7 @@ in place of shifts below.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from schedules import expr as E
@@ -23,7 +24,16 @@ from schedules.primitives.base import extent_of
 from schedules.primitives.split import Split
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
-from schedules.te.open_sizes import OpenSize
+from schedules.te.open_sizes import OpenSize, at
+
+# From the least and the largest size, those at which a trace must be legal: what tiles divide at one of these
+# they divide at all.
+CHECKED: tuple[Callable[[int, int], int], ...] = (
+    lambda least, most: least,
+    lambda least, most: (least + most) // 2 | 1,
+    lambda least, most: most - 1,
+    lambda least, most: most,
+)
 
 
 def parts_of(dag: ComputeDAG, trace: Trace, target: Target | None = None) -> list[Nest]:
@@ -34,12 +44,28 @@ def parts_of(dag: ComputeDAG, trace: Trace, target: Target | None = None) -> lis
     if not nest.sizes:
         return [nest]
     fit = _fitting(nest)
+    _check_at(dag, trace, target, fit)
     if fit == nest.sizes:
         return [nest]
     below = nest.sizes
     if len(below) == 1:
         below = (OpenSize(below[0].name, below[0].least, fit[0].least - 1),)
-    return [replace(nest, sizes=fit), replace(_guarded(dag, trace, target), sizes=below)]
+    guarded = _guarded(dag, trace, target)
+    _check_at(dag, guarded.trace, target, below)
+    return [replace(nest, sizes=fit), replace(guarded.nest, sizes=below)]
+
+
+def _check_at(dag: ComputeDAG, trace: Trace, target: Target | None, sizes: tuple[OpenSize, ...]) -> None:
+    """Raise ScheduleError where a trace is not legal at one of some sizes. Of what a hole decides primitives
+    ask nothing, and a size is a hole to them: that tiles divide what they must, that what is read is
+    computed."""
+    for pick in CHECKED:
+        here = {s.name: max(s.least, min(pick(s.least, s.most), s.most)) for s in sizes}
+        try:
+            Schedule.replay(at(dag, here), trace, target)
+        except ScheduleError as err:
+            said = ", ".join(f"{name}={n}" for name, n in here.items())
+            raise ScheduleError(f"at {said}: {err}") from None
 
 
 def lower_parts(parts: list[Nest], sizes: tuple[OpenSize, ...]) -> LoweredFunc:
@@ -89,8 +115,8 @@ def _first(conditions: list[Expr], s: OpenSize) -> int:
     return low
 
 
-def _guarded(dag: ComputeDAG, trace: Trace, target: Target | None) -> Nest:
-    """The nest of a trace, with guards in place of shifts along loops whose extent a call tells."""
+def _guarded(dag: ComputeDAG, trace: Trace, target: Target | None) -> Schedule:
+    """The schedule of a trace, with guards in place of shifts along loops whose extent a call tells."""
     s = Schedule(dag, target)
     for n, step in enumerate(trace.steps):
         try:
@@ -100,4 +126,4 @@ def _guarded(dag: ComputeDAG, trace: Trace, target: Target | None) -> Nest:
             s.apply(p)
         except ScheduleError as err:
             raise ScheduleError(f"step {n}, with a guard for sizes below the tile: {err}") from None
-    return s.nest
+    return s

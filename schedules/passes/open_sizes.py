@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from schedules import affine
 from schedules import expr as E
+from schedules.errors import ScheduleError
 from schedules.expr import Binary, Const, Expr, Hole, Var
 from schedules.ir import (
     Alloc,
@@ -141,8 +142,29 @@ def whole_lanes(s: Stmt, ranges: affine.Ranges) -> Stmt:
 
 
 def largest(s: Stmt, ranges: affine.Ranges) -> Stmt:
-    """Buffers between stages with room for the largest size."""
-    if isinstance(s, Alloc):
-        shape = tuple(Const(affine.most(n, ranges) or 0) if const(n) is None else n for n in s.buffer.shape)
-        return Alloc(replace(s.buffer, shape=shape), largest(s.body, ranges))
-    return with_body(s, lambda x: largest(x, ranges))
+    """Buffers between stages with room for the largest size. ``ranges``: of sizes, and of loops around.
+    Raises ScheduleError where no bound of an extent is known."""
+    if isinstance(s, Loop):
+        return replace(s, body=largest(s.body, _within(s, ranges)))
+    if not isinstance(s, Alloc):
+        return with_body(s, lambda x: largest(x, ranges))
+    every = ranges
+    for x in walk(s.body):  # extents of what is touched may speak of loops inside
+        every = _within(x, every) if isinstance(x, Loop) else every
+
+    def room(n: Expr) -> Expr:
+        most = const(n) or affine.most(n, every)
+        if most is None:
+            raise ScheduleError(
+                f"buffer {s.buffer.name} has {E.show(n)} elements, of which no bound is known"
+            )
+        return Const(most)
+
+    shape = tuple(map(room, s.buffer.shape))
+    return Alloc(replace(s.buffer, shape=shape), largest(s.body, ranges))
+
+
+def _within(loop: Loop, ranges: affine.Ranges) -> affine.Ranges:
+    """Ranges of variables in a loop."""
+    most = affine.most(loop.extent, ranges)
+    return ranges if most is None else {**ranges, loop.var: (0, max(most - 1, 0))}
