@@ -1,5 +1,5 @@
-"""Programs for all sizes of a range mean what the expression does at each: by the interpreter, on arrays that have
-as many rows as the size says."""
+"""Programs for all sizes of a range mean what the expression does at each: by the interpreter, on arrays that
+have as many rows as the size says."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from helpers import host
-from open_cases import CASES, close, interpreted
+from open_cases import CASES, close, interpreted, sampled
 from random_schedules import random_schedule
 
 from schedules import affine, te
@@ -23,7 +22,6 @@ from schedules.model import Trace
 from schedules.open_program import lower_parts, parts_of
 from schedules.passes import drop_harmless_guards, open_sizes, partition
 from schedules.schedule import Schedule
-from schedules.space.derive import derive
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.dims import dim
 
@@ -48,14 +46,6 @@ def wrong_at(dag: ComputeDAG, trace: Trace, exact: bool) -> str:
         if not close(got, want, exact):
             return f"at {n}: {got} instead of {want}"
     return ""
-
-
-def sampled(dag: ComputeDAG, each: int) -> Iterator[Trace]:
-    """Schedules of the space, some of each sketch."""
-    space, rng = derive(dag, host()), np.random.default_rng(5)
-    for k in range(len(space.sketches)):
-        rows = space.sample(k, 8 * each, rng)
-        yield from (space.trace(k, row) for row in rows[space.valid(k, rows)][:each])
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -99,7 +89,7 @@ def fuzzed(first: int, count: int) -> tuple[int, int, list[str]]:
 
 @pytest.mark.parametrize("first", range(0, 12, 3))
 def test_random_schedules_are_right_at_every_size(first: int) -> None:
-    legal, count, wrong = fuzzed(first, 3)
+    legal, _, wrong = fuzzed(first, 3)
     assert wrong == [] and legal > 0
 
 

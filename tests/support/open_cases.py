@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from helpers import inputs
+from helpers import host, inputs
 
 from autotune.backends.building.from_trace import module_of
 from autotune.codegen.llvm.compile import compile_module, load_object
@@ -16,7 +16,8 @@ from schedules import expr as E
 from schedules import te
 from schedules.ir import LoweredFunc, Nest
 from schedules.ir.interp import run
-from schedules.model import Target
+from schedules.model import Target, Trace
+from schedules.space.derive import derive
 from schedules.strides import row_major, strides_of
 from schedules.te.compute_dag import ComputeDAG, Tensor
 from schedules.te.dims import dim
@@ -154,6 +155,14 @@ def interpreted(
 def close(got: Sequence[np.ndarray], want: Sequence[np.ndarray], exact: bool) -> bool:
     pairs = zip(got, want, strict=True)
     return all(np.array_equal(a, b) if exact else np.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in pairs)
+
+
+def sampled(dag: ComputeDAG, each: int, target: Target | None = None) -> Iterator[Trace]:
+    """Schedules of the space, some of each sketch."""
+    space, rng = derive(dag, target or host()), np.random.default_rng(5)
+    for k in range(len(space.sketches)):
+        rows = space.sample(k, 8 * each, rng)
+        yield from (space.trace(k, row) for row in rows[space.valid(k, rows)][:each])
 
 
 class OpenCode:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from autotune.codegen.llvm import intrinsic
 from autotune.codegen.llvm.address import BufferAddress
@@ -141,8 +142,10 @@ def _stores(s: Stmt) -> frozenset[str]:
 
 
 def _place(b: Buffer, pointer: str, size: int = 0) -> BufferAddress:
-    # Strides tell where elements are; a row-major buffer has them of all extents but the outermost.
-    if any(const(n) is None for n in (b.shape[1:] if b.strides is None else b.strides)):
+    outer = takewhile(lambda n: const(n) == 1, b.shape)  # whose strides say nothing
+    inner = b.shape[len([*outer]) + 1 :]
+    # Strides tell where elements are; those of a row-major buffer are made of all extents but the outermost.
+    if any(const(n) is None for n in (inner if b.strides is None else b.strides)):
         raise CodegenError(f"buffer {b.name} has no constant shape")
     return BufferAddress(pointer, 0, in_memory(b.dtype), known_strides(b), size)
 
