@@ -206,6 +206,27 @@ def _of_terms(e: Expr, ranges: Ranges) -> Range | None:
         c = int(coef.value)
         lo += c * (r[0] if c >= 0 else r[1])
         hi += c * (r[1] if c >= 0 else r[0])
+    return _of_sides(e, terms, (lo, hi), ranges) if has_size(e) else (lo, hi)
+
+
+def has_size(e: Expr) -> bool:
+    """Whether an index depends on a size that a call tells (`schedules.te.open_sizes.variable`)."""
+    return any(v.endswith(".size") for v in E.variables(e))
+
+
+def _of_sides(e: Expr, terms: Mapping[Expr, Expr], r: Range, ranges: Ranges) -> Range:
+    """The range of a sum, tightened by that of the sum with one side of a minimum or maximum in its place:
+    ``min(i, n - 8) - n`` is -8 at most, whatever is known of ``i`` and ``n``."""
+    lo, hi = r
+    for atom, coef in terms.items():
+        if not (isinstance(atom, Binary) and atom.op in ("min", "max") and isinstance(coef, Const)):
+            continue
+        for side in (atom.a, atom.b):
+            found = bounds(simplify(e - atom * coef + side * coef, {}), ranges)
+            if found is not None and (atom.op == "min") == (coef.value > 0):
+                hi = min(hi, found[1])
+            elif found is not None:
+                lo = max(lo, found[0])
     return lo, hi
 
 

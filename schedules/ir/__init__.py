@@ -27,7 +27,6 @@ from schedules.ir.nodes import (
     blocks,
     bound_to,
     const,
-    has_size,
     in_order,
     kids,
     loop_nest,
@@ -47,7 +46,7 @@ from schedules.ir.strides import nbytes, rows_are_lines
 __all__ = [
     "Access", "AllReduce", "Alloc", "Barrier", "Block", "Buffer", "GPU_AXES", "Guard", "Intrinsic", "Iter",
     "LOOP_KINDS", "Loop", "LoweredFunc", "Nest", "Operand", "Prefetch", "SCOPES", "Seq", "Stmt", "Store",
-    "allocated", "allocations", "blocks", "bound_to", "const", "has_size", "in_order", "kids",
+    "allocated", "allocations", "blocks", "bound_to", "const", "in_order", "kids",
     "loop_nest", "loops_around", "multiply_add", "nbytes", "path_to", "rows_are_lines", "seq", "size_hole",
     "size_ranges", "size_variable", "skew", "walk", "with_body",
 ]  # fmt: skip

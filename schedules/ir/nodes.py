@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from operator import is_
 from typing import TYPE_CHECKING, Any, TypeGuard, Union, get_args
 
-from schedules.expr import Binary, Const, Expr, Hole, Var, dtype_of, is_float, variables
+from schedules.expr import Binary, Const, Expr, Hole, Var, dtype_of, is_float
 from schedules.te.compute_dag import Reducer
 from schedules.te.open_sizes import OpenSize, variable
 
@@ -264,11 +264,6 @@ def size_variable(name: str) -> Var:
 def size_ranges(sizes: Sequence[OpenSize]) -> dict[str, tuple[int, int]]:
     """What is known of the variables of sizes: {name of the variable: (least, most)}."""
     return {size_variable(s.name).name: s.range for s in sizes}
-
-
-def has_size(e: Expr) -> bool:
-    """Whether an expression of a lowered program depends on a size that a call tells."""
-    return any(v.endswith(".size") for v in variables(e))
 
 
 def bound_to(s: Stmt, axis: str) -> TypeGuard[Loop]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from schedules import affine
 from schedules import expr as E
 from schedules.errors import AutotuneError
 from schedules.expr import Const, Expr
@@ -20,7 +21,6 @@ from schedules.ir import (
     Store,
     blocks,
     const,
-    has_size,
     kids,
     size_ranges,
     skew,
@@ -88,7 +88,7 @@ def verify(
 
 def _at_most(b: Buffer, sizes: dict[str, int]) -> Buffer:
     """A buffer at the largest sizes."""
-    if not any(map(has_size, b.shape)):
+    if not any(map(affine.has_size, b.shape)):
         return b
     return replace(b, shape=tuple(Const(int(E.evaluate(n, sizes))) for n in b.shape))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Expr, Load, Select
-from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, has_size, with_body
+from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, with_body
 from schedules.passes.simplify import Ranges, inside
 
 
@@ -25,7 +25,7 @@ def drop_harmless_guards(s: Stmt, params: tuple[Buffer, ...], ranges: Ranges | N
 
 
 def _extents(b: Buffer) -> tuple[int | Expr, ...]:
-    return tuple(n if has_size(n) else int(E.evaluate(n, {})) for n in b.shape)
+    return tuple(n if affine.has_size(n) else int(E.evaluate(n, {})) for n in b.shape)
 
 
 @dataclass(frozen=True)

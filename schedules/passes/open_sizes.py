@@ -24,7 +24,6 @@ from schedules.ir import (
     Stmt,
     blocks,
     const,
-    has_size,
     size_hole,
     size_ranges,
     size_variable,
@@ -96,7 +95,7 @@ def _counts(loop: Loop) -> affine.Range:
 def _end(b: Block, var: str, inner: affine.Ranges) -> Expr | None:
     """How many iterations of a loop have work for a block; None where that can't be told."""
     own = [(i, e) for i, e in zip(b.iters, b.binds, strict=True) if var in E.variables(e)]
-    if len(own) != 1 or not has_size(own[0][0].extent):
+    if len(own) != 1 or not affine.has_size(own[0][0].extent):
         return None
     ((it, bind),) = own
     within = [x for x in E.walk(bind) if isinstance(x, Binary) and x.op == "min" and var in E.variables(x)]
@@ -125,7 +124,7 @@ def whole_from(nest: Nest) -> Expr:
         for b in blocks(nest.body)
         for e in b.binds
         for x in E.walk(e)
-        if isinstance(x, Binary) and x.op == "min" and has_size(x.b)
+        if isinstance(x, Binary) and x.op == "min" and affine.has_size(x.b)
     )
     return E.all_of(*dict.fromkeys(E.compare("<=", 0, e) for e in ends))
 

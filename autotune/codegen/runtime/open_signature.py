@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Buffer, has_size, size_variable
+from schedules.ir import Buffer, size_variable
 from schedules.ir.nest import open_buffers
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.open_sizes import OpenSize
@@ -26,7 +27,7 @@ def at_largest(params: Sequence[Buffer], sizes: Sequence[OpenSize]) -> tuple[Buf
     most = {size_variable(s.name).name: s.most for s in sizes}
 
     def numbers(extents: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return tuple(Const(int(E.evaluate(e, most))) if has_size(e) else e for e in extents)
+        return tuple(Const(int(E.evaluate(e, most))) if affine.has_size(e) else e for e in extents)
 
     return tuple(
         replace(b, shape=numbers(b.shape), given=None if b.given is None else numbers(b.given))
@@ -43,7 +44,7 @@ def open_text(params: Sequence[Buffer], sizes: Sequence[OpenSize]) -> str:
         f"{k}.{d}={E.show(E.substitute(e, names)).replace(' ', '')}"
         for k, b in enumerate(params)
         for d, e in enumerate(b.given or b.shape)
-        if has_size(e)
+        if affine.has_size(e)
     ]
     return f"{OPEN}{' '.join(f'{s.least}..{s.most}' for s in sizes)} at {' '.join(extents)}"
 
