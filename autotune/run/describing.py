@@ -15,10 +15,10 @@ def describe(workload: Workload, threads: int | None = None) -> str:
     if threads is not None:
         return f"{describe(workload)}, {threads} thread{'s' if threads != 1 else ''}"
     constants = [f"constant {', '.join(workload.dag.constants)}"] if workload.dag.constants else []
-    if workload.dag.open is not None:
-        sizes = ", ".join(f"{s.name}={s.least}..{s.most}" for s in workload.dag.open.sizes)
-        constants = [f"with {sizes} open", *constants]
     if is_custom(workload):
+        if workload.dag.open is not None:
+            sizes = ", ".join(f"{s.name}={s.least}..{s.most}" for s in workload.dag.open.sizes)
+            constants = [f"with {sizes} open", *constants]
         what = "the expression" if workload.op == "custom" else workload.op
         return visible(" ".join([f"{what} of {made(workload)} {dtype_of(workload)}", *constants]))
     words = [f"{k}={param_text(v)}" for k, v in shown_params(workload).items()]

@@ -76,6 +76,11 @@ class OpenKernel(DynamicKernel):
             self.chosen_by,
         )  # fmt: skip
 
+    @property
+    def parameters(self) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]]:
+        """Those of the largest size."""
+        return self._ins, self._outs
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         return import_module("autotune.run.kernels").unpickled, (self.as_text(),)
 

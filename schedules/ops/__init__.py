@@ -108,6 +108,7 @@ def workload(
     told = {"accumulator": types.accumulator, "out_dtype": types.output}
     other = {k: v for k, v in told.items() if v != getattr(usual, "output" if k == "out_dtype" else k)}
     full = op.named(p) | other | ({"layout": layout} if layout else {})
+    full |= {k: f"{d.lo}..{d.hi},open" for k, d in opened.items()}
     return Workload(dag, name, tuple(sorted(full.items())), op.flops(p))
 
 
@@ -140,25 +141,35 @@ def _layout(op: Operator, layout: str | None) -> str | None:
     return layout
 
 
+def _given(w: Workload) -> dict[str, Any]:
+    """The parameters of a workload as `workload` takes them: a log has lists and texts of them."""
+
+    def one(name: str, v: Any) -> Any:
+        opened = isinstance(v, str) and name not in (*TYPED, "layout")
+        return _parse_value(name, v) if opened else tuple(v) if isinstance(v, list) else v
+
+    return {k: one(k, v) for k, v in w.params}
+
+
 def makes(w: Workload) -> bool:
     """Whether a workload computes what its operator's name and parameters say. A log from elsewhere may claim
     any name.
     """
-    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in w.params}
-    layout = given.pop("layout", None)
     try:
+        given = _given(w)
+        layout = given.pop("layout", None)
         made = workload(w.op, given, w.dag.inputs[0].dtype, layout)
     except (WorkloadError, ValueError, TypeError, LookupError, OverflowError):
         return False
-    same = Workload(replace(made.dag, constants=w.dag.constants)).digest == Workload(w.dag.largest).digest
+    same = Workload(replace(made.dag, constants=w.dag.constants)).digest == w.digest
     return same and made.flops == w.flops
 
 
 def parameters(workload: Workload) -> dict[str, Any]:
     """Every parameter of a library operator's workload, also those that it does not name as they have their
-    defaults, and its layout. Raises `WorkloadError`."""
+    defaults, and its layout; the largest sizes, where some are open. Raises `WorkloadError`."""
     op = get(workload.op)
-    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in workload.params}
+    given = {k: v.hi if isinstance(v, Dim) else v for k, v in _given(workload).items()}
     more = {k: given.pop(k) for k in (*TYPED, "layout") if k in given}
     return op.resolve(given) | more
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -185,6 +187,30 @@ def test_weights_are_packed_once_for_all_sizes() -> None:
         assert np.array_equal(found(whole(m, 5), packed), whole(m, 5) @ b)
 
 
+@pytest.mark.slow
+def test_an_exported_function_takes_the_size(kernel: OpenKernel, tmp_path: Path) -> None:
+    files = at.export(kernel, tmp_path, "rows")
+    text = files.header.read_text()
+    assert "int rows_run(const float *a, const float *b, float *c, int64_t m);" in text
+    assert "m is 1 to 40" in text
+    contract = json.loads(files.contract.read_text())
+    assert contract["sizes"] == [{"name": "m", "c_name": "m", "least": 1, "most": 40}]
+    run = ctypes.CDLL(str(files.library)).rows_run
+    run.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64]
+    for m in (1, 7, 40):
+        a, b, c = whole(m, 5, seed=m), whole(5, 16), np.full((m, 16), np.nan, "float32")
+        assert run(a.ctypes.data, b.ctypes.data, c.ctypes.data, m) == 0
+        assert np.array_equal(c, a @ b)
+
+
+def test_the_parameters_of_a_workload_are_those_of_the_largest_size() -> None:
+    w = ops.workload("matmul", {"m": dim(1, 9, open=True), "n": 4, "k": 5})
+    assert ops.parameters(w)["m"] == 9
+    data = inputs(w.dag.largest)
+    assert np.array_equal(ops.reference(w, data)[0], data[0] @ data[1])
+    assert "with m=1..9 open" in str(at.explain(at.Schedule(w.dag)))
+
+
 # -- measured ----------------------------------------------------------------------------------
 
 
@@ -229,7 +255,7 @@ def test_a_range_is_tuned_loaded_and_called(tmp_path: Path) -> None:
     m = at.dim(1, 48, open=True)
     said = {"n": 32, "k": 16, "threads": 1, "db": log}
     result = at.tune("matmul", m=m, **said, trials=3, budget_s=30, progress=None)
-    assert result.best is not None and "with m=1..48 open" in str(result)
+    assert result.best is not None and "m=1..48,open" in str(result)
     kernel = at.load("matmul", m=at.dim(1, 48, open=True), **said)
     assert isinstance(kernel, OpenKernel) and kernel.chosen_by == "log"
     b = whole(16, 32)
@@ -250,7 +276,7 @@ def test_a_shape_says_that_a_size_is_open() -> None:
     assert (found["m"].lo, found["m"].hi, found["m"].open) == (1, 512, True)
     assert found["n"] == 64 and not found["k"].open
     w = ops.workload("matmul", ops.parse_shape("m=1..512,open,n=64,k=32"))
-    assert w.dag.open is not None and dict(w.params)["m"] == 512 and ops.makes(w)
+    assert w.dag.open is not None and dict(w.params)["m"] == "1..512,open" and ops.makes(w)
     with pytest.raises(WorkloadError, match="cannot read"):
         ops.parse_shape("m=512,open")
 
