@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -267,9 +268,27 @@ def extents_of(dag: ComputeDAG) -> tuple[dict[str, tuple[Expr, ...]], list[tuple
     return shapes, stages
 
 
+def strides_that_depend(dag: ComputeDAG) -> str:
+    """What is wrong with an argument whose strides depend on a size, with the remedy; nothing if none is
+    so."""
+    shapes, _ = extents_of(dag)
+    for t in dag.params:
+        for d, n in enumerate(shapes[t.name]):
+            if t.strides is None and E.variables(n) and prod(t.shape[:d]) > 1:
+                return (
+                    f"argument {t.name} has the open extent {_shown(n)} in dimension {d}, so that its "
+                    "strides depend on a size; make that its outermost dimension, or leave open= out"
+                )
+    return ""
+
+
 def variable(size: str) -> str:
     """The name of the variable of a size, which no axis and no loop has."""
     return f"{size}.size"
+
+
+def _shown(extent: Expr) -> str:
+    return E.show(extent).replace(".size", "")
 
 
 def _in_variables(extent: Expr) -> Expr:
@@ -289,7 +308,7 @@ def _check_loads(dag: ComputeDAG, opened: OpenSizes) -> None:
                     if E.variables(n) and not _inside(load.indices[d], n, axes, guards, opened):
                         raise ValueError(
                             f"stage {s.name}: index {d} of {E.show(load)} cannot be proved below "
-                            f"{E.show(n)} at every size; correct the index or guard it with te.select"
+                            f"{_shown(n)} at every size; correct the index or guard it with te.select"
                         )
 
 

@@ -21,7 +21,7 @@ from schedules.passes.lower import lower
 from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
-from schedules.te.open_sizes import OpenSize, extents_of
+from schedules.te.open_sizes import OpenSize, strides_that_depend
 
 if TYPE_CHECKING:
     from autotune.codegen.llvm.emit import LlvmModule
@@ -120,21 +120,8 @@ def _check_arguments(dag: ComputeDAG) -> None:
                 f"argument {t.name} has strides {list(t.strides)}, and kernels take row-major arguments; "
                 "leave its strides out, and give the kernel a contiguous copy of an array that lies otherwise"
             )
-    _check_open(dag)
-
-
-def _check_open(dag: ComputeDAG) -> None:
-    """Raise ScheduleError for arguments whose strides depend on a size that a call tells."""
-    if dag.open is None:
-        return
-    shapes, _ = extents_of(dag)
-    for t in dag.params:
-        for d, n in enumerate(shapes[t.name][1:], 1):
-            if t.strides is None and E.variables(n) and prod(t.shape[:d]) > 1:
-                raise ScheduleError(
-                    f"argument {t.name} has the open extent {E.show(n)} in dimension {d}, so that its "
-                    "strides depend on a size; make that its outermost dimension, or leave open= out"
-                )
+    if wrong := strides_that_depend(dag):
+        raise ScheduleError(wrong)
 
 
 def _check_length(trace: Trace) -> None:

@@ -98,7 +98,7 @@ def test_arguments_whose_strides_depend_on_a_size_are_refused_by_name() -> None:
     x = te.placeholder((3, dim(1, 6, "m", open=True)), name="x")
     dag = te.dag([x, te.compute(x.shape, lambda i, j: x[i, j] + 1.0, "y")])
     with pytest.raises(
-        ScheduleError, match=r"argument x has the open extent m.* in dimension 1"
+        ScheduleError, match=r"argument x has the open extent m in dimension 1"
     ):
         programs(dag, Trace(), host())
     y = te.placeholder((1, dim(1, 6, "m", open=True)), name="y")
