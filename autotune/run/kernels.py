@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from autotune import backends
 from autotune.backends import check_here, confined
@@ -57,7 +57,9 @@ def kernel_of(
         log.debug("kernel of %s: nothing is in the cache, compiled in %.2f s", workload.op, took_s)
     main, packing = loaded
     params = tuple(Buffer(t.name, tuple(map(wrap, t.shape)), t.dtype) for t in workload.dag.params)
-    make = _class_for(main) if workload.dag.open is None else OpenKernel
+    if workload.dag.open is not None:
+        return OpenKernel(cast("LoadedObject", main), workload, target, record, trace, packing, chosen_by)
+    make = _class_for(main)
     return make(main, params, workload.dag.outputs, workload, target, record, trace, packing, chosen_by)
 
 

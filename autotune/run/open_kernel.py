@@ -41,8 +41,6 @@ class OpenKernel(DynamicKernel):
     def __init__(
         self,
         loaded: LoadedObject,
-        params: tuple[Buffer, ...],
-        outputs: tuple[str, ...],
         workload: Workload,
         target: Target,
         record: Any = None,
@@ -51,6 +49,8 @@ class OpenKernel(DynamicKernel):
         chosen_by: str = "schedule",
     ) -> None:
         """As of `Kernel`. ``exact``: gives the kernel that was tuned for a workload of one size, or None."""
+        params = tuple(map(tensor_buffer, workload.dag.params))
+        outputs = workload.dag.outputs
         expected = signature(packed_params(params, packing or {}), outputs) + open_text_of(workload.dag)
         if loaded.signature != expected:
             raise ValueError(f"the object takes {loaded.signature}, not {expected}: compile it again")
