@@ -17,6 +17,7 @@ from open_cases import CASES, OUTERMOST, OpenCode, close, sampled
 import autotune as at
 from autotune import backends, targets
 from autotune.backends.building.from_trace import programs
+from autotune.codegen.llvm.compile import LoadedObject
 from autotune.codegen.runtime.entry import parse_signature
 from autotune.errors import ArgumentError
 from autotune.measure.measurer import Measurer
@@ -116,6 +117,17 @@ def test_every_size_is_right_in_any_order(kernel: OpenKernel) -> None:
         assert np.array_equal(kernel(a, b), a @ b)
         out = np.full((m, 16), np.nan, "float32")
         assert kernel(a, b=b, out=out) is out and np.array_equal(out, a @ b)
+
+
+def test_a_stale_size_is_seen(kernel: OpenKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test above would see: code that is told another size, here always that of the first call."""
+    right = LoadedObject.sized
+    monkeypatch.setattr(LoadedObject, "sized", lambda self, text, sizes: right(self, text, (2,)))
+    stale = kernel_of(kernel.workload, kernel.target, kernel.trace)
+    b = whole(5, 16, seed=9)
+    assert np.array_equal(stale(whole(2, 5), b), whole(2, 5) @ b)
+    out = np.full((7, 16), np.nan, "float32")
+    assert not np.array_equal(stale(whole(7, 5), b, out=out), whole(7, 5) @ b)
 
 
 def test_sizes_of_several_threads_at_once_do_not_meet(kernel: OpenKernel) -> None:
