@@ -7,7 +7,7 @@ in place of shifts below.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from schedules import expr as E
@@ -93,16 +93,17 @@ def _fitting(nest: Nest) -> tuple[OpenSize, ...]:
     out = []
     for s in nest.sizes:
         own = [c for c in conditions if size_variable(s.name).name in E.variables(c)]
-        out.append(replace(s, least=_first(own, s)))
+        others = {size_variable(x.name).name: x.least for x in nest.sizes if x is not s}
+        out.append(replace(s, least=_first(own, s, others)))
     return tuple(out)
 
 
-def _first(conditions: list[Expr], s: OpenSize) -> int:
-    """The least size at which conditions hold that hold from there on. Raises ScheduleError if there is
-    none."""
+def _first(conditions: list[Expr], s: OpenSize, others: Mapping[str, int]) -> int:
+    """The least size at which conditions hold that hold from there on. ``others``: the variables of the other
+    sizes, at their least. Raises ScheduleError if there is none."""
 
     def holds(n: int) -> bool:
-        return all(E.evaluate(c, {size_variable(s.name).name: n}) for c in conditions)
+        return all(E.evaluate(c, {**others, size_variable(s.name).name: n}) for c in conditions)
 
     low, high = s.least, s.most
     if not holds(high):

@@ -13,24 +13,23 @@ from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from schedules import affine
 from schedules import expr as E
 from schedules.documents import any_integer, any_text, items, list_of, record
 from schedules.errors import WorkloadError
 from schedules.expr import Binary, Const, Expr, Load, Logic, Select, Var
 from schedules.expr_json import from_json, to_json
+from schedules.te.dims import MAX_EXTENT
 from schedules.te.infeasible import impossible
-from schedules.te.inside import decide, weaker
+from schedules.te.inside import MAX_POINTS, decide, weaker
 
 if TYPE_CHECKING:
     from schedules.te.compute_dag import ComputeDAG, Stage
 
-# Most values of a size. Extents that are not linear are looked at for each.
-MOST_SIZES = 2**20
-# Sizes at which a load is looked at one by one, where no proof for all of them is found.
+# Sizes that are looked at one by one: extents that are not linear, and loads of which no proof is found.
 TRIED_SIZES = 1024
+# Nodes of an extent.
+MOST_NODES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +193,10 @@ def check_open(dag: ComputeDAG) -> None:
     for s in dag.open.sizes:
         if not s.name.isidentifier() or s.name in ranges:
             raise ValueError(f"the name {s.name[:40]!r} of a size is no identifier, or stands twice")
-        if not 1 <= s.least <= s.most or s.most - s.least >= MOST_SIZES:
+        if not 1 <= s.least < s.most <= MAX_EXTENT:
             raise ValueError(
-                f"the size {s.name} is {s.least} to {s.most}; give the least size, from 1 on, then one that "
-                f"is not below it, and at most {MOST_SIZES} in all"
+                f"the size {s.name} is {s.least} to {s.most}; give the least size, from 1 on, then a larger "
+                f"one, up to {MAX_EXTENT}"
             )
         ranges[s.name] = s.range
     _check_extents(dag.open.inputs, [t.shape for t in dag.inputs], ranges, "input")
@@ -225,10 +224,10 @@ def _check_extents(
         seen.add((x.of, x.at))
         _check_form(x.extent, ranges, where)
         least, most = ranges[x.size]
-        if x.linear is not None:
-            values = [int(E.evaluate(x.extent, {x.size: n})) for n in (least, most)]
-        else:
-            values = np.asarray(E.evaluate(x.extent, {x.size: np.arange(least, most + 1)})).tolist()
+        if x.linear is None and most - least >= TRIED_SIZES:
+            raise ValueError(f"{where}, {E.show(x.extent)}, is not linear, of more than {TRIED_SIZES} sizes")
+        sizes = (least, most) if x.linear is not None else range(least, most + 1)
+        values = [int(E.evaluate(x.extent, {x.size: n})) for n in sizes]
         if values[0] < 1 or any(a > b for a, b in pairwise(values)):
             raise ValueError(f"{where}, {E.show(x.extent)}, is below 1 or shrinks where {x.size} grows")
         if values[-1] != numbers[x.of][x.at]:
@@ -237,6 +236,8 @@ def _check_extents(
 
 def _check_form(e: Expr, ranges: affine.Ranges, where: str) -> None:
     """Raise ValueError unless an extent is arithmetic of one size and integers."""
+    if len(list(E.walk(e))) > MOST_NODES:
+        raise ValueError(f"{where} has more than {MOST_NODES} operations")
     for x in E.walk(e):
         match x:
             case Const(value=int(), dtype=E.INDEX) | Binary(op="+" | "-" | "*"):
@@ -341,7 +342,8 @@ def _inside(
     if len(ranges) > 1:
         return False
     ((size, (least, most)),) = ranges.items()
-    if most - least >= TRIED_SIZES:
+    count = most - least + 1
+    if count > TRIED_SIZES or count * prod(longest.values()) > MAX_POINTS:
         return False
     for n in range(least, most + 1):
         here = tuple((v, int(E.evaluate(axes[v], {size: n}))) for v in sorted(names))

@@ -219,8 +219,9 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
             f"the expression has sizes that vary ({', '.join(map(repr, unknown))}), which autotune.tune and "
             "autotune.load take; here give numbers: te.dag(tensors, {m: 64})"
         )
-    opened = _opened(inputs, ops, unset, sizes)
+    varying = [d for d in unset if d.lo < d.hi]  # one from 5 to 5 is 5
     sizes = {**sizes, **{d: d.hi for d in unset}}
+    opened = _opened(inputs, ops, varying, sizes)
     taken = {n for t in inputs for n in [t.name] if n} | {n for op in ops for n in op.names if n}
     names = _assign(inputs, ops, taken)
     stages = []
@@ -246,11 +247,13 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
 def _opened(
     inputs: Sequence[Tensor], ops: Sequence[Op], dims: Sequence[Dim], sizes: Mapping[Dim, int]
 ) -> OpenSizes | None:
-    """What depends on the open dimensions ``dims``; None if there are none."""
+    """What depends on the open dimensions ``dims``; None if there are none. ``sizes``: numbers for the
+    others."""
     if not dims:
         return None
     taken = Taken()
     named = {d: Var(taken.add(d.name or f"n{i}")) for i, d in enumerate(dims)}
+    number_or_name: dict[Dim, Expr] = {**{d: Const(n) for d, n in sizes.items()}, **named}
     for op in ops:
         for name, v in zip(op.names, op.values, strict=True):
             if found := [d for d in dims_of([v]) if d in named]:
@@ -262,8 +265,7 @@ def _opened(
     def extent(of: int, at: int, n: Any) -> list[OpenExtent]:
         if not set(dims_of([n])) & named.keys():
             return []
-        numbers = E.rewrite(n, lambda x: Const(sizes[x]) if isinstance(x, Dim) and x in sizes else None)
-        form = E.rewrite(numbers, lambda x: named.get(x) if isinstance(x, Dim) else None)
+        form = E.rewrite(n, lambda x: number_or_name[x] if isinstance(x, Dim) else None)
         return [OpenExtent(of, at, form)]
 
     return OpenSizes(

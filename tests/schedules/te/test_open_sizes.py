@@ -89,6 +89,23 @@ def test_what_cannot_be_open_is_refused(make, said: str) -> None:
         te.dag([x, make(m, x)])
 
 
+def test_a_size_of_one_value_is_a_number() -> None:
+    assert te.dag(rows(dim(5, 5, open=True))) == te.dag(rows(5))
+
+
+def test_an_extent_that_is_not_linear_is_looked_at_for_each_size() -> None:
+    def strided(most):
+        m = dim(3, most, "m", open=True)
+        x = te.placeholder((m,), name="x")
+        return te.dag([x, te.compute(((m - 3) // 2 + 1,), lambda i: x[2 * i] + x[2 * i + 2], "y")])
+
+    dag = strided(20)
+    a = np.arange(8, dtype="float32")
+    assert np.array_equal(te.evaluate(dag, [a])[0], a[:-2:2] + a[2::2])
+    with pytest.raises(WorkloadError, match="is not linear, of more than 1024 sizes"):
+        strided(2000)
+
+
 def test_a_load_is_proved_inside_at_every_size() -> None:
     m = dim(3, 9, "m", open=True)
     x = te.placeholder((m,), name="x")
@@ -124,6 +141,11 @@ def mutants(v):
             yield {**v, of: [[0, 0, extent]]}
     yield {**v, "sizes": [["m", 0, 9]]}
     yield {**v, "sizes": [["m", 9, 2]]}
+    yield {**v, "sizes": [["m", 9, 9]]}
+    deep = ["var", "m"]
+    for _ in range(40):
+        deep = ["+", deep, 0]
+    yield {**v, "axes": [[0, 0, deep]]}
     yield {**v, "sizes": [["m", 2, 1 << 50]]}
     yield {**v, "sizes": [["m", 2, 9], ["m", 2, 9]]}
     yield {**v, "sizes": [["m m", 2, 9]]}
