@@ -440,13 +440,11 @@ class _Function:
     def parallel(self, s: Loop) -> None:
         """Make the body a function of the iteration. A driver claims chunks from counters in its context, and
         the thread pool runs the driver on every thread."""
-        n: int | str | None = const(s.extent)
         sh = self.shared
         sh.n += 1
         name = f"parallel{sh.n}"
-        if n is None:  # a call tells it: one more word of the context
-            n = f"%in_count{sh.n}"
-            self.x.env[f"count{sh.n}"] = (self.x.scalar(s.extent).ref, self.s.depth)
+        told = (f"count{sh.n}", f"chunk{sh.n}")
+        n, chunk = self.shared_out(s, *told)
         outer = [v for v, x in self.x.env.items() if not isinstance(x, int)]
         fixed = {v: E.Const(x) for v, x in self.x.env.items() if isinstance(x, int)}
         inner = _Function(sh, (*outer, s.var), in_parallel=True)
@@ -457,9 +455,6 @@ class _Function:
             f"define internal void @{name}_body({params}, ptr %scratch, ptr noalias %thread{ints}) nounwind"
             f" {{\n{text}\n  ret void\n}}"
         )
-        hinted = dict(s.annotations).get("chunk", 0)
-        assert isinstance(hinted, int)
-        chunk = hinted or (max(1, n // (16 * sh.threads)) if isinstance(n, int) else 1)
         shares = max(1, min(sh.threads, n)) if isinstance(n, int) else sh.threads
         end = FENCE if sh.func.streamed else ""
         sh.functions.append(driver(name, n, chunk, shares, sh.func.params, outer, s.var, end))
@@ -474,7 +469,22 @@ class _Function:
             self.s.do(f"store {v}, ptr {p}, align 8")
         sh.declares.setdefault("declare void @at_parallel(ptr, ptr, i32)")
         self.s.do(f"call void @at_parallel(ptr @{name}, ptr {ctx}, i32 %nthreads)")
-        self.x.env.pop(f"count{sh.n}", None)
+        for v in told:
+            self.x.env.pop(v, None)
+
+    def shared_out(self, s: Loop, count: str, chunk: str) -> tuple[int | str, int | str]:
+        """The iterations of a parallel loop, and how many a thread claims at a time. What a call tells
+        becomes a variable of its context, ``count`` and ``chunk``, and is named as its driver has it."""
+        hinted = dict(s.annotations).get("chunk", 0)
+        assert isinstance(hinted, int)
+        n, parts = const(s.extent), 16 * self.shared.threads
+        if n is not None:
+            return n, hinted or max(1, n // parts)
+        self.x.env[count] = (self.x.scalar(s.extent).ref, self.s.depth)
+        if hinted:
+            return f"%in_{count}", hinted
+        self.x.env[chunk] = (self.x.scalar(E.maximum(s.extent // parts, 1)).ref, self.s.depth)
+        return f"%in_{count}", f"%in_{chunk}"
 
     def _ref(self, var: str) -> str:
         x = self.x.counter(var)
