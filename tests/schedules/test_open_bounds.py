@@ -35,7 +35,7 @@ def drawn(rng: Random, depth: int) -> Expr:
 def test_bounds_hold_at_every_point(seed: int) -> None:
     rng = Random(seed)
     known = 0
-    for _ in range(400):
+    for _ in range(120):
         e = drawn(rng, 4)
         values = [int(E.evaluate(e, p)) for p in POINTS]
         for r in (affine.bounds(e, RANGES), affine.bounds(affine.simplify(e, RANGES), RANGES)):
@@ -45,7 +45,7 @@ def test_bounds_hold_at_every_point(seed: int) -> None:
         most = affine.most(e, RANGES)
         assert most is None or max(values) <= most, E.show(e)
         assert [int(E.evaluate(affine.simplify(e, RANGES), p)) for p in POINTS] == values, E.show(e)
-    assert known > 300
+    assert known > 100
 
 
 def test_one_side_of_a_minimum_bounds_a_sum() -> None:
