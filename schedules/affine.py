@@ -327,6 +327,9 @@ def decide(cond: Expr, ranges: Ranges) -> bool | None:
     match cond:
         case Const(value=v):
             return bool(v)
+        case Compare(op="<", a=Binary(op="%", b=by), b=end) if by == end and has_size(end):
+            r = bounds(end, ranges)  # a rest is below its divisor, which is above 0 as an extent is
+            return True if r is not None and r[0] > 0 else None
         case Compare(op=op, a=a, b=b):
             if E.dtype_of(a) != INDEX:
                 return None

@@ -56,6 +56,12 @@ def test_one_side_of_a_minimum_bounds_a_sum() -> None:
     assert affine.decide(E.compare("<=", N, E.maximum(J, N)), RANGES) is True
 
 
+def test_a_rest_is_below_its_divisor() -> None:
+    assert affine.decide(E.compare("<", J // 2 % N, N), RANGES) is True
+    assert affine.decide(E.compare("<", J // 2 % N, N), {"i": (0, 6)}) is None
+    assert affine.decide(E.compare("<", J % N, N - 1), RANGES) is None
+
+
 def test_the_most_of_a_minimum_is_that_of_the_known_side() -> None:
     assert affine.most(E.minimum(Var("unknown"), N) * 2 + 1, RANGES) == 19
     assert affine.most(E.minimum(Var("unknown"), Var("other")), RANGES) is None
