@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.codegen.runtime import entry as abi
 from autotune.codegen.runtime import exchange
+from autotune.codegen.runtime.open_signature import OPEN
 from autotune.codegen.runtime.program import STEP
 from autotune.errors import CompileError
 from schedules.dtypes import DTYPES
@@ -274,7 +275,7 @@ class LoadedObject:
         """The fast path as a builtin function of the arrays (`entry.at_call`: 0, 1 or 2), or None
         where this interpreter's objects are not laid out as it expects. ``others``: also of the types that
         `exchange.accept` was told."""
-        if not _heads_are_readable():
+        if not _heads_are_readable() or OPEN in self.signature:  # no call of it tells the sizes
             return None
         import numpy as np
 
