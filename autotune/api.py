@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from autotune import backends
 from autotune.run.dynamic_workload import DynamicWorkload, as_dynamic
-from autotune.run.workloads import Program, ahead, as_workload, named, with_constants_each
+from autotune.run.workloads import (
+    Program,
+    ahead,
+    as_workload,
+    named,
+    with_constants_each,
+    with_strides_each,
+)
 from autotune.settings import SettingsError, seconds_of
 from schedules import ops as ops
 from schedules.errors import ScheduleError
 from schedules.model import Target, Workload
 from schedules.schedule import Schedule
+from schedules.te.strided import Strides
 
 if TYPE_CHECKING:
     from autotune.results.tuned import Progress, SuiteProgress, SuiteResult, TuneResult
@@ -30,6 +38,7 @@ def tune(
     dtype: str = "float32",
     layout: str | None = None,
     constant_weights: bool | Sequence[str] = False,
+    strides: Strides | None = None,
     target: str | Target | Sequence[str | Target] | None = None,
     threads: int | None = None,
     trials: int | None = None,
@@ -56,6 +65,9 @@ def tune(
     - ``dtype``, ``layout``: of an operator; `autotune ops OP` lists them. Tensors have their own.
     - ``constant_weights``: weights are known ahead of the calls, so that packing them costs a call nothing;
       `Kernel.pack_weights` does it. True: those of the operator. Else names of inputs.
+    - ``strides``: of arguments that are not row-major, by name, in elements: ``{"a": (1, 512)}`` takes a
+      transposed array, ``x.stride()`` of torch is that of any view. An input may repeat elements (0) or walk
+      backwards (below 0); no two elements of an output may lie in one place.
     - ``target``: "cpu", "cuda", "opencl", "cuda-emulator", the name of a described target, or a `Target`;
       None is this CPU.
     - ``threads``: those of the kernel; None takes the CPUs that the process may use.
@@ -103,9 +115,9 @@ def tune(
     asked = TuneRequest.of(options, target, threads, db, fleet)
     constant_weights = ahead(constant_weights)
     found: Workload | DynamicWorkload | None
-    found = as_dynamic(program, params, dtype, layout, constant_weights, tune)
+    found = as_dynamic(program, params, dtype, layout, constant_weights, tune, strides)
     if found is None:
-        found = as_workload(program, params, dtype, layout, constant_weights, tune)
+        found = as_workload(program, params, dtype, layout, constant_weights, tune, strides)
         found = found if name is None else named(found, name)
     elif name is not None:
         found = found.named(name)
@@ -117,6 +129,7 @@ def tune_suite(
     *,
     weights: Sequence[float] | None = None,
     constant_weights: bool | Sequence[bool | str | Sequence[str]] = False,
+    strides: Sequence[Strides | None] | None = None,
     target: str | Target | Sequence[str | Target] | None = None,
     threads: int | None = None,
     trials: int | None = None,
@@ -141,6 +154,8 @@ def tune_suite(
     ``[True, ("w", "v"), False]``. True and False leave the constants that a `Workload` has already, so that
     tasks which state theirs need nothing here. Otherwise as `tune`; Ctrl-C keeps everything, and a second
     call goes on where the first stopped.
+
+    ``strides``: a list with those of each task, as of `tune`, or None.
 
     ``fleet``: as of `tune`; tasks are shared out among the machines of a target. With several targets the
     result has the tasks for the first, then those for the next.
@@ -171,6 +186,9 @@ def tune_suite(
     if constant_weights is not True or not isinstance(suite, (str, os.PathLike)):
         known = with_constants_each([t.workload for t in tasks], constant_weights)
         tasks = [replace(t, workload=w) for t, w in zip(tasks, known, strict=True)]
+    if strides is not None:
+        lying = with_strides_each([t.workload for t in tasks], strides)
+        tasks = [replace(t, workload=w) for t, w in zip(tasks, lying, strict=True)]
     if weights is not None:
         if len(weights) != len(tasks) or not all(0 < w < float("inf") for w in weights):
             raise SettingsError(f"weights must be a positive, finite number for each of {len(tasks)} tasks")

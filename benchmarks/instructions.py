@@ -1,44 +1,51 @@
 """Instructions in a schedule by hand, beside the peak of the instruction itself.
 
 ``python benchmarks/instructions.py`` prints the share of its measured peak that a matrix product reaches on
-one thread, for each instruction that this CPU has. The second operand is packed in the call, or ahead of it.
-The peak is that of independent instructions on registers. Rounds are interleaved. The median share counts.
+one thread, for each instruction that is offered on this CPU. The second operand is packed in the call, or
+ahead of it. The peak is that of independent instructions on registers. Rounds are interleaved. The median
+share counts. ``--torch`` times torch's product of the same dtypes too (oneDNN; of bfloat16 its result is
+bfloat16). All arrays begin with lines of memory, as torch's do.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 
 import numpy as np
 
 import autotune
 from autotune.backends import parse
-from autotune.codegen.llvm.compile import LoadedObject, compile_module, load_object
+from autotune.backends.peaks.instruction_peaks import InstructionLoop
+from autotune.codegen.llvm.compile import LoadedObject
 from autotune.codegen.llvm.intrinsic import has
-from autotune.codegen.runtime import entry
 from autotune.measure.inputs import random_inputs
 from schedules import te
 from schedules.dtypes import DTYPES
-from schedules.expr import Const
 from schedules.instructions import INSTRUCTIONS, Instruction
-from schedules.ir import Buffer
-from schedules.model import Target
+from schedules.model import LINE, Target
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 from schedules.units import of_peak
 
-CHAINS = 16  # independent instructions: 2 units, and a latency of up to 6 cycles
-INTERLEAVE = {"vdpbf16ps": "interleave2_bfloat16", "vpdpbusd": "interleave4_int8"}  # what packs b
-STEPS = 1024  # of each chain in a run
+# What packs b.
+INTERLEAVE = {"bfloat16": "interleave2_bfloat16", "int8": "interleave4_int8", "uint8": "interleave4_uint8"}
+# Products: of vectors, and of tiles.
+TIMED = tuple(
+    name
+    for name, x in INSTRUCTIONS.items()
+    if x.meaning.stages[0].reducer is not None and x.result.shape in ((8,), (16,), (16, 16))
+)
+RUNS = 100  # of the peak's loop in a sample
 SAMPLE_S = 3e-3  # length of a sample of a kernel
 
 
 def product(ins: Instruction, m: int, n: int, k: int, ahead: bool = False) -> ComputeDAG:
-    """c = a b of the dtypes of a dot product; ``ahead``: b is a constant weight."""
+    """c = a b of the dtypes of an instruction; ``ahead``: b is a constant weight."""
     dtypes = {t.name: t.dtype for t in ins.operands}
     a, b = te.placeholder((m, k), dtypes["a"], "a"), te.placeholder((k, n), dtypes["b"], "b")
     r = te.reduce_axis(k, "k")
@@ -46,7 +53,21 @@ def product(ins: Instruction, m: int, n: int, k: int, ahead: bool = False) -> Co
     return replace(dag, constants=("b",)) if ahead else dag
 
 
-def schedule(
+def schedule(dag: ComputeDAG, ins: Instruction, target: Target) -> Schedule:
+    """The product in tiles of sums, each in a register of the instruction."""
+    return in_vectors(dag, ins, target) if ins.registers is None else in_tiles(dag, ins, target)
+
+
+def packed(s: Schedule, terms: int, columns: int, at_a_time: int) -> None:
+    """Pack b: ``columns`` of it side by side, the terms of a column next to each other."""
+    s.cache_read("c", "b", "global")
+    s.pack("b_global", (terms, columns), (1, 0, 3, 2))
+    inner = s.split(s.loops("b_global")[2], (None, at_a_time))[1]
+    lanes = "" if at_a_time == 16 else f"_x{at_a_time}"
+    s.tensorize(inner, INTERLEAVE[s.dag.inputs[1].dtype] + lanes)
+
+
+def in_vectors(
     dag: ComputeDAG, ins: Instruction, target: Target, rows: int = 4, vectors: int = 4, steps: int = 4
 ) -> Schedule:
     """Tiles of ``rows`` times ``vectors`` results in registers, ``steps`` instructions deep; b packed so that
@@ -54,10 +75,7 @@ def schedule(
     lanes, terms = ins.result.shape[0], ins.iterations["t"]
     s = Schedule(dag, target)
     s.cache_write("c", "local")
-    s.cache_read("c", "b", "global")
-    s.pack("b_global", (terms, vectors * lanes), (1, 0, 3, 2))
-    columns = s.loops("b_global")[2]
-    s.tensorize(s.split(columns, (None, lanes))[1], INTERLEAVE[ins.name])
+    packed(s, terms, vectors * lanes, lanes)
     io, ii = s.split("c_write_x0", (None, rows))
     jo, ji = s.split("c_write_x1", (None, vectors * lanes))
     s.reorder(jo, io, ii, ji)
@@ -76,59 +94,28 @@ def schedule(
     return s
 
 
-def peak_loop(ins: Instruction, target: Target) -> Callable[[], float]:
-    """Operations a second of independent instructions, now."""
-    body, declares = [], []
-    text = ins.spellings["llvm"].strip().splitlines()
-    for chain in range(CHAINS):
-        for line in text:
-            if line.startswith("declare"):
-                declares.append(line)
-                continue
-            at = {t.name: f"%{t.name}.at" for t in ins.operands} | {ins.result.name: f"%acc{chain}"}
-            line = line.format(**at)
-            body.append(re.sub(r"%(?!acc)(\w+)(?![\w.])", rf"%c{chain}.\1", line))
-    out = ins.result
-    kind = f"[{CHAINS} x [{out.shape[0]} x {'float' if DTYPES[out.dtype].kind == 'float' else 'i32'}]]"
-    args = "\n".join(
-        f"  %s{n} = getelementptr ptr, ptr %args, i64 {n}\n  %{t.name}.at = load ptr, ptr %s{n}"
-        for n, t in enumerate(ins.operands)
-    )
-    accs = "\n".join(f"  %acc{c} = getelementptr {kind}, ptr %acc, i64 0, i64 {c}" for c in range(CHAINS))
-    lines = "\n".join(f"  {x}" for x in body)
-    kernel = f"""{declares[0]}
-declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {{
-entry:
-  %acc = alloca {kind}, align 64
-{args}
-{accs}
-  call void @llvm.memset.p0.i64(ptr %acc, i8 0, i64 {CHAINS * 64}, i1 false)
-  br label %loop
-loop:
-  %n = phi i64 [ {STEPS}, %entry ], [ %less, %loop ]
-{lines}
-  %less = sub i64 %n, 1
-  %more = icmp ne i64 %less, 0
-  br i1 %more, label %loop, label %done
-done:
-  call void @llvm.memcpy.p0.p0.i64(ptr %{out.name}.at, ptr %acc, i64 {CHAINS * 64}, i1 false)
-  ret void
-}}
-"""
-    params = [(t.name, t.shape, t.dtype) for t in ins.meaning.inputs]
-    params.append((out.name, (CHAINS * out.shape[0],), out.dtype))
-    buffers = tuple(Buffer(n, tuple(map(Const, shape)), d) for n, shape, d in params)
-    loaded = load_object(compile_module(kernel + entry.entry(buffers, (out.name,), 0, 1), target))
-    arrays = [np.ones(shape, d) for _, shape, d in params]
-    pointers = [x.ctypes.data for x in arrays]
-
-    def rate(runs: int = 100) -> float:
-        seconds = loaded.bench(pointers, runs, cpu_clock=True) * 1e-9
-        return ins.operations * CHAINS * STEPS * runs / seconds if arrays else 0.0
-
-    return rate
+def in_tiles(
+    dag: ComputeDAG, ins: Instruction, target: Target, rows: int = 2, columns: int = 2, blocks: int = 8
+) -> Schedule:
+    """``rows`` times ``columns`` tiles of sums in registers, written to c by the instruction; b packed so
+    that a group of terms lies side by side. ``blocks``: at most so many times ``rows`` tiles of a stay in the
+    second cache while all of b is read."""
+    (height, width), deep, terms = ins.result.shape, ins.iterations["q"], ins.iterations["t"]
+    blocks = min(blocks, dag.inputs[0].shape[0] // (rows * height))
+    s = Schedule(dag, target)
+    packed(s, terms, columns * width, width)
+    i, j, k = s.loops("c")
+    ib, io, i0, i1 = s.split(i, (None, blocks, rows, height))
+    jo, j0, j1 = s.split(j, (None, columns, width))
+    ko, kq, kt = s.split(k, (None, deep, terms))
+    s.reorder(ib, jo, io, ko, i0, j0, i1, j1, kq, kt)
+    s.unroll(i0)
+    s.unroll(j0)
+    init = s.decompose_reduction("c", ko)
+    assert ins.start is not None
+    s.tensorize(s.loops(init)[-2], ins.start)
+    s.tensorize(i1, ins)
+    return s
 
 
 def cpu_seconds(code: LoadedObject, arrays: Sequence[np.ndarray]) -> float:
@@ -139,42 +126,85 @@ def cpu_seconds(code: LoadedObject, arrays: Sequence[np.ndarray]) -> float:
     return code.bench(pointers, runs, cpu_clock=True) / runs * 1e-9
 
 
-def compare(ins: Instruction, size: int, target: Target, rounds: int = 15) -> dict[str, tuple[float, float]]:
-    """Gop/s and the share of the peak, by name, of a product of ``size`` cubed."""
-    peak = peak_loop(ins, target)
-    peak()
-    timed = {}
+def aligned(x: np.ndarray) -> np.ndarray:
+    """A copy that begins with a line of memory."""
+    room = np.empty(x.nbytes + LINE, np.uint8)
+    first = -room.ctypes.data % LINE
+    out = room[first : first + x.nbytes].view(x.dtype).reshape(x.shape)
+    out[...] = x
+    return out
+
+
+def torchs(ins: Instruction, size: int) -> Callable[[], float] | None:
+    """CPU seconds of torch's product of the same dtypes on one thread; None where it has none."""
+    import torch
+
+    torch.set_num_threads(1)
+    dtypes = {t.dtype for t in ins.meaning.inputs}
+    if dtypes == {"bfloat16"}:
+        a, b = (torch.randn(size, size).to(torch.bfloat16) for _ in range(2))
+        multiply = torch.mm
+    elif dtypes == {"int8"}:
+        a, b = (torch.randint(-128, 128, (size, size), dtype=torch.int8) for _ in range(2))
+        multiply = torch._int_mm
+    else:
+        return None
+
+    def seconds(runs: int = 3) -> float:
+        multiply(a, b)
+        begin = time.process_time()
+        for _ in range(runs):
+            multiply(a, b)
+        return (time.process_time() - begin) / runs
+
+    return seconds
+
+
+def compare(
+    ins: Instruction, size: int, target: Target, rounds: int = 15, beside: bool = False
+) -> dict[str, tuple[float, float]]:
+    """Gop/s and the share of the peak, by name, of a product of ``size`` cubed. ``beside``: torch's too."""
+    peak = InstructionLoop(ins, target)
+    peak.rate(RUNS, cpu_clock=True)
+    timed: dict[str, Callable[[], float]] = {}
     for name, ahead in (("packed in the call", False), ("packed ahead", True)):
         dag = product(ins, size, size, size, ahead)
         kernel = autotune.build(schedule(dag, ins, target), target)
-        inputs = random_inputs(dag)
+        inputs = [aligned(x) for x in random_inputs(dag)]
         right = te.evaluate(replace(dag, constants=()), inputs)[0]
-        given = [inputs[0], kernel.pack_weights(inputs[1])] if ahead else inputs
-        got = kernel(*given)
+        given = [inputs[0], aligned(kernel.pack_weights(inputs[1]))] if ahead else inputs
+        got = aligned(kernel(*given))
         if DTYPES[ins.result.dtype].kind == "int":
             assert np.array_equal(got, right), name
         else:
             assert np.abs(got - right).max() < 1e-4 * np.abs(right).max(), name
-        timed[name] = (kernel.code, [*given, got])  # arrays, which have to stay
+        timed[name] = partial(cpu_seconds, kernel.code, [*given, got])
+    if beside and (other := torchs(ins, size)) is not None:
+        timed["torch"] = other
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in timed}
     for _ in range(rounds):
-        for name, (code, arrays) in timed.items():
-            rate = 2 * size**3 / cpu_seconds(code, arrays)
-            found[name].append((rate, rate / peak()))
+        for name, seconds in timed.items():
+            rate = 2 * size**3 / seconds()
+            found[name].append((rate, rate / peak.rate(RUNS, cpu_clock=True)))
     return {name: (median(x for x, _ in xs) / 1e9, median(y for _, y in xs)) for name, xs in found.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[512, 1024])
+    parser.add_argument("--instructions", nargs="+", choices=TIMED, metavar="NAME", help="offered or not")
+    parser.add_argument("--torch", action="store_true")
     args = parser.parse_args()
     target = parse("cpu", 1)
-    for ins in map(INSTRUCTIONS.__getitem__, INTERLEAVE):
+    for ins in map(INSTRUCTIONS.__getitem__, args.instructions or TIMED):
         if not has(ins, target.features):
             print(f"{ins.name}: this CPU has no {', '.join(ins.features)}")
             continue
+        if not args.instructions and not ins.offered(target.features):
+            print(f"{ins.name}: this CPU has a better one for the same")
+            continue
         for size in args.sizes:
-            for name, (rate, share) in compare(ins, size, target).items():
+            for name, (rate, share) in compare(ins, size, target, beside=args.torch).items():
                 print(f"{ins.name} {size}^3 {name}: {rate:.0f} Gop/s, {of_peak(share, 'its peak')}")
 
 

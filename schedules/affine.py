@@ -249,6 +249,14 @@ def value_bounds(e: Expr, ranges: Ranges) -> Range | None:
             ra, rb = value_bounds(a, ranges) or whole, value_bounds(b, ranges) or whole
             f = min if op == "min" else max
             found = f(ra[0], rb[0]), f(ra[1], rb[1])
+        case Binary(op="&", a=a, b=b):
+            ends = [value_bounds(x, ranges) or whole for x in (a, b)]
+            most = [hi for lo, hi in ends if lo >= 0]  # one that is not negative has no more bits to give
+            found = (0, min(most)) if most else None
+        case Binary(op=">>", a=a, b=b):
+            (lo, hi), (few, many) = (value_bounds(x, ranges) or whole for x in (a, b))
+            many = min(many, 64)  # by as many, all bits are gone
+            found = (lo >> (few if lo < 0 else many), hi >> (many if hi < 0 else few)) if few >= 0 else None
         case Select(a=a, b=b):
             found = hull(value_bounds(a, ranges) or whole, value_bounds(b, ranges) or whole)
     inside = found is not None and whole[0] <= found[0] and found[1] <= whole[1]

@@ -9,15 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from schedules.dtypes import is_integer
 from schedules.ir import Nest, Stmt, blocks, in_order, seq
 from schedules.ir.nest import reads
+from schedules.passes.sums_of_zeros import sums_of_zeros
 
 
 def split_constants(nest: Nest, constants: Sequence[str]) -> tuple[Nest, dict[str, Nest]]:
     """The nest that is left, and by name of the constant the nest that packs it: parameters
     ``(constant, packed)``. The packed buffer stands in the constant's place among the parameters of what is
-    left. A constant that is read as it is, or of which more than one array is made, stays as it is; so does
-    one that is packed into its own shape, as nobody could tell the two apart."""
+    left. Of an integer constant several arrays may be made, as weights and their sums (`cache_read_offset`):
+    they are parameters side by side, which are ``joined``. A constant that is read as it is stays as it is.
+    So does one of floats of which several arrays are made, and one that is packed into its own shape, as
+    nobody could tell the two apart."""
+    nest = sums_of_zeros(nest) if constants else nest  # while it is seen what is packed
     packing: dict[str, Nest] = {}
     for name in constants:
         parts = _split(nest, name)
@@ -37,17 +42,23 @@ def _split(nest: Nest, constant: str) -> tuple[Nest, Nest] | None:
         else:
             rest.append(s)
     wanted = known & {b for s in rest for b in _reads(s)}
-    if len(wanted) != 1 or wanted == {constant} or wanted & {b for s in rest for b in _writes(s)}:
+    if not wanted or constant in wanted or wanted & {b for s in rest for b in _writes(s)}:
         return None
-    (packed,) = wanted
-    if nest.buffer(packed).shape == nest.buffer(constant).shape or nest.buffer(packed).strides is not None:
+    packed = tuple(b.name for b in nest.buffers if b.name in wanted)
+    source = nest.buffer(constant)
+    if any(nest.buffer(n).strides is not None for n in packed):
         return None  # (arguments are row-major)
+    if len(packed) == 1 and nest.buffer(packed[0]).shape == source.shape:
+        return None
+    if len(packed) > 1 and (not is_integer(source.dtype) or len(source.shape) < 2):
+        return None  # (what is joined has one dimension)
     before = tuple(b for b in nest.buffers if b.name in known)
-    after = tuple(b for b in nest.buffers if b.name == packed or b.name not in known)
-    swapped = tuple(packed if n == constant else n for n in nest.params)
+    after = tuple(b for b in nest.buffers if b.name in wanted or b.name not in known)
+    swapped = tuple(p for n in nest.params for p in (packed if n == constant else (n,)))
+    joined = (packed,) if len(packed) > 1 else ()
     return (
-        replace(nest, params=swapped, buffers=after, body=seq(*rest)),
-        Nest((constant, packed), (packed,), before, seq(*ahead)),
+        replace(nest, params=swapped, buffers=after, body=seq(*rest), joined=(*nest.joined, *joined)),
+        Nest((constant, *packed), packed, before, seq(*ahead), joined=joined),
     )
 
 

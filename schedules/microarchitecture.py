@@ -8,6 +8,8 @@ WIDTHS = {"znver1": 16.0, "znver4": 32.0}  # bytes of a unit, where a vector pas
 RATES = (64.0, 16.0, 6.0)  # bytes a cycle from the second cache, the third and memory
 SERVER_RATES = (64.0, 16.0, 4.0)  # of Intel's servers
 MOST_L3 = 48 << 20  # bytes that count for a core: a virtual machine may name all that its host has
+WITH_AMX = ("sapphirerapids", "emeraldrapids", "graniterapids", "graniterapids-d")  # of Intel's servers
+BESIDE_AMX = (("vdpbf16ps", 4.0),)  # multiply-adds of vectors that take as long, on these
 SERVERS = ("skylake-avx512", "cascadelake", "cooperlake", "icelake-server")  # of these, those without AMX
 
 
@@ -30,3 +32,9 @@ def third_cache_bytes(target: Target) -> int:
 def rates(target: Target) -> tuple[float, ...]:
     """Bytes a cycle that one core gets from its second cache, from the third and from memory."""
     return SERVER_RATES if is_intel_server(target) else RATES
+
+
+def instruction_costs(target: Target) -> tuple[tuple[str, float], ...]:
+    """(instruction, multiply-adds of vectors that take as long) of those that differ from `Instruction.cost`
+    on this CPU. Measured: docs/measurements/instructions.md."""
+    return BESIDE_AMX if target.arch in WITH_AMX or "amx-tile" in target.features else ()

@@ -1,4 +1,4 @@
-"""Lowers a schedule whose sizes a call tells: one program for all of them (ADR 77).
+"""Lowers a schedule whose sizes a call tells: one program for all of them (ADR 79).
 
 A tile that is shifted inside needs as many elements as it has. So the program has two parts, and one test at
 its entry: the schedule as it is from the size on at which every tile fits, and the same schedule with guards

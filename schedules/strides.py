@@ -8,6 +8,7 @@ address, a size, or what lies side by side asks there, or one of the functions o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 
@@ -63,6 +64,66 @@ def inner_first(strides: Sequence[int]) -> list[int]:
 def span(shape: Sequence[int], strides: Sequence[int]) -> int:
     """Elements of memory from the first to the last that the array has, both included."""
     return 1 + sum((n - 1) * abs(s) for n, s in zip(shape, strides, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLayout:
+    """How an argument of a compiled kernel lies. ``shape`` and ``strides``: in elements. None: row-major."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The strides, those of a row-major array too."""
+        return strides_of(self)
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """Elements of memory before the first element, where it walks backwards, and from there to its end.
+
+        >>> MemoryLayout((4, 3), (-3, 1)).reach
+        (9, 3)
+        """
+        if 0 in self.shape:
+            return 0, 0
+        ends = [(n - 1) * s for n, s in zip(self.shape, self.steps, strict=True)]
+        return -sum(e for e in ends if e < 0), 1 + sum(e for e in ends if e > 0)
+
+    @property
+    def span(self) -> int:
+        """Elements of memory from the first to the last in memory, both included."""
+        return sum(self.reach)
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Elements from one row in memory to the next, and those that a row takes with its gaps; zeros where
+        rows do not lie forwards one after another.
+
+        >>> MemoryLayout((6, 4, 10), (128, 10, 1)).rows
+        (128, 40)
+        """
+        long = sorted((abs(s), s, n) for n, s in zip(self.shape, self.steps, strict=True) if n > 1 and s)
+        if not long or any(s < 0 for _, s, _ in long[:-1]):
+            return 0, 0
+        taken = 1 + sum((n - 1) * s for _, s, n in long[:-1])
+        return (long[-1][0], taken) if taken <= long[-1][0] else (0, 0)
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether no two elements lie in one place, as far as `flaw` tells."""
+        return self.strides is None or not flaw(self.shape, tuple(map(abs, self.strides)), written=True)
+
+    def lies_as(self, strides: Sequence[float]) -> bool:
+        """Whether an array of this shape with these strides, in elements, lies so. The stride of an extent of
+        1 says nothing, nor does any where there are no elements."""
+        pairs = zip(self.shape, self.steps, strides, strict=True)
+        return 0 in self.shape or all(n == 1 or s == t for n, s, t in pairs)
+
+    def __str__(self) -> str:
+        """Such as ``[7,5]``, and with strides ``[7,5;1,7]``."""
+        strides = "" if self.strides is None else f";{','.join(map(str, self.strides))}"
+        return f"[{','.join(map(str, self.shape))}{strides}]"
 
 
 def refitted(

@@ -73,9 +73,17 @@ def disturbed(share: float | None) -> bool:
     return share is not None and share > MOST_SHARE
 
 
-def peak_share(share: float | None) -> str:
-    """A share of the machine's peak in a cell: ``97.0 %``, ``peak disturbed``."""
-    return DISTURBED if disturbed(share) else percent(share)
+def peak_share(share: float | None, instruction: str | None = None) -> str:
+    """A share of the machine's peak in a cell: ``97.0 %``, ``97.0 % of vpdpbusd``, ``peak disturbed``.
+    ``instruction``: whose peak it is."""
+    if share is None or disturbed(share):
+        return percent(share) if share is None else DISTURBED
+    return percent(share) + ("" if instruction is None else f" of {instruction}")
+
+
+def peak(instruction: str | None) -> str:
+    """What a share is of: ``peak``, ``the peak of vpdpbusd``."""
+    return "peak" if instruction is None else f"the peak of {instruction}"
 
 
 def of_peak(share: float, what: str = "peak") -> str:

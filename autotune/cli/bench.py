@@ -115,12 +115,12 @@ def _compare(o: Given, workload: Workload, names: Sequence[str], cpus: frozenset
     peer, has all CPUs meanwhile. Of suites and a user's own expressions peers that have no such operator are
     left out; else they raise `PeerError`."""
     from autotune import backends
-    from autotune.measure.compare.bench import Contender, agree, arrays_for, compare
+    from autotune.measure.compare.bench import Contender, agree, arrays_for, compare, copied
     from autotune.measure.compare.peers import PeerError, peer
     from autotune.results.text import speed
     from autotune.run.asked import Asked
     from autotune.run.loading import load_workload
-    from autotune.run.workloads import dtype_of, is_custom
+    from autotune.run.workloads import is_custom
     from autotune.targets import on_cpus
 
     inputs, outputs = arrays_for(workload, o.seed)
@@ -135,7 +135,7 @@ def _compare(o: Given, workload: Workload, names: Sequence[str], cpus: frozenset
     with ExitStack() as stack:
         contenders = [Contender(TUNED, call)]
         for name, module in peers.items():
-            copies = [a.copy() for a in outputs]
+            copies = copied([workload.dag.tensors[n] for n in workload.dag.outputs], outputs)
             try:
                 with on_cpus(cpus):
                     prepared = stack.enter_context(module.prepare(workload, inputs, copies, n))
@@ -149,26 +149,35 @@ def _compare(o: Given, workload: Workload, names: Sequence[str], cpus: frozenset
             contenders.append(Contender(name, prepared.call, prepared.sample))
         settle = SETTLE_S if n > 1 else 0.0
         result = compare(contenders, limit, seconds=o.duration, settle_s=settle)
-    rows = [
-        {
-            "impl": c.name,
-            "op": workload.op,
-            "params": dict(workload.params),
-            "dtype": dtype_of(workload),
-            "threads": n,
-            "time_s": result.time_s(c.name),
-            "gflops": workload.flops / result.time_s(c.name) / 1e9,
-            "share_of_peak": (share := result.share(c.name)),
-            "peak_disturbed": disturbed(share),
-        }
-        for c in contenders
-    ]
+    by = result.instruction(workload, getattr(limit, "rates", {}))
+    rows = [_row(workload, n, c.name, result.time_s(c.name), result.share(c.name), by) for c in contenders]
     return ComparisonRows(
         *(task_text(workload, n), "kernel", rows),
         **_ratios(result, [c.name for c in contenders[1:]]),
         speed=lambda time_s: speed(workload, time_s),
         left_out=tuple(left_out),
     )
+
+
+def _row(
+    workload: Workload, threads: int, name: str, time_s: float, share: float | None, by: str | None
+) -> dict[str, Any]:
+    """A row of an implementation. ``share``: of the machine's limit; ``by``: the instruction whose peak that
+    is."""
+    from autotune.run.workloads import dtype_of
+
+    row = {
+        "impl": name,
+        "op": workload.op,
+        "params": dict(workload.params),
+        "dtype": dtype_of(workload),
+        "threads": threads,
+        "time_s": time_s,
+        "gflops": workload.flops / time_s / 1e9,
+        "share_of_peak": share,
+        "peak_disturbed": disturbed(share),
+    }
+    return row if by is None else {**row, "peak_of": by}
 
 
 def _compare_model(o: Given, names: Sequence[str]) -> ComparisonRows:
@@ -273,9 +282,10 @@ def _print(done: ComparisonRows) -> None:
     out = console()
     out.print(done.what, style="bold")
     shares = done.kind == "kernel"  # of a model none is known
+    shown = [peak_share(r.get("share_of_peak"), r.get("peak_of")) for r in done.rows]
     rows = [
-        (r["impl"], seconds(r["time_s"]), done.speed(r["time_s"]), peak_share(r.get("share_of_peak")))
-        for r in done.rows
+        (r["impl"], seconds(r["time_s"]), done.speed(r["time_s"]), share)
+        for r, share in zip(done.rows, shown, strict=True)
     ]
     heads = ("", ">time", ">rate", ">of peak")
     table(out, heads if shares else heads[:-1], rows if shares else [row[:-1] for row in rows])

@@ -110,7 +110,7 @@ class Given:
 
     def check_model(self, *others: str) -> None:
         """Raises `typer.BadParameter` for options that say what an operator computes, or are ``others``."""
-        names = ("dtype", "layout", "constant_weights", "suite", *others)
+        names = ("dtype", "layout", "constant_weights", "strides", "suite", *others)
         self.refuse(names, "does not go with a model; its file has what is computed")
 
     def check_program(self, *others: str) -> None:
@@ -119,13 +119,13 @@ class Given:
         if (self.op is None) == (self.suite is None):
             raise typer.BadParameter("give either an operator and its --shape, or --suite FILE[:NAME]")
         if self.suite is not None:
-            names = ("shape", "dtype", "layout", *others)
+            names = ("shape", "dtype", "layout", "strides", *others)
             self.refuse(names, "does not go with --suite; the suite file has it")
 
     def workload(self) -> Workload:
         """The workload of an operator, or the user's own expression that has the name in the log. Raises
         `WorkloadError`, and `typer.BadParameter` for what is neither."""
-        from autotune.run.workloads import as_workload
+        from autotune.run.workloads import as_workload, parse_strides
         from schedules import ops
 
         if self.op not in ops.REGISTRY:
@@ -133,20 +133,23 @@ class Given:
 
             found = find(self.op, self.where)
             if found is not None:
-                if self.shape or self.layout or self.constant_weights:
+                if self.shape or self.layout or self.constant_weights or self.strides:
                     raise typer.BadParameter(f"{self.op} is your own expression; leave out all but its name")
                 return found
             _check_operator(self.op, self.where)
         shape = ops.parse_shape(self.shape)
-        return as_workload(self.op, shape, self.dtype, self.layout, self.constant_weights)
+        strides = parse_strides(self.strides)
+        return as_workload(self.op, shape, self.dtype, self.layout, self.constant_weights, None, strides)
 
     def program(self) -> Workload | DynamicWorkload:
         """`workload`, or those of a range of sizes: ``--shape m=1..512,…``."""
         from autotune.run.dynamic_workload import as_dynamic
+        from autotune.run.workloads import parse_strides
         from schedules import ops
 
         params = ops.parse_shape(self.shape) if ".." in self.shape else {}
-        dynamic = as_dynamic(self.op, params, self.dtype, self.layout, self.constant_weights)
+        strides = parse_strides(self.strides)
+        dynamic = as_dynamic(self.op, params, self.dtype, self.layout, self.constant_weights, None, strides)
         return self.workload() if dynamic is None else dynamic
 
 

@@ -136,7 +136,9 @@ def _shape(task: dict[str, Any]) -> str:
     """The shape, with the inputs known ahead. Of a user's own expression what it computes, and a part of its
     digest."""
     ahead = f"constant {', '.join(task['constants'])}" if task["constants"] else ""
-    return " ".join(filter(None, (task["shape"] or f"{task['computes']} {task['workload'][:12]}", ahead)))
+    lie = f"strides {task['strides']}" if task["strides"] else ""
+    what = task["shape"] or f"{task['computes']} {task['workload'][:12]}"
+    return " ".join(filter(None, (what, ahead, lie)))
 
 
 def _where_from(task: dict[str, Any]) -> str:
@@ -176,7 +178,7 @@ def _task(
     here: Mapping[str, Any],
 ) -> dict[str, Any]:
     from autotune.run.describing import made
-    from autotune.run.workloads import dtype_of, param_text, shown_params
+    from autotune.run.workloads import dtype_of, param_text, shown_params, strides_text
 
     by_status = log.by_status(*digests)
     best = log.best(*digests) if pinned is None else log.get(pinned)
@@ -190,6 +192,7 @@ def _task(
         "shape": " ".join(f"{k}={param_text(v)}" for k, v in shown_params(workload).items()),
         "computes": made(workload),
         "constants": list(workload.dag.constants),
+        "strides": strides_text(workload),
         "dtype": dtype_of(workload),
         "target": target_summary(target),
         "records": sum(by_status.values()),

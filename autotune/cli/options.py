@@ -82,7 +82,10 @@ DTYPE = option(
 )
 LAYOUT = option("--layout", "Data layout, where the operator has several.", "LAYOUT", values=values.layouts)
 CONSTANTS = switch("--constant-weights", "Weights are known ahead, and packed once, not at each call.")
-WHAT = (SHAPE, DTYPE, LAYOUT, CONSTANTS)  # of an operator
+STRIDES = option(
+    "--strides", "Of arguments that are not row-major, in elements: a=1x512.", "NAME=NxN,...", default=""
+)
+WHAT = (SHAPE, DTYPE, LAYOUT, CONSTANTS, STRIDES)  # of an operator
 
 # -- for what, and where ---------------------------------------------------------------------
 

@@ -75,7 +75,7 @@ def _of_log(o: Given, output: Path) -> Written:
     if o.profile or o.against:
         raise typer.BadParameter("--profile and --against go with a model's file: autotune report NET.onnx")
     if o.op is None:
-        names = ("shape", "dtype", "layout", "constant_weights", "target", "threads")
+        names = ("shape", "dtype", "layout", "constant_weights", "strides", "target", "threads")
         o.refuse(names, "needs an operator: autotune report OP --shape …")
         return of_log(output, o.where)
     workload = o.workload()

@@ -15,7 +15,7 @@ import typer
 from autotune.cli import streams
 from autotune.cli.output import console, print_json, table, target_summary, task_text, trace_value
 from autotune.results import text
-from schedules.units import counts, disturbed, of_peak, peak_share, seconds
+from schedules.units import counts, disturbed, of_peak, peak, peak_share, seconds
 
 if TYPE_CHECKING:
     from autotune.results.tuned import DynamicResult, TuneResult
@@ -127,6 +127,7 @@ def _of_task(result: TuneResult) -> dict[str, Any]:
             "gflops": best.gflops,
             "share_of_peak": best.share_of_peak,
             "peak_disturbed": disturbed(best.share_of_peak),
+            **({} if best.peak_of is None else {"peak_of": best.peak_of}),
             "trace": trace_value(best.trace),
             "record_id": best.record_id,
         },
@@ -185,7 +186,7 @@ def _show_task(result: TuneResult) -> None:
         out.print(f"  no valid kernel found{why}")
     else:
         b = result.best
-        share = "" if b.share_of_peak is None else f", {of_peak(b.share_of_peak)}"
+        share = "" if b.share_of_peak is None else f", {of_peak(b.share_of_peak, peak(b.peak_of))}"
         out.print(f"  best     {seconds(b.time_s)}, {text.speed(result.workload, b.time_s)}{share}")
         out.print(f"  record   {b.record_id}")
     failures = counts(result.failed)
@@ -262,7 +263,7 @@ def cells(result: TuneResult) -> tuple[str, str, str, str, str]:
     return (
         seconds(best_s),
         text.speed(workload, best_s),
-        peak_share(None if best is None else best.share_of_peak),
+        peak_share(None) if best is None else peak_share(best.share_of_peak, best.peak_of),
         f"{result.measured}{f'+{result.resumed}' if result.resumed else ''}",
         "; ".join(filter(None, (error, plain, early, f"failed: {failed}" if failed else ""))),
     )

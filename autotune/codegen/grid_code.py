@@ -7,11 +7,11 @@ machine code where that is made ahead. Nothing of it runs by being read.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from autotune.codegen.runtime.entry import layout_of
 from autotune.errors import CompileError
 from schedules.documents import (
     Malformed,
@@ -26,8 +26,9 @@ from schedules.documents import (
     record,
 )
 from schedules.dtypes import DTYPES
-from schedules.ir import Buffer, const
+from schedules.ir import Buffer
 from schedules.ir.strides import elements
+from schedules.strides import MemoryLayout
 
 if TYPE_CHECKING:  # loading a kernel generates no code, and imports nothing that does
     from autotune.codegen.simt.emit import Generated
@@ -48,16 +49,24 @@ class Launch:
 
 @dataclass(frozen=True)
 class GridArray:
-    """An array of the device, row-major, which begins at a multiple of ``align`` bytes."""
+    """An array of the device, which begins at a multiple of ``align`` bytes. ``strides``: in elements, 0 or
+    more; None: row-major."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     align: int
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def layout(self) -> MemoryLayout:
+        """Its shape and strides."""
+        return MemoryLayout(self.shape, self.strides)
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+        """Bytes from its first element to its last."""
+        return self.layout.span * DTYPES[self.dtype].itemsize
 
 
 @dataclass(frozen=True)
@@ -82,9 +91,9 @@ class GridCode:
     def to_bytes(self) -> bytes:
         head = {
             "kind": self.kind,
-            "params": [[a.name, a.dtype, a.shape, a.align] for a in self.params],
+            "params": [*map(_told, self.params)],
             "outputs": self.outputs,
-            "scratch": [[a.name, a.dtype, a.shape, a.align] for a in self.scratch],
+            "scratch": [*map(_told, self.scratch)],
             "source": len(self.source.encode()),
             "launches": [[x.kernel, x.grid, x.block, x.arrays] for x in self.launches],
             "facts": self.facts,
@@ -126,16 +135,19 @@ def grid_code(
 ) -> GridCode:
     """The program with its source, ready to be sent."""
 
-    def array(b: Buffer) -> GridArray:
+    def array(b: Buffer, lies: MemoryLayout) -> GridArray:
+        align = made.align.get(b.name, DTYPES[b.dtype].itemsize)
+        return GridArray(b.name, b.dtype, lies.shape, align, lies.strides)
+
+    def own(b: Buffer) -> GridArray:
         # the kernels know how what is their own lies: the device gives memory
-        shape = tuple(const(n) or 0 for n in b.given or b.shape) if b.strides is None else (elements(b),)
-        return GridArray(b.name, b.dtype, shape, made.align.get(b.name, DTYPES[b.dtype].itemsize))
+        return array(b, layout_of(b) if b.strides is None else MemoryLayout((elements(b),)))
 
     return GridCode(
         kind,
-        tuple(map(array, program.params)),
+        tuple(array(b, layout_of(b)) for b in program.params),
         program.outputs,
-        tuple(map(array, program.scratch)),
+        tuple(map(own, program.scratch)),
         tuple(Launch(k.name, k.grid, k.block, tuple(b.name for b in k.params)) for k in program.kernels),
         made.text,
         binary,
@@ -143,11 +155,20 @@ def grid_code(
     )
 
 
+def _told(a: GridArray) -> list[object]:
+    return [a.name, a.dtype, a.shape, a.align, *([] if a.strides is None else [a.strides])]
+
+
+def _read_array(x: object) -> GridArray:
+    return GridArray(*(_STRIDED if isinstance(x, list) and len(x) == 5 else _ARRAY)(x))
+
+
 _SIZE = integer(0, 1 << 48)
 _EXTENTS = items(_SIZE, _SIZE, _SIZE)
 _ARRAY = items(any_text, one_of(*DTYPES), list_of(_SIZE), _SIZE)
+_STRIDED = items(any_text, one_of(*DTYPES), list_of(_SIZE), _SIZE, list_of(_SIZE))
 _LAUNCH = items(any_text, _EXTENTS, _EXTENTS, list_of(any_text))
-_ARRAYS = list_of(lambda x: GridArray(*_ARRAY(x)))
+_ARRAYS = list_of(_read_array)
 _KIND = record({"kind": any_text}, open_ended=True)
 _HEAD = record(
     {

@@ -23,12 +23,13 @@ import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import prod
 
 import numpy as np
 
+from autotune.codegen.runtime.laid import over
 from schedules.dtypes import DTYPES, DType, is_float
 from schedules.model import LINE
+from schedules.strides import MemoryLayout
 
 # Bytes of a page.
 PAGE = mmap.PAGESIZE
@@ -67,16 +68,34 @@ POISON = {n: (np.dtype(f"u{row.itemsize}").type, _pattern(row)) for n, row in DT
 
 @dataclass(frozen=True, slots=True)
 class KernelParam:
-    """A parameter of a kernel: an array with a name, a shape and a dtype."""
+    """A parameter of a kernel: an array with a name, a shape and a dtype. ``strides``: in elements; None:
+    row-major."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def layout(self) -> MemoryLayout:
+        """Its shape and strides."""
+        return MemoryLayout(self.shape, self.strides)
+
+    @property
+    def before(self) -> int:
+        """Bytes of memory before its first element."""
+        return self.layout.reach[0] * np.dtype(self.dtype).itemsize
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array."""
-        return prod(self.shape) * np.dtype(self.dtype).itemsize
+        """Bytes of memory from the first element to the last."""
+        return self.layout.span * np.dtype(self.dtype).itemsize
+
+    def elements_in(self) -> np.ndarray:
+        """Of each element of its memory, whether the array has it: the others are gaps."""
+        found = np.zeros(self.layout.span, bool)
+        over(found, self.layout)[...] = True
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +177,7 @@ class Arena:
         self._free: list[tuple[int, int]] = []
         self._draws = [inputs, *more]
         self._written: dict[int, int] = {}  # regions of outputs and their bytes
+        self._gaps: dict[str, np.ndarray] = {}  # of outputs with strides: where their memory has none
         self._regions: dict[tuple[object, ...], int] = {}
         self.placements = [self._placed(*x) for x in _places(self.params, len(self._draws), elsewhere)]
         self.timing = self.placements[0] if elsewhere else self.placements.pop()
@@ -172,7 +192,7 @@ class Arena:
         return Placement(name, held, tuple(_view(at, p) for at, p in both), draw)
 
     def _lay(self, i: int, p: KernelParam, name: str, draw: int) -> int:
-        """The address of a parameter in a placement.
+        """The address of a parameter's first element in a placement.
 
         Outputs share one region. A read-only input needs one for each place and draw, but where it is whole
         pages, which begin and end at inaccessible pages at once."""
@@ -192,10 +212,9 @@ class Arena:
             self._written[base] = room
         elif not filled:
             ctypes.memset(base, 0xFF, room)  # NaN, in every float type, around the array
-            a = np.ascontiguousarray(self._draws[draw][i], dtype=p.dtype)
-            ctypes.memmove(at, a.ctypes.data, n)
+            _view(at + p.before, p)[...] = self._draws[draw][i]
             _protect(base, room, _READ)
-        return at
+        return at + p.before
 
     def inputs(self, draw: int = 0) -> list[np.ndarray]:
         """The inputs of a draw, as numpy views. Those of draw 0 are where candidates are timed."""
@@ -209,10 +228,28 @@ class Arena:
             ctypes.memset(base, 0xFF, room)
 
     def poison(self, placement: Placement, number: int) -> None:
-        """Fill the outputs of a placement with `POISON` + ``number``."""
+        """Fill the outputs of a placement with `POISON` + ``number``, their gaps with what no kernel writes
+        that copies those of inputs."""
         for p, out in zip(self.params[self.n_inputs :], placement.outputs):
             kind, value = POISON[p.dtype]
+            if p.strides is not None:
+                memory_of(out, p).view(kind).fill(_in_gaps(value))
             out.view(kind).fill(value + number)
+
+    def spilled(self, placement: Placement) -> str:
+        """What was written into the gaps between the rows of an output since `poison`; empty if nothing."""
+        for p, out in zip(self.params[self.n_inputs :], placement.outputs):
+            if p.strides is None:
+                continue
+            kind, value = POISON[p.dtype]
+            memory = memory_of(out, p).view(kind)
+            if p.name not in self._gaps:
+                self._gaps[p.name] = ~p.elements_in()
+            wrong = (memory != _in_gaps(value)) & self._gaps[p.name]
+            if wrong.any():
+                where = f"first {int(wrong.argmax())} elements behind its beginning"
+                return f"writes {int(wrong.sum())} elements into gaps of {p.name}, {where}"
+        return ""
 
     def close(self) -> None:
         """Give all memory back. The views of placements must not be used afterwards."""
@@ -288,5 +325,19 @@ def _protect(address: int, size: int, mode: int) -> None:
 
 
 def _view(address: int, p: KernelParam) -> np.ndarray:
-    buffer = (ctypes.c_byte * p.nbytes).from_address(address)
-    return np.frombuffer(memoryview(buffer), dtype=p.dtype).reshape(p.shape)
+    """The array whose first element is at an address."""
+    return over(_memory(address - p.before, p), p.layout)
+
+
+def _in_gaps(poison: int) -> int:
+    """What the gaps of an output hold, of its pattern in `POISON`."""
+    return poison - 1
+
+
+def memory_of(array: np.ndarray, p: KernelParam) -> np.ndarray:
+    """The memory of a parameter's array, in elements, with its gaps."""
+    return _memory(array.ctypes.data - p.before, p)
+
+
+def _memory(address: int, p: KernelParam) -> np.ndarray:
+    return np.frombuffer(memoryview((ctypes.c_byte * p.nbytes).from_address(address)), p.dtype)

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from autotune.codegen.runtime.laid import settled_values
 from autotune.targets import usable_cpus
 from schedules.dtypes import DTYPES, bound_dtype, computed, is_float
 from schedules.errors import WorkloadError
+from schedules.strides import MemoryLayout
 from schedules.te.chains import CHAIN
 from schedules.te.compute_dag import ComputeDAG, Tensor
 from schedules.te.gathers import indexed_extents
@@ -54,7 +56,12 @@ def random_inputs(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:
         first, end = (row.range[0], row.range[-1] + 1) if row.is_storage else (-8, 8)
         return rng.integers(first, end, t.shape, row.numpy)
 
-    return [one(t) for t in dag.inputs]
+    return [_held(t, one(t)) for t in dag.inputs]
+
+
+def _held(t: Tensor, values: np.ndarray) -> np.ndarray:
+    """Values as an input can hold them: alike where its elements share a place."""
+    return settled_values(values, MemoryLayout(t.shape, t.strides))
 
 
 def _places(shape: tuple[int, ...], dtype: str, extent: int, rng: np.random.Generator) -> np.ndarray:
@@ -167,7 +174,7 @@ def draws(
 
     def telling(drawn: Sequence[np.ndarray], **kind: bool) -> Draw | None:
         both = zip(dag.inputs, plain, drawn, strict=True)
-        return _telling(dag, judge, [at if t.name in places else x for t, at, x in both], **kind)
+        return _telling(dag, judge, [at if t.name in places else _held(t, x) for t, at, x in both], **kind)
 
     first = telling(plain, signs=True)
     if first is None:

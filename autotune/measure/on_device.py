@@ -15,7 +15,7 @@ from autotune.backends.drivers.object import DeviceObject, give_back
 from autotune.backends.drivers.protocol import Device, DeviceError, Memory
 from autotune.errors import CompileError
 from autotune.measure import timing
-from autotune.measure.arena import POISON, Arena, Placement
+from autotune.measure.arena import POISON, Arena, Placement, memory_of
 
 
 class DeviceArrays:
@@ -25,11 +25,11 @@ class DeviceArrays:
     def __init__(self, device: Device, arena: Arena) -> None:
         self.device = device
         count = 1 + max(x.draw for x in arena.placements)
-        self._inputs = [arena.inputs(draw) for draw in range(count)]
-        self._outputs = arena.params[arena.n_inputs :]
+        own, self._outputs = arena.params[: arena.n_inputs], arena.params[arena.n_inputs :]
+        self._inputs = [[*map(memory_of, arena.inputs(draw), own)] for draw in range(count)]
         made: list[Memory] = []
         try:
-            for p in (*self._outputs, *arena.params[: arena.n_inputs] * count):
+            for p in (*self._outputs, *own * count):
                 made.append(device.allocate(p.nbytes))
         except DeviceError:
             give_back(device, made)
@@ -58,8 +58,8 @@ class DeviceArrays:
 
     def fetch(self, placement: Placement) -> None:
         """Copy the outputs into those of a placement."""
-        for memory, x in zip(self._results, placement.outputs, strict=True):
-            self.device.download(x, memory)
+        for memory, x, p in zip(self._results, placement.outputs, self._outputs, strict=True):
+            self.device.download(memory_of(x, p), memory)
 
 
 class OnDevice:
@@ -70,8 +70,8 @@ class OnDevice:
 
     def __init__(self, arena: Arena, arrays: DeviceArrays, data: bytes) -> None:
         self._object = DeviceObject(data, arrays.device, arrays.memory())
-        wanted = [(p.dtype, p.shape) for p in arena.params]
-        if [(a.dtype, a.shape) for a in self._object.code.params] != wanted:
+        wanted = [(p.dtype, p.layout) for p in arena.params]
+        if [(a.dtype, a.layout) for a in self._object.code.params] != wanted:
             raise CompileError("the code takes other arrays than this workload")
         self.placements = arena.placements
         self._arrays = arrays

@@ -1,4 +1,4 @@
-"""At which sizes a kernel with open sizes is checked, beside the largest, at which it is timed (ADR 77)."""
+"""At which sizes a kernel with open sizes is checked, beside the largest, at which it is timed (ADR 79)."""
 
 from __future__ import annotations
 

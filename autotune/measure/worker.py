@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -218,7 +217,7 @@ class _Loaded:
                 verdict = x.checkers[placement.draw].check(placement.outputs, number)
                 if verdict.reason:
                     return _wrong(f"at {x.words}: {verdict.reason}", verdict.error, 0.0)
-                if text := self.overrun(placement):
+                if text := self.overrun(placement, x.arena):
                     return Measurement("out_of_bounds", f"at {x.words}: {text}")
         return None
 
@@ -260,8 +259,9 @@ class _Loaded:
             pointers[i] = to
         return pointers
 
-    def overrun(self, placement: Placement) -> str:
-        """What was written past an end that no inaccessible page follows directly; empty if nothing."""
+    def overrun(self, placement: Placement, of: Arena | None = None) -> str:
+        """What was written past an end that no inaccessible page follows directly; empty if nothing. ``of``:
+        the arena of the placement, unless it is that of the largest sizes."""
         arena = self._bench.arena
         if arena.scratch.overrun(self.kernel.scratch_bytes, placement.name):
             return f"writes past the end of its {self.kernel.scratch_bytes} bytes of scratch"
@@ -269,18 +269,18 @@ class _Loaded:
             nbytes = self.packed_bytes(i)
             if arena.packed[i].overrun(nbytes, placement.name):
                 return f"packing writes past the end of the {nbytes} bytes of {arena.params[i].name}"
-        return ""
+        return (of or arena).spilled(placement)
 
     def packed_bytes(self, i: int) -> int:
-        dtype, shape = parse_signature(self.packing[i].signature)[0][1]
-        return prod(shape) * np.dtype(dtype).itemsize
+        dtype, lies = parse_signature(self.packing[i].signature)[0][1]
+        return lies.span * np.dtype(dtype).itemsize
 
     def _fits(self) -> None:
         arena, target = self._bench.arena, self._bench.target
         for x in (self.kernel, *self.packing.values()):
             if x.threads != target.threads:
                 raise CompileError(f"compiled for {x.threads} threads, the target has {target.threads}")
-        wanted = [(p.dtype, p.shape) for p in arena.params]
+        wanted = [(p.dtype, p.layout) for p in arena.params]
         for i, pack in self.packing.items():
             source, *made = parse_signature(pack.signature)[0]
             if i not in arena.packed or source != wanted[i] or len(made) != 1:
@@ -300,9 +300,11 @@ class _Control:
         self._keep: list[np.ndarray] = []  # what is packed
         self._pointers = self._loaded.packed(bench.arena.timing, self._keep)
         packed = {i: self._loaded.packed_bytes(i) for i in self._loaded.packing}
-        sizes = [packed.get(i, p.nbytes) for i, p in enumerate(bench.arena.params)]
+        params = enumerate(bench.arena.params)
+        sizes = [(0, packed[i]) if i in packed else (p.before, p.nbytes) for i, p in params]
         arrays = self._pointers[: len(sizes)]  # and not the sizes behind them
-        self._lines = [_first_of_lines(at or 0, n) for at, n in zip(arrays, sizes, strict=True)]
+        both = zip(arrays, sizes, strict=True)
+        self._lines = [_first_of_lines((at or 0) - before, n) for at, (before, n) in both]
         self._changes = timing.no_changes()
 
     def clock(self, seconds: float, scratch_bytes: int) -> timing.Clock:

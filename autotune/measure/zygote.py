@@ -19,6 +19,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -83,10 +84,11 @@ class _SizeArrays:
 
     def __init__(self, dag: ComputeDAG, names: Sequence[str]) -> None:
         self.names = tuple(names)
-        self.params = [KernelParam(n, t.shape, t.dtype) for n, t in zip(names, dag.params, strict=True)]
+        both = zip(names, dag.params, strict=True)
+        self.params = [KernelParam(n, t.shape, t.dtype, t.strides) for n, t in both]
         self.count = len(dag.inputs)
-        outputs = self.params[self.count :]
-        self.each = [*self.params, *(KernelParam(p.name, p.shape, bound_dtype(p.dtype)) for p in outputs)]
+        plain = [replace(p, strides=None) for p in self.params]  # the file has them row-major
+        self.each = [*plain, *(replace(p, dtype=bound_dtype(p.dtype)) for p in plain[self.count :])]
         self.constants = [i for i, t in enumerate(dag.inputs) if t.name in dag.constants]
 
     def arena(self, draws: Sequence[Sequence[np.ndarray]], one_place: bool) -> Arena:

@@ -35,8 +35,17 @@ FOLDED = frozenset(
     Sum Tan Tanh Tile TopK Transpose Trilu Unique Unsqueeze Where Xor
     """.split()
 )
+# Integers that are multiplied as such: matrices of them, dequantized, stay expressions.
+_MULTIPLIED = ("int8", "uint8")
 # Operators whose outputs are not larger than their inputs, times the rank, whatever the values are.
 _BOUNDED = frozenset({"NonZero", "Compress", "Unique"})
+
+
+def is_folded(op: str, inputs: Sequence[KnownTensor | None]) -> bool:
+    """Whether an operator of ONNX is evaluated, if its inputs are all known."""
+    first = inputs[0] if inputs else None
+    matrix = first is not None and first.dtype in _MULTIPLIED and len(first.shape) > 1
+    return op in FOLDED and not (op == "DequantizeLinear" and matrix)
 
 
 class ConstantFolder:

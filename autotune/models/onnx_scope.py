@@ -20,11 +20,12 @@ from autotune.models.frame import Frame, Gap
 from autotune.models.model import identifier
 from autotune.models.onnx_file import domain, to_array
 from autotune.models.onnx_islands import IslandCall, island_call
-from autotune.models.onnx_known import FOLDED, ConstantFolder, type_of
+from autotune.models.onnx_known import ConstantFolder, is_folded, type_of
 from autotune.models.operators import onnx_op
 from autotune.models.operators.base import UnsupportedForm
 from autotune.models.operators.known import KnownTensor, Value
 from autotune.models.operators.node import OnnxNode
+from autotune.models.operators.table import OperatorRow
 from schedules import te
 from schedules.dtypes import DTYPES
 
@@ -120,6 +121,10 @@ class OnnxLowering(Frame):
         version = scope.opsets.get(where)
         if version is None:
             raise ModelError(f"the model imports no version of domain {proto.domain or 'ai.onnx'!r}")
+        if (row := onnx_op.row(f"{where}.{op}")) is not None and where:
+            if any(isinstance(x, Gap) for x in values.values()):
+                return [Gap()] * len(proto.output)
+            return self._by_row(row, proto, None, [values[n] if n else None for n in proto.input])
         try:
             schema: Any = onnx.defs.get_schema(op, version, where)
         except onnx.defs.SchemaError:
@@ -142,12 +147,10 @@ class OnnxLowering(Frame):
         for i, formal in enumerate(needed):  # they come first
             if i >= len(proto.input) or values.get(proto.input[i]) is None:
                 raise ModelError(f"its input {formal.name} is missing")
-        if (
-            op in FOLDED
-            and not where
-            and all(isinstance(x, KnownTensor) for x in values.values() if x is not None)
-        ):
-            arrays = {n: x.value for n, x in values.items() if isinstance(x, KnownTensor)}
+        known = {n: x for n, x in values.items() if isinstance(x, KnownTensor)}
+        every = len(known) == sum(x is not None for x in values.values())
+        if every and not where and is_folded(op, [known.get(n) for n in proto.input]):
+            arrays = {n: x.value for n, x in known.items()}
             made = self.folder.evaluate(proto, arrays, {**scope.opsets, proto.domain: version})
             return [KnownTensor(x) for x in made]
         inputs = [values[n] if n else None for n in proto.input]
@@ -169,20 +172,8 @@ class OnnxLowering(Frame):
         reason = UnsupportedForm("no expression for it")
         found = None if domain(proto.domain) else onnx_op.row(proto.op_type, schema.since_version)
         if found is not None:
-            attributes = {
-                n: _value(a.default_value) for n, a in schema.attributes.items() if a.default_value.name
-            }
-            attributes |= {a.name: self._attribute(a) for a in proto.attribute}
-            used = frozenset(i for i, name in enumerate(proto.output) if name)
-            which = (schema.since_version, len(proto.output))
-            node = OnnxNode(proto.op_type, used, self.constant, *which, attributes=attributes)
             try:
-                made = found.outputs(node, inputs, {})
-                every: Sequence[Scoped] = made if isinstance(made, (tuple, list)) else (made,)
-                for x in every:
-                    if isinstance(x, te.Tensor):
-                        check_size(x.shape, x.dtype, "its output")
-                return every
+                return self._by_row(found, proto, schema, inputs)
             except UnsupportedForm as err:
                 reason = err
         body = _body(schema, proto, inputs, scope.opsets)
@@ -197,6 +188,23 @@ class OnnxLowering(Frame):
             raise (reason if found is not None else err) from err
         finally:
             self._trial -= 1
+
+    def _by_row(
+        self, row: OperatorRow, proto: Any, schema: Any, inputs: Sequence[Scoped]
+    ) -> Sequence[Scoped]:
+        """What a row of the table makes. ``schema``: of the operator, None where onnx has none."""
+        defaults = {} if schema is None else schema.attributes
+        attributes = {n: _value(a.default_value) for n, a in defaults.items() if a.default_value.name}
+        attributes |= {a.name: self._attribute(a) for a in proto.attribute}
+        used = frozenset(i for i, name in enumerate(proto.output) if name)
+        which = (1 if schema is None else schema.since_version, len(proto.output))
+        node = OnnxNode(proto.op_type, used, self.constant, *which, attributes=attributes)
+        made = row.outputs(node, inputs, {})
+        every: Sequence[Scoped] = made if isinstance(made, (tuple, list)) else (made,)
+        for x in every:
+            if isinstance(x, te.Tensor):
+                check_size(x.shape, x.dtype, "its output")
+        return every
 
     def _attribute(self, a: Any) -> Any:
         if a.type == AttributeProto.TENSOR:

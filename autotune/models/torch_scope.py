@@ -227,7 +227,7 @@ class TorchLowering(Frame):
         return self.values[x] if hasattr(x, "meta") and x in self.values else x
 
     def _common(self, node: Any) -> str:
-        """The dtype that tensors and numbers of a call promote to."""
+        """The dtype that tensors and numbers of a call promote to; empty where they do not."""
         import torch
 
         numbers = {torch.SymBool: True, torch.SymInt: 1, torch.SymFloat: 1.0}
@@ -235,7 +235,10 @@ class TorchLowering(Frame):
         vals = [numbers.get(type(v), v) for v in vals]
         vals = [v for v in vals if isinstance(v, (torch.Tensor, bool, int, float))]
         while len(vals) > 1 and isinstance(vals[0], torch.Tensor):
-            found = torch.result_type(vals[0], vals[1])
+            try:
+                found = torch.result_type(vals[0], vals[1])
+            except RuntimeError:  # floats of 8 bits beside others
+                return ""
             vals = [torch.empty(tuple(vals[0].shape), dtype=found, device="meta"), *vals[2:]]
         return dtype_name(vals[0]) if vals and isinstance(vals[0], torch.Tensor) else ""
 

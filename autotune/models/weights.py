@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from autotune.codegen.runtime import aligned
 from autotune.models.outline import KernelCall, Outline
 from autotune.run.kernel import Kernel
-from schedules.dtypes import DTYPES
+from schedules.dtypes import DTYPES, is_integer
 from schedules.model import LINE
 
 Array = NDArray[Any]
@@ -113,9 +113,13 @@ def aligned_copy(value: Array, keep: bool = False) -> Array:
 
 
 def _only_moved(kernels: Sequence[Kernel], use: Use) -> bool:
-    """Whether packing moves elements alone: no stage computes of this weight and nothing else."""
+    """Whether packing moves elements alone: no stage computes of this weight and nothing else, and the
+    schedule made neither other numbers of it nor several arrays (`cache_read_offset`)."""
     dag = kernels[use.task].workload.dag
-    name = dag.inputs[use.argument].name
+    t, packed = dag.inputs[use.argument], kernels[use.task].parameters[0][use.argument]
+    if packed.dtype != t.dtype or (is_integer(t.dtype) and len(packed.shape) < 2 <= len(t.shape)):
+        return False
+    name = t.name
     return all({x.buffer for x in s.reads()} != {name} for s in dag.stages)
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from autotune.run.describing import describe
 from autotune.tuning.known_limits import LIMIT, MEMORY_BYTES
 from kernels_db.records import Record, Run
+from schedules.instructions import INSTRUCTIONS
+from schedules.instructions.work import RATE, arithmetic, limiting
 from schedules.model import Target, Workload
 from schedules.ops import compulsory_bytes
 from schedules.space.gc_paused import gc_paused
@@ -50,11 +52,14 @@ def number(x: object) -> float | None:
 class Limit:
     """What a machine needs at least for a workload, as a run measured it. ``seconds``; ``flops_a_second`` of
     its arithmetic, ``bytes_a_second`` of the memory level that holds the arrays, None where they are not
-    known."""
+    known. ``instructions``: rates of those that do some of it, as a `Roofline` has them. ``peak_of``: the
+    instruction whose peak it is, where that is known without them."""
 
     seconds: float
     flops_a_second: float | None = None
     bytes_a_second: float | None = None
+    instructions: Mapping[str, float] = field(default_factory=dict, hash=False)
+    peak_of: str | None = None
 
     @staticmethod
     def of(value: object) -> Limit | None:
@@ -65,7 +70,25 @@ class Limit:
             x if (x := number(value.get(k))) and x > 0 else None
             for k in ("seconds", "flops_a_second", "bytes_a_second")
         )
-        return None if seconds is None else Limit(seconds, flops, moved)
+        if seconds is None:
+            return None
+        known = {k: x for i in INSTRUCTIONS if (x := number(value.get(k := i + RATE))) and x > 0}
+        return Limit(seconds, flops, moved, known)
+
+    def operations(self, workload: Workload) -> float:
+        """Operations of the workload that `flops_a_second` is of."""
+        return sum(arithmetic(workload.dag, workload.flops, self.instructions).values())
+
+    @property
+    def by(self) -> str | None:
+        """The fastest instruction that does some of the arithmetic, None if none does."""
+        fastest = max(self.instructions, key=lambda k: self.instructions[k], default=None)
+        return None if fastest is None else fastest.removesuffix(RATE)
+
+    def instruction(self, workload: Workload) -> str | None:
+        """The instruction whose peak it is, None if it is that of something else."""
+        rates = {**self.instructions, "flops_a_second": self.flops_a_second or 0.0}
+        return self.peak_of or limiting(workload.dag, workload.flops, self.seconds, rates)
 
     @staticmethod
     def shortest(records: Iterable[Record], machine: str | None) -> Limit | None:
@@ -126,6 +149,11 @@ class LoggedTask:
         if self.best is None or not self.best.time_s or self.limit is None:
             return None
         return self.limit.seconds / self.best.time_s
+
+    @cached_property
+    def peak_of(self) -> str | None:
+        """The instruction whose peak the limit is, None if it is that of something else."""
+        return None if self.limit is None else self.limit.instruction(self.workload)
 
     @cached_property
     def offsets(self) -> Mapping[str, float]:

@@ -50,6 +50,6 @@ def of(result: Any) -> str:
 
 def _row(result: TuneResult) -> tuple[str, ...]:
     best = result.best
-    time_s, share = (None, None) if best is None else (best.time_s, best.share_of_peak)
-    rate = text.speed(result.workload, time_s)
-    return result.about, seconds(time_s), rate, peak_share(share), text.trials(result)
+    time_s = None if best is None else best.time_s
+    share = peak_share(None) if best is None else peak_share(best.share_of_peak, best.peak_of)
+    return result.about, seconds(time_s), text.speed(result.workload, time_s), share, text.trials(result)

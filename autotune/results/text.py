@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from schedules.units import counts, of_peak, percent, rate, seconds, visible
+from schedules.units import counts, of_peak, peak, percent, rate, seconds, visible
 
 if TYPE_CHECKING:
     from autotune.results.tuned import SuiteProgress, SuiteResult, TaskResult, TuneResult
@@ -79,7 +79,7 @@ def _best(progress: SuiteProgress) -> str:
     p = progress.task
     words = speed(progress.workload, p.best_time_s)
     if p.share_of_peak is not None:
-        words += f" ({of_peak(p.share_of_peak)})"
+        words += f" ({of_peak(p.share_of_peak, peak(p.peak_of))})"
     return f"{words}, provisional" if p.provisional else words
 
 
@@ -129,7 +129,7 @@ def of_result(result: TuneResult) -> str:
     if result.best is not None:
         part = result.best.share_of_peak
         best = f"{seconds(result.best.time_s)}, {speed(result.workload, result.best.time_s)}"
-        best += "" if part is None else f", {of_peak(part)}"
+        best += "" if part is None else f", {of_peak(part, peak(result.best.peak_of))}"
         best += ", with its plain loops alone" if result.only_plain else ""
     return f"{result.about}: {best}; {trials(result)}, {spent(result)}"
 

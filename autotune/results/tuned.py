@@ -58,7 +58,7 @@ class Progress:
     """Where a run stands. Given to the caller after every trial. ``failed``: failed trials by status;
     ``stopped_early``: trials that were right so far, but too slow to be timed to the end. ``provisional``:
     whether the best was timed once only; the luckiest of many trials looks too good. ``pairwise``: share of
-    pairs that the model ordered rightly in the last round."""
+    pairs that the model ordered rightly in the last round. ``peak_of``: as of `Best`."""
 
     phase: str  # "preparing", "searching", "measuring", "finalists", "done"
     measured: int
@@ -74,6 +74,7 @@ class Progress:
     stopped_early: int = 0
     place: LogPlace | None = field(default=None, repr=False, compare=False)
     provisional: bool = False
+    peak_of: str | None = None
 
     def __repr__(self) -> str:
         best = "no best" if self.best_time_s is None else f"best {self.best_time_s:.3g} s"
@@ -84,21 +85,26 @@ class Progress:
 @dataclass(frozen=True)
 class Best:
     """The best record of the task; ``share_of_peak`` is None where the peak is not known, ``trace`` has the
-    names of the workload's DAG."""
+    names of the workload's DAG. ``peak_of``: the instruction whose peak it is a share of; None: multiply-adds
+    of floats or memory."""
 
     time_s: float
     gflops: float
     share_of_peak: float | None
     trace: Trace = field(repr=False)
     record_id: str
+    peak_of: str | None = None
 
     @classmethod
-    def of(cls, workload: Workload, record: Record, peak_s: float | None = None) -> Best:
-        """From a record with status "ok". ``peak_s``: the machine's limit (seconds)."""
+    def of(
+        cls, workload: Workload, record: Record, peak_s: float | None = None, peak_of: str | None = None
+    ) -> Best:
+        """From a record with status "ok". ``peak_s``: the machine's limit (seconds). ``peak_of``: the
+        instruction that it is the peak of."""
         assert record.time_s is not None, "only ok records, which have a time, are ranked and pinned"
         share = None if peak_s is None else peak_s / record.time_s
         trace = to_named(workload, record.trace)
-        return cls(record.time_s, workload.flops / record.time_s / 1e9, share, trace, record.uid)
+        return cls(record.time_s, workload.flops / record.time_s / 1e9, share, trace, record.uid, peak_of)
 
 
 @dataclass(frozen=True)

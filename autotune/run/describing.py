@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from autotune.run.workloads import dtype_of, is_custom, param_text, shown_params
+from autotune.run.workloads import dtype_of, is_custom, param_text, shown_params, strides_text
 from schedules.model import Workload
+from schedules.te.strided import strides_given
 from schedules.units import visible
 
 
@@ -14,15 +15,16 @@ def describe(workload: Workload, threads: int | None = None) -> str:
     characters are spelled: names may be of a stranger's log."""
     if threads is not None:
         return f"{describe(workload)}, {threads} thread{'s' if threads != 1 else ''}"
-    constants = [f"constant {', '.join(workload.dag.constants)}"] if workload.dag.constants else []
+    more = [f"constant {', '.join(workload.dag.constants)}"] if workload.dag.constants else []
+    more += [f"strides {lie}"] if (lie := strides_text(workload)) else []
     if is_custom(workload):
         if workload.dag.open is not None:
             sizes = ", ".join(f"{s.name}={s.least}..{s.most}" for s in workload.dag.open.sizes)
-            constants = [f"with {sizes} open", *constants]
+            more = [f"with {sizes} open", *more]
         what = "the expression" if workload.op == "custom" else workload.op
-        return visible(" ".join([f"{what} of {made(workload)} {dtype_of(workload)}", *constants]))
+        return visible(" ".join([f"{what} of {made(workload)} {dtype_of(workload)}", *more]))
     words = [f"{k}={param_text(v)}" for k, v in shown_params(workload).items()]
-    return visible(" ".join([workload.op, *words, dtype_of(workload), *constants]))
+    return visible(" ".join([workload.op, *words, dtype_of(workload), *more]))
 
 
 def made(workload: Workload) -> str:
@@ -34,6 +36,7 @@ def tune_command(workload: Workload, db: str, threads: int | None) -> str:
     """The command, or for a user's own expression the call, that would tune a workload."""
     if is_custom(workload):
         extra = "" if workload.op == "custom" else f", name={workload.op!r}"
+        extra += f", strides={lie}" if (lie := strides_given(workload.dag)) else ""
         extra += "" if threads is None else f", threads={threads}"
         return f"autotune.tune(the same tensors{extra}, db={db!r})"
     return f"{command('tune', workload, threads)} {shlex.join(['--db', db])}"
@@ -47,5 +50,6 @@ def command(verb: str, workload: Workload, threads: int | None) -> str:
     words = ["autotune", verb, workload.op, "--shape", shape, "--dtype", dtype_of(workload)]
     words += ["--layout", str(layout)] if layout else []
     words += ["--constant-weights"] if workload.dag.constants else []
+    words += ["--strides", lie] if (lie := strides_text(workload)) else []
     words += ["--threads", str(threads)] if threads is not None else []
     return shlex.join(words)

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ import numpy as np
 from autotune.errors import ArgumentError
 from autotune.run.torch_calls import refuse_gradient
 from schedules.dtypes import DTYPES
+from schedules.strides import MemoryLayout
 
 CPU, CUDA = 1, 2  # device types of DLPack
 DEVICES = {1: "cpu", 2: "cuda", 3: "cuda_host", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm"}
@@ -31,13 +30,14 @@ PER_THREAD = 2  # the other default stream, of which each thread has its own
 
 @dataclass(frozen=True, slots=True)
 class DeviceArray:
-    """``device``: DLPack's type and number; None: its library does not tell. ``stream``: where what it holds
+    """``strides``: in elements; None: row-major. ``device``: DLPack's type and number; None: its library does
+    not tell. ``stream``: where what it holds
     is written, if its library tells."""
 
     address: int
     dtype: str
     shape: tuple[int, ...]
-    contiguous: bool
+    strides: tuple[int, ...] | None
     device: tuple[int, int] | None
     readonly: bool = False
     stream: int | None = None
@@ -101,11 +101,13 @@ def current(x: Any) -> int | None:
     return None
 
 
-def empty_like(x: Any, shape: tuple[int, ...], dtype: str) -> Any:
+def empty_like(x: Any, layout: MemoryLayout, dtype: str) -> Any:
     """A new array of the library of ``x``, on its device. None where the library has no way to say it."""
-    torch = sys.modules.get("torch")
+    torch, shape = sys.modules.get("torch"), layout.shape
     if torch is not None and isinstance(x, torch.Tensor):
-        return torch.empty(shape, dtype=getattr(torch, dtype), device=x.device)
+        return torch.empty_strided(shape, layout.steps, dtype=getattr(torch, dtype), device=x.device)
+    if layout.strides is not None:
+        return None
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(x, cupy.ndarray):
         with x.device:  # CuPy makes arrays on the device that is current, and has no other word for it
@@ -126,7 +128,7 @@ def _of_torch(x: Any, name: str) -> DeviceArray | None:
         raise ArgumentError(f"{name} is no plain tensor ({x.layout}): give x.resolve_neg().contiguous()")
     kind = {"cpu": CPU, "cuda": CUDA}.get(x.device.type, 0)
     return DeviceArray(
-        x.data_ptr(), str(x.dtype).removeprefix("torch."), tuple(x.shape), x.is_contiguous(),
+        x.data_ptr(), str(x.dtype).removeprefix("torch."), tuple(x.shape), tuple(x.stride()),
         (kind, x.device.index or 0),
     )  # fmt: skip
 
@@ -148,9 +150,9 @@ def _of_interface(x: Any, interface: Any, name: str) -> DeviceArray:
         )
     known = getattr(x, "__dlpack_device__", None)
     device = tuple(map(int, known())) if known is not None else None
-    contiguous = strides is None or _dense(shape, tuple(strides), item)
+    steps = None if strides is None else tuple(s / item if s % item else s // item for s in strides)
     return DeviceArray(
-        int(address or 0), dtype, shape, contiguous, device, bool(readonly),  # type: ignore[arg-type]
+        int(address or 0), dtype, shape, steps, device, bool(readonly),  # type: ignore[arg-type]
         None if stream is None else int(stream),
     )  # fmt: skip
 
@@ -160,16 +162,6 @@ def _dtype(typestr: str) -> tuple[str, int]:
     """Its name, and bytes of an element. Raises TypeError."""
     dtype = np.dtype(typestr)
     return dtype.name if dtype.isnative else dtype.str, dtype.itemsize
-
-
-def _dense(shape: Sequence[int], strides: Sequence[int], item: int) -> bool:
-    """Whether elements lie one after the other; what has one element or none has no order."""
-    expected = item
-    for n, step in zip(reversed(shape), reversed(strides), strict=True):
-        if n > 1 and step != expected:
-            return prod(shape) == 0
-        expected *= n
-    return True
 
 
 # The heads of DLPack's capsules, of both its protocols.
@@ -236,6 +228,5 @@ def of_dlpack(x: Any, name: str, stream: int | None) -> DeviceArray:
         dtype = f"{_CODES.get(t.code, 'other')}{t.bits}{'' if t.lanes == 1 else 'xN'}"
     # the capsule, not used up, gives the array back when it goes; its owner has it meanwhile
     return DeviceArray(
-        (t.data or 0) + t.byte_offset, dtype, shape, strides is None or _dense(shape, strides, 1), (kind,
-        index), readonly,
+        (t.data or 0) + t.byte_offset, dtype, shape, strides, (kind, index), readonly,
     )  # fmt: skip

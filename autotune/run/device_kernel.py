@@ -33,10 +33,11 @@ from autotune.run.device_arrays import (
     read,
     shown,
 )
-from autotune.run.host_arrays import check_apart, name_of, overlap
+from autotune.run.host_arrays import check_apart, lies_otherwise, name_of, overlap
 from autotune.run.kernel import CallSignature, Kernel
 from autotune.run.torch_calls import written
 from autotune.run.torch_operator import traced_as, traced_on_device
+from schedules.strides import row_major
 
 
 class _WithStream(CallSignature):
@@ -50,12 +51,13 @@ class DeviceKernel(Kernel):
     """``kernel(*inputs, out=None, stream=None)`` runs compiled code on arrays of a GPU, where they are.
 
     Inputs: torch tensors, CuPy arrays, or anything with ``__cuda_array_interface__`` or DLPack;
-    C-contiguous, of exactly the kernel's shapes and dtypes, and aligned as its vectors need (16 bytes at
-    most: arrays begin so, slices of them may not). ``out``: an array to write, or a tuple of them; without
-    it, new arrays of the library of the first input. ``stream``: a stream or its handle; without it torch's
-    current stream, or the one that an array's interface names, or the default one. Where arrays name other
-    streams, these are waited for on the device, and wait in turn; tensors of torch name none when they are
-    given, and its current stream when they are made here. The call returns when the work is queued.
+    C-contiguous, or with the strides that it was tuned for, of exactly the kernel's shapes and dtypes,
+    and aligned as its vectors need (16 bytes at most: arrays begin so, slices of them may not). ``out``:
+    an array to write, or a tuple of them; without it, new arrays of the library of the first input.
+    ``stream``: a stream or its handle; without it torch's current stream, or the one that an array's
+    interface names, or the default one. Where arrays name other streams, these are waited for on the
+    device, and wait in turn; tensors of torch name none when they are given, and its current stream when
+    they are made here. The call returns when the work is queued.
 
     Arrays of the host are taken too, if all are: they are copied there and back, and the call waits.
 
@@ -181,10 +183,11 @@ class DeviceKernel(Kernel):
         return a is not None and (a.device is None or a.device[0] != CPU or self._on.arrays_on[0] == CPU)
 
     def _empty(self, x: Any, p: GridArray) -> Any:
-        made = empty_like(x, p.shape, p.dtype)
+        made = empty_like(x, p.layout, p.dtype)
         if made is None:
             raise ArgumentError(
-                f"the library of {type(x).__name__} does not tell how to make an array: give outputs by out="
+                f"the library of {type(x).__name__} does not tell how to make an array{_with_strides(p)}: "
+                "give outputs by out="
             )
         return made
 
@@ -208,8 +211,10 @@ class DeviceKernel(Kernel):
                 f"{name} has shape {a.shape}, but the kernel is compiled for {p.shape}: "
                 f"give that shape, or tune the kernel for {a.shape}"
             )
-        if not a.contiguous:
-            raise ArgumentError(f"{name} is not C-contiguous: give a contiguous copy of it")
+        if a.strides is not None and not p.layout.lies_as(a.strides):
+            raise lies_otherwise(name, p.name, a.strides, p.layout, True, "a contiguous copy of it")
+        if a.strides is None and p.strides is not None and p.nbytes:
+            raise lies_otherwise(name, p.name, row_major(a.shape), p.layout, True, "")
         if a.address == 0 and p.nbytes:
             raise ArgumentError(
                 f"{name} has no memory, as it stands for another array in a transformation of its library: "
@@ -233,10 +238,16 @@ class _Torch:
     def __init__(self, torch: Any, params: Sequence[GridArray], on: tuple[int, int], inputs: int) -> None:
         self._tensor = torch.Tensor
         self._wanted = [(getattr(torch, p.dtype), p.shape, p.align - 1) for p in params]
+        self._layouts = [None if p.strides is None else p.layout for p in params]
         self._nbytes, self._inputs = [p.nbytes for p in params], inputs
         self._device = torch.device("cuda", on[1]) if on[0] == CUDA else torch.device("cpu")
         self._index = on[1] if on[0] == CUDA else -1
-        self._empty = torch.empty
+        self._new = [
+            partial(torch.empty, p.shape)
+            if p.strides is None
+            else partial(torch.empty_strided, p.shape, p.strides)
+            for p in params[inputs:]
+        ]
         raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         self._stream: Callable[[int], int] = raw if raw is not None and on[0] == CUDA else lambda index: 0
 
@@ -244,8 +255,8 @@ class _Torch:
         """Outputs, addresses and the stream; None where something does not fit, or needs a closer look."""
         if out is None:
             outs = tuple(
-                self._empty(shape, dtype=dtype, device=self._device)
-                for dtype, shape, _ in self._wanted[self._inputs :]
+                make(dtype=dtype, device=self._device)
+                for make, (dtype, _, _) in zip(self._new, self._wanted[self._inputs :])
             )
         else:
             outs = out if type(out) is tuple else (out,)
@@ -253,14 +264,14 @@ class _Torch:
         if len(arrays) != len(self._wanted):
             return None
         addresses = []
-        for x, (dtype, shape, mask) in zip(arrays, self._wanted):
+        for x, (dtype, shape, mask), layout in zip(arrays, self._wanted, self._layouts):
             if (
                 type(x) is not self._tensor
                 or x.dtype is not dtype
                 or x.shape != shape
                 or x.get_device() != self._index
                 or x.requires_grad
-                or not x.is_contiguous()
+                or not (x.is_contiguous() if layout is None else layout.lies_as(x.stride()))
                 or x.is_neg()
             ):
                 return None
@@ -275,6 +286,10 @@ class _Torch:
                     if overlap(addresses[w], size[w], addresses[other], size[other]):
                         return None
         return (outs if len(outs) > 1 else outs[0]), addresses, self._stream(self._index)
+
+
+def _with_strides(p: GridArray) -> str:
+    return "" if p.strides is None else f" with strides {list(p.strides)}"
 
 
 class _Thread(local):

@@ -19,8 +19,11 @@ from autotune.run.workloads import Program, as_workload, named
 from kernels_db import lookup
 from schedules import te
 from schedules.errors import WorkloadError
+from schedules.expr import Expr
 from schedules.model import Workload, digest
+from schedules.te import dims as te_dims
 from schedules.te.dims import Dim
+from schedules.te.strided import Strides
 from schedules.te.tensors import dims as dims_of
 
 # Values of the dimensions, in their order.
@@ -163,6 +166,7 @@ def as_dynamic(
     layout: str | None = None,
     constant_weights: bool | Sequence[str] = False,
     caller: Callable[..., Any] | None = None,
+    strides: Strides | None = None,
 ) -> DynamicWorkload | None:
     """The workloads of a program whose sizes vary; None where none does. Arguments as of `as_workload`.
     Raises `WorkloadError`, also where the least or the largest sizes are no program."""
@@ -174,15 +178,20 @@ def as_dynamic(
         def make(sizes: Sizes) -> Workload:
             values = dict(zip(dims, sizes, strict=True))
             numbers = {k: _numbers(x, values) for k, x in params.items()}
-            return as_workload(program, numbers, dtype, layout, constant_weights, caller)
+            return as_workload(
+                program, numbers, dtype, layout, constant_weights, caller, strides_at(strides, values)
+            )
     else:
         tensors: Sequence[Any] = program if isinstance(program, (list, tuple)) else ()
         dims = tuple(d for d in dims_of(tensors) if not d.open)
         ranges = _named(dims)
 
         def make(sizes: Sizes) -> Workload:
-            dag = te.dag(tensors, dict(zip(dims, sizes, strict=True)))  # open ones stay
-            return as_workload(dag, params, dtype, layout, constant_weights, caller)
+            values = dict(zip(dims, sizes, strict=True))
+            dag = te.dag(tensors, values)  # open ones stay
+            return as_workload(
+                dag, params, dtype, layout, constant_weights, caller, strides_at(strides, values)
+            )
 
     if not dims:
         return None
@@ -190,6 +199,21 @@ def as_dynamic(
     dynamic.at(dynamic.largest)
     _ = dynamic.seen
     return dynamic
+
+
+def strides_at(strides: Strides | None, values: Mapping[Dim, int]) -> Strides | None:
+    """Strides with numbers for the dimensions in them. Raises `WorkloadError`."""
+    if not isinstance(strides, Mapping):
+        return strides
+    listed = {name: s for name, s in strides.items() if isinstance(s, (tuple, list))}
+    used = te_dims.dims_of([s for steps in listed.values() for s in steps])
+    if missing := [d for d in used if d not in values]:
+        raise WorkloadError(f"strides: {missing[0]!r} is no size of the program; use the sizes that it has")
+
+    def numbers(steps: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(te_dims.stride_at(s, values) if isinstance(s, Expr) else s for s in steps)
+
+    return {**strides, **{name: numbers(steps) for name, steps in listed.items()}}
 
 
 def _of_params(params: Mapping[str, Any]) -> dict[str, Dim]:

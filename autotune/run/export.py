@@ -7,14 +7,13 @@ import json
 import os
 import re
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from autotune import backends
 from autotune.backends import confined
 from autotune.codegen.runtime.c_entry import STATUS
-from autotune.codegen.runtime.entry import shape_of
+from autotune.codegen.runtime.entry import layout_of
 from autotune.codegen.runtime.open_signature import open_text_of
 from autotune.errors import ArgumentError
 from autotune.run import export_text
@@ -24,8 +23,8 @@ from autotune.targets import features
 from kernels_db.replacing import in_place_of
 from schedules.distribution import VERSION
 from schedules.dtypes import DTYPES
-from schedules.expr import wrap
 from schedules.ir import Buffer
+from schedules.ir.nest import tensor_buffer
 
 CONTRACT_VERSION = 1
 
@@ -46,8 +45,9 @@ def export(kernel: Kernel, directory: str | os.PathLike[str], name: str | None =
     ``directory`` is made where it is missing. It gets four files, and those of an earlier export of that name
     are replaced:
 
-    - ``NAME.so``: ``int NAME_run(inputs ..., outputs ...)`` on pointers to row-major arrays, with an int64
-      behind them for each open size;
+    - ``NAME.so``: ``int NAME_run(inputs ..., outputs ...)`` on pointers to the first elements of arrays,
+      which are row-major, or have the strides that the kernel was tuned for, with an int64 behind them for
+      each open size;
     - ``NAME.h``: its declaration, the number of elements of each argument, and whether this CPU can run it;
     - ``NAME.json``: the contract: names, shapes, dtypes and order of arguments, threads, features of the CPU;
     - ``NAME_example.c``: a program that calls it.
@@ -122,15 +122,14 @@ def _functions(kernel: Kernel, name: str) -> list[ExportedFunction]:
     tensors = {t.name: t for t in kernel.workload.dag.inputs}
     for i, word in enumerate(words[: len(ins)]):
         if i in kernel.packed:
-            t = tensors[ins[i].name]
-            given = Buffer(t.name, tuple(map(wrap, t.shape)), t.dtype)
+            given = tensor_buffer(tensors[ins[i].name])
             pack = (_argument(given, f"{word}_given", False), _argument(ins[i], word, True))
-            found.append(ExportedFunction(f"{name}_pack_{word}", t.name, pack))
+            found.append(ExportedFunction(f"{name}_pack_{word}", given.name, pack))
     return found
 
 
 def _argument(b: Buffer, word: str, written: bool) -> ExportedArgument:
-    return ExportedArgument(b.name, word, b.dtype, shape_of(b), written)
+    return ExportedArgument(b.name, word, b.dtype, layout_of(b), written)
 
 
 def _contract(kernel: Kernel, name: str, functions: list[ExportedFunction]) -> dict[str, Any]:
@@ -164,16 +163,20 @@ def _contract(kernel: Kernel, name: str, functions: list[ExportedFunction]) -> d
 
 
 def _described(a: ExportedArgument) -> dict[str, Any]:
-    size = DTYPES[a.dtype].itemsize
+    size, lies = DTYPES[a.dtype].itemsize, a.layout
+    before, _ = lies.reach
+    order: dict[str, Any] = {"order": "row-major"}
+    if lies.strides is not None:
+        order = {"order": "strided", "strides": list(lies.strides), "bytes_before": before * size}
     return {
         "name": a.name,
         "c_name": a.word,
         "c_type": export_text.C_TYPES[a.dtype],
         "role": "output" if a.written else "input",
         "dtype": a.dtype,
-        "shape": list(a.shape),
-        "order": "row-major",
-        "bytes": prod(a.shape) * size,
+        "shape": list(lies.shape),
+        **order,
+        "bytes": lies.span * size,
         "alignment": size,
     }
 

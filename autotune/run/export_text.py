@@ -6,10 +6,10 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from schedules.dtypes import DTYPES, STORED_FLOATS
+from schedules.strides import MemoryLayout
 
 # Types of C by dtype. C99 has none for floats of storage: their bits are in an integer.
 C_TYPES = {
@@ -26,7 +26,8 @@ _TAKEN = frozenset(
     mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
     reinterpret_cast requires restrict return short signed sizeof static static_assert static_cast struct
     switch template this thread_local throw true try typedef typeid typename union unsigned using virtual
-    void volatile wchar_t while xor xor_eq main i sum status malloc printf size_t errno unix linux""".split()
+    void volatile wchar_t while xor xor_eq main i sum status calloc malloc printf size_t errno unix
+    linux""".split()
 )
 # Extensions that GCC and Clang know how to ask for.
 _ASKABLE = frozenset(
@@ -42,8 +43,13 @@ class ExportedArgument:
     name: str
     word: str
     dtype: str
-    shape: tuple[int, ...]
+    layout: MemoryLayout
     written: bool
+
+    @property
+    def before(self) -> int:
+        """Elements of memory before the first one, to which the pointer is."""
+        return self.layout.reach[0]
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ def header(name: str, functions: Sequence[ExportedFunction], contract: Mapping[s
     need = [f for f in cpu["features"] if f in _ASKABLE] if cpu["triple"].startswith("x86_64") else []
     ask = "\n        && ".join(f'__builtin_cpu_supports("{f}")' for f in need) or "1"
     arrays = (*main.arguments, *(f.arguments[0] for f in packers))
-    elements = "\n".join(f"#define {name}_{a.word}_elements ((size_t){prod(a.shape)})" for a in arrays)
+    elements = "\n".join(f"#define {name}_{a.word}_elements ((size_t){a.layout.span})" for a in arrays)
     packing = "\n\n".join(
         f"/* {f.arguments[1].word} as {main.name} reads it, of {f.arguments[0].word}, the weight. It is read "
         "fastest where it begins with a line of 64 bytes. */\n"
@@ -98,6 +104,12 @@ def header(name: str, functions: Sequence[ExportedFunction], contract: Mapping[s
         for f in packers
     )
     release = "\n".join(f"void {f.name}_release(void);" for f in functions)
+    lies = ""
+    if any(a.layout.strides is not None for a in arrays):
+        lies = (
+            "\n * Where strides are told, an array has them in place of row-major order. Its elements are"
+            " then counted\n * with the gaps between them, and a pointer is to the first one."
+        )
     return f"""\
 /* {contract["operator"]}, compiled by autotune {contract["autotune"]}. Threads: {threads}.
  * It needs a CPU with:{_wrapped(cpu["features"])} */
@@ -114,7 +126,7 @@ extern "C" {{
 {elements}
 
 /* Arrays are row-major and aligned to their elements. An output overlaps nothing else. Floats of 16 bits are
- * given as their bits. Several threads may call it at once. Returns 0; 2: no memory for scratch. */
+ * given as their bits. Several threads may call it at once. Returns 0; 2: no memory for scratch.{lies} */
 {_declared(main)}
 {packing and f"{chr(10)}{packing}{chr(10)}"}
 /* Frees the scratch memory that is kept between calls. No call may be running. */
@@ -151,7 +163,7 @@ def example(name: str, functions: Sequence[ExportedFunction]) -> str:
         f'#include "{name}.h"',
         "",
         "int main(void) {",
-        *(f"    {_type(a)} *{a.word} = malloc(sizeof *{a.word} * {name}_{a.word}_elements);" for a in arrays),
+        *(f"    {_type(a)} *{a.word} = {_memory(name, a)};" for a in arrays),
         f"    if (!{name}_runnable() || {' || '.join(f'!{a.word}' for a in arrays)}) return 1;",
         *(
             f"    for (size_t i = 0; i < {name}_{a.word}_elements; i++) {a.word}[i] = i % {_period(a)};"
@@ -173,8 +185,15 @@ def _period(a: ExportedArgument) -> int:
     return 2 if a.dtype == "bool" else 7
 
 
+def _memory(name: str, a: ExportedArgument) -> str:
+    count = f"{name}_{a.word}_elements"
+    gaps = a.written and a.layout.strides is not None  # which nothing writes
+    return f"calloc({count}, sizeof *{a.word})" if gaps else f"malloc(sizeof *{a.word} * {count})"
+
+
 def _given(f: ExportedFunction) -> str:
-    return ", ".join([*(a.word for a in f.arguments), *(str(s.most) for s in f.sizes)])
+    arrays = (f"{a.word} + {a.before}" if a.before else a.word for a in f.arguments)
+    return ", ".join([*arrays, *(str(s.most) for s in f.sizes)])
 
 
 def _declared(f: ExportedFunction) -> str:
@@ -192,7 +211,11 @@ def _declared(f: ExportedFunction) -> str:
 
 
 def _shown(a: ExportedArgument) -> str:
-    return f"{a.word}: {a.dtype}[{']['.join(map(str, a.shape))}]" if a.shape else f"{a.word}: {a.dtype}"
+    lies = a.layout
+    shape = f"[{']['.join(map(str, lies.shape))}]" if lies.shape else ""
+    strides = "" if lies.strides is None else f", strides {', '.join(map(str, lies.strides))}"
+    before = f", {a.before} elements before the pointer" if a.before else ""
+    return f"{a.word}: {a.dtype}{shape}{strides}{before}"
 
 
 def _type(a: ExportedArgument) -> str:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from math import inf, prod
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.codegen.runtime.entry import shape_of
+from autotune.codegen.runtime.entry import layout_of, shape_of
+from autotune.codegen.runtime.laid import over
 from autotune.errors import ArgumentError
 from autotune.run import device_arrays, torch_calls
 from schedules.dtypes import DTYPES
 from schedules.ir import Buffer
+from schedules.strides import MemoryLayout
 
 if TYPE_CHECKING:
     from autotune.codegen.grid_code import GridArray
@@ -32,16 +34,51 @@ def view(x: Any, b: Buffer, written: bool) -> np.ndarray:
     """``x`` as a numpy array over the same memory that fits ``b``, the parameter of a kernel. Raises
     ArgumentError."""
     a, readonly = fitting(x, b, written, "kernel")
-    name = name_of(b, written)
-    if not a.flags.c_contiguous:
-        copy = "its .contiguous()" if torch_calls.is_tensor(x) else "np.ascontiguousarray of it"
-        remedy = "a C-contiguous array" if written else copy
-        raise ArgumentError(f"{name} is not C-contiguous (strides {a.strides}): give {remedy}")
+    name, lies = name_of(b, written), layout_of(b)
+    if lies.strides is not None or not a.flags.c_contiguous:
+        strides = in_elements(a)
+        if strides is None or not lies.lies_as(strides):
+            whole, copy = strides is not None, _copied(x, written)
+            raise lies_otherwise(name, b.name, strides or a.strides, lies, whole, copy)
     if not is_aligned(a):
         raise ArgumentError(f"{name} is not aligned to {a.itemsize} bytes: give a copy of it")
     if written and readonly:
         raise ArgumentError(f"{name} is read-only: give an array that may be written")
     return a
+
+
+def _copied(x: Any, written: bool) -> str:
+    """What a caller gives in place of an array that is not row-major."""
+    copy = "its .contiguous()" if torch_calls.is_tensor(x) else "np.ascontiguousarray of it"
+    return "a C-contiguous array" if written else copy
+
+
+def in_elements(a: np.ndarray) -> tuple[int, ...] | None:
+    """The strides of an array in elements; None where one is no whole number of them. Those of extents of 1
+    say nothing."""
+    if any(s % a.itemsize for n, s in zip(a.shape, a.strides, strict=True) if n != 1):
+        return None
+    return tuple(s // a.itemsize for s in a.strides)
+
+
+def lies_otherwise(
+    name: str, argument: str, got: Sequence[int], wanted: MemoryLayout, whole: bool, copy: str
+) -> ArgumentError:
+    """The error for an array with other strides than the kernel is compiled for. ``got``: in elements, or,
+    where they are not ``whole``, in bytes. ``copy``: what may be given in its place."""
+    unit = "elements" if whole else "bytes"
+    tune = f", or tune and load the kernel with strides={{{argument!r}: {tuple(got)}}}" if whole else ""
+    if wanted.strides is not None and MemoryLayout(wanted.shape).lies_as(got):
+        tune = f", or tune and load the kernel without strides of {argument!r}"
+    if wanted.strides is None:
+        return ArgumentError(
+            f"{name} is not C-contiguous: its strides are {tuple(got)} in {unit}, but the kernel is compiled "
+            f"for {wanted.steps}: give {copy}{tune}"
+        )
+    return ArgumentError(
+        f"{name} has strides {tuple(got)} in {unit}, but the kernel is compiled for {wanted.steps}: give an "
+        f"array that lies so{tune}"
+    )
 
 
 def is_aligned(a: np.ndarray) -> bool:
@@ -158,10 +195,10 @@ def _of_another_library(x: Any, name: str) -> tuple[np.ndarray, bool] | None:
     row = DTYPES.get(told.dtype)
     if row is None or row.module == "numpy":
         return None
-    if not told.contiguous:
-        raise ArgumentError(f"{name} is not C-contiguous: give a contiguous copy of it")
-    memory = (ctypes.c_char * (prod(told.shape) * row.itemsize)).from_address(told.address or 1)
-    return np.frombuffer(memoryview(memory), np.uint8).view(row.numpy).reshape(told.shape), told.readonly
+    lies = MemoryLayout(told.shape, told.strides)
+    before = lies.reach[0] * row.itemsize
+    memory = (ctypes.c_char * (lies.span * row.itemsize)).from_address((told.address or 1 + before) - before)
+    return over(np.frombuffer(memoryview(memory), np.uint8).view(row.numpy), lies), told.readonly
 
 
 class _Producer:
@@ -196,12 +233,32 @@ def overlap(at: int, nbytes: int, other: int, others_nbytes: int) -> bool:
     return at < other + others_nbytes and other < at + nbytes and nbytes > 0 and others_nbytes > 0
 
 
-def check_apart(arrays: Sequence[tuple[int, int]], name: Callable[[int], str], inputs: int) -> None:
+# Most steps in which it is found whether two interleaved arrays share an element: views of one take a few.
+_SHARE_STEPS = 10_000
+
+
+def memory_of(a: np.ndarray) -> tuple[int, int]:
+    """The address and the bytes of the memory from the first element of an array to its last."""
+    lies = MemoryLayout(a.shape, a.strides)
+    before, _ = lies.reach
+    return a.ctypes.data - before, lies.span - 1 + a.itemsize if a.size else 0
+
+
+def check_apart(
+    arrays: Sequence[tuple[int, int]],
+    name: Callable[[int], str],
+    inputs: int,
+    views: Sequence[np.ndarray] | None = None,
+) -> None:
     """Raises ArgumentError where an output shares memory with another array. ``arrays``: address and bytes of
-    each, ``inputs`` of them inputs, then the outputs. ``name``: of the argument of a number."""
+    each, ``inputs`` of them inputs, then the outputs. ``name``: of the argument of a number. ``views``:
+    of them; with these, two that interleave may be given, where it is found that they share no element."""
+    may_share: Any = np.may_share_memory  # whose types know two numbers of steps only
     for w in range(inputs, len(arrays)):
         for other in range(w):
-            if overlap(*arrays[w], *arrays[other]):
+            if overlap(*arrays[w], *arrays[other]) and (
+                views is None or may_share(views[w], views[other], max_work=_SHARE_STEPS)
+            ):
                 raise ArgumentError(
                     f"{name(w)} shares memory with {name(other)}; give it memory of its own"
                 )

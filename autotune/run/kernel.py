@@ -17,10 +17,11 @@ import numpy as np
 
 from autotune import backends
 from autotune.codegen.runtime import aligned
-from autotune.codegen.runtime.entry import parse_signature, shape_of, signature
+from autotune.codegen.runtime.entry import layout_of, parse_signature, shape_of, signature
+from autotune.codegen.runtime.laid import laid
 from autotune.errors import ArgumentError
 from autotune.run import new_arrays, torch_calls, torch_operator
-from autotune.run.host_arrays import check_apart, is_number, name_of, number, view
+from autotune.run.host_arrays import check_apart, is_number, memory_of, name_of, number, view
 from autotune.run.pickled import text_of
 from schedules.dtypes import DTYPES
 from schedules.errors import NotPicklable, suggest
@@ -53,15 +54,14 @@ class Kernel:
     """``kernel(*inputs, out=None)`` runs compiled code on arrays, without a copy.
 
     Inputs: numpy arrays, or anything with DLPack, ``__array_interface__`` or the buffer protocol;
-    C-contiguous, element-aligned, of exactly the kernel's shapes and dtypes. An input without dimensions may
-    be a number: numpy's of its dtype, or Python's of its kind and in its range. They may be given by name:
-    ``kernel(a=x, b=y)``. ``out``: an array to
-    write, or a tuple of them when the kernel has several outputs; it may overlap nothing else.
-    Returns ``out``, or new numpy arrays, or new torch tensors where the first input is one. A tensor that
-    requires a gradient is refused outside ``torch.no_grad()`` (`autotune.torch.op` has gradients).
-    Raises `ArgumentError`, and MemoryError for want of scratch
-    memory. The GIL is released; calls from several threads at once are independent. `pickle` takes a kernel
-    as its workload, schedule and target.
+    C-contiguous, or with the strides that it was tuned for, element-aligned, of exactly the kernel's
+    shapes and dtypes. An input without dimensions may be a number: numpy's of its dtype, or Python's of
+    its kind and in its range. They may be given by name: ``kernel(a=x, b=y)``. ``out``: an array to
+    write, or a tuple of them when the kernel has several outputs; it may overlap nothing else. Returns
+    ``out``, or new numpy arrays, or new torch tensors where the first input is one. A tensor that
+    requires a gradient is refused outside ``torch.no_grad()`` (`autotune.torch.op` has gradients). Raises
+    `ArgumentError`, and MemoryError for want of scratch memory. The GIL is released; calls from several
+    threads at once are independent. `pickle` takes a kernel as its workload, schedule and target.
 
     >>> kernel = at.load("matmul", m=64, n=64, k=64, threads=1)
     >>> a = np.ones((64, 64), "float32")
@@ -119,7 +119,7 @@ class Kernel:
         self._outs = params[len(self._ins) :]
         # Inputs without dimensions, of which calls may give numbers.
         self._numbers = tuple(i for i, b in enumerate(self._ins) if not b.shape)
-        self._new = tuple(new_arrays.maker(shape_of(b), DTYPES[b.dtype].numpy) for b in self._outs)
+        self._new = tuple(new_arrays.maker_of(layout_of(b), DTYPES[b.dtype].numpy) for b in self._outs)
         self._single = self._new[0] if len(outputs) == 1 else None
         self._fast = loaded.python_function() or torch_calls.refuse
         self._torch: torch_calls.TorchCalls | None = None
@@ -207,8 +207,7 @@ class Kernel:
             raise ValueError(f"repeat must be at least 1, not {repeat}")
         rng = np.random.default_rng(0)
         arrays = inputs or tuple(self._random(rng, i) for i in range(len(self._ins)))
-        outs = tuple(np.empty(shape_of(b), b.dtype) for b in self._outs)
-        pointers, _keep = self._pointers(arrays, outs)
+        pointers, _keep = self._pointers(arrays, self._made())
         runs = 1
         for _ in range(2):  # twice, since the first run has cold caches and code
             once = max(self._loaded.bench(pointers, runs) / runs, 1)
@@ -349,8 +348,7 @@ class Kernel:
         views = [view(x, b, False) for x, b in zip(inputs, self._ins, strict=True)]
         views += [view(x, b, True) for x, b in zip(outs, self._outs, strict=True)]
         pointers = [v.ctypes.data for v in views]
-        spans = [(p, v.nbytes) for p, v in zip(pointers, views, strict=True)]
-        check_apart(spans, self._argument, len(self._ins))
+        check_apart([*map(memory_of, views)], self._argument, len(self._ins), views)
         return pointers, views
 
     def _check_counts(self, inputs: Sequence[Any], outs: Any) -> None:
@@ -370,14 +368,14 @@ class Kernel:
 def packed_params(params: tuple[Buffer, ...], packing: Mapping[int, LoadedObject]) -> tuple[Buffer, ...]:
     """Parameters as a call takes them: weights as they are packed, by what packs them."""
     for i, pack in packing.items():
-        (_, _), (dtype, shape) = parse_signature(pack.signature)[0]
-        packed = Buffer(params[i].name, tuple(map(wrap, shape)), dtype)
+        (_, _), (dtype, lies) = parse_signature(pack.signature)[0]
+        packed = Buffer(params[i].name, tuple(map(wrap, lies.shape)), dtype)
         params = (*params[:i], packed, *params[i + 1 :])
     return params
 
 
 def _type(b: Buffer) -> str:
-    return f"{b.dtype}[{','.join(map(str, shape_of(b)))}]"
+    return f"{b.dtype}{layout_of(b)}"
 
 
 def _identifier(name: str) -> str:
@@ -387,11 +385,13 @@ def _identifier(name: str) -> str:
 
 def random_array(rng: np.random.Generator, b: Buffer) -> np.ndarray:
     """An array for a parameter: standard normal, or integers of -8 to 8."""
-    shape = shape_of(b)
-    row = DTYPES[b.dtype]
+    lies, row = layout_of(b), DTYPES[b.dtype]
     if row.kind == "float":
-        return rng.standard_normal(shape).astype(row.numpy)
-    return rng.integers(max(-8, row.range[0]), min(9, row.range[-1] + 1), shape).astype(row.numpy)
+        values = rng.standard_normal(lies.shape).astype(row.numpy)
+    else:
+        least, end = max(-8, row.range[0]), min(9, row.range[-1] + 1)
+        values = rng.integers(least, end, lies.shape).astype(row.numpy)
+    return values if lies.strides is None else laid(values, lies)
 
 
 def _duration(seconds: float) -> str:

@@ -15,8 +15,7 @@ from autotune.run.open_kernel import OpenKernel
 from autotune.run.pickled import read
 from autotune.settings import cache_dir
 from schedules.errors import ScheduleError
-from schedules.expr import wrap
-from schedules.ir import Buffer
+from schedules.ir.nest import tensor_buffer
 from schedules.model import Target, Trace, Workload
 
 if TYPE_CHECKING:
@@ -56,9 +55,9 @@ def kernel_of(
         took_s = time.monotonic() - begin
         log.debug("kernel of %s: nothing is in the cache, compiled in %.2f s", workload.op, took_s)
     main, packing = loaded
-    params = tuple(Buffer(t.name, tuple(map(wrap, t.shape)), t.dtype) for t in workload.dag.params)
     if workload.dag.open is not None:
         return OpenKernel(cast("LoadedObject", main), workload, target, record, trace, packing, chosen_by)
+    params = tuple(map(tensor_buffer, workload.dag.params))
     make = _class_for(main)
     return make(main, params, workload.dag.outputs, workload, target, record, trace, packing, chosen_by)
 

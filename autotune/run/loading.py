@@ -7,7 +7,7 @@ nothing here tunes.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune import backends
@@ -23,6 +23,7 @@ from autotune.settings import database
 from kernels_db.place import locate
 from kernels_db.records import Hit
 from schedules.model import Target, Workload
+from schedules.te.strided import Strides
 
 if TYPE_CHECKING:
     from autotune.run.dynamic_kernel import DynamicKernel
@@ -35,6 +36,7 @@ def load(
     dtype: str = "float32",
     layout: str | None = None,
     constant_weights: bool | Sequence[str] = False,
+    strides: Strides | None = None,
     target: str | Target = "cpu",
     threads: int | None = None,
     db: str | os.PathLike[str] | None = None,
@@ -60,7 +62,7 @@ def load(
 
     A record whose schedule is not legal, that this version cannot read, or
     that is pinned and was found wrong since, is left out with a warning. ``constant_weights`` as it was
-    tuned: the kernel then takes what its `Kernel.pack_weights` returns.
+    tuned: the kernel then takes what its `Kernel.pack_weights` returns. ``strides`` as they were tuned.
 
     Raises `KernelNotFound`, `WorkloadError`, `TargetError`, or `LogError` for a log that cannot be read; and
     where all records are left out, the error of the first: `ScheduleError`, `TraceError`, `CompileError` or
@@ -78,20 +80,21 @@ def load(
     np.float32(64.0)
     """
     constant_weights = ahead(constant_weights)
-    dynamic = as_dynamic(program, params, dtype, layout, constant_weights, load)
+    dynamic = as_dynamic(program, params, dtype, layout, constant_weights, load, strides)
     if dynamic is not None:
         return _load_dynamic(dynamic, Asked.of(target, threads, db, fallback, nearest))
 
     where = database(db)
 
     def find() -> tuple[Kernel, bool]:
-        workload = as_workload(program, params, dtype, layout, constant_weights, load)
+        workload = as_workload(program, params, dtype, layout, constant_weights, load, strides)
         return _load(workload, Asked.of(target, threads, where, fallback, nearest))
 
     if not isinstance(program, str):  # tensors, whose names count for a kernel too
         return find()[0]
     named = tuple((k, type(v), v) for k, v in sorted(params.items()))  # 64.0 and True are no 64 and 1
-    key = (program, named, dtype, layout, constant_weights, target, threads, where, fallback, nearest)
+    lie = repr(dict(strides) if isinstance(strides, Mapping) else strides)
+    key = (program, named, dtype, layout, constant_weights, lie, target, threads, where, fallback, nearest)
     return recent.load(key, where, find)
 
 
@@ -218,6 +221,7 @@ def best(
     dtype: str = "float32",
     layout: str | None = None,
     constant_weights: bool | Sequence[str] = False,
+    strides: Strides | None = None,
     target: str | Target = "cpu",
     threads: int | None = None,
     db: str | os.PathLike[str] | None = None,
@@ -235,7 +239,7 @@ def best(
     >>> hit.time_s < 1.0, hit.pinned
     (True, False)
     """
-    workload = as_workload(program, params, dtype, layout, constant_weights, best)
+    workload = as_workload(program, params, dtype, layout, constant_weights, best, strides)
     return find(workload, Asked.of(target, threads, db, nearest=nearest))
 
 

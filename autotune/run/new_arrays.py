@@ -19,6 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from autotune.codegen.runtime.laid import over
+from schedules.strides import MemoryLayout
+
 # Bytes of a result that lies in such memory, at least: numpy asks for huge pages from there on too.
 LARGE = 4 << 20
 # Bytes that are kept for results to come, at most.
@@ -30,6 +33,14 @@ KEEPS = all(hasattr(mmap, name) for name in ("MAP_PRIVATE", "MAP_ANONYMOUS", "MA
 # {bytes: memory that nobody uses}. Lists are changed by single calls only: results end in any thread, and in
 # the midst of anything, where a lock could wait for its own thread.
 _idle: dict[int, list[mmap.mmap]] = {}
+
+
+def maker_of(layout: MemoryLayout, dtype: np.dtype[Any]) -> Callable[[], np.ndarray]:
+    """`maker` of an array that lies as ``layout`` says."""
+    if layout.strides is None:
+        return maker(layout.shape, dtype)
+    make = maker((layout.span,), dtype)
+    return lambda: over(make(), layout)
 
 
 def maker(shape: Sequence[int], dtype: np.dtype[Any]) -> Callable[[], np.ndarray]:

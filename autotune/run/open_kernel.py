@@ -1,4 +1,4 @@
-"""`OpenKernel`: one compiled kernel for every size of a range, which each call tells (ADR 77)."""
+"""`OpenKernel`: one compiled kernel for every size of a range, which each call tells (ADR 79)."""
 
 from __future__ import annotations
 

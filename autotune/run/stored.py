@@ -12,7 +12,7 @@ from autotune import backends, targets
 from autotune.errors import CompileError, KernelNotFound
 from autotune.run.describing import describe, tune_command
 from autotune.run.warned import warn
-from autotune.run.workloads import otherwise_constant
+from autotune.run.workloads import otherwise_constant, row_major
 from kernels_db import lookup
 from kernels_db.place import locate
 from kernels_db.records import Hit
@@ -121,6 +121,10 @@ def not_found(workload: Workload, asked: Asked) -> KernelNotFound:
         ahead = "known ahead: --constant-weights, or constant_weights=True"
         kind = ahead if twin.dag.constants else "as arguments: without --constant-weights"
         lines.append(f"stored there with its weights {kind}")
+        what = "or tune this one"
+    rows = row_major(workload)
+    if rows is not None and _targets(rows, where):
+        lines.append("stored there row-major: without --strides, or strides=")
         what = "or tune this one"
     if not others and (other_order := reordered(workload, where)) is not None:
         lines.append(other_order)

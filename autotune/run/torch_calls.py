@@ -12,10 +12,11 @@ from functools import partial
 from typing import Any
 
 from autotune.codegen.runtime import exchange
-from autotune.codegen.runtime.entry import shape_of
+from autotune.codegen.runtime.entry import layout_of
 from autotune.errors import ArgumentError
 from autotune.run import new_arrays
 from schedules.ir import Buffer
+from schedules.strides import MemoryLayout
 
 # In place of outputs: see `TorchCalls.outputs`.
 DISPATCHED = ("dispatched",)
@@ -34,7 +35,7 @@ class TorchCalls:
         # Which levels of forward-mode derivatives are entered. torch has no public name for it.
         forward = torch.autograd.forward_ad
         self._forward: Any = forward if hasattr(forward, "_current_level") else _NoLevels()
-        self._new = [_maker(torch, shape_of(b), getattr(torch, b.dtype)) for b in outputs]
+        self._new = [_maker(torch, layout_of(b), getattr(torch, b.dtype)) for b in outputs]
         self._plain = (torch.Tensor, torch.nn.Parameter)  # without a meaning of their own
         for kind in self._plain:
             exchange.accept(kind)
@@ -141,7 +142,13 @@ def refuse(*arrays: object) -> int:
     return 1
 
 
-def _maker(torch: Any, shape: tuple[int, ...], dtype: Any) -> Callable[[], Any]:
+def _maker(torch: Any, layout: MemoryLayout, dtype: Any) -> Callable[[], Any]:
+    shape, strides = layout.shape, layout.strides
+    if strides is not None:
+        memory = new_arrays.tensor_maker(torch, (layout.span,), dtype)
+        if memory is not None:
+            return lambda: memory().as_strided(shape, strides)
+        return partial(torch.empty_strided, shape, strides, dtype=dtype, device="cpu")
     large = new_arrays.tensor_maker(torch, shape, dtype)
     # a tensor like one that takes no memory is made in half the time of torch.empty
     return large or partial(torch.empty_like, _model(torch, shape, dtype))

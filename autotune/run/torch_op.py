@@ -19,8 +19,8 @@ def op(
 ) -> Callable[..., Any]:
     """An operator of torch that calls a kernel: for autograd, and for ``torch.compile(..., fullgraph=True)``.
 
-    It takes the kernel's inputs as tensors and returns new tensors, one or a tuple. Shapes, dtypes and the
-    contiguous order of memory are those of the kernel; others raise `ArgumentError`.
+    It takes the kernel's inputs as tensors and returns new tensors, one or a tuple. Shapes, dtypes and
+    strides are those of the kernel; others raise `ArgumentError`.
 
     ``backward``: what computes gradients. It takes the gradients of the floating-point outputs, in order,
     then all inputs, and gives a gradient for each input:

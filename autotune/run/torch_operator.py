@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from operator import index
 from threading import RLock
 from typing import Any, TypeVar
 
-from autotune.codegen.runtime.entry import shape_of
+from autotune.codegen.runtime.entry import layout_of
 from autotune.errors import ArgumentError
+from autotune.run.host_arrays import lies_otherwise
 from autotune.run.torch_calls import refuse_gradient
 from schedules.dtypes import DTYPES
 from schedules.ir import Buffer
@@ -165,22 +166,24 @@ def _fake(ins: Sequence[Buffer], outs: Sequence[Buffer], differentiable: bool) -
     """What the operator does to tensors without memory: it checks inputs, and makes outputs like a call's."""
     import torch
 
-    wanted = [(b.name, shape_of(b), getattr(torch, b.dtype)) for b in ins]
-    made = [(shape_of(b), getattr(torch, b.dtype)) for b in outs]
+    wanted = [(b.name, layout_of(b), getattr(torch, b.dtype)) for b in ins]
+    made = [(layout_of(b), getattr(torch, b.dtype)) for b in outs]
 
     def fake(*inputs: Any) -> Any:
-        for x, (name, shape, dtype) in zip(inputs, wanted, strict=True):
-            if x.dtype != dtype or tuple(x.shape) != shape:
+        for x, (name, lies, dtype) in zip(inputs, wanted, strict=True):
+            if x.dtype != dtype or tuple(x.shape) != lies.shape:
                 raise ArgumentError(
                     f"input {name!r} is {x.dtype} of shape {tuple(x.shape)}, but the kernel is compiled for "
-                    f"{dtype} of shape {shape}: give that, or tune another kernel"
+                    f"{dtype} of shape {lies.shape}: give that, or tune another kernel"
                 )
-            if not x.is_contiguous():
-                raise ArgumentError(f"input {name!r} is not C-contiguous: give its .contiguous()")
+            if not lies.lies_as(x.stride()):
+                raise lies_otherwise(f"input {name!r}", name, x.stride(), lies, True, "its .contiguous()")
             if x.requires_grad and not differentiable and torch.is_grad_enabled():
                 raise refuse_gradient(f"input {name!r}")
         device = inputs[0].device if inputs else "cpu"
-        results = tuple(torch.empty(shape, dtype=dtype, device=device) for shape, dtype in made)
+        results = tuple(
+            torch.empty_strided(lies.shape, lies.steps, dtype=dtype, device=device) for lies, dtype in made
+        )
         return results if len(results) > 1 else results[0]
 
     return fake
@@ -242,10 +245,12 @@ def _gradient(kernel: Any, backward: Any, of: Sequence[Buffer]) -> tuple[Any, tu
     """(the operator of a kernel that computes gradients of these inputs, which of what is known it takes).
     Raises ArgumentError."""
     ins, outs = kernel.parameters
-    heads = [b for b in outs if _is_float(b)]
+    # Gradients are given row-major, whatever lies with strides.
+    heads = [_row_major(b) for b in outs if _is_float(b)]
     known = {f"d{b.name}": b for b in heads} | {b.name: b for b in (*ins, *outs)}
     takes, gives = backward.parameters
-    if _types(gives) == _types(of):
+    wanted = _types([*map(_row_major, of)])
+    if _types(gives) == wanted:
         operator = overload(plain_name(backward))
         if len(known) == len(heads) + len(ins) + len(outs) and all(
             b.name in known and _types((b,)) == _types((known[b.name],)) for b in takes
@@ -256,7 +261,7 @@ def _gradient(kernel: Any, backward: Any, of: Sequence[Buffer]) -> tuple[Any, tu
     raise ArgumentError(
         f"backward of {kernel.workload.op}: the kernel {backward.workload.op} takes {_types(takes)} and "
         f"gives {_types(gives)}, but must take the gradients of the outputs, then all inputs, "
-        f"{_types((*heads, *ins))}, or some by their names ({', '.join(known)}), and give {_types(of)}; "
+        f"{_types((*heads, *ins))}, or some by their names ({', '.join(known)}), and give {wanted}; "
         "where it takes others, give a function of all that calls an operator of it"
     )
 
@@ -271,4 +276,8 @@ def _is_float(b: Buffer) -> bool:
 
 
 def _types(buffers: Sequence[Buffer]) -> str:
-    return ", ".join(f"{b.dtype}[{','.join(map(str, shape_of(b)))}]" for b in buffers)
+    return ", ".join(f"{b.dtype}{layout_of(b)}" for b in buffers)
+
+
+def _row_major(b: Buffer) -> Buffer:
+    return replace(b, strides=None)

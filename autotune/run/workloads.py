@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from schedules import te
 from schedules.errors import WorkloadError, suggest
 from schedules.model import Workload
+from schedules.te import strided as te_strided
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.flops import count_flops
+from schedules.te.strided import Strides
 
 # What `tune` and `load` take: an operator's name, the tensors of `te` (inputs, then outputs), or a DAG.
 Program = str | Sequence[Any] | ComputeDAG | Workload
@@ -25,12 +28,20 @@ def as_workload(
     layout: str | None = None,
     constant_weights: bool | Sequence[str] = False,
     caller: Callable[..., Any] | None = None,
+    strides: Strides | None = None,
 ) -> Workload:
     """The workload of a program. Parameters, dtype and layout belong to library operators; tensors
     carry their own. ``constant_weights``: see `with_constants`. ``caller``: the function that a user gave
-    ``params`` with its own keywords. Raises `WorkloadError`."""
+    ``params`` with its own keywords. ``strides``: of arguments, by name. Sums of dequantised products in
+    tensors become sums of integers (see `schedules.graph.integers`). Raises `WorkloadError`."""
     _check_names(program, params, caller)
-    return with_constants(_as_workload(program, params, dtype, layout), constant_weights)
+    workload = with_strides(_as_workload(program, params, dtype, layout), strides)
+    made = with_constants(workload, constant_weights)
+    if isinstance(program, (str, Workload)):
+        return made
+    from schedules.graph.integers import with_integer_products
+
+    return replace(made, dag=with_integer_products(made.dag))
 
 
 def _check_names(program: Program, params: Mapping[str, Any], caller: Callable[..., Any] | None) -> None:
@@ -71,6 +82,70 @@ def ahead(which: bool | Iterable[str] | None) -> bool | tuple[str, ...]:
         return tuple(which) or False
     except TypeError:
         raise WorkloadError(f"constant_weights: {which!r} is no name of an input, True or False") from None
+
+
+def with_strides(workload: Workload, strides: Strides | None) -> Workload:
+    """The workload whose arguments lie with these strides, by name, in elements; see
+    `schedules.te.strided.with_strides`. Raises `WorkloadError`."""
+    if not strides:
+        return workload
+    if not isinstance(strides, Mapping):
+        raise WorkloadError(
+            f"strides: {type(strides).__name__} has no names; give a dictionary, such as {{'a': (1, 64)}}"
+        )
+    return replace(workload, dag=te.with_strides(workload.dag, strides))
+
+
+def row_major(workload: Workload) -> Workload | None:
+    """The workload whose arguments are row-major; None where they are."""
+    lie = te_strided.strides_given(workload.dag)
+    return with_strides(workload, dict.fromkeys(lie)) if lie else None
+
+
+def with_strides_each(
+    workloads: Sequence[Workload], strides: Sequence[Strides | None] | None
+) -> list[Workload]:
+    """Workloads with strides, one of ``strides`` for each. Raises `WorkloadError`, which names the workload
+    by its number from 0."""
+    if strides is None:
+        return [*workloads]
+    if not isinstance(strides, (list, tuple)) or len(strides) != len(workloads):
+        given = f"{len(strides)} entries" if isinstance(strides, (list, tuple)) else repr(strides)[:60]
+        raise WorkloadError(
+            f"strides: {given} for {len(workloads)} tasks; give a list that has a dictionary or None for each"
+        )
+    out = []
+    for n, (workload, one) in enumerate(zip(workloads, strides, strict=True)):
+        try:
+            out.append(with_strides(workload, one))
+        except WorkloadError as err:
+            raise WorkloadError(f"task {n} ({workload.op}): {err}") from None
+    return out
+
+
+_STRIDES = re.compile(r"([A-Za-z_]\w*)=(-?[0-9]{1,18}(?:x-?[0-9]{1,18})*)")
+
+
+def parse_strides(text: str) -> dict[str, tuple[int, ...]]:
+    """Strides from text such as ``a=1x512,c=-64x1``, by names of arguments. Raises `WorkloadError`."""
+    out: dict[str, tuple[int, ...]] = {}
+    for item in filter(None, (x.strip() for x in text.split(","))):
+        found = _STRIDES.fullmatch(item)
+        if found is None:
+            raise WorkloadError(
+                f"strides {text!r}: cannot read {item!r}; write name=integers with x between them, such as "
+                "a=1x512"
+            )
+        if found[1] in out:
+            raise WorkloadError(f"strides {text!r}: {found[1]} is given twice")
+        out[found[1]] = tuple(map(int, found[2].split("x")))
+    return out
+
+
+def strides_text(workload: Workload) -> str:
+    """The strides of arguments as `parse_strides` reads them; empty where all are row-major."""
+    lie = te_strided.strides_given(workload.dag)
+    return ",".join(f"{name}={'x'.join(map(str, steps))}" for name, steps in lie.items())
 
 
 def with_constants(workload: Workload, which: bool | Sequence[str]) -> Workload:
@@ -177,8 +252,6 @@ def _as_workload(program: Program, params: Mapping[str, Any], dtype: str, layout
     if isinstance(program, ComputeDAG):
         return Workload(program, flops=count_flops(program))
     if isinstance(program, (list, tuple)):
-        from schedules import te
-
         dag = te.dag([*program])
         return Workload(dag, flops=count_flops(dag))
     raise WorkloadError(

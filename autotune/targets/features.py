@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Iterable
 
+from autotune.targets import amx
 from autotune.targets.facts import host_flags
 from schedules.model import Target
 
@@ -31,17 +33,32 @@ ARM_NAMES = {
     "sve2": "sve2", "bf16": "bf16", "i8mm": "i8mm", "lse": "atomics", "rdm": "asimdrdm",
 }  # fmt: skip
 
+TILES = "amx-"  # what the names of extensions on tiles begin with
+
+
+def detected() -> tuple[str, ...]:
+    """The extensions of this host that code may use, by LLVM's names, sorted. Imports llvmlite."""
+    import llvmlite.binding as llvm
+
+    return _usable(name for name, on in llvm.get_host_cpu_features().items() if on)
+
 
 def lacking(target: Target) -> tuple[str, ...]:
     """The extensions of a target of this host's family that this host lacks, sorted."""
     flags = host_flags()
     if flags is None:  # no /proc/cpuinfo: ask LLVM
-        import llvmlite.binding as llvm
-
-        has = {name for name, on in llvm.get_host_cpu_features().items() if on}
-        return tuple(sorted(set(target.features) - has))
+        return tuple(sorted(set(target.features) - set(detected())))
     names = _names()
-    return tuple(sorted(f for f in target.features if f in names and names[f] not in flags))
+    has = _usable(f for f in target.features if names.get(f) in flags)
+    return tuple(sorted(f for f in target.features if f in names and f not in has))
+
+
+def _usable(names: Iterable[str]) -> tuple[str, ...]:
+    """Without those that the operating system keeps from this process, sorted."""
+    found = sorted(names)
+    if any(f.startswith(TILES) for f in found) and amx.trouble() is not None:
+        found = [f for f in found if not f.startswith(TILES)]
+    return tuple(found)
 
 
 def known(target: Target) -> tuple[str, ...]:

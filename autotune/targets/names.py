@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from autotune.settings import config_file
 from autotune.targets import cpus
 from autotune.targets.facts import CPU_CACHES, caches, vector_unit
+from autotune.targets.features import detected
 from kernels_db.opening import read_regular
 from schedules.errors import AutotuneError, suggest
 from schedules.model import Target
@@ -45,7 +46,7 @@ def detect(threads: int | None = None) -> Target:
         raise TargetError(
             f"threads={threads} is more than the {usable} CPUs this process may use; give 1 to {usable}"
         )
-    features = tuple(sorted(name for name, on in llvm.get_host_cpu_features().items() if on))
+    features = detected()
     limits = {**vector_unit(features), **caches(CPU_CACHES), "cores": os.cpu_count() or 1}
     return Target(
         kind="cpu",

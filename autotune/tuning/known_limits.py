@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from schedules.instructions.work import limiting
 from schedules.units import disturbed
 
 if TYPE_CHECKING:
+    from schedules.model import Workload
     from schedules.space.base import Candidate, Space
 
 # Keys in the environment of a record: of what the machine can do, where that was measured before it
@@ -34,6 +36,7 @@ class MachineLimit:
     def __init__(self, measure: Callable[[], float] | None = None) -> None:
         self.measure = measure
         self.seconds: float | None = None
+        self.rates: dict[str, float] = {}  # it follows from these
         self._news: dict[str, float] = {}
 
     def sample(self) -> None:
@@ -53,7 +56,8 @@ class MachineLimit:
         if found > 0 and (self.seconds is None or found < self.seconds):
             self.seconds = found
             # who measures elsewhere may know the seconds alone
-            self._news = {**getattr(self.measure, "rates", {}), "seconds": found}
+            self.rates = dict(getattr(self.measure, "rates", {}))
+            self._news = {**self.rates, "seconds": found}
 
     def news(self) -> dict[str, object]:
         """What was measured since the last call, as a part of an environment."""
@@ -63,6 +67,12 @@ class MachineLimit:
     def share(self, time_s: float | None) -> float | None:
         """The share of the limit that a time reaches."""
         return None if time_s is None or self.seconds is None else self.seconds / time_s
+
+    def instruction(self, workload: Workload) -> str | None:
+        """The instruction whose peak it is, None if it is that of something else."""
+        if self.seconds is None:
+            return None
+        return limiting(workload.dag, workload.flops, self.seconds, self.rates)
 
 
 def moved(space: Space, candidate: Candidate) -> dict[str, int]:

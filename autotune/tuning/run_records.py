@@ -53,14 +53,16 @@ def new_record(
     )
 
 
-def best_of(workload: Workload, target: Target, log: Log, peak_s: float | None) -> Best | None:
-    """The best record of a task whose trace this version can read. ``peak_s``: the machine's limit
-    (seconds)."""
+def best_of(
+    workload: Workload, target: Target, log: Log, peak_s: float | None, peak_of: str | None = None
+) -> Best | None:
+    """The best record of a task whose trace this version can read. ``peak_s``, ``peak_of``: as of
+    `Best.of`."""
     top = log.top_k(workload, target, FINALISTS)
     record = next((r for r in top if r.time_s is not None and trace_of(r)), None)
     if record is None:
         return None
-    return Best.of(workload, record, peak_s)
+    return Best.of(workload, record, peak_s, peak_of)
 
 
 def searched(workload: Workload, target: Target, log: Log) -> bool:

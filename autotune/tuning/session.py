@@ -384,12 +384,14 @@ class Session:
     def report(self, phase: str) -> None:
         """Give the caller a `Progress` for this phase."""
         if self.run.progress is not None:
-            self.run.progress(self.so_far.progress(phase, self.limit.share(self.so_far.best_s)))
+            share, peak_of = self.limit.share(self.so_far.best_s), self.limit.instruction(self.run.workload)
+            self.run.progress(self.so_far.progress(phase, share, peak_of))
 
     def result(self, stopped: str) -> TuneResult:
         """The result of the run. ``stopped``: why it ended."""
         run, so_far = self.run, self.so_far
-        best = best_of(run.workload, run.target, run.log, self.peak_s)
+        peak_of = self.limit.instruction(run.workload)
+        best = best_of(run.workload, run.target, run.log, self.peak_s, peak_of)
         diagnostics.ended(run.workload, stopped, so_far.measured, so_far.failed, so_far.spent)
         return TuneResult(
             workload=run.workload,

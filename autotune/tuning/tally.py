@@ -102,8 +102,9 @@ class Tally:
         """Whether there may be more trials."""
         return self.run.options.trials is None or self.measured < self.run.options.trials
 
-    def progress(self, phase: str, share: float | None) -> Progress:
-        """Where the run stands. ``share``: of the machine's limit, that the best reaches."""
+    def progress(self, phase: str, share: float | None, peak_of: str | None = None) -> Progress:
+        """Where the run stands. ``share``: of the machine's limit, that the best reaches. ``peak_of``: the
+        instruction whose peak that is."""
         run = self.run
         return Progress(
             phase=phase,
@@ -119,6 +120,7 @@ class Tally:
             budget_s=run.until - run.started,
             trials=run.options.trials,
             pairwise=self.pairwise,
+            peak_of=peak_of,
         )
 
     def counts(self) -> dict[str, Any]:

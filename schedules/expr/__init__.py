@@ -11,6 +11,7 @@ infinity, as in Python and numpy.
 from schedules.dtypes import is_float
 from schedules.expr.arithmetic import ceildiv, fma, maximum, minimum
 from schedules.expr.evaluate import evaluate
+from schedules.expr.lookups import MOST_ENTRIES, Lookup, lookup, lookup_of
 from schedules.expr.nodes import (
     FALSE,
     INDEX,
@@ -81,8 +82,10 @@ __all__ = [
     "INDEX",
     "Load",
     "Logic",
+    "Lookup",
     "MAX_DEPTH",
     "MAX_NODES",
+    "MOST_ENTRIES",
     "NUMERIC",
     "Node",
     "Select",
@@ -105,6 +108,8 @@ __all__ = [
     "is_float",
     "kind",
     "loads",
+    "lookup",
+    "lookup_of",
     "maximum",
     "minimum",
     "power",

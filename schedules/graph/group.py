@@ -59,14 +59,26 @@ def group_of(graph: Graph, stages: Sequence[Stage], kept: Collection[str]) -> Gr
         return Load(names[x.buffer, _prefix(x, n)], x.indices[n:], x.dtype) if n else None
 
     made = [replace(s, values=tuple(with_loads(v, local) for v in s.values)) for s in stages]
-    weights = {
-        x.buffer for s in stages if is_product(s) for x in factors(s.values[0]) if x.buffer in graph.values
-    }
+    weights = _weights(graph, stages)
     constants = tuple(t.name for t, a in zip(inputs, arguments, strict=True) if a.tensor in weights)
     outputs = tuple(t.name for s in stages for t in s.outputs if t.name in kept)
     dag = tidy(ComputeDAG(tuple(inputs), tuple(made), outputs, constants))
     origins = tuple(dict.fromkeys(graph.origins[s.name] for s in stages if s.name in graph.origins))
     return Group(dag, tuple(arguments), outputs, origins)
+
+
+def _weights(graph: Graph, stages: Sequence[Stage]) -> set[str]:
+    """Constants that are factors of products, and those of which maps alone make such factors, as codes of
+    few bits and their scales."""
+    behind = {name: {name} for name in graph.values}  # {tensor: the constants of which alone it is made}
+    found: set[str] = set()
+    for s in stages:
+        read = [x.buffer for x in s.reads()]
+        if is_product(s):
+            found |= {name for x in factors(s.values[0]) for name in behind.get(x.buffer, ())}
+        elif is_map(s) and read and all(name in behind for name in read):
+            behind |= {t.name: {c for name in read for c in behind[name]} for t in s.outputs}
+    return found
 
 
 def _in_order(s: Stage, own: Collection[str], graph: Graph) -> Stage:

@@ -6,9 +6,11 @@ five nodes, such as GELU, is one expression. Products keep their factors, becaus
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping, Sequence
 from math import prod
 
 from schedules import expr as E
+from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr, Load
 from schedules.graph.edit import is_map, is_plain, is_product, mapped, points, readers, remade
 from schedules.graph.graph import Graph
@@ -40,10 +42,32 @@ def inline_maps(graph: Graph) -> Graph:
         if not is_map(s) or len(s.values) > 1 or s.name in outputs or len(users) != 1:
             continue
         reader = users[0]
-        if not is_product(reader) and _one_to_one(s, reader) and not _large(s, reader):
-            if is_map(reader) or not any(x.buffer in products for x in s.reads()):
+        if not is_product(reader) and not _large(s, reader) and not _ends_kernel(s, reader, products, read):
+            if _one_to_one(s, reader) or _is_gathered(s, reader, graph):
                 inlined[s.name] = s
     return remade(graph, stages) if inlined else graph
+
+
+def _ends_kernel(
+    s: Stage, reader: Stage, products: Container[str], read: Mapping[str, Sequence[Stage]]
+) -> bool:
+    """Whether a map may be the end of a kernel: after a product, where a reduction reads it, or it makes
+    bytes; and where it makes bytes of which wider numbers are made that are read several times. What comes
+    after reads the bytes."""
+    after = any(x.buffer in products for x in s.reads())
+    if DTYPES[s.outputs[0].dtype].itemsize > 1 or s.outputs[0].dtype == "bool":
+        return after and not is_map(reader)
+    wider = DTYPES[reader.outputs[0].dtype].itemsize > 1
+    return after or (wider and len(read.get(reader.name, ())) > 1)
+
+
+def _is_gathered(s: Stage, reader: Stage, graph: Graph) -> bool:
+    """Whether a map of constants alone, which was too large to be one, is read at fewer places than it has:
+    rows of a table."""
+    loads = {x for x in reader.reads() if x.buffer == s.name}
+    steps = points(reader) * prod(a.extent for a in reader.reduce_axes)
+    known = all(x.buffer in graph.values for x in s.reads())
+    return known and is_map(reader) and len(loads) == 1 and steps < points(s)
 
 
 def _one_to_one(s: Stage, reader: Stage) -> bool:

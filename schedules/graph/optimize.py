@@ -10,10 +10,13 @@ from schedules.graph.dead import eliminate_dead
 from schedules.graph.digits import split_digits
 from schedules.graph.fold import fold_constants
 from schedules.graph.graph import Graph
+from schedules.graph.integers import integer_products
 from schedules.graph.layout import order_dimensions
 from schedules.graph.maps import inline_maps
+from schedules.graph.requantise import drop_requantised, fold_result_scales
 from schedules.graph.scale import fold_scales
 from schedules.graph.stack import stack_equal
+from schedules.graph.tables import tabulate
 from schedules.graph.units import drop_unit_dimensions
 from schedules.graph.views import compute_at_views, forward_views
 
@@ -21,11 +24,15 @@ from schedules.graph.views import compute_at_views, forward_views
 REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     eliminate_dead,
     drop_unit_dimensions,
+    drop_requantised,
+    integer_products,
     fold_constants,
     eliminate_common,
     forward_views,
     compute_at_views,
     inline_maps,
+    fold_result_scales,
+    tabulate,
     fold_scales,
     add_biases,
     fold_constants,

@@ -7,8 +7,9 @@ Predicates decide, no operator's name:
   What turns rows into columns is none of it.
 - Two products with reductions of rows between them are one group: attention. Its parts stay known, because
   only measuring tells which is faster.
-- A map whose readers are all in one group joins them, but no concatenation joins a product. A map that pads,
-  or reads nothing, is computed by each reader for itself.
+- A map whose readers are all in one group joins them, but neither a concatenation nor what is looked up in a
+  table joins a product. A map that pads, reads nothing, or dequantises bytes, is computed by each reader for
+  itself.
 
 No path leaves a group and comes back to it.
 """
@@ -20,6 +21,7 @@ from dataclasses import replace
 from math import prod
 
 from schedules import expr as E
+from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Const, Load, Select, Var
 from schedules.graph.edit import factors, is_map, is_plain, is_product, points, readers
 from schedules.graph.graph import Graph, Group, Island
@@ -27,6 +29,8 @@ from schedules.graph.group import group_of
 from schedules.model import Workload
 from schedules.te.compute_dag import Stage
 
+# Most nodes of an expression that makes wider numbers of bytes, for it to be computed by each reader.
+WIDENED = 16
 
 def partition(graph: Graph) -> tuple[Group | Island, ...]:
     """The groups and islands of a graph, in an order in which they can run."""
@@ -41,10 +45,11 @@ def partition(graph: Graph) -> tuple[Group | Island, ...]:
 
 
 def is_guarded(stage: Stage) -> bool:
-    """Whether a stage pads: a load where a condition on axes holds, else a number."""
+    """Whether a stage pads: a load where a condition on axes holds, else a number, or one that is loaded."""
     match stage.values:
-        case (Select(cond=c, a=Load(indices=ix), b=Const()),):
-            return is_map(stage) and not E.loads(c) and not any(map(E.loads, ix))
+        case (Select(cond=c, a=Load(indices=ix), b=Const() | Load() as b),):
+            fixed = not E.variables(b) and not E.loads(c)  # a zero point may be computed
+            return is_map(stage) and fixed and not any(map(E.loads, ix))
     return False
 
 
@@ -53,6 +58,15 @@ def is_joined(stage: Stage) -> bool:
     product that reads such values one by one takes twice as long."""
     every = (x for v in stage.values for x in E.walk(v) if isinstance(x, Select))
     return any(E.loads(x.a) and E.loads(x.b) and not E.loads(x.cond) for x in every)
+
+
+def is_looked_up(stage: Stage) -> bool:
+    """Whether a map loads bytes where other bytes say: from a table. Vectors have no such load, and a tile
+    of a product with it takes long to compile."""
+    match stage.values:
+        case (Load(indices=ix, dtype="uint8" | "int8"),):
+            return is_map(stage) and any(x.dtype in ("uint8", "int8") for i in ix for x in E.loads(i))
+    return False
 
 
 def is_row_reduction(stage: Stage) -> bool:
@@ -171,10 +185,20 @@ class _Cut:
     def copies(self) -> None:
         """What each reader computes for itself: padding, and what reads nothing."""
         for s in reversed(self.stages.values()):
-            free = is_map(s) and not s.reads()
-            if (free or is_guarded(s)) and not {t.name for t in s.outputs} & self.kept:
+            free, cheap = is_map(s) and not s.reads(), is_guarded(s) or self._widens_bytes(s)
+            if (free or cheap) and not {t.name for t in s.outputs} & self.kept:
                 if free or any(not is_map(r) for r in self.users(s)):
                     self.copied.add(s.name)
+
+    def _widens_bytes(self, s: Stage) -> bool:
+        """Whether a map makes wider numbers of the bytes that one stage made, and little else: each kernel
+        that needs these reads the bytes."""
+        if not is_map(s) or len(s.values) > 1:
+            return False
+        wide = [x for x in s.reads() if any(E.variables(i) for i in x.indices)]
+        bytes_ = [x for x in wide if x.buffer in self.made and DTYPES[x.dtype].itemsize == 1]
+        small = E.size(s.values[0])[0] <= WIDENED
+        return small and len(wide) == len(bytes_) == 1 and DTYPES[s.outputs[0].dtype].itemsize > 1
 
     def rows(self) -> None:
         """Reductions of rows, up to where rows are whole again."""
@@ -203,7 +227,7 @@ class _Cut:
                 continue
             beside, readers_ = self.members[self.group[s.name]], self.members[numbers.pop()]
             rows = any(map(is_row_reduction, readers_))
-            if is_joined(s) and any(map(is_product, readers_)):
+            if (is_joined(s) or is_looked_up(s)) and any(map(is_product, readers_)):
                 continue
             if any(map(is_product, beside)) or (of_rows and not rows) or (not of_rows and len(beside) > 1):
                 continue
@@ -214,7 +238,7 @@ class _Cut:
         it follows the one with which it is a task that the graph has already; else the last."""
         several: list[tuple[Stage, list[Stage]]] = []
         for s in self.stages.values():
-            if not is_map(s) or s.name in self.copied:
+            if not is_map(s) or s.name in self.copied or is_looked_up(s):
                 continue
             found = [p for p in self.sources(s) if self._one_to_one(p, s)]
             if len(found) > 1:

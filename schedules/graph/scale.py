@@ -11,6 +11,7 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from schedules import expr as E
+from schedules.dtypes import is_storage
 from schedules.expr import Binary, Expr, Load, Var
 from schedules.graph.edit import factors, is_map, is_product, readers, remade, terms
 from schedules.graph.graph import Graph
@@ -147,9 +148,9 @@ def _affine(e: Expr, load: Load) -> _Affine | None:
 
 
 def _weight(product: Stage, constants: Container[str]) -> Load | None:
-    """The factor of a product that is a constant, where one is."""
+    """The factor of a product that is a constant, where one is. A dtype of storage would round it again."""
     found = [x for x in factors(product.values[0]) if x.buffer in constants]
-    return found[0] if len(found) == 1 else None
+    return found[0] if len(found) == 1 and not is_storage(found[0].dtype) else None
 
 
 def _plain_axes(load: Load, product: Stage) -> dict[str, str]:

@@ -48,7 +48,8 @@ def _alike(graph: Graph) -> list[_Alike]:
     classes: dict[Any, list[Stage]] = {}
     for s in graph.dag.stages:
         gathers = any(E.loads(i) for x in s.reads() for i in x.indices)
-        if len(s.outputs) == 1 and s.name not in outputs and not gathers:
+        integers = s.outputs[0].dtype == "int32" and is_product(s)  # each is made bytes by its own scale
+        if len(s.outputs) == 1 and s.name not in outputs and not gathers and not integers:
             classes.setdefault(_shape(s, graph), []).append(s)
     alike = (_difference(stages, graph) for stages in classes.values() if len(stages) > 1)
     found = [one for one in alike if one is not None]

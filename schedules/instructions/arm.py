@@ -81,3 +81,5 @@ SMMLA = _matrix("smmla", "i8mm", ("int8", "int8"))
 UMMLA = _matrix("ummla", "i8mm", ("uint8", "uint8"))
 USMMLA = _matrix("usmmla", "i8mm", ("uint8", "int8"))
 BFMMLA = _matrix("bfmmla", "bf16", ("bfloat16", "bfloat16"))
+
+TABLE = (SDOT, UDOT, USDOT, SUDOT, BFDOT, SMMLA, UMMLA, USMMLA, BFMMLA)

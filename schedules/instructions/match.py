@@ -2,18 +2,21 @@
 
 The loops are compared with the instruction's meaning (unification): loops with axes of their extent, operands
 of + and * in either order, and the step of every operand along every axis with its layout.
+
+Before loops are cut, `fits` says which axes of a block may become those of the instruction.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from schedules import affine
 from schedules import expr as E
 from schedules.errors import ScheduleError
-from schedules.expr import Binary, Call, Const, Expr, Load, Var
-from schedules.ir import Loop, Operand, Store, const, loop_nest
+from schedules.expr import Binary, Const, Expr, Load, Select, Var
+from schedules.ir import Block, Loop, Operand, Store, const, loop_nest
 from schedules.ir.instruction import Instruction
 from schedules.strides import row_major
 
@@ -50,6 +53,79 @@ def match(loop: Loop, ins: Instruction, strides: Strides | None) -> tuple[Operan
     )
 
 
+@dataclass(frozen=True)
+class Fit:
+    """A block as many runs of an instruction. ``axes``: {axis of the instruction: axis of the block of which
+    it is a part}; several axes of its sum may be parts of one. ``reads``: {input: what the block reads}."""
+
+    instruction: Instruction
+    axes: Mapping[str, str]
+    reads: Mapping[str, Load]
+
+
+def fits(b: Block, ins: Instruction) -> list[Fit]:
+    """All ways in which a block is an instruction, by its expression alone: where operands lie, and how long
+    axes are, is not asked. Axes of the result are spatial axes of the block, and all axes of the sum are
+    parts of one of its reduction axes. Empty where the block computes something else.
+
+    ``c[i, j] += a[i, k] * b[k, j]`` is ``c[i] += a[t] * b[i, t]`` with i = j, t = k and the operands as they
+    stand, and with i = i, t = k and the operands turned around.
+    """
+    stage = ins.meaning.stages[0]
+    sums = [x.reducer.operation(0) if x.reducer is not None else "" for x in (b, stage)]
+    if len(b.writes) != 1 or sums[0] != sums[1] or (b.reducer is None) != (stage.reducer is None):
+        return []
+    moves = {x.buffer: _moving(x) for x in stage.reads()}
+    spatial, reduce = ([i.var for i in b.iters if i.kind == kind] for kind in ("spatial", "reduce"))
+    out = []
+    for reads in _readings(stage.values[0], b.values[0]):
+        used = {name: _moving(x) for name, x in reads.items()}
+
+        def alike(axis: str, v: str, used: Mapping[str, set[str]] = used) -> bool:
+            return all((axis in moves[name]) == (v in at) for name, at in used.items())
+
+        results = [[v for v in spatial if alike(a.var, v)] for a in stage.axes]
+        terms = [r for r in reduce if all(alike(a.var, r) for a in stage.reduce_axes)]
+        for (*at, r) in itertools.product(*results, terms if stage.reduce_axes else [""]):
+            if len(set(at)) == len(at):
+                axes = dict(zip((a.var for a in stage.axes), at, strict=True))
+                out.append(Fit(ins, axes | {a.var: r for a in stage.reduce_axes}, reads))
+    return out
+
+
+def _readings(p: Expr, e: Expr) -> Iterator[dict[str, Load]]:
+    """{operand: what is read for it}, for every order of the operands of + and * in which ``e`` is ``p``."""
+    if isinstance(p, Load) and isinstance(e, Load):
+        if p.dtype == e.dtype:
+            yield {p.buffer: e}
+        return
+    if isinstance(p, Const) or not _alike(p, e):
+        if p == e:
+            yield {}
+        return
+    orders = [tuple(E.children(e))]
+    if isinstance(p, Binary) and p.op in ("+", "*"):
+        orders.append(orders[0][::-1])
+    for order in orders:
+        parts = (tuple(_readings(x, y)) for x, y in zip(E.children(p), order, strict=True))
+        for found in itertools.product(*parts):
+            whole: dict[str, Load] = {}
+            if all(whole.setdefault(name, x) == x for one in found for name, x in one.items()):
+                yield whole
+
+
+def _alike(p: Expr, e: Expr) -> bool:
+    """Whether two expressions are the same operation, whatever their operands are."""
+    names = ("op", "fn")
+    same = E.kind(p) is E.kind(e) and not isinstance(p, Load) and E.dtype_of(p) == E.dtype_of(e)
+    return same and all(getattr(p, n, None) == getattr(e, n, None) for n in names)
+
+
+def _moving(x: Load) -> set[str]:
+    """Variables with which an access moves."""
+    return {v for i in x.indices for v in E.variables(i)}
+
+
 def _extents(loops: Mapping[str, int | None]) -> str:
     return "[" + ", ".join(f"{v}: {n}" for v, n in loops.items()) + "]"
 
@@ -70,16 +146,15 @@ class _Unifier:
 
     def value(self, p: Expr, e: Expr) -> None:
         """Compare a part of the meaning with a part of the store's value."""
+        if self.known is None and isinstance(e, Select) and not isinstance(p, Select):
+            e = e.a  # padding: tiles without any are left when loops are cut, which is asked again then
         if isinstance(p, Load) and isinstance(e, Load):
             self.operand(p, e.buffer, e.indices, e.dtype)
             return
         if isinstance(p, Binary) and isinstance(e, Binary) and p.op == e.op:
             self.pair(p, e)
             return
-        alike = E.kind(p) is E.kind(e) and E.dtype_of(p) == E.dtype_of(e)
-        if isinstance(p, Call) and isinstance(e, Call):
-            alike = alike and p.fn == e.fn
-        if isinstance(p, Const) or not alike or isinstance(p, (Load, Binary)):
+        if isinstance(p, Const) or not _alike(p, e):
             if p == e:
                 return
             raise NoMatch(f"{E.show(e)} stands where {self.ins.name} has {E.show(p)}")

@@ -7,13 +7,27 @@ it, loops can be compared with it, and how an operand must be packed can be read
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
 from schedules.expr import Const, Load, Var
 from schedules.ir.nodes import Loop, Stmt, Store
 from schedules.te.compute_dag import ComputeDAG, Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Registers:
+    """Registers beside those of vectors, each of which holds an operand of two dimensions or more.
+
+    ``count``: how many there are. ``bytes``: the size of one. ``spellings``: text by generator, by what it
+    does. A generator says which it asks for.
+    """
+
+    name: str
+    count: int
+    bytes: int
+    spellings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +39,10 @@ class Instruction:
     others they lie as in the tensor. ``features``: what a target needs for it, by LLVM's names.
     ``spellings``: its text, by generator. Where a generator has none, or a target lacks a feature, its loops
     are compiled. ``exact``: whether it rounds as its meaning does; else it adds in an order of its own.
+    ``registers``: those that its operands lie in; None: the target's vector registers. ``start``: the
+    instruction that starts its sums in such registers. ``cost``: how many multiply-adds of vectors take as
+    long as it. ``latency``: cycles until its result can be added to; None: as of a multiply-add.
+    ``unless``: features of targets that have a faster one for the same, so that it is not `offered` there.
 
     Raises ValueError where the meaning has another number of stages. Example:
     `schedules.instructions.dot_products`.
@@ -37,6 +55,11 @@ class Instruction:
     features: tuple[str, ...] = ()
     spellings: Mapping[str, str] = field(default_factory=dict)
     exact: bool = True
+    registers: Registers | None = None
+    start: Instruction | None = None
+    cost: float = 1.0
+    latency: float | None = None
+    unless: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.meaning.stages) != 1 or len(self.meaning.outputs) != 1:
@@ -44,6 +67,14 @@ class Instruction:
 
     def __repr__(self) -> str:
         return self.name
+
+    def runs_on(self, features: Collection[str]) -> bool:
+        """Whether a target with these features has it."""
+        return all(f in features for f in self.features)
+
+    def offered(self, features: Collection[str]) -> bool:
+        """Whether schedules for a target with these features may be better with it."""
+        return self.runs_on(features) and not any(f in features for f in self.unless)
 
     @property
     def result(self) -> Tensor:

@@ -39,7 +39,7 @@ from schedules.ir import (
     size_variable,
     skew,
 )
-from schedules.ir.strides import elements, known_strides
+from schedules.ir.strides import elements, given_strides, known_strides
 
 Env = dict[str, int]
 Thunk = Callable[[Env], Any]
@@ -65,9 +65,7 @@ class _Memory:
 
     def new(self, b: Buffer) -> np.ndarray:
         """An array for a buffer of this size."""
-        if self.sizes:
-            b = replace(b, shape=tuple(Const(int(E.evaluate(n, self.sizes))) for n in b.shape))
-        return new_array(b)
+        return new_array(_at_sizes(b, self.sizes))
 
     def add(self, name: str, array: np.ndarray, *, known: bool) -> None:
         self.arrays[name] = array
@@ -100,16 +98,16 @@ def run(
                 mem.add(b.name, mem.new(b), known=False)
     else:
         params = list(program.params)
-    for b in params:
-        a = arrays[b.name]
-        want = tuple(int(E.evaluate(n, told)) for n in b.given or b.shape)
+    for open_buffer in params:
+        b, a = _at_sizes(open_buffer, told), arrays[open_buffer.name]
+        want = tuple(int(E.evaluate(n, {})) for n in b.given or b.shape)
         if a.shape != want or a.dtype != np.dtype(b.dtype):
             raise InterpError(f"{b.name}: expected {b.dtype}{list(want)}, got {a.dtype}{list(a.shape)}")
-        steps = known_strides(b)
+        steps = given_strides(b)
         if b.strides is not None and not _lies_as(a, steps):
             got = [s / a.itemsize for s in a.strides]
             raise InterpError(f"{b.name}: expected strides {list(steps)} in elements, got {got}")
-        mem.add(b.name, as_merged(b, a, told), known=b.name not in program.outputs)
+        mem.add(b.name, as_merged(b, a), known=b.name not in program.outputs)
     env = told | {skew(b.name).name: (skews or {}).get(b.name, 0) for b in params}
     Compiler(mem, counts, operations).stmt(program.body)(env)
     for n in program.outputs:
@@ -121,14 +119,28 @@ def run(
             )
 
 
-def as_merged(b: Buffer, a: np.ndarray, sizes: Mapping[str, int] | None = None) -> np.ndarray:
-    """An argument as the program sees it, with the dimensions that are merged. ``sizes``: values of the
-    variables of sizes. Raises InterpError if they do not lie one after another."""
+def _at_sizes(b: Buffer, sizes: Mapping[str, int]) -> Buffer:
+    """A buffer with numbers for the extents that depend on a size. ``sizes``: values of their variables."""
+
+    def numbers(extents: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(Const(int(E.evaluate(n, sizes))) for n in extents)
+
+    if not sizes:
+        return b
+    return replace(b, shape=numbers(b.shape), given=None if b.given is None else numbers(b.given))
+
+
+def as_merged(b: Buffer, a: np.ndarray) -> np.ndarray:
+    """An argument as the program sees it, with the dimensions that are merged. Raises InterpError if they do
+    not lie one after another."""
     if b.given is None:
         return a
+    shape = tuple(int(E.evaluate(n, {})) for n in b.shape)
+    if b.strides is not None:
+        return _strided(a, shape, [s * a.itemsize for s in known_strides(b)])
     merged = a.view()
     try:
-        merged.shape = tuple(int(E.evaluate(n, sizes or {})) for n in b.shape)
+        merged.shape = shape
     except AttributeError:
         raise InterpError(f"{b.name}: expected row-major elements, got strides {list(a.strides)}") from None
     return merged
@@ -137,6 +149,11 @@ def as_merged(b: Buffer, a: np.ndarray, sizes: Mapping[str, int] | None = None) 
 def _lies_as(a: np.ndarray, strides: tuple[int, ...]) -> bool:
     """Whether an array has these strides, in elements; those of an extent of 1 say nothing."""
     return all(n == 1 or s * a.itemsize == t for n, s, t in zip(a.shape, strides, a.strides, strict=True))
+
+
+def _strided(a: np.ndarray, shape: Sequence[int], steps: Sequence[int]) -> np.ndarray:
+    """`as_strided`, which does not know floats of 8 bits."""
+    return as_strided(a.view(f"u{a.itemsize}"), shape, steps).view(a.dtype)
 
 
 def _reach(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
@@ -151,7 +168,7 @@ def _alike(array: np.ndarray, known: bool) -> np.ndarray:
     steps = [s // array.itemsize for s in array.strides]
     if array.flags.c_contiguous or any(s < 1 for s in steps):
         return np.full(array.shape, known)
-    return as_strided(np.full(_reach(array.shape, steps)[1] + 1, known), array.shape, steps)
+    return _strided(np.full(_reach(array.shape, steps)[1] + 1, known), array.shape, steps)
 
 
 def new_array(b: Buffer) -> np.ndarray:
@@ -162,7 +179,7 @@ def new_array(b: Buffer) -> np.ndarray:
     if b.strides is None:
         return np.full(shape, unwritten, row.numpy)
     memory = np.full(elements(b), unwritten, row.numpy)
-    return as_strided(memory, shape, [s * memory.itemsize for s in known_strides(b)])
+    return _strided(memory, shape, [s * memory.itemsize for s in known_strides(b)])
 
 
 @cache
@@ -208,9 +225,9 @@ class Compiler:
 
         return g
 
-    def count(self, key: str) -> None:
+    def count(self, key: str, times: int = 1) -> None:
         if self.counts is not None:
-            self.counts[key] = self.counts.get(key, 0) + 1
+            self.counts[key] = self.counts.get(key, 0) + times
 
     def expr(self, e: Expr) -> Thunk:
         match e:
@@ -332,14 +349,18 @@ class Compiler:
         """The meaning of an instruction, run on its operands where they lie."""
         shapes = {t.name: t.shape for t in s.instruction.operands}
         starts = [(x, [self.expr(i) for i in x.indices]) for x in s.operands]
-        inside = _Memory()
-        body = Compiler(inside, self.counts, self.operations).stmt(s.instruction.loops)
+        inside, counts = _Memory(), dict[str, int]()
+        buffers = {f"{how} {x.name}": f"{how} {x.buffer}" for x in s.operands for how in ("load", "store")}
+        body = Compiler(inside, counts, self.operations).stmt(s.instruction.loops)
 
         def run_it(env: Env) -> None:
             for x, at in starts:
                 p = tuple(i(env) for i in at)
                 inside.arrays[x.name], inside.written[x.name] = self.operand(x, p, shapes[x.name])
+            counts.clear()
             body({})
+            for key, n in counts.items():
+                self.count(buffers.get(key, key), n)
 
         return run_it
 
@@ -356,7 +377,7 @@ class Compiler:
             raise InterpError(f"operand {x.name} at {x.buffer}{list(p)} leaves {list(array.shape)}")
         here = tuple(slice(i, None) for i in p)
         array_view, written_view = (
-            as_strided(a[here], shape, [k * a.itemsize for k in x.strides]) for a in (array, written)
+            _strided(a[here], shape, [k * a.itemsize for k in x.strides]) for a in (array, written)
         )
         return array_view, written_view
 

@@ -80,10 +80,12 @@ def initial_loops(stages: Sequence[tuple[str, Sequence[str]]]) -> list[list[str]
     return out
 
 
-def stage_block(s: Stage, extents: Sequence[Expr]) -> Block:
-    """The block of a stage, whose axes, with the reduction axes after them, have these extents."""
+def stage_block(s: Stage, extents: Sequence[Expr] | None = None) -> Block:
+    """The block of a stage, whose axes, with the reduction axes after them, have these extents; those of the
+    largest sizes unless given."""
     kinds = ["spatial"] * len(s.axes) + ["reduce"] * len(s.reduce_axes)
     axes = (*s.axes, *s.reduce_axes)
+    extents = [Const(a.extent) for a in axes] if extents is None else extents
     iters = tuple(Iter(a.var, n, kind) for a, n, kind in zip(axes, extents, kinds, strict=True))
     at = tuple(Var(a.var) for a in s.axes)
     return Block(

@@ -196,14 +196,16 @@ Stmt = Union[Loop, Seq, Block, Store, Guard, Alloc, Prefetch, Barrier, AllReduce
 @dataclass(frozen=True, slots=True)
 class Nest:
     """A scheduled program. ``buffers`` holds every buffer by name, arguments included; ``params``
-    names the arguments of the kernel in order (``outputs`` of them are written). Extents speak of
-    `size_hole` of the ``sizes``, which a call tells."""
+    names the arguments of the kernel in order (``outputs`` of them are written). ``joined``: neighbours among
+    these that callers give as one array (`schedules.ir.arguments`). Extents speak of `size_hole` of the
+    ``sizes``, which a call tells."""
 
     params: tuple[str, ...]
     outputs: tuple[str, ...]
     buffers: tuple[Buffer, ...]
     body: Stmt
     sizes: tuple[OpenSize, ...] = ()
+    joined: tuple[tuple[str, ...], ...] = ()
 
     def __repr__(self) -> str:
         return f"<Nest of {', '.join(self.outputs)}>"[:200]
@@ -221,7 +223,7 @@ class LoweredFunc:
     """A lowered program: no blocks, every intermediate buffer allocated, extents concrete.
     ``params`` are the kernel's arguments in order; those named in ``outputs`` are written, and of these the
     ``streamed`` are not worth a place in the caches. The body reads `skew` of the ``skewed``. It, and shapes
-    of arguments, read `size_variable` of the ``sizes``, which a call tells."""
+    of arguments, read `size_variable` of the ``sizes``, which a call tells. ``joined``: as in `Nest`."""
 
     name: str
     params: tuple[Buffer, ...]
@@ -230,6 +232,7 @@ class LoweredFunc:
     streamed: tuple[str, ...] = ()
     skewed: tuple[str, ...] = ()
     sizes: tuple[OpenSize, ...] = ()
+    joined: tuple[tuple[str, ...], ...] = ()
 
 
 def multiply_add(s: Store) -> tuple[Expr, Expr, Expr] | None:

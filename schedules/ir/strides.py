@@ -21,6 +21,23 @@ def buffer_strides(b: Buffer) -> tuple[Expr, ...]:
     return tuple(map(wrap, strides_of(b)))
 
 
+def given_strides(b: Buffer) -> tuple[int, ...]:
+    """The strides of an argument in the shape that callers give, whatever its dimensions are merged or split
+    into: both shapes count the same elements in the same order.
+
+    ``float32[4, 96]`` with strides ``[200, 1]``, split into ``[4, 3, 32]``, has ``(200, 1)``.
+    """
+    if b.given is None:
+        return known_strides(b)
+    given = [const(n) or 1 for n in b.given]
+    flat = row_major(given)
+    within = list(zip(row_major(known_extents(b)), known_extents(b), known_strides(b), strict=True))
+    return tuple(
+        step if n == 1 else sum(step // apart % m * s for apart, m, s in within)
+        for n, step in zip(given, flat, strict=True)
+    )
+
+
 def known_extents(b: Buffer) -> tuple[int, ...]:
     """Extents of a buffer, 1 where one is not decided yet."""
     return tuple(const(n) or 1 for n in b.shape)
@@ -34,7 +51,7 @@ def known_strides(b: Buffer) -> tuple[int, ...]:
 def elements(b: Buffer) -> int:
     """Elements of memory that a buffer takes: its outermost dimension in whole steps. So the last row has the
     gap behind it that others have: vectors that run over the end of a row stay inside."""
-    return max((n * abs(s) for n, s in zip(known_extents(b), known_strides(b), strict=True)), default=1)
+    return max([1, *(n * abs(s) for n, s in zip(known_extents(b), known_strides(b), strict=True))])
 
 
 def nbytes(b: Buffer) -> int:
@@ -65,7 +82,7 @@ def contiguous_dimension(b: Buffer) -> int | None:
     """The dimension whose indices are neighbours in memory; None where none are."""
     if b.strides is None:
         return len(b.shape) - 1 if b.shape else None
-    near = [d for d, s in enumerate(known_strides(b)) if s == 1 and known_extents(b)[d] > 1]
+    near = [d for d, s in enumerate(known_strides(b)) if s == 1 and const(b.shape[d]) != 1]
     return near[0] if near else None
 
 
@@ -73,6 +90,14 @@ def row_elements(b: Buffer) -> int:
     """Elements from a row, along the dimension that lies closest together, to the next."""
     strides = known_strides(b)
     return strides[inner_first(strides)[1]] if len(strides) > 1 else elements(b)
+
+
+def goes_on(b: Buffer, d: int) -> bool:
+    """Whether dimension ``d + 1`` goes on in memory where it ends when ``d`` makes a step."""
+    inner, strides = const(b.shape[d + 1]), known_strides(b)
+    if b.strides is None or const(b.shape[d]) == 1:
+        return True
+    return inner is not None and strides[d] == inner * strides[d + 1]
 
 
 def rows_are_lines(b: Buffer) -> bool:

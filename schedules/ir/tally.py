@@ -75,8 +75,8 @@ class _Tally:
                 for e in (*ix, v):
                     self.expr(e, env, out)
                 _add(out, {f"store {name}": 1})
-            case Intrinsic():
-                _add(out, self.stmt(s.instruction.loops, {}))
+            case Intrinsic(body=body):
+                _add(out, self.stmt(body, env))
             case Prefetch():
                 pass
             case _:
@@ -127,7 +127,7 @@ class _Tally:
                 return E.variables(n) | (self.decides(body) - {var})
             case Guard(cond=c, body=body):
                 return E.variables(c) | self.decides(body)
-            case Alloc(body=body):
+            case Alloc(body=body) | Intrinsic(body=body):
                 return self.decides(body)
             case Store(indices=ix, value=v):
                 selects = [x for e in (*ix, v) for x in E.walk(e) if isinstance(x, Select)]

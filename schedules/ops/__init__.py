@@ -29,9 +29,11 @@ from schedules.ops.elementwise import ADD, FUSED_MULTIPLY_ADD, PERMUTE
 from schedules.ops.matmul import BATCH_MATMUL, MATMUL, MATMUL_BIAS_GELU, MATMUL_BIAS_RELU
 from schedules.ops.normalize import LAYER_NORM, RMS_NORM, SOFTMAX
 from schedules.ops.pool import AVG_POOL2D, MAX_POOL2D
+from schedules.ops.quantized import QUANTIZED_CONV2D, QUANTIZED_MATMUL
 from schedules.ops.reduce import NORM2, REDUCE_SUM
 from schedules.te.dims import Dim, dim
 from schedules.te.scalars import check_dtype
+from schedules.te.strided import strides_given, with_strides
 
 __all__ = [
     "OPERATORS", "REGISTRY", "Operator", "Param", "compulsory_bytes", "describe", "get", "makes",
@@ -52,6 +54,8 @@ OPERATORS: tuple[Operator, ...] = (
     CONV2D_TRANSPOSE,
     DEPTHWISE_CONV2D,
     CAPSULE_CONV2D,
+    QUANTIZED_MATMUL,
+    QUANTIZED_CONV2D,
     MAX_POOL2D,
     AVG_POOL2D,
     SOFTMAX,
@@ -81,14 +85,15 @@ def get(name: str) -> Operator:
 
 
 def workload(
-    name: str, params: Mapping[str, Any], dtype: str = "float32", layout: str | None = None
+    name: str, params: Mapping[str, Any], dtype: str | None = None, layout: str | None = None
 ) -> Workload:
     """The workload of a library operator. ``params`` of the result hold every parameter, and the layout if
-    the operator has layouts. Operators that add up take ``accumulator`` and ``out_dtype`` with the
-    parameters: the dtypes that sums are made in and stored as. Raises `WorkloadError` for unknown or
-    unsuitable arguments."""
+    the operator has layouts. ``dtype``: by default float32, or the first that the operator has. Operators
+    that add up take ``accumulator`` and ``out_dtype`` with the parameters: the dtypes that sums are made in
+    and stored as. Raises `WorkloadError` for unknown or unsuitable arguments."""
     op = get(name)
-    dtype = check_dtype(dtype, name)
+    usual = "float32" if "float32" in op.dtypes else op.dtypes[0]
+    dtype = usual if dtype is None else check_dtype(dtype, name)
     if dtype not in op.dtypes:
         raise WorkloadError(f"{name}: dtype {dtype} is not supported; choose one of {', '.join(op.dtypes)}")
     layout = _layout(op, layout)
@@ -104,9 +109,9 @@ def workload(
                 f"{name}: tensor {t.name}{list(t.shape)} has {math.prod(t.shape)} elements, "
                 f"more than the limit of {MAX_ELEMENTS}; use smaller sizes"
             )
-    usual = op.types(dtype)
+    plain = op.types(dtype)
     told = {"accumulator": types.accumulator, "out_dtype": types.output}
-    other = {k: v for k, v in told.items() if v != getattr(usual, "output" if k == "out_dtype" else k)}
+    other = {k: v for k, v in told.items() if v != getattr(plain, "output" if k == "out_dtype" else k)}
     full = op.named(p) | other | ({"layout": layout} if layout else {})
     full |= {k: f"{d.lo}..{d.hi},open" for k, d in opened.items()}
     return Workload(dag, name, tuple(sorted(full.items())), op.flops(p))
@@ -159,9 +164,10 @@ def makes(w: Workload) -> bool:
         given = _given(w)
         layout = given.pop("layout", None)
         made = workload(w.op, given, w.dag.inputs[0].dtype, layout)
+        dag = with_strides(made.dag, strides_given(w.dag))
     except (WorkloadError, ValueError, TypeError, LookupError, OverflowError):
         return False
-    same = Workload(replace(made.dag, constants=w.dag.constants)).digest == w.digest
+    same = Workload(replace(dag, constants=w.dag.constants)).digest == w.digest
     return same and made.flops == w.flops
 
 

@@ -271,7 +271,7 @@ class Operator:
 def compulsory_bytes(dag: ComputeDAG) -> int:
     """Bytes of a DAG's inputs and outputs, each counted once. Of what is gathered from, those that may be
     read."""
-    return sum(most_read(dag).values()) + sum(dag.tensors[n].nbytes for n in dag.outputs)
+    return sum(most_read(dag).values()) + sum(dag.tensors[n].own_bytes for n in dag.outputs)
 
 
 def stored(t: te.Tensor, dtype: str) -> te.Tensor:

@@ -1,4 +1,4 @@
-"""Makes a nest with sizes that a call tells ready for the other passes (ADR 77).
+"""Makes a nest with sizes that a call tells ready for the other passes (ADR 79).
 
 While a nest is scheduled, such a size is a hole that no decision fills. From here on it is a variable of
 known bounds. Loops over tiles end with the last tile that has work.

@@ -3,6 +3,9 @@
 ``for k: for i (unroll): for j (lanes): C[i, j] += ...`` becomes loads of the tile before the loop over k,
 accumulation in a local buffer, and stores after it. Schedules that accumulate in a small local buffer have
 this already. It matters if a reduction is split and its outer part returns to the same tile.
+
+Loops that are one instruction may be innermost: those over its terms stay inside of the tile. An instruction
+with registers of its own holds its sums there itself.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ def promote(s: Stmt, dtypes: dict[str, str]) -> Stmt:
 
 def _go(s: Stmt, dtypes: dict[str, str], taken: set[str]) -> Stmt:
     if isinstance(s, Loop) and s.instruction is not None:
-        return s  # it has its own registers
+        return s  # no loop around it goes on with its sums
     if isinstance(s, Loop) and s.kind in ("serial", "unroll"):
         new = _promoted(s, dtypes, taken)
         if new is not None:
@@ -47,8 +50,13 @@ def _promoted(outer: Loop, dtypes: dict[str, str], taken: set[str]) -> Stmt | No
     used = frozenset().union(*(E.variables(i) for i in s.indices)) if s.indices else frozenset()
     if not own or any(x != place for x in own):
         return None
-    chain = [x for x in loops if x.kind == "serial" or (x.kind == "unroll" and x.var not in used)]
-    tile = loops[len(chain) :]
+    one = next((n for n, x in enumerate(loops) if x.instruction is not None), len(loops))
+    around, run = loops[:one], loops[one:]
+    if run and (ins := run[0].instruction) is not None and ins.registers is not None:
+        return None
+    chain = [x for x in around if x.kind == "serial" or (x.kind == "unroll" and x.var not in used)]
+    ones = [x for x in run if x.var in used]
+    tile = [*around[len(chain) :], *ones]
     if loops[: len(chain)] != chain or used <= {x.var for x in tile}:
         return None  # a local buffer used in the tile only, which code generation keeps in registers
     if any(x.var not in used for x in tile) or any(outer.var in E.variables(x.extent) for x in tile):
@@ -68,11 +76,12 @@ def _promoted(outer: Loop, dtypes: dict[str, str], taken: set[str]) -> Stmt | No
     at: tuple[Expr, ...] = tuple(Var(x.var) for x in tile)
     here = Load(reg.name, at, reg.dtype)
     value = E.rewrite(s.value, lambda e: here if e == place else None)
-    body = _wrap(tile, Store(reg.name, at, value, s.update))
-    for x in reversed(chain):
-        body = replace(x, body=body)
-    before = _wrap(tile, Store(reg.name, at, place))
-    after = _wrap(tile, Store(s.buffer, s.indices, here))
+    body = _wrap(loops, Store(reg.name, at, value, s.update))
+    copied = [replace(x, kind="unroll", annotations=()) if x in ones[:-1] else x for x in tile]
+    if ones:
+        copied[-1] = replace(ones[-1], kind="vectorize", annotations=())
+    before = _wrap(copied, Store(reg.name, at, place))
+    after = _wrap(copied, Store(s.buffer, s.indices, here))
     # A peeled part of a loop may be empty, and its place then outside the buffer.
     inner = {x.var for x in chain}
     runs = [x.extent for x in chain if const(x.extent) is None and not E.variables(x.extent) & inner]

@@ -14,6 +14,7 @@ from schedules.primitives.annotate import Annotate
 from schedules.primitives.base import Primitive, typed
 from schedules.primitives.bind import Bind
 from schedules.primitives.cache_read import CacheRead
+from schedules.primitives.cache_read_offset import CacheReadOffset
 from schedules.primitives.cache_read_part import CacheReadPart
 from schedules.primitives.cache_read_view import CacheReadView
 from schedules.primitives.cache_write import CacheWrite
@@ -37,6 +38,7 @@ from schedules.primitives.skip_zeros import SkipZeros
 from schedules.primitives.split import Split
 from schedules.primitives.split_axis import SplitAxis
 from schedules.primitives.split_dim import SplitDim
+from schedules.primitives.stage_factor import StageFactor
 from schedules.primitives.tensorize import Tensorize
 from schedules.primitives.tile import Tile
 from schedules.primitives.unroll import Unroll
@@ -89,6 +91,7 @@ class Methods(ABC):
     annotate = _method(Annotate, Annotate)
     bind = _method(Bind, Bind)
     cache_read = _method(CacheRead, CacheRead)
+    cache_read_offset = _method(CacheReadOffset, CacheReadOffset)
     cache_read_part = _method(CacheReadPart, CacheReadPart)
     cache_read_view = _method(CacheReadView, CacheReadView)
     cache_write = _method(CacheWrite, CacheWrite)
@@ -112,6 +115,7 @@ class Methods(ABC):
     split = _method(Split, Split.of)
     split_axis = _method(SplitAxis, SplitAxis)
     split_dim = _method(SplitDim, SplitDim)
+    stage_factor = _method(StageFactor, StageFactor)
     tensorize = _method(Tensorize, Tensorize.of)
     tile = _method(Tile, Tile.of)
     unroll = _method(Unroll, Unroll)

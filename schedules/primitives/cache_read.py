@@ -90,6 +90,13 @@ def check_copied(nest: Nest, what: str, block: str, buffer: str, scope: str, new
         )
     if any(w.buffer == buffer for w in b.writes):
         raise ScheduleError(f"{what} {buffer}: block {block} writes it; use cache_write")
+    check_complete(nest, what, block, buffer)
+    if new in block_names(nest) or any(x.name == new for x in nest.buffers):
+        raise ScheduleError(f"{what} {buffer}: {new} exists already")
+
+
+def check_complete(nest: Nest, what: str, block: str, buffer: str) -> None:
+    """Raise ScheduleError unless ``buffer`` is complete before the outermost loop around ``block``."""
     here = root_child(nest, block)
     for w in writers(nest, buffer):
         if any(w is x for x in blocks(here)):
@@ -97,5 +104,3 @@ def check_copied(nest: Nest, what: str, block: str, buffer: str, scope: str, new
                 f"{what} {buffer}: {w.name} computes it inside a loop around block {block}, so the copy "
                 f"would be too early; use {what} before compute_at"
             )
-    if new in block_names(nest) or any(x.name == new for x in nest.buffers):
-        raise ScheduleError(f"{what} {buffer}: {new} exists already")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from schedules.expr import Load
-from schedules.ir import SCOPES, Buffer, Nest, blocks
+from schedules.ir import SCOPES, Block, Buffer, Nest, blocks
 from schedules.ir.nest import (
     add_buffer,
     block_names,
@@ -57,21 +57,7 @@ class CacheWrite(Primitive[str]):
         b = find_block(nest, self.block)
         if self.scope not in SCOPES:
             raise self.refused(f"scope {self.scope!r} is not one of {', '.join(SCOPES)}")
-        if b.reducer is not None and not b.init:
-            raise self.refused("use it before decompose_reduction")
-        here = blocks(root_child(nest, self.block))
-        for buffer in (w.buffer for w in b.writes):
-            others = [x.name for x in writers(nest, buffer) if x is not b]
-            if others:
-                raise self.refused(
-                    f"{others[0]} writes {buffer} too; use cache_write before decompose_reduction"
-                )
-            users = [x.name for x in readers(nest, buffer) if x is not b and any(x is y for y in here)]
-            if users:
-                raise self.refused(
-                    f"{users[0]} reads {buffer} inside a loop around both, so the copy would be too late; "
-                    "use cache_write before compute_at"
-                )
+        check_written_apart(nest, b, self)
         shapes = {tuple(nest.buffer(w.buffer).shape): w.buffer for w in b.writes}
         if len(shapes) > 1:
             one, other, *_ = shapes.values()
@@ -104,3 +90,23 @@ class CacheWrite(Primitive[str]):
         read = {b.name for out in outs for b in readers(nest, out.name)}
         first = next((b for b in blocks(nest.body) if b.name in read), None)
         return insert(nest, None, stmt, before=first)
+
+
+def check_written_apart(nest: Nest, b: Block, p: Primitive[Any]) -> None:
+    """Raise ScheduleError unless a stage at the root can write the outputs of a block, after it, in its
+    place. ``p``: the primitive that errors name."""
+    if b.reducer is not None and not b.init:
+        raise p.refused("use it before decompose_reduction")
+    here = blocks(root_child(nest, b.name))
+    for buffer in (w.buffer for w in b.writes):
+        others = [x.name for x in writers(nest, buffer) if x is not b]
+        if others:
+            raise p.refused(
+                f"{others[0]} writes {buffer} too; use {p.name} before decompose_reduction"
+            )
+        users = [x.name for x in readers(nest, buffer) if x is not b and any(x is y for y in here)]
+        if users:
+            raise p.refused(
+                f"{users[0]} reads {buffer} inside a loop around both, so the copy would be too late; "
+                f"use {p.name} before compute_at"
+            )

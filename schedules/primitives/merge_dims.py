@@ -9,6 +9,7 @@ from schedules import expr as E
 from schedules.expr import Binary, Const, Expr, Var
 from schedules.ir import Block, Nest, size_hole
 from schedules.ir.nest import map_blocks, redirect, set_buffer, writers
+from schedules.ir.strides import goes_on, known_extents, known_strides
 from schedules.model import Target
 from schedules.primitives.base import Primitive, require_buffer
 from schedules.primitives.merge_axes import rejoined
@@ -23,9 +24,10 @@ class MergeDims(Primitive[None]):
 
         C[i_j // m, i_j % m] = A[i_j]
 
-    Callers give arguments in their own shape, as before. Legal for a row-major buffer; one that the nest
-    writes is written at the parts of one axis, as `merge_axes` makes it. Cost: where other axes read the
-    buffer, all that is told of the region they touch is where it begins and ends.
+    Callers give arguments in their own shape, as before. Legal for dimensions without gaps between them, as
+    all of a row-major buffer are; one that the nest writes is written at the parts of one axis, as
+    `merge_axes` makes it. Cost: where other axes read the buffer, all that is told of the region they touch
+    is where it begins and ends.
 
     >>> s.merge_axes("z_i", "z_j")
     'z_i_z_j'
@@ -48,8 +50,6 @@ class MergeDims(Primitive[None]):
                 f"it has {len(b.shape)} dimensions, and {self.count} from {self.first} on are asked for; "
                 "name two or more that it has"
             )
-        if b.strides is not None:
-            raise self.refused("it has strides, so that its dimensions may have gaps; merge none")
         some = slice(self.first, self.first + self.count)
         told = {size_hole(s.name).name for s in nest.sizes}
         outer, *inner = b.shape[some]
@@ -58,6 +58,13 @@ class MergeDims(Primitive[None]):
                 "its extents are not decided yet; merge dimensions before other steps, and one whose extent "
                 "a call tells only as the first"
             )
+        for d in range(self.first, self.first + self.count - 1):
+            if not goes_on(b, d):
+                raise self.refused(
+                    f"a step of dimension {d} is {known_strides(b)[d]} elements of memory, and all "
+                    f"{known_extents(b)[d + 1]} of dimension {d + 1} are {known_strides(b)[d + 1]} apart; "
+                    "merge dimensions without gaps between them"
+                )
         for w in writers(nest, self.buffer):
             for place in (x.indices for x in w.writes if x.buffer == self.buffer):
                 if not isinstance(self._merged(nest, place)[self.first], Var):
@@ -86,4 +93,5 @@ class MergeDims(Primitive[None]):
             total = total * n
         shape = (*old.shape[: self.first], total, *old.shape[last:])
         given = (old.given or old.shape) if self.buffer in nest.params else None
-        return set_buffer(map_blocks(nest, block), replace(old, shape=shape, given=given))
+        strides = old.strides and (*old.strides[: self.first], *old.strides[last - 1 :])
+        return set_buffer(map_blocks(nest, block), replace(old, shape=shape, given=given, strides=strides))

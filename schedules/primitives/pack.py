@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from schedules import expr as E
-from schedules.expr import Const, Expr, Load, Var
+from schedules.dtypes import is_integer
+from schedules.expr import Binary, Cast, Const, Expr, Load, Var
 from schedules.ir import Access, Block, Buffer, Iter, Nest
 from schedules.ir.nest import (
     loops_of,
@@ -41,9 +42,9 @@ class Pack(Primitive[list[str]]):
     ``order`` permutes them, outermost first. ``pack(B_global, [0, 16], [1, 0, 2])`` of B[k, n] gives
     ``B_global[n // 16, k, n % 16]``: the panels of a packed matrix multiplication.
 
-    Legal for a buffer made by `CacheRead` whose copy still has its own plain loops, which hold nothing else.
-    Cost: the copy gathers, and the consumer then reads with unit stride. Loops of the copy are called
-    ``<block>_p0, ...``.
+    Legal for a buffer made by `CacheRead` or `CacheReadOffset` whose copy still has its own plain loops,
+    which hold nothing else. Cost: the copy gathers, and the consumer then reads with unit stride. Loops of
+    the copy are called ``<block>_p0, ...``.
 
     >>> s.cache_read("y", "w")
     'w_global'
@@ -71,8 +72,7 @@ class Pack(Primitive[list[str]]):
         if self.buffer in nest.params or len(ws) != 1:
             raise self.refused("only a buffer made by cache_read can be packed; cache_read it first")
         b = ws[0]
-        copies = b.reducer is None and len(b.values) == 1 and isinstance(b.values[0], Load)
-        if not copies:
+        if b.reducer is not None or len(b.values) != 1 or not _is_copy(b.values[0]):
             raise self.refused(f"block {b.name} computes it; cache_read it and pack the copy")
         return b
 
@@ -118,7 +118,6 @@ class Pack(Primitive[list[str]]):
         copy = self._copy(nest)
         old = nest.buffer(self.buffer)
         src = copy.values[0]
-        assert isinstance(src, Load)
         outer = [
             n if t == 0 else E.ceildiv(n, as_expr(t)) for n, t in zip(old.shape, self.tiles, strict=True)
         ]
@@ -153,3 +152,12 @@ class Pack(Primitive[list[str]]):
             lambda b: b if b.name == new.name else redirect_reads(b, old.name, old.name, self._index),
         )
         return set_buffer(nest, Buffer(old.name, shape, old.dtype, old.scope))
+
+
+def _is_copy(e: Expr) -> bool:
+    """Whether a value is an element of another buffer, or an integer with a number added
+    (`cache_read_offset`)."""
+    match e:
+        case Cast(dtype=d, a=Binary(op="+", a=Cast(a=x), b=Const())) if is_integer(d):
+            return isinstance(x, Load)
+    return isinstance(e, Load)

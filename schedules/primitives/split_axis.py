@@ -95,7 +95,8 @@ class SplitAxis(Primitive[list[str]]):
         ranges = axis_ranges(iters)
 
         def put(e: Expr) -> Expr:
-            return affine.simplify(E.substitute(e, env), ranges)
+            # What has not the axis stays: a place of an axis of one step is that axis, not 0.
+            return affine.simplify(E.substitute(e, env), ranges) if axis.var in E.variables(e) else e
 
         binds = (*b.binds[:at], Var(outer), Var(inner), *b.binds[at + 1 :])
         body = replace(over_axes(b, put), iters=iters, binds=binds)

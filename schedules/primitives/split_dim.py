@@ -22,9 +22,9 @@ class SplitDim(Primitive[None]):
 
         s[h, i, j] += x[i, h, k] * x[j, h, k]
 
-    Callers give arguments in their own shape, as before. Legal for a row-major buffer if ``inner`` divides
-    the dimension; one that the nest writes is written at one axis in each of the new dimensions, as
-    `SplitAxis` makes it. Cost: a division where an index is not the sum of parts as above.
+    Callers give arguments in their own shape, as before. Legal if ``inner`` divides the dimension; a buffer
+    that the nest writes is written at one axis in each of the new dimensions, as `SplitAxis` makes it. Cost:
+    a division where an index is not the sum of parts as above.
 
     >>> s.split_dim("x", 1, 16)
     """
@@ -44,8 +44,6 @@ class SplitDim(Primitive[None]):
                 f"it has {len(b.shape)} dimensions, and dimension {self.dim} is asked for; give one that it "
                 "has"
             )
-        if b.strides is not None:
-            raise self.refused("it has strides; split dimensions of row-major buffers only")
         n = b.shape[self.dim]
         if not isinstance(n, Const):
             raise self.refused("its extents are not decided yet; split dimensions before other steps")
@@ -86,4 +84,8 @@ class SplitDim(Primitive[None]):
             *old.shape[self.dim + 1 :],
         )
         given = (old.given or old.shape) if self.buffer in nest.params else None
-        return set_buffer(map_blocks(nest, block), replace(old, shape=shape, given=given))
+        strides = old.strides
+        if strides is not None:
+            step = strides[self.dim]
+            strides = (*strides[: self.dim], step * self.inner, *strides[self.dim :])
+        return set_buffer(map_blocks(nest, block), replace(old, shape=shape, given=given, strides=strides))

@@ -16,6 +16,7 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Hole
+from schedules.instructions import Instruction
 from schedules.ir import Block, Loop, walk
 from schedules.ir.nest import find_block, loops_of, subtree_of, vars_bound
 from schedules.model import Target
@@ -43,6 +44,8 @@ class SketchBuilder:
         self.done: set[str] = set()  # blocks that a rule has scheduled
         self.roots: set[str] = set()  # blocks that stay stages of their own
         self.windows: set[str] = set()  # reductions of windows whose lanes are outputs
+        self.copies: set[str] = set()  # copies of operands that are still to be packed
+        self.nested: dict[str, tuple[str, ...]] = {}  # {reduction: it and those in it, outermost first}
         self.alike: dict[str, str] = {}  # {block: the block whose decisions it shares}
         self._picked: dict[str, tuple[tuple[str, ...], str]] = {}  # {question: options, answer}
         self._answers = tuple(answers)
@@ -114,6 +117,10 @@ class SketchBuilder:
         if self.threads > 1:
             self.s.parallel(self.fused(loops))
 
+    def is_nested(self, name: str) -> bool:
+        """Whether a reduction is scheduled with the one that reads it, or that it reads."""
+        return any(name in chain for chain in self.nested.values())
+
     def last_unscheduled(self) -> str | None:
         """The last block that no rule has scheduled."""
         return next((name for name in reversed(self.s.blocks()) if name not in self.done), None)
@@ -131,6 +138,10 @@ class SketchBuilder:
     def threads(self) -> int:
         """Threads of the target."""
         return self.target.threads
+
+    def runs(self, ins: Instruction) -> bool:
+        """Whether the target has an instruction, and none that is better for the same."""
+        return ins.offered(self.target.features)
 
     def lanes_of(self, dtype: str) -> int:
         """Elements of ``dtype`` in a vector register."""

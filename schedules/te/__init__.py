@@ -17,6 +17,7 @@ from schedules.te.evaluator import evaluate
 from schedules.te.language import compute, max, min, placeholder, prod, reduce_axis, reducer, sum
 from schedules.te.reverse_mode import cut, gradient, inputs
 from schedules.te.scalars import (
+    FLOAT4_E2M1,
     OF_ROWS,
     abs,
     all,
@@ -37,6 +38,7 @@ from schedules.te.scalars import (
     isnan,
     left_shift,
     logical_not,
+    lookup,
     max_value,
     maximum,
     min_value,
@@ -48,14 +50,16 @@ from schedules.te.scalars import (
     rsqrt,
     select,
 )
+from schedules.te.strided import with_strides
 from schedules.te.tensors import Reduction, Tensor, dag
 
 __all__ = [
-    "Expr", "Reduction", "Tensor", "abs", "all", "any", "bitwise_and", "bitwise_not", "bitwise_or",
-    "bitwise_xor", "cast", "clip", "compute", "const", "cut", "dag", "equal", "evaluate", "floor_divide",
-    "fma", "gradient", "if_then_else", "inf", "inputs", "isfinite", "isnan", "left_shift", "logical_not",
-    "max", "max_value", "maximum", "min", "min_value", "minimum", "not_equal", "placeholder", "pow",
-    "prod", "reduce_axis", "reducer", "remainder", "right_shift", "rsqrt", "select", "sum",
+    "Expr", "FLOAT4_E2M1", "Reduction", "Tensor", "abs", "all", "any", "bitwise_and", "bitwise_not",
+    "bitwise_or", "bitwise_xor", "cast", "clip", "compute", "const", "cut", "dag", "equal", "evaluate",
+    "floor_divide", "fma", "gradient", "if_then_else", "inf", "inputs", "isfinite", "isnan",
+    "left_shift", "logical_not", "lookup", "max", "max_value", "maximum", "min", "min_value", "minimum",
+    "not_equal", "placeholder", "pow", "prod", "reduce_axis", "reducer", "remainder", "right_shift",
+    "rsqrt", "select", "sum", "with_strides",
 ]  # fmt: skip
 # The functions of the table, `schedules.functions`. Type checkers and editors read their names here.
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ MOST_BYTES, MOST_POINTS = 2**56, 2**60
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """A named array of the DAG: ``shape`` in elements. ``strides``: elements of memory from an index to the
-    next along each dimension; None: row-major (see `schedules.strides`). They are for what a kernel keeps
-    between its stages: arguments are row-major."""
+    next along each dimension; None: row-major (see `schedules.strides`)."""
 
     name: str
     shape: tuple[int, ...]
@@ -49,6 +48,13 @@ class Tensor:
     def nbytes(self) -> int:
         """Bytes from the first element to the last."""
         return span(self.shape, strides_of(self)) * DTYPES[self.dtype].itemsize
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes of its elements, without the gaps between them, each place in memory counted once."""
+        item = DTYPES[self.dtype].itemsize
+        apart = prod(n for n, s in zip(self.shape, strides_of(self), strict=True) if s)
+        return min(self.nbytes, apart * item)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,9 @@ MAX_ELEMENTS = 2**21
 # Most factors and axes that numpy's einsum takes, in every version.
 MAX_OPERANDS, MAX_LABELS = 31, 52
 
+# Integers up to this are exact in float64.
+_EXACT = 2**53
+
 # The factors of a product, each with a label for each dimension.
 Terms = list[tuple[Array, list[str]]]
 
@@ -241,16 +244,28 @@ def _slice(x: Expr, source: Array, ranges: Mapping[str, tuple[int, int]]) -> tup
 
 
 def product_of(terms: Terms, free: list[str]) -> Array:
-    """Σ over all labels except ``free`` of the product of the terms; dimensions as ``free``."""
+    """Σ over all labels except ``free`` of the product of the terms; dimensions as ``free``. Integers
+    wrap."""
     if len(terms) == 2 and all(len(set(labels)) == len(labels) for _, labels in terms):
-        got = _matmul(terms[0], terms[1], free)
+        floats = [(x.astype(np.float64), labels) for x, labels in terms] if _is_exact(terms, free) else terms
+        got = _matmul(floats[0], floats[1], free)
         if got is not None:
-            return got
+            return got if floats is terms else got.astype(np.int64).astype(terms[0][0].dtype)
     number = {v: i for i, v in enumerate(dict.fromkeys(v for _, labels in terms for v in labels))}
     args: list[Any] = []
     for a, labels in terms:
         args += [a, [number[v] for v in labels]]
     return np.asarray(np.einsum(*args, [number[v] for v in free]))
+
+
+def _is_exact(terms: Terms, free: list[str]) -> bool:
+    """Whether float64, which BLAS has, adds up products of integers exactly: all parts of a sum are below
+    2**53."""
+    if any(x.dtype.kind not in "iu" or not x.size for x, _ in terms):
+        return False
+    summed = {v: n for x, labels in terms for v, n in zip(labels, x.shape, strict=True) if v not in free}
+    largest = (max(int(x.max()), -int(x.min())) for x, _ in terms)
+    return math.prod(largest) * math.prod(summed.values()) <= _EXACT
 
 
 def size(terms: Terms, free: list[str]) -> Array:

@@ -43,7 +43,7 @@ def dim(lo: int, hi: int, name: str = "", *, open: bool = False) -> Dim:
 
     ``name``: for messages, and for `DynamicKernel.at`. A parameter of an operator names its size itself.
     ``open``: one workload, one search and one compiled kernel for all sizes, in place of one for each (ADR
-    77). Only extents may depend on it, and an argument has it in its outermost dimension.
+    79). Only extents may depend on it, and an argument has it in its outermost dimension.
 
     Raises `WorkloadError` unless ``1 <= lo <= hi``. Example:
 
@@ -83,13 +83,7 @@ def at_sizes(e: Expr, sizes: Mapping[Dim, int]) -> Expr:
 
 def extent_at(extent: Any, sizes: Mapping[Dim, int]) -> int:
     """An extent as a number. Raises `WorkloadError` for one that is no positive integer."""
-    if not isinstance(extent, Expr):
-        return int(extent)
-    try:
-        value = at_sizes(extent, sizes)
-    except (TypeError, ZeroDivisionError) as err:
-        raise WorkloadError(f"the extent {E.show(extent)}: {err}") from None
-    number = value.value if isinstance(value, Const) else None
+    number = _number_at("extent", extent, sizes)
     if number is None or number < 1:
         at = ", ".join(f"{d!r}: {n}" for d, n in sizes.items())
         raise WorkloadError(
@@ -98,4 +92,23 @@ def extent_at(extent: Any, sizes: Mapping[Dim, int]) -> int:
         )
     if number > MAX_EXTENT:
         raise WorkloadError(f"the extent {E.show(extent)} is {number}, outside 1..{MAX_EXTENT}")
-    return int(number)
+    return number
+
+
+def stride_at(stride: Any, sizes: Mapping[Dim, int]) -> int:
+    """A stride as a number. Raises `WorkloadError` for one that is no integer."""
+    number = _number_at("stride", stride, sizes)
+    if number is None or abs(number) > MAX_EXTENT:
+        raise WorkloadError(f"the stride {E.show(stride)} is {number}, no integer of at most {MAX_EXTENT}")
+    return number
+
+
+def _number_at(what: str, x: Any, sizes: Mapping[Dim, int]) -> int | None:
+    """An integer, or an expression of dimensions, as a number; None where it is none."""
+    if not isinstance(x, Expr):
+        return int(x)
+    try:
+        value = at_sizes(x, sizes)
+    except (TypeError, ZeroDivisionError) as err:
+        raise WorkloadError(f"the {what} {E.show(x)}: {err}") from None
+    return int(value.value) if isinstance(value, Const) else None

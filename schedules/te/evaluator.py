@@ -241,6 +241,9 @@ class BlockEvaluator:
             case E.Bits(dtype=d, a=a):
                 old, size = np.asarray(self.value(a, mask)), DTYPES[d].itemsize
                 return old.view(f"u{old.itemsize}").astype(f"u{size}").view(DTYPES[d].numpy)
+            case Select() if (table := E.lookup_of(e)) is not None:
+                values = self._widen(np.array([x.value for x in table.values], DTYPES[E.dtype_of(e)].numpy))
+                return values[np.clip(self.value(table.index, mask), 0, len(values) - 1)]
             case Select(cond=c, a=a, b=b):
                 cond = self.value(c, mask)
                 return np.where(cond, self.value(a, mask & cond), self.value(b, mask & ~cond))

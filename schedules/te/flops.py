@@ -10,9 +10,9 @@ from math import prod
 from typing import Any
 
 from schedules import expr as E
-from schedules.dtypes import computed, is_float
+from schedules.dtypes import computed
 from schedules.functions import FUNCTIONS
-from schedules.te.compute_dag import ComputeDAG
+from schedules.te.compute_dag import ComputeDAG, Stage
 
 
 def count_flops(dag: ComputeDAG) -> int:
@@ -24,20 +24,17 @@ def count_flops(dag: ComputeDAG) -> int:
 
 def flops_by_dtype(dag: ComputeDAG) -> Counter[str]:
     """{dtype that they are computed with: operations of `count_flops`}."""
+    return sum(map(flops_of_stage, dag.stages), Counter())
+
+
+def flops_of_stage(s: Stage) -> Counter[str]:
+    """`flops_by_dtype` of one stage."""
     total: Counter[str] = Counter()
-    for s in dag.stages:
-        points = prod(a.extent for a in (*s.axes, *s.reduce_axes))
-        for values in (s.values, () if s.reducer is None else s.reducer.combine):
-            for dtype, n in _operations(values).items():
-                total[dtype] += points * n
+    points = prod(a.extent for a in (*s.axes, *s.reduce_axes))
+    for values in (s.values, () if s.reducer is None else s.reducer.combine):
+        for dtype, n in _operations(values).items():
+            total[dtype] += points * n
     return total
-
-
-def float_flops(dag: ComputeDAG, flops: int) -> dict[str, float]:
-    """{dtype: those of ``flops`` operations that are of floats}. An operator may count fewer or more than its
-    expression has (`Workload.flops`); the parts of dtypes are those of the expression."""
-    counted = flops_by_dtype(dag)
-    return {d: n * flops / counted.total() for d, n in counted.items() if is_float(d) and flops}
 
 
 def evaluations(dag: ComputeDAG) -> Counter[tuple[str, str]]:

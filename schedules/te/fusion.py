@@ -65,14 +65,14 @@ def fused(dag: ComputeDAG) -> Fusion:
     """One kernel: inputs are read and outputs written. E = D + (A + B)·C: 3/5."""
     read = {x.buffer for s in dag.stages for x in s.reads()}
     arrays = [t for t in dag.inputs if t.name in read] + [dag.tensors[name] for name in dag.outputs]
-    return Fusion(1, count_flops(dag), sum(prod(t.shape) for t in arrays), sum(t.nbytes for t in arrays))
+    return Fusion(1, count_flops(dag), sum(prod(t.shape) for t in arrays), sum(t.own_bytes for t in arrays))
 
 
 def _of_stage(dag: ComputeDAG, s: Stage) -> tuple[int, int]:
     """(Elements, bytes) that a stage reads and writes."""
     own = {t.name for t in s.outputs}
     arrays = [dag.tensors[name] for name in {x.buffer for x in s.reads()} - own] + [*s.outputs]
-    return sum(prod(t.shape) for t in arrays), sum(t.nbytes for t in arrays)
+    return sum(prod(t.shape) for t in arrays), sum(t.own_bytes for t in arrays)
 
 
 def _steps(s: Stage) -> list[Expr]:

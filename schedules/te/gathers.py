@@ -64,4 +64,4 @@ def most_read(dag: ComputeDAG) -> dict[str, int]:
                 for i, n in zip(x.indices, dag.tensors[x.buffer].shape, strict=True)
             )
     picked = {n: k * DTYPES[dag.tensors[n].dtype].itemsize for n, k in elements.items() if n not in whole}
-    return {t.name: min(t.nbytes, picked.get(t.name, t.nbytes)) for t in dag.inputs}
+    return {t.name: min(t.own_bytes, picked.get(t.name, t.own_bytes)) for t in dag.inputs}

@@ -24,18 +24,31 @@ from schedules.te.unique import Taken
 # --- placeholders and stages ------------------------------------------------------------------
 
 
-def placeholder(shape: int | Sequence[int], dtype: str = "float32", name: str | None = None) -> Tensor:
-    """An input of ``shape`` (elements, row-major) and ``dtype``: float16, bfloat16, float8_e4m3fn,
-    float8_e5m2, float32, float64, int8, uint8, int32, int64 or bool. Some are for storage: floats of 16 and 8
-    bits are computed with as float32, int8, uint8 and bool as int32. `cast` makes them.
+def placeholder(
+    shape: int | Sequence[int],
+    dtype: str = "float32",
+    name: str | None = None,
+    strides: int | Sequence[int] | None = None,
+) -> Tensor:
+    """An input of ``shape`` (elements) and ``dtype``: float16, bfloat16, float8_e4m3fn, float8_e5m2, float32,
+    float64, int8, uint8, int32, int64 or bool. Some are for storage: floats of 16 and 8 bits are computed
+    with as float32, int8, uint8 and bool as int32. `cast` makes them.
 
-    Raises `WorkloadError` for a shape that has no elements or a dtype that is none of these.
+    ``strides``: elements of memory from an index to the next, one for each dimension. None: row-major. 0
+    repeats an element, a negative one walks backwards. The stride of an extent of 1 says nothing.
+
+    Raises `WorkloadError` for a shape that has no elements, a dtype that is none of these, or strides that
+    are not as many integers as there are dimensions.
 
     >>> te.placeholder((8, 16), name="x").shape
     (8, 16)
+    >>> te.placeholder((8, 16), name="x", strides=(1, 8)).strides  # as numpy and torch have x.T
+    (1, 8)
     """
     what = f"placeholder {name}" if name else "placeholder"
-    return Tensor(_shape(shape, what), check_dtype(dtype, what), _name(name))
+    extents = _shape(shape, what)
+    steps = None if strides is None else _strides(strides, len(extents), what)
+    return Tensor(extents, check_dtype(dtype, what), _name(name), strides=steps)
 
 
 def reduce_axis(extent: int | tuple[int, int], name: str | None = None) -> IterVar:
@@ -345,6 +358,26 @@ def _extent(n: Any, what: str) -> Any:
     if not 1 <= int(n) <= MAX_EXTENT:
         raise WorkloadError(f"{what}: extent {n} is outside 1..{MAX_EXTENT}")
     return int(n)
+
+
+def _strides(strides: Any, rank: int, what: str) -> tuple[Any, ...]:
+    steps = tuple(strides) if isinstance(strides, (tuple, list)) else (strides,)
+    if len(steps) != rank:
+        raise WorkloadError(
+            f"{what}: {len(steps)} strides for {rank} dimensions; give one stride for each dimension"
+        )
+    return tuple(_stride(s, what) for s in steps)
+
+
+def _stride(s: Any, what: str) -> Any:
+    if isinstance(s, Expr) and E.dtype_of(s) == INDEX and not E.loads(s):
+        if all(isinstance(x, Dim) for x in E.walk(s) if isinstance(x, Var)):
+            return s
+    if isinstance(s, bool) or not hasattr(s, "__index__"):
+        raise WorkloadError(f"{what}: stride {s!r} is not an integer; give a number of elements")
+    if abs(int(s)) > MAX_EXTENT:
+        raise WorkloadError(f"{what}: stride {s} is outside -{MAX_EXTENT}..{MAX_EXTENT}")
+    return int(s)
 
 
 def _name(name: Any) -> str | None:

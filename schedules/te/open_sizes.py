@@ -1,4 +1,4 @@
-"""Sizes that a call tells: one compute DAG for every size of a range (ADR 77).
+"""Sizes that a call tells: one compute DAG for every size of a range (ADR 79).
 
 A DAG with open sizes has the numbers of the largest sizes everywhere, so that whoever reads extents reads
 those. Its `OpenSizes` say which of the numbers are extents that depend on a size, and how. `at` gives the DAG

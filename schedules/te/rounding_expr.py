@@ -171,8 +171,8 @@ class ErrorScope:
                 return self._binary("+", d, product, self.value(c, mask))
             case Cast(dtype=d, a=a):
                 return self._cast(E.dtype_of(a), d, self.value(a, mask))
-            case Select(cond=c, a=a, b=b):
-                return self._select(c, a, b, mask)
+            case Select():
+                return self._select(e, mask)
             case Load(buffer=name):
                 known = self._error(e, mask) if name in self.known.errors else None
                 open_ = self._elsewhere(e, mask)
@@ -258,7 +258,11 @@ class ErrorScope:
         near = np.asarray(near) & ~np.asarray(settled)
         return v, near if near.any() else None
 
-    def _select(self, c: Expr, a: Expr, b: Expr, mask: Any) -> Value:
+    def _select(self, chosen: Select, mask: Any) -> Value:
+        table = E.lookup_of(chosen)
+        if table is not None and self.value(table.index, mask)[1] is None:
+            return wide(self.scope.value(chosen, mask)), None
+        c, a, b = chosen.cond, chosen.a, chosen.b
         cond, near = self.value(c, mask)
         open_ = _flips(near)
         (x, ex), (y, ey) = self.value(a, mask & (cond | open_)), self.value(b, mask & (~cond | open_))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from schedules import expr as E
-from schedules.dtypes import DTYPES, computed, is_storage
+from schedules.dtypes import DTYPES, computed, is_float, is_integer, is_storage
 from schedules.errors import WorkloadError, suggest
 from schedules.expr import INDEX, Const, Expr, ExprLike
 from schedules.functions import FUNCTIONS, Function
@@ -101,18 +101,24 @@ def limit(dtype: str, sign: int) -> Const:
     return max_value(dtype) if sign > 0 else min_value(dtype)
 
 
-def cast(value: ExprLike, dtype: str) -> Expr:
+def cast(value: ExprLike, dtype: str, saturate: bool = False) -> Expr:
     """``value`` as ``dtype``. Float to int truncates towards zero and ends at the largest and least. A dtype
     of storage is made by way of the one that it is computed with: floats of 16 and 8 bits round a float32,
     int8 and uint8 keep the low bits of an int32. Beyond its largest number float8_e4m3fn is NaN, for it has
     no infinity. bool is whether ``value`` is not 0; a condition is 0 or 1.
-    Example: ``te.cast(x[i] * 127.0, "int8")``."""
+
+    ``saturate``: if ``dtype`` has fewer numbers, what is beyond its largest or its least becomes that,
+    infinities too. NaN stays NaN, and is 0 as an integer.
+    Example: ``te.cast(te.round(x[i] * 127.0), "int8", saturate=True)``."""
     e = value if isinstance(value, Expr) else E.wrap(value, "float32" if isinstance(value, float) else INDEX)
     old, new = E.dtype_of(e), check_dtype(dtype, "te.cast")
     if old == new:
         return e
     if new == "bool":
         return E.compare("!=", e, 0)
+    if saturate:
+        e = _saturated(e, new)
+        old = E.dtype_of(e)
     if isinstance(e, Const) and e.dtype in (INDEX, "bool"):
         return const(e.value, dtype)
     if is_storage(old) and new != computed(old):
@@ -120,6 +126,21 @@ def cast(value: ExprLike, dtype: str) -> Expr:
     if is_storage(new) and E.dtype_of(e) != computed(new):
         e = E.Cast(computed(new), e)
     return E.Cast(new, e)
+
+
+def _saturated(e: Expr, new: str) -> Expr:
+    """``e`` cut off at the ends of a dtype, in the dtype in which it is cast to that."""
+    if is_storage(new) and is_float(new):
+        e = cast(e, computed(new))
+    old, ends = computed(E.dtype_of(e)), (_finite(new, "min"), _finite(new, "max"))
+    if is_float(old):
+        fewer = is_storage(new) if is_integer(new) else ends[1] < DTYPES[old].largest
+        return clip(e, *map(float, ends)) if fewer else e  # (a cast to int32 or int64 ends by itself)
+    if is_float(new):
+        return e
+    values = DTYPES["int64" if old == INDEX else old].range
+    low, high = (min(max(x, values[0]), values[-1]) for x in ends)
+    return e if (low, high) == (values[0], values[-1]) else clip(e, low, high)
 
 
 def select(cond: Expr, a: ExprLike, b: ExprLike) -> Expr:
@@ -200,6 +221,34 @@ def clip(x: ExprLike, low: ExprLike, high: ExprLike) -> Expr:
     """``x`` cut off at ``low``, then at ``high``; NaN if one is NaN. Of integers too. Exact.
     Example: ``te.clip(x[i], -1.0, 1.0)``."""
     return E.minimum(E.maximum(x, low), high)
+
+
+#: Values of float4 e2m1 by code, of which the highest bit is the sign (OCP Microscaling Formats 1.0, 5.3.3).
+FLOAT4_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+
+
+def lookup(values: Sequence[float], index: Expr, dtype: str = "float32") -> Expr:
+    """The number of ``values`` at ``index``, as ``dtype``; below 0 the first of them, beyond the last the
+    last. ``values``: 2 to 16 numbers, such as those of codes of 4 bits. A CPU keeps the table in a register.
+    ``index``: integers of a tensor. Raises `WorkloadError`.
+    Example: ``te.lookup(te.FLOAT4_E2M1, n[i] & 15)``."""
+    given = index if isinstance(index, Expr) else E.wrap(index)
+    if not is_integer(E.dtype_of(given)):
+        raise WorkloadError(
+            f"te.lookup needs an index of integers of a tensor, got {E.dtype_of(given)}; cast it, e.g. "
+            'te.cast(index, "int32")'
+        )
+    if not 2 <= len(values) <= E.MOST_ENTRIES:
+        raise WorkloadError(
+            f"te.lookup takes 2 to {E.MOST_ENTRIES} values, got {len(values)}; read a larger table from a "
+            "tensor, as in table[index]"
+        )
+    if is_storage(check_dtype(dtype, "te.lookup")):
+        raise WorkloadError(
+            f"te.lookup gives a dtype that is computed with, and {dtype} is stored; cast the result: "
+            f'te.cast(te.lookup(values, index, "{computed(dtype)}"), "{dtype}")'
+        )
+    return E.lookup([const(v, dtype) for v in values], E.widen(given))
 
 
 # --- functions of floating point --------------------------------------------------------------

@@ -14,7 +14,7 @@ from schedules.expr import INDEX, Cast, Const, Expr, Load, Var
 from schedules.loads import with_loads
 from schedules.te.compute_dag import Axis, ComputeDAG, Reducer, Stage
 from schedules.te.compute_dag import Tensor as DagTensor
-from schedules.te.dims import Dim, at_sizes, dims_of, extent_at
+from schedules.te.dims import Dim, at_sizes, dims_of, extent_at, stride_at
 from schedules.te.open_sizes import OpenExtent, OpenSize, OpenSizes
 from schedules.te.scalars import cast
 from schedules.te.unique import Taken
@@ -42,7 +42,7 @@ class IterVar(Var):
 class Tensor:
     """A multi-dimensional value: an input (``op`` is None), or output ``index`` of stage ``op``. ``shape``:
     integers, and expressions of dimensions where it varies. ``name``: None until `dag` gives one, unless the
-    user gave one.
+    user gave one. ``strides``: of an input, in elements; None: it is row-major.
 
     ``A[i, j]`` is one element. An index is arithmetic over axes, or an integer (int8, uint8, int32, int64)
     that is read from tensors: ``W[ids[i], j]`` is a row of ``W`` for each element of ``ids``. That is its
@@ -53,6 +53,7 @@ class Tensor:
     name: str | None = None
     op: Op | None = None
     index: int = 0
+    strides: tuple[Any, ...] | None = None
 
     def __copy__(self) -> Tensor:
         """Itself, because a tensor does not change and is compared by identity."""
@@ -233,9 +234,7 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
         stages.append(Stage(outs, axes, reduce_axes, values, op.reducer))
     try:
         return ComputeDAG(
-            tuple(
-                DagTensor(names[t, 0], tuple(extent_at(n, sizes) for n in t.shape), t.dtype) for t in inputs
-            ),
+            tuple(_input(names[t, 0], t, sizes) for t in inputs),
             tuple(stages),
             tuple(names[key(t)] for t in computed),
             open=opened,
@@ -278,6 +277,9 @@ def _opened(
             for x in extent(k, j, n)
         ),
     )
+def _input(name: str, t: Tensor, sizes: Mapping[Dim, int]) -> DagTensor:
+    strides = None if t.strides is None else tuple(stride_at(s, sizes) for s in t.strides)
+    return DagTensor(name, tuple(extent_at(n, sizes) for n in t.shape), t.dtype, strides)
 
 
 def _listed(tensors: Sequence[Tensor]) -> dict[Tensor, None]:
@@ -299,8 +301,8 @@ def dims(tensors: Sequence[Tensor]) -> list[Dim]:
 
 
 def _dims(inputs: Sequence[Tensor], ops: Sequence[Op]) -> list[Dim]:
-    shapes = [n for t in inputs for n in t.shape]
-    return dims_of([*shapes, *(x for op in ops for x in op.parts())])
+    lie = [n for t in inputs for n in (*t.shape, *(t.strides or ()))]
+    return dims_of([*lie, *(x for op in ops for x in op.parts())])
 
 
 def _axes(axes: tuple[tuple[str, Any], ...], sizes: Mapping[Dim, int]) -> tuple[Axis, ...]:

@@ -160,7 +160,7 @@ CASES: list[tuple[Callable[[], object], type[at.AutotuneError], str]] = [
     (
         lambda: at.load("matmul", **SHAPE, zzz=3),
         at.WorkloadError,
-        "out_dtype; load also takes dtype, layout, constant_weights, target, threads, db, fallback",
+        "out_dtype; load also takes dtype, layout, constant_weights, strides, target, threads, db, fallback",
     ),
     (
         lambda: at.tune(PROGRAM, trails=3),

@@ -1,4 +1,4 @@
-"""benchmarks/instructions.py: its schedules are right, and its peak is one."""
+"""benchmarks/instructions.py: its schedules are right, and timed by the clock of the peak."""
 
 from __future__ import annotations
 
@@ -21,22 +21,14 @@ from schedules import te
 from schedules.instructions import INSTRUCTIONS
 
 
-@pytest.mark.parametrize("name", benchmark.INTERLEAVE)
+@pytest.mark.parametrize("name", benchmark.TIMED)
 def test_a_small_product(name: str) -> None:
     ins, here = INSTRUCTIONS[name], parse("cpu", 1)
-    dag = benchmark.product(ins, 8, 64, 64)
+    dag = benchmark.product(ins, 8 if ins.registers is None else 64, 64, 64)
     inputs = random_inputs(dag)
     inputs = [np.round(x.astype("float32")).astype(x.dtype) for x in inputs]  # sums are exact
     kernel = at.build(benchmark.schedule(dag, ins, here), here)
     np.testing.assert_array_equal(kernel(*inputs), te.evaluate(dag, inputs)[0])
-
-
-@pytest.mark.parametrize("name", benchmark.INTERLEAVE)
-def test_the_peak_is_above_that_of_float32(name: str) -> None:
-    ins, here = INSTRUCTIONS[name], parse("cpu", 1)
-    if not has(ins, here.features):
-        pytest.skip(f"this CPU has no {', '.join(ins.features)}")
-    assert benchmark.peak_loop(ins, here)(10) > 2e10
 
 
 def test_kernels_and_peak_are_timed_by_one_clock(monkeypatch: pytest.MonkeyPatch) -> None:

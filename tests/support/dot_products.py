@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from schedules import te
+from schedules.dtypes import DTYPES
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.model import Target
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 
-INTERLEAVE = {("bfloat16", 2): "interleave2_bfloat16", ("int8", 4): "interleave4_int8"}  # what packs b
+# Dot products of x86, one a lane.
+DOTS = tuple(
+    name
+    for name, x in INSTRUCTIONS.items()
+    if x.meaning.stages[0].reducer is not None and x.result.shape in ((8,), (16,))
+)
+
+
+def interleaving(dtype: str, lanes: int = 16) -> str:
+    """What packs operand b: groups of 32 bits."""
+    return f"interleave{4 // DTYPES[dtype].itemsize}_{dtype}" + ("" if lanes == 16 else f"_x{lanes}")
 
 
 def product(ins: Instruction, m: int, n: int, k: int) -> ComputeDAG:
@@ -30,18 +41,18 @@ def tensorized(
     pack: bool = True,
     partition: bool = False,
 ) -> Schedule:
-    """Tiles of ``rows`` by ``vectors`` registers of 16 lanes, ``steps`` instructions deep."""
-    b = dag.inputs[1].dtype
-    terms = 2 if b == "bfloat16" else 4
+    """Tiles of ``rows`` by ``vectors`` registers of sums, ``steps`` instructions deep."""
+    b, lanes = dag.inputs[1].dtype, 8 if ins.result.shape == (8,) else 16
+    terms = 4 // DTYPES[b].itemsize
     s = Schedule(dag, target)
     s.cache_write("c", "local")
     if pack:
         s.cache_read("c", "b", "global")
-        s.pack("b_global", (terms, vectors * 16), (1, 0, 3, 2))
+        s.pack("b_global", (terms, vectors * lanes), (1, 0, 3, 2))
         columns = s.loops("b_global")[2]
-        s.tensorize(s.split(columns, (None, 16))[1], INSTRUCTIONS[INTERLEAVE[b, terms]])
+        s.tensorize(s.split(columns, (None, lanes))[1], interleaving(b, lanes))
     io, ii = s.split("c_write_x0", (None, rows))
-    jo, ji = s.split("c_write_x1", (None, vectors * 16))
+    jo, ji = s.split("c_write_x1", (None, vectors * lanes))
     s.reorder(jo, io, ii, ji)
     s.unroll(ii)
     s.vectorize(ji)
@@ -49,7 +60,7 @@ def tensorized(
         s.partition(io)
     s.compute_at("c", io)
     i, j, k = (x for x in s.loops("c") if x not in (jo, io))
-    j0, j1 = s.split(j, (None, 16))
+    j0, j1 = s.split(j, (None, lanes))
     ko, ku, ki = s.split(k, (None, steps, terms))
     s.reorder(ko, ku, i, j0, j1, ki)
     for loop in (i, j0, ku):
@@ -57,4 +68,61 @@ def tensorized(
     init = s.decompose_reduction("c", ko)
     s.vectorize([x for x in s.loops(init) if x not in (jo, io)][-1])
     s.tensorize(j1, ins)
+    return s
+
+
+def tiled(
+    dag: ComputeDAG,
+    ins: Instruction,
+    rows: int,
+    columns: int,
+    target: Target | None = None,
+    *,
+    blocks: int = 1,
+    start: bool = True,
+    local: bool = False,
+    pack: bool = True,
+    partition: bool = False,
+) -> Schedule:
+    """``rows`` by ``columns`` tiles of sums. ``blocks``: into how many parts the sum is cut outside of all
+    tiles. ``start``: an instruction starts the sums. ``local``: they lie in a local buffer."""
+    terms = ins.iterations["t"]
+    s = Schedule(dag, target)
+    if local:
+        s.cache_write("c", "local")
+    if pack:
+        s.cache_read("c", "b", "global")
+        s.pack("b_global", (terms, columns * 16), (1, 0, 3, 2))
+        inner = s.split(s.loops("b_global")[2], (None, 16))[1]
+        s.tensorize(inner, interleaving(dag.inputs[1].dtype))
+    if local:
+        io, ii = s.split("c_write_x0", (None, rows * 16))
+        jo, ji = s.split("c_write_x1", (None, columns * 16))
+        s.reorder(jo, io, ii, ji)
+        s.vectorize(ji)
+        s.compute_at("c", io)
+        i, j, k = (x for x in s.loops("c") if x not in (jo, io))
+        outer: tuple[str, ...] = ()
+    else:
+        i, j, k = s.loops("c")
+        io, i = s.split(i, (None, rows * 16))
+        jo, j = s.split(j, (None, columns * 16))
+        outer = (jo, io)
+    i0, i1 = s.split(i, (None, 16))
+    j0, j1 = s.split(j, (None, 16))
+    kb, ko, kq, kt = s.split(k, (blocks, None, 16, terms))
+    s.reorder(kb, *outer, ko, i0, j0, i1, j1, kq, kt) if blocks > 1 else s.reorder(
+        *outer, kb, ko, i0, j0, i1, j1, kq, kt
+    )
+    s.unroll(i0)
+    s.unroll(j0)
+    if partition:
+        s.partition(io)
+    init = s.decompose_reduction("c", kb)
+    if start:
+        assert ins.start is not None
+        s.tensorize(s.loops(init)[-2], ins.start)
+    else:
+        s.vectorize(s.loops(init)[-1])
+    s.tensorize(i1, ins)
     return s

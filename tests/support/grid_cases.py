@@ -31,6 +31,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "permute": {"shape": (13, 22, 5), "axes": (2, 0, 1)},
     "matmul": {"m": 37, "n": 22, "k": 36},
     "batch_matmul": {"b": 2, "m": 5, "n": 6, "k": 7},
+    "quantized_matmul": {"m": 9, "n": 13, "k": 20, "weight_zeros": 1},
+    "quantized_conv2d": {"h": 5, "w": 6, "ci": 3, "co": 4, "k": 3, "padding": 1},
     "matmul_bias_relu": {"m": 9, "n": 13, "k": 20},
     "matmul_bias_gelu": {"m": 5, "n": 6, "k": 7},
     "softmax": {"m": 5, "n": 70},
@@ -79,7 +81,7 @@ def need_cxx() -> None:
 
 
 @cache
-def case(op: str, dtype: str = "float32") -> Case:
+def case(op: str, dtype: str | None = None) -> Case:
     workload = ops.workload(op, SMALL[op], dtype)
     rng = np.random.default_rng(1)
     inputs = tuple(rng.integers(-3, 4, t.shape).astype(t.dtype) for t in workload.dag.inputs)

@@ -10,6 +10,7 @@ import numpy as np
 
 from autotune.backends.building.from_trace import build_object
 from autotune.codegen.llvm.compile import host_arch, load_object
+from autotune.codegen.runtime.laid import laid, settled_values
 from autotune.measure.arena import Arena, KernelParam
 from autotune.measure.check import Checker
 from autotune.measure.inputs import judged
@@ -21,7 +22,8 @@ from schedules.ir.nest import bind_loops, initial
 from schedules.model import Target, Trace
 from schedules.passes.lower import stages
 from schedules.schedule import Schedule
-from schedules.te.compute_dag import ComputeDAG
+from schedules.strides import MemoryLayout
+from schedules.te.compute_dag import ComputeDAG, Tensor
 
 Arrays = dict[str, np.ndarray]
 
@@ -61,9 +63,14 @@ def tiled(dag: ComputeDAG, order: str, factors: tuple[int, int, int]) -> Schedul
 
 
 def inputs(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:
-    """Small integers in the dtype of each input."""
+    """Small integers in the dtype of each input, alike where its elements share a place."""
     rng = np.random.default_rng(seed)
-    return [rng.integers(-4, 5, t.shape).astype(t.dtype) for t in dag.inputs]
+    return [settled_values(rng.integers(-4, 5, t.shape).astype(t.dtype), lies(t)) for t in dag.inputs]
+
+
+def lies(t: Tensor) -> MemoryLayout:
+    """How a tensor lies."""
+    return MemoryLayout(t.shape, t.strides)
 
 
 def poisoned(like: np.ndarray) -> np.ndarray:
@@ -73,10 +80,10 @@ def poisoned(like: np.ndarray) -> np.ndarray:
 
 def interpret(program: Nest | LoweredFunc, dag: ComputeDAG, data: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The outputs of a nest or lowered function by the interpreter, poisoned before."""
-    arrays: Arrays = {t.name: x.copy() for t, x in zip(dag.inputs, data, strict=True)}
+    arrays: Arrays = {t.name: laid(x, lies(t)) for t, x in zip(dag.inputs, data, strict=True)}
     for name in dag.outputs:
         t = dag.tensors[name]
-        arrays[name] = poisoned(np.empty(t.shape, t.dtype))
+        arrays[name] = laid(poisoned(np.empty(t.shape, t.dtype)), lies(t))
     run(program, arrays, skews=dict.fromkeys(arrays, 5))  # wherever lines begin
     for t, x in zip(dag.inputs, data, strict=True):
         assert arrays[t.name].tobytes() == x.tobytes(), f"the program wrote its input {t.name}"
@@ -142,7 +149,7 @@ def run_object(
     inaccessible pages, and its outputs and scratch start as NaN."""
     loaded = load_object(obj)
     kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(loaded.address)
-    arena = Arena([KernelParam(t.name, t.shape, t.dtype) for t in dag.params], data)
+    arena = Arena([KernelParam(t.name, t.shape, t.dtype, t.strides) for t in dag.params], data)
     arena.fill_outputs()
     out: dict[str, list[np.ndarray]] = {}
     try:
@@ -153,6 +160,8 @@ def run_object(
             kernel(ctypes.addressof(place.pointers), scratch, target.threads)
             if arena.scratch.overrun(loaded.scratch_bytes, where):
                 raise AssertionError(f"{place.name}: the kernel wrote past its scratch memory")
+            if text := arena.spilled(place):
+                raise AssertionError(f"{place.name}: the kernel {text}")
             out[place.name] = [x.copy() for x in place.outputs]
     finally:
         arena.close()

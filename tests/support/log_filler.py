@@ -31,11 +31,17 @@ def split_schedule(workload: Workload) -> Trace:
 
 def fill(db: Path, entries: Sequence[Entry], target: Target | None = None) -> list[str]:
     """Logs one valid record and one failure for every entry; gives the uids of the valid ones."""
+    return fill_workloads(db, [(ops.workload(op, params), time_s) for op, params, time_s in entries], target)
+
+
+def fill_workloads(
+    db: Path, entries: Sequence[tuple[Workload, float]], target: Target | None = None
+) -> list[str]:
+    """`fill` of workloads."""
     goal = host() if target is None else target
     uids = []
     with Log(db) as log:
-        for op, params, time_s in entries:
-            workload = ops.workload(op, params)
+        for workload, time_s in entries:
             trace = split_schedule(workload)
             run = log.start_run(workload, goal, {"cpu": "a test"}, seed=0)
             uids.append(log.add(NewRecord(run.uid, 0, "s", trace, "ok", times_s=(time_s,) * 3)).uid)

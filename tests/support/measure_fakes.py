@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import os
 import time
-from math import prod
 
 from autotune.codegen.llvm.compile import compile_module
 from autotune.codegen.runtime import entry
 from autotune.errors import CompileError
 from schedules import te
+from schedules.dtypes import DTYPES
 from schedules.errors import ScheduleError
-from schedules.expr import Const
-from schedules.ir import Buffer
+from schedules.ir.nest import tensor_buffer
 from schedules.model import Step, Target, Trace
 from schedules.te.compute_dag import ComputeDAG
 
@@ -53,8 +52,10 @@ def build(dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
         bytearray(64 << 30)
     if kind == "not an object":
         return b"\x7fELF and nothing else"
-    buffers = tuple(Buffer(t.name, tuple(Const(n, "int32") for n in t.shape), t.dtype) for t in dag.params)
-    text = kernel_text(kind, prod(dag.params[0].shape), dag.params[0].dtype, int(args["number"]))
+    buffers = tuple(map(tensor_buffer, dag.params))
+    first = dag.params[0]
+    # with strides all memory that an array has, gaps too
+    text = kernel_text(kind, first.nbytes // DTYPES[first.dtype].itemsize, first.dtype, int(args["number"]))
     return compile_module(
         text + entry.entry(buffers, dag.outputs, SCRATCH, target.threads), target, optimize=False
     )

@@ -219,6 +219,21 @@ def integers(dtype: str = "int32") -> ComputeDAG:
     )
 
 
+def quantized(dtype: str = "int32") -> ComputeDAG:
+    """A product of int8 whose rows and columns have zero points of their own, added up in ``dtype``."""
+    m, n, k = 5, 7, 6
+    x, w = te.placeholder((m, k), "int8", "X"), te.placeholder((k, n), "int8", "W")
+    zx, zw = te.placeholder((m,), dtype, "zx"), te.placeholder((n,), dtype, "zw")
+    r = te.reduce_axis(k, "k")
+
+    def value(i: te.Expr, j: te.Expr) -> te.Reduction:
+        a, b = te.cast(x[i, r], dtype) - zx[i], te.cast(w[r, j], dtype) + zw[j]
+        return te.sum(a * b, axis=r)
+
+    c = te.compute((m, n), value, "C")
+    return te.dag([x, w, zx, zw, te.compute((m, n), lambda i, j: te.maximum(c[i, j], zw[j]), "Y")])
+
+
 def doubling(stages: int, n: int = 7) -> ComputeDAG:
     """Stages that each use the one before twice: inlined, each doubles the expression."""
     a = te.placeholder((3, n), "float32", "A")
@@ -247,9 +262,13 @@ FLOATING: dict[str, Callable[[str], ComputeDAG]] = {
     "phases": phases,
     "views": views,
 }
-PROGRAMS: dict[str, Callable[[str], ComputeDAG]] = FLOATING | {"integers": integers}
+PROGRAMS: dict[str, Callable[[str], ComputeDAG]] = FLOATING | {
+    "integers": integers,
+    "quantized": quantized,
+}
+INTEGRAL = ("integers", "quantized")
 
 
 def make(name: str, dtype: str = "float32") -> ComputeDAG:
-    """A program by name; ``integers`` keeps to integers."""
-    return PROGRAMS[name](dtype if name != "integers" or dtype.startswith("int") else "int32")
+    """A program by name; those of integers keep to integers."""
+    return PROGRAMS[name](dtype if name not in INTEGRAL or dtype.startswith("int") else "int32")

@@ -7,6 +7,7 @@ from random import Random
 
 from schedules import expr as E
 from schedules.errors import ScheduleError
+from schedules.expr import dtype_of
 from schedules.ir import Block, Loop, Nest, Stmt, blocks, kids, walk
 from schedules.ir.nest import find_block, reads
 from schedules.model import Target, Trace
@@ -15,6 +16,7 @@ from schedules.primitives.annotate import Annotate
 from schedules.primitives.base import Primitive
 from schedules.primitives.bind import Bind
 from schedules.primitives.cache_read import CacheRead
+from schedules.primitives.cache_read_offset import CacheReadOffset
 from schedules.primitives.cache_read_part import CacheReadPart
 from schedules.primitives.cache_read_view import CacheReadView
 from schedules.primitives.cache_write import CacheWrite
@@ -38,6 +40,7 @@ from schedules.primitives.skip_zeros import SkipZeros
 from schedules.primitives.split import Split
 from schedules.primitives.split_axis import SplitAxis
 from schedules.primitives.split_dim import SplitDim
+from schedules.primitives.stage_factor import StageFactor, factors
 from schedules.primitives.tile import Tile
 from schedules.primitives.unroll import Unroll
 from schedules.primitives.vectorize import Vectorize
@@ -129,6 +132,21 @@ def _cache_read_view(s: Schedule, rng: Random) -> Primitive:
     return CacheReadView(part.block, part.buffer, part.place, part.scope)
 
 
+def _cache_read_offset(s: Schedule, rng: Random) -> Primitive:
+    whole = _cache_read(s, rng)
+    assert isinstance(whole, CacheRead)
+    return CacheReadOffset(whole.block, whole.buffer, rng.choice((0, 128, 128, -128)), whole.scope)
+
+
+def _stage_factor(s: Schedule, rng: Random) -> Primitive:
+    block = _block(s, rng)
+    found = [f for v in find_block(s.nest, block).values for f in factors(v)]
+    place = rng.randrange(len(found) + 1)
+    known = place < len(found) and rng.random() < 0.7
+    dtype = dtype_of(found[place]) if known else rng.choice(("uint8", "int8"))
+    return StageFactor(block, place, dtype, rng.choice(SCOPES))
+
+
 def _split_axis(s: Schedule, rng: Random) -> Primitive:
     loop = rng.choice(_loops(s)) if _loops(s) else None
     return SplitAxis(loop.var if loop else "none", rng.choice(FACTORS))
@@ -203,6 +221,7 @@ CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "annotate": _annotate,
     "bind": lambda s, rng: Bind(_loop(s, rng), "blockIdx.x"),
     "cache_read": _cache_read,
+    "cache_read_offset": _cache_read_offset,
     "cache_read_part": _cache_read_part,
     "cache_read_view": _cache_read_view,
     "cache_write": lambda s, rng: CacheWrite(_block(s, rng), rng.choice(SCOPES)),
@@ -226,6 +245,7 @@ CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "split": _split,
     "split_axis": _split_axis,
     "split_dim": _split_dim,
+    "stage_factor": _stage_factor,
     "tile": _tile,
     "unroll": lambda s, rng: Unroll(_loop(s, rng)),
     "vectorize": lambda s, rng: Vectorize(_innermost(s, rng)),

@@ -16,6 +16,8 @@ SMALL: dict[str, dict[str, object]] = {
     "conv2d_bn_relu": {"h": 6, "w": 5, "ci": 2, "co": 3, "k": 3, "padding": 1},
     "conv2d_transpose": {"h": 3, "w": 4, "ci": 2, "co": 3, "k": 4, "stride": 2, "padding": 1},
     "capsule_conv2d": {"h": 4, "w": 5, "ci": 2, "co": 3, "k": 3, "padding": 1},
+    "quantized_matmul": {"m": 5, "n": 7, "k": 3},
+    "quantized_conv2d": {"h": 6, "w": 5, "ci": 2, "co": 3, "k": 3, "padding": 1},
     "avg_pool2d": {"h": 6, "w": 6, "c": 3, "k": 3, "stride": 2, "padding": 1},
     "rms_norm": {"m": 5, "n": 9},
     "attention": {"b": 2, "heads": 3, "seq": 5, "dim": 4},
@@ -75,4 +77,10 @@ FORMS: list[tuple[str, dict[str, object]]] = [
     ("add", {"shape": (3, 4), "other": (4,)}),
     ("add", {"shape": (4, 1, 5), "other": (3, 1)}),
     ("add", {"n": 7, "other": (3, 2, 1)}),
+    ("quantized_matmul", {"m": 5, "n": 7, "k": 9, "transpose_a": 1, "transpose_b": 1, "weight_zeros": 1}),
+    (
+        "quantized_conv2d",
+        {"h": 6, "w": 5, "ci": 4, "co": 6, "k": 3, "padding": 1, "groups": 2, "weight_zeros": 1, "stride": 2},
+    ),
+    ("quantized_conv2d", {"h": 4, "w": 5, "ci": 2, "co": 3, "k": 2, "per_channel": 0, "weight_zeros": 1}),
 ]

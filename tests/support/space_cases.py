@@ -40,6 +40,8 @@ BIG = {
     "batch_matmul": {"b": 12, "m": 384, "n": 384, "k": 64},
     "matmul_bias_relu": {"m": 1024, "n": 4096, "k": 1024},
     "conv2d": {"h": 56, "w": 56, "ci": 64, "co": 64, "k": 3, "padding": 1},
+    "quantized_matmul": {"m": 512, "n": 512, "k": 512},
+    "quantized_conv2d": {"h": 56, "w": 56, "ci": 64, "co": 64, "k": 1, "weight_zeros": 1},
     "conv2d_bias_relu": {"h": 14, "w": 14, "ci": 256, "co": 256, "k": 3, "padding": 1},
     "depthwise_conv2d": {"h": 112, "w": 112, "c": 96, "k": 3, "padding": 1, "stride": 2},
     "max_pool2d": {"h": 112, "w": 112, "c": 64, "k": 3, "padding": 1, "stride": 2},
@@ -154,6 +156,9 @@ def random_params(name: str, d: Draw) -> Params:
     if name in ("matmul", "matmul_bias_relu", "matmul_bias_gelu", "batch_matmul"):
         out = {"m": d.n(), "n": d.n(), "k": d.n(), "transpose_a": d.flag(), "transpose_b": d.flag()}
         return out | ({"b": d.one_of(1, 2, 3, 5)} if name == "batch_matmul" else {})
+    if name.startswith("quantized_"):
+        own = {"per_channel": d.flag(), "weight_zeros": d.flag()}
+        return random_params(name.removeprefix("quantized_"), d) | own
     if name in ("conv2d", "conv2d_bias_relu", "conv2d_bn_relu", "conv1d", "conv3d"):
         groups = d.one_of(1, 1, 1, 2, 3)
         channels = {"ci": groups * d.n(0.2), "co": groups * d.n(0.4), "groups": groups}

@@ -29,7 +29,7 @@ MIXED = [
     ("matmul", "float8_e4m3fn"), ("max_pool2d", "float8_e4m3fn"), ("conv2d", "float8_e5m2"),
     ("add", "bfloat16"), ("softmax", "bfloat16"), ("matmul", "bfloat16"), ("matmul", "int8"),
     ("matmul", "uint8"), ("reduce_sum", "int8"), ("permute", "bool"), ("permute", "uint8"),
-    ("conv2d", "uint8"),
+    ("conv2d", "uint8"), ("quantized_matmul", "uint8"), ("quantized_conv2d", "int8"),
     ("depthwise_conv2d", "int8"), ("max_pool2d", "int8"), ("max_pool2d", "uint8"), ("argmax", "uint8"),
 ]  # fmt: skip
 
@@ -52,10 +52,12 @@ def test_operators_state_their_types() -> None:
     assert matmul.types("int64") == Types("int64", "int64", "int64")
     assert pool.types("uint8") == Types("uint8", "int32", "uint8")
     for op in ops.OPERATORS:
-        assert set(op.dtypes) >= set(FLOATS), op.name
+        quantized = op.name.startswith("quantized_")
+        assert op.dtypes == ("uint8", "int8") if quantized else set(op.dtypes) >= set(FLOATS), op.name
         for d in op.dtypes:
             dag = ops.workload(op.name, SMALL[op.name], d).dag
-            assert {t.dtype for t in dag.inputs} == {op.types(d).input}
+            kinds = {op.types(d).input, *(("int8", "float32") if quantized else ())}
+            assert {t.dtype for t in dag.inputs} == kinds
             if op.name not in ("argmax", "argmin"):  # places
                 assert dag.tensors[dag.outputs[0]].dtype == op.types(d).output, (op.name, d)
 

@@ -14,6 +14,7 @@ from schedules import expr as E
 from schedules.constants import split_constants
 from schedules.errors import ScheduleError
 from schedules.ir import LoweredFunc
+from schedules.ir.arguments import arguments
 from schedules.ir.grid import GridKernel, GridProgram
 from schedules.model import Target, Trace
 from schedules.open_program import lower_parts, parts_of
@@ -57,7 +58,7 @@ def check_legal(dag: ComputeDAG, trace: Trace, target: Target) -> None:
 def programs(dag: ComputeDAG, trace: Trace, target: Target) -> tuple[LoweredFunc, dict[int, LoweredFunc]]:
     """The program of a trace, and those that pack its constants, by the number of the input. Raises
     ScheduleError as `scheduled` does."""
-    _check_arguments(dag)
+    _check_strides(dag)
     _check_length(trace)
     with within_recursion():
         parts = [split_constants(nest, dag.constants) for nest in parts_of(dag, trace, target)]
@@ -90,7 +91,7 @@ def grid_program(dag: ComputeDAG, trace: Trace, target: Target) -> GridProgram:
     """The kernels of a trace for a GPU. Raises ScheduleError as `scheduled` does."""
     if dag.open is not None:
         raise ScheduleError("kernels for a GPU take no open sizes; leave open= out, or tune for a CPU")
-    _check_arguments(dag)
+    _check_forwards(dag)
     _check_length(trace)
     with within_recursion():
         program = lower_simt(Schedule.replay(dag, trace, target).nest)
@@ -113,13 +114,17 @@ def _check_shared(kernel: GridKernel, target: Target) -> None:
         )
 
 
-def _check_arguments(dag: ComputeDAG) -> None:
+def _check_forwards(dag: ComputeDAG) -> None:
+    """Memory of a device is known by where it begins."""
     for t in dag.params:
-        if t.strides is not None:
+        if t.strides is not None and min(t.strides) < 0:
             raise ScheduleError(
-                f"argument {t.name} has strides {list(t.strides)}, and kernels take row-major arguments; "
-                "leave its strides out, and give the kernel a contiguous copy of an array that lies otherwise"
+                f"argument {t.name} has strides {list(t.strides)}, and kernels for a GPU take none below 0; "
+                "give the array the other way round, and turn the index in the expression"
             )
+
+
+def _check_strides(dag: ComputeDAG) -> None:
     if wrong := strides_that_depend(dag):
         raise ScheduleError(wrong)
 
@@ -180,7 +185,10 @@ def module_of(func: LoweredFunc, target: Target, entry: Entry = python_entry) ->
             f"the schedule gives {lines} lines of code, more than {MAX_LINES}; unroll fewer loops, or "
             f"vectorize one along which memory is contiguous"
         )
-    tail = entry(func.params, func.outputs, module.scratch_bytes, target.threads, func.sizes)
+    given = arguments(func.params, func.joined)
+    outputs = tuple(a.buffer.name for a in given if a.buffer.name in func.outputs)
+    params = tuple(a.buffer for a in given)
+    tail = entry(params, outputs, module.scratch_bytes, target.threads, func.sizes)
     return LlvmModule(f"{module.text}\n{tail}", module.scratch_bytes)
 
 

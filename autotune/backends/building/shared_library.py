@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from autotune.backends.building.from_trace import module_of, programs
-from autotune.codegen.llvm.compile import compile_module
+from autotune.codegen.llvm.compile import TILES, compile_module
 from autotune.codegen.runtime import c_entry, entry, threads
 from autotune.codegen.simt import cxx
 from autotune.errors import CompileError
@@ -42,6 +42,8 @@ def shared_library(
     if any(b"at_parallel\0" in x for x in objects):
         objects.append(compile_module(threads.text(target.triple), target))
         objects.append(compile_module(c_entry.fork_handler(), target, optimize=False))
+    if any(TILES in x for x in objects):
+        objects.append(compile_module(c_entry.tiles(), target, optimize=False))
     return link(objects, symbols, soname)
 
 
@@ -79,4 +81,5 @@ def link(objects: Sequence[bytes], symbols: Sequence[str], soname: str) -> bytes
 def _text(func: LoweredFunc, target: Target, function: str) -> str:
     text = module_of(func, target, partial(c_entry.c_entry, function)).text
     # Each of the objects has a kernel.
-    return text.replace(_DEFINED, _DEFINED.replace("define", "define internal"), 1)
+    text = text.replace(_DEFINED, _DEFINED.replace("define", "define internal"), 1)
+    return text.replace("@at_run(", "@at_run_tiles(") if "@at_tiles" in text else text

@@ -95,7 +95,7 @@ class DeviceObject:
         return MemoryError("no memory on the device")
 
     def _with_copies(self, pointers: Sequence[int], run: Callable[[], Any]) -> Any:
-        arrays = [_view(p, a) for p, a in zip(pointers, self.code.params, strict=True)]
+        arrays = [_memory(p, a) for p, a in zip(pointers, self.code.params, strict=True)]
         inputs = len(arrays) - len(self.code.outputs)
         with self._one_at_a_time:
             memory = self.memory
@@ -122,9 +122,10 @@ def give_back(device: Device, memory: list[Memory]) -> None:
 
 
 def _text(a: GridArray) -> str:
-    return f"{a.dtype}[{','.join(map(str, a.shape))}]"
+    return f"{a.dtype}{a.layout}"
 
 
-def _view(address: int, a: GridArray) -> np.ndarray:
+def _memory(address: int, a: GridArray) -> np.ndarray:
+    """The memory of an array, in elements, from its first to its last."""
     raw = (ctypes.c_char * a.nbytes).from_address(address)
-    return np.frombuffer(memoryview(raw), a.dtype).reshape(a.shape)
+    return np.frombuffer(memoryview(raw), a.dtype)

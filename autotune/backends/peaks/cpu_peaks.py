@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 
@@ -41,15 +42,17 @@ SPELLS, PAUSE_S = 5, 0.03
 HEAT_S = 0.015
 # {mode of the memory loop: arrays that it reads}.
 MODES = {"read": "A", "copy": "A", "stream": "A", "triad": "AB"}
+# Runs of a loop by which its length is told.
+WARM = 200
 # {dtype with an FMA loop: LLVM's type}.
 _LLVM_TYPE = {"float32": "float", "float64": "double"}
 
 
-class _Loop:
-    """A loop that stays in the core: its object and its arrays."""
+class KernelLoop:
+    """A loop that stays in the core: its object, and its ``arrays``."""
 
     def __init__(self, loaded: LoadedObject, arrays: Sequence[np.ndarray]) -> None:
-        self._object, self._arrays = loaded, arrays
+        self._object, self.arrays = loaded, arrays
         self._pointers = [a.ctypes.data for a in arrays]
 
     def seconds(self, runs: int, cpu_clock: bool = False) -> float:
@@ -57,7 +60,7 @@ class _Loop:
         return self._object.bench(self._pointers, runs, cpu_clock=cpu_clock) * 1e-9
 
 
-class FmaLoop(_Loop):
+class FmaLoop(KernelLoop):
     """The FMA loop of the widest vector unit: `CHAINS` × `STEPS` fused multiply-adds a run."""
 
     def __init__(self, target: Target, dtype: str = "float32") -> None:
@@ -109,18 +112,32 @@ def sample_seconds(threads: int) -> float:
     return SAMPLE_S if threads == 1 else TOGETHER_S
 
 
-class FmaLoops:
-    """The FMA loop on ``target.threads`` threads at once."""
+class Rated(Protocol):
+    """A loop that does arithmetic on all threads of a target at once."""
 
-    def __init__(self, target: Target, dtype: str = "float32") -> None:
-        loops = [FmaLoop(target, dtype) for _ in range(target.threads)]
-        runs = max(1, round(sample_seconds(target.threads) / (loops[0].seconds(200) / 200)))
-        self._flops = sum(x.flops for x in loops) * runs
+    def flops_a_second(self) -> float:
+        """Operations a second, now."""
+
+
+class LoopsTogether:
+    """Loops of arithmetic, one a thread, at once. ``flops``: of a run of each."""
+
+    def __init__(self, loops: Sequence[KernelLoop], flops: int) -> None:
+        runs = max(1, round(sample_seconds(len(loops)) / (loops[0].seconds(WARM) / WARM)))
+        self._flops = flops * len(loops) * runs
         self._jobs = Together([partial(x.seconds, runs) for x in loops])
 
     def flops_a_second(self) -> float:
         """The rate now."""
         return self._flops / self._jobs.seconds()
+
+
+class FmaLoops(LoopsTogether):
+    """The FMA loop on ``target.threads`` threads at once."""
+
+    def __init__(self, target: Target, dtype: str = "float32") -> None:
+        loops = [FmaLoop(target, dtype) for _ in range(target.threads)]
+        super().__init__(loops, loops[0].flops)
 
 
 class MemoryLoop:
@@ -139,7 +156,7 @@ class MemoryLoop:
         params = [(name, (shapes[name],), "float32") for name in MODES[mode] + "C"]
         loaded = load_loop(_stream_text(mode, n, lanes), params, replace(target, threads=1))
         self._arrays = [[_aligned(p[1][0]) for p in params] for _ in range(target.threads)]
-        loops = [_Loop(loaded, each) for each in self._arrays]
+        loops = [KernelLoop(loaded, each) for each in self._arrays]
         runs = max(1, round(sample_seconds(target.threads) / max(1e-9, loops[0].seconds(1))))
         self._moved = 4 * n * arrays * runs * target.threads
         # without ``self``: arrays of a cycle would stay until the collector comes
@@ -150,7 +167,7 @@ class MemoryLoop:
         return self._moved / self._jobs.seconds()
 
 
-class TileLoop(_Loop):
+class TileLoop(KernelLoop):
     """The inner loop of a register tile, from the first cache: `ROWS` × `VECTORS` accumulators. Each of
     `STEPS` steps loads a vector of each column and broadcasts an element of each row."""
 

@@ -12,7 +12,7 @@ from autotune.codegen.llvm.scope import Scope, Scopes
 from autotune.codegen.llvm.types import LLVM_TYPE, Value
 from schedules import affine
 from schedules import expr as E
-from schedules.expr import Const, Expr, Var
+from schedules.expr import Call, Const, Expr, Var
 
 # (pointer, depth of the scope that knows it, (variable, coefficient) of terms with known numbers, constant).
 _Base = tuple[str, int, list[tuple[str, int]], int]
@@ -54,6 +54,7 @@ class Addresses(ABC):
         self.lanes = 1
         self.mask: Value | None = None
         self.chosen: Value | None = None  # the mask of lanes that take this side of a select
+        self.in_lanes: dict[Expr, str] = {}  # atoms of an index that were computed for all lanes together
         self.unrolled: dict[str, tuple[int, Scope]] = {}  # (iterations, scope that holds all of them)
         self._flat: dict[tuple[str, tuple[Expr, ...], affine.Range | None], Flat] = {}
         # Cached by identity, because every access of an unrolled tile asks. The indices are kept alive too.
@@ -62,6 +63,10 @@ class Addresses(ABC):
     @abstractmethod
     def scalar(self, e: Expr) -> Value:
         """Emit an expression that all lanes share."""
+
+    @abstractmethod
+    def vector_of(self, e: Expr) -> Value:
+        """Emit an expression for each lane."""
 
     def flat(self, buffer: str, indices: tuple[Expr, ...]) -> Flat:
         """The flat index of an access, as a linear form."""
@@ -102,6 +107,8 @@ class Addresses(ABC):
         """The value of an index atom: an integer, or (i64 name, depth of the scope that knows it)."""
         if isinstance(e, Var):
             return self.counter(e.name)
+        if e in self.in_lanes:
+            return self.in_lanes[e], self.s.depth
         known = {v: self.env[v] for v in E.variables(e)}
         if not E.loads(e) and all(isinstance(x, int) for x in known.values()):
             return int(E.evaluate(e, known))
@@ -270,7 +277,20 @@ class Addresses(ABC):
     def _lane_addresses(self, buffer: str, flat: Flat, step: int | None) -> list[str]:
         if step is not None:
             return [self.address(buffer, flat, lane * step)[0] for lane in range(self.lanes)]
-        return [self.in_lane(lane, lambda: self.address(buffer, flat)[0]) for lane in range(self.lanes)]
+        together = self._vectors(flat)
+        found = []
+        for lane in range(self.lanes):
+            self.in_lanes = {a: self.s.emit(f"extractelement {v}, i64 {lane}") for a, v in together.items()}
+            found.append(self.in_lane(lane, lambda: self.address(buffer, flat)[0]))
+        self.in_lanes = {}
+        return found
+
+    def _vectors(self, flat: Flat) -> dict[Expr, Value]:
+        """Atoms of an index that functions of floating point make, for all lanes together."""
+        if self.mask is not None:
+            return {}
+        calls = (a for a, _ in flat.terms if self.lane_dependent(a) and any(map(_is_call, E.walk(a))))
+        return {a: self.vector_of(a) for a in calls}
 
     def in_lane(self, lane: int, f: Callable[[], str]) -> str:
         """Run ``f`` with the lane variable fixed."""
@@ -282,3 +302,7 @@ class Addresses(ABC):
                 return f()
         finally:
             del self.env[var]
+
+
+def _is_call(e: Expr) -> bool:
+    return isinstance(e, Call)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import re
 import sys
 import threading
 import weakref
@@ -21,6 +22,8 @@ from autotune.codegen.runtime import exchange
 from autotune.codegen.runtime.open_signature import OPEN
 from autotune.codegen.runtime.program import STEP
 from autotune.errors import CompileError
+from autotune.targets import amx
+from autotune.targets.features import detected
 from schedules.dtypes import DTYPES
 from schedules.model import Target
 
@@ -36,8 +39,12 @@ _SWITCH = threading.Lock()
 # Parts of code generation that are left out: always; in modules with masked tails. Source: `_lean`.
 _LEFT_OUT = ("disable-lsr", "disable-post-ra")
 _LEFT_OUT_OF_TAILS = ("disable-machine-sink",)
+# A vector of which bytes are kept: what made it may be done on bytes.
+_NARROWED = re.compile(r"= trunc <\d+ x i32> \S+ to <\d+ x i8>")
 # A call that marks a masked tail: it asks whether all lanes are active, to store a whole vector.
 _TAILS = "@llvm.vector.reduce.and."
+# A symbol of objects that use tiles (`schedules.instructions.tile_products`).
+TILES = b"at_tiles\0"
 Made = TypeVar("Made")
 
 
@@ -72,8 +79,7 @@ def _llvm() -> Any:
 def host_arch() -> tuple[str, tuple[str, ...], str]:
     """(LLVM CPU name, sorted instruction-set extensions, target triple) of this machine."""
     llvm = _llvm()
-    features = tuple(sorted(name for name, on in llvm.get_host_cpu_features().items() if on))
-    return llvm.get_host_cpu_name(), features, llvm.get_process_triple()
+    return llvm.get_host_cpu_name(), detected(), llvm.get_process_triple()
 
 
 def host_target() -> Target:
@@ -137,7 +143,7 @@ def _module(
         except RuntimeError as err:
             raise CompileError(f"LLVM refused the generated code: {_shorten(str(err))}") from None
         if optimize:
-            _run_passes(module, machine, combine="fcmp" in text)
+            _run_passes(module, machine, combine="fcmp" in text or _NARROWED.search(text) is not None)
         yield machine, module
 
 
@@ -167,7 +173,7 @@ def _run_passes(module: llvm.ModuleRef, machine: llvm.TargetMachine, combine: bo
     decisions would change with tile sizes in ways that a search cannot learn. Value numbering is left out:
     the text has no common subexpressions left, and NewGVN aborts the process on some inputs (an assertion,
     LLVM 22). ``combine``: combine instructions, which takes a tenth of code generation's time and helps only
-    where floats are compared."""
+    where floats are compared, and where bytes are kept of integers."""
     llvm = _llvm()
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
     passes = llvm.create_new_function_pass_manager()
@@ -461,7 +467,10 @@ def pool() -> dict[str, int]:
 
 def load_object(obj: bytes) -> LoadedObject:
     """Map an object into this process: one of `compile_module` whose module ended with `entry.entry`. Only
-    load bytes from this process or its own `ObjectCache`, because they will run. Raises `CompileError`."""
+    load bytes from this process or its own `ObjectCache`, because they will run. Raises `CompileError`, also
+    where this process may not use tiles that the object uses."""
+    if TILES in obj and (reason := amx.trouble()) is not None:
+        raise CompileError(f"the object uses AMX, and this process cannot: {reason}")
     imports = {"at_parallel": pool()["at_parallel"]} if b"at_parallel\0" in obj else {}
     addresses, tracker = link(obj, ("at_header",), imports)
     return LoadedObject(addresses["at_header"], tracker)

@@ -15,6 +15,7 @@ from autotune.codegen.llvm import intrinsic
 from autotune.codegen.llvm.address import BufferAddress
 from autotune.codegen.llvm.driver import ROOT_TOKEN, SHARE, THREAD_TOKEN, driver
 from autotune.codegen.llvm.expr import CodegenError
+from autotune.codegen.llvm.held import HeldResults
 from autotune.codegen.llvm.room import room
 from autotune.codegen.llvm.scope import Scope, Scopes
 from autotune.codegen.llvm.store import Stores
@@ -40,6 +41,7 @@ from schedules.ir import (
     skew,
     walk,
 )
+from schedules.ir.arguments import arguments
 from schedules.ir.exprs import substitute
 from schedules.ir.strides import elements, known_strides
 from schedules.model import LINE, Target
@@ -100,24 +102,37 @@ def emit(func: LoweredFunc, target: Target) -> LlvmModule:
         f"define internal void @body({params}, ptr noalias %scratch, ptr %args, i32 %nthreads{sizes})"
         f" nounwind {{\n{text}\n{FENCE if func.streamed else ''}\n  ret void\n}}"
     )
-    loads = "\n".join(
-        f"  %s{n} = getelementptr ptr, ptr %args, i64 {n}\n  %arg.{b.name} = load ptr, ptr %s{n}"
-        for n, b in enumerate(func.params)
-    )
-    loads += "".join(
-        f"\n  %s{n} = getelementptr i64, ptr %args, i64 {n}\n  %{v} = load i64, ptr %s{n}"
-        for n, v in enumerate(size_ranges(func.sizes), len(func.params))
-    )
+    loads, args = _loaded(func)
     call = ", ".join(f"ptr %arg.{b.name}" for b in func.params)
     shared.functions.append(
         f"define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {{\n{loads}\n"
-        f"  call void @body({call}, ptr %scratch, ptr %args, i32 %nthreads{sizes})\n  ret void\n}}"
+        f"  call void @body({call}, ptr %scratch, ptr {args}, i32 %nthreads{sizes})\n  ret void\n}}"
     )
     if func.streamed:
         shared.functions.append("!0 = !{i32 1}")
     whole = "\n".join([*shared.declares, *shared.functions])
     whole = whole.replace(ROOT_TOKEN, str(shared.root_bytes)).replace(THREAD_TOKEN, str(shared.thread_bytes))
     return LlvmModule(whole, shared.root_bytes + target.threads * shared.thread_bytes)
+
+
+def _loaded(func: LoweredFunc) -> tuple[str, str]:
+    """(code that loads the parameters and sizes, where the addresses of parameters lie one after another):
+    those that were given, or where some are joined a list of this call's own."""
+    given = arguments(func.params, func.joined)
+    lines = [] if not func.joined else [f"  %parts = alloca ptr, i64 {len(func.params)}"]
+    for n, a in enumerate(given):
+        lines.append(f"  %s{n} = getelementptr ptr, ptr %args, i64 {n}")
+        if not func.joined:
+            lines.append(f"  %arg.{a.buffer.name} = load ptr, ptr %s{n}")
+            continue
+        lines.append(f"  %g{n} = load ptr, ptr %s{n}")
+        lines += [f"  %arg.{b.name} = getelementptr i8, ptr %g{n}, i64 {at}" for b, at in a.parts]
+    for k, b in enumerate(func.params if func.joined else ()):
+        lines.append(f"  %p{k} = getelementptr ptr, ptr %parts, i64 {k}")
+        lines.append(f"  store ptr %arg.{b.name}, ptr %p{k}")
+    for n, v in enumerate(size_ranges(func.sizes), len(given)):
+        lines += [f"  %s{n} = getelementptr i64, ptr %args, i64 {n}", f"  %{v} = load i64, ptr %s{n}"]
+    return "\n".join(lines), "%parts" if func.joined else "%args"
 
 
 def _check_half(func: LoweredFunc, target: Target) -> None:
@@ -181,6 +196,7 @@ class _Function:
             ptr = self.s.emit(f"getelementptr i8, ptr %scratch, i64 {at}", hint="a")
             self.x.places[name] = _place(b, ptr)
         self.forks = forks(s, self.shared.func.streamed)
+        self.held = HeldResults(s, self.x, lambda d: shared.declares.setdefault(d), self.local)
         self.stmt(s)
         return "\n".join(["entry:", *self.allocas, *self.s.top.lines])
 
@@ -193,7 +209,22 @@ class _Function:
     # -- statements ----------------------------------------------------------------------------
 
     def stmt(self, s: Stmt) -> None:
-        if self.shared.streaming is None and id(s) in self.forks:
+        if not self.held.any or self.forked(s):
+            self.one(s)
+            return
+        stmts = s.stmts if isinstance(s, Seq) else (s,)
+        regions = self.held.regions(stmts)
+        for n, x in enumerate(stmts):
+            for r in regions:
+                if r.first == n:
+                    self.held.enter(r)
+            self.one(x)
+            for r in regions:
+                if r.last == n:
+                    self.held.leave(r)
+
+    def one(self, s: Stmt) -> None:
+        if self.forked(s):
             self.fork(s)
             return
         match s:
@@ -201,6 +232,7 @@ class _Function:
                 for x in xs:
                     self.stmt(x)
             case Store():
+                self.held.writes[s.buffer] += 1
                 self.x.store(s)
             case Prefetch():
                 self.x.prefetch(s)
@@ -232,7 +264,11 @@ class _Function:
         if not intrinsic.has(s.instruction, self.shared.features):
             self.stmt(s.body)
             return
-        slots: dict[str, str] = {}
+        if s.instruction.registers is not None:
+            self.held.emit(s)
+            return
+        self.held.writes[s.operands[-1].buffer] += 1
+        slots: dict[str, str] = {}  # {a}: the address of operand a; {a.0.3}: elements to its fourth row
         shapes = {t.name: t.shape for t in s.instruction.operands}
         for o in s.operands:
             slots[o.name] = self.x.address(o.buffer, self.x.flat(o.buffer, o.indices))[0]
@@ -241,7 +277,17 @@ class _Function:
                 for d, (step, n) in enumerate(zip(o.strides, shapes[o.name], strict=True))
                 for k in range(n)
             }
-        intrinsic.emit(s.instruction, slots, self.s, lambda d: self.shared.declares.setdefault(d))
+        text = s.instruction.spellings["llvm"]
+        intrinsic.emit(text, slots, self.s, lambda d: self.shared.declares.setdefault(d))
+
+    def local(self, kind: str) -> str:
+        """A local variable of a type of LLVM, one for the whole function."""
+        name = self.s.fresh("held")
+        self.allocas.append(f"  {name} = alloca {kind}, align {ALIGN}")
+        return name
+
+    def forked(self, s: Stmt) -> bool:
+        return self.shared.streaming is None and id(s) in self.forks
 
     def fork(self, s: Stmt) -> None:
         """``s`` twice: with streaming stores if the arrays are aligned for them, which only the call shows,

@@ -6,13 +6,15 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
-from autotune.codegen.llvm import transpose, vector_math
-from autotune.codegen.llvm.address import Addresses, Flat
+from autotune.codegen.llvm import four_bits, transpose, vector_math
+from autotune.codegen.llvm.address import Flat
+from autotune.codegen.llvm.casts import itemsize
 from autotune.codegen.llvm.scope import Scope, Scopes
-from autotune.codegen.llvm.types import CONVERTED, IN_MEMORY, LLVM_TYPE, Value, literal, mangle, vector
-from schedules import affine, conversions
+from autotune.codegen.llvm.tables import Tables
+from autotune.codegen.llvm.types import IN_MEMORY, LLVM_TYPE, Value, literal, mangle, vector
+from schedules import affine
 from schedules import expr as E
-from schedules.dtypes import DTYPES
+from schedules.dtypes import DTYPES, is_integer
 from schedules.expr import (
     INDEX,
     Binary,
@@ -39,22 +41,16 @@ _OF_INTEGERS = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^": 
 _COMPARISONS = {"<": ("olt", "slt"), "<=": ("ole", "sle"), "==": ("oeq", "eq"), "!=": ("une", "ne")}
 
 
-def _itemsize(dtype: str) -> int:
-    """Bytes of an integer."""
-    return 8 if dtype == INDEX else DTYPES[dtype].itemsize
-
-
 class CodegenError(Exception):
     """The generator met code that lowering should not produce. It is a fault of this package."""
 
 
-class LlvmExpressions(Addresses):
+class LlvmExpressions(Tables):
     """Emits expressions into `Scopes`."""
 
     def __init__(self, scopes: Scopes, declare: Callable[[str], None], features: Collection[str]) -> None:
-        super().__init__(scopes)
-        self.declare = declare
-        self.features = features  # of the target
+        super().__init__(scopes, declare, features)
+        self.tabled = False  # whether the statement may have functions of four bits
         # {a call and its place: its value} in the statement that is being emitted; None outside of one.
         self.calls: dict[Any, Value] | None = None
 
@@ -89,13 +85,19 @@ class LlvmExpressions(Addresses):
 
     def value(self, e: Expr) -> Value:
         """Emit an expression."""
+        if self.tabled and self.lane_dependent(e) and (t := four_bits.table_of(e)) is not None:
+            found = self.entry(t)
+            if found is not None:
+                return found
         match e:
             case Var(name=n):
                 return self._variable(n)
             case Load(buffer=b, indices=ix, dtype=d):
                 return self.load(b, ix, d)
             case Select():
-                return self._select(e)
+                return self.looked_up(e) or self._select(e)
+            case Cast(dtype=("int8" | "uint8") as d, a=a) if (byte := self.looked_up_byte(a, d)) is not None:
+                return byte
             case Binary(op="//" | "%" as op, a=a, b=Const(value=int(c))) if c > 0 and self._never_negative(a):
                 return self._divide_unsigned(op, *self.same_lanes(self.value(a), Value(str(c), INDEX)))
             case Compare(op="<" | "<=") if self.lane_dependent(e) and (m := self._lane_bound(e)) is not None:
@@ -104,6 +106,8 @@ class LlvmExpressions(Addresses):
                 return self._call_once(e)
             case Fma(a=a, b=b, c=c):
                 return self.multiply_add(a, b, c)
+            case Cast(dtype=d, a=a) if is_float(E.dtype_of(a)) and is_integer(d):
+                return self.integer(a, d)
         return self._operation(e, [self.value(x) for x in E.children(e)])
 
     def _operation(self, e: Expr, of: Sequence[Value]) -> Value:
@@ -187,7 +191,7 @@ class LlvmExpressions(Addresses):
         def all_lanes(n: int) -> Value:
             return self.splat(Value(str(n), x.dtype), x.lanes)
 
-        i1, bits = vector("i1", x.lanes), 8 * _itemsize(x.dtype)
+        i1, bits = vector("i1", x.lanes), 8 * itemsize(x.dtype)
         known = y.ref.removeprefix(f"splat (i{bits} ").removesuffix(")")
         if known.isdigit() and int(known) < bits:
             return out(f"{'shl' if op == '<<' else 'ashr'} {x}, {y.ref}")
@@ -274,10 +278,15 @@ class LlvmExpressions(Addresses):
         with self.without_lanes():
             return self.scalar(e)
 
+    def vector_of(self, e: Expr) -> Value:
+        """Emit an expression for each lane."""
+        return self.splat(self.value(e), self.lanes)
+
     def _call_once(self, e: Call) -> Value:
         """A call. A statement that has it several times evaluates it once: some functions branch, and LLVM
-        would keep each."""
-        at = e, self.mask, self.lane_var, self.lane_base, self.lanes
+        would keep each. In an index that is read, each lane has one of its own."""
+        numbers = tuple(self.env[v] for v in sorted(E.variables(e)) if v != self.lane_var)
+        at = e, self.mask, self.lane_var, self.lane_base, self.lanes, numbers
         known = None if self.calls is None else self.calls.get(at)
         if known is None:
             known = self._call(e.fn, self.same_lanes(*map(self.value, e.args)))
@@ -301,36 +310,6 @@ class LlvmExpressions(Addresses):
         self.s.top.lines.extend(f"  {line}" for line in m.lines)
         self.s.top.label = m.label or self.s.top.label
         return Value(m.result, x.dtype, x.lanes)
-
-    def cast(self, x: Value, to: str) -> Value:
-        a, b = x.type, vector(LLVM_TYPE[to], x.lanes)
-        if x.dtype in CONVERTED or to in CONVERTED:
-            e = conversions.narrowed(to) if to in CONVERTED else conversions.widened(x.dtype)
-            return self._converted(e, {conversions.operand(x.dtype): x})
-        if LLVM_TYPE[x.dtype] == LLVM_TYPE[to]:
-            return Value(x.ref, to, x.lanes)
-
-        def out(code: str) -> Value:
-            return Value(self.s.emit(code), to, x.lanes)
-
-        if is_float(x.dtype):
-            if is_float(to):
-                wider = DTYPES[to].itemsize > DTYPES[x.dtype].itemsize
-                return out(f"{'fpext' if wider else 'fptrunc'} {x} to {b}")
-            name = f"@llvm.fptosi.sat.{mangle(LLVM_TYPE[to], x.lanes)}.{mangle(LLVM_TYPE[x.dtype], x.lanes)}"
-            self.declare(f"declare {b} {name}({a})")
-            return out(f"call {b} {name}({x})")
-        if is_float(to):
-            return out(f"{'uitofp' if x.dtype == 'bool' else 'sitofp'} {x} to {b}")
-        wider = x.dtype == "bool" or _itemsize(x.dtype) < _itemsize(to)
-        unsigned = x.dtype == "bool" or (x.dtype in DTYPES and DTYPES[x.dtype].range[0] == 0)
-        return out(f"{('zext' if unsigned else 'sext') if wider else 'trunc'} {x} to {b}")
-
-    def _converted(self, e: Expr, known: dict[Expr, Value]) -> Value:
-        """An expression whose leaves are ``known``. What it has several times is emitted once."""
-        if e not in known:
-            known[e] = self._operation(e, [self._converted(x, known) for x in E.children(e)])
-        return known[e]
 
     # -- memory --------------------------------------------------------------------------------
 
@@ -473,8 +452,11 @@ class LlvmExpressions(Addresses):
     def _select(self, e: Select) -> Value:
         """A select. Only the chosen side is evaluated if the sides load what the condition does not, as
         evaluating the other could fault."""
+        if _reads_alike(e) and (known := self._known(e.cond)) is not None:
+            return self.value(e.a if known else e.b)
         cond = self.value(e.cond)
-        risky = {x for side in (e.a, e.b) for x in E.loads(side)} - _always_loaded(e.cond)
+        sure = _always_loaded(e.cond) | (_always_loaded(e.a) & _always_loaded(e.b))
+        risky = {x for side in (e.a, e.b) for x in E.loads(side)} - sure
         if not risky:
             return self._chosen(cond, self.value(e.a), self.value(e.b))
         if cond.lanes == 1:
@@ -484,6 +466,13 @@ class LlvmExpressions(Addresses):
         other = Value(self.s.emit(f"xor {cond}, {true.ref}"), "bool", self.lanes)
         x, y = self._side(e.a, cond), self._side(e.b, other)
         return Value(self.s.emit(f"select {cond}, {x}, {y}"), x.dtype, x.lanes)
+
+    def _known(self, cond: Expr) -> bool | None:
+        """Whether a condition holds in this iteration of unrolled loops; None where others decide."""
+        numbers = {v: self.env.get(v) for v in E.variables(cond)}
+        if E.loads(cond) or not all(isinstance(n, int) for n in numbers.values()):
+            return None
+        return bool(E.evaluate(cond, numbers))
 
     def _chosen(self, cond: Value, x: Value, y: Value) -> Value:
         x, y = self.same_lanes(x, y)
@@ -542,6 +531,11 @@ class LlvmExpressions(Addresses):
         (x, sx), (y, sy) = sides
         ref = self.s.emit(f"phi {x.type} [ {x.ref}, %{sx.label} ], [ {y.ref}, %{sy.label} ]")
         return Value(ref, x.dtype, x.lanes)
+
+
+def _reads_alike(e: Select) -> bool:
+    """Whether both sides are of the same elements, as the two codes of a byte."""
+    return bool(E.loads(e.a)) and set(E.loads(e.a)) == set(E.loads(e.b))
 
 
 def _always_loaded(cond: Expr) -> set[Load]:

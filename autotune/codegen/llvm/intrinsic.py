@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from autotune.codegen.llvm.scope import Scopes
 from schedules.instructions import Instruction
@@ -14,12 +14,11 @@ _SLOT = re.compile(r"\{([\w.]+)\}")
 
 def has(ins: Instruction, features: Collection[str]) -> bool:
     """Whether a target with these features runs an instruction."""
-    return "llvm" in ins.spellings and all(f in features for f in ins.features)
+    return "llvm" in ins.spellings and ins.runs_on(features)
 
 
-def emit(ins: Instruction, slots: dict[str, str], s: Scopes, declare: Callable[[str], None]) -> None:
-    """``slots``: what stands in braces. ``{a}`` is the address of operand ``a``. ``{a.0.3}`` is how many
-    elements lie between its first and its fourth along dimension 0. Names of values are made new ones."""
+def emit(text: str, slots: Mapping[str, str], s: Scopes, declare: Callable[[str], None]) -> None:
+    """``slots``: what stands in braces. Names of values are made new ones."""
     names: dict[str, str] = {}
 
     def renamed(m: re.Match[str]) -> str:
@@ -27,8 +26,8 @@ def emit(ins: Instruction, slots: dict[str, str], s: Scopes, declare: Callable[[
             names[m[0]] = s.fresh(f"{m[0][1:]}.")
         return names[m[0]]
 
-    for line in ins.spellings["llvm"].strip().splitlines():
-        if line.startswith("declare"):
+    for line in text.strip().splitlines():
+        if line.startswith(("declare", "@")):
             declare(line)
         else:
             s.do(_SLOT.sub(lambda m: slots[m[1]], _NAME.sub(renamed, line)))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from autotune.codegen.llvm import four_bits
 from autotune.codegen.llvm.address import Flat
 from autotune.codegen.llvm.expr import LlvmExpressions
 from autotune.codegen.llvm.scope import Scopes
@@ -62,6 +63,7 @@ class Stores(LlvmExpressions):
     def store(self, s: Store) -> None:
         """Emit a store, for all lanes."""
         self.calls = {}
+        self.tabled = four_bits.pays(self.features) and any(map(four_bits.is_byte, E.loads(s.value)))
         self._store(s)
         self.calls = None
 

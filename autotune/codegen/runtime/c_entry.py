@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from autotune.codegen.runtime import entry
 from autotune.codegen.runtime.open_signature import at_largest
+from autotune.targets import amx
 from schedules.ir import Buffer
 from schedules.te.open_sizes import OpenSize
 
 # What a function returns.
-STATUS = {0: "done", 2: "no memory for scratch"}
+STATUS = {0: "done", 2: "no memory for scratch", 3: "the operating system refuses AMX to the process"}
 
 
 def c_entry(
@@ -69,4 +70,36 @@ define internal void @watch() nounwind {
   %status = call i32 @pthread_atfork(ptr null, ptr null, ptr @at_pool_reset)
   ret void
 }
+"""
+
+
+def tiles() -> str:
+    """IR text of a module that asks for the tile registers of AMX when it is loaded (`autotune.targets.amx`).
+    Its ``at_run_tiles`` is `entry.running`'s ``at_run`` where they were granted."""
+    return f"""
+@refused = internal global i32 0
+declare i32 @at_run(ptr, ptr)
+declare i64 @syscall(i64, ...)
+@llvm.global_ctors = appending global [1 x {{ i32, ptr, ptr }}] [
+  {{ i32, ptr, ptr }} {{ i32 65535, ptr @ask, ptr null }}
+]
+
+define internal void @ask() nounwind {{
+  %failed = call i64 (i64, ...) @syscall(i64 {amx.ARCH_PRCTL}, i64 {amx.REQUEST}, i64 {amx.TILE_DATA})
+  %no = icmp ne i64 %failed, 0
+  %status = select i1 %no, i32 3, i32 0
+  store i32 %status, ptr @refused
+  ret void
+}}
+
+define i32 @at_run_tiles(ptr %descriptor, ptr %args) nounwind {{
+  %status = load i32, ptr @refused
+  %no = icmp ne i32 %status, 0
+  br i1 %no, label %refuse, label %run
+refuse:
+  ret i32 %status
+run:
+  %done = call i32 @at_run(ptr %descriptor, ptr %args)
+  ret i32 %done
+}}
 """

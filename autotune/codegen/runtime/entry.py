@@ -7,10 +7,11 @@ The header is one constant, so that loading looks up one symbol:
 The functions are in the support module and work from a *descriptor* of a kernel. In every object they would
 take longer to compile than the kernel (docs/measurements/code-generation.md).
 
-A descriptor is an array of i64 words: `HEAD` words, then `RECORD` words for each parameter, then all extents,
-then the sizes that the kernel takes behind the pointers, if it has open ones (`LoadedObject.sized`). The
-functions of the support module (``desc`` is its address, ``args`` an array of data pointers in the order of
-the parameters):
+A descriptor is an array of i64 words: `HEAD` words, then `RECORD` words for each parameter, then extents and
+strides of each, then the sizes that the kernel takes behind the pointers, if it has open ones
+(`LoadedObject.sized`).
+The functions of the support module (``desc`` is its address, ``args`` an array of data pointers in the order
+of the parameters):
 
 - ``i32 at_run(desc, args)``: the kernel once; 0, or 2 if memory ran out;
 - ``i64 at_bench(desc, args, nthreads, n, clock)``: total nanoseconds of ``n`` runs on ``clock`` (`MONOTONIC`,
@@ -30,13 +31,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from math import prod
 
 from autotune.codegen.runtime import program
 from autotune.codegen.runtime.exchange import ROW
 from autotune.codegen.runtime.open_signature import at_largest, open_text
 from schedules.dtypes import DTYPES
 from schedules.ir import Buffer, const
+from schedules.ir.strides import given_strides
+from schedules.strides import MemoryLayout, settled
 from schedules.te.open_sizes import OpenSize
 
 # Version of the header and of what kernels expect.
@@ -60,11 +62,14 @@ PYTHON_API = (
 KERNEL, THREADS, SCRATCH_BYTES, SCRATCH_ALIGN, BLOCK, LOCK, NARGS, NDARRAY = range(8)
 HOME, SIZES, SIZES_AT, HEAD = range(8, 12)
 # Words of a parameter's record, by index; RECORD is their number. DIMS: index of its first extent among all
-# words.
-DESCRIPTOR, NDIM, FLAGS, ALIGN_MASK, BYTES, OUTPUT, DIMS, DLPACK, RECORD = range(9)
+# words; its strides, in elements, follow the extents. BELOW, BYTES: of the memory before its first element,
+# where it walks backwards, and from there to its end. DENSE: whether it is row-major. PERIOD, ROW_BYTES:
+# bytes from a row to the next, and of a row.
+DESCRIPTOR, NDIM, FLAGS, ALIGN_MASK, BELOW, BYTES, OUTPUT, DIMS, DLPACK, DENSE = range(10)
+PERIOD, ROW_BYTES, RECORD = range(10, 13)
 
 # Offsets (bytes) in the head of numpy's PyArrayObject on a 64-bit CPython with a two-word object head.
-OB_TYPE_AT, DATA_AT, NDIM_AT, DIMENSIONS_AT, DESCR_AT, FLAGS_AT = 8, 16, 24, 32, 56, 64
+OB_TYPE_AT, DATA_AT, NDIM_AT, DIMENSIONS_AT, STRIDES_AT, DESCR_AT, FLAGS_AT = 8, 16, 24, 32, 40, 56, 64
 # Offsets (bytes) in DLPack's DLTensor, which has DL_BYTES. The dtype is code, bits and lanes in 32 bits.
 DL_DATA_AT, DL_DEVICE_AT, DL_NDIM_AT, DL_DTYPE_AT = 0, 8, 16, 20
 DL_SHAPE_AT, DL_STRIDES_AT, DL_OFFSET_AT, DL_BYTES = 24, 32, 40, 48
@@ -85,14 +90,20 @@ def shape_of(b: Buffer) -> tuple[int, ...]:
     return shape
 
 
+def layout_of(b: Buffer) -> MemoryLayout:
+    """How a parameter lies, as callers give it. Raises ValueError as `shape_of` does."""
+    shape = shape_of(b)
+    return MemoryLayout(shape, None if b.strides is None else settled(shape, given_strides(b)))
+
+
 def signature(params: tuple[Buffer, ...], outputs: tuple[str, ...]) -> str:
-    """The parameters of a compiled kernel as text: ``float32[7,5] float32[7,5] -> float32[7,5]``. Raises
-    ValueError unless ``params`` are inputs, then outputs."""
+    """The parameters of a compiled kernel as text: ``float32[7,5] float32[5,9;1,5] -> float32[7,9]``, with
+    strides where one is not row-major. Raises ValueError unless ``params`` are inputs, then outputs."""
     if any(b.name in outputs for b in params[: len(params) - len(outputs)]):
         raise ValueError(f"outputs {outputs} must be the last of the parameters {[b.name for b in params]}")
 
     def text(bs: tuple[Buffer, ...]) -> str:
-        return "".join(f"{b.dtype}[{','.join(map(str, shape_of(b)))}] " for b in bs)
+        return "".join(f"{b.dtype}{layout_of(b)} " for b in bs)
 
     split = len(params) - len(outputs)
     return f"{text(params[:split])}-> {text(params[split:])}".strip()
@@ -119,18 +130,24 @@ def entry(
 """
 
 
-def parse_signature(text: str) -> tuple[tuple[tuple[str, tuple[int, ...]], ...], int]:
-    """((dtype, shape) of each parameter, number of inputs) of a `signature`. Raises ValueError."""
+def parse_signature(text: str) -> tuple[tuple[tuple[str, MemoryLayout], ...], int]:
+    """((dtype, layout) of each parameter, number of inputs) of a `signature`. Raises ValueError."""
     ins, arrow, outs = text.partition("->")
     sides = [_PARAM.findall(side) for side in (ins, outs)]
-    params = tuple((d, tuple(map(int, s.split(","))) if s else ()) for side in sides for d, s in side)
-    if not arrow or any(d not in DTYPES for d, _ in params):
+    params = tuple((d, MemoryLayout(_numbers(n), _numbers(s) or None)) for side in sides for d, n, s in side)
+    if not arrow or any(
+        d not in DTYPES or (x.strides is not None and len(x.strides) != len(x.shape)) for d, x in params
+    ):
         raise ValueError(f"malformed kernel signature {text!r}")
     return params, len(sides[0])
 
 
-# A parameter in a signature: dtype and extents.
-_PARAM = re.compile(r"(\w+)\[([\d,]*)\]")
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(","))) if text else ()
+
+
+# A parameter in a signature: dtype, extents and strides.
+_PARAM = re.compile(r"(\w+)\[([\d,]*)(?:;([-\d,]*))?\]")
 
 
 def descriptor(
@@ -152,19 +169,23 @@ def descriptor(
     head += [home, len(sizes), 0]
     records: list[int] = []
     extents: list[int] = []
-    for k, (dtype, shape) in enumerate(params):
-        written = k >= inputs
+    for k, (dtype, layout) in enumerate(params):
+        written, dense, item = k >= inputs, layout.strides is None, DTYPES[dtype].itemsize
+        before, after = layout.reach
         records += [
             table.get(dtype, 0),
-            len(shape),
-            C_CONTIGUOUS | (WRITEABLE if written else 0),
-            DTYPES[dtype].itemsize - 1,
-            prod(shape) * DTYPES[dtype].itemsize,
+            len(layout.shape),
+            (C_CONTIGUOUS if dense else 0) | (WRITEABLE if written else 0),
+            item - 1,
+            before * item,
+            after * item,
             int(written),
             HEAD + RECORD * len(params) + len(extents),
             DTYPES[dtype].dlpack,
+            int(dense),
+            *(n * item for n in layout.rows),
         ]
-        extents += shape
+        extents += [*layout.shape, *layout.steps]
     head[SIZES_AT] = HEAD + len(records) + len(extents)
     return [*head, *records, *extents, *sizes]
 
@@ -366,6 +387,8 @@ object:
   %start = add i64 %words, {HEAD}
   %record = getelementptr i64, ptr %desc, i64 %start
 {word("w.ndim", "%record", NDIM)}{word("w.mask", "%record", ALIGN_MASK)}{word("w.dims", "%record", DIMS)}
+{word("w.dense", "%record", DENSE)}
+  %w.is.dense = icmp ne i64 %w.dense, 0
   %is.array = icmp eq ptr %type, %ndarray
   br i1 %is.array, label %heading, label %others.known
 others.known:
@@ -413,13 +436,15 @@ told.head:
   %t.ok2 = and i1 %t.is.dtype, %t.aligned
   %t.ok3 = and i1 %t.ok2, %t.memory
   %t.ok = and i1 %t.ok1, %t.ok3
-  %t.last = sub i64 %w.ndim, 1
+  ; Without strides it is row-major.
   %t.dense = icmp eq ptr %t.strides, null
-  br i1 %t.ok, label %t.extents, label %slow
+  %t.not.dense = xor i1 %t.dense, true
+  %t.lies = or i1 %t.not.dense, %w.is.dense
+  %t.fits = and i1 %t.ok, %t.lies
+  br i1 %t.fits, label %t.extents, label %slow
 t.extents:
-  %td = phi i64 [ %t.last, %told.head ], [ %td.next, %t.next ]
-  %t.run = phi i64 [ 1, %told.head ], [ %t.run.next, %t.next ]
-  %t.unread = icmp sge i64 %td, 0
+  %td = phi i64 [ 0, %told.head ], [ %td.next, %t.next ]
+  %t.unread = icmp slt i64 %td, %w.ndim
   br i1 %t.unread, label %t.extent, label %accept
 t.extent:
   %t.at = add i64 %w.dims, %td
@@ -427,17 +452,17 @@ t.extent:
   %t.same = icmp eq i64 %t.have, %t.want
   br i1 %t.same, label %t.order, label %slow
 t.order:
+  br i1 %t.dense, label %t.next, label %t.stride
+t.stride:
+  %t.place.step = add i64 %t.at, %w.ndim
+{word("t.step", "%t.strides", "%td")}{word("t.want.step", "%desc", "%t.place.step")}
   ; The stride of an extent of 1 has no meaning.
   %t.one = icmp eq i64 %t.have, 1
-  %t.free = or i1 %t.one, %t.dense
-  br i1 %t.free, label %t.next, label %t.stride
-t.stride:
-{word("t.step", "%t.strides", "%td")}
-  %t.is.step = icmp eq i64 %t.step, %t.run
-  br i1 %t.is.step, label %t.next, label %slow
+  %t.is.step = icmp eq i64 %t.step, %t.want.step
+  %t.steps = or i1 %t.one, %t.is.step
+  br i1 %t.steps, label %t.next, label %slow
 t.next:
-  %td.next = sub i64 %td, 1
-  %t.run.next = mul i64 %t.run, %t.have
+  %td.next = add i64 %td, 1
   br label %t.extents
 heading:
 {_field("data", DATA_AT, "ptr")}{_field("ndim", NDIM_AT, "i32")}
@@ -457,15 +482,30 @@ heading:
   %ok = and i1 %ok1, %ok2
   br i1 %ok, label %extents, label %slow
 extents:
-  %d = phi i64 [ 0, %heading ], [ %d.next, %extent ]
+  %d = phi i64 [ 0, %heading ], [ %d.next, %fits ]
   %unread = icmp slt i64 %d, %ndim64
   br i1 %unread, label %extent, label %accept
 extent:
   %at = add i64 %w.dims, %d
 {word("have", "%dims", "%d")}{word("want", "%desc", "%at")}
-  %d.next = add i64 %d, 1
   %same = icmp eq i64 %have, %want
-  br i1 %same, label %extents, label %slow
+  br i1 %same, label %order, label %slow
+order:
+  ; The flags tell of a row-major one.
+  br i1 %w.is.dense, label %fits, label %stride
+stride:
+{_field("steps", STRIDES_AT, "ptr")}{word("step", "%steps", "%d")}
+  %place.step = add i64 %at, %w.ndim
+{word("want.elements", "%desc", "%place.step")}
+  %item = add i64 %w.mask, 1
+  %want.step = mul i64 %want.elements, %item
+  %one = icmp eq i64 %have, 1
+  %is.step = icmp eq i64 %step, %want.step
+  %lies = or i1 %one, %is.step
+  br i1 %lies, label %fits, label %slow
+fits:
+  %d.next = add i64 %d, 1
+  br label %extents
 accept:
   %place = phi ptr [ %data, %extents ], [ %t.place, %t.extents ]
   %slot = getelementptr ptr, ptr %args, i64 %k
@@ -481,25 +521,46 @@ check:
   %wb = add i64 %wa, {HEAD}
   %w.record = getelementptr i64, ptr %desc, i64 %wb
 {word("w.bytes", "%w.record", BYTES)}{word("w.out", "%w.record", OUTPUT)}{word("w.p", "%args", "%w")}
+  ; An output has nothing before its first element.
   %w.end = add i64 %w.p, %w.bytes
   %reads = icmp eq i64 %w.out, 0
   %stop = select i1 %reads, i64 0, i64 %w
   br label %others
 others:
-  %j = phi i64 [ 0, %check ], [ %j.next, %other ]
+  %j = phi i64 [ 0, %check ], [ %j.next, %other ], [ %j.next, %interleaved ]
   %j.left = icmp slt i64 %j, %stop
   br i1 %j.left, label %other, label %written
 other:
   %ja = mul i64 %j, {RECORD}
   %jb = add i64 %ja, {HEAD}
   %j.record = getelementptr i64, ptr %desc, i64 %jb
-{word("j.bytes", "%j.record", BYTES)}{word("j.p", "%args", "%j")}
-  %j.end = add i64 %j.p, %j.bytes
+{word("j.bytes", "%j.record", BYTES)}{word("j.below", "%j.record", BELOW)}{word("j.first", "%args", "%j")}
+  %j.end = add i64 %j.first, %j.bytes
+  %j.p = sub i64 %j.first, %j.below
   %j.next = add i64 %j, 1
   %after = icmp uge i64 %w.p, %j.end
   %before = icmp uge i64 %j.p, %w.end
   %apart = or i1 %after, %before
-  br i1 %apart, label %others, label %slow
+  br i1 %apart, label %others, label %rows
+rows:
+  ; Rows at one distance may lie between each other.
+{word("w.period", "%w.record", PERIOD)}{word("j.period", "%j.record", PERIOD)}
+  %have.rows = icmp ne i64 %w.period, 0
+  %same.period = icmp eq i64 %w.period, %j.period
+  %both.rows = and i1 %have.rows, %same.period
+  br i1 %both.rows, label %interleaved, label %slow
+interleaved:
+{word("w.row", "%w.record", ROW_BYTES)}{word("j.row", "%j.record", ROW_BYTES)}
+  %distance = sub i64 %j.first, %w.p
+  %rest = srem i64 %distance, %w.period
+  %negative = icmp slt i64 %rest, 0
+  %rest.up = add i64 %rest, %w.period
+  %behind = select i1 %negative, i64 %rest.up, i64 %rest
+  %row.end = add i64 %behind, %j.row
+  %row.after = icmp uge i64 %behind, %w.row
+  %row.before = icmp ule i64 %row.end, %w.period
+  %between = and i1 %row.after, %row.before
+  br i1 %between, label %others, label %slow
 written:
   %w.next = add i64 %w, 1
   br label %overlaps

@@ -1,4 +1,4 @@
-"""What the signature of a compiled kernel says of sizes that a call tells (ADR 77).
+"""What the signature of a compiled kernel says of sizes that a call tells (ADR 79).
 
 The extents in it are those of the largest sizes. Behind them stand the sizes, in the order in which the
 kernel takes them, and the extents that depend on them: ``... open 1..512 at 0.0=s0 2.0=s0`` of a kernel whose

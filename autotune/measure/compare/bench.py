@@ -17,12 +17,16 @@ from statistics import median
 import numpy as np
 
 from autotune.backends.peaks.roofline import warm
+from autotune.codegen.runtime.laid import laid
 from autotune.measure.check import Checker, rms_of
 from autotune.measure.inputs import random_inputs
 from schedules.dtypes import DTYPES, is_float
 from schedules.errors import AutotuneError
+from schedules.instructions.work import limiting
 from schedules.model import Workload
 from schedules.space.gc_paused import gc_paused
+from schedules.strides import MemoryLayout
+from schedules.te.compute_dag import Tensor
 
 # Least length of a sample of one implementation (seconds).
 SAMPLE_S = 0.02
@@ -35,10 +39,19 @@ class DisagreementError(AutotuneError):
 
 
 def arrays_for(workload: Workload, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """(inputs as `random_inputs` draws them, outputs filled with NaN or zero)."""
-    made = [workload.dag.tensors[n] for n in workload.dag.outputs]
+    """(inputs as `random_inputs` draws them, outputs filled with NaN or zero), as arguments lie."""
+    dag = workload.dag
+    made = [dag.tensors[n] for n in dag.outputs]
     outputs = [np.full(t.shape, np.nan if is_float(t.dtype) else 0, t.dtype) for t in made]
-    return random_inputs(workload.dag, seed), outputs
+    return copied(dag.inputs, random_inputs(dag, seed)), copied(made, outputs)
+
+
+def copied(tensors: Sequence[Tensor], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """New arrays of these values that lie as their tensors do."""
+    return [
+        a.copy() if t.strides is None else laid(a, MemoryLayout(t.shape, t.strides))
+        for t, a in zip(tensors, arrays)
+    ]
 
 
 def agree(workload: Workload, name: str, found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
@@ -99,6 +112,13 @@ class Comparison:
         if not self.limits_s:
             return None
         return median(limit / t for limit, t in zip(self.limits_s, self.times_s[name], strict=True))
+
+    def instruction(self, workload: Workload, rates: Mapping[str, float]) -> str | None:
+        """The instruction whose peak the limit is, None if it is that of something else. ``rates``: that it
+        was found from."""
+        if not self.limits_s:
+            return None
+        return limiting(workload.dag, workload.flops, median(self.limits_s), rates)
 
     def ratio(self, name: str, peer: str) -> float:
         """How many times as fast as ``peer``: the median over rounds of its time over ours."""

@@ -18,8 +18,12 @@ from autotune.models.operators import (
     matmul,
     normalization,
     ordering,
+    packed_weights,
     pooling,
     quantization,
+    quantized_elements,
+    quantized_products,
+    quantized_torch,
     recurrent,
     reduction,
     resize,
@@ -31,6 +35,7 @@ from autotune.models.operators.table import aten, complex_op, onnx_op
 
 __all__ = [
     "activations", "aten", "attention", "complex", "complex_op", "convolution", "elementwise", "fourier",
-    "indexing", "matmul", "normalization", "onnx_op", "ordering", "pooling", "quantization", "recurrent",
-    "reduction", "resize", "sampling", "scatter", "views",
+    "indexing", "matmul", "normalization", "onnx_op", "ordering", "packed_weights", "pooling",
+    "quantization", "quantized_elements", "quantized_products", "quantized_torch", "recurrent", "reduction",
+    "resize", "sampling", "scatter", "views",
 ]  # fmt: skip

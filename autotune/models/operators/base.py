@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from autotune.errors import ModelError
 from schedules import te
-from schedules.dtypes import DTYPES, computed, is_float
+from schedules.dtypes import computed, is_float
 from schedules.expr import Const, Expr, ExprLike
 from schedules.ops.axes import LETTERS, broadcast, named
 
@@ -71,12 +71,6 @@ def floating(x: te.Tensor) -> te.Tensor:
 def cast(x: te.Tensor, dtype: str) -> te.Tensor:
     """A tensor in another dtype; itself where it has that."""
     return x if x.dtype == dtype else elementwise(lambda v: v, x, dtype=dtype, name="cast")
-
-
-def saturated(v: Expr, dtype: str) -> Expr:
-    """A cast to a float of storage that ends at its largest numbers, for infinities too."""
-    most = DTYPES[dtype].largest
-    return te.cast(te.clip(te.cast(v, computed(dtype)), -most, most), dtype)
 
 
 def number(value: float, dtype: str) -> Const:

@@ -3,54 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from autotune.models.operators.base import cast, number, stage
-from autotune.models.operators.matmul import less
 from autotune.models.operators.movement import padded
 from autotune.models.operators.node import OnnxNode, TorchNode
-from autotune.models.operators.table import Floats, Ints, Zero, aten, onnx_op
+from autotune.models.operators.table import Floats, Ints, aten, onnx_op
 from autotune.models.operators.windows import Windows, aten_windows, batched, each, onnx_windows, spatial
 from schedules import affine, te
 from schedules.expr import Const, Expr, ExprLike, Var
 from schedules.ops.conv_transpose import Taps
 from schedules.te.tensors import IterVar
 
-Widen = Callable[[Expr], Expr]
-
-
-def _same(x: Expr) -> Expr:
-    return x
-
 
 def convolution(
     x: te.Tensor, w: te.Tensor, bias: te.Tensor | None, at: Windows, groups: int = 1,
-    widen: tuple[Widen, Widen] = (_same, _same), fill: float = 0.0,
 ) -> te.Tensor:  # fmt: skip
-    """``x`` (n, c, sizes…) with ``w`` (o, c / groups, kernel…) to (n, o, windows…). ``widen``: what is
-    multiplied of the elements of both, from whose dtype that of the result follows if it is not float.
-    ``fill``: the value around ``x``."""
+    """``x`` (n, c, sizes…) with ``w`` (o, c / groups, kernel…) to (n, o, windows…), zeros around ``x``."""
     depth, out = w.shape[1], w.shape[0]
     if x.shape[1] != depth * groups or out % groups:
         raise ValueError(f"{x.shape[1]} channels do not fit a kernel of {list(w.shape)} in {groups} groups")
     each = out // groups
-    z = padded(x, 2, at.padding, fill)
+    z = padded(x, 2, at.padding)
     taps, over = window_axes(at.kernel, "rstuvw")
     channels, c_axis = window_axes([depth], "c")
     (c,) = channels
-    of_x, of_w = widen
 
     def value(n: Expr, o: Expr, *place: Expr) -> te.Reduction | Expr:
         first = o // each * depth + c if groups > 1 else c
-        product = of_x(z[(n, first, *at.places(place, taps))]) * of_w(w[(o, c, *taps)])
+        product = z[(n, first, *at.places(place, taps))] * w[(o, c, *taps)]
         axes = (*c_axis, *over)
         return te.sum(product, axis=axes) if axes else product
 
     y = stage((x.shape[0], out, *at.out), value, "conv")
     if bias is None:
-        return cast(y, x.dtype) if widen == (_same, _same) else y
+        return cast(y, x.dtype)
     b = bias
 
     def biased(n: Expr, o: Expr, *place: Expr) -> Expr:
@@ -232,7 +221,7 @@ def _unflattened(flat: Expr, shape: Sequence[int]) -> list[Expr]:
 # --- rows -------------------------------------------------------------------------------------
 
 
-def _kernel(w: te.Tensor, sizes: Sequence[int], stated: Sequence[int] | None) -> tuple[int, ...]:
+def kernel_extents(w: te.Tensor, sizes: Sequence[int], stated: Sequence[int] | None) -> tuple[int, ...]:
     """The extents of a kernel of ONNX. Raises ValueError where others are stated."""
     kernel = w.shape[2:]
     if tuple(stated or kernel) != kernel or len(kernel) != len(sizes):
@@ -246,20 +235,10 @@ def _conv(
     kernel_shape: Sequence[int] | None = None,
 ) -> te.Tensor:  # fmt: skip
     sizes = spatial(x)
-    at = onnx_windows(node, sizes, _kernel(w, sizes, kernel_shape))
+    at = onnx_windows(node, sizes, kernel_extents(w, sizes, kernel_shape))
     if bias is not None and bias.shape != w.shape[:1]:
         raise ValueError(f"bias of {list(bias.shape)} for {w.shape[0]} channels")
     return convolution(x, w, bias, at, group)
-
-
-@onnx_op("ConvInteger")
-def _conv_integer(
-    node: OnnxNode, x: te.Tensor, w: te.Tensor, x_zero_point: Zero = 0, w_zero_point: Zero = 0, *,
-    group: int = 1, kernel_shape: Sequence[int] | None = None,
-) -> te.Tensor:  # fmt: skip
-    sizes = spatial(x)
-    at = onnx_windows(node, sizes, _kernel(w, sizes, kernel_shape))
-    return convolution(x, w, None, at, group, (less(x_zero_point), less(w_zero_point)), x_zero_point)
 
 
 @onnx_op("ConvTranspose")
@@ -270,7 +249,7 @@ def _conv_transpose(
     output_padding: Sequence[int] | None = None, output_shape: Sequence[int] | None = None,
 ) -> te.Tensor:  # fmt: skip
     sizes = spatial(x)
-    kernel, rank = _kernel(w, sizes, kernel_shape), len(sizes)
+    kernel, rank = kernel_extents(w, sizes, kernel_shape), len(sizes)
     stride, dilation, more = strides or [1] * rank, dilations or [1] * rank, output_padding or [0] * rank
     pads = pads or [0] * 2 * rank
     if (

@@ -16,7 +16,6 @@ from autotune.models.operators.base import (
     dtype_of,
     elementwise,
     read,
-    saturated,
     stage,
 )
 from autotune.models.operators.elements import of_aten, of_onnx
@@ -308,7 +307,7 @@ def _stored(x: te.Tensor, dtype: str, saturate: int) -> te.Tensor:
     """A cast. To floats of 8 bits it ends at the largest ones, unless ``saturate`` is 0."""
     if x.dtype == dtype or not is_float(dtype) or DTYPES[dtype].itemsize > 1 or not saturate:
         return cast(x, dtype)
-    return elementwise(lambda v: saturated(v, dtype), x, dtype=dtype, name="cast")
+    return elementwise(lambda v: te.cast(v, dtype, saturate=True), x, dtype=dtype, name="cast")
 
 
 @aten("_to_copy.default", "to.dtype", "to.dtype_layout", "type_as.default")

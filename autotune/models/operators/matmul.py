@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,18 +13,16 @@ from autotune.models.operators.base import Operand, UnsupportedForm, cast, read,
 from autotune.models.operators.known import Scalar, Value
 from autotune.models.operators.movement import transpose
 from autotune.models.operators.node import OnnxNode, TorchNode
-from autotune.models.operators.table import Floats, Zero, aten, onnx_op
+from autotune.models.operators.table import Floats, aten, onnx_op
 from schedules import te
 from schedules.dtypes import computed, is_float
 from schedules.expr import Expr
 from schedules.ops.axes import broadcast
 
-Widen = Callable[[Expr], Expr]
 
-
-def matmul(a: te.Tensor, b: te.Tensor, widen: tuple[Widen, Widen] | None = None) -> te.Tensor:
+def matmul(a: te.Tensor, b: te.Tensor) -> te.Tensor:
     """numpy's matmul: the last two axes are matrices, those before broadcast, vectors are rows or columns.
-    ``widen``: what is multiplied of the elements of both. The result has the dtype that is computed with."""
+    The result has the dtype that is computed with."""
     if not a.shape or not b.shape:
         raise ValueError("a matrix product of numbers")
     left, right = a.shape[:-2], b.shape[:-2]
@@ -34,20 +32,15 @@ def matmul(a: te.Tensor, b: te.Tensor, widen: tuple[Widen, Widen] | None = None)
         raise ValueError(f"{list(a.shape)} times {list(b.shape)}: inner extents differ")
     outer = np.broadcast_shapes(left, right)
     k = te.reduce_axis(depth, "k")
-    of_a, of_b = widen or (_same, _same)
 
     def value(*at: Expr) -> te.Reduction:
         batch, rest = at[: len(outer)], at[len(outer) :]
         row, column = rest[: len(rows)], rest[len(rows) :]
         x = a[(*broadcast(left, batch), *row, k)]
         y = b[(*broadcast(right, batch), k, *column)]
-        return te.sum(of_a(x) * of_b(y), axis=k)
+        return te.sum(x * y, axis=k)
 
     return stage((*outer, *rows, *columns), value, "dot")
-
-
-def _same(x: Expr) -> Expr:
-    return x
 
 
 @onnx_op("Gemm")
@@ -278,18 +271,6 @@ def bilinear(a: Floats, b: Floats, w: te.Tensor, bias: te.Tensor | None = None) 
 @aten("mm.default", "bmm.default", "matmul.default", "mv.default", "dot.default", "linalg_matmul.default")
 def _matmul(a: te.Tensor, b: te.Tensor) -> te.Tensor:
     return cast(matmul(a, b), a.dtype)
-
-
-@onnx_op("MatMulInteger")
-def _matmul_integer(
-    a: te.Tensor, b: te.Tensor, a_zero_point: Zero = 0, b_zero_point: Zero = 0
-) -> te.Tensor:
-    return matmul(a, b, (less(a_zero_point), less(b_zero_point)))
-
-
-def less(zero: int) -> Widen:
-    """What takes a zero point away, in int32."""
-    return lambda x: te.cast(x, "int32") - zero
 
 
 @aten("addmm.default", "baddbmm.default", "addmv.default")

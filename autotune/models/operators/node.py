@@ -16,7 +16,6 @@ from autotune.models.operators.base import (
     elementwise,
     floating,
     read,
-    saturated,
     stage,
 )
 from autotune.models.operators.known import KnownTensor, Scalar, Value
@@ -80,13 +79,6 @@ class OperatorNode:
     def integer(self, x: Any, what: str) -> int:
         """The one integer of `known`."""
         return int(self.known(x, what).item())
-
-    def zero_point(self, x: Any, what: str) -> int:
-        """One known number, 0 where it is left out."""
-        found = np.zeros(()) if x is None else self.known(x, what)
-        if found.size != 1:
-            raise UnsupportedForm(f"its {what} is not one number")
-        return int(found.item())
 
 
 @dataclass(frozen=True)
@@ -171,7 +163,7 @@ class TorchNode(OperatorNode):
 
 def _stored(v: Expr, dtype: str) -> Expr:
     """A cast as torch has it: without an infinity, what is too large is the largest."""
-    return te.cast(v, dtype) if DTYPES[dtype].infinite else saturated(v, dtype)
+    return te.cast(v, dtype, saturate=not DTYPES[dtype].infinite)
 
 
 def element(x: Operand, at: Sequence[Expr], dtype: str) -> Expr:

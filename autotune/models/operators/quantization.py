@@ -2,91 +2,176 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from autotune.models.operators.axes import positive
-from autotune.models.operators.base import Operand, UnsupportedForm, dtype_of, read, stage
-from autotune.models.operators.matmul import matmul
+from autotune.models.operators.base import (
+    Operand,
+    UnsupportedForm,
+    dtype_of,
+    elementwise,
+    read,
+    stage,
+)
 from autotune.models.operators.node import TorchNode, named_type
 from autotune.models.operators.reduction import reduce
 from autotune.models.operators.table import Axis, Floats, aten, onnx_op
 from schedules import te
-from schedules.dtypes import DTYPES, computed, is_integer
-from schedules.expr import Expr
+from schedules.dtypes import DTYPES, computed, is_float, is_integer
+from schedules.expr import Const, Expr
 
-Read = Callable[[tuple[Expr, ...]], Expr]
+Read = Callable[[Sequence[Expr]], Expr]
+STORED = ("int8", "uint8")  # what quantized tensors are of
 
 
-def _along(t: te.Tensor, x: Operand, axis: int, block: int) -> Read:
-    """A reader of a scale or zero point at an element of ``t``: one for all, one a slice, or one a block."""
-    if (
-        isinstance(x, np.ndarray)
-        or not x.shape
-        or (len(x.shape) == 1 and x.shape[0] == 1 and len(t.shape) != 1)
-    ):
-        return lambda at: _one(x)
+def along(t: te.Tensor, x: Operand, axis: int, block: int = 0) -> Read:
+    """A reader of a scale or zero point at an element of ``t``: one for all, one a slice of ``axis``, one a
+    ``block`` of it, or one a row and the like, with extents of 1 in the other axes."""
+    if isinstance(x, np.ndarray):
+        return lambda at: read(x, ())
+    if math.prod(x.shape) == 1 and len(t.shape) != 1:
+        return lambda at: x[(0,) * len(x.shape)]
+    if len(x.shape) == 0:
+        return lambda at: x[()]
     d = positive(axis, len(t.shape))
     if len(x.shape) == 1:
         if x.shape[0] != t.shape[d]:
             raise ValueError(f"{x.shape[0]} scales for the {t.shape[d]} slices of axis {d}")
         return lambda at: x[at[d]]
-    if not block or len(x.shape) != len(t.shape):
-        raise UnsupportedForm(f"scales of {list(x.shape)} without block_size are not supported")
-    return lambda at: x[tuple(i // block if a == d else i for a, i in enumerate(at))]
+    if block and len(x.shape) == len(t.shape):
+        return lambda at: x[tuple(i // block if a == d else i for a, i in enumerate(at))]
+    if len(x.shape) == len(t.shape) and all(n in (1, m) for n, m in zip(x.shape, t.shape, strict=True)):
+        return lambda at: x[tuple(0 if n == 1 else i for i, n in zip(at, x.shape, strict=True))]
+    raise UnsupportedForm(f"scales of {list(x.shape)} without block_size are not supported")
 
 
-@onnx_op("DequantizeLinear")
-def _dequantize(
-    x: te.Tensor, scale: Operand, zero: Operand | None = None, *, axis: int = 1, block_size: int = 0,
-    output_dtype: int = 0,
-) -> te.Tensor:  # fmt: skip
-    dtype = named_type(output_dtype) if output_dtype else dtype_of(scale)
-    of_scale = _along(x, scale, axis, block_size)
-    of_zero = None if zero is None else _along(x, zero, axis, block_size)
-    wide = computed(dtype)
+def centered(x: te.Tensor, zero: Operand | None, axis: int = 0) -> te.Tensor:
+    """Integers less their zero points, as int32."""
+    if not is_integer(x.dtype):
+        raise UnsupportedForm(f"{x.dtype} is not supported by it")
+    of_zero = None if zero is None else along(x, zero, axis)
 
     def value(*at: Expr) -> Expr:
-        v: Expr = te.cast(x[at], "int32")
+        v = te.cast(x[at], "int32")
+        return v if of_zero is None else v - te.cast(of_zero(at), "int32")
+
+    return stage(x.shape, value, "centered")
+
+
+def dequantized(
+    x: te.Tensor, scale: Operand, zero: Operand | None, axis: int = 1, block: int = 0, dtype: str = "float32"
+) -> te.Tensor:
+    """(x - zero point) * scale, in what ``dtype`` is computed with, then as that. ``x``: of integers, or of
+    floats of 8 bits."""
+    of_scale, wide = along(x, scale, axis, block), computed(dtype)
+    of_zero = None if zero is None else along(x, zero, axis, block)
+    kind = wide if is_float(x.dtype) else "int32"
+
+    def value(*at: Expr) -> Expr:
+        v: Expr = te.cast(x[at], kind)
         if of_zero is not None:
-            v = v - te.cast(of_zero(at), "int32")
+            v = v - te.cast(of_zero(at), kind)
         return te.cast(te.cast(v, wide) * te.cast(of_scale(at), wide), dtype)
 
     return stage(x.shape, value, "dequantize")
 
 
-@onnx_op("QuantizeLinear")
-def _quantize(
+def quantized(
+    x: te.Tensor, scale: Operand, zero: Operand | None, dtype: str = "", axis: int = 1, block: int = 0,
+    limited: bool = True,
+) -> te.Tensor:  # fmt: skip
+    """`nearest` of x / scale, as ``dtype``, by default that of the zero point. A float of 8 bits ends at its
+    largest numbers if it is ``limited``, as a cast of ONNX does."""
+    dtype = dtype or ("uint8" if zero is None else dtype_of(zero))
+    of_scale = along(x, scale, axis, block)
+    of_zero = None if zero is None else along(x, zero, axis, block)
+
+    def value(*at: Expr) -> Expr:
+        v = te.cast(x[at], "float32") / te.cast(of_scale(at), "float32")
+        z = of_zero and of_zero(at)
+        if is_float(dtype):
+            v = v if z is None else v + te.cast(z, "float32")
+            return te.cast(v, dtype, saturate=limited)
+        return nearest(v, z, dtype)
+
+    return stage(x.shape, value, "quantize")
+
+
+def nearest(v: Expr, zero: Expr | None, dtype: str) -> Expr:
+    """A float32 rounded, halves to even, then a zero point is added, then it is cut off at the ends of
+    ``dtype``, and only then an integer."""
+    if dtype not in STORED:
+        raise UnsupportedForm(f"a result of {dtype} is not supported")
+    low, high = float(DTYPES[dtype].range[0]), float(DTYPES[dtype].range[-1])
+    q = te.round(v)
+    if isinstance(zero, Const):
+        q = q + float(zero.value) if zero.value else q
+    elif zero is not None:
+        q = q + te.cast(zero, "float32")
+    return te.cast(te.cast(te.clip(q, low, high), "int32"), dtype)
+
+
+def requantized(
+    total: te.Tensor, factors: Sequence[Operand], scale: Operand, zero: Operand | None
+) -> te.Tensor:
+    """Sums of integers times ``factors``, which broadcast to them, over ``scale``; then as `quantized`. What
+    they are multiplied with is one number for each that the factors have."""
+    by = product([*factors], scale)
+
+    def value(*at: Expr) -> Expr:
+        v = te.cast(total[at], "float32") * read(by, at)
+        return nearest(v, None if zero is None else one(zero), "uint8" if zero is None else dtype_of(zero))
+
+    return stage(total.shape, value, "quantize")
+
+
+def product(factors: Sequence[Operand], over: Operand | None = None) -> Operand:
+    """The product of scales that broadcast, over another one: a literal where all are."""
+    every = [*factors, *([] if over is None else [over])]
+
+    def value(*xs: Expr) -> Expr:
+        top = xs[0]
+        for x in xs[1 : len(factors)]:
+            top = top * x
+        return top if over is None else top / xs[-1]
+
+    known = [np.float32(x.item()) for x in every if isinstance(x, np.ndarray)]
+    if len(known) == len(every):
+        made = np.prod(known[: len(factors)], dtype=np.float32)
+        return np.asarray(made if over is None else made / known[-1], np.float32)
+    return elementwise(value, *every, dtype="float32", name="scale")
+
+
+def one(x: Operand) -> Expr:
+    """The element of an operand that has one."""
+    if math.prod(x.shape) != 1:
+        raise UnsupportedForm("a scale or zero point a row is not supported for its result")
+    return read(x, ()) if isinstance(x, np.ndarray) else x[(0,) * len(x.shape)]
+
+
+@onnx_op("DequantizeLinear", "com.microsoft::DequantizeLinear")
+def _dequantize(
     x: te.Tensor, scale: Operand, zero: Operand | None = None, *, axis: int = 1, block_size: int = 0,
     output_dtype: int = 0,
 ) -> te.Tensor:  # fmt: skip
+    dtype = named_type(output_dtype) if output_dtype else dtype_of(scale)
+    return dequantized(x, scale, zero, axis, block_size, dtype)
+
+
+@onnx_op("QuantizeLinear", "com.microsoft::QuantizeLinear")
+def _quantize(
+    x: te.Tensor, scale: Operand, zero: Operand | None = None, *, axis: int = 1, block_size: int = 0,
+    output_dtype: int = 0, saturate: bool = True,
+) -> te.Tensor:  # fmt: skip
     dtype = dtype_of(zero) if zero is not None else named_type(output_dtype) if output_dtype else "uint8"
-    _check_result(dtype)
-    of_scale = _along(x, scale, axis, block_size)
-    of_zero = None if zero is None else _along(x, zero, axis, block_size)
-    return stage(
-        x.shape, lambda *at: _quantized(x[at], of_scale(at), of_zero and of_zero(at), dtype), "quantize"
-    )
-
-
-def _check_result(dtype: str) -> None:
-    if dtype not in ("int8", "uint8"):
-        raise UnsupportedForm(f"a result of {dtype} is not supported")
-
-
-def _quantized(x: Expr, scale: Expr, zero: Expr | None, dtype: str) -> Expr:
-    """round(x / scale) + zero, halves to even, cut off at the ends of ``dtype``."""
-    low, high = DTYPES[dtype].range[0], DTYPES[dtype].range[-1]
-    q = te.cast(te.round(te.cast(x, "float32") / te.cast(scale, "float32")), "int32")
-    # An int32 is far from its ends here: a zero point has 8 bits.
-    q = te.clip(q, -(2**30), 2**30)
-    return te.cast(te.clip(q if zero is None else q + te.cast(zero, "int32"), low, high), dtype)
+    return quantized(x, scale, zero, dtype, axis, block_size, saturate)
 
 
 @onnx_op("DynamicQuantizeLinear")
-def _dynamic_quantize(x: te.Tensor) -> list[te.Tensor]:
+def dynamic_quantized(x: te.Tensor) -> list[te.Tensor]:
     """Quantized to uint8, with the scale and the zero point that its range has, which 0 is in. Where all is 0
     the scale is 1, as ONNX Runtime has it."""
     every, zero = range(len(x.shape)), te.const(0.0, "float32")
@@ -109,38 +194,6 @@ def _dynamic_quantize(x: te.Tensor) -> list[te.Tensor]:
         return te.cast(te.select(v > 0.0, te.minimum(v, 255.0), zero), "uint8")  # NaN is 0
 
     return [stage(x.shape, value, "quantize"), scale, point]
-
-
-def _one(x: Operand) -> Expr:
-    """The element of an operand that has one."""
-    return read(x, ()) if isinstance(x, np.ndarray) else x[(0,) * len(x.shape)]
-
-
-@onnx_op("QLinearMatMul")
-def _qlinear_matmul(
-    a: te.Tensor, a_scale: Operand, a_zero: Operand, b: te.Tensor, b_scale: Operand, b_zero: Operand,
-    y_scale: Operand, y_zero: Operand,
-) -> te.Tensor:  # fmt: skip
-    """A product of int32, then requantized. Scales and zero points are one number each."""
-    ones = (a_scale, a_zero, b_scale, b_zero, y_scale, y_zero)
-    if any(np.prod(v.shape) != 1 for v in ones):
-        raise UnsupportedForm("a scale or zero point a row is not supported")
-    sa, za, sb, zb, sy, zy = (partial(_one, v) for v in ones)
-    if not is_integer(a.dtype):
-        raise UnsupportedForm(f"{a.dtype} is not supported by it")
-
-    def minus(zero: Callable[[], Expr]) -> Callable[[Expr], Expr]:
-        return lambda v: te.cast(v, "int32") - te.cast(zero(), "int32")
-
-    dot = matmul(a, b, (minus(za), minus(zb)))
-    dtype = dtype_of(y_zero)
-    _check_result(dtype)
-
-    def value(*at: Expr) -> Expr:
-        scale = te.cast(sa(), "float32") * te.cast(sb(), "float32") / te.cast(sy(), "float32")
-        return _quantized(te.cast(dot[at], "float32") * scale, te.const(1.0, "float32"), zy(), dtype)
-
-    return stage(dot.shape, value, "quantize")
 
 
 # --- what training for quantization leaves in a model: floats that are rounded as integers would be -----

@@ -34,7 +34,6 @@ Axes = Annotated[tuple[int, ...], "axes"]
 Values = Annotated[Array, "known"]
 Ints = Annotated[list[int], "ints"]
 Int = Annotated[int, "integer"]
-Zero = Annotated[int, "zero_point"]
 
 
 Lower = Callable[..., Any]
@@ -98,7 +97,7 @@ class _Taken:
             return positive(self.node.integer(x, name), self.rank)
         if way == "axes":
             return positives(self.node.ints(x, name), self.rank)
-        if way in ("known", "ints", "integer", "zero_point"):
+        if way in ("known", "ints", "integer"):
             return getattr(self.node, way)(x, name)
         if self.rank < 0 and isinstance(x, (te.Tensor, KnownTensor)):
             if self.along and not x.shape:

@@ -18,6 +18,7 @@ from kernels_db.records import Hit
 from schedules.model import Target, Workload
 from schedules.schedule import Schedule
 from schedules.te.flops import count_flops
+from schedules.te.strided import Strides
 from schedules.trace_names import to_named
 
 
@@ -27,6 +28,7 @@ def explain(
     dtype: str = "float32",
     layout: str | None = None,
     constant_weights: bool | Sequence[str] = False,
+    strides: Strides | None = None,
     target: str | Target = "cpu",
     threads: int | None = None,
     db: str | os.PathLike[str] | None = None,
@@ -55,7 +57,7 @@ def explain(
         from autotune.report.explain.model import of_model
 
         return of_model(program, backends.parse(target, threads), database(db))
-    workload = as_workload(program, params, dtype, layout, constant_weights, explain)
+    workload = as_workload(program, params, dtype, layout, constant_weights, explain, strides)
     return of_workload(workload, target=target, threads=threads, db=db)
 
 
@@ -93,5 +95,6 @@ def of_result(result: TuneResult) -> Explanation:
     """Why the best schedule of a result is as fast as it is. Raises `ScheduleError` where there is none."""
     schedule, best = result.schedule(), result.best
     assert best is not None, "else there is no schedule"
-    limit = None if best.share_of_peak is None else Limit(best.share_of_peak * best.time_s)
+    share = best.share_of_peak
+    limit = None if share is None else Limit(share * best.time_s, peak_of=best.peak_of)
     return of_schedule(result.workload, schedule, result.target, best.time_s, limit)

@@ -105,12 +105,10 @@ def section(schedule: Schedule) -> Section:
     for name in sorted({key.partition(" ")[2] for key in counts}):
         loads, stores = counts.get(f"load {name}", 0), counts.get(f"store {name}", 0)
         text = f"{loads:,} loads, {stores:,} stores"
-        numbers = {"loads": loads, "stores": stores}
-        if name in buffers:  # else an operand of an instruction
-            numbers["bytes"] = (loads + stores) * DTYPES[buffers[name].dtype].itemsize
-            where = " in registers" if buffers[name].scope == "local" else ""
-            text += f"{where}: {size(numbers['bytes'])}"
-        rows.append(Row(name, text, "counter", numbers))
+        moved = (loads + stores) * DTYPES[buffers[name].dtype].itemsize
+        where = " in registers" if buffers[name].scope == "local" else ""
+        text = f"{text}{where}: {size(moved)}"
+        rows.append(Row(name, text, "counter", {"loads": loads, "stores": stores, "bytes": moved}))
     return Section("Counted: elements loaded and stored, vectors lane by lane", tuple(rows))
 
 

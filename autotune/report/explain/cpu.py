@@ -100,7 +100,10 @@ def register_bytes(facts: Sequence[BlockFacts]) -> int:
 def _levels(workload: Workload, plain: Nest, nest: Nest, rates: CpuRates) -> Section:
     flops = count_flops(workload.dag)
     item = DTYPES[main_dtype(workload.dag)].itemsize
-    most = 2 * UNITS * rates.vector / item / rates.passes  # operations a cycle
+    fma = 2 * rates.vector / item
+    units = [(b.instruction, rates.of_instruction(b.instruction).cost) for b in analyse(nest)]
+    most = max([fma, *(i.operations / cost for i, cost in units if i is not None and cost is not None)])
+    most *= UNITS / rates.passes  # operations a cycle
     file = rates.vector * rates.registers
     before, after = (register_bytes(analyse(n)) for n in (plain, nest))
     rows = [_moved("registers and L1", before, after, flops, None)]
@@ -178,6 +181,7 @@ def _term(p: TrafficTerm) -> str:
 
 
 def _block(nest: Nest, b: BlockFacts, m: dict[str, float], rates: CpuRates, target: Target) -> Section:
+    rates = rates.of_instruction(b.instruction)
     t = register_tile(b, Columns(), rates)
     accumulators, registers = _float(t.accumulators), m["registers"]
     spills = f"{m['spills']:g} too many, which go to the stack" if m["spills"] else "none is spilled"
@@ -204,6 +208,8 @@ def _block(nest: Nest, b: BlockFacts, m: dict[str, float], rates: CpuRates, targ
         Row("prefetching", f"{m['ahead']:g} iterations ahead" if m["ahead"] else "left to the hardware",
             "estimate", {"ahead": m["ahead"]}),
     ]  # fmt: skip
+    if b.instruction is not None:
+        rows.insert(0, Row("instruction", f"{b.instruction}: {b.instruction.doc}", "definition", {}))
     return Section(f"Block {b.name}", tuple(rows))
 
 
@@ -223,6 +229,7 @@ def _tails(nest: Nest, block: str) -> Row:
 def _bound(b: BlockFacts, m: dict[str, float], rates: CpuRates, total: float) -> Row:
     """What takes the most cycles. The parts of a step go on beside each other, and so do computing and
     memory."""
+    rates = rates.of_instruction(b.instruction)
     t = register_tile(b, Columns(), rates)
     step = step_cycles(b, t, Columns(), rates)
     steps = m["instances"] / (m["lanes"] * m["unrolled"])

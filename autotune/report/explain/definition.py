@@ -10,9 +10,9 @@ from autotune.run.describing import command
 from autotune.run.workloads import is_custom
 from schedules.model import Target, Workload
 from schedules.ops import compulsory_bytes
-from schedules.te.flops import count_flops, evaluations, float_flops
+from schedules.te.flops import count_flops, evaluations
 from schedules.te.fusion import Fusion, by_operation, by_stage, fused
-from schedules.units import disturbed, percent, seconds, size
+from schedules.units import disturbed, peak, percent, seconds, size
 
 FROM = "of the memory that holds the arrays"
 # What a limit may be that of.
@@ -47,7 +47,9 @@ def _share(workload: Workload, target: Target, time_s: float, limit: Limit | Non
         return [Row("limit", unknown, "log", {"share": None, "limit_s": None})]
     flops, moved = limit.flops_a_second, limit.bytes_a_second
     share = limit.seconds / time_s
-    text = f"{percent(share)} of what the machine can do: {seconds(limit.seconds)} at least"
+    by = limit.instruction(workload)
+    most = "what the machine can do" if by is None else peak(by)
+    text = f"{percent(share)} of {most}: {seconds(limit.seconds)} at least"
     if disturbed(share):
         text = f"it was disturbed when measured, as {seconds(limit.seconds)} at least are more than the time"
     rates = [f"{flops / 1e9:.4g} GFLOP/s"] if flops else []
@@ -55,11 +57,11 @@ def _share(workload: Workload, target: Target, time_s: float, limit: Limit | Non
     text += f", by {' and '.join(rates)} {FROM}" if rates else ""
     rows = [Row("limit", text, "log", {
         "share": share, "limit_s": limit.seconds, "peak_disturbed": disturbed(share),
-        "flops_a_second": flops, "bytes_a_second": moved,
+        "flops_a_second": flops, "bytes_a_second": moved, **({} if by is None else {"peak_of": by}),
     })]  # fmt: skip
     least = compulsory_bytes(workload.dag)
     if flops and moved and least and not disturbed(share):
-        here, balance = sum(float_flops(workload.dag, workload.flops).values()) / least, flops / moved
+        here, balance = limit.operations(workload) / least, flops / moved
         what = limited_by(workload, limit, time_s) or BYTES
         verb = "is" if what == ARITHMETIC else "are"
         text = f"its arithmetic needs {balance:.3g} operations a byte; here are at most {here:.3g}"
@@ -75,7 +77,7 @@ def limited_by(workload: Workload, limit: Limit | None, time_s: float) -> str | 
         return None  # seconds alone say nothing of what they are of
     took = {BYTES: compulsory_bytes(workload.dag) / limit.bytes_a_second}
     if limit.flops_a_second:
-        took[ARITHMETIC] = sum(float_flops(workload.dag, workload.flops).values()) / limit.flops_a_second
+        took[ARITHMETIC] = limit.operations(workload) / limit.flops_a_second
     longest = max(took, key=lambda k: took[k])
     longer = limit.seconds > ROUNDING * took[longest]
     return SPECIAL if longer and evaluations(workload.dag) else longest

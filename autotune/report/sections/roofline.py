@@ -10,6 +10,7 @@ from autotune.report.data import Limit, LogData, LoggedTask, number
 from autotune.tuning.known_limits import MEMORY_BYTES
 from kernels_db.records import Record
 from schedules.units import of_peak, peak_share
+from schedules.units import peak as of_what
 
 # Axes that span more than this (ratio) have labels at powers of ten alone.
 WIDE = 60.0
@@ -19,7 +20,9 @@ KINDS = 4
 
 def _roof(limits: Sequence[Limit], places: Sequence[float]) -> list[dict[str, Any]]:
     """Lines of the peak and of the bandwidths, over the range of ``places``."""
-    peak = max((x.flops_a_second for x in limits if x.flops_a_second), default=None)
+    most = max(limits, key=lambda x: x.flops_a_second or 0.0, default=None)
+    peak = None if most is None else most.flops_a_second
+    what = of_what(None if most is None else most.by)
     rates = sorted(x.bytes_a_second for x in limits if x.bytes_a_second)
     low, high = min(places) / 2, max(places) * 2
     if peak and rates:
@@ -29,11 +32,11 @@ def _roof(limits: Sequence[Limit], places: Sequence[float]) -> list[dict[str, An
         begin = low if not rates else max(low, peak / rates[-1])
         made.append(
             parts.line(
-                f"peak: {peak / 1e9:,.0f} GFLOP/s",
+                f"{what}: {peak / 1e9:,.0f} GFLOP/s",
                 [parts.rounded(begin), parts.rounded(high)],
                 [parts.rounded(peak / 1e9)] * 2,
                 parts.RED,
-                hovertemplate="peak: %{y:.4g} GFLOP/s<extra></extra>",
+                hovertemplate=what + ": %{y:.4g} GFLOP/s<extra></extra>",
             )
         )
     ends = dict.fromkeys((rates[-1], rates[0]) if rates else ())
@@ -70,8 +73,8 @@ def _layout(data: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def of_log(log: LogData) -> parts.SectionPart | None:
-    """The winners of all tasks: a roofline for each number of threads of each CPU or GPU, as their limits
-    differ."""
+    """The winners of all tasks: a roofline for each number of threads of each CPU or GPU, and for each of the
+    instructions that do their arithmetic, as their limits differ."""
     found = [t for t in log.tasks if t.best is not None and t.best.time_s and t.workload.flops]
     if len(found) < 2:
         return None
@@ -79,7 +82,8 @@ def of_log(log: LogData) -> parts.SectionPart | None:
     for t in found:
         n = t.target.threads
         threads = "" if t.target.grid else f", {n} thread{'s' if n != 1 else ''}"
-        kinds.setdefault(f"{parts.short(t.target.arch, 40)}{threads}", []).append(t)
+        by = "" if t.limit is None or t.limit.by is None else f", {t.limit.by}"
+        kinds.setdefault(f"{parts.short(t.target.arch, 40)}{threads}{by}", []).append(t)
     drawn = sorted(kinds, key=lambda kind: -len(kinds[kind]))[:KINDS]
     unknown = (
         ""
@@ -103,7 +107,7 @@ def _of_kind(kind: str, found: Sequence[LoggedTask]) -> parts.Figure:
     limits = [t.limit for t in found if t.limit is not None]
     hover = [
         f"{parts.short(t.name, 80)}<br>{v:,.1f} GFLOP/s, "
-        f"{parts.seconds(t.best.time_s if t.best else None)}, of limit: {peak_share(t.share)}"
+        f"{parts.seconds(t.best.time_s if t.best else None)}, of limit: {peak_share(t.share, t.peak_of)}"
         for t, v in zip(found, y)
     ]
     kept = parts.thinned(len(found))
@@ -197,9 +201,10 @@ def _of(task: LoggedTask) -> str:
     if task.limit is None:
         return "The log does not know the limit of the machine, so there are no lines of it."
     best_s = task.best.time_s if task.best is not None else None
+    of = "the limit" if task.peak_of is None else of_what(task.peak_of)
     return (
         f"The machine needs at least {parts.seconds(task.limit.seconds)} for this task; the winner takes "
-        f"{parts.seconds(best_s)}{'' if task.share is None else ', ' + of_peak(task.share, 'the limit')}."
+        f"{parts.seconds(best_s)}{'' if task.share is None else ', ' + of_peak(task.share, of)}."
     )
 
 

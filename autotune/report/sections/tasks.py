@@ -47,7 +47,7 @@ def _row(number: int, task: LoggedTask) -> str:
         ("", f'<a href="#task-{number}">{short(task.name, 110)}</a>', text(task.name)),
         ("number", seconds(best_s), repr(best_s or 9e99)),
         ("number", rate(task, best_s), repr(value)),
-        ("number share", f"{bar}{peak_share(task.share)}", repr(task.share or 0.0)),
+        ("number share", f"{bar}{peak_share(task.share, task.peak_of)}", repr(task.share or 0.0)),
         ("number", f"{len(task.trials):,}", str(len(task.trials))),
         ("number", f"{stopped:,}" if stopped else "", str(stopped)),
         ("", text(failures(task)), str(task.failed)),
@@ -126,7 +126,7 @@ def of_task(log: LogData, task: LoggedTask) -> SectionPart:
         ),
         (
             "of limit",
-            peak_share(task.share),
+            peak_share(task.share, task.peak_of),
             "not in the log" if task.limit is None else f"the limit: {seconds(task.limit.seconds)}",
         ),
         (

@@ -30,12 +30,26 @@ def product(xs: list[Expr]) -> Expr:
 
 
 def arithmetic(b: Block) -> tuple[int, int]:
-    """(floating-point operations, special functions) of one instance, a reduction's own operation
-    included."""
+    """(operations, special functions) of one instance, a reduction's own operation included. Operations of
+    integers count in what computes integers: elsewhere they are indices."""
     ops = [x for v in b.values for x in E.walk(v)]
     flops = sum(isinstance(x, (E.Binary, E.Fma)) and E.is_float(E.dtype_of(x)) for x in ops)
     special = sum(isinstance(x, E.Call) and not FUNCTIONS[x.fn].cheap for x in ops)
-    return flops + len(b.writes) * (b.reducer is not None), special
+    return flops + len(_integers(b)) + len(b.writes) * (b.reducer is not None), special
+
+
+def integer_steps(b: Block) -> int:
+    """Vector operations of one instance that computes integers: no multiplication is fused with an addition,
+    and it takes two. 0 of floats, and of what only moves integers."""
+    ops = _integers(b)
+    return sum(1 + (x.op == "*") for x in ops) + len(b.writes) * (b.reducer is not None) if ops else 0
+
+
+def _integers(b: Block) -> list[E.Binary]:
+    if any(E.is_float(E.dtype_of(v)) for v in b.values):
+        return []
+    ops = [x for v in b.values for x in E.walk(v) if isinstance(x, E.Binary)]
+    return [x for x in ops if E.dtype_of(x) != E.INDEX and not E.is_float(E.dtype_of(x))]
 
 
 def code(b: Block) -> int:

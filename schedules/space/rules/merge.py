@@ -17,6 +17,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Block, Nest, blocks, const
+from schedules.ir.strides import goes_on
 from schedules.space.sketch_builder import SketchBuilder
 
 # (stage, n): its axes n and n + 1. (buffer, n): its dimensions n and n + 1.
@@ -54,9 +55,8 @@ def _mergeable(nest: Nest, apart: frozenset[Pair]) -> tuple[set[Pair], set[Pair]
     dims = {
         (b.name, n)
         for b in nest.buffers
-        if b.strides is None
         for n in range(len(b.shape) - 1)
-        if min(const(b.shape[n]) or 0, const(b.shape[n + 1]) or 0) > 1
+        if min(const(b.shape[n]) or 0, const(b.shape[n + 1]) or 0) > 1 and goes_on(b, n)
     } - apart
     before = -1
     while before != len(axes) + len(dims):

@@ -56,10 +56,10 @@ def copy_views(d: SketchBuilder) -> None:
     """Let reductions read what they would have to divide for, and read again and again, through copies that
     are divided once. Call it after axes were split, as then less is divided."""
     for b in blocks(d.s.nest.body):
-        if b.reducer is None:
+        if b.reducer is None or d.is_nested(b.name):
             continue
         steps = prod(extents(b).values())
-        for x in operands(b):
+        for x in dict.fromkeys(operands(b)):  # each once, however often it is read
             view = view_of(d.s.nest, b, x)
             if view is None:
                 continue
@@ -239,7 +239,7 @@ def _composite(nest: Nest) -> Iterator[tuple[str, int, int]]:
         n = extents(b)
         for x in reads(b):
             buffer = nest.buffer(x.buffer)
-            if x.buffer not in nest.params or buffer.strides is not None:
+            if x.buffer not in nest.params:
                 continue
             for dim, (i, whole) in enumerate(zip(x.indices, buffer.shape, strict=True)):
                 terms, start = affine.linear(i)

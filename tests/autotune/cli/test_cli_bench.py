@@ -20,10 +20,16 @@ from autotune.measure.compare.peers import PEERS, PeerError, peer
 from autotune.measure.compare.peers.with_numpy import EXPRESSIONS
 from autotune.run.workloads import as_workload
 from autotune.targets import usable_cpu_set
-from schedules import ops
+from schedules import ops, te
 
 QUICK_PEERS = sorted(set(PEERS) - {"tvm"})  # which tunes for minutes: test_peer_tvm.py
 WITHOUT_PEER = {(library, "capsule_conv2d") for library in QUICK_PEERS if not library.startswith("numpy")}
+WITHOUT_PEER |= {
+    (library, name)
+    for library in QUICK_PEERS
+    if library.startswith("torch")
+    for name in ("quantized_conv2d", "quantized_matmul")
+}
 FEW = ("matmul", "conv2d", "softmax")  # of peers that take seconds each: a C++ compiler, or new processes
 SLOW_PEERS = ("torch.compile", "numpy.best", "torch.best")
 
@@ -141,7 +147,8 @@ def test_peers_may_know_weights_ahead(library: str, name: str) -> None:
     imported(library.partition(".")[0])
     if (library, name) in WITHOUT_PEER or (library == "torch.compile" and name not in FEW):
         pytest.skip("no peer, or compiled as a few others are")
-    workload = as_workload(name, SMALL[name], constant_weights=True)
+    dtype = ops.workload(name, SMALL[name]).dag.inputs[0].dtype
+    workload = as_workload(name, SMALL[name], dtype, constant_weights=True)
     inputs, outputs = arrays_for(workload, 0)
     with peer(library).prepare(workload, inputs, outputs, 1) as prepared:
         prepared.call()
@@ -376,3 +383,20 @@ def test_torch_writes_the_output_that_it_is_given(op: str) -> None:
     with peer("torch").prepare(workload, inputs, outputs, 1) as prepared:
         prepared.call()
         agree(workload, "torch", outputs, prepared.result())
+
+
+def test_rows_name_the_instruction_of_the_peak() -> None:
+    from autotune.cli.bench import _row
+    from autotune.measure.compare.bench import Comparison
+
+    a, b = te.placeholder((64, 64), "uint8", "a"), te.placeholder((64, 64), "int8", "b")
+    k = te.reduce_axis(64, "k")
+    w = as_workload([a, b, te.compute((64, 64), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "c")], {})
+    needs = w.flops / 1e12
+    rates = {"flops_a_second": 1e12, "vpdpbusd_a_second": 1e12, "bytes_a_second": 1e12}
+    found = Comparison({"autotune": [2 * needs]}, [needs])
+    assert found.instruction(w, rates) == "vpdpbusd"
+    assert Comparison({"autotune": [2 * needs]}, []).instruction(w, rates) is None
+    row = _row(w, 1, "autotune", 2 * needs, found.share("autotune"), "vpdpbusd")
+    assert row["peak_of"] == "vpdpbusd" and row["share_of_peak"] == 0.5 and np.isclose(row["gflops"], 500)
+    assert "peak_of" not in _row(w, 1, "autotune", 2 * needs, 0.5, None)

@@ -15,6 +15,7 @@ from autotune.codegen.llvm.compile import compile_module, load_object
 from autotune.codegen.runtime import entry
 from schedules.expr import Hole
 from schedules.ir import Buffer
+from schedules.strides import MemoryLayout
 
 DONE, SLOW, NO_MEMORY = 0, 1, 2
 
@@ -37,10 +38,8 @@ def test_the_header_describes_the_object():
     loaded = load_object(obj)
     assert loaded.signature == "float32[7,5] int64[] -> float64[35]"
     assert (loaded.threads, loaded.scratch_bytes) == (3, 192)
-    assert entry.parse_signature(loaded.signature) == (
-        (("float32", (7, 5)), ("int64", ()), ("float64", (35,))),
-        2,
-    )
+    shapes = (("float32", (7, 5)), ("int64", ()), ("float64", (35,)))
+    assert entry.parse_signature(loaded.signature) == (tuple((d, MemoryLayout(s)) for d, s in shapes), 2)
 
 
 @pytest.mark.parametrize("text", ["", "float32[7", "float8[2] -> float8[2]", "float32[2]"])

@@ -69,7 +69,7 @@ def test_many_sampled_schedules_compute_the_operator(op: str) -> None:
 
 
 @pytest.mark.fast("add")
-@pytest.mark.parametrize("op", SMALL)
+@pytest.mark.parametrize("op", [op for op in SMALL if not op.startswith("quantized_")])
 def test_sampled_schedules_compute_the_operator_in_float16(op: str) -> None:
     emulate(case(op, "float16"), 3)
 
@@ -296,7 +296,7 @@ def test_estimates_of_a_row_are_what_its_kernels_take(op: str) -> None:
 
 
 def _compile(
-    op: str, params: dict[str, object], count: int, archs: tuple[str, ...], dtype: str = "float32"
+    op: str, params: dict[str, object], count: int, archs: tuple[str, ...], dtype: str | None = None
 ) -> None:
     if not nvrtc.available():
         missing("nvrtc")
@@ -337,7 +337,8 @@ LARGE = {**BIG, "batch_matmul": {"b": 2, "m": 64, "n": 64, "k": 2048}}
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("op", SMALL)
 def test_twenty_schedules_compile_for_two_architectures(op: str, dtype: str) -> None:
-    _compile(op, LARGE[op], MANY, ("sm_80", "sm_90"), dtype)
+    if dtype in ops.get(op).dtypes:
+        _compile(op, LARGE[op], MANY, ("sm_80", "sm_90"), dtype)
 
 
 @pytest.mark.slow

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from dot_products import product, tensorized
+from dot_products import DOTS, product, tensorized
 from helpers import check_compiled, execute, host
 
 from autotune import backends
@@ -14,6 +15,7 @@ from autotune.backends.building.from_trace import emit_module
 from autotune.codegen.llvm.compile import assembly
 from autotune.codegen.llvm.intrinsic import has
 from autotune.measure.inputs import random_inputs
+from autotune.targets.features import ARM_NAMES
 from schedules.dtypes import DTYPES
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.model import Target
@@ -22,7 +24,6 @@ from schedules.te.compute_dag import ComputeDAG
 from schedules.te.evaluator import evaluate
 
 BF16 = DTYPES["bfloat16"].numpy
-DOTS = ("vdpbf16ps", "vpdpbusd")
 
 
 def whole(dag: ComputeDAG) -> list[np.ndarray]:
@@ -48,6 +49,11 @@ def lacking(ins: Instruction) -> Target:
     return replace(here, features=tuple(f for f in here.features if f not in ins.features))
 
 
+def mnemonic(name: str) -> str:
+    """What an assembler calls it."""
+    return "vfmadd" if name == "fma_bfloat16" else name.split("_")[0]
+
+
 def alone(ins: Instruction) -> Schedule:
     s = Schedule(ins.meaning)
     (name,) = s.blocks()
@@ -70,17 +76,51 @@ def test_a_cpu_without_it_runs_its_loops(name: str) -> None:
     inputs = whole(ins.meaning)
     want = evaluate(ins.meaning, inputs)
     check_compiled(ins.meaning, alone(ins).trace, lacking(ins), inputs, want)
-    if ins.features:
-        assert name not in assembly_of(ins.meaning, alone(ins), lacking(ins))
+    if ins.features and mnemonic(name) not in ("vfmadd", "vpmaddwd"):
+        assert mnemonic(name) not in assembly_of(ins.meaning, alone(ins), lacking(ins))
 
 
 def assembly_of(dag: ComputeDAG, s: Schedule, target: Target) -> str:
     return assembly(emit_module(dag, s.trace, target).text, target)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize(("m", "n", "k"), [(8, 32, 32), (7, 48, 40), (1, 16, 8), (13, 64, 64)])
+@pytest.mark.parametrize(
+    "name", [n for n, x in INSTRUCTIONS.items() if x.features and not set(ARM_NAMES) & set(x.features)]
+)
+def test_an_instruction_of_x86_is_compiled_as_itself(name: str) -> None:
+    """For a described target, on any host."""
+    ins = INSTRUCTIONS[name]
+    features = tuple(sorted({"avx", "avx2", "f16c", "fma", *ins.features}))
+    target = Target("cpu", "x86-64-v3", "x86_64-unknown-linux-gnu", features)
+    text = assembly_of(ins.meaning, alone(ins), target)
+    found = [line for line in text.splitlines() if re.search(rf"\b{mnemonic(name)}", line)]
+    assert len(found) == (2 if mnemonic(name) in ("vfmadd", "vpmaddwd") else 1)
+    lanes = ins.result.shape[-1]
+    if ins.registers is None:
+        assert all(("%zmm" if lanes == 16 else "%ymm") in line for line in found)
+
+
+def test_a_better_one_stands_in_the_place_of_another() -> None:
+    def offered(*features: str) -> set[str]:
+        return {n for n, x in INSTRUCTIONS.items() if x.features and x.offered(features)}
+
+    def wide(*signs: str) -> set[str]:
+        return {f"vpmaddwd_{s}" for s in signs}
+
+    every = ("u8u8", "u8s8", "s8u8", "s8s8")
+    assert offered("avx2", "fma") == {"fma_bfloat16", *wide(*every)}
+    ymm = {"vpdpbusd_ymm", "vpdpbusd_ymm_turned"}
+    assert offered("avx2", "avxvnni") == ymm | wide("u8u8", "s8s8")
+    assert offered("avx2", "avxvnni", "avxvnniint8") == ymm | {"vpdpbssd", "vpdpbuud"}
+    server = ("avx2", "fma", "avxvnni", "avx512f", "avx512bw", "avx512vnni", "avx512bf16")
+    zmm = {"vdpbf16ps", "vpdpbusd", "vpdpbusd_turned"}
+    assert offered(*server) == zmm | wide("u8u8_zmm", "s8s8_zmm")
+
+
+@pytest.mark.fast("1-8-32-32-*", "2-7-48-40-v*pb*")
 @pytest.mark.parametrize("name", DOTS)
+@pytest.mark.parametrize(("m", "n", "k"), [(8, 32, 32), (7, 48, 40), (1, 16, 8), (13, 64, 64)])
+@pytest.mark.parametrize("threads", [1, 2])
 def test_products_are_right(name: str, m: int, n: int, k: int, threads: int) -> None:
     ins = INSTRUCTIONS[name]
     dag = product(ins, m, n, k)
@@ -93,11 +133,12 @@ def test_products_are_right(name: str, m: int, n: int, k: int, threads: int) -> 
         check_compiled(dag, s.trace, replace(target, threads=threads), inputs, want)
 
 
-@pytest.mark.parametrize("name", DOTS)
+@pytest.mark.parametrize("name", ["vdpbf16ps", "vpdpbusd"])
 def test_accumulators_stay_in_registers(name: str) -> None:
     """In the loop over k: one instruction a tile and step, and none of them stores."""
     ins = INSTRUCTIONS[name]
-    here = need(ins)
+    need(ins)
+    here = backends.parse("cpu", 1)  # with the width of its vectors
     dag = product(ins, 16, 64, 512)
     text = assembly_of(dag, tensorized(dag, ins, 4, 4, 4), here).splitlines()
     lines = [n for n, line in enumerate(text) if name in line]
@@ -136,6 +177,20 @@ def test_vdpbf16ps_adds_the_odd_term_first_and_takes_denormals_to_be_zero() -> N
     assert sums("vdpbf16ps", [1, 1, 2.0**24, 0], [1, 1, 1, 0]) == 2.0**24 + 2
     assert sums("vdpbf16ps", [2.0**-130, 0], [2.0**100, 0]) == 0
     assert sums("vdpbf16ps", [2.0**127, 2.0**127], [-2, 2]) == float("inf")  # the odd one first
+
+
+@pytest.mark.parametrize("name", [name for name in DOTS if INSTRUCTIONS[name].exact])
+def test_signs_and_ends_of_integers(name: str) -> None:
+    """All pairs of the ends of both types, four times, and once beside others."""
+    ins = INSTRUCTIONS[name]
+    here = need(ins)
+    ends = {"uint8": (255, 0), "int8": (-128, 127)}
+    a, b = (ends[t.dtype] for t in ins.meaning.inputs)
+    dag = product(ins, 4, 16, 8)
+    x = np.array([[a[0]] * 8, [a[1]] * 8, [a[0], 0, 1, 0] * 2, [a[1], 0, 0, 1] * 2])
+    y = np.array([[b[0], b[1]] * 8] * 4 + [[1, 0] * 8] * 4)
+    arrays = [v.astype(t.dtype) for v, t in zip((x, y), dag.inputs, strict=True)]
+    check_compiled(dag, tensorized(dag, ins, 2, 1, 1).trace, here, arrays, [(x @ y).astype("int32")])
 
 
 def test_vpdpbusd_wraps_and_does_not_saturate() -> None:

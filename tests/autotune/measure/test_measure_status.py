@@ -16,6 +16,7 @@ import pytest
 from autotune import targets
 from autotune.measure import MeasureError, Measurement, Measurer, Nominal, Options, inputs
 from autotune.measure.runner import Runner
+from schedules import te
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="faults are told apart on Linux only")
 X86 = platform.machine() == "x86_64"
@@ -269,3 +270,13 @@ def test_a_second_measurer_counts_by_the_speed_that_is_normal_to_the_first() -> 
     with Measurer(dag, targets.detect(1), build=fakes.NAME, options=QUICK, nominal=slow) as third:
         (m,) = third.finalists([fakes.trace("good")])
     assert m.ok and m.reference_rate is not None and m.reference_rate > 20
+
+
+def test_a_write_into_the_gaps_of_an_output_is_out_of_bounds() -> None:
+    """Rows of 41 elements every 48. The next candidate is not blamed for it."""
+    dag = te.with_strides(fakes.addition(), dict.fromkeys("ABC", (48, 1)))
+    with Measurer(dag, targets.detect(1), build=fakes.NAME, options=QUICK) as m:
+        first, second = m.measure([fakes.trace("right"), fakes.trace("leaves one")])
+    assert first.status == "out_of_bounds"
+    assert first.reason == "writes 252 elements into gaps of C, first 41 elements behind its beginning"
+    assert second.status == "wrong_result" and "1 of 1517 elements never written" in second.reason

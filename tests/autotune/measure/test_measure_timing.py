@@ -199,9 +199,9 @@ def test_the_peaks_of_this_machine() -> None:
 
 def test_the_loop_of_a_tile_computes_one() -> None:
     loop = cpu_peaks.TileLoop(targets.detect(1))
-    assert loop.flops == 2 * cpu_peaks.STEPS * loop._arrays[-1].size
+    assert loop.flops == 2 * cpu_peaks.STEPS * loop.arrays[-1].size
     assert loop.seconds(2) > 0  # products of ones, added to ones
-    assert np.array_equal(loop._arrays[-1], np.full_like(loop._arrays[-1], 1 + 2 * cpu_peaks.STEPS))
+    assert np.array_equal(loop.arrays[-1], np.full_like(loop.arrays[-1], 1 + 2 * cpu_peaks.STEPS))
 
 
 def test_the_bandwidth_loops_compute_what_they_say() -> None:

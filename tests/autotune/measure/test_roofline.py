@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,17 +14,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune import backends
-from autotune.backends.peaks import cpu_peaks, special
-from autotune.backends.peaks.roofline import WARM_RUNS, limit_of, outgrows_caches, warm_runs
+from autotune.backends.peaks import cpu_peaks, instruction_peaks, special
+from autotune.backends.peaks.roofline import (
+    WARM_RUNS,
+    limit_of,
+    outgrows_caches,
+    waits_for_memory,
+    warm_runs,
+)
 from autotune.run.workloads import as_workload
 from autotune.targets import detect, on_cpus, usable_cpu_set
 from autotune.tuning.known_limits import MachineLimit
 from schedules import ops, te
 from schedules.dtypes import is_float
 from schedules.functions import FUNCTIONS
+from schedules.instructions import Instruction
+from schedules.instructions.work import instructions_for, limiting, times_as_fast, work
 from schedules.model import Target, Workload
 from schedules.space.gc_paused import gc_paused
-from schedules.te.flops import count_flops, float_flops, flops_by_dtype, main_dtype
+from schedules.te.flops import count_flops, flops_by_dtype, main_dtype
 
 pytestmark = pytest.mark.usefixtures("two_cpus")
 
@@ -125,10 +134,15 @@ def rates(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
             self.dtype = dtype
 
         def flops_a_second(self) -> float:
-            return told[self.dtype]
+            return told.get(self.dtype, 1e9)
+
+    class OfInstruction(Loops):
+        def __init__(self, target: Target, ins: Instruction) -> None:
+            super().__init__(target, ins.name)
 
     told = {**RATES, "bytes": 1e15, "bytes again": 1e15}
     monkeypatch.setattr(cpu_peaks, "FmaLoops", Loops)
+    monkeypatch.setattr(instruction_peaks, "InstructionLoops", OfInstruction)
     monkeypatch.setattr(cpu_peaks, "bandwidth", lambda *_: told["bytes"])
     monkeypatch.setattr(cpu_peaks, "measure_bandwidth", lambda *_: told["bytes again"])
     monkeypatch.setattr(special, "seconds", lambda *_: 0.0)
@@ -175,7 +189,7 @@ def test_arithmetic_counts_at_the_rate_of_its_own_dtype(
 ) -> None:
     """Whatever the outputs are: a product that ends in int8 is one of float32."""
     workload = as_workload(tensors, {})
-    limit = limit_of(workload, detect(threads=1))
+    limit = limit_of(workload, with_features())
     moving = ops.compulsory_bytes(workload.dag) / 1e15
     assert limit() == pytest.approx(max(seconds, moving), rel=0.05)  # casts and places may count a little
     if seconds:
@@ -184,8 +198,82 @@ def test_arithmetic_counts_at_the_rate_of_its_own_dtype(
         assert "flops_a_second" not in limit.rates
 
 
+def with_features(*features: str) -> Target:
+    """This machine, with such extensions alone."""
+    return replace(detect(threads=1), features=features)
+
+
 def float_part(workload: Workload) -> float:
-    return sum(float_flops(workload.dag, workload.flops).values())
+    return sum(work(workload.dag, workload.flops).values())
+
+
+BF16, AMX = ("avx512bf16",), ("amx-bf16", "amx-int8", "amx-tile")
+
+
+@pytest.mark.parametrize(
+    ("tensors", "features", "seconds", "by"),
+    [
+        (product("bfloat16"), BF16, 2 * M * N * K / 8e9, "vdpbf16ps"),
+        (product("bfloat16"), (*BF16, *AMX), 2 * M * N * K / 64e9, "tdpbf16ps"),
+        (product("bfloat16"), (), 2 * M * N * K / 4e9, None),
+        (then(product("bfloat16"), "bfloat16"), BF16, 2 * M * N * K / 8e9, "vdpbf16ps"),
+        (product("float32"), (*BF16, *AMX), 2 * M * N * K / 4e9, None),
+        (product("int8"), AMX, 2 * M * N * K / 128e9, "tdpbssd"),
+        (product("int8"), BF16, 0.0, None),
+        ([*product("int8"), *product("bfloat16", "d", "e")], AMX, 2 * M * N * K * (1 / 64e9 + 1 / 128e9),
+         "tdpbf16ps"),
+        ([*product("int8"), *product("float64", "d", "e")], AMX, 2 * M * N * K * (1 / 2e9 + 1 / 128e9), None),
+    ],
+)  # fmt: skip
+def test_products_count_at_the_rate_of_their_instruction(
+    tensors: list[te.Tensor],
+    features: tuple[str, ...],
+    seconds: float,
+    by: str | None,
+    rates: dict[str, float],
+) -> None:
+    """Of what takes most of the time the name is told."""
+    rates |= {"vdpbf16ps": 8e9, "tdpbf16ps": 64e9, "tdpbssd": 128e9}
+    workload = as_workload(tensors, {})
+    limit = limit_of(workload, with_features(*features))
+    found = limit()
+    assert found == pytest.approx(max(seconds, ops.compulsory_bytes(workload.dag) / 1e15), rel=0.01)
+    assert limiting(workload.dag, workload.flops, found, limit.rates) == by
+    if by is not None:
+        assert limit.rates[f"{by}_a_second"] == rates[by]
+        assert limiting(workload.dag, workload.flops, 2 * found, limit.rates) is None  # bytes are it
+
+
+def test_an_instruction_that_is_slower_than_multiply_adds_is_none(rates: dict[str, float]) -> None:
+    """As vdpbf16ps is on CPUs with AMX."""
+    rates["vdpbf16ps"] = 2e9
+    limit = limit_of(as_workload(product("bfloat16"), {}), with_features(*BF16))
+    assert limit() == pytest.approx(2 * M * N * K / 4e9) and "vdpbf16ps_a_second" not in limit.rates
+
+
+def test_of_equals_the_first_is_told(rates: dict[str, float]) -> None:
+    """tdpbsud with its operands turned is as fast as tdpbusd: samples of either may be the faster."""
+    a, b = te.placeholder((M, K), "uint8", "a"), te.placeholder((K, N), "int8", "b")
+    k = te.reduce_axis(K, "k")
+    c = te.compute((M, N), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "c")
+    rates |= {"tdpbusd": 1e11, "tdpbsud": 1.1e11, "vpdpbusd": 1e10}
+    limit = limit_of(as_workload([a, b, c], {}), with_features("avx512vnni", *AMX))
+    limit()
+    assert limit.rates["tdpbusd_a_second"] == 1e11 == limit.rates["flops_a_second"]
+
+
+def test_instructions_are_those_of_the_target_and_the_expression() -> None:
+    dag = as_workload(product("bfloat16"), {}).dag
+    assert [i.name for i in instructions_for(dag, (*BF16, *AMX))] == ["vdpbf16ps", "tdpbf16ps"]
+    assert not instructions_for(as_workload(product("float32"), {}).dag, (*BF16, *AMX))
+    assert not instructions_for(dag, ())
+
+
+def test_rates_of_unknown_names_are_left_out() -> None:
+    """A log may come from anywhere."""
+    w = as_workload(product("bfloat16"), {})
+    rates = {"flops_a_second": 8e9, "evil_a_second": 9e9, "vdpbf16ps": 1.0, "bytes_a_second": 1.0}
+    assert limiting(w.dag, w.flops, 1e-9, rates) is None
 
 
 @given(data=st.data())
@@ -194,7 +282,7 @@ def test_flops_by_dtype_are_all_flops(data: st.DataObject) -> None:
     counted = flops_by_dtype(dag)
     assert counted.total() == count_flops(dag)
     flops = data.draw(st.integers(0, 10**6))
-    parts = float_flops(dag, flops)
+    parts = work(dag, flops)
     integers = sum(n for d, n in counted.items() if not is_float(d))
     if counted.total():
         assert sum(parts.values()) == pytest.approx(flops * (1 - integers / counted.total()))
@@ -227,7 +315,7 @@ def test_what_was_disturbed_is_measured_again(rates: dict[str, float]) -> None:
     """Bandwidths are kept for the life of a process, so that another sample would say the same."""
     workload = as_workload(product("int8"), {})
     rates |= {"bytes": 1e9, "bytes again": 4e9}
-    limit = MachineLimit(limit_of(workload, detect(threads=1)))
+    limit = MachineLimit(limit_of(workload, with_features()))
     limit.sample()
     slow = ops.compulsory_bytes(workload.dag) / 1e9
     limit.news()
@@ -259,6 +347,24 @@ def test_what_waits_for_memory(op: str, params: dict[str, Any], waits: bool) -> 
     assert told("cpu", 1 << 20) is waits
     assert not told("cpu", 1 << 30)
     assert not told("cuda", 1 << 20)
+
+
+def test_a_fast_instruction_waits_for_memory_sooner() -> None:
+    """Tiles of bfloat16 do 16 times as much as multiply-adds of float32 while a byte comes."""
+    m, n, k = 64, 1024, 1024  # 60 operations a byte
+    x, y = te.placeholder((m, k), "bfloat16", "a"), te.placeholder((k, n), "bfloat16", "b")
+    r = te.reduce_axis(k, "k")
+    dag = te.dag([x, y, te.compute((m, n), lambda i, j: te.sum(x[i, r] * y[r, j], axis=r), "c")])
+    limits = (("l2_bytes", 1 << 20), ("vector_bytes", 64))
+
+    def waits(*features: str) -> bool:
+        return waits_for_memory(dag, Target("cpu", "x", features=features, limits=limits))
+
+    assert not waits() and not waits(*BF16) and waits(*AMX)
+    plain = ops.workload("matmul", {"m": m, "n": n, "k": k}).dag
+    assert times_as_fast(plain, Target("cpu", "x", features=AMX, limits=limits)) == 1.0
+    told = {f: times_as_fast(dag, Target("cpu", "x", features=f, limits=limits)) for f in (BF16, AMX)}
+    assert told == {BF16: 2.0, AMX: 16.0}
 
 
 @pytest.mark.parametrize(

@@ -362,6 +362,13 @@ def test_a_limit_of_a_log_may_be_anything(value):
     assert Limit.of(value) is None
 
 
+def test_rates_of_a_log_may_be_anything():
+    odd = {"vpdpbusd_a_second": "x", "vdpbf16ps_a_second": -1, "evil_a_second": 1e9, "sdot_a_second": 2e9}
+    limit = Limit.of({"seconds": 1.0, **odd})
+    assert limit is not None and limit.instructions == {"sdot_a_second": 2e9} and limit.by == "sdot"
+    assert Limit.of({"seconds": 1.0}).by is None
+
+
 @pytest.mark.slow
 def test_many_trials_in_time(tmp_path):
     """20,000 trials of 40 tasks in 15 MB. It takes 1.8 s of processor time alone, and longer beside others,

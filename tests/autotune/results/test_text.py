@@ -65,6 +65,19 @@ def test_a_share_that_no_machine_reaches_is_not_printed() -> None:
     assert document(RESULT, RESULT.target)["best"]["peak_disturbed"] is False
 
 
+def test_a_share_of_an_instruction_s_peak_names_it() -> None:
+    lucky = of_task(replace(AT_WORK, peak_of="vpdpbusd"))
+    assert "best 20.0 GFLOP/s (50.0 % of the peak of vpdpbusd) |" in lucky
+    result = replace(RESULT, best=Best(1e-4, 20.0, 0.5, Trace(), "r", "vpdpbusd"))
+    assert "20.0 GFLOP/s, 50.0 % of the peak of vpdpbusd; 9 trials" in str(result)
+    assert "50.0 % of vpdpbusd" in result._repr_html_() and cells(result)[2] == "50.0 % of vpdpbusd"
+    assert document(result, result.target)["best"]["peak_of"] == "vpdpbusd"
+    assert "peak_of" not in document(RESULT, RESULT.target)["best"]
+    disturbed = replace(RESULT, best=Best(1e-4, 20.0, 1.93, Trace(), "r", "vpdpbusd"))
+    assert "20.0 GFLOP/s, the peak of vpdpbusd was disturbed when measured; 9" in str(disturbed)
+    assert cells(disturbed)[2] == "peak disturbed"
+
+
 @given(st.floats(0, 1e3) | st.none())
 def test_every_share_up_to_108_percent_is_printed(share: float | None) -> None:
     cell = peak_share(share)

@@ -19,15 +19,15 @@ from grid_cases import TARGET, Case, case, need_cxx, program, sampled
 from needs import imported
 
 import autotune as at
+from autotune import te
 from autotune.backends.drivers import cuda
 from autotune.backends.drivers.object import DeviceObject
 from autotune.backends.drivers.protocol import DeviceError
 from autotune.codegen.simt import cuda as cuda_c
 from autotune.run import device_arrays
 from autotune.run.device_kernel import DeviceKernel
-from schedules.expr import wrap
-from schedules.ir import Buffer
 from schedules.ir.grid import GridProgram
+from schedules.ir.nest import tensor_buffer
 from schedules.model import Workload
 
 torch = imported("torch")
@@ -58,7 +58,7 @@ def space(request: pytest.FixtureRequest) -> Iterator[fakes.Space]:
 def kernel_of(c: Case, device: object, which: Callable[[GridProgram], bool] = lambda p: True) -> DeviceKernel:
     found = next(filter(which, (program(c.dag, t) for _, t in sampled(c.dag, 20))))
     loaded = DeviceObject(fakes.code_for(found, device).to_bytes(), device)
-    params = tuple(Buffer(t.name, tuple(map(wrap, t.shape)), t.dtype) for t in c.dag.params)
+    params = tuple(map(tensor_buffer, c.dag.params))
     return DeviceKernel(loaded, params, c.dag.outputs, Workload(c.dag), TARGET)
 
 
@@ -508,3 +508,70 @@ def test_its_signature_has_a_stream(on_cpu: EmulatedDevice) -> None:
     assert list(inspect.signature(k).parameters) == ["x", "out", "stream"]
     (x,) = case("softmax").inputs
     np.testing.assert_array_equal(k(x=x), k(x))
+
+
+# -- views ---------------------------------------------------------------------------------------------
+
+
+def on_views() -> tuple[Case, list[np.ndarray]]:
+    """A product of a transposed array into rows with gaps, and its operands as they lie."""
+    c = case("matmul")
+    m, n = c.expected[0].shape
+    dag = te.with_strides(c.dag, {"a": (1, m), "c": (n + 10, 1)})
+    a = np.ascontiguousarray(c.inputs[0].T).T
+    return Case(dag, (a, c.inputs[1]), c.expected), [np.full((m, n + 10), 7, "float32")]
+
+
+def test_views_of_torch_stay_where_they_are(on_cpu: EmulatedDevice) -> None:
+    c, (memory,) = on_views()
+    k = kernel_of(c, on_cpu)
+    a, b = map(torch.from_numpy, c.inputs)
+    n = c.inputs[1].shape[1]
+    made = k(a, b)
+    assert made.stride() == (n + 10, 1) and k._short.ready((a, b), None) is not None
+    c.check([made.numpy()], "new")
+    k(a, b, out=torch.from_numpy(memory)[:, :n])
+    c.check([memory[:, :n]], "given")
+    assert (memory[:, n:] == 7).all()
+    with pytest.raises(at.ArgumentError, match=r"input 'a' has strides \(36, 1\).* compiled for \(1, 37\)"):
+        k(a.contiguous(), b)
+    with pytest.raises(at.ArgumentError, match=r"output 'c' has strides \(22, 1\).* compiled for \(32, 1\)"):
+        k(a, b, out=torch.empty(a.shape[0], n))
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_views_with_dlpack(on_cpu: EmulatedDevice, old: bool) -> None:
+    c, (memory,) = on_views()
+    k, n = kernel_of(c, on_cpu), c.inputs[1].shape[1]
+    k(*(Pack(x, old) for x in c.inputs), out=Pack(memory[:, :n], old))
+    c.check([memory[:, :n]], "dlpack")
+    with pytest.raises(at.ArgumentError, match=r"input 'a' has strides \(36, 1\).* compiled for \(1, 37\)"):
+        k(Pack(c.inputs[0].copy(), old), Pack(c.inputs[1], old), out=Pack(memory[:, :n], old))
+    with pytest.raises(at.ArgumentError, match=r"make an array with strides \[32, 1\]: give outputs by out="):
+        k(*(Pack(x, old) for x in c.inputs))
+
+
+def test_views_by_the_array_interface(space: fakes.Space) -> None:
+    c, (memory,) = on_views()
+    k, (m, n) = kernel_of(c, space.device), c.expected[0].shape
+    a, b = c.inputs
+    given = fakes.FakeArray(space, np.ascontiguousarray(a.T), shape=a.shape, strides=(4, 4 * m))
+    out = fakes.FakeArray(space, memory, shape=(m, n), strides=(4 * (n + 10), 4))
+    k(given, fakes.FakeArray(space, b), out=out)
+    c.check([out.get()[:, :n]], "interface")
+    assert (out.get()[:, n:] == 7).all()
+    with pytest.raises(at.ArgumentError, match=r"input 'a' has strides \(36, 1\).* compiled for \(1, 37\)"):
+        k(*(fakes.FakeArray(space, x) for x in c.inputs), out=out)
+    # no whole number of elements
+    odd = fakes.FakeArray(space, np.ascontiguousarray(a.T), shape=a.shape, strides=(6, 4 * m))
+    with pytest.raises(at.ArgumentError, match=r"input 'a' has strides \(1.5, 37\)"):
+        k(odd, fakes.FakeArray(space, b), out=out)
+
+
+def test_views_of_the_host_are_copied_with_their_gaps(space: fakes.Space) -> None:
+    c, (memory,) = on_views()
+    k, n = kernel_of(c, space.device), c.inputs[1].shape[1]
+    k(*c.inputs, out=memory[:, :n])
+    c.check([memory[:, :n]], "host")
+    assert (memory[:, n:] == 7).all()
+    assert k._loaded.signature == "float32[37,36;1,37] float32[36,22] -> float32[37,22;32,1]"

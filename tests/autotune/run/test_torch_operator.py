@@ -196,7 +196,7 @@ def test_an_exported_program_names_the_operator() -> None:
 NOT_TRACED = {
     "shape": (lambda x, y: (x.reshape(15), y), r"'x' is torch.float32 of shape \(15,\), but .*\(5, 3\)"),
     "dtype": (lambda x, y: (x.double(), y), "input 'x' is torch.float64"),
-    "transposed": (lambda x, y: (x, y.t().contiguous().t()), r"input 'y' is not C-contiguous: give its"),
+    "transposed": (lambda x, y: (x, y.t().contiguous().t()), "is not C-contiguous: .* give its"),
 }
 
 

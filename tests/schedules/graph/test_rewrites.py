@@ -20,6 +20,7 @@ from schedules.graph.common import eliminate_common
 from schedules.graph.digits import split_digits
 from schedules.graph.fold import fold_constants
 from schedules.graph.graph import Graph, Group
+from schedules.graph.group import group_of
 from schedules.graph.layout import order_dimensions
 from schedules.graph.maps import inline_maps
 from schedules.graph.optimize import REWRITES, optimize
@@ -119,6 +120,20 @@ def test_a_residual_goes_where_it_makes_a_known_task() -> None:
     assert len({Workload(g.dag).digest for g in with_residual}) == 2
     shortcut = [g for g in groups if isinstance(g, Group) and g.dag.constants == ("c1s_w_scaled",)]
     assert [len(g.inputs) for g in shortcut] == [2]
+
+
+def test_weights_of_which_maps_make_a_factor_are_constants() -> None:
+    """Codes and their scales; not a bias that is added to what the product reads of the model's input."""
+    b = cases.Builder()
+    x = b.input("x", 3, 8)
+    codes, scales, bias = b.constant("codes", 8, 20), b.constant("scales", 2, 20), b.constant("bias", 8)
+    shifted = cases.stage((3, 8), lambda i, k: x[i, k] + bias[k], "shifted")
+    unpacked = cases.stage((8, 20), lambda k, j: (codes[k, j] - 8.0) * scales[k // 4, j], "unpacked")
+    k = te.reduce_axis(8, "k")
+    y = te.compute((3, 20), lambda i, j: te.sum(shifted[i, k] * unpacked[k, j], axis=k), "y")
+    graph = b.graph(y)
+    whole = group_of(graph, graph.dag.stages, ("y",))
+    assert set(whole.dag.constants) == {"codes", "scales"}
 
 
 def test_a_concatenation_joins_no_product() -> None:

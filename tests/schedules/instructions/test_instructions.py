@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from dot_products import INTERLEAVE, product, tensorized
+from dot_products import DOTS, interleaving, product, tensorized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,8 +22,6 @@ from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.evaluator import evaluate
-
-DOTS = ("vdpbf16ps", "vpdpbusd")
 
 
 def whole(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:
@@ -64,6 +62,7 @@ def alone(ins: Instruction, order: list[str] | None = None) -> Schedule:
 # -- every instruction -------------------------------------------------------------------------------------
 
 
+@pytest.mark.fast(but=("tdp*",))
 @pytest.mark.parametrize("name", INSTRUCTIONS)
 def test_an_instruction_is_its_meaning(name: str) -> None:
     ins = INSTRUCTIONS[name]
@@ -86,6 +85,7 @@ def test_a_trace_names_it(name: str) -> None:
     assert f"# tensorize={name}" in str(s)
 
 
+@pytest.mark.fast(but=("tdp*",))
 @pytest.mark.parametrize("name", INSTRUCTIONS)
 def test_its_loops_may_stand_in_any_order(name: str) -> None:
     ins = INSTRUCTIONS[name]
@@ -95,6 +95,7 @@ def test_its_loops_may_stand_in_any_order(name: str) -> None:
     assert (interpreted(f, inputs) == evaluate(ins.meaning, inputs)[0]).all()
 
 
+@pytest.mark.fast(but=("tdp*",))
 @pytest.mark.parametrize("name", INSTRUCTIONS)
 def test_an_operand_that_lies_elsewhere_is_found(name: str) -> None:
     """Of every operand: one element further it gives another result, or leaves its buffer."""
@@ -119,6 +120,22 @@ def test_an_operand_that_lies_elsewhere_is_found(name: str) -> None:
             assert "leaves" in str(err) or "never written" in str(err)
 
 
+@pytest.mark.parametrize("name", ["tdpbf16ps", "tdpbusd", "tdpbssd", "tdpbsud", "tdpbuud"])
+def test_a_product_of_tiles_is_one_of_matrices(name: str) -> None:
+    ins = INSTRUCTIONS[name]
+    a, b = whole(ins.meaning)
+    terms = ins.iterations["t"]
+    (got,) = evaluate(ins.meaning, [a, b])
+    left = a.astype("int64").reshape(16, 16 * terms)
+    right = b.astype("int64").transpose(0, 2, 1).reshape(16 * terms, 16)
+    assert (got == left @ right).all()
+    signs = {"uint8": "u", "int8": "s"}
+    if terms == 4:
+        assert name == "tdpb" + signs[str(a.dtype)] + signs[str(b.dtype)] + "d"
+    assert ins.registers is not None and (ins.registers.count, ins.registers.bytes) == (8, 1024)
+    assert ins.start is not None and ins.start.result.dtype == ins.result.dtype
+
+
 # -- dot products in a schedule ------------------------------------------------------------------------------
 
 
@@ -128,9 +145,10 @@ def test_an_operand_that_lies_elsewhere_is_found(name: str) -> None:
 @settings(max_examples=12, deadline=None)
 def test_tiles_are_what_they_were(name: str, rows: int, vectors: int, i: int, j: int, k: int) -> None:
     ins = INSTRUCTIONS[name]
-    dag = product(ins, i * rows, 16 * j * vectors, 2 * k * ins.iterations["t"])
+    lanes = ins.result.shape[0]
+    dag = product(ins, i * rows, lanes * j * vectors, 2 * k * ins.iterations["t"])
     f = lower(tensorized(dag, ins, rows, vectors, 2).nest)
-    packing = INTERLEAVE[dag.inputs[1].dtype, ins.iterations["t"]]
+    packing = interleaving(dag.inputs[1].dtype, lanes)
     assert {x.instruction.name for x in calls(f)} == {name, packing}
     inputs = whole(dag)
     assert (interpreted(f, inputs) == evaluate(dag, inputs)[0]).all()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from dot_products import product, tensorized
 from small_shapes import SMALL
 from space_cases import target
 
 from autotune.report.explain.counters import counted
 from schedules import ops, te
+from schedules.instructions import INSTRUCTIONS
 from schedules.ir.interp import OPERATIONS
 from schedules.ir.tally import tally
 from schedules.passes.lower import lower
@@ -64,3 +66,15 @@ def test_large_problems_are_counted_and_too_much_is_not() -> None:
     assert counts is not None and counts["load a"] == 1000 * 999 * 998
     assert counts[OPERATIONS] >= count_flops(dag)
     assert tally(func, most=5) is None
+
+
+@pytest.mark.parametrize("name", ["vdpbf16ps", "vpdpbusd"])
+def test_instructions_count_in_the_buffers_of_their_operands(name: str) -> None:
+    ins = INSTRUCTIONS[name]
+    m, n, k = 4, 32, 4 * ins.iterations["t"]
+    dag = product(ins, m, n, k)
+    func = lower(tensorized(dag, ins, 2, 1, 2).nest)
+    counts = tally(func)
+    assert counts is not None and counts == counted(func)
+    assert counts[OPERATIONS] == 2 * m * n * k and counts["load a"] == counts["load b_global"] == m * n * k
+    assert counts["load b"] == counts["store b_global"] == n * k and counts["store c"] == m * n

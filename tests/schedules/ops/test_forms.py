@@ -30,6 +30,10 @@ from schedules.space import derive
 
 FORM_IDS = [f"{op}-{n}" for n, (op, _) in enumerate(FORMS)]
 DRAWS = 8  # of parameters of each operator
+WITHOUT_PEER = {
+    "torch": {"capsule_conv2d", "quantized_matmul", "quantized_conv2d"},
+    "onnxruntime": {"capsule_conv2d"},
+}
 
 
 def layouts(op: str) -> Sequence[str | None]:
@@ -110,13 +114,13 @@ def test_grids_of_all_forms_are_right() -> None:
 def test_forms_mean_what_they_mean_elsewhere(library: str) -> None:
     imported(library)
     for op, params in FORMS:
-        if op == "capsule_conv2d":
+        if op in WITHOUT_PEER[library]:
             continue
         for layout in layouts(op):
             same_as(library, ops.workload(op, params, layout=layout))
 
 
-@pytest.mark.parametrize("name", sorted({*ops.REGISTRY} - {"capsule_conv2d"}))
+@pytest.mark.parametrize("name", sorted({*ops.REGISTRY} - WITHOUT_PEER["torch"]))
 def test_drawn_parameters_mean_what_torchs_do(name: str) -> None:
     imported("torch")
     for n in range(DRAWS):
@@ -293,6 +297,7 @@ DIGESTS = {
     "avg_pool2d": "f01777fa", "rms_norm": "d6efaa6c", "attention": "f524d6f5",
     "transpose_batch_matmul_softmax": "2b542ff5", "softmax": "7cf1709b", "layer_norm": "d9b66366",
     "norm2": "329390f2", "argmax": "7e19486f", "argmin": "b419e265", "reduce_sum": "baac9124",
+    "quantized_matmul": "04f53156", "quantized_conv2d": "6213dcb0",
     "permute": "1837dc94", "add": "d8d8776d", "fused_multiply_add": "4bc71603",
 }  # fmt: skip
 

@@ -20,6 +20,16 @@ from schedules.model import Workload, canonical
 CASES: dict[str, list[dict[str, Any]]] = {
     "matmul": [{"m": 5, "n": 7, "k": 3, "transpose_a": a, "transpose_b": b} for a in (0, 1) for b in (0, 1)]
     + [{"m": 1, "n": 9, "k": 4}, {"m": 9, "n": 1, "k": 1}],
+    "quantized_matmul": [
+        {"m": 5, "n": 7, "k": 3, "transpose_a": a, "transpose_b": 1 - a, "weight_zeros": a, "per_channel": b}
+        for a in (0, 1)
+        for b in (0, 1)
+    ],
+    "quantized_conv2d": [
+        {"b": 2, "h": 5, "w": 4, "ci": 4, "co": 6, "k": 3, "padding": 1, "weight_zeros": z, "groups": g}
+        for z in (0, 1)
+        for g in (1, 2)
+    ],
     "batch_matmul": [
         {"b": 2, "m": 3, "n": 4, "k": 5, "transpose_a": a, "transpose_b": b} for a in (0, 1) for b in (0, 1)
     ],

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
-from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -18,7 +17,7 @@ from programs import PROGRAMS, make
 from random_schedules import random_schedule
 from strided import with_strided_stages, with_strides
 
-from autotune.backends.building.from_trace import check_legal, emit_module, module_of
+from autotune.backends.building.from_trace import emit_module, module_of
 from autotune.codegen.grid_code import grid_code
 from autotune.codegen.llvm import emit
 from autotune.codegen.llvm.compile import compile_module
@@ -27,12 +26,10 @@ from autotune.codegen.simt.emit import Generated
 from schedules import te
 from schedules.constants import split_constants
 from schedules.dtypes import COMPUTED
-from schedules.errors import ScheduleError
 from schedules.expr import Const
 from schedules.ir import Alloc, Nest, nbytes, walk
 from schedules.ir.interp_grid import run_grid
 from schedules.ir.nest import initial
-from schedules.model import Target
 from schedules.passes.lower import lower
 from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
@@ -191,30 +188,3 @@ def test_packing_that_lies_with_strides_is_not_split_off() -> None:
     assert left.params != s.nest.params and list(packing) == ["w"]
     strided = with_strides(s.nest, Random(0))
     assert split_constants(strided, ("w",)) == (strided, {})
-
-
-@pytest.mark.parametrize("name", ["x", "z"])
-@pytest.mark.parametrize("target", [host(), TARGET], ids=["cpu", "grid"])
-def test_arguments_with_strides_are_refused(name: str, target: Target) -> None:
-    dag = strided_dag(**{name: (1, 6)})
-    with pytest.raises(ScheduleError, match=rf"argument {name} has strides \[1, 6\].* contiguous copy"):
-        check_legal(dag, Schedule(dag).trace, target)
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("name", ["x", "z"])
-def test_code_reads_and_writes_strided_arguments_already(threads: int, name: str) -> None:
-    """Only what is around a kernel does not know them yet: called directly, it takes columns for rows."""
-    dag, rows = strided_dag(**{name: (1, 6)}), strided_dag()
-    x, z = rows.inputs[0], rows.stages[-1].outputs[0]
-    memory = [replace(t, shape=(10, 6)) if t.name == name else t for t in (x, z)]
-    s, target = parts(dag), host(threads)
-    i, j = s.loops("z")[1:]
-    s.reorder(j, i)
-    s.vectorize(i)
-    obj = compile_module(module_of(lower(s.nest), target).text, target)
-    (data,) = inputs(rows)
-    arrays = {"x": data, "z": 2 * data + 1}
-    given, want = (np.ascontiguousarray(a.T) if n == name else a for n, a in arrays.items())
-    for got in run_object(obj, SimpleNamespace(params=memory), target, [given]).values():
-        same(got, [want], "columns")

@@ -237,6 +237,12 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
         after(lambda s: s.parallel("Y_n"), lambda s: s.split_axis("Y_n", 3)),
         r"Y_n: the loop is already",
     ),
+    (
+        lambda: te.with_strides(matmul(), {"A": (8, 1)}),
+        lambda s: s.merge_dims("A", 0, 2),
+        r"merge_dims A: a step of dimension 0 is 8 elements of memory, and all 6 of dimension 1 are 1 apart; "
+        "merge dimensions without gaps between them",
+    ),
     (matmul, lambda s: s.split_dim("Z", 0, 2), r"split_dim: there is no buffer 'Z'; the buffers are A, B, C"),
     (matmul, lambda s: s.split_dim("A", 2, 2), r"split_dim A: it has 2 dimensions, and dimension 2 is asked"),
     (matmul, lambda s: s.split_dim("A", 1, 4), r"A: 4 does not divide the 6 elements of dimension 1; give a"),
@@ -281,6 +287,36 @@ CASES: list[tuple[Callable[[], ComputeDAG], Do, str]] = [
         lambda s: s.cache_read_view("C", "A", 0, "l1"),
         r"view A: scope 'l1' is not one of global, shared",
     ),
+    (
+        matmul,
+        lambda s: s.stage_factor("C", 2, "float32"),
+        r"stage_factor C: it has 2 factors; give one of 0..1",
+    ),
+    (
+        matmul,
+        lambda s: s.stage_factor("C", 0, "uint8"),
+        r"stage_factor C: factor 0 may have values that uint8 lacks; use float32",
+    ),
+    (matmul, lambda s: s.stage_factor("C", 0, "int3"), r"stage_factor C: dtype 'int3' is not one of float16"),
+    (
+        matmul,
+        lambda s: s.stage_factor("C", 0, "float32", "l1"),
+        r"factor C: scope 'l1' is not one of global, shared",
+    ),
+    (
+        matmul,
+        after(
+            lambda s: s.stage_factor("C", 0, "float32"),
+            lambda s: s.stage_factor("C", 0, "float32"),
+        ),
+        r"stage_factor C: C_factor0 exists already",
+    ),
+    (
+        matmul_relu,
+        after(lambda s: s.compute_at("C", "D_i"), lambda s: s.stage_factor("D", 0, "float32")),
+        r"stage_factor D: factor 0 reads C, which is computed in a loop around the block; use stage_factor",
+    ),
+    (argmax, lambda s: s.stage_factor("V", 0, "float32"), r"stage_factor V: it has several values, or"),
     (matmul, lambda s: s.cache_read("C", "A", "l1"), r"scope 'l1' is not one of global, shared, local"),
     (matmul, lambda s: s.cache_read("C", "Z"), r"block C does not read it; it reads A, B"),
     (

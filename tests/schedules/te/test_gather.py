@@ -284,7 +284,7 @@ def test_bounds_of_integers_hold(data: st.DataObject) -> None:
     here = te.cast(loaded("int8"), "int32")
 
     def draw(depth: int) -> te.Expr:
-        leaves, others = ["load", "const"], ["min", "max", "+", "-", "*", "%", "select"]
+        leaves, others = ["load", "const"], ["min", "max", "+", "-", "*", "%", "&", ">>", "select"]
         kind = data.draw(st.sampled_from(others if depth else leaves))
         if kind == "load":
             return here

@@ -20,12 +20,23 @@ import numpy as np
 from schedules.distribution import install
 from schedules.errors import AutotuneError
 from schedules.model import Workload
+from schedules.te.strided import strides_given
 
 Arrays = Sequence[np.ndarray]
 
 
 class PeerError(AutotuneError):
     """A peer is unknown or not installed, or it has no such operator."""
+
+
+def check_row_major(workload: Workload, name: str) -> None:
+    """Raises `PeerError` for arguments with strides, of which the library would make copies."""
+    lying = strides_given(workload.dag)
+    if lying:
+        raise PeerError(
+            f"{name} takes row-major arrays only, and there are strides for {', '.join(lying)}; leave {name} "
+            "out of --against"
+        )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from autotune import settings
-from autotune.measure.compare.bench import Contender, sample
+from autotune.measure.compare.bench import Contender, copied, sample
 from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer, peer
 from schedules.model import Workload
 from schedules.space.gc_paused import gc_paused
@@ -75,7 +75,9 @@ def _serve(
     """Serve in the other process until it is told to stop or the parent has gone."""
     try:
         # Copied, because numpy asks for huge pages only for memory that it allocates itself.
-        inputs, outputs = [a.copy() for a in inputs], [a.copy() for a in outputs]
+        dag = workload.dag
+        inputs = copied(dag.inputs, inputs)
+        outputs = copied([dag.tensors[n] for n in dag.outputs], outputs)
         module = peer(name)
         prepare = getattr(module, "prepare_here", module.prepare)
         with prepare(workload, inputs, outputs, threads) as prepared, gc_paused():

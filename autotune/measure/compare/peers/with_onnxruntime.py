@@ -20,7 +20,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImp
 
 from autotune.errors import one_line
 from autotune.measure.compare.onnx_session import session
-from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer
+from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer, check_row_major
 from schedules.model import Workload
 from schedules.ops import parameters
 from schedules.ops.axes import each
@@ -60,9 +60,10 @@ Make = Callable[[Params, Named], OnnxGraph]
 @contextmanager
 def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[PreparedPeer]:
     """See `autotune.measure.compare`. Raises `PeerError` for an operator that it lacks in this form."""
+    check_row_major(workload, "onnxruntime")
     make = GRAPHS.get(workload.op)
     dag = workload.dag
-    if make is None or any(t.dtype != "float32" for t in dag.inputs):
+    if make is None or (make not in QUANTIZED and any(t.dtype != "float32" for t in dag.inputs)):
         raise PeerError(
             f"ONNX Runtime has no peer for {workload.op!r}; it has one for {', '.join(sorted(GRAPHS))} in "
             "float32; leave onnxruntime out of --against"
@@ -97,7 +98,7 @@ def _session(graph: OnnxGraph, constants: Sequence[str], threads: int) -> Any:
     made = helper.make_graph(
         graph.nodes,
         "operator",
-        [info(n, a.shape) for n, a in graph.arrays.items() if n not in constants],
+        [info(n, a.shape, a.dtype.name) for n, a in graph.arrays.items() if n not in constants],
         [info("y", None, graph.result)],
         [numpy_helper.from_array(a, n) for n, a in graph.arrays.items() if n in constants],
     )
@@ -160,6 +161,39 @@ def _conv(p: Params, x: Named) -> OnnxGraph:
     if bias:
         g.add("Relu", [out])
     return g
+
+
+def _parameters(x: Named, channels: int) -> tuple[dict[str, np.ndarray], list[list[str]]]:
+    """(the arrays of a quantized operator, the names of scale and zero point of its data, of its weights and
+    of its result)."""
+    one, none = np.ones((), np.float32), np.zeros(channels, np.int8)
+    arrays = x | {"one": one, "w_zero": x.get("w_zero", none)}
+    arrays["scale"] = np.ascontiguousarray(np.broadcast_to(x["scale"], (channels,)))
+    return arrays, [["one", "x_zero"], ["scale", "w_zero"], ["one", "y_zero"]]
+
+
+def _quantized_product(p: Params, x: Named) -> OnnxGraph:
+    arrays, (of_a, of_b, of_y) = _parameters(x, p["n"])
+    g = OnnxGraph(arrays, result=x["a"].dtype.name)
+    a, b = (
+        g.add("Transpose", [n], f"{n}_t", perm=[1, 0]) if p[f"transpose_{n}"] else n for n in ("a", "b")
+    )
+    g.add("QLinearMatMul", [a, *of_a, b, *of_b, *of_y])
+    return g
+
+
+def _quantized_conv(p: Params, x: Named) -> OnnxGraph:
+    g, last = _channels_first(p, x)
+    g.arrays, (of_x, of_w, of_y) = _parameters(g.arrays, p["co"])
+    if last:
+        g.arrays["w"] = np.ascontiguousarray(np.moveaxis(x["w"], (-1, -2), (0, 1)))
+    g.result = x["x"].dtype.name
+    g.add("QLinearConv", ["x", *of_x, "w", *of_w, *of_y], group=int(p["groups"]), **_windows(p, 2))
+    return g
+
+
+# What takes integers.
+QUANTIZED: tuple[Make, ...] = (_quantized_product, _quantized_conv)
 
 
 def _conv2d_transpose(p: Params, x: Named) -> OnnxGraph:
@@ -254,6 +288,8 @@ GRAPHS: dict[str, Make] = {
     "conv2d_bn_relu": _conv,
     "depthwise_conv2d": _conv,
     "conv2d_transpose": _conv2d_transpose,
+    "quantized_matmul": _quantized_product,
+    "quantized_conv2d": _quantized_conv,
     "max_pool2d": lambda p, x: _pool(p, x, "MaxPool"),
     "avg_pool2d": lambda p, x: _pool(p, x, "AveragePool"),
     "softmax": _one("Softmax", {"axis": "axis"}),

@@ -29,6 +29,8 @@ Make = Callable[[Params, list[Any], Any], Call]
 def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[PreparedPeer]:
     """See `autotune.measure.compare`. Raises `PeerError` for an operator that torch lacks in this form."""
     make = operator(workload.op)
+    if any(min(a.strides, default=0) < 0 for a in inputs):
+        raise PeerError("torch has no tensors that walk backwards; leave torch out of --against")
     tensors = [torch.from_numpy(a) for a in inputs]
     with limited(threads), torch.inference_mode():
         yield prepared(make(parameters(workload), tensors, torch.from_numpy(outputs[0])))

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from autotune.backends.building.object_cache import ObjectCache
-from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer
+from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer, check_row_major
 from autotune.measure.compare.peers.apart import prepare_apart
 from autotune.settings import cache_dir
 from schedules.model import Workload, canonical, digest
@@ -28,6 +28,7 @@ BUILD_S = 300.0
 @contextmanager
 def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -> Iterator[PreparedPeer]:
     """See `autotune.measure.compare`. Raises `PeerError` if MetaSchedule finds no kernel that runs."""
+    check_row_major(workload, "tvm")
     # Not bound, because binding would also bind this process and all that it starts.
     settings = {"TVM_NUM_THREADS": str(threads), "TVM_BIND_THREADS": "0"}
     with prepare_apart("tvm", settings, workload, inputs, outputs, threads) as prepared:

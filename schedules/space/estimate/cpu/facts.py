@@ -16,13 +16,15 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Block, Buffer, Loop, Nest, blocks, loops_around
+from schedules.ir import Block, Loop, Nest, blocks, loops_around
+from schedules.ir.instruction import Instruction
 from schedules.ir.nest import reads, vars_bound
 from schedules.ir.regions import footprint, values_at_most
-from schedules.ir.strides import buffer_strides
 from schedules.model import LINE
 from schedules.primitives.base import as_expr
-from schedules.space.estimate.counting import arithmetic, code, product
+from schedules.space.estimate.counting import arithmetic, code, integer_steps, product
+from schedules.space.estimate.cpu.instructed import Instructed
+from schedules.space.estimate.cpu.lane_strides import lane_stride
 from schedules.space.estimate.traffic import BlockAccess, places_of
 
 WALKED = 4  # loops that are asked whether they go on along a run
@@ -67,6 +69,7 @@ class AccessFacts:
     walk: tuple[tuple[Expr, Expr], ...]
     again: Expr  # times that the loops outside a full reduction return to the same elements
     row: Expr  # bytes from a row of the buffer to the next; 0 if it has one row
+    pieces: float  # rows of an instruction's operand that may lie apart, for each element; 0: none may
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ class BlockFacts:
     outer: Expr  # iterations of the loops outside those
     parallel: Expr
     flops: int
+    integer_steps: int  # vector operations a point that computes integers
     special: int  # special functions a point
     selects: int  # selects and comparisons a point
     copies: Expr  # copies of its code: peeled loops have a prologue and an epilogue
@@ -93,6 +97,7 @@ class BlockFacts:
     ahead: Expr  # iterations ahead that its reads are prefetched, 0 if not
     meanwhile: bool  # whether other blocks are computed between prefetch and use
     pipelined: Expr  # more than 0: an iteration's last blocks run beside the next one's first
+    instruction: Instruction | None  # that is a point of each lane, and as many lanes as it has
     accesses: tuple[AccessFacts, ...]
     nested: tuple[Nested, ...]  # outermost first; empty without loops around the register tile
     levels: tuple[Level, ...]  # innermost first: the register tile, then one loop more each time
@@ -162,15 +167,21 @@ def selects(b: Block, loops: Sequence[Loop] = ()) -> int:
 
 
 class _Loops:
-    """The loops around a block, outermost first. ``tile``: the register tile; ``rest``: the others; ``deep``:
-    of these the innermost run of reduction loops (if the reduction is done in parts, others lie further
-    out); ``outer``: those around that; ``red``: variables of the reduction."""
+    """The loops around a block, outermost first. ``one``: those that are one instruction; ``tile``: the
+    register tile, these included; ``rest``: the others; ``deep``: of these the innermost run of reduction
+    loops (if the reduction is done in parts, others lie further out); ``outer``: those around that; ``red``:
+    variables of the reduction, without those of an instruction's terms; ``points``: all loops but these."""
 
     def __init__(self, nest: Nest, b: Block) -> None:
         self.all = loops_around(b, nest.body)
-        self.tile = [x for x in self.all if x.kind in ("vectorize", "unroll")]
-        self.rest = rest = [x for x in self.all if x.kind not in ("vectorize", "unroll")]
-        self.red = red = vars_bound(b, "reduce")
+        reduced = vars_bound(b, "reduce")
+        self.one = one = Instructed.of(self.all, reduced, lambda: places_of(nest, b)[0])
+        terms = {x.var for x in one.terms} if one else set()
+        self.red = red = reduced - terms
+        self.points = [x for x in self.all if x.var not in terms]
+        inner = {x.var for x in self.all if x.kind in ("vectorize", "unroll")} | (one.names if one else set())
+        self.tile = [x for x in self.all if x.var in inner]
+        self.rest = rest = [x for x in self.all if x.var not in inner]
         ends = [k + 1 for k, x in enumerate(rest) if x.var in red]
         last = ends[-1] if ends else len(rest)
         first = next((k for k in range(last, 0, -1) if rest[k - 1].var not in red), 0) if ends else last
@@ -179,6 +190,13 @@ class _Loops:
         self.along = next((x for x in reversed(self.all) if x.var in red), None)
         self.across = [x for x in self.tile if x.var not in red]
 
+    @property
+    def lanes(self) -> Expr:
+        """Lanes of the register tile."""
+        if self.one:
+            return Const(self.one.width)
+        return self.lane.extent if self.lane is not None else Const(1)
+
 
 def _block(
     nest: Nest, b: Block, within: dict[str, list[Loop]], used: dict[str, list[Loop]], everything: Expr
@@ -186,12 +204,14 @@ def _block(
     """Facts of one block. ``within``: as of `_within`. ``used``: the loops around the last block that used
     each buffer; this call updates it."""
     loops = _Loops(nest, b)
-    dtype = nest.buffer(b.writes[0].buffer).dtype
     flops, special = arithmetic(b)
     own = {w.buffer for w in b.writes}  # what it reads of that counts once
     places = tuple(p for p in places_of(nest, b) if p.write or p.buffer.name not in own)
+    pieces = [loops.one.pieces(p) if loops.one else 0.0 for p in places]
+    if loops.one:
+        places = tuple(map(loops.one.merged, places))
     facts = []
-    for place in places:
+    for place, apart in zip(places, pieces, strict=True):
         buf = place.buffer
         there = loops.all[len(within.get(buf.name, [])) :]
         scratch: Expr = Const(0)
@@ -199,12 +219,12 @@ def _block(
             scratch = product(_box(place.at, buf.shape, there))
         shared = _shared(loops.all, used.get(buf.name, []))
         distance = _touched(places, loops.all[shared:]) if buf.name in used else everything
-        facts.append(_access(place, loops, shared, distance, scratch))
+        facts.append(_access(place, loops, shared, distance, scratch, apart))
     used.update((buf.name, loops.all) for buf, _, _ in places)
     return BlockFacts(
         b.name,
-        _times(loops.all),
-        loops.lane.extent if loops.lane is not None else Const(1),
+        _times(loops.points),
+        loops.lanes,
         _times([x for x in loops.tile if x.kind == "unroll"]),
         _times([x for x in loops.tile if x.var in loops.red]),
         _times(loops.deep),
@@ -212,15 +232,17 @@ def _block(
         _times(loops.outer),
         _times([x for x in loops.all if x.kind == "parallel"]),
         flops,
+        integer_steps(b),
         special,
         selects(b, loops.all),
         product([E.minimum(x.extent, 3) for x in _peeled(b, loops.all)]),
         code(b),
-        DTYPES[dtype].itemsize,
+        DTYPES[places[0].buffer.dtype].itemsize,
         b.reducer is not None,
         as_expr(dict(b.annotations).get("nontemporal", 0)),
         *_ahead(loops.all),
         _hint(loops.all, "software_pipeline")[0],
+        loops.one.instruction if loops.one else None,
         tuple(facts),
         _nested(places, _spans(loops.rest), _spans(loops.tile)),
         _levels(places, _spans(loops.rest), _spans(loops.tile)),
@@ -239,7 +261,9 @@ def _touched(places: Sequence[BlockAccess], since: list[Loop]) -> Expr:
     return out
 
 
-def _access(place: BlockAccess, loops: _Loops, shared: int, distance: Expr, scratch: Expr) -> AccessFacts:
+def _access(
+    place: BlockAccess, loops: _Loops, shared: int, distance: Expr, scratch: Expr, pieces: float
+) -> AccessFacts:
     """Facts of one access. ``shared``: how many outer loops its block has in common with the last one that
     used the buffer."""
     buf, at, write = place
@@ -254,9 +278,9 @@ def _access(place: BlockAccess, loops: _Loops, shared: int, distance: Expr, scra
         buf.name,
         item,
         write,
-        *_stride(at, buf, loops.lane),
-        _stride(at, buf, loops.along)[0],
-        tuple((x.extent, step) for x in loops.across if (step := _stride(at, buf, x)[0]) is not None),
+        *((loops.one.stride(at), ()) if loops.one else lane_stride(at, buf, loops.lane)),
+        lane_stride(at, buf, loops.along)[0],
+        tuple((x.extent, step) for x in loops.across if (step := lane_stride(at, buf, x)[0]) is not None),
         _loaded(at, held, tile),
         _loaded(at, _box(at, buf.shape, loops.across), loops.across),
         _points(at, buf.shape, tile + loops.deep),
@@ -271,6 +295,7 @@ def _access(place: BlockAccess, loops: _Loops, shared: int, distance: Expr, scra
         tuple((x[0].extent, _run(_box(at, buf.shape, tile + x), buf.shape, 2)) for x in walk),
         _times([x for k, x in enumerate(outer) if k not in moves]),
         buf.shape[-1] * item if len(buf.shape) > 1 else Const(0),
+        pieces,
     )
 
 
@@ -433,24 +458,3 @@ def _loaded(at: tuple[Expr, ...], box: list[Expr], tile: list[Loop]) -> Expr:
     """Elements of a register tile's box, without the gaps of steps."""
     most = [product([x.extent for x in tile if x.var in E.variables(i)]) for i in at]
     return product([E.minimum(n, m) for n, m in zip(box, most, strict=True)])
-
-
-def _stride(at: tuple[Expr, ...], buf: Buffer, lane: Loop | None) -> tuple[Expr | None, tuple[Expr, ...]]:
-    """Elements between neighbouring lanes, by the strides of the buffer; and what lanes are divided by,
-    quotients staying as they are and remainders going on by one."""
-    out: Expr = Const(0)
-    digits: dict[Expr, None] = {}
-    if lane is None:
-        return out, ()
-    for i, step in zip(reversed(at), reversed(buffer_strides(buf)), strict=True):
-        for atom, c in affine.linear(i)[0].items():
-            if atom == Var(lane.var):
-                out = out + c * step
-            elif lane.var in E.variables(atom):
-                match atom:
-                    case E.Binary(op="//" | "%" as op, b=b) if affine.is_scalar(b):
-                        digits[b] = None
-                        out = out + c * step if op == "%" else out
-                    case _:
-                        return None, ()
-    return out, tuple(digits)

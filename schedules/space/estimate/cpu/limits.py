@@ -37,7 +37,8 @@ def within(facts: tuple[BlockFacts, ...], env: Columns, m: CpuRates, limits: Lim
     operations: Number = np.zeros(())
     code: Number = np.zeros(())
     for b in facts:
-        tile = register_tile(b, env, m)
+        unit = m.of_instruction(b.instruction)
+        tile = register_tile(b, env, unit)
         ok = ok & (tile.lanes <= MAX_LANES) & (tile.unrolled <= MAX_UNROLL)
         ok = ok & (tile.vectors <= limits.unrolled_vectors)
         vectors = tile.vectors * number(b.copies, env)
@@ -47,8 +48,9 @@ def within(facts: tuple[BlockFacts, ...], env: Columns, m: CpuRates, limits: Lim
         if b.selects or b.copies != Const(1):  # guarded, or with ends that are peeled as they are guarded
             ok = ok & ((tile.gathers == 0) | (tile.unrolled * tile.lanes <= limits.guarded_lanes))
         if b.reduces:  # a tile of a single register cannot be made smaller
-            single = tile.lanes * tile.unrolled * b.item <= m.vector
-            ok = ok & (single | (tile.spills <= limits.spilled_registers))
+            single = tile.lanes * tile.unrolled * b.item <= unit.vector
+            large = b.instruction is not None and b.instruction.registers is not None  # storing costs much
+            ok = ok & (single | (tile.spills <= (0 if large else limits.spilled_registers)))
         scratch = sum(number(a.scratch, env) * a.item for a in b.accesses)
         ok = ok & (scratch <= limits.scratch_bytes)
     return ok & (operations <= limits.operations) & (code <= limits.code)

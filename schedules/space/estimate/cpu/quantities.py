@@ -19,8 +19,6 @@ from schedules.space.estimate.cpu.rates import CpuRates
 from schedules.space.estimate.cpu.traffic import PAGE, BlockTraffic, traffic
 from schedules.space.holes import Columns
 
-# Latency of an addition to an accumulator (cycles).
-ADD_CYCLES = 4.5
 # Operations in flight at a time (the reorder buffer), and the most register tiles that they may belong to.
 WINDOW = 270.0
 TILES = 8.0
@@ -135,6 +133,8 @@ def register_tile(b: BlockFacts, env: Columns, m: CpuRates) -> RegisterTile:
         if a.write and b.reduces:
             accumulators = accumulators + ops
         else:
+            if a.pieces:
+                ops = np.maximum(ops, tile * a.pieces)
             loads = loads + ops
             wide_loads = wide_loads + np.where(wide, ops, 0.0)
         if not a.write:
@@ -202,23 +202,25 @@ def step_cycles(b: BlockFacts, t: RegisterTile, env: Columns, m: CpuRates) -> St
     reduction = number(b.reduction, env)
     flops = max(b.flops, 1)
     special = t.vectors * (14.0 * b.special + SELECT_CYCLES * b.selects)
-    math = t.vectors * ((flops + 1) // 2 + 14.0 * b.special + SELECT_CYCLES * b.selects) + t.shuffles
+    plain = t.vectors * m.steps(flops, b.integer_steps)
+    math = plain + special + t.shuffles
     # A step waits for the addition of the step before. Other tiles go on meanwhile if they are in the window.
     near = np.clip(WINDOW / (reduction * (t.vectors + t.loads)), 1.0, TILES)
-    chains = ADD_CYCLES * (t.vectors / np.maximum(t.accumulators, 1.0)) * b.reduces / near
+    chains = m.latency * (t.vectors / np.maximum(t.accumulators, 1.0)) * b.reduces / near
     loads = (t.loads + (m.passes - 1.0) * t.wide + 2 * t.gathers) / LOADS
     return StepCycles(math * (m.passes / UNITS), special * (m.passes / UNITS), loads, chains)
 
 
 def measure(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
     """The quantities of one block, by the names in `FEATURES_PER_BLOCK`."""
-    t = register_tile(b, env, m)
+    unit = m.of_instruction(b.instruction)
+    t = register_tile(b, env, unit)
     moved = traffic(b, t.lanes, t.unrolled, env, m)
     instances, reduction, outer = number(b.instances, env), number(b.reduction, env), number(b.outer, env)
     steps = instances / (t.lanes * t.unrolled)  # executions of the register tile
     unrolled_steps = t.vectors / np.maximum(t.accumulators, 1.0)
     l1_conflicts, l2_conflicts, missing = _conflicts(b, env, m, reduction * unrolled_steps)
-    waits = step_cycles(b, t, env, m)
+    waits = step_cycles(b, t, env, unit)
     kept = KEPT * t.held * number(b.taps, env)
     issue = np.maximum(np.maximum(waits.math, waits.loads), waits.chains) + 2 * t.spills + kept + 1.0
     parts = number(b.parts, env)
@@ -230,7 +232,7 @@ def measure(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
     exposed = np.minimum(compute, memory_cycles) * EXPOSED
     return {
         "instances": instances,
-        **_of_tile(t, m.vector / b.item),
+        **_of_tile(t, unit.vector / b.item),
         "l1_conflicts": l1_conflicts,
         "l2_conflicts": l2_conflicts,
         "reduction": reduction,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from schedules import microarchitecture
+from schedules.ir.instruction import Instruction
 from schedules.model import Target
+
+# Latency of an addition to an accumulator (cycles).
+ADD_CYCLES = 4.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,9 @@ class CpuRates:
     threads: float
     passes: float = 1.0  # cycles that a vector occupies a unit or a port
     rates: tuple[float, ...] = microarchitecture.RATES
+    latency: float = ADD_CYCLES
+    cost: float | None = None  # of a point, in multiply-adds of vectors; None: by its operations
+    costs: tuple[tuple[str, float], ...] = ()  # of instructions, where it is not `Instruction.cost`
 
     @staticmethod
     def of(target: Target) -> CpuRates:
@@ -34,4 +41,22 @@ class CpuRates:
             float(target.threads),
             max(vector / microarchitecture.unit_width(target, vector), 1.0),
             microarchitecture.rates(target),
+            costs=microarchitecture.instruction_costs(target),
         )
+
+    def of_instruction(self, ins: Instruction | None) -> CpuRates:
+        """Those of the unit that runs an instruction: the vectors', where it has none of its own."""
+        if ins is None:
+            return self
+        unit = replace(
+            self,
+            cost=dict(self.costs).get(ins.name, ins.cost),
+            latency=ADD_CYCLES if ins.latency is None else ins.latency,
+        )
+        held = ins.registers
+        return unit if held is None else replace(unit, vector=float(held.bytes), registers=float(held.count))
+
+    def steps(self, flops: int, integer_steps: int) -> float:
+        """Multiply-adds of vectors that take as long as a point of so many operations; ``integer_steps``: of
+        integers, if it computes these."""
+        return self.cost if self.cost is not None else integer_steps or (flops + 1) // 2

@@ -98,7 +98,7 @@ def _turn(d: SketchBuilder, name: str, x: Load) -> None:
 def schedule_dot_products(d: SketchBuilder, name: str, axes: list[str]) -> None:
     """Keep partial results in the lanes of vectors (rfactor) for each point of a tile, and add them up at its
     end. ``axes``: as of `dot_product_axes`."""
-    for x in _across(d, d.block(name)):
+    for x in dict.fromkeys(_across(d, d.block(name))):
         _turn(d, name, x)
     b, last = d.block(name), d.loops(name)[-1]
     n, w = extents(b), d.lanes_of(d.dtype(b))

@@ -9,7 +9,9 @@ from schedules.space.rules.alike import schedule_alike
 from schedules.space.rules.cpu.bands import schedule_bands
 from schedules.space.rules.cpu.dot_products import dot_product_axes, schedule_dot_products
 from schedules.space.rules.cpu.elementwise import schedule_elementwise
+from schedules.space.rules.cpu.instructed import instructions_for, schedule_instructed
 from schedules.space.rules.cpu.interleaved import split_interleaved
+from schedules.space.rules.cpu.nested import find_nested, schedule_nested
 from schedules.space.rules.cpu.row_blocks import is_product, schedule_row_blocks
 from schedules.space.rules.cpu.row_parts import rows_outgrow_cache
 from schedules.space.rules.cpu.rows import schedule_rows, split_long_reduction
@@ -38,12 +40,15 @@ def apply_rules(d: SketchBuilder) -> None:
     split_views(d)
     way = inline_stages(d, _inline_padding, costly_in_tiles=False, ways=("kept", "bands"))
     split_views(d)  # what reads through a stage that is gone now
+    find_nested(d)
     copy_views(d)
     merge_neighbours(d)
     split_interleaved(d)
     order_axes(d)
     schedule_alike(d)
     for name in list(d.s.blocks()):
+        if d.is_nested(name):
+            continue
         if is_row_reduction(d.s.nest, d.block(name)):
             lanes = d.lanes_of(d.dtype(d.block(name)))
             if is_short_window(d.s.nest, d.block(name), lanes) and name not in d.roots:
@@ -75,10 +80,12 @@ def _inline_padding(d: SketchBuilder, padding: Block, reducing: list[Block]) -> 
 def _schedule(d: SketchBuilder, name: str) -> None:
     b = d.block(name)
     if b.reducer is not None:
-        if (name in d.roots or is_row_reduction(d.s.nest, b)) and name not in d.windows:  # parts of a row too
+        if name in d.nested:
+            schedule_nested(d, d.nested[name], d.s.cache_write(name, "local"))
+        elif name not in d.windows and (name in d.roots or is_row_reduction(d.s.nest, b)):  # parts too
             schedule_rows(d, name)
         elif not _by_dot_products(d, b):
-            schedule_tiled(d, name, d.s.cache_write(name, "local"))
+            _tile(d, name)
         return
     tiled, rows = reductions_behind(d, b)
     if rows is not None:
@@ -90,12 +97,27 @@ def _schedule(d: SketchBuilder, name: str) -> None:
         else:
             schedule_row_blocks(d, name, in_parts=by == "parts")
     elif tiled is not None and loops_of(d.s.nest, name):
-        if _by_dot_products(d, tiled):
+        if tiled.name in d.nested:
+            schedule_nested(d, d.nested[tiled.name], name)
+        elif _by_dot_products(d, tiled):
             schedule_elementwise(d, name)
         else:
-            schedule_tiled(d, tiled.name, name)
+            _tile(d, tiled.name, name)
     else:
         schedule_elementwise(d, name)
+
+
+def _tile(d: SketchBuilder, producer: str, consumer: str = "") -> None:
+    """Tile a sum with the stage that stores its results. Without one a copy is made. An instruction of the
+    target does the sum if one is it and is chosen."""
+    p = d.block(producer)
+    found = instructions_for(d, p, d.block(consumer) if consumer else p)
+    way = d.choose(f"{producer}.with", (*found, "")) if found else ""
+    consumer = consumer or d.s.cache_write(producer, "local")
+    if way:
+        schedule_instructed(d, producer, consumer, found[way])
+    else:
+        schedule_tiled(d, producer, consumer)
 
 
 def _by_dot_products(d: SketchBuilder, b: Block) -> bool:
@@ -118,7 +140,7 @@ def reductions_behind(
         for p in writers(d.s.nest, x.buffer):
             if p.name in d.done:
                 continue
-            if is_row_reduction(d.s.nest, p) and p.name not in d.windows:
+            if is_row_reduction(d.s.nest, p) and p.name not in d.windows and not d.is_nested(p.name):
                 rows = rows if p.name in d.roots else p
             elif is_map(p):
                 if rows is None and p.name not in bare:

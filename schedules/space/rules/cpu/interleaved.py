@@ -14,6 +14,7 @@ from schedules.errors import ScheduleError
 from schedules.expr import Const, Load, Var
 from schedules.ir import Block, Nest
 from schedules.ir.nest import apart, find_block
+from schedules.ir.strides import goes_on, known_strides
 from schedules.schedule import Schedule
 from schedules.space.rules.patterns import extents, is_row_reduction, is_short_window, operands, spatial
 from schedules.space.sketch_builder import SketchBuilder
@@ -60,13 +61,16 @@ def _is_interleaved(nest: Nest, b: Block, x: Load, lanes: int) -> bool:
     """Whether a load goes along the last axis of the rows, and within a step of that along one of the
     reduction, both from end to end. The latter is shorter than a vector, and some other one is not."""
     n, axes = extents(b), spatial(b)
-    if not x.indices or not axes or nest.buffer(x.buffer).strides is not None:
+    if not x.indices or not axes:
+        return False
+    lies = nest.buffer(x.buffer)
+    if known_strides(lies)[-1] != 1 or (_is_split(x) and not goes_on(lies, len(x.indices) - 2)):
         return False
     row, run = axes[-1], _run(x)
     long = any(n[i.var] >= lanes for i in b.iters if i.kind == "reduce" and i.var != run)
     if run in axes or run not in n or not long or not 1 < n[run] < lanes or n[row] < 2:
         return False
-    shape = nest.buffer(x.buffer).shape
+    shape = lies.shape
     if _is_split(x):
         return x.indices[-2] == Var(row) and shape[-2:] == (Const(n[row]), Const(n[run]))
     terms, start = affine.linear(x.indices[-1])

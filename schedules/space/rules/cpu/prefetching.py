@@ -20,6 +20,8 @@ from schedules.space.sketch_builder import SketchBuilder
 STAGES = 2
 # Distance of prefetching: rows, since memory answers later than a row of a few KB is computed.
 ROWS = 2
+# Distances of prefetching: groups of a reduction, of one or a few KB each.
+GROUPS = (1, 2, 4)
 # Distance of prefetching: tiles.
 TILES = 2
 # Most uses of an element: computing then takes little longer than fetching.
@@ -70,6 +72,12 @@ def prefetch_tiles(d: SketchBuilder, name: str, axis: str, loop: str) -> None:
         if x.buffer in d.s.nest.params and depends(x, axis) and not is_gathered(x) and 1 < uses <= FEW_USES:
             _offer(d, loop, name, TILES)
             return
+
+
+def prefetch_groups(d: SketchBuilder, loop: str, name: str) -> None:
+    """Offer prefetching for the loop over groups of a reduction, whose operands are used once or a few times
+    and lie in the order in which they are read."""
+    _offer(d, loop, name, *GROUPS)
 
 
 def _offer(d: SketchBuilder, loop: str, name: str, *distances: int) -> bool:

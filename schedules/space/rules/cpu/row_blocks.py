@@ -7,11 +7,21 @@ share the other operand of the products, which single rows (`rows.py`) would fet
 from __future__ import annotations
 
 from schedules.errors import ScheduleError
-from schedules.expr import Const, Hole
+from schedules.expr import Hole
+from schedules.instructions.match import Fit
 from schedules.ir import Block, Nest
 from schedules.ir.nest import behind, vars_bound
 from schedules.primitives.base import as_expr
 from schedules.space.rules.cpu.copies import schedule_packing
+from schedules.space.rules.cpu.instructed import (
+    VECTORS,
+    copied_operands,
+    instructions_for,
+    lane_axis,
+    most_lanes,
+    run_by_instruction,
+)
+from schedules.space.rules.cpu.instructed_operands import pack, units_of
 from schedules.space.rules.cpu.row_parts import add_lanes, part_unit, reduce_in_parts, row_lengths
 from schedules.space.rules.cpu.rows import (
     compute_stages_at,
@@ -59,18 +69,21 @@ def schedule_row_blocks(d: SketchBuilder, root: str, *, in_parts: bool = False) 
     loops = d.loops(root)
     if not 0 < rank < len(loops) or extent(loops[rank - 1]) < 2:
         raise ScheduleError(f"{root} has no rows to make blocks of")
-    rows = d.choice(f"{root}.rows", [r for r in ROWS if r <= extent(loops[rank - 1])])
+    ways = {} if in_parts else _instructions(d, rank, extent(loops[rank - 1]))
+    unit = max((_row_unit(d.block(name), fit) for name, fit in ways.items()), default=1)
+    rows = d.choice(f"{root}.rows", [r for r in ROWS if r <= extent(loops[rank - 1]) and r % unit == 0])
     outer, _ = d.s.split(loops[rank - 1].var, (None, rows), "shift")
     block = d.fused([*(x.var for x in loops[: rank - 1]), outer])
     wider = [x for x in d.s.blocks() if _is_wider(d, x, rank)]
-    packed = {name: p for name in wider if (p := _pack(d, name, in_parts)) is not None}
+    packed = {name: _pack_instructed(d, name, fit) for name, fit in ways.items()}
+    packed |= {name: p for name in wider if name not in ways and (p := _pack(d, name, in_parts)) is not None}
     compute_stages_at(d, root, block)
     units = reduce_in_parts(d, block) if in_parts else {}
     inside = [x for x in d.s.blocks() if x != root and block in {y.var for y in d.loops(x)}]
     maps = [x for x in inside if is_map(d.block(x))]
     for name in [x for x in inside if x not in maps]:
         if name in wider and is_product(d.s.nest, d.block(name)):
-            _tile_product(d, name, packed.get(name), rows)
+            _tile_product(d, name, packed.get(name), rows, ways.get(name))
         elif d.block(name).init:
             maps = reduce_row(d, name, maps, part_unit(d))
         elif d.own_loops(name)[-1].var in vars_bound(d.block(name), "reduce"):
@@ -116,13 +129,50 @@ def _pack(d: SketchBuilder, name: str, in_parts: bool) -> int | Hole | None:
     return width
 
 
+def _instructions(d: SketchBuilder, rank: int, most: int) -> dict[str, Fit]:
+    """{product: the instruction that it runs by}, of those for which one is chosen. Its lanes are the vector
+    axis, its rows at most the ``most`` rows of a block, and it reads all but packed arguments in place."""
+    out = {}
+    for name in d.s.blocks():
+        b = d.block(name)
+        if name in d.done or not _is_wider(d, name, rank) or not is_product(d.s.nest, b):
+            continue
+        found = {}
+        for way, fit in instructions_for(d, b, b).items():
+            v, units, away = vector_axis(b), units_of(fit), copied_operands(d, b, fit)
+            whole = lane_axis(fit) == v and extents(b)[v] % units[v] == 0 and _row_unit(b, fit) <= most
+            if whole and units.keys() <= {v, _row_axis(b)} and all(x.panels() == [v] for x in away):
+                found[way] = fit
+        if found and (way := d.choose(f"{name}.with", (*found, ""))):
+            out[name] = found[way]
+    return out
+
+
+def _row_unit(b: Block, fit: Fit) -> int:
+    """Rows of one run of the instruction."""
+    return units_of(fit).get(_row_axis(b) or "", 1)
+
+
+def _pack_instructed(d: SketchBuilder, name: str, fit: Fit) -> int | Hole:
+    """Pack what does not lie as the instruction reads it. Returns the width of a register tile."""
+    b, v = d.block(name), lane_axis(fit)
+    wide = units_of(fit)[v]
+    counts = [k for k in VECTORS if k <= most_lanes(fit, 1) and extents(b)[v] % (wide * k) == 0]
+    width = d.choice(f"{name}.vec", [wide * k for k in counts])
+    for x in copied_operands(d, b, fit):
+        d.roots.add(pack(d, name, x, {v: width}))
+    return width
+
+
 def _width(d: SketchBuilder, b: Block, v: str, n: int) -> int | Hole:
     """Lanes of the register tile: divisors of ``n`` if there are some, as others need masks."""
     widths = lane_widths(extents(b)[v], d.lanes_of(d.dtype(b)))
     return d.choice(f"{b.name}.vec", [k for k in widths if n % k == 0] or widths)
 
 
-def _tile_product(d: SketchBuilder, name: str, width: int | Hole | None, rows: int | Hole) -> None:
+def _tile_product(
+    d: SketchBuilder, name: str, width: int | Hole | None, rows: int | Hole, fit: Fit | None = None
+) -> None:
     """Cut register tiles over the block, with the reduction innermost around them."""
     b = d.block(name)
     v, row = vector_axis(b), _row_axis(b)
@@ -132,12 +182,16 @@ def _tile_product(d: SketchBuilder, name: str, width: int | Hole | None, rows: i
     lane = next(x for x in own if x.var in behind(b, v))
     inner = next(x.var for x in own if x.var in behind(b, row))
     rest = [x.var for x in own if x.var not in (*red, lane.var, inner)]
-    tile = d.divisor(f"{name}.tile", as_expr(rows) if isinstance(rows, Hole) else Const(rows), TILE_ROWS)
+    unit = _row_unit(b, fit) if fit is not None else 1
+    tile = unit if unit > 1 else d.divisor(f"{name}.tile", as_expr(rows), TILE_ROWS)
     if width is None:
         whole = extent(lane) == extents(b)[v]
         width = _width(d, b, v, extents(b)[v] if whole else part_unit(d))
     panels, lanes = d.s.split(lane.var, (None, width))
     blocks, tiled = d.s.split(inner, (None, tile))
+    if fit is not None:
+        run_by_instruction(d, name, fit, [tiled, lanes], [*rest, panels, blocks])
+        return
     steps = reduction_steps(d, name, red[-1], 0 if b.init else part_unit(d))
     d.s.reorder(*rest, panels, blocks, *red[:-1], *steps, tiled, lanes)
     d.s.unroll(tiled)

@@ -7,7 +7,8 @@ It is Ansor's multi-level tiling with fused consumer. The register tile follows 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field
 
 from schedules import affine, ir
 from schedules import expr as E
@@ -64,7 +65,8 @@ STEPS = (1, 2, 4, 8)
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """What is tiled. ``tile``: size of the register tile by axis of the consumer, with the vector axis ``v``.
-    ``axis_of``: {axis of the consumer: axis of the producer}. ``n``: length of each axis."""
+    ``axis_of``: {axis of the consumer: axis of the producer}. ``n``: length of each axis. ``guarded``: other
+    axes whose last tile is cut off. ``accumulate``: arranges the producer's loops in its register tile."""
 
     producer: str
     consumer: str
@@ -74,6 +76,8 @@ class Tiling:
     tile: dict[str, int | Hole]
     tail: str  # treatment of the vector axis' tail
     along: str = ""  # axis in which results are contiguous, if they are transposed in squares
+    guarded: frozenset[str] = frozenset()
+    accumulate: Callable[[SketchBuilder, Tiling], None] = field(default=lambda d, t: _accumulate(d, t))
 
 
 def schedule_tiled(d: SketchBuilder, producer: str, consumer: str) -> None:
@@ -108,9 +112,9 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str) -> None:
     if along or (_blocks_reduction(p, mode) and d.choose(f"{producer}.k", ("whole", "blocks")) == "blocks"):
         outer, place = _block_for_caches(d, plan)
     else:
-        outer = _tile_for_registers(d, plan)
+        outer = tile_for_registers(d, plan)
     tiles = d.fused(outer)
-    _place_producers(d, producer, pack_name, tiles, steady)
+    place_producers(d, producer, tiles, [pack_name], steady)
     if mode == "at":
         d.s.compute_at(pack_name, place or tiles)
     if pack_name:
@@ -170,7 +174,7 @@ def _turned_copy(d: SketchBuilder, p: Block, a: str, v: str) -> tuple[Load, int]
     return None
 
 
-def _lanes_last(d: SketchBuilder, t: Tiling) -> None:
+def lanes_last(d: SketchBuilder, t: Tiling) -> None:
     """Store accumulators with the lanes of a vector side by side."""
     for write in d.block(t.producer).writes:
         lane = write.indices.index(Var(t.axis_of[t.v]))
@@ -179,7 +183,7 @@ def _lanes_last(d: SketchBuilder, t: Tiling) -> None:
             d.s.reorder_storage(write.buffer, [k for k in range(rank) if k != lane] + [lane])
 
 
-def _tile_for_registers(d: SketchBuilder, t: Tiling) -> list[str]:
+def tile_for_registers(d: SketchBuilder, t: Tiling) -> list[str]:
     """Tile for registers only, with the whole reduction in every register tile. Returns the outer loops."""
     loops = zip(t.n, [x.var for x in d.loops(t.consumer)], strict=True)
     outer, middle, inner = [], [], []
@@ -189,7 +193,7 @@ def _tile_for_registers(d: SketchBuilder, t: Tiling) -> list[str]:
             continue
         tile = t.tile.get(axis, 1)
         count = E.ceildiv(t.n[axis], as_expr(tile))
-        guard = axis == t.v and t.tail == "guard"
+        guard = axis in t.guarded or (axis == t.v and t.tail == "guard")
         name = f"{t.producer}.{axis}.mid"
         chosen = is_chosen_along(d.block(t.producer), t.axis_of[axis])
         # A loop over a single tile has no ends to peel. Tiles along vectors are few, and all are at the ends.
@@ -199,10 +203,10 @@ def _tile_for_registers(d: SketchBuilder, t: Tiling) -> list[str]:
         outer.append(o)
         middle.append(m)
         inner.append((i, axis))
-    _arrange(d, t, outer, middle, inner)
+    arrange(d, t, outer, middle, inner)
     d.s.compute_at(t.producer, middle[-1] if middle else outer[-1])
-    _lanes_last(d, t)
-    _schedule_accumulators(d, t.producer, t.axis_of[t.v])
+    lanes_last(d, t)
+    t.accumulate(d, t)
     _peel_borders(d, t, dict(zip((a for a in t.n if t.n[a] > 1), middle, strict=True)))
     return outer
 
@@ -241,9 +245,9 @@ def _block_for_caches(d: SketchBuilder, t: Tiling) -> tuple[list[str], str]:
         outer.append(o)
         middle.append(m)
         inner.append((i, axis))
-    _arrange(d, t, outer, middle, inner)
+    arrange(d, t, outer, middle, inner)
     d.s.compute_at(t.producer, outer[-1])
-    _lanes_last(d, t)
+    lanes_last(d, t)
     row_copies = _copy_rows(d, t)
     p = d.block(t.producer)
     rest: list[str] = []  # axes that are not tiled
@@ -312,7 +316,7 @@ def reduction_steps(d: SketchBuilder, producer: str, loop: str, unit: int = 0) -
     return [outer, inner]
 
 
-def _arrange(
+def arrange(
     d: SketchBuilder, t: Tiling, outer: list[str], middle: list[str], inner: list[tuple[str, str]]
 ) -> None:
     """Order and annotate the loops of the consumer. Lanes are innermost."""
@@ -423,8 +427,9 @@ def pack_operand(d: SketchBuilder, producer: str, x: Load, v: str, vec: int | Ho
     return name, len(batch)
 
 
-def _schedule_accumulators(d: SketchBuilder, producer: str, v: str) -> None:
+def _accumulate(d: SketchBuilder, t: Tiling) -> None:
     """Put reduction loops outside the register tile, which is unrolled and vectorized."""
+    producer, v = t.producer, t.axis_of[t.v]
     p = d.block(producer)
     own = d.own_loops(producer)
     red = [x for x in own if x.var in vars_bound(p, "reduce")]
@@ -452,13 +457,16 @@ def _moves_evenly(x: Load, v: str) -> bool:
     return all(isinstance(a, Var) or E.variables(a) <= {v} for a in atoms)
 
 
-def _place_producers(d: SketchBuilder, producer: str, pack_name: str, tiles: str, steady: set[str]) -> None:
-    """Place padded copies: whole before the loops, or a tile's part inside them if its size is ``steady``."""
+def place_producers(
+    d: SketchBuilder, producer: str, tiles: str, placed: Container[str], steady: Container[str] = ()
+) -> None:
+    """Place padded copies that are not ``placed``: whole before the loops, or a tile's part inside them if
+    its size is ``steady``."""
     for x in operands(d.block(producer)):
         if x.buffer in d.s.nest.params:
             continue
         for b in writers(d.s.nest, x.buffer):
-            if not is_guarded_copy(b) or b.name == pack_name or b.name in d.done:
+            if not is_guarded_copy(b) or b.name in placed or b.name in d.done:
                 continue
             d.done.add(b.name)
             alone = len(readers(d.s.nest, x.buffer)) == 1  # what others read too is made once

@@ -301,8 +301,28 @@ def test_what_the_limit_is_that_of() -> None:
     whole = limited(576e-12, 1e-9, "int32")  # arithmetic of integers takes no time in a limit
     assert whole.number("balance", "limit") == whole.number("machine's limit", "limit") == "bytes"
     other = str(whole.number("c", "bound"))
-    assert other == "loads"
+    assert other == "arithmetic"  # vectors multiply integers in two steps
     assert f"that of bytes; by the estimate this schedule takes longer, with {other}" in said(whole)
+
+
+def test_the_limit_of_an_instruction_names_it() -> None:
+    a, b = te.placeholder((64, 64), "uint8", "a"), te.placeholder((64, 64), "int8", "b")
+    k = te.reduce_axis(64, "k")
+    w = as_workload([a, b, te.compute((64, 64), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "c")], {})
+    peak, needs = 1e12, 2 * 64**3 / 1e12
+    rates = {"flops_a_second": peak, "bytes_a_second": 1e12, "vpdpbusd_a_second": peak}
+    limit = Limit.of({"seconds": needs, **rates})
+    assert limit is not None and limit.by == "vpdpbusd" == limit.instruction(w)
+    e = of_schedule(w, Schedule(w.dag), CPU, 2 * needs, limit)
+    assert "50.0 % of the peak of vpdpbusd: 524 ns at least, by 1000 GFLOP/s" in said(e)
+    assert e.number("limit", "peak_of") == "vpdpbusd" and e.number("balance", "limit") == "arithmetic"
+    slow = Limit(3 * needs, peak, 8e9, limit.instructions)  # bytes take as long
+    assert slow.instruction(w) is None
+    e = of_schedule(w, Schedule(w.dag), CPU, 6 * needs, slow)
+    assert "50.0 % of what the machine can do" in said(e) and e.number("balance", "limit") == "bytes"
+    best = Best(2 * needs, 1.0, 0.5, Schedule(w.dag).trace, "ab12", "vpdpbusd")
+    result = TuneResult(w, host(), best, 1, {}, 0, 1.0, 0, "trials")
+    assert "50.0 % of the peak of vpdpbusd" in said(result.explain())
 
 
 def test_a_limit_that_was_disturbed_is_none() -> None:

@@ -1,0 +1,262 @@
+"""Rule for sums of products that an instruction of the target does.
+
+Which instructions a block is follows from its expression (`schedules.instructions.match.fits`). Which of its
+axes become theirs, and which operands are copied, follows from how they lie. Tiles are those of `tiling`: a
+tile of a result has whole runs of the instruction along its axes (ADR 74).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from schedules.expr import Const, Hole
+from schedules.instructions import INSTRUCTIONS
+from schedules.instructions.match import Fit, fits
+from schedules.ir import Block
+from schedules.ir.nest import behind
+from schedules.space.rules.cpu.instructed_operands import OperandRead, pack, term_axis, terms_of, units_of
+from schedules.space.rules.cpu.tiling import (
+    Tiling,
+    arrange,
+    lanes_last,
+    place_producers,
+    tile_for_registers,
+)
+from schedules.space.rules.patterns import depends, extents, operands, spatial, vector_axis
+from schedules.space.sketch_builder import SketchBuilder, extent
+
+# Runs of an instruction along the axis of its lanes, and along another one, that are offered.
+VECTORS = (1, 2, 3, 4, 6)
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14)
+# Most runs along a sum that are unrolled.
+MOST_STEPS = 8
+# Most times the work of a block that an instruction may do, as its tails are run whole.
+MOST_WASTE = 4.0
+# Fewest uses of an operand that is copied in every call: copying it costs about as much as using it so often.
+FEWEST_USES = 3
+# First caches that what one run reads over a whole sum fills, from which on the sum is offered in parts.
+PARTS_OF_CACHE = 1
+# Times that a result costs which lies across the lanes.
+TURNED = 1.5
+
+
+def instructions_for(d: SketchBuilder, p: Block, c: Block) -> dict[str, Fit]:
+    """{name: the best way in which block ``p``, whose results ``c`` stores, is an instruction of the
+    target}."""
+    out: dict[object, tuple[tuple[float, ...], str, Fit]] = {}
+    read = sorted(x.dtype for x in operands(p))
+    for ins in INSTRUCTIONS.values():
+        if not ins.features or not d.runs(ins) or sorted(x.dtype for x in ins.meaning.inputs) != read:
+            continue
+        if any((ins.result.name, k) not in ins.free for k in range(len(ins.result.shape) - 1)):
+            continue  # rows of results would have to lie side by side
+        kind = ins.features, tuple(ins.iterations.values())  # one with its operands turned is no other
+        for fit in fits(p, ins):
+            cost = _cost(d, p, c, fit)
+            if cost is not None and (kind not in out or cost < out[kind][0]):
+                out[kind] = cost, ins.name, fit
+    return {name: fit for _, name, fit in out.values()}
+
+
+def lane_axis(fit: Fit) -> str:
+    """The axis of the block along which results of one instruction lie side by side."""
+    return fit.axes[fit.instruction.meaning.stages[0].axes[-1].var]
+
+
+def _cost(d: SketchBuilder, p: Block, c: Block, fit: Fit) -> tuple[float, ...] | None:
+    """What a fit costs beyond the work of the block, to compare fits by: work in tails; a result that does
+    not lie along its lanes; operands that are copied. None if it cannot be scheduled."""
+    n = extents(p)
+    sizes = units_of(fit) | {term_axis(fit): terms_of(fit.instruction)}
+    waste = math.prod(-(-n[v] // size) * size / n[v] for v, size in sizes.items())
+    away = copied_operands(d, p, fit)
+    if waste > MOST_WASTE or not all(x.can_be_packed(d.s.nest, n) for x in away):
+        return None
+    copies = [x for x in away if x.read.buffer not in d.s.dag.constants]
+    if any(math.prod(n[v] for v in spatial(p) if not depends(x.read, v)) < FEWEST_USES for x in copies):
+        return None
+    last = dict(zip(spatial(p), spatial(c), strict=True))[lane_axis(fit)]
+    return waste * (1.0 if last == vector_axis(c) else TURNED), float(len(copies))
+
+
+def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit) -> None:
+    """Tile ``consumer``, which reads ``producer`` at its own iterations, and compute ``producer`` in its
+    register tile by runs of an instruction."""
+    p, c = d.block(producer), d.block(consumer)
+    d.done.add(producer)
+    n, axes = extents(c), spatial(c)
+    names = dict(zip(axes, spatial(p), strict=True))  # {axis of the consumer: axis of the producer}
+    own = {b: a for a, b in names.items()}
+    away = _copied(d, p, fit)
+    panelled = {v for x in away for v in x.panels()}
+    tile: dict[str, int | Hole] = {}
+    most = _most_runs(fit, extents(p))
+    for v, unit in units_of(fit).items():
+        end = n[own[v]] + (unit if v in panelled else 1)
+        wide = [unit * k for k in VECTORS if k <= most[v] and unit * k < end]
+        tile[own[v]] = d.choice(f"{producer}.{'vec' if v == lane_axis(fit) else own[v]}", wide)
+    if len(tile) == 1 and (rows := _row_axis(d, p, fit, names)):
+        tile[rows] = d.choice(f"{producer}.{rows}", [k for k in ROWS if k <= n[rows]])
+    copies = [pack(d, producer, x, {names[a]: size for a, size in tile.items()}) for x in away]
+    plan = Tiling(
+        producer, consumer, own[lane_axis(fit)], names, {x: n[x] for x in axes}, tile, "shift",
+        guarded=frozenset(own[v] for v in panelled), accumulate=partial(_accumulate, fit),
+    )  # fmt: skip
+    blocked = _outgrows_cache(d, p, fit) and d.choose(f"{producer}.k", ("", "blocks")) == "blocks"
+    tiles = d.fused(_tile_for_caches(d, plan, fit) if blocked else tile_for_registers(d, plan))
+    place_producers(d, producer, tiles, copies)
+    d.parallel(tiles)
+
+
+def _most_runs(fit: Fit, n: Mapping[str, int]) -> dict[str, int]:
+    """Most runs of an instruction along each axis of a register tile. ``n``: extents of the block's axes."""
+    units, held = units_of(fit), fit.instruction.registers
+    if held is None or len(units) != 2:
+        return dict.fromkeys(units, VECTORS[-1])
+    rows, lanes = units
+    count = min(math.isqrt(held.count + 1) - 1, -(-n[rows] // units[rows]))  # a square, with a side each
+    return {rows: count, lanes: most_lanes(fit, count)}
+
+
+def most_lanes(fit: Fit, rows: int) -> int:
+    """Most runs along the lanes beside ``rows`` runs along rows. If an instruction has registers of its own,
+    what is read twice in a step of the sum is held there beside the results."""
+    held = fit.instruction.registers
+    if held is None:
+        return VECTORS[-1]
+    return held.count - 2 if rows == 1 else (held.count - rows) // (rows + 1)
+
+
+def _row_axis(d: SketchBuilder, p: Block, fit: Fit, names: dict[str, str]) -> str:
+    """The last axis of the consumer along which what lanes read is used again. ``names``: {axis of the
+    consumer: axis of the producer}. Empty if there is none."""
+    n, lanes = extents(p), _of_lanes(fit).read
+    found = [a for a, b in names.items() if n[b] > 1 and not depends(lanes, b)]
+    return found[-1] if found else ""
+
+
+def _of_lanes(fit: Fit) -> OperandRead:
+    """The operand of which an instruction reads something else for every lane."""
+    lane = fit.instruction.meaning.stages[0].axes[-1].var
+    return next(x for name in fit.reads if lane in (x := OperandRead.of(fit, name)).dims)
+
+
+def copied_operands(d: SketchBuilder, p: Block, fit: Fit) -> list[OperandRead]:
+    """Operands that do not lie as the instruction wants them."""
+    return [x for name in fit.reads if not (x := OperandRead.of(fit, name)).lies(d.s.nest, extents(p))]
+
+
+def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[OperandRead]:
+    """Operands that are copied. Rows that lie far apart may be copied too, so that what one instruction reads
+    is in few pages and sets of a cache."""
+    n, away = extents(p), copied_operands(d, p, fit)
+    every = [OperandRead.of(fit, name) for name in fit.reads]
+    rest = [x for x in every if x not in away and x.panels() and x.can_be_packed(d.s.nest, n)]
+    return away + rest if rest and d.choose(f"{p.name}.pack", ("", "all")) else away
+
+
+def _outgrows_cache(d: SketchBuilder, p: Block, fit: Fit) -> bool:
+    """Whether what one run reads over the whole sum takes a good part of the first cache."""
+    name = _of_lanes(fit).name
+    read = next(x.nbytes for x in fit.instruction.meaning.inputs if x.name == name)
+    runs = -(-extents(p)[term_axis(fit)] // terms_of(fit.instruction))
+    return runs > 1 and runs * read >= PARTS_OF_CACHE * d.target.limit("l1_bytes", 32 << 10)
+
+
+def _tile_for_caches(d: SketchBuilder, t: Tiling, fit: Fit) -> list[str]:
+    """Tile for caches: parts of the sum in turn, each over a block of register tiles whose results stay in
+    the caches. Returns the outer loops."""
+    outer, middle, inner = [], [], []
+    for axis, loop in zip(t.n, [x.var for x in d.loops(t.consumer)], strict=True):
+        if axis not in t.tile:
+            outer.append(loop)
+            continue
+        block = d.even(f"{t.producer}.{axis}.block", Const(t.n[axis]), t.tile[axis])
+        o, x = d.s.split(loop, (None, block), "guard" if axis in t.guarded else "shift")
+        m, i = d.s.split(x, (None, t.tile[axis]))
+        outer.append(o)
+        middle.append(m)
+        inner.append((i, axis))
+    arrange(d, t, outer, middle, inner)
+    d.s.compute_at(t.producer, outer[-1])
+    lanes_last(d, t)
+    p = d.block(t.producer)
+    around, points = [], []
+    tiles: dict[str, str] = {}
+    for x in d.own_apart(t.producer)[1]:
+        own = [a for a in t.tile if x in behind(p, t.axis_of[a])]
+        if own:
+            tiles[own[0]], i = d.s.split(x, (None, t.tile[own[0]]))
+            points.append(i)
+        else:
+            around.append(x)
+    panels = [tiles[t.v], *(x for a, x in tiles.items() if a != t.v)]
+    run_by_instruction(d, t.producer, fit, points, around, panels)
+    return outer
+
+
+def _accumulate(fit: Fit, d: SketchBuilder, t: Tiling) -> None:
+    run_by_instruction(d, t.producer, fit, d.own_apart(t.producer)[1])
+
+
+def run_by_instruction(
+    d: SketchBuilder,
+    producer: str,
+    fit: Fit,
+    points: Sequence[str],
+    around: Sequence[str] = (),
+    tiles: Sequence[str] = (),
+) -> None:
+    """Put the sum outside a register tile, whose innermost loops are the instruction. ``points``: the loops
+    over the tile. ``around``: loops outside of the sum. ``tiles``: loops over tiles for which a part of the
+    sum is added at a time."""
+    p, ins = d.block(producer), fit.instruction
+    r, units = term_axis(fit), units_of(fit)
+    reduce, _ = d.own_apart(producer)
+    steps = next(x for x in reduce if x in behind(p, r))
+    counts, runs = [], {}
+    for x in sorted(points, key=lambda x: x in behind(p, lane_axis(fit))):
+        v = next((v for v in units if x in behind(p, v)), None)
+        if v is None:
+            counts.append(x)
+        else:
+            o, runs[v] = d.s.split(x, (None, units[v]))
+            counts.append(o)
+    step, *terms = d.s.split(steps, (None, *(a.extent for a in ins.meaning.stages[0].reduce_axes)))
+    parts: list[str] = []
+    part: int | Hole = 0
+    if tiles:
+        part = d.divisor(f"{producer}.k.runs", Const(-(-extents(p)[r] // terms_of(ins))))
+        outer, step = d.s.split(step, (None, part))
+        parts = [outer]
+    outers = [*(x for x in reduce if x != steps), *_unrolled_steps(d, producer, step, part)]
+    inner = [runs[fit.axes[a.var]] for a in ins.meaning.stages[0].axes]
+    d.s.reorder(*around, *parts, *tiles, *outers, *counts, *inner, *terms)
+    for x in counts:
+        d.s.unroll(x)
+    init = d.s.decompose_reduction(producer, [*parts, *outers][0])
+    d.done.add(init)
+    started = [x.var for x in d.own_loops(init)]
+    if ins.start is None:
+        d.s.vectorize(started[-1])
+    else:
+        d.s.tensorize(started[-len(inner)], ins.start)
+    d.s.tensorize(inner[0], ins)
+
+
+def _unrolled_steps(d: SketchBuilder, producer: str, loop: str, part: int | Hole) -> list[str]:
+    """Unroll several runs along the sum: [outer, inner], or [loop] if it is one. ``part``: runs of a part of
+    it; 0: the loop is the whole."""
+    name = f"{producer}.steps"
+    if isinstance(part, Hole):
+        steps = d.divisor(name, part, MOST_STEPS)
+    else:
+        count = part or extent(next(x for x in d.loops(producer) if x.var == loop))
+        if count == 1:
+            return [loop]
+        steps = d.choice(name, [k for k in range(1, MOST_STEPS + 1) if count % k == 0])
+    outer, inner = d.s.split(loop, (None, steps))
+    d.s.unroll(inner)
+    return [outer, inner]

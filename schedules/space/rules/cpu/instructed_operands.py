@@ -1,0 +1,232 @@
+"""How operands of an instruction lie, and copies in which they lie as it wants them.
+
+What an instruction reads follows from the shape of its operand: the dimensions behind the last one that may
+have any step lie innermost, in this order. A copy has tiles of these lengths (`pack`). A sum whose length the
+instruction's terms do not divide is padded by zeros in both operands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from schedules import affine
+from schedules import expr as E
+from schedules.expr import Const, Hole, Load, Var
+from schedules.instructions import INSTRUCTIONS, Instruction
+from schedules.instructions.match import Fit
+from schedules.ir import Block, Nest
+from schedules.ir.nest import readers, writers
+from schedules.ir.strides import known_strides
+from schedules.space.rules.cpu.copies import PANELS, schedule_copy
+from schedules.space.rules.parts import copy_read
+from schedules.space.rules.patterns import extents, is_gathered, is_guarded_copy, unit_stride_vars
+from schedules.space.sketch_builder import SketchBuilder
+from schedules.strides import row_major
+
+Sizes = Mapping[str, int | Hole]  # of tiles, by axis of the block
+
+
+def terms_of(ins: Instruction) -> int:
+    """Steps of a sum that are one run of the instruction."""
+    return math.prod(a.extent for a in ins.meaning.stages[0].reduce_axes)
+
+
+def units_of(fit: Fit) -> dict[str, int]:
+    """{spatial axis of the block: points of it that are one run of the instruction}."""
+    return {fit.axes[a.var]: a.extent for a in fit.instruction.meaning.stages[0].axes}
+
+
+def term_axis(fit: Fit) -> str:
+    """The reduction axis of the block of which the terms are parts."""
+    return fit.axes[fit.instruction.meaning.stages[0].reduce_axes[0].var]
+
+
+@dataclass(frozen=True, slots=True)
+class OperandRead:
+    """An input of an instruction, and what a block reads for it. ``dims``: axes of the instruction along its
+    dimensions. ``inner``: those of the dimensions that must lie innermost."""
+
+    fit: Fit
+    name: str
+    read: Load
+    dims: tuple[str, ...]
+    inner: tuple[str, ...]
+
+    @staticmethod
+    def of(fit: Fit, name: str) -> OperandRead:
+        ins = fit.instruction
+        at = next(x for x in ins.meaning.stages[0].reads() if x.buffer == name).indices
+        dims = tuple(i.name for i in at if isinstance(i, Var))
+        first = max((d + 1 for n, d in ins.free if n == name), default=0)
+        return OperandRead(fit, name, fit.reads[name], dims, dims[first:])
+
+    def is_term(self, axis: str) -> bool:
+        """Whether an axis of the instruction belongs to its sum."""
+        return self.fit.axes[axis] == term_axis(self.fit)
+
+    @property
+    def side_by_side(self) -> int:
+        """Terms that lie side by side."""
+        return math.prod(self.fit.instruction.iterations[a] for a in self.inner if self.is_term(a))
+
+    def lies(self, nest: Nest, n: Mapping[str, int]) -> bool:
+        """Whether the instruction can read it where it lies. ``n``: extents of the block's axes."""
+        ins, axes = self.fit.instruction, self.fit.axes
+        runs = ins.iterations
+        whole = all(n[axes[a]] >= runs[a] for a in self.dims if not self.is_term(a))
+        if n[term_axis(self.fit)] % terms_of(ins) or not whole or is_gathered(self.read):
+            return False
+        flat: E.Expr = Const(0)
+        for i, s in zip(self.read.indices, known_strides(nest.buffer(self.read.buffer)), strict=True):
+            flat = flat + i * s
+        moves, _ = affine.linear(flat)
+        uneven = {v for a in moves if not isinstance(a, Var) for v in E.variables(a)}
+        if uneven & {axes[a] for a in self.dims}:
+            return False
+        shape = tuple(runs[a] for a in self.dims)
+        free = {d for name, d in ins.free if name == self.name}
+        inside = 1
+        for d, (axis, need) in reversed(list(enumerate(zip(self.dims, row_major(shape), strict=True)))):
+            step = moves.get(Var(axes[axis]), Const(0))
+            have = int(step.value) if isinstance(step, Const) else 0
+            if self.is_term(axis):
+                have, inside = have * inside, inside * runs[axis]
+            if have != need and d not in free:
+                return False
+        return True
+
+    def panels(self) -> list[str]:
+        """Spatial axes of the block that alone move along a dimension: those by which a copy has panels."""
+        own = [self.fit.axes[a] for a in self.dims if not self.is_term(a)]
+        return [v for v in own if Var(v) in self.read.indices and self.place(v) is not None]
+
+    def place(self, axis: str) -> int | None:
+        """The only dimension of what is read that moves with an axis of the block, if it moves by one."""
+        along = [k for k, i in enumerate(self.read.indices) if axis in E.variables(i)]
+        if len(along) != 1 or affine.linear(self.read.indices[along[0]])[0].get(Var(axis)) != Const(1):
+            return None
+        return along[0]
+
+    def can_be_packed(self, nest: Nest, n: Mapping[str, int]) -> bool:
+        """Whether a copy can lie as the instruction wants it."""
+        x, fit = self.read, self.fit
+        if is_gathered(x) or not (x.buffer in nest.params or _is_padded(nest, x)):
+            return False
+        groups = [self.is_term(a) for a in self.inner]
+        if len([k for k, _ in groupby(groups) if k]) != 1:
+            return False
+        for a in self.dims:
+            v = fit.axes[a]
+            at = self.place(v)
+            alone = at is not None and x.indices[at] == Var(v)
+            if not alone and (self.is_term(a) or at is None or n[v] < fit.instruction.iterations[a]):
+                return False
+            if not alone and a in self.inner and self.inner.index(a) > 0:
+                return False
+        return True
+
+
+def _is_padded(nest: Nest, x: Load) -> bool:
+    made = writers(nest, x.buffer)
+    return len(made) == 1 and is_guarded_copy(made[0]) and len(readers(nest, x.buffer)) == 1
+
+
+def pack(d: SketchBuilder, producer: str, x: OperandRead, tile: Sizes) -> str:
+    """Let ``producer`` read an operand through a copy that lies as the instruction wants it, in panels of
+    ``tile`` points. It stands before the loops that read it. Returns its name."""
+    n, read, ins = extents(d.block(producer)), x.read, x.fit.instruction
+    whole = n[term_axis(x.fit)] % terms_of(ins) == 0
+    terms = x.side_by_side if whole else terms_of(ins)
+    rank = len(read.indices)
+    dims = {a: k for a in x.dims if (k := x.place(x.fit.axes[a])) is not None}
+    at = next(k for a, k in dims.items() if x.is_term(a))
+    panels = {read.indices.index(Var(v)): tile[v] for v in x.panels()}
+    tiled = [k for k in range(rank) if k == at or k in panels]
+    inner = {k: rank + m for m, k in enumerate(tiled)}
+    last = list(dict.fromkeys(inner.get(k, k) for k in (dims[a] for a in x.inner)))
+    first = [inner[k] for a, k in dims.items() if a not in x.inner and k in panels]
+    if not whole and terms > x.side_by_side:  # its own terms behind the others, and the others further out
+        last = [inner[at], *(k for k in last if k != inner[at])]
+    outer = _by_depth(d.block(producer), x, [k for k in range(rank) if k not in last], panels)
+    name = copy_read(d, producer, read)
+    order = [*outer, *first, *last]
+    d.s.pack(name, [panels.get(k, terms if k == at else 0) for k in range(rank)], order)
+    if last[0] == inner[at] and terms > x.side_by_side:
+        _turn_terms(d, name, order.index(inner[at]), x.side_by_side)
+    copying = _copying(d, x, n)
+    if copying is None and _is_padded(d.s.nest, read):
+        d.s.inline(writers(d.s.nest, read.buffer)[0].name)
+    panel = dims[x.inner[-2]] if len(x.inner) > 1 else None
+    _schedule_packing(d, name, copying, order.index(panel) if panel in panels and panel in order else None)
+    d.done.add(name)
+    return name
+
+
+def _by_depth(p: Block, x: OperandRead, dims: Sequence[int], panels: Container[int]) -> list[int]:
+    """Dimensions from those that no sum walks through, over the panels, to those of the sums, in the order in
+    which a tile goes through them: that of the terms innermost."""
+    reduce = [i.var for i in p.iters if i.kind == "reduce" and i.var != term_axis(x.fit)] + [term_axis(x.fit)]
+
+    def depth(k: int) -> int:
+        walks = [m for m, r in enumerate(reduce) if r in E.variables(x.read.indices[k])]
+        return 1 + max(walks) if walks else 0 if k in panels else -1
+
+    return sorted(dims, key=depth)
+
+
+def _turn_terms(d: SketchBuilder, name: str, dim: int, side_by_side: int) -> None:
+    """Cut dimension ``dim`` of a copy, and put its inner part behind all others."""
+    loops = [x.var for x in d.own_loops(name)]
+    outer, terms = d.s.split_axis(loops[dim], side_by_side)
+    d.s.split_dim(name, dim, side_by_side)
+    rank = len(loops) + 1
+    d.s.reorder_storage(name, [*(k for k in range(rank) if k != dim + 1), dim + 1])
+    d.s.reorder(*loops[:dim], outer, *loops[dim + 1 :], terms)
+
+
+def _schedule_packing(d: SketchBuilder, name: str, copying: Instruction | None, panel: int | None) -> None:
+    """Copy by an instruction, where there is one, else in vectors of what lies innermost. ``panel``: position
+    of the loop over panels; rows are read for a few of them at a time, in longer runs."""
+    loops = [v.var for v in d.own_loops(name)]
+    if copying is None:
+        schedule_copy(d, name, parallel=True)
+        return
+    *rows, lanes, _ = copying.result.shape
+    outer, inner = d.s.split(loops[-2], (None, lanes))
+    last = [inner]
+    cut = [*loops[-3:-2], outer]
+    if not rows and panel is not None:
+        loops[panel], few = d.s.split(loops[panel], (None, PANELS))
+        d.s.reorder(*loops[panel:-2], few, outer, inner, loops[-1])
+    if rows:
+        cut[0], row = d.s.split(loops[-3], (None, rows[0]))
+        last = [row, inner]
+        d.s.reorder(*cut, *last, loops[-1])
+    for v in cut:
+        d.s.partition(v)
+    d.s.tensorize(last[0], copying)
+    d.parallel(*loops[: min(2, len(loops) - 3)])
+
+
+def _copying(d: SketchBuilder, x: OperandRead, n: Mapping[str, int]) -> Instruction | None:
+    """The instruction that copies what lies innermost, the terms of each lane side by side, if the operand
+    has a whole one: it interleaves where lanes are contiguous, and turns squares where terms are."""
+    lanes, terms = (x.fit.axes[a] for a in x.inner[-2:]) if len(x.inner) > 1 else ("", "")
+    along = unit_stride_vars(d.s.nest, x.read)
+    if terms != term_axis(x.fit) or not along & {lanes, terms}:
+        return None
+    found = []
+    for i in INSTRUCTIONS.values():
+        if not d.runs(i) or len(i.meaning.inputs) != 1 or i.result.dtype != x.read.dtype:
+            continue
+        *rows, wide, side = i.result.shape
+        read = i.meaning.stages[0].reads()[0].indices[-1]
+        turns = read == Var(i.meaning.stages[0].axes[-1].var)
+        fits = wide <= n[lanes] and math.prod(rows) * side <= n[terms]
+        whole = side == x.side_by_side and x.fit.instruction.iterations[x.inner[-2]] % wide == 0
+        if fits and whole and (terms if turns else lanes) in along:
+            found.append(i)
+    return max(found, key=lambda i: math.prod(i.result.shape), default=None)
