@@ -433,8 +433,15 @@ def _simplify_arithmetic(e: Expr, ranges: Ranges) -> Expr:
         return E.binary(op, x, y)
     if op in ("//", "%") and isinstance(y, Const) and y.value > 0:
         return _divide(op, x, int(y.value), ranges)
+    if op in ("//", "%") and has_size(y) and _is_rest(bounds(x, ranges), bounds(y, ranges)):
+        return x if op == "%" else ZERO
     terms, const = linear(E.rebuild(e, (x, y)))
     return from_linear(terms, const)
+
+
+def _is_rest(x: Range | None, by: Range | None) -> bool:
+    """Whether a number is at least 0 and below a divisor."""
+    return x is not None and by is not None and 0 <= x[0] <= x[1] < by[0]
 
 
 def _divide(op: str, x: Expr, c: int, ranges: Ranges) -> Expr:

@@ -77,12 +77,15 @@ def lower_parts(parts: list[Nest], sizes: tuple[OpenSize, ...]) -> LoweredFunc:
     fits = E.all_of(*(E.compare("<=", a.least, size_variable(a.name)) for a in raised))
     other = E.any_of(*(E.compare("<", size_variable(a.name), a.least) for a in raised))
     body = seq(Guard(fits, whole.body), Guard(other, below.body))
-    verify(body, whole.params, "joining", sizes)
+    open_ = close_sizes(replace(parts[0], sizes=sizes, body=seq()))
+    params = tuple(map(open_.buffer, open_.params))  # those of a part may have the number of its only size
+    verify(body, params, "joining", sizes)
     return replace(
         whole,
+        params=params,
         body=body,
         streamed=tuple(n for n in whole.streamed if n in below.streamed),
-        skewed=tuple(p.name for p in whole.params if p.name in {*whole.skewed, *below.skewed}),
+        skewed=tuple(p.name for p in params if p.name in {*whole.skewed, *below.skewed}),
         sizes=sizes,
     )
 

@@ -32,11 +32,12 @@ MAX_SKETCHES = 32
 class SketchBuilder:
     """A sketch under construction: at the largest sizes, where some are open. ``inner``: (stage, n) whose
     axis n + 1, and (buffer, n) whose dimension n + 1, has an open extent, so that it stays apart from the one
-    before it."""
+    before it. ``open``: (stage, axis) whose extent is open."""
 
     def __init__(self, dag: ComputeDAG, target: Target, answers: Sequence[int]) -> None:
         self.s = Schedule(dag.largest, target)
         self.inner = _open_beside(dag)
+        self.open = _open_axes(dag)
         self.target = target
         self.holes: list[HoleSpec] = []
         self.asked: list[int] = []  # number of options of each question
@@ -186,6 +187,16 @@ def innermost(d: SketchBuilder, loops: Sequence[Loop]) -> Loop:
     if last is not loops[-1]:
         d.s.reorder(*(x.var for x in loops if x is not last), last.var)
     return last
+
+
+def _open_axes(dag: ComputeDAG) -> set[tuple[str, str]]:
+    _, stages = extents_of(dag)
+    return {
+        (s.name, a.var)
+        for s, own in zip(dag.stages, stages, strict=True)
+        for a, n in zip((*s.axes, *s.reduce_axes), own, strict=True)
+        if E.variables(n)
+    }
 
 
 def _open_beside(dag: ComputeDAG) -> frozenset[tuple[str, int]]:

@@ -129,14 +129,14 @@ CASES = {
 OUTERMOST = tuple(name for name, c in CASES.items() if all(t.strides is None for t in c.dag().params))
 
 
-def laid(t: Tensor, of: Tensor, values: np.ndarray | float) -> np.ndarray:
+def laid(t: Tensor, of: Tensor, values: np.ndarray | None = None) -> np.ndarray:
     """Values as an argument of this size holds them: with the strides of the largest size, which ``of``
-    has."""
+    has. None: nothing has written it."""
     steps = strides_of(of)
     span = 1 + sum((n - 1) * s for n, s in zip(t.shape, steps, strict=True))
-    memory = np.full(span, np.nan, t.dtype)
+    memory = np.full(span, np.nan if E.is_float(t.dtype) else 77, t.dtype)
     a = np.lib.stride_tricks.as_strided(memory, t.shape, [s * memory.itemsize for s in steps])
-    a[...] = values
+    a[...] = memory[0] if values is None else values
     return a
 
 
@@ -147,7 +147,7 @@ def interpreted(
     here = at(dag, sizes)
     data = inputs(here, seed)
     arrays = {t.name: laid(t, dag.tensors[t.name], x) for t, x in zip(here.inputs, data, strict=True)}
-    outs = {n: laid(here.tensors[n], dag.tensors[n], np.nan) for n in here.outputs}
+    outs = {n: laid(here.tensors[n], dag.tensors[n]) for n in here.outputs}
     run(program, arrays | outs, sizes=sizes)
     return list(outs.values()), te.evaluate(here, data)
 

@@ -17,6 +17,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Block, Nest, blocks, const
+from schedules.ir.nest import behind
 from schedules.ir.strides import goes_on
 from schedules.space.sketch_builder import SketchBuilder
 
@@ -30,7 +31,10 @@ def merge_neighbours(d: SketchBuilder) -> None:
     for b in blocks(d.s.nest.body):
         loops = [x.var for x in d.loops(b.name)]
         for first, count in _runs(axes, b.name):
-            d.s.merge_axes(*loops[first : first + count])
+            merged = d.s.merge_axes(*loops[first : first + count])
+            if any((b.name, i.var) in d.open for i in b.iters[first : first + count]):
+                now = d.block(b.name)
+                d.open.update((b.name, i.var) for i in now.iters if merged in behind(now, i.var))
     for buffer in [b.name for b in d.s.nest.buffers]:
         for first, count in reversed(_runs(dims, buffer)):  # the last first: the others keep their places
             d.s.merge_dims(buffer, first, count)

@@ -72,6 +72,8 @@ def _cost(d: SketchBuilder, p: Block, c: Block, fit: Fit) -> tuple[float, ...] |
     sizes = units_of(fit) | {term_axis(fit): terms_of(fit.instruction)}
     waste = math.prod(-(-n[v] // size) * size / n[v] for v, size in sizes.items())
     away = copied_operands(d, p, fit)
+    if any(v in open_axes(d, p, x) and v not in x.panels() for x in away for v in units_of(fit)):
+        return None  # a run may be longer than the axis
     if waste > MOST_WASTE or not all(x.can_be_packed(d.s.nest, n) for x in away):
         return None
     copies = [x for x in away if x.read.buffer not in d.s.dag.constants]
@@ -144,8 +146,17 @@ def _of_lanes(fit: Fit) -> OperandRead:
 
 
 def copied_operands(d: SketchBuilder, p: Block, fit: Fit) -> list[OperandRead]:
-    """Operands that do not lie as the instruction wants them."""
-    return [x for name in fit.reads if not (x := OperandRead.of(fit, name)).lies(d.s.nest, extents(p))]
+    """Operands that do not lie as the instruction wants them. One along an axis whose extent a call tells is
+    such a one, as that may be shorter than a run: its copy is padded."""
+    every = [OperandRead.of(fit, name) for name in fit.reads]
+    return [x for x in every if open_axes(d, p, x) or not x.lies(d.s.nest, extents(p))]
+
+
+def open_axes(d: SketchBuilder, p: Block, x: OperandRead) -> list[str]:
+    """Spatial axes of the block along which an instruction reads an operand, and whose extent a call
+    tells."""
+    own = [x.fit.axes[a] for a in x.dims if not x.is_term(a)]
+    return [v for v in own if (p.name, v) in d.open]
 
 
 def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[OperandRead]:
