@@ -206,6 +206,9 @@ def strides_at(strides: Strides | None, values: Mapping[Dim, int]) -> Strides | 
     if not isinstance(strides, Mapping):
         return strides
     listed = {name: s for name, s in strides.items() if isinstance(s, (tuple, list))}
+    for name, steps in listed.items():
+        for s in steps:
+            te_dims.check_stride(name, s)
     used = te_dims.dims_of([s for steps in listed.values() for s in steps])
     if missing := [d for d in used if d not in values]:
         raise WorkloadError(f"strides: {missing[0]!r} is no size of the program; use the sizes that it has")

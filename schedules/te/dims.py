@@ -67,6 +67,15 @@ def dims_of(values: Iterable[Any]) -> list[Dim]:
     return list(dict.fromkeys(found))
 
 
+def check_stride(name: str, stride: Any) -> None:
+    """Raise `WorkloadError` for a stride of argument ``name`` that depends on an open size."""
+    if found := [d for d in dims_of([stride]) if d.open and d.lo < d.hi]:
+        raise WorkloadError(
+            f"a stride of argument {name} depends on the open size {found[0]!r}; give a number, as of rows "
+            "that have room for the largest size, or leave open= out"
+        )
+
+
 def at_sizes(e: Expr, sizes: Mapping[Dim, int]) -> Expr:
     """An expression with numbers for its dimensions, as it would be if they had been written there. Raises
     `WorkloadError`, TypeError and ZeroDivisionError for what is no expression then."""

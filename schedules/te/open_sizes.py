@@ -269,6 +269,33 @@ def extents_of(dag: ComputeDAG) -> tuple[dict[str, tuple[Expr, ...]], list[tuple
     return shapes, stages
 
 
+def with_stages(dag: ComputeDAG, stages: Sequence[Stage], origins: Mapping[str, str]) -> ComputeDAG:
+    """The DAG with other stages, which compute the same. ``origins``: {stage: the stage of ``dag`` from which
+    it has its axes}. One with the name of an axis there is as long as that at every size. Raises
+    ValueError."""
+    if dag.open is None:
+        return replace(dag, stages=tuple(stages))
+    known = {(x.of, _axes(dag.stages[x.of])[x.at]): x.extent for x in dag.open.axes}
+    numbers = {s.name: k for k, s in enumerate(dag.stages)}
+    axes = tuple(
+        OpenExtent(k, d, extent)
+        for k, s in enumerate(stages)
+        for d, var in enumerate(_axes(s))
+        if (extent := known.get((numbers[origins[s.name]], var))) is not None
+    )
+    return replace(dag, stages=tuple(stages), open=replace(dag.open, axes=axes))
+
+
+def depths_that_depend(dag: ComputeDAG) -> set[str]:
+    """Stages that sum over an axis whose extent depends on a size."""
+    every = () if dag.open is None else dag.open.axes
+    return {dag.stages[x.of].name for x in every if x.at >= len(dag.stages[x.of].axes)}
+
+
+def _axes(s: Stage) -> list[str]:
+    return [a.var for a in (*s.axes, *s.reduce_axes)]
+
+
 def strides_that_depend(dag: ComputeDAG) -> str:
     """What is wrong with an argument whose strides depend on a size, with the remedy; nothing if none is
     so."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from schedules.errors import WorkloadError, suggest
 from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
+from schedules.te.dims import check_stride
 
 # Strides of arguments, by name; None: row-major.
 Strides = Mapping[str, Sequence[int] | None]
@@ -53,6 +54,7 @@ def strides_given(dag: ComputeDAG) -> dict[str, tuple[int, ...]]:
 def _numbers(name: str, steps: Any) -> tuple[int, ...]:
     listed = list(steps) if isinstance(steps, (tuple, list)) else [steps]
     for s in listed:
+        check_stride(name, s)
         if isinstance(s, bool) or not hasattr(s, "__index__"):
             raise WorkloadError(f"strides: {name} has stride {s!r}, which is no integer; give elements")
     return tuple(map(int, listed))

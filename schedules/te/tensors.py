@@ -14,7 +14,7 @@ from schedules.expr import INDEX, Cast, Const, Expr, Load, Var
 from schedules.loads import with_loads
 from schedules.te.compute_dag import Axis, ComputeDAG, Reducer, Stage
 from schedules.te.compute_dag import Tensor as DagTensor
-from schedules.te.dims import Dim, at_sizes, dims_of, extent_at, stride_at
+from schedules.te.dims import Dim, at_sizes, check_stride, dims_of, extent_at, stride_at
 from schedules.te.open_sizes import OpenExtent, OpenSize, OpenSizes
 from schedules.te.scalars import cast
 from schedules.te.unique import Taken
@@ -260,6 +260,10 @@ def _opened(
                     f"a value of {name or 'a stage'} depends on the open size {found[0]!r}; only extents "
                     "may: give it as an input, or leave open= out"
                 )
+
+    for i, t in enumerate(inputs):
+        for s in t.strides or ():
+            check_stride(t.name or f"I{i}", s)
 
     def extent(of: int, at: int, n: Any) -> list[OpenExtent]:
         if not set(dims_of([n])) & named.keys():
