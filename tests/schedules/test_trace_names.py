@@ -28,7 +28,7 @@ from schedules.trace_names import EITHER, LOOPS, THINGS, to_canonical, to_named
 LIMITS = (("cores", 10), ("shared_bytes", 49152), ("threads_per_block", 1024), ("warp", 32))
 GPU = Target("cuda", "sm_80", limits=LIMITS)
 # arguments that are texts, and no names of an expression
-NO_NAMES = {"axis", "scope", "key", "tail", "instruction"}
+NO_NAMES = {"axis", "scope", "key", "tail", "instruction", "dtype"}
 
 
 def test_every_argument_that_is_a_text_is_known() -> None:

@@ -13,7 +13,7 @@ from schedules import ops, te
 from schedules.te.structure import OTHER_ORDER, Structure, distance, structure
 
 
-def of(op: str, layout: str | None = None, dtype: str = "float32", **params: Any) -> Structure:
+def of(op: str, layout: str | None = None, dtype: str | None = None, **params: Any) -> Structure:
     return structure(ops.workload(op, {**SMALL[op], **params}, dtype, layout).dag)
 
 
