@@ -28,7 +28,7 @@ from schedules.ir import (
 )
 from schedules.loads import Indices, relocated
 from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
-from schedules.te.open_sizes import extents_of
+from schedules.te.open_sizes import extents_of, open_strides
 
 
 def initial(dag: ComputeDAG) -> Nest:
@@ -38,7 +38,7 @@ def initial(dag: ComputeDAG) -> Nest:
     made = [stage_block(s, own) for s, own in zip(dag.stages, extents, strict=True)]
     names = initial_loops([(b.name, [i.var for i in b.iters]) for b in made])
     stmts = [wrap_loops(block, own) for block, own in zip(made, names, strict=True)]
-    buffers = tuple(replace(tensor_buffer(t), shape=shapes[t.name]) for t in dag.tensors.values())
+    buffers = tuple(_open_buffer(dag, t, shapes[t.name]) for t in dag.tensors.values())
     sizes = dag.open.sizes if dag.open is not None else ()
     return Nest(tuple(t.name for t in dag.params), dag.outputs, buffers, seq(*stmts), sizes)
 
@@ -59,7 +59,13 @@ def open_extents(dag: ComputeDAG) -> tuple[dict[str, tuple[Expr, ...]], list[tup
 def open_buffers(dag: ComputeDAG) -> tuple[Buffer, ...]:
     """The parameters of a DAG as a lowered program has them: with the variables of its sizes."""
     shapes, _ = extents_of(dag)
-    return tuple(replace(tensor_buffer(t), shape=shapes[t.name]) for t in dag.params)
+    return tuple(_open_buffer(dag, t, shapes[t.name]) for t in dag.params)
+
+
+def _open_buffer(dag: ComputeDAG, t: Tensor, shape: tuple[Expr, ...]) -> Buffer:
+    steps = open_strides(dag, t)
+    strides = None if steps is None else tuple(map(Const, steps))
+    return replace(tensor_buffer(t), shape=shape, strides=strides)
 
 
 def tensor_buffer(t: Tensor) -> Buffer:

@@ -145,7 +145,7 @@ def _open(opened: Mapping[str, Any], sizes: Mapping[str, str]) -> dict[str, Any]
         return [[of, at, _expr(extent, {}, sizes)] for of, at, extent in xs]
 
     own = [[sizes[n], *rest] for n, *rest in opened["sizes"]]
-    return {"sizes": own, "inputs": extents(opened["inputs"]), "axes": extents(opened["axes"])}
+    return {**opened, "sizes": own, "inputs": extents(opened["inputs"]), "axes": extents(opened["axes"])}
 
 
 def _expr(v: Any, tensors: Mapping[str, str], axes: Mapping[str, str]) -> Any:

@@ -7,7 +7,7 @@ of one size. What a stage computes does not speak of sizes: only extents do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
@@ -19,12 +19,13 @@ from schedules.documents import any_integer, any_text, items, list_of, record
 from schedules.errors import WorkloadError
 from schedules.expr import Binary, Const, Expr, Load, Logic, Select, Var
 from schedules.expr_json import from_json, to_json
+from schedules.strides import row_major
 from schedules.te.dims import MAX_EXTENT
 from schedules.te.infeasible import impossible
 from schedules.te.inside import MAX_POINTS, decide, weaker
 
 if TYPE_CHECKING:
-    from schedules.te.compute_dag import ComputeDAG, Stage
+    from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
 
 # Sizes that are looked at one by one: extents that are not linear, and loads of which no proof is found.
 TRIED_SIZES = 1024
@@ -81,11 +82,13 @@ class OpenExtent:
 
 @dataclass(frozen=True, slots=True)
 class OpenSizes:
-    """The sizes of a DAG that a call tells, and the extents that depend on them."""
+    """The sizes of a DAG that a call tells, and the extents that depend on them. ``roomy``: numbers of the
+    arguments that at every size have the strides of a row-major one of the largest sizes, ascending."""
 
     sizes: tuple[OpenSize, ...]
     inputs: tuple[OpenExtent, ...]
     axes: tuple[OpenExtent, ...]
+    roomy: tuple[int, ...] = ()
 
     @property
     def ranges(self) -> dict[str, affine.Range]:
@@ -102,7 +105,8 @@ class OpenSizes:
             return [[x.of, x.at, to_json(x.extent)] for x in xs]
 
         sizes = [[s.name, s.least, s.most] for s in self.sizes]
-        return {"sizes": sizes, "inputs": extents(self.inputs), "axes": extents(self.axes)}
+        more = {"roomy": list(self.roomy)} if self.roomy else {}
+        return {"sizes": sizes, "inputs": extents(self.inputs), "axes": extents(self.axes), **more}
 
 
 _EXTENTS = list_of(lambda x: OpenExtent(*items(any_integer, any_integer, from_json)(x)))
@@ -111,7 +115,8 @@ _OPEN = record(
         "sizes": list_of(lambda x: OpenSize(*items(any_text, any_integer, any_integer)(x))),
         "inputs": _EXTENTS,
         "axes": _EXTENTS,
-    }
+    },
+    {"roomy": list_of(any_integer)},
 )
 
 
@@ -143,7 +148,37 @@ def at(dag: ComputeDAG, sizes: Mapping[str, int]) -> ComputeDAG:
         inputs[x.of] = replace(t, shape=(*t.shape[: x.at], number(x), *t.shape[x.at + 1 :]))
     for x in dag.open.axes:
         stages[x.of] = _with_extent(stages[x.of], x.at, number(x))
-    return replace(dag, inputs=tuple(inputs), stages=tuple(stages), open=None)
+
+    def lie(t: Tensor) -> Tensor:
+        return replace(t, strides=open_strides(dag, dag.tensors[t.name]))
+
+    return replace(
+        dag,
+        inputs=tuple(map(lie, inputs)),
+        stages=tuple(replace(s, outputs=tuple(map(lie, s.outputs))) for s in stages),
+        open=None,
+    )
+
+
+def open_strides(dag: ComputeDAG, t: Tensor) -> tuple[int, ...] | None:
+    """The strides that a tensor of the DAG has at every size; None: row-major at each."""
+    if dag.open is not None and t.name in {dag.params[k].name for k in dag.open.roomy}:
+        return row_major(t.shape)
+    return t.strides
+
+
+def with_room(dag: ComputeDAG, names: Collection[str]) -> ComputeDAG:
+    """The DAG whose row-major arguments of these names are `OpenSizes.roomy`, as far as they have an open
+    extent."""
+    if dag.open is None:
+        return dag
+    shapes, _ = extents_of(dag)
+    roomy = tuple(
+        k
+        for k, t in enumerate(dag.params)
+        if t.name in names and t.strides is None and any(map(E.variables, shapes[t.name]))
+    )
+    return replace(dag, open=replace(dag.open, roomy=roomy))
 
 
 def _with_extent(s: Stage, which: int, extent: int) -> Stage:
@@ -202,6 +237,15 @@ def check_open(dag: ComputeDAG) -> None:
     _check_extents(dag.open.inputs, [t.shape for t in dag.inputs], ranges, "input")
     axes = [tuple(a.extent for a in (*s.axes, *s.reduce_axes)) for s in dag.stages]
     _check_extents(dag.open.axes, axes, ranges, "stage")
+    plain = {k for k, t in enumerate(dag.params) if t.strides is None}
+    if list(dag.open.roomy) != sorted(plain & {*dag.open.roomy}):
+        raise ValueError(f"{list(dag.open.roomy)} are no numbers of row-major arguments, ascending")
+    for x in dag.open.inputs:
+        if dag.inputs[x.of].name in dag.constants:
+            raise ValueError(
+                f"constant {dag.inputs[x.of].name} has the open extent {E.show(x.extent)}, so that it is another "
+                "array at each size; leave it out of the constants, or leave open= out"
+            )
     told = dag.open.telling
     for name in ranges:
         if name not in told:
@@ -302,7 +346,7 @@ def strides_that_depend(dag: ComputeDAG) -> str:
     shapes, _ = extents_of(dag)
     for t in dag.params:
         for d, n in enumerate(shapes[t.name]):
-            if t.strides is None and E.variables(n) and prod(t.shape[:d]) > 1:
+            if open_strides(dag, t) is None and E.variables(n) and prod(t.shape[:d]) > 1:
                 return (
                     f"argument {t.name} has the open extent {_shown(n)} in dimension {d}, so that its "
                     "strides depend on a size; make that its outermost dimension, or leave open= out"

@@ -15,7 +15,7 @@ from schedules.loads import with_loads
 from schedules.te.compute_dag import Axis, ComputeDAG, Reducer, Stage
 from schedules.te.compute_dag import Tensor as DagTensor
 from schedules.te.dims import Dim, at_sizes, check_stride, dims_of, extent_at, stride_at
-from schedules.te.open_sizes import OpenExtent, OpenSize, OpenSizes
+from schedules.te.open_sizes import OpenExtent, OpenSize, OpenSizes, with_room
 from schedules.te.scalars import cast
 from schedules.te.unique import Taken
 
@@ -233,7 +233,7 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
         outs = tuple(DagTensor(names[op, i], shape, E.dtype_of(v)) for i, v in enumerate(values))
         stages.append(Stage(outs, axes, reduce_axes, values, op.reducer))
     try:
-        return ComputeDAG(
+        made = ComputeDAG(
             tuple(_input(names[t, 0], t, sizes) for t in inputs),
             tuple(stages),
             tuple(names[key(t)] for t in computed),
@@ -241,6 +241,7 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
         )
     except ValueError as err:
         raise WorkloadError(str(err)) from err
+    return with_room(made, {names[t, 0] for t in inputs if t.strides is not None})
 
 
 def _opened(
