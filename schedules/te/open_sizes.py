@@ -243,8 +243,8 @@ def check_open(dag: ComputeDAG) -> None:
     for x in dag.open.inputs:
         if dag.inputs[x.of].name in dag.constants:
             raise ValueError(
-                f"constant {dag.inputs[x.of].name} has the open extent {E.show(x.extent)}, so that it is another "
-                "array at each size; leave it out of the constants, or leave open= out"
+                f"constant {dag.inputs[x.of].name} has the open extent {E.show(x.extent)}, so that it is "
+                "another array at each size; leave it out of the constants, or leave open= out"
             )
     told = dag.open.telling
     for name in ranges:

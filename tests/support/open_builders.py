@@ -35,6 +35,26 @@ def _rows_more(by: int, func: LoweredFunc, target: Target) -> LlvmModule:
     return replace(made, text=text)
 
 
+def a_row_more_below(dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
+    """A row, or column, is computed behind the last, but at the largest size."""
+    assert dag.open is not None
+    (size,) = dag.open.sizes
+
+    def made(func: LoweredFunc, target: Target) -> LlvmModule:
+        made = _module_of(func, target)
+        text = re.sub(
+            r"%(\S+\.size) = load (i64, ptr \S+)",
+            rf"%told.\1 = load \2\n  %less.\1 = icmp slt i64 %told.\1, {size.most}\n"
+            r"  %more.\1 = zext i1 %less.\1 to i64\n  %\1 = add i64 %told.\1, %more.\1",
+            made.text,
+        )
+        assert text != made.text
+        return replace(made, text=text)
+
+    with patch.object(from_trace, "module_of", made):
+        return from_trace.build_object(dag, trace, target)
+
+
 def _built(by: int, dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
     with patch.object(from_trace, "module_of", partial(_rows_more, by)):
         return from_trace.build_object(dag, trace, target)
