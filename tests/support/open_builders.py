@@ -10,7 +10,9 @@ from unittest.mock import patch
 
 from autotune.backends.building import from_trace
 from autotune.codegen.llvm.emit import LlvmModule
-from schedules.ir import LoweredFunc
+from schedules import expr as E
+from schedules.expr import Const
+from schedules.ir import Guard, LoweredFunc, Store, seq, size_variable
 from schedules.model import Target, Trace
 from schedules.passes import drop_harmless_guards
 from schedules.te.compute_dag import ComputeDAG
@@ -35,21 +37,16 @@ def _rows_more(by: int, func: LoweredFunc, target: Target) -> LlvmModule:
     return replace(made, text=text)
 
 
-def a_row_more_below(dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
-    """A row, or column, is computed behind the last, but at the largest size."""
+def a_column_more_below(dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
+    """The first row of the output gets a column behind its last, but at the largest size."""
     assert dag.open is not None
     (size,) = dag.open.sizes
+    n = size_variable(size.name)
 
     def made(func: LoweredFunc, target: Target) -> LlvmModule:
-        made = _module_of(func, target)
-        text = re.sub(
-            r"%(\S+\.size) = load (i64, ptr \S+)",
-            rf"%told.\1 = load \2\n  %less.\1 = icmp slt i64 %told.\1, {size.most}\n"
-            r"  %more.\1 = zext i1 %less.\1 to i64\n  %\1 = add i64 %told.\1, %more.\1",
-            made.text,
-        )
-        assert text != made.text
-        return replace(made, text=text)
+        more = Store(func.outputs[0], (Const(0), n), Const(0.0, "float32"))
+        less = Guard(E.compare("<", n, size.most), more)
+        return _module_of(replace(func, body=seq(func.body, less)), target)
 
     with patch.object(from_trace, "module_of", made):
         return from_trace.build_object(dag, trace, target)

@@ -175,10 +175,10 @@ class OpenCode:
     def outputs(
         self, dag: ComputeDAG, sizes: Mapping[str, int], data: Sequence[np.ndarray]
     ) -> dict[str, list[np.ndarray]]:
-        """By placement. Arguments are row-major."""
+        """By placement."""
         here = at(dag, sizes)
         kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(self.loaded.address)
-        arena = Arena([KernelParam(t.name, t.shape, t.dtype) for t in here.params], data)
+        arena = Arena([KernelParam(t.name, t.shape, t.dtype, t.strides) for t in here.params], data)
         arena.fill_outputs()
         scratch = arena.scratch.open(self.loaded.scratch_bytes, "end") if self.loaded.scratch_bytes else 0
         out = {}
@@ -189,6 +189,7 @@ class OpenCode:
                 words = (ctypes.c_void_p * (len(place.pointers) + len(told)))(*place.pointers, *told)
                 kernel(ctypes.addressof(words), scratch, self.target.threads)
                 assert not arena.scratch.overrun(self.loaded.scratch_bytes, "end")
+                assert not arena.spilled(place)
                 out[place.name] = [x.copy() for x in place.outputs]
         finally:
             arena.close()
