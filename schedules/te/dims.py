@@ -43,7 +43,8 @@ def dim(lo: int, hi: int, name: str = "", *, open: bool = False) -> Dim:
 
     ``name``: for messages, and for `DynamicKernel.at`. A parameter of an operator names its size itself.
     ``open``: one workload, one search and one compiled kernel for all sizes, in place of one for each (ADR
-    79). Only extents may depend on it, and an argument has it in its outermost dimension.
+    79). Only extents may depend on it. A row-major argument has it in its outermost dimension; others are
+    given strides that are numbers.
 
     Raises `WorkloadError` unless ``1 <= lo <= hi``. Example:
 

@@ -349,7 +349,8 @@ def strides_that_depend(dag: ComputeDAG) -> str:
             if open_strides(dag, t) is None and E.variables(n) and prod(t.shape[:d]) > 1:
                 return (
                     f"argument {t.name} has the open extent {_shown(n)} in dimension {d}, so that its "
-                    "strides depend on a size; make that its outermost dimension, or leave open= out"
+                    "strides depend on a size; make that its outermost dimension, give it the strides of "
+                    f"the largest size, {list(row_major(t.shape))}, or leave open= out"
                 )
     return ""
 

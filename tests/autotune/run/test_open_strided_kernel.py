@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -81,7 +82,9 @@ def test_rows_of_an_open_length_have_room(room: int) -> None:
     assert isinstance(kernel, OpenKernel)
     for size in (24, 1, 3, 17, 4, 24):
         a, out = view(5, size, room, size), np.full((5, room), 9, "float32")
-        assert kernel(a, out=out[:, :size]) is not None
+        kernel(a, out=out[:, :size])
+        new = kernel(a)
+        assert np.array_equal(new, a + 1) and (size == 1 or new.strides == (4 * room, 4))
         assert np.array_equal(out[:, :size], a + 1) and (out[:, size:] == 9).all()
     with pytest.raises(ArgumentError, match=rf"'x' has strides \(17, 1\).* compiled for \({room}, 1\)"):
         kernel(np.ascontiguousarray(view(5, 17, room)), out=out[:, :17])
@@ -215,3 +218,16 @@ def test_a_range_of_strided_rows_is_tuned_loaded_and_called(tmp_path: Path) -> N
     for size in (1, 2, 17, 40):
         a, b = view(8, size, 40, size), view(size, 16, 16)
         assert np.allclose(kernel(a, b), a @ b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_an_exported_function_takes_rows_with_room_and_the_size(tmp_path: Path) -> None:
+    w = columns()
+    files = at.export(kernel_of(w, backends.parse("cpu", 1), tiled(w)), tmp_path, "rows")
+    assert "int rows_run(const float *x, float *y, int64_t n);" in files.header.read_text()
+    run = ctypes.CDLL(str(files.library)).rows_run
+    run.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int64]
+    for size in (1, 7, 24):
+        a, out = view(5, size, 24, size), np.full((5, 24), 9, "float32")
+        assert run(a.ctypes.data, out.ctypes.data, size) == 0
+        assert np.array_equal(out[:, :size], a + 1) and (out[:, size:] == 9).all()
