@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from schedules import affine
 from schedules import expr as E
-from schedules.expr import Expr, Load, Select, Var
+from schedules.expr import Expr, Load, Select
 from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, with_body
 from schedules.passes.simplify import Ranges, inside
 
@@ -39,20 +39,9 @@ class _Around:
     ranges: Ranges = field(default_factory=dict)
     conds: tuple[Expr, ...] = ()
 
-    @property
-    def is_open(self) -> bool:
-        """Whether a call tells a size of the program."""
-        return any(affine.has_size(Var(v)) for v in self.ranges)
-
     def allocated(self, b: Buffer) -> _Around:
         """Inside of an allocation."""
         return replace(self, shapes={**self.shapes, b.name: _extents(b)})
-
-    def within(self, s: Loop) -> _Around:
-        """Inside of a loop. How long it is, is a condition only where a call tells that: else its range
-        says it."""
-        known = replace(self, ranges=inside(s, self.ranges))
-        return known.where(E.compare("<", Var(s.var), s.extent)) if affine.has_size(s.extent) else known
 
     def where(self, cond: Expr) -> _Around:
         """Where a condition holds too."""
@@ -62,7 +51,7 @@ class _Around:
 def _go(s: Stmt, at: _Around) -> Stmt:
     match s:
         case Loop(body=b):
-            return replace(s, body=_go(b, at.within(s)))
+            return replace(s, body=_go(b, replace(at, ranges=inside(s, at.ranges))))
         case Alloc(buffer=buf, body=b):
             return Alloc(buf, _go(b, at.allocated(buf)))
         case Guard(body=b) if s.speculative:
@@ -70,7 +59,7 @@ def _go(s: Stmt, at: _Around) -> Stmt:
             keep = E.conjuncts(s.cond)
             for c in keep:
                 others = tuple(x for x in keep if x is not c)
-                if _harmless(inner, replace(at, conds=(*at.conds, *others))):
+                if _harmless(inner, replace(at, conds=others)):
                     keep = others
             return replace(s, cond=E.all_of(*keep), body=inner) if keep else inner
     return with_body(s, lambda k: _go(k, at))
@@ -84,8 +73,8 @@ def _harmless(s: Stmt, at: _Around) -> bool:
             return _safe(c, at) and _harmless(b, at.where(c))
         case Alloc(buffer=buf, body=b):
             return _harmless(b, at.allocated(buf))
-        case Loop(body=b):
-            return at.is_open and _harmless(b, at.within(s))
+        case Loop():
+            return False
     return all(_harmless(k, at) for k in getattr(s, "stmts", ()))
 
 
@@ -118,8 +107,6 @@ def _inside(name: str, ix: tuple[Expr, ...], at: _Around) -> bool:
 
 def _below(i: Expr, n: Expr, at: _Around) -> bool:
     """Whether an index is below an extent that a call tells."""
-    if affine.decide(E.compare("<", i, n), at.ranges):
-        return True
     gap = affine.simplify(i - n, at.ranges)
     r = affine.refine(at.conds, gap, affine.bounds(gap, at.ranges), at.ranges)
     return r is not None and r[1] < 0
