@@ -35,7 +35,7 @@ DEFAULT_S = 60.0  # seconds of a budget that is not given
 def tune(
     program: Program,
     *,
-    dtype: str = "float32",
+    dtype: str | None = None,
     layout: str | None = None,
     constant_weights: bool | Sequence[str] = False,
     strides: Strides | None = None,
@@ -63,6 +63,7 @@ def tune(
     found.
 
     - ``dtype``, ``layout``: of an operator; `autotune ops OP` lists them. Tensors have their own.
+      ``dtype=None`` is float32, or the operator's first where it has no float32.
     - ``constant_weights``: weights are known ahead of the calls, so that packing them costs a call nothing;
       `Kernel.pack_weights` does it. True: those of the operator. Else names of inputs.
     - ``strides``: of arguments that are not row-major, by name, in elements: ``{"a": (1, 512)}`` takes a

@@ -78,8 +78,9 @@ SHAPE = option(
 LISTED_SHAPE = replace(SHAPE, help="What NET.onnx leaves open: x=1x3x224x224.")
 SUITE = option("--suite", "Tasks of a TOML file; NAME: a suite, quick or all.", "FILE[:NAME]")
 DTYPE = option(
-    "--dtype", f"Element type: {', '.join(DTYPES)}.", "DTYPE", default="float32", values=values.dtypes
-)
+    "--dtype", f"Element type: {', '.join(DTYPES)}. [default: float32, or OP's first]", "DTYPE",
+    values=values.dtypes,
+)  # fmt: skip
 LAYOUT = option("--layout", "Data layout, where the operator has several.", "LAYOUT", values=values.layouts)
 CONSTANTS = switch("--constant-weights", "Weights are known ahead, and packed once, not at each call.")
 STRIDES = option(

@@ -162,7 +162,7 @@ class DynamicWorkload:
 def as_dynamic(
     program: Program,
     params: Mapping[str, Any],
-    dtype: str = "float32",
+    dtype: str | None = None,
     layout: str | None = None,
     constant_weights: bool | Sequence[str] = False,
     caller: Callable[..., Any] | None = None,

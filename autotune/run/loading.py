@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def load(
     program: Program,
     *,
-    dtype: str = "float32",
+    dtype: str | None = None,
     layout: str | None = None,
     constant_weights: bool | Sequence[str] = False,
     strides: Strides | None = None,
@@ -46,6 +46,7 @@ def load(
 ) -> Kernel:
     """The tuned kernel of an operator (``"matmul", m=512, n=512, k=512``) or of a list of tensors.
 
+    ``dtype=None`` is float32, or the operator's first dtype where it has no float32, such as uint8.
     ``threads=None`` takes the fastest record whose thread count this process can run. Only records that
     were tuned for this machine are taken. With ``nearest=True``, where there is none, that of the most
     similar machine whose instructions this CPU has is tried beside the default schedule, and the faster of
@@ -218,7 +219,7 @@ def _no_size(dynamic: DynamicWorkload, sizes: list[Sizes], asked: Asked) -> Kern
 def best(
     program: Program,
     *,
-    dtype: str = "float32",
+    dtype: str | None = None,
     layout: str | None = None,
     constant_weights: bool | Sequence[str] = False,
     strides: Strides | None = None,

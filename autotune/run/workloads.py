@@ -24,16 +24,17 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,99}")
 def as_workload(
     program: Program,
     params: Mapping[str, Any],
-    dtype: str = "float32",
+    dtype: str | None = None,
     layout: str | None = None,
     constant_weights: bool | Sequence[str] = False,
     caller: Callable[..., Any] | None = None,
     strides: Strides | None = None,
 ) -> Workload:
-    """The workload of a program. Parameters, dtype and layout belong to library operators; tensors
-    carry their own. ``constant_weights``: see `with_constants`. ``caller``: the function that a user gave
-    ``params`` with its own keywords. ``strides``: of arguments, by name. Sums of dequantised products in
-    tensors become sums of integers (see `schedules.graph.integers`). Raises `WorkloadError`."""
+    """The workload of a program. Parameters, dtype and layout belong to library operators; tensors carry
+    their own. ``dtype=None``: float32, or the first that the operator has. ``constant_weights``: see
+    `with_constants`. ``caller``: the function that a user gave ``params`` with its own keywords. ``strides``:
+    of arguments, by name. Sums of dequantised products in tensors become sums of integers (see
+    `schedules.graph.integers`). Raises `WorkloadError`."""
     _check_names(program, params, caller)
     workload = with_strides(_as_workload(program, params, dtype, layout), strides)
     made = with_constants(workload, constant_weights)
@@ -245,7 +246,9 @@ def otherwise_constant(workload: Workload) -> Workload | None:
     return with_constants(workload, True)
 
 
-def _as_workload(program: Program, params: Mapping[str, Any], dtype: str, layout: str | None) -> Workload:
+def _as_workload(
+    program: Program, params: Mapping[str, Any], dtype: str | None, layout: str | None
+) -> Workload:
     if isinstance(program, str):
         from schedules import ops
 

@@ -54,7 +54,7 @@ class SuiteGroup(BaseModel):
     fields: list[str] = Field(min_length=1)
     shapes: list[list[int | float | list[int]]] = Field(min_length=1, max_length=MAX_TASKS)
     fixed: dict[str, int | float | str | list[int]] = {}
-    dtype: str = "float32"
+    dtype: str | None = None
     weights: list[float] = []
     quick: list[int] = []
 

@@ -109,7 +109,9 @@ def _check_tensor(t: Tensor, *, written: bool) -> None:
     if t.strides is not None and (wrong := flaw(t.shape, t.strides, written=written)):
         raise ValueError(f"tensor {t.name}: {wrong}")
     if t.nbytes > MOST_BYTES:
-        raise ValueError(f"tensor {t.name}: it has more than {MOST_BYTES} bytes; make its shape smaller")
+        raise ValueError(
+            f"tensor {t.name}: it has more than {MOST_BYTES} bytes; make its shape or its strides smaller"
+        )
 
 
 def _check_axes(s: Stage) -> None:

@@ -20,6 +20,7 @@ import autotune as at
 from autotune import backends
 from autotune.backends.building import from_trace
 from autotune.measure import memory
+from autotune.run.workloads import as_workload
 from autotune.settings import database
 from autotune.tuning.interrupts import Interrupts
 from kernels_db import Log, NewRecord
@@ -118,8 +119,23 @@ def test_counts_of_the_wrong_kind_are_refused(option: dict[str, Any], tmp_path: 
 def test_a_database_or_dtype_of_the_wrong_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(at.SettingsError, match="give a path"):
         database(5)  # type: ignore[arg-type]
-    with pytest.raises(at.WorkloadError, match="dtype None"):
-        at.load("matmul", **MATMUL, dtype=None, db=tmp_path / "t.db")  # type: ignore[arg-type]
+    with pytest.raises(at.WorkloadError, match="dtype 5"):
+        at.load("matmul", **MATMUL, dtype=5, db=tmp_path / "t.db")  # type: ignore[arg-type]
+
+
+def test_without_a_dtype_an_operator_has_float32_or_its_own(tmp_path: Path) -> None:
+    sizes = {"m": 5, "n": 6, "k": 7}
+    common: dict[str, Any] = {**sizes, "threads": 1, "db": tmp_path / "t.db"}
+    tuned = at.tune("quantized_matmul", **common, trials=0, progress=None)
+    assert tuned.workload.dag.params[0].dtype == "uint8"
+    for dtype in (None, "uint8"):
+        assert at.load("quantized_matmul", **common, dtype=dtype).chosen_by == "log"
+        assert at.best("quantized_matmul", **common, dtype=dtype).time_s == tuned.best.time_s
+        assert at.explain("quantized_matmul", **common, dtype=dtype)
+    assert as_workload("matmul", sizes).digest == as_workload("matmul", sizes, "float32").digest
+    where = ("--shape", "m=5,n=6,k=7", "--threads", 1, "--db", tmp_path / "t.db")
+    done = run("best", "quantized_matmul", *where)
+    assert done.status == 0 and "uint8" in done.out
 
 
 # -- size ------------------------------------------------------------------------------------------

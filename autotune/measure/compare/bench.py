@@ -70,7 +70,9 @@ def same_form(peer: str, tensor: str, theirs: np.ndarray, ours: np.ndarray) -> N
     """Raises `DisagreementError` for an output of another shape or dtype."""
     if theirs.shape != ours.shape or theirs.dtype != ours.dtype:
         made, wanted = (f"{x.dtype}{list(x.shape)}" for x in (theirs, ours))
-        raise DisagreementError(f"{peer} gives {made} for {tensor}, not {wanted}")
+        raise DisagreementError(
+            f"{peer} gives {made} for {tensor}, not {wanted}; leave {peer} out of --against"
+        )
 
 
 def _peer_bound(workload: Workload, ours: np.ndarray) -> np.ndarray:

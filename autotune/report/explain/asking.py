@@ -25,7 +25,7 @@ from schedules.trace_names import to_named
 def explain(
     program: Program | Schedule | Model,
     *,
-    dtype: str = "float32",
+    dtype: str | None = None,
     layout: str | None = None,
     constant_weights: bool | Sequence[str] = False,
     strides: Strides | None = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
+from schedules.expr import Load, Select
 from schedules.ir import Block, Nest
 from schedules.ir.nest import readers
 from schedules.primitives.inline import outgrown
@@ -45,6 +46,8 @@ def inline_stages(
         if not users:
             continue
         reducing = [u for u in users if u.reducer is not None]
+        if reducing and _is_filled_with_zero_point(nest, b):
+            continue
         if is_guarded_copy(b) and reducing:
             inlined = padding(d, b, reducing)
             if inlined:
@@ -63,6 +66,15 @@ def inline_stages(
                 continue
         d.s.inline(name)
     return again or ""
+
+
+def _is_filled_with_zero_point(nest: Nest, b: Block) -> bool:
+    """Whether a stage pads bytes by a number that is loaded. An instruction reads it as it lies; inlined, the
+    choice would stand between them."""
+    value = b.values[0]
+    if not isinstance(value, Select) or nest.buffer(b.writes[0].buffer).dtype not in ("int8", "uint8"):
+        return False
+    return isinstance(value.a, Load) and isinstance(value.b, Load)
 
 
 def _computes_again(nest: Nest, b: Block, user: Block) -> bool:

@@ -379,3 +379,10 @@ def test_what_computes_something_else_is_none() -> None:
     ):
         assert not ways(of(term), "vdpbf16ps")
     assert not ways(of(lambda i, j: x[i, r] * y[r, j], te.max), "vdpbf16ps")
+
+
+def test_padding_by_a_zero_point_that_is_loaded_leaves_the_instruction() -> None:
+    sizes = {"h": 6, "w": 6, "ci": 16, "co": 16, "k": 3}
+    for padding in (0, 1):
+        dag = ops.workload("quantized_conv2d", {**sizes, "padding": padding}).dag
+        assert any("dot.with=vpdpbusd" in name for name in derive(dag, ALL).sketches), padding

@@ -320,6 +320,38 @@ def test_signs_that_an_instruction_lacks(x: str, w: str, name: str) -> None:
     assert check(dag, WIDE, 1) == [NESTED]
 
 
+def shared(strides: tuple[int, int] | None, group: int = 8, *, walks: bool = True) -> ComputeDAG:
+    """Groups of uint8 times int8, of x that lies anyhow. ``walks``: else x is one number for each group."""
+    m, n, g = 2, 19, 3
+    x, w = te.placeholder((m, g * group), "uint8", "x", strides), te.placeholder((n, g * group), "int8", "w")
+    s, t, u = te.placeholder((n, g), name="s"), te.reduce_axis(group, "t"), te.reduce_axis(g, "u")
+
+    def term(i: Any, j: Any, b: Any) -> Any:
+        at = b * group + t
+        return te.cast(x[i, at if walks else b], "int32") * te.cast(w[j, at], "int32")
+
+    p = te.compute((m, n, g), lambda i, j, b: te.sum(term(i, j, b), axis=t), "p")
+    y = te.compute((m, n), lambda i, j: te.sum(te.cast(p[i, j, u], "float32") * s[j, u], axis=u), "y")
+    return te.dag([x, w, s, y])
+
+
+@pytest.mark.parametrize("strides", [None, (80, 2), (40, -1), (1, 3)], ids=str)
+def test_terms_of_what_lanes_share_lie_anyhow(strides: tuple[int, int] | None) -> None:
+    """They are copied where they are not side by side."""
+    here = "avx512vnni" in host_arch()[1]
+    found = check(shared(strides), VNNI, compiled=here)
+    assert found == [NESTED, f"{NESTED} p.with=vpdpbusd"]
+
+
+def test_groups_as_short_as_an_instruction() -> None:
+    here = "avx512vnni" in host_arch()[1]
+    assert check(shared(None, 4), VNNI, compiled=here, more="p.with") == [f"{NESTED} p.with=vpdpbusd"]
+
+
+def test_one_number_for_all_terms_is_no_dot_product() -> None:
+    assert check(shared(None, walks=False), VNNI) == [NESTED]
+
+
 def test_dot_products_only_where_they_are_the_sum() -> None:
     def offered(dag: ComputeDAG, t: Target = VNNI) -> bool:
         return any("p.with" in name for name in derive(dag, t).sketches)

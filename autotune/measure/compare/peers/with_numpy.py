@@ -44,6 +44,7 @@ def _matmul(p: Params, x: Arrays, out: np.ndarray) -> None:
         a.swapaxes(-1, -2) if p.get("transpose_a") else a,
         b.swapaxes(-1, -2) if p.get("transpose_b") else b,
         out=out,
+        dtype=out.dtype if out.dtype.kind in "iu" else None,  # else int8 is added up in int8
     )
 
 

@@ -65,8 +65,8 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
     dag = workload.dag
     if make is None or (make not in QUANTIZED and any(t.dtype != "float32" for t in dag.inputs)):
         raise PeerError(
-            f"ONNX Runtime has no peer for {workload.op!r}; it has one for {', '.join(sorted(GRAPHS))} in "
-            "float32; leave onnxruntime out of --against"
+            f"ONNX Runtime has no peer for {workload.op!r} of {dag.params[0].dtype}; it has one for "
+            f"{', '.join(sorted(GRAPHS))}, in float32 unless quantized; leave onnxruntime out of --against"
         )
     graph = make(parameters(workload), dict(zip((t.name for t in dag.inputs), inputs, strict=True)))
     free = {n: a for n, a in graph.arrays.items() if n not in dag.constants}

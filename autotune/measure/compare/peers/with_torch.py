@@ -14,11 +14,15 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from autotune.errors import one_line
 from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer
+from schedules.dtypes import DTYPES
 from schedules.model import Workload
 from schedules.ops import parameters
 
 Params = Mapping[str, Any]
+# {bytes of an element: integers of that size}, which numpy and torch both have.
+_BITS = {1: "uint8", 2: "int16"}
 # () -> the result, a tensor.
 Call = Callable[[], Any]
 # (parameters, tensors, tensor to write or None for a new one) -> the call.
@@ -31,9 +35,33 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
     make = operator(workload.op)
     if any(min(a.strides, default=0) < 0 for a in inputs):
         raise PeerError("torch has no tensors that walk backwards; leave torch out of --against")
-    tensors = [torch.from_numpy(a) for a in inputs]
+    tensors = [tensor(a) for a in inputs]
     with limited(threads), torch.inference_mode():
-        yield prepared(make(parameters(workload), tensors, torch.from_numpy(outputs[0])))
+        call = make(parameters(workload), tensors, tensor(outputs[0]))
+        try:
+            call()
+        except (RuntimeError, NotImplementedError) as err:  # such as a dtype that torch's operator lacks
+            raise PeerError(
+                f"torch has no {workload.op!r} of these dtypes: {one_line(err, 300)}; "
+                "leave torch out of --against"
+            ) from None
+        yield prepared(call)
+
+
+def tensor(a: np.ndarray) -> Any:
+    """An array as a tensor on the same memory. torch reads no array of `ml_dtypes`, such as bfloat16."""
+    if a.dtype.isbuiltin == 1:
+        return torch.from_numpy(a)
+    return torch.from_numpy(a.view(_BITS[a.itemsize])).view(getattr(torch, a.dtype.name))
+
+
+def array(x: Any) -> np.ndarray:
+    """A tensor as an array. See `tensor`."""
+    name = str(x.dtype).removeprefix("torch.")
+    if DTYPES[name].module == "numpy":
+        return np.ascontiguousarray(x.numpy())
+    bits = x.contiguous().view(getattr(torch, _BITS[x.element_size()]))
+    return np.ascontiguousarray(bits.numpy().view(DTYPES[name].numpy))
 
 
 def operator(name: str) -> Make:
@@ -65,12 +93,14 @@ def prepared(call: Call) -> PreparedPeer:
         last[0] = None  # frees its memory for the next result, as in a running program
         last[0] = call()
 
-    return PreparedPeer(run, lambda: [np.ascontiguousarray(last[0].numpy())])
+    return PreparedPeer(run, lambda: [array(last[0])])
 
 
 def _product(p: Params, x: list[Any], out: Any, then: Callable[[Any], Any] | None = None) -> Call:
     """A product of matrices. ``then``: with a bias, what follows it."""
     a, b = (m.transpose(-1, -2) if p.get(f"transpose_{n}") else m for n, m in zip("ab", x))
+    if then is None and (a.dtype, p.get("out_dtype"), a.ndim) == (torch.int8, "int32", 2):
+        return lambda: torch._int_mm(a, b) if out is None else torch._int_mm(a, b, out=out)
     if then is None:
         return lambda: torch.matmul(a, b, out=out)
     return lambda: then(torch.addmm(x[2], a, b, out=out))

@@ -12,7 +12,7 @@ import torch._inductor.config as inductor
 
 from autotune.errors import one_line
 from autotune.measure.compare.peers import Arrays, PeerError, PreparedPeer
-from autotune.measure.compare.peers.with_torch import Make, Params, limited, operator, prepared
+from autotune.measure.compare.peers.with_torch import Make, Params, limited, operator, prepared, tensor
 from schedules.model import Workload
 from schedules.ops import parameters
 
@@ -40,7 +40,7 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
     """See `autotune.measure.compare`. Raises `PeerError` for an operator that torch lacks in this form, or
     that it cannot compile here (it needs a C++ compiler)."""
     make, params = operator(workload.op), parameters(workload)
-    tensors = [torch.from_numpy(a) for a in inputs]
+    tensors = [tensor(a) for a in inputs]
     constant = [i for i, t in enumerate(workload.dag.inputs) if t.name in workload.dag.constants]
     torch._dynamo.reset()  # else code compiled for other operators counts towards its limits
     with limited(threads), torch.no_grad(), inductor.patch(freezing=bool(constant)):

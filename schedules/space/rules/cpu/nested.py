@@ -203,7 +203,10 @@ def _inner_sum(d: SketchBuilder, level: NestLevel, v: str, vec: int | Hole | Non
     digits = [x for x in reduce if any(x in behind(b, a) for a in axes)]
     terms = [x for x in reduce if dots is not None and x in behind(b, dots.term)]
     walked = [x for x in reduce if x not in digits and x not in terms]
-    if walked:
+    if dots is not None and not walked and not digits:  # the terms are the whole sum: once round it
+        once, term = d.s.split(terms[0], (None, dots.terms))
+        walked, terms = [once], [term]
+    elif walked:
         walked += _unrolled(d, level.name, walked.pop(), STEPS if dots is None else STEPS_OF_DOTS)
     wide = vec if dots is None else dots.lanes
     if wide is not None:

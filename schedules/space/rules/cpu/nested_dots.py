@@ -108,7 +108,7 @@ def dots_for(d: SketchBuilder, level: NestLevel, v: str) -> dict[str, Dots]:
             if apart or not _is_load(found[1 - k], same.dtype) or not fits(found[k], each.dtype):
                 continue
             term = _term(d, b, found[k], own, int(each.shape[1]))
-            if term:
+            if term and any(term in E.variables(i) for x in E.loads(found[1 - k]) for i in x.indices):
                 return {ins.name: Dots(ins, k, term, tuple(digit_axes(d, level, v)))}
     return {}
 
@@ -136,7 +136,12 @@ def _moves(d: SketchBuilder, x: Load) -> dict[str, int]:
     flat: Expr = Const(0)
     for i, s in zip(x.indices, known_strides(d.s.nest.buffer(x.buffer)), strict=True):
         flat = flat + i * s
-    terms, _ = affine.linear(flat)
+    return _coefficients(flat)
+
+
+def _coefficients(e: Expr) -> dict[str, int]:
+    """{axis: how much more an index is with each step of it}, of axes that move it evenly."""
+    terms, _ = affine.linear(e)
     return {a.name: int(c.value) for a, c in terms.items() if isinstance(a, Var) and isinstance(c, Const)}
 
 
@@ -171,21 +176,21 @@ def _turn_terms(d: SketchBuilder, level: NestLevel, v: str, term: str, terms: in
     some elements apart."""
     b = d.block(level.name)
     x = next(x for x in operands(b) if not depends(x, level.axis[v]))
-    step = _moves(d, x).get(term, 0)
-    if step == 1:
+    if _moves(d, x).get(term, 0) == 1:
         return
     dim = next(k for k, i in enumerate(x.indices) if term in E.variables(i))
+    step = _coefficients(x.indices[dim]).get(term, 0)
     name = copy_read(d, level.name, x)
     d.done.add(name)
-    for k, inner in ((dim, step * terms), (dim + 1, step)):
+    at = dim  # the dimension of the terms
+    for k, inner in ((dim, step * terms), (dim + 1, step)) if step != 1 else ():
         n = extent(d.own_loops(name)[k])
         if inner == n:
             continue
         d.s.split_axis(d.own_loops(name)[k].var, inner)
         d.s.split_dim(name, k, inner)
-    rank = len(d.own_loops(name))
-    at = rank - len(x.indices) + dim - 1  # the dimension of the terms
-    order = [*(k for k in range(rank) if k != at), at]
+        at = len(d.own_loops(name)) - len(x.indices) + dim - 1
+    order = [*(k for k in range(len(d.own_loops(name))) if k != at), at]
     loops = [q.var for q in d.own_loops(name)]
     d.s.reorder_storage(name, order)
     d.s.reorder(*(loops[k] for k in order))
