@@ -15,7 +15,8 @@ from schedules import affine, ops, te
 from schedules import expr as E
 from schedules.expr import Const, Var
 from schedules.graph.integers import with_integer_products
-from schedules.ir import Intrinsic, LoweredFunc, walk
+from schedules.ir import Buffer, Intrinsic, LoweredFunc, size_hole, walk
+from schedules.ir.strides import contiguous_dimension, goes_on
 from schedules.model import Trace
 from schedules.open_program import lower_parts, parts_of
 from schedules.passes import sums_of_zeros
@@ -208,3 +209,17 @@ def test_a_quantized_operator_of_open_sizes_is_the_operator_of_each(key: str) ->
             for t in fixed.inputs
         ]
         assert np.array_equal(te.evaluate(at(dag, {key: size}), data)[0], te.evaluate(fixed, data)[0])
+
+
+# -- strides -----------------------------------------------------------------------------------
+
+
+def test_what_lies_side_by_side_where_an_extent_is_open() -> None:
+    size = size_hole("n")
+    room = Buffer("x", (Const(5), size), "float32", strides=(Const(24), Const(1)))
+    assert contiguous_dimension(room) == 1 and not goes_on(room, 0)
+    assert not goes_on(replace(room, strides=(Const(1), Const(1))), 0)
+    rows = Buffer("x", (size, Const(3), Const(4)), "float32", strides=(Const(20), Const(4), Const(1)))
+    assert not goes_on(rows, 0) and goes_on(rows, 1)
+    assert goes_on(replace(rows, strides=(Const(12), Const(4), Const(1))), 0)
+    assert goes_on(replace(rows, strides=None), 0)
