@@ -139,6 +139,17 @@ def test_rows_that_tiles_have_are_copied() -> None:
     ) for t in instructed(fixed, 8) if "tdpbf16ps" in str(t))  # fmt: skip
 
 
+def test_rows_that_are_merged_with_open_ones_are_open_too() -> None:
+    x, w = te.placeholder((n(9), 4, 32), "bfloat16", "x"), te.placeholder((32, 16), "bfloat16", "w")
+    r = te.reduce_axis(32, "r")
+    value = lambda b, i, j: te.sum(x[b, i, r] * w[r, j], axis=r)  # noqa: E731
+    dag = te.dag([x, w, te.compute((x.shape[0], 4, 16), value, "y")])
+    traces = instructed(dag, 8)
+    assert any("merge_axes" in str(t) and "tdpbf16ps" in str(t) for t in traces)
+    for trace in traces:
+        assert lowered(dag, trace)
+
+
 def test_padded_depths_need_no_tail_beside_open_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     dag = operator("matmul", m=n(5), n=16, k=5)()
     (trace,) = instructed(dag)
