@@ -7,7 +7,7 @@ simplification want concrete integers; linear forms allow holes in coefficients.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
 from types import MappingProxyType
@@ -114,6 +114,19 @@ def rejoined(e: Expr) -> tuple[Mapping[Expr, Expr], Expr]:
             rest = from_linear({a: k for a, k in terms.items() if a not in (low, high)}, const)
             return rejoined(rest + low.a * c)
     return terms, const
+
+
+def offset(at: Sequence[Expr], strides: Sequence[int]) -> Expr:
+    """Elements from the first of a buffer to the one at these indices."""
+    return sum((i * step for i, step in zip(at, strides, strict=True)), start=E.wrap(0))
+
+
+def steps_of(e: Expr) -> tuple[dict[str, int], frozenset[str]]:
+    """({variable: how much more ``e`` is with each step of it}, the variables with which it moves unevenly,
+    as those of a quotient). Variables whose step is not known yet, or 0, are in neither."""
+    terms, _ = linear(e)
+    even = {a.name: int(c.value) for a, c in terms.items() if isinstance(a, Var) and isinstance(c, Const)}
+    return even, frozenset(v for a in terms if not isinstance(a, Var) for v in E.variables(a))
 
 
 def isolate(e: Expr, var: str) -> tuple[Expr | None, Expr]:

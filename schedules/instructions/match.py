@@ -204,19 +204,14 @@ class _Unifier:
         dense = row_major(next(t for t in ins.operands if t.name == name).shape)
         if self.known is None:
             return dense
-        flat: Expr = Const(0)
-        for i, n in zip(at, self.known[buffer], strict=True):
-            flat = flat + i * n
-        terms, _ = affine.linear(flat)
-        steps = {a.name: c.value for a, c in terms.items() if isinstance(a, Var) and isinstance(c, Const)}
-        uneven = {v for a, c in terms.items() if not isinstance(a, Var) for v in E.variables(a)}
+        steps, uneven = affine.steps_of(affine.offset(at, self.known[buffer]))
         out = []
         for d, (i, need) in enumerate(zip(p.indices, dense, strict=True)):
             axis = i.name if isinstance(i, Var) else ""
             loop = self.to[axis]
             if loop in uneven:
                 raise NoMatch(f"operand {name} of {ins.name}: {buffer} moves unevenly with {loop}")
-            step = int(steps.get(loop, 0))
+            step = steps.get(loop, 0)
             if (name, d) not in ins.free and step != need:
                 raise NoMatch(
                     f"operand {name} of {ins.name} needs step {need} along {axis}; {buffer} has {step} along "

@@ -93,6 +93,11 @@ class Instruction:
         return {a.var: a.extent for a in (*stage.axes, *stage.reduce_axes)}
 
     @property
+    def terms(self) -> int:
+        """Steps of its sum; 1 where it adds up nothing."""
+        return prod(a.extent for a in self.meaning.stages[0].reduce_axes)
+
+    @property
     def step(self) -> Store:
         """What one iteration stores."""
         stage, out = self.meaning.stages[0], self.result

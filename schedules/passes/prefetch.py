@@ -14,7 +14,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Const, Load, Var
-from schedules.ir import Buffer, Loop, Prefetch, Stmt, Store, const, loop_nest, seq, walk, with_body
+from schedules.ir import Buffer, Loop, Prefetch, Stmt, Store, loop_nest, seq, walk, with_body
 from schedules.ir.strides import known_strides
 from schedules.model import LINE
 
@@ -58,21 +58,14 @@ def _request(b: Buffer, var: str, distance: int, cache: int, s: Store, inside: l
     access = _access(s, b.name, var)
     if access is None:
         return None
-    flat: E.Expr = Const(0)
-    for i, step in zip(access.indices, known_strides(b), strict=True):
-        flat = flat + i * step
-    steps = affine.linear(flat)[0]
-    far = [x for x in inside if _bytes(b, steps.get(Var(x.var), Const(0))) >= LINE]
+    steps, _ = affine.steps_of(affine.offset(access.indices, known_strides(b)))
+    far = [x for x in inside if abs(steps.get(x.var, 0)) * DTYPES[b.dtype].itemsize >= LINE]
     near: dict[str, E.Expr] = {x.var: Const(0) for x in inside if x not in far}
     later = {var: Var(var) + distance, **near}
     asked: Stmt = Prefetch(b.name, tuple(E.substitute(i, later) for i in access.indices), cache)
     for x in reversed(far):
         asked = Loop(x.var, x.extent, asked, "unroll")
     return asked
-
-
-def _bytes(b: Buffer, step: E.Expr) -> int:
-    return abs(const(step) or 0) * DTYPES[b.dtype].itemsize
 
 
 def _access(s: Store, name: str, var: str) -> Load | None:

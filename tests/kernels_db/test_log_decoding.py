@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from children import children
 from log_cases import copy_of, exported, fill
 from waiting import wait_until
 
@@ -43,7 +44,7 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Raw]:
 
 
 def helpers_of(pid: int | None = None) -> list[psutil.Process]:
-    return [p for p in psutil.Process(pid).children() if "kernels_db.decoding" in " ".join(p.cmdline())]
+    return children("kernels_db.decoding", pid)
 
 
 def told(items: Iterator[Any]) -> list[Any]:

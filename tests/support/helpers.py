@@ -198,3 +198,12 @@ def decided(nest: Nest, decisions: Mapping[str, int]) -> Nest:
 
     buffers = tuple(replace(b, shape=tuple(map(fill, b.shape))) for b in nest.buffers)
     return replace(nest, buffers=buffers, body=go(nest.body))
+
+
+def in_lanes(dag: ComputeDAG, lanes: int) -> Schedule:
+    """A schedule of y, of one axis, in vectors."""
+    s = Schedule(dag)
+    if lanes > 1:
+        (i,) = s.loops("y")
+        s.vectorize(s.split(i, (None, lanes))[1])
+    return s

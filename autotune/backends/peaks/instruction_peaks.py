@@ -7,7 +7,6 @@ has one, with whatever registers it has.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 
@@ -36,9 +35,7 @@ class InstructionLoop(KernelLoop):
     """
 
     def __init__(self, ins: Instruction, target: Target) -> None:
-        stage = ins.meaning.stages[0]
-        terms = prod(a.extent for a in stage.reduce_axes)
-        steps = CHAIN // terms if is_float(ins.result.dtype) else STEPS  # longer float sums are cut
+        steps = CHAIN // ins.terms if is_float(ins.result.dtype) else STEPS  # longer float sums are cut
         held = CHAINS if ins.registers is None else ins.registers.count - len(ins.meaning.inputs)
         one = replace(target, threads=1)
         s = _schedule(ins, held, steps, one)

@@ -62,9 +62,8 @@ def fork_handler() -> str:
     return """
 declare void @at_pool_reset()
 declare i32 @pthread_atfork(ptr, ptr, ptr)
-@llvm.global_ctors = appending global [1 x { i32, ptr, ptr }] [
-  { i32, ptr, ptr } { i32 65535, ptr @watch, ptr null }
-]
+@at_start = internal global ptr @watch, section ".init_array", align 8
+@llvm.used = appending global [1 x ptr] [ptr @at_start], section "llvm.metadata"
 
 define internal void @watch() nounwind {
   %status = call i32 @pthread_atfork(ptr null, ptr null, ptr @at_pool_reset)
@@ -80,9 +79,8 @@ def tiles() -> str:
 @refused = internal global i32 0
 declare i32 @at_run(ptr, ptr)
 declare i64 @syscall(i64, ...)
-@llvm.global_ctors = appending global [1 x {{ i32, ptr, ptr }}] [
-  {{ i32, ptr, ptr }} {{ i32 65535, ptr @ask, ptr null }}
-]
+@at_start = internal global ptr @ask, section ".init_array", align 8
+@llvm.used = appending global [1 x ptr] [ptr @at_start], section "llvm.metadata"
 
 define internal void @ask() nounwind {{
   %failed = call i64 (i64, ...) @syscall(i64 {amx.ARCH_PRCTL}, i64 {amx.REQUEST}, i64 {amx.TILE_DATA})

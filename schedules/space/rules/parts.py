@@ -1,8 +1,9 @@
-"""Copies of operands: each read of a product has its own, also where others are in the same buffer."""
+"""Copies of operands, each read of a product its own, also where others are in the same buffer; and how
+results lie."""
 
 from __future__ import annotations
 
-from schedules.expr import Load
+from schedules.expr import Load, Var
 from schedules.primitives.cache_read import CacheRead
 from schedules.primitives.cache_read_part import CacheReadPart, places_read
 from schedules.space.sketch_builder import SketchBuilder
@@ -18,3 +19,11 @@ def copy_read(d: SketchBuilder, name: str, x: Load, scope: str = "global", *, mo
     if len(places) == 1 and free and (moved or part.is_whole(d.s.nest)):
         return d.s.cache_read(name, x.buffer, scope)
     return d.s.apply(part)
+
+
+def lanes_last(d: SketchBuilder, name: str, axis: str) -> None:
+    """Store results of a block with those along an axis of it side by side."""
+    for w in d.block(name).writes:
+        at, rank = w.indices.index(Var(axis)), len(w.indices)
+        if at != rank - 1:
+            d.s.reorder_storage(w.buffer, [*(k for k in range(rank) if k != at), at])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from helpers import check_compiled, expected, host
+from helpers import check_compiled, expected, host, in_lanes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +17,6 @@ from schedules.expr import Expr
 from schedules.float_ranges import EVERY, float_range
 from schedules.model import Target
 from schedules.passes.lower import lower
-from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.evaluator import BlockEvaluator
 
@@ -52,14 +51,6 @@ def numbers(dtype: str) -> np.ndarray:
 def dag_of(form: str, dtype: str, to: str, n: int) -> ComputeDAG:
     x = te.placeholder((n,), dtype, "x")
     return te.dag([x, te.compute((n,), lambda i: te.cast(FORMS[form](x[i]), to), "y")])
-
-
-def in_lanes(dag: ComputeDAG, lanes: int) -> Schedule:
-    s = Schedule(dag)
-    if lanes > 1:
-        (i,) = s.loops("y")
-        s.vectorize(s.split(i, (None, lanes))[1])
-    return s
 
 
 @pytest.mark.parametrize("lanes", [1, 8, 32])

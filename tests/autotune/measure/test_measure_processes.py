@@ -15,7 +15,7 @@ from pathlib import Path
 import measure_fakes as fakes
 import psutil
 import pytest
-from children import folders
+from children import children, folders
 
 from autotune import targets
 from autotune.measure import Measurer, Options
@@ -48,8 +48,7 @@ def tuner(kinds: list[str]) -> subprocess.Popen[str]:
 
 def family(pid: int) -> list[psutil.Process]:
     """Descendants, without the tracker that multiprocessing leaves running once another test has used it."""
-    found = psutil.Process(pid).children(recursive=True)
-    return [p for p in found if "multiprocessing.resource_tracker" not in " ".join(p.cmdline())]
+    return children(pid=pid, but="multiprocessing.resource_tracker", recursive=True)
 
 
 def gone(processes: list[psutil.Process], within_s: float = 10.0) -> bool:
@@ -101,9 +100,7 @@ def test_close_ends_every_process_and_may_be_repeated() -> None:
 def test_a_killed_zygote_is_replaced() -> None:
     with Measurer(fakes.addition(), targets.detect(1), build=fakes.NAME, options=QUICK) as m:
         assert next(m.measure([fakes.trace("right")])).ok
-        zygote = [
-            p for p in psutil.Process().children() if "autotune.measure.zygote" in " ".join(p.cmdline())
-        ]
+        zygote = children("autotune.measure.zygote")
         assert len(zygote) == 1
         zygote[0].kill()
         zygote[0].wait(10)

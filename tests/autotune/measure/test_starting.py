@@ -11,7 +11,7 @@ import threading
 import measure_fakes as fakes
 import psutil
 import pytest
-from children import folders
+from children import children, folders
 from test_measure_processes import QUICK, family, gone
 
 from autotune import targets
@@ -27,7 +27,7 @@ def measurer() -> Measurer:
 
 def started() -> list[psutil.Process]:
     """Pythons that this process started for measuring, oldest first."""
-    return [p for p in psutil.Process().children() if "autotune.measure" in " ".join(p.cmdline())]
+    return children("autotune.measure")
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch.ao.quantization.fx._decomposed  # registers the operators
 from graph_meaning import evaluate
+from needs import imported
 from torch_cases import F, torch
 
 import autotune as at
@@ -16,6 +16,7 @@ from autotune.models.operators.known import to_numpy
 from schedules.graph.edit import factors, is_product
 from schedules.graph.optimize import optimize
 
+imported("torch.ao.quantization.fx._decomposed")  # registers the operators
 ops = torch.ops.quantized_decomposed
 INT8, UINT8 = (-128, 127, torch.int8), (0, 255, torch.uint8)
 

@@ -50,7 +50,7 @@ def prepare(workload: Workload, inputs: Arrays, outputs: Arrays, threads: int) -
 
 def tensor(a: np.ndarray) -> Any:
     """An array as a tensor on the same memory. torch reads no array of `ml_dtypes`, such as bfloat16."""
-    if a.dtype.isbuiltin == 1:
+    if DTYPES[a.dtype.name].module == "numpy":
         return torch.from_numpy(a)
     return torch.from_numpy(a.view(_BITS[a.itemsize])).view(getattr(torch, a.dtype.name))
 

@@ -9,7 +9,7 @@ from schedules.space.rules.alike import schedule_alike
 from schedules.space.rules.cpu.bands import schedule_bands
 from schedules.space.rules.cpu.dot_products import dot_product_axes, schedule_dot_products
 from schedules.space.rules.cpu.elementwise import schedule_elementwise
-from schedules.space.rules.cpu.instructed import instructions_for, schedule_instructed
+from schedules.space.rules.cpu.instructed import instruction_fits, schedule_instructed
 from schedules.space.rules.cpu.interleaved import split_interleaved
 from schedules.space.rules.cpu.nested import find_nested, schedule_nested
 from schedules.space.rules.cpu.row_blocks import is_product, schedule_row_blocks
@@ -111,7 +111,7 @@ def _tile(d: SketchBuilder, producer: str, consumer: str = "") -> None:
     """Tile a sum with the stage that stores its results. Without one a copy is made. An instruction of the
     target does the sum if one is it and is chosen."""
     p = d.block(producer)
-    found = instructions_for(d, p, d.block(consumer) if consumer else p)
+    found = instruction_fits(d, p, d.block(consumer) if consumer else p)
     way = d.choose(f"{producer}.with", (*found, "")) if found else ""
     consumer = consumer or d.s.cache_write(producer, "local")
     if way:

@@ -16,12 +16,11 @@ from schedules.instructions import INSTRUCTIONS
 from schedules.instructions.match import Fit, fits
 from schedules.ir import Block
 from schedules.ir.nest import behind
-from schedules.space.rules.cpu.instructed_operands import OperandRead, pack, term_axis, terms_of, units_of
+from schedules.space.rules.cpu.instructed_operands import OperandRead, pack, term_axis, units_of
 from schedules.space.rules.cpu.tiling import (
     Tiling,
-    arrange,
-    lanes_last,
     place_producers,
+    split_in_blocks,
     tile_for_registers,
 )
 from schedules.space.rules.patterns import depends, extents, operands, spatial, vector_axis
@@ -42,7 +41,7 @@ PARTS_OF_CACHE = 1
 TURNED = 1.5
 
 
-def instructions_for(d: SketchBuilder, p: Block, c: Block) -> dict[str, Fit]:
+def instruction_fits(d: SketchBuilder, p: Block, c: Block) -> dict[str, Fit]:
     """{name: the best way in which block ``p``, whose results ``c`` stores, is an instruction of the
     target}."""
     out: dict[object, tuple[tuple[float, ...], str, Fit]] = {}
@@ -69,7 +68,7 @@ def _cost(d: SketchBuilder, p: Block, c: Block, fit: Fit) -> tuple[float, ...] |
     """What a fit costs beyond the work of the block, to compare fits by: work in tails; a result that does
     not lie along its lanes; operands that are copied. None if it cannot be scheduled."""
     n = extents(p)
-    sizes = units_of(fit) | {term_axis(fit): terms_of(fit.instruction)}
+    sizes = units_of(fit) | {term_axis(fit): fit.instruction.terms}
     waste = math.prod(-(-n[v] // size) * size / n[v] for v, size in sizes.items())
     away = copied_operands(d, p, fit)
     if any(v in open_axes(d, p, x) and v not in x.panels() for x in away for v in units_of(fit)):
@@ -103,7 +102,7 @@ def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit
         tile[rows] = d.choice(f"{producer}.{rows}", [k for k in ROWS if k <= n[rows]])
     copies = [pack(d, producer, x, {names[a]: size for a, size in tile.items()}) for x in away]
     plan = Tiling(
-        producer, consumer, own[lane_axis(fit)], names, {x: n[x] for x in axes}, tile, "shift",
+        producer, consumer, own[lane_axis(fit)], names, {x: n[x] for x in axes}, tile,
         guarded=frozenset(own[v] for v in panelled), accumulate=partial(_accumulate, fit),
     )  # fmt: skip
     blocked = _outgrows_cache(d, p, fit) and d.choose(f"{producer}.k", ("", "blocks")) == "blocks"
@@ -172,27 +171,14 @@ def _outgrows_cache(d: SketchBuilder, p: Block, fit: Fit) -> bool:
     """Whether what one run reads over the whole sum takes a good part of the first cache."""
     name = _of_lanes(fit).name
     read = next(x.nbytes for x in fit.instruction.meaning.inputs if x.name == name)
-    runs = -(-extents(p)[term_axis(fit)] // terms_of(fit.instruction))
+    runs = -(-extents(p)[term_axis(fit)] // fit.instruction.terms)
     return runs > 1 and runs * read >= PARTS_OF_CACHE * d.target.limit("l1_bytes", 32 << 10)
 
 
 def _tile_for_caches(d: SketchBuilder, t: Tiling, fit: Fit) -> list[str]:
     """Tile for caches: parts of the sum in turn, each over a block of register tiles whose results stay in
     the caches. Returns the outer loops."""
-    outer, middle, inner = [], [], []
-    for axis, loop in zip(t.n, [x.var for x in d.loops(t.consumer)], strict=True):
-        if axis not in t.tile:
-            outer.append(loop)
-            continue
-        block = d.even(f"{t.producer}.{axis}.block", Const(t.n[axis]), t.tile[axis])
-        o, x = d.s.split(loop, (None, block), "guard" if axis in t.guarded else "shift")
-        m, i = d.s.split(x, (None, t.tile[axis]))
-        outer.append(o)
-        middle.append(m)
-        inner.append((i, axis))
-    arrange(d, t, outer, middle, inner)
-    d.s.compute_at(t.producer, outer[-1])
-    lanes_last(d, t)
+    outer = split_in_blocks(d, t)
     p = d.block(t.producer)
     around, points = [], []
     tiles: dict[str, str] = {}
@@ -239,7 +225,7 @@ def run_by_instruction(
     parts: list[str] = []
     part: int | Hole = 0
     if tiles:
-        part = d.divisor(f"{producer}.k.runs", Const(-(-extents(p)[r] // terms_of(ins))))
+        part = d.divisor(f"{producer}.k.runs", Const(-(-extents(p)[r] // ins.terms)))
         outer, step = d.s.split(step, (None, part))
         parts = [outer]
     outers = [*(x for x in reduce if x != steps), *_unrolled_steps(d, producer, step, part)]

@@ -29,11 +29,6 @@ from schedules.strides import row_major
 Sizes = Mapping[str, int | Hole]  # of tiles, by axis of the block
 
 
-def terms_of(ins: Instruction) -> int:
-    """Steps of a sum that are one run of the instruction."""
-    return math.prod(a.extent for a in ins.meaning.stages[0].reduce_axes)
-
-
 def units_of(fit: Fit) -> dict[str, int]:
     """{spatial axis of the block: points of it that are one run of the instruction}."""
     return {fit.axes[a.var]: a.extent for a in fit.instruction.meaning.stages[0].axes}
@@ -77,21 +72,17 @@ class OperandRead:
         ins, axes = self.fit.instruction, self.fit.axes
         runs = ins.iterations
         whole = all(n[axes[a]] >= runs[a] for a in self.dims if not self.is_term(a))
-        if n[term_axis(self.fit)] % terms_of(ins) or not whole or is_gathered(self.read):
+        if n[term_axis(self.fit)] % ins.terms or not whole or is_gathered(self.read):
             return False
-        flat: E.Expr = Const(0)
-        for i, s in zip(self.read.indices, known_strides(nest.buffer(self.read.buffer)), strict=True):
-            flat = flat + i * s
-        moves, _ = affine.linear(flat)
-        uneven = {v for a in moves if not isinstance(a, Var) for v in E.variables(a)}
+        strides = known_strides(nest.buffer(self.read.buffer))
+        steps, uneven = affine.steps_of(affine.offset(self.read.indices, strides))
         if uneven & {axes[a] for a in self.dims}:
             return False
         shape = tuple(runs[a] for a in self.dims)
         free = {d for name, d in ins.free if name == self.name}
         inside = 1
         for d, (axis, need) in reversed(list(enumerate(zip(self.dims, row_major(shape), strict=True)))):
-            step = moves.get(Var(axes[axis]), Const(0))
-            have = int(step.value) if isinstance(step, Const) else 0
+            have = steps.get(axes[axis], 0)
             if self.is_term(axis):
                 have, inside = have * inside, inside * runs[axis]
             if have != need and d not in free:
@@ -138,8 +129,8 @@ def pack(d: SketchBuilder, producer: str, x: OperandRead, tile: Sizes) -> str:
     """Let ``producer`` read an operand through a copy that lies as the instruction wants it, in panels of
     ``tile`` points. It stands before the loops that read it. Returns its name."""
     n, read, ins = extents(d.block(producer)), x.read, x.fit.instruction
-    whole = n[term_axis(x.fit)] % terms_of(ins) == 0
-    terms = x.side_by_side if whole else terms_of(ins)
+    whole = n[term_axis(x.fit)] % ins.terms == 0
+    terms = x.side_by_side if whole else ins.terms
     rank = len(read.indices)
     dims = {a: k for a in x.dims if (k := x.place(x.fit.axes[a])) is not None}
     at = next(k for a, k in dims.items() if x.is_term(a))

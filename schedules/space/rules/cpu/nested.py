@@ -39,6 +39,7 @@ from schedules.space.rules.cpu.nested_levels import (
     split_digits,
 )
 from schedules.space.rules.cpu.prefetching import prefetch_groups
+from schedules.space.rules.parts import lanes_last
 from schedules.space.rules.patterns import depends, extents, operands, spatial, unit_stride_vars, vector_axis
 from schedules.space.sketch_builder import SketchBuilder, extent
 
@@ -159,7 +160,7 @@ def _packed(
     lie = lie and all(level.axis[v] in unit_stride_vars(d.s.nest, x) for level, x in found)
     if d.choose(f"{levels[0].name}.pack", ("root", "none") if lie else ("root",)) == "none":
         return []
-    terms = {} if dots is None else {dots.source: (dots.term, dots.terms)}
+    terms = {} if dots is None else {dots.source: (dots.term, dots.instruction.terms)}
     return [pack_panels(d, levels, level, x, v, panel, *terms.get(level.name, ("", 0))) for level, x in found]
 
 
@@ -187,7 +188,7 @@ def _outer_sum(d: SketchBuilder, level: NestLevel, v: str, vec: int | Hole) -> s
     for x in (runs, *rows):
         d.s.unroll(x)
     d.s.vectorize(lanes)
-    _lanes_last(d, level, v)
+    lanes_last(d, level.name, level.axis[v])
     d.s.decompose_reduction(level.name, reduce[0])
     return runs
 
@@ -204,7 +205,7 @@ def _inner_sum(d: SketchBuilder, level: NestLevel, v: str, vec: int | Hole | Non
     terms = [x for x in reduce if dots is not None and x in behind(b, dots.term)]
     walked = [x for x in reduce if x not in digits and x not in terms]
     if dots is not None and not walked and not digits:  # the terms are the whole sum: once round it
-        once, term = d.s.split(terms[0], (None, dots.terms))
+        once, term = d.s.split(terms[0], (None, dots.instruction.terms))
         walked, terms = [once], [term]
     elif walked:
         walked += _unrolled(d, level.name, walked.pop(), STEPS if dots is None else STEPS_OF_DOTS)
@@ -215,7 +216,7 @@ def _inner_sum(d: SketchBuilder, level: NestLevel, v: str, vec: int | Hole | Non
     d.s.reorder(*walked, *digits, *points, lanes, *terms)
     for x in (*digits, *points):
         d.s.unroll(x)
-    _lanes_last(d, level, v)
+    lanes_last(d, level.name, level.axis[v])
     loops = [*walked, *digits]
     if dots is None:
         d.s.vectorize(lanes)
@@ -235,14 +236,6 @@ def _loops(d: SketchBuilder, level: NestLevel, v: str) -> tuple[list[str], list[
     reduce, points = d.own_apart(level.name)
     lanes = next(x for x in points if x in behind(d.block(level.name), level.axis[v]))
     return reduce, [x for x in points if x != lanes], lanes
-
-
-def _lanes_last(d: SketchBuilder, level: NestLevel, v: str) -> None:
-    """Store results with the lanes of a vector side by side."""
-    for w in d.block(level.name).writes:
-        at = w.indices.index(Var(level.axis[v]))
-        if at != len(w.indices) - 1:
-            d.s.reorder_storage(w.buffer, [*(k for k in range(len(w.indices)) if k != at), at])
 
 
 def _unrolled(d: SketchBuilder, name: str, loop: str, counts: Sequence[int]) -> list[str]:

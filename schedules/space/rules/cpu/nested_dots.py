@@ -12,7 +12,7 @@ from math import inf
 from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import is_integer
-from schedules.expr import Cast, Const, Expr, Load, Var
+from schedules.expr import Cast, Expr, Load
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.ir import Block
 from schedules.ir.nest import behind
@@ -44,10 +44,6 @@ class Dots:
     @property
     def lanes(self) -> int:
         return int(self.instruction.result.shape[0])
-
-    @property
-    def terms(self) -> int:
-        return int(self.instruction.meaning.stages[0].reduce_axes[0].extent)
 
 
 def fit_signs(d: SketchBuilder, name: str, own: str) -> None:
@@ -133,16 +129,8 @@ def _term(d: SketchBuilder, b: Block, e: Expr, own: str, terms: int) -> str:
 
 def _moves(d: SketchBuilder, x: Load) -> dict[str, int]:
     """{axis: elements that a load moves with each step of it}, of axes that move it evenly."""
-    flat: Expr = Const(0)
-    for i, s in zip(x.indices, known_strides(d.s.nest.buffer(x.buffer)), strict=True):
-        flat = flat + i * s
-    return _coefficients(flat)
-
-
-def _coefficients(e: Expr) -> dict[str, int]:
-    """{axis: how much more an index is with each step of it}, of axes that move it evenly."""
-    terms, _ = affine.linear(e)
-    return {a.name: int(c.value) for a, c in terms.items() if isinstance(a, Var) and isinstance(c, Const)}
+    strides = known_strides(d.s.nest.buffer(x.buffer))
+    return affine.steps_of(affine.offset(x.indices, strides))[0]
 
 
 def prepare_dots(d: SketchBuilder, levels: list[NestLevel], v: str, dots: Dots) -> Dots:
@@ -152,8 +140,8 @@ def prepare_dots(d: SketchBuilder, levels: list[NestLevel], v: str, dots: Dots) 
     b = d.block(level.name)
     loops = dict(zip((i.var for i in b.iters), (x.var for x in d.loops(level.name)), strict=True))
     term, depth = dots.term, dict(level.depth)
-    if extents(b)[term] > dots.terms:
-        d.s.split_axis(loops[term], dots.terms)
+    if extents(b)[term] > dots.instruction.terms:
+        d.s.split_axis(loops[term], dots.instruction.terms)
         new = [i.var for i in d.block(level.name).iters]
         at = new.index(next(x for x in new if x not in loops))
         depth |= dict.fromkeys(new[at : at + 2], depth.pop(term))
@@ -167,7 +155,7 @@ def prepare_dots(d: SketchBuilder, levels: list[NestLevel], v: str, dots: Dots) 
         source, staged = d.s.stage_factor(level.name, dots.packed, dtype), True
         d.done.add(source)
         levels.append(NestLevel(source, level.axis, depth, is_factor=True))
-    _turn_terms(d, level, v, term, dots.terms)
+    _turn_terms(d, level, v, term, dots.instruction.terms)
     return replace(dots, term=term, source=source, staged=staged)
 
 
@@ -179,7 +167,7 @@ def _turn_terms(d: SketchBuilder, level: NestLevel, v: str, term: str, terms: in
     if _moves(d, x).get(term, 0) == 1:
         return
     dim = next(k for k, i in enumerate(x.indices) if term in E.variables(i))
-    step = _coefficients(x.indices[dim]).get(term, 0)
+    step = affine.steps_of(x.indices[dim])[0].get(term, 0)
     name = copy_read(d, level.name, x)
     d.done.add(name)
     at = dim  # the dimension of the terms

@@ -16,7 +16,7 @@ from schedules.space.rules.cpu.copies import schedule_packing
 from schedules.space.rules.cpu.instructed import (
     VECTORS,
     copied_operands,
-    instructions_for,
+    instruction_fits,
     lane_axis,
     most_lanes,
     run_by_instruction,
@@ -138,7 +138,7 @@ def _instructions(d: SketchBuilder, rank: int, most: int) -> dict[str, Fit]:
         if name in d.done or not _is_wider(d, name, rank) or not is_product(d.s.nest, b):
             continue
         found = {}
-        for way, fit in instructions_for(d, b, b).items():
+        for way, fit in instruction_fits(d, b, b).items():
             v, units, away = vector_axis(b), units_of(fit), copied_operands(d, b, fit)
             whole = lane_axis(fit) == v and extents(b)[v] % units[v] == 0 and _row_unit(b, fit) <= most
             if whole and units.keys() <= {v, _row_axis(b)} and all(x.panels() == [v] for x in away):

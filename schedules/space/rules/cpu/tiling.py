@@ -18,7 +18,7 @@ from schedules.ir.nest import behind, readers, vars_bound, writers
 from schedules.primitives.base import as_expr
 from schedules.space.rules.cpu.copies import schedule_copy, schedule_packing
 from schedules.space.rules.cpu.prefetching import prefetch_tiles
-from schedules.space.rules.parts import copy_read
+from schedules.space.rules.parts import copy_read, lanes_last
 from schedules.space.rules.patterns import (
     depends,
     extents,
@@ -65,8 +65,9 @@ STEPS = (1, 2, 4, 8)
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """What is tiled. ``tile``: size of the register tile by axis of the consumer, with the vector axis ``v``.
-    ``axis_of``: {axis of the consumer: axis of the producer}. ``n``: length of each axis. ``guarded``: other
-    axes whose last tile is cut off. ``accumulate``: arranges the producer's loops in its register tile."""
+    ``axis_of``: {axis of the consumer: axis of the producer}. ``n``: length of each axis. ``guarded``: axes
+    whose last tile is cut off; others shift it inside. ``accumulate``: arranges the producer's loops in its
+    register tile."""
 
     producer: str
     consumer: str
@@ -74,7 +75,6 @@ class Tiling:
     axis_of: dict[str, str]
     n: dict[str, int]
     tile: dict[str, int | Hole]
-    tail: str  # treatment of the vector axis' tail
     along: str = ""  # axis in which results are contiguous, if they are transposed in squares
     guarded: frozenset[str] = frozenset()
     accumulate: Callable[[SketchBuilder, Tiling], None] = field(default=lambda d, t: _accumulate(d, t))
@@ -106,8 +106,8 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str) -> None:
     rows_on = _row_axes(p, names, axes, v, n)
     counts = {x: ROWS_OF_SQUARES if x == along else _row_counts(p, names[x], n[x]) for x in rows_on}
     tile = {x: d.choice(f"{producer}.{x}", sizes) for x, sizes in counts.items()} | {v: vec}
-    tail = "guard" if mode != "none" or n[v] < max(lanes) else "shift"
-    plan = Tiling(producer, consumer, v, names, {x: n[x] for x in axes}, tile, tail, along)
+    guarded = frozenset({v} if mode != "none" or n[v] < max(lanes) else ())
+    plan = Tiling(producer, consumer, v, names, {x: n[x] for x in axes}, tile, along, guarded)
     place = ""  # where a copy is made that is not made before
     if along or (_blocks_reduction(p, mode) and d.choose(f"{producer}.k", ("whole", "blocks")) == "blocks"):
         outer, place = _block_for_caches(d, plan)
@@ -174,15 +174,6 @@ def _turned_copy(d: SketchBuilder, p: Block, a: str, v: str) -> tuple[Load, int]
     return None
 
 
-def lanes_last(d: SketchBuilder, t: Tiling) -> None:
-    """Store accumulators with the lanes of a vector side by side."""
-    for write in d.block(t.producer).writes:
-        lane = write.indices.index(Var(t.axis_of[t.v]))
-        rank = len(write.indices)
-        if lane != rank - 1:
-            d.s.reorder_storage(write.buffer, [k for k in range(rank) if k != lane] + [lane])
-
-
 def tile_for_registers(d: SketchBuilder, t: Tiling) -> list[str]:
     """Tile for registers only, with the whole reduction in every register tile. Returns the outer loops."""
     loops = zip(t.n, [x.var for x in d.loops(t.consumer)], strict=True)
@@ -193,7 +184,7 @@ def tile_for_registers(d: SketchBuilder, t: Tiling) -> list[str]:
             continue
         tile = t.tile.get(axis, 1)
         count = E.ceildiv(t.n[axis], as_expr(tile))
-        guard = axis in t.guarded or (axis == t.v and t.tail == "guard")
+        guard = axis in t.guarded
         name = f"{t.producer}.{axis}.mid"
         chosen = is_chosen_along(d.block(t.producer), t.axis_of[axis])
         # A loop over a single tile has no ends to peel. Tiles along vectors are few, and all are at the ends.
@@ -203,9 +194,9 @@ def tile_for_registers(d: SketchBuilder, t: Tiling) -> list[str]:
         outer.append(o)
         middle.append(m)
         inner.append((i, axis))
-    arrange(d, t, outer, middle, inner)
+    _arrange(d, t, outer, middle, inner)
     d.s.compute_at(t.producer, middle[-1] if middle else outer[-1])
-    lanes_last(d, t)
+    lanes_last(d, t.producer, t.axis_of[t.v])
     t.accumulate(d, t)
     _peel_borders(d, t, dict(zip((a for a in t.n if t.n[a] > 1), middle, strict=True)))
     return outer
@@ -227,10 +218,9 @@ def _row_counts(p: Block, axis: str, n: int) -> list[int]:
     return list(range(1, min(MAX_ROWS, n) + 1))
 
 
-def _block_for_caches(d: SketchBuilder, t: Tiling) -> tuple[list[str], str]:
-    """Tile for caches: parts of the reduction in turn, each over a block of register tiles whose accumulators
-    stay in the caches. A panel of the packed operand stays in the first cache (Goto & van de Geijn, 2008).
-    Returns (outer loops, loop over the parts)."""
+def split_in_blocks(d: SketchBuilder, t: Tiling) -> list[str]:
+    """Split the consumer in blocks of register tiles, and compute the producer in a block. Returns the outer
+    loops."""
     loops = zip(t.n, [x.var for x in d.loops(t.consumer)], strict=True)
     w = d.lanes_of(d.dtype(d.block(t.producer)))
     outer, middle, inner = [], [], []
@@ -240,14 +230,22 @@ def _block_for_caches(d: SketchBuilder, t: Tiling) -> tuple[list[str], str]:
             continue
         unit = SQUARES if axis == t.along else t.tile[axis]
         block = d.even(f"{t.producer}.{axis}.block", Const(t.n[axis]), unit)
-        o, x = d.s.split(loop, (None, block), t.tail if axis == t.v else "shift")
+        o, x = d.s.split(loop, (None, block), "guard" if axis in t.guarded else "shift")
         m, i = d.s.split(x, (None, w if t.along and axis in (t.v, t.along) else t.tile[axis]))
         outer.append(o)
         middle.append(m)
         inner.append((i, axis))
-    arrange(d, t, outer, middle, inner)
+    _arrange(d, t, outer, middle, inner)
     d.s.compute_at(t.producer, outer[-1])
-    lanes_last(d, t)
+    lanes_last(d, t.producer, t.axis_of[t.v])
+    return outer
+
+
+def _block_for_caches(d: SketchBuilder, t: Tiling) -> tuple[list[str], str]:
+    """Tile for caches: parts of the reduction in turn, each over a block of register tiles whose accumulators
+    stay in the caches. A panel of the packed operand stays in the first cache (Goto & van de Geijn, 2008).
+    Returns (outer loops, loop over the parts)."""
+    outer = split_in_blocks(d, t)
     row_copies = _copy_rows(d, t)
     p = d.block(t.producer)
     rest: list[str] = []  # axes that are not tiled
@@ -316,7 +314,7 @@ def reduction_steps(d: SketchBuilder, producer: str, loop: str, unit: int = 0) -
     return [outer, inner]
 
 
-def arrange(
+def _arrange(
     d: SketchBuilder, t: Tiling, outer: list[str], middle: list[str], inner: list[tuple[str, str]]
 ) -> None:
     """Order and annotate the loops of the consumer. Lanes are innermost."""

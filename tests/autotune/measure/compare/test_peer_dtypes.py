@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from needs import imported
 from autotune.measure.compare.bench import agree, arrays_for
 from autotune.measure.compare.peers import PeerError, peer
 from schedules import ops
+from schedules.dtypes import DTYPES
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch"])
@@ -70,3 +72,13 @@ def test_torch_adds_bytes_up_in_int32_with_and_without_an_output(out: bool) -> N
     place = torch.zeros((24, 24), dtype=torch.int32) if out else None
     found = operator("matmul")({"out_dtype": "int32"}, [a, a], place)()
     assert found.dtype == torch.int32 and bool((found == 240000).all())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bfloat16", "float8_e5m2"])
+def test_torch_reads_arrays_that_came_from_another_process(dtype: str) -> None:
+    imported("torch")
+    from autotune.measure.compare.peers.with_torch import array, tensor
+
+    sent = np.arange(6).astype(DTYPES[dtype].numpy)
+    arrived = pickle.loads(pickle.dumps(sent))  # its dtype is another object: numpy calls it not built in
+    assert (array(tensor(arrived)) == sent).all()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import check_compiled, expected, host
+from helpers import check_compiled, expected, host, in_lanes
 
 from autotune.codegen.llvm.compile import assembly
 from autotune.codegen.llvm.emit import emit
@@ -31,14 +31,6 @@ def looked_up(values: tuple[float, ...], dtype: str, to: str, index: str, n: int
     x = te.placeholder((n,), "int32" if index == "any" else "uint8", "x")
     bits = {"low": lambda e: e & 15, "high": lambda e: e >> 4, "any": lambda e: e}[index]
     return te.dag([x, te.compute((n,), lambda i: te.cast(te.lookup(values, bits(x[i]), dtype), to), "y")])
-
-
-def in_lanes(dag: ComputeDAG, lanes: int) -> Schedule:
-    s = Schedule(dag)
-    if lanes > 1:
-        (i,) = s.loops("y")
-        s.vectorize(s.split(i, (None, lanes))[1])
-    return s
 
 
 def without(target: Target, *parts: str) -> Target:
