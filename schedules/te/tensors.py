@@ -282,6 +282,8 @@ def _opened(
             for x in extent(k, j, n)
         ),
     )
+
+
 def _input(name: str, t: Tensor, sizes: Mapping[Dim, int]) -> DagTensor:
     strides = None if t.strides is None else tuple(stride_at(s, sizes) for s in t.strides)
     return DagTensor(name, tuple(extent_at(n, sizes) for n in t.shape), t.dtype, strides)
