@@ -148,6 +148,8 @@ def bounds(e: Expr, ranges: Ranges) -> Range | None:
         case Cast(dtype=E.INDEX, a=a):
             return value_bounds(a, ranges)
         case Binary(op="//" | "%" | "ceildiv" as op, a=a, b=b):
+            if op == "//" and isinstance(a, Var) and has_size(b) and (known := ranges.get(E.show(e))):
+                return known
             return _divided(op, bounds(a, ranges), bounds(b, ranges))
         case Binary(op="min" | "max", a=a, b=b) | Select(a=a, b=b):
             ra, rb = bounds(a, ranges), bounds(b, ranges)
@@ -225,6 +227,20 @@ def _of_terms(e: Expr, ranges: Ranges) -> Range | None:
 def has_size(e: Expr) -> bool:
     """Whether an index depends on a size that a call tells (`schedules.te.open_sizes.variable`)."""
     return any(v.endswith(".size") for v in E.variables(e))
+
+
+def quotients(var: str, extent: Expr, ranges: Ranges) -> dict[str, Range]:
+    """What is known of quotients of a variable from 0 to below an extent, by how they are shown: ``i // n``
+    is below 4 where ``i`` is below ``n * 4``, which ranges of ``i`` and of a size ``n`` do not tell."""
+    terms, const = linear(extent)
+    if len(terms) != 1 or const != ZERO:
+        return {}
+    ((atom, times),) = terms.items()
+    pairs = [(atom, times)]
+    if isinstance(atom, Binary) and atom.op == "*":
+        pairs = [(atom.a, atom.b * times), (atom.b, atom.a * times)]
+    found = ((by, bounds(n, ranges)) for by, n in pairs if has_size(by))
+    return {E.show(Binary("//", Var(var), by)): (0, max(r[1] - 1, 0)) for by, r in found if r is not None}
 
 
 def _of_sides(e: Expr, terms: Mapping[Expr, Expr], r: Range, ranges: Ranges) -> Range:
@@ -378,7 +394,10 @@ def simplify(e: Expr, ranges: Ranges) -> Expr:
     if t is Var:
         return _simplify(e, ranges)
     if E.dtype_of(e) == INDEX:
-        return _simplify_index(e, tuple([(v, ranges[v]) for v in sorted(E.variables(e)) if v in ranges]))
+        own = [(v, ranges[v]) for v in sorted(E.variables(e)) if v in ranges]
+        if has_size(e):
+            own += [(v, r) for v, r in ranges.items() if "//" in v]  # of `quotients`
+        return _simplify_index(e, tuple(own))
     return _simplify(e, ranges)
 
 
@@ -446,15 +465,10 @@ def _simplify_arithmetic(e: Expr, ranges: Ranges) -> Expr:
         return E.binary(op, x, y)
     if op in ("//", "%") and isinstance(y, Const) and y.value > 0:
         return _divide(op, x, int(y.value), ranges)
-    if op in ("//", "%") and has_size(y) and _is_rest(bounds(x, ranges), bounds(y, ranges)):
+    if op in ("//", "%") and has_size(y) and bounds(Binary("//", x, y), ranges) == (0, 0):
         return x if op == "%" else ZERO
     terms, const = linear(E.rebuild(e, (x, y)))
     return from_linear(terms, const)
-
-
-def _is_rest(x: Range | None, by: Range | None) -> bool:
-    """Whether a number is at least 0 and below a divisor."""
-    return x is not None and by is not None and 0 <= x[0] <= x[1] < by[0]
 
 
 def _divide(op: str, x: Expr, c: int, ranges: Ranges) -> Expr:

@@ -88,7 +88,9 @@ def _safe(e: Expr, at: _Around) -> bool:
             if any(map(E.loads, ix)) or not _inside(name, ix, at):
                 return False
         case E.Binary(op="//" | "%", b=b) if not (isinstance(b, E.Const) and b.value != 0):
-            return False
+            r = affine.bounds(b, at.ranges) if affine.has_size(b) else None
+            if r is None or r[0] <= 0:
+                return False
     return all(_safe(k, at) for k in E.children(e))
 
 

@@ -61,6 +61,7 @@ CASES: dict[str, Callable[[], ComputeDAG]] = {
     "odd depth": operator("matmul", m=n(13), n=33, k=13),
     "rows that lie across": operator("matmul", m=n(13), n=33, k=12, transpose_a=1),
     "columns": operator("matmul", m=7, n=n(40), k=12),
+    "columns of tiles": operator("matmul", m=20, n=n(70), k=32),
     "depth": operator("matmul", m=7, n=17, k=n(24)),
     "an epilogue": operator("matmul_bias_relu", m=n(13), n=33, k=10),
     "batch": operator("batch_matmul", b=n(4), m=3, n=33, k=8),
@@ -148,6 +149,32 @@ def test_rows_that_are_merged_with_open_ones_are_open_too() -> None:
     assert any("merge_axes" in str(t) and "tdpbf16ps" in str(t) for t in traces)
     for trace in traces:
         assert lowered(dag, trace)
+
+
+@pytest.mark.slow
+def test_open_columns_over_several_tiles_are_runs() -> None:
+    """Rows and columns are one loop, whose quotients by the number of tiles tell both."""
+    dag = CASES["columns of tiles"]()
+    traces = instructed(dag, 8)
+    assert all(any(w in str(t) for t in traces) for w in ("vdpbf16ps", "tdpbf16ps"))
+    for trace in traces:
+        assert any(isinstance(x, Intrinsic) for x in walk(lowered(dag, trace).body))
+
+
+def test_quotients_of_what_is_below_a_product_are_known() -> None:
+    tiles, ranges = E.ceildiv(Var("n.size"), 16), {"n.size": (1, 100)}
+    i = Var("i")
+    for extent in (tiles * 4, 4 * tiles):
+        known = ranges | {"i": (0, 27)} | affine.quotients("i", extent, ranges)
+        assert affine.bounds(E.binary("//", i, tiles), known) == (0, 3)
+    known = ranges | {"i": (0, 6)} | affine.quotients("i", tiles, ranges)
+    assert affine.simplify(E.binary("//", i, tiles), known) == Const(0)
+    assert affine.simplify(E.binary("%", i, tiles), known) == i
+    m = ranges | {"m.size": (2, 5)}
+    pair = affine.quotients("i", E.binary("*", tiles, Var("m.size")), m)
+    assert affine.bounds(E.binary("//", i, tiles), m | pair) == (0, 4)
+    assert affine.bounds(E.binary("//", i, Var("m.size")), m | pair) == (0, 6)
+    assert not affine.quotients("i", tiles * 4 + 1, ranges) and not affine.quotients("i", Const(8), ranges)
 
 
 def test_padded_depths_need_no_tail_beside_open_rows(monkeypatch: pytest.MonkeyPatch) -> None:
