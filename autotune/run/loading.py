@@ -22,7 +22,9 @@ from autotune.run.workloads import Program, ahead, as_workload
 from autotune.settings import database
 from kernels_db.place import locate
 from kernels_db.records import Hit
+from schedules.errors import WorkloadError
 from schedules.model import Target, Workload
+from schedules.te.open_sizes import strides_that_depend
 from schedules.te.strided import Strides
 
 if TYPE_CHECKING:
@@ -106,6 +108,8 @@ def load_workload(workload: Workload, asked: Asked) -> Kernel:
 
 def _load(workload: Workload, asked: Asked) -> tuple[Kernel, bool]:
     """The kernel of a workload, and whether it came without a warning."""
+    if wrong := strides_that_depend(workload.dag):
+        raise WorkloadError(wrong)
     workload = own_names.shown(workload, asked.where)
     found, unusable = stored(workload, asked)
     _take_exact(found, asked)

@@ -148,6 +148,8 @@ def test_strides_that_depend_on_a_size_are_refused_by_name() -> None:
         te.dag([x, te.compute(x.shape, lambda i, j: x[i, j] + 1.0, "y")])
     with pytest.raises(WorkloadError, match="a stride of argument b depends on the open size"):
         at.tune("matmul", m=4, n=m, k=5, strides={"b": (m, 1)}, trials=1)
+    with pytest.raises(WorkloadError, match="argument x has the open extent n in dimension 1"):
+        at.load("softmax", m=4, n=m, threads=1, fallback=True)
 
 
 def test_a_constant_of_an_open_extent_is_refused_by_name() -> None:
