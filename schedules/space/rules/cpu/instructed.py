@@ -12,18 +12,19 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from schedules.expr import Const, Hole
-from schedules.instructions import INSTRUCTIONS
+from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.instructions.match import Fit, fits
 from schedules.ir import Block
 from schedules.ir.nest import behind
-from schedules.space.rules.cpu.instructed_operands import OperandRead, pack, term_axis, units_of
+from schedules.space.rules.cpu.changed_operands import can_change, cost_of_change
+from schedules.space.rules.cpu.instructed_operands import OperandRead, lane_axis, pack, term_axis, units_of
 from schedules.space.rules.cpu.tiling import (
     Tiling,
     place_producers,
     split_in_blocks,
     tile_for_registers,
 )
-from schedules.space.rules.patterns import depends, extents, operands, spatial, vector_axis
+from schedules.space.rules.patterns import depends, extents, operands, spatial, uses, vector_axis
 from schedules.space.sketch_builder import SketchBuilder, extent
 
 # Runs of an instruction along the axis of its lanes, and along another one, that are offered.
@@ -43,25 +44,27 @@ TURNED = 1.5
 
 def instruction_fits(d: SketchBuilder, p: Block, c: Block) -> dict[str, Fit]:
     """{name: the best way in which block ``p``, whose results ``c`` stores, is an instruction of the
-    target}."""
+    target}. Operands are changed for one that is faster than all that take them as they are."""
     out: dict[object, tuple[tuple[float, ...], str, Fit]] = {}
-    read = sorted(x.dtype for x in operands(p))
     for ins in INSTRUCTIONS.values():
-        if not ins.features or not d.runs(ins) or sorted(x.dtype for x in ins.meaning.inputs) != read:
+        if not ins.features or not d.runs(ins) or len(ins.meaning.inputs) != len(operands(p)):
             continue
         if any((ins.result.name, k) not in ins.free for k in range(len(ins.result.shape) - 1)):
             continue  # rows of results would have to lie side by side
         kind = ins.features, tuple(ins.iterations.values())  # one with its operands turned is no other
-        for fit in fits(p, ins):
+        for fit in fits(p, ins, changed=True):
             cost = _cost(d, p, c, fit)
             if cost is not None and (kind not in out or cost < out[kind][0]):
                 out[kind] = cost, ins.name, fit
-    return {name: fit for _, name, fit in out.values()}
+    found = {name: fit for _, name, fit in out.values()}
+    usual = min((_each(x.instruction) for x in found.values() if not x.changes), default=math.inf)
+    least = min((_each(x.instruction) for x in found.values()), default=math.inf)
+    return {k: x for k, x in found.items() if not x.changes or _each(x.instruction) == least < usual}
 
 
-def lane_axis(fit: Fit) -> str:
-    """The axis of the block along which results of one instruction lie side by side."""
-    return fit.axes[fit.instruction.meaning.stages[0].axes[-1].var]
+def _each(ins: Instruction) -> float:
+    """What one operation costs, in multiply-adds of vectors."""
+    return ins.cost / ins.operations
 
 
 def _cost(d: SketchBuilder, p: Block, c: Block, fit: Fit) -> tuple[float, ...] | None:
@@ -73,13 +76,16 @@ def _cost(d: SketchBuilder, p: Block, c: Block, fit: Fit) -> tuple[float, ...] |
     away = copied_operands(d, p, fit)
     if any(v in open_axes(d, p, x) and v not in x.panels() for x in away for v in units_of(fit)):
         return None  # a run may be longer than the axis
-    if waste > MOST_WASTE or not all(x.can_be_packed(d.s.nest, n) for x in away):
+    if waste > MOST_WASTE or not all(x.can_be_packed(d, n) for x in away) or not can_change(d, p, fit):
         return None
-    copies = [x for x in away if x.read.buffer not in d.s.dag.constants]
-    if any(math.prod(n[v] for v in spatial(p) if not depends(x.read, v)) < FEWEST_USES for x in copies):
+    copies = [x.read for x in away if x.read.buffer not in d.s.dag.constants]
+    if fit.changes:  # the others are added up, or changed too
+        copies = [x for x in fit.reads.values() if x.buffer not in d.s.dag.constants]
+    if any(uses(p, x) < FEWEST_USES for x in copies):
         return None
     last = dict(zip(spatial(p), spatial(c), strict=True))[lane_axis(fit)]
-    return waste * (1.0 if last == vector_axis(c) else TURNED), float(len(copies))
+    turned = waste * (1.0 if last == vector_axis(c) else TURNED)
+    return turned, float(len(copies)), float(cost_of_change(d, p, fit))
 
 
 def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit) -> None:
@@ -163,7 +169,7 @@ def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[OperandRead]:
     is in few pages and sets of a cache."""
     n, away = extents(p), copied_operands(d, p, fit)
     every = [OperandRead.of(fit, name) for name in fit.reads]
-    rest = [x for x in every if x not in away and x.panels() and x.can_be_packed(d.s.nest, n)]
+    rest = [x for x in every if x not in away and x.panels() and x.can_be_packed(d, n)]
     return away + rest if rest and d.choose(f"{p.name}.pack", ("", "all")) else away
 
 
