@@ -94,7 +94,7 @@ def tune(
 
     A size may vary: ``m=at.dim(1, 512)``, or an extent of tensors (see `dim`). Then some sizes in its range
     share the budget, and the result is a `DynamicResult`: that of the largest size, with those of all in
-    ``by_size``.
+    ``by_size``. An open one (``open=True``) is one task as a number is: its kernel is for all sizes.
 
     Raises `WorkloadError`, `TargetError`, `SettingsError`, `FleetError` or `LogError` for input that cannot
     be used.

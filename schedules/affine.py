@@ -148,6 +148,8 @@ def bounds(e: Expr, ranges: Ranges) -> Range | None:
         case Cast(dtype=E.INDEX, a=a):
             return value_bounds(a, ranges)
         case Binary(op="//" | "%" | "ceildiv" as op, a=a, b=b):
+            if op == "//" and isinstance(a, Var) and has_size(b) and (known := ranges.get(E.show(e))):
+                return known
             return _divided(op, bounds(a, ranges), bounds(b, ranges))
         case Binary(op="min" | "max", a=a, b=b) | Select(a=a, b=b):
             ra, rb = bounds(a, ranges), bounds(b, ranges)
@@ -160,6 +162,20 @@ def bounds(e: Expr, ranges: Ranges) -> Range | None:
     return None
 
 
+def most(e: Expr, ranges: Ranges) -> int | None:
+    """The largest value of an index that grows with each of its minima, as `bounds` has it, where one side of
+    a minimum may be unknown. None where nothing is known."""
+
+    def known(x: Expr) -> Expr | None:
+        if isinstance(x, Binary) and x.op == "min":
+            sides = [r for y in (x.a, x.b) if (r := bounds(simplify(y, ranges), ranges)) is not None]
+            return Const(min(r[1] for r in sides)) if len(sides) == 1 else None
+        return None
+
+    r = bounds(simplify(E.rewrite(e, known), ranges), ranges)
+    return None if r is None else r[1]
+
+
 # How the lower ends of two ranges make one, and the upper ends.
 _OF_BOTH: dict[str, tuple[Callable[[int, int], int], Callable[[int, int], int]]] = {
     "min": (min, min),
@@ -169,15 +185,27 @@ _OF_BOTH: dict[str, tuple[Callable[[int, int], int], Callable[[int, int], int]]]
 
 
 def _divided(op: str, a: Range | None, b: Range | None) -> Range | None:
-    """The range of a quotient or remainder, where the divisor is one number above 0."""
-    if b is None or b[0] != b[1] or b[0] <= 0:
+    """The range of a quotient or remainder, where the divisor is above 0."""
+    if b is None or b[0] <= 0:
         return None
     c = b[0]
+    if c != b[1]:
+        return _divided_by_some(op, a, b)
     if op == "%":
         return (a[0] % c, a[1] % c) if a is not None and a[0] // c == a[1] // c else (0, c - 1)
     if a is None:
         return None
     return (a[0] // c, a[1] // c) if op == "//" else (-(-a[0] // c), -(-a[1] // c))
+
+
+def _divided_by_some(op: str, a: Range | None, b: Range) -> Range | None:
+    """The same, where the divisor is one of several numbers, as an extent that a call tells is."""
+    if op == "%":
+        return 0, min(a[1], b[1] - 1) if a is not None and a[0] >= 0 else b[1] - 1
+    if a is None:
+        return None
+    ends = [x // y if op == "//" else -(-x // y) for x in a for y in b]
+    return min(ends), max(ends)
 
 
 def _of_terms(e: Expr, ranges: Ranges) -> Range | None:
@@ -193,6 +221,41 @@ def _of_terms(e: Expr, ranges: Ranges) -> Range | None:
         c = int(coef.value)
         lo += c * (r[0] if c >= 0 else r[1])
         hi += c * (r[1] if c >= 0 else r[0])
+    return _of_sides(e, terms, (lo, hi), ranges) if has_size(e) else (lo, hi)
+
+
+def has_size(e: Expr) -> bool:
+    """Whether an index depends on a size that a call tells (`schedules.te.open_sizes.variable`)."""
+    return any(v.endswith(".size") for v in E.variables(e))
+
+
+def quotients(var: str, extent: Expr, ranges: Ranges) -> dict[str, Range]:
+    """What is known of quotients of a variable from 0 to below an extent, by how they are shown: ``i // n``
+    is below 4 where ``i`` is below ``n * 4``, which ranges of ``i`` and of a size ``n`` do not tell."""
+    terms, const = linear(extent)
+    if len(terms) != 1 or const != ZERO:
+        return {}
+    ((atom, times),) = terms.items()
+    pairs = [(atom, times)]
+    if isinstance(atom, Binary) and atom.op == "*":
+        pairs = [(atom.a, atom.b * times), (atom.b, atom.a * times)]
+    found = ((by, bounds(n, ranges)) for by, n in pairs if has_size(by))
+    return {E.show(Binary("//", Var(var), by)): (0, max(r[1] - 1, 0)) for by, r in found if r is not None}
+
+
+def _of_sides(e: Expr, terms: Mapping[Expr, Expr], r: Range, ranges: Ranges) -> Range:
+    """The range of a sum, tightened by that of the sum with one side of a minimum or maximum in its place:
+    ``min(i, n - 8) - n`` is -8 at most, whatever is known of ``i`` and ``n``."""
+    lo, hi = r
+    for atom, coef in terms.items():
+        if not (isinstance(atom, Binary) and atom.op in ("min", "max") and isinstance(coef, Const)):
+            continue
+        for side in (atom.a, atom.b):
+            found = bounds(simplify(e - atom * coef + side * coef, {}), ranges)
+            if found is not None and (atom.op == "min") == (coef.value > 0):
+                hi = min(hi, found[1])
+            elif found is not None:
+                lo = max(lo, found[0])
     return lo, hi
 
 
@@ -301,6 +364,9 @@ def decide(cond: Expr, ranges: Ranges) -> bool | None:
     match cond:
         case Const(value=v):
             return bool(v)
+        case Compare(op="<", a=Binary(op="%", b=by), b=end) if by == end and has_size(end):
+            r = bounds(end, ranges)  # a rest is below its divisor, which is above 0 as an extent is
+            return True if r is not None and r[0] > 0 else None
         case Compare(op=op, a=a, b=b):
             if E.dtype_of(a) != INDEX:
                 return None
@@ -328,7 +394,10 @@ def simplify(e: Expr, ranges: Ranges) -> Expr:
     if t is Var:
         return _simplify(e, ranges)
     if E.dtype_of(e) == INDEX:
-        return _simplify_index(e, tuple([(v, ranges[v]) for v in sorted(E.variables(e)) if v in ranges]))
+        own = [(v, ranges[v]) for v in sorted(E.variables(e)) if v in ranges]
+        if has_size(e):
+            own += [(v, r) for v, r in ranges.items() if "//" in v]  # of `quotients`
+        return _simplify_index(e, tuple(own))
     return _simplify(e, ranges)
 
 
@@ -396,6 +465,8 @@ def _simplify_arithmetic(e: Expr, ranges: Ranges) -> Expr:
         return E.binary(op, x, y)
     if op in ("//", "%") and isinstance(y, Const) and y.value > 0:
         return _divide(op, x, int(y.value), ranges)
+    if op in ("//", "%") and has_size(y) and bounds(Binary("//", x, y), ranges) == (0, 0):
+        return x if op == "%" else ZERO
     terms, const = linear(E.rebuild(e, (x, y)))
     return from_linear(terms, const)
 

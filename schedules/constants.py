@@ -58,7 +58,7 @@ def _split(nest: Nest, constant: str) -> tuple[Nest, Nest] | None:
     joined = (packed,) if len(packed) > 1 else ()
     return (
         replace(nest, params=swapped, buffers=after, body=seq(*rest), joined=(*nest.joined, *joined)),
-        Nest((constant, *packed), packed, before, seq(*ahead), joined),
+        Nest((constant, *packed), packed, before, seq(*ahead), joined=joined),
     )
 
 

@@ -72,7 +72,9 @@ SOME_OP = replace(OP_OR_MODEL, default=None)
 LISTED_OP = replace(SOME_OP, help="One operator, or NET.onnx; all operators without it.")
 REPORTED_OP = replace(SOME_OP, help="An operator, or NET.onnx; the whole log without it.")
 SHAPE = option(
-    "--shape", "Parameters of OP, such as m=512 or stride=2x1, which autotune ops OP lists; 1..512: a range.",
+    "--shape",
+    "Parameters of OP, such as m=512 or stride=2x1, which autotune ops OP lists; 1..512: a range; "
+    "1..512,open: a range, with one kernel for all.",
     "NAME=N,...", default="", values=values.shape,
 )  # fmt: skip
 LISTED_SHAPE = replace(SHAPE, help="What NET.onnx leaves open: x=1x3x224x224.")

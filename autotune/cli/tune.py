@@ -38,12 +38,14 @@ def tune(o: Given) -> None:
     or for all that they offer.
 
     A size may vary: m=1..512. Then sizes in the range share the budget, and autotune.load with
-    m=autotune.dim(1, 512) gives one kernel for all of them.
+    m=autotune.dim(1, 512) gives one kernel for all of them. m=1..512,open is one task, whose kernel is
+    compiled once for all sizes.
 
     \b
     Examples:
       autotune tune matmul --shape m=512,n=512,k=512
       autotune tune matmul --shape m=1..512,n=512,k=512 --budget 2m
+      autotune tune matmul --shape m=1..512,open,n=512,k=512 --budget 1m
       autotune tune conv2d --shape h=56,w=56,ci=64,co=64,k=3,padding=1 --budget 2m --threads 1
       autotune tune softmax --shape m=4096,n=1024 --trials 200 --db tuning.db --json
       autotune tune --suite ops.toml:quick --budget 10m --threads 1

@@ -17,6 +17,7 @@ from autotune.measure import sampled
 from autotune.measure.control import WITNESSES, ControlKeeper
 from autotune.measure.inputs import MOST_BYTES, Draw, Tolerance, draws, judged
 from autotune.measure.lateness import Lateness
+from autotune.measure.open_checks import sizes_to_check
 from autotune.measure.process import Death, Zygote
 from autotune.measure.results import Control, Measurement, Nominal, Options
 from autotune.measure.runner import Builder, Runner, building_died, running_died
@@ -24,6 +25,7 @@ from autotune.measure.timing import finals_s
 from autotune.targets import usable_cpus
 from schedules.model import Target, Trace, Workload
 from schedules.te.compute_dag import ComputeDAG
+from schedules.te.open_sizes import at
 
 KEEP_OBJECTS = 64  # compiled objects of the fastest candidates, for `Measurer.finalists`
 AHEAD = 8  # objects per builder that may wait for the worker
@@ -77,7 +79,13 @@ class Measurer:
             waiting()
             return right(dag, inputs, **kind)
 
-        chosen = [x.within(tolerance) for x in draws(dag, 0, judge, most_bytes)]
+        chosen = [x.within(tolerance) for x in draws(dag.largest, 0, judge, most_bytes)]
+        others = [
+            (sizes, draws(at(dag, sizes), 0, judge, 0)[0].within(tolerance)) for sizes in sizes_to_check(dag)
+        ]
+        # A trace may be in canonical names, and sizes have them then.
+        of = dict(zip(dag.open.ranges, named.open.ranges, strict=True)) if dag.open and named.open else {}
+        others = [({of[k]: n for k, n in sizes.items()}, draw) for sizes, draw in others]
         backend = backends.of(target)
         self.options = options or Options()
         if self.options.from_memory is None:
@@ -92,7 +100,7 @@ class Measurer:
             min(max(spare, 0) + 1, most) if self.overlap else usable_cpus()
         )
         names = [t.name for t in dag.params]
-        self.zygote = Zygote(named, names, target, build, chosen, self.options, nominal)
+        self.zygote = Zygote(named, names, target, build, chosen, self.options, nominal, others)
         self.runner = Runner(self.zygote, control)
         self.keeper = ControlKeeper(self.runner, self._in_turns, 0 if self.options.warm_runs else WITNESSES)
         self.builders = [Builder(self.zygote) for _ in range(n_builders)]

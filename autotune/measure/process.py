@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -94,7 +94,9 @@ class Zygote(ForkServer):
         draws: Sequence[Draw],
         options: Options,
         nominal: Nominal | None = None,
+        others: Sequence[tuple[Mapping[str, int], Draw]] = (),
     ) -> None:
+        """``others``: draws of other sizes than the largest, where some are open."""
         self._setup: dict[str, Any] = {
             "dag": dag.to_json(),
             "names": list(names),
@@ -103,8 +105,9 @@ class Zygote(ForkServer):
             "options": asdict(options),
             "draws": len(draws),
             "nominal": nominal,
+            "sizes": [dict(sizes) for sizes, _ in others],
         }
-        self._data = _share([x for draw in draws for x in draw.arrays])
+        self._data = _share([x for draw in (*draws, *(d for _, d in others)) for x in draw.arrays])
         self.spans: tuple[Span, ...] = ()
 
     @property

@@ -11,7 +11,7 @@ import ctypes
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from autotune.measure.arena import Arena, Placement
 from autotune.measure.check import Checker
 from autotune.measure.native import MONOTONIC, THREAD_CPU, Native
 from autotune.measure.on_device import DeviceArrays, OnDevice
+from autotune.measure.open_checks import SizeCheck
 from autotune.measure.results import Measurement, Options
 from schedules.model import LINE, Target
 
@@ -51,6 +52,8 @@ class MeasuringBench:
     reference: Reference
     options: Options
     arrays: DeviceArrays | None = None  # made by the first candidate for a device
+    sizes: tuple[SizeCheck, ...] = ()  # other sizes than the largest, where a call tells them
+    told: tuple[int, ...] = ()  # the largest sizes, behind the pointers
 
 
 def serve(sock: socket.socket, bench: MeasuringBench) -> None:
@@ -128,6 +131,9 @@ def _measured(
                 "slow", reason, (took,), took, error, rate, check_s=time.perf_counter() - start,
                 facts=loaded.facts(),
             )  # fmt: skip
+    elsewhere = loaded.at_other_sizes() if isinstance(loaded, _Loaded) else None
+    if elsewhere is not None:
+        return replace(elsewhere, check_s=time.perf_counter() - start)
     checked = time.perf_counter()
     run = loaded.timer()
     found = timing.screen(run, beside(loaded.scratch_bytes), seconds, best_s, bench.options)
@@ -201,6 +207,20 @@ class _Loaded:
         self._bench.arena.poison(placement, number)
         return _runner(self._bench, self.kernel, self.packed(placement), placement.name)(1)
 
+    def at_other_sizes(self) -> Measurement | None:
+        """What is wrong at a size other than the largest; None if nothing is."""
+        for x in self._bench.sizes:
+            for number, placement in enumerate(x.arena.placements):
+                x.arena.poison(placement, number)
+                pointers = self.packed(placement, told=x.told)
+                _runner(self._bench, self.kernel, pointers, placement.name)(1)
+                verdict = x.checkers[placement.draw].check(placement.outputs, number)
+                if verdict.reason:
+                    return _wrong(f"at {x.words}: {verdict.reason}", verdict.error, 0.0)
+                if text := self.overrun(placement, x.arena):
+                    return Measurement("out_of_bounds", f"at {x.words}: {text}")
+        return None
+
     def again(self) -> bool:
         """False: a wrong result stays wrong, because nobody can write to the inputs."""
         return False
@@ -214,12 +234,19 @@ class _Loaded:
     def close(self) -> None:
         """Nothing to do: the code is unmapped with this object."""
 
-    def packed(self, placement: Placement, keep: list[np.ndarray] | None = None) -> Pointers:
-        """The pointers of a placement, with packed constants in place of the constants. Packs into the
-        arena's memory, or, if ``keep`` is given, into new arrays that are added to it."""
-        if not self.packing:
+    def packed(
+        self,
+        placement: Placement,
+        keep: list[np.ndarray] | None = None,
+        told: tuple[int, ...] | None = None,
+    ) -> Pointers:
+        """The pointers of a placement, with packed constants in place of the constants, and behind them the
+        sizes that a call tells: ``told``, or the largest. Packs into the arena's memory, or, if ``keep`` is
+        given, into new arrays that are added to it."""
+        sizes = self._bench.told if told is None else told
+        if not self.packing and not sizes:
             return placement.pointers
-        pointers = type(placement.pointers)(*placement.pointers)
+        pointers = (ctypes.c_void_p * (len(placement.pointers) + len(sizes)))(*placement.pointers, *sizes)
         for i, pack in self.packing.items():
             nbytes = self.packed_bytes(i)
             if keep is None:
@@ -232,8 +259,9 @@ class _Loaded:
             pointers[i] = to
         return pointers
 
-    def overrun(self, placement: Placement) -> str:
-        """What was written past an end that no inaccessible page follows directly; empty if nothing."""
+    def overrun(self, placement: Placement, of: Arena | None = None) -> str:
+        """What was written past an end that no inaccessible page follows directly; empty if nothing. ``of``:
+        the arena of the placement, unless it is that of the largest sizes."""
         arena = self._bench.arena
         if arena.scratch.overrun(self.kernel.scratch_bytes, placement.name):
             return f"writes past the end of its {self.kernel.scratch_bytes} bytes of scratch"
@@ -241,7 +269,7 @@ class _Loaded:
             nbytes = self.packed_bytes(i)
             if arena.packed[i].overrun(nbytes, placement.name):
                 return f"packing writes past the end of the {nbytes} bytes of {arena.params[i].name}"
-        return arena.spilled(placement)
+        return (of or arena).spilled(placement)
 
     def packed_bytes(self, i: int) -> int:
         dtype, lies = parse_signature(self.packing[i].signature)[0][1]
@@ -274,7 +302,8 @@ class _Control:
         packed = {i: self._loaded.packed_bytes(i) for i in self._loaded.packing}
         params = enumerate(bench.arena.params)
         sizes = [(0, packed[i]) if i in packed else (p.before, p.nbytes) for i, p in params]
-        both = zip(self._pointers, sizes, strict=True)
+        arrays = self._pointers[: len(sizes)]  # and not the sizes behind them
+        both = zip(arrays, sizes, strict=True)
         self._lines = [_first_of_lines((at or 0) - before, n) for at, (before, n) in both]
         self._changes = timing.no_changes()
 

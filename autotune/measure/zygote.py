@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -32,10 +32,12 @@ from autotune.measure import builder, wire, worker
 from autotune.measure.arena import Arena, KernelParam
 from autotune.measure.check import Checker
 from autotune.measure.native import Native
+from autotune.measure.open_checks import SizeCheck, largest_of
 from autotune.measure.results import Options
 from schedules.dtypes import bound_dtype
 from schedules.model import Target
 from schedules.te.compute_dag import ComputeDAG
+from schedules.te.open_sizes import at
 
 # Option of Linux's prctl: the signal that a process gets when its parent ends.
 _PR_SET_PDEATHSIG = 1
@@ -77,6 +79,27 @@ def main(fd: int, parent: int) -> None:
             _reap(pid, kill=True)
 
 
+class _SizeArrays:
+    """The arrays of a DAG without open sizes. ``each``: of a draw in the file."""
+
+    def __init__(self, dag: ComputeDAG, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        both = zip(names, dag.params, strict=True)
+        self.params = [KernelParam(n, t.shape, t.dtype, t.strides) for n, t in both]
+        self.count = len(dag.inputs)
+        plain = [replace(p, strides=None) for p in self.params]  # the file has them row-major
+        self.each = [*plain, *(replace(p, dtype=bound_dtype(p.dtype)) for p in plain[self.count :])]
+        self.constants = [i for i, t in enumerate(dag.inputs) if t.name in dag.constants]
+
+    def arena(self, draws: Sequence[Sequence[np.ndarray]], one_place: bool) -> Arena:
+        first, *more = ([*d[: self.count]] for d in draws)
+        return Arena(self.params, first, self.constants, one_place, more)
+
+    def checker(self, drawn: Sequence[np.ndarray]) -> Checker:
+        end = len(self.params)
+        return Checker(self.names[self.count :], drawn[self.count : end], drawn[end:])
+
+
 class PreparedTask:
     """What the children start with: workload, target, options, arena and compiled functions."""
 
@@ -90,33 +113,35 @@ class PreparedTask:
             pool()  # compiled here once; its threads start in each worker
         # What is wrong with an array is told in the user's name for it.
         names = setup["names"]
-        both = zip(names, self.dag.params, strict=True)
-        params = [KernelParam(n, t.shape, t.dtype, t.strides) for n, t in both]
-        count = len(self.dag.inputs)
-        # The file has them row-major.
-        plain = [replace(p, strides=None) for p in params]
-        each = [*plain, *(replace(p, dtype=bound_dtype(p.dtype)) for p in plain[count:])]
-        drawn = _arrays(data, each * setup["draws"])
-        draws = [drawn[i : i + len(each)] for i in range(0, len(drawn), len(each))]
-        constants = [i for i, t in enumerate(self.dag.inputs) if t.name in self.dag.constants]
-        measuring = backends.of(self.target).measuring
-        self.arena = Arena(
-            params, draws[0][:count], constants, measuring.one_place, [d[:count] for d in draws[1:]]
+        whole = _SizeArrays(self.dag.largest, names)
+        others = [_SizeArrays(at(self.dag, sizes), names) for sizes in setup["sizes"]]
+        file = _arrays(data, [*whole.each * setup["draws"], *(p for x in others for p in x.each)])
+        draws = [[next(file) for _ in whole.each] for _ in range(setup["draws"])]
+        self.arena = whole.arena(draws, backends.of(self.target).measuring.one_place)
+        self.sizes = tuple(
+            SizeCheck(
+                tuple(sizes.values()),
+                ", ".join(f"{name}={n}" for name, n in sizes.items()),
+                x.arena([drawn := [next(file) for _ in x.each]], False),
+                (x.checker(drawn),),
+            )
+            for sizes, x in zip(setup["sizes"], others, strict=True)
         )
         cpu = backends.of(self.target).clocked_by(self.target)
         self.bench = worker.MeasuringBench(
             self.target,
             self.arena,
-            tuple(
-                Checker(tuple(names[count:]), d[count : len(params)], d[len(params) :]) for d in draws
-            ),
+            tuple(map(whole.checker, draws)),
             Native(cpu),
             Reference(cpu, *(setup["nominal"] or ())),
             self.options,
+            sizes=self.sizes,
+            told=largest_of(self.dag),
         )
 
     def answer(self) -> dict[str, Any]:
-        spans = [[s.name, s.kind, s.dtype, s.low, s.first, s.last, s.high] for s in self.arena.spans]
+        every = [s for a in (self.arena, *(x.arena for x in self.sizes)) for s in a.spans]
+        spans = [[s.name, s.kind, s.dtype, s.low, s.first, s.last, s.high] for s in every]
         reference = self.bench.reference
         return {"spans": spans, "nominal": [reference.nominal_s, reference.runs]}
 
@@ -165,7 +190,8 @@ def _child(state: PreparedTask, role: str, fds: Sequence[int]) -> None:
     sock = socket.socket(fileno=fds[0])
     if role == "worker":
         state.bench.native.watch(fds[2])
-        state.arena.fill_outputs()
+        for arena in (state.arena, *(x.arena for x in state.sizes)):
+            arena.fill_outputs()
         worker.serve(sock, state.bench)
     else:
         os.nice(NICE)
@@ -206,13 +232,13 @@ def _kill_group(pid: int) -> None:
             pass
 
 
-def _arrays(fd: int, params: Sequence[KernelParam]) -> list[np.ndarray]:
+def _arrays(fd: int, params: Sequence[KernelParam]) -> Iterator[np.ndarray]:
     """Read-only views of the arrays that lie end to end in a file."""
     size = sum(-(-p.nbytes // 64) * 64 for p in params)
     data = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
     os.close(fd)
-    out, at = [], 0
+    place = 0
     for p in params:
-        out.append(np.frombuffer(data, p.dtype, p.nbytes // np.dtype(p.dtype).itemsize, at).reshape(p.shape))
-        at += -(-p.nbytes // 64) * 64
-    return out
+        count = p.nbytes // np.dtype(p.dtype).itemsize
+        yield np.frombuffer(data, p.dtype, count, place).reshape(p.shape)
+        place += -(-p.nbytes // 64) * 64

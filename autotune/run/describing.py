@@ -18,6 +18,9 @@ def describe(workload: Workload, threads: int | None = None) -> str:
     more = [f"constant {', '.join(workload.dag.constants)}"] if workload.dag.constants else []
     more += [f"strides {lie}"] if (lie := strides_text(workload)) else []
     if is_custom(workload):
+        if workload.dag.open is not None:
+            sizes = ", ".join(f"{s.name}={s.least}..{s.most}" for s in workload.dag.open.sizes)
+            more = [f"with {sizes} open", *more]
         what = "the expression" if workload.op == "custom" else workload.op
         return visible(" ".join([f"{what} of {made(workload)} {dtype_of(workload)}", *more]))
     words = [f"{k}={param_text(v)}" for k, v in shown_params(workload).items()]

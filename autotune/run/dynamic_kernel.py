@@ -137,7 +137,7 @@ class DynamicKernel(Kernel):
 
 
 class _Weight:
-    """A weight for kernels of any size. ``packed``: of all weights, by kernel."""
+    """A weight for kernels of any size. ``packed``: of all weights, by the code that reads them."""
 
     __slots__ = ("_all", "_index", "_packed")
 
@@ -149,11 +149,12 @@ class _Weight:
         return _shape(self._all[self._index])
 
     def packed(self, kernel: Kernel) -> Any:
-        """What a kernel takes. The kernel stays loaded, so that its id stays its own."""
-        if id(kernel) not in self._packed:
+        """What a kernel takes. Its code stays loaded, so that the id stays its own."""
+        code = id(getattr(kernel.code, "shared", kernel.code))
+        if code not in self._packed:
             made = kernel.pack_weights(*self._all)
-            self._packed[id(kernel)] = made if len(self._all) > 1 else (made,)
-        return self._packed[id(kernel)][self._index]
+            self._packed[code] = made if len(self._all) > 1 else (made,)
+        return self._packed[code][self._index]
 
 
 def _key(places: Sequence[tuple[int, int]]) -> Callable[[Sequence[Any]], Any]:

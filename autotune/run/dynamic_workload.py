@@ -183,12 +183,12 @@ def as_dynamic(
             )
     else:
         tensors: Sequence[Any] = program if isinstance(program, (list, tuple)) else ()
-        dims = tuple(dims_of(tensors))
+        dims = tuple(d for d in dims_of(tensors) if not d.open)
         ranges = _named(dims)
 
         def make(sizes: Sizes) -> Workload:
             values = dict(zip(dims, sizes, strict=True))
-            dag = te.dag(tensors, values)
+            dag = te.dag(tensors, values)  # open ones stay
             return as_workload(
                 dag, params, dtype, layout, constant_weights, caller, strides_at(strides, values)
             )
@@ -206,6 +206,9 @@ def strides_at(strides: Strides | None, values: Mapping[Dim, int]) -> Strides | 
     if not isinstance(strides, Mapping):
         return strides
     listed = {name: s for name, s in strides.items() if isinstance(s, (tuple, list))}
+    for name, steps in listed.items():
+        for s in steps:
+            te_dims.check_stride(name, s)
     used = te_dims.dims_of([s for steps in listed.values() for s in steps])
     if missing := [d for d in used if d not in values]:
         raise WorkloadError(f"strides: {missing[0]!r} is no size of the program; use the sizes that it has")
@@ -218,12 +221,12 @@ def strides_at(strides: Strides | None, values: Mapping[Dim, int]) -> Strides | 
 
 def _of_params(params: Mapping[str, Any]) -> dict[str, Dim]:
     """The dimensions among parameters, by name: that of the first parameter that has it, for one of several
-    numbers with its place."""
+    numbers with its place. Open ones stay in the program."""
     found: dict[Dim, str] = {}
     for name, x in params.items():
         several = isinstance(x, (list, tuple))
         for i, d in enumerate(x if several else [x]):
-            if isinstance(d, Dim):
+            if isinstance(d, Dim) and not d.open:
                 found.setdefault(d, f"{name}{i}" if several else name)
     return {name: d for d, name in found.items()}
 
@@ -232,7 +235,7 @@ def _numbers(x: Any, values: Mapping[Dim, int]) -> Any:
     """A parameter with numbers for its dimensions."""
     if isinstance(x, (list, tuple)):
         return tuple(_numbers(i, values) for i in x)
-    return values[x] if isinstance(x, Dim) else x
+    return values.get(x, x) if isinstance(x, Dim) else x
 
 
 def _named(dims: Sequence[Dim]) -> tuple[Dim, ...]:

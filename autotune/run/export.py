@@ -14,9 +14,10 @@ from autotune import backends
 from autotune.backends import confined
 from autotune.codegen.runtime.c_entry import STATUS
 from autotune.codegen.runtime.entry import layout_of
+from autotune.codegen.runtime.open_signature import open_text_of
 from autotune.errors import ArgumentError
 from autotune.run import export_text
-from autotune.run.export_text import ExportedArgument, ExportedFunction
+from autotune.run.export_text import ExportedArgument, ExportedFunction, ExportedSize
 from autotune.run.kernel import Kernel
 from autotune.targets import features
 from kernels_db.replacing import in_place_of
@@ -45,7 +46,8 @@ def export(kernel: Kernel, directory: str | os.PathLike[str], name: str | None =
     are replaced:
 
     - ``NAME.so``: ``int NAME_run(inputs ..., outputs ...)`` on pointers to the first elements of arrays,
-      which are row-major, or have the strides that the kernel was tuned for;
+      which are row-major, or have the strides that the kernel was tuned for, with an int64 behind them for
+      each open size;
     - ``NAME.h``: its declaration, the number of elements of each argument, and whether this CPU can run it;
     - ``NAME.json``: the contract: names, shapes, dtypes and order of arguments, threads, features of the CPU;
     - ``NAME_example.c``: a program that calls it.
@@ -106,10 +108,17 @@ def _name(kernel: Kernel, name: str | None) -> str:
 def _functions(kernel: Kernel, name: str) -> list[ExportedFunction]:
     """The kernel's function, then those that pack weights."""
     ins, outs = kernel.parameters
-    words = export_text.identifiers([b.name for b in (*ins, *outs)])
-    named = zip((*ins, *outs), words, strict=True)
+    opened = kernel.workload.dag.open
+    told = opened.sizes if opened is not None else ()
+    words = export_text.identifiers([*(b.name for b in (*ins, *outs)), *(s.name for s in told)])
+    named = zip((*ins, *outs), words, strict=False)
     arguments = tuple(_argument(b, word, i >= len(ins)) for i, (b, word) in enumerate(named))
-    found = [ExportedFunction(f"{name}_run", "", arguments)]
+    sizes = zip(told, words[len(arguments) :], strict=True)
+    found = [
+        ExportedFunction(
+            f"{name}_run", "", arguments, tuple(ExportedSize(s.name, w, s.least, s.most) for s, w in sizes)
+        )
+    ]
     tensors = {t.name: t for t in kernel.workload.dag.inputs}
     for i, word in enumerate(words[: len(ins)]):
         if i in kernel.packed:
@@ -126,7 +135,10 @@ def _argument(b: Buffer, word: str, written: bool) -> ExportedArgument:
 def _contract(kernel: Kernel, name: str, functions: list[ExportedFunction]) -> dict[str, Any]:
     target = confined(kernel.target)
     record = kernel.record
-    return {
+    main = functions[0]
+    sizes = [{"name": s.name, "c_name": s.word, "least": s.least, "most": s.most} for s in main.sizes]
+    opened = {"sizes": sizes, "open": open_text_of(kernel.workload.dag).strip()} if sizes else {}
+    return opened | {
         "contract": CONTRACT_VERSION,
         "autotune": VERSION,
         "name": name,

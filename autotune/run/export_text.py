@@ -53,12 +53,24 @@ class ExportedArgument:
 
 
 @dataclass(frozen=True)
+class ExportedSize:
+    """A size that a call tells, from ``least`` to ``most``: its name, and ``word``, its name in C."""
+
+    name: str
+    word: str
+    least: int
+    most: int
+
+
+@dataclass(frozen=True)
 class ExportedFunction:
-    """A function of the shared object. ``of``: the weight that it packs, "" for the kernel."""
+    """A function of the shared object. ``of``: the weight that it packs, "" for the kernel. ``sizes``: those
+    that it takes behind the arrays, whose shapes are of the largest ones."""
 
     name: str
     of: str
     arguments: tuple[ExportedArgument, ...]
+    sizes: tuple[ExportedSize, ...] = ()
 
 
 def is_identifier(word: str) -> bool:
@@ -180,12 +192,21 @@ def _memory(name: str, a: ExportedArgument) -> str:
 
 
 def _given(f: ExportedFunction) -> str:
-    return ", ".join(f"{a.word} + {a.before}" if a.before else a.word for a in f.arguments)
+    arrays = (f"{a.word} + {a.before}" if a.before else a.word for a in f.arguments)
+    return ", ".join([*arrays, *(str(s.most) for s in f.sizes)])
 
 
 def _declared(f: ExportedFunction) -> str:
-    takes = ", ".join(f"{'' if a.written else 'const '}{_type(a)} *{a.word}" for a in f.arguments)
+    takes = ", ".join(
+        [
+            *(f"{'' if a.written else 'const '}{_type(a)} *{a.word}" for a in f.arguments),
+            *(f"int64_t {s.word}" for s in f.sizes),
+        ]
+    )
     shapes = "; ".join(map(_shown, f.arguments))
+    if f.sizes:
+        told = ", ".join(f"{s.word} is {s.least} to {s.most}" for s in f.sizes)
+        shapes += f".\n * These are of the largest sizes: {told}. A call tells them; nothing checks them."
     return f"/* {shapes} */\nint {f.name}({takes});"
 
 

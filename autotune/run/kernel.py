@@ -108,12 +108,9 @@ class Kernel:
         number. ``chosen_by``: what chose the schedule: "log", a tuned one; "similar_shape",
         "similar_machine", "model" or "default", where none was tuned (see `autotune.load`); "schedule", the
         caller, by hand. Raises ValueError when ``loaded`` was compiled for other parameters."""
-        self._packing: dict[int, tuple[Buffer, LoadedObject]] = {}
-        for i, pack in (packing or {}).items():
-            (_, _), (dtype, lies) = parse_signature(pack.signature)[0]
-            self._packing[i] = (params[i], pack)
-            packed = Buffer(params[i].name, tuple(map(wrap, lies.shape)), dtype)
-            params = (*params[:i], packed, *params[i + 1 :])
+        packing = packing or {}
+        self._packing = {i: (params[i], pack) for i, pack in packing.items()}
+        params = packed_params(params, packing)
         expected = signature(params, outputs)
         if loaded.signature != expected:
             raise ValueError(f"the object takes {loaded.signature}, not {expected}: compile it again")
@@ -366,6 +363,15 @@ class Kernel:
             names = ", ".join(b.name for b in self._outs)
             got = f"{len(outs)} of them" if isinstance(outs, tuple) else f"a {type(outs).__name__}"
             raise ArgumentError(f"out must be a tuple of {len(self._outs)} arrays ({names}), got {got}")
+
+
+def packed_params(params: tuple[Buffer, ...], packing: Mapping[int, LoadedObject]) -> tuple[Buffer, ...]:
+    """Parameters as a call takes them: weights as they are packed, by what packs them."""
+    for i, pack in packing.items():
+        (_, _), (dtype, lies) = parse_signature(pack.signature)[0]
+        packed = Buffer(params[i].name, tuple(map(wrap, lies.shape)), dtype)
+        params = (*params[:i], packed, *params[i + 1 :])
+    return params
 
 
 def _type(b: Buffer) -> str:

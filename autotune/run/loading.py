@@ -22,7 +22,9 @@ from autotune.run.workloads import Program, ahead, as_workload
 from autotune.settings import database
 from kernels_db.place import locate
 from kernels_db.records import Hit
+from schedules.errors import WorkloadError
 from schedules.model import Target, Workload
+from schedules.te.open_sizes import strides_that_depend
 from schedules.te.strided import Strides
 
 if TYPE_CHECKING:
@@ -70,7 +72,8 @@ def load(
     `KernelNotFound`.
 
     With a size that varies (``m=at.dim(1, 512)``, see `dim`) a `DynamicKernel` comes back, which looks at the
-    size of each call. It takes that some size in the range is tuned, or ``fallback=True``.
+    size of each call. It takes that some size in the range is tuned, or ``fallback=True``. An open one
+    (``open=True``) is one kernel for all sizes; a size that was tuned on its own has its own.
 
     >>> kernel = at.load("matmul", m=64, n=64, k=64, threads=1)
     >>> kernel.chosen_by
@@ -105,8 +108,11 @@ def load_workload(workload: Workload, asked: Asked) -> Kernel:
 
 def _load(workload: Workload, asked: Asked) -> tuple[Kernel, bool]:
     """The kernel of a workload, and whether it came without a warning."""
+    if wrong := strides_that_depend(workload.dag):
+        raise WorkloadError(wrong)
     workload = own_names.shown(workload, asked.where)
     found, unusable = stored(workload, asked)
+    _take_exact(found, asked)
     if found is not None:
         picked = _instead(found, asked)
         if picked is None:
@@ -126,8 +132,22 @@ def _load(workload: Workload, asked: Asked) -> tuple[Kernel, bool]:
     from autotune.run.untuned import untuned
 
     kernel, why, _ = untuned(workload, asked.target, asked.where)
+    _take_exact(kernel, asked)
     warn(f"{missing.message if isinstance(missing, KernelNotFound) else missing}\n{why}")
     return kernel, False
+
+
+def _take_exact(kernel: Kernel | None, asked: Asked) -> None:
+    """Have a kernel of open sizes take one that was tuned for just the size of a call, where the log has
+    it."""
+    if kernel is None or kernel.workload.dag.open is None:
+        return
+    from autotune.run.open_kernel import OpenKernel
+
+    assert isinstance(kernel, OpenKernel)
+    tuned = {kernel.dynamic.at(s).digest for s in kernel.dynamic.tuned(asked.where)}
+    fixed = asked.on(kernel.target)
+    kernel.exact = lambda workload: stored(workload, fixed)[0] if workload.digest in tuned else None
 
 
 def _instead(found: Kernel, asked: Asked) -> tuple[Kernel, str] | None:

@@ -173,7 +173,10 @@ def with_constants(workload: Workload, which: bool | Sequence[str]) -> Workload:
                 have = ", ".join(inputs)
                 raise WorkloadError(f"constant_weights: {n!r} is not an input; the inputs are {have}")
     constants = tuple(n for n in inputs if n in names)
-    return replace(workload, dag=replace(workload.dag, constants=constants))
+    try:
+        return replace(workload, dag=replace(workload.dag, constants=constants))
+    except ValueError as err:
+        raise WorkloadError(f"constant_weights: {err}") from None
 
 
 def with_constants_each(

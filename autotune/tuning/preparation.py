@@ -16,6 +16,7 @@ from autotune.settings import SettingsError
 from schedules.errors import WorkloadError
 from schedules.model import Target, Workload
 from schedules.te.compute_dag import ComputeDAG
+from schedules.te.open_sizes import strides_that_depend
 from schedules.units import digits
 
 FASTEST = 5e10  # FLOP/s of a thread's good candidate, at least where it matters
@@ -50,9 +51,12 @@ def xgboost_on_its_way() -> Iterator[None]:
 def check_feasible(
     workload: Workload, budget_s: float, memory: bool = True, most_s: float | None = None
 ) -> None:
-    """Raises `WorkloadError` for arrays that do not fit in memory, and where computing the right result takes
-    longer than ``most_s`` seconds (None: than the budget); `SettingsError` for a budget (seconds) that one
-    run alone would use up. ``memory``: whether the arrays are on this machine."""
+    """Raises `WorkloadError` for arrays that do not fit in memory, arguments whose strides depend on an open
+    size, and where computing the right result takes longer than ``most_s`` seconds (None: than the budget);
+    `SettingsError` for a budget (seconds) that one run alone would use up. ``memory``: whether the arrays are
+    on this machine."""
+    if wrong := strides_that_depend(workload.dag):
+        raise WorkloadError(wrong)
     if memory:
         check_fits(workload.dag)
     if workload.flops > FASTEST * max(budget_s, LEAST_S):

@@ -23,6 +23,7 @@ from schedules.graph.edit import factors, points, remade
 from schedules.graph.graph import Graph
 from schedules.graph.quantised import SUMS, Quantised, QuantisedReader, number, rewritten
 from schedules.te.compute_dag import ComputeDAG, Reducer, Stage, Tensor, operand
+from schedules.te.open_sizes import depths_that_depend, with_stages
 from schedules.te.unique import Taken
 
 INTEGER_SUM = Reducer("sum", (Const(0, SUMS),), (operand("x0", SUMS) + operand("y0", SUMS),))
@@ -55,7 +56,7 @@ def with_integer_products(dag: ComputeDAG) -> ComputeDAG:
     ['c_sum', 'c_sum_of_b', 'c']
     """
     reader = QuantisedReader(dag.constants, {}, Taken(dag.tensors))
-    stages, _ = _stages(dag, reader, {})
+    stages, origins = _stages(dag, reader, {s.name: s.name for s in dag.stages})
     if len(stages) == len(dag.stages):
         return dag
     needed, live = set(dag.outputs), []
@@ -63,7 +64,12 @@ def with_integer_products(dag: ComputeDAG) -> ComputeDAG:
         if any(t.name in needed for t in s.outputs):
             live.append(s)
             needed |= {x.buffer for x in s.reads()}
-    return replace(dag, stages=tuple(reversed(live)))
+    try:
+        return with_stages(dag, tuple(reversed(live)), origins)
+    except ValueError:
+        if dag.open is None:
+            raise
+        return dag  # what is computed ahead has other axes, of which nobody knows how long they are
 
 
 def _stages(
@@ -71,7 +77,11 @@ def _stages(
 ) -> tuple[list[Stage], dict[str, str]]:
     """(the stages with integer products, where they come from)."""
 
+    summed = depths_that_depend(dag)
+
     def change(s: Stage) -> list[Stage]:
+        if s.name in summed:  # how often a zero point counts would depend on the size
+            return [s]
         product = _product(s, reader)
         return [s] if product is None else product.stages()
 

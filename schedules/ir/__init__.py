@@ -34,6 +34,9 @@ from schedules.ir.nodes import (
     multiply_add,
     path_to,
     seq,
+    size_hole,
+    size_ranges,
+    size_variable,
     skew,
     walk,
     with_body,
@@ -43,6 +46,7 @@ from schedules.ir.strides import nbytes, rows_are_lines
 __all__ = [
     "Access", "AllReduce", "Alloc", "Barrier", "Block", "Buffer", "GPU_AXES", "Guard", "Intrinsic", "Iter",
     "LOOP_KINDS", "Loop", "LoweredFunc", "Nest", "Operand", "Prefetch", "SCOPES", "Seq", "Stmt", "Store",
-    "allocated", "allocations", "blocks", "bound_to", "const", "in_order", "kids", "loop_nest",
-    "loops_around", "multiply_add", "nbytes", "path_to", "rows_are_lines", "seq", "skew", "walk", "with_body",
+    "allocated", "allocations", "blocks", "bound_to", "const", "in_order", "kids",
+    "loop_nest", "loops_around", "multiply_add", "nbytes", "path_to", "rows_are_lines", "seq", "size_hole",
+    "size_ranges", "size_variable", "skew", "walk", "with_body",
 ]  # fmt: skip

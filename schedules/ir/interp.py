@@ -11,6 +11,7 @@ update (`ir.multiply_add`) at once. Integers wrap, and dividing them by zero giv
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -19,7 +20,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from schedules import expr as E
 from schedules.dtypes import DTYPES, is_integer
-from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Fma, Load, Logic, Select, Var
+from schedules.expr import Binary, Call, Cast, Compare, Const, Expr, Fma, Hole, Load, Logic, Select, Var
 from schedules.functions import FUNCTIONS
 from schedules.ir import (
     Alloc,
@@ -35,6 +36,7 @@ from schedules.ir import (
     Seq,
     Stmt,
     Store,
+    size_variable,
     skew,
 )
 from schedules.ir.strides import elements, given_strides, known_strides
@@ -55,9 +57,15 @@ class InterpError(RuntimeError):
 class _Memory:
     """Arrays by name, with the elements written so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Env | None = None) -> None:
+        """``sizes``: values of the variables of sizes."""
         self.arrays: dict[str, np.ndarray] = {}
         self.written: dict[str, np.ndarray] = {}
+        self.sizes = sizes or {}
+
+    def new(self, b: Buffer) -> np.ndarray:
+        """An array for a buffer of this size."""
+        return new_array(_at_sizes(b, self.sizes))
 
     def add(self, name: str, array: np.ndarray, *, known: bool) -> None:
         self.arrays[name] = array
@@ -72,24 +80,26 @@ def run(
     counts: dict[str, int] | None = None,
     operations: bool = False,
     skews: Mapping[str, int] | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> None:
     """Execute on numpy arrays by parameter name; outputs are written in place.
 
     ``counts``, if given, receives ``load <buffer>`` and ``store <buffer>`` element counts; with
     ``operations`` also `OPERATIONS`: arithmetic on elements, 2 for a multiply-add. ``skews``: what `ir.skew`
-    of an argument is, 0 unless given.
+    of an argument is, 0 unless given. ``sizes``: what the sizes are that a call tells; all of them are given.
     Raises InterpError on an access out of bounds or an output left unwritten.
     """
-    mem = _Memory()
+    told = {size_variable(s.name).name: (sizes or {})[s.name] for s in program.sizes}
+    mem = _Memory(told)
     if isinstance(program, Nest):
         params = [program.buffer(n) for n in program.params]
         for b in program.buffers:
             if b.name not in program.params:
-                mem.add(b.name, new_array(b), known=False)
+                mem.add(b.name, mem.new(b), known=False)
     else:
         params = list(program.params)
-    for b in params:
-        a = arrays[b.name]
+    for open_buffer in params:
+        b, a = _at_sizes(open_buffer, told), arrays[open_buffer.name]
         want = tuple(int(E.evaluate(n, {})) for n in b.given or b.shape)
         if a.shape != want or a.dtype != np.dtype(b.dtype):
             raise InterpError(f"{b.name}: expected {b.dtype}{list(want)}, got {a.dtype}{list(a.shape)}")
@@ -98,7 +108,7 @@ def run(
             got = [s / a.itemsize for s in a.strides]
             raise InterpError(f"{b.name}: expected strides {list(steps)} in elements, got {got}")
         mem.add(b.name, as_merged(b, a), known=b.name not in program.outputs)
-    env = {skew(b.name).name: (skews or {}).get(b.name, 0) for b in params}
+    env = told | {skew(b.name).name: (skews or {}).get(b.name, 0) for b in params}
     Compiler(mem, counts, operations).stmt(program.body)(env)
     for n in program.outputs:
         missing = int((~mem.written[n]).sum())
@@ -107,6 +117,17 @@ def run(
             raise InterpError(
                 f"{n}: {missing} of {mem.written[n].size} elements never written, first at {list(first)}"
             )
+
+
+def _at_sizes(b: Buffer, sizes: Mapping[str, int]) -> Buffer:
+    """A buffer with numbers for the extents that depend on a size. ``sizes``: values of their variables."""
+
+    def numbers(extents: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(Const(int(E.evaluate(n, sizes))) for n in extents)
+
+    if not sizes:
+        return b
+    return replace(b, shape=numbers(b.shape), given=None if b.given is None else numbers(b.given))
 
 
 def as_merged(b: Buffer, a: np.ndarray) -> np.ndarray:
@@ -215,6 +236,9 @@ class Compiler:
                 return lambda env: v
             case Var(name=n):
                 return lambda env: env[n]
+            case Hole(name=n) if n in self.mem.sizes:
+                size = self.mem.sizes[n]
+                return lambda env: size
             case Binary(op=op, a=a, b=b) | Compare(op=op, a=a, b=b):
                 f, x, y = E.NUMERIC[op], self.expr(a), self.expr(b)
                 d = E.dtype_of(a)
@@ -316,7 +340,7 @@ class Compiler:
         buf, inner, mem = s.buffer, self.stmt(s.body), self.mem
 
         def alloc(env: Env) -> None:
-            mem.add(buf.name, new_array(buf), known=False)
+            mem.add(buf.name, mem.new(buf), known=False)
             inner(env)
 
         return alloc

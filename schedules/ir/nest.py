@@ -8,7 +8,7 @@ from typing import Any
 
 from schedules import expr as E
 from schedules.errors import ScheduleError
-from schedules.expr import Compare, Const, Expr, Load, Var
+from schedules.expr import Compare, Const, Expr, Hole, Load, Var
 from schedules.ir import (
     Access,
     Block,
@@ -28,16 +28,44 @@ from schedules.ir import (
 )
 from schedules.loads import Indices, relocated
 from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
+from schedules.te.open_sizes import extents_of, open_strides
 
 
 def initial(dag: ComputeDAG) -> Nest:
     """The unscheduled program: a serial nest for each stage, in order. The loop of axis ``i`` of
     stage ``C`` is ``C_i``, numbered where an earlier stage has a loop of that name."""
-    made = [stage_block(s) for s in dag.stages]
+    shapes, extents = open_extents(dag)
+    made = [stage_block(s, own) for s, own in zip(dag.stages, extents, strict=True)]
     names = initial_loops([(b.name, [i.var for i in b.iters]) for b in made])
     stmts = [wrap_loops(block, own) for block, own in zip(made, names, strict=True)]
-    buffers = tuple(map(tensor_buffer, dag.tensors.values()))
-    return Nest(tuple(t.name for t in dag.params), dag.outputs, buffers, seq(*stmts))
+    buffers = tuple(_open_buffer(dag, t, shapes[t.name]) for t in dag.tensors.values())
+    sizes = dag.open.sizes if dag.open is not None else ()
+    return Nest(tuple(t.name for t in dag.params), dag.outputs, buffers, seq(*stmts), sizes)
+
+
+def open_extents(dag: ComputeDAG) -> tuple[dict[str, tuple[Expr, ...]], list[tuple[Expr, ...]]]:
+    """`extents_of` a DAG, as a nest has them."""
+
+    def as_hole(e: Expr) -> Expr | None:
+        return Hole(e.name) if isinstance(e, Var) else None
+
+    def as_holes(extents: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(E.rewrite(e, as_hole) if E.variables(e) else e for e in extents)
+
+    shapes, stages = extents_of(dag)
+    return {name: as_holes(x) for name, x in shapes.items()}, list(map(as_holes, stages))
+
+
+def open_buffers(dag: ComputeDAG) -> tuple[Buffer, ...]:
+    """The parameters of a DAG as a lowered program has them: with the variables of its sizes."""
+    shapes, _ = extents_of(dag)
+    return tuple(_open_buffer(dag, t, shapes[t.name]) for t in dag.params)
+
+
+def _open_buffer(dag: ComputeDAG, t: Tensor, shape: tuple[Expr, ...]) -> Buffer:
+    steps = open_strides(dag, t)
+    strides = None if steps is None else tuple(map(Const, steps))
+    return replace(tensor_buffer(t), shape=shape, strides=strides)
 
 
 def tensor_buffer(t: Tensor) -> Buffer:
@@ -58,9 +86,13 @@ def initial_loops(stages: Sequence[tuple[str, Sequence[str]]]) -> list[list[str]
     return out
 
 
-def stage_block(s: Stage) -> Block:
-    iters = tuple(Iter(a.var, Const(a.extent), "spatial") for a in s.axes)
-    iters += tuple(Iter(a.var, Const(a.extent), "reduce") for a in s.reduce_axes)
+def stage_block(s: Stage, extents: Sequence[Expr] | None = None) -> Block:
+    """The block of a stage, whose axes, with the reduction axes after them, have these extents; those of the
+    largest sizes unless given."""
+    kinds = ["spatial"] * len(s.axes) + ["reduce"] * len(s.reduce_axes)
+    axes = (*s.axes, *s.reduce_axes)
+    extents = [Const(a.extent) for a in axes] if extents is None else extents
+    iters = tuple(Iter(a.var, n, kind) for a, n, kind in zip(axes, extents, kinds, strict=True))
     at = tuple(Var(a.var) for a in s.axes)
     return Block(
         name=s.name,

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, Union, get_args
 
 from schedules.expr import Binary, Const, Expr, Hole, Var, dtype_of, is_float
 from schedules.te.compute_dag import Reducer
+from schedules.te.open_sizes import OpenSize, variable
 
 if TYPE_CHECKING:
     from schedules.ir.instruction import Instruction
@@ -196,12 +197,14 @@ Stmt = Union[Loop, Seq, Block, Store, Guard, Alloc, Prefetch, Barrier, AllReduce
 class Nest:
     """A scheduled program. ``buffers`` holds every buffer by name, arguments included; ``params``
     names the arguments of the kernel in order (``outputs`` of them are written). ``joined``: neighbours among
-    these that callers give as one array (`schedules.ir.arguments`)."""
+    these that callers give as one array (`schedules.ir.arguments`). Extents speak of `size_hole` of the
+    ``sizes``, which a call tells."""
 
     params: tuple[str, ...]
     outputs: tuple[str, ...]
     buffers: tuple[Buffer, ...]
     body: Stmt
+    sizes: tuple[OpenSize, ...] = ()
     joined: tuple[tuple[str, ...], ...] = ()
 
     def __repr__(self) -> str:
@@ -219,8 +222,8 @@ class Nest:
 class LoweredFunc:
     """A lowered program: no blocks, every intermediate buffer allocated, extents concrete.
     ``params`` are the kernel's arguments in order; those named in ``outputs`` are written, and of these the
-    ``streamed`` are not worth a place in the caches. The body reads `skew` of the ``skewed``. ``joined``: as
-    in `Nest`."""
+    ``streamed`` are not worth a place in the caches. The body reads `skew` of the ``skewed``. It, and shapes
+    of arguments, read `size_variable` of the ``sizes``, which a call tells. ``joined``: as in `Nest`."""
 
     name: str
     params: tuple[Buffer, ...]
@@ -228,6 +231,7 @@ class LoweredFunc:
     body: Stmt
     streamed: tuple[str, ...] = ()
     skewed: tuple[str, ...] = ()
+    sizes: tuple[OpenSize, ...] = ()
     joined: tuple[tuple[str, ...], ...] = ()
 
 
@@ -248,6 +252,21 @@ def skew(name: str) -> Var:
     """The elements of an argument that lie before the first line of memory that
     begins in it: a variable that the call sets."""
     return Var(f"{name}.skew")
+
+
+def size_hole(name: str) -> Hole:
+    """A size that a call tells, in a nest: primitives take it as they take a number that is not decided."""
+    return Hole(variable(name))
+
+
+def size_variable(name: str) -> Var:
+    """The same in a lowered program."""
+    return Var(variable(name))
+
+
+def size_ranges(sizes: Sequence[OpenSize]) -> dict[str, tuple[int, int]]:
+    """What is known of the variables of sizes: {name of the variable: (least, most)}."""
+    return {size_variable(s.name).name: s.range for s in sizes}
 
 
 def bound_to(s: Stmt, axis: str) -> TypeGuard[Loop]:

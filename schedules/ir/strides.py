@@ -82,7 +82,7 @@ def contiguous_dimension(b: Buffer) -> int | None:
     """The dimension whose indices are neighbours in memory; None where none are."""
     if b.strides is None:
         return len(b.shape) - 1 if b.shape else None
-    near = [d for d, s in enumerate(known_strides(b)) if s == 1 and known_extents(b)[d] > 1]
+    near = [d for d, s in enumerate(known_strides(b)) if s == 1 and const(b.shape[d]) != 1]
     return near[0] if near else None
 
 
@@ -94,8 +94,10 @@ def row_elements(b: Buffer) -> int:
 
 def goes_on(b: Buffer, d: int) -> bool:
     """Whether dimension ``d + 1`` goes on in memory where it ends when ``d`` makes a step."""
-    extents, strides = known_extents(b), known_strides(b)
-    return extents[d] == 1 or strides[d] == extents[d + 1] * strides[d + 1]
+    inner, strides = const(b.shape[d + 1]), known_strides(b)
+    if b.strides is None or const(b.shape[d]) == 1:
+        return True
+    return inner is not None and strides[d] == inner * strides[d + 1]
 
 
 def rows_are_lines(b: Buffer) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
+from schedules import affine
 from schedules import expr as E
 from schedules.errors import AutotuneError
-from schedules.expr import Expr
+from schedules.expr import Const, Expr
 from schedules.ir import (
     Alloc,
     AllReduce,
@@ -20,11 +22,13 @@ from schedules.ir import (
     blocks,
     const,
     kids,
+    size_ranges,
     skew,
     walk,
 )
 from schedules.ir.exprs import expressions, places
 from schedules.strides import flaw
+from schedules.te.open_sizes import OpenSize
 
 
 class VerifyError(AutotuneError):
@@ -57,7 +61,9 @@ def _flaw(b: Buffer, written: set[str]) -> str:
     return flaw([n or 0 for n in shape], [s or 0 for s in strides], written=b.name in written)
 
 
-def verify(s: Stmt, params: tuple[Buffer, ...], after: str) -> None:
+def verify(
+    s: Stmt, params: tuple[Buffer, ...], after: str, sizes: tuple[OpenSize, ...] = ()
+) -> None:
     """Raise VerifyError unless every variable and buffer is defined where it is used, ranks fit, strides keep
     written elements apart, no block or hole is left, and lanes hold no loops."""
 
@@ -74,9 +80,17 @@ def verify(s: Stmt, params: tuple[Buffer, ...], after: str) -> None:
         for k in kids(x):
             go(k, names, ranks)
 
-    refuse(_flaws_of_strides(s, params))
-    known = frozenset(skew(b.name).name for b in params)
+    most = {v: hi for v, (_, hi) in size_ranges(sizes).items()}
+    refuse(_flaws_of_strides(s, tuple(_at_most(b, most) for b in params)))
+    known = frozenset(skew(b.name).name for b in params) | most.keys()
     go(s, known, {b.name: len(b.shape) for b in params})
+
+
+def _at_most(b: Buffer, sizes: dict[str, int]) -> Buffer:
+    """A buffer at the largest sizes."""
+    if not any(map(affine.has_size, b.shape)):
+        return b
+    return replace(b, shape=tuple(Const(int(E.evaluate(n, sizes))) for n in b.shape))
 
 
 def _flaws_of_strides(s: Stmt, params: tuple[Buffer, ...]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from schedules.errors import WorkloadError, suggest
 from schedules.model import Workload
 from schedules.ops.argmax import ARGMAX, ARGMIN
 from schedules.ops.attention import ATTENTION, TRANSPOSE_BATCH_MATMUL_SOFTMAX
-from schedules.ops.base import MAX_ELEMENTS, TYPED, Array, Operator, Param, compulsory_bytes
+from schedules.ops.base import MAX_ELEMENTS, TYPED, Array, Operator, Param, Types, compulsory_bytes
 from schedules.ops.conv import (
     CAPSULE_CONV2D,
     CONV1D,
@@ -103,8 +103,10 @@ def workload(
     layout = _layout(op, layout)
     chosen = {k: params[k] for k in TYPED if k in params}
     types = op.types(dtype, chosen)
-    p = op.resolve({k: v for k, v in params.items() if k not in chosen})
-    dag = te.dag(op.build(p, types, layout))
+    opened = {k: v for k, v in params.items() if isinstance(v, Dim) and v.open}
+    given = {k: v for k, v in params.items() if k not in chosen}
+    p = op.resolve(given | {k: v.hi for k, v in opened.items()})
+    dag = te.dag(_built(op, p, types, layout, opened))
     for t in dag.tensors.values():
         if math.prod(t.shape) > MAX_ELEMENTS:
             raise WorkloadError(
@@ -115,7 +117,26 @@ def workload(
     told = {"accumulator": types.accumulator, "out_dtype": types.output}
     other = {k: v for k, v in told.items() if v != getattr(plain, "output" if k == "out_dtype" else k)}
     full = op.named(p) | other | ({"layout": layout} if layout else {})
+    full |= {k: f"{d.lo}..{d.hi},open" for k, d in opened.items()}
     return Workload(dag, name, tuple(sorted(full.items())), op.flops(p))
+
+
+def _built(
+    op: Operator, p: Mapping[str, Any], types: Types, layout: str | None, opened: Mapping[str, Dim]
+) -> list[te.Tensor]:
+    """The tensors of an operator, with dimensions for sizes that are open. Raises `WorkloadError` for one of
+    which the expression needs the number."""
+    for k in opened:
+        if k not in p:
+            raise WorkloadError(f"{op.name}: {k} stands for several sizes; open each by its own name")
+    try:
+        return op.build({**p, **{k: Dim(k, d.lo, d.hi, open=True) for k, d in opened.items()}}, types, layout)
+    except TypeError as err:
+        if not opened:
+            raise
+        raise WorkloadError(
+            f"{op.name}: its expression needs numbers for {', '.join(opened)} ({err}); leave open out"
+        ) from None
 
 
 def _layout(op: Operator, layout: str | None) -> str | None:
@@ -129,13 +150,23 @@ def _layout(op: Operator, layout: str | None) -> str | None:
     return layout
 
 
+def _given(w: Workload) -> dict[str, Any]:
+    """The parameters of a workload as `workload` takes them: a log has lists and texts of them."""
+
+    def one(name: str, v: Any) -> Any:
+        opened = isinstance(v, str) and name not in (*TYPED, "layout")
+        return _parse_value(name, v) if opened else tuple(v) if isinstance(v, list) else v
+
+    return {k: one(k, v) for k, v in w.params}
+
+
 def makes(w: Workload) -> bool:
     """Whether a workload computes what its operator's name and parameters say. A log from elsewhere may claim
     any name.
     """
-    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in w.params}
-    layout = given.pop("layout", None)
     try:
+        given = _given(w)
+        layout = given.pop("layout", None)
         made = workload(w.op, given, w.dag.inputs[0].dtype, layout)
         dag = with_strides(made.dag, strides_given(w.dag))
     except (WorkloadError, ValueError, TypeError, LookupError, OverflowError):
@@ -146,9 +177,9 @@ def makes(w: Workload) -> bool:
 
 def parameters(workload: Workload) -> dict[str, Any]:
     """Every parameter of a library operator's workload, also those that it does not name as they have their
-    defaults, and its layout. Raises `WorkloadError`."""
+    defaults, and its layout; the largest sizes, where some are open. Raises `WorkloadError`."""
     op = get(workload.op)
-    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in workload.params}
+    given = {k: v.hi if isinstance(v, Dim) else v for k, v in _given(workload).items()}
     more = {k: given.pop(k) for k in (*TYPED, "layout") if k in given}
     return op.resolve(given) | more
 
@@ -187,16 +218,19 @@ def describe() -> list[dict[str, Any]]:
 
 
 # One ``name=value`` of a shape, and values that are no list.
-_ITEM = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\([^()]*\)|\[[^\[\]]*\]|[^,()\[\]]*?)\s*(?:,|$)")
+_ITEM = re.compile(
+    r"\s*([A-Za-z_]\w*)\s*=\s*(\([^()]*\)|\[[^\[\]]*\]|[0-9]+\.\.[0-9]+\s*,\s*open|[^,()\[\]]*?)\s*(?:,|$)"
+)
 _INT = re.compile(r"[+-]?[0-9]{1,30}")
 _FLOAT = re.compile(r"(?=.*[.eE])[+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
-_RANGE = re.compile(r"([0-9]{1,30})\.\.([0-9]{1,30})")
+_RANGE = re.compile(r"([0-9]{1,30})\.\.([0-9]{1,30})(\s*,\s*open)?")
 _FLAGS = {"true": True, "false": False}
 
 
 def parse_shape(text: str) -> dict[str, Any]:
     """Parameters from text such as ``m=512,n=512,k=512``; several numbers are ``2x3x4`` or ``(2,3,4)``, flags
-    0 or 1 or ``true`` or ``false``, a size that varies ``1..512``.
+    0 or 1 or ``true`` or ``false``, a size that varies ``1..512``, or ``1..512,open`` where one kernel is for
+    all.
 
     Raises `WorkloadError` on anything else. Names, kinds and ranges are the operator's to check, and what is
     missing, so that its error tells the names: empty text gives no parameters.
@@ -222,7 +256,7 @@ def _parse_value(name: str, value: str) -> Dim | int | float | str | tuple[int, 
     if name in WORDS:
         return value
     if bounds := _RANGE.fullmatch(value):
-        return dim(int(bounds[1]), int(bounds[2]), name)
+        return dim(int(bounds[1]), int(bounds[2]), name, open=bounds[3] is not None)
     if value.lower() in _FLAGS:
         return _FLAGS[value.lower()]
     if _INT.fullmatch(value):

@@ -18,13 +18,15 @@ from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, with_body
 from schedules.passes.simplify import Ranges, inside
 
 
-def drop_harmless_guards(s: Stmt, params: tuple[Buffer, ...]) -> Stmt:
-    """``s`` without the speculative guards that are harmless to drop."""
-    return _go(s, _Around(frozenset(b.name for b in params), {b.name: _ints(b) for b in params}))
+def drop_harmless_guards(s: Stmt, params: tuple[Buffer, ...], ranges: Ranges | None = None) -> Stmt:
+    """``s`` without the speculative guards that are harmless to drop. ``ranges``: of the variables of sizes.
+    An argument has as many rows as the call says, not as the largest size."""
+    shapes = {b.name: _extents(b) for b in params}
+    return _go(s, _Around(frozenset(b.name for b in params), shapes, ranges or {}))
 
 
-def _ints(b: Buffer) -> tuple[int, ...]:
-    return tuple(int(E.evaluate(n, {})) for n in b.shape)
+def _extents(b: Buffer) -> tuple[int | Expr, ...]:
+    return tuple(n if affine.has_size(n) else int(E.evaluate(n, {})) for n in b.shape)
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,13 @@ class _Around:
     conditions that hold."""
 
     params: frozenset[str]
-    shapes: Mapping[str, tuple[int, ...]]
+    shapes: Mapping[str, tuple[int | Expr, ...]]
     ranges: Ranges = field(default_factory=dict)
     conds: tuple[Expr, ...] = ()
 
     def allocated(self, b: Buffer) -> _Around:
         """Inside of an allocation."""
-        return replace(self, shapes={**self.shapes, b.name: _ints(b)})
+        return replace(self, shapes={**self.shapes, b.name: _extents(b)})
 
     def where(self, cond: Expr) -> _Around:
         """Where a condition holds too."""
@@ -86,13 +88,27 @@ def _safe(e: Expr, at: _Around) -> bool:
             if any(map(E.loads, ix)) or not _inside(name, ix, at):
                 return False
         case E.Binary(op="//" | "%", b=b) if not (isinstance(b, E.Const) and b.value != 0):
-            return False
+            r = affine.bounds(b, at.ranges) if affine.has_size(b) else None
+            if r is None or r[0] <= 0:
+                return False
     return all(_safe(k, at) for k in E.children(e))
 
 
 def _inside(name: str, ix: tuple[Expr, ...], at: _Around) -> bool:
     for i, n in zip(ix, at.shapes[name], strict=True):
         r = affine.refine(at.conds, i, affine.bounds(affine.simplify(i, at.ranges), at.ranges), at.ranges)
-        if r is None or r[0] < 0 or r[1] >= n:
+        if r is None or r[0] < 0:
+            return False
+        if isinstance(n, int):
+            if r[1] >= n:
+                return False
+        elif not _below(i, n, at):
             return False
     return True
+
+
+def _below(i: Expr, n: Expr, at: _Around) -> bool:
+    """Whether an index is below an extent that a call tells."""
+    gap = affine.simplify(i - n, at.ranges)
+    r = affine.refine(at.conds, gap, affine.bounds(gap, at.ranges), at.ranges)
+    return r is not None and r[1] < 0

@@ -9,6 +9,7 @@ from schedules.ir import Alloc, LoweredFunc, Nest, Stmt, skew, walk
 from schedules.ir.exprs import expressions
 from schedules.ir.verify import verify, verify_names
 from schedules.passes.expand_blocks import expand_blocks
+from schedules.passes.open_sizes import close_sizes
 from schedules.passes.partial_sums import partial_sums
 from schedules.passes.pipeline import for_cpus, streamed
 from schedules.passes.sums_of_zeros import sums_of_zeros
@@ -19,11 +20,11 @@ def lower(nest: Nest, name: str = "kernel") -> LoweredFunc:
     passes run again with a check after each, so that the error names the first wrong one. Raises
     VerifyError."""
     verify_names(nest)
+    nest = partial_sums(sums_of_zeros(close_sizes(nest)))
     params = tuple(nest.buffer(n) for n in nest.params)
-    nest = partial_sums(sums_of_zeros(nest))
     try:
         *_, (_, s) = _passed(nest)
-        verify(s, params, "lowering")
+        verify(s, params, "lowering", nest.sizes)
     except Exception:
         _blame(nest)
         raise
@@ -45,7 +46,9 @@ def _lowered(name: str, nest: Nest, s: Stmt) -> LoweredFunc:
     if streamed(nest, (2,)):  # else no tile moves
         used = {v for x in walk(s) for e in expressions(x) for v in variables(e)}
     skewed = tuple(n for n in nest.params if skew(n).name in used)
-    return LoweredFunc(name, params, nest.outputs, s, streamed(nest), skewed, nest.joined)
+    return LoweredFunc(
+        name, params, nest.outputs, s, streamed(nest), skewed, sizes=nest.sizes, joined=nest.joined
+    )
 
 
 def _blame(nest: Nest) -> None:
@@ -53,13 +56,14 @@ def _blame(nest: Nest) -> None:
     placed = tuple(nest.buffer(n) for n in nest.params)
     for title, s in _passed(nest):
         # Intermediate buffers are allocated from `compact` on. `simplify` runs before and after it.
-        verify(s, nest.buffers if title in ("expand_blocks", "simplify") else placed, title)
+        early = title in ("expand_blocks", "whole_lanes", "simplify")
+        verify(s, nest.buffers if early else placed, title, nest.sizes)
 
 
 def stages(nest: Nest) -> list[tuple[str, LoweredFunc]]:
     """(title, program) after each pass, for people and for tests. Before `compact` intermediate buffers are
     allocated whole around the program."""
-    nest = partial_sums(sums_of_zeros(nest))
+    nest = partial_sums(sums_of_zeros(close_sizes(nest)))
     intermediate = tuple(b for b in nest.buffers if b.name not in nest.params)
 
     def func(s: Stmt) -> LoweredFunc:

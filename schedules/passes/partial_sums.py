@@ -19,6 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import (
@@ -32,6 +33,7 @@ from schedules.ir import (
     const,
     loops_around,
     seq,
+    size_ranges,
     with_body,
 )
 from schedules.ir.deps import recovered
@@ -63,7 +65,7 @@ def partial_sums(nest: Nest, limit: int = CHAIN) -> Nest:
     limit and other reductions stay. So does a loop of a sum into which spatial axes were fused, or which
     holds other uses of the result, such as its rescaling."""
     for b in blocks(nest.body):
-        if b.reducer is not None and adds(b.reducer) and _terms(_chain(nest, b)) > limit:
+        if b.reducer is not None and adds(b.reducer) and _terms(nest, _chain(nest, b)) > limit:
             nest = _in_runs(nest, b, max(2, limit // RUNS))
     return nest
 
@@ -79,8 +81,10 @@ def _chain(nest: Nest, b: Block) -> list[Loop]:
     return [x for x in loops_of(nest, b.name) if x.var in own and not bound_to(x, "threadIdx")]
 
 
-def _terms(loops: Sequence[Loop]) -> int:
-    return math.prod(const(x.extent) or 1 for x in loops)
+def _terms(nest: Nest, loops: Sequence[Loop]) -> int:
+    """How often nested loops run, at the largest sizes."""
+    ranges = size_ranges(nest.sizes)
+    return math.prod(const(x.extent) or affine.most(x.extent, ranges) or 1 for x in loops)
 
 
 def _in_runs(nest: Nest, b: Block, most: int) -> Nest:
@@ -90,7 +94,7 @@ def _in_runs(nest: Nest, b: Block, most: int) -> Nest:
     todo = [x.var for x in _chain(nest, b)]
     while todo and _is_run(nest, find_block(nest, name), todo[-1]):
         loop = find_loop(nest, todo[-1])
-        count = _terms([loop])
+        count = _terms(nest, [loop])
         if terms * count <= most:
             terms, head = terms * count, todo.pop()
         elif terms * terms >= most:  # the inner loops are a run: nothing needs to be split
@@ -129,23 +133,23 @@ def _is_run(nest: Nest, b: Block, var: str) -> bool:
 def _split(nest: Nest, loop: Loop, name: str, length: int) -> tuple[Nest, list[str]]:
     """(the nest with the loop of block ``name`` split into runs and terms of a run, names of both loops)."""
     outer, inner = fresh_each(nest, (f"{loop.var}_run", f"{loop.var}_term"))
-    at, count = Var(outer) * length + Var(inner), _terms([loop])
+    at, count = Var(outer) * length + Var(inner), const(loop.extent)
 
     def go(s: Stmt) -> Stmt:
-        return _until(s, at, count, name) if isinstance(s, Block) else with_body(s, go)
+        return _until(s, at, loop.extent, name) if isinstance(s, Block) else with_body(s, go)
 
     body = bind_loops(loop.body, {loop.var: at})
-    body = go(body) if count % length else body
+    body = go(body) if count is None or count % length else body
     marks = tuple(a for a in loop.annotations if a[0] == "partition")  # for the shorter last run
     run = Loop(inner, Const(length), body, loop.kind, marks)
-    runs = Loop(outer, Const(-(-count // length)), run, annotations=loop.annotations)
+    runs = Loop(outer, E.ceildiv(loop.extent, length), run, annotations=loop.annotations)
     return replace_stmt(nest, loop, runs), [outer, inner]
 
 
-def _until(b: Block, at: Expr, count: int, name: str) -> Block:
+def _until(b: Block, at: Expr, count: Expr, name: str) -> Block:
     """The block under the condition ``at < count``, which is one more iteration axis."""
     reduces = b.name == name or (b.reducer is not None and not b.init)
-    it = Iter(numbered("term", {i.var for i in b.iters}), Const(count), "reduce" if reduces else "spatial")
+    it = Iter(numbered("term", {i.var for i in b.iters}), count, "reduce" if reduces else "spatial")
     return replace(b, iters=(*b.iters, it), binds=(*b.binds, at))
 
 

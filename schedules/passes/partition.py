@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from schedules import affine
 from schedules import expr as E
-from schedules.expr import Compare, Const, Expr, Select, Var
+from schedules.expr import Binary, Compare, Const, Expr, Select, Var
 from schedules.ir import Guard, Loop, Stmt, Store, const, seq, walk, with_body
 from schedules.ir.exprs import expressions, substitute
 from schedules.passes.simplify import Ranges, inside, loop_range, simplify
@@ -26,6 +26,8 @@ def partition(s: Stmt, ranges: Ranges | None = None) -> Stmt:
     if not isinstance(s, Loop):
         return with_body(s, lambda k: partition(k, ranges))
     n = const(s.extent)
+    if n is None and s.kind == "serial" and affine.has_size(s.extent):
+        return _of_open_extent(s, ranges)
     if ("partition", 1) not in s.annotations or n is None:
         return replace(s, body=partition(s.body, inside(s, ranges)))
     marks = tuple(a for a in s.annotations if a[0] != "partition")
@@ -41,6 +43,37 @@ def partition(s: Stmt, ranges: Ranges | None = None) -> Stmt:
     lo, hi, holding = _middle(s, n)
     pieces = [(Const(0), lo, s.body), (lo, hi, _given(s.body, holding)), (hi, Const(n), s.body)]
     return seq(*(part_of(*piece, marks) for piece in pieces))
+
+
+def _of_open_extent(s: Loop, ranges: Ranges) -> Stmt:
+    """A loop whose end a call tells: the iterations in which every condition on the loop and a size holds, as
+    those of whole tiles, and the others. All such loops are cut, marked or not: of which a fixed size has a
+    tail is not known before the call."""
+    marks = tuple(a for a in s.annotations if a[0] != "partition")
+    r = affine.bounds(s.extent, ranges)
+    lo, hi, holding = _middle(s, r[1]) if r is not None else (Const(0), Const(0), frozenset[Expr]())
+    if not holding:
+        return replace(s, body=partition(s.body, inside(s, ranges)), annotations=marks)
+    hi = _whole(hi, s.extent)
+    lo = lo if lo == Const(0) else E.minimum(lo, hi)
+
+    def part_of(first: Expr, end: Expr, body: Stmt) -> Stmt:
+        body = substitute(body, {s.var: Var(s.var) + first})
+        piece = simplify(Loop(s.var, affine.simplify(end - first, ranges), body, s.kind, marks), ranges)
+        if isinstance(piece, Loop) and piece.var == s.var:
+            return replace(piece, body=partition(piece.body, inside(piece, ranges)))
+        return partition(piece, ranges)
+
+    pieces = [(Const(0), lo, s.body), (lo, hi, _given(s.body, holding)), (hi, s.extent, s.body)]
+    return seq(*(part_of(*piece) for piece in pieces))
+
+
+def _whole(end: Expr, extent: Expr) -> Expr:
+    """The end of whole tiles, no further than that of all: ``n // 8`` is none of ``ceildiv(n, 8)``."""
+    match end, extent:
+        case Binary(op="//", a=x, b=n), Binary(op="ceildiv", a=y, b=m) if (x, n) == (y, m):
+            return end
+    return E.minimum(end, extent)
 
 
 def _middle(loop: Loop, n: int) -> tuple[Expr, Expr, frozenset[Expr]]:

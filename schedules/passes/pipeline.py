@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from schedules.expr import loads
-from schedules.ir import Block, Nest, Stmt, blocks
+from schedules.ir import Block, Nest, Stmt, blocks, size_ranges
 from schedules.passes.align_streamed_tiles import align_streamed_tiles
 from schedules.passes.compact import compact
 from schedules.passes.drop_harmless_guards import drop_harmless_guards
+from schedules.passes.open_sizes import largest, whole_lanes
 from schedules.passes.partition import partition
 from schedules.passes.prefetch import prefetch
 from schedules.passes.promote import promote
@@ -33,20 +34,26 @@ def shared(nest: Nest) -> Passes:
     """The passes of every target, from expanded blocks to final loops."""
     params = tuple(nest.buffer(n) for n in nest.params)
     intermediate = tuple(b for b in nest.buffers if b.name not in nest.params)
+    ranges = size_ranges(nest.sizes)
+    # Only where a call tells a size: code of other programs needs neither.
+    lanes: Passes = [("whole_lanes", lambda s: whole_lanes(s, ranges))] if ranges else []
+    room: Passes = [("largest", lambda s: largest(s, ranges))] if ranges else []
     return [
+        *lanes,
         # Sizes and guards are read from simplified indices.
-        ("simplify", simplify),
+        ("simplify", lambda s: simplify(s, ranges)),
         ("compact", lambda s: compact(s, intermediate)),
+        *room,
         # Indices are now relative to their region, so they are folded again.
-        ("simplify", simplify),
+        ("simplify", lambda s: simplify(s, ranges)),
         # Before partition, so that only guards that matter cost a copy of the loop.
-        ("drop_harmless_guards", lambda s: drop_harmless_guards(s, params)),
-        ("partition", partition),
+        ("drop_harmless_guards", lambda s: drop_harmless_guards(s, params, ranges)),
+        ("partition", lambda s: partition(s, ranges)),
         # Selects that partition could not decide.
         ("unswitch", unswitch),
         # Last, because it makes extents depend on outer loops.
         ("tighten_bounds", tighten_bounds),
-        ("simplify", simplify),
+        ("simplify", lambda s: simplify(s, ranges)),
     ]
 
 

@@ -37,7 +37,8 @@ def loop_range(extent: Expr, ranges: Ranges) -> affine.Range | None:
 def inside(loop: Loop, ranges: Ranges) -> Ranges:
     """The ranges of variables in the body of a loop."""
     r = loop_range(loop.extent, ranges)
-    return ranges if r is None else ranges | {loop.var: r}
+    more = affine.quotients(loop.var, loop.extent, ranges) if affine.has_size(loop.extent) else {}
+    return ranges if r is None else ranges | {loop.var: r} | more
 
 
 def _go(s: Stmt, ranges: Ranges) -> Stmt | None:
@@ -46,8 +47,7 @@ def _go(s: Stmt, ranges: Ranges) -> Stmt | None:
             n = affine.simplify(n, ranges)
             if const(n) is not None and int(const(n) or 0) <= 0:
                 return None
-            r = loop_range(n, ranges)
-            inner = ranges | ({v: r} if r is not None else {})
+            inner = inside(replace(s, extent=n), ranges)
             if n == Const(1) and not s.kind.startswith("blockIdx"):  # a grid of one block stays a grid
                 return _go(substitute(b, {v: Const(0)}), ranges)
             body = _go(b, inner)

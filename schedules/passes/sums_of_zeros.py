@@ -61,11 +61,20 @@ def _adds_nothing(nest: Nest, b: Block, ranges: Ranges, var: str, beyond: affine
     """Whether terms are 0 where ``var`` is ``beyond``. Where a range does not tell, each step is asked."""
     first, last = beyond
     every = [beyond, *((k, k) for k in range(first, last + 1) if last - first < MOST_STEPS)]
-    whole, *each = (_Beyond(nest, b, {**ranges, var: at}) for at in every)
+    whole, *each = (_Beyond(nest, b, {**ranges, var: at}, var) for at in every)
     value = b.values[0]
     if not all(map(whole.inside, E.loads(value))):
         return False
     return whole.is_zero(value) or (bool(each) and all(x.is_zero(value) for x in each))
+
+
+def _selects(e: Expr) -> list[E.Select]:
+    return [x for x in E.walk(e) if isinstance(x, E.Select)]
+
+
+def _is_open(extent: Expr) -> bool:
+    """Whether a call tells an extent, and no factor is left to be decided."""
+    return affine.has_size(E.rewrite(extent, lambda x: Var(x.name) if isinstance(x, E.Hole) else None))
 
 
 def _range(extent: Expr) -> affine.Range | None:
@@ -85,11 +94,12 @@ def _is_whole(w: Block, dim: int, own: Mapping[str, Expr]) -> bool:
 
 @dataclass(frozen=True)
 class _Beyond:
-    """The iterations of a block ``b`` in some ranges."""
+    """The iterations of a block ``b`` in some ranges, where ``var`` is beyond its extent."""
 
     nest: Nest
     b: Block
     ranges: Ranges
+    var: str
 
     def inside(self, x: Load) -> bool:
         """Whether a load stays within its buffer, and that is made before, whole along the sum. In a loop
@@ -102,7 +112,12 @@ class _Beyond:
             own = {s.var: s.extent for s in loops if id(s) not in around}
             if len(own) < len(loops) and not all(_is_whole(w, k, own) for k in along):
                 return False
+        # Along an open dimension a load stays where it is before ``var`` ends, unless the two have to do with
+        # each other.
+        asked = any(self.var in E.variables(s.cond) for v in self.b.values for s in _selects(v))
         for i, n in zip(x.indices, self.nest.buffer(x.buffer).shape, strict=True):
+            if not asked and _is_open(n) and self.var not in E.variables(i):
+                continue
             at = affine.bounds(affine.simplify(i, self.ranges), self.ranges)
             if at is None or not isinstance(n, Const) or at[0] < 0 or at[1] >= n.value:
                 return False

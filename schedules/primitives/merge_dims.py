@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from schedules import expr as E
 from schedules.expr import Binary, Const, Expr, Var
-from schedules.ir import Block, Nest
+from schedules.ir import Block, Nest, size_hole
 from schedules.ir.nest import map_blocks, redirect, set_buffer, writers
 from schedules.ir.strides import goes_on, known_extents, known_strides
 from schedules.model import Target
@@ -50,8 +51,13 @@ class MergeDims(Primitive[None]):
                 "name two or more that it has"
             )
         some = slice(self.first, self.first + self.count)
-        if not all(isinstance(n, Const) for n in b.shape[some]):
-            raise self.refused("its extents are not decided yet; merge dimensions before other steps")
+        told = {size_hole(s.name).name for s in nest.sizes}
+        outer, *inner = b.shape[some]
+        if not all(isinstance(n, Const) for n in inner) or not E.holes(outer) <= told:
+            raise self.refused(
+                "its extents are not decided yet; merge dimensions before other steps, and one whose extent "
+                "a call tells only as the first"
+            )
         for d in range(self.first, self.first + self.count - 1):
             if not goes_on(b, d):
                 raise self.refused(

@@ -143,4 +143,4 @@ def derive(dag: ComputeDAG, target: Target, compiler: Compiler | None = None) ->
     limits and features for callers who ask about many rows (`schedules.space.estimate.recording`)."""
     kind = _kind(target)
     drafts = enumerate_drafts(dag, target, kind.rules) or enumerate_drafts(dag, target, kind.last_resort)
-    return DerivedSpace(dag, target, drafts, compiler)
+    return DerivedSpace(dag.largest, target, drafts, compiler)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, count
 
+from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Hole
@@ -22,16 +23,21 @@ from schedules.model import Target
 from schedules.schedule import Schedule
 from schedules.space.holes import NO_CAP, Choice, EvenTile, HoleSpec, PerfectTile
 from schedules.te.compute_dag import ComputeDAG
+from schedules.te.open_sizes import extents_of
 
 # Most sketches of a space.
 MAX_SKETCHES = 32
 
 
 class SketchBuilder:
-    """A sketch under construction."""
+    """A sketch under construction: at the largest sizes, where some are open. ``inner``: (stage, n) whose
+    axis n + 1, and (buffer, n) whose dimension n + 1, has an open extent, so that it stays apart from the one
+    before it. ``open``: (stage, axis) whose extent is open."""
 
     def __init__(self, dag: ComputeDAG, target: Target, answers: Sequence[int]) -> None:
-        self.s = Schedule(dag, target)
+        self.s = Schedule(dag.largest, target)
+        self.inner = _open_beside(dag)
+        self.open = _open_axes(dag)
         self.target = target
         self.holes: list[HoleSpec] = []
         self.asked: list[int] = []  # number of options of each question
@@ -192,6 +198,22 @@ def innermost(d: SketchBuilder, loops: Sequence[Loop]) -> Loop:
     if last is not loops[-1]:
         d.s.reorder(*(x.var for x in loops if x is not last), last.var)
     return last
+
+
+def _open_axes(dag: ComputeDAG) -> set[tuple[str, str]]:
+    _, stages = extents_of(dag)
+    return {
+        (s.name, a.var)
+        for s, own in zip(dag.stages, stages, strict=True)
+        for a, n in zip((*s.axes, *s.reduce_axes), own, strict=True)
+        if E.variables(n)
+    }
+
+
+def _open_beside(dag: ComputeDAG) -> frozenset[tuple[str, int]]:
+    shapes, stages = extents_of(dag)
+    every = [*shapes.items(), *((s.name, x) for s, x in zip(dag.stages, stages, strict=True))]
+    return frozenset((name, d - 1) for name, x in every for d, n in enumerate(x) if d and E.variables(n))
 
 
 def enumerate_drafts(

@@ -7,7 +7,7 @@ digest of that form identifies a workload.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -19,6 +19,7 @@ from schedules.expr import Binary, Const, Expr, Load
 from schedules.expr_json import from_json, to_json
 from schedules.strides import flaw, settled, span, strides_of
 from schedules.te.inside import check_loads
+from schedules.te.open_sizes import OpenSizes, check_open, read_open
 from schedules.te.size import check_size
 from schedules.te.typed import check_types
 
@@ -168,6 +169,9 @@ class ComputeDAG:
     ``constants``: inputs that are known before the calls, such as weights. What a schedule makes of them
     alone may be done once, before (see `schedules.constants`).
 
+    ``open``: extents that a call tells; the numbers of the DAG are those of the largest sizes
+    (`schedules.te.open_sizes`).
+
     Invariants (checked on construction, `ValueError` names the stage): names are unique identifiers, every
     expression has types that fit (see `schedules.te.typed`), every load reads an input or an earlier stage
     and is proved to stay inside it (see `schedules.te.inside`), axes have extent >= 1, and nothing is
@@ -179,6 +183,7 @@ class ComputeDAG:
     stages: tuple[Stage, ...]
     outputs: tuple[str, ...]
     constants: tuple[str, ...] = ()
+    open: OpenSizes | None = None
 
     def __repr__(self) -> str:
         made = ", ".join(f"{n}{list(self.tensors[n].shape)}" for n in self.outputs)
@@ -226,6 +231,8 @@ class ComputeDAG:
         constants = set(self.constants)
         if list(self.constants) != [n for n in inputs if n in constants]:
             raise ValueError(f"constants {self.constants} must stand once each, in the order of the inputs")
+        if self.open is not None:
+            check_open(self)
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
@@ -234,6 +241,11 @@ class ComputeDAG:
         for s in self.stages:
             out |= {o.name: o for o in s.outputs}
         return out
+
+    @cached_property
+    def largest(self) -> ComputeDAG:
+        """The DAG of the largest sizes, without open ones."""
+        return self if self.open is None else replace(self, open=None)
 
     def stage(self, name: str) -> Stage:
         """The stage that computes tensor ``name``. Raises KeyError."""
@@ -257,8 +269,10 @@ class ComputeDAG:
         def axes(xs: tuple[Axis, ...]) -> list[list[Any]]:
             return [[a.var, a.extent] for a in xs]
 
-        # Written only if there are some, so that a DAG without constants keeps its digest.
-        known = {"constants": list(self.constants)} if self.constants else {}
+        # Written only if there are some, so that a DAG without them keeps its digest.
+        known: dict[str, Any] = {"constants": list(self.constants)} if self.constants else {}
+        if self.open is not None:
+            known["open"] = self.open.to_json()
         return known | {
             "inputs": [tensor(t) for t in self.inputs],
             "outputs": list(self.outputs),
@@ -330,5 +344,5 @@ _STAGE = record(
 )
 _DAG = record(
     {"inputs": list_of(_read_tensor), "stages": list_of(_read_stage), "outputs": list_of(any_text)},
-    {"constants": list_of(any_text)},
+    {"constants": list_of(any_text), "open": read_open},
 )

@@ -2,7 +2,8 @@
 
 A dimension is a variable of the expression. Arithmetic on it makes expressions, so that ``m + 2`` may be an
 extent too, and ``te.cast(m, "float32")`` a value. `at_sizes` puts numbers in the place of dimensions.
-Schedules, workloads and kernels are of one size each: none of them has a dimension.
+Schedules, workloads and kernels are of one size each: none of them has a dimension. An open one stays: see
+`schedules.te.open_sizes`.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ MAX_EXTENT = 2**40
 @dataclass(frozen=True, slots=True, eq=False)
 class Dim(Var):
     """A size from ``lo`` to ``hi``, both included. It is itself only: two of the same bounds are two sizes.
-    ``name`` may be empty."""
+    ``name`` may be empty. ``open``: one kernel is for all of its values."""
 
     lo: int
     hi: int
+    open: bool = False
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
@@ -35,11 +37,15 @@ class Dim(Var):
         return f"{f'{self.name}=' if self.name else ''}{self.lo}..{self.hi}"
 
 
-def dim(lo: int, hi: int, name: str = "") -> Dim:
+def dim(lo: int, hi: int, name: str = "", *, open: bool = False) -> Dim:
     """A size that varies from ``lo`` to ``hi`` (elements), both included, for `autotune.tune` and
     `autotune.load` in the place of a size, and for extents of `te`.
 
     ``name``: for messages, and for `DynamicKernel.at`. A parameter of an operator names its size itself.
+    ``open``: one workload, one search and one compiled kernel for all sizes, in place of one for each (ADR
+    79). Only extents may depend on it. A row-major argument has it in its outermost dimension; others are
+    given strides that are numbers.
+
     Raises `WorkloadError` unless ``1 <= lo <= hi``. Example:
 
         m = at.dim(1, 512)
@@ -53,13 +59,22 @@ def dim(lo: int, hi: int, name: str = "") -> Dim:
         raise WorkloadError(f"dim({lo}, {hi}): give the least size, from 1 on, then one that is not below it")
     if name and not name.isidentifier():
         raise WorkloadError(f"dim({lo}, {hi}): the name {name!r} is not an identifier")
-    return Dim(name, int(lo), int(hi))
+    return Dim(name, int(lo), int(hi), bool(open))
 
 
 def dims_of(values: Iterable[Any]) -> list[Dim]:
     """The dimensions in extents and expressions, each once, in the order in which they are met."""
     found = (x for v in values if isinstance(v, Expr) for x in E.walk(v) if isinstance(x, Dim))
     return list(dict.fromkeys(found))
+
+
+def check_stride(name: str, stride: Any) -> None:
+    """Raise `WorkloadError` for a stride of argument ``name`` that depends on an open size."""
+    if found := [d for d in dims_of([stride]) if d.open and d.lo < d.hi]:
+        raise WorkloadError(
+            f"a stride of argument {name} depends on the open size {found[0]!r}; give a number, as of rows "
+            "that have room for the largest size, or leave open= out"
+        )
 
 
 def at_sizes(e: Expr, sizes: Mapping[Dim, int]) -> Expr:

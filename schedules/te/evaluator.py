@@ -22,6 +22,7 @@ from schedules.functions import FUNCTIONS
 from schedules.te import factored
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage
 from schedules.te.contraction import Terms, blocks_of, contract, product_of
+from schedules.te.open_sizes import at, sizes_of
 
 Array = NDArray[Any]
 # Points of a block: 4 MB for a temporary in float64.
@@ -38,7 +39,7 @@ BINARY: dict[str, Callable[..., Any]] = {
 
 
 def evaluate(dag: ComputeDAG, inputs: Sequence[Array]) -> list[Array]:
-    """The outputs of ``dag`` (in its order) for ``inputs`` (in its order).
+    """The outputs of ``dag`` (in its order) for ``inputs`` (in its order), whose shapes tell its open sizes.
 
     Raises `WorkloadError` for inputs of another number, shape or dtype, and if the expression reads out of
     bounds.
@@ -52,6 +53,8 @@ def evaluate(dag: ComputeDAG, inputs: Sequence[Array]) -> list[Array]:
         names = ", ".join(t.name for t in dag.inputs)
         raise WorkloadError(f"{len(inputs)} arrays given for {len(dag.inputs)} inputs ({names})")
     arrays: dict[str, Array] = {}
+    if dag.open is not None:
+        dag = at(dag, sizes_of(dag, [np.shape(x) for x in inputs]))
     for t, x in zip(dag.inputs, inputs, strict=True):
         a = np.asarray(x)
         if a.shape != t.shape or a.dtype != t.dtype:

@@ -6,7 +6,8 @@ workload:
 
 - tensors are ``T0``, ``T1``, ... in the order of their definition: inputs, then the outputs of each stage,
 - the axes of a stage are ``i0``, ``i1``, ..., its reduction axes ``k0``, ``k1``, ...,
-- a reducer is called by what it does: ``sum``, ``prod``, ``min``, ``max``, or ``combine`` for any other.
+- a reducer is called by what it does: ``sum``, ``prod``, ``min``, ``max``, or ``combine`` for any other,
+- sizes that a call tells are ``n0``, ``n1``, ....
 
 The order of inputs, axes, stages and outputs is part of the expression, and stays. Everything here works on
 the JSON of a DAG (`ComputeDAG.to_json`), which takes no proof that loads stay inside.
@@ -40,6 +41,7 @@ class Names:
 
     inputs: tuple[str, ...]
     stages: tuple[StageNames, ...]
+    sizes: tuple[str, ...] = ()
 
     @staticmethod
     def of_dag(dag: Mapping[str, Any]) -> Names:
@@ -54,6 +56,7 @@ class Names:
                 )
                 for s in dag["stages"]
             ),
+            tuple(s[0] for s in dag["open"]["sizes"]) if "open" in dag else (),
         )
 
     @property
@@ -62,9 +65,11 @@ class Names:
         return (*self.inputs, *(n for s in self.stages for n in s.outputs))
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON value: ``{"inputs": [name, ...], "stages": [[outputs, axes, reducer], ...]}``."""
+        """A JSON value: ``{"inputs": [name, ...], "stages": [[outputs, axes, reducer], ...]}``, and ``sizes``
+        where there are some."""
         stages = [[list(s.outputs), list(s.axes), s.reducer] for s in self.stages]
-        return {"inputs": list(self.inputs), "stages": stages}
+        sizes = {"sizes": list(self.sizes)} if self.sizes else {}
+        return {"inputs": list(self.inputs), "stages": stages} | sizes
 
     @staticmethod
     def from_json(v: Any) -> Names:
@@ -73,14 +78,16 @@ class Names:
             found = _NAMES(v)
         except Malformed as err:
             raise ValueError(f"malformed names: {err}") from None
-        return Names(found["inputs"], tuple(StageNames(*s) for s in found["stages"]))
+        stages = tuple(StageNames(*s) for s in found["stages"])
+        return Names(found["inputs"], stages, found.get("sizes", ()))
 
 
 _NAMES = record(
     {
         "inputs": list_of(any_text),
         "stages": list_of(items(list_of(any_text), list_of(any_text), nullable(any_text))),
-    }
+    },
+    {"sizes": list_of(any_text)},
 )
 
 
@@ -94,7 +101,8 @@ def canonical(dag: Mapping[str, Any]) -> Names:
         spatial = [f"i{n}" for n in range(len(s["axes"]))]
         reduced = [f"k{n}" for n in range(len(s["reduce_axes"]))]
         stages.append(StageNames(outputs, (*spatial, *reduced), _reducer(s["reducer"])))
-    return Names(tuple(f"T{n}" for n in range(len(dag["inputs"]))), tuple(stages))
+    sizes = tuple(f"n{k}" for k in range(len(dag["open"]["sizes"]))) if "open" in dag else ()
+    return Names(tuple(f"T{n}" for n in range(len(dag["inputs"]))), tuple(stages), sizes)
 
 
 def rename(dag: Mapping[str, Any], to: Names) -> dict[str, Any]:
@@ -104,7 +112,11 @@ def rename(dag: Mapping[str, Any], to: Names) -> dict[str, Any]:
     if _shape(of) != _shape(to):
         raise ValueError("malformed names: they are of another expression")
     tensors = dict(zip(of.tensors, to.tensors, strict=True))
-    known = {"constants": [tensors[n] for n in dag["constants"]]} if dag.get("constants") else {}
+    known: dict[str, Any] = {}
+    if dag.get("constants"):
+        known["constants"] = [tensors[n] for n in dag["constants"]]
+    if "open" in dag:
+        known["open"] = _open(dag["open"], dict(zip(of.sizes, to.sizes, strict=True)))
     return known | {
         "inputs": [[tensors[n], *rest] for n, *rest in dag["inputs"]],
         "outputs": [tensors[n] for n in dag["outputs"]],
@@ -126,6 +138,14 @@ def _stage(
         "values": [_expr(v, tensors, axes) for v in s["values"]],
         "reducer": None if s["reducer"] is None else {**s["reducer"], "name": reducer},
     }
+
+
+def _open(opened: Mapping[str, Any], sizes: Mapping[str, str]) -> dict[str, Any]:
+    def extents(xs: Any) -> list[Any]:
+        return [[of, at, _expr(extent, {}, sizes)] for of, at, extent in xs]
+
+    own = [[sizes[n], *rest] for n, *rest in opened["sizes"]]
+    return {**opened, "sizes": own, "inputs": extents(opened["inputs"]), "axes": extents(opened["axes"])}
 
 
 def _expr(v: Any, tensors: Mapping[str, str], axes: Mapping[str, str]) -> Any:
@@ -154,4 +174,4 @@ def _reducer(reducer: Mapping[str, Any] | None) -> str | None:
 def _shape(names: Names) -> list[Any]:
     """How many names there are, where."""
     each = [(len(s.outputs), len(s.axes), s.reducer is None) for s in names.stages]
-    return [len(names.inputs), *each]
+    return [len(names.inputs), len(names.sizes), *each]

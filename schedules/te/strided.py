@@ -8,6 +8,8 @@ from typing import Any
 
 from schedules.errors import WorkloadError, suggest
 from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
+from schedules.te.dims import check_stride
+from schedules.te.open_sizes import open_strides, with_room
 
 # Strides of arguments, by name; None: row-major.
 Strides = Mapping[str, Sequence[int] | None]
@@ -39,20 +41,29 @@ def with_strides(dag: ComputeDAG, strides: Strides) -> ComputeDAG:
     def stage(s: Stage) -> Stage:
         return replace(s, outputs=tuple(map(lie, s.outputs)))
 
+    if dag.open is not None:  # what is not named stays as it is
+        now = {dag.params[k].name for k in dag.open.roomy}
+        roomy = now - known.keys() | {n for n, steps in known.items() if steps is not None}
+        dag = replace(dag, open=replace(dag.open, roomy=()))
+    else:
+        roomy = set()
     try:
-        return replace(dag, inputs=tuple(map(lie, dag.inputs)), stages=tuple(map(stage, dag.stages)))
+        made = replace(dag, inputs=tuple(map(lie, dag.inputs)), stages=tuple(map(stage, dag.stages)))
     except ValueError as err:
         raise WorkloadError(f"strides: {err}") from None
+    return with_room(made, roomy)
 
 
 def strides_given(dag: ComputeDAG) -> dict[str, tuple[int, ...]]:
     """The strides of the arguments that are not row-major, by name."""
-    return {t.name: t.strides for t in dag.params if t.strides is not None}
+    every = {t.name: open_strides(dag, t) for t in dag.params}
+    return {name: steps for name, steps in every.items() if steps is not None}
 
 
 def _numbers(name: str, steps: Any) -> tuple[int, ...]:
     listed = list(steps) if isinstance(steps, (tuple, list)) else [steps]
     for s in listed:
+        check_stride(name, s)
         if isinstance(s, bool) or not hasattr(s, "__index__"):
             raise WorkloadError(f"strides: {name} has stride {s!r}, which is no integer; give elements")
     return tuple(map(int, listed))

@@ -14,7 +14,8 @@ from schedules.expr import INDEX, Cast, Const, Expr, Load, Var
 from schedules.loads import with_loads
 from schedules.te.compute_dag import Axis, ComputeDAG, Reducer, Stage
 from schedules.te.compute_dag import Tensor as DagTensor
-from schedules.te.dims import Dim, at_sizes, dims_of, extent_at, stride_at
+from schedules.te.dims import Dim, at_sizes, check_stride, dims_of, extent_at, stride_at
+from schedules.te.open_sizes import OpenExtent, OpenSize, OpenSizes, with_room
 from schedules.te.scalars import cast
 from schedules.te.unique import Taken
 
@@ -185,7 +186,7 @@ class Reduction:
 
 def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> ComputeDAG:
     """The compute DAG of an operator, given all its inputs and outputs. ``sizes``: the numbers for its
-    dimensions (`schedules.te.dims`).
+    dimensions (`schedules.te.dims`); an open one that has none stays open (`ComputeDAG.open`).
 
     Inputs are the listed placeholders, outputs the listed computed tensors, each in their order. Outputs may
     be read by others: ``[A, B, C, D]`` with D reading C returns C and D, ``[A, B, D]`` only D. Stages are in
@@ -213,12 +214,16 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
     for t in inputs:
         if t not in read:
             raise WorkloadError(f"input {t!r} is read by no listed output; leave it out or list its output")
-    unknown = [d for d in _dims(inputs, ops) if d not in sizes]
+    unset = [d for d in _dims(inputs, ops) if d not in sizes]
+    unknown = [d for d in unset if not d.open]
     if unknown:
         raise WorkloadError(
             f"the expression has sizes that vary ({', '.join(map(repr, unknown))}), which autotune.tune and "
             "autotune.load take; here give numbers: te.dag(tensors, {m: 64})"
         )
+    varying = [d for d in unset if d.lo < d.hi]  # one from 5 to 5 is 5
+    sizes = {**sizes, **{d: d.hi for d in unset}}
+    opened = _opened(inputs, ops, varying, sizes)
     taken = {n for t in inputs for n in [t.name] if n} | {n for op in ops for n in op.names if n}
     names = _assign(inputs, ops, taken)
     stages = []
@@ -229,13 +234,55 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
         outs = tuple(DagTensor(names[op, i], shape, E.dtype_of(v)) for i, v in enumerate(values))
         stages.append(Stage(outs, axes, reduce_axes, values, op.reducer))
     try:
-        return ComputeDAG(
+        made = ComputeDAG(
             tuple(_input(names[t, 0], t, sizes) for t in inputs),
             tuple(stages),
             tuple(names[key(t)] for t in computed),
+            open=opened,
         )
     except ValueError as err:
         raise WorkloadError(str(err)) from err
+    return with_room(made, {names[t, 0] for t in inputs if t.strides is not None})
+
+
+def _opened(
+    inputs: Sequence[Tensor], ops: Sequence[Op], dims: Sequence[Dim], sizes: Mapping[Dim, int]
+) -> OpenSizes | None:
+    """What depends on the open dimensions ``dims``; None if there are none. ``sizes``: numbers for the
+    others."""
+    if not dims:
+        return None
+    taken = Taken()
+    named = {d: Var(taken.add(d.name or f"n{i}")) for i, d in enumerate(dims)}
+    number_or_name: dict[Dim, Expr] = {**{d: Const(n) for d, n in sizes.items()}, **named}
+    for op in ops:
+        for name, v in zip(op.names, op.values, strict=True):
+            if found := [d for d in dims_of([v]) if d in named]:
+                raise WorkloadError(
+                    f"a value of {name or 'a stage'} depends on the open size {found[0]!r}; only extents "
+                    "may: give it as an input, or leave open= out"
+                )
+
+    for i, t in enumerate(inputs):
+        for s in t.strides or ():
+            check_stride(t.name or f"I{i}", s)
+
+    def extent(of: int, at: int, n: Any) -> list[OpenExtent]:
+        if not set(dims_of([n])) & named.keys():
+            return []
+        form = E.rewrite(n, lambda x: number_or_name[x] if isinstance(x, Dim) else None)
+        return [OpenExtent(of, at, form)]
+
+    return OpenSizes(
+        tuple(OpenSize(v.name, d.lo, d.hi) for d, v in named.items()),
+        tuple(x for k, t in enumerate(inputs) for j, n in enumerate(t.shape) for x in extent(k, j, n)),
+        tuple(
+            x
+            for k, op in enumerate(ops)
+            for j, (_, n) in enumerate((*op.axes, *op.reduce_axes))
+            for x in extent(k, j, n)
+        ),
+    )
 
 
 def _input(name: str, t: Tensor, sizes: Mapping[Dim, int]) -> DagTensor:

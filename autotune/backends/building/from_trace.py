@@ -17,16 +17,19 @@ from schedules.ir import LoweredFunc
 from schedules.ir.arguments import arguments
 from schedules.ir.grid import GridKernel, GridProgram
 from schedules.model import Target, Trace
+from schedules.open_program import lower_parts, parts_of
 from schedules.passes.lower import lower
 from schedules.passes.simt import lower_simt
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
+from schedules.te.open_sizes import OpenSize, strides_that_depend
 
 if TYPE_CHECKING:
     from autotune.codegen.llvm.emit import LlvmModule
 
-# The text that a module ends with, from its parameters, the names of outputs, bytes of scratch and threads.
-Entry = Callable[[tuple[ir.Buffer, ...], tuple[str, ...], int, int], str]
+# The text that a module ends with, from its parameters, the names of outputs, bytes of scratch, threads, and
+# sizes that a call tells.
+Entry = Callable[[tuple[ir.Buffer, ...], tuple[str, ...], int, int, tuple[OpenSize, ...]], str]
 
 # Operations of a kernel, loops unrolled, and lines of its code: more take a compiler many seconds. The peeled
 # window of a depthwise convolution has up to 160,000 and 60,000; lanes that code must tell apart have as many
@@ -55,11 +58,19 @@ def check_legal(dag: ComputeDAG, trace: Trace, target: Target) -> None:
 def programs(dag: ComputeDAG, trace: Trace, target: Target) -> tuple[LoweredFunc, dict[int, LoweredFunc]]:
     """The program of a trace, and those that pack its constants, by the number of the input. Raises
     ScheduleError as `scheduled` does."""
+    _check_strides(dag)
     _check_length(trace)
     with within_recursion():
-        nest, packing = split_constants(Schedule.replay(dag, trace, target).nest, dag.constants)
+        parts = [split_constants(nest, dag.constants) for nest in parts_of(dag, trace, target)]
+        packing = parts[0][1]
+        if any(other != packing for _, other in parts):
+            raise ScheduleError(
+                "constants are packed in one way for sizes at which every tile fits and in another below; "
+                "pack tiles of axes whose extents are numbers"
+            )
         names = [t.name for t in dag.inputs]
-        main = _checked(lower(nest), dag, target)
+        sizes = dag.open.sizes if dag.open is not None else ()
+        main = _checked(lower_parts([nest for nest, _ in parts], sizes), dag, target)
         return main, {names.index(n): _checked(lower(x), dag, target) for n, x in packing.items()}
 
 
@@ -78,6 +89,8 @@ def within_recursion() -> Iterator[None]:
 
 def grid_program(dag: ComputeDAG, trace: Trace, target: Target) -> GridProgram:
     """The kernels of a trace for a GPU. Raises ScheduleError as `scheduled` does."""
+    if dag.open is not None:
+        raise ScheduleError("kernels for a GPU take no open sizes; leave open= out, or tune for a CPU")
     _check_forwards(dag)
     _check_length(trace)
     with within_recursion():
@@ -109,6 +122,11 @@ def _check_forwards(dag: ComputeDAG) -> None:
                 f"argument {t.name} has strides {list(t.strides)}, and kernels for a GPU take none below 0; "
                 "give the array the other way round, and turn the index in the expression"
             )
+
+
+def _check_strides(dag: ComputeDAG) -> None:
+    if wrong := strides_that_depend(dag):
+        raise ScheduleError(wrong)
 
 
 def _check_length(trace: Trace) -> None:
@@ -145,7 +163,7 @@ def _checked(func: LoweredFunc, dag: ComputeDAG, target: Target) -> LoweredFunc:
             f"the schedule's intermediate buffers take {_about(scratch >> 30)} GiB, more than "
             f"{MAX_SCRATCH >> 30}; use smaller tiles"
         )
-    _check_iterations(dag, iterations(func.body, {}))
+    _check_iterations(dag, iterations(func.body, ir.size_ranges(func.sizes)))
     return func
 
 
@@ -169,7 +187,8 @@ def module_of(func: LoweredFunc, target: Target, entry: Entry = python_entry) ->
         )
     given = arguments(func.params, func.joined)
     outputs = tuple(a.buffer.name for a in given if a.buffer.name in func.outputs)
-    tail = entry(tuple(a.buffer for a in given), outputs, module.scratch_bytes, target.threads)
+    params = tuple(a.buffer for a in given)
+    tail = entry(params, outputs, module.scratch_bytes, target.threads, func.sizes)
     return LlvmModule(f"{module.text}\n{tail}", module.scratch_bytes)
 
 
@@ -196,10 +215,10 @@ def operations(s: ir.Stmt, vector_bytes: int) -> int:
 def iterations(s: ir.Stmt, ranges: dict[str, tuple[int, int]]) -> int:
     """How often the statements of a lowered one run at most, whatever guards are around them."""
     if isinstance(s, ir.Loop):
-        bounds = affine.bounds(s.extent, ranges)
-        if bounds is None:
+        bound = affine.most(s.extent, ranges)
+        if bound is None:
             raise ScheduleError(f"loop {s.var} runs {E.show(s.extent)} times, of which no bound is known")
-        most = max(bounds[1], 0)
+        most = max(bound, 0)
         return most * iterations(s.body, {**ranges, s.var: (0, max(most - 1, 0))})
     return 1 if not (inner := ir.kids(s)) else sum(iterations(x, ranges) for x in inner)
 

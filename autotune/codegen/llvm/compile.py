@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.codegen.runtime import entry as abi
 from autotune.codegen.runtime import exchange
+from autotune.codegen.runtime.open_signature import OPEN
 from autotune.codegen.runtime.program import STEP
 from autotune.errors import CompileError
 from autotune.targets import amx
@@ -196,7 +197,9 @@ class LoadedObject:
     __slots__ = (
         "__weakref__",
         "_desc",
+        "_home",
         "_keep",
+        "_sizes",
         "_support",
         "address",
         "scratch_bytes",
@@ -214,16 +217,44 @@ class LoadedObject:
         self.scratch_bytes: int = head.scratch_bytes
         self.signature: str = head.signature.decode()
         self._keep = keep
+        self._home, self._sizes = 0, tuple[int, ...]()
+        self._describe()
+
+    def _describe(self) -> None:
         self._support = support = _support()
-        words = abi.descriptor(self.address, self.threads, self.scratch_bytes, self.signature, {})
+        words = self._words({})
         self._desc = desc = (ctypes.c_int64 * len(words))(*words)
         # Not at exit: the process frees the memory, and daemon threads may still run.
         weakref.finalize(self, support.release, desc).atexit = False
 
+    def _words(self, table: dict[str, int]) -> list[int]:
+        of = self.address, self.threads, self.scratch_bytes, self.signature
+        return abi.descriptor(*of, table, self._home, self._sizes)
+
+    def sized(self, signature: str, sizes: Sequence[int]) -> LoadedObject:
+        """The same code for one size of each that a call tells: it takes the arrays of ``signature``, and is
+        called like code that has no open sizes. Both share their scratch memory. ``sizes``: in the order of
+        the kernel's own."""
+        other = object.__new__(LoadedObject)
+        other.address, other.threads, other.scratch_bytes = self.address, self.threads, self.scratch_bytes
+        other.signature, other._keep, other._sizes = signature, self, tuple(sizes)
+        other._home = ctypes.addressof(self._desc)
+        other._describe()
+        return other
+
+    @property
+    def shared(self) -> LoadedObject:
+        """The code that this is `sized` of; itself for other code."""
+        return self._keep if isinstance(self._keep, LoadedObject) else self
+
+    def _args(self, pointers: Sequence[int]) -> ctypes.Array[ctypes.c_void_p]:
+        return (ctypes.c_void_p * (len(pointers) + len(self._sizes)))(*pointers, *self._sizes)
+
     def run(self, pointers: Sequence[int]) -> None:
-        """Run the kernel once without any check. ``pointers``: of data, in parameter order. The GIL is
-        released. Raises MemoryError if there is no scratch memory."""
-        if self._support.run(self._desc, (ctypes.c_void_p * len(pointers))(*pointers)):
+        """Run the kernel once without any check. ``pointers``: of data, in parameter order; then, for code
+        with open sizes that is not `sized`, the sizes. The GIL is released. Raises MemoryError if there is no
+        scratch memory."""
+        if self._support.run(self._desc, self._args(pointers)):
             raise self.no_memory()
 
     def bench(
@@ -235,7 +266,7 @@ class LoadedObject:
         threads = self.threads if threads is None else threads
         if not 1 <= threads <= self.threads:
             raise ValueError(f"threads={threads}, but this kernel was compiled for at most {self.threads}")
-        args = (ctypes.c_void_p * len(pointers))(*pointers)
+        args = self._args(pointers)
         clock = abi.THREAD_CPU if cpu_clock else abi.MONOTONIC
         total = self._support.bench(self._desc, args, threads, n, clock)
         if total < 0:
@@ -250,14 +281,13 @@ class LoadedObject:
         """The fast path as a builtin function of the arrays (`entry.at_call`: 0, 1 or 2), or None
         where this interpreter's objects are not laid out as it expects. ``others``: also of the types that
         `exchange.accept` was told."""
-        if not _heads_are_readable():
+        if not _heads_are_readable() or OPEN in self.signature:  # no call of it tells the sizes
             return None
         import numpy as np
 
         params, _ = abi.parse_signature(self.signature)
         table = {"ndarray": id(np.ndarray)} | {d: id(DTYPES[d].numpy) for d, _ in params}
-        words = abi.descriptor(self.address, self.threads, self.scratch_bytes, self.signature, table)
-        for k, word in enumerate(words):
+        for k, word in enumerate(self._words(table)):
             if k not in (abi.BLOCK, abi.LOCK):
                 self._desc[k] = word
         # The builtin holds the tuple, and so this object. While the function lives, so does the code.

@@ -67,11 +67,12 @@ $end  ret void
 
 
 def driver(
-    name: str, n: int, chunk: int, shares: int, params: Sequence[Buffer], outer: Sequence[str], var: str,
-    end: str,
+    name: str, n: int | str, chunk: int | str, shares: int, params: Sequence[Buffer], outer: Sequence[str],
+    var: str, end: str,
 ) -> str:  # fmt: skip
     """``void @name(ptr ctx, i32 tid)``: calls ``@name_body`` for every iteration of ``var`` that it claims,
-    at most ``chunk`` at a time. ``end``: code that runs before it returns.
+    at most ``chunk`` at a time. ``n``, ``chunk``: numbers, or names ``%in_v`` of variables of ``outer``.
+    ``end``: code that runs before it returns.
 
     The ``n`` iterations form ``shares`` contiguous shares of nearly equal size, the first the largest.
     ``ctx`` counts the claimed iterations of each. A thread begins with the share of its number, whose data

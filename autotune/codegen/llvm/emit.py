@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import takewhile
 from math import prod
 
 from autotune.codegen.llvm import by_tables, intrinsic
@@ -37,6 +38,7 @@ from schedules.ir import (
     Store,
     const,
     nbytes,
+    size_ranges,
     skew,
     walk,
 )
@@ -55,8 +57,9 @@ ALIGN = 64
 
 @dataclass(frozen=True, slots=True)
 class LlvmModule:
-    """IR text that defines ``void @kernel(ptr args, ptr scratch, i32 nthreads)``. ``scratch_bytes``: scratch
-    memory that the kernel needs with the target's threads."""
+    """IR text that defines ``void @kernel(ptr args, ptr scratch, i32 nthreads)``. ``args``: a pointer for
+    each argument, then an int64 for each size that a call tells. ``scratch_bytes``: scratch memory that the
+    kernel needs with the target's threads."""
 
     text: str
     scratch_bytes: int
@@ -94,16 +97,17 @@ def emit(func: LoweredFunc, target: Target) -> LlvmModule:
         target.features,
     )
     params = ", ".join(f"ptr noalias nocapture %arg.{b.name}" for b in func.params)
+    sizes = "".join(f", i64 %{v}" for v in size_ranges(func.sizes))
     text = _Function(shared, (), in_parallel=False).build(func.body)
     shared.functions.append(
-        f"define internal void @body({params}, ptr noalias %scratch, ptr %args, i32 %nthreads) nounwind"
-        f" {{\n{text}\n{FENCE if func.streamed else ''}\n  ret void\n}}"
+        f"define internal void @body({params}, ptr noalias %scratch, ptr %args, i32 %nthreads{sizes})"
+        f" nounwind {{\n{text}\n{FENCE if func.streamed else ''}\n  ret void\n}}"
     )
     loads, args = _loaded(func)
     call = ", ".join(f"ptr %arg.{b.name}" for b in func.params)
     shared.functions.append(
         f"define void @kernel(ptr %args, ptr %scratch, i32 %nthreads) nounwind {{\n{loads}\n"
-        f"  call void @body({call}, ptr %scratch, ptr {args}, i32 %nthreads)\n  ret void\n}}"
+        f"  call void @body({call}, ptr %scratch, ptr {args}, i32 %nthreads{sizes})\n  ret void\n}}"
     )
     if func.streamed:
         shared.functions.append("!0 = !{i32 1}")
@@ -113,22 +117,23 @@ def emit(func: LoweredFunc, target: Target) -> LlvmModule:
 
 
 def _loaded(func: LoweredFunc) -> tuple[str, str]:
-    """(code that loads the parameters, where their addresses lie one after another): those that were given,
-    or where some are joined a list of this call's own."""
-    if not func.joined:
-        each = (
-            f"  %s{n} = getelementptr ptr, ptr %args, i64 {n}\n  %arg.{b.name} = load ptr, ptr %s{n}"
-            for n, b in enumerate(func.params)
-        )
-        return "\n".join(each), "%args"
-    lines = [f"  %parts = alloca ptr, i64 {len(func.params)}"]
-    for n, a in enumerate(arguments(func.params, func.joined)):
-        lines += [f"  %s{n} = getelementptr ptr, ptr %args, i64 {n}", f"  %g{n} = load ptr, ptr %s{n}"]
+    """(code that loads the parameters and sizes, where the addresses of parameters lie one after another):
+    those that were given, or where some are joined a list of this call's own."""
+    given = arguments(func.params, func.joined)
+    lines = [] if not func.joined else [f"  %parts = alloca ptr, i64 {len(func.params)}"]
+    for n, a in enumerate(given):
+        lines.append(f"  %s{n} = getelementptr ptr, ptr %args, i64 {n}")
+        if not func.joined:
+            lines.append(f"  %arg.{a.buffer.name} = load ptr, ptr %s{n}")
+            continue
+        lines.append(f"  %g{n} = load ptr, ptr %s{n}")
         lines += [f"  %arg.{b.name} = getelementptr i8, ptr %g{n}, i64 {at}" for b, at in a.parts]
-    for k, b in enumerate(func.params):
+    for k, b in enumerate(func.params if func.joined else ()):
         lines.append(f"  %p{k} = getelementptr ptr, ptr %parts, i64 {k}")
         lines.append(f"  store ptr %arg.{b.name}, ptr %p{k}")
-    return "\n".join(lines), "%parts"
+    for n, v in enumerate(size_ranges(func.sizes), len(given)):
+        lines += [f"  %s{n} = getelementptr i64, ptr %args, i64 {n}", f"  %{v} = load i64, ptr %s{n}"]
+    return "\n".join(lines), "%parts" if func.joined else "%args"
 
 
 def _check_half(func: LoweredFunc, target: Target) -> None:
@@ -153,7 +158,10 @@ def _stores(s: Stmt) -> frozenset[str]:
 
 
 def _place(b: Buffer, pointer: str, size: int = 0) -> BufferAddress:
-    if any(const(n) is None for n in (*b.shape, *(b.strides or ()))):
+    outer = takewhile(lambda n: const(n) == 1, b.shape)  # whose strides say nothing
+    inner = b.shape[len([*outer]) + 1 :]
+    # Strides tell where elements are; those of a row-major buffer are made of all extents but the outermost.
+    if any(const(n) is None for n in (inner if b.strides is None else b.strides)):
         raise CodegenError(f"buffer {b.name} has no constant shape")
     elements = 0 if b.strides is not None else prod(const(n) or 0 for n in b.shape)
     return BufferAddress(pointer, 0, in_memory(b.dtype), known_strides(b), size, elements)
@@ -180,6 +188,8 @@ class _Function:
             self.x.places[b.name] = _place(b, f"%arg.{b.name}")
         for v in self.captured:
             self.x.env[v] = (f"%in_{v}", 0)
+        if not self.in_parallel:
+            self.x.env |= {v: (f"%{v}", 0) for v in size_ranges(self.shared.func.sizes)}
         for b in self.shared.func.params:
             if b.name in self.shared.func.skewed and skew(b.name).name not in self.captured:
                 self.x.env[skew(b.name).name] = (self.skew(b), 0)
@@ -488,10 +498,11 @@ class _Function:
     def parallel(self, s: Loop) -> None:
         """Make the body a function of the iteration. A driver claims chunks from counters in its context, and
         the thread pool runs the driver on every thread."""
-        n = self.constant(s)
         sh = self.shared
         sh.n += 1
         name = f"parallel{sh.n}"
+        told = (f"count{sh.n}", f"chunk{sh.n}")
+        n, chunk = self.shared_out(s, *told)
         outer = [v for v, x in self.x.env.items() if not isinstance(x, int)]
         fixed = {v: E.Const(x) for v, x in self.x.env.items() if isinstance(x, int)}
         inner = _Function(sh, (*outer, s.var), in_parallel=True)
@@ -502,10 +513,7 @@ class _Function:
             f"define internal void @{name}_body({params}, ptr %scratch, ptr noalias %thread{ints}) nounwind"
             f" {{\n{text}\n  ret void\n}}"
         )
-        hinted = dict(s.annotations).get("chunk", 0)
-        assert isinstance(hinted, int)
-        chunk = hinted or max(1, n // (16 * sh.threads))
-        shares = max(1, min(sh.threads, n))
+        shares = max(1, min(sh.threads, n)) if isinstance(n, int) else sh.threads
         end = FENCE if sh.func.streamed else ""
         sh.functions.append(driver(name, n, chunk, shares, sh.func.params, outer, s.var, end))
         counters = shares * SHARE
@@ -519,6 +527,22 @@ class _Function:
             self.s.do(f"store {v}, ptr {p}, align 8")
         sh.declares.setdefault("declare void @at_parallel(ptr, ptr, i32)")
         self.s.do(f"call void @at_parallel(ptr @{name}, ptr {ctx}, i32 %nthreads)")
+        for v in told:
+            self.x.env.pop(v, None)
+
+    def shared_out(self, s: Loop, count: str, chunk: str) -> tuple[int | str, int | str]:
+        """The iterations of a parallel loop, and how many a thread claims at a time. What a call tells
+        becomes a variable of its context, ``count`` and ``chunk``, and is named as its driver has it."""
+        hinted = dict(s.annotations).get("chunk", 0)
+        assert isinstance(hinted, int)
+        n, parts = const(s.extent), 16 * self.shared.threads
+        if n is not None:
+            return n, hinted or max(1, n // parts)
+        self.x.env[count] = (self.x.scalar(s.extent).ref, self.s.depth)
+        if hinted:
+            return f"%in_{count}", hinted
+        self.x.env[chunk] = (self.x.scalar(E.maximum(s.extent // parts, 1)).ref, self.s.depth)
+        return f"%in_{count}", f"%in_{chunk}"
 
     def _ref(self, var: str) -> str:
         x = self.x.counter(var)

@@ -9,23 +9,34 @@ same shared object).
 from __future__ import annotations
 
 from autotune.codegen.runtime import entry
+from autotune.codegen.runtime.open_signature import at_largest
 from autotune.targets import amx
 from schedules.ir import Buffer
+from schedules.te.open_sizes import OpenSize
 
 # What a function returns.
 STATUS = {0: "done", 2: "no memory for scratch", 3: "the operating system refuses AMX to the process"}
 
 
 def c_entry(
-    function: str, params: tuple[Buffer, ...], outputs: tuple[str, ...], scratch_bytes: int, threads: int
+    function: str,
+    params: tuple[Buffer, ...],
+    outputs: tuple[str, ...],
+    scratch_bytes: int,
+    threads: int,
+    sizes: tuple[OpenSize, ...] = (),
 ) -> str:
-    """IR text of the functions ``function`` and ``function_release``. ``params``: inputs, then outputs."""
-    words = entry.descriptor(0, threads, scratch_bytes, entry.signature(params, outputs), {})[: entry.HEAD]
+    """IR text of the functions ``function`` and ``function_release``. ``params``: inputs, then outputs.
+    ``sizes``: those that a call tells, which the function takes as int64 after the pointers."""
+    text = entry.signature(at_largest(params, sizes), outputs)
+    words = entry.descriptor(0, threads, scratch_bytes, text, {})[: entry.HEAD]
     items = ["i64 ptrtoint (ptr @kernel to i64)", *(f"i64 {w}" for w in words[1:])]
-    n = len(params)
-    takes = ", ".join(f"ptr %p{i}" for i in range(n))
+    types = ["ptr"] * len(params) + ["i64"] * len(sizes)
+    n = len(types)
+    takes = ", ".join(f"{t} %p{i}" for i, t in enumerate(types))
     stores = "\n".join(
-        f"  %at{i} = getelementptr ptr, ptr %args, i64 {i}\n  store ptr %p{i}, ptr %at{i}" for i in range(n)
+        f"  %at{i} = getelementptr ptr, ptr %args, i64 {i}\n  store {t} %p{i}, ptr %at{i}"
+        for i, t in enumerate(types)
     )
     return f"""
 @descriptor = internal global [{entry.HEAD} x i64] [{", ".join(items)}], align 64

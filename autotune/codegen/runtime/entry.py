@@ -8,7 +8,8 @@ The functions are in the support module and work from a *descriptor* of a kernel
 take longer to compile than the kernel (docs/measurements/code-generation.md).
 
 A descriptor is an array of i64 words: `HEAD` words, then `RECORD` words for each parameter, then extents and
-strides of each.
+strides of each, then the sizes that the kernel takes behind the pointers, if it has open ones
+(`LoadedObject.sized`).
 The functions of the support module (``desc`` is its address, ``args`` an array of data pointers in the order
 of the parameters):
 
@@ -29,13 +30,16 @@ child an allocation a call.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from autotune.codegen.runtime import program
 from autotune.codegen.runtime.exchange import ROW
+from autotune.codegen.runtime.open_signature import at_largest, open_text
 from schedules.dtypes import DTYPES
 from schedules.ir import Buffer, const
 from schedules.ir.strides import given_strides
 from schedules.strides import MemoryLayout, settled
+from schedules.te.open_sizes import OpenSize
 
 # Version of the header and of what kernels expect.
 ABI = 1
@@ -53,8 +57,10 @@ PYTHON_API = (
     "PyTuple_GetItem",
 )
 
-# Words of a descriptor's head, by index; HEAD is their number.
-KERNEL, THREADS, SCRATCH_BYTES, SCRATCH_ALIGN, BLOCK, LOCK, NARGS, NDARRAY, HEAD = range(9)
+# Words of a descriptor's head, by index; HEAD is their number. HOME: address of the descriptor that keeps the
+# scratch block, 0 for this one. SIZES: their number; SIZES_AT: index of the first.
+KERNEL, THREADS, SCRATCH_BYTES, SCRATCH_ALIGN, BLOCK, LOCK, NARGS, NDARRAY = range(8)
+HOME, SIZES, SIZES_AT, HEAD = range(8, 12)
 # Words of a parameter's record, by index; RECORD is their number. DIMS: index of its first extent among all
 # words; its strides, in elements, follow the extents. BELOW, BYTES: of the memory before its first element,
 # where it walks backwards, and from there to its end. DENSE: whether it is row-major. PERIOD, ROW_BYTES:
@@ -103,13 +109,19 @@ def signature(params: tuple[Buffer, ...], outputs: tuple[str, ...]) -> str:
     return f"{text(params[:split])}-> {text(params[split:])}".strip()
 
 
-def entry(params: tuple[Buffer, ...], outputs: tuple[str, ...], scratch_bytes: int, threads: int) -> str:
+def entry(
+    params: tuple[Buffer, ...],
+    outputs: tuple[str, ...],
+    scratch_bytes: int,
+    threads: int,
+    sizes: tuple[OpenSize, ...] = (),
+) -> str:
     """LLVM IR to append to the module that defines ``@kernel``. ``params``: inputs, then outputs, with
-    integer shapes. ``scratch_bytes``: scratch memory that the kernel needs with ``threads`` threads. Raises
-    ValueError."""
+    integer shapes but for ``sizes``, which a call tells. ``scratch_bytes``: scratch memory that the kernel
+    needs with ``threads`` threads. Raises ValueError."""
     if threads < 1 or scratch_bytes < 0:
         raise ValueError(f"threads must be >= 1 and scratch_bytes >= 0, not {threads} and {scratch_bytes}")
-    text = signature(params, outputs)
+    text = signature(at_largest(params, sizes), outputs) + open_text(params, sizes)
     return f"""
 @at_signature = private constant [{len(text) + 1} x i8] c"{text}\\00"
 @at_header = constant {{ i32, i32, i64, ptr, ptr }} {{
@@ -138,14 +150,23 @@ def _numbers(text: str) -> tuple[int, ...]:
 _PARAM = re.compile(r"(\w+)\[([\d,]*)(?:;([-\d,]*))?\]")
 
 
-def descriptor(kernel: int, threads: int, scratch_bytes: int, text: str, table: dict[str, int]) -> list[int]:
+def descriptor(
+    kernel: int,
+    threads: int,
+    scratch_bytes: int,
+    text: str,
+    table: dict[str, int],
+    home: int = 0,
+    sizes: Sequence[int] = (),
+) -> list[int]:
     """The words of a descriptor of the kernel at address ``kernel`` with signature ``text``. ``table``:
     addresses of numpy's array type ("ndarray") and of the dtype singletons by name; if empty, `at_call`
-    refuses every call."""
+    refuses every call. ``home``, ``sizes``: see `HOME` and `SIZES`."""
     params, inputs = parse_signature(text)
     # Large blocks begin at a page of 2 MiB, so that the system may use such pages for them.
     align = 2 << 20 if scratch_bytes >= 2 << 20 else 64
     head = [kernel, threads, scratch_bytes, align, 0, 0, len(params), table.get("ndarray", 0)]
+    head += [home, len(sizes), 0]
     records: list[int] = []
     extents: list[int] = []
     for k, (dtype, layout) in enumerate(params):
@@ -165,7 +186,8 @@ def descriptor(kernel: int, threads: int, scratch_bytes: int, text: str, table: 
             *(n * item for n in layout.rows),
         ]
         extents += [*layout.shape, *layout.steps]
-    return head + records + extents
+    head[SIZES_AT] = HEAD + len(records) + len(extents)
+    return [*head, *records, *extents, *sizes]
 
 
 def word(name: str, base: str, index: int | str, kind: str = "i64") -> str:
@@ -195,9 +217,17 @@ declare i32 @clock_gettime(i32, ptr) nounwind
 declare i32 @posix_memalign(ptr, i64, i64) nounwind
 declare void @free(ptr) nounwind
 
-define internal ptr @scratch_get(ptr %desc) nounwind {{
+define internal ptr @home_of(ptr %desc) nounwind {{
+{word("home", "%desc", HOME, "ptr")}
+  %own = icmp eq ptr %home, null
+  %found = select i1 %own, ptr %desc, ptr %home
+  ret ptr %found
+}}
+
+define internal ptr @scratch_get(ptr %of) nounwind {{
 entry:
   %out = alloca ptr
+  %desc = call ptr @home_of(ptr %of)
   %block = getelementptr i64, ptr %desc, i64 {BLOCK}
   %lock = getelementptr i64, ptr %desc, i64 {LOCK}
 {word("bytes", "%desc", SCRATCH_BYTES)}{word("align", "%desc", SCRATCH_ALIGN)}
@@ -231,7 +261,8 @@ none:
   ret ptr null
 }}
 
-define internal void @scratch_put(ptr %desc, ptr %p) nounwind {{
+define internal void @scratch_put(ptr %of, ptr %p) nounwind {{
+  %desc = call ptr @home_of(ptr %of)
   %block = getelementptr i64, ptr %desc, i64 {BLOCK}
   %lock = getelementptr i64, ptr %desc, i64 {LOCK}
   %kept = load atomic ptr, ptr %block monotonic, align 8
@@ -342,7 +373,9 @@ entry:
   %count = icmp eq i64 %nargs, %expected
   br i1 %count, label %alloc, label %slow
 alloc:
-  %args = alloca ptr, i64 %nargs
+{word("sizes", "%desc", SIZES)}
+  %words.all = add i64 %nargs, %sizes
+  %args = alloca ptr, i64 %words.all
   br label %next
 next:
   %k = phi i64 [ 0, %alloc ], [ %k.next, %accept ]
@@ -532,6 +565,21 @@ written:
   %w.next = add i64 %w, 1
   br label %overlaps
 go:
+{word("first.size", "%desc", SIZES_AT)}
+  br label %told.sizes
+told.sizes:
+  %z = phi i64 [ 0, %go ], [ %z.next, %told.size ]
+  %z.left = icmp slt i64 %z, %sizes
+  br i1 %z.left, label %told.size, label %run
+told.size:
+  %z.from = add i64 %first.size, %z
+{word("z.size", "%desc", "%z.from")}
+  %z.to = add i64 %nargs, %z
+  %z.slot = getelementptr i64, ptr %args, i64 %z.to
+  store i64 %z.size, ptr %z.slot
+  %z.next = add i64 %z, 1
+  br label %told.sizes
+run:
   %state = call ptr @PyEval_SaveThread()
   %rc = call i32 @at_run(ptr %desc, ptr %args)
   call void @PyEval_RestoreThread(ptr %state)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autotune.report.data import Limit
 from autotune.report.explain import counters, cpu, definition, gpu, warps
 from autotune.results.explanation import Explanation, Section
@@ -19,6 +21,10 @@ def of_schedule(
 ) -> Explanation:
     """The explanation of a schedule whose trace has no holes. ``time_s``: measured seconds, if known.
     ``limit``: of the machine that measured it."""
+    title = f"{describe(workload, target.threads)} on {target.arch}"
+    if workload.dag.open is not None:  # sizes are told by calls: of the largest ones, at which it is timed
+        workload = replace(workload, dag=workload.dag.largest)
+        schedule = Schedule.replay(workload.dag, schedule.trace, target)
     plain = Schedule(workload.dag).nest
     found: list[Section | None] = [definition.task(workload, target, time_s, limit)]
     if target.grid:
@@ -29,5 +35,4 @@ def of_schedule(
         found += cpu.sections(workload, plain, schedule.nest, target, limited_by)
         found.append(counters.section(schedule))
     found.append(definition.fusion(workload))
-    title = f"{describe(workload, target.threads)} on {target.arch}"
     return Explanation(title, tuple(s for s in found if s is not None))

@@ -17,6 +17,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Block, Nest, blocks, const
+from schedules.ir.nest import behind
 from schedules.ir.strides import goes_on
 from schedules.space.sketch_builder import SketchBuilder
 
@@ -26,11 +27,14 @@ Pair = tuple[str, int]
 
 def merge_neighbours(d: SketchBuilder) -> None:
     """Merge all axes and dimensions that can be. Call it before any stage is scheduled."""
-    axes, dims = _mergeable(d.s.nest)
+    axes, dims = _mergeable(d.s.nest, d.inner)
     for b in blocks(d.s.nest.body):
         loops = [x.var for x in d.loops(b.name)]
         for first, count in _runs(axes, b.name):
-            d.s.merge_axes(*loops[first : first + count])
+            merged = d.s.merge_axes(*loops[first : first + count])
+            if any((b.name, i.var) in d.open for i in b.iters[first : first + count]):
+                now = d.block(b.name)
+                d.open.update((b.name, i.var) for i in now.iters if merged in behind(now, i.var))
     for buffer in [b.name for b in d.s.nest.buffers]:
         for first, count in reversed(_runs(dims, buffer)):  # the last first: the others keep their places
             d.s.merge_dims(buffer, first, count)
@@ -47,17 +51,17 @@ def _runs(pairs: set[Pair], name: str) -> list[tuple[int, int]]:
     return out
 
 
-def _mergeable(nest: Nest) -> tuple[set[Pair], set[Pair]]:
+def _mergeable(nest: Nest, apart: frozenset[Pair]) -> tuple[set[Pair], set[Pair]]:
     """The largest sets of pairs of axes and of dimensions that can be merged together: what contradicts
-    another is struck until nothing does."""
+    another is struck until nothing does. ``apart``: pairs that stay."""
     stages = [_Uses.of(b) for b in blocks(nest.body)]
-    axes = {(s.block.name, n) for s in stages for n in s.pairs()}
+    axes = {(s.block.name, n) for s in stages for n in s.pairs()} - apart
     dims = {
         (b.name, n)
         for b in nest.buffers
         for n in range(len(b.shape) - 1)
         if min(const(b.shape[n]) or 0, const(b.shape[n + 1]) or 0) > 1 and goes_on(b, n)
-    }
+    } - apart
     before = -1
     while before != len(axes) + len(dims):
         before = len(axes) + len(dims)

@@ -97,7 +97,9 @@ def _cost(d: SketchBuilder, nest: Nest, name: str, c: Block, fit: Fit) -> tuple[
     n, ins = extents(p), fit.instruction
     sizes = units_of(fit) | {term_axis(fit): ins.terms}
     waste = math.prod(-(-n[v] // size) * size / n[v] for v, size in sizes.items())
-    away = copied_operands(nest, p, fit)
+    away = copied_operands(d, nest, p, fit)
+    if any(v in open_axes(d, p, x) and v not in x.panels() for x in away for v in units_of(fit)):
+        return None  # a run may be longer than the axis
     if waste > MOST_WASTE or not all(x.can_be_packed(d, nest, p) for x in away) or not can_change(d, p, fit):
         return None
     copies = [x for x in away if x.read.buffer not in d.s.dag.constants]
@@ -180,16 +182,24 @@ def _of_lanes(fit: Fit) -> OperandRead:
     return next(x for name in fit.reads if lane in (x := OperandRead.of(fit, name)).dims)
 
 
-def copied_operands(nest: Nest, p: Block, fit: Fit) -> list[OperandRead]:
-    """Operands of block ``p`` that do not lie as the instruction wants them."""
+def copied_operands(d: SketchBuilder, nest: Nest, p: Block, fit: Fit) -> list[OperandRead]:
+    """Operands of block ``p`` of ``nest`` that do not lie as the instruction wants them. One along an axis
+    whose extent a call tells is such a one, as that may be shorter than a run: its copy is padded."""
     every = (OperandRead.of(fit, name) for name in fit.reads)
-    return [x.copied(p) for x in every if not x.lies(nest, extents(p))]
+    return [x.copied(p) for x in every if open_axes(d, p, x) or not x.lies(nest, extents(p))]
+
+
+def open_axes(d: SketchBuilder, p: Block, x: OperandRead) -> list[str]:
+    """Spatial axes of the block along which an instruction reads an operand, and whose extent a call
+    tells."""
+    own = [x.fit.axes[a] for a in x.dims if not x.is_term(a)]
+    return [v for v in own if (p.name, v) in d.open]
 
 
 def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[OperandRead]:
     """Operands that are copied. Rows that lie far apart may be copied too, so that what one instruction reads
     is in few pages and sets of a cache."""
-    away = copied_operands(d.s.nest, p, fit)
+    away = copied_operands(d, d.s.nest, p, fit)
     others = [name for name in fit.reads if name not in {x.name for x in away}]
     every = [OperandRead.of(fit, name) for name in others]
     rest = [x for x in every if x.copied(p) == x and x.panels() and x.can_be_packed(d, d.s.nest, p)]

@@ -140,7 +140,7 @@ def _instructions(d: SketchBuilder, rank: int, most: int) -> dict[str, Fit]:
         for way, fit in instruction_fits(d, b, b).items():
             if fit.changes or fit.merged or lane_axis(fit) != v:  # changed copies are made for all rows
                 continue
-            units, away = units_of(fit), copied_operands(d.s.nest, b, fit)
+            units, away = units_of(fit), copied_operands(d, d.s.nest, b, fit)
             whole = extents(b)[v] % units[v] == 0 and _row_unit(b, fit) <= most
             if whole and units.keys() <= {v, _row_axis(b)} and all(x.panels() == [v] for x in away):
                 found[way] = fit
@@ -160,7 +160,7 @@ def _pack_instructed(d: SketchBuilder, name: str, fit: Fit) -> int | Hole:
     wide = units_of(fit)[v]
     counts = [k for k in VECTORS if k <= most_lanes(fit, 1) and extents(b)[v] % (wide * k) == 0]
     width = d.choice(f"{name}.vec", [wide * k for k in counts])
-    for x in copied_operands(d.s.nest, b, fit):
+    for x in copied_operands(d, d.s.nest, b, fit):
         d.roots.add(pack_whole(d, name, x, {v: width}))
     return width
 
