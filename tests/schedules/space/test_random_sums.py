@@ -23,9 +23,10 @@ from strided import with_views
 from autotune.codegen.llvm.compile import host_arch
 from autotune.codegen.runtime.laid import settled_values
 from autotune.targets import from_name
-from schedules import te
+from schedules import ops, te
 from schedules.dtypes import DTYPES, is_float
 from schedules.expr import Expr
+from schedules.graph.integers import with_integer_products
 from schedules.ir import Intrinsic, walk
 from schedules.model import Target, Trace
 from schedules.passes.lower import lower
@@ -57,6 +58,7 @@ NAMED = {
 ROWS = (1, 2, 3, 5, 7, 9, 16, 17, 21, 33)
 COLUMNS = (1, 3, 8, 15, 16, 17, 31, 33, 48)
 TERMS = (1, 2, 3, 4, 5, 7, 8, 12, 13, 16, 31, 32, 33, 62, 64, 65, 127)
+TABLE = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # twice the numbers of float4 e2m1
 MOST_INTERPRETED = 1500  # products of a case that is interpreted
 
 
@@ -66,7 +68,8 @@ class Case:
 
     label: str
     dag: ComputeDAG
-    known: tuple[str, ...] = ()
+    known: tuple[str, ...]
+    meaning: ComputeDAG  # before it was rewritten
 
 
 # -- expressions --------------------------------------------------------------------------------------------
@@ -185,6 +188,63 @@ def convolution(d: Draw) -> Tensor:
     return te.compute((co, out_h, out_w), lambda o, i, j: of(i, j, o), "c")
 
 
+def four_bits(d: Draw, y: Tensor, group: int) -> Any:
+    """(row, element) -> its number, one of two in a byte: neighbours, or from the halves of a group."""
+    near, way = d.flag(), d.rng.choice(("unsigned", "zero", "xor", "table"))
+    d.say(f"4 bits {way}", "neighbours" if near else "halves")
+
+    def code(j: Any, at: Any) -> Expr:
+        half = group // 2
+        byte, upper = (at // 2, at % 2) if near else (at // group * half + at % half, at % group // half)
+        bits = (y[j, byte] >> (4 * te.cast(upper, "int32"))) & 15
+        if way == "table":
+            return te.lookup(TABLE, bits, "int32")
+        return {"unsigned": bits, "zero": bits - 8, "xor": (bits ^ 8) - 8}[way]
+
+    return code
+
+
+def quantized(d: Draw) -> ComputeDAG:
+    """An operator of quantized numbers, by name."""
+    m, n, k = d.rng.choice((1, 2, 3, 5)), d.rng.choice((1, 3, 8, 17)), d.rng.choice((1, 3, 4, 7, 8, 13))
+    flags = {x: d.rng.randint(0, 1) for x in ("per_channel", "weight_zeros")}
+    dtype = d.rng.choice(("uint8", "int8"))
+    if d.flag():
+        sizes = {"m": m, "n": n, "k": k if d.small else 4 * k, "transpose_b": d.rng.randint(0, 1)}
+        w = ops.workload("quantized_matmul", {**sizes, **flags}, dtype)
+    else:
+        groups = d.rng.choice((1, 1, 2))
+        sizes = {"b": 1, "h": m, "w": 4, "ci": groups * min(k, 3 if d.small else 13), "co": groups * n}
+        kernel = {"kh": min(m, 2), "kw": d.rng.randint(1, 3), "padding": d.rng.randint(0, 1)}
+        layout = d.rng.choice(("NHWC", "NCHW"))
+        w = ops.workload("quantized_conv2d", {**sizes, **kernel, "groups": groups, **flags}, dtype, layout)
+    d.say(w.op, *(f"{x}={v}" for x, v in w.params))
+    return w.dag
+
+
+def dequantised(d: Draw) -> Tensor:
+    """A product of floats that are integers of 8 bits less a zero point, times a scale: what is rewritten."""
+    a, b = (d.rng.choice(("uint8", "int8")) for _ in "ab")
+    m, n, k = d.extent(ROWS), d.extent(COLUMNS), min(d.extent(TERMS), 64)
+    if d.small:
+        k = min(k, max(2, MOST_INTERPRETED // (m * n)))
+    x, y = d.input((m, k), a, "a"), d.input((k, n), b, "b")
+    zx = d.input((), a, "a_zero") if d.flag() else None
+    zy = d.input((n,), b, "b_zero") if d.flag() else None
+    s, r = d.input((n,), "float32", "scale"), te.reduce_axis(k, "k")
+    d.say("dequantised", a, b, m, n, k, "za" * bool(zx), "zb" * bool(zy))
+
+    def less(v: Any, zero: Any) -> Expr:
+        return te.cast(v, "float32") - te.cast(zero, "float32")
+
+    def of(i: Any, j: Any) -> Any:
+        left = less(x[i, r], zx[()] if zx else te.const(3, "int32")) * 0.5
+        right = less(y[r, j], zy[j] if zy else te.const(0, "int32")) * s[j]
+        return te.sum(left * right, axis=r)
+
+    return te.compute((m, n), of, "c")
+
+
 def in_groups(d: Draw) -> Tensor:
     """Sums over groups, each of which has a scale, added."""
     a, b = dtypes = d.dtypes()
@@ -193,15 +253,20 @@ def in_groups(d: Draw) -> Tensor:
     if d.small:
         groups = 2
         group = min(group, 8)
-    x, y = d.input((m, group * groups), a, "a"), d.input((n, group * groups), b, "b")
-    fa, fb = factor(d, a, "a"), factor(d, b, "b", n)
+    four = group % 2 == 0 and not is_float(a) and d.flag(0.4)
+    b = "uint8" if four else b
+    x = d.input((m, group * groups), a, "a")
+    y = d.input((n, group * groups // (2 if four else 1)), b, "b")
+    fa, fb = factor(d, a, "a"), (lambda x, _: x) if four else factor(d, b, "b", n)
+    code = four_bits(d, y, group) if four else lambda j, at: y[j, at]
+    dtypes = (a, b)
     s = d.input((n, groups), "float32", "s")
     d.say(f"groups m{m} n{n} {group}*{groups}")
     t, g = te.reduce_axis(group, "t"), te.reduce_axis(groups, "g")
 
     def term(i: Any, j: Any, o: Any) -> Any:
         at = o * group + t
-        return times(fa(x[i, at], i), fb(y[j, at], j), dtypes)
+        return times(fa(x[i, at], i), fb(code(j, at), j), dtypes)
 
     p = te.compute((m, n, groups), lambda i, j, o: te.sum(term(i, j, o), axis=t), "p")
     return te.compute((m, n), lambda i, j: te.sum(te.cast(p[i, j, g], "float32") * s[j, g], axis=g), "c")
@@ -254,16 +319,22 @@ def random_case(seed: int, small: bool) -> tuple[Case, Random]:
     """Case ``seed``; ``small``: one that the interpreter runs."""
     rng = Random(f"{seed} {small}")
     d = Draw(rng, small)
-    c = epilogue(d, rng.choice((product, product, convolution, in_groups))(d))
-    dag = te.dag([*d.inputs, c])
-    known: tuple[str, ...] = ()
+    make = rng.choice((product, product, convolution, in_groups, dequantised, quantized))
+    made = make(d)
+    last = made if isinstance(made, ComputeDAG) else epilogue(d, made)
+    dag = last if isinstance(last, ComputeDAG) else te.dag([*d.inputs, last])
+    meaning, known = dag, tuple[str, ...]()
+    if make is not quantized and d.flag(0.7):  # as `tune` makes it of what a user states
+        dag = with_integer_products(dag)
+        d.say("rewritten" * (dag is not meaning))
     if d.flag(0.5):
         dag = with_views(dag, rng, 0.6)
         d.say("strides=" + str({t.name: t.strides for t in dag.params if t.strides}))
     elif d.flag(0.4):
         known = tuple(t.name for t in dag.inputs if t.name in ("b", "w", "s"))
         d.say("known", *known)
-    return Case(f"seed {seed}{' small' * small}: " + " ".join(w for w in d.words if w), dag, known), rng
+    label = f"seed {seed}{' small' * small}: " + " ".join(w for w in d.words if w)
+    return Case(label, dag, known, meaning), rng
 
 
 def data(dag: ComputeDAG, seed: int) -> list[np.ndarray]:
@@ -342,7 +413,7 @@ def compiled(seed: int) -> Used:
     way = rng.choice(list(LACKING))
     t = here(way, rng.choice((1, 1, 2)))
     used, inputs = Counter[str](), data(case.dag, seed)
-    want = te.evaluate(case.dag, inputs)
+    want = te.evaluate(case.meaning, inputs)
     with small_as_large():
         for what, name, trace in candidates(case, t, seed, 3):
             try:
@@ -357,10 +428,10 @@ def compiled(seed: int) -> Used:
 def interpreted(seed: int) -> Used:
     """Interpret candidates of small case ``seed`` for this CPU or another."""
     case, rng = random_case(seed, True)
-    way = rng.choice([*LACKING, *NAMED])
+    way = rng.choice([*LACKING, *NAMED, "tiles", "tiles"])
     t = named(way) if way in NAMED else here(way, rng.choice((1, 2)))
     used, inputs = Counter[str](), data(case.dag, seed)
-    want = te.evaluate(case.dag, inputs)
+    want = te.evaluate(case.meaning, inputs)
     with small_as_large():
         for what, _, trace in candidates(case, t, seed, 1):
             try:
