@@ -108,7 +108,8 @@ def _integers(a: str, b: str, lanes: int, unless: tuple[str, ...]) -> Instructio
     for operand, name, dtype in (("A", "x", a), ("B", "y", b)):
         text = text.replace(f"EVEN_{operand}", EVEN[dtype].replace("NAME", name))
     text = text.replace("SHIFT_A", SHIFT[a]).replace("SHIFT_B", SHIFT[b])
-    return _by_pairs(f"vpmaddwd_{SIGNS[a]}{SIGNS[b]}", lanes, (a, b), text, 4.0, unless=unless)
+    cost = 4.0 if lanes == 8 else 6.0  # of three units, and of two
+    return _by_pairs(f"vpmaddwd_{SIGNS[a]}{SIGNS[b]}", lanes, (a, b), text, cost, unless=unless)
 
 
 def _by_pairs(

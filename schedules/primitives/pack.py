@@ -159,8 +159,8 @@ def _is_copy(e: Expr) -> bool:
     """Whether a value is an element of another buffer, in a wider dtype (`widen`), or an integer with a
     number added (`cache_read_offset`)."""
     match e:
-        case Cast(dtype=d, a=Load(dtype=old)):
-            return holds(d, old)
         case Cast(dtype=d, a=Binary(op="+", a=Cast(a=x), b=Const())) if is_integer(d):
             return isinstance(x, Load)
+    while isinstance(e, Cast) and holds(e.dtype, E.dtype_of(e.a)):
+        e = e.a
     return isinstance(e, Load)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,6 +134,39 @@ def test_borders_of_an_offset_window(layout: str) -> None:
     for value in (-128, 127):
         inputs = [np.full(t.shape, v, np.int8) for t, v in zip(dag.inputs, (value, -128), strict=True)]
         same(interpret(lower(s.nest), dag, inputs), te.evaluate(dag, inputs), "all the same")
+
+
+def zeroed(a: str, b: str, which: str) -> ComputeDAG:
+    """A product of bytes less zero points: one of all a, and one of each column of b."""
+    x, y = te.placeholder((16, 7), a, "a"), te.placeholder((7, 17), b, "b")
+    za, zb, r = te.placeholder((), a, "za"), te.placeholder((17,), b, "zb"), te.reduce_axis(7, "k")
+
+    def less(v: Any, zero: Any, wanted: bool) -> Any:
+        return te.cast(v, "int32") - te.cast(zero, "int32") if wanted else te.cast(v, "int32")
+
+    def of(i: Any, j: Any) -> Any:
+        left, right = less(x[i, r], za[()], "a" in which), less(y[r, j], zb[j], "b" in which)
+        return te.sum(left * right, axis=r)
+
+    zeros = [z for z in (za, zb) if z.name[1] in which]
+    return te.dag([x, y, *zeros, te.compute((16, 17), of, "c")])
+
+
+@pytest.mark.parametrize("which", ["a", "b", "ab"])
+@pytest.mark.parametrize("dtypes", ["int8 int8", "uint8 int8", "uint8 uint8"])
+@pytest.mark.parametrize("name", ["vpdpbusd", "vpmaddwd"])
+def test_zero_points_are_taken_out_of_a_sum(which: str, dtypes: str, name: str) -> None:
+    """Of the numbers that the instruction multiplies, and of those that are offset or widened."""
+    dag, target = zeroed(*dtypes.split(), which), VNNI if name == "vpdpbusd" else AVX2
+    space, inputs = derive(dag, target), extremes(dag)
+    found = [n for n, words in enumerate(space.sketches) if f"c.with={name}" in words]
+    assert found
+    s = Schedule.replay(
+        dag, space.trace(found[0], space.sample(found[0], 1, np.random.default_rng(7))[0]), target
+    )
+    f = lower(s.nest)
+    assert any(x.instruction.name.startswith(name) for x in walk(f.body) if isinstance(x, Intrinsic))
+    same(interpret(f, dag, inputs), te.evaluate(dag, inputs), space.sketches[found[0]])
 
 
 # -- where it is offered ------------------------------------------------------------------------------------
@@ -289,6 +323,8 @@ def test_widened_where_that_may_pay() -> None:
     assert wide(halves(64, 64, 64)) and not wide(halves(8, 64, 64)), "b is used 8 times"
     assert not wide(halves(64, 64, 64), with_features("avx512bf16")), "an instruction reads them as they are"
     assert not wide(Own("product", {"m": 64, "n": 64, "k": 64, "a": "float32", "b": "float32"}, ()))
+    small = Own("product", {"m": 64, "n": 64, "k": 64, "a": "float8_e4m3fn", "b": "float8_e5m2"}, ())
+    assert offered(small, with_features("avx512bf16")) == {"vdpbf16ps"}, "all are numbers of bfloat16"
     case = s8(64, 64, 64)
     assert offered(case, AVX2) == {"vpmaddwd_s8s8", "vpmaddwd"}
     assert offered(s8(8, 64, 64), AVX2) == {"vpmaddwd_s8s8"}

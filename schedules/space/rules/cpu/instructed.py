@@ -65,7 +65,7 @@ def instruction_fits(d: SketchBuilder, p: Block, c: Block) -> dict[str, Fit]:
     out: dict[object, tuple[tuple[float, ...], str, Fit]] = {}
     sums: list[Sum] = []  # found where an instruction needs them
     for ins in INSTRUCTIONS.values():
-        if not ins.features or not d.runs(ins) or len(ins.meaning.inputs) != len(operands(p)):
+        if not ins.features or not d.runs(ins) or len(ins.meaning.inputs) > len(operands(p)):
             continue
         if any((ins.result.name, k) not in ins.free for k in range(len(ins.result.shape) - 1)):
             continue  # rows of results would have to lie side by side

@@ -23,7 +23,7 @@ from schedules.ir.strides import known_strides
 from schedules.primitives.unfold import Unfolding
 from schedules.space.rules.cpu.copies import PANELS, schedule_copy
 from schedules.space.rules.parts import copy_read
-from schedules.space.rules.patterns import extents, is_gathered, is_guarded_copy, unit_stride_vars
+from schedules.space.rules.patterns import extents, is_filled, is_gathered, is_guarded_copy, unit_stride_vars
 from schedules.space.sketch_builder import SketchBuilder
 from schedules.strides import row_major
 
@@ -175,7 +175,7 @@ def copied_runs(d: SketchBuilder, nest: Nest, p: Block, x: OperandRead) -> float
 def _is_made_for_it(d: SketchBuilder, nest: Nest, x: Load) -> bool:
     """Whether an operand is padded, or changed, for one block."""
     made = writers(nest, x.buffer)
-    copied = x.buffer in d.copies or (len(made) == 1 and is_guarded_copy(made[0]))
+    copied = x.buffer in d.copies or (len(made) == 1 and (is_guarded_copy(made[0]) or is_filled(made[0])))
     return copied and len(readers(nest, x.buffer)) == 1
 
 
