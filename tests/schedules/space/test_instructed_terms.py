@@ -11,13 +11,13 @@ from helpers import check_compiled, interpret, same
 from test_instructed import ALL, DOTS, TILES, Case, data, sketches, with_features
 
 from autotune.codegen.llvm.compile import host_arch
-from schedules import te
+from schedules import ops, te
 from schedules.ir import Intrinsic, walk
 from schedules.model import Target
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space import derive
-from schedules.space.rules.cpu import instructed
+from schedules.space.rules.cpu import groups, instructed
 from schedules.te.compute_dag import ComputeDAG
 
 
@@ -137,3 +137,36 @@ def test_a_row_of_a_window_fills_an_instruction() -> None:
     assert set(sketches(case, ALL)) == {DOTS, TILES}
     steps = primitives(case.dag, ALL)
     assert steps.count("unfold") == 1 and "merge_dims" in steps, "weights are not unfolded"
+
+
+# -- attention ----------------------------------------------------------------------------------------------
+
+
+def test_both_products_of_attention_run_by_it() -> None:
+    """The exponentials are rounded to bfloat16 in the expression. float32 has the stages that it had."""
+    dag = ops.workload("attention", {"heads": 1, "seq": 16, "dim": 16}, dtype="bfloat16").dag
+    t = with_features("avx512bf16")
+    space = derive(dag, t)
+    n = next(k for k, name in enumerate(space.sketches) if f"dot.with={DOTS} mixed.with={DOTS}" in name)
+    s = Schedule.replay(dag, space.trace(n, space.sample(n, 1, np.random.default_rng(0))[0]), t)
+    f = lower(s.nest)
+    runs = [x for x in walk(f.body) if isinstance(x, Intrinsic) and x.instruction.name == DOTS]
+    assert {x.operands[-1].buffer.removesuffix("_reg") for x in runs} == {"dot", "mixed"}
+    same(interpret(f, dag, data(dag)), te.evaluate(dag, data(dag)), space.sketches[n])
+    for dtype, stored in (("bfloat16", "bfloat16"), ("float16", "float32"), ("float32", "float32")):
+        other = ops.workload("attention", {"heads": 1, "seq": 16, "dim": 16}, dtype=dtype).dag
+        assert next(x.outputs[0].dtype for x in other.stages if x.outputs[0].name == "e") == stored
+
+
+def test_parts_of_rows_of_bfloat16_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is relative to a maximum so far may be rounded to bfloat16."""
+    monkeypatch.setattr(groups, "rows_outgrow_cache", lambda d: True)
+    dag = ops.workload("attention", {"heads": 1, "seq": 33, "dim": 16}, dtype="bfloat16").dag
+    space = derive(dag, with_features())
+    (n,) = (n for n, name in enumerate(space.sketches) if "by=parts" in name)
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(x.shape).astype(x.dtype) for x in dag.inputs]
+    (want,) = (x.astype(np.float32) for x in te.evaluate(dag, inputs))
+    s = Schedule.replay(dag, space.trace(n, space.sample(n, 1, rng)[0]))
+    (got,) = (x.astype(np.float32) for x in interpret(s.nest, dag, inputs))
+    assert np.abs(got - want).max() <= 2.0**-7 * np.abs(want).max()
