@@ -31,10 +31,23 @@ def _attention(p: Params, types: Types, layout: str | None) -> list[te.Tensor]:
         return te.select(at[3] <= at[2], value, -te.inf) if p["is_causal"] else value
 
     scores = te.compute(dot.shape, named("zhij", score), "scores")
-    e, inv = exponentials(scores, 3, "zhij", "bfloat16" if types.input == "bfloat16" else None)
+    e, inv = exponentials(scores, 3, "zhij", rounded_weights(types.input))
     mixed = te.compute(shape, lambda z, h, i, c: te.sum(e[z, h, i, j] * v[z, h, j, c], axis=j), "mixed")
     y = te.compute(shape, lambda z, h, i, c: te.cast(mixed[z, h, i, c] * inv[z, h, i], types.output), "y")
     return [q, k, v, *([] if mask is None else [mask]), y]
+
+
+def rounded_weights(dtype: str) -> str | None:
+    """The dtype that weights are rounded to, before they are normalised, in attention of values of ``dtype``.
+    None: they are not rounded. With bfloat16 the second product is one of bfloat16 too, for which CPUs have
+    instructions. torch rounds these weights too (flash attention, aten/src/ATen/native/cpu). Each is between
+    0 and 1 and is rounded by 2^-9 of it at most; they are divided by the sum of the rounded ones. The
+    result, a mean of values, is rounded to bfloat16 anyway.
+
+    >>> rounded_weights("bfloat16")
+    'bfloat16'
+    """
+    return dtype if dtype == "bfloat16" else None
 
 
 def _scale(p: Params) -> float:
@@ -46,7 +59,10 @@ def _attention_reference(p: Params, types: Types, layout: str | None, inputs: Se
     scores = sum(mask, q @ k.swapaxes(-1, -2) * _scale(p))
     if p["is_causal"]:
         scores = np.where(np.tri(p["seq"], dtype=bool), scores, -np.inf)
-    return [(soft(scores) @ v).astype(types.output)]
+    if (dtype := rounded_weights(types.input)) is None:
+        return [(soft(scores) @ v).astype(types.output)]
+    e = wide(np.exp(scores - scores.max(-1, keepdims=True)).astype(dtype))
+    return [(e @ v / e.sum(-1, keepdims=True)).astype(types.output)]
 
 
 def _check_mask(p: Params) -> str | None:

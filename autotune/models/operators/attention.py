@@ -17,6 +17,7 @@ from autotune.models.operators.normalization import exponentials, layer_norm
 from autotune.models.operators.table import Floats, aten
 from schedules import te
 from schedules.expr import Expr, ExprLike
+from schedules.ops.attention import rounded_weights
 from schedules.ops.axes import broadcast
 
 
@@ -61,7 +62,9 @@ def attention(
         return te.select(at[-1] <= at[-2], value, hidden) if is_causal else value
 
     scores = stage(dot.shape, score, "scores")
-    e, inverse = exponentials(scores, len(outer) + 1, empty_rows=empty_rows and mask is not None)
+    e, inverse = exponentials(
+        scores, len(outer) + 1, empty_rows and mask is not None, rounded_weights(v.dtype)
+    )
 
     def mixed(*at: Expr) -> te.Reduction:
         i, c = at[-2:]

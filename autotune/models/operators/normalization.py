@@ -47,9 +47,12 @@ def softmax(x: te.Tensor, axis: int, log: bool = False, empty_rows: bool = False
     return _map(e, axes, lambda i, at: e[i] * inverse[at], "softmax", x.dtype)
 
 
-def exponentials(x: te.Tensor, axis: int, empty_rows: bool = False) -> tuple[te.Tensor, te.Tensor]:
+def exponentials(
+    x: te.Tensor, axis: int, empty_rows: bool = False, stored: str | None = None
+) -> tuple[te.Tensor, te.Tensor]:
     """(exp(x - maximum along an axis), inverse of its sums along it). ``empty_rows``: where all is -inf both
-    are 0, else NaN."""
+    are 0, else NaN. ``stored``: the dtype that the exponentials are rounded to before anything reads them;
+    None: none."""
     axes = [axis]
     top = rows(x, axes, lambda v, r, at: te.max(v, axis=r), "row_max")
     if empty_rows:
@@ -57,7 +60,7 @@ def exponentials(x: te.Tensor, axis: int, empty_rows: bool = False) -> tuple[te.
         top = stage(
             found.shape, lambda *at: te.select(te.equal(found[at], -te.inf), nothing, found[at]), "top"
         )
-    e = _map(x, axes, lambda i, at: te.exp(x[i] - top[at]), "e", computed(x.dtype))
+    e = _map(x, axes, lambda i, at: te.exp(x[i] - top[at]), "e", stored or computed(x.dtype))
     total = rows(e, axes, lambda v, r, at: te.sum(v, axis=r), "row_sum")
 
     def inverse(*at: Expr) -> Expr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,15 @@ import pytest
 from helpers import check_compiled, interpret, same
 from test_instructed import ALL, DOTS, TILES, Case, data, sketches, with_features
 
+import autotune
 from autotune.codegen.llvm.compile import host_arch
-from schedules import te
+from schedules import ops, te
 from schedules.ir import Intrinsic, walk
 from schedules.model import Target
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space import derive
-from schedules.space.rules.cpu import instructed
+from schedules.space.rules.cpu import groups, instructed
 from schedules.te.compute_dag import ComputeDAG
 
 
@@ -137,3 +139,36 @@ def test_a_row_of_a_window_fills_an_instruction() -> None:
     assert set(sketches(case, ALL)) == {DOTS, TILES}
     steps = primitives(case.dag, ALL)
     assert steps.count("unfold") == 1 and "merge_dims" in steps, "weights are not unfolded"
+
+
+# -- attention ----------------------------------------------------------------------------------------------
+
+
+def test_both_products_of_attention_run_by_it() -> None:
+    """The exponentials are rounded to bfloat16 in the expression. float32 has the stages that it had."""
+    dag = ops.workload("attention", {"heads": 1, "seq": 16, "dim": 16}, dtype="bfloat16").dag
+    t = with_features("avx512bf16")
+    space = derive(dag, t)
+    n = next(k for k, name in enumerate(space.sketches) if f"dot.with={DOTS} mixed.with={DOTS}" in name)
+    s = Schedule.replay(dag, space.trace(n, space.sample(n, 1, np.random.default_rng(0))[0]), t)
+    f = lower(s.nest)
+    runs = [x for x in walk(f.body) if isinstance(x, Intrinsic) and x.instruction.name == DOTS]
+    assert {x.operands[-1].buffer.removesuffix("_reg") for x in runs} == {"dot", "mixed"}
+    same(interpret(f, dag, data(dag)), te.evaluate(dag, data(dag)), space.sketches[n])
+    for dtype, stored in (("bfloat16", "bfloat16"), ("float16", "float32"), ("float32", "float32")):
+        other = ops.workload("attention", {"heads": 1, "seq": 16, "dim": 16}, dtype=dtype).dag
+        assert next(x.outputs[0].dtype for x in other.stages if x.outputs[0].name == "e") == stored
+
+
+def test_parts_of_rows_of_bfloat16_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is relative to a maximum so far may be rounded to bfloat16."""
+    monkeypatch.setattr(groups, "rows_outgrow_cache", lambda d: True)
+    here = replace(ALL, features=host_arch()[1])
+    dag = ops.workload("attention", {"heads": 1, "seq": 300, "dim": 16}, dtype="bfloat16").dag
+    space = derive(dag, here)
+    (n,) = (n for n, name in enumerate(space.sketches) if "by=parts" in name)
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(x.shape).astype(x.dtype) for x in dag.inputs]
+    (want,) = (x.astype(np.float32) for x in te.evaluate(dag, inputs))
+    kernel = autotune.build(Schedule.replay(dag, space.trace(n, space.sample(n, 1, rng)[0]), here), here)
+    assert np.abs(kernel(*inputs).astype(np.float32) - want).max() <= 2.0**-7 * np.abs(want).max()
