@@ -128,10 +128,10 @@ class Program:
         return [*found, *(place_of(ol, self.plan, name) for name in call.writes)]
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array], times: Times | None = None) -> None:
-        """Run the model once. ``inputs``, ``outputs``: row-major arrays of the host with aligned elements, of
-        the shapes and dtypes of the outline, which are not looked at. ``times``: adds up how long each step
-        takes. On a device each step then runs alone, and is timed by the device's clock as tuning does, with
-        nothing in the second cache. Raises DeviceError."""
+        """Run the model once. ``inputs``, ``outputs``: arrays of the host with aligned elements, of
+        the shapes, dtypes and strides of the outline, which are not looked at. ``times``: adds up how long
+        each step takes. On a device each step then runs alone, and is timed by the device's clock as tuning
+        does, with nothing in the second cache. Raises DeviceError."""
         with self.memory.turn:
             try:
                 context = self._idle.pop()

@@ -31,8 +31,10 @@ from schedules.te.unique import Taken
 MOST_BOXES = 64
 # Bytes that are copied in the time of one more call of a kernel.
 CALL_BYTES = 8192
+# How much longer it takes to copy what does not lie side by side.
+GATHERED = 4
 # Share of the time of copies that may be left.
-LEFT = 0.25
+LEFT = 0.6
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,7 @@ def _joined(
     inside: dict[str, _Inside] = {}
     made: list[Stage] = []
     names: list[str] = []  # of the tensor of each box
-    copied = calls = 0  # bytes that still are, and kernels that do
+    copied = left = calls = 0  # bytes that were copied and still are, by their time, and kernels that do
     item = DTYPES[s.outputs[0].dtype].itemsize
     for box in _boxes(cut):
         if _run(box.extents, s.outputs[0].shape) * item < LINE:
@@ -218,13 +220,13 @@ def _joined(
             part = _part(s, box, name)
             made.append(part)
             inside[name] = _whole(s, box)
+        cost = 2 * prod(box.extents) * item * (1 if _goes_along(box, s.axes) else GATHERED)
+        copied += cost
         if apart and not _follows(part, s.name if part in made else name, read, graph):
-            copied += prod(box.extents) * item
+            left += cost
             calls += 1
         names.append(name)
-    before = 2 * points(s) * item + CALL_BYTES if alone else 0
-    after = 2 * copied + CALL_BYTES * calls
-    if after > LEFT * before:
+    if left + CALL_BYTES * calls > (LEFT * (copied + CALL_BYTES) if alone else 0):
         return None
     whole = replace(s, values=(_value(cut, s, iter(names)),))
     return _Joined(whole, tuple(made), inside)
@@ -238,6 +240,18 @@ def _run(extents: Sequence[int], shape: Sequence[int]) -> int:
         if mine != whole:
             break
     return n
+
+
+def _goes_along(box: _Box, axes: Sequence[Axis]) -> bool:
+    """Whether all that is read lies side by side along the last axis, or is the same there."""
+    last = axes[-1].var
+    for x in E.loads(_from_zero(box.value, box, axes)):
+        if any(last in E.variables(i) for i in x.indices[:-1]):
+            return False
+        even, uneven = affine.steps_of(x.indices[-1]) if x.indices else ({}, frozenset[str]())
+        if last in uneven or even.get(last, 1) != 1:
+            return False
+    return True
 
 
 def _inside(graph: Graph, s: Stage, box: _Box, placed: Collection[str]) -> tuple[str, _Inside] | None:

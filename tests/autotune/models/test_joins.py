@@ -35,9 +35,8 @@ JOINED = {"fire": 1, "dense": 3, "token": 1, "shuffled": 1, "steps": 1}
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copies of a few bytes count as those of many do, and half of them may be left."""
+    """Copies of a few bytes count as those of many do."""
     monkeypatch.setattr(joins, "CALL_BYTES", 0)
-    monkeypatch.setattr(joins, "LEFT", 0.5)
 
 
 def outline_of(graph: Graph) -> tuple[Graph, Outline]:
@@ -224,6 +223,24 @@ def value_at(e: Any, at: dict[str, int]) -> int:
     found = affine.simplify(E.substitute(e, {v: Const(n) for v, n in at.items()}), {})
     assert isinstance(found, Const)
     return int(found.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "joined"),
+    [
+        (lambda j: j, True),
+        (lambda j: 2 * j + 1, False),
+        (lambda j: j % 8 * 4 + j // 8, False),
+        (lambda j: 3, True),
+    ],
+)
+def test_half_may_be_copied_where_it_lies_side_by_side(place: Any, joined: bool) -> None:
+    b = cases.Builder()
+    x = b.input("x", 3, 5)
+    y, z = (cases.matmul(x, b.constant(n, 5, k, least=-1, most=1)) for n, k in (("v", 64), ("w", 32)))
+    part = cases.stage((3, 32), lambda i, j: y[i, place(j)], "part")
+    graph = b.graph(cases.dense(b, concat(part, z), 4, "d"), cases.relu(y))
+    assert bool(outline_of(graph)[1].joins) == joined
 
 
 def test_few_bytes_are_not_worth_another_call(monkeypatch: pytest.MonkeyPatch) -> None:
