@@ -11,7 +11,7 @@ infinity, as in Python and numpy.
 from schedules.dtypes import is_float
 from schedules.expr.arithmetic import ceildiv, fma, maximum, minimum
 from schedules.expr.evaluate import evaluate
-from schedules.expr.lookups import MOST_ENTRIES, Lookup, lookup, lookup_of
+from schedules.expr.lookups import MOST_ENTRIES, Lookup, code_size, lookup, lookup_of
 from schedules.expr.nodes import (
     FALSE,
     INDEX,
@@ -97,6 +97,7 @@ __all__ = [
     "binary",
     "ceildiv",
     "children",
+    "code_size",
     "compare",
     "conjuncts",
     "dtype_of",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from schedules.expr.nodes import INDEX, Compare, Const, Expr, Select, dtype_of, select
+from schedules.expr.nodes import INDEX, Compare, Const, Expr, Select, children, dtype_of, select
 
 # Most entries: codes of 4 bits.
 MOST_ENTRIES = 16
@@ -43,6 +43,13 @@ def lookup_of(e: Expr) -> Lookup | None:
         return None
     index, values = e.cond.a, list[Const]()
     return Lookup(index, tuple(values)) if _gather(e, index, values) and len(values) > 2 else None
+
+
+def code_size(e: Expr) -> int:
+    """About how much code an expression is: its nodes; of a table the entries, and its index once."""
+    if isinstance(e, Select) and (table := lookup_of(e)) is not None:
+        return len(table.values) + code_size(table.index)
+    return 1 + sum(map(code_size, children(e)))
 
 
 def _gather(e: Expr, index: Expr, values: list[Const]) -> bool:

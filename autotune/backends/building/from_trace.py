@@ -206,9 +206,9 @@ def operations(s: ir.Stmt, vector_bytes: int) -> int:
             copies = extent if kind == "unroll" else -(-4 * extent // vector_bytes)
             return operations(s.body, vector_bytes) * copies
         case ir.Store():
-            return sum(map(_nodes, (*s.indices, s.value)))
+            return sum(map(E.code_size, (*s.indices, s.value)))
         case ir.Guard():
-            return _nodes(s.cond) + operations(s.body, vector_bytes)
+            return E.code_size(s.cond) + operations(s.body, vector_bytes)
     return sum(operations(x, vector_bytes) for x in ir.kids(s))
 
 
@@ -230,7 +230,3 @@ def _about(count: int) -> str:
 
 def _length(value: object) -> int:
     return len(value) if isinstance(value, tuple) else 1
-
-
-def _nodes(e: E.Expr) -> int:
-    return 1 + sum(map(_nodes, E.children(e)))

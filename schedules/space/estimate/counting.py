@@ -88,10 +88,4 @@ def code(b: Block) -> int:
     places = [bound(b, i) for w in b.writes for i in w.indices]
     values = [bound(b, e) for e in (*b.values, *b.where)]
     twice = 2 if b.reducer is not None else 1  # a sum is read and written
-    return twice * sum(map(_nodes, places)) + sum(map(_nodes, values))
-
-
-def _nodes(e: Expr) -> int:
-    if (table := E.lookup_of(e)) is not None:  # an instruction
-        return 1 + _nodes(table.index)
-    return 1 + sum(map(_nodes, E.children(e)))
+    return twice * sum(map(E.code_size, places)) + sum(map(E.code_size, values))

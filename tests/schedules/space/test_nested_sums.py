@@ -442,8 +442,8 @@ def test_panels_only_for_stored_weights_of_few_rows() -> None:
 @pytest.mark.parametrize("m", [1, 11])
 @pytest.mark.parametrize("weights", ["int4", "int8"])
 def test_a_scale_a_channel_keeps_the_instruction(weights: str, m: int) -> None:
-    """What the zero of codes adds is a sum of each row of activations. It is a stage apart, for the product to
-    stay one of panels, with as many rows as there are."""
+    """What the zero of codes adds is a sum of each row of activations. It is a stage apart, so that the
+    product stays one of panels, with as many rows as there are."""
     sizes = {"m": m, "n": 21, "k": 32, "group": 32, "weights": weights}
     dag = replace(ops.workload("weight_only_matmul", sizes, "int8").dag, constants=("w", "s"))
     found = check(dag, VNNI, 1, more="part.sums=panels")

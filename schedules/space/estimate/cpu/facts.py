@@ -160,7 +160,7 @@ def selects(b: Block, loops: Sequence[Loop] = ()) -> int:
     peeled = _peeled(b, loops)
 
     def count(x: Expr) -> int:
-        if (table := E.lookup_of(x)) is not None:
+        if isinstance(x, E.Select) and (table := E.lookup_of(x)) is not None:
             return 1 + count(table.index)
         if peeled and isinstance(x, E.Select) and not E.loads(x.cond):
             return count(x.a) + count(x.b)

@@ -24,20 +24,13 @@ from math import prod
 
 from schedules import expr as E
 from schedules.dtypes import is_storage
-from schedules.expr import Hole, Var
+from schedules.expr import Cast, Expr, Hole, Load, Var
 from schedules.ir import Block
 from schedules.ir.nest import behind, reads
 from schedules.primitives.base import as_expr
 from schedules.primitives.stage_factor import factors
 from schedules.space.rules.cpu.copies import schedule_copy
-from schedules.space.rules.cpu.nested_dots import (
-    Dots,
-    compute_factor,
-    dots_for,
-    fit_signs,
-    is_cast_load,
-    prepare_dots,
-)
+from schedules.space.rules.cpu.nested_dots import Dots, compute_factor, dots_for, fit_signs, prepare_dots
 from schedules.space.rules.cpu.nested_levels import (
     NestLevel,
     digit_axes,
@@ -98,12 +91,19 @@ def _is_of_stored_weights(d: SketchBuilder, b: Block, v: str) -> bool:
     if b.reducer is None:
         return False
     n = extents(b)
-    codes = {x for f in factors(b.values[0]) if not is_cast_load(f) for x in E.loads(f)}
+    codes = {x for f in factors(b.values[0]) if _is_unpacked(f) for x in E.loads(f)}
     return any(
         is_storage(x.dtype) and x.buffer in d.s.dag.constants and Var(v) in x.indices
         and (x in codes or prod(n[a] for a in spatial(b) if not depends(x, a)) <= ROWS)
         for x in operands(b)
     )  # fmt: skip
+
+
+def _is_unpacked(e: Expr) -> bool:
+    """Whether a factor is more than what is read, whatever it is cast to."""
+    while isinstance(e, Cast):
+        e = e.a
+    return not isinstance(e, Load)
 
 
 def schedule_nested(d: SketchBuilder, chain: Sequence[str], consumer: str) -> None:

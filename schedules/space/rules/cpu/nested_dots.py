@@ -92,7 +92,7 @@ def dots_for(d: SketchBuilder, level: NestLevel, v: str) -> dict[str, Dots]:
             continue
         for k in (0, 1):
             apart = any(own in E.variables(i) for x in E.loads(found[1 - k]) for i in x.indices)
-            if apart or not is_cast_load(found[1 - k], same.dtype) or not fits(found[k], each.dtype):
+            if apart or not _is_load(found[1 - k], same.dtype) or not fits(found[k], each.dtype):
                 continue
             term = _term(d, b, found[k], own, int(each.shape[1]))
             if term and any(term in E.variables(i) for x in E.loads(found[1 - k]) for i in x.indices):
@@ -100,10 +100,9 @@ def dots_for(d: SketchBuilder, level: NestLevel, v: str) -> dict[str, Dots]:
     return {}
 
 
-def is_cast_load(e: Expr, dtype: str = "") -> bool:
-    """Whether a factor is what is read, cast or not; of this dtype, if one is given."""
+def _is_load(e: Expr, dtype: str) -> bool:
     x = e.a if isinstance(e, Cast) else e
-    return isinstance(x, Load) and dtype in ("", x.dtype)
+    return isinstance(x, Load) and x.dtype == dtype
 
 
 def _term(d: SketchBuilder, b: Block, e: Expr, own: str, terms: int) -> str:
@@ -143,7 +142,7 @@ def prepare_dots(d: SketchBuilder, levels: list[NestLevel], v: str, dots: Dots) 
     e = factors(b.values[0])[dots.packed]
     source, staged = level.name, False
     dtype = dots.instruction.meaning.inputs[1].dtype
-    if not is_cast_load(e, dtype):
+    if not _is_load(e, dtype):
         source, staged = d.s.stage_factor(level.name, dots.packed, dtype), True
         d.done.add(source)
         levels.append(NestLevel(source, level.axis, depth, is_factor=True))
