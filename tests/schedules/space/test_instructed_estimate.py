@@ -22,7 +22,7 @@ from schedules.space.estimate.cpu.facts import BlockFacts, analyse
 from schedules.space.estimate.cpu.features import CPU_FORMULAS
 from schedules.space.estimate.cpu.limits import within
 from schedules.space.estimate.cpu.quantities import FEATURES_PER_BLOCK, measure, register_tile, step_cycles
-from schedules.space.estimate.cpu.rates import CpuRates
+from schedules.space.estimate.cpu.rates import TILE_BYTES, CpuRates
 from schedules.space.holes import Columns
 from schedules.space.sketch_builder import SketchBuilder, enumerate_drafts
 from schedules.te.compute_dag import ComputeDAG
@@ -207,6 +207,51 @@ def test_four_tiles_are_estimated_faster_than_one() -> None:
         measure(facts(in_tiles(*tile, ins), "c"), NOTHING, m)["cycles"] for tile in ((1, 1), (1, 2), (2, 2))
     )
     assert four < two < one
+
+
+SERVER = replace(
+    WIDE,
+    features=("amx-int8", "amx-tile"),
+    limits=tuple(sorted({**LIMITS, "l1_bytes": 48 << 10, "l2_bytes": 2 << 20, "l3_bytes": 64 << 20}.items())),
+)
+
+
+def seconds(size: int, *middle: tuple[int, int]) -> list[float]:
+    """What is estimated of an integer product of ``size`` cubed for tiles of 32 by 32 in (rows, columns) of
+    tiles at a time."""
+    a = te.placeholder((size, size), "uint8", "a")
+    b, r = te.placeholder((size, size), "int8", "b"), te.reduce_axis(size, "r")
+    c = te.compute((size, size), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), "c")
+    space = derive(te.dag([a, b, c]), SERVER)
+    k = space.sketches.index("c.with=tdpbusd")
+    chosen = {"c.x0": 32, "c.vec": 32, "c.steps": 1}
+    rows = [[(chosen | {"c.x0.mid": i, "c.x1.mid": j})[h] for h in space.holes(k)] for i, j in middle]
+    features = space.features(k, np.array(rows))
+    return [float(x) for x in features[:, space.feature_names.index("est_time_s")]]
+
+
+def test_tiles_that_go_on_along_rows_of_a_result_are_estimated_faster() -> None:
+    """Down the columns, each row of a tile is in another page than the last tile's, until the next column. So
+    stores wait. A few rows of tiles at a time are as good. Order of the times that were measured."""
+    along, few, down, pairs = seconds(1024, (32, 32), (2, 2), (32, 1), (32, 4))
+    assert along < few < pairs < down
+    assert down > 1.2 * along and few < 1.1 * along
+
+
+def test_a_result_in_the_second_cache_is_not_waited_for() -> None:
+    along, down = seconds(256, (8, 8), (8, 1))
+    assert down == pytest.approx(along, rel=0.01)
+
+
+def test_tiles_come_more_slowly_from_the_second_cache_than_vectors() -> None:
+    ins, m = INSTRUCTIONS["tdpbusd"], CpuRates.of(SERVER)
+    assert m.of_instruction(ins).rates == (TILE_BYTES, *m.rates[1:])
+    assert m.of_instruction(INSTRUCTIONS["vpdpbusd"]).rates == m.rates
+    b = facts(in_tiles(2, 2, INSTRUCTIONS["tdpbf16ps"]), "c")
+    small = replace(m, l1=4096.0)
+    held, beyond = (measure(b, NOTHING, x) for x in (m, small))
+    assert beyond["from_l2"] > held["from_l2"]
+    assert beyond["memory_cycles"] >= beyond["from_l2"] / TILE_BYTES
 
 
 # -- machines differ -----------------------------------------------------------------------------------------

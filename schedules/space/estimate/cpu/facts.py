@@ -98,6 +98,7 @@ class BlockFacts:
     meanwhile: bool  # whether other blocks are computed between prefetch and use
     pipelined: Expr  # more than 0: an iteration's last blocks run beside the next one's first
     instruction: Instruction | None  # that is a point of each lane, and as many lanes as it has
+    stores_tiles: bool  # whether it stores what a unit with registers of its own made, to an argument
     accesses: tuple[AccessFacts, ...]
     nested: tuple[Nested, ...]  # outermost first; empty without loops around the register tile
     levels: tuple[Level, ...]  # innermost first: the register tile, then one loop more each time
@@ -130,7 +131,18 @@ def analyse(nest: Nest) -> tuple[BlockFacts, ...]:
         everything = everything + product(list(buf.shape)) * DTYPES[buf.dtype].itemsize
     within = _within(nest)
     used = dict(within)
-    return tuple(_block(nest, b, within, used, everything) for b in blocks(nest.body))
+    tiles = _tiles(nest)
+    return tuple(_block(nest, b, within, used, everything, tiles) for b in blocks(nest.body))
+
+
+def _tiles(nest: Nest) -> frozenset[str]:
+    """Buffers that instructions with registers of their own write."""
+    return frozenset(
+        w.buffer
+        for b in blocks(nest.body)
+        if any(x.instruction is not None and x.instruction.registers for x in loops_around(b, nest.body))
+        for w in b.writes
+    )
 
 
 def _within(nest: Nest) -> dict[str, list[Loop]]:
@@ -199,10 +211,15 @@ class _Loops:
 
 
 def _block(
-    nest: Nest, b: Block, within: dict[str, list[Loop]], used: dict[str, list[Loop]], everything: Expr
+    nest: Nest,
+    b: Block,
+    within: dict[str, list[Loop]],
+    used: dict[str, list[Loop]],
+    everything: Expr,
+    tiles: frozenset[str],
 ) -> BlockFacts:
     """Facts of one block. ``within``: as of `_within`. ``used``: the loops around the last block that used
-    each buffer; this call updates it."""
+    each buffer; this call updates it. ``tiles``: as of `_tiles`."""
     loops = _Loops(nest, b)
     flops, special = arithmetic(b)
     own = {w.buffer for w in b.writes}  # what it reads of that counts once
@@ -243,6 +260,7 @@ def _block(
         *_ahead(loops.all),
         _hint(loops.all, "software_pipeline")[0],
         loops.one.instruction if loops.one else None,
+        bool(own & {*nest.params}) and any(p.buffer.name in tiles for p in places),
         tuple(facts),
         _nested(places, _spans(loops.rest), _spans(loops.tile)),
         _levels(places, _spans(loops.rest), _spans(loops.tile)),
