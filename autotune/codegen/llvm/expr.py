@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
-from autotune.codegen.llvm import four_bits, transpose, vector_math
+from autotune.codegen.llvm import four_bits, to_bfloat16, transpose, vector_math
 from autotune.codegen.llvm.address import Flat
 from autotune.codegen.llvm.casts import itemsize
 from autotune.codegen.llvm.scope import Scope, Scopes
@@ -50,6 +50,7 @@ class LlvmExpressions(Tables):
 
     def __init__(self, scopes: Scopes, declare: Callable[[str], None], features: Collection[str]) -> None:
         super().__init__(scopes, declare, features)
+        self.normal: frozenset[str] = frozenset()  # buffers whose elements are never subnormal
         self.tabled = False  # whether the statement may have functions of four bits
         # {a call and its place: its value} in the statement that is being emitted; None outside of one.
         self.calls: dict[Any, Value] | None = None
@@ -108,6 +109,9 @@ class LlvmExpressions(Tables):
                 return self.multiply_add(a, b, c)
             case Cast(dtype=d, a=a) if is_float(E.dtype_of(a)) and is_integer(d):
                 return self.integer(a, d)
+            case Cast(dtype="bfloat16", a=a) if self.normal and to_bfloat16.holds(a, self.normal):
+                x = self.value(a)
+                return to_bfloat16.narrowed(x, self.s) if to_bfloat16.fits(x) else self.cast(x, "bfloat16")
         return self._operation(e, [self.value(x) for x in E.children(e)])
 
     def _operation(self, e: Expr, of: Sequence[Value]) -> Value:
