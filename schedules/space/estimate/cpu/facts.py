@@ -70,6 +70,7 @@ class AccessFacts:
     again: Expr  # times that the loops outside a full reduction return to the same elements
     row: Expr  # bytes from a row of the buffer to the next; 0 if it has one row
     pieces: float  # rows of an instruction's operand that may lie apart, for each element; 0: none may
+    across: int  # lines that such a row lies in: large arrays of a caller begin within a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +226,7 @@ def _block(
     own = {w.buffer for w in b.writes}  # what it reads of that counts once
     places = tuple(p for p in places_of(nest, b) if p.write or p.buffer.name not in own)
     pieces = [loops.one.pieces(p) if loops.one else 0.0 for p in places]
+    given = {*nest.params} if loops.one and loops.one.instruction.registers else set()
     if loops.one:
         places = tuple(map(loops.one.merged, places))
     facts = []
@@ -236,7 +238,8 @@ def _block(
             scratch = product(_box(place.at, buf.shape, there))
         shared = _shared(loops.all, used.get(buf.name, []))
         distance = _touched(places, loops.all[shared:]) if buf.name in used else everything
-        facts.append(_access(place, loops, shared, distance, scratch, apart))
+        rows = apart, 1 + (buf.name in given)
+        facts.append(_access(place, loops, shared, distance, scratch, rows))
     used.update((buf.name, loops.all) for buf, _, _ in places)
     return BlockFacts(
         b.name,
@@ -280,10 +283,10 @@ def _touched(places: Sequence[BlockAccess], since: list[Loop]) -> Expr:
 
 
 def _access(
-    place: BlockAccess, loops: _Loops, shared: int, distance: Expr, scratch: Expr, pieces: float
+    place: BlockAccess, loops: _Loops, shared: int, distance: Expr, scratch: Expr, rows: tuple[float, int]
 ) -> AccessFacts:
     """Facts of one access. ``shared``: how many outer loops its block has in common with the last one that
-    used the buffer."""
+    used the buffer. ``rows``: its ``pieces`` and ``across``."""
     buf, at, write = place
     tile, rest, outer = loops.tile, loops.rest, loops.outer
     item = DTYPES[buf.dtype].itemsize
@@ -313,7 +316,7 @@ def _access(
         tuple((x[0].extent, _run(_box(at, buf.shape, tile + x), buf.shape, 2)) for x in walk),
         _times([x for k, x in enumerate(outer) if k not in moves]),
         buf.shape[-1] * item if len(buf.shape) > 1 else Const(0),
-        pieces,
+        *rows,
     )
 
 

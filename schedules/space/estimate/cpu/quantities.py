@@ -134,7 +134,7 @@ def register_tile(b: BlockFacts, env: Columns, m: CpuRates) -> RegisterTile:
             accumulators = accumulators + ops
         else:
             if a.pieces:
-                ops = np.maximum(ops, tile * a.pieces)
+                ops = np.maximum(ops, tile * a.pieces * a.across)
             loads = loads + ops
             wide_loads = wide_loads + np.where(wide, ops, 0.0)
         if not a.write:

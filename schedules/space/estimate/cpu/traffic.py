@@ -103,8 +103,13 @@ def _again(b: BlockFacts, env: Columns, m: CpuRates) -> tuple[list[Number], Numb
         if k == 0:
             once = both
             continue
-        more = np.where(number(part.back, env) > 1, both * number(part.times, env) - once, 0.0)
-        again = [np.maximum(x, np.where(touched > n, more, 0.0)) for x, n in zip(again, sizes, strict=True)]
+        # Rows that lie across lines are loaded as both of them.
+        loaded = both + sum(x * (a.across - 1) for x, a in zip(each, b.accesses, strict=True))
+        times, returns = number(part.times, env), number(part.back, env) > 1
+        more = [np.where(returns, x * times - once, 0.0) for x in (loaded, both, both)]
+        again = [
+            np.maximum(x, np.where(touched > n, y, 0.0)) for x, y, n in zip(again, more, sizes, strict=True)
+        ]
     return again, 1.0 + again[-1] / np.maximum(once, 1.0)
 
 
