@@ -92,6 +92,7 @@ DTYPES = {
         _float("float64", 8, 52),
         _int("int8", 1, computed="int32"),
         DType("uint8", "int", 1, "int32", range(256), 1),
+        _int("int16", 2, computed="int32"),
         _int("int32", 4),
         _int("int64", 8),
         DType("bool", "bool", 1, "int32", range(2), 6),
@@ -123,6 +124,28 @@ def is_storage(dtype: str) -> bool:
 def computed(dtype: str) -> str:
     """The dtype that values of a dtype are computed with."""
     return DTYPES[dtype].computed if dtype in _STORAGE else dtype
+
+
+def holds(new: str, old: str) -> bool:
+    """Whether a dtype of numbers has all values of another, so that converting loses nothing."""
+    a, b = DTYPES[new], DTYPES[old]
+    if new == old or "bool" in (a.kind, b.kind):
+        return new == old
+    if b.kind == "int":
+        ends = b.range[0], b.range[-1]
+        return all(x in a.range for x in ends) if a.kind == "int" else ends[1] < 1 << a.mantissa + 1
+    if a.kind == "int" or a.mantissa < b.mantissa or a.largest < b.largest or (b.infinite and not a.infinite):
+        return False
+    return a.tiny * a.epsilon <= b.tiny * b.epsilon  # the least number of each
+
+
+def offset_to(old: str, new: str) -> int | None:
+    """What must be added to all values of an integer dtype to have all of another of as many bytes: 128 from
+    int8 to uint8. None where nothing leads there."""
+    a, b = DTYPES[old], DTYPES[new]
+    if not (is_integer(old) and is_integer(new)) or a.itemsize != b.itemsize:
+        return None
+    return b.range[0] - a.range[0]
 
 
 def wrapped(value: int, dtype: str) -> int:

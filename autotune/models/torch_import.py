@@ -34,7 +34,7 @@ def import_torch(exported: Any) -> Model:
     without elements. A compiled model is called as the program is, and returns the same containers (see
     `Module`). Parameters, buffers and constants are the graph's constants, whose values share the memory of
     torch's tensors. Inputs and outputs of any of the dtypes float32, float64, float16, bfloat16, int64,
-    int32, int8, uint8 and bool are taken. What is known before a call, such as positions and masks, is
+    int32, int8, uint8, int16 and bool are taken. What is known before a call, such as positions and masks, is
     computed here.
 
     Raises ModelError for what is no exported program, for sizes that were left open, for programs that write

@@ -56,9 +56,8 @@ def _dot_products(
     of = f"pairs of {dtypes[0]}" if floats else f"fours of {dtypes[0]} and {dtypes[1]}"
     doc = f"c[{lanes}] += {of}: one {words['GROUP']} of a with each of the {lanes} of b"
     return Instruction(
-        name, doc, te.dag([a, b, c]), frozenset(), (feature,), {"llvm": text}, not floats, unless=unless,
-        flushes=floats,
-    )  # fmt: skip
+        name, doc, te.dag([a, b, c]), frozenset(), (feature,), {"llvm": text}, not floats, unless=unless
+    )
 
 
 BFLOAT16, MIXED, TURNED = ("bfloat16", "bfloat16"), ("uint8", "int8"), ("int8", "uint8")

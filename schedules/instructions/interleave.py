@@ -10,7 +10,7 @@ from __future__ import annotations
 from schedules import te
 from schedules.ir.instruction import Instruction
 
-BITS = {"bfloat16": 16, "int8": 8, "uint8": 8}
+BITS = {"bfloat16": 16, "int8": 8, "uint8": 8, "int16": 16}
 
 
 def _named(kind: str, terms: int, dtype: str, lanes: int) -> str:
@@ -82,5 +82,5 @@ def _turn(terms: int, dtype: str, lanes: int) -> Instruction:
 
 
 # Groups of terms that instructions read side by side, and their lanes.
-GROUPS = ((2, "bfloat16"), (4, "int8"), (4, "uint8"))
+GROUPS = ((2, "bfloat16"), (4, "int8"), (4, "uint8"), (2, "int16"))
 TABLE = tuple(make(*group, lanes) for lanes in (16, 8) for make in (_interleave, _turn) for group in GROUPS)

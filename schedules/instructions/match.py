@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from schedules import affine
 from schedules import expr as E
+from schedules.dtypes import holds, offset_to
 from schedules.errors import ScheduleError
 from schedules.expr import Binary, Const, Expr, Load, Select, Var
 from schedules.ir import Block, Loop, Operand, Store, const, loop_nest
@@ -62,11 +63,20 @@ class Fit:
     axes: Mapping[str, str]
     reads: Mapping[str, Load]
 
+    @property
+    def changes(self) -> dict[str, str]:
+        """{input: the dtype that the instruction reads}, where the block reads another one. The operand may
+        be changed while it is copied: offset, as each of its values with the same number added is one of
+        that dtype (`offset_to`), or widened, as each is one itself (`holds`)."""
+        have = {x.name: x.dtype for x in self.instruction.meaning.inputs}
+        return {name: have[name] for name, x in self.reads.items() if x.dtype != have[name]}
 
-def fits(b: Block, ins: Instruction) -> list[Fit]:
+
+def fits(b: Block, ins: Instruction, *, changed: bool = False) -> list[Fit]:
     """All ways in which a block is an instruction, by its expression alone: where operands lie, and how long
     axes are, is not asked. Axes of the result are spatial axes of the block, and all axes of the sum are
-    parts of one of its reduction axes. Empty where the block computes something else.
+    parts of one of its reduction axes. Empty where the block computes something else. ``changed``: also where
+    an operand would have to be changed first (`Fit.changes`).
 
     ``c[i, j] += a[i, k] * b[k, j]`` is ``c[i] += a[t] * b[i, t]`` with i = j, t = k and the operands as they
     stand, and with i = i, t = k and the operands turned around.
@@ -78,7 +88,7 @@ def fits(b: Block, ins: Instruction) -> list[Fit]:
     moves = {x.buffer: _moving(x) for x in stage.reads()}
     spatial, reduce = ([i.var for i in b.iters if i.kind == kind] for kind in ("spatial", "reduce"))
     out = []
-    for reads in _readings(stage.values[0], b.values[0]):
+    for reads in _readings(stage.values[0], b.values[0], changed):
         used = {name: _moving(x) for name, x in reads.items()}
 
         def alike(axis: str, v: str, used: Mapping[str, set[str]] = used) -> bool:
@@ -93,10 +103,10 @@ def fits(b: Block, ins: Instruction) -> list[Fit]:
     return out
 
 
-def _readings(p: Expr, e: Expr) -> Iterator[dict[str, Load]]:
+def _readings(p: Expr, e: Expr, changed: bool) -> Iterator[dict[str, Load]]:
     """{operand: what is read for it}, for every order of the operands of + and * in which ``e`` is ``p``."""
     if isinstance(p, Load) and isinstance(e, Load):
-        if p.dtype == e.dtype:
+        if p.dtype == e.dtype or (changed and _changes(e.dtype, p.dtype)):
             yield {p.buffer: e}
         return
     if isinstance(p, Const) or not _alike(p, e):
@@ -107,11 +117,16 @@ def _readings(p: Expr, e: Expr) -> Iterator[dict[str, Load]]:
     if isinstance(p, Binary) and p.op in ("+", "*"):
         orders.append(orders[0][::-1])
     for order in orders:
-        parts = (tuple(_readings(x, y)) for x, y in zip(E.children(p), order, strict=True))
+        parts = (tuple(_readings(x, y, changed)) for x, y in zip(E.children(p), order, strict=True))
         for found in itertools.product(*parts):
             whole: dict[str, Load] = {}
             if all(whole.setdefault(name, x) == x for one in found for name, x in one.items()):
                 yield whole
+
+
+def _changes(old: str, new: str) -> bool:
+    """Whether an operand may be changed to another dtype while it is copied."""
+    return offset_to(old, new) is not None or holds(new, old)
 
 
 def _alike(p: Expr, e: Expr) -> bool:

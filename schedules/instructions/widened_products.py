@@ -40,6 +40,18 @@ EVEN = {
     "int8": "%NAME_up = shl <WIDE x i16> %NAME, splat (i16 8)\n"
     "%NAME_even = ashr <WIDE x i16> %NAME_up, splat (i16 8)",
 }
+PAIRS = """
+declare <LANES x i32> @llvm.x86.FUNCTION(<WIDE x i16>, <WIDE x i16>)
+%pair = load i32, ptr {a}, align 2
+%one = insertelement <LANES x i32> poison, i32 %pair, i64 0
+%all = shufflevector <LANES x i32> %one, <LANES x i32> poison, <LANES x i32> zeroinitializer
+%x = bitcast <LANES x i32> %all to <WIDE x i16>
+%y = load <WIDE x i16>, ptr {b}, align 2
+%both = call <LANES x i32> @llvm.x86.FUNCTION(<WIDE x i16> %x, <WIDE x i16> %y)
+%old = load <LANES x i32>, ptr {c}, align 4
+%new = add <LANES x i32> %old, %both
+store <LANES x i32> %new, ptr {c}, align 4
+"""
 FLOATS = """
 declare <8 x float> @llvm.fma.v8f32(<8 x float>, <8 x float>, <8 x float>)
 %pair = load i32, ptr {a}, align 2
@@ -70,6 +82,8 @@ def _product(
     features: tuple[str, ...],
     unless: tuple[str, ...],
     text: str,
+    cost: float,
+    latency: float | None = None,
 ) -> Instruction:
     terms = 32 // (8 * DTYPES[dtypes[0]].itemsize)
     a, b = te.placeholder((terms,), dtypes[0], "a"), te.placeholder((lanes, terms), dtypes[1], "b")
@@ -82,21 +96,35 @@ def _product(
         features=features,
         spellings={"llvm": text},
         exact=c.dtype == "int32",
-        cost=4.0 if terms == 4 else 3.0,
+        cost=cost,
+        latency=latency,
         unless=unless,
     )
 
 
 def _integers(a: str, b: str, lanes: int, unless: tuple[str, ...]) -> Instruction:
-    wide = lanes == 16
-    text = INTEGERS.replace("FUNCTION", "avx512.pmaddw.d.512" if wide else "avx2.pmadd.wd")
+    text = INTEGERS
     for operand, name, dtype in (("A", "x", a), ("B", "y", b)):
         text = text.replace(f"EVEN_{operand}", EVEN[dtype].replace("NAME", name))
     text = text.replace("SHIFT_A", SHIFT[a]).replace("SHIFT_B", SHIFT[b])
+    return _by_pairs(f"vpmaddwd_{SIGNS[a]}{SIGNS[b]}", lanes, (a, b), text, 4.0, unless=unless)
+
+
+def _by_pairs(
+    name: str,
+    lanes: int,
+    dtypes: tuple[str, str],
+    text: str,
+    cost: float,
+    latency: float | None = None,
+    unless: tuple[str, ...] = (),
+) -> Instruction:
+    """A product of vpmaddwd on 8 or 16 lanes."""
+    wide = lanes == 16
+    text = text.replace("FUNCTION", "avx512.pmaddw.d.512" if wide else "avx2.pmadd.wd")
     text = text.replace("LANES", str(lanes)).replace("WIDE", str(2 * lanes))
-    name = f"vpmaddwd_{SIGNS[a]}{SIGNS[b]}" + ("_zmm" if wide else "")
-    feature = "avx512bw" if wide else "avx2"
-    return _product(name, lanes, (a, b), (feature,), (*unless, *(() if wide else ("avx512bw",))), text)
+    feature, unless = ("avx512bw", unless) if wide else ("avx2", (*unless, "avx512bw"))
+    return _product(name + "_zmm" * wide, lanes, dtypes, (feature,), unless, text, cost, latency)
 
 
 # Extensions with one instruction for the same: for both signs alike, and for one with the other.
@@ -108,7 +136,10 @@ TABLE = (
         for a in ("uint8", "int8")
         for b in ("uint8", "int8")
     ),
+    # Additions go to three units, products to two of them. Of 512 bits there are two.
+    _by_pairs("vpmaddwd", 8, ("int16", "int16"), PAIRS, 4 / 3, latency=1.0),
+    _by_pairs("vpmaddwd", 16, ("int16", "int16"), PAIRS, 2.0, latency=1.0),
     _product(
-        "fma_bfloat16", 8, ("bfloat16", "bfloat16"), ("avx2", "fma"), ("avx512bf16", "avx512f"), FLOATS
+        "fma_bfloat16", 8, ("bfloat16", "bfloat16"), ("avx2", "fma"), ("avx512bf16", "avx512f"), FLOATS, 3.0
     ),
 )

@@ -35,7 +35,7 @@ def times_as_fast(dag: ComputeDAG, target: Target) -> float:
 
 
 def _is(s: Stage, ins: Instruction) -> bool:
-    return s.reducer is not None and bool(fits(stage_block(s), ins))
+    return s.reducer is not None and bool(fits(stage_block(s), ins, changed=True))
 
 
 def work(dag: ComputeDAG, flops: int, instructions: Sequence[Instruction] = ()) -> dict[str, float]:

@@ -43,7 +43,6 @@ class Instruction:
     instruction that starts its sums in such registers. ``cost``: how many multiply-adds of vectors take as
     long as it. ``latency``: cycles until its result can be added to; None: as of a multiply-add.
     ``unless``: features of targets that have a faster one for the same, so that it is not `offered` there.
-    ``flushes``: its results that are subnormal become 0.
 
     Raises ValueError where the meaning has another number of stages. Example:
     `schedules.instructions.dot_products`.
@@ -61,7 +60,6 @@ class Instruction:
     cost: float = 1.0
     latency: float | None = None
     unless: tuple[str, ...] = ()
-    flushes: bool = False
 
     def __post_init__(self) -> None:
         if len(self.meaning.stages) != 1 or len(self.meaning.outputs) != 1:

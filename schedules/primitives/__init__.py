@@ -43,6 +43,7 @@ from schedules.primitives.tensorize import Tensorize
 from schedules.primitives.tile import Tile
 from schedules.primitives.unroll import Unroll
 from schedules.primitives.vectorize import Vectorize
+from schedules.primitives.widen import Widen
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -120,6 +121,7 @@ class Methods(ABC):
     tile = _method(Tile, Tile.of)
     unroll = _method(Unroll, Unroll)
     vectorize = _method(Vectorize, Vectorize)
+    widen = _method(Widen, Widen)
 
 
 # by the name that they have in a trace

@@ -7,7 +7,7 @@ from functools import reduce
 from typing import ClassVar
 
 from schedules import expr as E
-from schedules.dtypes import DTYPES, computed, is_integer, wrapped
+from schedules.dtypes import DTYPES, computed, holds, is_integer, offset_to, wrapped
 from schedules.expr import Binary, Cast, Const, Expr, Load, Var
 from schedules.ir import Access, Block, Buffer, Nest, Stmt
 from schedules.ir.nest import (
@@ -145,14 +145,12 @@ class CacheReadOffset(Primitive[list[str]]):
 
     def _dtype(self, old: str) -> str:
         """The dtype of the copy."""
-        values = DTYPES[old].range
         if self.offset == 0:
             return old
-        wanted = range(values[0] + self.offset, values[-1] + self.offset + 1) if is_integer(old) else None
-        same = [n for n in DTYPES if is_integer(n) and DTYPES[n].itemsize == DTYPES[old].itemsize]
-        found = next((n for n in same if DTYPES[n].range == wanted), None)
+        ways = {n: k for n in DTYPES if n != old and (k := offset_to(old, n)) is not None}
+        found = next((n for n, k in ways.items() if k == self.offset), None)
         if found is None:
-            known = [f"{DTYPES[n].range[0] - values[0]} for {n}" for n in same if n != old]
+            known = [f"{k} for {n}" for n, k in ways.items()]
             raise self.refused(
                 f"{old} with {self.offset} added is no dtype of as many bytes; give "
                 f"{', '.join((*known, '0 to take out only what the sum adds'))}"
@@ -235,8 +233,7 @@ def _factors(e: Expr) -> list[Expr]:
 def _widened(e: Expr) -> Load | None:
     """The element that an expression is in a wider dtype, or as it is."""
     while isinstance(e, Cast) and is_integer(old := E.dtype_of(e.a)) and is_integer(e.dtype):
-        new, values = DTYPES[e.dtype].range, DTYPES[old].range
-        if values[0] not in new or values[-1] not in new:
+        if not holds(e.dtype, old):
             return None
         e = e.a
     return e if isinstance(e, Load) else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from schedules import expr as E
-from schedules.dtypes import is_integer
+from schedules.dtypes import holds, is_integer
 from schedules.expr import Binary, Cast, Const, Expr, Load, Var
 from schedules.ir import Access, Block, Buffer, Iter, Nest
 from schedules.ir.nest import (
@@ -155,9 +155,11 @@ class Pack(Primitive[list[str]]):
 
 
 def _is_copy(e: Expr) -> bool:
-    """Whether a value is an element of another buffer, or an integer with a number added
-    (`cache_read_offset`)."""
+    """Whether a value is an element of another buffer, in a wider dtype (`widen`), or an integer with a
+    number added (`cache_read_offset`)."""
     match e:
+        case Cast(dtype=d, a=Load(dtype=old)):
+            return holds(d, old)
         case Cast(dtype=d, a=Binary(op="+", a=Cast(a=x), b=Const())) if is_integer(d):
             return isinstance(x, Load)
     return isinstance(e, Load)

@@ -42,6 +42,7 @@ class SketchBuilder:
         self.copies: set[str] = set()  # copies of operands that are still to be packed
         self.nested: dict[str, tuple[str, ...]] = {}  # {reduction: it and those in it, outermost first}
         self.alike: dict[str, str] = {}  # {block: the block whose decisions it shares}
+        self._settled = False  # whether questions are not asked
         self._picked: dict[str, tuple[tuple[str, ...], str]] = {}  # {question: options, answer}
         self._answers = tuple(answers)
 
@@ -51,6 +52,8 @@ class SketchBuilder:
         shared = self._shared(what)
         if shared != what and self._picked.get(shared, ((), ""))[0] == tuple(options):
             return self._picked[shared][1]
+        if self._settled:
+            return options[0]
         n = len(self.asked)
         self.asked.append(len(options))
         picked = options[self._answers[n] if n < len(self._answers) else 0]
@@ -126,6 +129,14 @@ class SketchBuilder:
         before = set(self.s.blocks())
         yield
         self.done |= {name} | (set(self.s.blocks()) - before)
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """Meanwhile the first option is the answer to each question: what is scheduled takes little of the
+        time, and would multiply sketches."""
+        before, self._settled = self._settled, True
+        yield
+        self._settled = before
 
     # -- facts that rules ask for ---------------------------------------------------------------
 

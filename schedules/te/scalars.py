@@ -20,10 +20,11 @@ inf = math.inf
 
 # {what others call a dtype: its name here}.
 SHORT = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "float": "float32"}
-SHORT |= {"f32": "float32", "fp64": "float64", "double": "float64", "int": "int32", "long": "int64"}
+SHORT |= {"f32": "float32", "fp64": "float64", "double": "float64"}
+SHORT |= {"short": "int16", "int": "int32", "long": "int64"}
 # {a dtype that is not here: one that has its values}.
-WIDER = {"int16": "int32", "uint16": "int32", "uint32": "int64", "float128": "float64"}
-WIDER |= {"longdouble": "float64", "short": "int32", "ushort": "int32"}
+WIDER = {"uint16": "int32", "uint32": "int64", "float128": "float64"}
+WIDER |= {"longdouble": "float64", "ushort": "int32"}
 
 
 def check_dtype(dtype: Any, what: str) -> str:
@@ -390,7 +391,7 @@ def _bits(fn: str, op: str, x: ExprLike, y: ExprLike) -> Expr:
 
 def left_shift(x: ExprLike, y: ExprLike) -> Expr:
     """``x << y`` of integers: x times 2**y, which wraps. As in numpy, 0 where y is below 0 or not below the
-    number of bits. int8, uint8 and bool are computed with as int32, so cast to get one of them. Raises
+    number of bits. int8, uint8, int16 and bool are computed with as int32, so cast to get one of them. Raises
     `WorkloadError` for floating point and operands of different dtypes.
     Example: ``te.left_shift(n[i], 3)``."""
     return _bits("left_shift", "<<", x, y)

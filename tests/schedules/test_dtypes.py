@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from schedules.dtypes import DTYPES, FLOATS, NUMBERS, computed, is_float, is_integer, is_storage
+from schedules.dtypes import DTYPES, FLOATS, NUMBERS, computed, is_float, is_integer, is_storage, offset_to
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -39,3 +39,12 @@ def test_an_index_is_no_dtype_of_tensors() -> None:
 def test_the_table_needs_no_numpy() -> None:
     code = "import sys, schedules.dtypes; assert not {'numpy', 'ml_dtypes'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_what_leads_from_one_integer_dtype_to_another() -> None:
+    """128 added to all int8 is all uint8. Of other widths, and of floats, nothing leads there."""
+    assert (offset_to("int8", "uint8"), offset_to("uint8", "int8"), offset_to("int8", "int8")) == (
+        128, -128, 0,
+    )  # fmt: skip
+    for old, new in (("int8", "int16"), ("int16", "int8"), ("float32", "int32"), ("int16", "bfloat16")):
+        assert offset_to(old, new) is None

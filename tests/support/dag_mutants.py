@@ -15,8 +15,10 @@ from small_shapes import SMALL
 
 from schedules import ops, te
 
-DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool", "index")
-ODD_DTYPES = ("complex64", "int16", "object", "float32 ", "", "x" * 10_000, None, [], ["float32"], 4, {})
+DTYPES = (
+    "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool", "index",
+)  # fmt: skip
+ODD_DTYPES = ("complex64", "uint16", "object", "float32 ", "", "x" * 10_000, None, [], ["float32"], 4, {})
 NUMBERS = (0, 1, -1, 2, 3, 5, 7, 16, 2**31, -(2**31), 2**40, 2**62, 2**63, -(2**63), 10**40, 10**50)
 ODD_NUMBERS = (1.5, -0.5, 1e300, True, None, "3", "inf", "nan", [], [1], {}, "x" * 10_000)
 OPS = (

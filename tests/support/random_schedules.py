@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from schedules import expr as E
+from schedules.dtypes import NUMBERS, holds
 from schedules.errors import ScheduleError
 from schedules.expr import dtype_of
 from schedules.ir import Block, Loop, Nest, Stmt, blocks, kids, walk
@@ -44,6 +45,7 @@ from schedules.primitives.stage_factor import StageFactor, factors
 from schedules.primitives.tile import Tile
 from schedules.primitives.unroll import Unroll
 from schedules.primitives.vectorize import Vectorize
+from schedules.primitives.widen import Widen
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 
@@ -209,6 +211,12 @@ def _set_scope(s: Schedule, rng: Random) -> Primitive:
     return SetScope(rng.choice(inner or list(s.nest.params)), rng.choice(("global", "local")))
 
 
+def _widen(s: Schedule, rng: Random) -> Primitive:
+    inner = [b for b in s.nest.buffers if b.name not in s.nest.params] or list(s.nest.buffers)
+    b = rng.choice(inner)
+    return Widen(b.name, rng.choice([n for n in NUMBERS if holds(n, b.dtype) and n != b.dtype] or ["int8"]))
+
+
 def _reorder_storage(s: Schedule, rng: Random) -> Primitive:
     inner = [b for b in s.nest.buffers if b.name not in s.nest.params]
     b = rng.choice(inner or list(s.nest.buffers))
@@ -249,6 +257,7 @@ CHOICES: dict[str, Callable[[Schedule, Random], Primitive]] = {
     "tile": _tile,
     "unroll": lambda s, rng: Unroll(_loop(s, rng)),
     "vectorize": lambda s, rng: Vectorize(_innermost(s, rng)),
+    "widen": _widen,
 }
 WEIGHTS = {
     "split": 5,

@@ -19,7 +19,6 @@ from autotune.codegen.llvm.room import room
 from autotune.codegen.llvm.scope import Scope, Scopes
 from autotune.codegen.llvm.store import Stores
 from autotune.codegen.llvm.stream import FENCE, STREAM_ALIGN, forks
-from autotune.codegen.llvm.to_bfloat16 import never_subnormal
 from autotune.codegen.llvm.types import LLVM_TYPE, Value, in_memory
 from autotune.errors import CompileError
 from schedules import expr as E
@@ -175,7 +174,6 @@ class _Function:
         self.s = Scopes(_stores(s))
         shared = self.shared
         self.x = Stores(self.s, lambda d: shared.declares.setdefault(d), shared.features, shared.streams)
-        self.x.normal = never_subnormal(shared.func.body, shared.features)
         for b in self.shared.func.params:
             self.x.places[b.name] = _place(b, f"%arg.{b.name}")
         for v in self.captured:

@@ -77,6 +77,7 @@ CUDA = with_conversions(
             "float64": "double",
             "int8": "at_char",
             "uint8": "at_uchar",
+            "int16": "short",
             "int32": "int",
             "int64": "long long",
             "bool": "at_bool",

@@ -64,6 +64,7 @@ OPENCL = with_conversions(
             "float64": "double",
             "int8": "char",
             "uint8": "uchar",
+            "int16": "short",
             "int32": "int",
             "int64": "long",
             "bool": "uchar",

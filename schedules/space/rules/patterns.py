@@ -51,6 +51,12 @@ def operands(b: Block) -> list[Load]:
     return [x for x in every if x.buffer not in own and x not in indices]
 
 
+def uses(b: Block, x: Load) -> int:
+    """How many results of a block need an element that it reads."""
+    n = extents(b)
+    return math.prod(n[v] for v in spatial(b) if not depends(x, v))
+
+
 def is_gathered(x: Load) -> bool:
     """Whether a place of a load is read from a tensor: it may be anywhere in that dimension."""
     return any(map(E.loads, x.indices))

@@ -8,6 +8,7 @@ from schedules.errors import ScheduleError
 from schedules.expr import Const, Var
 from schedules.ir.nest import reads
 from schedules.ir.strides import as_row_major
+from schedules.primitives.vectorize import MAX_LANES
 from schedules.space.rules.patterns import unit_stride_vars
 from schedules.space.sketch_builder import SketchBuilder, extent, innermost
 
@@ -23,7 +24,7 @@ def schedule_copy(d: SketchBuilder, name: str, *, parallel: bool) -> None:
     last = innermost(d, own)
     w = d.lanes_of(d.dtype(d.block(name)))
     n = extent(last)
-    if not n or n <= 8 * w:
+    if not n or n <= min(8 * w, MAX_LANES):
         d.s.vectorize(last.var)
     else:
         _, i = d.s.split(last.var, (None, 4 * w), "shift")

@@ -7,6 +7,7 @@ from schedules.ir import Block
 from schedules.ir.nest import loops_of, reads, writers
 from schedules.space.rules.alike import schedule_alike
 from schedules.space.rules.cpu.bands import schedule_bands
+from schedules.space.rules.cpu.changed_operands import change_operands
 from schedules.space.rules.cpu.dot_products import dot_product_axes, schedule_dot_products
 from schedules.space.rules.cpu.elementwise import schedule_elementwise
 from schedules.space.rules.cpu.instructed import instruction_fits, schedule_instructed
@@ -17,6 +18,7 @@ from schedules.space.rules.cpu.row_parts import rows_outgrow_cache
 from schedules.space.rules.cpu.rows import schedule_rows, split_long_reduction
 from schedules.space.rules.cpu.streaming import stream_outputs
 from schedules.space.rules.cpu.tiling import schedule_tiled
+from schedules.space.rules.cpu.widened import may_widen
 from schedules.space.rules.inline import inline_stages
 from schedules.space.rules.merge import merge_neighbours
 from schedules.space.rules.patterns import (
@@ -113,11 +115,18 @@ def _tile(d: SketchBuilder, producer: str, consumer: str = "") -> None:
     p = d.block(producer)
     found = instruction_fits(d, p, d.block(consumer) if consumer else p)
     way = d.choose(f"{producer}.with", (*found, "")) if found else ""
+    apart: list[str] = []
+    fit = found.get(way)
+    if fit is not None:
+        consumer, fit, apart = change_operands(d, producer, consumer, fit)
     consumer = consumer or d.s.cache_write(producer, "local")
-    if way:
-        schedule_instructed(d, producer, consumer, found[way])
+    if fit is not None:
+        schedule_instructed(d, producer, consumer, fit)
     else:
-        schedule_tiled(d, producer, consumer)
+        schedule_tiled(d, producer, consumer, widens=may_widen(d, p, found.values()))
+    with d.settled():
+        for name in apart:
+            _schedule(d, name)
 
 
 def _by_dot_products(d: SketchBuilder, b: Block) -> bool:

@@ -14,13 +14,15 @@ from functools import partial
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Hole
-from schedules.instructions import INSTRUCTIONS
+from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.instructions.match import Fit, fits
 from schedules.ir import Block, nbytes
 from schedules.ir.nest import behind, bound, reads
+from schedules.space.rules.cpu.changed_operands import can_change, cost_of_change
 from schedules.space.rules.cpu.instructed_operands import (
     OperandRead,
     PackedCopy,
+    lane_axis,
     pack,
     schedule_packing,
     term_axis,
@@ -32,7 +34,7 @@ from schedules.space.rules.cpu.tiling import (
     split_in_blocks,
     tile_for_registers,
 )
-from schedules.space.rules.patterns import depends, extents, operands, spatial, vector_axis
+from schedules.space.rules.patterns import depends, extents, operands, spatial, uses, vector_axis
 from schedules.space.sketch_builder import SketchBuilder, extent
 
 # Runs of an instruction along the axis of its lanes, and along another one, that are offered.
@@ -54,25 +56,27 @@ TURNED = 1.5
 
 def instruction_fits(d: SketchBuilder, p: Block, c: Block) -> dict[str, Fit]:
     """{name: the best way in which block ``p``, whose results ``c`` stores, is an instruction of the
-    target}."""
+    target}. Operands are changed for one that is faster than all that take them as they are."""
     out: dict[object, tuple[tuple[float, ...], str, Fit]] = {}
-    read = sorted(x.dtype for x in operands(p))
     for ins in INSTRUCTIONS.values():
-        if not ins.features or not d.runs(ins) or sorted(x.dtype for x in ins.meaning.inputs) != read:
+        if not ins.features or not d.runs(ins) or len(ins.meaning.inputs) != len(operands(p)):
             continue
         if any((ins.result.name, k) not in ins.free for k in range(len(ins.result.shape) - 1)):
             continue  # rows of results would have to lie side by side
         kind = ins.features, tuple(ins.iterations.values())  # one with its operands turned is no other
-        for fit in fits(p, ins):
+        for fit in fits(p, ins, changed=True):
             cost = _cost(d, p, c, fit)
             if cost is not None and (kind not in out or cost < out[kind][0]):
                 out[kind] = cost, ins.name, fit
-    return {name: fit for _, name, fit in out.values()}
+    found = {name: fit for _, name, fit in out.values()}
+    usual = min((_each(x.instruction) for x in found.values() if not x.changes), default=math.inf)
+    least = min((_each(x.instruction) for x in found.values()), default=math.inf)
+    return {k: x for k, x in found.items() if not x.changes or _each(x.instruction) == least < usual}
 
 
-def lane_axis(fit: Fit) -> str:
-    """The axis of the block along which results of one instruction lie side by side."""
-    return fit.axes[fit.instruction.meaning.stages[0].axes[-1].var]
+def _each(ins: Instruction) -> float:
+    """What one operation costs, in multiply-adds of vectors."""
+    return ins.cost / ins.operations
 
 
 def _cost(d: SketchBuilder, p: Block, c: Block, fit: Fit) -> tuple[float, ...] | None:
@@ -82,13 +86,16 @@ def _cost(d: SketchBuilder, p: Block, c: Block, fit: Fit) -> tuple[float, ...] |
     sizes = units_of(fit) | {term_axis(fit): fit.instruction.terms}
     waste = math.prod(-(-n[v] // size) * size / n[v] for v, size in sizes.items())
     away = copied_operands(d, p, fit)
-    if waste > MOST_WASTE or not all(x.can_be_packed(d.s.nest, n) for x in away):
+    if waste > MOST_WASTE or not all(x.can_be_packed(d, n) for x in away) or not can_change(d, p, fit):
         return None
-    copies = [x for x in away if x.read.buffer not in d.s.dag.constants]
-    if any(math.prod(n[v] for v in spatial(p) if not depends(x.read, v)) < FEWEST_USES for x in copies):
+    copies = [x.read for x in away if x.read.buffer not in d.s.dag.constants]
+    if fit.changes:  # the others are added up, or changed too
+        copies = [x for x in fit.reads.values() if x.buffer not in d.s.dag.constants]
+    if any(uses(p, x) < FEWEST_USES for x in copies):
         return None
     last = dict(zip(spatial(p), spatial(c), strict=True))[lane_axis(fit)]
-    return waste * (1.0 if last == vector_axis(c) else TURNED), float(len(copies))
+    turned = waste * (1.0 if last == vector_axis(c) else TURNED)
+    return turned, float(len(copies)), float(cost_of_change(d, p, fit))
 
 
 def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit) -> None:
@@ -167,7 +174,7 @@ def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[OperandRead]:
     is in few pages and sets of a cache."""
     n, away = extents(p), copied_operands(d, p, fit)
     every = [OperandRead.of(fit, name) for name in fit.reads]
-    rest = [x for x in every if x not in away and x.panels() and x.can_be_packed(d.s.nest, n)]
+    rest = [x for x in every if x not in away and x.panels() and x.can_be_packed(d, n)]
     return away + rest if rest and d.choose(f"{p.name}.pack", ("", "all")) else away
 
 
@@ -178,8 +185,9 @@ def _copied_inside(
     before it is read, if that is chosen. One that could be read where it lies is not copied whole then."""
     p, room = d.block(producer), SHARE_OF_SECOND * d.target.limit("l2_bytes", 512 << 10)
     n = extents(p)
-    given = [x for x in copied if x.read.buffer not in d.s.dag.constants and not x.turns_terms(n)]
-    large = [x for x in given if nbytes(d.s.nest.buffer(x.read.buffer)) > room]
+    given = set(d.s.nest.params) - set(d.s.dag.constants)
+    here = [x for x in copied if x.read.buffer in given and not x.turns_terms(n)]
+    large = [x for x in here if nbytes(d.s.nest.buffer(x.read.buffer)) > room]
     more = len(copied) > len(copied_operands(d, p, fit))
     return large if large and d.choose(f"{producer}.at", ("tile",) if more else ("", "tile")) else []
 

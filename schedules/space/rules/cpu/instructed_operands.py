@@ -34,6 +34,11 @@ def units_of(fit: Fit) -> dict[str, int]:
     return {fit.axes[a.var]: a.extent for a in fit.instruction.meaning.stages[0].axes}
 
 
+def lane_axis(fit: Fit) -> str:
+    """The axis of the block along which results of one instruction lie side by side."""
+    return fit.axes[fit.instruction.meaning.stages[0].axes[-1].var]
+
+
 def term_axis(fit: Fit) -> str:
     """The reduction axis of the block of which the terms are parts."""
     return fit.axes[fit.instruction.meaning.stages[0].reduce_axes[0].var]
@@ -106,10 +111,11 @@ class OperandRead:
             return None
         return along[0]
 
-    def can_be_packed(self, nest: Nest, n: Mapping[str, int]) -> bool:
+    def can_be_packed(self, d: SketchBuilder, n: Mapping[str, int]) -> bool:
         """Whether a copy can lie as the instruction wants it."""
         x, fit = self.read, self.fit
-        if is_gathered(x) or not (x.buffer in nest.params or _is_padded(nest, x)):
+        made = x.buffer in d.s.nest.params or self.name in fit.changes or _is_made_for_it(d, x)
+        if is_gathered(x) or not made:
             return False
         groups = [self.is_term(a) for a in self.inner]
         if len([k for k, _ in groupby(groups) if k]) != 1:
@@ -125,9 +131,11 @@ class OperandRead:
         return True
 
 
-def _is_padded(nest: Nest, x: Load) -> bool:
-    made = writers(nest, x.buffer)
-    return len(made) == 1 and is_guarded_copy(made[0]) and len(readers(nest, x.buffer)) == 1
+def _is_made_for_it(d: SketchBuilder, x: Load) -> bool:
+    """Whether an operand is padded, or changed, for one block."""
+    made = writers(d.s.nest, x.buffer)
+    copied = x.buffer in d.copies or (len(made) == 1 and is_guarded_copy(made[0]))
+    return copied and len(readers(d.s.nest, x.buffer)) == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +178,7 @@ def pack(d: SketchBuilder, producer: str, x: OperandRead, tile: Sizes) -> Packed
     if last[0] == inner[at] and terms > x.side_by_side:
         _turn_terms(d, name, order.index(inner[at]), x.side_by_side)
     copying = _copying(d, x, n)
-    if copying is None and _is_padded(d.s.nest, read):
+    if copying is None and _is_made_for_it(d, read):
         d.s.inline(writers(d.s.nest, read.buffer)[0].name)
     panel = dims[x.inner[-2]] if len(x.inner) > 1 else None
     d.done.add(name)

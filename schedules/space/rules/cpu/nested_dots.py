@@ -11,21 +11,19 @@ from math import inf
 
 from schedules import affine
 from schedules import expr as E
-from schedules.dtypes import is_integer
 from schedules.expr import Cast, Expr, Load
-from schedules.instructions import INSTRUCTIONS, Instruction
+from schedules.instructions import INSTRUCTIONS, Instruction, match
 from schedules.ir import Block
-from schedules.ir.nest import behind
+from schedules.ir.nest import behind, readers
 from schedules.ir.strides import known_strides
 from schedules.primitives.stage_factor import factors, fits
+from schedules.space.rules.cpu.changed_operands import can_change, change_operands
 from schedules.space.rules.cpu.copies import schedule_copy
+from schedules.space.rules.cpu.instructed_operands import lane_axis
 from schedules.space.rules.cpu.nested_levels import NestLevel, digit_axes
 from schedules.space.rules.parts import copy_read
 from schedules.space.rules.patterns import depends, extents, operands
 from schedules.space.sketch_builder import SketchBuilder, extent
-
-# {dtype: (that of the other sign, what leads there)}.
-OFFSETS = {"int8": ("uint8", 128), "uint8": ("int8", -128)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +49,20 @@ def fit_signs(d: SketchBuilder, name: str, own: str) -> None:
     target takes them so at less cost than as they are: they are offset while they are packed, and what that
     adds is taken off the sum of a group. ``own``: the axis along which weights differ."""
     b = d.block(name)
-    found = factors(b.values[0]) if len(b.values) == 1 and b.reducer is not None else []
-    if not is_integer(d.dtype(b)):
+    if len(b.values) != 1:
         return
-    loads = [e.a if isinstance(e, Cast) else e for e in found]
-    if len(loads) != 2 or not all(isinstance(x, Load) and x.dtype in OFFSETS for x in loads):
+    ways = [(i.cost, x) for i in _instructions(d) for x in match.fits(b, i, changed=True)]
+    ways = [(cost, x) for cost, x in ways if lane_axis(x) == own]
+    usual = min((cost for cost, x in ways if not x.changes), default=inf)
+    of_weights = [w for w in ways if [*w[1].changes] == [w[1].instruction.meaning.inputs[1].name]]
+    cost, fit = min(of_weights, key=lambda w: w[0], default=(inf, None))
+    if fit is None or cost >= usual or not can_change(d, b, fit):
         return
-    w, x = sorted((x for x in loads if isinstance(x, Load)), key=lambda x: depends(x, own), reverse=True)
-    if not depends(w, own) or depends(x, own) or w.buffer not in d.s.nest.params:
+    if any(fit.reads[x].buffer not in d.s.nest.params for x in fit.changes):
         return
-    other, offset = OFFSETS[w.dtype]
-    cost = {w.dtype: inf, other: inf} | {  # of the cheapest, which comes last
-        i.meaning.inputs[1].dtype: i.cost
-        for i in sorted(_instructions(d), key=lambda i: -i.cost)
-        if i.meaning.inputs[0].dtype == x.dtype
-    }
-    if cost[w.dtype] <= cost[other]:
-        return
-    copy, _, result, _ = d.s.cache_read_offset(name, w.buffer, offset)
-    d.s.inline(result)
-    d.copies.add(copy)
-    d.done.add(copy)
+    reader = next((x.name for x in readers(d.s.nest, b.writes[0].buffer)), "")
+    change_operands(d, name, reader, fit)
+    d.done |= d.copies
 
 
 def _instructions(d: SketchBuilder) -> list[Instruction]:

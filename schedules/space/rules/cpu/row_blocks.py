@@ -17,11 +17,10 @@ from schedules.space.rules.cpu.instructed import (
     VECTORS,
     copied_operands,
     instruction_fits,
-    lane_axis,
     most_lanes,
     run_by_instruction,
 )
-from schedules.space.rules.cpu.instructed_operands import pack_whole, units_of
+from schedules.space.rules.cpu.instructed_operands import lane_axis, pack_whole, units_of
 from schedules.space.rules.cpu.row_parts import add_lanes, part_unit, reduce_in_parts, row_lengths
 from schedules.space.rules.cpu.rows import (
     compute_stages_at,
@@ -139,6 +138,8 @@ def _instructions(d: SketchBuilder, rank: int, most: int) -> dict[str, Fit]:
             continue
         found = {}
         for way, fit in instruction_fits(d, b, b).items():
+            if fit.changes:  # copies are made for all rows
+                continue
             v, units, away = vector_axis(b), units_of(fit), copied_operands(d, b, fit)
             whole = lane_axis(fit) == v and extents(b)[v] % units[v] == 0 and _row_unit(b, fit) <= most
             if whole and units.keys() <= {v, _row_axis(b)} and all(x.panels() == [v] for x in away):

@@ -18,6 +18,7 @@ from schedules.ir.nest import behind, readers, vars_bound, writers
 from schedules.primitives.base import as_expr
 from schedules.space.rules.cpu.copies import schedule_copy, schedule_packing
 from schedules.space.rules.cpu.prefetching import prefetch_tiles
+from schedules.space.rules.cpu.widened import widen
 from schedules.space.rules.parts import copy_read, lanes_last
 from schedules.space.rules.patterns import (
     depends,
@@ -80,9 +81,10 @@ class Tiling:
     accumulate: Callable[[SketchBuilder, Tiling], None] = field(default=lambda d, t: _accumulate(d, t))
 
 
-def schedule_tiled(d: SketchBuilder, producer: str, consumer: str) -> None:
+def schedule_tiled(d: SketchBuilder, producer: str, consumer: str, *, widens: bool = False) -> None:
     """Tile ``consumer`` (an epilogue, or the copy made by cache_write) and compute ``producer`` in its
-    register tile. ``consumer`` must read ``producer`` at its own iterations."""
+    register tile. ``consumer`` must read ``producer`` at its own iterations. ``widens``: whether copies of
+    operands may be widened."""
     if skips_in_phases(d.block(producer)):
         d.s.skip_zeros(producer)
     p, c = d.block(producer), d.block(consumer)
@@ -97,12 +99,15 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str) -> None:
     packed = packed_read(d, p, names[v])
     ways = ("root",) if along else _pack_options(d, packed, names[v])
     mode = d.choose(f"{producer}.pack", ways) if packed is not None else "none"
+    widens = widens and mode != "none" and d.choose(f"{producer}.copies", ("", "wide")) == "wide"
     lanes = lane_widths(n[v], w)
     vec = d.choice(f"{producer}.vec", lanes)
     pack_name, panel = "", 0
     if mode != "none":
         assert packed is not None
         pack_name, panel = pack_operand(d, producer, packed, names[v], vec)
+        if widens:
+            widen(d, producer, pack_name)
     rows_on = _row_axes(p, names, axes, v, n)
     counts = {x: ROWS_OF_SQUARES if x == along else _row_counts(p, names[x], n[x]) for x in rows_on}
     tile = {x: d.choice(f"{producer}.{x}", sizes) for x, sizes in counts.items()} | {v: vec}
@@ -119,6 +124,8 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str) -> None:
         d.s.compute_at(pack_name, place or tiles)
     if pack_name:
         schedule_packing(d, pack_name, panel, parallel=mode == "root")
+    if widens:
+        widen(d, producer)
     d.parallel(tiles)
 
 
@@ -458,17 +465,18 @@ def _moves_evenly(x: Load, v: str) -> bool:
 def place_producers(
     d: SketchBuilder, producer: str, tiles: str, placed: Container[str], steady: Container[str] = ()
 ) -> None:
-    """Place padded copies that are not ``placed``: whole before the loops, or a tile's part inside them if
-    its size is ``steady``."""
+    """Place padded and changed copies that are not ``placed``: whole before the loops, or a tile's part of a
+    padded one inside them if its size is ``steady``."""
     for x in operands(d.block(producer)):
         if x.buffer in d.s.nest.params:
             continue
         for b in writers(d.s.nest, x.buffer):
-            if not is_guarded_copy(b) or b.name in placed or b.name in d.done:
+            changed = b.name in d.copies
+            if not (is_guarded_copy(b) or changed) or b.name in placed or b.name in d.done:
                 continue
             d.done.add(b.name)
             alone = len(readers(d.s.nest, x.buffer)) == 1  # what others read too is made once
-            places = ("root", "tile") if x.buffer in steady and alone else ("root",)
+            places = ("root", "tile") if x.buffer in steady and alone and not changed else ("root",)
             if d.choose(f"{b.name}.at", places) == "tile":
                 d.s.compute_at(b.name, tiles)
                 schedule_copy(d, b.name, parallel=False)
