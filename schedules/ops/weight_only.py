@@ -88,7 +88,8 @@ def _sums(p: Params, x: te.Tensor, w: te.Tensor, wide: str) -> Callable[[Expr, E
     """The sum of a group of products, before its scale, by row, output and group. ``wide``: the dtype that
     it is made in. Codes are multiplied as they are in integers, and what their zero adds is taken off."""
     m, n, k, group = p["m"], p["n"], p["k"], p["group"]
-    form, apart = FORMATS[p["weights"]], wide == "int32" and FORMATS[p["weights"]].zero
+    form = FORMATS[p["weights"]]
+    apart = form.zero or 0 if wide == "int32" else 0  # taken off the sum
     more = () if group == k else (k // group,)  # groups that are summed again
 
     def of_x(i: Expr, at: Expr) -> Expr:

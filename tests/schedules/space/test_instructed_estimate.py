@@ -22,7 +22,8 @@ from schedules.space.estimate.cpu.facts import BlockFacts, analyse
 from schedules.space.estimate.cpu.features import CPU_FORMULAS
 from schedules.space.estimate.cpu.limits import within
 from schedules.space.estimate.cpu.quantities import FEATURES_PER_BLOCK, measure, register_tile, step_cycles
-from schedules.space.estimate.cpu.rates import CpuRates
+from schedules.space.estimate.cpu.rates import TILE_BYTES, CpuRates
+from schedules.space.estimate.cpu.traffic import waits
 from schedules.space.holes import Columns
 from schedules.space.sketch_builder import SketchBuilder, enumerate_drafts
 from schedules.te.compute_dag import ComputeDAG
@@ -181,11 +182,11 @@ def test_tiles_are_registers() -> None:
     tile = register_tile(b, NOTHING, unit)
     assert (tile.lanes, tile.unrolled, tile.vectors) == (256, 4, 4)
     assert (tile.accumulators, tile.registers, tile.spills, tile.gathers) == (4, 6, 0, 0)
-    assert tile.loads == 16 * (2 + 2)  # rows: each lies apart
+    assert tile.loads == 16 * (2 * 2 + 2)  # rows: each lies apart, those of the argument across two lines
     q = measure(b, NOTHING, m)
     assert q["instances"] == 96 * 128 * 128 / 32 and q["tail_waste"] == 1
     waits = step_cycles(b, tile, NOTHING, unit)
-    assert waits.math == 4 * 16 and waits.chains == 52 and waits.loads == 40
+    assert waits.math == 4 * 16 and waits.chains == 52 and waits.loads == 60
 
 
 @pytest.mark.parametrize(
@@ -207,6 +208,62 @@ def test_four_tiles_are_estimated_faster_than_one() -> None:
         measure(facts(in_tiles(*tile, ins), "c"), NOTHING, m)["cycles"] for tile in ((1, 1), (1, 2), (2, 2))
     )
     assert four < two < one
+
+
+SERVER = replace(
+    WIDE,
+    features=("amx-int8", "amx-tile"),
+    limits=tuple(sorted({**LIMITS, "l1_bytes": 48 << 10, "l2_bytes": 2 << 20, "l3_bytes": 64 << 20}.items())),
+)
+
+
+def integers(size: int) -> tuple[DerivedSpace, int]:
+    """The space of an integer product of ``size`` cubed, and its sketch by tiles."""
+    a = te.placeholder((size, size), "uint8", "a")
+    b, r = te.placeholder((size, size), "int8", "b"), te.reduce_axis(size, "r")
+    c = te.compute((size, size), lambda i, j: te.sum(a[i, r] * b[r, j], axis=r), "c")
+    space = derive(te.dag([a, b, c]), SERVER)
+    return space, space.sketches.index("c.with=tdpbusd")
+
+
+def rows_of(space: DerivedSpace, k: int, *middle: tuple[int, int]) -> np.ndarray:
+    """Rows of decisions: tiles of 32 by 32, in (rows, columns) of tiles at a time."""
+    chosen = {"c.x0": 32, "c.vec": 32, "c.steps": 1}
+    return np.array(
+        [[(chosen | {"c.x0.mid": i, "c.x1.mid": j})[h] for h in space.holes(k)] for i, j in middle]
+    )
+
+
+def test_tiles_that_go_on_along_rows_of_a_result_are_estimated_faster() -> None:
+    """Down the columns, each row of a tile is in another page than the last tile's, until the next column. So
+    stores wait. A few rows of tiles at a time are as good. Order of the times that were measured."""
+    space, k = integers(1024)
+    features = space.features(k, rows_of(space, k, (32, 32), (2, 2), (32, 1), (32, 4)))
+    along, few, down, pairs = features[:, space.feature_names.index("est_time_s")]
+    assert along < few < pairs < down
+    assert down > 1.2 * along and few < 1.1 * along
+
+
+@pytest.mark.parametrize("size, waited", [(1024, True), (256, False)])
+def test_only_results_beyond_the_second_cache_are_waited_for(size: int, waited: bool) -> None:
+    space, k = integers(size)
+    m = CpuRates.of(SERVER)
+    for middle, down in (((size // 32, 1), True), ((2, size // 32), False)):
+        trace = space.trace(k, rows_of(space, k, middle)[0])
+        s = Schedule.replay(space.dag, trace, SERVER)
+        assert (waits(facts(s, "c_write"), NOTHING, m) > 0.05 * size * size) == (waited and down)
+        assert waits(facts(s, "c"), NOTHING, m) == 0
+
+
+def test_tiles_come_more_slowly_from_the_second_cache_than_vectors() -> None:
+    ins, m = INSTRUCTIONS["tdpbusd"], CpuRates.of(SERVER)
+    assert m.of_instruction(ins).rates == (TILE_BYTES, *m.rates[1:])
+    assert m.of_instruction(INSTRUCTIONS["vpdpbusd"]).rates == m.rates
+    b = facts(in_tiles(2, 2, INSTRUCTIONS["tdpbf16ps"]), "c")
+    small = replace(m, l1=4096.0)
+    held, beyond = (measure(b, NOTHING, x) for x in (m, small))
+    assert beyond["from_l2"] > held["from_l2"]
+    assert beyond["memory_cycles"] >= beyond["from_l2"] / TILE_BYTES
 
 
 # -- machines differ -----------------------------------------------------------------------------------------

@@ -71,6 +71,7 @@ class AccessFacts:
     row: Expr  # bytes from a row of the buffer to the next; 0 if it has one row
     pieces: float  # rows of an instruction's operand that may lie apart, for each element; 0: none may
     conversion: int  # vector operations that convert an element, a float of storage
+    across: int  # lines that such a row lies in: large arrays of a caller begin within a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ class BlockFacts:
     meanwhile: bool  # whether other blocks are computed between prefetch and use
     pipelined: Expr  # more than 0: an iteration's last blocks run beside the next one's first
     instruction: Instruction | None  # that is a point of each lane, and as many lanes as it has
+    stores_tiles: bool  # whether it stores what a unit with registers of its own made, to an argument
     accesses: tuple[AccessFacts, ...]
     nested: tuple[Nested, ...]  # outermost first; empty without loops around the register tile
     levels: tuple[Level, ...]  # innermost first: the register tile, then one loop more each time
@@ -131,7 +133,18 @@ def analyse(nest: Nest) -> tuple[BlockFacts, ...]:
         everything = everything + product(list(buf.shape)) * DTYPES[buf.dtype].itemsize
     within = _within(nest)
     used = dict(within)
-    return tuple(_block(nest, b, within, used, everything) for b in blocks(nest.body))
+    tiles = _tiles(nest)
+    return tuple(_block(nest, b, within, used, everything, tiles) for b in blocks(nest.body))
+
+
+def _tiles(nest: Nest) -> frozenset[str]:
+    """Buffers that instructions with registers of their own write."""
+    return frozenset(
+        w.buffer
+        for b in blocks(nest.body)
+        if any(x.instruction is not None and x.instruction.registers for x in loops_around(b, nest.body))
+        for w in b.writes
+    )
 
 
 def _within(nest: Nest) -> dict[str, list[Loop]]:
@@ -205,16 +218,22 @@ class _Loops:
 
 
 def _block(
-    nest: Nest, b: Block, within: dict[str, list[Loop]], used: dict[str, list[Loop]], everything: Expr
+    nest: Nest,
+    b: Block,
+    within: dict[str, list[Loop]],
+    used: dict[str, list[Loop]],
+    everything: Expr,
+    tiles: frozenset[str],
 ) -> BlockFacts:
     """Facts of one block. ``within``: as of `_within`. ``used``: the loops around the last block that used
-    each buffer; this call updates it."""
+    each buffer; this call updates it. ``tiles``: as of `_tiles`."""
     loops = _Loops(nest, b)
     flops, special = arithmetic(b)
     own = {w.buffer for w in b.writes}  # what it reads of that counts once
     places = tuple(p for p in places_of(nest, b) if p.write or p.buffer.name not in own)
     pieces = [loops.one.pieces(p) if loops.one else 0.0 for p in places]
     converts = {} if loops.one else conversion_steps(b)
+    given = {*nest.params} if loops.one and loops.one.instruction.registers else set()
     if loops.one:
         places = tuple(map(loops.one.merged, places))
     facts = []
@@ -226,7 +245,8 @@ def _block(
             scratch = product(_box(place.at, buf.shape, there))
         shared = _shared(loops.all, used.get(buf.name, []))
         distance = _touched(places, loops.all[shared:]) if buf.name in used else everything
-        facts.append(_access(place, loops, shared, distance, scratch, apart, converts.get(buf.name, 0)))
+        rows = apart, converts.get(buf.name, 0), 1 + (buf.name in given)
+        facts.append(_access(place, loops, shared, distance, scratch, rows))
     used.update((buf.name, loops.all) for buf, _, _ in places)
     return BlockFacts(
         b.name,
@@ -251,6 +271,7 @@ def _block(
         *_ahead(loops.all),
         _hint(loops.all, "software_pipeline")[0],
         loops.one.instruction if loops.one else None,
+        bool(own & {*nest.params}) and any(p.buffer.name in tiles for p in places),
         tuple(facts),
         _nested(places, _spans(loops.rest), _spans(loops.tile)),
         _levels(places, _spans(loops.rest), _spans(loops.tile)),
@@ -275,11 +296,10 @@ def _access(
     shared: int,
     distance: Expr,
     scratch: Expr,
-    pieces: float,
-    converts: int,
+    rows: tuple[float, int, int],
 ) -> AccessFacts:
     """Facts of one access. ``shared``: how many outer loops its block has in common with the last one that
-    used the buffer. ``converts``: `AccessFacts.conversion`."""
+    used the buffer. ``rows``: its ``pieces``, ``conversion`` and ``across``."""
     buf, at, write = place
     tile, rest, outer = loops.tile, loops.rest, loops.outer
     item = DTYPES[buf.dtype].itemsize
@@ -309,8 +329,9 @@ def _access(
         tuple((x[0].extent, _run(_box(at, buf.shape, tile + x), buf.shape, 2)) for x in walk),
         _times([x for k, x in enumerate(outer) if k not in moves]),
         buf.shape[-1] * item if len(buf.shape) > 1 else Const(0),
-        pieces,
-        converts,
+        rows[0],
+        rows[1],
+        rows[2],
     )
 
 

@@ -16,7 +16,7 @@ from schedules.model import LINE
 from schedules.space.estimate.counting import Number, number
 from schedules.space.estimate.cpu.facts import AccessFacts, BlockFacts
 from schedules.space.estimate.cpu.rates import CpuRates
-from schedules.space.estimate.cpu.traffic import PAGE, BlockTraffic, traffic
+from schedules.space.estimate.cpu.traffic import PAGE, BlockTraffic, traffic, waits
 from schedules.space.holes import Columns
 
 # Operations in flight at a time (the reorder buffer), and the most register tiles that they may belong to.
@@ -140,7 +140,7 @@ def register_tile(b: BlockFacts, env: Columns, m: CpuRates) -> RegisterTile:
             accumulators = accumulators + ops
         else:
             if a.pieces:
-                ops = np.maximum(ops, tile * a.pieces)
+                ops = np.maximum(ops, tile * a.pieces * a.across)
             loads = loads + ops
             wide_loads = wide_loads + np.where(wide, ops, 0.0)
         if not a.write:
@@ -229,16 +229,17 @@ def measure(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
     steps = instances / (t.lanes * t.unrolled)  # executions of the register tile
     unrolled_steps = t.vectors / np.maximum(t.accumulators, 1.0)
     l1_conflicts, l2_conflicts, missing = _conflicts(b, env, m, reduction * unrolled_steps)
-    waits = step_cycles(b, t, env, unit)
+    step = step_cycles(b, t, env, unit)
     kept = KEPT * t.held * number(b.taps, env)
-    issue = np.maximum(np.maximum(waits.math, waits.loads), waits.chains) + 2 * t.spills + kept + 1.0
+    issue = np.maximum(np.maximum(step.math, step.loads), step.chains) + 2 * t.spills + kept + 1.0
     parts = number(b.parts, env)
     returns = np.where(parts > 1, 2.0 * t.accumulators, 0.0)  # cycles to fetch and return accumulators
     par = np.maximum(number(b.parallel, env), 1.0)
     share = np.where(par > 1, np.ceil(par / m.threads) / par, 1.0)
-    memory_cycles = _memory_cycles(b, moved, env, m)
+    memory_cycles = _memory_cycles(b, moved, env, unit)
     compute = steps * issue + outer * (6.0 + returns)
     exposed = np.minimum(compute, memory_cycles) * EXPOSED
+    stalls = steps * missing + waits(b, env, m)
     return {
         "instances": instances,
         **_of_tile(t, unit.vector / b.item),
@@ -263,7 +264,7 @@ def measure(b: BlockFacts, env: Columns, m: CpuRates) -> dict[str, Number]:
         "selects": instances * b.selects,
         "compute_cycles": compute,
         "memory_cycles": memory_cycles,
-        "cycles": (np.maximum(compute, memory_cycles) + exposed + steps * missing) * share,
+        "cycles": (np.maximum(compute, memory_cycles) + exposed + stalls) * share,
     }
 
 

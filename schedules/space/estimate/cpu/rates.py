@@ -10,6 +10,8 @@ from schedules.model import Target
 
 # Latency of an addition to an accumulator (cycles).
 ADD_CYCLES = 4.5
+# Bytes a cycle that rows of tiles come with from the second cache at most.
+TILE_BYTES = 44.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,10 @@ class CpuRates:
             cost=dict(self.costs).get(ins.name, ins.cost),
             latency=ADD_CYCLES if ins.latency is None else ins.latency,
         )
-        held = ins.registers
-        return unit if held is None else replace(unit, vector=float(held.bytes), registers=float(held.count))
+        if (held := ins.registers) is None:
+            return unit
+        rates = min(self.rates[0], TILE_BYTES), *self.rates[1:]
+        return replace(unit, vector=float(held.bytes), registers=float(held.count), rates=rates)
 
     def steps(self, flops: int, integer_steps: int) -> float:
         """Multiply-adds of vectors that take as long as a point of so many operations; ``integer_steps``: of

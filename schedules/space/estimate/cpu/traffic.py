@@ -21,6 +21,10 @@ PAGE = 4 << 10
 # Runs read in turns that hardware prefetching follows at a time: without reuse; by instructions of their own.
 FOLLOWED = 12
 FOLLOWED_APART = 32
+# Cycles that stores of tiles wait for a run of a row, and most for each of its lines.
+RUN_WAITS, LINE_WAITS = 90.0, 16.0
+# Pages touched before a row goes on, from which on it is waited for.
+PAGES = 512.0
 # Share of a cache that keeps what is used again.
 HOLDS = 0.9
 
@@ -99,8 +103,13 @@ def _again(b: BlockFacts, env: Columns, m: CpuRates) -> tuple[list[Number], Numb
         if k == 0:
             once = both
             continue
-        more = np.where(number(part.back, env) > 1, both * number(part.times, env) - once, 0.0)
-        again = [np.maximum(x, np.where(touched > n, more, 0.0)) for x, n in zip(again, sizes, strict=True)]
+        # Rows that lie across lines are loaded as both of them.
+        loaded = both + sum(x * (a.across - 1) for x, a in zip(each, b.accesses, strict=True))
+        times, returns = number(part.times, env), number(part.back, env) > 1
+        more = [np.where(returns, x * times - once, 0.0) for x in (loaded, both, both)]
+        again = [
+            np.maximum(x, np.where(touched > n, y, 0.0)) for x, y, n in zip(again, more, sizes, strict=True)
+        ]
     return again, 1.0 + again[-1] / np.maximum(once, 1.0)
 
 
@@ -113,6 +122,31 @@ def _followed(a: AccessFacts, env: Columns) -> Number:
         on = (number(extent, env) == 1) | (run > length)
         length, still = np.where(still, np.maximum(length, run), length), still & on
     return length
+
+
+def waits(b: BlockFacts, env: Columns, m: CpuRates) -> Number:
+    """Cycles that stores of tiles wait for lines from beyond the second cache. Rows of a tile lie in pages of
+    their own. What goes on along a row comes in time if few other pages were touched meanwhile; else each run
+    of a row is waited for, and its page looked up anew. Measured: docs/measurements/instructions.md."""
+    out: Number = np.zeros(())
+    for a in b.accesses if b.stores_tiles else ():
+        if not a.write:
+            continue
+        length = number(a.run, env)
+        rows = number(a.tile, env) / length
+        on: Number = np.ones((), dtype=bool)  # while loops go on along rows,
+        back: Number = np.ones((), dtype=bool)  # and until one does so again
+        for extent, upto in a.walk:
+            run, times = number(upto, env), number(extent, env)
+            longer = run > length
+            on, back = on & (longer | (times == 1)), back & (on | ~longer)
+            length = np.where(on, np.maximum(length, run), length)
+            rows = np.where(back & ~on, rows * times, rows)
+        pages = rows * np.minimum(number(a.row, env) / PAGE, 1.0)
+        bytes_ = number(a.whole, env) * a.item * (number(a.distance, env) > m.l2)
+        each = np.minimum(RUN_WAITS * LINE / np.maximum(length * a.item, LINE), LINE_WAITS)
+        out = out + bytes_ / LINE * each * np.minimum(pages / PAGES, 1.0)
+    return out
 
 
 def _run_length(a: AccessFacts, env: Columns) -> Number:

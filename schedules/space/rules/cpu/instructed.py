@@ -135,7 +135,7 @@ def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit
     if len(tile) == 1 and (rows := _row_axis(d, p, fit, names)):
         tile[rows] = d.choice(f"{producer}.{rows}", [k for k in ROWS if k <= n[rows]])
     blocked = _outgrows_cache(d, p, fit) and d.choose(f"{producer}.k", ("", "blocks")) == "blocks"
-    within = [] if blocked else _copied_inside(d, producer, away)
+    within = [] if blocked else _copied_inside(d, producer, fit, away)
     copies = {x.name: pack(d, producer, x, {names[a]: size for a, size in tile.items()}) for x in away}
     inside = [copies.pop(x.name) for x in within]
     for copy in copies.values():
@@ -206,13 +206,17 @@ def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[OperandRead]:
     return away + rest if rest and d.choose(f"{p.name}.pack", ("", "all")) else away
 
 
-def _copied_inside(d: SketchBuilder, producer: str, copied: Sequence[OperandRead]) -> list[OperandRead]:
+def _copied_inside(
+    d: SketchBuilder, producer: str, fit: Fit, copied: Sequence[OperandRead]
+) -> list[OperandRead]:
     """Operands that are copied inside the loops: those of which a whole copy would leave the second cache
-    before it is read, if that is chosen."""
-    n, room = extents(d.block(producer)), SHARE_OF_SECOND * d.target.limit("l2_bytes", 512 << 10)
+    before it is read, if that is chosen. One that could be read where it lies is not copied whole then."""
+    p, room = d.block(producer), SHARE_OF_SECOND * d.target.limit("l2_bytes", 512 << 10)
+    n = extents(p)
     given = [x for x in copied if not (is_known(d, x.read) or x.turns_terms(n) or x.has_rows_of_terms(n))]
     large = [x for x in given if nbytes(d.s.nest.buffer(x.read.buffer)) > room]
-    return large if large and d.choose(f"{producer}.at", ("", "tile")) else []
+    more = len(copied) > len(copied_operands(d, d.s.nest, p, fit))
+    return large if large and d.choose(f"{producer}.at", ("tile",) if more else ("", "tile")) else []
 
 
 def _place_copy(d: SketchBuilder, t: Tiling, copy: PackedCopy) -> None:
