@@ -97,6 +97,8 @@ class Outline:
                 raise ValueError(f"{name!r} is read before it is written")
             if t.dtype != whole.dtype:
                 raise ValueError(f"{name!r} is read as {t.dtype}; it is {whole.dtype}")
+            if min(strides_of(t), default=0) < 0:
+                raise ValueError(f"{name!r} is read backwards, before its first element")
             if start < 0 or start + _span(t) > _span(whole):
                 raise ValueError(f"elements {start} to {start + _span(t)} of {name!r} are read")
         for name, t in writes:

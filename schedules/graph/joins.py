@@ -70,6 +70,25 @@ class _Inside:
 
 
 @dataclass(frozen=True)
+class _Stages:
+    """What is known of the stages of a graph. ``made``: {tensor: its stage}. ``read``: {tensor: stages}.
+    ``kept``: tensors that lie by themselves, since callers or islands get them."""
+
+    made: Mapping[str, Stage]
+    read: Mapping[str, Sequence[Stage]]
+    kept: Collection[str]
+
+    @staticmethod
+    def of(graph: Graph) -> _Stages:
+        made = {t.name: s for s in graph.dag.stages for t in s.outputs}
+        return _Stages(made, readers(graph.dag.stages), frozenset(graph.dag.outputs))
+
+    def users(self, s: Stage) -> set[str]:
+        """Names of the stages that read a stage."""
+        return {r.name for t in s.outputs for r in self.read.get(t.name, ())}
+
+
+@dataclass(frozen=True)
 class _Joined:
     """A map that is joined of others. ``whole``: what it is now. ``made``: maps that compute boxes.
     ``inside``: where tensors lie in it."""
@@ -88,9 +107,9 @@ def join_in_place(graph: Graph) -> Graph:
     taken = Taken(graph.dag.tensors)
     inside: dict[str, _Inside] = {}
     joined: dict[str, _Joined] = {}
-    read = readers(graph.dag.stages)
+    stages = _Stages.of(graph)
     for s in found:
-        one = _joined(graph, s, read, inside, taken, s.name in alone)
+        one = _joined(stages, s, inside, taken, s.name in alone)
         if one is not None:
             joined[s.name] = one
             inside |= one.inside
@@ -111,8 +130,8 @@ def _kernels(graph: Graph) -> set[str]:
 
 
 def _cut(s: Stage, box: _Box, budget: int = MOST_BOXES) -> _Cut | _Box | None:
-    """A map, cut until no value depends on a condition on one axis; None where it does on another one, or has
-    too many parts."""
+    """A map, cut until no value depends on a condition on one axis, into at most ``budget`` boxes; None where
+    that is too few, or a condition is another one."""
     inside = {a.var: r for a, r in zip(s.axes, box.ranges, strict=True)}
     cond = next((x.cond for x in E.walk(box.value) if isinstance(x, Select) and _joins(x)), None)
     if cond is None:
@@ -121,11 +140,11 @@ def _cut(s: Stage, box: _Box, budget: int = MOST_BOXES) -> _Cut | _Box | None:
     if place is None or budget < 2:
         return None
     axis, at = place
-    parts = []
+    parts: list[_Cut | _Box] = []
     for lo, hi in ((box.ranges[axis][0], at - 1), (at, box.ranges[axis][1])):
         own = (*box.ranges[:axis], (lo, hi), *box.ranges[axis + 1 :])
         value = affine.simplify(box.value, dict(zip(inside, own, strict=True)))
-        part = _cut(s, _Box(own, value), budget - 1)
+        part = _cut(s, _Box(own, value), budget - 1 if not parts else budget - len([*_boxes(parts[0])]))
         if part is None:
             return None
         parts.append(part)
@@ -189,14 +208,7 @@ def _boxes(cut: _Cut | _Box) -> Iterator[_Box]:
 # -- what a box is ---------------------------------------------------------------------------------
 
 
-def _joined(
-    graph: Graph,
-    s: Stage,
-    read: Mapping[str, Sequence[Stage]],
-    placed: Collection[str],
-    taken: Taken,
-    alone: bool,
-) -> _Joined | None:
+def _joined(stages: _Stages, s: Stage, placed: Collection[str], taken: Taken, alone: bool) -> _Joined | None:
     """A map as it is joined of tensors in place; None where it is better left as it is. ``placed``: tensors
     that lie elsewhere already. ``alone``: whether it is a kernel of its own."""
     cut = _cut(s, _Box(tuple(ranges(s)[a.var] for a in s.axes), s.values[0]))
@@ -210,19 +222,19 @@ def _joined(
     for box in _boxes(cut):
         if _run(box.extents, s.outputs[0].shape) * item < LINE:
             return None
-        where = _inside(graph, s, box, {*placed, *inside})
+        where = _inside(stages, s, box, {*placed, *inside})
         if where is not None:
             name, inside[name] = where
-            part = next(p for p in graph.dag.stages if p.name == name)
-            apart = is_map(part) and [r.name for r in read[name]] == [s.name]
+            part, user = stages.made[name], name
+            apart = is_map(part) and stages.users(part) == {s.name}
         else:
-            name, apart = taken.add(s.name), True
+            name, user, apart = taken.add(s.name), s.name, True
             part = _part(s, box, name)
             made.append(part)
             inside[name] = _whole(s, box)
         cost = 2 * prod(box.extents) * item * (1 if _goes_along(box, s.axes) else GATHERED)
         copied += cost
-        if apart and not _follows(part, s.name if part in made else name, read, graph):
+        if apart and not _follows(part, user, stages):
             left += cost
             calls += 1
         names.append(name)
@@ -254,12 +266,12 @@ def _goes_along(box: _Box, axes: Sequence[Axis]) -> bool:
     return True
 
 
-def _inside(graph: Graph, s: Stage, box: _Box, placed: Collection[str]) -> tuple[str, _Inside] | None:
+def _inside(stages: _Stages, s: Stage, box: _Box, placed: Collection[str]) -> tuple[str, _Inside] | None:
     """(a tensor, where it lies) of which a box holds every element once, and which may lie there."""
     x = box.value
-    if not isinstance(x, Load) or x.buffer in placed or x.buffer in graph.dag.outputs:
+    if not isinstance(x, Load) or x.buffer in placed or x.buffer in stages.kept:
         return None
-    made = next((p for p in graph.dag.stages if p.name == x.buffer), None)
+    made = stages.made.get(x.buffer)
     if made is None or len(made.outputs) > 1:
         return None
     lies = _digits(box, s.axes, x.indices, made.outputs[0].shape)
@@ -335,17 +347,15 @@ def _part(s: Stage, box: _Box, name: str) -> Stage:
     return Stage((out,), axes, (), (_from_zero(box.value, box, s.axes),), None)
 
 
-def _follows(part: Stage, user: str, read: Mapping[str, Sequence[Stage]], graph: Graph) -> bool:
+def _follows(part: Stage, user: str, stages: _Stages) -> bool:
     """Whether a map may end the kernel of a product or reduction, which makes what only the stage ``user``
     reads until now."""
-    for p in graph.dag.stages:
-        names = {t.name for t in p.outputs}
-        loads = [x for x in part.reads() if x.buffer in names]
-        if not loads or names & set(graph.dag.outputs):
+    for name in dict.fromkeys(x.buffer for x in part.reads()):
+        p = stages.made.get(name)
+        if p is None or name in stages.kept or stages.users(p) != {user} or points(p) != points(part):
             continue
-        users = {r.name for n in names for r in read.get(n, ())}
-        if users == {user} and points(p) == points(part) and is_one_to_one(part, loads):
-            if not is_map(p) or _follows(p, p.name, read, graph):
+        if is_one_to_one(part, [x for x in part.reads() if x.buffer == name]):
+            if not is_map(p) or _follows(p, p.name, stages):
                 return True
     return False
 

@@ -27,6 +27,7 @@ from schedules.graph import joins
 from schedules.graph.graph import Argument, Graph, Island
 from schedules.graph.optimize import optimize
 from schedules.graph.partition import partition
+from schedules.strides import strides_of
 from schedules.te.compute_dag import Axis
 
 MODELS = {"fire": fire, "dense": dense_block, "token": token, "shuffled": shuffled, "steps": steps}
@@ -283,6 +284,16 @@ def test_views_that_lie_are_refused() -> None:
     refused("stride 0 of dimension 3", tensors=lies(ol.inputs[0], (60, 20, 4, 0)))
     refused("is neither an input nor part of another", tensors=lies(ol.outputs[0], (200, 40, 8, 1)))
     refused("is neither an input nor part of another", tensors=lies(ol.constants[0], (9, 1, 1, 32)))
+
+    def read_with(times: int) -> Any:
+        """The tasks, of which the first one reads with other steps."""
+        first, *others = ol.tasks
+        steps = [tuple(times * s for s in strides_of(t)) for t in first.dag.inputs]
+        read = tuple(replace(t, strides=s) for t, s in zip(first.dag.inputs, steps, strict=True))
+        return replace(first, dag=replace(first.dag, inputs=read)), *others
+
+    refused("is read backwards, before its first element", tasks=read_with(-1))
+    refused("^elements 0 to", tasks=read_with(2))
     reader = Island("i", "Op", (part,), (), b"")
     refused("an island has .*, which lies in another tensor", steps=(*ol.steps, reader))
 
