@@ -89,7 +89,7 @@ def _sums(p: Params, x: te.Tensor, w: te.Tensor, wide: str) -> Callable[[Expr, E
     it is made in. Codes are multiplied as they are in integers, and what their zero adds is taken off."""
     m, n, k, group = p["m"], p["n"], p["k"], p["group"]
     form = FORMATS[p["weights"]]
-    apart = form.zero or 0 if wide == "int32" else 0  # taken off the sum
+    zero = form.zero or 0 if wide == "int32" else 0
     more = () if group == k else (k // group,)  # groups that are summed again
 
     def of_x(i: Expr, at: Expr) -> Expr:
@@ -98,15 +98,15 @@ def _sums(p: Params, x: te.Tensor, w: te.Tensor, wide: str) -> Callable[[Expr, E
     def product(i: Expr, j: Expr, *g: Expr) -> te.Reduction:
         t = te.reduce_axis(group, "t")
         at = g[0] * group + t if g else t
-        number = form.code(w, j, at) if apart else form.at(w, j, at)
+        number = form.code(w, j, at) if zero else form.at(w, j, at)
         return te.sum(of_x(i, at) * te.cast(number, wide), axis=t)
 
     def low(i: Expr, *g: Expr) -> te.Reduction:
         u = te.reduce_axis(group, "u")
-        return te.sum(of_x(i, g[0] * group + u if g else u) * apart, axis=u)
+        return te.sum(of_x(i, g[0] * group + u if g else u) * zero, axis=u)
 
     part = te.compute((m, n, *more), product, "part")
-    if not apart:
+    if not zero:
         return lambda i, j, g: part[(i, j, g) if more else (i, j)]
     zeros = te.compute((m, *more), low, "zeros")
     return lambda i, j, g: part[(i, j, g) if more else (i, j)] - zeros[(i, g) if more else (i,)]

@@ -454,3 +454,14 @@ def test_codes_serve_any_number_of_rows() -> None:
     sizes = {"m": 9, "n": 21, "k": 32, "group": 32, "weights": "float4_e2m1"}
     dag = replace(ops.workload("weight_only_matmul", sizes).dag, constants=("w", "s"))
     assert check(dag, WIDE, 1, more="part.sums=panels") == ["part.sums=panels"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "offered"), [("int4", {1, 2, 4}), ("fp8", {1, 2, 4}), ("f32", {0, 1, 2, 4})]
+)
+def test_weights_of_few_bits_are_always_asked_for_ahead(kind: str, offered: set[int]) -> None:
+    """A tuner has them in a cache, where asking gains nothing. A model reads them from memory."""
+    space = derive(by_groups(kind, 1, 4096, 4096, 32), WIDE)
+    (s,) = nested(space)
+    rows = space.sample(s, 256, np.random.default_rng(0))
+    assert set(rows[:, space.holes(s).index("y.ahead")]) == offered
