@@ -161,6 +161,7 @@ def _is_copy(e: Expr) -> bool:
     match e:
         case Cast(dtype=d, a=Binary(op="+", a=Cast(a=x), b=Const())) if is_integer(d):
             return isinstance(x, Load)
-    while isinstance(e, Cast) and holds(e.dtype, E.dtype_of(e.a)):
-        e = e.a
-    return isinstance(e, Load)
+    x = e
+    while isinstance(x, Cast):
+        x = x.a
+    return isinstance(x, Load) and holds(E.dtype_of(e), x.dtype)
