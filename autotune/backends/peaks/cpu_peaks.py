@@ -55,6 +55,10 @@ class KernelLoop:
         self._object, self.arrays = loaded, arrays
         self._pointers = [a.ctypes.data for a in arrays]
 
+    def on_arrays_of_its_own(self) -> KernelLoop:
+        """The same code on copies of the arrays, for another thread."""
+        return KernelLoop(self._object, [a.copy() for a in self.arrays])
+
     def seconds(self, runs: int, cpu_clock: bool = False) -> float:
         """Seconds that ``runs`` runs take together, on the monotonic clock or in thread CPU time."""
         return self._object.bench(self._pointers, runs, cpu_clock=cpu_clock) * 1e-9
@@ -120,9 +124,10 @@ class Rated(Protocol):
 
 
 class LoopsTogether:
-    """Loops of arithmetic, one a thread, at once. ``flops``: of a run of each."""
+    """A loop of arithmetic on some threads at once, on each with arrays of its own. ``flops``: of a run."""
 
-    def __init__(self, loops: Sequence[KernelLoop], flops: int) -> None:
+    def __init__(self, loop: KernelLoop, threads: int, flops: int) -> None:
+        loops = [loop, *(loop.on_arrays_of_its_own() for _ in range(threads - 1))]
         runs = max(1, round(sample_seconds(len(loops)) / (loops[0].seconds(WARM) / WARM)))
         self._flops = flops * len(loops) * runs
         self._jobs = Together([partial(x.seconds, runs) for x in loops])
@@ -136,8 +141,8 @@ class FmaLoops(LoopsTogether):
     """The FMA loop on ``target.threads`` threads at once."""
 
     def __init__(self, target: Target, dtype: str = "float32") -> None:
-        loops = [FmaLoop(target, dtype) for _ in range(target.threads)]
-        super().__init__(loops, loops[0].flops)
+        loop = FmaLoop(target, dtype)
+        super().__init__(loop, target.threads, loop.flops)
 
 
 class MemoryLoop:

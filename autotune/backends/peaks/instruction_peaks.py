@@ -10,9 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from autotune.backends.building.from_trace import build_object
 from autotune.backends.peaks.cpu_peaks import CHAINS, STEPS, KernelLoop, LoopsTogether
-from autotune.codegen.llvm.compile import load_object
+from autotune.backends.peaks.scheduled_loop import loaded
 from schedules.dtypes import is_float
 from schedules.instructions import Instruction
 from schedules.model import Target
@@ -41,7 +40,7 @@ class InstructionLoop(KernelLoop):
         s = _schedule(ins, held, steps, one)
         self.operations = ins.operations * held * steps
         arrays = [np.ones(t.shape, t.dtype) for t in s.dag.params]
-        super().__init__(load_object(build_object(s.dag, s.trace, one)), arrays)
+        super().__init__(loaded(s.dag, s.trace, one), arrays)
 
     def rate(self, runs: int, cpu_clock: bool = False) -> float:
         """Operations a second, now. ``cpu_clock``: of the thread's CPU time."""
@@ -52,8 +51,8 @@ class InstructionLoops(LoopsTogether):
     """The loop of an instruction on ``target.threads`` threads at once."""
 
     def __init__(self, target: Target, ins: Instruction) -> None:
-        loops = [InstructionLoop(ins, target) for _ in range(target.threads)]
-        super().__init__(loops, loops[0].operations)
+        loop = InstructionLoop(ins, target)
+        super().__init__(loop, target.threads, loop.operations)
 
 
 def _repeated(ins: Instruction, held: int, steps: int) -> ComputeDAG:

@@ -7,9 +7,8 @@ from functools import cache
 
 import numpy as np
 
-from autotune.backends.building.from_trace import build_object
 from autotune.backends.peaks.cpu_peaks import vector_lanes
-from autotune.codegen.llvm.compile import load_object
+from autotune.backends.peaks.scheduled_loop import loaded
 from schedules import expr as E
 from schedules import te
 from schedules.functions import FUNCTIONS
@@ -40,12 +39,12 @@ def measure_rate(target: Target, fn: str, dtype: str = "float32") -> float:
     s = Schedule(te.dag([x, y]), target)
     _, inner = s.split(s.loops("y")[0], (None, 4 * vector_lanes(target, dtype)))
     s.vectorize(inner)
-    loaded = load_object(build_object(s.dag, s.trace, target))
+    code = loaded(s.dag, s.trace, target)
     data = np.linspace(0.1, 2.0, ELEMENTS, dtype=dtype)
     out = np.empty_like(data)
     pointers = [data.ctypes.data, out.ctypes.data]
-    runs = max(1, round(ROUND_S / max(1e-9, loaded.bench(pointers, 20) * 1e-9 / 20)))
-    return ELEMENTS * runs / (min(loaded.bench(pointers, runs) for _ in range(ROUNDS)) * 1e-9)
+    runs = max(1, round(ROUND_S / max(1e-9, code.bench(pointers, 20) * 1e-9 / 20)))
+    return ELEMENTS * runs / (min(code.bench(pointers, runs) for _ in range(ROUNDS)) * 1e-9)
 
 
 rate = cache(measure_rate)  # as it was when it was asked first

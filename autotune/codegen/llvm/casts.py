@@ -11,7 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 
-from autotune.codegen.llvm import by_half
+from autotune.codegen.llvm import by_half, to_bfloat16
 from autotune.codegen.llvm.address import Addresses
 from autotune.codegen.llvm.scope import Scopes
 from autotune.codegen.llvm.types import CONVERTED, LLVM_TYPE, Value, literal, mangle, vector
@@ -57,6 +57,8 @@ class Casts(Addresses):
         b = vector(LLVM_TYPE[to], x.lanes)
         if to == "float32" and by_half.applies(x.dtype, self.features):
             return Value(by_half.widened(x, self.s), to, x.lanes)
+        if to == "bfloat16" and to_bfloat16.applies(x, self.features):
+            return to_bfloat16.rounded(x, self.s, self.declare)
         if x.dtype in CONVERTED or to in CONVERTED:
             e = conversions.narrowed(to) if to in CONVERTED else conversions.widened(x.dtype)
             return self._converted(e, {conversions.operand(x.dtype): x})

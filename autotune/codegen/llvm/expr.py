@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
-from autotune.codegen.llvm import four_bits, transpose, vector_math
+from autotune.codegen.llvm import four_bits, spaced, transpose, vector_math
 from autotune.codegen.llvm.address import Flat
 from autotune.codegen.llvm.casts import itemsize
 from autotune.codegen.llvm.scope import Scope, Scopes
@@ -330,6 +330,8 @@ class LlvmExpressions(Tables):
             return Value(self._remembered_load(buffer, flat, t, n), dtype, n)
         if (column := self._column(buffer, flat, step, dtype)) is not None:
             return Value(column, dtype, n)
+        if step is not None and self._has_gaps(buffer) and spaced.fits(n, step):
+            return Value(self._picked(buffer, flat, step, dtype), dtype, n)
         out = "poison"
         for lane, ref in enumerate(self._lane_addresses(buffer, flat, step)):
             x = self.s.emit(f"load {t}, ptr {ref}, align {DTYPES[dtype].itemsize}")
@@ -362,15 +364,28 @@ class LlvmExpressions(Tables):
             return str(top.memo[key][number - first])
         return None
 
+    def _has_gaps(self, buffer: str) -> bool:
+        """Whether no two elements of a buffer are neighbours in memory."""
+        return all(abs(x) != 1 for x in self.places[buffer].strides)
+
+    def _picked(self, buffer: str, flat: Flat, step: int, dtype: str) -> str:
+        """Lanes a few elements apart, out of whole vectors."""
+        n, t = self.lanes, vector(LLVM_TYPE[dtype], self.lanes)
+        starts, permutations = spaced.picks(n, step)
+        at = [self.address(buffer, flat, k)[0] for k in starts]
+        out, *others = (self.s.emit(f"load {t}, ptr {p}, align {DTYPES[dtype].itemsize}") for p in at)
+        for other, mask in zip(others, permutations, strict=True):
+            out = self._shuffled(t, out, other, mask)
+        return out
+
+    def _shuffled(self, kind: str, a: str, b: str, mask: Sequence[int]) -> str:
+        lanes = ", ".join(f"i32 {x}" for x in mask)
+        return self.s.emit(f"shufflevector {kind} {a}, {kind} {b}, <{len(mask)} x i32> <{lanes}>")
+
     def _transposed(self, rows: list[str], dtype: str) -> list[str]:
-        n, t = len(rows), vector(LLVM_TYPE[dtype], len(rows))
-
-        def shuffle(a: str, b: str, mask: Sequence[int]) -> str:
-            lanes = ", ".join(f"i32 {x}" for x in mask)
-            return self.s.emit(f"shufflevector {t} {a}, {t} {b}, <{n} x i32> <{lanes}>")
-
+        t = vector(LLVM_TYPE[dtype], len(rows))
         loads = [self.s.emit(f"load {t}, ptr {ref}, align {DTYPES[dtype].itemsize}") for ref in rows]
-        return transpose.transpose(loads, DTYPES[dtype].itemsize, shuffle)
+        return transpose.transpose(loads, DTYPES[dtype].itemsize, partial(self._shuffled, t))
 
     def _own(self, buffer: str, flat: Flat) -> bool:
         """Whether every lane reads the kernel's own memory for any mask. A plain load then keeps the buffer

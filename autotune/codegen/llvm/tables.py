@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from autotune.codegen.llvm.casts import Casts
+from autotune.codegen.llvm.pieces import joined, pieces
 from autotune.codegen.llvm.types import LLVM_TYPE, Value, literal
 from schedules import affine
 from schedules import expr as E
@@ -119,32 +120,7 @@ class Tables(Casts):
     def _in_pieces(self, index: Value, width: int, dtype: str, pick: Callable[[Value], str]) -> Value:
         """The entries at an index of any number of lanes, by as many instructions of ``width`` lanes as it
         needs."""
-        n, kind = index.lanes, LLVM_TYPE[dtype]
-        parts = []
-        for at in range(0, n, width):
-            lanes = [f"i32 {k}" if k < n else "i32 poison" for k in range(at, at + width)]
-            piece = index
-            if n != width:
-                mask = f"<{width} x i32> <{', '.join(lanes)}>"
-                ref = self.s.emit(f"shufflevector {index}, {index.type} poison, {mask}")
-                piece = Value(ref, index.dtype, width)
-            parts.append(pick(piece))
-        size = width
-        while len(parts) > 1:  # neighbours side by side
-            mask = ", ".join(f"i32 {k}" for k in range(2 * size))
-            if len(parts) % 2:
-                parts.append("poison")
-            t = f"<{size} x {kind}>"
-            parts = [
-                self.s.emit(f"shufflevector {t} {a}, {t} {b}, <{2 * size} x i32> <{mask}>")
-                for a, b in zip(parts[::2], parts[1::2], strict=True)
-            ]
-            size *= 2
-        if size == n:
-            return Value(parts[0], dtype, n)
-        mask = ", ".join(f"i32 {k}" for k in range(n))
-        t = f"<{size} x {kind}>"
-        return Value(self.s.emit(f"shufflevector {t} {parts[0]}, {t} poison, <{n} x i32> <{mask}>"), dtype, n)
+        return joined([pick(x) for x in pieces(index, width, self.s)], dtype, width, index.lanes, self.s)
 
 
 def _entries(values: Sequence[Const], width: int) -> str:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from math import prod
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from autotune.backends.building.from_trace import build_object
+from autotune.backends.peaks import scheduled_loop
+from autotune.backends.peaks.cpu_peaks import STEPS
 from autotune.backends.peaks.instruction_peaks import InstructionLoop, InstructionLoops, _schedule
 from autotune.codegen.llvm.intrinsic import has
 from autotune.targets import detect
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.ir import Intrinsic, walk
 from schedules.ir.interp import run
-from schedules.model import Target
+from schedules.model import Target, Trace
 from schedules.passes.lower import lower
+from schedules.te.compute_dag import ComputeDAG
 
 ADDING = [x.name for x in INSTRUCTIONS.values() if x.meaning.stages[0].reducer is not None]
 ANY = Target("cpu", "x86-64-v4")
@@ -50,3 +55,27 @@ def test_it_runs_where_there_is_one(name: str) -> None:
     assert loop.rate(2) > 0 and loop.rate(2, cpu_clock=True) > 0 and not rest
     assert (loop.arrays[-1] == steps * terms(ins)).all()
     assert InstructionLoops(here, ins).flops_a_second() > 0
+
+
+def test_a_loop_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Then it is found in the cache of objects, and all threads run the same code on arrays of their own."""
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path))
+    ins, here = INSTRUCTIONS["vpdpbusd"], detect(threads=2)
+    built: list[ComputeDAG] = []
+
+    def build(dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
+        built.append(dag)
+        return build_object(dag, trace, target)
+
+    monkeypatch.setattr(scheduled_loop, "build_object", build)
+    assert InstructionLoops(here, ins).flops_a_second() > 0 and len(built) == 1
+    first, second = InstructionLoop(ins, here), InstructionLoop(ins, here)
+    other = second.on_arrays_of_its_own()
+    assert other.seconds(1) > 0 and len(built) == 1
+    assert (other.arrays[-1] == 4 * STEPS).all() and (second.arrays[-1] == 1).all() and first.rate(1) > 0
+
+
+def test_what_cannot_be_loaded_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(scheduled_loop.ObjectCache, "get", lambda self, key: b"no object")
+    assert InstructionLoop(INSTRUCTIONS["vpdpbusd"], detect(threads=1)).rate(1) > 0

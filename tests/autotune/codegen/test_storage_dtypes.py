@@ -6,7 +6,9 @@ float16, which has conversions of the processor's own, has tests of its own (tes
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,14 +20,18 @@ from needs import imported, missing
 from autotune.backends.drivers import opencl
 from autotune.backends.drivers.object import DeviceObject
 from autotune.codegen.grid_code import grid_code
+from autotune.codegen.llvm.compile import assembly
+from autotune.codegen.llvm.emit import emit
 from autotune.codegen.simt import emulator
 from autotune.codegen.simt.opencl import generate
+from autotune.targets import from_name
 from schedules import conversions, te
 from schedules import expr as E
 from schedules.dtypes import DTYPES, STORED_FLOATS
 from schedules.errors import WorkloadError
 from schedules.expr_json import from_json, to_json
 from schedules.ir.interp import run
+from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.evaluator import BlockEvaluator, evaluate
@@ -237,6 +243,34 @@ def test_code_for_cpus_does_what_numpy_does(name: str, lanes: int) -> None:
     _, inner = s.split(s.loops("y")[-1], [None, lanes])
     s.vectorize(inner)
     check_compiled(c.dag, s.trace, host(), c.inputs, c.expected)
+
+
+@pytest.mark.parametrize("lanes", [8, 24, 32, 80])
+def test_vectors_of_any_size_are_rounded_alike(lanes: int) -> None:
+    """By one instruction, by the one of two registers, by several, and in a part of one."""
+    c = CASES["bfloat16 made"]
+    s = Schedule(c.dag)
+    _, inner = s.split(s.loops("y")[-1], [None, lanes])
+    s.vectorize(inner)
+    check_compiled(c.dag, s.trace, host(), c.inputs, c.expected)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "instruction"),
+    [(4, None), (8, "vcvtneps2bf16"), (16, "vcvtneps2bf16"), (24, "vcvtneps2bf16"), (32, "vcvtne2ps2bf16")],
+)
+def test_a_processor_rounds_where_it_can(lanes: int, instruction: str | None) -> None:
+    x = te.placeholder((960,), "float32", "x")
+    dag = te.dag([x, te.compute((960,), lambda i: te.cast(x[i], "bfloat16"), "y")])
+    s = Schedule(dag)
+    _, inner = s.split(s.loops("y")[-1], [None, lanes])
+    s.vectorize(inner)
+    func = lower(s.nest)
+    plain = from_name("x86-64-v4")
+    for more, has in ((("avx512bf16",), True), ((), False)):
+        target = replace(plain, features=(*plain.features, *more))
+        found = set(re.findall(r"vcvtne\w+|vfpclassps", assembly(emit(func, target).text, target)))
+        assert found == ({instruction, "vfpclassps"} if has and instruction else set())
 
 
 @pytest.mark.fast("bool")

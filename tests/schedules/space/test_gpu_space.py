@@ -9,6 +9,7 @@ from grid_cases import TARGET, Case, case, emulate, program, sampled, space, wor
 from autotune import backends
 from autotune.codegen.simt import cuda
 from schedules import ops, te
+from schedules.errors import ScheduleError
 from schedules.expr import Const
 from schedules.ir import Alloc, Loop, blocks, walk
 from schedules.passes.simt import lower_simt
@@ -16,6 +17,7 @@ from schedules.schedule import Schedule
 from schedules.space import derive
 from schedules.space.derive import Sketch
 from schedules.space.estimate.cpu import quantities
+from schedules.space.estimate.gpu import limits
 from schedules.space.holes import Choice, Columns
 
 
@@ -209,3 +211,23 @@ def test_steps_of_a_product_are_unrolled_and_its_results_stored_in_vectors() -> 
         assert any(x.kind == "unroll" and "_r0_" in x.var for x in loops), name
         (vector,) = (x.extent for x in loops if x.kind == "vectorize" and "write" in x.var)
         assert vector == Const(1) or f"AT_STORE(float, {vector.value}, v_c[" in cuda.source(lower_simt(nest))
+
+
+def test_what_unroll_refuses_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of bytes many fit shared memory. Where few lanes of a vector copy them, each thread has many copies."""
+    w = ops.workload("conv2d", {"h": 14, "w": 14, "ci": 64, "co": 64, "k": 3, "padding": 1}, "float8_e5m2")
+    found = derive(w.dag, TARGET)
+    sketch = found.sketches.index("y.operands=shared y.taps=together")
+    rows = found.sample(sketch, 500, np.random.default_rng(0))
+    for n, name in enumerate(found.holes(sketch)):
+        if name.endswith((".vec", ".threads")):
+            rows[:, n] = np.minimum(rows[:, n], 4)
+    rows = found.nearest(sketch, rows)
+    kept = found.valid(sketch, rows)
+    monkeypatch.setattr(limits, "MAX_UNROLL", 1 << 30)
+    before = derive(w.dag, TARGET).valid(sketch, rows)
+    dropped = rows[before & ~kept]
+    assert len(dropped) and not (kept & ~before).any()
+    for row in dropped[:3]:
+        with pytest.raises(ScheduleError, match="copies are more than 1024"):
+            Schedule.replay(w.dag, found.trace(sketch, row), TARGET)

@@ -47,13 +47,15 @@ class GpuAccessFacts:
 @dataclass(frozen=True, slots=True)
 class Work:
     """The work of one block of the nest in a kernel. ``waits``: times that a thread waits for global memory.
-    ``ahead``: 1 if that was loaded an iteration before."""
+    ``ahead``: 1 if that was loaded an iteration before. ``unrolled``: copies of the block, ``longest``: of
+    one loop."""
 
     instances: Expr
     waits: Expr
     fetches: bool
     ahead: Expr
     unrolled: Expr
+    longest: Expr
     lanes: Expr
     flops: int
     special: int
@@ -221,6 +223,7 @@ def _work(s: Stmt, b: Block, nest: Nest) -> Work:
         any(nest.buffer(w.buffer).scope == "shared" for w in b.writes),
         _ahead(s, b),
         product([x.extent for x in unrolled]),
+        functools.reduce(E.maximum, [x.extent for x in unrolled if x.kind == "unroll"], Const(1)),
         product([x.extent for x in loops if x.kind == "vectorize"]),
         flops,
         special,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from schedules.primitives.unroll import MAX_UNROLL
 from schedules.space.estimate.counting import Number, number
 from schedules.space.estimate.gpu.facts import KernelFacts
 from schedules.space.estimate.gpu.rates import WARP, GpuRates
@@ -78,5 +79,5 @@ def within(facts: tuple[KernelFacts, ...], env: Columns, m: GpuRates) -> Number:
         ok = ok & (x.threads <= m.threads) & (x.shared <= m.shared) & (x.resident >= 1)
         ok = ok & (x.registers <= m.thread_registers) & (x.blocks < 2**31) & x.fits
         for w in k.work:
-            ok = ok & (number(w.unrolled, env) <= MOST_UNROLLED)
+            ok = ok & (number(w.unrolled, env) <= MOST_UNROLLED) & (number(w.longest, env) <= MAX_UNROLL)
     return ok

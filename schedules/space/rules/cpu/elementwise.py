@@ -6,7 +6,7 @@ from itertools import accumulate
 from operator import mul
 
 from schedules.expr import Var
-from schedules.ir import Block
+from schedules.ir import Block, Nest
 from schedules.ir.nest import reads
 from schedules.space.rules.cpu.prefetching import prefetch_blocks, prefetch_vectors
 from schedules.space.rules.patterns import (
@@ -30,16 +30,20 @@ def schedule_elementwise(d: SketchBuilder, name: str) -> None:
     loops = [x.var for x in d.loops(name)]
     if not loops:
         return
-    if _walks_in_order(b):
+    if _walks_in_order(d.s.nest, b):
         flat = d.fused(loops)
         _tile_flat(d, name, flat)
     else:
         _tile_axes(d, name, loops)
 
 
-def _walks_in_order(b: Block) -> bool:
+def _walks_in_order(nest: Nest, b: Block) -> bool:
+    """Whether the axes are the indices of every access, and neighbours in them are neighbours in memory: axes
+    whose rows go on from each other were merged before."""
     at = tuple(Var(v) for v in spatial(b))
-    return all(x.indices == at for x in reads(b)) and all(w.indices == at for w in b.writes)
+    if any(x.indices != at for x in (*reads(b), *b.writes)):
+        return False
+    return len(at) < 2 or all(nest.buffer(x.buffer).strides is None for x in (*reads(b), *b.writes))
 
 
 def _tile_flat(d: SketchBuilder, name: str, flat: str) -> None:

@@ -55,4 +55,6 @@ def _in_order(nest: Nest, b: Block) -> bool:
     short = extents(b)[v] * DTYPES[nest.buffer(b.writes[0].buffer).dtype].itemsize < LINE
     if short and not all(x.indices == w.indices for x in reads(b) for w in b.writes):
         return False
+    if short and any(nest.buffer(w.buffer).strides is not None for w in b.writes):
+        return False
     return all(not depends(x, v) or v in unit_stride_vars(nest, x) for x in reads(b))
