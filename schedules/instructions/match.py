@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from schedules import affine
 from schedules import expr as E
-from schedules.dtypes import holds, offset_to
+from schedules.dtypes import holds, is_integer, offset_to
 from schedules.errors import ScheduleError
-from schedules.expr import Binary, Const, Expr, Load, Select, Var
+from schedules.expr import Binary, Cast, Const, Expr, Load, Select, Var
 from schedules.ir import Block, Loop, Operand, Store, const, loop_nest
 from schedules.ir.instruction import Instruction
 from schedules.strides import row_major
@@ -58,20 +58,22 @@ def match(loop: Loop, ins: Instruction, strides: Strides | None) -> tuple[Operan
 class Fit:
     """A block as many runs of an instruction. ``axes``: {axis of the instruction: axis of the block of which
     it is a part}; several axes of its sum may be parts of one. ``reads``: {input: what the block reads}.
-    ``merged``: the loops that have to be merged into one axis before, that of the sum."""
+    ``merged``: the loops that have to be merged into one axis before, that of the sum. ``added``: inputs to
+    which the sum adds something, as less a zero point, which has to be taken out of it before."""
 
     instruction: Instruction
     axes: Mapping[str, str]
     reads: Mapping[str, Load]
     merged: tuple[str, ...] = ()
+    added: frozenset[str] = frozenset()
 
     @property
     def changes(self) -> dict[str, str]:
-        """{input: the dtype that the instruction reads}, where the block reads another one. The operand may
-        be changed while it is copied: offset, as each of its values with the same number added is one of
-        that dtype (`offset_to`), or widened, as each is one itself (`holds`)."""
+        """{input: the dtype that the instruction reads}, where the block reads another one, or adds something
+        to it. The operand may be changed while it is copied: offset, as each of its values with the same
+        number added is one of that dtype (`offset_to`), or widened, as each is one itself (`holds`)."""
         have = {x.name: x.dtype for x in self.instruction.meaning.inputs}
-        return {name: have[name] for name, x in self.reads.items() if x.dtype != have[name]}
+        return {k: have[k] for k, x in self.reads.items() if x.dtype != have[k] or k in self.added}
 
 
 def fits(b: Block, ins: Instruction, *, changed: bool = False) -> list[Fit]:
@@ -92,6 +94,7 @@ def fits(b: Block, ins: Instruction, *, changed: bool = False) -> list[Fit]:
     out = []
     for reads in _readings(stage.values[0], b.values[0], changed):
         used = {name: _moving(x) for name, x in reads.items()}
+        added = frozenset(name for name, x in reads.items() if _is_added_to(b.values[0], x))
 
         def alike(axis: str, v: str, used: Mapping[str, set[str]] = used) -> bool:
             return all((axis in moves[name]) == (v in at) for name, at in used.items())
@@ -101,7 +104,8 @@ def fits(b: Block, ins: Instruction, *, changed: bool = False) -> list[Fit]:
         for (*at, r) in itertools.product(*results, terms if stage.reduce_axes else [""]):
             if len(set(at)) == len(at):
                 axes = dict(zip((a.var for a in stage.axes), at, strict=True))
-                out.append(Fit(ins, axes | {a.var: r for a in stage.reduce_axes}, reads))
+                axes |= {a.var: r for a in stage.reduce_axes}
+                out.append(Fit(ins, axes, reads, added=added))
     return out
 
 
@@ -110,6 +114,10 @@ def _readings(p: Expr, e: Expr, changed: bool) -> Iterator[dict[str, Load]]:
     if isinstance(p, Load) and isinstance(e, Load):
         if p.dtype == e.dtype or (changed and _changes(e.dtype, p.dtype)):
             yield {p.buffer: e}
+        return
+    if changed and isinstance(p, Cast) and isinstance(e, Binary) and e.op in "+-" and is_integer(p.dtype):
+        for x in (e.a, e.b) if e.op == "+" else (e.a,):
+            yield from _readings(p, x, changed)
         return
     if isinstance(p, Const) or not _alike(p, e):
         if p == e:
@@ -124,6 +132,12 @@ def _readings(p: Expr, e: Expr, changed: bool) -> Iterator[dict[str, Load]]:
             whole: dict[str, Load] = {}
             if all(whole.setdefault(name, x) == x for one in found for name, x in one.items()):
                 yield whole
+
+
+def _is_added_to(e: Expr, x: Load) -> bool:
+    """Whether a product adds something to an element that it reads."""
+    sums = (y for y in E.walk(e) if isinstance(y, Binary) and y.op in "+-" and E.dtype_of(y) != E.INDEX)
+    return any(x in E.loads(y) for y in sums)
 
 
 def _changes(old: str, new: str) -> bool:

@@ -159,8 +159,9 @@ def _is_copy(e: Expr) -> bool:
     """Whether a value is an element of another buffer, in a wider dtype (`widen`), or an integer with a
     number added (`cache_read_offset`)."""
     match e:
-        case Cast(dtype=d, a=Load(dtype=old)):
-            return holds(d, old)
         case Cast(dtype=d, a=Binary(op="+", a=Cast(a=x), b=Const())) if is_integer(d):
             return isinstance(x, Load)
-    return isinstance(e, Load)
+    x = e
+    while isinstance(x, Cast):
+        x = x.a
+    return isinstance(x, Load) and holds(E.dtype_of(e), x.dtype)

@@ -23,6 +23,7 @@ _PRELUDE = """\
 typedef long long at_long;
 typedef unsigned long long at_ulong;
 typedef unsigned short at_bits16;  // floats of storage are their bits; NVRTC has no cuda_fp16.h of its own
+typedef short at_short;
 typedef signed char at_char;
 typedef unsigned char at_uchar, at_bool, at_bits8;
 #define AT_VECTORS(T, size) \\
@@ -33,6 +34,7 @@ typedef unsigned char at_uchar, at_bool, at_bits8;
   AT_VECTORS(T, 1); \\
   struct __align__(16) T##16 { T s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, sa, sb, sc, sd, se, sf; }
 AT_VECTORS(at_bits16, 2);
+AT_VECTORS(at_short, 2);
 AT_BYTES(at_bits8);
 AT_BYTES(at_char);
 AT_BYTES(at_uchar);
@@ -77,7 +79,7 @@ CUDA = with_conversions(
             "float64": "double",
             "int8": "at_char",
             "uint8": "at_uchar",
-            "int16": "short",
+            "int16": "at_short",
             "int32": "int",
             "int64": "long long",
             "bool": "at_bool",

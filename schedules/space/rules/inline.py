@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-from schedules.expr import Load, Select
 from schedules.ir import Block, Nest
 from schedules.ir.nest import readers
 from schedules.primitives.inline import outgrown
@@ -14,6 +13,7 @@ from schedules.space.rules.patterns import (
     computed_again,
     extents,
     is_costly,
+    is_filled,
     is_guarded_copy,
     is_map,
     is_row_reduction,
@@ -71,10 +71,7 @@ def inline_stages(
 def _is_filled_with_zero_point(nest: Nest, b: Block) -> bool:
     """Whether a stage pads bytes by a number that is loaded. An instruction reads it as it lies; inlined, the
     choice would stand between them."""
-    value = b.values[0]
-    if not isinstance(value, Select) or nest.buffer(b.writes[0].buffer).dtype not in ("int8", "uint8"):
-        return False
-    return isinstance(value.a, Load) and isinstance(value.b, Load)
+    return is_filled(b) and nest.buffer(b.writes[0].buffer).dtype in ("int8", "uint8")
 
 
 def _computes_again(nest: Nest, b: Block, user: Block) -> bool:

@@ -87,6 +87,12 @@ def is_guarded_copy(b: Block) -> bool:
     )
 
 
+def is_filled(b: Block) -> bool:
+    """Whether a block is a padding stage that pads with a number that is loaded."""
+    value = b.values[0] if is_map(b) and len(b.values) == 1 else None
+    return isinstance(value, Select) and isinstance(value.a, Load) and isinstance(value.b, Load)
+
+
 def is_chosen_along(b: Block, axis: str) -> bool:
     """Whether a select, such as that of inlined padding, depends on ``axis``."""
     every = (x for v in b.values for x in E.walk(v))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,15 +12,19 @@ from test_instructed import Case, offered, product, q8, sketches, with_features
 
 from autotune.codegen.llvm.compile import host_arch
 from schedules import te
+from schedules.dtypes import DTYPES
+from schedules.expr import Cast
+from schedules.expr import walk as walk_expr
 from schedules.instructions import INSTRUCTIONS
 from schedules.instructions.match import fits
 from schedules.instructions.work import instructions_for
-from schedules.ir import Intrinsic, walk
+from schedules.ir import Intrinsic, blocks, walk
 from schedules.ir.nest import find_block
 from schedules.model import Target
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space import derive
+from schedules.space.rules.cpu import tiling, widened
 from schedules.te.compute_dag import ComputeDAG
 
 VNNI = with_features("avx2", "avx512bw", "avx512vnni")
@@ -131,6 +136,39 @@ def test_borders_of_an_offset_window(layout: str) -> None:
         same(interpret(lower(s.nest), dag, inputs), te.evaluate(dag, inputs), "all the same")
 
 
+def zeroed(a: str, b: str, which: str) -> ComputeDAG:
+    """A product of bytes less zero points: one of all a, and one of each column of b."""
+    x, y = te.placeholder((16, 7), a, "a"), te.placeholder((7, 17), b, "b")
+    za, zb, r = te.placeholder((), a, "za"), te.placeholder((17,), b, "zb"), te.reduce_axis(7, "k")
+
+    def less(v: Any, zero: Any, wanted: bool) -> Any:
+        return te.cast(v, "int32") - te.cast(zero, "int32") if wanted else te.cast(v, "int32")
+
+    def of(i: Any, j: Any) -> Any:
+        left, right = less(x[i, r], za[()], "a" in which), less(y[r, j], zb[j], "b" in which)
+        return te.sum(left * right, axis=r)
+
+    zeros = [z for z in (za, zb) if z.name[1] in which]
+    return te.dag([x, y, *zeros, te.compute((16, 17), of, "c")])
+
+
+@pytest.mark.parametrize("which", ["a", "b", "ab"])
+@pytest.mark.parametrize("dtypes", ["int8 int8", "uint8 int8", "uint8 uint8"])
+@pytest.mark.parametrize("name", ["vpdpbusd", "vpmaddwd"])
+def test_zero_points_are_taken_out_of_a_sum(which: str, dtypes: str, name: str) -> None:
+    """Of the numbers that the instruction multiplies, and of those that are offset or widened."""
+    dag, target = zeroed(*dtypes.split(), which), VNNI if name == "vpdpbusd" else AVX2
+    space, inputs = derive(dag, target), extremes(dag)
+    found = [n for n, words in enumerate(space.sketches) if f"c.with={name}" in words]
+    assert found
+    s = Schedule.replay(
+        dag, space.trace(found[0], space.sample(found[0], 1, np.random.default_rng(7))[0]), target
+    )
+    f = lower(s.nest)
+    assert any(x.instruction.name.startswith(name) for x in walk(f.body) if isinstance(x, Intrinsic))
+    same(interpret(f, dag, inputs), te.evaluate(dag, inputs), space.sketches[found[0]])
+
+
 # -- where it is offered ------------------------------------------------------------------------------------
 
 
@@ -189,3 +227,105 @@ def test_a_fit_names_the_operands_to_change() -> None:
 def test_limits_are_those_of_the_instruction_that_takes_changed_operands() -> None:
     names = {i.name for i in instructions_for(s8(8, 8, 8).dag, VNNI.features)}
     assert "vpdpbusd" in names
+
+
+# -- widened copies -----------------------------------------------------------------------------------------
+
+
+AVX2 = replace(
+    with_features("avx2", "fma"),
+    limits=tuple((k, 32 if k == "vector_bytes" else v) for k, v in with_features().limits),
+)
+# This CPU without what is newer than AVX2.
+HERE = replace(
+    AVX2, features=tuple(f for f in host_arch()[1] if not f.startswith(("amx", "avx512", "avxvnni")))
+)
+BYTES = {
+    "product": s8(17, 17, 6),
+    "tails": s8(17, 17, 7),
+    "mixed": Own("product", {"m": 16, "n": 17, "k": 5, "a": "uint8", "b": "int8"}, ()),
+    "one is wide": Own("product", {"m": 17, "n": 16, "k": 6, "a": "int16", "b": "int8"}, ()),
+    "turned a": s8(16, 17, 6, "a"),
+    "turned b": s8(16, 17, 5, "b"),
+    "known b": s8(3, 16, 5, constants=("b",)),
+    "epilogue": Own("biased", {"m": 16, "n": 17, "k": 5}, ()),
+    "channels last": conv("NHWC", 1, 16, 2, 16),
+    "channels first": conv("NCHW", 1, 16, 2, 16),
+}
+HALVES = {
+    "product": Own("product", {"m": 5, "n": 17, "k": 7, "a": "bfloat16", "b": "bfloat16"}, ()),
+    "turned b": Own(
+        "product", {"m": 5, "n": 17, "k": 7, "a": "float16", "b": "float16", "turned": "b"}, ()
+    ),
+    "one is wide": Own("product", {"m": 5, "n": 17, "k": 7, "a": "float32", "b": "float8_e4m3fn"}, ()),
+    "known b": Own(
+        "product", {"m": 5, "n": 17, "k": 7, "a": "bfloat16", "b": "bfloat16"}, (), constants=("b",)
+    ),
+    "channels last": Case("conv2d", {"h": 1, "w": 4, "ci": 2, "co": 17, "k": 3, "padding": 1}, ()),
+}  # fmt: skip
+
+
+def whole(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:
+    """Small whole numbers."""
+    rng = np.random.default_rng(seed)
+    return [rng.integers(-4, 5, t.shape).astype(DTYPES[t.dtype].numpy) for t in dag.inputs]
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_bytes_are_widened_to_pairs(name: str) -> None:
+    """For `vpmaddwd`: interpreted, with the instruction in it."""
+    case, rng = BYTES[name], np.random.default_rng(3)
+    dag = case.dag
+    space, (n, *_) = derive(dag, AVX2), sketches(case, AVX2)["vpmaddwd"]
+    s = Schedule.replay(dag, space.trace(n, space.sample(n, 1, rng)[0]), AVX2)
+    assert any(step.primitive == "widen" for step in s.trace.steps)
+    f, inputs, plain = lower(s.nest), extremes(dag), replace(dag, constants=())
+    assert "vpmaddwd" in {x.instruction.name for x in walk(f.body) if isinstance(x, Intrinsic)}
+    same(interpret(f, plain, inputs), te.evaluate(plain, inputs), space.sketches[n])
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_bytes_that_are_widened_are_right_compiled(name: str) -> None:
+    case, rng = BYTES[name], np.random.default_rng(4)
+    dag, found = case.dag, sketches(case, HERE)
+    if "vpmaddwd" not in found:
+        pytest.skip("this CPU lacks the instruction")
+    n, plain, inputs = found["vpmaddwd"][0], replace(dag, constants=()), extremes(dag, 1)
+    space = derive(dag, HERE)
+    check_compiled(
+        plain, space.trace(n, space.sample(n, 1, rng)[0]), HERE, inputs, te.evaluate(plain, inputs)
+    )
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_copies_of_floats_are_widened(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is converted where it is added up."""
+    monkeypatch.setattr(widened, "WIDENED_USES", 1)
+    monkeypatch.setattr(tiling, "TOO_SMALL_TO_PACK", 0)
+    dag, rng = HALVES[name].dag, np.random.default_rng(5)
+    space, plain, inputs = derive(dag, AVX2), replace(dag, constants=()), whole(dag)
+    want = te.evaluate(plain, inputs)
+    wide = [n for n, x in enumerate(space.sketches) if "copies=wide" in x and "pad=inline" not in x]
+    assert wide
+    for n in {wide[0], wide[-1]}:
+        s = Schedule.replay(dag, space.trace(n, space.sample(n, 1, rng)[0]), AVX2)
+        sums = [b for b in blocks(s.nest.body) if b.reducer is not None]
+        assert not any(isinstance(e, Cast) for b in sums for v in b.values for e in walk_expr(v))
+        same(interpret(lower(s.nest), plain, inputs), want, space.sketches[n])
+        check_compiled(plain, s.trace, HERE, inputs, want)
+
+
+def test_widened_where_that_may_pay() -> None:
+    wide = lambda case, t=AVX2: any("copies=wide" in x for x in derive(case.dag, t).sketches)  # noqa: E731
+    halves = lambda m, n, k: Own(  # noqa: E731
+        "product", {"m": m, "n": n, "k": k, "a": "bfloat16", "b": "bfloat16"}, ()
+    )
+    assert wide(halves(64, 64, 64)) and not wide(halves(8, 64, 64)), "b is used 8 times"
+    assert not wide(halves(64, 64, 64), with_features("avx512bf16")), "an instruction reads them as they are"
+    assert not wide(Own("product", {"m": 64, "n": 64, "k": 64, "a": "float32", "b": "float32"}, ()))
+    small = Own("product", {"m": 64, "n": 64, "k": 64, "a": "float8_e4m3fn", "b": "float8_e5m2"}, ())
+    assert offered(small, with_features("avx512bf16")) == {"vdpbf16ps"}, "all are numbers of bfloat16"
+    case = s8(64, 64, 64)
+    assert offered(case, AVX2) == {"vpmaddwd_s8s8", "vpmaddwd"}
+    assert offered(s8(8, 64, 64), AVX2) == {"vpmaddwd_s8s8"}
+    assert offered(case, with_features("avx2", "avx512bw")) == {"vpmaddwd_s8s8_zmm", "vpmaddwd_zmm"}

@@ -355,7 +355,8 @@ def test_a_target_without_it_has_other_sketches() -> None:
     assert offered(case, with_features("amx-tile", "amx-bf16")) == {TILES}
     assert offered(case, with_features("avx512vnni", "amx-tile")) == set()
     without = derive(case.dag, with_features("avx512bf16")).sketches
-    assert [x for x in without if "with" not in x] == list(derive(case.dag, with_features()).sketches)
+    plain = [x for x in derive(case.dag, with_features()).sketches if "copies=wide" not in x]
+    assert [x for x in without if "with" not in x] == plain
     assert offered(case, from_name("x86-64-v4")) == set()
 
 
@@ -363,7 +364,7 @@ def test_not_offered_for_other_numbers() -> None:
     for dtype in ("float32", "float16"):
         assert offered(Case("matmul", {"m": 64, "n": 64, "k": 64}, (), dtype=dtype), ALL) == set()
     assert offered(q8(16, 32, 64, "int32", "int8"), with_features("avx512vnni")) == set()
-    assert offered(q8(16, 32, 64, "int8", "int8"), with_features("avx2")) == {"vpmaddwd_s8s8"}
+    assert offered(q8(15, 32, 64, "int8", "int8"), with_features("avx2")) == {"vpmaddwd_s8s8"}
 
 
 def test_not_offered_where_most_of_it_would_be_wasted() -> None:

@@ -31,13 +31,14 @@ from schedules.model import Target, Trace
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space import derive
-from schedules.space.rules.cpu import instructed, tiling
+from schedules.space.rules.cpu import instructed, tiling, widened
 from schedules.te.compute_dag import ComputeDAG, Tensor
 
-STORED = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8", "int32")
+STORED = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8", "int16", "int32")
 # Pairs that instructions are for, drawn more often.
 LIKED = (
     ("bfloat16", "bfloat16"), ("uint8", "int8"), ("int8", "uint8"), ("int8", "int8"), ("uint8", "uint8"),
+    ("int16", "int8"),
 )  # fmt: skip
 # What a target lacks: the beginnings of names of features, and the bytes of its vectors.
 LACKING: dict[str, tuple[tuple[str, ...], int]] = {
@@ -300,6 +301,7 @@ def small_as_large() -> Iterator[None]:
         m.setattr(instructed, "MOST_WASTE", 12.0)
         m.setattr(instructed, "FEWEST_USES", 1)
         m.setattr(instructed, "PARTS_OF_CACHE", 0)
+        m.setattr(widened, "WIDENED_USES", 1)
         yield
 
 

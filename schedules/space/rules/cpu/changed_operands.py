@@ -31,14 +31,14 @@ SUMMED = 4
 
 
 def can_change(d: SketchBuilder, p: Block, fit: Fit) -> bool:
-    """Whether block ``p`` may read its operands as the instruction wants them. One is offset at most. What is
-    widened in every call is used many times."""
+    """Whether block ``p`` may read its operands as the instruction wants them. One gets another sign at most.
+    What is widened in every call is used many times."""
     if not fit.changes:
         return True
     offsets = _offsets(p.name, fit)
-    changed = [fit.reads[name] for name in fit.changes]
-    widened = [x for x in changed if all(x.buffer != step.buffer for step in offsets)]
-    if len(offsets) > 1 or not all(may_be_wide(d, p, x) for x in widened):
+    changed = [(fit.reads[name], dtype) for name, dtype in fit.changes.items()]
+    widened = [x for x, dtype in changed if offset_to(x.dtype, dtype) is None]
+    if sum(step.offset != 0 for step in offsets) > 1 or not all(may_be_wide(d, p, x) for x in widened):
         return False
     steps: list[Primitive[Any]] = [*offsets, *(CacheRead(p.name, x.buffer) for x in widened)]
     try:
@@ -58,11 +58,11 @@ def is_known(d: SketchBuilder, x: Load) -> bool:
 
 def cost_of_change(d: SketchBuilder, p: Block, fit: Fit) -> int:
     """Elements that are copied, and about as many for those that are added up, in every call."""
-    n, out = extents(p), 0
+    n, out, offsets = extents(p), 0, {step.buffer for step in _offsets(p.name, fit)}
     for name, x in fit.reads.items():
         if x.buffer not in d.s.dag.constants:
             size = math.prod(k for v, k in n.items() if depends(x, v))
-            out += size if name in fit.changes else SUMMED * size if _offsets(p.name, fit) else 0
+            out += size * (name in fit.changes) + SUMMED * size * bool(offsets - {x.buffer})
     return out
 
 
@@ -73,21 +73,26 @@ def change_operands(d: SketchBuilder, producer: str, consumer: str, fit: Fit) ->
     reads, apart = dict(fit.reads), list[str]()
     offsets = {step.buffer: step for step in _offsets(producer, fit)}
     for name, dtype in fit.changes.items():
-        x = reads[name]
-        if x.buffer in offsets:
-            copy, summed, result, _ = d.s.apply(offsets[x.buffer])
+        x, copy, step = reads[name], "", offsets.get(reads[name].buffer)
+        if step is not None:
+            copy, summed, result, _ = d.s.apply(step)
             apart.append(summed)
             if consumer:
                 d.s.inline(result)
             else:
                 consumer = result
-            x = replace(x, buffer=copy)
-        else:
+            if step.offset == 0:  # it is read where it lies
+                d.s.inline(copy)
+                copy = ""
+            else:
+                x = replace(x, buffer=copy, dtype=dtype)
+        if x.dtype != dtype:
             copy, x = _widened(d, producer, x, dtype)
-        _copy_at_once(d, reads[name].buffer)
-        reads[name] = replace(x, dtype=dtype)
-        d.copies.add(copy)
-    return consumer, replace(fit, reads=reads), apart
+        if copy:
+            _copy_at_once(d, reads[name].buffer)
+            d.copies.add(copy)
+        reads[name] = x
+    return consumer, replace(fit, reads=reads, added=frozenset()), apart
 
 
 def _widened(d: SketchBuilder, producer: str, x: Load, dtype: str) -> tuple[str, Load]:
@@ -108,6 +113,11 @@ def _copy_at_once(d: SketchBuilder, source: str) -> None:
 
 
 def _offsets(block: str, fit: Fit) -> list[CacheReadOffset]:
-    """What offsets each of the operands that are to be offset."""
-    ways = [(fit.reads[name], offset_to(fit.reads[name].dtype, dtype)) for name, dtype in fit.changes.items()]
-    return [CacheReadOffset(block, x.buffer, k) for x, k in ways if k is not None]
+    """What gives operands another sign, and takes out of the sum what it adds to them."""
+    out = []
+    for name, dtype in fit.changes.items():
+        x = fit.reads[name]
+        offset = offset_to(x.dtype, dtype)
+        if offset is not None or name in fit.added:
+            out.append(CacheReadOffset(block, x.buffer, offset or 0))
+    return out

@@ -65,7 +65,7 @@ def instruction_fits(d: SketchBuilder, p: Block, c: Block) -> dict[str, Fit]:
     out: dict[object, tuple[tuple[float, ...], str, Fit]] = {}
     sums: list[Sum] = []  # found where an instruction needs them
     for ins in INSTRUCTIONS.values():
-        if not ins.features or not d.runs(ins) or len(ins.meaning.inputs) != len(operands(p)):
+        if not ins.features or not d.runs(ins) or len(ins.meaning.inputs) > len(operands(p)):
             continue
         if any((ins.result.name, k) not in ins.free for k in range(len(ins.result.shape) - 1)):
             continue  # rows of results would have to lie side by side
@@ -200,7 +200,8 @@ def _copied_inside(d: SketchBuilder, producer: str, copied: Sequence[OperandRead
     """Operands that are copied inside the loops: those of which a whole copy would leave the second cache
     before it is read, if that is chosen."""
     n, room = extents(d.block(producer)), SHARE_OF_SECOND * d.target.limit("l2_bytes", 512 << 10)
-    given = [x for x in copied if not is_known(d, x.read) and not x.turns_terms(n)]
+    whole = [x for x in copied if x.opened or x.turns_terms(n) or x.has_rows_of_terms(d.s.nest, n)]
+    given = [x for x in copied if x not in whole and not is_known(d, x.read)]
     large = [x for x in given if nbytes(d.s.nest.buffer(x.read.buffer)) > room]
     return large if large and d.choose(f"{producer}.at", ("", "tile")) else []
 

@@ -52,7 +52,7 @@ def fit_signs(d: SketchBuilder, name: str, own: str) -> None:
     if len(b.values) != 1:
         return
     ways = [(i.cost, x) for i in _instructions(d) for x in match.fits(b, i, changed=True)]
-    ways = [(cost, x) for cost, x in ways if lane_axis(x) == own]
+    ways = [(cost, x) for cost, x in ways if lane_axis(x) == own and not x.added]
     usual = min((cost for cost, x in ways if not x.changes), default=inf)
     of_weights = [w for w in ways if [*w[1].changes] == [w[1].instruction.meaning.inputs[1].name]]
     cost, fit = min(of_weights, key=lambda w: w[0], default=(inf, None))
