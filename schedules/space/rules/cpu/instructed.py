@@ -213,7 +213,8 @@ def _copied_inside(
     before it is read, if that is chosen. One that could be read where it lies is not copied whole then."""
     p, room = d.block(producer), SHARE_OF_SECOND * d.target.limit("l2_bytes", 512 << 10)
     n = extents(p)
-    given = [x for x in copied if not (is_known(d, x.read) or x.turns_terms(n) or x.has_rows_of_terms(n))]
+    whole = [x for x in copied if x.opened or x.turns_terms(n) or x.has_rows_of_terms(d.s.nest, n)]
+    given = [x for x in copied if x not in whole and not is_known(d, x.read)]
     large = [x for x in given if nbytes(d.s.nest.buffer(x.read.buffer)) > room]
     more = len(copied) > len(copied_operands(d, d.s.nest, p, fit))
     return large if large and d.choose(f"{producer}.at", ("tile",) if more else ("", "tile")) else []

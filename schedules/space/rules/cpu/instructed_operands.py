@@ -82,9 +82,16 @@ class OperandRead:
         ins = self.fit.instruction
         return n[term_axis(self.fit)] % ins.terms != 0 and ins.terms > self.side_by_side
 
-    def has_rows_of_terms(self, n: Mapping[str, int]) -> bool:
-        """Whether a copy has rows of terms, with zeros at their ends."""
-        return n[term_axis(self.fit)] % self.fit.instruction.terms != 0 and all(map(self.is_term, self.inner))
+    def in_rows(self, nest: Nest) -> bool:
+        """Whether terms lie side by side where they are read."""
+        read = self.fit.reads[self.name]
+        steps, _ = affine.rejoined(affine.offset(read.indices, known_strides(nest.buffer(read.buffer))))
+        return steps.get(Var(term_axis(self.fit))) == Const(1)
+
+    def has_rows_of_terms(self, nest: Nest, n: Mapping[str, int]) -> bool:
+        """Whether a copy has whole rows of terms, with zeros at their ends."""
+        tail = n[term_axis(self.fit)] % self.fit.instruction.terms != 0
+        return tail and all(map(self.is_term, self.inner)) and self.in_rows(nest)
 
     def lies(self, nest: Nest, n: Mapping[str, int]) -> bool:
         """Whether the instruction can read it where it lies. ``n``: extents of the block's axes."""
@@ -165,17 +172,10 @@ def copied_runs(d: SketchBuilder, nest: Nest, p: Block, x: OperandRead) -> float
     if x.opened:
         how = Unfolding.of(p, read, x.opened)
         shape = how.placed(shape, [Const(n[v]) for v in how.axes])
-    run = min(n[r], d.lanes_of(read.dtype)) if _in_rows(nest, x) else 1
+    run = min(n[r], d.lanes_of(read.dtype)) if x.in_rows(nest) else 1
     if copying is not None:
         run = FASTER * math.prod(copying.result.shape)
     return math.prod(const(e) or 1 for e in shape) / run
-
-
-def _in_rows(nest: Nest, x: OperandRead) -> bool:
-    """Whether terms of an operand lie side by side where it is read from."""
-    read = x.fit.reads[x.name]
-    terms, _ = affine.rejoined(affine.offset(read.indices, known_strides(nest.buffer(read.buffer))))
-    return terms.get(Var(term_axis(x.fit))) == Const(1)
 
 
 def _is_made_for_it(d: SketchBuilder, nest: Nest, x: Load) -> bool:
@@ -211,7 +211,7 @@ def pack(d: SketchBuilder, producer: str, x: OperandRead, tile: Sizes) -> Packed
     whole = n[term_axis(x.fit)] % ins.terms == 0
     terms = x.side_by_side if whole else ins.terms
     turned = x.turns_terms(n)
-    if x.has_rows_of_terms(n) and _in_rows(d.s.nest, x):
+    if x.has_rows_of_terms(d.s.nest, n):
         terms *= -(-n[term_axis(x.fit)] // terms)
     rank = len(read.indices)
     dims = {a: k for a in x.dims if (k := x.place(x.fit.axes[a])) is not None}
