@@ -69,6 +69,13 @@ def is_looked_up(stage: Stage) -> bool:
     return False
 
 
+def makes_bytes(stage: Stage) -> bool:
+    """Whether a map quantises wider numbers. A product reads its bytes from memory: there an instruction may
+    have them copied as it wants them."""
+    wide = any(DTYPES[x.dtype].itemsize > 1 and any(map(E.variables, x.indices)) for x in stage.reads())
+    return is_map(stage) and stage.outputs[0].dtype in ("uint8", "int8") and wide
+
+
 def is_row_reduction(stage: Stage) -> bool:
     """Whether a stage reduces dimensions of what it reads from end to end."""
     if is_map(stage) or is_product(stage):
@@ -237,7 +244,8 @@ class _Cut:
                 continue
             beside, readers_ = self.members[self.group[s.name]], self.members[numbers.pop()]
             rows = any(map(is_row_reduction, readers_))
-            if (is_joined(s) or is_looked_up(s)) and any(map(is_product, readers_)):
+            apart = is_joined(s) or is_looked_up(s) or (makes_bytes(s) and not of_rows)
+            if apart and any(map(is_product, readers_)):
                 continue
             if any(map(is_product, beside)) or (of_rows and not rows) or (not of_rows and len(beside) > 1):
                 continue

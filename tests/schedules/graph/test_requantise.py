@@ -187,3 +187,14 @@ def test_padding_with_a_computed_zero_point_is_part_of_the_product() -> None:
     assert isinstance(group, Group) and len(products(after)) == 1
     given_ = [extreme("uint8", 1, 3, 6, 5), np.array(77, np.uint8)]
     np.testing.assert_array_equal(evaluate(after, given_)[0], evaluate(graph, given_)[0])
+
+
+def test_what_is_quantised_for_a_product_alone_is_a_kernel_of_its_own() -> None:
+    """So an instruction may have its bytes copied: those of a first convolution, which has 3 channels."""
+    net = Net()
+    x = net.input("x", 1, 3, 8, 8)
+    w = net.known("w", extreme("int8", 16, 3, 3, 3))
+    y = conv(padded(dequantised(quantised(x, 0.0213, 7), 0.0213, 7), 1), dequantised(w, 0.0171, None))
+    groups = [g for g in partition(optimize(net.graph(quantised(y, 0.3, 5)))) if isinstance(g, Group)]
+    assert [g.dag.inputs[0].dtype for g in groups] == ["float32", "uint8"]
+    assert [g.dag.tensors[g.dag.outputs[0]].dtype for g in groups] == ["uint8", "uint8"]
