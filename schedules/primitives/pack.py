@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from schedules import expr as E
 from schedules.dtypes import holds, is_integer
 from schedules.expr import Binary, Cast, Const, Expr, Load, Var
-from schedules.ir import Access, Block, Buffer, Iter, Nest
+from schedules.ir import Access, Block, Buffer, Iter, Nest, const
 from schedules.ir.nest import (
     loops_of,
     map_blocks,
@@ -91,10 +92,14 @@ class Pack(Primitive[list[str]]):
         if sorted(self.order) != list(range(n)):
             raise self.refused(f"order {list(self.order)} is not a permutation of 0..{n - 1}")
 
-    def _index(self, at: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Packed indices of an element."""
-        outer = [i if t == 0 else i // as_expr(t) for i, t in zip(at, self.tiles, strict=True)]
-        inner = [i % as_expr(t) for i, t in zip(at, self.tiles, strict=True) if t != 0]
+    def _index(self, shape: tuple[Expr, ...], at: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Packed indices of an element of a buffer with this shape. A dimension within one tile is not
+        divided: the proof that it is may need what holes are."""
+        extents = zip(shape, self.tiles, strict=True)
+        within = [isinstance(t, int) and (size := const(n)) is not None and size <= t for n, t in extents]
+        each = list(zip(at, self.tiles, within, strict=True))
+        outer = [i if t == 0 else Const(0) if one else i // as_expr(t) for i, t, one in each]
+        inner = [i if one else i % as_expr(t) for i, t, one in each if t != 0]
         both = outer + inner
         return tuple(both[o] for o in self.order)
 
@@ -131,9 +136,9 @@ class Pack(Primitive[list[str]]):
         )
         stmt = wrap_loops(new, self.result())
         nest = replace_stmt(nest, subtree_of(nest, copy.name), stmt)
+        index = partial(self._index, old.shape)
         nest = map_blocks(
-            nest,
-            lambda b: b if b.name == new.name else redirect_reads(b, old.name, old.name, self._index),
+            nest, lambda b: b if b.name == new.name else redirect_reads(b, old.name, old.name, index)
         )
         return set_buffer(nest, Buffer(old.name, shape, old.dtype, old.scope))
 

@@ -52,6 +52,8 @@ def test_operators_state_their_types() -> None:
     assert matmul.types("int64") == Types("int64", "int64", "int64")
     assert pool.types("uint8") == Types("uint8", "int32", "uint8")
     for op in ops.OPERATORS:
+        if op.name == "weight_only_matmul":
+            continue
         quantized = op.name.startswith("quantized_")
         assert op.dtypes == ("uint8", "int8") if quantized else set(op.dtypes) >= set(FLOATS), op.name
         for d in op.dtypes:
@@ -60,6 +62,14 @@ def test_operators_state_their_types() -> None:
             assert {t.dtype for t in dag.inputs} == kinds
             if op.name not in ("argmax", "argmin"):  # places
                 assert dag.tensors[dag.outputs[0]].dtype == op.types(d).output, (op.name, d)
+
+
+@pytest.mark.parametrize("activations", ["float32", "bfloat16", "float16", "int8"])
+def test_few_bits_are_multiplied_with_other_types(activations: str) -> None:
+    """Integers are scaled, so that the result is float32."""
+    dag = ops.workload("weight_only_matmul", SMALL["weight_only_matmul"], activations).dag
+    assert activations in ops.get("weight_only_matmul").dtypes and dag.inputs[0].dtype == activations
+    assert dag.tensors[dag.outputs[0]].dtype == ("float32" if activations == "int8" else activations)
 
 
 def test_sums_may_be_stored_as_another_dtype() -> None:
