@@ -111,8 +111,8 @@ def _end(b: Block, var: str, inner: affine.Ranges, runs: bool) -> Expr | None:
         if not isinstance(tile, Const) or var in E.variables(within[0].b):
             return None
         base = within[0].a
-    elif not (runs or E.variables(bind) & inner.keys()):  # the loop of single elements: `tighten_bounds` has its guard
-        return None
+    elif not (runs or E.variables(bind) & inner.keys()):
+        return None  # the loop of single elements: `tighten_bounds` has its guard
     step, rest = affine.isolate(base, var)
     least = affine.extreme(rest, inner, 0)
     if not isinstance(step, Const) or step.value <= 0 or least is None or var in E.variables(least):

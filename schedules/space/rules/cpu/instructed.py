@@ -323,9 +323,7 @@ def run_by_instruction(
     d.s.tensorize(inner[0], ins)
 
 
-def _unrolled_steps(
-    d: SketchBuilder, producer: str, loop: str, part: int | Hole, fewest: int
-) -> list[str]:
+def _unrolled_steps(d: SketchBuilder, producer: str, loop: str, part: int | Hole, fewest: int) -> list[str]:
     """Unroll several runs along the sum: [outer, inner], or [loop] if it is one. ``part``: runs of a part of
     it; 0: the loop is the whole. ``fewest``: iterations of the outer loop at the largest sizes."""
     name = f"{producer}.steps"
@@ -335,7 +333,8 @@ def _unrolled_steps(
         count = part or extent(next(x for x in d.loops(producer) if x.var == loop))
         if count == 1:
             return [loop]
-        steps = d.choice(name, [k for k in range(1, MOST_STEPS + 1) if count % k == 0 and count // k >= fewest])
+        most = min(MOST_STEPS, count // fewest)
+        steps = d.choice(name, [k for k in range(1, most + 1) if count % k == 0])
     outer, inner = d.s.split(loop, (None, steps))
     d.s.unroll(inner)
     return [outer, inner]
