@@ -32,8 +32,6 @@ from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 from schedules.units import of_peak
 
-# What packs b.
-INTERLEAVE = {"bfloat16": "interleave2_bfloat16", "int8": "interleave4_int8", "uint8": "interleave4_uint8"}
 # Products: of vectors, and of tiles.
 TIMED = tuple(
     name
@@ -64,7 +62,8 @@ def packed(s: Schedule, terms: int, columns: int, at_a_time: int) -> None:
     s.pack("b_global", (terms, columns), (1, 0, 3, 2))
     inner = s.split(s.loops("b_global")[2], (None, at_a_time))[1]
     lanes = "" if at_a_time == 16 else f"_x{at_a_time}"
-    s.tensorize(inner, INTERLEAVE[s.dag.inputs[1].dtype] + lanes)
+    dtype = s.dag.inputs[1].dtype
+    s.tensorize(inner, f"interleave{4 // DTYPES[dtype].itemsize}_{dtype}{lanes}")
 
 
 def in_vectors(

@@ -153,7 +153,7 @@ def _check_outputs(file: Any) -> None:
         if name in KEPT_AS:
             raise ModelError(
                 f"{file.label}: output {port.name!r} has type {name}, which is not supported; dequantize it, "
-                f"or use one of {', '.join(DTYPES)}"
+                f"or use one of {', '.join(d for d in DTYPES if d not in KEPT_AS)}"
             )
 
 

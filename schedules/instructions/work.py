@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from math import inf
 
 from schedules.dtypes import is_float
 from schedules.instructions import INSTRUCTIONS
@@ -23,7 +24,7 @@ def instructions_for(dag: ComputeDAG, features: Collection[str]) -> list[Instruc
     """The instructions of a target with such features that some stage of a DAG is, by its expression alone:
     how long axes are, and where operands lie, is not asked."""
     known = [i for i in INSTRUCTIONS.values() if i.features and i.offered(features)]
-    return [i for i in known if any(_is(s, i) for s in dag.stages)]
+    return [i for i in known if any(i in _ways(s, known) for s in dag.stages)]
 
 
 def times_as_fast(dag: ComputeDAG, target: Target) -> float:
@@ -34,8 +35,14 @@ def times_as_fast(dag: ComputeDAG, target: Target) -> float:
     return max([1.0, *(i.operations / costs.get(i.name, i.cost) / usual for i in found)])
 
 
-def _is(s: Stage, ins: Instruction) -> bool:
-    return s.reducer is not None and bool(fits(stage_block(s), ins, changed=True))
+def _ways(s: Stage, known: Sequence[Instruction]) -> list[Instruction]:
+    """Those of ``known`` that a stage is. Its operands are changed for one that is faster than all that take
+    them as they are, as the space offers it."""
+    if s.reducer is None:
+        return []
+    found = [(i, fits(stage_block(s), i, changed=True)) for i in known]
+    usual = min((i.cost_each for i, ways in found if not all(x.changes for x in ways)), default=inf)
+    return [i for i, ways in found if not all(x.changes for x in ways) or (ways and i.cost_each < usual)]
 
 
 def work(dag: ComputeDAG, flops: int, instructions: Sequence[Instruction] = ()) -> dict[str, float]:
@@ -51,7 +58,7 @@ def work(dag: ComputeDAG, flops: int, instructions: Sequence[Instruction] = ()) 
     found: Counter[str] = Counter()
     for s in dag.stages:
         own = flops_of_stage(s)
-        ins = next((i for i in instructions if _is(s, i)), None)
+        ins = next(iter(_ways(s, instructions)), None)
         if ins is not None:
             found[ins.name] += own.total()
         else:

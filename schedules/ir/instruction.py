@@ -120,6 +120,11 @@ class Instruction:
         """Operations of one instruction, 2 for a multiply-add."""
         return 2 * prod(self.iterations.values()) if self.meaning.stages[0].reducer else 0
 
+    @property
+    def cost_each(self) -> float:
+        """What one of its operations costs, in multiply-adds of vectors. It has some."""
+        return self.cost / self.operations
+
     def layout(self, operand: str) -> str:
         """An operand's elements from the outermost dimension to the innermost, such as ``[i: 16, t: 2]``."""
         accesses: list[Store | Load] = [self.step, *self.meaning.stages[0].reads()]

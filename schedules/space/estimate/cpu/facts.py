@@ -18,7 +18,7 @@ from schedules.dtypes import DTYPES
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Loop, Nest, blocks, loops_around
 from schedules.ir.instruction import Instruction
-from schedules.ir.nest import reads, vars_bound
+from schedules.ir.nest import of_kind, reads, vars_bound
 from schedules.ir.regions import footprint, values_at_most
 from schedules.model import LINE
 from schedules.primitives.base import as_expr
@@ -185,9 +185,9 @@ def selects(b: Block, loops: Sequence[Loop] = ()) -> int:
 class _Loops:
     """The loops around a block, outermost first. ``one``: those that are one instruction; ``tile``: the
     register tile, these included (an unrolled loop around a whole sum repeats it, and is not of the tile);
-    ``rest``: the others; ``deep``: of these the innermost run of reduction
-    loops (if the reduction is done in parts, others lie further out); ``outer``: those around that; ``red``:
-    variables of the reduction, without those of an instruction's terms; ``points``: all loops but these."""
+    ``rest``: the others; ``deep``: of these the innermost run of reduction loops (if the reduction is done in
+    parts, others lie further out); ``outer``: those around that; ``red``: variables of the reduction, without
+    those of an instruction's terms; ``points``: all loops but these."""
 
     def __init__(self, nest: Nest, b: Block) -> None:
         self.all = loops_around(b, nest.body)
@@ -196,7 +196,8 @@ class _Loops:
         terms = {x.var for x in one.terms} if one else set()
         self.red = red = reduced - terms
         self.points = [x for x in self.all if x.var not in terms]
-        sums = [k for k, x in enumerate(self.all) if x.kind not in ("vectorize", "unroll") and x.var in red]
+        steps = {v for i, e in of_kind(b, "reduce") if i.extent != Const(1) for v in E.variables(e)} - terms
+        sums = [k for k, x in enumerate(self.all) if x.kind not in ("vectorize", "unroll") and x.var in steps]
         inner = {x.var for x in self.all if x.kind == "vectorize"} | (one.names if one else set())
         inner |= {x.var for x in self.all[sums[-1] if sums else 0 :] if x.kind == "unroll"}
         self.tile = [x for x in self.all if x.var in inner]

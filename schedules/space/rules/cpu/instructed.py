@@ -14,7 +14,7 @@ from functools import partial
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Const, Hole
-from schedules.instructions import INSTRUCTIONS, Instruction
+from schedules.instructions import INSTRUCTIONS
 from schedules.instructions.match import Fit, fits
 from schedules.ir import Block, Nest, nbytes
 from schedules.ir.nest import behind, bound, find_block, reads
@@ -79,14 +79,9 @@ def instruction_fits(d: SketchBuilder, p: Block, c: Block) -> dict[str, Fit]:
             if cost is not None and (kind not in out or cost < out[kind][0]):
                 out[kind] = cost, ins.name, fit
     found = {name: fit for _, name, fit in out.values()}
-    usual = min((_each(x.instruction) for x in found.values() if not x.changes), default=math.inf)
-    least = min((_each(x.instruction) for x in found.values()), default=math.inf)
-    return {k: x for k, x in found.items() if not x.changes or _each(x.instruction) == least < usual}
-
-
-def _each(ins: Instruction) -> float:
-    """What one operation costs, in multiply-adds of vectors."""
-    return ins.cost / ins.operations
+    usual = min((x.instruction.cost_each for x in found.values() if not x.changes), default=math.inf)
+    least = min((x.instruction.cost_each for x in found.values()), default=math.inf)
+    return {k: x for k, x in found.items() if not x.changes or x.instruction.cost_each == least < usual}
 
 
 def _cost(d: SketchBuilder, nest: Nest, name: str, c: Block, fit: Fit) -> tuple[float, ...] | None:
