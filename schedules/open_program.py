@@ -72,7 +72,8 @@ def lower_parts(parts: list[Nest], sizes: tuple[OpenSize, ...]) -> LoweredFunc:
     """The program of `parts_of`. ``sizes``: those of the DAG. Raises VerifyError."""
     if len(parts) == 1:
         return lower(parts[0])
-    whole, below = map(lower, parts)
+    # Below the tile, an instruction may have no whole run at any size: its loops stay loops.
+    whole, below = lower(parts[0]), lower(parts[1], tails=True)
     raised = [a for a, b in zip(parts[0].sizes, sizes, strict=True) if a.least > b.least]
     fits = E.all_of(*(E.compare("<=", a.least, size_variable(a.name)) for a in raised))
     other = E.any_of(*(E.compare("<", size_variable(a.name), a.least) for a in raised))

@@ -15,27 +15,28 @@ from schedules.passes.pipeline import for_cpus, streamed
 from schedules.passes.sums_of_zeros import sums_of_zeros
 
 
-def lower(nest: Nest, name: str = "kernel") -> LoweredFunc:
+def lower(nest: Nest, name: str = "kernel", *, tails: bool = False) -> LoweredFunc:
     """Lower a nest whose holes are all filled. The result is verified. If it is wrong or a pass fails, the
-    passes run again with a check after each, so that the error names the first wrong one. Raises
+    passes run again with a check after each, so that the error names the first wrong one. ``tails``: every
+    loop that is marked as an instruction may be a tail of it, as at sizes below its tile. Raises
     VerifyError."""
     verify_names(nest)
     nest = partial_sums(sums_of_zeros(close_sizes(nest)))
     params = tuple(nest.buffer(n) for n in nest.params)
     try:
-        *_, (_, s) = _passed(nest)
+        *_, (_, s) = _passed(nest, tails)
         verify(s, params, "lowering", nest.sizes)
     except Exception:
-        _blame(nest)
+        _blame(nest, tails)
         raise
     return _lowered(name, nest, s)
 
 
-def _passed(nest: Nest) -> Iterator[tuple[str, Stmt]]:
+def _passed(nest: Nest, tails: bool = False) -> Iterator[tuple[str, Stmt]]:
     """(title, program) after each pass."""
     s = expand_blocks(nest)
     yield "expand_blocks", s
-    for title, run in for_cpus(nest):
+    for title, run in for_cpus(nest, tails):
         s = run(s)
         yield title, s
 
@@ -51,10 +52,10 @@ def _lowered(name: str, nest: Nest, s: Stmt) -> LoweredFunc:
     )
 
 
-def _blame(nest: Nest) -> None:
+def _blame(nest: Nest, tails: bool) -> None:
     """Raise VerifyError for the first pass that leaves something wrong; return if there is none."""
     placed = tuple(nest.buffer(n) for n in nest.params)
-    for title, s in _passed(nest):
+    for title, s in _passed(nest, tails):
         # Intermediate buffers are allocated from `compact` on. `simplify` runs before and after it.
         early = title in ("expand_blocks", "whole_lanes", "simplify")
         verify(s, nest.buffers if early else placed, title, nest.sizes)

@@ -76,10 +76,13 @@ def _trimmed(s: Stmt, ranges: affine.Ranges) -> Stmt:
     axis is a multiple of the size."""
     if not isinstance(s, Loop):
         return with_body(s, lambda x: _trimmed(x, ranges))
+    if s.instruction is not None:  # its loops are whole, or a tail
+        return s
     body = _trimmed(s.body, ranges)
     if s.kind == "serial":
         inner = {x.var: _counts(x) for x in walk(body) if isinstance(x, Loop)}
-        ends = {_end(b, s.var, inner) for b in blocks(body)}
+        runs = any(isinstance(x, Loop) and x.instruction is not None for x in walk(body))
+        ends = {_end(b, s.var, inner, runs) for b in blocks(body)}
         end = ends.pop() if len(ends) == 1 else None
         if end is not None:
             return replace(s, extent=affine.simplify(E.minimum(s.extent, end), ranges), body=body)
@@ -92,8 +95,9 @@ def _counts(loop: Loop) -> affine.Range:
     return 0, (1 << 62) if n is None else n - 1
 
 
-def _end(b: Block, var: str, inner: affine.Ranges) -> Expr | None:
-    """How many iterations of a loop have work for a block; None where that can't be told."""
+def _end(b: Block, var: str, inner: affine.Ranges, runs: bool) -> Expr | None:
+    """How many iterations of a loop have work for a block; None where that can't be told. ``runs``: whether
+    it holds an instruction, whose whole runs `partition` then finds along it."""
     own = [(i, e) for i, e in zip(b.iters, b.binds, strict=True) if var in E.variables(e)]
     if len(own) != 1 or not affine.has_size(own[0][0].extent):
         return None
@@ -107,8 +111,8 @@ def _end(b: Block, var: str, inner: affine.Ranges) -> Expr | None:
         if not isinstance(tile, Const) or var in E.variables(within[0].b):
             return None
         base = within[0].a
-    elif not E.variables(bind) & inner.keys():  # the loop of single elements: `tighten_bounds` has its guard
-        return None
+    elif not (runs or E.variables(bind) & inner.keys()):
+        return None  # the loop of single elements: `tighten_bounds` has its guard
     step, rest = affine.isolate(base, var)
     least = affine.extreme(rest, inner, 0)
     if not isinstance(step, Const) or step.value <= 0 or least is None or var in E.variables(least):

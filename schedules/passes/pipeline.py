@@ -57,8 +57,8 @@ def shared(nest: Nest) -> Passes:
     ]
 
 
-def for_cpus(nest: Nest) -> Passes:
-    """The passes for CPUs."""
+def for_cpus(nest: Nest, tails: bool = False) -> Passes:
+    """The passes for CPUs. ``tails``: as of `tensorize`."""
     params = tuple(nest.buffer(n) for n in nest.params)
     dtypes = {b.name: b.dtype for b in nest.buffers}
     stay = tuple(n for n in nest.outputs if n not in streamed(nest))
@@ -80,7 +80,7 @@ def for_cpus(nest: Nest) -> Passes:
         # Before marked loops are instructions, as their places move.
         ("results_in_place", lambda s: results_in_place(s, tuple(b for b in params if b.name in stay))),
         # last: no other pass has to know instructions
-        ("tensorize", lambda s: tensorize(s, params)),
+        ("tensorize", lambda s: tensorize(s, params, tails)),
     ]
 
 

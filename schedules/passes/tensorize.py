@@ -11,9 +11,9 @@ from schedules.ir.strides import known_strides
 Strides = Mapping[str, tuple[int, ...]]
 
 
-def tensorize(s: Stmt, params: tuple[Buffer, ...]) -> Stmt:
+def tensorize(s: Stmt, params: tuple[Buffer, ...], tails: bool = False) -> Stmt:
     """``s`` with every marked loop as its instruction. A copy of it that is a tail stays a loop. Raises
-    NoMatch where none of the loops marked with an instruction is it."""
+    NoMatch where none of the loops marked with an instruction is it, unless all of them may be ``tails``."""
     made: set[str] = set()
     refused: dict[str, NoMatch] = {}
 
@@ -33,6 +33,6 @@ def tensorize(s: Stmt, params: tuple[Buffer, ...]) -> Stmt:
 
     out = go(s, {b.name: known_strides(b) for b in params})
     for name, err in refused.items():
-        if name not in made:
+        if name not in made and not tails:
             raise err
     return out

@@ -13,6 +13,7 @@ from space_cases import target
 
 from schedules import affine, ops, te
 from schedules import expr as E
+from schedules.errors import ScheduleError
 from schedules.expr import Const, Var
 from schedules.graph.integers import with_integer_products
 from schedules.ir import Buffer, Intrinsic, LoweredFunc, size_hole, walk
@@ -20,6 +21,7 @@ from schedules.ir.strides import contiguous_dimension, goes_on
 from schedules.model import Trace
 from schedules.open_program import lower_parts, parts_of
 from schedules.passes import sums_of_zeros
+from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.dims import Dim, dim
@@ -63,6 +65,7 @@ CASES: dict[str, Callable[[], ComputeDAG]] = {
     "columns": operator("matmul", m=7, n=n(40), k=12),
     "columns of tiles": operator("matmul", m=20, n=n(70), k=32),
     "depth": operator("matmul", m=7, n=17, k=n(24)),
+    "depth of tiles": operator("matmul", m=16, n=16, k=n(70)),
     "an epilogue": operator("matmul_bias_relu", m=n(13), n=33, k=10),
     "batch": operator("batch_matmul", b=n(4), m=3, n=33, k=8),
     "rows in a batch": operator("batch_matmul", b=2, m=n(7), n=33, k=8),
@@ -124,6 +127,58 @@ def test_a_tail_below_the_tile_is_right() -> None:
     (trace,) = instructed(dag)
     func = lowered(dag, trace)
     assert any(isinstance(x, Intrinsic) for x in walk(func.body)) and right(func, dag, (1, 4, 5))
+
+
+@pytest.mark.parametrize("most", [16, 33])
+def test_columns_of_few_panels_are_copied_by_instructions(most: int) -> None:
+    """Where all panels are copied in one iteration, whole ones are still found among them."""
+    dag = with_strides(integers(3, n(most), 8))
+    for trace in instructed(dag, 3):
+        func = lowered(dag, trace)
+        used = {x.instruction.name for x in walk(func.body) if isinstance(x, Intrinsic)}
+        assert "interleave4_int8" in used
+        assert right(func, dag, (1, 15, most - 1, most))
+
+
+def test_sums_that_are_mostly_tails_are_by_no_instruction() -> None:
+    """Of an open sum whole runs alone are by one: there are some below the largest size, or none is
+    offered."""
+    assert not instructed(integers(3, 16, n(4)))
+    dag = integers(3, 16, n(12))
+    for trace in instructed(dag, 8):
+        assert any(isinstance(x, Intrinsic) for x in walk(lowered(dag, trace).body))
+
+
+def test_merged_sums_that_are_mostly_tails_are_by_no_instruction() -> None:
+    """An axis that is merged with an open one is open too."""
+
+    def merged(most: int) -> ComputeDAG:
+        g = n(most)
+        x, y = te.placeholder((5, g, 2), "uint8", "x"), te.placeholder((g, 2, 16), "int8", "y")
+        r, s = te.reduce_axis(g, "r"), te.reduce_axis(2, "s")
+        return te.dag(
+            [x, y, te.compute((5, 16), lambda i, j: te.sum(x[i, r, s] * y[r, s, j], axis=[r, s]), "z")]
+        )
+
+    assert not instructed(with_strides(merged(2)))
+    dag = with_strides(merged(6))
+    for trace in instructed(dag, 8):
+        func = lowered(dag, trace)
+        assert any(isinstance(x, Intrinsic) for x in walk(func.body)) and right(func, dag, (1, 5, 6))
+
+
+def test_instructions_without_a_whole_run_below_the_tile_are_loops() -> None:
+    """A shifted tile of the sum that is taken off makes a second part, whose sizes have no run of a copy."""
+    m, r = n(17), te.reduce_axis(8, "r")
+    x, y = te.placeholder((3, 8), "uint8", "x"), te.placeholder((8, m), "int8", "y")
+    zero = te.placeholder((), "int32", "zero")
+    value = lambda i, j: te.sum((x[i, r] - zero[()]) * y[r, j], axis=r)  # noqa: E731
+    dag = with_strides(te.dag([x, y, zero, te.compute((3, m), value, "z")]))
+    every = ((t, parts_of(dag, t, CPU)) for t in sampled(dag, 4, CPU) if "vpdpbusd" in str(t))
+    trace, parts = next((t, found) for t, found in every if found[-1].sizes[0].most == 15)
+    with pytest.raises(ScheduleError, match="tensorize"):
+        lower(parts[1])
+    assert right(lowered(dag, trace), dag, (1, 15, 16, 17))
 
 
 def test_rows_that_tiles_have_are_copied() -> None:

@@ -260,8 +260,8 @@ def end_off_by_one(patch: pytest.MonkeyPatch) -> None:
 def merged_bound_taken_for_the_size(patch: pytest.MonkeyPatch) -> None:
     right = open_sizes._end
 
-    def end(b, var, inner):
-        found = right(b, var, inner)
+    def end(b, var, inner, runs):
+        found = right(b, var, inner, runs)
         sizes = [E.Var(v) for v in E.variables(found) if v.endswith(".size")] if found is not None else []
         own = next((i for i, e in zip(b.iters, b.binds, strict=True) if var in E.variables(e)), None)
         if own is None or not sizes:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 
 from autotune.codegen.llvm import by_half
+from autotune.codegen.llvm.pieces import joined
 from autotune.codegen.llvm.scope import Scopes
 from autotune.codegen.llvm.types import Value, vector
 from schedules.dtypes import DTYPES
@@ -22,6 +23,7 @@ WIDTH = 64  # bytes of a register
 _UPPER, _WIDE = DTYPES["bfloat16"], DTYPES["float32"]
 _PICK = "llvm.x86.avx512.vpermi2var.qi.512"
 _BYTES, _WORDS, _FLOATS = vector("i8", WIDTH), vector("i32", 16), vector("float", 16)
+PICK = f"declare {_BYTES} @{_PICK}({_BYTES}, {_BYTES}, {_BYTES})"
 
 
 def applies(dtype: str, lanes: int, features: Collection[str]) -> bool:
@@ -36,7 +38,7 @@ def applies(dtype: str, lanes: int, features: Collection[str]) -> bool:
 
 def widened(x: Value, s: Scopes, declare: Callable[[str], None]) -> str:
     """The float32 of values of 8 bits."""
-    declare(f"declare {_BYTES} @{_PICK}({_BYTES}, {_BYTES}, {_BYTES})")
+    declare(PICK)
     parts = []
     for at in range(0, x.lanes, WIDTH):
         # As bytes are interleaved below, number n of the register is 4 * (n // 16) + n % 16 // 2 % 4 of
@@ -44,22 +46,18 @@ def widened(x: Value, s: Scopes, declare: Callable[[str], None]) -> str:
         order = [n % 2 * 16 + n // 8 % 2 * 32 + n // 16 * 4 + n // 2 % 4 for n in range(WIDTH)]
         code = f"{_BYTES} {s.emit(f'shufflevector {x}, {x.type} poison, {_mask([at + n for n in order])}')}"
         parts += _sixty_four(code, x.dtype, s)
-    while len(parts) > 1:  # neighbours side by side
-        size = x.lanes // len(parts)
-        kind = vector("float", size)
-        parts = [
-            s.emit(f"shufflevector {kind} {a}, {kind} {b}, {_mask(range(2 * size))}")
-            for a, b in zip(parts[::2], parts[1::2], strict=True)
-        ]
-    return parts[0]
+    return joined(parts, "float32", 16, x.lanes, s).ref
+
+
+def picked(low: str, high: str, code: str, s: Scopes) -> str:
+    """What 64 bytes ``code`` find in a table of 128 by their lowest 7 bits, which `PICK` declares. ``low``,
+    ``high``: its halves."""
+    return s.emit(f"call {_BYTES} @{_PICK}({_BYTES} {low}, {code}, {_BYTES} {high})")
 
 
 def _sixty_four(code: str, dtype: str, s: Scopes) -> list[str]:
     """Four vectors of 16 floats, of 64 bytes in the order in which they are interleaved."""
-    lower, upper = (
-        s.emit(f"call {_BYTES} @{_PICK}({_table(t[:WIDTH])}, {code}, {_table(t[WIDTH:])})")
-        for t in _halves(dtype)
-    )
+    lower, upper = (picked(_table(t[:WIDTH]), _table(t[WIDTH:]), code, s) for t in _halves(dtype))
     sign = s.emit(f"and {code}, splat (i8 -128)")
     upper = s.emit(f"or {_BYTES} {upper}, {sign}")
     out = []
@@ -80,7 +78,7 @@ def _halves(dtype: str) -> tuple[list[int], list[int]]:
 
 
 def _table(entries: list[int]) -> str:
-    return f"{_BYTES} <{', '.join(f'i8 {x}' for x in entries)}>"
+    return f"<{', '.join(f'i8 {x}' for x in entries)}>"
 
 
 def _mask(lanes: list[int] | range) -> str:

@@ -324,7 +324,7 @@ class LlvmExpressions(Tables):
             if self.mask is not None and self.chosen is not None:
                 return self._shared_load(buffer, flat, dtype, self.chosen)
             return Value(self._remembered_load(buffer, flat, t, 1), dtype)
-        if (entries := self._byte_of_table(buffer, flat, dtype)) is not None:
+        if step is None and (entries := self._byte_of_table(buffer, flat, dtype)) is not None:
             return entries
         if self.mask is not None and not (step == 1 and self._own(buffer, flat)):
             return self._masked_load(buffer, flat, step, dtype)
@@ -345,7 +345,7 @@ class LlvmExpressions(Tables):
         looks it up in memory."""
         match flat:
             case Flat(terms=((index, 1),), const=0) if dtype in ("int8", "uint8"):
-                if self.places[buffer].elements == BYTE_VALUES and self.lane_dependent(index):
+                if self.places[buffer].elements == BYTE_VALUES:
                     return self.byte_of_table(index, dtype, partial(self._of_table, buffer))
         return None
 

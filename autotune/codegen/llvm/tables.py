@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from autotune.codegen.llvm import by_tables
 from autotune.codegen.llvm.casts import Casts
 from autotune.codegen.llvm.pieces import joined, pieces
-from autotune.codegen.llvm.types import LLVM_TYPE, Value, literal
+from autotune.codegen.llvm.types import LLVM_TYPE, Value, literal, vector
 from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES, wrapped
@@ -87,24 +88,21 @@ class Tables(Casts):
     def byte_of_table(self, index: Expr, dtype: str, load: Callable[[int], str]) -> Value | None:
         """The bytes, of ``dtype``, of a tensor of `BYTE_VALUES` at an integer from 0 on, one a lane.
         ``load``: emits a load of 64 of them from a place on. None: the target has no such instruction."""
-        if "avx512vbmi" not in self.features:
+        if by_tables.FEATURE not in self.features:
             return None
         at = self.cast(self.value(index.a if isinstance(index, Cast) else index), "uint8")
         if at.lanes < _LEAST:
             return None
-        parts = [load(n) for n in range(0, BYTE_VALUES, 64)]
-        name, vt = "llvm.x86.avx512.vpermi2var.qi.512", "<64 x i8>"
-        self.declare(f"declare {vt} @{name}({vt}, {vt}, {vt})")
+        width, vt = by_tables.WIDTH, vector("i8", by_tables.WIDTH)
+        parts = [load(n) for n in range(0, BYTE_VALUES, width)]
+        self.declare(by_tables.PICK)
 
         def pick(piece: Value) -> str:
-            half = [
-                self.s.emit(f"call {vt} @{name}({vt} {low}, {piece}, {vt} {high})")  # by the lowest 7 bits
-                for low, high in (parts[:2], parts[2:])
-            ]
+            half = [by_tables.picked(low, high, str(piece), self.s) for low, high in (parts[:2], parts[2:])]
             upper = self.s.emit(f"icmp slt {piece}, zeroinitializer")
-            return self.s.emit(f"select <64 x i1> {upper}, {vt} {half[1]}, {vt} {half[0]}")
+            return self.s.emit(f"select <{width} x i1> {upper}, {vt} {half[1]}, {vt} {half[0]}")
 
-        return self._in_pieces(at, 64, dtype, pick)
+        return self._in_pieces(at, width, dtype, pick)
 
     def _index(self, t: Lookup) -> Value:
         """The index, from 0 to the last entry."""

@@ -32,9 +32,11 @@ def merge_neighbours(d: SketchBuilder) -> None:
         loops = [x.var for x in d.loops(b.name)]
         for first, count in _runs(axes, b.name):
             merged = d.s.merge_axes(*loops[first : first + count])
-            if any((b.name, i.var) in d.open for i in b.iters[first : first + count]):
+            own = {(b.name, i.var) for i in b.iters[first : first + count]}
+            if own & d.open:
                 now = d.block(b.name)
-                d.open.update((b.name, i.var) for i in now.iters if merged in behind(now, i.var))
+                d.open -= own
+                d.open |= {(b.name, i.var) for i in now.iters if merged in behind(now, i.var)}
     for buffer in [b.name for b in d.s.nest.buffers]:
         for first, count in reversed(_runs(dims, buffer)):  # the last first: the others keep their places
             d.s.merge_dims(buffer, first, count)

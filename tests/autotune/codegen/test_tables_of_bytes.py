@@ -68,6 +68,14 @@ def test_every_byte_of_every_table(dtype: str, out: str, entries: int) -> None:
             check_compiled(dag, in_lanes(dag, lanes).trace, target, given, [want])
 
 
+def test_lanes_side_by_side_are_loaded_whatever_the_tensor_has() -> None:
+    """A tensor of as many bytes as a table has is one where its index is a byte, not where it is copied."""
+    x = te.placeholder((256,), "uint8", "x")
+    dag = te.dag([x, te.compute((256,), lambda i: x[i], "y")])
+    text = emit(lower(in_lanes(dag, 256).nest), with_registers()).text
+    assert "vpermi2var" not in text
+
+
 @pytest.mark.parametrize("n", [33, 70, 200])
 def test_lanes_that_are_masked(n: int) -> None:
     dag = mapped("uint8", "uint8", n)

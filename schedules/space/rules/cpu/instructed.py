@@ -91,6 +91,8 @@ def _cost(d: SketchBuilder, nest: Nest, name: str, c: Block, fit: Fit) -> tuple[
     p = find_block(nest, name)
     n, ins = extents(p), fit.instruction
     sizes = units_of(fit) | {term_axis(fit): ins.terms}
+    if n[term_axis(fit)] <= ins.terms and _is_open_sum(d, p, fit):
+        return None  # it is a tail
     waste = math.prod(-(-n[v] // size) * size / n[v] for v, size in sizes.items())
     away = copied_operands(d, nest, p, fit)
     if any(v in open_axes(d, p, x) and v not in x.panels() for x in away for v in units_of(fit)):
@@ -129,7 +131,8 @@ def schedule_instructed(d: SketchBuilder, producer: str, consumer: str, fit: Fit
         tile[own[v]] = d.choice(f"{producer}.{'vec' if v == lane_axis(fit) else own[v]}", wide)
     if len(tile) == 1 and (rows := _row_axis(d, p, fit, names)):
         tile[rows] = d.choice(f"{producer}.{rows}", [k for k in ROWS if k <= n[rows]])
-    blocked = _outgrows_cache(d, p, fit) and d.choose(f"{producer}.k", ("", "blocks")) == "blocks"
+    outgrows = _outgrows_cache(d, p, fit) and not _is_open_sum(d, p, fit)
+    blocked = outgrows and d.choose(f"{producer}.k", ("", "blocks")) == "blocks"
     within = [] if blocked else _copied_inside(d, producer, fit, away)
     copies = {x.name: pack(d, producer, x, {names[a]: size for a, size in tile.items()}) for x in away}
     inside = [copies.pop(x.name) for x in within]
@@ -189,6 +192,14 @@ def open_axes(d: SketchBuilder, p: Block, x: OperandRead) -> list[str]:
     tells."""
     own = [x.fit.axes[a] for a in x.dims if not x.is_term(a)]
     return [v for v in own if (p.name, v) in d.open]
+
+
+def _is_open_sum(d: SketchBuilder, p: Block, fit: Fit) -> bool:
+    """Whether a call tells how many terms block ``p`` adds up. Whole runs alone are by the instruction
+    then. ``p``: with merged axes, if ``fit`` is of such."""
+    now = {i.var for i in p.iters}
+    own = [v for name, v in d.open if name == p.name]
+    return any(v == term_axis(fit) or (fit.merged and v not in now) for v in own)
 
 
 def _copied(d: SketchBuilder, p: Block, fit: Fit) -> list[OperandRead]:
@@ -291,7 +302,8 @@ def run_by_instruction(
         part = d.divisor(f"{producer}.k.runs", Const(-(-extents(p)[r] // ins.terms)))
         outer, step = d.s.split(step, (None, part))
         parts = [outer]
-    outers = [*(x for x in reduce if x != steps), *_unrolled_steps(d, producer, step, part)]
+    fewest = 2 if _is_open_sum(d, p, fit) else 1  # loops of an open sum are cut into whole runs and the rest
+    outers = [*(x for x in reduce if x != steps), *_unrolled_steps(d, producer, step, part, fewest)]
     inner = [runs[fit.axes[a.var]] for a in ins.meaning.stages[0].axes]
     d.s.reorder(*around, *parts, *tiles, *outers, *counts, *inner, *terms)
     for x in counts:
@@ -306,9 +318,9 @@ def run_by_instruction(
     d.s.tensorize(inner[0], ins)
 
 
-def _unrolled_steps(d: SketchBuilder, producer: str, loop: str, part: int | Hole) -> list[str]:
+def _unrolled_steps(d: SketchBuilder, producer: str, loop: str, part: int | Hole, fewest: int) -> list[str]:
     """Unroll several runs along the sum: [outer, inner], or [loop] if it is one. ``part``: runs of a part of
-    it; 0: the loop is the whole."""
+    it; 0: the loop is the whole. ``fewest``: iterations of the outer loop at the largest sizes."""
     name = f"{producer}.steps"
     if isinstance(part, Hole):
         steps = d.divisor(name, part, MOST_STEPS)
@@ -316,7 +328,8 @@ def _unrolled_steps(d: SketchBuilder, producer: str, loop: str, part: int | Hole
         count = part or extent(next(x for x in d.loops(producer) if x.var == loop))
         if count == 1:
             return [loop]
-        steps = d.choice(name, [k for k in range(1, MOST_STEPS + 1) if count % k == 0])
+        most = min(MOST_STEPS, count // fewest)
+        steps = d.choice(name, [k for k in range(1, most + 1) if count % k == 0])
     outer, inner = d.s.split(loop, (None, steps))
     d.s.unroll(inner)
     return [outer, inner]

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from math import prod
 
 from schedules import expr as E
 from schedules.dtypes import is_storage
@@ -42,7 +41,15 @@ from schedules.space.rules.cpu.nested_levels import (
 )
 from schedules.space.rules.cpu.prefetching import prefetch_groups
 from schedules.space.rules.parts import lanes_last
-from schedules.space.rules.patterns import depends, extents, operands, spatial, unit_stride_vars, vector_axis
+from schedules.space.rules.patterns import (
+    depends,
+    extents,
+    operands,
+    spatial,
+    unit_stride_vars,
+    uses,
+    vector_axis,
+)
 from schedules.space.sketch_builder import SketchBuilder, extent
 
 # Vectors of a panel, and the most of them that are computed together.
@@ -90,11 +97,10 @@ def _is_of_stored_weights(d: SketchBuilder, b: Block, v: str) -> bool:
     that they may serve any number of rows."""
     if b.reducer is None:
         return False
-    n = extents(b)
     codes = {x for f in factors(b.values[0]) if _is_unpacked(f) for x in E.loads(f)}
     return any(
         is_storage(x.dtype) and x.buffer in d.s.dag.constants and Var(v) in x.indices
-        and (x in codes or prod(n[a] for a in spatial(b) if not depends(x, a)) <= ROWS)
+        and (x in codes or uses(b, x) <= ROWS)
         for x in operands(b)
     )  # fmt: skip
 

@@ -7,13 +7,11 @@ memory that was idle before, or reads more streams and pages than the processor'
 
 from __future__ import annotations
 
-import math
-
 from schedules.expr import variables
 from schedules.ir import blocks
 from schedules.ir.nest import bound, reads
 from schedules.space.rules.cpu.streaming import beyond_caches, bytes_of_arguments
-from schedules.space.rules.patterns import depends, extents, is_gathered, operands, spatial
+from schedules.space.rules.patterns import depends, is_gathered, operands, uses
 from schedules.space.sketch_builder import SketchBuilder
 
 # Fewest stages that read the same argument, for prefetching of rows.
@@ -66,10 +64,9 @@ def prefetch_tiles(d: SketchBuilder, name: str, axis: str, loop: str) -> None:
     """Offer prefetching for the loop over tiles of ``axis``, if block ``name`` reads an argument along it and
     uses it a few times. Data that is used once is waited for in any case."""
     b = d.block(name)
-    n = extents(b)
     for x in operands(b):
-        uses = math.prod(n[a] for a in spatial(b) if not depends(x, a))
-        if x.buffer in d.s.nest.params and depends(x, axis) and not is_gathered(x) and 1 < uses <= FEW_USES:
+        few = 1 < uses(b, x) <= FEW_USES
+        if x.buffer in d.s.nest.params and depends(x, axis) and not is_gathered(x) and few:
             _offer(d, loop, name, TILES)
             return
 
