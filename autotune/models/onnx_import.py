@@ -152,8 +152,8 @@ def _check_outputs(file: Any) -> None:
         name = type_name(port.type.tensor_type.elem_type)
         if name in KEPT_AS:
             raise ModelError(
-                f"{file.label}: output {port.name!r} has type {name}, which is not supported; dequantize it, "
-                f"or use one of {', '.join(d for d in DTYPES if d not in KEPT_AS)}"
+                f"{file.label}: output {port.name!r} has type {name}, which is not supported; use one of "
+                f"{', '.join(d for d in DTYPES if d not in KEPT_AS)}, or dequantize it"
             )
 
 
