@@ -207,7 +207,6 @@ def test_an_output_of_such_integers_is_refused(dtype: str) -> None:
     known = [numpy_helper.from_array(np.float32(1), "s"), narrow("z", dtype, np.asarray(1))]
     model = network([nets.node("QuantizeLinear", "x s z", "y")], {"x": (3,)}, known)
     model.graph.output[0].type.tensor_type.elem_type = getattr(TensorProto, dtype.upper())
-    with pytest.raises(
-        ModelError, match=f"output 'y' has type {dtype}, which is not supported; use one of .*, or dequantize it"
-    ):
+    why = f"output 'y' has type {dtype}, which is not supported; use one of .*, or dequantize it"
+    with pytest.raises(ModelError, match=why):
         at.import_onnx(model)
