@@ -16,7 +16,20 @@ from typing import Any
 import numpy as np
 
 from schedules import expr as E
-from schedules.ir import Alloc, AllReduce, Barrier, Guard, Loop, Seq, Stmt, Store, bound_to, kids, walk
+from schedules.ir import (
+    Alloc,
+    AllReduce,
+    Barrier,
+    Buffer,
+    Guard,
+    Loop,
+    Seq,
+    Stmt,
+    Store,
+    bound_to,
+    kids,
+    walk,
+)
 from schedules.ir.grid import GridKernel, GridProgram
 from schedules.ir.interp import Compiler, Env, InterpError, as_merged, new_array, rounding
 
@@ -44,6 +57,10 @@ class GridMemory:
         self.thread = 0
         self.arrays = _Lookup(self)
         self.written = _Ignored()
+
+    def new(self, b: Buffer) -> np.ndarray:
+        """An array for a buffer. GPUs have no sizes that a call tells."""
+        return new_array(b)
 
     def add(self, name: str, array: np.ndarray, *, known: bool) -> None:
         self.own[self.thread][name] = array

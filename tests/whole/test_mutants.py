@@ -144,7 +144,7 @@ def drop_spatial_guards(m: Patch) -> None:
         s = with_body(s, go)
         return s.body if isinstance(s, Guard) and s.speculative else s
 
-    m.setattr(pipeline, "drop_harmless_guards", lambda s, params: go(s))
+    m.setattr(pipeline, "drop_harmless_guards", lambda s, *more: go(s))
 
 
 def drop_start(m: Patch) -> None:
@@ -193,7 +193,7 @@ def speculate_reductions(m: Patch) -> None:
 
     real = pipeline.drop_harmless_guards
     m.setattr(guards_pass, "_harmless", lambda s, *a: True)
-    m.setattr(pipeline, "drop_harmless_guards", lambda s, params: real(go(s), params))
+    m.setattr(pipeline, "drop_harmless_guards", lambda s, *more: real(go(s), *more))
 
 
 def regions_too_small(m: Patch) -> None:
