@@ -399,6 +399,8 @@ def one_special(dag: ComputeDAG) -> list[list[np.ndarray]]:
     out = []
     rng = np.random.default_rng(0)
     for n, t in enumerate(dag.inputs):
+        if not np.issubdtype(np.dtype(t.dtype), np.floating):
+            continue  # codes have neither
         size = math.prod(t.shape)
         for value, at in itertools.product((math.inf, math.nan), (0, size - 1, int(rng.integers(size)))):
             data = [rng.standard_normal(x.shape).astype(x.dtype) for x in dag.inputs]
