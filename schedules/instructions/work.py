@@ -24,7 +24,8 @@ def instructions_for(dag: ComputeDAG, features: Collection[str]) -> list[Instruc
     """The instructions of a target with such features that some stage of a DAG is, by its expression alone:
     how long axes are, and where operands lie, is not asked."""
     known = [i for i in INSTRUCTIONS.values() if i.features and i.offered(features)]
-    return [i for i in known if any(i in _ways(s, known) for s in dag.stages)]
+    found = {i.name for s in dag.stages for i in _ways(s, known)}
+    return [i for i in known if i.name in found]
 
 
 def times_as_fast(dag: ComputeDAG, target: Target) -> float:
@@ -40,9 +41,11 @@ def _ways(s: Stage, known: Sequence[Instruction]) -> list[Instruction]:
     them as they are, as the space offers it."""
     if s.reducer is None:
         return []
-    found = [(i, fits(stage_block(s), i, changed=True)) for i in known]
-    usual = min((i.cost_each for i, ways in found if not all(x.changes for x in ways)), default=inf)
-    return [i for i, ways in found if not all(x.changes for x in ways) or (ways and i.cost_each < usual)]
+    block = stage_block(s)
+    found = [(i, fits(block, i, changed=True)) for i in known]
+    exact = {i.name: i.cost_each for i, ways in found if any(not x.changes for x in ways)}
+    usual = min(exact.values(), default=inf)
+    return [i for i, ways in found if i.name in exact or (ways and i.cost_each < usual)]
 
 
 def work(dag: ComputeDAG, flops: int, instructions: Sequence[Instruction] = ()) -> dict[str, float]:

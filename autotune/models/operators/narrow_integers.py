@@ -1,4 +1,4 @@
-"""Integers that no tensor is of: those of 16 bits are kept in 32, those of few bits in 8, or packed.
+"""Integers of ONNX that are kept as others: those of 16 bits in 32, those of few bits in 8, or packed.
 
 ONNX has int2, uint2, int4, uint4, int16 and uint16 where tensors are quantized
 (https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html). Between operators a wider integer stands for

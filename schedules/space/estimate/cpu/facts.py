@@ -301,6 +301,7 @@ def _access(
 ) -> AccessFacts:
     """Facts of one access. ``shared``: how many outer loops its block has in common with the last one that
     used the buffer. ``rows``: its ``pieces``, ``conversion`` and ``across``."""
+    pieces, conversion, across = rows
     buf, at, write = place
     tile, rest, outer = loops.tile, loops.rest, loops.outer
     item = DTYPES[buf.dtype].itemsize
@@ -330,9 +331,9 @@ def _access(
         tuple((x[0].extent, _run(_box(at, buf.shape, tile + x), buf.shape, 2)) for x in walk),
         _times([x for k, x in enumerate(outer) if k not in moves]),
         buf.shape[-1] * item if len(buf.shape) > 1 else Const(0),
-        rows[0],
-        rows[1],
-        rows[2],
+        pieces,
+        conversion,
+        across,
     )
 
 

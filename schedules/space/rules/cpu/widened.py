@@ -42,9 +42,9 @@ def may_widen(d: SketchBuilder, p: Block, fits: Collection[Fit]) -> bool:
     """Whether widened copies of operands of storage may pay: none of ``fits`` is faster than vectors, and all
     are used often, even what is known ahead, as memory else takes as long as converting."""
     found, usual = stored_operands(p), 0.5 / d.lanes_of(d.dtype(p))
-    if not found or any(x.instruction.cost / x.instruction.operations < usual for x in fits):
+    if not found or any(x.instruction.cost_each < usual for x in fits):
         return False
-    return all(may_be_wide(d, p, x) and uses(p, x) >= WIDENED_USES for x in found)
+    return all(not is_gathered(x) and uses(p, x) >= WIDENED_USES for x in found)
 
 
 def widen(d: SketchBuilder, producer: str, copy: str = "") -> None:
