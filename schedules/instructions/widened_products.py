@@ -17,14 +17,16 @@ from schedules.dtypes import DTYPES
 from schedules.ir.instruction import Instruction
 
 # Texts for LLVM, with words for what differs.
-INTEGERS = """
+# What products of integers begin with.
+LOADED = """
 declare <LANES x i32> @llvm.x86.FUNCTION(<WIDE x i16>, <WIDE x i16>)
-%four = load i32, ptr {a}, align 1
-%one = insertelement <LANES x i32> poison, i32 %four, i64 0
+%group = load i32, ptr {a}, align ALIGN
+%one = insertelement <LANES x i32> poison, i32 %group, i64 0
 %all = shufflevector <LANES x i32> %one, <LANES x i32> poison, <LANES x i32> zeroinitializer
 %x = bitcast <LANES x i32> %all to <WIDE x i16>
-%y = load <WIDE x i16>, ptr {b}, align 1
-EVEN_A
+%y = load <WIDE x i16>, ptr {b}, align ALIGN
+"""
+INTEGERS = """EVEN_A
 EVEN_B
 %x_odd = SHIFT_A <WIDE x i16> %x, splat (i16 8)
 %y_odd = SHIFT_B <WIDE x i16> %y, splat (i16 8)
@@ -41,14 +43,7 @@ EVEN = {
     "int8": "%NAME_up = shl <WIDE x i16> %NAME, splat (i16 8)\n"
     "%NAME_even = ashr <WIDE x i16> %NAME_up, splat (i16 8)",
 }
-PAIRS = """
-declare <LANES x i32> @llvm.x86.FUNCTION(<WIDE x i16>, <WIDE x i16>)
-%pair = load i32, ptr {a}, align 2
-%one = insertelement <LANES x i32> poison, i32 %pair, i64 0
-%all = shufflevector <LANES x i32> %one, <LANES x i32> poison, <LANES x i32> zeroinitializer
-%x = bitcast <LANES x i32> %all to <WIDE x i16>
-%y = load <WIDE x i16>, ptr {b}, align 2
-%both = call <LANES x i32> @llvm.x86.FUNCTION(<WIDE x i16> %x, <WIDE x i16> %y)
+PAIRS = """%both = call <LANES x i32> @llvm.x86.FUNCTION(<WIDE x i16> %x, <WIDE x i16> %y)
 %old = load <LANES x i32>, ptr {c}, align 4
 %new = add <LANES x i32> %old, %both
 store <LANES x i32> %new, ptr {c}, align 4
@@ -123,6 +118,7 @@ def _by_pairs(
 ) -> Instruction:
     """A product of vpmaddwd on 8 or 16 lanes."""
     wide = lanes == 16
+    text = LOADED.replace("ALIGN", str(DTYPES[dtypes[0]].itemsize)) + text
     text = text.replace("FUNCTION", "avx512.pmaddw.d.512" if wide else "avx2.pmadd.wd")
     text = text.replace("LANES", str(lanes)).replace("WIDE", str(2 * lanes))
     feature, unless = ("avx512bw", unless) if wide else ("avx2", (*unless, "avx512bw"))
