@@ -60,7 +60,7 @@ def test_it_runs_where_there_is_one(name: str) -> None:
 def test_a_loop_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Then it is found in the cache of objects, and all threads run the same code on arrays of their own."""
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path))
-    ins, here = INSTRUCTIONS["vpdpbusd"], detect(threads=2)
+    ins, here = INSTRUCTIONS["vpdpbusd"], detect(threads=1)
     built: list[ComputeDAG] = []
 
     def build(dag: ComputeDAG, trace: Trace, target: Target) -> bytes:
