@@ -443,7 +443,8 @@ def interpreted(seed: int) -> Used:
     return used
 
 
-@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.fast("2")
+@pytest.mark.parametrize("seed", range(3))
 def test_a_few_random_sums(seed: int) -> None:
     assert interpreted(seed)[""]
 
