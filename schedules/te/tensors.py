@@ -17,6 +17,7 @@ from schedules.te.compute_dag import Tensor as DagTensor
 from schedules.te.dims import Dim, at_sizes, check_stride, dims_of, extent_at, stride_at
 from schedules.te.open_sizes import OpenExtent, OpenSize, OpenSizes, with_room
 from schedules.te.scalars import cast
+from schedules.te.sizes_in_values import variable
 from schedules.te.unique import Taken
 
 NO_SIZES: Mapping[Dim, int] = MappingProxyType({})
@@ -226,9 +227,12 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
     opened = _opened(inputs, ops, varying, sizes)
     taken = {n for t in inputs for n in [t.name] if n} | {n for op in ops for n in op.names if n}
     names = _assign(inputs, ops, taken)
+    known: dict[Dim, int | Expr] = dict(sizes)
+    if opened is not None:
+        known |= {d: Var(variable(s.name)) for d, s in zip(varying, opened.sizes, strict=True)}
     stages = []
     for op in ops:
-        values = tuple(at_sizes(_resolve(v, names), sizes) for v in op.values)
+        values = tuple(at_sizes(_resolve(v, names), known) for v in op.values)
         axes, reduce_axes = _axes(op.axes, sizes), _axes(op.reduce_axes, sizes)
         shape = tuple(a.extent for a in axes)
         outs = tuple(DagTensor(names[op, i], shape, E.dtype_of(v)) for i, v in enumerate(values))
@@ -255,14 +259,6 @@ def _opened(
     taken = Taken()
     named = {d: Var(taken.add(d.name or f"n{i}")) for i, d in enumerate(dims)}
     number_or_name: dict[Dim, Expr] = {**{d: Const(n) for d, n in sizes.items()}, **named}
-    for op in ops:
-        for name, v in zip(op.names, op.values, strict=True):
-            if found := [d for d in dims_of([v]) if d in named]:
-                raise WorkloadError(
-                    f"a value of {name or 'a stage'} depends on the open size {found[0]!r}; only extents "
-                    "may: give it as an input, or leave open= out"
-                )
-
     for i, t in enumerate(inputs):
         for s in t.strides or ():
             check_stride(t.name or f"I{i}", s)
