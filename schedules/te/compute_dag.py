@@ -19,6 +19,7 @@ from schedules.expr import Binary, Const, Expr, Load
 from schedules.expr_json import from_json, to_json
 from schedules.strides import flaw, settled, span, strides_of
 from schedules.te.inside import check_loads
+from schedules.te.marks import opened_by, unmarked
 from schedules.te.open_sizes import OpenSizes, at_most, check_open, check_sizes, largest_sizes, read_open
 from schedules.te.size import check_size
 from schedules.te.sizes_in_values import stage_with_sizes
@@ -171,7 +172,8 @@ class ComputeDAG:
     alone may be done once, before (see `schedules.constants`).
 
     ``open``: sizes that a call tells; the numbers of the DAG are those of the largest ones. Extents depend on
-    them, and values may (`schedules.te.open_sizes`).
+    them, and values may (`schedules.te.open_sizes`). Where extents know their sizes (`schedules.te.marks`),
+    it is read from them.
 
     Invariants (checked on construction, `ValueError` names the stage): names are unique identifiers, every
     expression has types that fit (see `schedules.te.typed`), every load reads an input or an earlier stage
@@ -204,6 +206,10 @@ class ComputeDAG:
 
     def __post_init__(self) -> None:
         known: dict[str, Tensor] = {}
+        opened = opened_by(self.inputs, self.stages)
+        if opened is not None:
+            object.__setattr__(self, "open", opened[0])
+            object.__setattr__(self, "stages", opened[1])
         most: dict[str, int] = {}
         if self.open is not None:
             check_sizes(self.open.sizes)
@@ -220,9 +226,9 @@ class ComputeDAG:
         for s in self.stages:
             _check_axes(s)
             check_types(s, known, most)
-            extents = {a.var: a.extent for a in (*s.axes, *s.reduce_axes)}
+            extents = {a.var: int(a.extent) for a in (*s.axes, *s.reduce_axes)}
             values = stage_with_sizes(s, most).values
-            check_loads(s.name, values, extents, lambda e: known[e.buffer].shape)
+            check_loads(s.name, values, extents, lambda e: tuple(map(int, known[e.buffer].shape)))
             for o in s.outputs:
                 define(o, written=True)
         inputs = {t.name: t for t in self.inputs}
@@ -251,7 +257,7 @@ class ComputeDAG:
     @cached_property
     def largest(self) -> ComputeDAG:
         """The DAG of the largest sizes, without open ones."""
-        return at_most(self)
+        return at_most(unmarked(self))
 
     def stage(self, name: str) -> Stage:
         """The stage that computes tensor ``name``. Raises KeyError."""
@@ -270,10 +276,11 @@ class ComputeDAG:
 
         def tensor(t: Tensor) -> list[Any]:
             # strides only where there are some: what has none keeps its digest
-            return [t.name, list(t.shape), t.dtype, *([] if t.strides is None else [list(t.strides)])]
+            steps = [] if t.strides is None else [list(t.strides)]
+            return [t.name, list(map(int, t.shape)), t.dtype, *steps]
 
         def axes(xs: tuple[Axis, ...]) -> list[list[Any]]:
-            return [[a.var, a.extent] for a in xs]
+            return [[a.var, int(a.extent)] for a in xs]
 
         # Written only if there are some, so that a DAG without them keeps its digest.
         known: dict[str, Any] = {"constants": list(self.constants)} if self.constants else {}

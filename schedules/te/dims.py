@@ -77,12 +77,13 @@ def check_stride(name: str, stride: Any) -> None:
         )
 
 
-def at_sizes(e: Expr, sizes: Mapping[Dim, int | Expr]) -> Expr:
-    """An expression with numbers, or other expressions, for its dimensions, as it would be if they had been
-    written there. Raises `WorkloadError`, TypeError and ZeroDivisionError for what is no expression then."""
+def at_sizes(e: Expr, sizes: Mapping[Dim, int] | Mapping[Dim, Expr]) -> Expr:
+    """An expression with numbers, or other expressions, for those of its dimensions that ``sizes`` has, as it
+    would be if they had been written there. Raises `WorkloadError`, TypeError and ZeroDivisionError for what
+    is no expression then."""
 
     def visit(x: Expr) -> Expr | None:
-        if isinstance(x, Dim):
+        if isinstance(x, Dim) and x in sizes:
             return E.wrap(sizes[x])
         if isinstance(x, Cast) and E.dtype_of(x.a) == INDEX and dims_of([x.a]):
             return cast(at_sizes(x.a, sizes), x.dtype)

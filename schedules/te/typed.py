@@ -104,7 +104,7 @@ def _flaw(e: Expr, kids: list[str], axes: set[str], tensors: Tensors) -> str:
         case Const(value=v, dtype=d):
             return "" if _is_value(v, d) else f"the literal {str(v)[:40]} is no value of {_name(d)}"
         case Var(name=n):
-            return "" if n in axes else f"axis {n[:40]!r} is not an axis of this stage"
+            return "" if n in axes and type(e) is Var else f"axis {n[:40]!r} is not an axis of this stage"
         case Load(buffer=b, dtype=d):
             return _flaw_of_load(e, b, d, kids, tensors)
         case Logic(op=op, args=args):
