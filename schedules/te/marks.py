@@ -1,5 +1,5 @@
-"""Marked DAGs: compute DAGs whose shapes and axes hold an `Extent` where they depend on an open size. In their
-values a size is its variable, as in others.
+"""Marked DAGs: compute DAGs whose shapes and axes hold an `Extent` where they depend on an open size. In
+their values a size is its variable, as in others.
 
 Rewrites of models compute new shapes of old ones, and extents carry their sizes along. A marked DAG means
 what the unmarked one does, is equal to it, and has the same JSON: its ``open`` is read from its extents.

@@ -23,7 +23,13 @@ from schedules.strides import row_major
 from schedules.te.dims import MAX_EXTENT
 from schedules.te.infeasible import impossible
 from schedules.te.inside import MAX_POINTS, decide, weaker
-from schedules.te.sizes_in_values import flaw_of_arithmetic, in_variables, stage_with_sizes, variable, with_sizes
+from schedules.te.sizes_in_values import (
+    flaw_of_arithmetic,
+    in_variables,
+    stage_with_sizes,
+    variable,
+    with_sizes,
+)
 
 if TYPE_CHECKING:
     from schedules.te.compute_dag import ComputeDAG, Stage, Tensor

@@ -1,7 +1,7 @@
 """Sizes that a call tells, where a stage computes with them: in its values, and in the indices of its loads.
 
-There a size is its variable (`variable`), an integer of index arithmetic as an axis is: ``x[n - 1, j]`` is the
-last row, ``te.cast(n, "float32")`` a number of elements, ``t < n`` a mask.
+There a size is its variable (`variable`), an integer of index arithmetic as an axis is: ``x[n - 1, j]`` is
+the last row, ``te.cast(n, "float32")`` a number of elements, ``t < n`` a mask.
 """
 
 from __future__ import annotations
