@@ -87,9 +87,15 @@ def is_marked(dag: ComputeDAG) -> bool:
 
 
 def marked(dag: ComputeDAG) -> ComputeDAG:
-    """The DAG whose open extents know their sizes. No argument of it is `OpenSizes.roomy`."""
-    if dag.open is None or is_marked(dag):
+    """The DAG whose open extents know their sizes, by dimensions that have the names of these. No argument of
+    it is `OpenSizes.roomy`."""
+    if dag.open is None:
         return dag
+    own = dims_of(n.expr for n in _extents(dag) if is_open(n))
+    if [d.name for d in own] == [s.name for s in dag.open.sizes]:
+        return dag
+    dag = unmarked(dag)
+    assert dag.open is not None
     dims: dict[str, Expr] = {s.name: Dim(s.name, s.least, s.most, True) for s in dag.open.sizes}
     shapes = {(x.of, x.at): Extent(E.substitute(x.extent, dims)) for x in dag.open.inputs}
     axes = {(x.of, x.at): Extent(E.substitute(x.extent, dims)) for x in dag.open.axes}
@@ -103,13 +109,21 @@ def unmarked(dag: ComputeDAG) -> ComputeDAG:
     return _with(dag, lambda _k, _d, n: int(n), lambda _k, _d, n: int(n))
 
 
+def closed(s: Stage) -> Stage:
+    """A stage with integers for extents, those of the largest sizes."""
+    return _with_extents(s, [int(a.extent) for a in _axes(s)])
+
+
+def _with_extents(s: Stage, extents: Sequence[int]) -> Stage:
+    every = tuple(replace(a, extent=n) for a, n in zip(_axes(s), extents, strict=True))
+    shape = tuple(extents[: len(s.axes)])
+    outputs = tuple(replace(o, shape=shape) for o in s.outputs)
+    return replace(s, outputs=outputs, axes=every[: len(s.axes)], reduce_axes=every[len(s.axes) :])
+
+
 def _with(dag: ComputeDAG, shape: _Change, axis: _Change) -> ComputeDAG:
     def changed(k: int, s: Stage) -> Stage:
-        every = [replace(a, extent=axis(k, d, a.extent)) for d, a in enumerate(_axes(s))]
-        own = tuple(every[: len(s.axes)])
-        lengths = tuple(a.extent for a in own)
-        outputs = tuple(replace(o, shape=lengths) for o in s.outputs)
-        return replace(s, outputs=outputs, axes=own, reduce_axes=tuple(every[len(s.axes) :]))
+        return _with_extents(s, [axis(k, d, a.extent) for d, a in enumerate(_axes(s))])
 
     inputs = (
         replace(t, shape=tuple(shape(k, d, n) for d, n in enumerate(t.shape)))
