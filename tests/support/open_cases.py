@@ -100,14 +100,15 @@ def attention(n: object, h: int = 2, g: int = 2, d: int = 3) -> Tensors:
     return [q, k, v, te.compute((h, g, d), lambda a, b, i: o[a, b, i] / z[a, b], "y")]
 
 
-def conv(b: object, h: object, c: int, f: int) -> Tensors:
-    x, w = te.placeholder((b, h + 1, 4, c), name="x"), te.placeholder((2, 2, c, f), name="w")
-    p, q, r = te.reduce_axis(2, "p"), te.reduce_axis(2, "q"), te.reduce_axis(c, "r")
+def conv(b: object, h: object, c: int, f: int, wide: int = 3, k: int = 2) -> Tensors:
+    """Windows of ``k`` by ``k``, ``h`` by ``wide`` of them."""
+    x, w = te.placeholder((b, h + k - 1, wide + k - 1, c), name="x"), te.placeholder((k, k, c, f), name="w")
+    p, q, r = te.reduce_axis(k, "p"), te.reduce_axis(k, "q"), te.reduce_axis(c, "r")
 
     def value(n: E.Expr, i: E.Expr, j: E.Expr, k: E.Expr) -> te.Reduction:
         return te.sum(x[n, i + p, j + q, r] * w[p, q, r, k], axis=(p, q, r))
 
-    return [x, w, te.compute((b, h, 3, f), value, "y")]
+    return [x, w, te.compute((b, h, wide, f), value, "y")]
 
 
 CASES = {
