@@ -1,20 +1,34 @@
-"""Thirteen kinds of kernels with one open extent, at sizes worth tuning, and what becomes of a schedule of their
-space: compiled once, and run at several sizes between inaccessible pages."""
+"""Kinds of kernels with open extents, at sizes worth tuning, and what becomes of a schedule of their space:
+it is compiled once, and run at several sizes between inaccessible pages."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 
 from dag_mutant_runs import apart
 from helpers import host, inputs
-from open_cases import OpenCase, OpenCode, Tensors, close, conv, matmul, products, row_norm, sampled, softmax
+from open_cases import (
+    OpenCase,
+    OpenCode,
+    Tensors,
+    close,
+    conv,
+    matmul,
+    products,
+    row_norm,
+    sampled,
+    softmax,
+    with_strides,
+)
 
 from autotune.backends.building.from_trace import programs
 from schedules import te
 from schedules.errors import AutotuneError
 from schedules.model import Target, Trace
 from schedules.te.compute_dag import ComputeDAG
+from schedules.te.dims import Dim, dim
 from schedules.te.open_sizes import at
 
 
@@ -55,10 +69,56 @@ KINDS = {
 }
 
 
-def sizes_tried(most: int) -> list[int]:
+def stored(m: object, n: object, k: object, a: str, b: str) -> Tensors:
+    """A product of arrays of dtypes that instructions of products take."""
+    x, y, r = te.placeholder((m, k), a, "x"), te.placeholder((k, n), b, "y"), te.reduce_axis(k, "r")
+    return [x, y, te.compute((m, n), lambda i, j: te.sum(x[i, r] * y[r, j], axis=r), "z")]
+
+
+def of_instructions(a: str, b: str) -> dict[str, OpenCase]:
+    return {
+        f"rows of {a}": OpenCase(lambda n: stored(n, 64, 96, a, b), 128),
+        f"columns of {a}": OpenCase(lambda n: stored(48, n, 64, a, b), 128),
+        f"depth of {a}": OpenCase(lambda n: stored(32, 48, n, a, b), 200),
+    }
+
+
+BFLOATS, BYTES = of_instructions("bfloat16", "bfloat16"), of_instructions("uint8", "int8")
+
+
+def two(m: int, n: int) -> tuple[Dim, Dim]:
+    return dim(1, m, "m", open=True), dim(2, n, "n", open=True)
+
+
+def rows_and(make: Callable[[Dim, Dim], Tensors], m: int, n: int) -> ComputeDAG:
+    return with_strides(te.dag(make(*two(m, n))))
+
+
+# Of two sizes at once.
+PAIRS: dict[str, Callable[[], ComputeDAG]] = {
+    "rows and columns": lambda: rows_and(lambda m, n: matmul(m, n, 40), 96, 80),
+    "rows and depth": lambda: rows_and(lambda m, n: matmul(m, 48, n), 96, 80),
+    "batch and rows": lambda: rows_and(lambda m, n: products(m, n, 32, 24), 8, 60),
+    "rows and columns of a softmax": lambda: rows_and(softmax, 24, 96),
+    "rows and columns of a map": lambda: rows_and(gelu, 40, 70),
+    "batch and height": lambda: rows_and(lambda m, n: conv(m, n, 8, 16, 16, 3), 6, 24),
+}
+
+
+def tried(least: int, most: int) -> list[int]:
     """The least and the largest sizes, those beside the widths of vectors and tiles, and primes between."""
     near = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 37, 64, 101, most // 2 + 1, most - 1, most)
-    return sorted({n for n in near if 1 <= n <= most})
+    return sorted({n for n in near if least <= n <= most})
+
+
+def sizes_tried(dag: ComputeDAG) -> list[dict[str, int]]:
+    """Of several sizes, some pairs: each size with a small, a large and another one."""
+    assert dag.open is not None
+    names, lists = list(dag.open.ranges), [tried(*r) for r in dag.open.ranges.values()]
+    if len(names) == 1:
+        return [{names[0]: n} for n in lists[0]]
+    some = [[x[0], x[1], x[len(x) // 2], x[-2], x[-1]] for x in lists]
+    return [dict(zip(names, pair, strict=True)) for pair in product(*some)]
 
 
 def what_becomes(dag: ComputeDAG, trace: Trace, target: Target, exact: bool) -> str:
@@ -68,27 +128,20 @@ def what_becomes(dag: ComputeDAG, trace: Trace, target: Target, exact: bool) -> 
     except AutotuneError as err:
         return f"refused: {err}"
     code = OpenCode(func, target)
-    assert dag.open is not None
-    ((name, (_, most)),) = dag.open.ranges.items()
-    for n in sizes_tried(most):
-        here = at(dag, {name: n})
-        data = inputs(here, n)
+    for sizes in sizes_tried(dag):
+        here = at(dag, sizes)
+        data = inputs(here, sum(sizes.values()))
         want = te.evaluate(here, data)
-        for place, got in code.outputs(dag, {name: n}, data).items():
+        for place, got in code.outputs(dag, sizes, data).items():
             if not close(got, want, exact):
-                return f"wrong at {n}, arrays at {place}"
+                return f"wrong at {sizes}, arrays at {place}"
     return "right"
 
 
-def outcomes(make: Callable[[], ComputeDAG], target: Target, each: int, exact: bool) -> Counter[str]:
+def outcomes(dag: ComputeDAG, target: Target, each: int, exact: bool) -> Counter[str]:
     """What becomes of ``each`` schedules of each sketch, with how many: each is run in a child."""
-    dag = make()
-    return Counter(
-        apart(lambda t=t: what_becomes(dag, t, target, exact)) for t in sampled(dag, each, target)
-    )
+    return Counter(apart(lambda t=t: what_becomes(dag, t, target, exact)) for t in sampled(dag, each, target))
 
 
-def of_kind(name: str, threads: int, each: int) -> Counter[str]:
-    kind = KINDS[name]
-    return outcomes(kind.dag, host(threads), each, kind.exact)
-
+def of_kind(kind: OpenCase, threads: int, each: int) -> Counter[str]:
+    return outcomes(kind.dag(), host(threads), each, kind.exact)

@@ -11,6 +11,7 @@ from helpers import host, inputs
 
 from autotune.backends.building.from_trace import module_of
 from autotune.codegen.llvm.compile import compile_module, load_object
+from autotune.codegen.runtime.laid import over
 from autotune.measure.arena import Arena, KernelParam
 from schedules import expr as E
 from schedules import te
@@ -18,7 +19,7 @@ from schedules.ir import LoweredFunc, Nest
 from schedules.ir.interp import run
 from schedules.model import Target, Trace
 from schedules.space.derive import derive
-from schedules.strides import row_major, strides_of
+from schedules.strides import MemoryLayout, row_major, strides_of
 from schedules.te.compute_dag import ComputeDAG, Tensor
 from schedules.te.dims import dim
 from schedules.te.open_sizes import at, extents_of
@@ -133,10 +134,9 @@ OUTERMOST = tuple(name for name, c in CASES.items() if all(t.strides is None for
 def laid(t: Tensor, of: Tensor, values: np.ndarray | None = None) -> np.ndarray:
     """Values as an argument of this size holds them: with the strides of the largest size, which ``of``
     has. None: nothing has written it."""
-    steps = strides_of(of)
-    span = 1 + sum((n - 1) * s for n, s in zip(t.shape, steps, strict=True))
-    memory = np.full(span, np.nan if E.is_float(t.dtype) else 77, t.dtype)
-    a = np.lib.stride_tricks.as_strided(memory, t.shape, [s * memory.itemsize for s in steps])
+    lies = MemoryLayout(t.shape, strides_of(of))
+    memory = np.full(lies.span, np.nan if E.is_float(t.dtype) else 77, t.dtype)
+    a = over(memory, lies)
     a[...] = memory[0] if values is None else values
     return a
 

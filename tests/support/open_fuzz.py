@@ -1,5 +1,5 @@
-"""Random programs with open sizes, scheduled at random, against the evaluator: by the interpreter, and compiled
-between inaccessible pages.
+"""Random programs with open sizes, scheduled at random, against the evaluator: by the interpreter, and
+compiled between inaccessible pages.
 
     python tests/support/open_fuzz.py FIRST LAST [compiled]
 
@@ -84,8 +84,8 @@ def wrong_by_interpreter(dag: ComputeDAG, func: LoweredFunc, sizes: Mapping[str,
 def different(got: list[np.ndarray], want: list[np.ndarray]) -> str:
     for n, (g, w) in enumerate(zip(got, want, strict=True)):
         if not np.array_equal(g, w):
-            first = tuple(int(i) for i in np.argwhere(g != w)[0])
-            return f"output {n}: {int((g != w).sum())} of {w.size} wrong, {g[first]} for {w[first]} at {first}"
+            x = tuple(int(i) for i in np.argwhere(g != w)[0])
+            return f"output {n}: {int((g != w).sum())} of {w.size} wrong, {g[x]} for {w[x]} at {x}"
     return ""
 
 
@@ -114,7 +114,7 @@ def tried(seed: int, compiled: bool = False) -> tuple[Counter[str], list[str]]:
         try:
             func, _ = programs(dag, trace, on or target())
         except ScheduleError as err:
-            count[f"refused, {kind}: {str(err).split(':')[0][:60]}"] += 1
+            count[f"refused, {kind}: {str(err)[:150]}"] += 1
             continue
         count[kind] += 1
         every = list(sizes_tried(dag, rng))
@@ -125,10 +125,8 @@ def tried(seed: int, compiled: bool = False) -> tuple[Counter[str], list[str]]:
                 break
         if compiled:
             count["compiled"] += 1
-            what = apart(
-                lambda t=trace, e=every: wrong_compiled(dag, t, replace(host(), threads=(on or host()).threads), e, seed)
-            )
-            if what:
+            here = host(on.threads if on is not None else 1)
+            if what := apart(lambda t=trace, h=here, e=every: wrong_compiled(dag, t, h, e, seed)):
                 wrong.append(f"seed {seed}, {kind}, compiled: {what}")
     return count, wrong
 

@@ -1,5 +1,6 @@
-"""Random programs whose extents are of sizes that stay open: chains of maps, sums, products, windows, softmaxes,
-gathers, in several dtypes, over extents such as ``2 * n + 1`` and ``n // 2``, with arguments that lie apart.
+"""Random programs whose extents are of sizes that stay open: chains of maps, sums, products, windows,
+softmaxes, gathers, in several dtypes, over extents such as ``2 * n + 1`` and ``(n + 1) // 2``, with arguments
+that lie apart.
 
 Every value is a whole number and small, so that results are the same bits in any order of computing.
 """
@@ -334,7 +335,7 @@ def apart(dag: ComputeDAG, rng: Random) -> ComputeDAG:
         if t.strides is not None or len(t.shape) < 2 or rng.random() < 0.75:
             return t
         steps = list(row_major([n + (rng.choice((0, 1, 5)) if d else 0) for d, n in enumerate(t.shape)]))
-        if rng.random() < 0.2:
+        if rng.random() < 0.2 and t in dag.inputs:
             steps[0] = -steps[0]
         return replace(t, strides=tuple(steps))
 

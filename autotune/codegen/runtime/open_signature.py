@@ -13,7 +13,7 @@ from dataclasses import replace
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Buffer, size_variable
+from schedules.ir import Buffer, size_ranges, size_variable
 from schedules.ir.nest import open_buffers
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.open_sizes import OpenSize
@@ -39,11 +39,11 @@ def open_text(params: Sequence[Buffer], sizes: Sequence[OpenSize]) -> str:
     """What a signature ends with; nothing where no size is open."""
     if not sizes:
         return ""
-    names = {size_variable(s.name).name: Var(f"s{k}") for k, s in enumerate(sizes)}
+    names, ranges = {size_variable(s.name).name: Var(f"s{k}") for k, s in enumerate(sizes)}, size_ranges(sizes)
     extents = [
         f"{k}.{d}={E.show(E.substitute(e, names)).replace(' ', '')}"
         for k, b in enumerate(params)
-        for d, e in enumerate(b.given or b.shape)
+        for d, e in enumerate(affine.simplify(x, ranges) for x in b.given or b.shape)
         if affine.has_size(e)
     ]
     return f"{OPEN}{' '.join(f'{s.least}..{s.most}' for s in sizes)} at {' '.join(extents)}"
