@@ -38,6 +38,9 @@ class SketchBuilder:
         self.s = Schedule(dag.largest, target)
         self.inner = _open_beside(dag)
         self.open = _open_axes(dag)
+        self.open_buffers = {
+            name for name, shape in extents_of(dag)[0].items() if any(map(E.variables, shape))
+        }
         self.target = target
         self.holes: list[HoleSpec] = []
         self.asked: list[int] = []  # number of options of each question

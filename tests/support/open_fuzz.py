@@ -24,6 +24,7 @@ from random_schedules import random_schedule
 from space_cases import target
 
 from autotune.backends.building.from_trace import programs
+from autotune.codegen.runtime.open_signature import open_text, open_text_of
 from schedules import te
 from schedules.errors import AutotuneError, ScheduleError
 from schedules.ir import LoweredFunc
@@ -117,6 +118,8 @@ def tried(seed: int, compiled: bool = False) -> tuple[Counter[str], list[str]]:
             count[f"refused, {kind}: {str(err)[:150]}"] += 1
             continue
         count[kind] += 1
+        if open_text(func.params, func.sizes) != open_text_of(dag):
+            wrong.append(f"seed {seed}, {kind}: the signature is not what loading expects")
         every = list(sizes_tried(dag, rng))
         for sizes in every:
             count["cases"] += 1

@@ -196,8 +196,8 @@ def measured_task(file: str, number: int) -> Hashes:
 
 
 def stored_log(file: Path, best: bool) -> Hashes:
-    """An exported log, merged into a new one: its workloads, and the code of its traces, or of the ``best`` of
-    each task."""
+    """An exported log, merged into a new one: its workloads, and the code of its traces, or of the ``best``
+    of each task."""
     lines: dict[str, list[str]] = {"digests": [], "code": []}
     with TemporaryDirectory() as folder, Log(Path(folder) / "new.db") as log:
         log.merge(file)

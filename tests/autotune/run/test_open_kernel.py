@@ -173,7 +173,9 @@ def test_a_size_is_told_by_an_extent_that_grows_with_it() -> None:
         assert np.array_equal(found(a, b), a[np.arange(m) // 2] + b)
 
 
-@pytest.mark.parametrize("form", [lambda m: 2 * m + 1, lambda m: m * 3 - 2, lambda m: (m + 1) // 2, lambda m: 1 + m])
+@pytest.mark.parametrize(
+    "form", [lambda m: 2 * m + 1, lambda m: m * 3 - 2, lambda m: (m + 2) // 2, lambda m: 1 + m]
+)
 def test_kernels_are_loaded_whatever_the_form_of_an_extent(form: Any) -> None:
     """The text of an extent is the same in a signature and in what a DAG asks for."""
     m = dim(2, 9, "m", open=True)
