@@ -211,7 +211,9 @@ def _divided_by_some(op: str, a: Range | None, b: Range) -> Range | None:
 def _of_terms(e: Expr, ranges: Ranges) -> Range | None:
     """The range of a sum, from those of its terms."""
     terms, const = linear(e)
-    if not isinstance(const, Const) or (len(terms) == 1 and e in terms):
+    if len(terms) == 1 and e in terms:
+        return _of_factors(e, ranges)
+    if not isinstance(const, Const):
         return None
     lo = hi = int(const.value)
     for atom, coef in terms.items():
@@ -222,6 +224,17 @@ def _of_terms(e: Expr, ranges: Ranges) -> Range | None:
         lo += c * (r[0] if c >= 0 else r[1])
         hi += c * (r[1] if c >= 0 else r[0])
     return _of_sides(e, terms, (lo, hi), ranges) if has_size(e) else (lo, hi)
+
+
+def _of_factors(e: Expr, ranges: Ranges) -> Range | None:
+    """The range of a product of two extents that a call tells."""
+    if not (isinstance(e, Binary) and e.op == "*" and has_size(e)):
+        return None
+    a, b = bounds(e.a, ranges), bounds(e.b, ranges)
+    if a is None or b is None:
+        return None
+    ends = [x * y for x in a for y in b]
+    return min(ends), max(ends)
 
 
 def has_size(e: Expr) -> bool:

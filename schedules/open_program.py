@@ -93,7 +93,7 @@ def lower_parts(parts: list[Nest], sizes: tuple[OpenSize, ...]) -> LoweredFunc:
 
 def _fitting(nest: Nest) -> tuple[OpenSize, ...]:
     """The sizes at which every tile fits, each with the least one from which on it does."""
-    conditions = E.conjuncts(whole_from(close_sizes(nest)))
+    conditions = E.conjuncts(whole_from(nest))
     out = []
     for s in nest.sizes:
         own = [c for c in conditions if size_variable(s.name).name in E.variables(c)]

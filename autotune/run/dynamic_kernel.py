@@ -97,6 +97,12 @@ class DynamicKernel(Kernel):
         if sizes is not None:
             return sizes
         which = sorted({s.input for s in self.dynamic.seen})
+        for i in which:
+            if len(shapes[i]) != len(tensors[i].shape):
+                raise ArgumentError(
+                    f"input {tensors[i].name!r} has shape {shapes[i]}, but the kernel takes "
+                    f"{len(tensors[i].shape)} dimensions: give those of the expression"
+                )
         got = ", ".join(f"{tensors[i].name}{list(shapes[i])}" for i in which)
         raise ArgumentError(
             f"the inputs {got} have no size of {self.dynamic}; give one in range, or tune a wider range"

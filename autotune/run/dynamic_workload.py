@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import index
 from typing import Any
 
 from autotune.run.describing import describe
@@ -56,11 +57,12 @@ class Seen:
 @dataclass(frozen=True, eq=False)
 class DynamicWorkload:
     """``dims``: the sizes that vary, each with a name; ``make``: the workload of their values. Values are
-    checked by `at`."""
+    checked by `at`. ``told``: where each is seen, if the workload says so."""
 
     dims: tuple[Dim, ...]
     make: Callable[[Sizes], Workload] = field(repr=False)
     _made: dict[Sizes, Workload] = field(default_factory=dict, repr=False)
+    told: tuple[Seen, ...] | None = None
 
     def at(self, sizes: Sizes) -> Workload:
         """The workload of sizes. Raises `WorkloadError` for sizes outside the range."""
@@ -86,18 +88,22 @@ class DynamicWorkload:
         return tuple(d.hi for d in self.dims)
 
     def given(self, sizes: Mapping[str, int]) -> Sizes:
-        """Sizes by name, in order. Raises `WorkloadError` unless each is given once."""
+        """Sizes by name, in order. Raises `WorkloadError` unless each is given once, as an integer."""
         names = [d.name for d in self.dims]
         if sorted(sizes) != sorted(names):
             got = ", ".join(map(repr, sizes)) or "nothing"
             raise WorkloadError(f"the sizes that vary are {', '.join(names)}; {got} was given")
-        return tuple(int(sizes[n]) for n in names)
+        for name, n in sizes.items():
+            if isinstance(n, bool) or not hasattr(n, "__index__"):
+                most = self.dims[names.index(name)].hi
+                raise WorkloadError(f"{name}={n!r} is not an integer; give a size, such as {name}={most}")
+        return tuple(index(sizes[n]) for n in names)
 
     @cached_property
     def seen(self) -> tuple[Seen, ...]:
         """Where each dimension is seen in the shapes of inputs, best in one that is not known ahead. Raises
         `WorkloadError` if one is seen nowhere."""
-        return tuple(self._seen(k) for k in range(len(self.dims)))
+        return self.told or tuple(self._seen(k) for k in range(len(self.dims)))
 
     def _seen(self, k: int) -> Seen:
         d = self.dims[k]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.codegen.runtime.entry import signature
 from autotune.codegen.runtime.open_signature import open_text_of
 from autotune.run.dynamic_kernel import DynamicKernel
-from autotune.run.dynamic_workload import DynamicWorkload, Sizes
+from autotune.run.dynamic_workload import DynamicWorkload, Seen, Sizes
 from autotune.run.kernel import Kernel, packed_params
 from schedules.ir import Buffer
 from schedules.ir.nest import tensor_buffer
@@ -103,4 +103,6 @@ def sizes_of_open(workload: Workload) -> DynamicWorkload:
         flops = round(workload.flops * count_flops(dag) / max(whole, 1))
         return replace(workload, dag=dag, params=own, flops=flops)
 
-    return DynamicWorkload(dims, make)
+    told = [opened.telling[name] for name in opened.ranges]
+    seen = tuple(Seen(x.of, x.at, *x.linear) for x in told if x.linear is not None)
+    return DynamicWorkload(dims, make, told=seen)

@@ -122,13 +122,15 @@ def _end(b: Block, var: str, inner: affine.Ranges, runs: bool) -> Expr | None:
 
 def whole_from(nest: Nest) -> Expr:
     """The condition under which every tile that a split shifts inside fits: ``8 <= n`` of ``min(i * 8, n -
-    8)``. ``nest``: with closed sizes."""
+    8)``. ``nest``: as it was scheduled. With closed sizes a tile as long as the largest size would be missed,
+    of which the only place is ``n - 8``."""
+    of = {size_hole(s.name): size_variable(s.name) for s in nest.sizes}
     ends = (
-        x.b
+        E.rewrite(x.b, lambda h: of.get(h) if isinstance(h, Hole) else None)
         for b in blocks(nest.body)
         for e in b.binds
         for x in E.walk(e)
-        if isinstance(x, Binary) and x.op == "min" and affine.has_size(x.b)
+        if isinstance(x, Binary) and x.op == "min" and E.holes(x.b)
     )
     return E.all_of(*dict.fromkeys(E.compare("<=", 0, e) for e in ends))
 

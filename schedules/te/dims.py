@@ -59,7 +59,9 @@ def dim(lo: int, hi: int, name: str = "", *, open: bool = False) -> Dim:
         raise WorkloadError(f"dim({lo}, {hi}): give the least size, from 1 on, then one that is not below it")
     if name and not name.isidentifier():
         raise WorkloadError(f"dim({lo}, {hi}): the name {name!r} is not an identifier")
-    return Dim(name, int(lo), int(hi), bool(open))
+    if not isinstance(open, bool):
+        raise WorkloadError(f"dim({lo}, {hi}): open={open!r} is neither True nor False")
+    return Dim(name, int(lo), int(hi), open)
 
 
 def dims_of(values: Iterable[Any]) -> list[Dim]:

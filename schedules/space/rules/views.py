@@ -64,7 +64,8 @@ def copy_views(d: SketchBuilder) -> None:
         steps = prod(extents(b).values())
         for x in dict.fromkeys(operands(b)):  # each once, however often it is read
             view = view_of(d.s.nest, b, x)
-            if view is None:
+            used = {(b.name, v) for i in x.indices for v in E.variables(i)}
+            if view is None or x.buffer in d.open_buffers or used & d.open:  # no copy of an open extent fits
                 continue
             if steps < READ_AGAIN * prod(view.extents) and x.buffer not in d.s.dag.constants:
                 continue
@@ -95,7 +96,7 @@ def _split_an_axis(d: SketchBuilder) -> bool:
                 continue
             if it.kind == "spatial" and any(_is_read(nest, w.buffer) for w in b.writes):
                 continue
-            if not isinstance(it.extent, Const) or len(loops) != len(b.iters):
+            if not isinstance(it.extent, Const) or len(loops) != len(b.iters) or (b.name, it.var) in d.open:
                 continue
             inner = _divisor(d, b, it.var)
             if not 1 < inner < int(it.extent.value) or int(it.extent.value) % inner:
@@ -156,7 +157,7 @@ def _split_groups(d: SketchBuilder) -> bool:
         n, least = extents(b), d.lanes_of(d.dtype(b)) // 2
         for axis in spatial(b):
             inner = next((k for x in operands(b) if (k := _group(x, axis))), 0)
-            if not least <= inner < n[axis] or n[axis] % inner:
+            if not least <= inner < n[axis] or n[axis] % inner or (b.name, axis) in d.open:
                 continue
             stages = _alike(d.s.nest, b, axis)
             if stages is None or any((s, spatial(d.block(s))[k]) in d.open for s, k in stages.items()):
@@ -228,7 +229,7 @@ def _split_a_dimension(d: SketchBuilder) -> bool:
         if (buffer, dim) in d.open_dims:
             continue
         split = SplitDim(buffer, dim, inner)
-        if not writers(d.s.nest, buffer) and all(
+        if buffer not in d.open_buffers and not writers(d.s.nest, buffer) and all(
             _is_plain(i)
             for b in blocks(d.s.nest.body)
             for x in places_read(b, buffer)
