@@ -10,6 +10,7 @@ from collections.abc import Callable
 from schedules.expr import loads
 from schedules.ir import Block, Nest, Stmt, blocks, size_ranges
 from schedules.passes.align_streamed_tiles import align_streamed_tiles
+from schedules.passes.by_sizes import by_sizes
 from schedules.passes.compact import compact
 from schedules.passes.drop_harmless_guards import drop_harmless_guards
 from schedules.passes.narrow_lanes import LANES, narrow_lanes
@@ -43,6 +44,7 @@ def shared(nest: Nest) -> Passes:
     few: Passes = [
         ("narrow_lanes", narrow_lanes),
         ("drop_harmless_guards", lambda s: drop_harmless_guards(s, params, ranges)),
+        ("by_sizes", lambda s: by_sizes(s, ranges)),
     ]
     return [
         *lanes,
