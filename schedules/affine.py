@@ -467,8 +467,6 @@ def _simplify_arithmetic(e: Expr, ranges: Ranges) -> Expr:
         return _divide(op, x, int(y.value), ranges)
     if op in ("//", "%") and has_size(y) and bounds(Binary("//", x, y), ranges) == (0, 0):
         return x if op == "%" else ZERO
-    if op == "ceildiv" and has_size(x) and (r := bounds(Binary(op, x, y), ranges)) and r[0] == r[1]:
-        return Const(r[0])
     terms, const = linear(E.rebuild(e, (x, y)))
     return from_linear(terms, const)
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from schedules import affine
 from schedules import expr as E
-from schedules.expr import Expr
+from schedules.expr import Binary, Const, Expr
 from schedules.ir import Alloc, Guard, Loop, Stmt, const, seq, walk, with_body
+from schedules.ir.exprs import rewrite
 from schedules.passes.partition import TRIED_SIZES
 from schedules.passes.simplify import Ranges, inside, simplify
 
@@ -35,9 +37,21 @@ def by_sizes(s: Stmt, ranges: Ranges) -> Stmt:
     if first == least:
         return s
     n = E.Var(size)
-    whole = Guard(E.compare("<=", first, n), simplify(s, {**ranges, size: (first, most)}))
-    below = Guard(E.compare("<", n, first), simplify(s, {**ranges, size: (least, first - 1)}))
+    whole = Guard(E.compare("<=", first, n), _told(s, {**ranges, size: (first, most)}))
+    below = Guard(E.compare("<", n, first), _told(s, {**ranges, size: (least, first - 1)}))
     return seq(whole, below)
+
+
+def _told(s: Stmt, ranges: Ranges) -> Stmt:
+    """A statement with what the range of a size tells of it, also of how many tiles there are."""
+
+    def number(e: Expr) -> Expr | None:
+        if not isinstance(e, Binary) or e.op != "ceildiv" or not affine.has_size(e):
+            return None
+        r = affine.bounds(e, ranges)
+        return Const(r[0]) if r is not None and r[0] == r[1] else None
+
+    return simplify(rewrite(s, lambda e: E.rewrite(e, number)), ranges)
 
 
 def _on_sizes(s: Stmt) -> Iterator[Expr]:
