@@ -8,13 +8,15 @@ from itertools import pairwise
 
 from schedules import affine
 from schedules import expr as E
-from schedules.expr import Binary, Compare, Const, Expr, Select, Var
+from schedules.expr import Compare, Const, Expr, Select, Var
 from schedules.ir import Guard, Loop, Stmt, Store, const, seq, walk, with_body
 from schedules.ir.exprs import expressions, substitute
 from schedules.passes.simplify import Ranges, inside, loop_range, simplify
 
 # Most places at which a loop is cut where loads are chosen.
 MOST_CUTS = 8
+# Sizes that are tried for the first at which a loop runs.
+TRIED_SIZES = 1024
 
 
 def partition(s: Stmt, ranges: Ranges | None = None) -> Stmt:
@@ -54,26 +56,31 @@ def _of_open_extent(s: Loop, ranges: Ranges) -> Stmt:
     lo, hi, holding = _middle(s, r[1]) if r is not None else (Const(0), Const(0), frozenset[Expr]())
     if not holding:
         return replace(s, body=partition(s.body, inside(s, ranges)), annotations=marks)
-    hi = _whole(hi, s.extent)
+    hi = affine.simplify(E.minimum(hi, s.extent), ranges)
     lo = lo if lo == Const(0) else E.minimum(lo, hi)
 
     def part_of(first: Expr, end: Expr, body: Stmt) -> Stmt:
         body = substitute(body, {s.var: Var(s.var) + first})
         piece = simplify(Loop(s.var, affine.simplify(end - first, ranges), body, s.kind, marks), ranges)
         if isinstance(piece, Loop) and piece.var == s.var:
-            return replace(piece, body=partition(piece.body, inside(piece, ranges)))
+            within = _where_it_runs(end, inside(piece, ranges))
+            return replace(piece, body=partition(simplify(piece.body, within), within))
         return partition(piece, ranges)
 
     pieces = [(Const(0), lo, s.body), (lo, hi, _given(s.body, holding)), (hi, s.extent, s.body)]
     return seq(*(part_of(*piece) for piece in pieces))
 
 
-def _whole(end: Expr, extent: Expr) -> Expr:
-    """The end of whole tiles, no further than that of all: ``n // 8`` is none of ``ceildiv(n, 8)``."""
-    match end, extent:
-        case Binary(op="//", a=x, b=n), Binary(op="ceildiv", a=y, b=m) if (x, n) == (y, m):
-            return end
-    return E.minimum(end, extent)
+def _where_it_runs(end: Expr, ranges: Ranges) -> Ranges:
+    """Ranges in a loop that ends there, after some first iterations: n is 8 at least before ``n // 8``."""
+    names = E.variables(end)
+    if len(names) != 1 or not affine.has_size(end):
+        return ranges
+    (size,) = names
+    least, most = ranges[size]
+    few = range(least, min(most, least + TRIED_SIZES))
+    first = next((n for n in few if E.evaluate(end, {size: n}) > 0), few.stop)
+    return {**ranges, size: (first, most)}
 
 
 def _middle(loop: Loop, n: int) -> tuple[Expr, Expr, frozenset[Expr]]:
