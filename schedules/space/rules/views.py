@@ -229,7 +229,7 @@ def _split_a_dimension(d: SketchBuilder) -> bool:
         if (buffer, dim) in d.open_dims:
             continue
         split = SplitDim(buffer, dim, inner)
-        if buffer not in d.open_buffers and not writers(d.s.nest, buffer) and all(
+        if not writers(d.s.nest, buffer) and all(
             _is_plain(i)
             for b in blocks(d.s.nest.body)
             for x in places_read(b, buffer)
