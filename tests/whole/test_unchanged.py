@@ -14,7 +14,9 @@ import unchanged
 STORED = unchanged.stored()
 GROUPS = unchanged.groups()
 # Those that a run of the fast tests makes: operators of few sketches, in one dtype.
-FAST = ("space of matmul m=5,n=7,k=3 float32", "space of softmax m=5,n=9 float32", "space of add n=11 float32")
+FAST = (
+    "space of matmul m=5,n=7,k=3 float32", "space of softmax m=5,n=9 float32", "space of add n=11 float32"
+)  # fmt: skip
 
 
 def kinds(*beginnings: str) -> list[str]:
