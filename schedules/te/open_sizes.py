@@ -296,13 +296,13 @@ def check_extents(
         _check_form(x.extent, ranges, where)
         least, most = ranges[x.size]
         if x.linear is None and most - least >= TRIED_SIZES:
-            raise ValueError(f"{where}, {E.show(x.extent)}, is not linear, of more than {TRIED_SIZES} sizes")
+            raise ValueError(f"{where}, {_brief(x.extent)}, is not linear, of more than {TRIED_SIZES} sizes")
         sizes = (least, most) if x.linear is not None else range(least, most + 1)
         values = [int(E.evaluate(x.extent, {x.size: n})) for n in sizes]
         if values[0] < 1 or any(a > b for a, b in pairwise(values)):
-            raise ValueError(f"{where}, {E.show(x.extent)}, is below 1 or shrinks where {x.size} grows")
+            raise ValueError(f"{where}, {_brief(x.extent)}, is below 1 or shrinks where {x.size} grows")
         if values[-1] != numbers[x.of][x.at]:
-            raise ValueError(f"{where}, {E.show(x.extent)}, is not {numbers[x.of][x.at]} at the largest size")
+            raise ValueError(f"{where}, {_brief(x.extent)}, is not {numbers[x.of][x.at]} at the largest size")
 
 
 def _check_form(e: Expr, ranges: affine.Ranges, where: str) -> None:
@@ -317,9 +317,15 @@ def _check_form(e: Expr, ranges: affine.Ranges, where: str) -> None:
                 continue
             case Binary(op="//" | "ceildiv", b=Const(value=int(by))) if by > 0:
                 continue
-        raise ValueError(f"{where}, {E.show(e)}, is no sum, product or quotient of one size and integers")
+        raise ValueError(f"{where}, {_brief(e)}, is no sum, product or quotient of one size and integers")
     if len(E.variables(e)) != 1:
-        raise ValueError(f"{where}, {E.show(e)}, must depend on one size")
+        raise ValueError(f"{where}, {_brief(e)}, must depend on one size")
+
+
+def _brief(e: Expr) -> str:
+    """An extent of a file of others, whose names may be long."""
+    text = E.show(e)
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def extents_of(dag: ComputeDAG) -> tuple[dict[str, tuple[Expr, ...]], list[tuple[Expr, ...]]]:
