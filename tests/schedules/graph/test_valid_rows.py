@@ -1,0 +1,248 @@
+"""Loops end with the last valid row of a state where that is proved, and nowhere else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from graph_meaning import evaluate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import autotune as at
+from schedules import expr as E
+from schedules.expr import Const, Expr, Load
+from schedules.graph.graph import Graph
+from schedules.graph.optimize import optimize
+from schedules.graph.valid_rows import Cut, Rows, ended, valid_rows
+
+te = at.te
+T, D, HEADS, GROUP = 13, 4, 2, 2
+INF, LEAST = math.inf, float(np.finfo(np.float32).min)
+Element = Callable[..., Any]
+
+
+@dataclass
+class Case:
+    """An attention of ``count`` new rows, masked in some way. ``tables``: constants by name."""
+
+    count: int
+    pos: Any
+    tables: dict[Any, np.ndarray]
+
+    def place(self, s: Any) -> Any:
+        """The row that is the s-th new one."""
+        return self.pos[0] + te.cast(s, "int64")
+
+    def table(self, value: np.ndarray, name: str) -> Any:
+        t = te.placeholder(value.shape, str(value.dtype), name)
+        self.tables[t] = value
+        return t
+
+    def looked_up(self, value: np.ndarray, name: str) -> Element:
+        t = self.table(value, name)
+
+        def of(s: Any, i: Any) -> Any:
+            row = te.minimum(te.maximum(self.place(s), 0), T - 1)
+            return t[row, i]
+
+        return of
+
+
+def stored(c: Case, mask: Element, dtype: str = "bool") -> Element:
+    """A mask that a stage of its own makes."""
+    t = te.compute((c.count, T), lambda s, i: te.cast(mask(s, i), dtype), "mask")
+    return lambda s, i: t[s, i]
+
+
+def by_table(c: Case) -> Element:
+    rows = c.table(np.arange(T, dtype=np.int64), "rows")
+    return lambda s, i: rows[i] <= c.place(s)
+
+
+def by_difference(c: Case) -> Element:
+    return lambda s, i: 0 <= c.pos[0] + te.cast(s - i, "int64")
+
+
+# {name: which rows a new row sees}: none of these sees a stale one.
+MASKS: dict[str, Callable[[Case], Element]] = {
+    "compared": lambda c: lambda s, i: te.cast(i, "int64") <= c.place(s),
+    "below": lambda c: lambda s, i: te.cast(i, "int64") < c.place(s) + 1,
+    "table": by_table,
+    "difference": by_difference,
+    "stage": lambda c: stored(c, by_table(c)),
+    "negated": lambda c: (lambda hidden: lambda s, i: te.logical_not(hidden(s, i)))(
+        stored(c, lambda s, i: c.place(s) < te.cast(i, "int64"))
+    ),
+    "as bytes": lambda c: (lambda t: lambda s, i: te.not_equal(t(s, i), 0))(
+        lambda s, i: te.cast(by_difference(c)(s, i), "int32")
+    ),
+    "triangle": lambda c: c.looked_up(np.tril(np.ones((T, T), bool)), "triangle"),
+    "window": lambda c: lambda s, i: te.all(
+        te.cast(i, "int64") <= c.place(s), c.place(s) - 3 < te.cast(i, "int64")
+    ),
+    "strictly older": lambda c: lambda s, i: te.cast(i, "int64") < c.place(s),
+    "valid": lambda c: lambda s, i: te.cast(i, "int64") < c.pos[0] + c.count,
+}
+# Each of these sees a stale row at some place.
+LEAKS: dict[str, Callable[[Case], Element]] = {
+    "one more": lambda c: lambda s, i: te.cast(i, "int64") <= c.place(s) + 1,
+    "one more of all": lambda c: lambda s, i: te.cast(i, "int64") < c.pos[0] + c.count + 1,
+    "all": lambda c: lambda s, i: te.cast(i, "int64") < c.place(s) + T,
+    "younger": lambda c: lambda s, i: c.place(s) <= te.cast(i, "int64"),
+    "all but one": lambda c: lambda s, i: te.not_equal(te.cast(i, "int64"), c.place(s) + 1),
+    "table of one more": lambda c: c.looked_up(np.tril(np.ones((T, T), bool), 1), "triangle"),
+    "table of all rows": lambda c: (lambda t: lambda s, i: t[i] <= c.place(s))(
+        c.table(np.maximum(np.arange(T, dtype=np.int64) - 1, 0), "rows")
+    ),
+    "either": lambda c: lambda s, i: te.any(te.cast(i, "int64") <= c.place(s), c.pos[0] < 3),
+}
+# {name: the score of a row that is seen where the condition holds}.
+HIDES: dict[str, Callable[[Case, Element, Any, Any, Any], Any]] = {
+    "select": lambda c, m, x, s, i: te.select(m(s, i), x, -INF),
+    "filled": lambda c, m, x, s, i: te.select(te.logical_not(m(s, i)), -INF, x),
+    "added": lambda c, m, x, s, i: x + te.select(m(s, i), 0.0, -INF),
+    "lesser": lambda c, m, x, s, i: te.minimum(x, te.select(m(s, i), INF, -INF)),
+}
+
+
+def softmax(scores: Any, heads: int, rows: int, safe: bool) -> tuple[Any, Any]:
+    """(exponentials, their sums): as torch's softmax is, or its attention, which gives 0 where all is hidden."""
+    r = te.reduce_axis(T, "r")
+    top = te.compute((heads, rows), lambda h, s: te.max(scores(h, s, r), axis=r), "top")
+    if safe:
+        top = (lambda t: te.compute((heads, rows), lambda h, s: te.select(te.equal(t[h, s], -INF), 0.0, t[h, s])))(top)
+    e = te.compute((heads, rows, T), lambda h, s, i: te.exp(scores(h, s, i) - top[h, s]), "e")
+    q = te.reduce_axis(T, "q")
+    return e, te.compute((heads, rows), lambda h, s: te.sum(e[h, s, q], axis=q), "total")
+
+
+def attention(
+    count: int, mask: str | Callable[[Case], Element], hide: str = "select", safe: bool = False, whole: bool = True
+) -> tuple[Graph, tuple[Rows, ...]]:
+    """A graph with states K and V of ``T`` rows, of which ``pos`` and ``count`` tell how many are valid."""
+    pos = te.placeholder((1,), "int64", "pos")
+    q = te.placeholder((HEADS * GROUP, count, D), "float32", "q")
+    k, v = (te.placeholder((HEADS, T, D), "float32", n) for n in "kv")
+    c = Case(count, pos, {})
+    seen = (MASKS | LEAKS)[mask](c) if isinstance(mask, str) else mask(c)
+    d = te.reduce_axis(D, "d")
+    heads = HEADS * GROUP
+    dot = te.compute((heads, count, T), lambda h, s, i: te.sum(q[h, s, d] * k[h // GROUP, i, d], axis=d), "dot")
+
+    def score(h: Any, s: Any, i: Any) -> Any:
+        return HIDES[hide](c, seen, dot[h, s, i] * 0.5, s, i)
+
+    if whole:
+        t = te.compute((heads, count, T), score, "scores")
+        e, total = softmax(lambda h, s, i: t[h, s, i], heads, count, safe)
+    else:
+        e, total = softmax(score, heads, count, safe)
+    p = te.compute((heads, count, T), lambda h, s, i: e[h, s, i] / total[h, s], "p")
+    n = te.reduce_axis(T, "n")
+    out = te.compute((heads, count, D), lambda h, s, j: te.sum(p[h, s, n] * v[h // GROUP, n, j], axis=n), "out")
+    return graph_of([pos, q, k, v], c.tables, out), rows_of(count)
+
+
+def graph_of(inputs: list[Any], tables: dict[Any, np.ndarray], *outputs: Any) -> Graph:
+    dag = te.dag([*inputs, *tables, *outputs])
+    values = {t.name: x for t, x in tables.items()}
+    dag = replace(dag, constants=tuple(t.name for t in dag.inputs if t.name in values))
+    return Graph(dag, values, tuple(t.name for t in inputs), dag.outputs)
+
+
+def rows_of(count: int, start: Expr | None = None) -> tuple[Rows, ...]:
+    at_ = E.Cast(E.INDEX, Load("pos", (Const(0),), "int64")) if start is None else start
+    return tuple(Rows(n, 1, at_, count) for n in "kv")
+
+
+def cut_at(graph: Graph, cuts: tuple[Cut, ...], pos: int) -> Graph:
+    """The graph of a call at a position, whose loops end with the last valid row."""
+    stages = graph.dag.stages
+    for c in cuts:
+        end = int(E.evaluate(E.rewrite(c.end, lambda x: Const(pos) if isinstance(x, E.Cast) else None), {}))
+        stages = ended(stages, c.axes, end)
+    return replace(graph, dag=replace(graph.dag, stages=stages))
+
+
+def arrays(count: int, pos: int, stale: float | None, seed: int = 0) -> list[np.ndarray]:
+    """Inputs of `attention`, with rows from the last valid one on of small numbers, or of ``stale``."""
+    rng = np.random.default_rng(seed)
+    q = rng.integers(-2, 3, (HEADS * GROUP, count, D)).astype("float32")
+    k, v = (rng.integers(-3, 4, (HEADS, T, D)).astype("float32") for _ in "kv")
+    if stale is not None:
+        k[:, pos + count :] = v[:, pos + count :] = stale
+    else:
+        for x in (k, v):
+            x[:, pos + count :] = rng.normal(0, 1e3, x[:, pos + count :].shape)
+    return [np.array([pos]), q, k, v]
+
+
+def same_at_all_starts(graph: Graph, cuts: tuple[Cut, ...], count: int) -> None:
+    for pos in sorted({0, 1, 5, T - count - 1, T - count}):
+        short = cut_at(graph, cuts, pos)
+        before = evaluate(graph, arrays(count, pos, None))
+        with np.errstate(all="ignore"):
+            for x, y in zip(before, evaluate(short, arrays(count, pos, None)), strict=True):
+                np.testing.assert_allclose(y, x, rtol=1e-6, atol=1e-6)
+            zeros, nans = (evaluate(short, arrays(count, pos, z)) for z in (0.0, np.nan))
+        for x, y in zip(zeros, nans, strict=True):
+            np.testing.assert_array_equal(y, x)
+
+
+@pytest.mark.parametrize("hide", HIDES)
+@pytest.mark.parametrize("mask", MASKS)
+def test_loops_end_with_the_last_valid_row(mask: str, hide: str) -> None:
+    graph, rows = attention(3, mask, hide)
+    for g in (graph, optimize(graph)):
+        cuts, why = valid_rows(g, rows)
+        assert why == {}
+        (cut,) = cuts
+        walked = {(s.name, a.var) for s in g.dag.stages for a in (*s.axes, *s.reduce_axes) if a.extent == T}
+        assert cut.axes == walked, "every loop over rows ends there, those of the mask too"
+        assert (cut.least, cut.most) == (3, T)
+        same_at_all_starts(g, cuts, 3)
+
+
+@pytest.mark.parametrize("hide", HIDES)
+@pytest.mark.parametrize("mask", LEAKS)
+def test_a_mask_that_shows_a_stale_row_is_refused(mask: str, hide: str) -> None:
+    graph, rows = attention(2, mask, hide)
+    for g in (graph, optimize(graph)):
+        cuts, why = valid_rows(g, rows)
+        assert cuts == () and set(why) == {"k", "v"}
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    count=st.integers(1, 4),
+    mask=st.sampled_from([*MASKS, *LEAKS]),
+    more=st.sampled_from([None, *MASKS, *LEAKS]),
+    joined=st.booleans(),
+    hide=st.sampled_from([*HIDES]),
+    safe=st.booleans(),
+    whole=st.booleans(),
+)
+def test_what_is_proved_holds(
+    count: int, mask: str, more: str | None, joined: bool, hide: str, safe: bool, whole: bool
+) -> None:
+    """Masks of two conditions, of which both or one must hold."""
+    every = MASKS | LEAKS
+
+    def made(c: Case) -> Element:
+        one = every[mask](c)
+        if more is None or "table" in (mask, more) or "triangle" in (mask, more) or "table" in f"{mask}{more}":
+            return one
+        two = every[more](c)
+        return lambda s, i: (te.all if joined else te.any)(one(s, i), two(s, i))
+
+    graph, rows = attention(count, made, hide, safe, whole)
+    cuts, why = valid_rows(graph, rows)
+    if mask in MASKS and (more is None or more in MASKS):
+        assert not why
+    if not why:
+        same_at_all_starts(graph, cuts, count)
