@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules.dtypes import DTYPES
+from schedules.expr import Expr
 from schedules.te.compute_dag import ComputeDAG, Tensor
 
 Array = NDArray[Any]
@@ -42,6 +43,20 @@ class Argument:
 
 
 @dataclass(frozen=True)
+class ShortLoops:
+    """Loops over rows that end where a call tells: after ``end`` rows, an integer expression of elements of inputs
+    and states of the model, as they are before the call. It is from ``least`` to ``most``. ``axes``: (name of a
+    stage, one of its axes). In the DAG they have the extent ``most``, and elements from ``end`` on are read by none
+    but such loops. ``name``: of the size."""
+
+    name: str
+    end: Expr
+    least: int
+    most: int
+    axes: frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True)
 class Graph:
     """A model. Its meaning is that of ``dag``, with ``values`` for ``dag.constants``.
 
@@ -50,6 +65,7 @@ class Graph:
     ``origins``: {name of a stage: name of the model's node that it comes from}, for what is shown to users.
     ``views``: {tensor: where in another one it lies}, with the strides that it has in the DAG. ``joins``:
     {tensor that no kernel makes: the tensors of which it is made up}, which lie where it does.
+    ``short``: loops that end earlier than the DAG says (`schedules.graph.valid_rows`).
     Raises ValueError for values that are missing, or have another shape or dtype than their constant.
     """
 
@@ -61,6 +77,7 @@ class Graph:
     islands: tuple[Island, ...] = ()
     views: Mapping[str, Argument] = field(default_factory=lambda: MappingProxyType({}))
     joins: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    short: tuple[ShortLoops, ...] = ()
 
     def __post_init__(self) -> None:
         if set(self.values) != set(self.dag.constants):
@@ -84,7 +101,7 @@ class Graph:
     def __reduce__(self) -> tuple[type[Graph], tuple[Any, ...]]:
         """A copy or a pickle is made again of its parts, with every check."""
         parts = (self.dag, dict(self.values), self.inputs, self.outputs, dict(self.origins), self.islands)
-        return Graph, (*parts, dict(self.views), dict(self.joins))
+        return Graph, (*parts, dict(self.views), dict(self.joins), self.short)
 
 
 @dataclass(frozen=True)

@@ -12,25 +12,24 @@ always what stale rows of zeros give.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from schedules import expr as E
 from schedules.expr import Expr, Load, Var
 from schedules.graph.edit import loads_of
 from schedules.graph.facts import Facts
-from schedules.graph.graph import Graph
+from schedules.graph.graph import Graph, ShortLoops
+from schedules.graph.short_group import Place
 from schedules.graph.stale import Kind, Stale, unbounded
 from schedules.te.compute_dag import Stage
 
-# (name of a stage, one of its axes).
-Place = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Rows:
     """Of dimension ``dim`` of a tensor, the elements from ``start + count`` on are stale: any finite numbers.
-    ``start``: an index made of integers that a call has. A call checks that ``start`` is at least 0, and that all
+    ``start``: an integer expression of elements that a call has, each at most `FAR`. A call checks that ``start`` is at least 0, and that all
     rows lie inside."""
 
     tensor: str
@@ -41,25 +40,14 @@ class Rows:
     @property
     def end(self) -> Expr:
         """The number of valid rows."""
-        return self.start + self.count
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Loops of a graph that end after ``end`` rows, of which there are ``least`` to ``most``. ``axes``: of which
-    stages."""
-
-    end: Expr
-    least: int
-    most: int
-    axes: frozenset[Place]
+        return E.binary("+", self.start, self.count)
 
 
 class Unproved(Exception):
     """Why a loop reads all rows."""
 
 
-def valid_rows(graph: Graph, rows: Sequence[Rows]) -> tuple[tuple[Cut, ...], dict[str, str]]:
+def valid_rows(graph: Graph, rows: Sequence[Rows]) -> tuple[tuple[ShortLoops, ...], dict[str, str]]:
     """(The loops that may end with the last valid row, {tensor of ``rows`` that is read as a whole: why}).
 
     Example: in ``scores[t] = select(t <= pos[0], dot(q, K[t]), -inf)`` and a softmax over ``t`` of which ``V[t]`` is
@@ -69,16 +57,24 @@ def valid_rows(graph: Graph, rows: Sequence[Rows]) -> tuple[tuple[Cut, ...], dic
     found: dict[tuple[Expr, int, int], set[Place]] = {}
     reasons: dict[str, str] = {}
     for r in rows:
+        length = graph.dag.tensors[r.tensor].shape[r.dim]
+        key = r.end, r.count, length
         try:
             axes = looked.axes(r)
+            if any(axes & other for k, other in found.items() if k != key):
+                raise Unproved("what reads it ends with the rows of another state")
             looked.prove(r, axes)
         except Unproved as err:
-            reasons[r.tensor] = str(err)
+            reasons.setdefault(r.tensor, str(err))
             continue
-        if axes:
-            length = graph.dag.tensors[r.tensor].shape[r.dim]
-            found.setdefault((r.end, r.count, length), set()).update(axes)
-    cuts = (Cut(*key, frozenset(looked.with_makers(axes))) for key, axes in found.items())
+        if axes and r.count < length:
+            found.setdefault(key, set()).update(axes)
+    cuts = []
+    for n, ((end, count, length), axes) in enumerate(found.items()):
+        others = {p for k, places in found.items() if k != (end, count, length) for p in places}
+        every = looked.with_makers(axes) - others
+        cuts.append(ShortLoops(f"rows{n}", end, count, length, frozenset(every)))
+        found[end, count, length] = every
     return tuple(cuts), reasons
 
 
@@ -168,17 +164,3 @@ class _Look:
                 if read and short and not any(t.name in self.kept for t in s.outputs):
                     found.add((s.name, a.var))
         return found
-
-
-def ended(stages: Iterable[Stage], axes: Collection[Place], extent: int) -> tuple[Stage, ...]:
-    """The stages with ``axes`` of another extent."""
-
-    def shorter(s: Stage) -> Stage:
-        own, reduced = (
-            tuple(replace(a, extent=extent) if (s.name, a.var) in axes else a for a in every)
-            for every in (s.axes, s.reduce_axes)
-        )
-        shape = tuple(a.extent for a in own)
-        return replace(s, axes=own, reduce_axes=reduced, outputs=tuple(replace(o, shape=shape) for o in s.outputs))
-
-    return tuple(map(shorter, stages))

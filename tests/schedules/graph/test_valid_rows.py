@@ -16,9 +16,13 @@ from hypothesis import strategies as st
 import autotune as at
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load
-from schedules.graph.graph import Graph
+from schedules.graph.graph import Graph, Group, ShortLoops
 from schedules.graph.optimize import optimize
-from schedules.graph.valid_rows import Cut, Rows, ended, valid_rows
+from schedules.graph.partition import partition
+from schedules.graph.short_group import ended
+from schedules.graph.valid_rows import Rows, valid_rows
+from schedules.strides import strides_of
+from schedules.te.open_sizes import at as at_sizes
 
 te = at.te
 T, D, HEADS, GROUP = 13, 4, 2, 2
@@ -156,15 +160,15 @@ def graph_of(inputs: list[Any], tables: dict[Any, np.ndarray], *outputs: Any) ->
 
 
 def rows_of(count: int, start: Expr | None = None) -> tuple[Rows, ...]:
-    at_ = E.Cast(E.INDEX, Load("pos", (Const(0),), "int64")) if start is None else start
+    at_ = Load("pos", (Const(0),), "int64") if start is None else start
     return tuple(Rows(n, 1, at_, count) for n in "kv")
 
 
-def cut_at(graph: Graph, cuts: tuple[Cut, ...], pos: int) -> Graph:
+def cut_at(graph: Graph, cuts: tuple[ShortLoops, ...], pos: int) -> Graph:
     """The graph of a call at a position, whose loops end with the last valid row."""
     stages = graph.dag.stages
     for c in cuts:
-        end = int(E.evaluate(E.rewrite(c.end, lambda x: Const(pos) if isinstance(x, E.Cast) else None), {}))
+        end = int(E.evaluate(E.rewrite(c.end, lambda x: Const(pos, "int64") if isinstance(x, Load) else None), {}))
         stages = ended(stages, c.axes, end)
     return replace(graph, dag=replace(graph.dag, stages=stages))
 
@@ -182,7 +186,7 @@ def arrays(count: int, pos: int, stale: float | None, seed: int = 0) -> list[np.
     return [np.array([pos]), q, k, v]
 
 
-def same_at_all_starts(graph: Graph, cuts: tuple[Cut, ...], count: int) -> None:
+def same_at_all_starts(graph: Graph, cuts: tuple[ShortLoops, ...], count: int) -> None:
     for pos in sorted({0, 1, 5, T - count - 1, T - count}):
         short = cut_at(graph, cuts, pos)
         before = evaluate(graph, arrays(count, pos, None))
@@ -246,3 +250,44 @@ def test_what_is_proved_holds(
         assert not why
     if not why:
         same_at_all_starts(graph, cuts, count)
+
+
+def run_groups(graph: Graph, given_: list[np.ndarray], end: int, parts: bool = False) -> list[np.ndarray]:
+    """What the groups of a graph compute in a call in which all that is short ends at ``end``. Memory between them
+    holds NaN where nothing was written."""
+    known = dict(zip(graph.inputs, given_, strict=True)) | dict(graph.values)
+    groups = [g for whole in partition(graph) for g in (whole.parts if parts and whole.parts else (whole,))]
+    for g in groups:
+        one = at_sizes(g.dag, {s.name: end for s in g.dag.open.sizes}) if g.dag.open else g.dag
+        reads = []
+        for t, a in zip(one.inputs, g.inputs, strict=True):
+            flat = np.ascontiguousarray(known[a.tensor]).reshape(-1)[a.start :]
+            steps = [x * flat.itemsize for x in strides_of(t)]
+            reads.append(np.lib.stride_tricks.as_strided(flat, t.shape, steps))
+        for name, y, o in zip(g.outputs, te.evaluate(one, reads), one.outputs, strict=True):
+            known[name] = np.full(graph.dag.tensors[name].shape, np.nan if y.dtype.kind == "f" else 0, y.dtype)
+            flat = known[name].reshape(-1)
+            steps = [x * flat.itemsize for x in strides_of(one.tensors[o])]
+            np.lib.stride_tricks.as_strided(flat, y.shape, steps)[...] = y
+    return [known[name] for name in graph.outputs]
+
+
+@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.parametrize("mask", ["table", "stage", "triangle", "window"])
+def test_groups_have_the_size_as_arguments_of_so_many_rows(mask: str, parts: bool) -> None:
+    graph, rows = attention(3, mask)
+    graph = optimize(graph)
+    short = replace(graph, short=valid_rows(graph, rows)[0])
+    groups = [g for g in partition(short) if isinstance(g, Group)]
+    opened = [g for g in groups if g.dag.open is not None]
+    assert {"k", "v"} <= {a.tensor for g in opened for a in g.inputs}
+    for g in opened:
+        assert [(s.name, s.least, s.most) for s in g.dag.open.sizes] == [("rows0", 3, T)]
+        for t, a in zip(g.dag.inputs, g.inputs, strict=True):
+            if a.tensor in "kv":
+                assert t.shape[1] == T and any((x.of, x.at) == (g.dag.inputs.index(t), 1) for x in g.dag.open.inputs)
+    for pos in (0, 4, T - 3):
+        before = evaluate(graph, arrays(3, pos, 0.0))
+        after = run_groups(short, arrays(3, pos, np.nan), pos + 3, parts)
+        for x, y in zip(before, after, strict=True):
+            np.testing.assert_allclose(y, x, rtol=1e-6, atol=1e-6)
