@@ -18,6 +18,7 @@ from schedules.graph.maps import inline_maps
 from schedules.graph.requantise import drop_requantised, fold_result_scales
 from schedules.graph.scale import fold_scales
 from schedules.graph.stack import stack_equal
+from schedules.graph.states import write_in_place
 from schedules.graph.tables import tabulate
 from schedules.graph.units import drop_unit_dimensions
 from schedules.graph.views import compute_at_views, forward_views
@@ -25,6 +26,7 @@ from schedules.graph.views import compute_at_views, forward_views
 # Each keeps the meaning: the evaluator says the same before and after.
 REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     eliminate_dead,
+    write_in_place,
     drop_unit_dimensions,
     drop_requantised,
     integer_products,

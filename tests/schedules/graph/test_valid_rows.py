@@ -112,6 +112,15 @@ HIDES: dict[str, Callable[[Case, Element, Any, Any, Any], Any]] = {
     "added": lambda c, m, x, s, i: x + te.select(m(s, i), 0.0, -INF),
     "lesser": lambda c, m, x, s, i: te.minimum(x, te.select(m(s, i), INF, -INF)),
 }
+# Each of these leaves a stale row some weight, or may.
+SHOWS: dict[str, Callable[[Case, Element, Any, Any, Any], Any]] = {
+    "by 0": lambda c, m, x, s, i: te.select(m(s, i), x, 0.0),
+    "by the least number": lambda c, m, x, s, i: te.select(m(s, i), x, LEAST),
+    "least number added": lambda c, m, x, s, i: x + te.select(m(s, i), 0.0, LEAST),
+    "multiplied by 0": lambda c, m, x, s, i: x * te.select(m(s, i), 1.0, 0.0),
+    "to infinity": lambda c, m, x, s, i: te.select(m(s, i), x, INF),
+    "not": lambda c, m, x, s, i: x + te.select(m(s, i), 0.0, 0.0),
+}
 
 
 def softmax(scores: Any, heads: int, rows: int, safe: bool) -> tuple[Any, Any]:
@@ -139,7 +148,7 @@ def attention(
     dot = te.compute((heads, count, T), lambda h, s, i: te.sum(q[h, s, d] * k[h // GROUP, i, d], axis=d), "dot")
 
     def score(h: Any, s: Any, i: Any) -> Any:
-        return HIDES[hide](c, seen, dot[h, s, i] * 0.5, s, i)
+        return (HIDES | SHOWS)[hide](c, seen, dot[h, s, i] * 0.5, s, i)
 
     if whole:
         t = te.compute((heads, count, T), score, "scores")
@@ -219,6 +228,120 @@ def test_a_mask_that_shows_a_stale_row_is_refused(mask: str, hide: str) -> None:
     for g in (graph, optimize(graph)):
         cuts, why = valid_rows(g, rows)
         assert cuts == () and set(why) == {"k", "v"}
+
+
+@pytest.mark.parametrize("hide", SHOWS)
+def test_a_mask_that_leaves_a_stale_row_some_weight_is_refused(hide: str) -> None:
+    graph, rows = attention(2, "table", hide)
+    short, why = valid_rows(graph, rows)
+    assert short == () and set(why) == {"k", "v"}
+    assert "reduces over all rows" in why["k"]
+
+
+def plain(make: Callable[..., Any], *, count: int = 2, start: Expr | None = None) -> tuple[Any, dict[str, str], Graph]:
+    """What is found for a graph of ``make(pos, k)``, of a state of `T` rows of 3."""
+    pos, k = te.placeholder((1,), "int64", "pos"), te.placeholder((T, 3), "float32", "k")
+    outs = make(pos, k)
+    graph = graph_of([pos, k], {}, *(outs if isinstance(outs, list) else [outs]))
+    first = Load("pos", (Const(0),), "int64") if start is None else start
+    return *valid_rows(graph, (Rows("k", 0, first, count),)), graph
+
+
+def total(of: Callable[[Any, Any], Any], extent: Any = T) -> Any:
+    r = te.reduce_axis(extent, "r")
+    return te.compute((3,), lambda j: te.sum(of(r, j), axis=r), "y")
+
+
+def valid(pos: Any, r: Any) -> Any:
+    return te.cast(r, "int64") < pos[0] + 2
+
+
+def test_sums_products_least_and_largest_end_where_each_has_its_neutral_element() -> None:
+    for reduce, neutral in ((te.sum, 0.0), (te.max, -INF), (te.min, INF), (te.prod, 1.0)):
+        r = te.reduce_axis(T, "r")
+        short, why, graph = plain(
+            lambda pos, k, r=r, reduce=reduce, neutral=neutral: te.compute(
+                (3,), lambda j: reduce(te.select(valid(pos, r), k[r, j], neutral), axis=r), "y"
+            )
+        )
+        assert not why and short[0].axes == {("y", "r")}
+        r = te.reduce_axis(T, "r")
+        short, why, graph = plain(
+            lambda pos, k, r=r, reduce=reduce: te.compute(
+                (3,), lambda j: reduce(te.select(valid(pos, r), k[r, j], 7.0), axis=r), "y"
+            )
+        )
+        assert not short and "the value is 7.0" in why["k"]
+
+
+def test_a_sum_of_squares_of_differences_needs_its_own_mask() -> None:
+    """A sum that is masked says nothing of another one."""
+
+    def variance(pos: Any, k: Any, masked: bool) -> Any:
+        mean = total(lambda r, j: te.select(valid(pos, r), k[r, j], 0.0))
+        r = te.reduce_axis(T, "q")
+
+        def term(j: Any) -> Any:
+            x = (k[r, j] - mean[j]) * (k[r, j] - mean[j])
+            return te.select(valid(pos, r), x, 0.0) if masked else x
+
+        return te.compute((3,), lambda j: te.sum(term(j), axis=r), "v")
+
+    short, why, _ = plain(lambda pos, k: variance(pos, k, True))
+    assert not why and {v for _, v in short[0].axes} == {"r", "q"}
+    short, why, _ = plain(lambda pos, k: variance(pos, k, False))
+    assert not short and "stage v reduces over all rows" in why["k"]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda pos, k: te.compute((T, 3), lambda i, j: te.select(valid(pos, i), k[i, j], 0.0), "y"), "y, which the model keeps or returns"),
+        (lambda pos, k: total(lambda r, j: te.select(valid(pos, r), k[T - 1 - r, j], 0.0)), "not row by row"),
+        (lambda pos, k: total(lambda r, j: te.select(valid(pos, r), k[r, j], 0.0), T - 1), "not row by row"),
+        (
+            lambda pos, k: te.compute((3,), lambda j: k[te.minimum(te.maximum(pos[0], 0), T - 1), j], "y"),
+            "not row by row",
+        ),
+        (lambda pos, k: total(lambda r, j: te.select(pos[0] < 4, k[r, j], 0.0)), "only 0.0 changes nothing in '\\+'"),
+    ],
+)
+def test_what_is_not_proved_is_told(make: Callable[..., Any], said: str) -> None:
+    short, why, _ = plain(make)
+    assert short == ()
+    with pytest.raises(AssertionError, match=said):
+        raise AssertionError(why["k"])
+
+
+def test_a_mask_by_other_data_than_the_position_is_refused() -> None:
+    other = te.placeholder((1,), "int64", "other")
+
+    def by_other(pos: Any, k: Any) -> Any:
+        return total(lambda r, j: te.select(te.cast(r, "int64") <= other[0], k[r, j], 0.0))
+
+    pos, k = te.placeholder((1,), "int64", "pos"), te.placeholder((T, 3), "float32", "k")
+    graph = graph_of([pos, k, other], {}, by_other(pos, k), te.compute((1,), lambda i: pos[i] + 1, "next"))
+    short, why = valid_rows(graph, (Rows("k", 0, Load("pos", (Const(0),), "int64"), 2),))
+    assert short == () and "the value is finite, where only 0.0 changes nothing" in why["k"]
+
+
+def test_a_position_that_may_wrap_is_none() -> None:
+    """Nothing is known of int32 arithmetic beyond its range."""
+    pos32 = te.placeholder((1,), "int32", "at")
+    pos, k = te.placeholder((1,), "int64", "pos"), te.placeholder((T, 3), "float32", "k")
+
+    def y(place: Any) -> Graph:
+        return graph_of(
+            [pos, k, pos32],
+            {},
+            total(lambda r, j: te.select(te.cast(r, "int32") < place(r), k[r, j], 0.0)),
+            te.compute((1,), lambda i: pos[i] + te.cast(pos32[i], "int64"), "next"),
+        )
+
+    at32 = Load("at", (Const(0),), "int32")
+    for place, proved in ((lambda r: pos32[0] + 2, True), (lambda r: pos32[0] * 2**30 // 2**30 + 2, False)):
+        short, _ = valid_rows(y(place), (Rows("k", 0, E.Cast("int64", at32), 2),))
+        assert bool(short) == proved
 
 
 @settings(max_examples=25, deadline=None)
