@@ -13,7 +13,7 @@ always what stale rows of zeros give.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from schedules import expr as E
 from schedules.expr import Expr, Load, Var
@@ -22,6 +22,7 @@ from schedules.graph.facts import Facts
 from schedules.graph.graph import Graph, ShortLoops
 from schedules.graph.short_group import Place
 from schedules.graph.stale import Kind, Stale, unbounded
+from schedules.strides import strides_of
 from schedules.te.compute_dag import Stage
 
 
@@ -76,6 +77,27 @@ def valid_rows(graph: Graph, rows: Sequence[Rows]) -> tuple[tuple[ShortLoops, ..
         cuts.append(ShortLoops(f"rows{n}", end, count, length, frozenset(every)))
         found[end, count, length] = every
     return tuple(cuts), reasons
+
+
+def end_with_valid_rows(graph: Graph) -> Graph:
+    """The graph whose loops over rows of its states end with the last valid one, where that is proved."""
+    if not graph.states:
+        return graph
+    return replace(graph, short=valid_rows(graph, rows_of_states(graph))[0])
+
+
+def rows_of_states(graph: Graph) -> tuple[Rows, ...]:
+    """What calls write to states that lie in place, along each dimension in which the call tells where."""
+    found: dict[Rows, None] = {}
+    for new, (_, *parts) in graph.joins.items():
+        if new not in graph.views or graph.views[new].tensor not in {s.tensor for s in graph.states.values()}:
+            continue
+        t = graph.dag.tensors[new]
+        for move in (m for part in parts for m in graph.views[part].moves):
+            for d, (extent, step) in enumerate(zip(t.shape, strides_of(t), strict=True)):
+                if (extent, step) == (move.extent, move.stride):
+                    found[Rows(new, d, move.index, move.rows)] = None
+    return tuple(found)
 
 
 class _Look:
