@@ -1,9 +1,8 @@
 """What conditions on data say of indices: of a mask that other stages compute, of tables, of positions.
 
-A proof about axes knows arithmetic of indices. A condition as ``table[t] <= pos[0] + s`` becomes one: integers
-that other stages make are put in, a constant whose elements rise evenly is an expression, one of booleans says
-where its true elements lie, and what is left of the data is an unknown of known bounds.
-"""
+A proof about axes knows arithmetic of indices. A condition as ``table[t] <= pos[0] + s`` becomes one:
+integers that other stages make are put in, a constant whose elements rise evenly is an expression, one of
+booleans says where its true elements lie, and what is left of the data is an unknown of known bounds. """
 
 from __future__ import annotations
 
@@ -29,17 +28,14 @@ MOST_STAGES = 64
 class Facts:
     """Conditions and integers of a graph, as arithmetic of indices.
 
-    ``ranges``: bounds of the variables of what it returns. They grow: an unknown gets a variable the first time
-    that it is met. ``near``: data that a call has looked at, which is at most `FAR` from 0."""
+    ``ranges``: bounds of the variables of what it returns. They grow: an unknown gets a variable the first
+    time that it is met. ``near``: data that a call has looked at, which is at most `FAR` from 0."""
 
     def __init__(self, graph: Graph, near: frozenset[Load] = frozenset()) -> None:
         self.graph, self.near = graph, near
         self.ranges: dict[str, Range] = {}
         self.maps: dict[str, tuple[Stage, int]] = {
-            t.name: (s, k)
-            for s in graph.dag.stages
-            if s.reducer is None
-            for k, t in enumerate(s.outputs)
+            t.name: (s, k) for s in graph.dag.stages if s.reducer is None for k, t in enumerate(s.outputs)
         }
         self._unknown: dict[Load, Var] = {}
         self._tables: dict[tuple[str, bool], list[Any]] = {}
@@ -104,10 +100,12 @@ class Facts:
     def _even(self, e: Load, depth: int) -> Expr | None:
         """An element of a constant that rises evenly along each of its dimensions."""
         value = self.graph.values[e.buffer]
-        steps = [int(_at(value, d, 1)) - int(_at(value, d, 0)) if n > 1 else 0 for d, n in enumerate(value.shape)]
-        grid = np.indices(value.shape, sparse=True)
         first = int(value[(0,) * value.ndim])
-        if not np.array_equal(value, sum((g * s for g, s in zip(grid, steps, strict=True)), start=np.int64(first))):
+        steps = [int(_at(value, d, 1)) - first if n > 1 else 0 for d, n in enumerate(value.shape)]
+        even: Any = np.int64(first)
+        for d, step in enumerate(steps):
+            even = even + np.indices(value.shape, sparse=True)[d] * step
+        if not np.array_equal(value, even):
             return None
         out: Expr = Const(first)
         for ix, step in zip(e.indices, steps, strict=True):
@@ -142,8 +140,9 @@ class Facts:
                 return E.any_of(first, E.all_of(self.implied(c, False, depth), self.implied(b, holds, depth)))
             case Cast(dtype="bool", a=a) if E.dtype_of(a) == "bool":
                 return self.implied(a, holds, depth)
-            case Compare(op="==" | "!=" as op, a=a, b=Const(value=v)) | Compare(
-                op="==" | "!=" as op, a=Const(value=v), b=a
+            case (
+                Compare(op="==" | "!=" as op, a=a, b=Const(value=v))
+                | Compare(op="==" | "!=" as op, a=Const(value=v), b=a)
             ) if (inner := _condition(a)) is not None and v in (0, 1):
                 return self.implied(inner, holds == ((op == "==") == bool(v)), depth)
             case Compare():
@@ -164,8 +163,8 @@ class Facts:
         return self.among(e, self._tables[key], depth)
 
     def among(self, e: Load, where: list[Any], depth: int = MOST_STAGES) -> Expr:
-        """A condition that the indices of an element meet if it is one of those that ``where`` lists, a row of
-        indices for each dimension: bounds of each index, and of the difference of each two."""
+        """A condition that the indices of an element meet if it is one of those that ``where`` lists, a row
+        of indices for each dimension: bounds of each index, and of the difference of each two."""
         if where and not where[0].size:
             return FALSE
         known = [(self.number(ix, depth), w) for ix, w in zip(e.indices, where, strict=True)]
@@ -179,7 +178,7 @@ class Facts:
         return E.all_of(*tests)
 
     def bounded(self, conds: tuple[Expr, ...], most: int) -> None:
-        """Narrow the ranges of data to what conditions leave of -``most`` to ``most``, as far as that is seen."""
+        """Narrow the ranges of data to what conditions leave of -``most`` to ``most``."""
         for v in self._unknown.values():
             low, high = self.ranges[v.name]
             for least in (0, -most):
@@ -196,7 +195,7 @@ class Facts:
 
 
 def _at(value: Array, d: int, i: int) -> Any:
-    """The element at index ``i`` of dimension ``d``, and 0 of all others."""
+    """The element at index ``i`` of dimension ``d``, and at 0 of all others."""
     return value[tuple(i if k == d else 0 for k in range(value.ndim))]
 
 

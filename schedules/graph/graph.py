@@ -76,10 +76,10 @@ class State:
 
 @dataclass(frozen=True)
 class ShortLoops:
-    """Loops over rows that end where a call tells: after ``end`` rows, an integer expression of elements of inputs
-    and states of the model, as they are before the call. It is from ``least`` to ``most``. ``axes``: (name of a
-    stage, one of its axes). In the DAG they have the extent ``most``, and elements from ``end`` on are read by none
-    but such loops. ``name``: of the size."""
+    """Loops over rows that end where a call tells: after ``end`` rows, an integer expression of elements of
+    inputs and states of the model, as they are before the call. It is from ``least`` to ``most``. ``axes``:
+    (name of a stage, one of its axes). In the DAG they have the extent ``most``, and elements from ``end`` on
+    are read by none but such loops. ``name``: of the size."""
 
     name: str
     end: Expr

@@ -35,9 +35,9 @@ def ended(stages: Iterable[Stage], axes: Collection[Place], extent: int) -> tupl
 def shortened(
     short: Iterable[ShortLoops], inputs: Sequence[Tensor], stages: Sequence[Stage], fixed: Collection[str]
 ) -> tuple[tuple[Tensor, ...], tuple[Stage, ...]]:
-    """The inputs and stages of a group with loops that end earlier, for those of ``short`` whose size the group's
-    arguments can tell: one is read by such loops alone along a dimension, and has as many rows then. Those that are
-    ``fixed`` keep their shape."""
+    """The inputs and stages of a group with loops that end earlier, for those of ``short`` whose size the
+    group's arguments can tell: one is read by such loops alone along a dimension, and has as many rows then.
+    Those that are ``fixed`` keep their shape."""
     for loops in short:
         axes = {(s.name, a.var) for s in stages for a in (*s.axes, *s.reduce_axes)} & loops.axes
         n = Extent(Dim(loops.name, loops.least, loops.most, True))
@@ -52,8 +52,9 @@ def _fewer(t: Tensor, stages: Sequence[Stage], axes: AbstractSet[Place], n: Exte
     loads = loads_of(stages).get(t.name, [])
 
     def walked(d: int) -> bool:
-        places = {(s.name, x.indices[d].name) if isinstance(x.indices[d], Var) else None for s, x in loads}
-        return bool(places) and places <= axes and t.shape[d] == n
+        along = [(s.name, x.indices[d]) for s, x in loads]
+        short = all(isinstance(ix, Var) and (name, ix.name) in axes for name, ix in along)
+        return bool(along) and short and t.shape[d] == n
 
     fewer = [d for d in range(len(t.shape)) if walked(d)]
     return replace(t, shape=tuple(n if d in fewer else k for d, k in enumerate(t.shape))) if fewer else t

@@ -1,9 +1,9 @@
 """What an expression is worth at elements that no valid row is behind.
 
-Rows of a state from ``end`` on hold what earlier calls left: any finite numbers. A mask hides them: it makes of
-their scores -inf, of whose exponentials 0, of whose products 0. That is computed here, of expressions alone, with
-four kinds of values: a number, the same for all such elements; `FINITE`; `UNBOUNDED`, which may be infinite
-where everything is masked; None, of which nothing is known.
+Rows of a state from ``end`` on hold what earlier calls left: any finite numbers. A mask hides them: it makes
+of their scores -inf, of whose exponentials 0, of whose products 0. That is computed here, of expressions
+alone, with four kinds of values: a number, the same for all such elements; `FINITE`; `UNBOUNDED`, which may
+be infinite where everything is masked; None, of which nothing is known.
 
 Numbers that a model computes of valid rows count as finite unless an infinite literal is behind them.
 """
@@ -46,8 +46,8 @@ Worth = float | Kind | None
 
 
 def unbounded(stages: Collection[Stage], values: Mapping[str, Any]) -> frozenset[str]:
-    """Tensors whose elements may be infinite though all inputs are finite: an infinite literal is behind them,
-    and no exponential between. ``values``: of constants."""
+    """Tensors whose elements may be infinite though all inputs are finite: an infinite literal is behind
+    them, and no exponential between. ``values``: of constants."""
     found = {n for n, v in values.items() if v.dtype.kind == "f" and not np.isfinite(v).all()}
 
     def may(e: Expr) -> bool:

@@ -1,14 +1,13 @@
 """Which loops over the rows of a state may end with the last valid one.
 
-After a call wrote its rows, a state has ``end`` valid rows; those behind are stale. A loop over all rows may end
-there if its stages, and all that read what they make, lose nothing: what they make of stale rows is read by none but
-loops that end there too, and a reduction over it adds its neutral element: -inf to a maximum, 0 to a sum. That is
-proved by expressions (`schedules.graph.stale`), so that masks of any kind count, and a mask that hides too little
-does not. What is not proved reads all rows.
+After a call wrote its rows, a state has ``end`` valid rows; those behind are stale. A loop over all rows may
+end there if its stages, and all that read what they make, lose nothing: what they make of stale rows is read
+by none but loops that end there too, and a reduction over it adds its neutral element: -inf to a maximum, 0
+to a sum. That is proved by expressions (`schedules.graph.stale`), so that masks of any kind count, and a mask
+that hides too little does not. What is not proved reads all rows.
 
-The result differs from that of all rows only where stale rows, or what is computed of them, are not finite: it is
-always what stale rows of zeros give.
-"""
+The result differs from that of all rows only where stale rows, or what is computed of them, are not finite:
+it is always what stale rows of zeros give. """
 
 from __future__ import annotations
 
@@ -26,12 +25,11 @@ from schedules.strides import strides_of
 from schedules.te.compute_dag import Stage
 
 
-
 @dataclass(frozen=True)
 class Rows:
     """Of dimension ``dim`` of a tensor, the elements from ``start + count`` on are stale: any finite numbers.
-    ``start``: an integer expression of elements that a call has, each at most `FAR`. A call checks that ``start`` is at least 0, and that all
-    rows lie inside."""
+    ``start``: an integer expression of elements that a call has, each at most `FAR`. A call checks that
+    ``start`` is at least 0, and that all rows lie inside."""
 
     tensor: str
     dim: int
@@ -51,9 +49,9 @@ class Unproved(Exception):
 def valid_rows(graph: Graph, rows: Sequence[Rows]) -> tuple[tuple[ShortLoops, ...], dict[str, str]]:
     """(The loops that may end with the last valid row, {tensor of ``rows`` that is read as a whole: why}).
 
-    Example: in ``scores[t] = select(t <= pos[0], dot(q, K[t]), -inf)`` and a softmax over ``t`` of which ``V[t]`` is
-    the weighted sum, with ``Rows("K", 0, pos, 1)`` and ``Rows("V", 0, pos, 1)``, all loops over ``t`` end at
-    ``pos + 1``."""
+    Example: in ``scores[t] = select(t <= pos[0], dot(q, K[t]), -inf)`` and a softmax over ``t`` of which
+    ``V[t]`` is the weighted sum, with ``Rows("K", 0, pos, 1)`` and ``Rows("V", 0, pos, 1)``, all loops over
+    ``t`` end at ``pos + 1``."""
     looked = _Look(graph, rows)
     found: dict[tuple[Expr, int, int], set[Place]] = {}
     reasons: dict[str, str] = {}
@@ -170,8 +168,8 @@ class _Look:
                 what = "nothing is known" if worth is None else f"the value is {worth}"
                 op = s.reducer.operation(k) or s.reducer.name
                 raise Unproved(
-                    f"stage {s.name} reduces over all rows: of what it makes of a stale one {what}, where only "
-                    f"{start_of.value!r} changes nothing in {op!r}"
+                    f"stage {s.name} reduces over all rows: of what it makes of a stale one {what}, where "
+                    f"only {start_of.value!r} changes nothing in {op!r}"
                 )
 
     # -- what only such loops read -----------------------------------------------------------
