@@ -28,8 +28,8 @@ MOST_PIECES = 64
 
 @dataclass(frozen=True)
 class Span:
-    """The indices of an axis that are written: ``extent`` of them from ``start`` on. That is a number of dtype
-    int64 that the call tells, an expression of elements of inputs and states; or a constant."""
+    """The indices of an axis that are written: ``extent`` of them from ``start`` on. That is a number of
+    dtype int64 that the call tells, an expression of elements of inputs and states; or a constant."""
 
     start: Expr
     extent: int
