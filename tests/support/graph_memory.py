@@ -50,10 +50,6 @@ def run_in_memory(
     }
     told = [*given, *((states or {})[n] for n in ol.states)]
     places = {n: i for i, n in enumerate(call_arrays(ol))}
-    sizes = dict(sizes)
-    for s in ol.sizes:
-        if isinstance(s.source, NumberOf):
-            sizes[s.name] = size_of_call(s, places, ol.tensors)(told)
 
     def moved(m: Move) -> int:
         return checked(m, number(m.index, places, ol.tensors)(told), "a state")
@@ -61,6 +57,10 @@ def run_in_memory(
     for a in every_argument(ol):  # before anything is written
         for m in a.moves:
             moved(m)
+    sizes = dict(sizes)
+    for s in ol.sizes:
+        if isinstance(s.source, NumberOf):
+            sizes[s.name] = size_of_call(s, places, ol.tensors)(told)
 
     def array(p: ArgumentPlace, t: Tensor) -> Any:
         dtype = DTYPES[t.dtype].numpy
