@@ -78,7 +78,7 @@ def outline_of(graph: Graph) -> tuple[Graph, Outline]:
 
 
 def inputs_of(graph: Graph, pos: int) -> list[Any]:
-    rng = np.random.default_rng(pos)
+    rng = np.random.default_rng(abs(pos))
     t = graph.dag.tensors["x"]
     return [rng.normal(size=t.shape).astype(t.dtype), np.array([pos])]
 
