@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+<<<<<<< HEAD
 from autotune.models.kept_states import StateOrder, check_states
 from autotune.models.sizes import (
     Extents,
@@ -20,6 +21,9 @@ from autotune.models.sizes import (
     sizes_of,
     sizes_of_rows,
 )
+=======
+from autotune.models.sizes import Extents, ProgramSize, check_sizes, check_step, open_extents, sizes_of
+>>>>>>> h-extents
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument, Graph, Group, Island, State
 from schedules.graph.plan import ALIGNMENT, Plan, PlanStep, plan
@@ -91,7 +95,11 @@ class Outline:
         written, order = {*given, *kept}, StateOrder(self)
         for step in self.steps:
             self._check_step(step, written)
+<<<<<<< HEAD
             order.step(_reads(step), _writes(step))
+=======
+            check_step(self, step)
+>>>>>>> h-extents
             self._join(written)
         order.end()
         if missing := [n for n in self.outputs if n not in written - set(given)]:
@@ -103,12 +111,16 @@ class Outline:
     def _check_step(self, step: KernelCall | Island, written: set[str]) -> None:
         """Raise ValueError for a step that cannot run after those that wrote ``written``, which grows."""
         if isinstance(step, Island):
+<<<<<<< HEAD
             if self.sizes:
                 raise ValueError(
                     f"{step.name!r} ({step.op}) is no expression, and runs at one size only; "
                     f"give a number for {', '.join(s.name for s in self.sizes)}"
                 )
             reads = [(Argument(name), self._of(name)) for name in step.reads]
+=======
+            reads = [(name, 0, self._of(name)) for name in step.reads]
+>>>>>>> h-extents
             writes = [(t.name, t) for t in step.writes]
         else:
             if not 0 <= step.task < len(self.tasks):
@@ -116,9 +128,13 @@ class Outline:
             dag = self.tasks[step.task].dag
             if len(step.reads) != len(dag.inputs) or len(step.writes) != len(dag.outputs):
                 raise ValueError(f"a step does not fit the arguments of task {step.task}")
+<<<<<<< HEAD
             if self.sizes or step.sizes or dag.open is not None:
                 check_call(self, step)
             reads = [*zip(step.reads, dag.inputs, strict=True)]
+=======
+            reads = [(a.tensor, a.start, t) for a, t in zip(step.reads, dag.inputs, strict=True)]
+>>>>>>> h-extents
             writes = [(n, dag.tensors[o]) for n, o in zip(step.writes, dag.outputs, strict=True)]
             for a, t in reads:
                 if t.name in dag.constants and a.tensor not in self.constants:

@@ -18,7 +18,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Var
 from schedules.graph.facts import FAR
-from schedules.graph.graph import ShortLoops
+from schedules.graph.graph import Island, ShortLoops
 from schedules.strides import MemoryLayout, row_major, settled, strides_of
 from schedules.te.dims import MAX_EXTENT
 from schedules.te.open_sizes import (
@@ -178,9 +178,21 @@ def check_sizes(ol: Outline) -> None:
             raise ValueError(f"no extent of an input tells the size {s.name}")
 
 
-def check_call(ol: Outline, call: KernelCall) -> None:
-    """Raise ValueError for a call of a kernel whose sizes do not fit, and for one that reads or writes
-    outside of what a caller gives at some sizes. `Outline` has checked the largest ones."""
+def check_step(ol: Outline, step: KernelCall | Island) -> None:
+    """Raise ValueError for a call of a kernel whose sizes do not fit, for one that reads or writes outside of
+    what a caller gives at some sizes, and for an island in a model with sizes. `Outline` has checked the
+    largest ones."""
+    if isinstance(step, Island):
+        if ol.sizes:
+            raise ValueError(
+                f"{step.name!r} ({step.op}) is no expression, and is called at one size only; give a number "
+                f"for {', '.join(s.name for s in ol.sizes)}"
+            )
+    elif ol.sizes or step.sizes or ol.tasks[step.task].dag.open is not None:
+        _check_call(ol, step)
+
+
+def _check_call(ol: Outline, call: KernelCall) -> None:
     dag = ol.tasks[call.task].dag
     own = () if dag.open is None else dag.open.sizes
     known = {s.name: s for s in ol.sizes}
