@@ -165,9 +165,8 @@ def draws(
     - For sums longer than schedules add up in one chain: equal numbers. One long chain of additions is far
       off.
 
-    Where outputs would be NaN, as for roots and logarithms, inputs are made positive, or above 1, or masks are
-    denied. Raises
-    `WorkloadError` where an output is NaN everywhere even then.
+    Where outputs would be NaN, as for roots and logarithms, inputs are made positive, or above 1, or masks
+    are denied. Raises `WorkloadError` where an output is NaN everywhere even then.
     """
 
     places = indexed_extents(dag)

@@ -10,20 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-<<<<<<< HEAD
 from autotune.models.kept_states import StateOrder, check_states
-from autotune.models.sizes import (
-    Extents,
-    ProgramSize,
-    check_call,
-    check_sizes,
-    open_extents,
-    sizes_of,
-    sizes_of_rows,
-)
-=======
+from autotune.models.row_counts import RowCount, check_counts, row_counts
 from autotune.models.sizes import Extents, ProgramSize, check_sizes, check_step, open_extents, sizes_of
->>>>>>> h-extents
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument, Graph, Group, Island, State
 from schedules.graph.plan import ALIGNMENT, Plan, PlanStep, plan
@@ -61,9 +50,9 @@ class Outline:
     tensors have the extents of the largest. ``extents``: those of inputs and outputs that depend on one.
     ``states``: {what users call it: what calls keep}, without initial values. Its new value lies where the
     old one does, of which it is joined with what was written there; or apart, and is copied when the call
-    ends. Raises ValueError for steps that read outside a tensor, or before it is written, or after it was
-    written over, for views that do not lie inside of what they are part of, for sizes that do not fit, and
-    for weights that no step reads."""
+    ends. ``counts``: sizes of steps that a call tells by numbers. Raises ValueError for steps that read
+    outside a tensor, or before it is written, or after it was written over, for views that do not lie inside
+    of what they are part of, for sizes that do not fit, and for weights that no step reads."""
 
     tensors: Mapping[str, Tensor]
     inputs: tuple[str, ...]
@@ -77,6 +66,7 @@ class Outline:
     sizes: tuple[ProgramSize, ...] = ()
     extents: Extents = field(default_factory=dict)
     states: Mapping[str, State] = field(default_factory=dict)
+    counts: tuple[RowCount, ...] = ()
 
     def __post_init__(self) -> None:
         for what, names in (("input", self.inputs), ("weight", self.constants), ("output", self.outputs)):
@@ -92,14 +82,12 @@ class Outline:
         self._check_views(kept)
         if self.sizes or self.extents:
             check_sizes(self)
+        check_counts(self)
         written, order = {*given, *kept}, StateOrder(self)
         for step in self.steps:
             self._check_step(step, written)
-<<<<<<< HEAD
-            order.step(_reads(step), _writes(step))
-=======
             check_step(self, step)
->>>>>>> h-extents
+            order.step(_reads(step), _writes(step))
             self._join(written)
         order.end()
         if missing := [n for n in self.outputs if n not in written - set(given)]:
@@ -111,16 +99,7 @@ class Outline:
     def _check_step(self, step: KernelCall | Island, written: set[str]) -> None:
         """Raise ValueError for a step that cannot run after those that wrote ``written``, which grows."""
         if isinstance(step, Island):
-<<<<<<< HEAD
-            if self.sizes:
-                raise ValueError(
-                    f"{step.name!r} ({step.op}) is no expression, and runs at one size only; "
-                    f"give a number for {', '.join(s.name for s in self.sizes)}"
-                )
             reads = [(Argument(name), self._of(name)) for name in step.reads]
-=======
-            reads = [(name, 0, self._of(name)) for name in step.reads]
->>>>>>> h-extents
             writes = [(t.name, t) for t in step.writes]
         else:
             if not 0 <= step.task < len(self.tasks):
@@ -128,13 +107,7 @@ class Outline:
             dag = self.tasks[step.task].dag
             if len(step.reads) != len(dag.inputs) or len(step.writes) != len(dag.outputs):
                 raise ValueError(f"a step does not fit the arguments of task {step.task}")
-<<<<<<< HEAD
-            if self.sizes or step.sizes or dag.open is not None:
-                check_call(self, step)
             reads = [*zip(step.reads, dag.inputs, strict=True)]
-=======
-            reads = [(a.tensor, a.start, t) for a, t in zip(step.reads, dag.inputs, strict=True)]
->>>>>>> h-extents
             writes = [(n, dag.tensors[o]) for n, o in zip(step.writes, dag.outputs, strict=True)]
             for a, t in reads:
                 if t.name in dag.constants and a.tensor not in self.constants:
@@ -216,6 +189,11 @@ class Outline:
         return self.tensors[name]
 
     @property
+    def told(self) -> tuple[ProgramSize | RowCount, ...]:
+        """All sizes of steps that a call tells, by extents and by numbers."""
+        return (*self.sizes, *self.counts)
+
+    @property
     def calls(self) -> tuple[KernelCall, ...]:
         """The calls of kernels, in order."""
         return tuple(s for s in self.steps if isinstance(s, KernelCall))
@@ -291,10 +269,9 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
     tensors = {n: t for n, t in tensors.items() if n not in graph.values or n in constants}
     return Outline(
         tensors, graph.inputs, graph.outputs, constants, tuple(workloads), tuple(steps), dict(labels or {}),
-        dict(graph.views), dict(graph.joins),
-        (*sizes_of(dag, graph.inputs), *sizes_of_rows(graph.short, {n for s in steps for n in _sizes(s)})),
+        dict(graph.views), dict(graph.joins), sizes_of(dag, graph.inputs),
         open_extents(dag, (*graph.inputs, *dict.fromkeys(graph.outputs))),
-        {name: State(s.tensor, s.new) for name, s in graph.states.items()},
+        {name: State(s.tensor, s.new) for name, s in graph.states.items()}, row_counts(graph.short, steps),
     )  # fmt: skip
 
 
@@ -308,10 +285,6 @@ def _reads(x: Part | KernelCall) -> tuple[str, ...]:
     if isinstance(x, Island):
         return x.reads
     return tuple(a.tensor for a in (x.inputs if isinstance(x, Group) else x.reads))
-
-
-def _sizes(x: KernelCall | Island) -> tuple[str, ...]:
-    return () if isinstance(x, Island) else x.sizes
 
 
 def _writes(x: Part | KernelCall) -> tuple[str, ...]:

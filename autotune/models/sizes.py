@@ -6,19 +6,15 @@ it has, unless its strides would depend on a size: then the program has it with 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from autotune.errors import ArgumentError
-from autotune.models.call_numbers import Number, number
-from autotune.models.kept_states import call_arrays
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Var
-from schedules.graph.facts import FAR
-from schedules.graph.graph import Island, ShortLoops
+from schedules.graph.graph import Island
 from schedules.strides import MemoryLayout, row_major, settled, strides_of
 from schedules.te.dims import MAX_EXTENT
 from schedules.te.open_sizes import (
@@ -58,22 +54,13 @@ class ExtentOf:
 
 
 @dataclass(frozen=True)
-class NumberOf:
-    """Where a call tells a size: ``expr``, an integer that is computed of elements of its inputs and states
-    (`autotune.models.call_numbers`), such as a position and the number of rows that are written there."""
-
-    expr: Expr
-
-
-@dataclass(frozen=True)
 class ProgramSize:
-    """A size from ``least`` to ``most``, both included. ``source``: what of a call tells it. Those that
-    extents tell come first."""
+    """A size from ``least`` to ``most``, both included. ``source``: what of a call tells it."""
 
     name: str
     least: int
     most: int
-    source: ExtentOf | NumberOf
+    source: ExtentOf
 
 
 def sizes_of(dag: ComputeDAG, inputs: Sequence[str]) -> tuple[ProgramSize, ...]:
@@ -90,29 +77,6 @@ def sizes_of(dag: ComputeDAG, inputs: Sequence[str]) -> tuple[ProgramSize, ...]:
         if s.name not in told:
             raise ValueError(f"no extent of an input tells the size {s.name} of a call; give a number")
     return tuple(ProgramSize(s.name, s.least, s.most, told[s.name]) for s in dag.open.sizes)
-
-
-def sizes_of_rows(short: Iterable[ShortLoops], used: Collection[str]) -> tuple[ProgramSize, ...]:
-    """The sizes at which loops over rows end, as far as some kernel is given them."""
-    return tuple(ProgramSize(x.name, x.least, x.most, NumberOf(x.end)) for x in short if x.name in used)
-
-
-def size_of_call(size: ProgramSize, places: Mapping[str, int], tensors: Mapping[str, Tensor]) -> Number:
-    """What computes a size of the arrays of a call. ``places``: which of them each tensor is. It raises
-    `ArgumentError` for a size that is out of range, and for integers that proofs about it do not cover."""
-    assert isinstance(size.source, NumberOf)
-    end = number(size.source.expr, places, tensors)
-    parts = [number(x, places, tensors) for x in dict.fromkeys(E.loads(size.source.expr))]
-
-    def told(arrays: Sequence[Any]) -> int:
-        n = int(end(arrays))
-        if not size.least <= n <= size.most or any(not -FAR <= x(arrays) <= FAR for x in parts):
-            raise ArgumentError(
-                f"the call has {n} rows with those that it writes; there may be {size.least} to {size.most}"
-            )
-        return n
-
-    return told
 
 
 def open_extents(dag: ComputeDAG, names: Sequence[str]) -> dict[str, tuple[tuple[int, Expr], ...]]:
@@ -171,9 +135,6 @@ def check_sizes(ol: Outline) -> None:
     known = {(names[x.of], x.at, *(x.linear or ())): x.size for x in extents}
     for s in ol.sizes:
         at = s.source
-        if isinstance(at, NumberOf):
-            size_of_call(s, {n: i for i, n in enumerate(call_arrays(ol))}, ol.tensors)
-            continue
         if at.input not in ol.inputs or known.get((at.input, at.dim, at.step, at.first)) != s.name:
             raise ValueError(f"no extent of an input tells the size {s.name}")
 
@@ -195,15 +156,14 @@ def check_step(ol: Outline, step: KernelCall | Island) -> None:
 def _check_call(ol: Outline, call: KernelCall) -> None:
     dag = ol.tasks[call.task].dag
     own = () if dag.open is None else dag.open.sizes
-    known = {s.name: s for s in ol.sizes}
+    known = {s.name: (s.least, s.most) for s in ol.told}
     if len(call.sizes) != len(own):
         raise ValueError(f"a step gives {len(call.sizes)} sizes to task {call.task}, which takes {len(own)}")
     for name, s in zip(call.sizes, own, strict=True):
-        if name not in known or not s.least <= known[name].least <= known[name].most <= s.most:
+        if name not in known or not s.least <= known[name][0] <= known[name][1] <= s.most:
             raise ValueError(f"a step gives the size {name[:40]!r} to task {call.task}, which takes another")
     if wrong := strides_that_depend(dag):
         raise ValueError(f"task {call.task}: {wrong}")
-    ranges = {s.name: (s.least, s.most) for s in ol.sizes}
     names = dict(zip((s.name for s in own), call.sizes, strict=True))
     written = zip(call.writes, dag.outputs, strict=True)
     given = [(a.tensor, a.start, t) for a, t in zip(call.reads, dag.inputs, strict=True)]
@@ -212,7 +172,7 @@ def _check_call(ol: Outline, call: KernelCall) -> None:
         if name not in ol.extents or is_roomy(ol, name):
             continue  # it has room for the largest
         left = _room(ol, name) - start - _span(dag, t, names)
-        found = affine.bounds(affine.simplify(left, ranges), ranges)
+        found = affine.bounds(affine.simplify(left, known), known)
         if found is None or found[0] < 0:
             raise ValueError(f"task {call.task} may go beyond the end of {name!r}")
 

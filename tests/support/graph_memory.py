@@ -13,7 +13,8 @@ from autotune.models.call_numbers import checked, number
 from autotune.models.kept_states import call_arrays, every_argument
 from autotune.models.outline import Outline, arena
 from autotune.models.places import ARENA, INPUT, OUTPUT, STATE, ArgumentPlace, place_of, place_read
-from autotune.models.sizes import NumberOf, layout_at, size_of_call
+from autotune.models.row_counts import counted
+from autotune.models.sizes import layout_at
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument, Move
 from schedules.strides import MemoryLayout
@@ -58,9 +59,8 @@ def run_in_memory(
         for m in a.moves:
             moved(m)
     sizes = dict(sizes)
-    for s in ol.sizes:
-        if isinstance(s.source, NumberOf):
-            sizes[s.name] = size_of_call(s, places, ol.tensors)(told)
+    for c in ol.counts:
+        sizes[c.name] = counted(c, places, ol.tensors)(told)
 
     def array(p: ArgumentPlace, t: Tensor) -> Any:
         dtype = DTYPES[t.dtype].numpy

@@ -15,7 +15,6 @@ from state_models import StateBuilder, new_states, put
 import autotune as at
 from autotune.errors import ArgumentError
 from autotune.models.outline import Outline, outline
-from autotune.models.sizes import NumberOf
 from schedules.graph.graph import Graph
 from schedules.graph.optimize import optimize
 from schedules.graph.partition import partition
@@ -88,7 +87,7 @@ def inputs_of(graph: Graph, pos: int) -> list[Any]:
 def test_rows_of_nan_behind_the_last_valid_one_change_nothing(rows: int, outer: bool) -> None:
     graph = decoder(rows, outer=outer)
     after, ol = outline_of(graph)
-    assert [(s.least, s.most, type(s.source)) for s in ol.sizes] == [(rows, LENGTH, NumberOf)]
+    assert [(c.least, c.most) for c in ol.counts] == [(rows, LENGTH)]
     want, got = new_states(graph), new_states(graph)
     for pos in range(0, LENGTH - rows + 1, rows):
         for a in got.values():
@@ -117,7 +116,7 @@ def test_no_step_reads_more_of_a_state_than_its_valid_rows(rows: int) -> None:
             ]
             if not states:
                 continue
-            assert dag.open is not None and call.sizes == (ol.sizes[0].name,)
+            assert dag.open is not None and call.sizes == (ol.counts[0].name,)
             sizes = {s.name: end for s in dag.open.sizes}
             counts: dict[str, int] = {}
             run(lower(Schedule(dag).nest), arrays_of(dag, sizes), counts=counts, sizes=sizes)
