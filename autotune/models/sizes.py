@@ -6,7 +6,7 @@ it has, unless its strides would depend on a size: then the program has it with 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -77,6 +77,21 @@ def sizes_of(dag: ComputeDAG, inputs: Sequence[str]) -> tuple[ProgramSize, ...]:
         if s.name not in told:
             raise ValueError(f"no extent of an input tells the size {s.name} of a call; give a number")
     return tuple(ProgramSize(s.name, s.least, s.most, told[s.name]) for s in dag.open.sizes)
+
+
+def told_sizes(
+    sizes: Iterable[tuple[str, int, int, str, int]], extents: Extents
+) -> tuple[ProgramSize, ...]:
+    """Sizes as a file has them: name, least, most, and the input and its dimension that tell it. Raises
+    ValueError where that extent does not."""
+    found = []
+    for name, least, most, of, dim in sizes:
+        e = dict(extents.get(of, ())).get(dim)
+        linear = None if e is None or E.variables(e) != {name} else OpenExtent(0, dim, e).linear
+        if linear is None or linear[0] < 1:
+            raise ValueError(f"no extent of an input tells the size {name[:40]!r}")
+        found.append(ProgramSize(name, least, most, ExtentOf(of, dim, *linear)))
+    return tuple(found)
 
 
 def open_extents(dag: ComputeDAG, names: Sequence[str]) -> dict[str, tuple[tuple[int, Expr], ...]]:
