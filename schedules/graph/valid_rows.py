@@ -84,6 +84,14 @@ def end_with_valid_rows(graph: Graph) -> Graph:
     return replace(graph, short=valid_rows(graph, rows_of_states(graph))[0])
 
 
+def read_whole(graph: Graph) -> dict[str, str]:
+    """{state of a graph after all rewrites, by its name for users: why each call reads all of its rows}. Those
+    that are replaced whole are left out."""
+    reasons = valid_rows(graph, rows_of_states(graph))[1]
+    lies = {graph.views[new].tensor: why for new, why in reasons.items()}
+    return {name: lies[s.tensor] for name, s in graph.states.items() if s.tensor in lies}
+
+
 def rows_of_states(graph: Graph) -> tuple[Rows, ...]:
     """What calls write to states that lie in place, along each dimension in which the call tells where."""
     found: dict[Rows, None] = {}

@@ -12,6 +12,7 @@ import pytest
 from graph_meaning import evaluate
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from state_models import STATE_MODELS
 
 import autotune as at
 from schedules import expr as E
@@ -20,7 +21,7 @@ from schedules.graph.graph import Graph, Group, ShortLoops
 from schedules.graph.optimize import optimize
 from schedules.graph.partition import partition
 from schedules.graph.short_group import ended
-from schedules.graph.valid_rows import Rows, valid_rows
+from schedules.graph.valid_rows import Rows, read_whole, valid_rows
 from schedules.strides import strides_of
 from schedules.te.open_sizes import at as at_sizes
 
@@ -440,3 +441,10 @@ def test_groups_have_the_size_as_arguments_of_so_many_rows(mask: str, parts: boo
         after = run_groups(short, arrays(3, pos, np.nan), pos + 3, parts)
         for x, y in zip(before, after, strict=True):
             np.testing.assert_allclose(y, x, rtol=1e-6, atol=1e-6)
+
+
+def test_what_a_state_is_read_whole_for_is_told_by_its_name() -> None:
+    assert read_whole(optimize(STATE_MODELS["cache"]())) == {}
+    told = read_whole(optimize(STATE_MODELS["twice"]()))
+    assert set(told) == {"s"} and "reduces over all rows" in told["s"]
+    assert "has an element for each row" in read_whole(optimize(STATE_MODELS["layers"]()))["all"]
