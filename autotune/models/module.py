@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
+from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -17,6 +18,7 @@ from autotune.codegen.runtime.laid import laid
 from autotune.errors import ArgumentError, ModelError
 from autotune.models.program import Program, Times
 from autotune.models.signature import Signature
+from autotune.models.state import ModelState
 from autotune.models.weights import aligned_copy
 from autotune.run import new_arrays, torch_calls
 from autotune.run.host_arrays import fitting, in_elements, is_aligned
@@ -59,11 +61,15 @@ class Module:
     on the device, so that calls wait for each other. Launches are captured at the first call, where the
     driver can, and later calls replay them.
 
+    A model that keeps states, such as a cache of keys and values, has them in `state`, and changes them with
+    each call; ``module(x, state=s)`` takes another (`new_state`).
+
     Weights are packed when the model is compiled. A change of the arrays that they came from changes nothing:
     see `load_weights`. Example: ``y = net(x); print(net.profile(x))``.
 
     A copy (`copy.copy`, `copy.deepcopy`) is a module of its own, which shares the weights in memory until
-    either loads others. A pickle has what `save` writes, and is read as `load_model` reads that.
+    either loads others, and has a copy of the state. A pickle has what `save` writes, which is no state but
+    the first, and is read as `load_model` reads that.
     """
 
     def __init__(
@@ -95,6 +101,21 @@ class Module:
         # what takes the inputs one after the other needs no look into the arguments of a call
         self._takes = None if signature is None or signature.is_plain else signature
         self._aliases = {} if signature is None else signature.aliases
+        self._keeps = program.kept
+        self._state: ModelState | None = None
+        self._making = Lock()
+
+    @property
+    def state(self) -> ModelState:
+        """What calls keep that are given no other state: ``{name: array}`` without a copy, such as a cache of
+        keys and values. Empty for a model that keeps nothing. See `ModelState`."""
+        with self._making:
+            self._state = self._state or self.new_state()
+        return self._state
+
+    def new_state(self) -> ModelState:
+        """Another state, as it is before the first call: ``module(x, state=net.new_state())``."""
+        return self._program.new_state()
 
     @property
     def program(self) -> Program:
@@ -119,9 +140,10 @@ class Module:
         return {} if self._origin is None else self._origin.weights
 
     def __call__(self, /, *inputs: Any, **named: Any) -> Any:
+        state = self._state_of(named) if self._keeps else None
         inputs = self._given(inputs, named)
         results = self._results(inputs)
-        self._run(inputs, results)
+        self._run(inputs, results, state)
         found = tuple(results[i] for i in self._order)
         if self._signature is not None:
             return self._signature.built(found, self._blank(inputs))
@@ -139,23 +161,26 @@ class Module:
     def profile(self, *inputs: Any, repeat: int = 10, **named: Any) -> Profile:
         """How long each step takes inside the model, beside what its kernel took when it was tuned: medians
         of ``repeat`` calls. Printed, it is a table. Without inputs it takes random ones (standard normal, or
-        integers of -8 to 8). On a GPU each step runs alone, timed by the device's clock, with nothing in its
-        second cache, as when it was tuned."""
+        integers of -8 to 8). Calls change a copy of the state. On a GPU each step runs alone, timed by the
+        device's clock, with nothing in its second cache, as when it was tuned."""
         from autotune.models.profile import profile
 
+        state = self._state_of(named) if self._keeps else None
         if inputs or named:
             inputs = self._given(inputs, named)
         else:
             rng = np.random.default_rng(0)
             inputs = tuple(random_array(rng, b) for b in self._ins)
+            self._program.told.settle(self._program.outline, inputs)
         if repeat < 1:
             raise ValueError(f"repeat must be at least 1, not {repeat}")
         read = [self._read(x, b) for x, b in zip(inputs, self._ins, strict=True)]
         outputs = self._empty()
         copied = [b.name for b, (_, was) in zip(self._ins, read, strict=True) if was]
+        kept = () if state is None else self._arrays(state.copy())
 
         def run(times: Times) -> None:
-            self._program.run([a for a, _ in read], outputs, times)
+            self._program.run([a for a, _ in read], outputs, times, kept)
 
         return profile(self._program, self.tuned_s, run, repeat, copied)
 
@@ -192,6 +217,8 @@ class Module:
         does not change."""
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
+        made._making = Lock()
+        made._state = None if self._state is None else self._state.copy()
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Module:
@@ -241,9 +268,26 @@ class Module:
         """Whether a call may have the model's inputs one after the other."""
         return len(given) == len(self._ins) and all(hasattr(x, "shape") for x in given)
 
-    def _run(self, inputs: Sequence[Any], results: Sequence[Any]) -> None:
+    def _run(self, inputs: Sequence[Any], results: Sequence[Any], state: ModelState | None = None) -> None:
         outputs = [self._viewed(x, b, True) for x, b in zip(results, self._outs, strict=True)]
-        self._program.run([self._read(x, b)[0] for x, b in zip(inputs, self._ins, strict=True)], outputs)
+        read = [self._read(x, b)[0] for x, b in zip(inputs, self._ins, strict=True)]
+        if state is None:
+            self._program.run(read, outputs)
+            return
+        with state.turn:
+            self._program.run(read, outputs, None, self._arrays(state))
+
+    def _state_of(self, named: dict[str, Any]) -> ModelState:
+        """The state that a call changes, which is no input. Raises ArgumentError and ModelError."""
+        if isinstance(named.get("state"), ModelState):
+            given = named.pop("state")
+            given.check(self._keeps, self.name)
+            return cast(ModelState, given)
+        return self.state
+
+    def _arrays(self, state: ModelState) -> list[Array]:
+        """The arrays of a state, in the order of the program."""
+        return [state[name] for name in self._program.outline.states]
 
     def _blank(self, inputs: Sequence[Any]) -> Callable[[tuple[int, ...], str], Any]:
         """What makes a tensor without elements, of the kind of the first input."""
