@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from autotune.models.kept_states import StateOrder, check_states
+from autotune.models.sizes import Extents, ProgramSize, check_sizes, check_step, open_extents, sizes_of
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument, Graph, Group, Island, State
 from schedules.graph.plan import ALIGNMENT, Plan, PlanStep, plan
@@ -18,6 +19,7 @@ from schedules.model import Workload
 from schedules.strides import flaw, strides_of
 from schedules.te.compute_dag import ComputeDAG, Tensor
 from schedules.te.flops import count_flops
+from schedules.te.marks import unmarked
 
 Part = Group | Island
 
@@ -26,12 +28,13 @@ Part = Group | Island
 class KernelCall:
     """One call of a kernel. ``task``: the number of its workload. ``reads``: in the order of the workload's
     inputs. ``writes``: names of tensors in the order of its outputs. ``origins``: names of the model's
-    nodes."""
+    nodes. ``sizes``: names of the program's sizes, in the order of the workload's open ones."""
 
     task: int
     reads: tuple[Argument, ...]
     writes: tuple[str, ...]
     origins: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,13 @@ class Outline:
     a call. ``constants``: names of the weights. ``tasks``: each workload once. ``steps``: in an order in
     which all is written before it is read. ``labels``: {name of an input or output: what users call it},
     where that is another name. ``views``: {tensor: where in another one it lies}. ``joins``: {tensor that no
-    step writes: the tensors that are its parts}, which lie where it does. ``states``: {what users call it:
-    what calls keep}, without initial values. Its new value lies where the old one does, of which it is joined
-    with what was written there; or apart, and is copied when the call ends. Raises ValueError for steps that
-    read outside a tensor, or before it is written, or after it was written over, for views that do not lie
-    inside of what they are part of, and for weights that no step reads."""
+    step writes: the tensors that are its parts}, which lie where it does. ``sizes``: what a call tells;
+    tensors have the extents of the largest. ``extents``: those of inputs and outputs that depend on one.
+    ``states``: {what users call it: what calls keep}, without initial values. Its new value lies where the
+    old one does, of which it is joined with what was written there; or apart, and is copied when the call
+    ends. Raises ValueError for steps that read outside a tensor, or before it is written, or after it was
+    written over, for views that do not lie inside of what they are part of, for sizes that do not fit, and
+    for weights that no step reads."""
 
     tensors: Mapping[str, Tensor]
     inputs: tuple[str, ...]
@@ -57,6 +62,8 @@ class Outline:
     labels: Mapping[str, str] = field(default_factory=dict)
     views: Mapping[str, Argument] = field(default_factory=dict)
     joins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sizes: tuple[ProgramSize, ...] = ()
+    extents: Extents = field(default_factory=dict)
     states: Mapping[str, State] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -71,9 +78,12 @@ class Outline:
         check_states(self)
         self._check_strides()
         self._check_views(kept)
+        if self.sizes or self.extents:
+            check_sizes(self)
         written, order = {*given, *kept}, StateOrder(self)
         for step in self.steps:
             self._check_step(step, written)
+            check_step(self, step)
             order.step(_reads(step), _writes(step))
             self._join(written)
         order.end()
@@ -240,16 +250,19 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
         number = tasks.setdefault(workload.digest, len(workloads))
         if number == len(workloads):
             workloads.append(workload)
-        steps.append(KernelCall(number, part.inputs, part.outputs, part.origins))
+        sizes = () if part.dag.open is None else tuple(s.name for s in part.dag.open.sizes)
+        steps.append(KernelCall(number, part.inputs, part.outputs, part.origins, sizes))
     names = {*graph.inputs, *graph.values, *graph.joins, *(n for p in parts for n in _writes(p))}
     names |= {s.tensor for s in graph.states.values()}
-    tensors = {n: graph.dag.tensors[n] for n in graph.dag.tensors if n in names}
+    dag = unmarked(graph.dag)
+    tensors = {n: t for n, t in dag.tensors.items() if n in names}
     read = {n for p in parts for n in _reads(p)}
-    constants = tuple(n for n in graph.dag.constants if n in read)
+    constants = tuple(n for n in dag.constants if n in read)
     tensors = {n: t for n, t in tensors.items() if n not in graph.values or n in constants}
     return Outline(
         tensors, graph.inputs, graph.outputs, constants, tuple(workloads), tuple(steps), dict(labels or {}),
-        dict(graph.views), dict(graph.joins),
+        dict(graph.views), dict(graph.joins), sizes_of(dag, graph.inputs),
+        open_extents(dag, (*graph.inputs, *dict.fromkeys(graph.outputs))),
         {name: State(s.tensor, s.new) for name, s in graph.states.items()},
     )  # fmt: skip
 

@@ -55,7 +55,6 @@ class Program:
         ``initial``: values of states before the first call, by users' names; zeros of others."""
         self.outline, self.kernels, self.run_island = outline, tuple(kernels), run_island
         self.memory, self.weights, self.initial = memory, dict(weights), initial
-        self._check_states()
         self.plan = arena(outline, memory.alignment)
         self.arguments = [self._arguments(call) for call in outline.calls]
         self.told = CallNumbers(outline)
@@ -67,6 +66,7 @@ class Program:
         self._whole = [
             (n, s.new) for n, s in enumerate(outline.states.values()) if outline.root(s.new) != s.tensor
         ]
+        self._largest = tuple(s.most for s in outline.sizes)
         self._idle: list[HostContext | DeviceContext] = []
 
     @staticmethod
@@ -85,7 +85,7 @@ class Program:
         gave, or reads it from a file, memory has little more than what the program keeps. ``mine``: nobody
         else has these arrays, so that they may be kept. ``initial``: as of `Program`. Raises `ModelError` for
         kernels of several places, and DeviceError where a device has no room."""
-        memory, ways = _memory_of(kernels), uses(outline, kernels)
+        memory, ways = _memory_of(outline, kernels), uses(outline, kernels)
         weights: dict[Use, Any] = {}
         for name in sorted(outline.constants, key=lambda n: -nbytes(outline.tensors[n])):
             weights |= _kept(memory, kernels, ways[name], value_of(name), mine)
@@ -145,26 +145,20 @@ class Program:
                 found.append(place_read(ol, self.plan, a))
         return [*found, *(place_of(ol, self.plan, name) for name in call.writes)]
 
-    def _check_states(self) -> None:
-        """Raise ModelError for states on a device."""
-        if self.outline.states and not isinstance(self.memory, HostMemory):
-            raise ModelError(
-                f"the model keeps states ({', '.join(self.outline.states)}), which models on a GPU do not: "
-                'compile it for the CPU, target="cpu"; or take them as inputs, and return their new values'
-            )
-
     def run(
         self,
         inputs: Sequence[Array],
         outputs: Sequence[Array],
         times: Times | None = None,
+        sizes: Sequence[int] = (),
         states: Sequence[Array] = (),
     ) -> None:
         """Run the model once. ``inputs``, ``outputs``, ``states``: arrays of the host with aligned elements,
-        of the shapes, dtypes and strides of the outline, which are not looked at. ``times``: adds up how long
-        each step takes. On a device each step then runs alone, and is timed by the device's clock as tuning
-        does, with nothing in the second cache. Raises DeviceError, and ArgumentError where rows of a state
-        would not be inside of it, before anything is written."""
+        of the shapes, dtypes and strides of the outline, which are not looked at. ``sizes``: the numbers of
+        `Outline.sizes`, by default the largest; inputs and outputs then lie as `sizes.layout_at` has them.
+        ``times``: adds up how long each step takes. On a device each step then runs alone, and is timed by
+        the device's clock as tuning does, with nothing in the second cache. Raises DeviceError, and
+        ArgumentError where rows of a state would not be inside of it, before anything is written."""
         if self._keeps:
             states = self._states(states)
             kept: tuple[Any, ...] = (states, self.told.of_call([*inputs, *states]))
@@ -176,7 +170,7 @@ class Program:
             except IndexError:
                 context = self.layout.context()
             try:
-                context.begin(inputs, outputs, *kept)
+                context.begin(inputs, outputs, sizes or self._largest, *kept)
                 for segment in self._segments:
                     if isinstance(segment, Island):
                         begin = time.perf_counter_ns()
@@ -243,7 +237,7 @@ def _kept(
     return {u: memory.kept(x) for u, x in place(kernels, ways, value, mine or memory.copies).items()}
 
 
-def _memory_of(kernels: Sequence[Kernel]) -> HostMemory | DeviceMemory:
+def _memory_of(outline: Outline, kernels: Sequence[Kernel]) -> HostMemory | DeviceMemory:
     """Where kernels run, all together. Raises `ModelError`."""
     devices = {id(d): d for d in (getattr(k.code, "device", None) for k in kernels)}
     if len(devices) > 1:
@@ -253,4 +247,15 @@ def _memory_of(kernels: Sequence[Kernel]) -> HostMemory | DeviceMemory:
             "for that one, or compile it with fallback=True"
         )
     device = next(iter(devices.values()), None)
+    if device is not None and outline.sizes:
+        names = ", ".join(f"{s.name} ({s.least} to {s.most})" for s in outline.sizes)
+        raise ModelError(
+            f"the model has open sizes, {names}, and programs of a GPU run at one size: give numbers for "
+            "these, or compile the model for the CPU"
+        )
+    if device is not None and outline.states:
+        raise ModelError(
+            f"the model keeps states ({', '.join(outline.states)}), which models on a GPU do not: compile it "
+            'for the CPU, target="cpu"; or take them as inputs, and return their new values'
+        )
     return HostMemory() if device is None else DeviceMemory(device)

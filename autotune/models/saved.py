@@ -178,7 +178,7 @@ def _outline(v: Mapping[str, Any], tasks: Sequence[Workload]) -> Outline:
         raise ValueError("two states have one name")
     return Outline(
         tensors, v["inputs"], v["outputs"], v["weights"], tuple(tasks), v["steps"], v["labels"],
-        dict(v.get("views", ())), dict(v.get("joins", ())), states,
+        dict(v.get("views", ())), dict(v.get("joins", ())), states=states,
     )  # fmt: skip
 
 

@@ -13,10 +13,12 @@ from autotune.models.call_numbers import checked, number
 from autotune.models.kept_states import call_arrays, every_argument
 from autotune.models.outline import Outline, arena
 from autotune.models.places import ARENA, INPUT, OUTPUT, STATE, ArgumentPlace, place_of, place_read
+from autotune.models.sizes import layout_at
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument, Move
 from schedules.strides import MemoryLayout
 from schedules.te.compute_dag import Tensor
+from schedules.te.open_sizes import at as at_sizes
 
 POISON = 0xFB  # bytes of what was not written: NaN for floats
 
@@ -25,20 +27,24 @@ def run_in_memory(
     ol: Outline,
     weights: Mapping[str, Any],
     inputs: Sequence[Any],
+    sizes: Mapping[str, int] | None = None,
     states: Mapping[str, Any] | None = None,
     written: dict[str, int] | None = None,
 ) -> list[Any]:
-    """The outputs of a model without islands. What it reads before it is written is poison. ``states``:
-    arrays, which are changed in place. ``written``: counts the bytes that steps write to each of them."""
+    """The outputs of a model without islands, at ``sizes``. What it reads before it is written is poison.
+    ``states``: arrays, which are changed in place. ``written``: counts the bytes that steps write to each."""
     plan = arena(ol)
-    given = [laid(x, layout(ol.tensors[n])) for x, n in zip(inputs, ol.inputs, strict=True)]
-    outputs = [
-        np.empty(ol.tensors[n].shape, DTYPES[ol.tensors[n].dtype].numpy) for n in dict.fromkeys(ol.outputs)
-    ]
+    sizes = sizes or {}
+    given = [laid(x, layout_at(ol, n, sizes)) for x, n in zip(inputs, ol.inputs, strict=True)]
+    lies = [layout_at(ol, n, sizes) for n in dict.fromkeys(ol.outputs)]
+    dtypes = [DTYPES[ol.tensors[n].dtype].numpy for n in dict.fromkeys(ol.outputs)]
+    outputs = [np.empty(x.shape, d) for x, d in zip(lies, dtypes, strict=True)]
     memory = {
         ARENA: [np.full(plan.nbytes, POISON, np.uint8)],
-        INPUT: [flat(x, ol.tensors[n]) for x, n in zip(given, ol.inputs, strict=True)],
-        OUTPUT: [np.full(y.nbytes, POISON, np.uint8) for y in outputs],
+        INPUT: [flat(x, layout_at(ol, n, sizes)) for x, n in zip(given, ol.inputs, strict=True)],
+        OUTPUT: [
+            np.full(x.span * d.itemsize, POISON, np.uint8) for x, d in zip(lies, dtypes, strict=True)
+        ],
         STATE: [(states or {})[n].reshape(-1).view(np.uint8) for n in ol.states],
     }
     told = [*given, *((states or {})[n] for n in ol.states)]
@@ -60,6 +66,8 @@ def run_in_memory(
 
     for call in ol.calls:
         dag = ol.tasks[call.task].dag
+        if dag.open is not None:
+            dag = at_sizes(dag, {s.name: sizes[n] for s, n in zip(dag.open.sizes, call.sizes, strict=True)})
         read = []
         for a, t in zip(call.reads, dag.inputs, strict=True):
             if a.tensor in ol.constants:
@@ -77,8 +85,8 @@ def run_in_memory(
     new = [array(place_of(ol, plan, s.new), ol.tensors[s.new]).copy() for _, s in whole]
     for (n, _), y in zip(whole, new, strict=True):
         (states or {})[n][...] = y
-    for n, y, m in zip(dict.fromkeys(ol.outputs), outputs, memory[OUTPUT], strict=True):
-        y[...] = over(m.view(y.dtype), layout(ol.tensors[n]))
+    for x, y, m in zip(lies, outputs, memory[OUTPUT], strict=True):
+        y[...] = over(m.view(y.dtype), x)
     found = dict(zip(dict.fromkeys(ol.outputs), outputs, strict=True))
     return [found[n] for n in ol.outputs]
 
@@ -87,9 +95,9 @@ def layout(t: Tensor) -> MemoryLayout:
     return MemoryLayout(t.shape, t.strides)
 
 
-def flat(x: Any, t: Tensor) -> Any:
+def flat(x: Any, lies: MemoryLayout) -> Any:
     """The memory of an array that was `laid`, as bytes."""
-    return np.lib.stride_tricks.as_strided(x, (t.nbytes // x.itemsize,), (x.itemsize,)).view(np.uint8)
+    return np.lib.stride_tricks.as_strided(x, (lies.span,), (x.itemsize,)).view(np.uint8)
 
 
 def touched(ol: Outline, a: Argument, t: Tensor) -> tuple[str, Any]:
