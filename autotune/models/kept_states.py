@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from autotune.models.call_numbers import number
+from autotune.models.call_numbers import checked, number
+from schedules import expr as E
+from schedules.expr import Const
 from schedules.graph.graph import Argument, Move
 
 if TYPE_CHECKING:
@@ -50,6 +52,37 @@ def _check_move(outline: Outline, m: Move) -> None:
 def call_arrays(outline: Outline) -> tuple[str, ...]:
     """The tensors of which numbers of a call are computed, in order: inputs and states."""
     return (*outline.inputs, *(s.tensor for s in outline.states.values()))
+
+
+class CallNumbers:
+    """The numbers that calls tell: where rows of states lie. ``moves``: each once, in the order of what
+    `of_call` gives."""
+
+    def __init__(self, outline: Outline) -> None:
+        places = {n: i for i, n in enumerate(call_arrays(outline))}
+        known = {s.tensor: name for name, s in outline.states.items()}
+        users: dict[Move, str] = {}
+        for a in every_argument(outline):
+            root = outline.root(a.tensor)
+            for m in a.moves:
+                users.setdefault(m, f"state {known[root]!r}" if root in known else repr(outline.label(root)))
+        self.moves = tuple(users)
+        self._users = tuple(users.values())
+        self._read = [number(m.index, places, outline.tensors) for m in self.moves]
+
+    def of_call(self, arrays: Sequence[Any]) -> list[int]:
+        """The numbers, of the inputs and the states of a call. Raises ArgumentError for rows that would not
+        be inside of a state."""
+        every = zip(self.moves, self._read, self._users, strict=True)
+        return [checked(m, read(arrays), user) for m, read, user in every]
+
+    def settle(self, outline: Outline, inputs: Sequence[Any]) -> None:
+        """Change made-up inputs so that the last rows of states are written, or the first ones."""
+        for m in self.moves:
+            for x in E.loads(m.index):
+                if x.buffer in outline.inputs:
+                    at = tuple(int(i.value) for i in x.indices if isinstance(i, Const))
+                    inputs[outline.inputs.index(x.buffer)][at] = m.most if x == m.index else 0
 
 
 class StateOrder:

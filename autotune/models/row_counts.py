@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from autotune.models.outline import Outline
 
 
+# A number of rows, of the arrays of a call.
+Counting = Callable[[Sequence[Any]], int]
+
+
 @dataclass(frozen=True)
 class RowCount:
     """How many rows of a state are valid after a call wrote some: ``number``, an integer that is computed of
@@ -36,19 +40,21 @@ def row_counts(short: Iterable[ShortLoops], steps: Iterable[Any]) -> tuple[RowCo
     return tuple(RowCount(x.name, x.least, x.most, x.end) for x in short if x.name in used)
 
 
+def rows_of_calls(ol: Outline) -> list[Counting]:
+    """What computes each number of rows, in order, of the inputs and the states of a call (`counted`)."""
+    places = {name: n for n, name in enumerate(call_arrays(ol))}
+    return [counted(count, places, ol.tensors) for count in ol.counts]
+
+
 def check_counts(ol: Outline) -> None:
     """Raise ValueError for numbers of rows that no call tells, and for two sizes of one name."""
-    places = {name: n for n, name in enumerate(call_arrays(ol))}
-    for count in ol.counts:
-        counted(count, places, ol.tensors)
+    rows_of_calls(ol)
     names = [x.name for x in ol.told]
     if len(set(names)) != len(names):
         raise ValueError("two sizes have one name")
 
 
-def counted(
-    count: RowCount, places: Mapping[str, int], tensors: Mapping[str, Tensor]
-) -> Callable[[Sequence[Any]], int]:
+def counted(count: RowCount, places: Mapping[str, int], tensors: Mapping[str, Tensor]) -> Counting:
     """What computes a number of rows of the arrays of a call. ``places``: which of them each tensor is. It
     raises `ArgumentError` for a number out of range, and for integers for which nothing was proved. Raises
     ValueError for what is no number of a call.

@@ -85,8 +85,8 @@ def end_with_valid_rows(graph: Graph) -> Graph:
 
 
 def read_whole(graph: Graph) -> dict[str, str]:
-    """{state of a graph after all rewrites, by its name for users: why each call reads all of its rows}. Those
-    that are replaced whole are left out."""
+    """{state of a graph after all rewrites, by its name for users: why each call reads all of its rows}.
+    Those that are replaced whole are left out."""
     reasons = valid_rows(graph, rows_of_states(graph))[1]
     lies = {graph.views[new].tensor: why for new, why in reasons.items()}
     return {name: lies[s.tensor] for name, s in graph.states.items() if s.tensor in lies}

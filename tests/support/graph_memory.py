@@ -28,13 +28,12 @@ def run_in_memory(
     ol: Outline,
     weights: Mapping[str, Any],
     inputs: Sequence[Any],
+    sizes: Mapping[str, int] | None = None,
     states: Mapping[str, Any] | None = None,
     written: dict[str, int] | None = None,
-    sizes: Mapping[str, int] | None = None,
 ) -> list[Any]:
     """The outputs of a model without islands, at ``sizes``. What it reads before it is written is poison.
-    ``states``: arrays, which are changed in place. ``written``: counts the bytes that steps write to each of
-    them."""
+    ``states``: arrays, which are changed in place. ``written``: counts the bytes that steps write to each."""
     plan = arena(ol)
     sizes = sizes or {}
     given = [laid(x, layout_at(ol, n, sizes)) for x, n in zip(inputs, ol.inputs, strict=True)]

@@ -254,7 +254,7 @@ def test_a_model_whose_tensors_lie_in_another_is_read_back(joined: Path, tmp_pat
 
 
 VIEWS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "an older version": (lambda v: v.update(version=0), "has version 0, and this autotune reads 1 to 2"),
+    "an older version": (lambda v: v.update(version=0), "has version 0, and this autotune reads 1 to 3"),
     "outside": (lambda v: v["views"][1].__setitem__(2, 1000), "does not lie inside of"),
     "before": (lambda v: v["views"][1].__setitem__(2, -1), "expected a size, got -1"),
     "in nothing": (lambda v: v["views"][1].__setitem__(1, "z"), "'z' is no tensor of the model"),

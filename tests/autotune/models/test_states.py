@@ -44,7 +44,7 @@ def test_states_are_after_each_call_what_the_expression_says(model: str) -> None
         inputs = call_inputs(graph, n)
         x = evaluate(graph, inputs, want)
         y = evaluate(after, inputs, pure)
-        z = run_in_memory(ol, after.values, inputs, got)
+        z = run_in_memory(ol, after.values, inputs, states=got)
         for a, b, c in zip(x, y, z, strict=True):
             np.testing.assert_array_equal(b, a)
             np.testing.assert_array_equal(c, a)
@@ -60,7 +60,7 @@ def test_steps_write_the_new_rows_alone(model: str) -> None:
     graph = STATE_MODELS[model]()
     after, ol = outline_of(graph)
     written: dict[str, int] = {}
-    run_in_memory(ol, after.values, call_inputs(graph, 1), new_states(graph), written)
+    run_in_memory(ol, after.values, call_inputs(graph, 1), None, new_states(graph), written)
     rows = {
         "cache": {"k": 2 * 2 * 3, "v": 2 * 2 * 3},
         "one": {"k": 2 * 3, "v": 2 * 3},

@@ -93,10 +93,10 @@ def test_rows_of_nan_behind_the_last_valid_one_change_nothing(rows: int, outer: 
         for a in got.values():
             (a if outer else a.swapaxes(0, 1))[pos:] = np.nan
         x = evaluate(graph, inputs_of(graph, pos), want)
-        y = run_in_memory(ol, after.values, inputs_of(graph, pos), got)
+        y = run_in_memory(ol, after.values, inputs_of(graph, pos), states=got)
         np.testing.assert_allclose(y[0], x[0], rtol=1e-5, atol=1e-6)
     # going on from an earlier row gives what a fresh state gives
-    again = run_in_memory(ol, after.values, inputs_of(graph, 0), got)
+    again = run_in_memory(ol, after.values, inputs_of(graph, 0), states=got)
     fresh = evaluate(graph, inputs_of(graph, 0), new_states(graph))
     np.testing.assert_allclose(again[0], fresh[0], rtol=1e-5, atol=1e-6)
 
@@ -147,5 +147,5 @@ def test_a_call_beyond_the_end_is_refused() -> None:
     states = new_states(graph)
     for pos in (LENGTH - 2, -1, 2**62):
         with pytest.raises(ArgumentError, match=f"from position {pos} on are not inside its {LENGTH}"):
-            run_in_memory(ol, after.values, inputs_of(graph, pos), states)
+            run_in_memory(ol, after.values, inputs_of(graph, pos), states=states)
         assert not any(a.any() for a in states.values())
