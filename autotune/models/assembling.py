@@ -12,7 +12,7 @@ from autotune.models.model import Model, Port
 from autotune.models.operators.base import Array, stage
 from schedules import te
 from schedules.graph.graph import Graph, Island, State
-from schedules.graph.states import unplaced
+from schedules.graph.states import write_in_place
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.compute_dag import Tensor as DagTensor
 from schedules.te.tensors import Op, discover, marked_dag
@@ -84,9 +84,10 @@ def assemble(
             for (n, s), new in zip(states.items(), news, strict=True)
         },
     )  # fmt: skip
-    for n in states:
-        if why := unplaced(graph, n):
-            raise ModelError(f"{source}: {why}")
+    try:
+        write_in_place(graph)
+    except ValueError as err:
+        raise ModelError(f"{source}: {err}") from err
 
     def port_of(given: str, t: te.Tensor) -> Port:
         return Port(given, names[t], t.shape, t.dtype)

@@ -35,57 +35,58 @@ WHOLE = 1 << 16
 
 def write_in_place(graph: Graph) -> Graph:
     """The graph whose states lie where their old values do, and whose rows are written there. Raises
-    ValueError for a state that is replaced whole, and too large for that."""
+    ValueError that names a state, and what writes it, where it is replaced whole and too large for that."""
+    if not graph.states:
+        return graph
+    placed = _placed(graph, [*graph.states])
+    if placed is not None:
+        return placed
     for name in graph.states:
-        placed = _placed(graph, name)
-        if placed is not None:
-            graph = placed
-        elif why := unplaced(graph, name):
-            raise ValueError(why)
+        one = _placed(graph, [name])
+        if one is None and (t := graph.dag.tensors[graph.states[name].tensor]).nbytes > WHOLE:
+            raise ValueError(_why_not(graph, name, t))
+        graph = graph if one is None else one
     return graph
 
 
-def unplaced(graph: Graph, name: str) -> str:
-    """Why a state is not kept, with the remedy; empty where it is. ``graph``: before all rewrites."""
+def _why_not(graph: Graph, name: str, t: Tensor) -> str:
+    """Why a state is not kept, with the remedy."""
     state = graph.states[name]
-    t = graph.dag.tensors[state.tensor]
-    if t.nbytes <= WHOLE or _placed(graph, name) is not None:
-        return ""
     by = graph.origins.get(state.new) or state.new
     if not updates(graph, state):
         return (
             f"state {name!r} of {t.nbytes} bytes is replaced by {by}, not by rows from a place on that the "
-            "call gives: write rows, as index_copy_ and slices do; or take the state as an input and return "
-            "its new value"
+            f"call gives (so may be what has up to {WHOLE} bytes): write rows, as index_copy_ and slices do; "
+            "or take the state as an input, and return its new value"
         )
     return (
-        f"state {name!r} is written by {by}, and what it was before is read together with what is new: read "
-        "the state before it is written, or after that"
+        f"state {name!r} is written by {by}, and what it was before is read together with what is new, or is "
+        "returned: read the state before it is written, or after that, and return a part of it"
     )
 
 
-def _placed(graph: Graph, name: str) -> Graph | None:
-    """The graph with one state that is written in place; None where that cannot be."""
-    state = graph.states[name]
+def _placed(graph: Graph, names: Sequence[str]) -> Graph | None:
+    """The graph with states that are written in place; None where that cannot be."""
     taken = Taken(graph.dag.tensors)
     made: dict[str, list[Stage]] = {}
     views, joins, origins = dict(graph.views), dict(graph.joins), dict(graph.origins)
-    behind = {state.tensor}  # what lies in the state already
-    for u in updates(graph, state):
-        stages = _apart(u, behind, taken)
-        parts: list[str] = []
-        for k, s in enumerate(stages[:-1]):
-            if s.name in {x.buffer for x in stages[-1].reads()}:
-                spans = u.rows[len(parts)].spans
-                views[s.name], steps = _place(graph, state, u.stage, spans)
-                stages[k] = replace(s, outputs=(replace(s.outputs[0], strides=steps),))
-                parts.append(s.name)
-        views[u.new], joins[u.new] = Argument(state.tensor), (u.old, *parts)
-        behind |= {u.new, *parts}
-        made[u.new] = stages
-        origins |= {s.name: origins[u.new] for s in stages if u.new in origins}
+    lying: set[str] = set()
+    for state in (graph.states[n] for n in names):
+        behind = {state.tensor}  # what lies in the state already
+        for u in updates(graph, state):
+            stages, parts = _apart(u, behind, taken)
+            for s, r in zip(parts, u.rows, strict=True):
+                views[s], steps = _place(graph, state, u.stage, r.spans)
+                stages = [_strided(x, steps) if x.name == s else x for x in stages]
+            views[u.new], joins[u.new] = Argument(state.tensor), (u.old, *parts)
+            behind |= {u.new, *parts}
+            made[u.new] = stages
+            origins |= {s.name: origins[u.new] for s in stages if u.new in origins}
+        lying |= behind
+        if state.new not in made and graph.dag.tensors[state.tensor].nbytes > WHOLE:
+            return None
     elsewhere = {*graph.outputs, *(n for island in graph.islands for n in island.reads)}
-    if not made or behind & elsewhere:
+    if not made or lying & elsewhere:
         return None
     stages_ = tuple(x for s in graph.dag.stages for x in made.get(s.name, (s,)))
     kept = dict.fromkeys((*graph.dag.outputs, *(s.name for x in made.values() for s in x)))
@@ -114,9 +115,11 @@ def _with_early(graph: Graph) -> Graph:
     return replace(graph, dag=replace(graph.dag, outputs=tuple(kept)))
 
 
-def _apart(u: Update, behind: set[str], taken: Taken) -> list[Stage]:
-    """The stages of an update: of its rows, and that which joins them with what was there."""
+def _apart(u: Update, behind: set[str], taken: Taken) -> tuple[list[Stage], list[str]]:
+    """(The stages of an update: of its rows, and that which joins them with what was there; the rows that lie
+    there). ``behind``: what lies there before."""
     rows: list[Stage] = []
+    parts: list[str] = []
     value: Expr = Load(u.old, tuple(Var(a.var) for a in u.stage.axes), u.stage.outputs[0].dtype)
     for r in u.rows:
         own = _of_rows(u.stage, r, taken)
@@ -124,8 +127,13 @@ def _apart(u: Update, behind: set[str], taken: Taken) -> list[Stage]:
             rows.append(own)
             own = _copy(own, taken)
         rows.append(own)
+        parts.append(own.name)
         value = E.select(_there(u.stage, r.spans), _taken_from(own, u.stage, r.spans), value)
-    return [*rows, replace(u.stage, values=(value,))]
+    return [*rows, replace(u.stage, values=(value,))], parts
+
+
+def _strided(s: Stage, strides: tuple[int, ...]) -> Stage:
+    return replace(s, outputs=(replace(s.outputs[0], strides=strides),))
 
 
 def _long(s: Stage, spans: Sequence[Span]) -> list[tuple[Axis, Span]]:

@@ -22,8 +22,8 @@ from schedules.graph.edit import is_map
 from schedules.graph.graph import Graph, State
 from schedules.te.compute_dag import Stage
 
-# Pieces of a stage, above which it is not looked at further.
-MOST_PIECES = 64
+# Pieces of a stage, and stages in a row, above which nothing is looked for.
+MOST_PIECES, MOST_STAGES = 64, 8
 
 
 @dataclass(frozen=True)
@@ -66,36 +66,39 @@ def updates(graph: Graph, state: State) -> tuple[Update, ...]:
     After the last one, ``span.start + span.extent`` of a span with a start that the call tells is the number
     of rows that were written, if rows are written one after the other."""
     made = {t.name: s for s in graph.dag.stages for t in s.outputs}
-    found: list[Update] = []
-    name = state.new
-    while name != state.tensor:
-        s = made.get(name)
-        one = None if s is None else _update(graph, s, state.tensor)
-        if one is None:
-            return ()
-        found.append(one)
-        name = one.old
-    return tuple(reversed(found))
+    return _chain(graph, made, state.new, state.tensor) or ()
 
 
-def _update(graph: Graph, s: Stage, state: str) -> Update | None:
-    """What a stage writes to a ``state``; None where it is no update."""
+def _chain(
+    graph: Graph, made: Mapping[str, Stage], new: str, state: str
+) -> tuple[Update, ...] | None:
+    """The updates from a ``state`` to a tensor; None where there are none."""
+    if new == state:
+        return ()
+    s = made.get(new)
+    for u in () if s is None else _found(graph, made, s, state):
+        before = _chain(graph, made, u.old, state)
+        if before is not None:
+            return *before, u
+    return None
+
+
+def _found(graph: Graph, made: Mapping[str, Stage], s: Stage, state: str) -> list[Update]:
+    """What a stage may write, to the ``state`` or to another tensor, the best first."""
     if not is_map(s) or len(s.values) > 1:
-        return None
+        return []
     calls = CallIndices(graph)
-    value = s.values[0]
-    best: Update | None = None
-    for _ in range(8):  # stages that take a part of the state, and put it back
-        olds = _olds(calls.read(value), s)
-        for old in sorted(olds, key=lambda n: n != state):
-            one = _of_value(calls, s, calls.read(value), old)
-            if one is not None and (best is None or _points(one) < _points(best)):
-                best = one
-        through = _through(graph, s, value, {state, *olds})
-        if through == value or (best is not None and best.old != state):
-            return best
+    value, found = s.values[0], list[Update]()
+    for _ in range(MOST_STAGES):
+        read = calls.read(value)
+        olds = [n for n in _olds(read, s) if graph.dag.tensors[n].shape == s.outputs[0].shape]
+        found += [u for u in (_of_value(calls, s, read, n) for n in olds) if u is not None]
+        # stages that take a part of the state, and put it back, may say more if they are one
+        through = _through(made, value, {state, *olds})
+        if through == value:
+            break
         value = through
-    return best
+    return sorted(found, key=lambda u: (u.old != state, _points(u)))
 
 
 def _points(u: Update) -> int:
@@ -128,13 +131,12 @@ def _branches(e: Expr) -> Iterator[Expr]:
         yield e
 
 
-def _through(graph: Graph, s: Stage, value: Expr, roots: Collection[str]) -> Expr:
+def _through(made: Mapping[str, Stage], value: Expr, roots: Collection[str]) -> Expr:
     """A value with the maps of which it consists, which read one of ``roots``, in their place."""
-    made = {t.name: p for p in graph.dag.stages for t in p.outputs}
 
     def reads(name: str, depth: int) -> bool:
         p = made.get(name)
-        if name in roots or p is None or not is_map(p) or len(p.values) > 1 or depth > 8:
+        if name in roots or p is None or not is_map(p) or len(p.values) > 1 or depth > MOST_STAGES:
             return name in roots
         return any(reads(x.buffer, depth + 1) for x in p.reads())
 
