@@ -16,7 +16,7 @@ from test_open_models import attention, both, close, module_of, size
 
 from autotune.errors import ModelError
 from autotune.models.saved import load_model
-from autotune.models.saving import WITH_STRIDES, VERSION
+from autotune.models.saving import VERSION, WITH_STRIDES
 
 
 @pytest.fixture(scope="module")
