@@ -18,6 +18,8 @@ from schedules.expr import INDEX, Binary, Cast, Compare, Const, Expr, Hole, Load
 
 Range = tuple[int, int]  # both ends included
 Ranges = Mapping[str, Range]
+# Minima and maxima in a sum whose sides are tried.
+MOST_SIDES = 6
 ZERO, ONE, MINUS = Const(0), Const(1), Const(-1)
 
 
@@ -223,7 +225,7 @@ def _of_terms(e: Expr, ranges: Ranges) -> Range | None:
         c = int(coef.value)
         lo += c * (r[0] if c >= 0 else r[1])
         hi += c * (r[1] if c >= 0 else r[0])
-    return _of_sides(e, terms, (lo, hi), ranges) if has_size(e) else (lo, hi)
+    return _of_sides(e, (lo, hi), tuple(ranges.items())) if has_size(e) else (lo, hi)
 
 
 def _of_factors(e: Expr, ranges: Ranges) -> Range | None:
@@ -261,10 +263,15 @@ def quotients(var: str, extent: Expr, ranges: Ranges) -> dict[str, Range]:
     return {E.show(Binary("//", Var(var), by)): (0, max(r[1] - 1, 0)) for by, r in found if r is not None}
 
 
-def _of_sides(e: Expr, terms: Mapping[Expr, Expr], r: Range, ranges: Ranges) -> Range:
+@lru_cache(maxsize=1 << 14)
+def _of_sides(e: Expr, r: Range, known: tuple[tuple[str, Range], ...]) -> Range:
     """The range of a sum, tightened by that of the sum with one side of a minimum or maximum in its place:
-    ``min(i, n - 8) - n`` is -8 at most, whatever is known of ``i`` and ``n``."""
+    ``min(i, n - 8) - n`` is -8 at most, whatever is known of ``i`` and ``n``. Each side of each is tried with
+    each of the others, so that a sum of more than `MOST_SIDES` stays as it is. ``known``: the ranges."""
     lo, hi = r
+    if sum(isinstance(x, Binary) and x.op in ("min", "max") for x in E.walk(e)) > MOST_SIDES:
+        return r
+    ranges, (terms, _) = dict(known), linear(e)
     for atom, coef in terms.items():
         if not (isinstance(atom, Binary) and atom.op in ("min", "max") and isinstance(coef, Const)):
             continue

@@ -15,7 +15,7 @@ from autotune.codegen.runtime.laid import laid
 from autotune.errors import ArgumentError
 from autotune.models.outline import Outline
 from autotune.models.program import Program, Times
-from autotune.models.sizes import layout_at
+from autotune.models.sizes import is_roomy, layout_at
 from autotune.models.weights import aligned_copy
 from autotune.run import new_arrays, torch_calls
 from autotune.run.host_arrays import fitting, in_elements, is_aligned
@@ -43,7 +43,12 @@ class CallForms:
             for b in buffers
         }
         self._strided = {b.name: lies for b in self.ins if (lies := layout_of(b)).strides is not None}
-        # outputs that the program writes with room for the largest size, by number
+        # what makes memory with room for the largest size: for inputs by name, and for outputs by number
+        self._makers = {
+            b.name: new_arrays.maker_of(self._strided[b.name], DTYPES[b.dtype].numpy)
+            for n, b in zip(ol.inputs, self.ins, strict=True)
+            if b.name in self._strided and is_roomy(ol, n)
+        }
         self._roomy = {
             n: new_arrays.maker_of(lies, DTYPES[b.dtype].numpy)
             for n, b in enumerate(self.outs)
@@ -83,10 +88,17 @@ class CallForms:
         rng = np.random.default_rng(0)
         return tuple(random_array(rng, b) for b in self.ins)
 
-    def run(self, program: Program, inputs: Sequence[Any], results: Sequence[Any]) -> None:
-        """Run the program on the inputs of a call. Raises ArgumentError."""
+    def run(
+        self,
+        program: Program,
+        inputs: Sequence[Any],
+        results: Sequence[Any],
+        states: Sequence[Array] = (),
+    ) -> None:
+        """Run the program on the inputs of a call. ``states``: as of `Program.run`. Raises ArgumentError."""
         outputs = [self._viewed(x, b, True) for x, b in zip(results, self.outs, strict=True)]
-        self.run_on(program, [self.read(x, b)[0] for x, b in zip(inputs, self.ins, strict=True)], outputs)
+        read = [self.read(x, b)[0] for x, b in zip(inputs, self.ins, strict=True)]
+        self.run_on(program, read, outputs, None, states)
 
     def run_on(
         self,
@@ -94,13 +106,15 @@ class CallForms:
         inputs: Sequence[Array],
         outputs: Sequence[Array],
         times: Times | None = None,
+        states: Sequence[Array] = (),
     ) -> None:
-        """Run the program on inputs that it was given by `read`. ``times``: as of `Program.run`."""
+        """Run the program on inputs that it was given by `read`. ``times``, ``states``: as of
+        `Program.run`."""
         if not self._roomy:
-            program.run(inputs, outputs, times, self.sizes)
+            program.run(inputs, outputs, times, self.sizes, states)
             return
         written = [self._roomy[n]() if n in self._roomy else x for n, x in enumerate(outputs)]
-        program.run(inputs, written, times, self.sizes)
+        program.run(inputs, written, times, self.sizes, states)
         for n in self._roomy:
             outputs[n][...] = written[n]
 
@@ -113,7 +127,13 @@ class CallForms:
         else:
             steps = in_elements(a)
             kept = steps is not None and lies.lies_as(steps) and is_aligned(a)
-            ready = a if kept else laid(a, lies, aligned.zeros)
+            if kept:
+                ready = a
+            elif (make := self._makers.get(b.name)) is None:
+                ready = laid(a, lies, aligned.zeros)
+            else:
+                ready = make()
+                ready[...] = a
         return ready, ready is not a
 
     def _argument(self, i: int) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.errors import MissingExtraError, ModelError, refused
 from autotune.models.assembling import assemble
 from autotune.models.model import Model, identifier
+from autotune.models.onnx_states import NO_PAIRS, check_pairs, kept_pairs
 from autotune.models.operators.known import KnownTensor
 from autotune.models.operators.narrow_integers import KEPT_AS
 from autotune.models.signature import Blank, Held, Leaf, Signature, TensorSlot
@@ -36,12 +37,15 @@ def import_onnx(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
     shapes: Mapping[str, int | Sequence[int]] = NO_SHAPES,
     islands: bool = False,
+    states: Mapping[str, str] = NO_PAIRS,
 ) -> Model:
     """A model of the ONNX format (https://onnx.ai) as a graph of tensor expressions.
 
     ``model``: the path of a file, its bytes, or a ModelProto. ``shapes``: {input: its shape}, or {name of a
     dimension: its extent}, for what the file leaves open. ``islands``: operators without an expression are
-    kept as islands, which onnx's reference evaluator runs; else they are refused.
+    kept as islands, which onnx's reference evaluator runs; else they are refused. ``states``: {input: the
+    output that is its value at the next call}, both of one shape: these are no inputs and outputs of a call
+    any more, but are kept from call to call (`Module.state`), and begin as zeros. Rows are written in place.
 
     What is known before a call, such as the arithmetic on shapes, is computed here. Data outside the file is
     read from the folder of the file's path, and from that where the file lies after all links. Raises
@@ -49,6 +53,7 @@ def import_onnx(
     MissingExtraError where the extra ``onnx`` is not installed. Example:
 
         model = at.import_onnx("net.onnx", shapes={"x": (1, 3, 224, 224)})
+        model = at.import_onnx("decoder.onnx", states={"past_key": "present_key"})
     """
     try:
         from autotune.models.onnx_file import read_file
@@ -75,7 +80,9 @@ def import_onnx(
             raise lowering.refusal("" if islands else ISLANDS)
         if lost := [name for name in wanted if name not in scope.values]:
             raise ModelError(f"{file.label}: output {lost[0]!r} is computed by no node")
-        return _finish(lowering, ports, [(name, scope.values[name]) for name in wanted], graph.name)
+        check_pairs(states, list(ports), wanted, file.label)
+        every = [(name, scope.values[name]) for name in wanted]
+        return _finish(lowering, ports, every, graph.name, states)
     except UnicodeDecodeError as err:
         raise ModelError(f"the model is no ONNX model: a text in it is not UTF-8 ({err})") from err
     except OSError as err:
@@ -206,10 +213,17 @@ def _open(label: str, open_: Sequence[tuple[str, str, list[int | str] | None]]) 
 
 
 def _finish(
-    lowering: OnnxLowering, inputs: Mapping[str, te.Tensor], outputs: Sequence[tuple[str, Any]], name: str
+    lowering: OnnxLowering,
+    inputs: Mapping[str, te.Tensor],
+    outputs: Sequence[tuple[str, Any]],
+    name: str,
+    states: Mapping[str, str] = NO_PAIRS,
 ) -> Model:
     """The model of lowered values."""
     label = lowering.label
+    kept = kept_pairs(states, inputs, outputs, label)
+    inputs = {n: t for n, t in inputs.items() if n not in states}
+    outputs = [(n, x) for n, x in outputs if n not in states.values()]
     results: list[tuple[str, te.Tensor]] = []
     leaves: list[Leaf] = []
     for port, x in outputs:
@@ -225,8 +239,9 @@ def _finish(
         leaves.append(TensorSlot(len(results)))
         results.append((port, t))
     if not results:
-        raise ModelError(f"{label}: output {outputs[0][0]!r} has no elements: there is nothing to compute")
-    model = assemble(inputs, results, lowering.constants, lowering.origins, name, label, lowering.calls)
+        what = f"output {outputs[0][0]!r} has no elements" if outputs else "all outputs are states"
+        raise ModelError(f"{label}: {what}: there is nothing to compute")
+    model = assemble(inputs, results, lowering.constants, lowering.origins, name, label, lowering.calls, kept)
     if len(results) == len(leaves):
         return model
     slots = tuple(map(TensorSlot, range(len(inputs))))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -221,6 +222,8 @@ def sizes_of(dag: ComputeDAG, shapes: Sequence[Sequence[int]]) -> dict[str, int]
     out: dict[str, int] = {}
     if dag.open is None:
         return out
+    if wrong := untold(dag):
+        raise WorkloadError(wrong)
     telling = dag.open.telling
     for s in dag.open.sizes:
         x = telling[s.name]
@@ -272,11 +275,17 @@ def check_open(dag: ComputeDAG) -> None:
                 f"constant {dag.inputs[x.of].name} has the open extent {E.show(x.extent)}, so that it is "
                 "another array at each size; leave it out of the constants, or leave open= out"
             )
-    told = dag.open.telling
-    for name in ranges:
-        if name not in told:
-            raise ValueError(f"no extent of an input tells the size {name} of a call; give a number")
     _check_loads(dag, dag.open)
+
+
+def untold(dag: ComputeDAG) -> str:
+    """What is wrong with a DAG one of whose sizes no extent of an input tells; nothing if none is so. A
+    kernel of one is given its sizes by a program."""
+    told = {} if dag.open is None else dag.open.telling
+    for s in () if dag.open is None else dag.open.sizes:
+        if s.name not in told:
+            return f"no extent of an input tells the size {s.name} of a call; give a number"
+    return ""
 
 
 def check_extents(
@@ -296,13 +305,13 @@ def check_extents(
         _check_form(x.extent, ranges, where)
         least, most = ranges[x.size]
         if x.linear is None and most - least >= TRIED_SIZES:
-            raise ValueError(f"{where}, {E.show(x.extent)}, is not linear, of more than {TRIED_SIZES} sizes")
+            raise ValueError(f"{where}, {_brief(x.extent)}, is not linear, of more than {TRIED_SIZES} sizes")
         sizes = (least, most) if x.linear is not None else range(least, most + 1)
         values = [int(E.evaluate(x.extent, {x.size: n})) for n in sizes]
         if values[0] < 1 or any(a > b for a, b in pairwise(values)):
-            raise ValueError(f"{where}, {E.show(x.extent)}, is below 1 or shrinks where {x.size} grows")
+            raise ValueError(f"{where}, {_brief(x.extent)}, is below 1 or shrinks where {x.size} grows")
         if values[-1] != numbers[x.of][x.at]:
-            raise ValueError(f"{where}, {E.show(x.extent)}, is not {numbers[x.of][x.at]} at the largest size")
+            raise ValueError(f"{where}, {_brief(x.extent)}, is not {numbers[x.of][x.at]} at the largest size")
 
 
 def _check_form(e: Expr, ranges: affine.Ranges, where: str) -> None:
@@ -317,9 +326,15 @@ def _check_form(e: Expr, ranges: affine.Ranges, where: str) -> None:
                 continue
             case Binary(op="//" | "ceildiv", b=Const(value=int(by))) if by > 0:
                 continue
-        raise ValueError(f"{where}, {E.show(e)}, is no sum, product or quotient of one size and integers")
+        raise ValueError(f"{where}, {_brief(e)}, is no sum, product or quotient of one size and integers")
     if len(E.variables(e)) != 1:
-        raise ValueError(f"{where}, {E.show(e)}, must depend on one size")
+        raise ValueError(f"{where}, {_brief(e)}, must depend on one size")
+
+
+def _brief(e: Expr) -> str:
+    """An extent of a file of others, whose names may be long."""
+    text = E.show(e)
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def extents_of(dag: ComputeDAG) -> tuple[dict[str, tuple[Expr, ...]], list[tuple[Expr, ...]]]:
@@ -399,7 +414,7 @@ def _check_loads(dag: ComputeDAG, opened: OpenSizes) -> None:
     sizes = {variable(n): r for n, r in opened.ranges.items()}
     for s, extents in zip(dag.stages, stages, strict=True):
         every = (*s.axes, *s.reduce_axes)
-        axes = {a.var: n for a, n in zip(every, extents, strict=True)}
+        axes = tuple((a.var, n) for a, n in zip(every, extents, strict=True))
         whole = sizes | {a.var: (0, a.extent - 1) for a in every}
         for v in s.values:
             spoken = not E.variables(v).isdisjoint(sizes)
@@ -407,8 +422,8 @@ def _check_loads(dag: ComputeDAG, opened: OpenSizes) -> None:
                 raise ValueError(f"stage {s.name}: {_unmarked(wrong)}")
             for load, guards in _loads(v, ()):
                 own = spoken and any(not E.variables(e).isdisjoint(sizes) for e in (*load.indices, *guards))
-                for d, n in enumerate(shapes[load.buffer]):
-                    if (own or E.variables(n)) and not _inside(load.indices[d], n, axes, guards, opened):
+                for d, (ix, n) in enumerate(zip(load.indices, shapes[load.buffer], strict=True)):
+                    if (own or E.variables(n)) and not _inside(ix, n, axes, guards, opened.sizes):
                         raise ValueError(
                             f"stage {s.name}: index {d} of {_shown(load)} cannot be proved below "
                             f"{_shown(n)}, and at least 0, at every size; correct the index or guard it with "
@@ -429,15 +444,21 @@ def _loads(e: Expr, guards: tuple[Expr, ...]) -> Iterator[tuple[Load, tuple[Expr
         yield from _loads(k, guards)
 
 
+@lru_cache(maxsize=1 << 12)  # each rewrite of a model makes a DAG with almost the same loads
 def _inside(
-    ix: Expr, extent: Expr, axes: Mapping[str, Expr], guards: tuple[Expr, ...], opened: OpenSizes
+    ix: Expr,
+    extent: Expr,
+    extents: tuple[tuple[str, Expr], ...],
+    guards: tuple[Expr, ...],
+    opened: tuple[OpenSize, ...],
 ) -> bool:
-    """Whether an index is inside an extent at every size."""
+    """Whether an index is inside an extent at every size. ``extents``: of the axes."""
+    axes = dict(extents)
     known = tuple(w for g in guards for w in E.conjuncts(weaker(g)))
     spoken = E.variables(ix).union(*map(E.variables, known))
     names = spoken & axes.keys()
     sizes = spoken.union(E.variables(extent), *(E.variables(axes[v]) for v in names)) - names
-    ranges = {variable(n): r for n, r in opened.ranges.items() if variable(n) in sizes}
+    ranges = {variable(s.name): s.range for s in opened if variable(s.name) in sizes}
     longest = {v: int(E.evaluate(axes[v], {n: r[1] for n, r in ranges.items()})) for v in names}
     ends = tuple(E.compare("<", Var(v), axes[v]) for v in sorted(names) if E.variables(axes[v]))
     whole = {**ranges, **{v: (0, n - 1) for v, n in longest.items()}}

@@ -89,13 +89,14 @@ class OpenWriter:
         rng = self.rng
         equal = [a for a, f in axes.items() if f is e or (isinstance(f, int) and f == e)]
         if equal and self.flag(0.85):
-            return rng.choice(equal)
+            return e - 1 - rng.choice(equal) if self.flag(0.08) else rng.choice(equal)
         least = self.least(e)
-        ways: list[Callable[[], Any]] = [lambda: rng.randrange(least)]
+        ways: list[Callable[[], Any]] = [lambda: rng.randrange(least), lambda: e - 1]
         if axes:
             a = rng.choice(list(axes))
             longest, step = self.most(axes[a]), rng.choice((1, 1, 2))
             ways += [lambda: te.minimum(a, least - 1), lambda: a % least]
+            ways += [lambda: te.minimum(a, e - 1), lambda: te.maximum(e - 1 - a, 0)]
             ways += [lambda: a * step + rng.randint(0, 2)] * 2
             ways += [lambda: a // 2, lambda: a // -(-longest // least)]
             ways += [lambda: a + rng.choice(list(axes))]
@@ -125,8 +126,13 @@ class OpenWriter:
         if depth == 0 or self.flag(0.1):
             if axes and self.flag(0.06):
                 return te.cast(te.minimum(rng.choice(list(axes)), READ), dtype)
+            if self.flag(0.06):
+                return te.cast(te.minimum(E.wrap(rng.choice(self.sizes)), READ), dtype)
             return self.small(rng.choice(list(self.shapes)[-5:]), axes, dtype)
         a = self.value(axes, dtype, depth - 1)
+        if axes and self.flag(0.08):
+            i, n = rng.choice(list(axes)), rng.choice(self.sizes)
+            return te.select(i < n - rng.randint(0, 2), a, rng.choice((0, 1)))
         if self.flag(0.3):
             return self.function(a, dtype)
         b = self.value(axes, dtype, depth - 1)

@@ -64,8 +64,9 @@ def copy_views(d: SketchBuilder) -> None:
         steps = prod(extents(b).values())
         for x in dict.fromkeys(operands(b)):  # each once, however often it is read
             view = view_of(d.s.nest, b, x)
-            used = {(b.name, v) for i in x.indices for v in E.variables(i)}
-            if view is None or x.buffer in d.open_buffers or used & d.open:  # no copy of an open extent fits
+            axes = {(b.name, v) for i in x.indices for v in E.variables(i)}
+            opened = axes & d.open or {(x.buffer, k) for k in range(len(x.indices))} & d.open_dims
+            if view is None or opened:  # a copy has numbers for extents
                 continue
             if steps < READ_AGAIN * prod(view.extents) and x.buffer not in d.s.dag.constants:
                 continue
@@ -96,7 +97,7 @@ def _split_an_axis(d: SketchBuilder) -> bool:
                 continue
             if it.kind == "spatial" and any(_is_read(nest, w.buffer) for w in b.writes):
                 continue
-            if not isinstance(it.extent, Const) or len(loops) != len(b.iters) or (b.name, it.var) in d.open:
+            if not isinstance(it.extent, Const) or len(loops) != len(b.iters):
                 continue
             inner = _divisor(d, b, it.var)
             if not 1 < inner < int(it.extent.value) or int(it.extent.value) % inner:
@@ -157,7 +158,7 @@ def _split_groups(d: SketchBuilder) -> bool:
         n, least = extents(b), d.lanes_of(d.dtype(b)) // 2
         for axis in spatial(b):
             inner = next((k for x in operands(b) if (k := _group(x, axis))), 0)
-            if not least <= inner < n[axis] or n[axis] % inner or (b.name, axis) in d.open:
+            if not least <= inner < n[axis] or n[axis] % inner:
                 continue
             stages = _alike(d.s.nest, b, axis)
             if stages is None or any((s, spatial(d.block(s))[k]) in d.open for s, k in stages.items()):
