@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from graph_meaning import evaluate
 from graph_memory import run_in_memory
-from state_models import STATE_MODELS, new_states
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from state_models import STATE_MODELS, new_states, random_states
 
+from autotune.errors import ArgumentError
 from autotune.models.outline import Outline, outline
 from schedules.graph.graph import Graph
 from schedules.graph.optimize import optimize
@@ -71,3 +74,27 @@ def test_steps_write_the_new_rows_alone(model: str) -> None:
         "average": {"s": 4},
     }
     assert written == {name: 4 * n for name, n in rows[model].items()}
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_random_graphs_keep_what_the_evaluator_says(data: st.DataObject) -> None:
+    graph = random_states(lambda lo, hi: data.draw(st.integers(lo, hi)))
+    after, ol = outline_of(graph)
+    want, got = new_states(graph), new_states(graph)
+    done = 0
+    for n in range(4):
+        inputs = call_inputs(graph, n)
+        inputs[0] = np.array([data.draw(st.integers(0, 3)) for _ in range(3)])
+        before = {k: a.copy() for k, a in got.items()}
+        try:
+            z = run_in_memory(ol, after.values, inputs, None, got)
+        except ArgumentError:
+            assert all((got[k] == before[k]).all() for k in got), "nothing is written"
+            continue
+        done += 1
+        for a, c in zip(evaluate(graph, inputs, want), z, strict=True):
+            np.testing.assert_array_equal(c, a)
+        for name in graph.states:
+            np.testing.assert_array_equal(got[name], want[name])
+    event(f"{sum(ol.root(s.new) == s.tensor for s in ol.states.values())} in place, {done} calls")
