@@ -38,7 +38,7 @@ class HostLayout:
         self.args: list[tuple[int, ArgumentPlace]] = []  # which word of the table, what it points to
         self.steps: list[tuple[Any, int]] = []  # the code of each call, and the number of its first argument
         self.sizes: list[tuple[int, int]] = []  # which word of the table is which size of the program
-        numbers = {s.name: k for k, s in enumerate(self.outline.sizes)}
+        numbers = {s.name: k for k, s in enumerate(self.outline.told)}
         self.words = 0
         for call, places in zip(self.outline.calls, program.arguments, strict=True):
             self.steps.append((program.kernels[call.task].code, self.words))

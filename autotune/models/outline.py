@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from autotune.models.kept_states import StateOrder, check_states
+from autotune.models.row_counts import RowCount, check_counts, row_counts
 from autotune.models.sizes import Extents, ProgramSize, check_sizes, check_step, open_extents, sizes_of
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument, Graph, Group, Island, State
@@ -49,9 +50,9 @@ class Outline:
     tensors have the extents of the largest. ``extents``: those of inputs and outputs that depend on one.
     ``states``: {what users call it: what calls keep}, without initial values. Its new value lies where the
     old one does, of which it is joined with what was written there; or apart, and is copied when the call
-    ends. Raises ValueError for steps that read outside a tensor, or before it is written, or after it was
-    written over, for views that do not lie inside of what they are part of, for sizes that do not fit, and
-    for weights that no step reads."""
+    ends. ``counts``: sizes of steps that a call tells by numbers. Raises ValueError for steps that read
+    outside a tensor, or before it is written, or after it was written over, for views that do not lie inside
+    of what they are part of, for sizes that do not fit, and for weights that no step reads."""
 
     tensors: Mapping[str, Tensor]
     inputs: tuple[str, ...]
@@ -65,6 +66,7 @@ class Outline:
     sizes: tuple[ProgramSize, ...] = ()
     extents: Extents = field(default_factory=dict)
     states: Mapping[str, State] = field(default_factory=dict)
+    counts: tuple[RowCount, ...] = ()
 
     def __post_init__(self) -> None:
         for what, names in (("input", self.inputs), ("weight", self.constants), ("output", self.outputs)):
@@ -80,6 +82,7 @@ class Outline:
         self._check_views(kept)
         if self.sizes or self.extents:
             check_sizes(self)
+        check_counts(self)
         written, order = {*given, *kept}, StateOrder(self)
         for step in self.steps:
             self._check_step(step, written)
@@ -186,6 +189,11 @@ class Outline:
         return self.tensors[name]
 
     @property
+    def told(self) -> tuple[ProgramSize | RowCount, ...]:
+        """All sizes of steps that a call tells, by extents and by numbers."""
+        return (*self.sizes, *self.counts)
+
+    @property
     def calls(self) -> tuple[KernelCall, ...]:
         """The calls of kernels, in order."""
         return tuple(s for s in self.steps if isinstance(s, KernelCall))
@@ -263,7 +271,7 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
         tensors, graph.inputs, graph.outputs, constants, tuple(workloads), tuple(steps), dict(labels or {}),
         dict(graph.views), dict(graph.joins), sizes_of(dag, graph.inputs),
         open_extents(dag, (*graph.inputs, *dict.fromkeys(graph.outputs))),
-        {name: State(s.tensor, s.new) for name, s in graph.states.items()},
+        {name: State(s.tensor, s.new) for name, s in graph.states.items()}, row_counts(graph.short, steps),
     )  # fmt: skip
 
 

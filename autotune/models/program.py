@@ -23,6 +23,7 @@ from autotune.models.host_memory import HostContext, HostMemory
 from autotune.models.kept_states import CallNumbers
 from autotune.models.outline import KernelCall, Outline, arena, nbytes
 from autotune.models.places import WEIGHT, ArgumentPlace, place_of, place_read, segments, start_of
+from autotune.models.row_counts import rows_of_calls
 from autotune.models.state import ModelState
 from autotune.models.weights import Use, place, recover, use_of, uses
 from autotune.run.kernel import Kernel
@@ -57,7 +58,7 @@ class Program:
         self.memory, self.weights, self.initial = memory, dict(weights), initial
         self.plan = arena(outline, memory.alignment)
         self.arguments = [self._arguments(call) for call in outline.calls]
-        self.told = CallNumbers(outline)
+        self.told, self._rows = CallNumbers(outline), rows_of_calls(outline)
         self.layout = memory.layout(self)
         self._segments = segments(outline)
         self._own: ModelState | None = None
@@ -161,7 +162,9 @@ class Program:
         ArgumentError where rows of a state would not be inside of it, before anything is written."""
         if self._keeps:
             states = self._states(states)
-            kept: tuple[Any, ...] = (states, self.told.of_call([*inputs, *states]))
+            arrays = [*inputs, *states]
+            kept: tuple[Any, ...] = (states, self.told.of_call(arrays))
+            sizes = (*(sizes or self._largest), *(n(arrays) for n in self._rows))
         else:
             kept = ()
         with self.memory.turn:

@@ -28,8 +28,10 @@ from autotune.models.fallback import run_island
 from autotune.models.module import Module
 from autotune.models.outline import KernelCall, Outline, arena, nbytes
 from autotune.models.program import Program
+from autotune.models.row_counts import RowCount
 from autotune.models.saving import DOCUMENT, FIRST_VERSION, FORMAT, VERSION, member_name, state_member
 from autotune.models.signature import read as read_signature
+from autotune.models.sizes import told_sizes
 from autotune.run.kernel import Kernel
 from autotune.run.kernels import kernel_of
 from autotune.run.pickled import read as read_kernel
@@ -51,6 +53,7 @@ from schedules.documents import (
 )
 from schedules.dtypes import DTYPES
 from schedules.errors import AutotuneError, ScheduleError
+from schedules.expr import Expr
 from schedules.expr_json import from_json
 from schedules.graph.graph import Argument, Island, Move, State
 from schedules.model import Target, Trace, TraceError, Workload
@@ -173,12 +176,16 @@ def _outline(v: Mapping[str, Any], tasks: Sequence[Workload]) -> Outline:
     tensors = {t.name: t for t in v["tensors"]}
     if len(tensors) != len(v["tensors"]):
         raise ValueError("two tensors have one name")
+    extents: dict[str, tuple[tuple[int, Expr], ...]] = {}
+    for name, d, extent in v.get("extents", ()):
+        extents[name] = (*extents.get(name, ()), (d, extent))
     states = {name: State(tensor, new) for name, tensor, new, _ in v.get("states", ())}
     if len(states) != len(v.get("states", ())):
         raise ValueError("two states have one name")
     return Outline(
         tensors, v["inputs"], v["outputs"], v["weights"], tuple(tasks), v["steps"], v["labels"],
-        dict(v.get("views", ())), dict(v.get("joins", ())), states=states,
+        dict(v.get("views", ())), dict(v.get("joins", ())), told_sizes(v.get("sizes", ()), extents), extents,
+        states, tuple(RowCount(*c) for c in v.get("counts", ())),
     )  # fmt: skip
 
 
@@ -212,7 +219,7 @@ def _read_step(x: Any) -> KernelCall | Island:
         payload = base64.b64decode(v["payload"], validate=True)
         return Island(v["island"], v["op"], v["reads"], v["writes"], payload)
     v = _CALL(x)
-    return KernelCall(v["task"], v["reads"], v["writes"], v["origins"])
+    return KernelCall(v["task"], v["reads"], v["writes"], v["origins"], v.get("sizes", ()))
 
 
 def _read_argument(x: Any) -> Argument:
@@ -258,7 +265,8 @@ _LENGTH = integer(1, (1 << 48) - 1, "a size of at least 1")
 _MOVE = items(from_json, _LENGTH, _LENGTH, _LENGTH)
 _MOVED = items(any_text, _SIZE, list_of(_read_move, MOST_MOVES))
 _CALL = record(
-    {"task": _SIZE, "reads": list_of(_read_argument), "writes": _TEXTS, "origins": _TEXTS}
+    {"task": _SIZE, "reads": list_of(_read_argument), "writes": _TEXTS, "origins": _TEXTS},
+    {"sizes": _TEXTS},
 )
 _MODEL = record(
     {
@@ -285,6 +293,9 @@ _MODEL = record(
         "signature": lambda x: x,
         "views": list_of(_read_view),
         "joins": list_of(items(any_text, _TEXTS)),
+        "sizes": list_of(items(any_text, _SIZE, _SIZE, any_text, _SIZE)),
+        "extents": list_of(items(any_text, _SIZE, from_json)),
+        "counts": list_of(items(any_text, _SIZE, _SIZE, from_json)),
         "states": list_of(items(any_text, any_text, any_text, _flag)),
     },
 )

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import IO, Any
 
 from autotune.models.archive import replaced, write_array
-from autotune.models.outline import KernelCall
+from autotune.models.outline import KernelCall, Outline
 from autotune.models.program import Program
 from autotune.models.signature import Signature, as_json
 from schedules.expr_json import to_json
@@ -23,7 +23,7 @@ from schedules.model import Target, canonical
 from schedules.te.compute_dag import Tensor
 
 # Files of models that have strides have a version of their own, as older readers know none. So have those of
-# models with states.
+# models with open sizes or states.
 FORMAT, FIRST_VERSION, WITH_STRIDES, VERSION = "autotune model", 1, 2, 3
 DOCUMENT = "model.json"
 
@@ -79,9 +79,15 @@ def _document(
         called["views"], called["joins"] = lies, [[name, list(of)] for name, of in ol.joins.items()]
     lies_otherwise = bool(ol.views) or any(t.strides is not None for t in ol.tensors.values())
     version = WITH_STRIDES if lies_otherwise else FIRST_VERSION
+    if ol.sizes:
+        called |= _sizes(ol)
     if ol.states:
         states = [[name, s.tensor, s.new, name in program.initial] for name, s in ol.states.items()]
-        called["states"], version = states, VERSION
+        called["states"] = states
+    if ol.counts:
+        called["counts"] = [[c.name, c.least, c.most, to_json(c.number)] for c in ol.counts]
+    if ol.sizes or ol.states:
+        version = VERSION
     return called | {
         "format": FORMAT,
         "version": version,
@@ -99,6 +105,14 @@ def _document(
     }
 
 
+def _sizes(ol: Outline) -> dict[str, Any]:
+    """The sizes, each with the extent that tells it, and the extents that depend on them."""
+    return {
+        "sizes": [[s.name, s.least, s.most, s.source.input, s.source.dim] for s in ol.sizes],
+        "extents": [[name, d, to_json(e)] for name, extents in ol.extents.items() for d, e in extents],
+    }
+
+
 def _tensor(t: Tensor) -> list[Any]:
     return [t.name, list(t.shape), t.dtype, *([] if t.strides is None else [list(t.strides)])]
 
@@ -112,7 +126,7 @@ def _step(s: KernelCall | Island) -> dict[str, Any]:
             "writes": [_tensor(t) for t in s.writes],
             "payload": base64.b64encode(s.payload).decode(),
         }
-    return {
+    return ({"sizes": list(s.sizes)} if s.sizes else {}) | {
         "task": s.task,
         "reads": [_argument(a) for a in s.reads],
         "writes": list(s.writes),

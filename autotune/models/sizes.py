@@ -6,7 +6,7 @@ it has, unless its strides would depend on a size: then the program has it with 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -77,6 +77,21 @@ def sizes_of(dag: ComputeDAG, inputs: Sequence[str]) -> tuple[ProgramSize, ...]:
         if s.name not in told:
             raise ValueError(f"no extent of an input tells the size {s.name} of a call; give a number")
     return tuple(ProgramSize(s.name, s.least, s.most, told[s.name]) for s in dag.open.sizes)
+
+
+def told_sizes(
+    sizes: Iterable[tuple[str, int, int, str, int]], extents: Extents
+) -> tuple[ProgramSize, ...]:
+    """Sizes as a file has them: name, least, most, and the input and its dimension that tell it. Raises
+    ValueError where that extent does not."""
+    found = []
+    for name, least, most, of, dim in sizes:
+        e = dict(extents.get(of, ())).get(dim)
+        linear = None if e is None or E.variables(e) != {name} else OpenExtent(0, dim, e).linear
+        if linear is None or linear[0] < 1:
+            raise ValueError(f"no extent of an input tells the size {name[:40]!r}")
+        found.append(ProgramSize(name, least, most, ExtentOf(of, dim, *linear)))
+    return tuple(found)
 
 
 def open_extents(dag: ComputeDAG, names: Sequence[str]) -> dict[str, tuple[tuple[int, Expr], ...]]:
@@ -156,15 +171,14 @@ def check_step(ol: Outline, step: KernelCall | Island) -> None:
 def _check_call(ol: Outline, call: KernelCall) -> None:
     dag = ol.tasks[call.task].dag
     own = () if dag.open is None else dag.open.sizes
-    known = {s.name: s for s in ol.sizes}
+    known = {s.name: (s.least, s.most) for s in ol.told}
     if len(call.sizes) != len(own):
         raise ValueError(f"a step gives {len(call.sizes)} sizes to task {call.task}, which takes {len(own)}")
     for name, s in zip(call.sizes, own, strict=True):
-        if name not in known or not s.least <= known[name].least <= known[name].most <= s.most:
+        if name not in known or not s.least <= known[name][0] <= known[name][1] <= s.most:
             raise ValueError(f"a step gives the size {name[:40]!r} to task {call.task}, which takes another")
     if wrong := strides_that_depend(dag):
         raise ValueError(f"task {call.task}: {wrong}")
-    ranges = {s.name: (s.least, s.most) for s in ol.sizes}
     names = dict(zip((s.name for s in own), call.sizes, strict=True))
     written = zip(call.writes, dag.outputs, strict=True)
     given = [(a.tensor, a.start, t) for a, t in zip(call.reads, dag.inputs, strict=True)]
@@ -173,7 +187,7 @@ def _check_call(ol: Outline, call: KernelCall) -> None:
         if name not in ol.extents or is_roomy(ol, name):
             continue  # it has room for the largest
         left = _room(ol, name) - start - _span(dag, t, names)
-        found = affine.bounds(affine.simplify(left, ranges), ranges)
+        found = affine.bounds(affine.simplify(left, known), known)
         if found is None or found[0] < 0:
             raise ValueError(f"task {call.task} may go beyond the end of {name!r}")
 

@@ -75,6 +75,20 @@ class State:
 
 
 @dataclass(frozen=True)
+class ShortLoops:
+    """Loops over rows that end where a call tells: after ``end`` rows, an integer expression of elements of
+    inputs and states of the model, as they are before the call. It is from ``least`` to ``most``. ``axes``:
+    (name of a stage, one of its axes). In the DAG they have the extent ``most``, and elements from ``end`` on
+    are read by none but such loops. ``name``: of the size."""
+
+    name: str
+    end: Expr
+    least: int
+    most: int
+    axes: frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True)
 class Graph:
     """A model. Its meaning is that of ``dag``, with ``values`` for ``dag.constants``. Extents of ``dag`` that
     depend on an open size know it (`schedules.te.marks`).
@@ -85,7 +99,8 @@ class Graph:
     ``views``: {tensor: where in another one it lies}, with the strides that it has in the DAG. ``joins``:
     {tensor that no kernel makes: the tensors of which it is made up}, which lie where it does.
     ``states``: {name for users: what calls keep}. The DAG is pure with them too: it makes the new value of
-    the old one. `schedules.graph.states` has the new value lie where the old one does.
+    the old one. `schedules.graph.states` has the new value lie where the old one does. ``short``: loops that
+    end earlier than the DAG says (`schedules.graph.valid_rows`).
     Raises ValueError for values that are missing, or have another shape or dtype than their constant, and for
     states that are none.
     """
@@ -99,6 +114,7 @@ class Graph:
     views: Mapping[str, Argument] = field(default_factory=lambda: MappingProxyType({}))
     joins: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     states: Mapping[str, State] = field(default_factory=lambda: MappingProxyType({}))
+    short: tuple[ShortLoops, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dag", marked(self.dag))
@@ -144,7 +160,7 @@ class Graph:
     def __reduce__(self) -> tuple[type[Graph], tuple[Any, ...]]:
         """A copy or a pickle is made again of its parts, with every check."""
         parts = (self.dag, dict(self.values), self.inputs, self.outputs, dict(self.origins), self.islands)
-        return Graph, (*parts, dict(self.views), dict(self.joins), dict(self.states))
+        return Graph, (*parts, dict(self.views), dict(self.joins), dict(self.states), self.short)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from schedules import expr as E
 from schedules.expr import Const, Expr, Var
 from schedules.te.dims import Dim, dims_of
-from schedules.te.extent import Extent, is_open
+from schedules.te.extent import Extent, is_open, is_same
 from schedules.te.open_sizes import OpenExtent, OpenSize, OpenSizes
 from schedules.te.unique import Taken
 
@@ -55,7 +55,7 @@ def opened_by(inputs: Sequence[Tensor], stages: Sequence[Stage]) -> OpenSizes | 
 def _check_marks(s: Stage) -> None:
     for o in s.outputs:
         for a, n in zip(s.axes, o.shape, strict=True):
-            if is_open(a.extent - n):
+            if a.extent is not n and not is_same(a.extent, n):
                 raise ValueError(
                     f"stage {s.name}: axis {a.var} has {a.extent} points and {o.name} {n} elements along it, "
                     "which is not the same at every size"
@@ -75,9 +75,15 @@ def is_marked(dag: ComputeDAG) -> bool:
 
 
 def marked(dag: ComputeDAG) -> ComputeDAG:
-    """The DAG whose open extents know their sizes. No argument of it is `OpenSizes.roomy`."""
-    if dag.open is None or is_marked(dag):
+    """The DAG whose open extents know their sizes, by dimensions that have the names of these. No argument of
+    it is `OpenSizes.roomy`."""
+    if dag.open is None:
         return dag
+    own = dims_of(n.expr for n in _extents(dag) if is_open(n))
+    if [d.name for d in own] == [s.name for s in dag.open.sizes]:
+        return dag
+    dag = unmarked(dag)
+    assert dag.open is not None
     dims: dict[str, Expr] = {s.name: Dim(s.name, s.least, s.most, True) for s in dag.open.sizes}
     shapes = {(x.of, x.at): Extent(E.substitute(x.extent, dims)) for x in dag.open.inputs}
     axes = {(x.of, x.at): Extent(E.substitute(x.extent, dims)) for x in dag.open.axes}

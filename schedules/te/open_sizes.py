@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -200,6 +201,8 @@ def sizes_of(dag: ComputeDAG, shapes: Sequence[Sequence[int]]) -> dict[str, int]
     out: dict[str, int] = {}
     if dag.open is None:
         return out
+    if wrong := untold(dag):
+        raise WorkloadError(wrong)
     telling = dag.open.telling
     for s in dag.open.sizes:
         x = telling[s.name]
@@ -246,11 +249,17 @@ def check_open(dag: ComputeDAG) -> None:
                 f"constant {dag.inputs[x.of].name} has the open extent {E.show(x.extent)}, so that it is "
                 "another array at each size; leave it out of the constants, or leave open= out"
             )
-    told = dag.open.telling
-    for name in ranges:
-        if name not in told:
-            raise ValueError(f"no extent of an input tells the size {name} of a call; give a number")
     _check_loads(dag, dag.open)
+
+
+def untold(dag: ComputeDAG) -> str:
+    """What is wrong with a DAG one of whose sizes no extent of an input tells; nothing if none is so. A
+    kernel of one is given its sizes by a program."""
+    told = {} if dag.open is None else dag.open.telling
+    for s in () if dag.open is None else dag.open.sizes:
+        if s.name not in told:
+            return f"no extent of an input tells the size {s.name} of a call; give a number"
+    return ""
 
 
 def check_extents(
@@ -375,11 +384,11 @@ def _check_loads(dag: ComputeDAG, opened: OpenSizes) -> None:
     shapes, stages = extents_of(dag)
     for s, extents in zip(dag.stages, stages, strict=True):
         names = [a.var for a in (*s.axes, *s.reduce_axes)]
-        axes = dict(zip(names, extents, strict=True))
+        axes = tuple(zip(names, extents, strict=True))
         for v in s.values:
             for load, guards in _loads(v, ()):
                 for d, n in enumerate(shapes[load.buffer]):
-                    if E.variables(n) and not _inside(load.indices[d], n, axes, guards, opened):
+                    if E.variables(n) and not _inside(load.indices[d], n, axes, guards, opened.sizes):
                         raise ValueError(
                             f"stage {s.name}: index {d} of {E.show(load)} cannot be proved below "
                             f"{_shown(n)} at every size; correct the index or guard it with te.select"
@@ -399,14 +408,20 @@ def _loads(e: Expr, guards: tuple[Expr, ...]) -> Iterator[tuple[Load, tuple[Expr
         yield from _loads(k, guards)
 
 
+@lru_cache(maxsize=1 << 12)  # each rewrite of a model makes a DAG with almost the same loads
 def _inside(
-    ix: Expr, extent: Expr, axes: Mapping[str, Expr], guards: tuple[Expr, ...], opened: OpenSizes
+    ix: Expr,
+    extent: Expr,
+    extents: tuple[tuple[str, Expr], ...],
+    guards: tuple[Expr, ...],
+    opened: tuple[OpenSize, ...],
 ) -> bool:
-    """Whether an index is below an open extent at every size."""
+    """Whether an index is below an open extent at every size. ``extents``: of the axes."""
+    axes = dict(extents)
     known = tuple(w for g in guards for w in E.conjuncts(weaker(g)))
     names = E.variables(ix).union(*map(E.variables, known)) & axes.keys()
     sizes = E.variables(extent).union(*(E.variables(axes[v]) for v in names))
-    ranges = {variable(n): r for n, r in opened.ranges.items() if variable(n) in sizes}
+    ranges = {variable(s.name): s.range for s in opened if variable(s.name) in sizes}
     longest = {v: int(E.evaluate(axes[v], {n: r[1] for n, r in ranges.items()})) for v in names}
     ends = tuple(E.compare("<", Var(v), axes[v]) for v in sorted(names) if E.variables(axes[v]))
     whole = {**ranges, **{v: (0, n - 1) for v, n in longest.items()}}

@@ -13,6 +13,7 @@ from autotune.models.call_numbers import checked, number
 from autotune.models.kept_states import call_arrays, every_argument
 from autotune.models.outline import Outline, arena
 from autotune.models.places import ARENA, INPUT, OUTPUT, STATE, ArgumentPlace, place_of, place_read
+from autotune.models.row_counts import counted
 from autotune.models.sizes import layout_at
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument, Move
@@ -56,6 +57,9 @@ def run_in_memory(
     for a in every_argument(ol):  # before anything is written
         for m in a.moves:
             moved(m)
+    sizes = dict(sizes)
+    for c in ol.counts:
+        sizes[c.name] = counted(c, places, ol.tensors)(told)
 
     def array(p: ArgumentPlace, t: Tensor) -> Any:
         dtype = DTYPES[t.dtype].numpy
