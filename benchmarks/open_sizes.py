@@ -12,10 +12,7 @@ prints the table of a file.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -29,15 +26,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
-from suite import commit  # noqa: E402
 from untuned import inputs_of  # noqa: E402
 
 import autotune as at  # noqa: E402
-from autotune.backends.building.from_trace import programs  # noqa: E402
 from autotune.run.kernel import Kernel  # noqa: E402
 from schedules import ops, te  # noqa: E402
 from schedules.model import Workload  # noqa: E402
-from schedules.open_program import parts_of  # noqa: E402
 
 SIZES = (512, 256, 100, 37, 17, 8, 3, 1)
 ROUND_S = 1e-3  # of CPU time that a kernel runs in a round
