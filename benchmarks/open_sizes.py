@@ -12,12 +12,14 @@ prints the table of a file.
 
 from __future__ import annotations
 
-import os
+import argparse
+import json
+import statistics
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
+from suite import commit  # noqa: E402
 from untuned import inputs_of  # noqa: E402
 
 import autotune as at  # noqa: E402
@@ -110,30 +113,85 @@ def best(first: Timed, second: Timed, rounds: int) -> tuple[float, float]:
     return min(a for a, _ in pairs), min(b for _, b in pairs)
 
 
-def first_call_s(kernel: Any, inputs: list[Any], constant: bool) -> float:
-    """What the first call of a size takes beside the next one. The kernel packed its weights before."""
-    begun = time.process_time()
-    kernel(*inputs)
-    first = time.process_time() - begun
-    begun = time.process_time()
-    kernel(*inputs)
-    return first - (time.process_time() - begun)
+def first_call_s(kernel: Any, inputs: list[Any], weights: dict[int, Any]) -> float:
+    """CPU time that the first call of a size takes more than the next one. ``weights``: packed, by number."""
+    given = [weights.get(k, x) for k, x in enumerate(inputs)]
+    times = []
+    for _ in range(2):
+        begun = time.process_time()
+        kernel(*given)
+        times.append(time.process_time() - begun)
+    return times[0] - times[1]
 
 
-def row(name: str, n: int, kernel: Any, budget_s: float, rounds: int) -> dict[str, Any]:
-    workload = CASES[name].make(n)
-    inputs = inputs_of(workload)
-    own = kernel.at(**{kernel.dynamic.dims[0].name: n})
+def rows(name: str, budget_s: float, alone_s: float, rounds: int) -> Iterator[dict[str, Any]]:
+    case = CASES[name]
     with tempfile.TemporaryDirectory() as tmp:
-        alone = loaded(workload, name, budget_s, os.path.join(tmp, "log.db"))
-    a, b = Timed(own, inputs), Timed(alone, inputs)
-    open_s, alone_s = best(a, b, rounds)
-    got, want = (np.asarray(x.out[0], np.float64) for x in (a, b))
-    return {
-        "case": name,
-        "n": n,
-        "open_s": open_s,
-        "alone_s": alone_s,
-        "ratio": open_s / alone_s,
-        "apart": float(np.max(np.abs(got - want)) / max(np.max(np.abs(want)), 1e-30)),
-    }
+        kernel = loaded(case.make(at.dim(1, case.most, open=True)), name, budget_s, f"{tmp}/open.db")
+        packed, size = _weights(kernel), kernel.dynamic.dims[0].name
+        first = {n: first_call_s(kernel, inputs_of(case.make(n)), packed) for n in case.sizes}
+        for n in case.sizes:
+            inputs = inputs_of(case.make(n))
+            alone = loaded(case.make(n), name, alone_s, f"{tmp}/{n}.db")
+            a, b = Timed(kernel.at(**{size: n}), inputs), Timed(alone, inputs)
+            open_s, own_s = best(a, b, rounds)
+            got, want = (np.asarray(x.out[0], np.float64) for x in (a, b))
+            yield {
+                "case": name, "n": n, "open_s": open_s, "alone_s": own_s, "ratio": open_s / own_s,
+                "first_call_s": first[n], "chosen_by": [kernel.chosen_by, alone.chosen_by],
+                "apart": float(np.max(np.abs(got - want)) / max(np.max(np.abs(want)), 1e-30)),
+                "budget_s": budget_s, "alone_budget_s": alone_s, "arch": kernel.target.arch,
+                "commit": commit(),
+            }  # fmt: skip
+
+
+def _weights(kernel: Any) -> dict[int, Any]:
+    """Packed weights, after a call of the largest size."""
+    workload = kernel.dynamic.at(kernel.dynamic.largest)
+    inputs = inputs_of(workload)
+    names = workload.dag.constants
+    places = [k for k, t in enumerate(workload.dag.inputs) if t.name in names]
+    if not places:
+        return {}
+    made = kernel.pack_weights(*(inputs[k] for k in places))
+    packed = dict(zip(places, made if len(places) > 1 else (made,), strict=True))
+    kernel(*(packed.get(k, x) for k, x in enumerate(inputs)))
+    return packed
+
+
+def markdown(found: list[dict[str, Any]]) -> str:
+    every = sorted({r["n"] for r in found}, reverse=True)
+    out = [f"| open ÷ alone | {' | '.join(map(str, every))} | geometric mean | first call |"]
+    out.append("|---" * (len(every) + 3) + "|")
+    for name in dict.fromkeys(r["case"] for r in found):
+        own = {r["n"]: r for r in found if r["case"] == name}
+        cells = [f"{own[n]['ratio']:.2f}" if n in own else "" for n in every]
+        mean = statistics.geometric_mean(r["ratio"] for r in own.values())
+        first = max(r["first_call_s"] for r in own.values())
+        out.append(f"| {name} | {' | '.join(cells)} | {mean:.2f} | {first * 1e3:.2f} ms |")
+    return "\n".join(out)
+
+
+def main() -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--cases", default=",".join(CASES), help="names, with commas between")
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds of tuning of the range")
+    parser.add_argument("--alone", type=float, default=10.0, help="seconds of tuning of each size")
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/open-sizes.json")
+    parser.add_argument("--markdown", action="store_true", help="print the table of the file and stop")
+    options = parser.parse_args()
+    found: list[dict[str, Any]] = json.loads(options.out.read_text()) if options.out.exists() else []
+    if not options.markdown:
+        have = {r["case"] for r in found}
+        for name in (x for x in options.cases.split(",") if x not in have):
+            for one in rows(name, options.budget, options.alone, options.rounds):
+                found.append(one)
+                options.out.write_text(json.dumps(found, indent=1) + "\n")
+                print(f"{name}, {one['n']}: {one['ratio']:.2f}", file=sys.stderr, flush=True)
+    print(markdown(found))
+
+
+if __name__ == "__main__":
+    main()
