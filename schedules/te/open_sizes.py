@@ -150,7 +150,8 @@ def at(dag: ComputeDAG, sizes: Mapping[str, int]) -> ComputeDAG:
         stages[x.of] = _with_extent(stages[x.of], x.at, number(x))
 
     def lie(t: Tensor) -> Tensor:
-        return replace(t, strides=open_strides(dag, dag.tensors[t.name]))
+        steps = open_strides(dag, dag.tensors[t.name])
+        return t if t.strides == steps else replace(t, strides=steps)
 
     return replace(
         dag,
