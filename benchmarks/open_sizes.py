@@ -4,10 +4,9 @@
     python benchmarks/open_sizes.py --cases product,attention --budget 0 --alone 0
 
 Each case is tuned once with its size open, and in another log for each of eight sizes. A budget of 0 seconds
-is a first pick. Both kernels of a size run in turns, on one thread: CPU time, the best of ``--rounds``. The
-time of the first call of a size is that of the call less that of the next one. Results are compared with
-those of the other kernel. Rows that the file has are kept, so that a run can be resumed; ``--markdown``
-prints the table of a file.
+is a first pick. Both kernels of a size run in turns, on one thread: CPU time, the best of ``--rounds``. What
+the first call of a size takes for its kernel is told too, and how far results of both are apart. Cases that
+the file has are kept; ``--markdown`` prints its table.
 """
 
 from __future__ import annotations
@@ -113,23 +112,19 @@ def best(first: Timed, second: Timed, rounds: int) -> tuple[float, float]:
     return min(a for a, _ in pairs), min(b for _, b in pairs)
 
 
-def first_call_s(kernel: Any, inputs: list[Any], weights: dict[int, Any]) -> float:
-    """CPU time that the first call of a size takes more than the next one. ``weights``: packed, by number."""
-    given = [weights.get(k, x) for k, x in enumerate(inputs)]
-    times = []
-    for _ in range(2):
-        begun = time.process_time()
-        kernel(*given)
-        times.append(time.process_time() - begun)
-    return times[0] - times[1]
+def first_call_s(kernel: Any, sizes: dict[str, int]) -> float:
+    """CPU time that the first call of a size takes for its kernel."""
+    begun = time.process_time()
+    kernel.prepare(**sizes)
+    return time.process_time() - begun
 
 
 def rows(name: str, budget_s: float, alone_s: float, rounds: int) -> Iterator[dict[str, Any]]:
     case = CASES[name]
     with tempfile.TemporaryDirectory() as tmp:
         kernel = loaded(case.make(at.dim(1, case.most, open=True)), name, budget_s, f"{tmp}/open.db")
-        packed, size = _weights(kernel), kernel.dynamic.dims[0].name
-        first = {n: first_call_s(kernel, inputs_of(case.make(n)), packed) for n in case.sizes}
+        size = kernel.dynamic.dims[0].name
+        first = {n: first_call_s(kernel, {size: n}) for n in case.sizes if n < case.most}
         for n in case.sizes:
             inputs = inputs_of(case.make(n))
             alone = loaded(case.make(n), name, alone_s, f"{tmp}/{n}.db")
@@ -138,25 +133,11 @@ def rows(name: str, budget_s: float, alone_s: float, rounds: int) -> Iterator[di
             got, want = (np.asarray(x.out[0], np.float64) for x in (a, b))
             yield {
                 "case": name, "n": n, "open_s": open_s, "alone_s": own_s, "ratio": open_s / own_s,
-                "first_call_s": first[n], "chosen_by": [kernel.chosen_by, alone.chosen_by],
+                "first_call_s": first.get(n), "chosen_by": [kernel.chosen_by, alone.chosen_by],
                 "apart": float(np.max(np.abs(got - want)) / max(np.max(np.abs(want)), 1e-30)),
                 "budget_s": budget_s, "alone_budget_s": alone_s, "arch": kernel.target.arch,
                 "commit": commit(),
             }  # fmt: skip
-
-
-def _weights(kernel: Any) -> dict[int, Any]:
-    """Packed weights, after a call of the largest size."""
-    workload = kernel.dynamic.at(kernel.dynamic.largest)
-    inputs = inputs_of(workload)
-    names = workload.dag.constants
-    places = [k for k, t in enumerate(workload.dag.inputs) if t.name in names]
-    if not places:
-        return {}
-    made = kernel.pack_weights(*(inputs[k] for k in places))
-    packed = dict(zip(places, made if len(places) > 1 else (made,), strict=True))
-    kernel(*(packed.get(k, x) for k, x in enumerate(inputs)))
-    return packed
 
 
 def markdown(found: list[dict[str, Any]]) -> str:
@@ -167,7 +148,7 @@ def markdown(found: list[dict[str, Any]]) -> str:
         own = {r["n"]: r for r in found if r["case"] == name}
         cells = [f"{own[n]['ratio']:.2f}" if n in own else "" for n in every]
         mean = statistics.geometric_mean(r["ratio"] for r in own.values())
-        first = max(r["first_call_s"] for r in own.values())
+        first = statistics.median(r["first_call_s"] for r in own.values() if r["first_call_s"] is not None)
         out.append(f"| {name} | {' | '.join(cells)} | {mean:.2f} | {first * 1e3:.2f} ms |")
     return "\n".join(out)
 

@@ -13,6 +13,7 @@ from open_cases import OpenCase, OpenCode, close, interpreted, sampled, with_str
 from open_cases import inputs as data_of
 from test_open_instructed import CPU, lowered, operator, right
 from test_open_instructed import n as rows
+from test_open_program import fuzzed
 
 from autotune.backends.building.from_trace import programs
 from schedules import expr as E
@@ -126,6 +127,21 @@ def test_few_lanes_are_right_on_arrays_that_end_at_a_page(least: int) -> None:
         data = data_of(at(dag, {"n": k}), k)
         for place, got in code.outputs(dag, {"n": k}, data).items():
             assert close(got, te.evaluate(at(dag, {"n": k}), data), True), (k, place)
+
+
+@pytest.mark.usefixtures("lanes_of_four")
+@pytest.mark.parametrize("first", (5000, 5004))
+def test_random_schedules_are_right_in_few_lanes(first: int) -> None:
+    legal, _, wrong = fuzzed(first, 4)
+    assert wrong == [] and legal > 0
+
+
+@pytest.mark.fuzz
+@pytest.mark.usefixtures("lanes_of_four")
+@pytest.mark.parametrize("first", range(6000, 7200, 300))
+def test_many_random_schedules_are_right_in_few_lanes(first: int) -> None:
+    _, _, wrong = fuzzed(first, 300)
+    assert wrong == []
 
 
 # -- whole tiles -------------------------------------------------------------------------------
