@@ -4,23 +4,21 @@
     python benchmarks/open_sizes.py --cases product,attention --budget 0 --alone 0
 
 Each case is tuned once with its size open, and in another log for each of eight sizes. A budget of 0 seconds
-is a first pick. Both kernels of a size run in turns, on one thread: CPU time, the best of ``--rounds``. The
-time of the first call of a size is that of the call less that of the next one. Results are compared with
-those of the other kernel. Rows that the file has are kept, so that a run can be resumed; ``--markdown``
-prints the table of a file.
+is a first pick. Both kernels of a size run in turns, on one thread: CPU time, the best of ``--rounds``. What
+the first call of a size takes for its kernel is told too, and how far results of both are apart. Cases that
+the file has are kept; ``--markdown`` prints its table.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,11 +31,9 @@ from suite import commit  # noqa: E402
 from untuned import inputs_of  # noqa: E402
 
 import autotune as at  # noqa: E402
-from autotune.backends.building.from_trace import programs  # noqa: E402
 from autotune.run.kernel import Kernel  # noqa: E402
 from schedules import ops, te  # noqa: E402
 from schedules.model import Workload  # noqa: E402
-from schedules.open_program import parts_of  # noqa: E402
 
 SIZES = (512, 256, 100, 37, 17, 8, 3, 1)
 ROUND_S = 1e-3  # of CPU time that a kernel runs in a round
@@ -116,30 +112,67 @@ def best(first: Timed, second: Timed, rounds: int) -> tuple[float, float]:
     return min(a for a, _ in pairs), min(b for _, b in pairs)
 
 
-def first_call_s(kernel: Any, inputs: list[Any], constant: bool) -> float:
-    """What the first call of a size takes beside the next one. The kernel packed its weights before."""
+def first_call_s(kernel: Any, sizes: dict[str, int]) -> float:
+    """CPU time that the first call of a size takes for its kernel."""
     begun = time.process_time()
-    kernel(*inputs)
-    first = time.process_time() - begun
-    begun = time.process_time()
-    kernel(*inputs)
-    return first - (time.process_time() - begun)
+    kernel.prepare(**sizes)
+    return time.process_time() - begun
 
 
-def row(name: str, n: int, kernel: Any, budget_s: float, rounds: int) -> dict[str, Any]:
-    workload = CASES[name].make(n)
-    inputs = inputs_of(workload)
-    own = kernel.at(**{kernel.dynamic.dims[0].name: n})
+def rows(name: str, budget_s: float, alone_s: float, rounds: int) -> Iterator[dict[str, Any]]:
+    case = CASES[name]
     with tempfile.TemporaryDirectory() as tmp:
-        alone = loaded(workload, name, budget_s, os.path.join(tmp, "log.db"))
-    a, b = Timed(own, inputs), Timed(alone, inputs)
-    open_s, alone_s = best(a, b, rounds)
-    got, want = (np.asarray(x.out[0], np.float64) for x in (a, b))
-    return {
-        "case": name,
-        "n": n,
-        "open_s": open_s,
-        "alone_s": alone_s,
-        "ratio": open_s / alone_s,
-        "apart": float(np.max(np.abs(got - want)) / max(np.max(np.abs(want)), 1e-30)),
-    }
+        kernel = loaded(case.make(at.dim(1, case.most, open=True)), name, budget_s, f"{tmp}/open.db")
+        size = kernel.dynamic.dims[0].name
+        first = {n: first_call_s(kernel, {size: n}) for n in case.sizes if n < case.most}
+        for n in case.sizes:
+            inputs = inputs_of(case.make(n))
+            alone = loaded(case.make(n), name, alone_s, f"{tmp}/{n}.db")
+            a, b = Timed(kernel.at(**{size: n}), inputs), Timed(alone, inputs)
+            open_s, own_s = best(a, b, rounds)
+            got, want = (np.asarray(x.out[0], np.float64) for x in (a, b))
+            yield {
+                "case": name, "n": n, "open_s": open_s, "alone_s": own_s, "ratio": open_s / own_s,
+                "first_call_s": first.get(n), "chosen_by": [kernel.chosen_by, alone.chosen_by],
+                "apart": float(np.max(np.abs(got - want)) / max(np.max(np.abs(want)), 1e-30)),
+                "budget_s": budget_s, "alone_budget_s": alone_s, "arch": kernel.target.arch,
+                "commit": commit(),
+            }  # fmt: skip
+
+
+def markdown(found: list[dict[str, Any]]) -> str:
+    every = sorted({r["n"] for r in found}, reverse=True)
+    out = [f"| open ÷ alone | {' | '.join(map(str, every))} | geometric mean | first call |"]
+    out.append("|---" * (len(every) + 3) + "|")
+    for name in dict.fromkeys(r["case"] for r in found):
+        own = {r["n"]: r for r in found if r["case"] == name}
+        cells = [f"{own[n]['ratio']:.2f}" if n in own else "" for n in every]
+        mean = statistics.geometric_mean(r["ratio"] for r in own.values())
+        first = statistics.median(r["first_call_s"] for r in own.values() if r["first_call_s"] is not None)
+        out.append(f"| {name} | {' | '.join(cells)} | {mean:.2f} | {first * 1e3:.2f} ms |")
+    return "\n".join(out)
+
+
+def main() -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--cases", default=",".join(CASES), help="names, with commas between")
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds of tuning of the range")
+    parser.add_argument("--alone", type=float, default=10.0, help="seconds of tuning of each size")
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/open-sizes.json")
+    parser.add_argument("--markdown", action="store_true", help="print the table of the file and stop")
+    options = parser.parse_args()
+    found: list[dict[str, Any]] = json.loads(options.out.read_text()) if options.out.exists() else []
+    if not options.markdown:
+        have = {r["case"] for r in found}
+        for name in (x for x in options.cases.split(",") if x not in have):
+            for one in rows(name, options.budget, options.alone, options.rounds):
+                found.append(one)
+                options.out.write_text(json.dumps(found, indent=1) + "\n")
+                print(f"{name}, {one['n']}: {one['ratio']:.2f}", file=sys.stderr, flush=True)
+    print(markdown(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -16,7 +16,7 @@ from schedules.ir import Buffer
 from schedules.ir.nest import tensor_buffer
 from schedules.model import Target, Trace, Workload
 from schedules.te.dims import Dim
-from schedules.te.flops import count_flops
+from schedules.te.flops import count_flops_per_point, flops_of_points
 from schedules.te.open_sizes import at, untold
 
 if TYPE_CHECKING:
@@ -114,14 +114,15 @@ def sizes_of_open(workload: Workload) -> DynamicWorkload:
     """The workloads of each size of one with open sizes."""
     opened = workload.dag.open
     assert opened is not None
-    whole = count_flops(workload.dag.largest)
+    each = count_flops_per_point(workload.dag)
+    whole = flops_of_points(workload.dag, each)
     dims = tuple(Dim(s.name, s.least, s.most, open=True) for s in opened.sizes)
 
     def make(sizes: Sizes) -> Workload:
         one = dict(zip(opened.ranges, sizes, strict=True))
         own = tuple((k, one.get(k, v)) for k, v in workload.params)
         dag = at(workload.dag, one)
-        flops = round(workload.flops * count_flops(dag) / max(whole, 1))
+        flops = round(workload.flops * flops_of_points(dag, each) / max(whole, 1))
         return replace(workload, dag=dag, params=own, flops=flops)
 
     told = [opened.telling[name] for name in opened.ranges]

@@ -1,8 +1,8 @@
 """Takes tests of a size out of the loops that hold the sums of an instruction (ADR 79, ADR 74).
 
-Rows of a tile are some of an instruction each, and a small size has fewer of them than the tile. A test inside
-of the sum keeps the sums out of registers. So the tile is there twice: for sizes at which all of it has work,
-and for those below.
+A tile is several instructions high, and a small size has rows for fewer of them. A test inside of the sum
+keeps the sums out of registers. So the tile is there twice: for sizes at which all of it has work, and for
+those below.
 """
 
 from __future__ import annotations

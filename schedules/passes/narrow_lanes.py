@@ -21,8 +21,8 @@ LANES = 16
 
 def narrow_lanes(s: Stmt) -> Stmt:
     """``for j in lanes of 128: if i * 128 + j < n: S(j)`` becomes ``for p in range(min(8, ceildiv(n - i *
-    128, 16))): for j in lanes of 16: if i * 128 + p * 16 + j < n: S(p * 16 + j)``; an unrolled loop with tests
-    where S adds up. Whole tiles have no such guard after `partition`."""
+    128, 16))): for j in lanes of 16: if i * 128 + p * 16 + j < n: S(p * 16 + j)``. Where S adds up, p is
+    unrolled, so that sums stay in registers. Whole tiles have no such guard after `partition`."""
     return _go(s, {x.var for x in walk(s) if isinstance(x, Loop)})
 
 
@@ -37,7 +37,7 @@ def _go(s: Stmt, taken: set[str]) -> Stmt:
     part = numbered(f"{s.var}_part", taken)
     body = substitute(s.body, {s.var: Var(part) * LANES + Var(s.var)})
     few = replace(s, extent=E.wrap(LANES), body=body)
-    if any(isinstance(x, Store) and x.update for x in walk(s)):  # sums stay in registers
+    if any(isinstance(x, Store) and x.update for x in walk(s)):
         some = Guard(E.compare("<", Var(part) * LANES, least[0]), few)
         return Loop(part, E.wrap(n // LANES), some, "unroll")
     return Loop(part, affine.simplify(E.minimum(n // LANES, E.ceildiv(least[0], LANES)), {}), few)

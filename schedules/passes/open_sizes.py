@@ -144,7 +144,7 @@ def whole_lanes(s: Stmt, ranges: affine.Ranges) -> Stmt:
         if most is not None:
             lane = {s.var: (0, most - 1)}
             ends = (E.compare("<", Var(s.var), n) for n in _sides(s.extent))
-            own = [c for c in ends if affine.decide(c, ranges | lane) is not True]
+            own = [c for c in ends if affine.decide(c, {**ranges, **lane}) is not True]
             own = [c for c in own if not _says(s.body, c, ranges)]
             inner = whole_lanes(s.body, ranges)
             return replace(s, extent=Const(most), body=Guard(E.all_of(*own), inner) if own else inner)
@@ -163,7 +163,7 @@ def _says(s: Stmt, cond: Expr, ranges: affine.Ranges) -> bool:
     count from 0."""
     if not (isinstance(s, Guard) and isinstance(cond, Compare)):
         return False
-    above = {v: (0, 1 << 62) for v in E.variables(s.cond) - ranges.keys()} | {**ranges}
+    above = dict.fromkeys(E.variables(s.cond) - ranges.keys(), (0, 1 << 62)) | {**ranges}
     gaps = (c.a - c.b for c in E.conjuncts(s.cond) if isinstance(c, Compare) and c.op == "<")
     less = (affine.bounds(affine.simplify(cond.a - cond.b - gap, ranges), above) for gap in gaps)
     return any(r is not None and r[1] <= 0 for r in less)

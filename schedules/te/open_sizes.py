@@ -159,7 +159,8 @@ def at(dag: ComputeDAG, sizes: Mapping[str, int]) -> ComputeDAG:
     stages = [stage_with_sizes(s, {variable(n): sizes[n] for n in dag.open.ranges}) for s in stages]
 
     def lie(t: Tensor) -> Tensor:
-        return replace(t, strides=open_strides(dag, dag.tensors[t.name]))
+        steps = open_strides(dag, dag.tensors[t.name])
+        return t if t.strides == steps else replace(t, strides=steps)
 
     return replace(
         dag,
