@@ -2,7 +2,7 @@
 
 A DAG with open sizes has the numbers of the largest sizes everywhere, so that whoever reads extents reads
 those. Its `OpenSizes` say which of the numbers are extents that depend on a size, and how. `at` gives the DAG
-of one size. In what a stage computes, in its indices too, a size is its `variable`.
+of one size. In what a stage computes, in its indices too, a size is a hole of the name of its `variable`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from schedules.te.sizes_in_values import (
     stage_with_sizes,
     variable,
     with_sizes,
+    without_holes,
 )
 
 if TYPE_CHECKING:
@@ -215,6 +216,20 @@ def _with_extent(s: Stage, which: int, extent: int) -> Stage:
     )
 
 
+def check_told(dag: ComputeDAG) -> None:
+    """Raise `WorkloadError` unless an extent of an input tells each size. A kernel of a model may be told one
+    otherwise."""
+    if dag.open is not None:
+        for name in dag.open.ranges:
+            if name not in dag.open.telling:
+                raise WorkloadError(untold(name))
+
+
+def untold(size: str) -> str:
+    """What is wrong with a size of which no input says how large it is."""
+    return f"no extent of an input tells the size {size} of a call; give a number"
+
+
 def sizes_of(dag: ComputeDAG, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
     """The sizes at which the inputs have these shapes, as far as the extents that tell them say. Raises
     `WorkloadError` for sizes that are out of range or no integers."""
@@ -223,6 +238,8 @@ def sizes_of(dag: ComputeDAG, shapes: Sequence[Sequence[int]]) -> dict[str, int]
         return out
     telling = dag.open.telling
     for s in dag.open.sizes:
+        if s.name not in telling:
+            raise WorkloadError(untold(s.name))
         x = telling[s.name]
         t, shape = dag.inputs[x.of], shapes[x.of]
         if len(shape) != len(t.shape):
@@ -272,10 +289,6 @@ def check_open(dag: ComputeDAG) -> None:
                 f"constant {dag.inputs[x.of].name} has the open extent {E.show(x.extent)}, so that it is "
                 "another array at each size; leave it out of the constants, or leave open= out"
             )
-    told = dag.open.telling
-    for name in ranges:
-        if name not in told:
-            raise ValueError(f"no extent of an input tells the size {name} of a call; give a number")
     _check_loads(dag, dag.open)
 
 
@@ -401,7 +414,7 @@ def _check_loads(dag: ComputeDAG, opened: OpenSizes) -> None:
         every = (*s.axes, *s.reduce_axes)
         axes = {a.var: n for a, n in zip(every, extents, strict=True)}
         whole = sizes | {a.var: (0, a.extent - 1) for a in every}
-        for v in s.values:
+        for v in map(without_holes, s.values):
             spoken = not E.variables(v).isdisjoint(sizes)
             if spoken and (wrong := flaw_of_arithmetic(v, whole)):
                 raise ValueError(f"stage {s.name}: {_unmarked(wrong)}")
