@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.codegen.runtime.entry import signature
 from autotune.codegen.runtime.open_signature import open_text_of
+from autotune.errors import ArgumentError
 from autotune.run.dynamic_kernel import DynamicKernel
 from autotune.run.dynamic_workload import DynamicWorkload, Sizes
 from autotune.run.kernel import Kernel, packed_params
@@ -17,7 +18,7 @@ from schedules.ir.nest import tensor_buffer
 from schedules.model import Target, Trace, Workload
 from schedules.te.dims import Dim
 from schedules.te.flops import count_flops
-from schedules.te.open_sizes import at
+from schedules.te.open_sizes import at, untold
 
 if TYPE_CHECKING:
     from autotune.codegen.llvm.compile import LoadedObject
@@ -36,7 +37,7 @@ class OpenKernel(DynamicKernel):
         >>> c = kernel(a, b)  # a has 37 rows
     """
 
-    __slots__ = ("_given_packing", "_outputs", "_shared", "exact")
+    __slots__ = ("_given_packing", "_outputs", "_shared", "_untold", "exact")
 
     def __init__(
         self,
@@ -56,21 +57,33 @@ class OpenKernel(DynamicKernel):
             raise ValueError(f"the object takes {loaded.signature}, not {expected}: compile it again")
         self.exact: Callable[[Workload], Kernel | None] | None = None
         self._shared, self._given_packing, self._outputs = loaded, packing, outputs
+        opened = workload.dag.open
+        self._untold = () if opened is None else tuple(n for n in opened.ranges if n not in opened.telling)
         self.target, self.record, self.chosen_by = target, record, chosen_by
-        super().__init__(sizes_of_open(workload), self._sized, ())
+        super().__init__(sizes_of_open(workload), _no_load, ())
         self.target, self.record, self.chosen_by = target, record, chosen_by
         self.workload, self._given = workload, trace
 
-    def _sized(self, workload: Workload) -> Kernel:
+    def _reader(self) -> Callable[[Any], Any]:
+        return super()._reader() if not self._untold else self._refused
+
+    def _key_of(self, sizes: Sizes) -> Any:
+        return super()._key_of(sizes) if not self._untold else sizes
+
+    def _refused(self, _: Any) -> NoReturn:
+        raise ArgumentError(
+            f"{untold(self._untold[0])}: a model that has this kernel knows it, and kernel.at gives one size"
+        )
+
+    def _of_size(self, sizes: Sizes) -> Kernel:
         """The kernel of one size: its own, or this code at that size."""
+        workload = self.dynamic.at(sizes)
         found = self.exact(workload) if self.exact is not None else None
         if found is not None:
             return found
         params = tuple(map(tensor_buffer, workload.dag.params))
         text = signature(packed_params(params, self._given_packing or {}), self._outputs)
-        told = self.dynamic.sizes_of([t.shape for t in workload.dag.inputs])
-        assert told is not None
-        loaded = self._shared.sized(text, told)
+        loaded = self._shared.sized(text, sizes)
         return Kernel(
             loaded, params, self._outputs, workload, self.target, self.record, None, self._given_packing,
             self.chosen_by,
@@ -87,6 +100,10 @@ class OpenKernel(DynamicKernel):
     def __repr__(self) -> str:
         where = f"on {self.target.arch} x{self.target.threads}"
         return f"<OpenKernel {self.dynamic}, one for all sizes, {where}>"
+
+
+def _no_load(_: Workload) -> NoReturn:
+    raise AssertionError("an open kernel makes its kernels of its own code")
 
 
 def sizes_of_open(workload: Workload) -> DynamicWorkload:

@@ -27,10 +27,10 @@ from schedules.te.sizes_in_values import (
     flaw_of_arithmetic,
     in_variables,
     stage_with_sizes,
-    variable,
     with_sizes,
     without_holes,
 )
+from schedules.te.sizes_in_values import variable as variable
 
 if TYPE_CHECKING:
     from schedules.te.compute_dag import ComputeDAG, Stage, Tensor

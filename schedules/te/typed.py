@@ -51,7 +51,8 @@ def check_types(stage: Stage, known: Mapping[str, Tensor], sizes: Collection[str
 
     - every operation has operands of the dtypes that it is defined for (nothing is computed in a dtype of
       storage), and every literal is a value of its dtype,
-    - every variable is an axis of the stage, every hole a size, and every load has the rank and dtype of its tensor,
+    - every variable is an axis of the stage, every hole a size, and every load has the rank and dtype of its
+      tensor,
     - a reducer has an identity and a combine of the dtype of each value, and combines its operands only,
     - every value has the dtype of its output.
     """
