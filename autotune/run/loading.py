@@ -140,7 +140,7 @@ def _load(workload: Workload, asked: Asked) -> tuple[Kernel, bool]:
 def _take_exact(kernel: Kernel | None, asked: Asked) -> None:
     """Have a kernel of open sizes take one that was tuned for just the size of a call, where the log has
     it."""
-    if kernel is None or kernel.workload.dag.open is None:
+    if kernel is None or kernel.workload.dag.open is None or kernel.workload.dag.open.untold:
         return
     from autotune.run.open_kernel import OpenKernel
 

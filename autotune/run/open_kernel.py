@@ -18,7 +18,7 @@ from schedules.ir.nest import tensor_buffer
 from schedules.model import Target, Trace, Workload
 from schedules.te.dims import Dim
 from schedules.te.flops import count_flops
-from schedules.te.open_sizes import at, untold
+from schedules.te.open_sizes import at
 
 if TYPE_CHECKING:
     from autotune.codegen.llvm.compile import LoadedObject
@@ -57,8 +57,7 @@ class OpenKernel(DynamicKernel):
             raise ValueError(f"the object takes {loaded.signature}, not {expected}: compile it again")
         self.exact: Callable[[Workload], Kernel | None] | None = None
         self._shared, self._given_packing, self._outputs = loaded, packing, outputs
-        opened = workload.dag.open
-        self._untold = () if opened is None else tuple(n for n in opened.ranges if n not in opened.telling)
+        self._untold = workload.dag.open.untold if workload.dag.open is not None else ()
         self.target, self.record, self.chosen_by = target, record, chosen_by
         super().__init__(sizes_of_open(workload), _no_load, ())
         self.target, self.record, self.chosen_by = target, record, chosen_by
@@ -72,7 +71,8 @@ class OpenKernel(DynamicKernel):
 
     def _refused(self, _: Any) -> NoReturn:
         raise ArgumentError(
-            f"{untold(self._untold[0])}: a model that has this kernel knows it, and kernel.at gives one size"
+            f"no extent of an input tells the size {self._untold[0]} of a call: the model that has this kernel "
+            "does; alone, call kernel.at of one size"
         )
 
     def _of_size(self, sizes: Sizes) -> Kernel:

@@ -108,6 +108,11 @@ class OpenSizes:
         """{name: the extent of an input that a call's size is read from}."""
         return {x.size: x for x in reversed(self.inputs) if x.linear is not None}
 
+    @property
+    def untold(self) -> tuple[str, ...]:
+        """The sizes that no extent of an input tells, of a kernel that a model has."""
+        return tuple(n for n in self.ranges if n not in self.telling)
+
     def to_json(self) -> dict[str, Any]:
         def extents(xs: tuple[OpenExtent, ...]) -> list[Any]:
             return [[x.of, x.at, to_json(x.extent)] for x in xs]
@@ -219,14 +224,11 @@ def _with_extent(s: Stage, which: int, extent: int) -> Stage:
 def check_told(dag: ComputeDAG) -> None:
     """Raise `WorkloadError` unless an extent of an input tells each size. A kernel of a model may be told one
     otherwise."""
-    if dag.open is not None:
-        for name in dag.open.ranges:
-            if name not in dag.open.telling:
-                raise WorkloadError(untold(name))
+    if dag.open is not None and dag.open.untold:
+        raise WorkloadError(_untold(dag.open.untold[0]))
 
 
-def untold(size: str) -> str:
-    """What is wrong with a size of which no input says how large it is."""
+def _untold(size: str) -> str:
     return f"no extent of an input tells the size {size} of a call; give a number"
 
 
@@ -239,7 +241,7 @@ def sizes_of(dag: ComputeDAG, shapes: Sequence[Sequence[int]]) -> dict[str, int]
     telling = dag.open.telling
     for s in dag.open.sizes:
         if s.name not in telling:
-            raise WorkloadError(untold(s.name))
+            raise WorkloadError(_untold(s.name))
         x = telling[s.name]
         t, shape = dag.inputs[x.of], shapes[x.of]
         if len(shape) != len(t.shape):
