@@ -39,7 +39,7 @@ class DynamicKernel(Kernel):
         self.dynamic, self._load, self.sizes = dynamic, load, tuple(sizes)
         self._lock = threading.Lock()
         self._kernels: dict[Any, Kernel] = {}  # by the extents that tell the sizes
-        self._key = self._reader()
+        self._key = _key([(s.input, s.axis) for s in dynamic.seen])
         largest = dynamic.at(dynamic.largest)
         self._constants = bool(largest.dag.constants)
         self._largest = self._of(dynamic.largest)
@@ -75,15 +75,8 @@ class DynamicKernel(Kernel):
         key = self._key_of(sizes)
         with self._lock:
             if key not in self._kernels:
-                self._kernels[key] = self._of_size(sizes)
+                self._kernels[key] = self._load(self.dynamic.at(sizes))
             return self._kernels[key]
-
-    def _of_size(self, sizes: Sizes) -> Kernel:
-        return self._load(self.dynamic.at(sizes))
-
-    def _reader(self) -> Callable[[Any], Any]:
-        """What reads the extents that tell the sizes from the inputs of a call."""
-        return _key([(s.input, s.axis) for s in self.dynamic.seen])
 
     def _key_of(self, sizes: Sizes) -> Any:
         extents = tuple(s.extent(n) for s, n in zip(self.dynamic.seen, sizes, strict=True))

@@ -140,11 +140,12 @@ def _load(workload: Workload, asked: Asked) -> tuple[Kernel, bool]:
 def _take_exact(kernel: Kernel | None, asked: Asked) -> None:
     """Have a kernel of open sizes take one that was tuned for just the size of a call, where the log has
     it."""
-    if kernel is None or kernel.workload.dag.open is None or kernel.workload.dag.open.untold:
+    if kernel is None or kernel.workload.dag.open is None:
         return
     from autotune.run.open_kernel import OpenKernel
 
-    assert isinstance(kernel, OpenKernel)
+    if not isinstance(kernel, OpenKernel):  # as one whose size no input tells
+        return
     tuned = {kernel.dynamic.at(s).digest for s in kernel.dynamic.tuned(asked.where)}
     fixed = asked.on(kernel.target)
     kernel.exact = lambda workload: stored(workload, fixed)[0] if workload.digest in tuned else None

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from autotune.codegen.runtime.entry import signature
 from autotune.codegen.runtime.open_signature import open_text_of
-from autotune.errors import ArgumentError
 from autotune.run.dynamic_kernel import DynamicKernel
 from autotune.run.dynamic_workload import DynamicWorkload, Sizes
 from autotune.run.kernel import Kernel, packed_params
@@ -18,7 +17,7 @@ from schedules.ir.nest import tensor_buffer
 from schedules.model import Target, Trace, Workload
 from schedules.te.dims import Dim
 from schedules.te.flops import count_flops
-from schedules.te.open_sizes import at
+from schedules.te.open_sizes import at, untold
 
 if TYPE_CHECKING:
     from autotune.codegen.llvm.compile import LoadedObject
@@ -37,7 +36,7 @@ class OpenKernel(DynamicKernel):
         >>> c = kernel(a, b)  # a has 37 rows
     """
 
-    __slots__ = ("_given_packing", "_outputs", "_shared", "_untold", "exact")
+    __slots__ = ("_given_packing", "_outputs", "_shared", "exact")
 
     def __init__(
         self,
@@ -57,33 +56,21 @@ class OpenKernel(DynamicKernel):
             raise ValueError(f"the object takes {loaded.signature}, not {expected}: compile it again")
         self.exact: Callable[[Workload], Kernel | None] | None = None
         self._shared, self._given_packing, self._outputs = loaded, packing, outputs
-        self._untold = workload.dag.open.untold if workload.dag.open is not None else ()
         self.target, self.record, self.chosen_by = target, record, chosen_by
-        super().__init__(sizes_of_open(workload), _no_load, ())
+        super().__init__(sizes_of_open(workload), self._sized, ())
         self.target, self.record, self.chosen_by = target, record, chosen_by
         self.workload, self._given = workload, trace
 
-    def _reader(self) -> Callable[[Any], Any]:
-        return super()._reader() if not self._untold else self._refused
-
-    def _key_of(self, sizes: Sizes) -> Any:
-        return super()._key_of(sizes) if not self._untold else sizes
-
-    def _refused(self, _: Any) -> NoReturn:
-        raise ArgumentError(
-            f"no extent of an input tells the size {self._untold[0]} of a call: the model that has this kernel "
-            "does; alone, call kernel.at of one size"
-        )
-
-    def _of_size(self, sizes: Sizes) -> Kernel:
+    def _sized(self, workload: Workload) -> Kernel:
         """The kernel of one size: its own, or this code at that size."""
-        workload = self.dynamic.at(sizes)
         found = self.exact(workload) if self.exact is not None else None
         if found is not None:
             return found
         params = tuple(map(tensor_buffer, workload.dag.params))
         text = signature(packed_params(params, self._given_packing or {}), self._outputs)
-        loaded = self._shared.sized(text, sizes)
+        told = self.dynamic.sizes_of([t.shape for t in workload.dag.inputs])
+        assert told is not None
+        loaded = self._shared.sized(text, told)
         return Kernel(
             loaded, params, self._outputs, workload, self.target, self.record, None, self._given_packing,
             self.chosen_by,
@@ -102,8 +89,25 @@ class OpenKernel(DynamicKernel):
         return f"<OpenKernel {self.dynamic}, one for all sizes, {where}>"
 
 
-def _no_load(_: Workload) -> NoReturn:
-    raise AssertionError("an open kernel makes its kernels of its own code")
+def open_kernel(
+    loaded: LoadedObject,
+    workload: Workload,
+    target: Target,
+    record: Any,
+    trace: Trace | None,
+    packing: Mapping[int, LoadedObject],
+    chosen_by: str,
+) -> Kernel:
+    """The `OpenKernel` of compiled code. Where no input tells a size, which only a program knows then: the
+    kernel of its largest sizes."""
+    if not untold(workload.dag):
+        return OpenKernel(loaded, workload, target, record, trace, packing, chosen_by)
+    params = tuple(map(tensor_buffer, workload.dag.params))
+    opened = workload.dag.open
+    assert opened is not None
+    text = signature(packed_params(params, packing), workload.dag.outputs)
+    largest = loaded.sized(text, [s.most for s in opened.sizes])
+    return Kernel(largest, params, workload.dag.outputs, workload, target, record, trace, packing, chosen_by)
 
 
 def sizes_of_open(workload: Workload) -> DynamicWorkload:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from schedules import expr as E
 from schedules.expr import Const, Expr, Hole, Var
 from schedules.te.dims import Dim, SizeHole, dims_of
-from schedules.te.extent import Extent, is_open
+from schedules.te.extent import Extent, is_open, is_same
 from schedules.te.open_sizes import OpenExtent, OpenSize, OpenSizes
 from schedules.te.sizes_in_values import speaks_of_sizes, variable
 from schedules.te.unique import Taken
@@ -79,7 +79,7 @@ def _rewritten(s: Stage, f: Callable[[Expr], Expr | None]) -> Stage:
 def _check_marks(s: Stage) -> None:
     for o in s.outputs:
         for a, n in zip(s.axes, o.shape, strict=True):
-            if is_open(a.extent - n):
+            if a.extent is not n and not is_same(a.extent, n):
                 raise ValueError(
                     f"stage {s.name}: axis {a.var} has {a.extent} points and {o.name} {n} elements along it, "
                     "which is not the same at every size"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -107,11 +108,6 @@ class OpenSizes:
     def telling(self) -> dict[str, OpenExtent]:
         """{name: the extent of an input that a call's size is read from}."""
         return {x.size: x for x in reversed(self.inputs) if x.linear is not None}
-
-    @property
-    def untold(self) -> tuple[str, ...]:
-        """The sizes that no extent of an input tells, of a kernel that a model has."""
-        return tuple(n for n in self.ranges if n not in self.telling)
 
     def to_json(self) -> dict[str, Any]:
         def extents(xs: tuple[OpenExtent, ...]) -> list[Any]:
@@ -221,27 +217,16 @@ def _with_extent(s: Stage, which: int, extent: int) -> Stage:
     )
 
 
-def check_told(dag: ComputeDAG) -> None:
-    """Raise `WorkloadError` unless an extent of an input tells each size. A kernel of a model may be told one
-    otherwise."""
-    if dag.open is not None and dag.open.untold:
-        raise WorkloadError(_untold(dag.open.untold[0]))
-
-
-def _untold(size: str) -> str:
-    return f"no extent of an input tells the size {size} of a call; give a number"
-
-
 def sizes_of(dag: ComputeDAG, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
     """The sizes at which the inputs have these shapes, as far as the extents that tell them say. Raises
     `WorkloadError` for sizes that are out of range or no integers."""
     out: dict[str, int] = {}
     if dag.open is None:
         return out
+    if wrong := untold(dag):
+        raise WorkloadError(wrong)
     telling = dag.open.telling
     for s in dag.open.sizes:
-        if s.name not in telling:
-            raise WorkloadError(_untold(s.name))
         x = telling[s.name]
         t, shape = dag.inputs[x.of], shapes[x.of]
         if len(shape) != len(t.shape):
@@ -292,6 +277,16 @@ def check_open(dag: ComputeDAG) -> None:
                 "another array at each size; leave it out of the constants, or leave open= out"
             )
     _check_loads(dag, dag.open)
+
+
+def untold(dag: ComputeDAG) -> str:
+    """What is wrong with a DAG one of whose sizes no extent of an input tells; nothing if none is so. A
+    kernel of one is given its sizes by a program."""
+    told = {} if dag.open is None else dag.open.telling
+    for s in () if dag.open is None else dag.open.sizes:
+        if s.name not in told:
+            return f"no extent of an input tells the size {s.name} of a call; give a number"
+    return ""
 
 
 def check_extents(
@@ -414,7 +409,7 @@ def _check_loads(dag: ComputeDAG, opened: OpenSizes) -> None:
     sizes = {variable(n): r for n, r in opened.ranges.items()}
     for s, extents in zip(dag.stages, stages, strict=True):
         every = (*s.axes, *s.reduce_axes)
-        axes = {a.var: n for a, n in zip(every, extents, strict=True)}
+        axes = tuple((a.var, n) for a, n in zip(every, extents, strict=True))
         whole = sizes | {a.var: (0, a.extent - 1) for a in every}
         for v in map(without_holes, s.values):
             spoken = not E.variables(v).isdisjoint(sizes)
@@ -423,7 +418,8 @@ def _check_loads(dag: ComputeDAG, opened: OpenSizes) -> None:
             for load, guards in _loads(v, ()):
                 own = spoken and any(not E.variables(e).isdisjoint(sizes) for e in (*load.indices, *guards))
                 for d, n in enumerate(shapes[load.buffer]):
-                    if (own or E.variables(n)) and not _inside(load.indices[d], n, axes, guards, opened):
+                    asked = own or E.variables(n)
+                    if asked and not _inside(load.indices[d], n, axes, guards, opened.sizes):
                         raise ValueError(
                             f"stage {s.name}: index {d} of {_shown(load)} cannot be proved below "
                             f"{_shown(n)}, and at least 0, at every size; correct the index or guard it with "
@@ -444,15 +440,21 @@ def _loads(e: Expr, guards: tuple[Expr, ...]) -> Iterator[tuple[Load, tuple[Expr
         yield from _loads(k, guards)
 
 
+@lru_cache(maxsize=1 << 12)  # each rewrite of a model makes a DAG with almost the same loads
 def _inside(
-    ix: Expr, extent: Expr, axes: Mapping[str, Expr], guards: tuple[Expr, ...], opened: OpenSizes
+    ix: Expr,
+    extent: Expr,
+    extents: tuple[tuple[str, Expr], ...],
+    guards: tuple[Expr, ...],
+    opened: tuple[OpenSize, ...],
 ) -> bool:
-    """Whether an index is inside an extent at every size."""
+    """Whether an index is inside an extent at every size. ``extents``: of the axes."""
+    axes = dict(extents)
     known = tuple(w for g in guards for w in E.conjuncts(weaker(g)))
     spoken = E.variables(ix).union(*map(E.variables, known))
     names = spoken & axes.keys()
     sizes = spoken.union(E.variables(extent), *(E.variables(axes[v]) for v in names)) - names
-    ranges = {variable(n): r for n, r in opened.ranges.items() if variable(n) in sizes}
+    ranges = {variable(s.name): s.range for s in opened if variable(s.name) in sizes}
     longest = {v: int(E.evaluate(axes[v], {n: r[1] for n, r in ranges.items()})) for v in names}
     ends = tuple(E.compare("<", Var(v), axes[v]) for v in sorted(names) if E.variables(axes[v]))
     whole = {**ranges, **{v: (0, n - 1) for v, n in longest.items()}}
