@@ -1,5 +1,5 @@
-"""Sizes that a call tells, in indices and values of an expression: what they mean, what is proved of them, and
-what is refused."""
+"""Sizes that a call tells, in indices and values of an expression: what they mean, what is proved of them,
+and what is refused."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ REFUSED: dict[str, tuple[Value, str]] = {
         "may divide by 0 at some size",
     ),
     "64 bits": (
-        lambda m, x, i, j: x[i, j] * number(m * 2**40 * 2**22 - m * 2**40 * 2**22 + i * 2**40 * 2**22 // m),
+        lambda m, x, i, j: x[i, j] * number(i * 2**40 * 2**22 // m),
         "may leave 64 bits",
     ),
 }
