@@ -258,7 +258,6 @@ def marked_dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -
     except ValueError as err:
         raise WorkloadError(str(err)) from err
 
-
 def _check_open(inputs: Sequence[Tensor], ops: Sequence[Op], sizes: Mapping[Dim, int]) -> None:
     """Raise `WorkloadError` for an open dimension without a number in a stride, or in values alone."""
     extents = [*(n for t in inputs for n in t.shape), *(n for op in ops for n in op.extents())]
