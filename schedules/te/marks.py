@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from schedules import expr as E
 from schedules.expr import Const, Expr, Hole, Var
-from schedules.te.dims import Dim, SizeHole, at_sizes, dims_of
+from schedules.te.dims import Dim, SizeHole, dims_of
 from schedules.te.extent import Extent, is_open, is_same
 from schedules.te.open_sizes import OpenExtent, OpenSize, OpenSizes
 from schedules.te.sizes_in_values import speaks_of_sizes, variable
