@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from autotune.errors import ModelError, one_line
 from autotune.models.assembling import assemble
 from autotune.models.model import Model
+from autotune.models.open_import import open_model
 from autotune.models.signature import Fixed, Leaf, TensorSlot
 from autotune.models.torch_masks import with_places
 from autotune.models.torch_signature import blank, signature_of
+from autotune.models.torch_sizes import at_numbers, is_open, numbers_in, symbols_of
 from autotune.models.torch_threads import alone
 from schedules import te
 from schedules.strides import flaw
@@ -27,7 +29,7 @@ REMEDY = (
 )
 
 
-def import_torch(exported: Any) -> Model:
+def import_torch(exported: Any, largest: int | None = None) -> Model:
     """An exported program of torch (`torch.export.export`) as a graph of tensor expressions.
 
     Its tensors are the model's inputs, in order; an argument that is a number or None was fixed by the
@@ -58,11 +60,28 @@ def import_torch(exported: Any) -> Model:
         raise ModelError(
             f"torch program {name}: torch cannot decompose it: {type(err).__name__}: {one_line(err, 500)}"
         ) from err
-    _refuse_writes(program, f"torch program {name}", {}, True)
-    found = read_program(program, {}, name, remedy=REMEDY)
-    if found.model is None:
-        raise ModelError(f"torch program {name}: it returns no tensor with elements")
-    return replace(found.model, signature=signature_of(exported, found.inputs, found.results))
+    label = f"torch program {name}"
+    _refuse_writes(program, label, {}, True)
+
+    def read(at: Any) -> Model:
+        found = read_program(at, {}, name, remedy=REMEDY)
+        if found.model is None:
+            raise ModelError(f"{label}: it returns no tensor with elements")
+        return replace(found.model, signature=signature_of(exported, found.inputs, found.results))
+
+    if not is_open(program):
+        return read(program)
+    symbols = symbols_of(program, label, largest)
+    numbers = numbers_in(program)
+
+    def at_sizes(sizes: Mapping[str, int]) -> Model:
+        return read(at_numbers(program, {s.symbol: sizes[s.size.name] for s in symbols}))
+
+    return open_model(at_sizes, [s.size for s in symbols], numbers.__contains__, FIXED)
+
+
+# Where a size cannot stay open.
+FIXED = "export without dynamic_shapes= for that size, once for each size that is wanted"
 
 
 @dataclass(frozen=True)
