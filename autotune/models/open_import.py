@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -17,7 +18,9 @@ from autotune.models.frame import SHOWN
 from autotune.models.model import Model
 from autotune.models.operators.base import Array
 from schedules.errors import AutotuneError
+from schedules.graph.digits import split_digits
 from schedules.graph.graph import Graph
+from schedules.graph.views import forward_views
 from schedules.te.generalise import NoCommonForm, Obstacle, Sample, generalised, sample_sizes
 from schedules.te.open_sizes import OpenSize
 
@@ -43,20 +46,31 @@ def open_model(
     imports = [_Imported(p, make(p)) for p in sample_sizes(sizes, taken)]
     first = imports[0].model
     _check_ports([x.model for x in imports], remedy)
-    top = {s.name: s.most for s in sizes}
+    top = cache(lambda: make({s.name: s.most for s in sizes}))
+    graphs = [x.model.graph for x in imports]
+    points = [x.sizes for x in imports]
     try:
-        graphs = _with_constants([x.model.graph for x in imports], lambda: make(top))
-        graphs = _with_strides(graphs)
-        samples = [Sample(x.sizes, g.dag) for x, g in zip(imports, graphs, strict=True)]
-        dag = generalised(samples, sizes)
+        graph = _common(graphs, points, sizes, top)
     except NoCommonForm as err:
-        raise _refusal(first, sizes, err.obstacles, remedy) from err
-    graph = replace(graphs[0], dag=dag)
+        try:  # axes of several sizes together may be axes of their own
+            graph = _common([split_digits(forward_views(g)) for g in graphs], points, sizes, top)
+        except NoCommonForm:
+            raise _refusal(first, sizes, err.obstacles, remedy) from err
     inputs, outputs = (
-        tuple(replace(p, shape=(t := dag.tensors[p.tensor]).shape, strides=t.strides) for p in ports)
+        tuple(replace(p, shape=(t := graph.dag.tensors[p.tensor]).shape, strides=t.strides) for p in ports)
         for ports in (first.inputs, first.outputs)
     )
     return replace(first, graph=graph, inputs=inputs, outputs=outputs)
+
+
+def _common(
+    graphs: Sequence[Graph], points: Sequence[Mapping[str, int]], sizes: Sequence[OpenSize], top: Callable[[], Model]
+) -> Graph:
+    """The graph of open sizes that is each of ``graphs`` at its sizes, one of ``points``. ``top``: the model
+    of the largest sizes. Raises NoCommonForm."""
+    graphs = _with_strides(_with_constants(graphs, top))
+    dag = generalised([Sample(p, g.dag) for p, g in zip(points, graphs, strict=True)], sizes)
+    return replace(graphs[0], dag=dag)
 
 
 def _refusal(

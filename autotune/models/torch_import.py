@@ -221,7 +221,9 @@ def class_name(exported: Any, otherwise: str) -> str:
     """The class of the module that a graph or a program is of."""
     for node in exported.graph.nodes:
         for _, kind in (node.meta.get("nn_module_stack") or {}).values():
-            return str(kind if isinstance(kind, str) else kind.__name__).rsplit(".", 1)[-1]
+            name = str(kind if isinstance(kind, str) else kind.__name__).rsplit(".", 1)[-1]
+            if not name.startswith("_empty_nn_module_stack"):  # of what torch adds, such as sizes
+                return name
     return otherwise
 
 

@@ -115,6 +115,7 @@ def at_numbers(program: Any, numbers: Mapping[Any, int]) -> StaticProgram:
                 env[node] = fixed  # arithmetic of sizes
                 continue
             made = env[node] = graph.node_copy(node, env.__getitem__)
+            made.name = node.name  # the signature knows it by that
             if "val" in node.meta:
                 made.meta = {**node.meta, "val": number.of(val)}
     return StaticProgram(graph, program.graph_signature, program.state_dict, program.constants)

@@ -95,13 +95,15 @@ def generalised(samples: Sequence[Sample], sizes: Sequence[OpenSize]) -> Compute
     if obstacles:
         raise NoCommonForm(*obstacles)
     opened = OpenSizes(tuple(sizes), tuple(in_inputs), tuple(in_axes))
-    return _checked(replace(first, inputs=tuple(inputs), stages=tuple(stages)), opened, samples)
+    return _checked(samples, inputs, stages, opened)
 
 
-def _checked(dag: ComputeDAG, opened: OpenSizes, samples: Sequence[Sample]) -> ComputeDAG:
-    """The DAG with its open sizes. Raises NoCommonForm."""
+def _checked(
+    samples: Sequence[Sample], inputs: Sequence[Tensor], stages: Sequence[Stage], opened: OpenSizes
+) -> ComputeDAG:
+    """The DAG, after all checks. Raises NoCommonForm."""
     try:
-        made = replace(dag, open=opened)
+        made = replace(samples[0].dag, inputs=tuple(inputs), stages=tuple(stages), open=opened)
         for s in samples:
             there = at(made, s.sizes)
             if there != s.dag:
@@ -111,7 +113,7 @@ def _checked(dag: ComputeDAG, opened: OpenSizes, samples: Sequence[Sample]) -> C
         raise
     except ValueError as err:
         told = str(err)
-        named = next((s.name for s in dag.stages if told.startswith(f"stage {s.name}: ")), "")
+        named = next((s.name for s in stages if told.startswith(f"stage {s.name}: ")), "")
         raise NoCommonForm(Obstacle(named, told.removeprefix(f"stage {named}: "))) from err
     return made
 
