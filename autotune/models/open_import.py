@@ -8,7 +8,7 @@ and what each import says is what the model says at that size (ADR 88).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -28,12 +28,6 @@ from schedules.te.open_sizes import OpenSize
 Import = Callable[[Mapping[str, int]], Model]
 
 
-@dataclass(frozen=True)
-class _Imported:
-    sizes: Mapping[str, int]
-    model: Model
-
-
 def open_model(
     make: Import, sizes: Sequence[OpenSize], taken: Callable[[int], bool], remedy: str
 ) -> Model:
@@ -43,12 +37,11 @@ def open_model(
     that is equal to it by chance. ``remedy``: what to do where a size cannot stay open. Raises `ModelError`
     that names the nodes for which it cannot.
     """
-    imports = [_Imported(p, make(p)) for p in sample_sizes(sizes, taken)]
-    first = imports[0].model
-    _check_ports([x.model for x in imports], remedy)
+    points = list(sample_sizes(sizes, taken))
+    models = [_made(make, p, remedy) for p in points]
+    first, graphs = models[0], [m.graph for m in models]
+    _check_ports(models, remedy)
     top = cache(lambda: make({s.name: s.most for s in sizes}))
-    graphs = [x.model.graph for x in imports]
-    points = [x.sizes for x in imports]
     try:
         graph = _common(graphs, points, sizes, top)
     except NoCommonForm as err:
@@ -61,6 +54,15 @@ def open_model(
         for ports in (first.inputs, first.outputs)
     )
     return replace(first, graph=graph, inputs=inputs, outputs=outputs)
+
+
+def _made(make: Import, sizes: Mapping[str, int], remedy: str) -> Model:
+    """The model of numbers for the sizes. Raises ModelError that tells them."""
+    try:
+        return make(sizes)
+    except ModelError as err:
+        told = ", ".join(f"{name} = {n}" for name, n in sizes.items())
+        raise ModelError(f"{err}\n(where {told}, which the import tries; {remedy})") from err
 
 
 def _common(
