@@ -284,6 +284,8 @@ def wrap(x: ExprLike, like: str = INDEX) -> Expr:
         return x
     if isinstance(x, bool):
         return Const(x, "bool")
+    if isinstance(x, int) and isinstance(told := getattr(x, "expr", None), Expr):  # it depends on a size
+        return told if like == INDEX else Cast(like, told)
     number = isinstance(x, (int, float))
     if number or hasattr(x, "__index__") or hasattr(x, "__float__"):  # numpy's numbers
         unlimited = is_float(like) and DTYPES[like].infinite

@@ -19,6 +19,7 @@ from schedules.expr import Binary, Const, Expr, Load
 from schedules.expr_json import from_json, to_json
 from schedules.strides import flaw, settled, span, strides_of
 from schedules.te.inside import check_loads
+from schedules.te.marks import opened_by, unmarked
 from schedules.te.open_sizes import OpenSizes, check_open, read_open
 from schedules.te.size import check_size
 from schedules.te.typed import check_types
@@ -170,7 +171,7 @@ class ComputeDAG:
     alone may be done once, before (see `schedules.constants`).
 
     ``open``: extents that a call tells; the numbers of the DAG are those of the largest sizes
-    (`schedules.te.open_sizes`).
+    (`schedules.te.open_sizes`). Where extents know their sizes (`schedules.te.marks`), it is read from them.
 
     Invariants (checked on construction, `ValueError` names the stage): names are unique identifiers, every
     expression has types that fit (see `schedules.te.typed`), every load reads an input or an earlier stage
@@ -215,8 +216,8 @@ class ComputeDAG:
         for s in self.stages:
             _check_axes(s)
             check_types(s, known)
-            extents = {a.var: a.extent for a in (*s.axes, *s.reduce_axes)}
-            check_loads(s.name, s.values, extents, lambda e: known[e.buffer].shape)
+            extents = {a.var: int(a.extent) for a in (*s.axes, *s.reduce_axes)}
+            check_loads(s.name, s.values, extents, lambda e: tuple(map(int, known[e.buffer].shape)))
             for o in s.outputs:
                 define(o, written=True)
         inputs = {t.name: t for t in self.inputs}
@@ -231,6 +232,9 @@ class ComputeDAG:
         constants = set(self.constants)
         if list(self.constants) != [n for n in inputs if n in constants]:
             raise ValueError(f"constants {self.constants} must stand once each, in the order of the inputs")
+        opened = opened_by(self.inputs, self.stages)
+        if opened is not None:
+            object.__setattr__(self, "open", opened)
         if self.open is not None:
             check_open(self)
 
@@ -245,7 +249,7 @@ class ComputeDAG:
     @cached_property
     def largest(self) -> ComputeDAG:
         """The DAG of the largest sizes, without open ones."""
-        return self if self.open is None else replace(self, open=None)
+        return self if self.open is None else replace(unmarked(self), open=None)
 
     def stage(self, name: str) -> Stage:
         """The stage that computes tensor ``name``. Raises KeyError."""
@@ -264,10 +268,11 @@ class ComputeDAG:
 
         def tensor(t: Tensor) -> list[Any]:
             # strides only where there are some: what has none keeps its digest
-            return [t.name, list(t.shape), t.dtype, *([] if t.strides is None else [list(t.strides)])]
+            steps = [] if t.strides is None else [list(t.strides)]
+            return [t.name, list(map(int, t.shape)), t.dtype, *steps]
 
         def axes(xs: tuple[Axis, ...]) -> list[list[Any]]:
-            return [[a.var, a.extent] for a in xs]
+            return [[a.var, int(a.extent)] for a in xs]
 
         # Written only if there are some, so that a DAG without them keeps its digest.
         known: dict[str, Any] = {"constants": list(self.constants)} if self.constants else {}

@@ -78,11 +78,12 @@ def check_stride(name: str, stride: Any) -> None:
 
 
 def at_sizes(e: Expr, sizes: Mapping[Dim, int]) -> Expr:
-    """An expression with numbers for its dimensions, as it would be if they had been written there. Raises
-    `WorkloadError`, TypeError and ZeroDivisionError for what is no expression then."""
+    """An expression with numbers for those of its dimensions that ``sizes`` has, as it would be if they had
+    been written there. Raises `WorkloadError`, TypeError and ZeroDivisionError for what is no expression
+    then."""
 
     def visit(x: Expr) -> Expr | None:
-        if isinstance(x, Dim):
+        if isinstance(x, Dim) and x in sizes:
             return Const(sizes[x])
         if isinstance(x, Cast) and E.dtype_of(x.a) == INDEX and dims_of([x.a]):
             return cast(at_sizes(x.a, sizes), x.dtype)

@@ -15,6 +15,7 @@ from schedules.expr import INDEX, Const, Expr, ExprLike, Load, Var
 from schedules.te.any_order import check_any_order
 from schedules.te.compute_dag import Reducer, operand
 from schedules.te.dims import MAX_EXTENT, Dim, dims_of
+from schedules.te.extent import Extent
 from schedules.te.inside import check_loads
 from schedules.te.scalars import cast, check_dtype, const, element_of, limit
 from schedules.te.size import check_size, too_deep
@@ -123,8 +124,8 @@ def compute(
             )
     shapes = (n for t in op.reads() for n in t.shape)
     if not dims_of([*op.parts(), *shapes]):  # else each DAG of a size checks itself
-        extents = dict((*op.axes, *op.reduce_axes))
-        check_loads(label, values, extents, lambda e: e.tensor.shape)  # type: ignore[attr-defined]
+        extents = {v: int(n) for v, n in (*op.axes, *op.reduce_axes)}
+        check_loads(label, values, extents, lambda e: tuple(map(int, e.tensor.shape)))  # type: ignore[attr-defined]
     outs = tuple(Tensor(dims, E.dtype_of(v), op.names[i], op, i) for i, v in enumerate(values))
     return outs if many else outs[0]
 
@@ -357,7 +358,7 @@ def _extent(n: Any, what: str) -> Any:
         )
     if not 1 <= int(n) <= MAX_EXTENT:
         raise WorkloadError(f"{what}: extent {n} is outside 1..{MAX_EXTENT}")
-    return int(n)
+    return n if isinstance(n, Extent) else int(n)
 
 
 def _strides(strides: Any, rank: int, what: str) -> tuple[Any, ...]:

@@ -15,7 +15,9 @@ from schedules.loads import with_loads
 from schedules.te.compute_dag import Axis, ComputeDAG, Reducer, Stage
 from schedules.te.compute_dag import Tensor as DagTensor
 from schedules.te.dims import Dim, at_sizes, check_stride, dims_of, extent_at, stride_at
-from schedules.te.open_sizes import OpenExtent, OpenSize, OpenSizes, with_room
+from schedules.te.extent import Extent, written
+from schedules.te.marks import unmarked
+from schedules.te.open_sizes import with_room
 from schedules.te.scalars import cast
 from schedules.te.unique import Taken
 
@@ -95,7 +97,7 @@ class Tensor:
             return held_inside(x, self.shape[d])
         if isinstance(x, bool) or not hasattr(x, "__index__"):
             raise WorkloadError(f"{self!r} is indexed by {x!r}; an index is an axis or an integer")
-        return Const(int(x))
+        return E.wrap(x)
 
     def _misused(self, *_: Any, **__: Any) -> NoReturn:
         raise WorkloadError(
@@ -125,7 +127,8 @@ def held_inside(x: Expr, extent: Any) -> Expr:
     x = E.widen(x)
     dtype = E.dtype_of(x)
     most = DTYPES[dtype].range[-1]
-    last = cast(extent - 1, dtype) if isinstance(extent, Expr) else Const(min(extent - 1, most), dtype)
+    end = written(extent)
+    last = cast(end - 1, dtype) if isinstance(end, Expr) else Const(min(end - 1, most), dtype)
     return Cast(INDEX, E.minimum(E.maximum(x, 0), last))
 
 
@@ -221,9 +224,8 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
             f"the expression has sizes that vary ({', '.join(map(repr, unknown))}), which autotune.tune and "
             "autotune.load take; here give numbers: te.dag(tensors, {m: 64})"
         )
-    varying = [d for d in unset if d.lo < d.hi]  # one from 5 to 5 is 5
-    sizes = {**sizes, **{d: d.hi for d in unset}}
-    opened = _opened(inputs, ops, varying, sizes)
+    sizes = {**sizes, **{d: d.hi for d in unset if d.lo == d.hi}}  # one from 5 to 5 is 5
+    _check_open(inputs, ops, sizes)
     taken = {n for t in inputs for n in [t.name] if n} | {n for op in ops for n in op.names if n}
     names = _assign(inputs, ops, taken)
     stages = []
@@ -238,56 +240,37 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
             tuple(_input(names[t, 0], t, sizes) for t in inputs),
             tuple(stages),
             tuple(names[key(t)] for t in computed),
-            open=opened,
         )
     except ValueError as err:
         raise WorkloadError(str(err)) from err
-    return with_room(made, {names[t, 0] for t in inputs if t.strides is not None})
+    return with_room(unmarked(made), {names[t, 0] for t in inputs if t.strides is not None})
 
 
-def _opened(
-    inputs: Sequence[Tensor], ops: Sequence[Op], dims: Sequence[Dim], sizes: Mapping[Dim, int]
-) -> OpenSizes | None:
-    """What depends on the open dimensions ``dims``; None if there are none. ``sizes``: numbers for the
-    others."""
-    if not dims:
-        return None
-    taken = Taken()
-    named = {d: Var(taken.add(d.name or f"n{i}")) for i, d in enumerate(dims)}
-    number_or_name: dict[Dim, Expr] = {**{d: Const(n) for d, n in sizes.items()}, **named}
+def _check_open(inputs: Sequence[Tensor], ops: Sequence[Op], sizes: Mapping[Dim, int]) -> None:
+    """Raise `WorkloadError` for an open dimension without a number elsewhere than in an extent."""
     for op in ops:
         for name, v in zip(op.names, op.values, strict=True):
-            if found := [d for d in dims_of([v]) if d in named]:
+            if found := [d for d in dims_of([v]) if d not in sizes]:
                 raise WorkloadError(
                     f"a value of {name or 'a stage'} depends on the open size {found[0]!r}; only extents "
                     "may: give it as an input, or leave open= out"
                 )
-
     for i, t in enumerate(inputs):
         for s in t.strides or ():
             check_stride(t.name or f"I{i}", s)
 
-    def extent(of: int, at: int, n: Any) -> list[OpenExtent]:
-        if not set(dims_of([n])) & named.keys():
-            return []
-        form = E.rewrite(n, lambda x: number_or_name[x] if isinstance(x, Dim) else None)
-        return [OpenExtent(of, at, form)]
-
-    return OpenSizes(
-        tuple(OpenSize(v.name, d.lo, d.hi) for d, v in named.items()),
-        tuple(x for k, t in enumerate(inputs) for j, n in enumerate(t.shape) for x in extent(k, j, n)),
-        tuple(
-            x
-            for k, op in enumerate(ops)
-            for j, (_, n) in enumerate((*op.axes, *op.reduce_axes))
-            for x in extent(k, j, n)
-        ),
-    )
-
 
 def _input(name: str, t: Tensor, sizes: Mapping[Dim, int]) -> DagTensor:
     strides = None if t.strides is None else tuple(stride_at(s, sizes) for s in t.strides)
-    return DagTensor(name, tuple(extent_at(n, sizes) for n in t.shape), t.dtype, strides)
+    return DagTensor(name, tuple(_sized(n, sizes) for n in t.shape), t.dtype, strides)
+
+
+def _sized(extent: Any, sizes: Mapping[Dim, int]) -> int:
+    """An extent as a number, one that stays open as an `Extent`. Raises `WorkloadError`."""
+    e = written(extent)
+    open_ = {d: d.hi for d in dims_of([e]) if d not in sizes}
+    largest = extent_at(e, {**sizes, **open_})
+    return Extent(at_sizes(e, sizes)) if open_ else largest
 
 
 def _listed(tensors: Sequence[Tensor]) -> dict[Tensor, None]:
@@ -310,11 +293,11 @@ def dims(tensors: Sequence[Tensor]) -> list[Dim]:
 
 def _dims(inputs: Sequence[Tensor], ops: Sequence[Op]) -> list[Dim]:
     lie = [n for t in inputs for n in (*t.shape, *(t.strides or ()))]
-    return dims_of([*lie, *(x for op in ops for x in op.parts())])
+    return dims_of(map(written, [*lie, *(x for op in ops for x in op.parts())]))
 
 
 def _axes(axes: tuple[tuple[str, Any], ...], sizes: Mapping[Dim, int]) -> tuple[Axis, ...]:
-    return tuple(Axis(name, extent_at(n, sizes)) for name, n in axes)
+    return tuple(Axis(name, _sized(n, sizes)) for name, n in axes)
 
 
 def key(t: Tensor) -> Key:
