@@ -7,21 +7,17 @@ stays a number: each value of it is a program of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.errors import ModelError
-from autotune.models.model import Model
-from autotune.models.open_import import open_model
-from autotune.models.torch_import import Imported
-from autotune.models.torch_sizes import StaticProgram, Symbol, at_numbers, is_open, numbers_in, symbols_of
+from autotune.models.torch_sizes import Symbol, bound, symbols_of
+from schedules.te.dims import MAX_EXTENT
 
 # Room for what is not seen yet: a size without a largest number has the power of two from so many times the
 # first one on, and at least so many.
 ROOM, LEAST_ROOM = 4, 64
-# A range that ends here has no end.
-ENDLESS = 2**31
 # Where a size cannot stay open.
 FIXED = "mark it with torch._dynamo.mark_static(tensor, dimension)"
 
@@ -59,7 +55,7 @@ class OpenGraph:
                     expr = n.node.expr
                     extents.setdefault(expr, (i, d))
                     bounds = n.node.shape_env.bound_sympy(expr)
-                    sizes.append(GivenSize(i, d, _bound(bounds.lower) or 1, _bound(bounds.upper)))
+                    sizes.append(GivenSize(i, d, bound(bounds.lower) or 1, bound(bounds.upper)))
         plain = torch.fx.Graph()
         env: dict[Any, Any] = {}
         given = [n for n in graph.graph.nodes if n.op == "placeholder"]
@@ -93,23 +89,24 @@ class OpenGraph:
             dims[s.of][s.at] = Dim.AUTO
         return torch.export.export(self.graph, tuple(args), dynamic_shapes=tuple(dims))
 
-    def open_symbols(self, program: Any, args: Sequence[Any], label: str) -> list[Symbol]:
+    def open_symbols(self, program: Any, args: Sequence[Any]) -> list[Symbol]:
         """The sizes of the decomposed program, each with a largest one for these arguments. Raises
-        ModelError where one is no extent of an input."""
+        ModelError where one is no extent of an argument, or torch's export fixed one."""
+        values = [x.meta.get("val") for x in program.graph.nodes if x.op == "placeholder"]
+        for s in self.sizes:
+            if isinstance(values[s.of].shape[s.at], int):
+                raise ModelError(f"torch's export fixes dimension {s.at} of argument {s.of}")
         out = []
-        given = [s.arg.name for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
-        told = {f"dimension {s.at} of input {given[s.of]!r}": s for s in self.sizes}
-        for symbol in symbols_of(program, label, ENDLESS):
-            s = told[symbol.where]
+        told = {(s.of, s.at): s for s in self.sizes}
+        for symbol in symbols_of(program, "the graph", MAX_EXTENT):
             if not symbol.is_extent:
-                raise ModelError(f"{label}: {symbol.where} is {symbol.symbol} in an expression: {FIXED}")
-            seen = int(args[s.of].shape[s.at])
+                raise ModelError(f"a size of argument {symbol.of} is told by no extent alone")
+            s = told[symbol.of, symbol.at]
             least = max(symbol.size.least, s.least)
-            most = symbol.size.most if s.most is None else min(s.most, symbol.size.most)
-            if most >= ENDLESS:
-                most = with_room(seen)
-            if least < most:
-                out.append(replace(symbol, size=replace(symbol.size, least=least, most=most)))
+            most = min(symbol.size.most, s.most or MAX_EXTENT)
+            if most == MAX_EXTENT:
+                most = with_room(args[s.of].shape[s.at])
+            out.append(replace(symbol, size=replace(symbol.size, least=least, most=most)))
         return out
 
 

@@ -6,7 +6,7 @@ the program that an export of inputs of these sizes gives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,58 +28,67 @@ class StaticProgram:
 
 @dataclass(frozen=True)
 class Symbol:
-    """A symbol of torch for a size. ``where``: the extent that is this size, in words."""
+    """A symbol of torch for a size. It is extent ``at`` of argument ``of`` of the program, or a part of the
+    expression of that one if not ``is_extent``."""
 
     symbol: Any
     size: OpenSize
-    where: str
+    of: int
+    at: int
+    is_extent: bool
 
 
 def is_open(program: Any) -> bool:
     """Whether an input of a program has a size that is not a number."""
-    return any(True for n in _given(program) for d in _extents(n.meta.get("val")) if not isinstance(d, int))
+    return any(not isinstance(n, int) for _, val in _given(program).values() for n in _extents(val))
 
 
 def symbols_of(program: Any, label: str, largest: int | None) -> list[Symbol]:
     """The sizes of a program that was exported with ``dynamic_shapes=``. ``largest``: of those that the
     export gives none. Raises ModelError for sizes that have no largest number, and for numbers that a call
     tells."""
-    found: dict[Any, tuple[str, str]] = {}
-    for node in _given(program):
-        val = node.meta.get("val")
+    found: dict[Any, Symbol] = {}
+    told: dict[Any, str] = {}
+    numbers: dict[Any, str] = {}
+    for given, (i, val) in _given(program).items():
         if hasattr(val, "node"):
-            raise ModelError(
-                f"{label}: input {node.name!r} is the number {val}, which each call would tell: export with "
-                "the number that is wanted, once for each, or give it as a tensor"
-            )
+            numbers.setdefault(val.node.expr, given)
         for d, n in enumerate(_extents(val)):
             expr = getattr(getattr(n, "node", None), "expr", None)
-            if expr is not None:
-                for symbol in sorted(expr.free_symbols, key=str):
-                    own = expr == symbol
-                    where = f"dimension {d} of input {node.name!r}"
-                    if symbol not in found or (own and not found[symbol][1]):
-                        found[symbol] = where, identifier(f"{node.name}_{d}") if own else ""
-    out, boundless = [], []
-    for symbol, (where, name) in found.items():
-        bounds = program.range_constraints.get(symbol)
-        least, most = (1, None) if bounds is None else (_bound(bounds.lower) or 1, _bound(bounds.upper))
-        if most is None:
-            boundless.append(where)
-            most = largest or 0
-        least = max(1, least)
-        if most > least:
-            out.append(Symbol(symbol, OpenSize(name or str(symbol), least, min(most, MAX_EXTENT)), where))
-        elif most and most == least:
-            raise ModelError(f"{label}: {where} is {most} to {most}: export it with that size, not an open one")
-        elif most:
-            raise ModelError(f"{label}: {where} has at least {least} elements; give a larger largest= than {most}")
-    if boundless and largest is None:
+            for symbol in sorted(getattr(expr, "free_symbols", ()), key=str):
+                if symbol in found and (found[symbol].is_extent or expr != symbol):
+                    continue
+                name = identifier(f"{given}_{d}") if expr == symbol else str(symbol)
+                least, most = _range(program, symbol)
+                told[symbol] = f"dimension {d} of input {given!r}"
+                size = OpenSize(name, max(1, least), most or largest or 0)
+                found[symbol] = Symbol(symbol, size, i, d, expr == symbol)
+    if free := [name for expr, name in numbers.items() if not expr.free_symbols <= found.keys()]:
+        raise ModelError(
+            f"{label}: input {free[0]!r} is a number that each call tells, and no size of a tensor: export with "
+            "the number that is wanted, once for each, or give it as a tensor"
+        )
+    if boundless := [told[x] for x, s in found.items() if not s.size.most]:
         raise ModelError(
             f"{label}: {' and '.join(boundless)} has no largest size: give one in the export, as "
             'dynamic_shapes={"x": {0: torch.export.Dim("n", max=512)}}, or import_torch(exported, largest=512)'
         )
-    return out
+    for x, s in found.items():
+        if s.size.most <= s.size.least:
+            raise ModelError(
+                f"{label}: the size of {told[x]} is {s.size.least} to {s.size.most}: give a larger largest one, "
+                "or export it with one size"
+            )
+    return list(found.values())
+
+
+def _range(program: Any, symbol: Any) -> tuple[int, int | None]:
+    """The least and the largest number of a symbol; None: it has no largest."""
+    bounds = program.range_constraints.get(symbol)
+    if bounds is None:
+        return 1, None
+    most = bound(bounds.upper)
+    return bound(bounds.lower) or 1, None if most is None or most >= MAX_EXTENT else most
 
 
 def numbers_in(program: Any) -> set[int]:
@@ -176,17 +185,18 @@ def _plain(found: Any, x: Any) -> int | float:
     return float(found) if isinstance(x, torch.SymFloat) else int(found)
 
 
-def _given(program: Any) -> Iterable[Any]:
-    """The nodes of what a caller gives."""
-    names = {s.arg.name for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT" and hasattr(s.arg, "name")}
-    return [n for n in program.graph.nodes if n.op == "placeholder" and n.name in names]
+def _given(program: Any) -> dict[str, tuple[int, Any]]:
+    """{what a caller gives: its place among the arguments, its value}."""
+    values = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
+    every = [s.arg for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
+    return {x.name: (i, values[x.name]) for i, x in enumerate(every) if x.name in values}
 
 
 def _extents(val: Any) -> Iterable[Any]:
     return getattr(val, "shape", ())
 
 
-def _bound(x: Any) -> int | None:
+def bound(x: Any) -> int | None:
     """A bound of a range; None for an infinite one."""
     try:
         return int(x)
