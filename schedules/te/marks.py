@@ -1,4 +1,5 @@
-"""Marked DAGs: compute DAGs whose shapes and axes hold an `Extent` where they depend on an open size.
+"""Marked DAGs: compute DAGs whose shapes and axes hold an `Extent` where they depend on an open size. In their
+values a size is its variable, as in others.
 
 Rewrites of models compute new shapes of old ones, and extents carry their sizes along. A marked DAG means
 what the unmarked one does, is equal to it, and has the same JSON: its ``open`` is read from its extents.
@@ -7,15 +8,16 @@ Kernels and spaces get unmarked ones, which have plain integers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from schedules import expr as E
 from schedules.expr import Const, Expr, Var
-from schedules.te.dims import Dim, dims_of
+from schedules.te.dims import Dim, at_sizes, dims_of
 from schedules.te.extent import Extent, is_open
 from schedules.te.open_sizes import OpenExtent, OpenSize, OpenSizes
+from schedules.te.sizes_in_values import variable
 from schedules.te.unique import Taken
 
 if TYPE_CHECKING:
@@ -25,10 +27,13 @@ if TYPE_CHECKING:
 _Change = Callable[[int, int, int], int]
 
 
-def opened_by(inputs: Sequence[Tensor], stages: Sequence[Stage]) -> OpenSizes | None:
-    """What the extents of a DAG say of open sizes; None where no extent is open. Sizes have the names of
-    their dimensions, else ``n0``, ``n1``, .... Raises ValueError where an output is not as long as its axis
-    at every size, or a value has an extent in the place of a number."""
+def opened_by(
+    inputs: Sequence[Tensor], stages: Sequence[Stage]
+) -> tuple[OpenSizes, tuple[Stage, ...]] | None:
+    """What the extents of a DAG say of open sizes, and its stages with the variables of sizes for dimensions
+    in their values; None where no extent is open. Sizes have the names of their dimensions, else ``n0``,
+    ``n1``, .... Raises ValueError where an output is not as long as its axis at every size, or a value has an
+    extent in the place of a number."""
     shapes = [(k, d, n) for k, t in enumerate(inputs) for d, n in enumerate(t.shape) if is_open(n)]
     axes = [
         (k, d, a.extent) for k, s in enumerate(stages) for d, a in enumerate(_axes(s)) if is_open(a.extent)
@@ -45,11 +50,18 @@ def opened_by(inputs: Sequence[Tensor], stages: Sequence[Stage]) -> OpenSizes | 
     def extent(k: int, d: int, n: Extent) -> OpenExtent:
         return OpenExtent(k, d, E.rewrite(n.expr, lambda x: names[x] if isinstance(x, Dim) else None))
 
-    return OpenSizes(
+    opened = OpenSizes(
         tuple(OpenSize(E.show(names[d]), d.lo, d.hi) for d in dims),
         tuple(extent(*x) for x in shapes),
         tuple(extent(*x) for x in axes),
     )
+    variables: dict[Dim, Expr] = {d: Var(variable(E.show(names[d]))) for d in dims}
+    return opened, tuple(_with_variables(s, variables) for s in stages)
+
+
+def _with_variables(s: Stage, variables: Mapping[Dim, Expr]) -> Stage:
+    values = tuple(at_sizes(v, variables) for v in s.values)
+    return s if all(a is b for a, b in zip(values, s.values, strict=True)) else replace(s, values=values)
 
 
 def _check_marks(s: Stage) -> None:
