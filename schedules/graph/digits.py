@@ -19,6 +19,7 @@ from schedules.graph.edit import free_axis, loads_of, mapped, ranges, remade
 from schedules.graph.graph import Graph
 from schedules.te.compute_dag import Axis, Stage, Tensor
 from schedules.te.contraction import in_two
+from schedules.te.extent import is_multiple
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def _divisors(stage: Stage, axis: Axis) -> Iterator[int]:
             for e in E.walk(i):
                 match e:
                     case Binary(op="//" | "%", a=Var(name=name), b=Const(value=int(c))) if name == axis.var:
-                        if 1 < c < axis.extent and axis.extent % c == 0:
+                        if 1 < c < axis.extent and is_multiple(axis.extent, c):
                             yield c
 
 
@@ -94,7 +95,7 @@ def _of_tensor(t: Tensor, reads: Sequence[tuple[Stage, Load]], made: Stage | Non
         composite = [i for _, i in used if not isinstance(i, (Var, Const))]
         if composite or divided:
             for by in sorted({*divided, *(c for i in composite for c in _steps(i))}, reverse=True):
-                if 1 < by < extent and extent % by == 0 and all(_two_digits(s, i, by) for s, i in used):
+                if 1 < by < extent and is_multiple(extent, by) and all(_two_digits(s, i, by) for s, i in used):
                     yield _Split(t.name, dim, by)
 
 
@@ -112,7 +113,7 @@ def _two_digits(stage: Stage, index: Expr, by: int) -> bool:
     none either, because it can be split itself, and so can one that walks nothing else in its stage."""
     inside = ranges(stage)
     if isinstance(index, Var):
-        return any(a.var == index.name and a.extent % by == 0 for a in stage.reduce_axes)
+        return any(a.var == index.name and is_multiple(a.extent, by) for a in stage.reduce_axes)
     if E.loads(index):
         return False
     both = (affine.simplify(Binary(op, index, Const(by)), inside) for op in ("//", "%"))

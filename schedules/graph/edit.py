@@ -13,13 +13,15 @@ from schedules.expr import Expr, Load, Var
 from schedules.graph.graph import Array, Graph
 from schedules.loads import with_loads
 from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
+from schedules.te.extent import written
 
 OnLoad = Callable[[Load], Expr | None]
 
 
 def ranges(stage: Stage) -> dict[str, affine.Range]:
-    """{axis of a stage: its least and its largest value}."""
-    return {a.var: (0, a.extent - 1) for a in (*stage.axes, *stage.reduce_axes)}
+    """{axis of a stage: its least and its largest value}. What they prove at the largest sizes holds at all,
+    because an axis is shorter there."""
+    return {a.var: (0, int(a.extent) - 1) for a in (*stage.axes, *stage.reduce_axes)}
 
 
 def simplified(stage: Stage) -> Stage:
@@ -149,8 +151,8 @@ def without_names(s: Stage, load: Callable[[Load], Expr] | None = None) -> Any:
     axes = {a.var: Var(f"a{n}") for n, a in enumerate((*s.axes, *s.reduce_axes))}
     values = tuple(E.substitute(v, axes) for v in s.values)
     return (
-        tuple(a.extent for a in s.axes),
-        tuple(a.extent for a in s.reduce_axes),
+        tuple(written(a.extent) for a in s.axes),
+        tuple(written(a.extent) for a in s.reduce_axes),
         values if load is None else tuple(with_loads(v, load) for v in values),
         None if s.reducer is None else (s.reducer.identity, s.reducer.combine),
     )

@@ -8,6 +8,8 @@ from schedules.graph.edit import remade
 from schedules.graph.graph import Array, Graph
 from schedules.te.compute_dag import ComputeDAG, Stage
 from schedules.te.evaluator import evaluate
+from schedules.te.extent import is_open
+from schedules.te.marks import closed
 
 # A result may be so much larger than what it is made of, or have so many bytes; else a constant that is
 # broadcast would fill memory, and reading it would take longer than computing it.
@@ -21,7 +23,8 @@ def fold_constants(graph: Graph) -> Graph:
     stages: list[Stage] = []
     for s in graph.dag.stages:
         reads = list(dict.fromkeys(x.buffer for x in s.reads()))
-        if not reads or not all(n in values for n in reads) or not _pays(s, [values[n] for n in reads]):
+        known = reads and all(n in values for n in reads)
+        if not known or _sums_open(s) or not _pays(s, [values[n] for n in reads]):
             stages.append(s)
             continue
         names = {t.name for t in s.outputs}
@@ -29,6 +32,7 @@ def fold_constants(graph: Graph) -> Graph:
             stages.append(s)
             continue
         tensors = [t for t in inputs if t.name in reads]
+        s = closed(s)
         part = ComputeDAG(tuple(tensors), (s,), tuple(t.name for t in s.outputs))
         made = evaluate(part, [values[t.name] for t in tensors])
         inputs += s.outputs
@@ -36,6 +40,12 @@ def fold_constants(graph: Graph) -> Graph:
     if len(stages) == len(graph.dag.stages):
         return graph
     return remade(graph, stages, inputs, values)
+
+
+def _sums_open(s: Stage) -> bool:
+    """Whether a stage reduces over as many points as a call says, so that its values are not known ahead. One
+    with open axes is: its first rows are the same at every size."""
+    return any(is_open(a.extent) for a in s.reduce_axes)
 
 
 def _pays(stage: Stage, read: Sequence[Array]) -> bool:

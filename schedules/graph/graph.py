@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from schedules.dtypes import DTYPES
 from schedules.te.compute_dag import ComputeDAG, Tensor
+from schedules.te.marks import marked
 
 Array = NDArray[Any]
 
@@ -43,7 +44,8 @@ class Argument:
 
 @dataclass(frozen=True)
 class Graph:
-    """A model. Its meaning is that of ``dag``, with ``values`` for ``dag.constants``.
+    """A model. Its meaning is that of ``dag``, with ``values`` for ``dag.constants``. Extents of ``dag`` that
+    depend on an open size know it (`schedules.te.marks`).
 
     ``inputs`` and ``outputs``: names of the DAG's tensors that a caller gives and gets, in order. Other
     inputs of the DAG are constants, or written by an island. Other outputs are read by an island.
@@ -63,6 +65,7 @@ class Graph:
     joins: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "dag", marked(self.dag))
         if set(self.values) != set(self.dag.constants):
             odd = sorted(set(self.values) ^ set(self.dag.constants))
             raise ValueError(f"values and constants of the graph differ: {', '.join(odd)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from math import prod
 
 from schedules import expr as E
 from schedules.dtypes import is_float
@@ -14,6 +15,8 @@ from schedules.graph.tidy import tidy
 from schedules.loads import with_loads
 from schedules.strides import strides_of
 from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
+from schedules.te.marks import unmarked
+from schedules.te.open_sizes import extents_of, with_room
 from schedules.te.unique import Taken
 
 Prefix = tuple[int, ...]
@@ -24,7 +27,8 @@ def group_of(graph: Graph, stages: Sequence[Stage], kept: Collection[str]) -> Gr
 
     What stages read by numbers in the first indices is an argument from there on: of a tensor of queries,
     keys and values that one kernel made, another one reads three. Weights of products are constants of the
-    group's DAG. Dimensions are merged where that changes nothing (`tidy`).
+    group's DAG. Dimensions are merged where that changes nothing (`tidy`). Extents are integers;
+    `ComputeDAG.open` says which depend on a size.
     """
     own = {t.name for s in stages for t in s.outputs}
     if any(map(is_product, stages)):
@@ -42,7 +46,7 @@ def group_of(graph: Graph, stages: Sequence[Stage], kept: Collection[str]) -> Gr
     for name, loads in outside.items():
         t = graph.dag.tensors[name]
         n = cut[name]
-        steps = strides_of(t)
+        steps = tuple(map(int, strides_of(t)))  # of an open extent that of the largest sizes
         for x in loads:
             prefix = _prefix(x, n)
             if (name, prefix) in names:
@@ -60,9 +64,21 @@ def group_of(graph: Graph, stages: Sequence[Stage], kept: Collection[str]) -> Gr
     weights = _weights(graph, stages)
     constants = tuple(t.name for t, a in zip(inputs, arguments, strict=True) if a.tensor in weights)
     outputs = tuple(t.name for s in stages for t in s.outputs if t.name in kept)
-    dag = tidy(ComputeDAG(tuple(inputs), tuple(made), outputs, constants))
+    dag = _roomy(unmarked(tidy(ComputeDAG(tuple(inputs), tuple(made), outputs, constants))))
     origins = tuple(dict.fromkeys(graph.origins[s.name] for s in stages if s.name in graph.origins))
     return Group(dag, tuple(arguments), outputs, origins)
+
+
+def _roomy(dag: ComputeDAG) -> ComputeDAG:
+    """The DAG whose arguments lie as those of the largest sizes, where their strides would depend on one: so
+    they lie between kernels."""
+    shapes, _ = extents_of(dag)
+    depend = {
+        name
+        for name, extents in shapes.items()
+        if any(E.variables(n) and prod(dag.tensors[name].shape[:d]) > 1 for d, n in enumerate(extents))
+    }
+    return with_room(dag, depend)
 
 
 def _weights(graph: Graph, stages: Sequence[Stage]) -> set[str]:

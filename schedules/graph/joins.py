@@ -25,6 +25,7 @@ from schedules.graph.partition import is_joined, is_one_to_one, partition
 from schedules.model import LINE
 from schedules.strides import strides_of
 from schedules.te.compute_dag import Axis, Stage, Tensor
+from schedules.te.extent import is_open, is_same
 from schedules.te.unique import Taken
 
 # Boxes of a map, above which it stays one kernel.
@@ -39,14 +40,18 @@ LEFT = 0.6
 
 @dataclass(frozen=True)
 class _Box:
-    """A part of a map: ``ranges`` of its axes, and its value there, by these axes."""
+    """A part of a map: ``ranges`` of its axes, and its value there, by these axes. ``whole``: the extents of
+    the map. A box that reaches the end of an open axis does so at every size."""
 
     ranges: tuple[affine.Range, ...]
     value: Expr
+    whole: tuple[int, ...]
 
     @property
     def extents(self) -> tuple[int, ...]:
-        return tuple(hi - lo + 1 for lo, hi in self.ranges)
+        """How long it is along each axis."""
+        pairs = zip(self.ranges, self.whole, strict=True)
+        return tuple(n - lo if hi == n - 1 else hi - lo + 1 for (lo, hi), n in pairs)
 
 
 @dataclass(frozen=True)
@@ -140,11 +145,14 @@ def _cut(s: Stage, box: _Box, budget: int = MOST_BOXES) -> _Cut | _Box | None:
     if place is None or budget < 2:
         return None
     axis, at = place
+    size = s.axes[axis].extent
+    if is_open(size) and at >= size.least:  # at some size nothing is behind the border
+        return None
     parts: list[_Cut | _Box] = []
     for lo, hi in ((box.ranges[axis][0], at - 1), (at, box.ranges[axis][1])):
         own = (*box.ranges[:axis], (lo, hi), *box.ranges[axis + 1 :])
         value = affine.simplify(box.value, dict(zip(inside, own, strict=True)))
-        part = _cut(s, _Box(own, value), budget - 1 if not parts else budget - len([*_boxes(parts[0])]))
+        part = _cut(s, _Box(own, value, box.whole), budget - 1 if not parts else budget - len([*_boxes(parts[0])]))
         if part is None:
             return None
         parts.append(part)
@@ -189,7 +197,7 @@ def _merged(cut: _Cut) -> _Cut | _Box:
             (a.ranges[cut.axis][0], b.ranges[cut.axis][1]),
             *a.ranges[cut.axis + 1 :],
         )
-        return _Box(own, a.value)
+        return _Box(own, a.value, a.whole)
     if isinstance(a, _Box) and isinstance(b, _Cut) and b.axis == cut.axis and isinstance(b.low, _Box):
         first = _merged(_Cut(cut.axis, cut.at, a, b.low))
         if isinstance(first, _Box):
@@ -211,7 +219,8 @@ def _boxes(cut: _Cut | _Box) -> Iterator[_Box]:
 def _joined(stages: _Stages, s: Stage, placed: Collection[str], taken: Taken, alone: bool) -> _Joined | None:
     """A map as it is joined of tensors in place; None where it is better left as it is. ``placed``: tensors
     that lie elsewhere already. ``alone``: whether it is a kernel of its own."""
-    cut = _cut(s, _Box(tuple(ranges(s)[a.var] for a in s.axes), s.values[0]))
+    every = tuple(ranges(s)[a.var] for a in s.axes)
+    cut = _cut(s, _Box(every, s.values[0], tuple(a.extent for a in s.axes)))
     if cut is None or isinstance(cut, _Box):
         return None
     inside: dict[str, _Inside] = {}
@@ -232,7 +241,7 @@ def _joined(stages: _Stages, s: Stage, placed: Collection[str], taken: Taken, al
             part = _part(s, box, name)
             made.append(part)
             inside[name] = _whole(s, box)
-        cost = 2 * prod(box.extents) * item * (1 if _goes_along(box, s.axes) else GATHERED)
+        cost = 2 * int(prod(box.extents)) * item * (1 if _goes_along(box, s.axes) else GATHERED)
         copied += cost
         if apart and not _follows(part, user, stages):
             left += cost
@@ -248,8 +257,8 @@ def _run(extents: Sequence[int], shape: Sequence[int]) -> int:
     """Elements of a box that lie side by side in the whole."""
     n = 1
     for mine, whole in zip(reversed(extents), reversed(shape), strict=True):
-        n *= mine
-        if mine != whole:
+        n *= int(mine)
+        if not is_same(mine, whole):
             break
     return n
 
@@ -297,17 +306,17 @@ def _digits(
             return None
         var, step, end = digit
         axis = number[var]
-        if (end or box.extents[axis]) != step * extent:
+        if not is_same(end or box.extents[axis], step * extent):
             return None
         found.append((axis, step))
         parts.setdefault(axis, []).append((step, extent))
     for axis, extent in enumerate(box.extents):
         step = 1
         for lo, n in sorted(parts.get(axis, ())):
-            if lo != step:
+            if not is_same(lo, step):
                 return None
             step *= n
-        if step != extent:
+        if not is_same(step, extent):
             return None
     return tuple(found)
 
@@ -317,7 +326,7 @@ def _from_zero(e: Expr, box: _Box, axes: Sequence[Axis]) -> Expr:
     begin = {
         a.var: Var(a.var) + lo if lo < hi else Const(lo) for a, (lo, hi) in zip(axes, box.ranges, strict=True)
     }
-    inside = {a.var: (0, n - 1) for a, n in zip(axes, box.extents, strict=True)}
+    inside = {a.var: (0, int(n) - 1) for a, n in zip(axes, box.extents, strict=True)}
     return affine.simplify(E.substitute(e, begin), inside)
 
 
@@ -390,7 +399,8 @@ def _laid(graph: Graph, joined: Mapping[str, _Joined], inside: Mapping[str, _Ins
         name = s.outputs[0].name
         if name in inside:
             own = inside[name]
-            root, start, steps = lies.get(own.whole, (own.whole, 0, strides_of(shapes[own.whole])))
+            whole = tuple(map(int, strides_of(shapes[own.whole])))  # of the largest sizes at every size
+            root, start, steps = lies.get(own.whole, (own.whole, 0, whole))
             start += sum(i * step for i, step in zip(own.origin, steps, strict=True))
             lies[name] = root, start, tuple(steps[axis] * far for axis, far in own.steps)
 

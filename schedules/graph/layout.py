@@ -98,7 +98,7 @@ def _in_memory(x: Load, graph: Graph) -> Sequence[Expr]:
 def _largest(s: Stage, graph: Graph) -> Load | None:
     """The load that walks most of a stage's points, no constant where another does; of equal ones the first
     that is no input."""
-    extents = {a.var: a.extent for a in (*s.axes, *s.reduce_axes)}
+    extents = {a.var: int(a.extent) for a in (*s.axes, *s.reduce_axes)}
 
     def rank(x: Load) -> tuple[bool, int, bool]:
         walked = {v for i in x.indices for v in E.variables(i)}

@@ -15,6 +15,7 @@ from schedules.expr import Const, Expr, Load
 from schedules.graph.edit import is_map, is_plain, is_product, mapped, points, readers, remade
 from schedules.graph.graph import Graph
 from schedules.te.compute_dag import Stage
+from schedules.te.extent import is_same
 
 # Nodes of an expression, above which it is left in parts.
 MAX_NODES = 512
@@ -75,7 +76,7 @@ def _one_to_one(s: Stage, reader: Stage) -> bool:
     loads = {x for x in reader.reads() if x.buffer == s.name}
     steps = points(reader) * prod(a.extent for a in reader.reduce_axes)
     indices = [i for i in next(iter(loads)).indices if not isinstance(i, Const)]
-    return len(loads) == 1 and steps == points(s) and is_plain(indices)
+    return len(loads) == 1 and is_same(steps, points(s)) and is_plain(indices)
 
 
 def _large(s: Stage, reader: Stage) -> bool:

@@ -28,6 +28,7 @@ from schedules.graph.graph import Graph, Group, Island
 from schedules.graph.group import group_of
 from schedules.model import Workload
 from schedules.te.compute_dag import Stage
+from schedules.te.extent import is_same
 
 # Most nodes of an expression that makes wider numbers of bytes, for it to be computed by each reader.
 WIDENED = 16
@@ -287,7 +288,7 @@ class _Cut:
     def _one_to_one(self, p: Stage, s: Stage) -> bool:
         names = {t.name for t in p.outputs}
         loads = [x for x in s.reads() if x.buffer in names]
-        whole = points(p) == points(s) and is_one_to_one(s, loads)
+        whole = is_same(points(p), points(s)) and is_one_to_one(s, loads)
         return (
             p.name not in self.copied
             and whole

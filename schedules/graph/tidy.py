@@ -17,6 +17,7 @@ from schedules.expr import Const, Expr, Load, Var
 from schedules.graph.edit import simplified
 from schedules.loads import with_loads
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage, Tensor
+from schedules.te.extent import is_open, is_same
 
 
 def tidy(dag: ComputeDAG) -> ComputeDAG:
@@ -121,7 +122,7 @@ def _look(s: Stage, dag: ComputeDAG, links: list[Link], wrong: set[_Axes | _Dims
                 if (
                     not (isinstance(a, Var) and isinstance(b, Var))
                     or a == b
-                    or extents[b.name] != t.shape[d + 1]
+                    or not is_same(extents[b.name], t.shape[d + 1])
                     or not _goes_on(t, d)
                 ):
                     wrong.add(dims)
@@ -144,7 +145,9 @@ def _look(s: Stage, dag: ComputeDAG, links: list[Link], wrong: set[_Axes | _Dims
 
 
 def _goes_on(t: Tensor, d: int) -> bool:
-    """Whether dimension ``d`` of a tensor goes on in memory where the next one ends."""
+    """Whether dimension ``d`` of a tensor goes on in memory where the next one ends, at every size."""
+    if is_open(t.shape[d + 1]):
+        return False
     return t.strides is None or t.strides[d] == t.strides[d + 1] * t.shape[d + 1]
 
 

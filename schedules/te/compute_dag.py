@@ -42,21 +42,21 @@ class Tensor:
     def __post_init__(self) -> None:
         """numpy knows the name of the dtype from now on (`DType.numpy`)."""
         if self.strides is not None:
-            object.__setattr__(self, "strides", settled(self.shape, self.strides))
+            object.__setattr__(self, "strides", settled(tuple(map(int, self.shape)), self.strides))
         if self.dtype in DTYPES and DTYPES[self.dtype].module != "numpy":
             DTYPES[self.dtype].numpy  # noqa: B018
 
     @property
     def nbytes(self) -> int:
-        """Bytes from the first element to the last."""
-        return span(self.shape, strides_of(self)) * DTYPES[self.dtype].itemsize
+        """Bytes from the first element to the last; of the largest sizes where extents are open."""
+        return int(span(self.shape, strides_of(self))) * DTYPES[self.dtype].itemsize
 
     @property
     def own_bytes(self) -> int:
         """Bytes of its elements, without the gaps between them, each place in memory counted once."""
         item = DTYPES[self.dtype].itemsize
         apart = prod(n for n, s in zip(self.shape, strides_of(self), strict=True) if s)
-        return min(self.nbytes, apart * item)
+        return min(self.nbytes, int(apart) * item)
 
 
 @dataclass(frozen=True, slots=True)

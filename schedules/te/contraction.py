@@ -109,7 +109,7 @@ def in_two(stage: Stage, axis: Axis, by: int, high: str, low: str) -> Stage:
         tuple(y for x in old for y in (pair if x == axis else (x,)))
         for old in (stage.axes, stage.reduce_axes)
     )
-    inside = {x.var: (0, x.extent - 1) for x in (*spatial, *summed)}
+    inside = {x.var: (0, int(x.extent) - 1) for x in (*spatial, *summed)}
     place = {axis.var: Var(high) * by + Var(low)}
     values = tuple(affine.simplify(E.substitute(v, place), inside) for v in stage.values)
     return replace(stage, axes=spatial, reduce_axes=summed, values=values)

@@ -59,6 +59,11 @@ class Extent(int):
         made.expr = expr
         return made
 
+    @property
+    def least(self) -> int:
+        """The number of elements at the least sizes."""
+        return self.at({d: d.lo for d in dims_of([self.expr])})
+
     def at(self, sizes: Mapping[Dim, int]) -> int:
         """The number of elements where each dimension has a size."""
         value = at_sizes(self.expr, sizes)
@@ -161,6 +166,29 @@ def is_open(extent: Any) -> TypeGuard[Extent]:
     (True, False, False)
     """
     return isinstance(extent, Extent)
+
+
+def is_same(a: int, b: int) -> bool:
+    """Whether two extents are equal at every size.
+
+    >>> n = Extent(te.dim(1, 512, open=True))
+    >>> is_same(n, 512), is_same(n + n, 2 * n), is_same(4, 4)
+    (False, True, True)
+    """
+    return a == b and not is_open(a - b)
+
+
+def is_multiple(extent: int, by: int) -> bool:
+    """Whether an integer divides an extent at every size.
+
+    >>> n = Extent(te.dim(1, 512, open=True))
+    >>> is_multiple(n, 8), is_multiple(n * 64, 8), is_multiple(512, 8)
+    (False, True, True)
+    """
+    try:
+        return extent % by == 0
+    except WorkloadError:
+        return False
 
 
 def written(extent: Any) -> Any:

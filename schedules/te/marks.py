@@ -103,13 +103,21 @@ def unmarked(dag: ComputeDAG) -> ComputeDAG:
     return _with(dag, lambda _k, _d, n: int(n), lambda _k, _d, n: int(n))
 
 
+def closed(s: Stage) -> Stage:
+    """A stage with integers for extents, those of the largest sizes."""
+    return _with_extents(s, [int(a.extent) for a in _axes(s)])
+
+
+def _with_extents(s: Stage, extents: Sequence[int]) -> Stage:
+    every = tuple(replace(a, extent=n) for a, n in zip(_axes(s), extents, strict=True))
+    shape = tuple(extents[: len(s.axes)])
+    outputs = tuple(replace(o, shape=shape) for o in s.outputs)
+    return replace(s, outputs=outputs, axes=every[: len(s.axes)], reduce_axes=every[len(s.axes) :])
+
+
 def _with(dag: ComputeDAG, shape: _Change, axis: _Change) -> ComputeDAG:
     def changed(k: int, s: Stage) -> Stage:
-        every = [replace(a, extent=axis(k, d, a.extent)) for d, a in enumerate(_axes(s))]
-        own = tuple(every[: len(s.axes)])
-        lengths = tuple(a.extent for a in own)
-        outputs = tuple(replace(o, shape=lengths) for o in s.outputs)
-        return replace(s, outputs=outputs, axes=own, reduce_axes=tuple(every[len(s.axes) :]))
+        return _with_extents(s, [axis(k, d, a.extent) for d, a in enumerate(_axes(s))])
 
     inputs = (
         replace(t, shape=tuple(shape(k, d, n) for d, n in enumerate(t.shape)))

@@ -12,6 +12,7 @@ import numpy as np
 
 import autotune as at
 from schedules.graph.graph import Graph
+from schedules.te.extent import is_open, is_same
 
 te = at.te
 
@@ -119,17 +120,20 @@ def global_average(x: Any) -> Any:
 
 
 def reshape(x: Any, *shape: int) -> Any:
-    """Row-major, by quotients and remainders."""
+    """Row-major, by quotients and remainders; first dimensions that stay as they are where one is open."""
+    pairs = list(zip(x.shape, shape, strict=False))
+    same = next((d for d, (a, b) in enumerate(pairs) if not is_same(a, b)), len(pairs))
+    kept = same if any(map(is_open, shape)) else 0
 
     def value(*i: Any) -> Any:
         flat: Any = 0
-        for index, extent in zip(i, shape, strict=True):
+        for index, extent in zip(i[kept:], shape[kept:], strict=True):
             flat = flat * extent + index
         out = []
-        for extent in reversed(x.shape):
+        for extent in reversed(x.shape[kept:]):
             out.append(flat % extent)
             flat = flat // extent
-        return x[tuple(reversed(out))]
+        return x[(*i[:kept], *reversed(out))]
 
     return stage(shape, value)
 
