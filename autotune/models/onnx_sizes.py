@@ -17,7 +17,7 @@ from schedules.te.open_sizes import OpenSize
 from schedules.te.unique import Taken
 
 # Where a size cannot stay open.
-FIXED = "give a number for that size in shapes="
+FIXED = "give that size another range in shapes=, or a number"
 Shapes = Mapping[str, Any]
 
 

@@ -48,7 +48,7 @@ def open_model(
         try:  # axes of several sizes together may be axes of their own
             graph = _common([split_digits(forward_views(g)) for g in graphs], points, sizes, top)
         except NoCommonForm:
-            raise _refusal(first, sizes, err.obstacles, remedy) from err
+            raise _refusal(models, sizes, err.obstacles, remedy) from err
     inputs, outputs = (
         tuple(replace(p, shape=(t := graph.dag.tensors[p.tensor]).shape, strides=t.strides) for p in ports)
         for ports in (first.inputs, first.outputs)
@@ -76,17 +76,18 @@ def _common(
 
 
 def _refusal(
-    model: Model, sizes: Sequence[OpenSize], obstacles: Sequence[Obstacle], remedy: str
+    models: Sequence[Model], sizes: Sequence[OpenSize], obstacles: Sequence[Obstacle], remedy: str
 ) -> ModelError:
     """What cannot be open, by node."""
+    origins = {stage: node for m in reversed(models) for stage, node in m.graph.origins.items()}
     nodes: dict[str, str] = {}
     for o in obstacles:
-        node = model.graph.origins.get(o.stage, o.stage)
+        node = origins.get(o.stage, o.stage)
         nodes.setdefault(f"node {node}: " if node else "", o.why)
     told = [f"  {node}{why}" for node, why in nodes.items()]
     more = [f"  and {len(told) - SHOWN} more"] if len(told) > SHOWN else []
     names = ", ".join(f"{s.name} ({s.least} to {s.most})" for s in sizes)
-    head = f"{model.source}: the size{'s' * (len(sizes) > 1)} {names} cannot stay open:"
+    head = f"{models[0].source}: the size{'s' * (len(sizes) > 1)} {names} cannot stay open:"
     return ModelError("\n".join([head, *told[:SHOWN], *more, remedy]))
 
 

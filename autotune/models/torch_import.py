@@ -81,7 +81,10 @@ def import_torch(exported: Any, largest: int | None = None) -> Model:
 
 
 # Where a size cannot stay open.
-FIXED = "export without dynamic_shapes= for that size, once for each size that is wanted"
+FIXED = (
+    "give the export another range, as Dim('n', min=2, max=512), or leave that size out of dynamic_shapes= and "
+    "export once for each size that is wanted"
+)
 
 
 @dataclass(frozen=True)
