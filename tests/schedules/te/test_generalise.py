@@ -116,7 +116,7 @@ def test_loads_are_proved_inside_at_every_size() -> None:
         x = te.placeholder((p["n"], 4), name="x")
         return te.dag([x, te.compute((4,), lambda j: x[min(1, p["n"] - 1), j], "y")])
 
-    assert "y: index 0 of x[1, j] cannot be proved below n at every size" in why(second, N)
+    assert "y: index 0 of x[1, j] cannot be proved below n" in why(second, N)
     assert of_sizes(second, replace(N, least=2)).open is not None
 
 
