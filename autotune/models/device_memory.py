@@ -134,8 +134,8 @@ class DeviceContext:
     def _at(self, part: _Part) -> Memory:
         return self._device.part((part.block or self._block).memory, part.start, part.nbytes)
 
-    def begin(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Upload the inputs."""
+    def begin(self, inputs: Sequence[Array], outputs: Sequence[Array], sizes: Sequence[int] = ()) -> None:
+        """Upload the inputs. Programs of devices have no ``sizes``."""
         for name, x in zip(self._layout.outline.inputs, inputs, strict=True):
             self.write(name, x)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from autotune.codegen.llvm.compile import run_program, time_program
 from autotune.codegen.runtime.program import STEP
-from autotune.models.places import ARENA, INPUT, OUTPUT, WEIGHT, place_of, up
+from autotune.models.places import ARENA, INPUT, OUTPUT, WEIGHT, ArgumentPlace, place_of, up
 from autotune.targets import usable_cpus
 from schedules.dtypes import DTYPES
 from schedules.graph.plan import ALIGNMENT
@@ -35,12 +35,17 @@ class HostLayout:
         self.scratch_at = up(self.plan.nbytes, ALIGNMENT)
         self.scratch_bytes = max((k.code.scratch_bytes for k in program.kernels), default=0)
         self.nbytes = self.scratch_at + self.scratch_bytes
-        self.args = [a for places in program.arguments for a in places]
+        self.args: list[tuple[int, ArgumentPlace]] = []  # which word of the table, what it points to
         self.steps: list[tuple[Any, int]] = []  # the code of each call, and the number of its first argument
-        first = 0
+        self.sizes: list[tuple[int, int]] = []  # which word of the table is which size of the program
+        numbers = {s.name: k for k, s in enumerate(self.outline.sizes)}
+        self.words = 0
         for call, places in zip(self.outline.calls, program.arguments, strict=True):
-            self.steps.append((program.kernels[call.task].code, first))
-            first += len(places)
+            self.steps.append((program.kernels[call.task].code, self.words))
+            self.args += enumerate(places, self.words)
+            self.words += len(places)
+            self.sizes += enumerate((numbers[name] for name in call.sizes), self.words)
+            self.words += len(call.sizes)
 
     def context(self) -> HostContext:
         return HostContext(self)
@@ -56,14 +61,14 @@ class HostContext:
         self._layout, self._arena = layout, raw[first : first + layout.nbytes]
         base = self._arena.ctypes.data
         self._scratch = base + layout.scratch_at
-        self._args = (ctypes.c_int64 * max(len(layout.args), 1))()
-        for slot, a in enumerate(layout.args):
+        self._args = (ctypes.c_int64 * max(layout.words, 1))()
+        for slot, a in layout.args:
             at = base if a.base == ARENA else a.weight.ctypes.data if a.base == WEIGHT else 0
             self._args[slot] = at + a.offset
         first_output = len(layout.outline.inputs)
         self._slots = [  # of what callers give: (which slot, number of the array, offset in it)
             (i, a.number + (first_output if a.base == OUTPUT else 0), a.offset)
-            for i, a in enumerate(layout.args)
+            for i, a in layout.args
             if a.base in (INPUT, OUTPUT)
         ]
         self._steps = (ctypes.c_int64 * max(STEP * len(layout.steps), 1))()
@@ -71,12 +76,15 @@ class HostContext:
             table = ctypes.addressof(self._args) + WORD * slot
             self._steps[STEP * n : STEP * (n + 1)] = [code.address, table, code.threads]
 
-    def begin(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Take the arrays of a call."""
+    def begin(self, inputs: Sequence[Array], outputs: Sequence[Array], sizes: Sequence[int] = ()) -> None:
+        """Take the arrays of a call, and the sizes of the program."""
         self._given, args = (inputs, outputs), self._args
         at = [x.ctypes.data for x in (*inputs, *outputs)]
         for slot, number, offset in self._slots:
             args[slot] = at[number] + offset
+        if sizes:
+            for slot, number in self._layout.sizes:
+                args[slot] = sizes[number]
 
     def run(self, first: int, n: int) -> None:
         """Run ``n`` calls of kernels from number ``first`` on."""

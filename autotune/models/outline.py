@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from autotune.models.sizes import Extents, ProgramSize, check_call, check_sizes, open_extents, sizes_of
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument, Graph, Group, Island
 from schedules.graph.plan import ALIGNMENT, Plan, PlanStep, plan
@@ -17,6 +18,7 @@ from schedules.model import Workload
 from schedules.strides import flaw, strides_of
 from schedules.te.compute_dag import ComputeDAG, Tensor
 from schedules.te.flops import count_flops
+from schedules.te.marks import unmarked
 
 Part = Group | Island
 
@@ -25,12 +27,13 @@ Part = Group | Island
 class KernelCall:
     """One call of a kernel. ``task``: the number of its workload. ``reads``: in the order of the workload's
     inputs. ``writes``: names of tensors in the order of its outputs. ``origins``: names of the model's
-    nodes."""
+    nodes. ``sizes``: names of the program's sizes, in the order of the workload's open ones."""
 
     task: int
     reads: tuple[Argument, ...]
     writes: tuple[str, ...]
     origins: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,10 @@ class Outline:
     a call. ``constants``: names of the weights. ``tasks``: each workload once. ``steps``: in an order in
     which all is written before it is read. ``labels``: {name of an input or output: what users call it},
     where that is another name. ``views``: {tensor: where in another one it lies}. ``joins``: {tensor that no
-    step writes: the tensors that are its parts}, which lie where it does. Raises ValueError for steps that
-    read outside a tensor, or before it is written, for views that do not lie inside of what they are part of,
-    and for weights that no step reads."""
+    step writes: the tensors that are its parts}, which lie where it does. ``sizes``: what a call tells;
+    tensors have the extents of the largest. ``extents``: those of inputs and outputs that depend on one.
+    Raises ValueError for steps that read outside a tensor, or before it is written, for views that do not lie
+    inside of what they are part of, for sizes that do not fit, and for weights that no step reads."""
 
     tensors: Mapping[str, Tensor]
     inputs: tuple[str, ...]
@@ -54,6 +58,8 @@ class Outline:
     labels: Mapping[str, str] = field(default_factory=dict)
     views: Mapping[str, Argument] = field(default_factory=dict)
     joins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    sizes: tuple[ProgramSize, ...] = ()
+    extents: Extents = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for what, names in (("input", self.inputs), ("weight", self.constants), ("output", self.outputs)):
@@ -65,6 +71,8 @@ class Outline:
             raise ValueError("two inputs or weights have one name")
         self._check_strides()
         self._check_views()
+        if self.sizes or self.extents:
+            check_sizes(self)
         written = set(given)
         for step in self.steps:
             self._check_step(step, written)
@@ -78,6 +86,11 @@ class Outline:
     def _check_step(self, step: KernelCall | Island, written: set[str]) -> None:
         """Raise ValueError for a step that cannot run after those that wrote ``written``, which grows."""
         if isinstance(step, Island):
+            if self.sizes:
+                raise ValueError(
+                    f"{step.name!r} ({step.op}) is no expression, and runs at one size only; "
+                    f"give a number for {', '.join(s.name for s in self.sizes)}"
+                )
             reads = [(name, 0, self._of(name)) for name in step.reads]
             writes = [(t.name, t) for t in step.writes]
         else:
@@ -86,6 +99,8 @@ class Outline:
             dag = self.tasks[step.task].dag
             if len(step.reads) != len(dag.inputs) or len(step.writes) != len(dag.outputs):
                 raise ValueError(f"a step does not fit the arguments of task {step.task}")
+            if self.sizes or step.sizes or dag.open is not None:
+                check_call(self, step)
             reads = [(a.tensor, a.start, t) for a, t in zip(step.reads, dag.inputs, strict=True)]
             writes = [(n, dag.tensors[o]) for n, o in zip(step.writes, dag.outputs, strict=True)]
             for (name, _, _), t in zip(reads, dag.inputs, strict=True):
@@ -215,15 +230,18 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
         number = tasks.setdefault(workload.digest, len(workloads))
         if number == len(workloads):
             workloads.append(workload)
-        steps.append(KernelCall(number, part.inputs, part.outputs, part.origins))
+        sizes = () if part.dag.open is None else tuple(s.name for s in part.dag.open.sizes)
+        steps.append(KernelCall(number, part.inputs, part.outputs, part.origins, sizes))
     names = {*graph.inputs, *graph.values, *graph.joins, *(n for p in parts for n in _writes(p))}
-    tensors = {n: graph.dag.tensors[n] for n in graph.dag.tensors if n in names}
+    dag = unmarked(graph.dag)
+    tensors = {n: t for n, t in dag.tensors.items() if n in names}
     read = {n for p in parts for n in _reads(p)}
-    constants = tuple(n for n in graph.dag.constants if n in read)
+    constants = tuple(n for n in dag.constants if n in read)
     tensors = {n: t for n, t in tensors.items() if n not in graph.values or n in constants}
     return Outline(
         tensors, graph.inputs, graph.outputs, constants, tuple(workloads), tuple(steps), dict(labels or {}),
-        dict(graph.views), dict(graph.joins),
+        dict(graph.views), dict(graph.joins), sizes_of(dag, graph.inputs),
+        open_extents(dag, (*graph.inputs, *dict.fromkeys(graph.outputs))),
     )  # fmt: skip
 
 

@@ -67,7 +67,7 @@ class Program:
         gave, or reads it from a file, memory has little more than what the program keeps. ``mine``: nobody
         else has these arrays, so that they may be kept. Raises `ModelError` for kernels of several places,
         and DeviceError where a device has no room."""
-        memory, ways = _memory_of(kernels), uses(outline, kernels)
+        memory, ways = _memory_of(outline, kernels), uses(outline, kernels)
         weights: dict[Use, Any] = {}
         for name in sorted(outline.constants, key=lambda n: -nbytes(outline.tensors[n])):
             weights |= _kept(memory, kernels, ways[name], value_of(name), mine)
@@ -127,10 +127,17 @@ class Program:
                 found.append(place_read(ol, self.plan, a))
         return [*found, *(place_of(ol, self.plan, name) for name in call.writes)]
 
-    def run(self, inputs: Sequence[Array], outputs: Sequence[Array], times: Times | None = None) -> None:
+    def run(
+        self,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        times: Times | None = None,
+        sizes: Sequence[int] = (),
+    ) -> None:
         """Run the model once. ``inputs``, ``outputs``: arrays of the host with aligned elements, of
-        the shapes, dtypes and strides of the outline, which are not looked at. ``times``: adds up how long
-        each step takes. On a device each step then runs alone, and is timed by the device's clock as tuning
+        the shapes, dtypes and strides of the outline, which are not looked at. ``sizes``: the numbers of
+        `Outline.sizes`, where there are some; inputs and outputs then lie as `sizes.layout_at` has them.
+        ``times``: adds up how long each step takes. On a device each step then runs alone, and is timed by the device's clock as tuning
         does, with nothing in the second cache. Raises DeviceError."""
         with self.memory.turn:
             try:
@@ -138,7 +145,7 @@ class Program:
             except IndexError:
                 context = self.layout.context()
             try:
-                context.begin(inputs, outputs)
+                context.begin(inputs, outputs, sizes)
                 for segment in self._segments:
                     if isinstance(segment, Island):
                         begin = time.perf_counter_ns()
@@ -186,7 +193,7 @@ def _kept(
     return {u: memory.kept(x) for u, x in place(kernels, ways, value, mine or memory.copies).items()}
 
 
-def _memory_of(kernels: Sequence[Kernel]) -> HostMemory | DeviceMemory:
+def _memory_of(outline: Outline, kernels: Sequence[Kernel]) -> HostMemory | DeviceMemory:
     """Where kernels run, all together. Raises `ModelError`."""
     devices = {id(d): d for d in (getattr(k.code, "device", None) for k in kernels)}
     if len(devices) > 1:
@@ -196,4 +203,10 @@ def _memory_of(kernels: Sequence[Kernel]) -> HostMemory | DeviceMemory:
             "for that one, or compile it with fallback=True"
         )
     device = next(iter(devices.values()), None)
+    if device is not None and outline.sizes:
+        names = ", ".join(f"{s.name} ({s.least} to {s.most})" for s in outline.sizes)
+        raise ModelError(
+            f"the model has open sizes, {names}, and programs of a GPU run at one size: give numbers for "
+            "these, or compile the model for the CPU"
+        )
     return HostMemory() if device is None else DeviceMemory(device)

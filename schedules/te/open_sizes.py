@@ -254,9 +254,9 @@ def check_open(dag: ComputeDAG) -> None:
     `ComputeDAG` has checked the largest sizes before."""
     assert dag.open is not None
     ranges = dag.open.ranges
-    _check_extents(dag.open.inputs, [t.shape for t in dag.inputs], ranges, "input")
+    check_extents(dag.open.inputs, [t.shape for t in dag.inputs], ranges, "input")
     axes = [tuple(a.extent for a in (*s.axes, *s.reduce_axes)) for s in dag.stages]
-    _check_extents(dag.open.axes, axes, ranges, "stage")
+    check_extents(dag.open.axes, axes, ranges, "stage")
     plain = {k for k, t in enumerate(dag.params) if t.strides is None}
     if list(dag.open.roomy) != sorted(plain & {*dag.open.roomy}):
         raise ValueError(f"{list(dag.open.roomy)} are no numbers of row-major arguments, ascending")
@@ -273,13 +273,14 @@ def check_open(dag: ComputeDAG) -> None:
     _check_loads(dag, dag.open)
 
 
-def _check_extents(
+def check_extents(
     extents: Sequence[OpenExtent],
     numbers: Sequence[tuple[int, ...]],
     ranges: affine.Ranges,
     what: str,
 ) -> None:
-    """Raise ValueError for an extent that is no extent, or not that of the DAG at the largest size."""
+    """Raise ValueError for an extent that is no extent, or not that of ``numbers`` at the largest size.
+    ``ranges``: of the sizes, by name. ``what``: what ``numbers`` are of, for messages."""
     seen = set()
     for x in extents:
         where = f"extent {x.at} of {what} {x.of}"

@@ -11,25 +11,32 @@ import autotune as at
 from autotune.codegen.runtime.laid import laid, over
 from autotune.models.outline import Outline, arena
 from autotune.models.places import ARENA, INPUT, OUTPUT, ArgumentPlace, place_of, place_read
+from autotune.models.sizes import layout_at
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument
 from schedules.strides import MemoryLayout
 from schedules.te.compute_dag import Tensor
+from schedules.te.open_sizes import at as at_sizes
 
 POISON = 0xFB  # bytes of what was not written: NaN for floats
 
 
-def run_in_memory(ol: Outline, weights: Mapping[str, Any], inputs: Sequence[Any]) -> list[Any]:
-    """The outputs of a model without islands. What it reads before it is written is poison."""
+def run_in_memory(
+    ol: Outline, weights: Mapping[str, Any], inputs: Sequence[Any], sizes: Mapping[str, int] | None = None
+) -> list[Any]:
+    """The outputs of a model without islands, at ``sizes``. What it reads before it is written is poison."""
     plan = arena(ol)
-    given = [laid(x, layout(ol.tensors[n])) for x, n in zip(inputs, ol.inputs, strict=True)]
-    outputs = [
-        np.empty(ol.tensors[n].shape, DTYPES[ol.tensors[n].dtype].numpy) for n in dict.fromkeys(ol.outputs)
-    ]
+    sizes = sizes or {}
+    given = [laid(x, layout_at(ol, n, sizes)) for x, n in zip(inputs, ol.inputs, strict=True)]
+    lies = [layout_at(ol, n, sizes) for n in dict.fromkeys(ol.outputs)]
+    dtypes = [DTYPES[ol.tensors[n].dtype].numpy for n in dict.fromkeys(ol.outputs)]
+    outputs = [np.empty(x.shape, d) for x, d in zip(lies, dtypes, strict=True)]
     memory = {
         ARENA: [np.full(plan.nbytes, POISON, np.uint8)],
-        INPUT: [flat(x, ol.tensors[n]) for x, n in zip(given, ol.inputs, strict=True)],
-        OUTPUT: [np.full(y.nbytes, POISON, np.uint8) for y in outputs],
+        INPUT: [flat(x, layout_at(ol, n, sizes)) for x, n in zip(given, ol.inputs, strict=True)],
+        OUTPUT: [
+            np.full(x.span * d.itemsize, POISON, np.uint8) for x, d in zip(lies, dtypes, strict=True)
+        ],
     }
 
     def array(p: ArgumentPlace, t: Tensor) -> Any:
@@ -40,6 +47,8 @@ def run_in_memory(ol: Outline, weights: Mapping[str, Any], inputs: Sequence[Any]
 
     for call in ol.calls:
         dag = ol.tasks[call.task].dag
+        if dag.open is not None:
+            dag = at_sizes(dag, {s.name: sizes[n] for s, n in zip(dag.open.sizes, call.sizes, strict=True)})
         read = []
         for a, t in zip(call.reads, dag.inputs, strict=True):
             if a.tensor in ol.constants:
@@ -49,8 +58,8 @@ def run_in_memory(ol: Outline, weights: Mapping[str, Any], inputs: Sequence[Any]
                 read.append(array(place_read(ol, plan, a), t).copy())
         for name, o, y in zip(call.writes, dag.outputs, at.te.evaluate(dag, read), strict=True):
             array(place_of(ol, plan, name), dag.tensors[o])[...] = y
-    for n, y, m in zip(dict.fromkeys(ol.outputs), outputs, memory[OUTPUT], strict=True):
-        y[...] = over(m.view(y.dtype), layout(ol.tensors[n]))
+    for x, y, m in zip(lies, outputs, memory[OUTPUT], strict=True):
+        y[...] = over(m.view(y.dtype), x)
     found = dict(zip(dict.fromkeys(ol.outputs), outputs, strict=True))
     return [found[n] for n in ol.outputs]
 
@@ -59,9 +68,9 @@ def layout(t: Tensor) -> MemoryLayout:
     return MemoryLayout(t.shape, t.strides)
 
 
-def flat(x: Any, t: Tensor) -> Any:
+def flat(x: Any, lies: MemoryLayout) -> Any:
     """The memory of an array that was `laid`, as bytes."""
-    return np.lib.stride_tricks.as_strided(x, (t.nbytes // x.itemsize,), (x.itemsize,)).view(np.uint8)
+    return np.lib.stride_tricks.as_strided(x, (lies.span,), (x.itemsize,)).view(np.uint8)
 
 
 def touched(ol: Outline, a: Argument, t: Tensor) -> tuple[str, Any]:

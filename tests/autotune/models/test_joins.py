@@ -184,11 +184,11 @@ def boxes(draw: st.DrawFn) -> tuple[Any, Any, Any, Any]:
             reached = [v // c if op == "/" else v % c for v in reached]
         indices.append(e)
         shape.append(max(reached) + 1 + draw(st.sampled_from([0, 0, 0, 3])))
-    return joins._Box(tuple(ranges), Const(0.0)), axes, indices, shape
+    return joins._Box(tuple(ranges), Const(0.0), tuple(a.extent for a in axes)), axes, indices, shape
 
 
 def one_axis(n: int, shape: list[int], *indices: Any) -> tuple[Any, Any, Any, Any]:
-    return joins._Box(((0, n - 1),), Const(0.0)), [Axis("v", n)], indices, shape
+    return joins._Box(((0, n - 1),), Const(0.0), (n,)), [Axis("v", n)], indices, shape
 
 
 V = Var("v")

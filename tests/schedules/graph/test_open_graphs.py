@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from graph_meaning import evaluate
-from open_graphs import MODELS, inputs_at, size
+from graph_memory import run_in_memory
+from open_graphs import MODELS, inputs_at
 
-from schedules.graph.graph import Graph
+from autotune.models.outline import outline
 from schedules.graph.optimize import REWRITES, optimize
 from schedules.graph.partition import partition
+from schedules.te.extent import is_open
 from schedules.te.marks import is_marked
 
 
@@ -32,3 +34,17 @@ def test_meaning_is_kept_by_every_rewrite_at_every_size(name: str) -> None:
         assert is_marked(graph.dag)
         for n, arrays in given.items():
             close(evaluate(graph, arrays), right[n], f"{rewrite.__name__} at {n}")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_groups_compute_what_the_graph_does_in_one_memory(name: str) -> None:
+    graph = MODELS[name].graph()
+    after = optimize(graph)
+    parts = partition(after)
+    ol = outline(after, parts)
+    assert [s.name for s in ol.sizes] == ["n"]
+    assert not any(is_open(n) for w in ol.tasks for t in w.dag.tensors.values() for n in t.shape)
+    for n in MODELS[name].sizes:
+        arrays = inputs_at(graph, {"n": n})
+        found = run_in_memory(ol, after.values, arrays, {"n": n})
+        close(found, evaluate(graph, arrays), f"at {n}")
