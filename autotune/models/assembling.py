@@ -12,7 +12,7 @@ from schedules import te
 from schedules.graph.graph import Graph, Island
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.compute_dag import Tensor as DagTensor
-from schedules.te.tensors import Op, discover
+from schedules.te.tensors import Op, discover, marked_dag
 from schedules.te.unique import Taken
 
 if TYPE_CHECKING:
@@ -91,15 +91,15 @@ def _dag(
     used = [t for t in listed if t in read]
     names: dict[te.Tensor, str] = {}
     if computed:
-        dag = te.dag([*used, *computed])
+        dag = marked_dag([*used, *computed])
         names |= {t: d.name for t, d in zip(used, dag.inputs, strict=True)}
         names |= dict(zip(computed, dag.outputs, strict=True))
+        made, stages, outputs = dict(zip(used, dag.inputs, strict=True)), dag.stages, dag.outputs
         taken = Taken(dag.tensors)
-        stages, outputs = dag.stages, dag.outputs
     else:
-        taken, stages, outputs = Taken(), (), ()
+        taken, made, stages, outputs = Taken(), {}, (), ()
     for t in listed:
         if t not in names:
             names[t] = taken.add(t.name or "x")
-    inputs = tuple(DagTensor(names[t], t.shape, t.dtype) for t in listed)
+    inputs = tuple(made[t] if t in made else DagTensor(names[t], t.shape, t.dtype) for t in listed)
     return ComputeDAG(inputs, stages, outputs, tuple(names[t] for t in known)), names

@@ -6,25 +6,20 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.codegen.runtime import aligned
-from autotune.codegen.runtime.entry import layout_of, shape_of
-from autotune.codegen.runtime.laid import laid
 from autotune.errors import ArgumentError, ModelError
+from autotune.models.call_forms import CallForms, FormsBySize
+from autotune.models.outline import Outline
 from autotune.models.program import Program, Times
 from autotune.models.signature import Signature
-from autotune.models.weights import aligned_copy
-from autotune.run import new_arrays, torch_calls
-from autotune.run.host_arrays import fitting, in_elements, is_aligned
-from autotune.run.kernel import random_array
+from autotune.run import torch_calls
 from schedules.dtypes import DTYPES
 from schedules.errors import suggest
-from schedules.ir import Buffer
-from schedules.ir.nest import tensor_buffer
+from schedules.expr import show
 from schedules.strides import MemoryLayout
 from schedules.te.compute_dag import Tensor
 
@@ -48,6 +43,9 @@ class Module:
     memory with an input, a weight or another result: where the model returns such, it is a copy. Raises
     `ArgumentError`, which names the input. Calls from several threads at once are independent, and each has
     an arena of its own. The GIL is released.
+
+    A model with open sizes (`sizes`) takes inputs of every size in their ranges. Its outputs are as long as
+    the inputs say. Its arena has room for the largest sizes, once.
 
     A model of `import_torch` is called as the exported program is, with dicts, lists, numbers and None where
     that has them, and returns its containers: ``module(x, {"mask": m}, use_cache=False)``. What the export
@@ -80,17 +78,10 @@ class Module:
         self._program, self._origin = program, origin
         self.target, self.name, self.tuned_s = target, name, tuple(tuned_s)
         ol = program.outline
-        self._ins = [_buffer(ol.label(n), ol.tensors[n]) for n in ol.inputs]
-        self._outs = [_buffer(ol.label(n), ol.tensors[n]) for n in dict.fromkeys(ol.outputs)]
-        self._forms = {
-            (b.name, written): (shape_of(b), DTYPES[b.dtype].numpy)
-            for written, buffers in enumerate((self._ins, self._outs))
-            for b in buffers
-        }
-        self._strided = {b.name: lies for b in self._ins if (lies := layout_of(b)).strides is not None}
-        self._new = [new_arrays.maker(*self._forms[b.name, True]) for b in self._outs]
+        self._sized = FormsBySize(ol, name) if ol.sizes else None
+        self._forms = CallForms(ol, name, {}) if self._sized is None else self._sized.largest
+        self._ins = self._forms.ins
         self._order = [list(dict.fromkeys(ol.outputs)).index(n) for n in ol.outputs]
-        self._torch: torch_calls.TorchCalls | None = None
         self._signature = signature
         # what takes the inputs one after the other needs no look into the arguments of a call
         self._takes = None if signature is None or signature.is_plain else signature
@@ -114,14 +105,21 @@ class Module:
         return tuple(Tensor(ol.label(n), ol.tensors[n].shape, ol.tensors[n].dtype) for n in ol.outputs)
 
     @property
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """{open size: its least and its largest value}. Extents in `inputs` and `outputs` are those of the
+        largest."""
+        return {s.name: (s.least, s.most) for s in self._program.outline.sizes}
+
+    @property
     def weights(self) -> dict[str, Tensor]:
         """{name: what `load_weights` takes for it}; empty where a module was read from a file."""
         return {} if self._origin is None else self._origin.weights
 
     def __call__(self, /, *inputs: Any, **named: Any) -> Any:
         inputs = self._given(inputs, named)
-        results = self._results(inputs)
-        self._run(inputs, results)
+        forms = self._forms if self._sized is None else self._sized.of(inputs)
+        results = forms.results(inputs)
+        forms.run(self._program, inputs, results)
         found = tuple(results[i] for i in self._order)
         if self._signature is not None:
             return self._signature.built(found, self._blank(inputs))
@@ -129,33 +127,32 @@ class Module:
 
     def tensors(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The outputs as torch tensors, of the inputs one after the other, which may be none."""
-        import torch
-
-        self._torch = self._torch or torch_calls.TorchCalls(torch, torch_calls.refuse, self._outs)
-        made = self._torch.new()
-        self._run(inputs, made)
+        forms = self._forms if self._sized is None else self._sized.of(inputs)
+        made = forms.tensors()
+        forms.run(self._program, inputs, made)
         return tuple(made[i] for i in self._order)
 
     def profile(self, *inputs: Any, repeat: int = 10, **named: Any) -> Profile:
         """How long each step takes inside the model, beside what its kernel took when it was tuned: medians
         of ``repeat`` calls. Printed, it is a table. Without inputs it takes random ones (standard normal, or
-        integers of -8 to 8). On a GPU each step runs alone, timed by the device's clock, with nothing in its
-        second cache, as when it was tuned."""
+        integers of -8 to 8), of the largest sizes. On a GPU each step runs alone, timed by the device's
+        clock, with nothing in its second cache, as when it was tuned."""
         from autotune.models.profile import profile
 
+        forms = self._forms
         if inputs or named:
             inputs = self._given(inputs, named)
+            forms = forms if self._sized is None else self._sized.of(inputs)
         else:
-            rng = np.random.default_rng(0)
-            inputs = tuple(random_array(rng, b) for b in self._ins)
+            inputs = forms.random()
         if repeat < 1:
             raise ValueError(f"repeat must be at least 1, not {repeat}")
-        read = [self._read(x, b) for x, b in zip(inputs, self._ins, strict=True)]
-        outputs = self._empty()
-        copied = [b.name for b, (_, was) in zip(self._ins, read, strict=True) if was]
+        read = [forms.read(x, b) for x, b in zip(inputs, forms.ins, strict=True)]
+        outputs = forms.empty()
+        copied = [b.name for b, (_, was) in zip(forms.ins, read, strict=True) if was]
 
         def run(times: Times) -> None:
-            self._program.run([a for a, _ in read], outputs, times)
+            forms.run_on(self._program, [a for a, _ in read], outputs, times)
 
         return profile(self._program, self.tuned_s, run, repeat, copied)
 
@@ -207,11 +204,12 @@ class Module:
 
     def __repr__(self) -> str:
         ol = self._program.outline
-        ins = ", ".join(f"{t.name}: {_type(t)}" for t in self.inputs)
-        outs = ", ".join(f"{t.name}: {_type(t)}" for t in self.outputs)
+        ins = ", ".join(f"{ol.label(n)}: {_type(ol, n)}" for n in ol.inputs)
+        outs = ", ".join(f"{ol.label(n)}: {_type(ol, n)}" for n in ol.outputs)
         mib = (self._program.weights_bytes + self._program.arena_bytes) / 2**20
+        sizes = "".join(f" with {s.name}={s.least}..{s.most}" for s in ol.sizes)
         return (
-            f"<Module {self.name}({ins}) -> {outs}: {len(ol.calls)} kernels of {len(ol.tasks)} tasks, "
+            f"<Module {self.name}({ins}) -> {outs}{sizes}: {len(ol.calls)} kernels of {len(ol.tasks)} tasks, "
             f"{mib:.1f} MiB, on {self.target.arch} {self._threads}>"
         )
 
@@ -240,10 +238,6 @@ class Module:
     def _one_by_one(self, given: Sequence[Any]) -> bool:
         """Whether a call may have the model's inputs one after the other."""
         return len(given) == len(self._ins) and all(hasattr(x, "shape") for x in given)
-
-    def _run(self, inputs: Sequence[Any], results: Sequence[Any]) -> None:
-        outputs = [self._viewed(x, b, True) for x, b in zip(results, self._outs, strict=True)]
-        self._program.run([self._read(x, b)[0] for x, b in zip(inputs, self._ins, strict=True)], outputs)
 
     def _blank(self, inputs: Sequence[Any]) -> Callable[[tuple[int, ...], str], Any]:
         """What makes a tensor without elements, of the kind of the first input."""
@@ -276,62 +270,11 @@ class Module:
             raise ArgumentError(f"{what}; {', '.join(missing)} not given")
         return tuple(placed[i] for i in sorted(placed))
 
-    def _results(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """New arrays for the outputs, of the kind of the first input."""
-        if self._torch is None:
-            self._torch = torch_calls.of_process(None, self._outs)
-        if self._torch is not None:
-            tensors = self._torch.outputs(inputs, None, self._argument)
-            if tensors is torch_calls.DISPATCHED:
-                raise ArgumentError(
-                    f"{self.name} takes tensors with memory; torch.compile has none to give: call it outside"
-                )
-            if tensors is not None:
-                return tensors
-        return self._empty()
 
-    def _empty(self) -> list[Array]:
-        return [make() for make in self._new]
-
-    def _argument(self, i: int) -> str:
-        return f"input {self._ins[i].name!r}" if i < len(self._ins) else f"argument {i}"
-
-    def _read(self, x: Any, b: Buffer) -> tuple[Array, bool]:
-        """(An input as the program reads it, whether it was copied). Raises ArgumentError."""
-        a = self._viewed(x, b, False)
-        lies = self._strided.get(b.name)
-        if lies is None:
-            ready = aligned_copy(a, keep=True)
-        else:
-            steps = in_elements(a)
-            kept = steps is not None and lies.lies_as(steps) and is_aligned(a)
-            ready = a if kept else laid(a, lies, aligned.zeros)
-        return ready, ready is not a
-
-    def _viewed(self, x: Any, b: Buffer, written: bool) -> Array:
-        """An array of the right shape and dtype over the same memory. Raises ArgumentError."""
-        shape, dtype = self._forms[b.name, written]
-        a = x if type(x) is np.ndarray else self._of_torch(x)
-        if a is not None and a.dtype == dtype and a.shape == shape:
-            return a
-        if self._torch is not None:
-            (x,) = self._torch.plain((x,))
-        return fitting(x, b, written, "model")[0]
-
-    def _of_torch(self, x: Any) -> Array | None:
-        """A torch tensor as numpy has it, without a copy; None for what numpy has not, and for other
-        things."""
-        if self._torch is None or not torch_calls.is_tensor(x):
-            return None
-        try:
-            return cast(Array, self._torch.plain((x,))[0].numpy())
-        except (TypeError, RuntimeError):  # another device, layout or dtype: `fitting` says which
-            return None
-
-
-def _buffer(name: str, t: Tensor) -> Buffer:
-    return tensor_buffer(replace(t, name=name))
-
-
-def _type(t: Tensor) -> str:
-    return f"{t.dtype}{MemoryLayout(t.shape, t.strides)}"
+def _type(ol: Outline, name: str) -> str:
+    """The dtype and the extents of an input or output; where they are open, by sizes."""
+    t, extents = ol.tensors[name], dict(ol.extents.get(name, ()))
+    if not extents:
+        return f"{t.dtype}{MemoryLayout(t.shape, t.strides)}"
+    shape = (show(extents[d]) if d in extents else str(n) for d, n in enumerate(t.shape))
+    return f"{t.dtype}[{','.join(shape)}]"

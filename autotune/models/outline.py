@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from autotune.models.sizes import Extents, ProgramSize, check_call, check_sizes, open_extents, sizes_of
+from autotune.models.sizes import Extents, ProgramSize, check_sizes, check_step, open_extents, sizes_of
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument, Graph, Group, Island
 from schedules.graph.plan import ALIGNMENT, Plan, PlanStep, plan
@@ -76,6 +76,7 @@ class Outline:
         written = set(given)
         for step in self.steps:
             self._check_step(step, written)
+            check_step(self, step)
             self._join(written)
         if missing := [n for n in self.outputs if n not in written - set(given)]:
             raise ValueError(f"no step writes output {missing[0]!r}")
@@ -86,11 +87,6 @@ class Outline:
     def _check_step(self, step: KernelCall | Island, written: set[str]) -> None:
         """Raise ValueError for a step that cannot run after those that wrote ``written``, which grows."""
         if isinstance(step, Island):
-            if self.sizes:
-                raise ValueError(
-                    f"{step.name!r} ({step.op}) is no expression, and runs at one size only; "
-                    f"give a number for {', '.join(s.name for s in self.sizes)}"
-                )
             reads = [(name, 0, self._of(name)) for name in step.reads]
             writes = [(t.name, t) for t in step.writes]
         else:
@@ -99,8 +95,6 @@ class Outline:
             dag = self.tasks[step.task].dag
             if len(step.reads) != len(dag.inputs) or len(step.writes) != len(dag.outputs):
                 raise ValueError(f"a step does not fit the arguments of task {step.task}")
-            if self.sizes or step.sizes or dag.open is not None:
-                check_call(self, step)
             reads = [(a.tensor, a.start, t) for a, t in zip(step.reads, dag.inputs, strict=True)]
             writes = [(n, dag.tensors[o]) for n, o in zip(step.writes, dag.outputs, strict=True)]
             for (name, _, _), t in zip(reads, dag.inputs, strict=True):

@@ -50,6 +50,7 @@ class Program:
         self.arguments = [self._arguments(call) for call in outline.calls]
         self.layout = memory.layout(self)
         self._segments = segments(outline)
+        self._largest = tuple(s.most for s in outline.sizes)
         self._idle: list[HostContext | DeviceContext] = []
 
     @staticmethod
@@ -136,16 +137,16 @@ class Program:
     ) -> None:
         """Run the model once. ``inputs``, ``outputs``: arrays of the host with aligned elements, of
         the shapes, dtypes and strides of the outline, which are not looked at. ``sizes``: the numbers of
-        `Outline.sizes`, where there are some; inputs and outputs then lie as `sizes.layout_at` has them.
-        ``times``: adds up how long each step takes. On a device each step then runs alone, and is timed by the device's clock as tuning
-        does, with nothing in the second cache. Raises DeviceError."""
+        `Outline.sizes`, by default the largest; inputs and outputs then lie as `sizes.layout_at` has them.
+        ``times``: adds up how long each step takes. On a device each step then runs alone, and is timed by
+        the device's clock as tuning does, with nothing in the second cache. Raises DeviceError."""
         with self.memory.turn:
             try:
                 context = self._idle.pop()
             except IndexError:
                 context = self.layout.context()
             try:
-                context.begin(inputs, outputs, sizes)
+                context.begin(inputs, outputs, sizes or self._largest)
                 for segment in self._segments:
                     if isinstance(segment, Island):
                         begin = time.perf_counter_ns()

@@ -33,6 +33,7 @@ from autotune.models.outline import KernelCall, Outline, arena, nbytes
 from autotune.models.program import Program
 from autotune.models.saving import DOCUMENT, FIRST_VERSION, FORMAT, VERSION, member_name, plain_dtype
 from autotune.models.signature import read as read_signature
+from autotune.models.sizes import told_sizes
 from autotune.run.kernel import Kernel
 from autotune.run.kernels import kernel_of
 from autotune.run.pickled import read as read_kernel
@@ -55,6 +56,8 @@ from schedules.documents import (
 )
 from schedules.dtypes import DTYPES
 from schedules.errors import AutotuneError, ScheduleError
+from schedules.expr import Expr
+from schedules.expr_json import from_json
 from schedules.graph.graph import Argument, Island
 from schedules.model import Target, Trace, TraceError, Workload
 from schedules.te.compute_dag import Tensor
@@ -214,7 +217,7 @@ def _parsed(data: bytes, place: _Place) -> dict[str, Any]:
         raise _Damaged(f"{DOCUMENT!r}: {err}") from err
     if not isinstance(v, dict) or v.get("format") != FORMAT:
         raise ModelError(f"{place} is no saved model: {DOCUMENT} is another document")
-    if v.get("version") not in (FIRST_VERSION, VERSION):
+    if v.get("version") not in range(FIRST_VERSION, VERSION + 1):
         raise ModelError(
             f"{place} has version {str(v.get('version'))[:40]}, and this autotune reads {FIRST_VERSION} to "
             f"{VERSION}: save the model again, or use the autotune that wrote it"
@@ -227,9 +230,12 @@ def _outline(v: Mapping[str, Any], tasks: Sequence[Workload]) -> Outline:
     if len(tensors) != len(v["tensors"]):
         raise ValueError("two tensors have one name")
     views = {name: Argument(base, start) for name, base, start in v.get("views", ())}
+    extents: dict[str, tuple[tuple[int, Expr], ...]] = {}
+    for name, d, extent in v.get("extents", ()):
+        extents[name] = (*extents.get(name, ()), (d, extent))
     return Outline(
         tensors, v["inputs"], v["outputs"], v["weights"], tuple(tasks), v["steps"], v["labels"],
-        views, dict(v.get("joins", ())),
+        views, dict(v.get("joins", ())), told_sizes(v.get("sizes", ()), extents), extents,
     )  # fmt: skip
 
 
@@ -263,7 +269,8 @@ def _read_step(x: Any) -> KernelCall | Island:
         payload = base64.b64decode(v["payload"], validate=True)
         return Island(v["island"], v["op"], v["reads"], v["writes"], payload)
     v = _CALL(x)
-    return KernelCall(v["task"], tuple(Argument(*r) for r in v["reads"]), v["writes"], v["origins"])
+    reads = tuple(Argument(*r) for r in v["reads"])
+    return KernelCall(v["task"], reads, v["writes"], v["origins"], v.get("sizes", ()))
 
 
 _SIZE, _TEXTS = integer(0, (1 << 48) - 1, "a size"), list_of(any_text)
@@ -281,7 +288,8 @@ _ISLAND = record(
     }
 )
 _CALL = record(
-    {"task": _SIZE, "reads": list_of(items(any_text, _SIZE)), "writes": _TEXTS, "origins": _TEXTS}
+    {"task": _SIZE, "reads": list_of(items(any_text, _SIZE)), "writes": _TEXTS, "origins": _TEXTS},
+    {"sizes": _TEXTS},
 )
 _MODEL = record(
     {
@@ -308,6 +316,8 @@ _MODEL = record(
         "signature": lambda x: x,
         "views": list_of(items(any_text, any_text, _SIZE)),
         "joins": list_of(items(any_text, _TEXTS)),
+        "sizes": list_of(items(any_text, _SIZE, _SIZE, any_text, _SIZE)),
+        "extents": list_of(items(any_text, _SIZE, from_json)),
     },
 )
 

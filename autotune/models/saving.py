@@ -20,19 +20,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.errors import ModelError
-from autotune.models.outline import KernelCall
+from autotune.models.outline import KernelCall, Outline
 from autotune.models.program import Program
 from autotune.models.signature import Signature, as_json
 from kernels_db.errors import LogError
 from kernels_db.replacing import check_replaceable
 from schedules.dtypes import DTYPES
+from schedules.expr_json import to_json
 from schedules.graph.graph import Island
 from schedules.model import Target, canonical
 from schedules.te.compute_dag import Tensor
 
 Array = NDArray[Any]
-# Files of models that have strides have a version of their own, as older readers know none.
-FORMAT, FIRST_VERSION, VERSION = "autotune model", 1, 2
+# Files of models that have strides, and of those that have open sizes, have versions of their own, as older
+# readers know none.
+FORMAT, FIRST_VERSION, STRIDED_VERSION, VERSION = "autotune model", 1, 2, 3
 DOCUMENT = "model.json"
 
 
@@ -100,9 +102,13 @@ def _document(
         lies = [[name, at.tensor, at.start] for name, at in ol.views.items()]
         called["views"], called["joins"] = lies, [[name, list(of)] for name, of in ol.joins.items()]
     lies_otherwise = bool(ol.views) or any(t.strides is not None for t in ol.tensors.values())
+    version = STRIDED_VERSION if lies_otherwise else FIRST_VERSION
+    if ol.sizes:
+        called |= _sizes(ol)
+        version = VERSION
     return called | {
         "format": FORMAT,
-        "version": VERSION if lies_otherwise else FIRST_VERSION,
+        "version": version,
         "name": name,
         "target": target.json,
         "tensors": [_tensor(t) for t in ol.tensors.values()],
@@ -114,6 +120,14 @@ def _document(
             {"text": k.as_text(), "tuned_s": s} for k, s in zip(program.kernels, tuned_s, strict=True)
         ],
         "steps": [_step(s) for s in ol.steps],
+    }
+
+
+def _sizes(ol: Outline) -> dict[str, Any]:
+    """The sizes, each with the extent that tells it, and the extents that depend on them."""
+    return {
+        "sizes": [[s.name, s.least, s.most, s.source.input, s.source.dim] for s in ol.sizes],
+        "extents": [[name, d, to_json(e)] for name, extents in ol.extents.items() for d, e in extents],
     }
 
 
@@ -130,7 +144,7 @@ def _step(s: KernelCall | Island) -> dict[str, Any]:
             "writes": [_tensor(t) for t in s.writes],
             "payload": base64.b64encode(s.payload).decode(),
         }
-    return {
+    return ({"sizes": list(s.sizes)} if s.sizes else {}) | {
         "task": s.task,
         "reads": [[a.tensor, a.start] for a in s.reads],
         "writes": list(s.writes),

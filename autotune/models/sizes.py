@@ -6,7 +6,7 @@ it has, unless its strides would depend on a size: then the program has it with 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Var
+from schedules.graph.graph import Island
 from schedules.strides import MemoryLayout, row_major, settled, strides_of
 from schedules.te.dims import MAX_EXTENT
 from schedules.te.open_sizes import (
@@ -78,6 +79,21 @@ def sizes_of(dag: ComputeDAG, inputs: Sequence[str]) -> tuple[ProgramSize, ...]:
     return tuple(ProgramSize(s.name, s.least, s.most, told[s.name]) for s in dag.open.sizes)
 
 
+def told_sizes(
+    sizes: Iterable[tuple[str, int, int, str, int]], extents: Extents
+) -> tuple[ProgramSize, ...]:
+    """Sizes as a file has them: name, least, most, and the input and its dimension that tell it. Raises
+    ValueError where that extent does not."""
+    found = []
+    for name, least, most, of, dim in sizes:
+        e = dict(extents.get(of, ())).get(dim)
+        linear = None if e is None or E.variables(e) != {name} else OpenExtent(0, dim, e).linear
+        if linear is None or linear[0] < 1:
+            raise ValueError(f"no extent of an input tells the size {name[:40]!r}")
+        found.append(ProgramSize(name, least, most, ExtentOf(of, dim, *linear)))
+    return tuple(found)
+
+
 def open_extents(dag: ComputeDAG, names: Sequence[str]) -> dict[str, tuple[tuple[int, Expr], ...]]:
     """The open extents of these tensors, by names of sizes."""
     if dag.open is None:
@@ -138,9 +154,21 @@ def check_sizes(ol: Outline) -> None:
             raise ValueError(f"no extent of an input tells the size {s.name}")
 
 
-def check_call(ol: Outline, call: KernelCall) -> None:
-    """Raise ValueError for a call of a kernel whose sizes do not fit, and for one that reads or writes
-    outside of what a caller gives at some sizes. `Outline` has checked the largest ones."""
+def check_step(ol: Outline, step: KernelCall | Island) -> None:
+    """Raise ValueError for a call of a kernel whose sizes do not fit, for one that reads or writes outside of
+    what a caller gives at some sizes, and for an island in a model with sizes. `Outline` has checked the
+    largest ones."""
+    if isinstance(step, Island):
+        if ol.sizes:
+            raise ValueError(
+                f"{step.name!r} ({step.op}) is no expression, and is called at one size only; give a number "
+                f"for {', '.join(s.name for s in ol.sizes)}"
+            )
+    elif ol.sizes or step.sizes or ol.tasks[step.task].dag.open is not None:
+        _check_call(ol, step)
+
+
+def _check_call(ol: Outline, call: KernelCall) -> None:
     dag = ol.tasks[call.task].dag
     own = () if dag.open is None else dag.open.sizes
     known = {s.name: s for s in ol.sizes}

@@ -95,7 +95,8 @@ def _of_tensor(t: Tensor, reads: Sequence[tuple[Stage, Load]], made: Stage | Non
         composite = [i for _, i in used if not isinstance(i, (Var, Const))]
         if composite or divided:
             for by in sorted({*divided, *(c for i in composite for c in _steps(i))}, reverse=True):
-                if 1 < by < extent and is_multiple(extent, by) and all(_two_digits(s, i, by) for s, i in used):
+                whole = 1 < by < extent and is_multiple(extent, by)
+                if whole and all(_two_digits(s, i, by) for s, i in used):
                     yield _Split(t.name, dim, by)
 
 

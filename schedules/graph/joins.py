@@ -152,7 +152,8 @@ def _cut(s: Stage, box: _Box, budget: int = MOST_BOXES) -> _Cut | _Box | None:
     for lo, hi in ((box.ranges[axis][0], at - 1), (at, box.ranges[axis][1])):
         own = (*box.ranges[:axis], (lo, hi), *box.ranges[axis + 1 :])
         value = affine.simplify(box.value, dict(zip(inside, own, strict=True)))
-        part = _cut(s, _Box(own, value, box.whole), budget - 1 if not parts else budget - len([*_boxes(parts[0])]))
+        left = budget - 1 if not parts else budget - len([*_boxes(parts[0])])
+        part = _cut(s, _Box(own, value, box.whole), left)
         if part is None:
             return None
         parts.append(part)

@@ -87,9 +87,15 @@ def is_marked(dag: ComputeDAG) -> bool:
 
 
 def marked(dag: ComputeDAG) -> ComputeDAG:
-    """The DAG whose open extents know their sizes. No argument of it is `OpenSizes.roomy`."""
-    if dag.open is None or is_marked(dag):
+    """The DAG whose open extents know their sizes, by dimensions that have the names of these. No argument of
+    it is `OpenSizes.roomy`."""
+    if dag.open is None:
         return dag
+    own = dims_of(n.expr for n in _extents(dag) if is_open(n))
+    if [d.name for d in own] == [s.name for s in dag.open.sizes]:
+        return dag
+    dag = unmarked(dag)
+    assert dag.open is not None
     dims: dict[str, Expr] = {s.name: Dim(s.name, s.least, s.most, True) for s in dag.open.sizes}
     shapes = {(x.of, x.at): Extent(E.substitute(x.extent, dims)) for x in dag.open.inputs}
     axes = {(x.of, x.at): Extent(E.substitute(x.extent, dims)) for x in dag.open.axes}

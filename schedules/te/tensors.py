@@ -205,8 +205,16 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
     >>> [t.name for t in te.dag([x, y]).inputs]
     ['x']
     """
+    made = marked_dag(tensors, sizes)
+    room = {d.name for t, d in zip(_inputs(tensors), made.inputs, strict=True) if t.strides is not None}
+    return with_room(unmarked(made), room)
+
+
+def marked_dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> ComputeDAG:
+    """`dag`, whose extents know their sizes (`schedules.te.marks`), for whoever goes on to compute with the
+    shapes of ``tensors``: both are of the same dimensions."""
     listed = _listed(tensors)
-    inputs = [t for t in listed if t.op is None]
+    inputs = _inputs(tensors)
     computed = [t for t in listed if t.op is not None]
     if not computed:
         raise WorkloadError("the operator's tensors hold no output; list the result of te.compute too")
@@ -240,14 +248,13 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
         outs = tuple(DagTensor(names[op, i], shape, E.dtype_of(v)) for i, v in enumerate(values))
         stages.append(Stage(outs, axes, reduce_axes, values, op.reducer))
     try:
-        made = ComputeDAG(
+        return ComputeDAG(
             tuple(_input(names[t, 0], t, sizes) for t in inputs),
             tuple(stages),
             tuple(names[key(t)] for t in computed),
         )
     except ValueError as err:
         raise WorkloadError(str(err)) from err
-    return with_room(unmarked(made), {names[t, 0] for t in inputs if t.strides is not None})
 
 
 def _check_open(inputs: Sequence[Tensor], ops: Sequence[Op], sizes: Mapping[Dim, int]) -> None:
@@ -289,6 +296,10 @@ def _listed(tensors: Sequence[Tensor]) -> dict[Tensor, None]:
             raise WorkloadError(f"{t!r} is listed twice; list each input and output once")
         seen[t] = None
     return seen
+
+
+def _inputs(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [t for t in _listed(tensors) if t.op is None]
 
 
 def dims(tensors: Sequence[Tensor]) -> list[Dim]:

@@ -188,7 +188,7 @@ def _trace(*steps: Any) -> str:
 
 LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "another document": (lambda v: {"a": 1}, "no saved model: model.json is another document"),
-    "a later version": (lambda v: v.update(version=3), "has version 3, and this autotune reads 1 to 2"),
+    "a later version": (lambda v: v.update(version=4), "has version 4, and this autotune reads 1 to 3"),
     "no steps": (lambda v: {k: x for k, x in v.items() if k != "steps"}, "damaged: steps: it is missing"),
     "reads outside": (lambda v: v["steps"][0]["reads"][0].__setitem__(1, 9), "elements 9 to 73 of 'x'"),
     "reads before": (lambda v: v["steps"][0]["reads"][0].__setitem__(1, -1), "expected a size, got -1"),
