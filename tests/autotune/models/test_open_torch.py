@@ -111,7 +111,9 @@ def test_layers_of_all_kinds_are_open() -> None:
     middle = ({1: Dim("n", max=33)},)
     is_right(nn.LayerNorm(8), lambda n: (torch.randn(3, n, 8),), middle, (7,), (1,), (33,))
     is_right(nn.Softmax(1), lambda n: (torch.randn(3, n),), middle, (7,), (1,), (33,))
-    is_right(nn.LSTM(4, 4), lambda b: (torch.randn(3, b, 4),), middle, (7,), (2,), (33,))
+    recurrent = nn.LSTM(4, 4)
+    steps = Of(lambda x: recurrent(x)[0])
+    is_right(steps, lambda b: (torch.randn(3, b, 4),), ((middle[0],),), (7,), (2,), (33,))
 
 
 def refused(fn: Callable[..., Any], *args: Any, largest: int | None = None, **dims: Any) -> str:
