@@ -65,7 +65,7 @@ def _split(nest: Nest, constant: str) -> tuple[Nest, Nest] | None:
 
 
 def _depends(s: Stmt) -> bool:
-    """Whether what a statement makes depends on a size that a call tells: in how much it makes, and in what."""
+    """Whether what a statement makes, or how much of it, depends on a size that a call tells."""
     extents = (x.extent for x in walk(s) if isinstance(x, Loop))
     values = (v for b in blocks(s) for v in (*b.values, *b.where, *b.binds))
     return any(affine.is_size(h) for e in (*extents, *values) for h in E.holes(e))

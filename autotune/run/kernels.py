@@ -11,7 +11,7 @@ from autotune.backends import check_here, confined
 from autotune.backends.building.object_cache import ObjectCache, key
 from autotune.errors import CompileError
 from autotune.run.kernel import Kernel
-from autotune.run.open_kernel import OpenKernel
+from autotune.run.open_kernel import open_kernel
 from autotune.run.pickled import read
 from autotune.settings import cache_dir
 from schedules.errors import ScheduleError
@@ -56,7 +56,7 @@ def kernel_of(
         log.debug("kernel of %s: nothing is in the cache, compiled in %.2f s", workload.op, took_s)
     main, packing = loaded
     if workload.dag.open is not None:
-        return OpenKernel(cast("LoadedObject", main), workload, target, record, trace, packing, chosen_by)
+        return open_kernel(cast("LoadedObject", main), workload, target, record, trace, packing, chosen_by)
     params = tuple(map(tensor_buffer, workload.dag.params))
     make = _class_for(main)
     return make(main, params, workload.dag.outputs, workload, target, record, trace, packing, chosen_by)

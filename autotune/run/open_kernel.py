@@ -17,7 +17,7 @@ from schedules.ir.nest import tensor_buffer
 from schedules.model import Target, Trace, Workload
 from schedules.te.dims import Dim
 from schedules.te.flops import count_flops
-from schedules.te.open_sizes import at
+from schedules.te.open_sizes import at, untold
 
 if TYPE_CHECKING:
     from autotune.codegen.llvm.compile import LoadedObject
@@ -87,6 +87,27 @@ class OpenKernel(DynamicKernel):
     def __repr__(self) -> str:
         where = f"on {self.target.arch} x{self.target.threads}"
         return f"<OpenKernel {self.dynamic}, one for all sizes, {where}>"
+
+
+def open_kernel(
+    loaded: LoadedObject,
+    workload: Workload,
+    target: Target,
+    record: Any,
+    trace: Trace | None,
+    packing: Mapping[int, LoadedObject],
+    chosen_by: str,
+) -> Kernel:
+    """The `OpenKernel` of compiled code. Where no input tells a size, which only a program knows then: the
+    kernel of its largest sizes."""
+    if not untold(workload.dag):
+        return OpenKernel(loaded, workload, target, record, trace, packing, chosen_by)
+    params = tuple(map(tensor_buffer, workload.dag.params))
+    opened = workload.dag.open
+    assert opened is not None
+    text = signature(packed_params(params, packing), workload.dag.outputs)
+    largest = loaded.sized(text, [s.most for s in opened.sizes])
+    return Kernel(largest, params, workload.dag.outputs, workload, target, record, trace, packing, chosen_by)
 
 
 def sizes_of_open(workload: Workload) -> DynamicWorkload:

@@ -164,8 +164,8 @@ class ReverseComputeAt(Primitive[None]):
         at_size = [i for x in reads(b) if x.buffer == buffer for i in x.indices if _has_size(i)]
         if at_size:
             raise self.refused(
-                f"it reads {buffer} at {E.show(at_size[0])}, a place that a call tells, so that one iteration "
-                f"of {shared[-1].var} may not compute it; choose a loop further out"
+                f"it reads {buffer} at {E.show(at_size[0])}, a place that a call tells, and one iteration of "
+                f"{shared[-1].var} may not compute it; choose a loop further out"
             )
         moved = region_loops(nest, b, self._spatial(nest, b))
         reading = {s.var: s.extent for s in (*path[len(shared) :], *walk(moved)) if isinstance(s, Loop)}

@@ -7,7 +7,7 @@ digest of that form identifies a workload.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -17,7 +17,7 @@ from schedules.documents import Malformed, any_integer, any_text, items, list_of
 from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Const, Expr, Load
 from schedules.expr_json import from_json, to_json
-from schedules.strides import flaw, settled, span, strides_of
+from schedules.strides import flaw, row_major, settled, span
 from schedules.te.inside import check_loads
 from schedules.te.marks import opened_by, unmarked
 from schedules.te.open_sizes import OpenSizes, at_most, check_open, check_sizes, largest_sizes, read_open
@@ -49,14 +49,15 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         """Bytes from the first element to the last; of the largest sizes where extents are open."""
-        return int(span(self.shape, strides_of(self))) * DTYPES[self.dtype].itemsize
+        shape = tuple(map(int, self.shape))
+        return span(shape, self.strides or row_major(shape)) * DTYPES[self.dtype].itemsize
 
     @property
     def own_bytes(self) -> int:
         """Bytes of its elements, without the gaps between them, each place in memory counted once."""
         item = DTYPES[self.dtype].itemsize
-        apart = prod(n for n, s in zip(self.shape, strides_of(self), strict=True) if s)
-        return min(self.nbytes, int(apart) * item)
+        apart = prod(int(n) for n, s in zip(self.shape, self.strides or self.shape, strict=True) if s)
+        return min(self.nbytes, apart * item)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ def _check_axes(s: Stage) -> None:
             raise ValueError(f"stage {s.name}: axis name {a.var[:40]!r} is not an identifier")
         if not isinstance(a.extent, int) or a.extent < 1:
             raise ValueError(f"stage {s.name}: axis {a.var} has extent {a.extent}; it must be >= 1")
-    if prod(a.extent for a in axes) > MOST_POINTS:
+    if prod(int(a.extent) for a in axes) > MOST_POINTS:
         raise ValueError(
             f"stage {s.name}: it has more than {MOST_POINTS} elements and terms; make it smaller"
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 from schedules import expr as E
 from schedules.errors import WorkloadError
-from schedules.expr import INDEX, Cast, Const, Expr, Var
+from schedules.expr import INDEX, Cast, Const, Expr, Hole, Var
 from schedules.te.scalars import cast
 
 # Largest extent of an axis: a larger one is surely a mistake, and overflows byte counts.
@@ -35,6 +35,13 @@ class Dim(Var):
 
     def __repr__(self) -> str:
         return f"{f'{self.name}=' if self.name else ''}{self.lo}..{self.hi}"
+
+
+@dataclass(frozen=True, slots=True)
+class SizeHole(Hole):
+    """The hole of an open size that knows its dimension. ``name``: that of the variable of the size."""
+
+    dim: Dim
 
 
 def dim(lo: int, hi: int, name: str = "", *, open: bool = False) -> Dim:

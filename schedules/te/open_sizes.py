@@ -2,13 +2,14 @@
 
 A DAG with open sizes has the numbers of the largest sizes everywhere, so that whoever reads extents reads
 those. Its `OpenSizes` say which of the numbers are extents that depend on a size, and how. `at` gives the DAG
-of one size. In what a stage computes, in its indices too, a size is its `variable`.
+of one size. In what a stage computes, in its indices too, a size is a hole of the name of its `variable`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,14 @@ from schedules.strides import row_major
 from schedules.te.dims import MAX_EXTENT
 from schedules.te.infeasible import impossible
 from schedules.te.inside import MAX_POINTS, decide, weaker
-from schedules.te.sizes_in_values import flaw_of_arithmetic, in_variables, stage_with_sizes, variable, with_sizes
+from schedules.te.sizes_in_values import (
+    flaw_of_arithmetic,
+    in_variables,
+    stage_with_sizes,
+    with_sizes,
+    without_holes,
+)
+from schedules.te.sizes_in_values import variable as variable
 
 if TYPE_CHECKING:
     from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
@@ -215,6 +223,8 @@ def sizes_of(dag: ComputeDAG, shapes: Sequence[Sequence[int]]) -> dict[str, int]
     out: dict[str, int] = {}
     if dag.open is None:
         return out
+    if wrong := untold(dag):
+        raise WorkloadError(wrong)
     telling = dag.open.telling
     for s in dag.open.sizes:
         x = telling[s.name]
@@ -266,11 +276,17 @@ def check_open(dag: ComputeDAG) -> None:
                 f"constant {dag.inputs[x.of].name} has the open extent {E.show(x.extent)}, so that it is "
                 "another array at each size; leave it out of the constants, or leave open= out"
             )
-    told = dag.open.telling
-    for name in ranges:
-        if name not in told:
-            raise ValueError(f"no extent of an input tells the size {name} of a call; give a number")
     _check_loads(dag, dag.open)
+
+
+def untold(dag: ComputeDAG) -> str:
+    """What is wrong with a DAG one of whose sizes no extent of an input tells; nothing if none is so. A
+    kernel of one is given its sizes by a program."""
+    told = {} if dag.open is None else dag.open.telling
+    for s in () if dag.open is None else dag.open.sizes:
+        if s.name not in told:
+            return f"no extent of an input tells the size {s.name} of a call; give a number"
+    return ""
 
 
 def check_extents(
@@ -393,16 +409,17 @@ def _check_loads(dag: ComputeDAG, opened: OpenSizes) -> None:
     sizes = {variable(n): r for n, r in opened.ranges.items()}
     for s, extents in zip(dag.stages, stages, strict=True):
         every = (*s.axes, *s.reduce_axes)
-        axes = {a.var: n for a, n in zip(every, extents, strict=True)}
+        axes = tuple((a.var, n) for a, n in zip(every, extents, strict=True))
         whole = sizes | {a.var: (0, a.extent - 1) for a in every}
-        for v in s.values:
+        for v in map(without_holes, s.values):
             spoken = not E.variables(v).isdisjoint(sizes)
             if spoken and (wrong := flaw_of_arithmetic(v, whole)):
                 raise ValueError(f"stage {s.name}: {_unmarked(wrong)}")
             for load, guards in _loads(v, ()):
                 own = spoken and any(not E.variables(e).isdisjoint(sizes) for e in (*load.indices, *guards))
                 for d, n in enumerate(shapes[load.buffer]):
-                    if (own or E.variables(n)) and not _inside(load.indices[d], n, axes, guards, opened):
+                    asked = own or E.variables(n)
+                    if asked and not _inside(load.indices[d], n, axes, guards, opened.sizes):
                         raise ValueError(
                             f"stage {s.name}: index {d} of {_shown(load)} cannot be proved below "
                             f"{_shown(n)}, and at least 0, at every size; correct the index or guard it with "
@@ -423,15 +440,21 @@ def _loads(e: Expr, guards: tuple[Expr, ...]) -> Iterator[tuple[Load, tuple[Expr
         yield from _loads(k, guards)
 
 
+@lru_cache(maxsize=1 << 12)  # each rewrite of a model makes a DAG with almost the same loads
 def _inside(
-    ix: Expr, extent: Expr, axes: Mapping[str, Expr], guards: tuple[Expr, ...], opened: OpenSizes
+    ix: Expr,
+    extent: Expr,
+    extents: tuple[tuple[str, Expr], ...],
+    guards: tuple[Expr, ...],
+    opened: tuple[OpenSize, ...],
 ) -> bool:
-    """Whether an index is inside an extent at every size."""
+    """Whether an index is inside an extent at every size. ``extents``: of the axes."""
+    axes = dict(extents)
     known = tuple(w for g in guards for w in E.conjuncts(weaker(g)))
     spoken = E.variables(ix).union(*map(E.variables, known))
     names = spoken & axes.keys()
     sizes = spoken.union(E.variables(extent), *(E.variables(axes[v]) for v in names)) - names
-    ranges = {variable(n): r for n, r in opened.ranges.items() if variable(n) in sizes}
+    ranges = {variable(s.name): s.range for s in opened if variable(s.name) in sizes}
     longest = {v: int(E.evaluate(axes[v], {n: r[1] for n, r in ranges.items()})) for v in names}
     ends = tuple(E.compare("<", Var(v), axes[v]) for v in sorted(names) if E.variables(axes[v]))
     whole = {**ranges, **{v: (0, n - 1) for v, n in longest.items()}}

@@ -17,7 +17,7 @@ from schedules.te.compute_dag import Tensor as DagTensor
 from schedules.te.dims import Dim, at_sizes, check_stride, dims_of, extent_at, stride_at
 from schedules.te.extent import Extent, written
 from schedules.te.marks import unmarked
-from schedules.te.open_sizes import with_room
+from schedules.te.open_sizes import untold, with_room
 from schedules.te.scalars import cast
 from schedules.te.unique import Taken
 
@@ -206,6 +206,8 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
     ['x']
     """
     made = marked_dag(tensors, sizes)
+    if wrong := untold(made):
+        raise WorkloadError(wrong)
     room = {d.name for t, d in zip(_inputs(tensors), made.inputs, strict=True) if t.strides is not None}
     return with_room(unmarked(made), room)
 
@@ -255,7 +257,6 @@ def marked_dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -
         )
     except ValueError as err:
         raise WorkloadError(str(err)) from err
-
 
 def _check_open(inputs: Sequence[Tensor], ops: Sequence[Op], sizes: Mapping[Dim, int]) -> None:
     """Raise `WorkloadError` for an open dimension without a number in a stride, or in values alone."""

@@ -55,9 +55,9 @@ N, B = ["var", "n"], ["var", "b"]
 LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "another range": (lambda v: v["sizes"][1].__setitem__(2, 8), "is not 9 at the largest size"),
     "from 0 on": (lambda v: v["sizes"][1].__setitem__(1, 0), "the size n is 0 to 9"),
-    "two of a name": (lambda v: v["sizes"].append(v["sizes"][0]), "'b' of a size is no identifier, or stands"),
+    "two of a name": (lambda v: v["sizes"].append(v["sizes"][0]), "'b' of a size is no identifier"),
     "no name": (lambda v: v["sizes"][0].__setitem__(0, "b;"), "no extent of an input tells the size 'b;'"),
-    "told by nothing": (lambda v: v["sizes"][0].__setitem__(4, 2), "no extent of an input tells the size 'b'"),
+    "told by nothing": (lambda v: v["sizes"][0].__setitem__(4, 2), "no extent of an input tells"),
     "told by an output": (
         lambda v: v["sizes"][0].__setitem__(3, v["outputs"][0]), "no extent of an input tells the size b"
     ),

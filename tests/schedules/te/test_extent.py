@@ -145,7 +145,8 @@ def test_te_takes_extents_as_it_takes_dimensions():
 def test_an_extent_in_an_index_or_a_value_is_the_size_of_a_call():
     def made(k):
         x = te.placeholder((k, 6), name="x")
-        for value in (lambda j: x[k - 1, j], lambda j: x[0, j] * k, lambda j: x[0, j] / te.cast(k, "float32")):
+        number = te.cast(k, "float32")
+        for value in (lambda j: x[k - 1, j], lambda j: x[0, j] * k, lambda j: x[0, j] / number):
             yield te.dag([x, te.compute((6,), value, "y")])
 
     for open_, five in zip(made(n), made(5), strict=True):
