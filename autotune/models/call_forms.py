@@ -15,7 +15,7 @@ from autotune.codegen.runtime.laid import laid
 from autotune.errors import ArgumentError
 from autotune.models.outline import Outline
 from autotune.models.program import Program, Times
-from autotune.models.sizes import layout_at
+from autotune.models.sizes import is_roomy, layout_at
 from autotune.models.weights import aligned_copy
 from autotune.run import new_arrays, torch_calls
 from autotune.run.host_arrays import fitting, in_elements, is_aligned
@@ -43,7 +43,12 @@ class CallForms:
             for b in buffers
         }
         self._strided = {b.name: lies for b in self.ins if (lies := layout_of(b)).strides is not None}
-        # outputs that the program writes with room for the largest size, by number
+        # what makes memory with room for the largest size: for inputs by name, and for outputs by number
+        self._makers = {
+            b.name: new_arrays.maker_of(self._strided[b.name], DTYPES[b.dtype].numpy)
+            for n, b in zip(ol.inputs, self.ins, strict=True)
+            if b.name in self._strided and is_roomy(ol, n)
+        }
         self._roomy = {
             n: new_arrays.maker_of(lies, DTYPES[b.dtype].numpy)
             for n, b in enumerate(self.outs)
@@ -113,7 +118,13 @@ class CallForms:
         else:
             steps = in_elements(a)
             kept = steps is not None and lies.lies_as(steps) and is_aligned(a)
-            ready = a if kept else laid(a, lies, aligned.zeros)
+            if kept:
+                ready = a
+            elif (make := self._makers.get(b.name)) is None:
+                ready = laid(a, lies, aligned.zeros)
+            else:
+                ready = make()
+                ready[...] = a
         return ready, ready is not a
 
     def _argument(self, i: int) -> str:
