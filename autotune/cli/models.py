@@ -35,8 +35,8 @@ def shapes_of(text: str) -> dict[str, int | Dim | tuple[int | Dim, ...]]:
         if m is None:
             item = text[at:].partition(",")[0].strip()
             raise typer.BadParameter(
-                f"--shape {item!r}: write INPUT=1x3x224x224, DIMENSION=8, or DIMENSION=1..512,open, with commas "
-                "between them"
+                f"--shape {item!r}: write INPUT=1x3x224x224, DIMENSION=8, or DIMENSION=1..512,open, with "
+                "commas between them"
             )
         at, name = m.end(), m[1].strip()
         extents = tuple(_extent(name, x) for x in m[2].split("x"))

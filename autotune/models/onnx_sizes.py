@@ -29,17 +29,15 @@ def open_sizes_of(shapes: Shapes, label: str) -> dict[Dim, OpenSize]:
         for d in dims_of([extent]):
             if not d.open:
                 raise ModelError(
-                    f"{label}: shapes= gives {name!r} the size {d!r} of a kernel for each number, and a model "
-                    f"has one kernel for all: give autotune.dim({d.lo}, {d.hi}, open=True), or a number"
+                    f"{label}: shapes= gives {name!r} the size {d!r} of a kernel for each number, and a "
+                    f"model has one kernel for all: give autotune.dim({d.lo}, {d.hi}, open=True), or a number"
                 )
             if d not in out and d.lo < d.hi:
                 out[d] = OpenSize(taken.add(d.name or identifier(where)), d.lo, d.hi)
     return out
 
 
-def numbers_of(
-    shapes: Shapes, numbers: Mapping[Dim, int], label: str
-) -> dict[str, int | tuple[Any, ...]]:
+def numbers_of(shapes: Shapes, numbers: Mapping[Dim, int], label: str) -> dict[str, int | tuple[Any, ...]]:
     """Shapes of numbers. ``numbers``: of the open sizes. Raises ModelError for an extent that is none."""
 
     def number(name: str, n: Any) -> Any:
@@ -59,7 +57,9 @@ def numbers_of(
 def numbers_in(file: Any) -> set[int]:
     """Numbers that are extents or attributes in a file."""
     out = {n for x in file.initializers.values() for n in x.shape}
-    out |= {int(n) for x in file.initializers.values() if x.size <= 64 and x.dtype.kind in "iu" for n in x.flat}
+    out |= {
+        int(n) for x in file.initializers.values() if x.size <= 64 and x.dtype.kind in "iu" for n in x.flat
+    }
     for port in file.proto.graph.input:
         out |= {d.dim_value for d in port.type.tensor_type.shape.dim}
     for node in file.proto.graph.node:

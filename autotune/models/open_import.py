@@ -1,8 +1,8 @@
 """A model of open sizes, of imports of one program for a few of the sizes.
 
-An importer computes with numbers. It runs once for each of a few sizes, and what it makes is compared: numbers
-that depend on a size become expressions of it (`schedules.te.generalise`). So no operator knows of open sizes,
-and what each import says is what the model says at that size (ADR 88).
+An importer computes with numbers. It runs once for each of a few sizes, and what it makes is compared:
+numbers that depend on a size become expressions of it (`schedules.te.generalise`). So no operator knows of
+open sizes, and what each import says is what the model says at that size (ADR 88).
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ from schedules.te.open_sizes import OpenSize
 Import = Callable[[Mapping[str, int]], Model]
 
 
-def open_model(
-    make: Import, sizes: Sequence[OpenSize], taken: Callable[[int], bool], remedy: str
-) -> Model:
+def open_model(make: Import, sizes: Sequence[OpenSize], taken: Callable[[int], bool], remedy: str) -> Model:
     """The model of open ``sizes`` that ``make`` gives at each of them.
 
     ``taken``: whether a number is one of the program, such as an extent of a weight, so that no size is tried
@@ -66,7 +64,10 @@ def _made(make: Import, sizes: Mapping[str, int], remedy: str) -> Model:
 
 
 def _common(
-    graphs: Sequence[Graph], points: Sequence[Mapping[str, int]], sizes: Sequence[OpenSize], top: Callable[[], Model]
+    graphs: Sequence[Graph],
+    points: Sequence[Mapping[str, int]],
+    sizes: Sequence[OpenSize],
+    top: Callable[[], Model],
 ) -> Graph:
     """The graph of open sizes that is each of ``graphs`` at its sizes, one of ``points``. ``top``: the model
     of the largest sizes. Raises NoCommonForm."""
@@ -100,8 +101,8 @@ def _check_ports(models: Sequence[Model], remedy: str) -> None:
     for m in models[1:]:
         if m.signature != first.signature:
             raise ModelError(
-                f"{first.source}: what it takes or returns beside tensors depends on a size, such as a number "
-                f"that is one, or a tensor without elements: return tensors alone, or {remedy}"
+                f"{first.source}: what it takes or returns beside tensors depends on a size, such as a "
+                f"number that is one, or a tensor without elements: return tensors alone, or {remedy}"
             )
         for a, b in zip((*first.inputs, *first.outputs), (*m.inputs, *m.outputs), strict=True):
             if (a.name, a.tensor, a.dtype, len(a.shape)) != (b.name, b.tensor, b.dtype, len(b.shape)):
@@ -147,8 +148,8 @@ def _with_constants(graphs: Sequence[Graph], largest: Callable[[], Model]) -> li
             obstacles.append(
                 Obstacle(
                     reader,
-                    f"the elements of its constant {name}, which are known ahead, depend on a size, and are not "
-                    "the first ones of those at the largest size",
+                    f"the elements of its constant {name}, which are known ahead, depend on a size, and are "
+                    "not the first ones of those at the largest size",
                 )
             )
             continue

@@ -21,8 +21,8 @@ from autotune.errors import ArgumentError, ModelError, one_line
 from autotune.models.compiling import NotPicked, Picking, compiled
 from autotune.models.model import Model
 from autotune.models.module import Module
-from autotune.models.signature import TensorSlot
 from autotune.models.open_import import open_model
+from autotune.models.signature import TensorSlot
 from autotune.models.torch_import import Imported, class_name, decomposed, read_program
 from autotune.models.torch_open import FIXED, OpenGraph
 from autotune.models.torch_outputs import Fresh, Result, laid_out, results_of
@@ -134,8 +134,8 @@ class Entry:
     """A graph as a model, for one set of weights, of sizes and of threads. ``module``: None where there is
     nothing to compute. ``seen``: each weight with the count of its changes in place, None where torch counts
     none. ``inputs``: places of the model's inputs among the arguments. ``results``: what the graph returns;
-    None where that depends on sizes that may vary. ``room``: {extent of an argument: its least and its largest
-    number}, then. ``numbers``: the arguments that are numbers, which it is for.
+    None where that depends on sizes that vary. Then ``room`` is {extent of an argument: its least and its
+    largest number}, and ``numbers`` are the arguments that are numbers, which it is for.
     ``computed``: {result: number of the model's output}. ``written``: {argument that the graph writes to:
     number of the output that is its new value}."""
 
@@ -363,7 +363,8 @@ class TorchGraph:
 
         plain = [x.clone() if isinstance(x, torch.Tensor) and x.is_inference() else x for x in args]
         with _inside_torch():
-            exported = torch.export.export(self.graph, tuple(plain)) if self.open is None else self.open.exported(plain)
+            varies = self.open
+            exported = varies.exported(plain) if varies else torch.export.export(self.graph, tuple(plain))
             program = decomposed(exported)
         program.example_inputs = None  # which would keep the arguments
         return program

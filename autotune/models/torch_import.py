@@ -82,8 +82,8 @@ def import_torch(exported: Any, largest: int | None = None) -> Model:
 
 # Where a size cannot stay open.
 FIXED = (
-    "give the export another range, as Dim('n', min=2, max=512), or leave that size out of dynamic_shapes= and "
-    "export once for each size that is wanted"
+    "give the export another range, as Dim('n', min=2, max=512), or leave that size out of dynamic_shapes= "
+    "and export once for each size that is wanted"
 )
 
 

@@ -117,5 +117,3 @@ def with_room(seen: int) -> int:
     (64, 128, 256)
     """
     return max(LEAST_ROOM, 1 << (ROOM * seen - 1).bit_length())
-
-

@@ -65,19 +65,20 @@ def symbols_of(program: Any, label: str, largest: int | None) -> list[Symbol]:
                 found[symbol] = Symbol(symbol, size, i, d, expr == symbol)
     if free := [name for expr, name in numbers.items() if not expr.free_symbols <= found.keys()]:
         raise ModelError(
-            f"{label}: input {free[0]!r} is a number that each call tells, and no size of a tensor: export with "
-            "the number that is wanted, once for each, or give it as a tensor"
+            f"{label}: input {free[0]!r} is a number that each call tells, and no size of a tensor: export "
+            "with the number that is wanted, once for each, or give it as a tensor"
         )
     if boundless := [told[x] for x, s in found.items() if not s.size.most]:
         raise ModelError(
             f"{label}: {' and '.join(boundless)} has no largest size: give one in the export, as "
-            'dynamic_shapes={"x": {0: torch.export.Dim("n", max=512)}}, or import_torch(exported, largest=512)'
+            'dynamic_shapes={"x": {0: torch.export.Dim("n", max=512)}}, or import_torch(exported, '
+            "largest=512)"
         )
     for x, s in found.items():
         if s.size.most <= s.size.least:
             raise ModelError(
-                f"{label}: the size of {told[x]} is {s.size.least} to {s.size.most}: give a larger largest one, "
-                "or export it with one size"
+                f"{label}: the size of {told[x]} is {s.size.least} to {s.size.most}: give a larger largest "
+                "one, or export it with one size"
             )
     return list(found.values())
 
@@ -114,8 +115,8 @@ def at_numbers(program: Any, numbers: Mapping[Any, int]) -> StaticProgram:
     """A decomposed program with a number for each symbol. ``numbers``: {symbol: number}."""
     import torch
 
-    number = _Numbers({s: n for s, n in numbers.items()})
-    graph, env = torch.fx.Graph(), {}
+    number = _Numbers(numbers)
+    graph, env = torch.fx.Graph(), dict[Any, Any]()
     with torch._subclasses.FakeTensorMode():
         for node in program.graph.nodes:
             val = node.meta.get("val")
@@ -134,9 +135,7 @@ class _Numbers:
     """What values of nodes are where symbols are numbers."""
 
     def __init__(self, numbers: Mapping[Any, int]) -> None:
-        import sympy
-
-        self.numbers = {s: sympy.Integer(n) for s, n in numbers.items()}
+        self.numbers = numbers
         self.known: dict[Any, Any] = {}
 
     def of_value(self, x: Any) -> bool | int | float | None:
@@ -145,7 +144,7 @@ class _Numbers:
         if expr is None or hasattr(x, "shape"):
             return None
         if expr not in self.known:
-            found = expr.xreplace(self.numbers)
+            found = expr.subs(self.numbers)
             known = None
             if not getattr(found, "free_symbols", ()):
                 known = bool(found) if found in (True, False) else _plain(found, x)

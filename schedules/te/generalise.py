@@ -1,10 +1,10 @@
 """One compute DAG for every size of a range, of DAGs that were made for a few of the sizes.
 
 Whoever makes a DAG of a program, such as an importer, does it with numbers for the sizes. Made for several
-sizes, DAGs that differ in numbers alone are one DAG whose numbers depend on the sizes: this is anti-unification
-(Plotkin, A note on inductive generalization, 1970), with numbers in place of terms. A number is the sum of a
-multiple of one size and a constant, which two samples tell and all others confirm. Where expressions differ in
-more than numbers, what is computed depends on the size, and there is no such DAG.
+sizes, DAGs that differ in numbers alone are one DAG whose numbers depend on the sizes: this is
+anti-unification (Plotkin, A note on inductive generalization, 1970), with numbers in place of terms. A number
+is the sum of a multiple of one size and a constant, which two samples tell and all others confirm. Where
+expressions differ in more than numbers, what is computed depends on the size, and there is no such DAG.
 
 Samples are best of sizes that are no other number of the program, so that no extent is equal to a size, or
 divided by it, by chance.
@@ -189,7 +189,9 @@ class _Fit:
         if all(e is first or e == first for e in each[1:]):
             return first
         if any(type(e) is not type(first) or _own(e) != _own(first) for e in each[1:]):
-            raise _Differs(f"it computes {_cut(first)} at {self.points[0]}, and something else at another size")
+            raise _Differs(
+                f"it computes {_cut(first)} at {self.points[0]}, and something else at another size"
+            )
         if isinstance(first, Const):
             return self._number([e for e in each if isinstance(e, Const)])
         kids = [E.children(e) for e in each]
@@ -210,7 +212,9 @@ class _Fit:
         """(size, step, first) of numbers that are ``step * size + first`` at every sample."""
         for s in self.sizes:
             pairs = dict(zip((p[s.name] for p in self.points), numbers, strict=True))
-            if len(pairs) < 2 or any(pairs[p[s.name]] != n for p, n in zip(self.points, numbers, strict=True)):
+            if len(pairs) < 2 or any(
+                pairs[p[s.name]] != n for p, n in zip(self.points, numbers, strict=True)
+            ):
                 continue
             (x, u), (y, v), *_ = pairs.items()
             step, rest = divmod(v - u, y - x)
@@ -218,7 +222,8 @@ class _Fit:
             if not rest and all(step * n + first == m for n, m in pairs.items()):
                 return s.name, step, first
             raise _Differs(
-                f"the number {u} at {s.name} = {x} is {v} at {y}, which is no multiple of {s.name} plus a number"
+                f"the number {u} at {s.name} = {x} is {v} at {y}, which is no multiple of {s.name} plus a "
+                "number"
             )
         names = " and ".join(s.name for s in self.sizes)
         raise _Differs(f"the number {numbers[0]} depends on {names} together")
@@ -254,7 +259,7 @@ def sample_sizes(sizes: Sequence[OpenSize], taken: Callable[[int], bool]) -> Ite
     chosen = {}
     used: set[int] = set()
     for s in sizes:
-        chosen[s.name] = _numbers(s, lambda n: taken(n) or n in used)  # noqa: B023
+        chosen[s.name] = _numbers(s, lambda n: taken(n) or n in used)
         used.update(chosen[s.name])
     base = {name: c[0] for name, c in chosen.items()}
     yield base

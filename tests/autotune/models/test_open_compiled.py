@@ -21,8 +21,8 @@ nn, F = torch.nn, torch.nn.functional
 
 @pytest.fixture(autouse=True)
 def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """A log and a cache of the test's own, no graphs of other tests, and default kernels in the place of first
-    picks, which take seconds. The inputs of each model that is compiled."""
+    """A log and a cache of the test's own, no graphs of other tests, and default kernels in the place of
+    first picks, which take seconds. The inputs of each model that is compiled."""
     made: list[Any] = []
 
     def kernels(outline: Any, missing: Any, wanted: Any, *_: Any) -> dict[int, Any]:
@@ -42,9 +42,13 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]
     torch.compiler.reset()
 
 
-def agrees(module: Any, inputs: Sequence[Sequence[Any]], mark: dict[str, int] | None = None, **how: Any) -> None:
+def agrees(
+    module: Any, inputs: Sequence[Sequence[Any]], mark: dict[str, int] | None = None, **how: Any
+) -> None:
     """Without a warning, what torch computes of each of the inputs."""
-    f = torch.compile(module.eval(), backend=torch_backend.backend, options={"threads": 1, "strict": True}, **how)
+    f = torch.compile(
+        module.eval(), backend=torch_backend.backend, options={"threads": 1, "strict": True}, **how
+    )
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")
         for xs in inputs:
@@ -111,7 +115,10 @@ def test_results_lie_as_torch_has_them_at_each_size(apart: list[Any]) -> None:
 @pytest.mark.slow
 def test_a_number_that_is_no_size_is_a_model_each(apart: list[Any]) -> None:
     f = torch.compile(
-        lambda x, k: x * k, backend=torch_backend.backend, dynamic=True, options={"threads": 1, "strict": True}
+        lambda x, k: x * k,
+        backend=torch_backend.backend,
+        dynamic=True,
+        options={"threads": 1, "strict": True},
     )
     with torch.no_grad():
         for n, k in ((5, 3), (7, 3), (7, 4), (9, 3), (9, 4)):
@@ -138,7 +145,10 @@ def test_a_sequence_varies(apart: list[Any]) -> None:
     class Causal(nn.Module):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.tokens, self.layer = nn.Embedding(20, 8), nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
+            self.tokens, self.layer = (
+                nn.Embedding(20, 8),
+                nn.TransformerEncoderLayer(8, 2, 12, batch_first=True),
+            )
 
         def forward(self, ids: Any) -> Any:
             mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1])

@@ -90,9 +90,7 @@ def test_dimensions_of_an_input_are_open_together() -> None:
 
 def test_one_size_may_stand_in_several_inputs_and_in_arithmetic() -> None:
     n = at.dim(1, 9, open=True)
-    pair = graph(
-        [node("Concat", "x", "y", made="z", axis=0)], {"x": ["a", 3], "y": ["b", 3]}
-    )
+    pair = graph([node("Concat", "x", "y", made="z", axis=0)], {"x": ["a", 3], "y": ["b", 3]})
     model = at.import_onnx(pair, {"a": n, "b": n * 2 + 1})
     assert [p.shape[0] for p in (*model.inputs, *model.outputs)] == [9, 19, 28]
     x, y = np.ones((4, 3), np.float32), np.zeros((9, 3), np.float32)
@@ -113,7 +111,9 @@ def test_what_cannot_be_open_is_told_with_the_remedy() -> None:
     assert "(Reshape): " in text and "which the import tries" in text
     assert text.endswith("give that size another range in shapes=, or a number)")
     scan = graph([node("CumSum", "x", "axis", made="y")], {"x": ["n", 8]}, axis=np.array(0))
-    with pytest.raises(ModelError, match=r"the size n \(1 to 64\) cannot stay open:\n  node y: it is computed in"):
+    with pytest.raises(
+        ModelError, match=r"the size n \(1 to 64\) cannot stay open:\n  node y: it is computed in"
+    ):
         at.import_onnx(scan, {"n": at.dim(1, 64, open=True)})
     with pytest.raises(ModelError, match=r"island .* has fixed sizes"):
         det = graph([node("Det", "x", made="y")], {"x": ["n", 3, 3]})
@@ -141,7 +141,12 @@ def test_exported_modules_agree_with_onnxruntime() -> None:
             return self.norm(x + self.out(y.transpose(1, 2).reshape(b, n, 16))).mean(1)
 
     conv = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(200, 3)
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(200, 3),
     )
     mlp = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
     cases: list[tuple[Any, Callable[[int], Any], int]] = [
@@ -157,7 +162,12 @@ def test_exported_modules_agree_with_onnxruntime() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.onnx.export(
-                module.eval(), (inputs(7),), file, dynamo=False, input_names=["x"], dynamic_axes={"x": {axis: "n"}}
+                module.eval(),
+                (inputs(7),),
+                file,
+                dynamo=False,
+                input_names=["x"],
+                dynamic_axes={"x": {axis: "n"}},
             )
         session = ort.InferenceSession(file.getvalue())
         model = at.import_onnx(file.getvalue(), {"n": at.dim(1, 32, open=True)})

@@ -84,7 +84,9 @@ def test_a_sequence_is_open(causal: bool) -> None:
         return (torch.randint(0, 40, (2, n)),)
 
     model = is_right(Encoder(causal), ids, ({1: Dim("n", max=32)},), (7,), (1,), (2,), (19,), (32,))
-    assert sum(v.size == 32 * 32 for v in model.graph.values.values()) == causal  # the mask of the largest size
+    assert (
+        sum(v.size == 32 * 32 for v in model.graph.values.values()) == causal
+    )  # the mask of the largest size
 
 
 @pytest.mark.slow

@@ -50,7 +50,9 @@ def test_it_is_what_was_made_for_each_size() -> None:
     for n, b in ((1, 1), (1, 8), (2, 3), (37, 5), (64, 8)):
         arrays = [rng.integers(-4, 5, s).astype(np.float32) for s in ((b, n, 16), (16, 4))]
         for got, want in zip(
-            evaluate(at(dag, {"n": n, "b": b}), arrays), evaluate(product({"n": n, "b": b}), arrays), strict=True
+            evaluate(at(dag, {"n": n, "b": b}), arrays),
+            evaluate(product({"n": n, "b": b}), arrays),
+            strict=True,
         ):
             assert np.array_equal(got, want)
 
