@@ -226,7 +226,12 @@ def _of_terms(e: Expr, ranges: Ranges) -> Range | None:
 
 def has_size(e: Expr) -> bool:
     """Whether an index depends on a size that a call tells (`schedules.te.open_sizes.variable`)."""
-    return any(v.endswith(".size") for v in E.variables(e))
+    return any(map(is_size, E.variables(e)))
+
+
+def is_size(name: str) -> bool:
+    """Whether a variable is that of a size, or the hole that stands for it while a nest is scheduled."""
+    return name.endswith(".size")
 
 
 def quotients(var: str, extent: Expr, ranges: Ranges) -> dict[str, Range]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from schedules import expr as E
 from schedules.errors import WorkloadError
-from schedules.expr import INDEX, Cast, Const, Expr, Var
+from schedules.expr import INDEX, Cast, Const, Expr, Hole, Var
 from schedules.te.scalars import cast
 
 # Largest extent of an axis: a larger one is surely a mistake, and overflows byte counts.
@@ -37,14 +37,21 @@ class Dim(Var):
         return f"{f'{self.name}=' if self.name else ''}{self.lo}..{self.hi}"
 
 
+@dataclass(frozen=True, slots=True)
+class SizeHole(Hole):
+    """The hole of an open size that knows its dimension. ``name``: that of the variable of the size."""
+
+    dim: Dim
+
+
 def dim(lo: int, hi: int, name: str = "", *, open: bool = False) -> Dim:
     """A size that varies from ``lo`` to ``hi`` (elements), both included, for `autotune.tune` and
     `autotune.load` in the place of a size, and for extents of `te`.
 
     ``name``: for messages, and for `DynamicKernel.at`. A parameter of an operator names its size itself.
     ``open``: one workload, one search and one compiled kernel for all sizes, in place of one for each (ADR
-    79). Only extents may depend on it. A row-major argument has it in its outermost dimension; others are
-    given strides that are numbers.
+    79). Extents, indices and values may depend on it; an extent of an input tells it. A row-major argument
+    has it in its outermost dimension; others are given strides that are numbers.
 
     Raises `WorkloadError` unless ``1 <= lo <= hi``. Example:
 
@@ -77,14 +84,14 @@ def check_stride(name: str, stride: Any) -> None:
         )
 
 
-def at_sizes(e: Expr, sizes: Mapping[Dim, int]) -> Expr:
-    """An expression with numbers for those of its dimensions that ``sizes`` has, as it would be if they had
-    been written there. Raises `WorkloadError`, TypeError and ZeroDivisionError for what is no expression
-    then."""
+def at_sizes(e: Expr, sizes: Mapping[Dim, int] | Mapping[Dim, Expr]) -> Expr:
+    """An expression with numbers, or other expressions, for those of its dimensions that ``sizes`` has, as it
+    would be if they had been written there. Raises `WorkloadError`, TypeError and ZeroDivisionError for what
+    is no expression then."""
 
     def visit(x: Expr) -> Expr | None:
         if isinstance(x, Dim) and x in sizes:
-            return Const(sizes[x])
+            return E.wrap(sizes[x])
         if isinstance(x, Cast) and E.dtype_of(x.a) == INDEX and dims_of([x.a]):
             return cast(at_sizes(x.a, sizes), x.dtype)
         return None

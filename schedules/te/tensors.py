@@ -155,9 +155,13 @@ class Op:
         accesses = (x for v in self.values for x in E.walk(v) if isinstance(x, TensorLoad))
         return list(dict.fromkeys(x.tensor for x in accesses))
 
+    def extents(self) -> list[Any]:
+        """Of its axes, then of its reduction axes."""
+        return [n for _, n in (*self.axes, *self.reduce_axes)]
+
     def parts(self) -> list[Any]:
         """Extents and values: what may have dimensions."""
-        return [*(n for _, n in (*self.axes, *self.reduce_axes)), *self.values]
+        return [*self.extents(), *self.values]
 
 
 # A tensor as the key of a table: two objects may stand for one output of a stage.
@@ -254,15 +258,16 @@ def marked_dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -
     except ValueError as err:
         raise WorkloadError(str(err)) from err
 
-
 def _check_open(inputs: Sequence[Tensor], ops: Sequence[Op], sizes: Mapping[Dim, int]) -> None:
-    """Raise `WorkloadError` for an open dimension without a number elsewhere than in an extent."""
+    """Raise `WorkloadError` for an open dimension without a number in a stride, or in values alone."""
+    extents = [*(n for t in inputs for n in t.shape), *(n for op in ops for n in op.extents())]
+    told = {*sizes, *dims_of(map(written, extents))}
     for op in ops:
         for name, v in zip(op.names, op.values, strict=True):
-            if found := [d for d in dims_of([v]) if d not in sizes]:
+            if found := [d for d in dims_of([v]) if d not in told]:
                 raise WorkloadError(
-                    f"a value of {name or 'a stage'} depends on the open size {found[0]!r}; only extents "
-                    "may: give it as an input, or leave open= out"
+                    f"a value of {name or 'a stage'} depends on the open size {found[0]!r}, and no extent of "
+                    "an input tells it of a call; give it as an input, or leave open= out"
                 )
     for i, t in enumerate(inputs):
         for s in t.strides or ():

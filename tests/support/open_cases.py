@@ -110,6 +110,72 @@ def conv(b: object, h: object, c: int, f: int) -> Tensors:
     return [x, w, te.compute((b, h, 3, f), value, "y")]
 
 
+def number(n: object) -> E.Expr:
+    """A size as a value."""
+    return te.cast(n if isinstance(n, E.Expr) else E.wrap(n), "float32")
+
+
+def less_the_last_row(m: object, n: object) -> Tensors:
+    x = te.placeholder((m, n), name="x")
+    return [x, te.compute((m, n), lambda i, j: x[i, j] - 2.0 * x[m - 1, j], "y")]
+
+
+def less_the_mean(m: object, n: object) -> Tensors:
+    x, r = te.placeholder((m, n), name="x"), te.reduce_axis(m, "r")
+    total = te.compute((n,), lambda j: te.sum(x[r, j], axis=r), "total")
+    mean = te.compute((n,), lambda j: total[j] * (1.0 / number(m)), "mean")
+    return [x, te.compute((m, n), lambda i, j: x[i, j] - mean[j], "y")]
+
+
+def turned_around(m: object, n: object) -> Tensors:
+    x = te.placeholder((m, n), name="x")
+    turned = te.compute((m, n), lambda i, j: x[m - 1 - i, j] + 1.0, "turned")
+    return [x, te.compute((m, n), lambda i, j: turned[i, j] * number(m - i), "y")]
+
+
+def padded_to(most: int, m: object, n: object) -> Tensors:
+    """Zeros behind the last row; of the later half of the rows, the negative."""
+    x = te.placeholder((m, n), name="x")
+    rows = te.compute((most, n), lambda t, j: te.select(t < m, x[te.minimum(t, m - 1), j], 0.0), "rows")
+    return [x, te.compute((most, n), lambda t, j: te.select(2 * t < m, rows[t, j], -rows[t, j]), "y")]
+
+
+def rolled(m: object, n: object) -> Tensors:
+    x = te.placeholder((m, n), name="x")
+    return [x, te.compute((m, n), lambda i, j: x[(i + 3) % m, j], "y")]
+
+
+def product_from_the_end(m: object, n: object, k: object) -> Tensors:
+    a, b, r = te.placeholder((m, k), name="A"), te.placeholder((k, n), name="B"), te.reduce_axis(k, "r")
+    return [a, b, te.compute((m, n), lambda i, j: te.sum(a[m - 1 - i, k - 1 - r] * b[r, j], axis=r), "C")]
+
+
+def last_terms(m: object, n: object) -> Tensors:
+    """The sum of the last five rows, and of those in the other half."""
+    x, r, q = te.placeholder((m, n), name="x"), te.reduce_axis(m, "r"), te.reduce_axis(m, "q")
+    last = te.compute((n,), lambda j: te.sum(te.select(r >= m - 5, x[r, j], 0.0), axis=r), "last")
+    half = te.compute((n,), lambda j: te.sum(te.select(q < m // 2, x[q, j], 0.0), axis=q), "half")
+    return [x, te.compute((n,), lambda j: last[j] - half[j], "y")]
+
+
+def by_hand(m: object, n: int) -> Tensors:
+    """A matrix that lies column by column in one dimension."""
+    x = te.placeholder((n * m,), name="x")
+    return [x, te.compute((m, n), lambda i, j: x[j * m + i] * 2.0, "y")]
+
+
+# The size stands in indices and in values too.
+VALUES = {
+    "last row": OpenCase(lambda n: less_the_last_row(n, 6), 23),
+    "mean": OpenCase(lambda n: less_the_mean(n, 6), 17, exact=False),
+    "rows turned around": OpenCase(lambda n: turned_around(n, 6), 17),
+    "rows that are there": OpenCase(lambda n: padded_to(23, n, 6), 23),
+    "rolled rows": OpenCase(lambda n: rolled(n, 6), 23),
+    "rows from the end": OpenCase(lambda n: product_from_the_end(n, 6, 5), 23),
+    "terms from the end": OpenCase(lambda n: product_from_the_end(4, 6, n), 23),
+    "last terms": OpenCase(lambda n: last_terms(n, 6), 23),
+    "columns by hand": OpenCase(lambda n: by_hand(n, 3), 17),
+}
 CASES = {
     "rows of a product": OpenCase(lambda n: matmul(n, 6, 5), 23),
     "depth of a product": OpenCase(lambda n: matmul(4, 6, n), 23),
@@ -124,6 +190,7 @@ CASES = {
     "attention": OpenCase(lambda n: attention(n, 1, 2, 2), 17, exact=False),
     "batch of a convolution": OpenCase(lambda n: conv(n, 3, 2, 4), 5),
     "height of a convolution": OpenCase(lambda n: conv(1, n, 2, 4), 9),
+    **VALUES,
 }
 # Whose arguments have the open extent in their outermost dimension, so that kernels take them row-major.
 OUTERMOST = tuple(name for name, c in CASES.items() if all(t.strides is None for t in c.dag().params))

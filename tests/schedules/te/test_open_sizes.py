@@ -73,10 +73,6 @@ def test_extents_are_arithmetic_of_a_size() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (
-            lambda m, x: te.compute((m,), lambda i: x[i, 0] * te.cast(m, "float32")),
-            "value of a stage depends",
-        ),
         (lambda m, x: te.compute((9, 4), lambda i, j: x[i, j]), r"x\[i, j\] cannot be proved below"),
         (lambda m, x: te.compute((m, 4), lambda i, j: x[i + 1, j]), "is 9 at i=8, outside"),
         (lambda m, x: te.compute((m - 2, 4), lambda i, j: x[i, j]), "is below 1 or shrinks"),
