@@ -101,13 +101,13 @@ class Decoder(torch.nn.Module):  # type: ignore[name-defined,misc]
         return self.head(self.norm(x[-1:]))
 
 
-def decoder(s: Sizes = Sizes(), seed: int = 0) -> Any:
-    """A decoder with random weights, whose tokens differ."""
+def decoder(s: Sizes = Sizes(), seed: int = 0, scale: float = 0.3) -> Any:
+    """A decoder with random weights of a deviation of ``scale``, whose tokens differ."""
     torch.manual_seed(seed)
     made = Decoder(s).eval().requires_grad_(False)
     for p in made.parameters():
         if p.dim() == 2:
-            p.normal_(0, 0.3 if p.shape[0] != s.words else 1.0)
+            p.normal_(0, scale if p.shape[0] != s.words else 1.0)
     return made
 
 
