@@ -77,7 +77,7 @@ SHAPE = option(
     "1..512,open: a range, with one kernel for all.",
     "NAME=N,...", default="", values=values.shape,
 )  # fmt: skip
-LISTED_SHAPE = replace(SHAPE, help="What NET.onnx leaves open: x=1x3x224x224.")
+LISTED_SHAPE = replace(SHAPE, help="What NET.onnx leaves open: x=1x3x224x224, or seq=1..512,open.")
 SUITE = option("--suite", "Tasks of a TOML file; NAME: a suite, quick or all.", "FILE[:NAME]")
 DTYPE = option(
     "--dtype", f"Element type: {', '.join(DTYPES)}. [default: float32, or OP's first]", "DTYPE",

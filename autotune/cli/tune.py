@@ -32,7 +32,8 @@ def tune(o: Given) -> None:
     --frozen: in the log.
 
     A model's file stands where an operator's name does. Each expression that it runs is tuned once, all share
-    the budget (10 s for each without --budget), and --shape says what the file leaves open.
+    the budget (10 s for each without --budget), and --shape says what the file leaves open: a number, or a
+    range whose size each call tells, as seq=1..512,open.
 
     With --fleet the machines of a fleet measure (see: autotune worker), for the targets that --target lists,
     or for all that they offer.

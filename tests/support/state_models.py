@@ -10,6 +10,13 @@ import graph_cases as cases
 import numpy as np
 
 import autotune as at
+from autotune.backends import parse
+from autotune.models.fallback import run_island
+from autotune.models.model import Model
+from autotune.models.module import Module
+from autotune.models.preparation import prepared
+from autotune.models.program import Program
+from autotune.run.kernels import default_kernel
 from schedules.graph.graph import Graph, State
 
 te = at.te
@@ -258,3 +265,14 @@ def _read(draw: Any, t: Any, values: list[Any]) -> Any:
     if kind == 1:
         return cases.stage(t.shape, lambda *i: t[i] + 1.0)
     return cases.stage(t.shape, lambda *i: t[i] + other[i] * 3.0)
+
+
+def untuned(model: Model) -> Module:
+    """The plain loops of every kernel, compiled."""
+    ready = prepared(model)
+    ol = ready.outline(lambda w: None)
+    target = parse("cpu", 1)
+    kernels = [default_kernel(w, target) for w in ol.tasks]
+    initial = {n: s.initial for n, s in ready.graph.states.items() if s.initial is not None}
+    program = Program.of(ol, kernels, ready.graph.values.__getitem__, run_island, initial=initial)
+    return Module(program, target, model.name, [None] * len(kernels), None, model.signature)
