@@ -14,8 +14,10 @@ from schedules import expr as E
 from schedules.expr import Binary, Const, Expr
 from schedules.ir import Alloc, Guard, Loop, Stmt, const, seq, walk, with_body
 from schedules.ir.exprs import rewrite
-from schedules.passes.partition import TRIED_SIZES
 from schedules.passes.simplify import Ranges, inside, simplify
+
+# Sizes that are tried for the first at which all of a tile has work.
+TRIED_SIZES = 1024
 
 
 def by_sizes(s: Stmt, ranges: Ranges) -> Stmt:
