@@ -1,4 +1,4 @@
-"""Takes tests of a size out of the loops that hold the sums of an instruction (ADR 79, ADR 74).
+"""Takes tests of a size out of the loops that hold the sums of an instruction (ADR 92).
 
 A tile is several instructions high, and a small size has rows for fewer of them. A test inside of the sum
 keeps the sums out of registers. So the tile is there twice: for sizes at which all of it has work, and for
