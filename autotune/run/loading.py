@@ -148,7 +148,8 @@ def _take_exact(kernel: Kernel | None, asked: Asked) -> None:
         return
     tuned = {kernel.dynamic.at(s).digest for s in kernel.dynamic.tuned(asked.where)}
     fixed = asked.on(kernel.target)
-    kernel.exact = lambda workload: stored(workload, fixed)[0] if workload.digest in tuned else None
+    if tuned:  # else no call asks for the digest of its size
+        kernel.exact = lambda workload: stored(workload, fixed)[0] if workload.digest in tuned else None
 
 
 def _instead(found: Kernel, asked: Asked) -> tuple[Kernel, str] | None:

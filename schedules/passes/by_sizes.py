@@ -1,4 +1,4 @@
-"""Takes tests of a size out of the loops that hold the sums of an instruction (ADR 79, ADR 74).
+"""Takes tests of a size out of the loops that hold the sums of an instruction (ADR 92).
 
 A tile is several instructions high, and a small size has rows for fewer of them. A test inside of the sum
 keeps the sums out of registers. So the tile is there twice: for sizes at which all of it has work, and for
@@ -14,8 +14,10 @@ from schedules import expr as E
 from schedules.expr import Binary, Const, Expr
 from schedules.ir import Alloc, Guard, Loop, Stmt, const, seq, walk, with_body
 from schedules.ir.exprs import rewrite
-from schedules.passes.partition import TRIED_SIZES
 from schedules.passes.simplify import Ranges, inside, simplify
+
+# Sizes that are tried for the first at which all of a tile has work.
+TRIED_SIZES = 1024
 
 
 def by_sizes(s: Stmt, ranges: Ranges) -> Stmt:

@@ -1,4 +1,4 @@
-"""Vectors of many lanes, of which a call tells how many have work, in fewer at a time (ADR 79).
+"""Vectors of many lanes, of which a call tells how many have work, in fewer at a time (ADR 92).
 
 The last tile of an open extent is seldom full. So it runs in vectors of `LANES`, as many as have work.
 """

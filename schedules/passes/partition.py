@@ -15,8 +15,6 @@ from schedules.passes.simplify import Ranges, inside, loop_range, simplify
 
 # Most places at which a loop is cut where loads are chosen.
 MOST_CUTS = 8
-# Sizes that are tried for the first at which a loop runs.
-TRIED_SIZES = 1024
 
 
 def partition(s: Stmt, ranges: Ranges | None = None) -> Stmt:
@@ -72,15 +70,23 @@ def _of_open_extent(s: Loop, ranges: Ranges) -> Stmt:
 
 
 def _where_it_runs(end: Expr, ranges: Ranges) -> Ranges:
-    """Ranges in a loop that ends there, after some first iterations: n is 8 at least before ``n // 8``."""
-    names = E.variables(end)
-    if len(names) != 1 or not affine.has_size(end):
+    """Ranges in a loop that ends there, after some first iterations: n is 8 at least before ``n // 8``, and
+    before ``n // 8 - i * 4``."""
+    names = [v for v in E.variables(end) if affine.has_size(Var(v))]
+    if len(names) != 1 or names[0] not in ranges:
         return ranges
     (size,) = names
-    least, most = ranges[size]
-    few = range(least, min(most, least + TRIED_SIZES))
-    first = next((n for n in few if E.evaluate(end, {size: n}) > 0), few.stop)
-    return {**ranges, size: (first, most)}
+    low, high = ranges[size]
+
+    def never(n: int) -> bool:
+        """Whether it does not run at any size up to this one."""
+        r = affine.bounds(end, {**ranges, size: (ranges[size][0], n)})
+        return r is not None and r[1] <= 0
+
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if never(middle) else (low, middle)
+    return {**ranges, size: (low, ranges[size][1])}
 
 
 def _middle(loop: Loop, n: int) -> tuple[Expr, Expr, frozenset[Expr]]:

@@ -164,12 +164,20 @@ def test_the_sizes_at_which_a_loop_runs_are_told(end: Expr) -> None:
     assert (least, most) == (runs[0], 40)
 
 
-def test_what_is_not_told_by_one_size_leaves_ranges_alone() -> None:
+def test_the_sizes_at_which_some_iteration_around_runs_a_loop_are_told() -> None:
+    i = Var("i")
+    for end in (E.binary("//", N, 8) - i * 3, E.minimum(4, E.maximum(E.binary("//", N, 8) - i * 3, 0))):
+        told = partition._where_it_runs(end, {"n.size": (1, 40), "i": (0, 5)})
+        assert told == {"n.size": (8, 40), "i": (0, 5)}
+        told = partition._where_it_runs(end, {"n.size": (1, 40), "i": (1, 5)})
+        assert told["n.size"] == (32, 40)
+
+
+def test_what_does_not_tell_a_size_leaves_ranges_alone() -> None:
     ranges = {"n.size": (1, 5000), "i": (0, 3)}
-    assert partition._where_it_runs(N + Var("i"), ranges) == ranges
-    assert partition._where_it_runs(Const(4), ranges) == ranges
-    few = partition._where_it_runs(E.binary("//", N, 4000), ranges)["n.size"]
-    assert few == (1 + partition.TRIED_SIZES, 5000)  # sound, if not the first
+    for end in (N + Var("i"), Const(4), Var("i"), N - Var("unknown"), N * Var("m.size")):
+        assert partition._where_it_runs(end, ranges) == ranges, E.show(end)
+    assert partition._where_it_runs(E.binary("//", N, 4000), ranges)["n.size"] == (4000, 5000)
 
 
 def test_a_range_that_is_too_small_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
