@@ -186,7 +186,7 @@ class Reduction:
 
 def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> ComputeDAG:
     """The compute DAG of an operator, given all its inputs and outputs. ``sizes``: the numbers for its
-    dimensions (`schedules.te.dims`); an open one that has none stays open (`ComputeDAG.open`).
+    dimensions (`schedules.te.dims`); one that has none stays open (`ComputeDAG.open`).
 
     Inputs are the listed placeholders, outputs the listed computed tensors, each in their order. Outputs may
     be read by others: ``[A, B, C, D]`` with D reading C returns C and D, ``[A, B, D]`` only D. Stages are in
@@ -215,11 +215,11 @@ def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> Compu
         if t not in read:
             raise WorkloadError(f"input {t!r} is read by no listed output; leave it out or list its output")
     unset = [d for d in _dims(inputs, ops) if d not in sizes]
-    unknown = [d for d in unset if not d.open]
+    unknown = [d for d in unset if d.open is False]
     if unknown:
         raise WorkloadError(
-            f"the expression has sizes that vary ({', '.join(map(repr, unknown))}), which autotune.tune and "
-            "autotune.load take; here give numbers: te.dag(tensors, {m: 64})"
+            f"the expression has sizes that vary ({', '.join(map(repr, unknown))}) and open=False, which "
+            "autotune.tune and autotune.load take; here give numbers: te.dag(tensors, {m: 64})"
         )
     varying = [d for d in unset if d.lo < d.hi]  # one from 5 to 5 is 5
     sizes = {**sizes, **{d: d.hi for d in unset}}
@@ -260,12 +260,12 @@ def _opened(
             if found := [d for d in dims_of([v]) if d in named]:
                 raise WorkloadError(
                     f"a value of {name or 'a stage'} depends on the open size {found[0]!r}; only extents "
-                    "may: give it as an input, or leave open= out"
+                    "may: give it as an input, or open=False for a kernel of each size"
                 )
 
     for i, t in enumerate(inputs):
         for s in t.strides or ():
-            check_stride(t.name or f"I{i}", s)
+            check_stride(t.name or f"I{i}", s, sizes.keys() - named.keys())
 
     def extent(of: int, at: int, n: Any) -> list[OpenExtent]:
         if not set(dims_of([n])) & named.keys():
