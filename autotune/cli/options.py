@@ -164,6 +164,10 @@ AGAINST = option(
     default="numpy",
     values=values.peers,
 )
+SIZES = option(
+    "--sizes", "Of a range: where to compare. [default: the least, one between, the largest]", "N,...",
+    default="",
+)  # fmt: skip
 MUST_BEAT = option("--must-beat", "Exit with status 1 unless faster than it.", "PEER", values=values.peers)
 DURATION = option("--duration", "How long to measure each operator.", "TIME", default="5s", read=parse_budget)
 DIRECTORY = argument("DIR", "Where to write; made where missing.", "directory", default=REQUIRED)
