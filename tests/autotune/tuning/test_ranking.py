@@ -246,7 +246,7 @@ def test_a_machine_elsewhere_ranks_by_several_sizes_too(
     monkeypatch.setattr(serving, "TELL_S", 0.0)
     there.add("one", A, site=SizedSite())
     try:
-        m = at.dim(1, 512, "m", open=True)
+        m = at.dim(1, 512, "m")
         x = te.placeholder((m, 64), name="x")
         program = [x, te.compute(x.shape, lambda i, j: x[i, j] + 1.0, "y")]
         tuned = at.tune(
