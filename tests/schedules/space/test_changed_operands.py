@@ -96,6 +96,7 @@ def extremes(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("target", [VNNI, YMM], ids=["zmm", "ymm"])
 def test_every_sketch_of_an_offset_operand_is_right(name: str, target: Target) -> None:
@@ -133,6 +134,7 @@ def test_an_offset_operand_is_right_compiled(name: str) -> None:
         check_compiled(plain, space.trace(n, space.sample(n, 1, rng)[0]), here, inputs, want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 def test_borders_of_an_offset_window(layout: str) -> None:
     """Padding becomes the offset, which is taken off at the borders as everywhere."""
@@ -293,6 +295,7 @@ def test_bytes_are_widened_to_pairs(name: str) -> None:
     same(interpret(f, plain, inputs), te.evaluate(plain, inputs), space.sketches[n])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BYTES)
 def test_bytes_that_are_widened_are_right_compiled(name: str) -> None:
     case, rng = BYTES[name], np.random.default_rng(4)

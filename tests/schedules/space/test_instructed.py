@@ -199,6 +199,7 @@ def test_every_sketch_is_right(case: Case) -> None:
             same(interpret(f, replace(dag, constants=()), inputs), want, space.sketches[n])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", EVERY, ids=str)
 def test_every_sketch_is_right_compiled(case: Case) -> None:
     """Where this CPU has the instructions, two candidates of each sketch."""
@@ -216,6 +217,7 @@ def test_every_sketch_is_right_compiled(case: Case) -> None:
                 check_compiled(dag, space.trace(n, row), here, inputs, want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [

@@ -322,6 +322,7 @@ def test_the_cheapest_instruction_is_offered() -> None:
 SIGNS = [("int8", "int8", "vpdpbusd_turned"), ("uint8", "uint8", "vpdpbusd"), ("uint8", "int8", "vpdpbusd")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("x", "w", "name"), SIGNS)
 def test_signs_that_an_instruction_lacks(x: str, w: str, name: str) -> None:
     """Weights are offset while they are packed, and what that adds is taken off the sum of a group."""
@@ -415,6 +416,7 @@ def of_bytes(m: int, n: int, k: int) -> ComputeDAG:
     return replace(te.dag([x, w, z]), constants=("w",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", [0, 16])
 @pytest.mark.parametrize("kind", ["int4", "int8", "fp8", "bf16"])
 def test_one_sum_in_panels(kind: str, group: int) -> None:

@@ -26,6 +26,7 @@ def product(dtype: str, m: int, n: int, k: int) -> ComputeDAG:
     return replace(te.dag([x, w, y]), constants=("w",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float8_e5m2"])
 def test_panels_of_any_width_are_packed_in_whole_squares(dtype: str) -> None:
     """A register of bytes is wider than a panel of three registers of float32: no square has a tail, which

@@ -443,6 +443,7 @@ def interpreted(seed: int) -> Used:
     return used
 
 
+@pytest.mark.fast("2")
 @pytest.mark.parametrize("seed", range(3))
 def test_a_few_random_sums(seed: int) -> None:
     assert interpreted(seed)[""]
