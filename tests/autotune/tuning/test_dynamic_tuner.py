@@ -159,7 +159,7 @@ def test_a_size_that_is_too_large_for_the_rest_of_the_budget_costs_the_others_no
 
     monkeypatch.setattr(preparation, "check_feasible", check_less)
     given = {"m": at.dim(1, 40, open=False), "n": 8, "k": 8, "threads": 1, "db": tmp_path / "t.db"}
-    result = at.tune("matmul", trials=1, budget_s=20, progress=None, **given)
+    result = at.tune("matmul", trials=1, budget_s=90, progress=None, **given)
     assert isinstance(result, at.DynamicResult)
     assert [(s, r.stopped, r.measured) for s, r in result.by_size.items()] == [
         ((1,), "trials", 1),
