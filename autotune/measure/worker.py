@@ -135,12 +135,20 @@ def _measured(
     if elsewhere is not None:
         return replace(elsewhere, check_s=time.perf_counter() - start)
     checked = time.perf_counter()
-    run = loaded.timer()
-    found = timing.screen(run, beside(loaded.scratch_bytes), seconds, best_s, bench.options)
+    # before the clock, which opens scratch for the control too
+    others = loaded.timers_at_sizes() if isinstance(loaded, _Loaded) else {}
+    run, clock = loaded.timer(), beside(loaded.scratch_bytes)
+    found = timing.screen(run, clock, seconds, best_s, bench.options)
     reason = f"{found.time_s / best_s:.1f} times the best" if found.slow and best_s else ""
+    facts = loaded.facts()
+    if others and not found.slow:
+        facts[SIZES_S] = {
+            words: timing.screen(other, clock, other(1), None, bench.options).time_s
+            for words, other in others.items()
+        }
     return Measurement(
         "slow" if found.slow else "ok", reason, found.times_s, found.time_s, error, found.rate,
-        check_s=checked - start, run_s=time.perf_counter() - checked, facts=loaded.facts(),
+        check_s=checked - start, run_s=time.perf_counter() - checked, facts=facts,
     )  # fmt: skip
 
 
@@ -240,6 +248,16 @@ class _Loaded:
 
     def timer(self) -> timing.Run:
         return _runner(self._bench, self.kernel, self.packed(self._bench.arena.timing), "begin")
+
+    def timers_at_sizes(self) -> dict[str, timing.Run]:
+        """Timers at the sizes by which candidates are ranked beside the largest, by the names of these."""
+        sizes = [x for x in self._bench.sizes if x.ranks]
+        pointers = self.packed(self._bench.arena.timing) if sizes else None
+        return {
+            x.words: _runner(self._bench, self.kernel, self.at_size(x, pointers), "begin")
+            for x in sizes
+            if pointers is not None
+        }
 
     def facts(self) -> dict[str, Any]:
         return {}

@@ -31,7 +31,7 @@ class OpenKernel(DynamicKernel):
     `at` gives the kernel of one size, as of `DynamicKernel`. ``workload``, ``trace`` and ``record`` are those
     of the range. Raises `ArgumentError` for a size outside of it.
 
-        >>> m = at.dim(1, 512, open=True)
+        >>> m = at.dim(1, 512)
         >>> kernel = at.load("matmul", m=m, n=4096, k=4096)
         >>> c = kernel(a, b)  # a has 37 rows
     """
@@ -48,7 +48,7 @@ class OpenKernel(DynamicKernel):
         packing: Mapping[int, LoadedObject] | None = None,
         chosen_by: str = "schedule",
     ) -> None:
-        """As of `Kernel`. ``exact``: gives the kernel that was tuned for a workload of one size, or None."""
+        """As of `Kernel`."""
         params = tuple(map(tensor_buffer, workload.dag.params))
         outputs = workload.dag.outputs
         expected = signature(packed_params(params, packing or {}), outputs) + open_text_of(workload.dag)
@@ -60,6 +60,12 @@ class OpenKernel(DynamicKernel):
         super().__init__(sizes_of_open(workload), self._sized, ())
         self.target, self.record, self.chosen_by = target, record, chosen_by
         self.workload, self._given = workload, trace
+
+    def take_exact(self, exact: Callable[[Workload], Kernel | None]) -> None:
+        """Have sizes take kernels of their own: ``exact`` gives the kernel that was tuned for a workload of
+        one size, or None. For a kernel that nobody calls yet."""
+        self.exact = exact
+        self._kernels.clear()  # the largest size has this code already
 
     def _sized(self, workload: Workload) -> Kernel:
         """The kernel of one size: its own, or this code at that size."""

@@ -15,7 +15,7 @@ from autotune.search.decisions import DECISIONS
 from autotune.tuning import diagnostics
 from autotune.tuning.credible import credible
 from autotune.tuning.known_limits import MEMORY_BYTES
-from autotune.tuning.ranking import behind, together, work_at_sizes
+from autotune.tuning.ranking import behind, mean_s, measured, together, work_at_sizes
 from autotune.tuning.run_records import FINALISTS, trace_of
 from kernels_db import lookup
 from kernels_db.records import Record
@@ -98,6 +98,7 @@ class Finalists:
             self._limit.check(min((m.time_s for m in found if m.ok and m.time_s), default=None))
             lost |= {t.digest for t, m in zip(traces, found) if m.status == "error"}
             self._log(chosen, found, rough)
+            self._give_up(top)
             done += not rough
             so_far.look_up_the_best()
             diagnostics.finalists(run.workload, number + 1, chosen, so_far.best_s)
@@ -112,16 +113,20 @@ class Finalists:
         return one + rough / 2 + (self._places - 1) * (one / 2 + site.move_s(best_s, 0))
 
     def _near(self, top: list[Record], fastest_s: float, most: int) -> list[Record]:
-        """Those of the best that may win, ``most`` of them. Where sizes are open, the fastest of other
-        sketches are half of them: what is alike at the largest sizes may not be at others."""
+        """Those of the best that may win, ``most`` of them. Where sizes are open, those behind the first come
+        in the order of their means over several. Where not all have one, as in an earlier version's log, half
+        are the fastest of other sketches."""
         factor = NEAR_IF_OPEN if self._work else NEAR
         near = [r for r in top if (r.time_s or 0.0) <= factor * fastest_s or self._passes[r.trace_digest]]
-        if self._work:
-            first = {r.sketch: r for r in reversed(near)}
-            others = [r for r in near[1:] if r is first[r.sketch]][: most // 2]
-            rest = [r for r in near if r not in others]
-            near = [rest[0], *others, *rest[1:]]
-        return near[:most]
+        if not self._work:
+            return near[:most]
+        means = {r.uid: mean for r in near if (mean := mean_s(measured(r))) is not None}
+        if len(means) == len(near):
+            return [near[0], *sorted(near[1:], key=lambda r: means[r.uid])][:most]
+        first = {r.sketch: r for r in reversed(near)}
+        others = [r for r in near[1:] if r is first[r.sketch]][: most // 2]
+        rest = [r for r in near if r not in others]
+        return [rest[0], *others, *rest[1:]][:most]
 
     def _incumbents(self, near: list[Record], fastest_s: float, lost: set[str]) -> list[Record]:
         """What led when the run began and the fastest of its first pick, where neither is ``near`` or was
@@ -174,8 +179,22 @@ class Finalists:
         ranked = behind(known, rough)
         for r in chosen:
             if r.trace_digest in timed:
-                m = ranked[r.trace_digest]
-                if m.status == "slow":
-                    self._given_up.add(r.trace_digest)
-                kept = {k: v for k, v in r.environment.items() if k in (DECISIONS, MEMORY_BYTES)}
-                self._keep(r, r.trace, m, kept)
+                self._write(r, ranked[r.trace_digest])
+
+    def _give_up(self, top: list[Record]) -> None:
+        """Log as slow what was no finalist, and by its trial leads at the largest sizes alone: else it would
+        be the best of the log."""
+        known = {d: together(ms) for d, ms in self._passes.items() if ms and d not in self._given_up}
+        if not self._work or not known:
+            return
+        others = {r.trace_digest: measured(r) for r in top if not self._passes[r.trace_digest]}
+        ranked = behind(known | others, rough=True)
+        for r in top:
+            if r.trace_digest in others and ranked[r.trace_digest].status == "slow":
+                self._write(r, ranked[r.trace_digest])
+
+    def _write(self, r: Record, m: Measurement) -> None:
+        if m.status == "slow":
+            self._given_up.add(r.trace_digest)
+        kept = {k: v for k, v in r.environment.items() if k in (DECISIONS, MEMORY_BYTES)}
+        self._keep(r, r.trace, m, kept)

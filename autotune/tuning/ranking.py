@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from autotune.measure.open_checks import sizes_to_rank
 from autotune.measure.results import SIZES_S, Measurement
-from kernels_db.records import SHORTEST_S
+from autotune.tuning.resume import FACTS
+from kernels_db.records import SHORTEST_S, Record
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.flops import count_flops
 from schedules.te.open_sizes import at
@@ -57,7 +58,7 @@ def behind(found: Mapping[str, Measurement], rough: bool = False) -> dict[str, M
     >>> behind({"a": first, "b": second})["a"].status
     'slow'
     """
-    means = {k: mean for k, m in found.items() if (mean := _mean_s(m)) is not None}
+    means = {k: mean for k, m in found.items() if (mean := mean_s(m)) is not None}
     out = dict(found)
     if not means:
         return out
@@ -72,8 +73,15 @@ def behind(found: Mapping[str, Measurement], rough: bool = False) -> dict[str, M
     return out
 
 
-def _mean_s(m: Measurement) -> float | None:
-    """The geometric mean of what a finalist takes at the largest sizes and at smaller ones; None where that
+def measured(r: Record) -> Measurement:
+    """What a record says of a candidate."""
+    facts = r.environment.get(FACTS)
+    told = {k: v for k, v in facts.items() if k == SIZES_S} if isinstance(facts, Mapping) else {}
+    return Measurement(r.status, r.reason or "", r.times_s, r.time_s, r.error, facts=told)
+
+
+def mean_s(m: Measurement) -> float | None:
+    """The geometric mean of what a candidate takes at the largest sizes and at smaller ones; None where that
     is not known."""
     sizes = _at_sizes(m)
     if not m.ok or not m.time_s or not sizes:
@@ -85,7 +93,7 @@ def _at_sizes(m: Measurement) -> dict[str, float]:
     """What a finalist takes at smaller sizes. Nothing where that is no such thing: a machine elsewhere may
     say anything."""
     told = m.facts.get(SIZES_S)
-    if not isinstance(told, dict) or not told:
+    if not isinstance(told, Mapping) or not told:
         return {}
     fine = all(isinstance(s, float) and SHORTEST_S <= s < math.inf for s in told.values())
-    return told if fine else {}
+    return dict(told) if fine else {}

@@ -275,7 +275,8 @@ def check_open(dag: ComputeDAG) -> None:
         if dag.inputs[x.of].name in dag.constants:
             raise ValueError(
                 f"constant {dag.inputs[x.of].name} has the open extent {E.show(x.extent)}, so that it is "
-                "another array at each size; leave it out of the constants, or leave open= out"
+                "another array at each size; leave it out of the constants, or give open=False for a kernel "
+                "of each size"
             )
     _check_loads(dag, dag.open)
 
@@ -394,7 +395,7 @@ def strides_that_depend(dag: ComputeDAG) -> str:
                 return (
                     f"argument {t.name} has the open extent {_shown(n)} in dimension {d}, so that its "
                     "strides depend on a size; make that its outermost dimension, give it the strides of "
-                    f"the largest size, {list(row_major(t.shape))}, or leave open= out"
+                    f"the largest size, {list(row_major(t.shape))}, or open=False for a kernel of each size"
                 )
     return ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -176,6 +176,40 @@ def test_the_fastest_of_other_sketches_are_finalists(log: at.Log) -> None:
     assert len({trials[d] for d in measurer.finals[0]}) == 3
 
 
+class Told(Sized):
+    """Trials tell what they take at smaller sizes too."""
+
+    def measure(self, traces: Sequence[Trace], *args: Any, **more: Any) -> Iterator[Measurement]:
+        for t, m in zip(traces, super().measure(traces, *args, **more), strict=False):
+            bad = bool(t.steps) and t.steps[0].primitive in self.bad
+            small = 1e-6 * (10 if bad else 1)
+            yield replace(m, facts={SIZES_S: {"m=1": small, "m=23": small}})
+
+
+@pytest.mark.usefixtures("clock")
+def test_what_was_no_finalist_does_not_win_by_the_largest_size(
+    log: at.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is time for one pass only. Trials say what other candidates take at small sizes."""
+    monkeypatch.setattr(finalists, "PASSES", 1)
+    result, measurer = run(log, rows(), Told, 64)
+    assert sketch(result) != "sketch0" and len(measurer.finals) == 1
+    finals = list(log.records(workload=rows(), kind="final"))
+    unmeasured = [r for r in finals if r.trace_digest not in measurer.finals[0]]
+    assert unmeasured and {r.status for r in unmeasured} == {"slow"}
+    assert all(r.sketch == "sketch0" for r in unmeasured)
+    best = log.best(rows(), TARGET)
+    assert best is not None and best.kind == "final"
+
+
+@pytest.mark.usefixtures("clock")
+def test_finalists_are_those_of_the_least_means(log: at.Log) -> None:
+    _, measurer = run(log, rows(), Told, 64)
+    trials = {r.trace_digest: r.sketch for r in log.records(workload=rows(), kind="trial")}
+    first, *others = (trials[d] for d in measurer.finals[0])
+    assert first == "sketch0" and "sketch0" not in others
+
+
 @pytest.mark.usefixtures("clock")
 def test_without_open_sizes_nothing_is_given_up(log: at.Log) -> None:
     result, _ = run(log, ops.workload("add", {"n": 64}), FakeMeasurer, 32)
@@ -212,7 +246,7 @@ def test_a_machine_elsewhere_ranks_by_several_sizes_too(
     monkeypatch.setattr(serving, "TELL_S", 0.0)
     there.add("one", A, site=SizedSite())
     try:
-        m = at.dim(1, 512, "m", open=True)
+        m = at.dim(1, 512, "m")
         x = te.placeholder((m, 64), name="x")
         program = [x, te.compute(x.shape, lambda i, j: x[i, j] + 1.0, "y")]
         tuned = at.tune(
@@ -242,9 +276,8 @@ def test_finalists_are_timed_at_smaller_sizes_here() -> None:
         s.vectorize(s.split("y_j", (None, lanes))[1])
         traces.append(s.trace)
     with Measurer(w.dag, targets.detect(1)) as m:
-        found = m.finalists(traces, 1, 2)
-        fixed = m.object(traces[0])
-    assert fixed and [x.status for x in found] == ["ok", "ok"]
+        found = [*m.measure(traces), *m.finalists(traces, 1, 2)]
+    assert [x.status for x in found] == ["ok"] * 4
     for x in found:
         assert list(x.facts[SIZES_S]) == ["m=1", "m=11"]
         one, eleven = x.facts[SIZES_S].values()
