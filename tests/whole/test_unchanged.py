@@ -55,7 +55,8 @@ def test_a_change_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """One more line of text moves the hash of the code alone."""
     right = unchanged.code_of
     monkeypatch.setattr(unchanged, "code_of", lambda *x: right(*x) + "\n; more")
-    with pytest.raises(AssertionError, match="1 are not what they were: space of softmax m=5,n=9 float32: code; "):
+    said = "1 are not what they were: space of softmax m=5,n=9 float32: code; "
+    with pytest.raises(AssertionError, match=said):
         check(["space of softmax m=5,n=9 float32"])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -17,7 +18,10 @@ from random_open import random_open
 from schedules.errors import WorkloadError
 from schedules.model import Workload
 from schedules.te.compute_dag import ComputeDAG
+from schedules.te.flops import count_flops
+from schedules.te.gathers import most_read
 from schedules.te.open_sizes import at, sizes_of, untold
+from schedules.te.structure import distance, structure
 
 # What a hostile file may have in any place.
 ODD: tuple[Any, ...] = (
@@ -80,6 +84,16 @@ def outcome(seed: int) -> str:
             sizes = {name: r[end] for name, r in dag.open.ranges.items()}
             assert sizes_of(dag, [t.shape for t in at(dag, sizes).inputs]) == sizes, f"seed {seed}"
     return "taken"
+
+
+def test_what_reads_dags_reads_those_of_open_sizes() -> None:
+    """Sizes stand in indices and in values, where axes stood alone."""
+    for seed in range(24):
+        dag = random_open(Random(seed))
+        assert all(n > 0 for n in most_read(dag).values()) and count_flops(dag) >= 0
+        assert distance(structure(dag), structure(dag.largest)) == 0
+        w = Workload(dag)
+        assert Workload.from_json(w.json, names=w.names).dag == pickle.loads(pickle.dumps(dag)) == dag
 
 
 def test_changed_open_parts_are_refused_in_words_or_are_right() -> None:
