@@ -291,6 +291,23 @@ def test_sums_products_least_and_largest_end_where_each_has_its_neutral_element(
         assert not short and "the value is 7.0" in why["k"]
 
 
+def test_a_value_relative_to_another_maximum_is_refused() -> None:
+    """Where that is -inf and the value is none, a stale row is NaN and a valid one infinite."""
+
+    def weights(pos: Any, k: Any, older: int) -> Any:
+        r, q = te.reduce_axis(T, "r"), te.reduce_axis(T, "q")
+
+        def seen(t: Any, fewer: int) -> Any:
+            return te.select(te.cast(t, "int64") < pos[0] + 2 - fewer, k[t, 0], -INF)
+
+        top = te.compute((1,), lambda i: te.max(seen(r, older), axis=r), "top")
+        return te.compute((1,), lambda i: te.sum(te.exp(seen(q, 0) - top[i]), axis=q), "y")
+
+    assert not plain(lambda pos, k: weights(pos, k, 0))[1]
+    short, why, _ = plain(lambda pos, k: weights(pos, k, 2))
+    assert not short and "nothing is known" in why["k"]
+
+
 def test_a_sum_of_squares_of_differences_needs_its_own_mask() -> None:
     """A sum that is masked says nothing of another one."""
 
