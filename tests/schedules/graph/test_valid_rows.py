@@ -104,6 +104,9 @@ LEAKS: dict[str, Callable[[Case], Element]] = {
     "table of all rows": lambda c: (lambda t: lambda s, i: t[i] <= c.place(s))(
         c.table(np.maximum(np.arange(T, dtype=np.int64) - 1, 0), "rows")
     ),
+    "table with one low": lambda c: (lambda t: lambda s, i: t[i] <= c.place(s))(
+        c.table(np.where(np.arange(T) < T - 1, np.arange(T), 0).astype(np.int64), "rows")
+    ),
     "either": lambda c: lambda s, i: te.any(te.cast(i, "int64") <= c.place(s), c.pos[0] < 3),
 }
 # {name: the score of a row that is seen where the condition holds}.
