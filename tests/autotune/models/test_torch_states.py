@@ -13,7 +13,8 @@ from needs import imported
 
 torch = imported("torch")
 
-from decoders import decoder, greedy, imported_of, step_of, untuned  # noqa: E402
+from decoders import decoder, greedy, imported_of, step_of  # noqa: E402
+from state_models import untuned  # noqa: E402
 
 from autotune.models.module import Module  # noqa: E402
 
