@@ -268,7 +268,8 @@ def _check_open(inputs: Sequence[Tensor], ops: Sequence[Op], sizes: Mapping[Dim,
             if found := [d for d in dims_of([v]) if d not in told]:
                 raise WorkloadError(
                     f"a value of {name or 'a stage'} depends on the open size {found[0]!r}, and no extent of "
-                    "an input tells it of a call; give it as an input, or open=False for a kernel of each size"
+                    "an input tells it of a call; give it as an input, or say open=False for a kernel of "
+                    "each size"
                 )
     for i, t in enumerate(inputs):
         for s in t.strides or ():
