@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from schedules import affine
+from schedules import expr as E
 from schedules.dtypes import is_integer
-from schedules.ir import Nest, Stmt, blocks, in_order, seq
+from schedules.ir import Loop, Nest, Stmt, blocks, in_order, seq, walk
 from schedules.ir.nest import reads
 from schedules.passes.sums_of_zeros import sums_of_zeros
 
@@ -36,7 +38,7 @@ def _split(nest: Nest, constant: str) -> tuple[Nest, Nest] | None:
     for s in in_order(nest.body):
         written = _writes(s)
         read = _reads(s) - written
-        if read and read <= known and not written & set(nest.params):
+        if read and read <= known and not written & set(nest.params) and not _depends(s):
             ahead.append(s)
             known |= written
         else:
@@ -60,6 +62,13 @@ def _split(nest: Nest, constant: str) -> tuple[Nest, Nest] | None:
         replace(nest, params=swapped, buffers=after, body=seq(*rest), joined=(*nest.joined, *joined)),
         Nest((constant, *packed), packed, before, seq(*ahead), joined=joined),
     )
+
+
+def _depends(s: Stmt) -> bool:
+    """Whether what a statement makes, or how much of it, depends on a size that a call tells."""
+    extents = (x.extent for x in walk(s) if isinstance(x, Loop))
+    values = (v for b in blocks(s) for v in (*b.values, *b.where, *b.binds))
+    return any(affine.is_size(h) for e in (*extents, *values) for h in E.holes(e))
 
 
 def _reads(s: Stmt) -> set[str]:

@@ -102,7 +102,7 @@ def _largest(s: Stage, graph: Graph) -> Load | None:
 
     def rank(x: Load) -> tuple[bool, int, bool]:
         walked = {v for i in x.indices for v in E.variables(i)}
-        points = prod(extents[v] for v in walked)
+        points = prod(extents[v] for v in walked if v in extents)
         return x.buffer not in graph.values, points, x.buffer not in graph.inputs
 
     return max(s.reads(), key=rank, default=None)

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard, Union, get_args
 
 from schedules.expr import Binary, Const, Expr, Hole, Var, dtype_of, is_float
 from schedules.te.compute_dag import Reducer
-from schedules.te.open_sizes import OpenSize, variable
+from schedules.te.open_sizes import OpenSize
+from schedules.te.sizes_in_values import variable
 
 if TYPE_CHECKING:
     from schedules.ir.instruction import Instruction

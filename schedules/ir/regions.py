@@ -220,6 +220,9 @@ def footprint(
 
 
 def _may_be_negative(base: Expr) -> bool:
-    """A base below 0 (a guarded read) must keep its extent: clipping it would cut the far end."""
+    """A base below 0 (a guarded read) must keep its extent: clipping it would cut the far end. So may be one
+    that is counted from a size: ``?n.size - 8``."""
     terms, const = affine.linear(base)
-    return any(_sign(c) < 0 for c in (*terms.values(), const))
+    return any(_sign(c) < 0 for c in (*terms.values(), const)) or (
+        _sign(const) == 0 and any(map(affine.is_size, E.holes(const)))
+    )

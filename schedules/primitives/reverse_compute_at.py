@@ -161,6 +161,12 @@ class ReverseComputeAt(Primitive[None]):
         shared = [s for s in path if any(q is x for x in blocks(s))]
         if not shared or q is b:
             return  # complete before
+        at_size = [i for x in reads(b) if x.buffer == buffer for i in x.indices if _has_size(i)]
+        if at_size:
+            raise self.refused(
+                f"it reads {buffer} at {E.show(at_size[0])}, a place that a call tells, and one iteration of "
+                f"{shared[-1].var} may not compute it; choose a loop further out"
+            )
         moved = region_loops(nest, b, self._spatial(nest, b))
         reading = {s.var: s.extent for s in (*path[len(shared) :], *walk(moved)) if isinstance(s, Loop)}
         computing = {s.var: s.extent for s in walk(shared[-1].body) if isinstance(s, Loop)}
@@ -186,3 +192,7 @@ class ReverseComputeAt(Primitive[None]):
         spatial = self._spatial(nest, b)
         nest = replace_stmt(nest, subtree_of(nest, self.block), None)
         return insert(nest, self.loop, region_loops(nest, b, spatial))
+
+
+def _has_size(e: Expr) -> bool:
+    return any(map(affine.is_size, E.holes(e)))

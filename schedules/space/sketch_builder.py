@@ -32,12 +32,14 @@ MAX_SKETCHES = 32
 class SketchBuilder:
     """A sketch under construction: at the largest sizes, where some are open. ``inner``: (stage, n) whose
     axis n + 1, and (buffer, n) whose dimension n + 1, has an open extent, so that it stays apart from the one
-    before it. ``open``: (stage, axis) whose extent is open."""
+    before it. ``open``: (stage, axis) whose extent is open. ``open_dims``: (buffer, dimension), until
+    dimensions are merged."""
 
     def __init__(self, dag: ComputeDAG, target: Target, answers: Sequence[int]) -> None:
         self.s = Schedule(dag.largest, target)
         self.inner = _open_beside(dag)
         self.open = _open_axes(dag)
+        self.open_dims = _open_dims(dag)
         self.target = target
         self.holes: list[HoleSpec] = []
         self.asked: list[int] = []  # number of options of each question
@@ -178,6 +180,17 @@ class SketchBuilder:
         own = [x.var for x in self.own_loops(name)]
         return [x for x in own if x in reduce], [x for x in own if x not in reduce]
 
+    @property
+    def open_buffers(self) -> set[str]:
+        """Buffers that have an open dimension."""
+        return {buffer for buffer, _ in self.open_dims}
+
+    def split_dim(self, buffer: str, dim: int, inner: int) -> None:
+        """`Schedule.split_dim`; what is known of the dimensions behind it moves with them."""
+        self.s.split_dim(buffer, dim, inner)
+        self.open_dims = {(b, d + (b == buffer and d > dim)) for b, d in self.open_dims}
+        self.inner = frozenset((b, d + (b == buffer and d >= dim)) for b, d in self.inner)
+
     def fused(self, loops: Sequence[str]) -> str:
         """Fuse nested loops into one; a single loop is returned as it is."""
         return self.s.fuse(*loops) if len(loops) > 1 else loops[0]
@@ -208,6 +221,11 @@ def _open_axes(dag: ComputeDAG) -> set[tuple[str, str]]:
         for a, n in zip((*s.axes, *s.reduce_axes), own, strict=True)
         if E.variables(n)
     }
+
+
+def _open_dims(dag: ComputeDAG) -> set[tuple[str, int]]:
+    shapes, _ = extents_of(dag)
+    return {(name, d) for name, x in shapes.items() for d, n in enumerate(x) if E.variables(n)}
 
 
 def _open_beside(dag: ComputeDAG) -> frozenset[tuple[str, int]]:

@@ -7,7 +7,7 @@ digest of that form identifies a workload.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -20,8 +20,9 @@ from schedules.expr_json import from_json, to_json
 from schedules.strides import flaw, row_major, settled, span
 from schedules.te.inside import check_loads
 from schedules.te.marks import opened_by, unmarked
-from schedules.te.open_sizes import OpenSizes, check_open, read_open
+from schedules.te.open_sizes import OpenSizes, at_most, check_open, check_sizes, largest_sizes, read_open
 from schedules.te.size import check_size
+from schedules.te.sizes_in_values import stage_with_sizes
 from schedules.te.typed import check_types
 
 # Largest tensor and largest domain of a stage: products and sums of a few of them stay within 64 bits.
@@ -171,8 +172,9 @@ class ComputeDAG:
     ``constants``: inputs that are known before the calls, such as weights. What a schedule makes of them
     alone may be done once, before (see `schedules.constants`).
 
-    ``open``: extents that a call tells; the numbers of the DAG are those of the largest sizes
-    (`schedules.te.open_sizes`). Where extents know their sizes (`schedules.te.marks`), it is read from them.
+    ``open``: sizes that a call tells; the numbers of the DAG are those of the largest ones. Extents depend on
+    them, and values may (`schedules.te.open_sizes`). Where extents know their sizes (`schedules.te.marks`),
+    it is read from them.
 
     Invariants (checked on construction, `ValueError` names the stage): names are unique identifiers, every
     expression has types that fit (see `schedules.te.typed`), every load reads an input or an earlier stage
@@ -205,6 +207,14 @@ class ComputeDAG:
 
     def __post_init__(self) -> None:
         known: dict[str, Tensor] = {}
+        opened = opened_by(self.inputs, self.stages)
+        if opened is not None:
+            object.__setattr__(self, "open", opened[0])
+            object.__setattr__(self, "stages", opened[1])
+        most: dict[str, int] = {}
+        if self.open is not None:
+            check_sizes(self.open.sizes)
+            most = largest_sizes(self.open)
 
         def define(t: Tensor, *, written: bool) -> None:
             if t.name in known:
@@ -216,9 +226,10 @@ class ComputeDAG:
             define(t, written=False)
         for s in self.stages:
             _check_axes(s)
-            check_types(s, known)
+            check_types(s, known, most)
             extents = {a.var: int(a.extent) for a in (*s.axes, *s.reduce_axes)}
-            check_loads(s.name, s.values, extents, lambda e: tuple(map(int, known[e.buffer].shape)))
+            values = stage_with_sizes(s, most).values
+            check_loads(s.name, values, extents, lambda e: tuple(map(int, known[e.buffer].shape)))
             for o in s.outputs:
                 define(o, written=True)
         inputs = {t.name: t for t in self.inputs}
@@ -233,9 +244,6 @@ class ComputeDAG:
         constants = set(self.constants)
         if list(self.constants) != [n for n in inputs if n in constants]:
             raise ValueError(f"constants {self.constants} must stand once each, in the order of the inputs")
-        opened = opened_by(self.inputs, self.stages)
-        if opened is not None:
-            object.__setattr__(self, "open", opened)
         if self.open is not None:
             check_open(self)
 
@@ -250,7 +258,7 @@ class ComputeDAG:
     @cached_property
     def largest(self) -> ComputeDAG:
         """The DAG of the largest sizes, without open ones."""
-        return self if self.open is None else replace(unmarked(self), open=None)
+        return at_most(unmarked(self))
 
     def stage(self, name: str) -> Stage:
         """The stage that computes tensor ``name``. Raises KeyError."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from schedules.documents import Malformed, any_text, items, list_of, nullable, record
+from schedules.te.sizes_in_values import variable
 
 # What a reducer of one component is called, by the operation of x0 and y0.
 _REDUCERS = {"+": "sum", "*": "prod", "min": "min", "max": "max"}
@@ -112,6 +113,7 @@ def rename(dag: Mapping[str, Any], to: Names) -> dict[str, Any]:
     if _shape(of) != _shape(to):
         raise ValueError("malformed names: they are of another expression")
     tensors = dict(zip(of.tensors, to.tensors, strict=True))
+    sizes = {variable(a): variable(b) for a, b in zip(of.sizes, to.sizes, strict=True)}
     known: dict[str, Any] = {}
     if dag.get("constants"):
         known["constants"] = [tensors[n] for n in dag["constants"]]
@@ -121,21 +123,21 @@ def rename(dag: Mapping[str, Any], to: Names) -> dict[str, Any]:
         "inputs": [[tensors[n], *rest] for n, *rest in dag["inputs"]],
         "outputs": [tensors[n] for n in dag["outputs"]],
         "stages": [
-            _stage(s, tensors, dict(zip(old.axes, new.axes, strict=True)), new.reducer)
+            _stage(s, tensors, sizes | dict(zip(old.axes, new.axes, strict=True)), new.reducer)
             for s, old, new in zip(dag["stages"], of.stages, to.stages, strict=True)
         ],
     }
 
 
 def _stage(
-    s: Mapping[str, Any], tensors: Mapping[str, str], axes: Mapping[str, str], reducer: str | None
+    s: Mapping[str, Any], tensors: Mapping[str, str], variables: Mapping[str, str], reducer: str | None
 ) -> dict[str, Any]:
     # The operands x0, y0, ... of a reducer are places, not names, and stay.
     return {
         "outputs": [[tensors[n], *rest] for n, *rest in s["outputs"]],
-        "axes": [[axes[n], extent] for n, extent in s["axes"]],
-        "reduce_axes": [[axes[n], extent] for n, extent in s["reduce_axes"]],
-        "values": [_expr(v, tensors, axes) for v in s["values"]],
+        "axes": [[variables[n], extent] for n, extent in s["axes"]],
+        "reduce_axes": [[variables[n], extent] for n, extent in s["reduce_axes"]],
+        "values": [_expr(v, tensors, variables) for v in s["values"]],
         "reducer": None if s["reducer"] is None else {**s["reducer"], "name": reducer},
     }
 
@@ -148,18 +150,20 @@ def _open(opened: Mapping[str, Any], sizes: Mapping[str, str]) -> dict[str, Any]
     return {**opened, "sizes": own, "inputs": extents(opened["inputs"]), "axes": extents(opened["axes"])}
 
 
-def _expr(v: Any, tensors: Mapping[str, str], axes: Mapping[str, str]) -> Any:
+def _expr(v: Any, tensors: Mapping[str, str], variables: Mapping[str, str]) -> Any:
     if not isinstance(v, list):
         return v
     match v[0]:
         case "var":
-            return ["var", axes[v[1]]]
+            return ["var", variables[v[1]]]
+        case "hole":
+            return ["hole", variables[v[1]]]
         case "load":
-            return ["load", tensors[v[1]], v[2], *[_expr(x, tensors, axes) for x in v[3:]]]
+            return ["load", tensors[v[1]], v[2], *[_expr(x, tensors, variables) for x in v[3:]]]
         case "const":
             return v
         case _:
-            return [v[0], *[_expr(x, tensors, axes) for x in v[1:]]]
+            return [v[0], *[_expr(x, tensors, variables) for x in v[1:]]]
 
 
 def _reducer(reducer: Mapping[str, Any] | None) -> str | None:

@@ -2,7 +2,7 @@
 
 A DAG with open sizes has the numbers of the largest sizes everywhere, so that whoever reads extents reads
 those. Its `OpenSizes` say which of the numbers are extents that depend on a size, and how. `at` gives the DAG
-of one size. What a stage computes does not speak of sizes: only extents do.
+of one size. In what a stage computes, in its indices too, a size is a hole of the name of its `variable`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,14 @@ from schedules.strides import row_major
 from schedules.te.dims import MAX_EXTENT
 from schedules.te.infeasible import impossible
 from schedules.te.inside import MAX_POINTS, decide, weaker
+from schedules.te.sizes_in_values import (
+    flaw_of_arithmetic,
+    in_variables,
+    stage_with_sizes,
+    with_sizes,
+    without_holes,
+)
+from schedules.te.sizes_in_values import variable as variable
 
 if TYPE_CHECKING:
     from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
@@ -149,9 +157,11 @@ def at(dag: ComputeDAG, sizes: Mapping[str, int]) -> ComputeDAG:
         inputs[x.of] = replace(t, shape=(*t.shape[: x.at], number(x), *t.shape[x.at + 1 :]))
     for x in dag.open.axes:
         stages[x.of] = _with_extent(stages[x.of], x.at, number(x))
+    stages = [stage_with_sizes(s, {variable(n): sizes[n] for n in dag.open.ranges}) for s in stages]
 
     def lie(t: Tensor) -> Tensor:
-        return replace(t, strides=open_strides(dag, dag.tensors[t.name]))
+        steps = open_strides(dag, dag.tensors[t.name])
+        return t if t.strides == steps else replace(t, strides=steps)
 
     return replace(
         dag,
@@ -159,6 +169,19 @@ def at(dag: ComputeDAG, sizes: Mapping[str, int]) -> ComputeDAG:
         stages=tuple(replace(s, outputs=tuple(map(lie, s.outputs))) for s in stages),
         open=None,
     )
+
+
+def at_most(dag: ComputeDAG) -> ComputeDAG:
+    """The DAG of the largest sizes, whose arguments lie as those of ``dag``."""
+    if dag.open is None:
+        return dag
+    most = largest_sizes(dag.open)
+    return replace(dag, stages=tuple(stage_with_sizes(s, most) for s in dag.stages), open=None)
+
+
+def largest_sizes(opened: OpenSizes) -> dict[str, int]:
+    """{variable: the largest size}."""
+    return {variable(s.name): s.most for s in opened.sizes}
 
 
 def open_strides(dag: ComputeDAG, t: Tensor) -> tuple[int, ...] | None:
@@ -223,20 +246,25 @@ def sizes_of(dag: ComputeDAG, shapes: Sequence[Sequence[int]]) -> dict[str, int]
 # -- checks ------------------------------------------------------------------------------------
 
 
-def check_open(dag: ComputeDAG) -> None:
-    """Raise ValueError unless the open sizes fit the DAG, and every load is inside at all of them.
-    `ComputeDAG` has checked the largest sizes before."""
-    assert dag.open is not None
-    ranges: dict[str, affine.Range] = {}
-    for s in dag.open.sizes:
-        if not s.name.isidentifier() or s.name in ranges:
+def check_sizes(sizes: Sequence[OpenSize]) -> None:
+    """Raise ValueError for sizes of names that no code can have, or of no range."""
+    seen = set()
+    for s in sizes:
+        if not s.name.isidentifier() or s.name in seen:
             raise ValueError(f"the name {s.name[:40]!r} of a size is no identifier, or stands twice")
         if not 1 <= s.least < s.most <= MAX_EXTENT:
             raise ValueError(
                 f"the size {s.name} is {s.least} to {s.most}; give the least size, from 1 on, then a larger "
                 f"one, up to {MAX_EXTENT}"
             )
-        ranges[s.name] = s.range
+        seen.add(s.name)
+
+
+def check_open(dag: ComputeDAG) -> None:
+    """Raise ValueError unless the open sizes fit the DAG, and every load is inside at all of them.
+    `ComputeDAG` has checked the largest sizes before."""
+    assert dag.open is not None
+    ranges = dag.open.ranges
     check_extents(dag.open.inputs, [t.shape for t in dag.inputs], ranges, "input")
     axes = [tuple(a.extent for a in (*s.axes, *s.reduce_axes)) for s in dag.stages]
     check_extents(dag.open.axes, axes, ranges, "stage")
@@ -247,7 +275,8 @@ def check_open(dag: ComputeDAG) -> None:
         if dag.inputs[x.of].name in dag.constants:
             raise ValueError(
                 f"constant {dag.inputs[x.of].name} has the open extent {E.show(x.extent)}, so that it is "
-                "another array at each size; leave it out of the constants, or leave open= out"
+                "another array at each size; leave it out of the constants, or give open=False for a kernel "
+                "of each size"
             )
     _check_loads(dag, dag.open)
 
@@ -279,13 +308,13 @@ def check_extents(
         _check_form(x.extent, ranges, where)
         least, most = ranges[x.size]
         if x.linear is None and most - least >= TRIED_SIZES:
-            raise ValueError(f"{where}, {E.show(x.extent)}, is not linear, of more than {TRIED_SIZES} sizes")
+            raise ValueError(f"{where}, {_brief(x.extent)}, is not linear, of more than {TRIED_SIZES} sizes")
         sizes = (least, most) if x.linear is not None else range(least, most + 1)
         values = [int(E.evaluate(x.extent, {x.size: n})) for n in sizes]
         if values[0] < 1 or any(a > b for a, b in pairwise(values)):
-            raise ValueError(f"{where}, {E.show(x.extent)}, is below 1 or shrinks where {x.size} grows")
+            raise ValueError(f"{where}, {_brief(x.extent)}, is below 1 or shrinks where {x.size} grows")
         if values[-1] != numbers[x.of][x.at]:
-            raise ValueError(f"{where}, {E.show(x.extent)}, is not {numbers[x.of][x.at]} at the largest size")
+            raise ValueError(f"{where}, {_brief(x.extent)}, is not {numbers[x.of][x.at]} at the largest size")
 
 
 def _check_form(e: Expr, ranges: affine.Ranges, where: str) -> None:
@@ -300,17 +329,23 @@ def _check_form(e: Expr, ranges: affine.Ranges, where: str) -> None:
                 continue
             case Binary(op="//" | "ceildiv", b=Const(value=int(by))) if by > 0:
                 continue
-        raise ValueError(f"{where}, {E.show(e)}, is no sum, product or quotient of one size and integers")
+        raise ValueError(f"{where}, {_brief(e)}, is no sum, product or quotient of one size and integers")
     if len(E.variables(e)) != 1:
-        raise ValueError(f"{where}, {E.show(e)}, must depend on one size")
+        raise ValueError(f"{where}, {_brief(e)}, must depend on one size")
+
+
+def _brief(e: Expr) -> str:
+    """An extent of a file of others, whose names may be long."""
+    text = E.show(e)
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def extents_of(dag: ComputeDAG) -> tuple[dict[str, tuple[Expr, ...]], list[tuple[Expr, ...]]]:
     """({tensor: its extents}, the extents of the axes and reduction axes of each stage): numbers, and
     expressions of `variable` of a size where they are open."""
     opened = dag.open
-    inputs = {(x.of, x.at): _in_variables(x.extent) for x in opened.inputs} if opened else {}
-    axes = {(x.of, x.at): _in_variables(x.extent) for x in opened.axes} if opened else {}
+    inputs = {(x.of, x.at): in_variables(x.extent) for x in opened.inputs} if opened else {}
+    axes = {(x.of, x.at): in_variables(x.extent) for x in opened.axes} if opened else {}
     shapes = {
         t.name: tuple(inputs.get((k, d), Const(n)) for d, n in enumerate(t.shape))
         for k, t in enumerate(dag.inputs)
@@ -360,38 +395,43 @@ def strides_that_depend(dag: ComputeDAG) -> str:
                 return (
                     f"argument {t.name} has the open extent {_shown(n)} in dimension {d}, so that its "
                     "strides depend on a size; make that its outermost dimension, give it the strides of "
-                    f"the largest size, {list(row_major(t.shape))}, or leave open= out"
+                    f"the largest size, {list(row_major(t.shape))}, or open=False for a kernel of each size"
                 )
     return ""
 
 
-def variable(size: str) -> str:
-    """The name of the variable of a size, which no axis and no loop has."""
-    return f"{size}.size"
+def _shown(e: Expr) -> str:
+    return _unmarked(E.show(e))
 
 
-def _shown(extent: Expr) -> str:
-    return E.show(extent).replace(".size", "")
-
-
-def _in_variables(extent: Expr) -> Expr:
-    return E.rewrite(extent, lambda x: Var(variable(x.name)) if isinstance(x, Var) else None)
+def _unmarked(text: str) -> str:
+    """A text with the names of sizes, not of their variables."""
+    return text.replace(variable(""), "")
 
 
 def _check_loads(dag: ComputeDAG, opened: OpenSizes) -> None:
-    """Raise ValueError unless every load of an open dimension is inside at all sizes. A load of another
-    dimension is, as it is at the largest sizes, where every axis is longest; and none is below 0."""
+    """Raise ValueError unless every load is inside at all sizes, and no arithmetic leaves its range. Where
+    neither an index nor what guards it speaks of a size, a load is inside dimensions that are not open, as it
+    is at the largest sizes, where every axis is longest; and none is below 0."""
     shapes, stages = extents_of(dag)
+    sizes = {variable(n): r for n, r in opened.ranges.items()}
     for s, extents in zip(dag.stages, stages, strict=True):
-        names = [a.var for a in (*s.axes, *s.reduce_axes)]
-        axes = tuple(zip(names, extents, strict=True))
-        for v in s.values:
+        every = (*s.axes, *s.reduce_axes)
+        axes = tuple((a.var, n) for a, n in zip(every, extents, strict=True))
+        whole = sizes | {a.var: (0, a.extent - 1) for a in every}
+        for v in map(without_holes, s.values):
+            spoken = not E.variables(v).isdisjoint(sizes)
+            if spoken and (wrong := flaw_of_arithmetic(v, whole)):
+                raise ValueError(f"stage {s.name}: {_unmarked(wrong)}")
             for load, guards in _loads(v, ()):
+                own = spoken and any(not E.variables(e).isdisjoint(sizes) for e in (*load.indices, *guards))
                 for d, n in enumerate(shapes[load.buffer]):
-                    if E.variables(n) and not _inside(load.indices[d], n, axes, guards, opened.sizes):
+                    asked = own or E.variables(n)
+                    if asked and not _inside(load.indices[d], n, axes, guards, opened.sizes):
                         raise ValueError(
-                            f"stage {s.name}: index {d} of {E.show(load)} cannot be proved below "
-                            f"{_shown(n)} at every size; correct the index or guard it with te.select"
+                            f"stage {s.name}: index {d} of {_shown(load)} cannot be proved below "
+                            f"{_shown(n)}, and at least 0, at every size; correct the index or guard it with "
+                            "te.select"
                         )
 
 
@@ -416,18 +456,20 @@ def _inside(
     guards: tuple[Expr, ...],
     opened: tuple[OpenSize, ...],
 ) -> bool:
-    """Whether an index is below an open extent at every size. ``extents``: of the axes."""
+    """Whether an index is inside an extent at every size. ``extents``: of the axes."""
     axes = dict(extents)
     known = tuple(w for g in guards for w in E.conjuncts(weaker(g)))
-    names = E.variables(ix).union(*map(E.variables, known)) & axes.keys()
-    sizes = E.variables(extent).union(*(E.variables(axes[v]) for v in names))
+    spoken = E.variables(ix).union(*map(E.variables, known))
+    names = spoken & axes.keys()
+    sizes = spoken.union(E.variables(extent), *(E.variables(axes[v]) for v in names)) - names
     ranges = {variable(s.name): s.range for s in opened if variable(s.name) in sizes}
     longest = {v: int(E.evaluate(axes[v], {n: r[1] for n, r in ranges.items()})) for v in names}
     ends = tuple(E.compare("<", Var(v), axes[v]) for v in sorted(names) if E.variables(axes[v]))
     whole = {**ranges, **{v: (0, n - 1) for v, n in longest.items()}}
-    if impossible((*ends, *known, E.compare("<=", extent, ix)), whole):
+    outside = (E.compare("<", ix, 0), E.compare("<=", extent, ix))
+    if all(impossible((*ends, *known, x), whole) for x in outside):
         return True
-    if len(ranges) > 1:
+    if len(ranges) != 1:
         return False
     ((size, (least, most)),) = ranges.items()
     count = most - least + 1
@@ -435,6 +477,7 @@ def _inside(
         return False
     for n in range(least, most + 1):
         here = tuple((v, int(E.evaluate(axes[v], {size: n}))) for v in sorted(names))
-        if decide(ix, int(E.evaluate(extent, {size: n})), here, known) is not None:
+        now, at_n = with_sizes(ix, {size: n}), tuple(with_sizes(k, {size: n}) for k in known)
+        if decide(now, int(E.evaluate(extent, {size: n})), here, at_n) is not None:
             return False
     return True

@@ -41,7 +41,8 @@ def structure(dag: ComputeDAG) -> Structure:
     >>> structure(a_matmul).key == structure(a_larger_one_of_other_names).key
     True
     """
-    stages = [s for s in dag.stages if s.reducer is not None or _operations(s)] or list(dag.stages)
+    every = dag.largest.stages  # of a size in a value, the structure is that of a number
+    stages = [s for s in every if s.reducer is not None or _operations(s)] or list(every)
     parts = [_stage(s) for s in stages]
     return Structure(
         tuple(key for key, _, _ in parts),

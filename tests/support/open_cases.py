@@ -11,6 +11,7 @@ from helpers import host, inputs
 
 from autotune.backends.building.from_trace import module_of
 from autotune.codegen.llvm.compile import compile_module, load_object
+from autotune.codegen.runtime.laid import over
 from autotune.measure.arena import Arena, KernelParam
 from schedules import expr as E
 from schedules import te
@@ -18,7 +19,7 @@ from schedules.ir import LoweredFunc, Nest
 from schedules.ir.interp import run
 from schedules.model import Target, Trace
 from schedules.space.derive import derive
-from schedules.strides import row_major, strides_of
+from schedules.strides import MemoryLayout, row_major, strides_of
 from schedules.te.compute_dag import ComputeDAG, Tensor
 from schedules.te.dims import dim
 from schedules.te.open_sizes import at, extents_of
@@ -100,16 +101,83 @@ def attention(n: object, h: int = 2, g: int = 2, d: int = 3) -> Tensors:
     return [q, k, v, te.compute((h, g, d), lambda a, b, i: o[a, b, i] / z[a, b], "y")]
 
 
-def conv(b: object, h: object, c: int, f: int) -> Tensors:
-    x, w = te.placeholder((b, h + 1, 4, c), name="x"), te.placeholder((2, 2, c, f), name="w")
-    p, q, r = te.reduce_axis(2, "p"), te.reduce_axis(2, "q"), te.reduce_axis(c, "r")
+def conv(b: object, h: object, c: int, f: int, wide: int = 3, k: int = 2) -> Tensors:
+    """Windows of ``k`` by ``k``, ``h`` by ``wide`` of them."""
+    x, w = te.placeholder((b, h + k - 1, wide + k - 1, c), name="x"), te.placeholder((k, k, c, f), name="w")
+    p, q, r = te.reduce_axis(k, "p"), te.reduce_axis(k, "q"), te.reduce_axis(c, "r")
 
     def value(n: E.Expr, i: E.Expr, j: E.Expr, k: E.Expr) -> te.Reduction:
         return te.sum(x[n, i + p, j + q, r] * w[p, q, r, k], axis=(p, q, r))
 
-    return [x, w, te.compute((b, h, 3, f), value, "y")]
+    return [x, w, te.compute((b, h, wide, f), value, "y")]
 
 
+def number(n: object) -> E.Expr:
+    """A size as a value."""
+    return te.cast(n if isinstance(n, E.Expr) else E.wrap(n), "float32")
+
+
+def less_the_last_row(m: object, n: object) -> Tensors:
+    x = te.placeholder((m, n), name="x")
+    return [x, te.compute((m, n), lambda i, j: x[i, j] - 2.0 * x[m - 1, j], "y")]
+
+
+def less_the_mean(m: object, n: object) -> Tensors:
+    x, r = te.placeholder((m, n), name="x"), te.reduce_axis(m, "r")
+    total = te.compute((n,), lambda j: te.sum(x[r, j], axis=r), "total")
+    mean = te.compute((n,), lambda j: total[j] * (1.0 / number(m)), "mean")
+    return [x, te.compute((m, n), lambda i, j: x[i, j] - mean[j], "y")]
+
+
+def turned_around(m: object, n: object) -> Tensors:
+    x = te.placeholder((m, n), name="x")
+    turned = te.compute((m, n), lambda i, j: x[m - 1 - i, j] + 1.0, "turned")
+    return [x, te.compute((m, n), lambda i, j: turned[i, j] * number(m - i), "y")]
+
+
+def padded_to(most: int, m: object, n: object) -> Tensors:
+    """Zeros behind the last row; of the later half of the rows, the negative."""
+    x = te.placeholder((m, n), name="x")
+    rows = te.compute((most, n), lambda t, j: te.select(t < m, x[te.minimum(t, m - 1), j], 0.0), "rows")
+    return [x, te.compute((most, n), lambda t, j: te.select(2 * t < m, rows[t, j], -rows[t, j]), "y")]
+
+
+def rolled(m: object, n: object) -> Tensors:
+    x = te.placeholder((m, n), name="x")
+    return [x, te.compute((m, n), lambda i, j: x[(i + 3) % m, j], "y")]
+
+
+def product_from_the_end(m: object, n: object, k: object) -> Tensors:
+    a, b, r = te.placeholder((m, k), name="A"), te.placeholder((k, n), name="B"), te.reduce_axis(k, "r")
+    return [a, b, te.compute((m, n), lambda i, j: te.sum(a[m - 1 - i, k - 1 - r] * b[r, j], axis=r), "C")]
+
+
+def last_terms(m: object, n: object) -> Tensors:
+    """The sum of the last five rows, and of those in the other half."""
+    x, r, q = te.placeholder((m, n), name="x"), te.reduce_axis(m, "r"), te.reduce_axis(m, "q")
+    last = te.compute((n,), lambda j: te.sum(te.select(r >= m - 5, x[r, j], 0.0), axis=r), "last")
+    half = te.compute((n,), lambda j: te.sum(te.select(q < m // 2, x[q, j], 0.0), axis=q), "half")
+    return [x, te.compute((n,), lambda j: last[j] - half[j], "y")]
+
+
+def by_hand(m: object, n: int) -> Tensors:
+    """A matrix that lies column by column in one dimension."""
+    x = te.placeholder((n * m,), name="x")
+    return [x, te.compute((m, n), lambda i, j: x[j * m + i] * 2.0, "y")]
+
+
+# The size stands in indices and in values too.
+VALUES = {
+    "last row": OpenCase(lambda n: less_the_last_row(n, 6), 23),
+    "mean": OpenCase(lambda n: less_the_mean(n, 6), 17, exact=False),
+    "rows turned around": OpenCase(lambda n: turned_around(n, 6), 17),
+    "rows that are there": OpenCase(lambda n: padded_to(23, n, 6), 23),
+    "rolled rows": OpenCase(lambda n: rolled(n, 6), 23),
+    "rows from the end": OpenCase(lambda n: product_from_the_end(n, 6, 5), 23),
+    "terms from the end": OpenCase(lambda n: product_from_the_end(4, 6, n), 23),
+    "last terms": OpenCase(lambda n: last_terms(n, 6), 23),
+    "columns by hand": OpenCase(lambda n: by_hand(n, 3), 17),
+}
 CASES = {
     "rows of a product": OpenCase(lambda n: matmul(n, 6, 5), 23),
     "depth of a product": OpenCase(lambda n: matmul(4, 6, n), 23),
@@ -124,6 +192,7 @@ CASES = {
     "attention": OpenCase(lambda n: attention(n, 1, 2, 2), 17, exact=False),
     "batch of a convolution": OpenCase(lambda n: conv(n, 3, 2, 4), 5),
     "height of a convolution": OpenCase(lambda n: conv(1, n, 2, 4), 9),
+    **VALUES,
 }
 # Whose arguments have the open extent in their outermost dimension, so that kernels take them row-major.
 OUTERMOST = tuple(name for name, c in CASES.items() if all(t.strides is None for t in c.dag().params))
@@ -132,10 +201,9 @@ OUTERMOST = tuple(name for name, c in CASES.items() if all(t.strides is None for
 def laid(t: Tensor, of: Tensor, values: np.ndarray | None = None) -> np.ndarray:
     """Values as an argument of this size holds them: with the strides of the largest size, which ``of``
     has. None: nothing has written it."""
-    steps = strides_of(of)
-    span = 1 + sum((n - 1) * s for n, s in zip(t.shape, steps, strict=True))
-    memory = np.full(span, np.nan if E.is_float(t.dtype) else 77, t.dtype)
-    a = np.lib.stride_tricks.as_strided(memory, t.shape, [s * memory.itemsize for s in steps])
+    lies = MemoryLayout(t.shape, strides_of(of))
+    memory = np.full(lies.span, np.nan if E.is_float(t.dtype) else 77, t.dtype)
+    a = over(memory, lies)
     a[...] = memory[0] if values is None else values
     return a
 

@@ -8,7 +8,7 @@ This is the inverse of `schedules.space.rules.merge`, for long axes that stand f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from math import prod
 
 from schedules import affine
@@ -64,7 +64,9 @@ def copy_views(d: SketchBuilder) -> None:
         steps = prod(extents(b).values())
         for x in dict.fromkeys(operands(b)):  # each once, however often it is read
             view = view_of(d.s.nest, b, x)
-            if view is None:
+            axes = {(b.name, v) for i in x.indices for v in E.variables(i)}
+            opened = axes & d.open or {(x.buffer, k) for k in range(len(x.indices))} & d.open_dims
+            if view is None or opened:  # a copy has numbers for extents
                 continue
             if steps < READ_AGAIN * prod(view.extents) and x.buffer not in d.s.dag.constants:
                 continue
@@ -91,6 +93,8 @@ def _split_an_axis(d: SketchBuilder) -> bool:
     for b in blocks(nest.body):
         loops = [x.var for x in d.loops(b.name)]
         for n, it in enumerate(b.iters):
+            if (b.name, it.var) in d.open:  # as long as its parts at the largest size alone
+                continue
             if it.kind == "spatial" and any(_is_read(nest, w.buffer) for w in b.writes):
                 continue
             if not isinstance(it.extent, Const) or len(loops) != len(b.iters):
@@ -103,7 +107,7 @@ def _split_an_axis(d: SketchBuilder) -> bool:
             ]
             d.s.split_axis(loops[n], inner)
             for buffer, k in written:
-                d.s.split_dim(buffer, k, inner)
+                d.split_dim(buffer, k, inner)
             return True
     return False
 
@@ -134,7 +138,7 @@ def _split_a_sum(d: SketchBuilder) -> bool:
             continue
         loops, n = [x.var for x in d.loops(b.name)], extents(b)
         for it, loop in zip(b.iters, loops, strict=True):
-            if it.kind == "reduce":
+            if it.kind == "reduce" and (b.name, it.var) not in d.open:
                 every = (e for x in operands(b) for i in x.indices for e in E.walk(i))
                 by = {k for e in every if (k := _divided(e, it.var, "//", "%"))}
                 inner = next((k for k in sorted(by) if 1 < k < n[it.var] and n[it.var] % k == 0), 0)
@@ -157,13 +161,13 @@ def _split_groups(d: SketchBuilder) -> bool:
             if not least <= inner < n[axis] or n[axis] % inner:
                 continue
             stages = _alike(d.s.nest, b, axis)
-            if stages is None:
+            if stages is None or any((s, spatial(d.block(s))[k]) in d.open for s, k in stages.items()):
                 continue
             for name, dim in stages.items():
                 d.s.split_axis(d.loops(name)[dim].var, inner)
             written = {w.buffer: dim for name, dim in stages.items() for w in d.block(name).writes}
             for buffer, dim in written.items():
-                d.s.split_dim(buffer, dim, inner)
+                d.split_dim(buffer, dim, inner)
             return True
     return False
 
@@ -222,7 +226,9 @@ def _is_read(nest: Nest, buffer: str) -> bool:
 def _split_a_dimension(d: SketchBuilder) -> bool:
     """Split a dimension of an argument in which every index is a multiple of a number and an axis that is
     shorter: ``x[i, h * d + k]``."""
-    for buffer, dim, inner in dict.fromkeys(_composite(d.s.nest)):
+    for buffer, dim, inner in dict.fromkeys(_composite(d.s.nest, d.open)):
+        if (buffer, dim) in d.open_dims:
+            continue
         split = SplitDim(buffer, dim, inner)
         if not writers(d.s.nest, buffer) and all(
             _is_plain(i)
@@ -230,16 +236,16 @@ def _split_a_dimension(d: SketchBuilder) -> bool:
             for x in places_read(b, buffer)
             for i in split.parts(x.indices[dim], axis_ranges(b.iters))
         ):
-            d.s.split_dim(buffer, dim, inner)
+            d.split_dim(buffer, dim, inner)
             return True
     return False
 
 
-def _composite(nest: Nest) -> Iterator[tuple[str, int, int]]:
+def _composite(nest: Nest, opened: Collection[tuple[str, str]]) -> Iterator[tuple[str, int, int]]:
     """(argument, dimension, length of its inner part) wherever an index is such a sum. Windows are none: they
-    are short, and overlap or are read whole."""
+    are short, and overlap or are read whole. ``opened``: (stage, axis) whose length is no number."""
     for b in blocks(nest.body):
-        n = extents(b)
+        n = {v: k for v, k in extents(b).items() if (b.name, v) not in opened}
         for x in reads(b):
             buffer = nest.buffer(x.buffer)
             if x.buffer not in nest.params:
