@@ -109,7 +109,7 @@ def test_what_no_extent_can_be_is_refused(use):
 
 
 def test_an_extent_needs_an_open_size():
-    for e in (Const(4), dim(1, 4), dim(1, 4) * 2 + N):
+    for e in (Const(4), dim(1, 4, open=False), dim(1, 4, open=False) * 2 + N):
         with pytest.raises(WorkloadError, match="has no open size"):
             Extent(e)
 
