@@ -165,8 +165,8 @@ def draws(
     - For sums longer than schedules add up in one chain: equal numbers. One long chain of additions is far
       off.
 
-    Where outputs would be NaN, as for roots and logarithms, inputs are made positive, or above 1. Raises
-    `WorkloadError` where an output is NaN everywhere even then.
+    Where outputs would be NaN, as for roots and logarithms, inputs are made positive, or above 1, or masks
+    are denied. Raises `WorkloadError` where an output is NaN everywhere even then.
     """
 
     places = indexed_extents(dag)
@@ -210,8 +210,12 @@ def _telling(
     """A draw whose outputs are numbers, with its inputs turned by `TURNED` if need be; None if none is."""
     least = 1.0
     chosen: Draw | None = None
-    for turned in TURNED:
+    ways = [(turned, False) for turned in TURNED]
+    if any(x.dtype == np.bool_ for x in drawn):  # a mask may hide all of a short row
+        ways.append((TURNED[0], True))
+    for turned, denied in ways:
         inputs = [turned(x).astype(x.dtype, copy=False) if _has_nan(x) else x for x in drawn]
+        inputs = [~x if denied and x.dtype == np.bool_ else x for x in inputs]
         draw = judge(dag, inputs, signs=signs and turned is TURNED[0], steady=steady)
         share = draw.nan_share
         if share < least:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from autotune.errors import ModelError
 from autotune.models.model import Model, Port
 from autotune.models.operators.base import Array, stage
 from schedules import te
-from schedules.graph.graph import Graph, Island
+from schedules.graph.graph import Graph, Island, State
+from schedules.graph.states import write_in_place
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.compute_dag import Tensor as DagTensor
 from schedules.te.tensors import Op, discover, marked_dag
@@ -17,6 +20,19 @@ from schedules.te.unique import Taken
 
 if TYPE_CHECKING:
     from autotune.models.onnx_islands import IslandCall
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A state: its ``old`` value, an input, and the ``new`` one. ``initial``: its value before the first
+    call; None: zeros."""
+
+    old: te.Tensor
+    new: te.Tensor
+    initial: Array | None = None
+
+
+NO_STATES: Mapping[str, Kept] = MappingProxyType({})
 
 
 def assemble(
@@ -27,31 +43,34 @@ def assemble(
     name: str,
     source: str,
     calls: Sequence[IslandCall] = (),
+    states: Mapping[str, Kept] = NO_STATES,
 ) -> Model:
     """The model that computes ``outputs`` of ``inputs``, both by what users call them and in their order.
     ``constants``: the value of each tensor that is known, of which those that are read are kept. ``origins``:
-    the model's node of each stage. ``calls``: its islands."""
+    the model's node of each stage. ``calls``: its islands. ``states``: what it keeps, by what users call it.
+    Raises ModelError for states that cannot be kept."""
     written = {t: None for call in calls for t in call.outputs.values()}
     results: dict[te.Tensor, None] = {}  # each once, in order
     named = dict(origins)
-    for port, t in outputs:
-        if (t.op is None and t not in written) or t in results:
+    for port, t in (*((n, s.new) for n, s in states.items()), *outputs):
+        if (t.op is None and (t not in written or port in states)) or t in results:
             t = _copy(t)
             assert t.op is not None
             named[t.op] = port
         results[t] = None
+    news, returned = [*results][: len(states)], [*results][len(states) :]
     reads = [t for call in calls for t in call.reads]
     computed = list(dict.fromkeys(t for t in (*results, *reads) if t.op is not None))
     ops, leaves = discover([t.op for t in computed if t.op is not None])
     needed = {*leaves, *reads}
     known = [t for t in constants if t in needed]
-    ports = list(inputs.values())
-    dag, names = _dag([*ports, *known, *written], known, computed, leaves)
+    ports, kept = list(inputs.values()), [s.old for s in states.values()]
+    dag, names = _dag([*ports, *kept, *known, *written], known, computed, leaves)
     graph = Graph(
         dag,
         MappingProxyType({names[t]: constants[t] for t in known}),
         tuple(names[t] for t in ports),
-        tuple(names[t] for t in results),
+        tuple(names[t] for t in returned),
         MappingProxyType({s.name: named.get(op, "") for op, s in zip(ops, dag.stages, strict=True)}),
         tuple(
             Island(
@@ -60,7 +79,15 @@ def assemble(
             )
             for call in calls
         ),
+        states={
+            n: State(names[s.old], names[new], s.initial)
+            for (n, s), new in zip(states.items(), news, strict=True)
+        },
     )  # fmt: skip
+    try:
+        write_in_place(graph)
+    except ValueError as err:
+        raise ModelError(f"{source}: {err}") from err
 
     def port_of(given: str, t: te.Tensor) -> Port:
         return Port(given, names[t], t.shape, t.dtype)
@@ -68,7 +95,7 @@ def assemble(
     return Model(
         graph,
         tuple(port_of(n, t) for n, t in inputs.items()),
-        tuple(port_of(n, t) for (n, _), t in zip(outputs, results, strict=True)),
+        tuple(port_of(n, t) for (n, _), t in zip(outputs, returned, strict=True)),
         name or "model",
         source,
     )

@@ -88,10 +88,17 @@ class CallForms:
         rng = np.random.default_rng(0)
         return tuple(random_array(rng, b) for b in self.ins)
 
-    def run(self, program: Program, inputs: Sequence[Any], results: Sequence[Any]) -> None:
-        """Run the program on the inputs of a call. Raises ArgumentError."""
+    def run(
+        self,
+        program: Program,
+        inputs: Sequence[Any],
+        results: Sequence[Any],
+        states: Sequence[Array] = (),
+    ) -> None:
+        """Run the program on the inputs of a call. ``states``: as of `Program.run`. Raises ArgumentError."""
         outputs = [self._viewed(x, b, True) for x, b in zip(results, self.outs, strict=True)]
-        self.run_on(program, [self.read(x, b)[0] for x, b in zip(inputs, self.ins, strict=True)], outputs)
+        read = [self.read(x, b)[0] for x, b in zip(inputs, self.ins, strict=True)]
+        self.run_on(program, read, outputs, None, states)
 
     def run_on(
         self,
@@ -99,13 +106,15 @@ class CallForms:
         inputs: Sequence[Array],
         outputs: Sequence[Array],
         times: Times | None = None,
+        states: Sequence[Array] = (),
     ) -> None:
-        """Run the program on inputs that it was given by `read`. ``times``: as of `Program.run`."""
+        """Run the program on inputs that it was given by `read`. ``times``, ``states``: as of
+        `Program.run`."""
         if not self._roomy:
-            program.run(inputs, outputs, times, self.sizes)
+            program.run(inputs, outputs, times, self.sizes, states)
             return
         written = [self._roomy[n]() if n in self._roomy else x for n, x in enumerate(outputs)]
-        program.run(inputs, written, times, self.sizes)
+        program.run(inputs, written, times, self.sizes, states)
         for n in self._roomy:
             outputs[n][...] = written[n]
 

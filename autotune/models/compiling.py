@@ -77,8 +77,10 @@ def compiled(model: Model, asked: Asked, named: str, picking: Picking) -> Module
     wanted = replace(wanted, threads=max((k.target.threads for k in kernels), default=wanted.threads))
     origin = ModelOrigin.of(model.name, model.graph, ready.graph)
     values = dict(ready.graph.values)
-    del ready  # so that what is packed is not kept
-    program = Program.of(outline, kernels, values.pop, run_island)
+    states = ready.graph.states.items()
+    initial = {name: s.initial.copy() for name, s in states if s.initial is not None}
+    del ready, states  # so that what is packed is not kept
+    program = Program.of(outline, kernels, values.pop, run_island, initial=initial)
     return Module(program, wanted, model.name, [tuned_s(k) for k in kernels], origin, model.signature)
 
 

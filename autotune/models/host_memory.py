@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from autotune.codegen.llvm.compile import run_program, time_program
 from autotune.codegen.runtime.program import STEP
-from autotune.models.places import ARENA, INPUT, OUTPUT, WEIGHT, ArgumentPlace, place_of, up
+from autotune.models.places import ARENA, INPUT, OUTPUT, STATE, WEIGHT, ArgumentPlace, place_of, up
 from autotune.targets import usable_cpus
 from schedules.dtypes import DTYPES
 from schedules.graph.plan import ALIGNMENT
@@ -31,14 +31,14 @@ class HostLayout:
     """What all contexts of a program have in common. ``nbytes``: of an arena with its scratch memory."""
 
     def __init__(self, program: Program) -> None:
-        self.plan, self.outline = program.plan, program.outline
+        self.plan, self.outline, self.moves = program.plan, program.outline, program.told.moves
         self.scratch_at = up(self.plan.nbytes, ALIGNMENT)
         self.scratch_bytes = max((k.code.scratch_bytes for k in program.kernels), default=0)
         self.nbytes = self.scratch_at + self.scratch_bytes
         self.args: list[tuple[int, ArgumentPlace]] = []  # which word of the table, what it points to
         self.steps: list[tuple[Any, int]] = []  # the code of each call, and the number of its first argument
         self.sizes: list[tuple[int, int]] = []  # which word of the table is which size of the program
-        numbers = {s.name: k for k, s in enumerate(self.outline.sizes)}
+        numbers = {s.name: k for k, s in enumerate(self.outline.told)}
         self.words = 0
         for call, places in zip(self.outline.calls, program.arguments, strict=True):
             self.steps.append((program.kernels[call.task].code, self.words))
@@ -57,8 +57,8 @@ class HostContext:
     def __init__(self, layout: HostLayout) -> None:
         align = HUGE if layout.nbytes >= HUGE else ALIGNMENT
         raw = np.empty(layout.nbytes + align, np.uint8)
-        first = -raw.ctypes.data % align
-        self._layout, self._arena = layout, raw[first : first + layout.nbytes]
+        skip = -raw.ctypes.data % align
+        self._layout, self._arena = layout, raw[skip : skip + layout.nbytes]
         base = self._arena.ctypes.data
         self._scratch = base + layout.scratch_at
         self._args = (ctypes.c_int64 * max(layout.words, 1))()
@@ -66,22 +66,34 @@ class HostContext:
             at = base if a.base == ARENA else a.weight.ctypes.data if a.base == WEIGHT else 0
             self._args[slot] = at + a.offset
         first_output = len(layout.outline.inputs)
+        first_state = first_output + len(dict.fromkeys(layout.outline.outputs))
+        first = {INPUT: 0, OUTPUT: first_output, STATE: first_state}
         self._slots = [  # of what callers give: (which slot, number of the array, offset in it)
-            (i, a.number + (first_output if a.base == OUTPUT else 0), a.offset)
-            for i, a in layout.args
-            if a.base in (INPUT, OUTPUT)
+            (i, a.number + first[a.base], a.offset) for i, a in layout.args if a.base in first
+        ]
+        self._moved = [  # what the call moves: (which slot, the number that it tells, bytes of a step)
+            (i, layout.moves.index(m), step) for i, a in layout.args for m, step in a.moves
         ]
         self._steps = (ctypes.c_int64 * max(STEP * len(layout.steps), 1))()
         for n, (code, slot) in enumerate(layout.steps):
             table = ctypes.addressof(self._args) + WORD * slot
             self._steps[STEP * n : STEP * (n + 1)] = [code.address, table, code.threads]
 
-    def begin(self, inputs: Sequence[Array], outputs: Sequence[Array], sizes: Sequence[int] = ()) -> None:
-        """Take the arrays of a call, and the sizes of the program."""
-        self._given, args = (inputs, outputs), self._args
-        at = [x.ctypes.data for x in (*inputs, *outputs)]
+    def begin(
+        self,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        sizes: Sequence[int] = (),
+        states: Sequence[Array] = (),
+        told: Sequence[int] = (),
+    ) -> None:
+        """Take the arrays of a call, the sizes of the program, and the numbers that the call tells."""
+        self._given, args = (inputs, outputs, states), self._args
+        at = [x.ctypes.data for x in (*inputs, *outputs, *states)]
         for slot, number, offset in self._slots:
             args[slot] = at[number] + offset
+        for slot, number, step in self._moved:
+            args[slot] += told[number] * step
         if sizes:
             for slot, number in self._layout.sizes:
                 args[slot] = sizes[number]
@@ -98,7 +110,7 @@ class HostContext:
         """A tensor that is no weight, where it is."""
         at = place_of(self._layout.outline, self._layout.plan, name)
         if at.base != ARENA:
-            return self._given[at.base == OUTPUT][at.number]
+            return self._given[(INPUT, OUTPUT, STATE).index(at.base)][at.number]
         t = self._layout.outline.tensors[name]
         flat = self._arena[at.offset : at.offset + t.nbytes].view(DTYPES[t.dtype].numpy)
         return cast(Array, flat.reshape(t.shape))
@@ -109,7 +121,7 @@ class HostContext:
 
     def end(self, outputs: Sequence[Array]) -> None:
         """They are where the caller wants them."""
-        self._given = ((), ())  # which are the caller's
+        self._given = ((), (), ())  # which are the caller's
 
 
 class HostMemory:

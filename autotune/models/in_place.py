@@ -102,6 +102,7 @@ def choose(
     values of its weights. ``machine``: as of `Log.start_run`."""
     ol = program.outline
     arguments = random_arguments(ol)
+    program.told.settle(ol, arguments[0])
     alone = all(k.target.threads == 1 for k in program.kernels)
     begin = time.monotonic()
     first = _task_times(program, *arguments, alone)

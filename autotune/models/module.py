@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from autotune.models.call_forms import CallForms, FormsBySize
 from autotune.models.outline import Outline
 from autotune.models.program import Program, Times
 from autotune.models.signature import Signature
+from autotune.models.state import ModelState
 from autotune.run import torch_calls
 from schedules.dtypes import DTYPES
 from schedules.errors import suggest
@@ -57,11 +59,15 @@ class Module:
     on the device, so that calls wait for each other. Launches are captured at the first call, where the
     driver can, and later calls replay them.
 
+    A model that keeps states, such as a cache of keys and values, has them in `state`, and changes them with
+    each call; ``module(x, state=s)`` takes another (`new_state`).
+
     Weights are packed when the model is compiled. A change of the arrays that they came from changes nothing:
     see `load_weights`. Example: ``y = net(x); print(net.profile(x))``.
 
     A copy (`copy.copy`, `copy.deepcopy`) is a module of its own, which shares the weights in memory until
-    either loads others. A pickle has what `save` writes, and is read as `load_model` reads that.
+    either loads others, and has a copy of the state. A pickle has what `save` writes, which is no state but
+    the first, and is read as `load_model` reads that.
     """
 
     def __init__(
@@ -86,6 +92,21 @@ class Module:
         # what takes the inputs one after the other needs no look into the arguments of a call
         self._takes = None if signature is None or signature.is_plain else signature
         self._aliases = {} if signature is None else signature.aliases
+        self._keeps = program.kept
+        self._state: ModelState | None = None
+        self._making = Lock()
+
+    @property
+    def state(self) -> ModelState:
+        """What calls keep that are given no other state: ``{name: array}`` without a copy, such as a cache of
+        keys and values. Empty for a model that keeps nothing. See `ModelState`."""
+        with self._making:
+            self._state = self._state or self.new_state()
+        return self._state
+
+    def new_state(self) -> ModelState:
+        """Another state, as it is before the first call: ``module(x, state=net.new_state())``."""
+        return self._program.new_state()
 
     @property
     def program(self) -> Program:
@@ -116,10 +137,15 @@ class Module:
         return {} if self._origin is None else self._origin.weights
 
     def __call__(self, /, *inputs: Any, **named: Any) -> Any:
+        state = self._state_of(named) if self._keeps else None
         inputs = self._given(inputs, named)
         forms = self._forms if self._sized is None else self._sized.of(inputs)
         results = forms.results(inputs)
-        forms.run(self._program, inputs, results)
+        if state is None:
+            forms.run(self._program, inputs, results)
+        else:
+            with state.turn:
+                forms.run(self._program, inputs, results, self._arrays(state))
         found = tuple(results[i] for i in self._order)
         if self._signature is not None:
             return self._signature.built(found, self._blank(inputs))
@@ -135,24 +161,27 @@ class Module:
     def profile(self, *inputs: Any, repeat: int = 10, **named: Any) -> Profile:
         """How long each step takes inside the model, beside what its kernel took when it was tuned: medians
         of ``repeat`` calls. Printed, it is a table. Without inputs it takes random ones (standard normal, or
-        integers of -8 to 8), of the largest sizes. On a GPU each step runs alone, timed by the device's
-        clock, with nothing in its second cache, as when it was tuned."""
+        integers of -8 to 8), of the largest sizes. Calls change a copy of the state. On a GPU each step runs
+        alone, timed by the device's clock, with nothing in its second cache, as when it was tuned."""
         from autotune.models.profile import profile
 
+        state = self._state_of(named) if self._keeps else None
         forms = self._forms
         if inputs or named:
             inputs = self._given(inputs, named)
             forms = forms if self._sized is None else self._sized.of(inputs)
         else:
             inputs = forms.random()
+            self._program.told.settle(self._program.outline, inputs)
         if repeat < 1:
             raise ValueError(f"repeat must be at least 1, not {repeat}")
         read = [forms.read(x, b) for x, b in zip(inputs, forms.ins, strict=True)]
         outputs = forms.empty()
         copied = [b.name for b, (_, was) in zip(forms.ins, read, strict=True) if was]
+        kept = () if state is None else self._arrays(state.copy())
 
         def run(times: Times) -> None:
-            forms.run_on(self._program, [a for a, _ in read], outputs, times)
+            forms.run_on(self._program, [a for a, _ in read], outputs, times, kept)
 
         return profile(self._program, self.tuned_s, run, repeat, copied)
 
@@ -189,6 +218,8 @@ class Module:
         does not change."""
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
+        made._making = Lock()
+        made._state = None if self._state is None else self._state.copy()
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Module:
@@ -238,6 +269,18 @@ class Module:
     def _one_by_one(self, given: Sequence[Any]) -> bool:
         """Whether a call may have the model's inputs one after the other."""
         return len(given) == len(self._ins) and all(hasattr(x, "shape") for x in given)
+
+    def _state_of(self, named: dict[str, Any]) -> ModelState:
+        """The state that a call changes, which is no input. Raises ModelError for that of another model."""
+        if isinstance(named.get("state"), ModelState):
+            given = named.pop("state")
+            given.check(self._keeps, self.name)
+            return cast(ModelState, given)
+        return self.state
+
+    def _arrays(self, state: ModelState) -> list[Array]:
+        """The arrays of a state, in the order of the program."""
+        return [state[name] for name in self._program.outline.states]
 
     def _blank(self, inputs: Sequence[Any]) -> Callable[[tuple[int, ...], str], Any]:
         """What makes a tensor without elements, of the kind of the first input."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.errors import MissingExtraError, ModelError, refused
 from autotune.models.assembling import assemble
 from autotune.models.model import Model, identifier
+from autotune.models.onnx_states import NO_PAIRS, check_pairs, kept_pairs
 from autotune.models.open_import import open_model
 from autotune.models.operators.known import KnownTensor
 from autotune.models.operators.narrow_integers import KEPT_AS
@@ -41,13 +42,16 @@ def import_onnx(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
     shapes: Mapping[str, Size | Sequence[Size]] = NO_SHAPES,
     islands: bool = False,
+    states: Mapping[str, str] = NO_PAIRS,
 ) -> Model:
     """A model of the ONNX format (https://onnx.ai) as a graph of tensor expressions.
 
     ``model``: the path of a file, its bytes, or a ModelProto. ``shapes``: {input: its shape}, or {name of a
     dimension: its extent}, for what the file leaves open. ``at.dim(1, 512, open=True)`` as an extent is one
     that each call tells (ADR 88). ``islands``: operators without an expression are kept as islands, which
-    onnx's reference evaluator runs; else they are refused.
+    onnx's reference evaluator runs; else they are refused. ``states``: {input: the output that is its value
+    at the next call}, both of one shape: these are no inputs and outputs of a call any more, but are kept
+    from call to call (`Module.state`), and begin as zeros. Rows are written in place (ADR 89).
 
     What is known before a call, such as the arithmetic on shapes, is computed here. Data outside the file is
     read from the folder of the file's path, and from that where the file lies after all links. Raises
@@ -56,6 +60,7 @@ def import_onnx(
     Examples:
 
         model = at.import_onnx("net.onnx", shapes={"x": (1, 3, 224, 224)})
+        model = at.import_onnx("decoder.onnx", states={"past_key": "present_key"})
         model = at.import_onnx("bert.onnx", shapes={"batch": 1, "seq": at.dim(1, 512, open=True)})
     """
     try:
@@ -68,7 +73,7 @@ def import_onnx(
         sizes = open_sizes_of(shapes, file.label)
 
         def at_sizes(numbers: Mapping[Dim, int]) -> Model:
-            return _imported(file, numbers_of(shapes, numbers, file.label), islands)
+            return _imported(file, numbers_of(shapes, numbers, file.label), islands, states)
 
         if not sizes:
             return at_sizes({})
@@ -88,7 +93,12 @@ def import_onnx(
         raise ModelError(f"the model needs more memory than there is: {err}") from err
 
 
-def _imported(file: Any, shapes: Mapping[str, int | Sequence[int]], islands: bool) -> Model:
+def _imported(
+    file: Any,
+    shapes: Mapping[str, int | Sequence[int]],
+    islands: bool,
+    states: Mapping[str, str],
+) -> Model:
     """The model of a file, of one number for each size."""
     from autotune.models.onnx_known import ConstantFolder
     from autotune.models.onnx_scope import OnnxLowering, OnnxScope
@@ -110,7 +120,9 @@ def _imported(file: Any, shapes: Mapping[str, int | Sequence[int]], islands: boo
         raise lowering.refusal("" if islands else ISLANDS)
     if lost := [name for name in wanted if name not in scope.values]:
         raise ModelError(f"{file.label}: output {lost[0]!r} is computed by no node")
-    return _finish(lowering, ports, [(name, scope.values[name]) for name in wanted], graph.name)
+    check_pairs(states, list(ports), wanted, file.label)
+    every = [(name, scope.values[name]) for name in wanted]
+    return _finish(lowering, ports, every, graph.name, states)
 
 
 # --- inputs -----------------------------------------------------------------------------------
@@ -233,10 +245,17 @@ def _open(label: str, open_: Sequence[tuple[str, str, list[int | str] | None]]) 
 
 
 def _finish(
-    lowering: OnnxLowering, inputs: Mapping[str, te.Tensor], outputs: Sequence[tuple[str, Any]], name: str
+    lowering: OnnxLowering,
+    inputs: Mapping[str, te.Tensor],
+    outputs: Sequence[tuple[str, Any]],
+    name: str,
+    states: Mapping[str, str] = NO_PAIRS,
 ) -> Model:
     """The model of lowered values."""
     label = lowering.label
+    kept = kept_pairs(states, inputs, outputs, label)
+    inputs = {n: t for n, t in inputs.items() if n not in states}
+    outputs = [(n, x) for n, x in outputs if n not in states.values()]
     results: list[tuple[str, te.Tensor]] = []
     leaves: list[Leaf] = []
     for port, x in outputs:
@@ -252,8 +271,9 @@ def _finish(
         leaves.append(TensorSlot(len(results)))
         results.append((port, t))
     if not results:
-        raise ModelError(f"{label}: output {outputs[0][0]!r} has no elements: there is nothing to compute")
-    model = assemble(inputs, results, lowering.constants, lowering.origins, name, label, lowering.calls)
+        what = f"output {outputs[0][0]!r} has no elements" if outputs else "all outputs are states"
+        raise ModelError(f"{label}: {what}: there is nothing to compute")
+    model = assemble(inputs, results, lowering.constants, lowering.origins, name, label, lowering.calls, kept)
     if len(results) == len(leaves):
         return model
     slots = tuple(map(TensorSlot, range(len(inputs))))

@@ -107,6 +107,13 @@ def _check_ports(models: Sequence[Model], remedy: str) -> None:
         for a, b in zip((*first.inputs, *first.outputs), (*m.inputs, *m.outputs), strict=True):
             if (a.name, a.tensor, a.dtype, len(a.shape)) != (b.name, b.tensor, b.dtype, len(b.shape)):
                 raise ModelError(f"{first.source}: {a} is {b} at another size: {remedy}")
+        for name, state in first.graph.states.items():
+            shapes = [list(x.graph.dag.tensors[state.tensor].shape) for x in (first, m)]
+            if shapes[0] != shapes[1]:
+                raise ModelError(
+                    f"{first.source}: state {name!r} is {shapes[0]}, and {shapes[1]} at another size; what "
+                    f"is kept from call to call has one size: {remedy}"
+                )
 
 
 def _with_strides(graphs: Sequence[Graph]) -> list[Graph]:

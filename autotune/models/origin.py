@@ -18,7 +18,7 @@ from autotune.models.model import identifier
 from autotune.run.host_arrays import fitting
 from schedules.errors import suggest
 from schedules.expr import wrap
-from schedules.graph.graph import Graph, Island
+from schedules.graph.graph import Graph, Island, State
 from schedules.ir import Buffer
 from schedules.model import canonical, digest
 from schedules.te.compute_dag import ComputeDAG, Tensor
@@ -39,13 +39,15 @@ class ModelOrigin:
     islands: tuple[Island, ...]
     small: Mapping[str, Array]
     rewritten: str
+    states: Mapping[str, State]
 
     @staticmethod
     def of(name: str, graph: Graph, rewritten: Graph) -> ModelOrigin:
         """What is kept of a graph. ``rewritten``: what the rewrites made of it."""
         small = {n: v.copy() for n, v in graph.values.items() if v.nbytes <= SMALL}
         parts = (graph.dag, graph.inputs, graph.outputs, graph.islands)
-        return ModelOrigin(name, *parts, small, _identity(rewritten))
+        states = {n: State(s.tensor, s.new) for n, s in graph.states.items()}
+        return ModelOrigin(name, *parts, small, _identity(rewritten), states)
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -65,7 +67,10 @@ class ModelOrigin:
                 f"{self.name} keeps its large weights in packed form only: give all of them together; "
                 f"{shown} not given"
             )
-        graph = Graph(self.dag, {**self.small, **found}, self.inputs, self.outputs, islands=self.islands)
+        values = {**self.small, **found}
+        graph = Graph(
+            self.dag, values, self.inputs, self.outputs, islands=self.islands, states=self.states
+        )
         rewritten, _ = preparation.cut(graph)
         if _identity(rewritten) != self.rewritten:
             raise ModelError(

@@ -6,13 +6,15 @@ told by a ValueError what is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from autotune.models.kept_states import StateOrder, check_states
+from autotune.models.row_counts import RowCount, check_counts, row_counts
 from autotune.models.sizes import Extents, ProgramSize, check_sizes, check_step, open_extents, sizes_of
 from schedules.dtypes import DTYPES
-from schedules.graph.graph import Argument, Graph, Group, Island
+from schedules.graph.graph import Argument, Graph, Group, Island, State
 from schedules.graph.plan import ALIGNMENT, Plan, PlanStep, plan
 from schedules.model import Workload
 from schedules.strides import flaw, strides_of
@@ -46,8 +48,11 @@ class Outline:
     where that is another name. ``views``: {tensor: where in another one it lies}. ``joins``: {tensor that no
     step writes: the tensors that are its parts}, which lie where it does. ``sizes``: what a call tells;
     tensors have the extents of the largest. ``extents``: those of inputs and outputs that depend on one.
-    Raises ValueError for steps that read outside a tensor, or before it is written, for views that do not lie
-    inside of what they are part of, for sizes that do not fit, and for weights that no step reads."""
+    ``states``: {what users call it: what calls keep}, without initial values. Its new value lies where the
+    old one does, of which it is joined with what was written there; or apart, and is copied when the call
+    ends. ``counts``: sizes of steps that a call tells by numbers. Raises ValueError for steps that read
+    outside a tensor, or before it is written, or after it was written over, for views that do not lie inside
+    of what they are part of, for sizes that do not fit, and for weights that no step reads."""
 
     tensors: Mapping[str, Tensor]
     inputs: tuple[str, ...]
@@ -60,6 +65,8 @@ class Outline:
     joins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     sizes: tuple[ProgramSize, ...] = ()
     extents: Extents = field(default_factory=dict)
+    states: Mapping[str, State] = field(default_factory=dict)
+    counts: tuple[RowCount, ...] = ()
 
     def __post_init__(self) -> None:
         for what, names in (("input", self.inputs), ("weight", self.constants), ("output", self.outputs)):
@@ -69,15 +76,20 @@ class Outline:
         given = [*self.inputs, *self.constants]
         if len(set(given)) != len(given):
             raise ValueError("two inputs or weights have one name")
+        kept = {s.tensor for s in self.states.values()}
+        check_states(self)
         self._check_strides()
-        self._check_views()
+        self._check_views(kept)
         if self.sizes or self.extents:
             check_sizes(self)
-        written = set(given)
+        check_counts(self)
+        written, order = {*given, *kept}, StateOrder(self)
         for step in self.steps:
             self._check_step(step, written)
             check_step(self, step)
+            order.step(_reads(step), _writes(step))
             self._join(written)
+        order.end()
         if missing := [n for n in self.outputs if n not in written - set(given)]:
             raise ValueError(f"no step writes output {missing[0]!r}")
         read = {n for s in self.steps for n in _reads(s)}
@@ -87,7 +99,7 @@ class Outline:
     def _check_step(self, step: KernelCall | Island, written: set[str]) -> None:
         """Raise ValueError for a step that cannot run after those that wrote ``written``, which grows."""
         if isinstance(step, Island):
-            reads = [(name, 0, self._of(name)) for name in step.reads]
+            reads = [(Argument(name), self._of(name)) for name in step.reads]
             writes = [(t.name, t) for t in step.writes]
         else:
             if not 0 <= step.task < len(self.tasks):
@@ -95,21 +107,15 @@ class Outline:
             dag = self.tasks[step.task].dag
             if len(step.reads) != len(dag.inputs) or len(step.writes) != len(dag.outputs):
                 raise ValueError(f"a step does not fit the arguments of task {step.task}")
-            reads = [(a.tensor, a.start, t) for a, t in zip(step.reads, dag.inputs, strict=True)]
+            reads = [*zip(step.reads, dag.inputs, strict=True)]
             writes = [(n, dag.tensors[o]) for n, o in zip(step.writes, dag.outputs, strict=True)]
-            for (name, _, _), t in zip(reads, dag.inputs, strict=True):
-                if t.name in dag.constants and name not in self.constants:
-                    raise ValueError(f"{name!r} is read as a weight, which it is not")
-        for name, start, t in reads:
-            whole = self._of(name)
-            if name not in written:
-                raise ValueError(f"{name!r} is read before it is written")
-            if t.dtype != whole.dtype:
-                raise ValueError(f"{name!r} is read as {t.dtype}; it is {whole.dtype}")
-            if min(strides_of(t), default=0) < 0:
-                raise ValueError(f"{name!r} is read backwards, before its first element")
-            if start < 0 or start + _span(t) > _span(whole):
-                raise ValueError(f"elements {start} to {start + _span(t)} of {name!r} are read")
+            for a, t in reads:
+                if t.name in dag.constants and a.tensor not in self.constants:
+                    raise ValueError(f"{a.tensor!r} is read as a weight, which it is not")
+                if a.moves and a.tensor in self.constants:
+                    raise ValueError(f"weight {a.tensor!r} is read from a place on that moves")
+        for a, t in reads:
+            self._check_read(a, t, written)
         for name, t in writes:
             whole = self._of(name)
             if name in written:
@@ -119,6 +125,18 @@ class Outline:
             if (t.dtype, prod(t.shape), _span(t)) != (whole.dtype, prod(whole.shape), _span(whole)):
                 raise ValueError(f"{name!r} is written as {t.dtype}{list(t.shape)}, which it is not")
             written.add(name)
+
+    def _check_read(self, a: Argument, t: Tensor, written: Collection[str]) -> None:
+        """Raise ValueError where a step that reads ``t`` there would not find it."""
+        name, whole = a.tensor, self._of(a.tensor)
+        if name not in written:
+            raise ValueError(f"{name!r} is read before it is written")
+        if t.dtype != whole.dtype:
+            raise ValueError(f"{name!r} is read as {t.dtype}; it is {whole.dtype}")
+        if min(strides_of(t), default=0) < 0:
+            raise ValueError(f"{name!r} is read backwards, before its first element")
+        if a.start < 0 or _end(a, t) > _span(whole):
+            raise ValueError(f"elements {a.start} to {_end(a, t)} of {name!r} are read")
 
     def _check_strides(self) -> None:
         """Raise ValueError for strides of what callers or islands have otherwise, and for inputs that could
@@ -133,21 +151,25 @@ class Outline:
         if odd := [name for name in read if name in self.views]:
             raise ValueError(f"an island has {odd[0]!r}, which lies in another tensor")
 
-    def _check_views(self) -> None:
-        """Raise ValueError for views and joins that are none."""
+    def _check_views(self, kept: Collection[str]) -> None:
+        """Raise ValueError for views and joins that are none. ``kept``: tensors of states."""
         for name, at in self.views.items():
             part, whole = self._of(name), self._of(at.tensor)
             if at.tensor in self.views or {name, at.tensor} & {*self.inputs, *self.constants}:
                 raise ValueError(f"{name!r} cannot lie in {at.tensor!r}")
-            if name in self.outputs or at.tensor not in self.joins:
+            if name in self.outputs or at.tensor not in {*self.joins, *kept}:
                 raise ValueError(f"{name!r} is no part of {at.tensor!r}")
-            if part.dtype != whole.dtype or at.start < 0 or at.start + _span(part) > _span(whole):
+            moved = at != Argument(at.tensor) or part.shape != whole.shape
+            if at.tensor in kept and name in self.joins and moved:
+                raise ValueError(f"{name!r} is no value of state {at.tensor!r}")
+            if part.dtype != whole.dtype or at.start < 0 or _end(at, part) > _span(whole):
                 raise ValueError(f"{name!r} does not lie inside of {at.tensor!r}")
         for name, parts in self.joins.items():
             if name in self.inputs or name in self.constants:
                 raise ValueError(f"{name!r} is given, and joined of others")
             root = self.root(name)
-            if not parts or any(self.root(p) != root or p == root for p in parts):
+            own = parts[1:] if root in kept else parts  # the first is what was there
+            if not own or any(self.root(p) != root for p in parts) or root in own:
                 raise ValueError(f"{name!r} is not joined of tensors that lie in it")
 
     def _join(self, written: set[str]) -> None:
@@ -165,6 +187,11 @@ class Outline:
         if name not in self.tensors:
             raise ValueError(f"{name!r} is no tensor of the model")
         return self.tensors[name]
+
+    @property
+    def told(self) -> tuple[ProgramSize | RowCount, ...]:
+        """All sizes of steps that a call tells, by extents and by numbers."""
+        return (*self.sizes, *self.counts)
 
     @property
     def calls(self) -> tuple[KernelCall, ...]:
@@ -196,10 +223,16 @@ def _span(t: Tensor) -> int:
     return t.nbytes // DTYPES[t.dtype].itemsize
 
 
+def _end(a: Argument, t: Tensor) -> int:
+    """The element behind the last one of a tensor that lies at a place, as far as the call may move it."""
+    return a.start + _span(t) + sum(m.most * m.stride for m in a.moves)
+
+
 def arena(outline: Outline, alignment: int = ALIGNMENT) -> Plan:
     """Places of what lies between steps and is neither given nor returned, at multiples of ``alignment``
     bytes."""
     elsewhere = {*outline.inputs, *outline.outputs, *outline.constants, *outline.views}
+    elsewhere |= {s.tensor for s in outline.states.values()}
     sizes = {n: nbytes(t) for n, t in outline.tensors.items() if n not in elsewhere}
 
     def roots(names: Sequence[str]) -> tuple[str, ...]:
@@ -207,7 +240,8 @@ def arena(outline: Outline, alignment: int = ALIGNMENT) -> Plan:
 
     # what lies in another tensor needs the place of that
     steps = [PlanStep(roots(_reads(s)), roots(_writes(s))) for s in outline.steps]
-    return plan(steps, sizes, alignment=alignment)
+    kept = [outline.root(s.new) for s in outline.states.values()]  # what is copied in the end
+    return plan(steps, sizes, [n for n in kept if n in sizes], alignment)
 
 
 def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | None = None) -> Outline:
@@ -227,6 +261,7 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
         sizes = () if part.dag.open is None else tuple(s.name for s in part.dag.open.sizes)
         steps.append(KernelCall(number, part.inputs, part.outputs, part.origins, sizes))
     names = {*graph.inputs, *graph.values, *graph.joins, *(n for p in parts for n in _writes(p))}
+    names |= {s.tensor for s in graph.states.values()}
     dag = unmarked(graph.dag)
     tensors = {n: t for n, t in dag.tensors.items() if n in names}
     read = {n for p in parts for n in _reads(p)}
@@ -236,6 +271,7 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
         tensors, graph.inputs, graph.outputs, constants, tuple(workloads), tuple(steps), dict(labels or {}),
         dict(graph.views), dict(graph.joins), sizes_of(dag, graph.inputs),
         open_extents(dag, (*graph.inputs, *dict.fromkeys(graph.outputs))),
+        {name: State(s.tensor, s.new) for name, s in graph.states.items()}, row_counts(graph.short, steps),
     )  # fmt: skip
 
 

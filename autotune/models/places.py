@@ -7,22 +7,24 @@ from typing import Any
 
 from autotune.models.outline import KernelCall, Outline
 from schedules.dtypes import DTYPES
-from schedules.graph.graph import Argument, Island
+from schedules.graph.graph import Argument, Island, Move
 from schedules.graph.plan import Plan
 
-WEIGHT, ARENA, INPUT, OUTPUT = range(4)
+WEIGHT, ARENA, INPUT, OUTPUT, STATE = range(5)
 Segment = tuple[int, int] | Island  # (first call, number of calls)
 
 
 @dataclass(frozen=True)
 class ArgumentPlace:
-    """Where an argument lies. ``base``: `WEIGHT`, in a ``weight`` as a memory keeps it; `ARENA`; `INPUT` or
-    `OUTPUT` ``number``. ``offset``: in bytes."""
+    """Where an argument lies. ``base``: `WEIGHT`, in a ``weight`` as a memory keeps it; `ARENA`; `INPUT`,
+    `OUTPUT` or `STATE` ``number``. ``offset``: in bytes. ``moves``: by what the call moves it, each with the
+    bytes of a step."""
 
     base: int
     offset: int
     number: int = 0
     weight: Any = None
+    moves: tuple[tuple[Move, int], ...] = ()
 
 
 def place_of(outline: Outline, plan: Plan, name: str) -> ArgumentPlace:
@@ -34,13 +36,18 @@ def place_of(outline: Outline, plan: Plan, name: str) -> ArgumentPlace:
         return ArgumentPlace(OUTPUT, 0, outputs.index(name))
     if name in outline.inputs:
         return ArgumentPlace(INPUT, 0, outline.inputs.index(name))
+    states = [s.tensor for s in outline.states.values()]
+    if name in states:
+        return ArgumentPlace(STATE, 0, states.index(name))
     return ArgumentPlace(ARENA, plan.offsets[name])
 
 
 def place_read(outline: Outline, plan: Plan, a: Argument) -> ArgumentPlace:
     """The place of what an argument reads, which is no weight."""
     found = place_of(outline, plan, a.tensor)
-    return replace(found, offset=found.offset + start_of(outline, a))
+    itemsize = DTYPES[outline.tensors[a.tensor].dtype].itemsize
+    moves = tuple((m, m.stride * itemsize) for m in a.moves)
+    return replace(found, offset=found.offset + start_of(outline, a), moves=(*found.moves, *moves))
 
 
 def start_of(outline: Outline, a: Argument) -> int:

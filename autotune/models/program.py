@@ -10,6 +10,9 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from numpy.typing import NDArray
@@ -17,14 +20,19 @@ from numpy.typing import NDArray
 from autotune.errors import ModelError
 from autotune.models.device_memory import DeviceContext, DeviceMemory
 from autotune.models.host_memory import HostContext, HostMemory
+from autotune.models.kept_states import CallNumbers
 from autotune.models.outline import KernelCall, Outline, arena, nbytes
 from autotune.models.places import WEIGHT, ArgumentPlace, place_of, place_read, segments, start_of
+from autotune.models.row_counts import rows_of_calls
+from autotune.models.state import ModelState
 from autotune.models.weights import Use, place, recover, use_of, uses
 from autotune.run.kernel import Kernel
 from schedules.graph.graph import Island
+from schedules.te.compute_dag import Tensor
 
 Array = NDArray[Any]
 RunIsland = Callable[[Island, Sequence[Array]], Sequence[Array]]
+NO_STATES: Mapping[str, Array] = MappingProxyType({})
 
 
 class Program:
@@ -42,14 +50,23 @@ class Program:
         weights: Mapping[Use, Any],
         run_island: RunIsland,
         memory: HostMemory | DeviceMemory,
+        initial: Mapping[str, Array] = NO_STATES,
     ) -> None:
-        """``weights``: each in all the ways in which it is read (`place`), as ``memory`` keeps it."""
+        """``weights``: each in all the ways in which it is read (`place`), as ``memory`` keeps it.
+        ``initial``: values of states before the first call, by users' names; zeros of others."""
         self.outline, self.kernels, self.run_island = outline, tuple(kernels), run_island
-        self.memory, self.weights = memory, dict(weights)
+        self.memory, self.weights, self.initial = memory, dict(weights), initial
         self.plan = arena(outline, memory.alignment)
         self.arguments = [self._arguments(call) for call in outline.calls]
+        self.told, self._rows = CallNumbers(outline), rows_of_calls(outline)
         self.layout = memory.layout(self)
         self._segments = segments(outline)
+        self._own: ModelState | None = None
+        self._keeps = bool(outline.states or self.told.moves)
+        # of states that are replaced whole: the number, and what takes its place
+        self._whole = [
+            (n, s.new) for n, s in enumerate(outline.states.values()) if outline.root(s.new) != s.tensor
+        ]
         self._largest = tuple(s.most for s in outline.sizes)
         self._idle: list[HostContext | DeviceContext] = []
 
@@ -61,18 +78,19 @@ class Program:
         run_island: RunIsland,
         *,
         mine: bool = False,
+        initial: Mapping[str, Array] = NO_STATES,
     ) -> Program:
         """A program of weights in the layout of the graph, in the memory that its kernels run on: that of one
         device, or this process's, where emulated kernels run too. ``value_of``: gives a weight's value; it is
         asked once for each, the largest first, as packing has it twice for a while. Where it forgets what it
         gave, or reads it from a file, memory has little more than what the program keeps. ``mine``: nobody
-        else has these arrays, so that they may be kept. Raises `ModelError` for kernels of several places,
-        and DeviceError where a device has no room."""
+        else has these arrays, so that they may be kept. ``initial``: as of `Program`. Raises `ModelError` for
+        kernels of several places, and DeviceError where a device has no room."""
         memory, ways = _memory_of(outline, kernels), uses(outline, kernels)
         weights: dict[Use, Any] = {}
         for name in sorted(outline.constants, key=lambda n: -nbytes(outline.tensors[n])):
             weights |= _kept(memory, kernels, ways[name], value_of(name), mine)
-        return Program(outline, kernels, weights, run_island, memory)
+        return Program(outline, kernels, weights, run_island, memory, initial)
 
     def with_weights(self, values: Mapping[str, Array]) -> Program:
         """The program with other values of some weights."""
@@ -80,7 +98,7 @@ class Program:
         weights = dict(self.weights)
         for name, value in values.items():
             weights |= _kept(self.memory, self.kernels, ways[name], value)
-        return Program(self.outline, self.kernels, weights, self.run_island, self.memory)
+        return Program(self.outline, self.kernels, weights, self.run_island, self.memory, self.initial)
 
     def with_kernels(
         self, others: Mapping[int, Kernel], value_of: Callable[[str], Array] | None = None
@@ -97,7 +115,7 @@ class Program:
                 for use in before:
                     del weights[use]
                 weights |= _kept(self.memory, kernels, ways[name], value)
-        return Program(self.outline, kernels, weights, self.run_island, self.memory)
+        return Program(self.outline, kernels, weights, self.run_island, self.memory, self.initial)
 
     def weight(self, name: str) -> Array:
         """The value of a weight, in the layout of the graph."""
@@ -134,19 +152,28 @@ class Program:
         outputs: Sequence[Array],
         times: Times | None = None,
         sizes: Sequence[int] = (),
+        states: Sequence[Array] = (),
     ) -> None:
-        """Run the model once. ``inputs``, ``outputs``: arrays of the host with aligned elements, of
-        the shapes, dtypes and strides of the outline, which are not looked at. ``sizes``: the numbers of
+        """Run the model once. ``inputs``, ``outputs``, ``states``: arrays of the host with aligned elements,
+        of the shapes, dtypes and strides of the outline, which are not looked at. ``sizes``: the numbers of
         `Outline.sizes`, by default the largest; inputs and outputs then lie as `sizes.layout_at` has them.
         ``times``: adds up how long each step takes. On a device each step then runs alone, and is timed by
-        the device's clock as tuning does, with nothing in the second cache. Raises DeviceError."""
+        the device's clock as tuning does, with nothing in the second cache. Raises DeviceError, and
+        ArgumentError where rows of a state would not be inside of it, before anything is written."""
+        if self._keeps:
+            states = self._states(states)
+            arrays = [*inputs, *states]
+            kept: tuple[Any, ...] = (states, self.told.of_call(arrays))
+            sizes = (*(sizes or self._largest), *(n(arrays) for n in self._rows))
+        else:
+            kept = ()
         with self.memory.turn:
             try:
                 context = self._idle.pop()
             except IndexError:
                 context = self.layout.context()
             try:
-                context.begin(inputs, outputs, sizes or self._largest)
+                context.begin(inputs, outputs, sizes or self._largest, *kept)
                 for segment in self._segments:
                     if isinstance(segment, Island):
                         begin = time.perf_counter_ns()
@@ -157,10 +184,29 @@ class Program:
                         context.run(*segment)
                     else:
                         context.time(*segment, times.calls, times.cpu_clock)
+                for n, name in self._whole:
+                    states[n][...] = context.read(name)
                 context.end(outputs)
             finally:
                 if len(self._idle) < self.memory.contexts:
                     self._idle.append(context)
+
+    def _states(self, states: Sequence[Array]) -> Sequence[Array]:
+        """The states of a call. One without has some of the program, as to be timed."""
+        if states or not self.outline.states:
+            return states
+        self._own = self._own or self.new_state()
+        return [self._own[name] for name in self.outline.states]
+
+    @cached_property
+    def kept(self) -> tuple[Tensor, ...]:
+        """What calls keep, by users' names and in their order."""
+        ol = self.outline
+        return tuple(replace(ol.tensors[ol.states[n].tensor], name=n) for n in sorted(ol.states))
+
+    def new_state(self) -> ModelState:
+        """What calls keep, as it is before the first one."""
+        return ModelState(self.kept, self.initial)
 
     def _island(self, island: Island, context: HostContext | DeviceContext) -> None:
         ol = self.outline
@@ -209,5 +255,10 @@ def _memory_of(outline: Outline, kernels: Sequence[Kernel]) -> HostMemory | Devi
         raise ModelError(
             f"the model has open sizes, {names}, and programs of a GPU run at one size: give numbers for "
             "these, or compile the model for the CPU"
+        )
+    if device is not None and outline.states:
+        raise ModelError(
+            f"the model keeps states ({', '.join(outline.states)}), which models on a GPU do not: compile it "
+            'for the CPU, target="cpu"; or take them as inputs, and return their new values'
         )
     return HostMemory() if device is None else DeviceMemory(device)

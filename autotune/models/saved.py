@@ -1,37 +1,35 @@
 """Reads models from files and out of pickles (`autotune.models.saving`).
 
 A file may come from anywhere. Every schedule goes through the checks of one of a log and is compiled here, or
-found in this machine's own cache. Members are read by the names that this module gives them, each only as far
-as the document says that it goes, and what an uncompressed file can claim to hold it must have.
+found in this machine's own cache. Arrays go through those of an `Archive`.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
 import math
 import os
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from autotune import backends, targets
-from autotune.codegen.runtime import aligned
-from autotune.errors import CompileError, MissingExtraError, ModelError, one_line, refused
+from autotune.errors import CompileError, MissingExtraError, ModelError, refused
 from autotune.measure.memory import free_bytes
+from autotune.models.archive import Archive, Damaged, short
 from autotune.models.compiling import Missing, untuned_kernels
 from autotune.models.fallback import run_island
 from autotune.models.module import Module
 from autotune.models.outline import KernelCall, Outline, arena, nbytes
 from autotune.models.program import Program
-from autotune.models.saving import DOCUMENT, FIRST_VERSION, FORMAT, VERSION, member_name, plain_dtype
+from autotune.models.row_counts import RowCount
+from autotune.models.saving import DOCUMENT, FIRST_VERSION, FORMAT, VERSION, member_name, state_member
 from autotune.models.signature import read as read_signature
 from autotune.models.sizes import told_sizes
 from autotune.run.kernel import Kernel
@@ -42,7 +40,6 @@ from autotune.settings import database
 from kernels_db.opening import open_regular
 from schedules.distribution import install
 from schedules.documents import (
-    Malformed,
     any_text,
     integer,
     items,
@@ -51,20 +48,19 @@ from schedules.documents import (
     nullable,
     number,
     one_of,
-    parsed,
     record,
+    wrong,
 )
 from schedules.dtypes import DTYPES
 from schedules.errors import AutotuneError, ScheduleError
 from schedules.expr import Expr
 from schedules.expr_json import from_json
-from schedules.graph.graph import Argument, Island
+from schedules.graph.graph import Argument, Island, Move, State
 from schedules.model import Target, Trace, TraceError, Workload
 from schedules.te.compute_dag import Tensor
 
 Array = NDArray[Any]
-MOST_TEXT = 256 << 20  # bytes of the document
-HEADER = 256  # most bytes of the header of a ``.npy``
+MOST_MOVES = 8  # numbers of a call that move one place
 CHOSEN_BY = ("log", "schedule", *WORDS)
 # What a reader of a malformed document raises.
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
@@ -111,110 +107,50 @@ class _Place:
         return self.name
 
 
-class _Damaged(Exception):
-    """What is wrong in a file."""
-
-
 def _loaded(place: _Place, f: IO[bytes], fallback: bool, where: str) -> Module:
     try:
         with zipfile.ZipFile(f) as z:
             return _load(place, z, fallback, where)
     except zipfile.BadZipFile as err:
         raise ModelError(f"{place} is no saved model, or damaged: {err}") from None
-    except _Damaged as err:
+    except Damaged as err:
         raise ModelError(f"{place} is damaged: {err}") from err.__cause__
 
 
 def _load(place: _Place, z: zipfile.ZipFile, fallback: bool, where: str) -> Module:
-    archive = _Archive(z, place)
-    v = _parsed(archive.document(), place)
+    archive = Archive(z, str(place), DOCUMENT, "saved model")
+    told = _document(archive, place)
     try:
-        v = _MODEL(v)
+        v = _MODEL(told)
         target, name = v["target"], v["name"]
         kernels = [k["text"] for k in v["kernels"]]
         tuned_s = [k["tuned_s"] for k in v["kernels"]]
         outline = _outline(v, [workload for workload, *_ in kernels])
         _check_islands(outline)
-        told = v.get("signature")
-        signature = None if told is None else read_signature(told, len(outline.inputs), len(outline.outputs))
+        call = v.get("signature")
+        signature = None if call is None else read_signature(call, len(outline.inputs), len(outline.outputs))
+        starts = _initial_members(v.get("states", ()))
     except (*MALFORMED, CompileError) as err:
-        raise _Damaged(_short(err)) from err
-    if odd := sorted(set(archive.members) - {DOCUMENT, *map(member_name, range(len(outline.constants)))}):
-        raise _Damaged(f"it holds {odd[0]!r}, which no saved model has")
+        raise Damaged(short(err)) from err
+    known = {DOCUMENT, *map(member_name, range(len(outline.constants))), *starts.values()}
+    if odd := sorted(set(archive.members) - known):
+        raise Damaged(f"it holds {odd[0]!r}, which no saved model has")
     _check_room(place, outline)
     found = _kernels(place, outline, kernels, target, fallback, where)
     tuned = [s if k.target == t else None for s, k, (_, t, *_) in zip(tuned_s, found, kernels, strict=True)]
-    program = Program.of(outline, found, lambda n: archive.weight(outline, n), run_island, mine=True)
+    initial = {
+        name: archive.array(member, outline.tensors[outline.states[name].tensor], f"state {name!r}")
+        for name, member in starts.items()
+    }
+    program = Program.of(
+        outline, found, lambda n: _weight(archive, outline, n), run_island, mine=True, initial=initial
+    )
     here = target if backends.runnable(target) or not found else found[0].target
     return Module(program, here, name, tuned, signature=signature)
 
 
-class _Archive:
-    """The members of a saved model. All are stored as they are, so that none is larger than the file."""
-
-    def __init__(self, z: zipfile.ZipFile, place: _Place) -> None:
-        self.z, self.members = z, dict[str, zipfile.ZipInfo]()
-        size = z.fp.seek(0, os.SEEK_END) if z.fp is not None else 0
-        for info in z.infolist():
-            if info.filename in self.members:
-                raise _Damaged(f"it holds {info.filename!r} twice")
-            if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-                raise _Damaged(f"{info.filename!r} is compressed, which no member of a saved model is")
-            if info.file_size > size:
-                raise _Damaged(f"{info.filename!r} is larger than the file")
-            self.members[info.filename] = info
-        if DOCUMENT not in self.members:
-            raise ModelError(f"{place} is no saved model: it has no {DOCUMENT}")
-
-    @contextlib.contextmanager
-    def open(self, name: str) -> Iterator[IO[bytes]]:
-        """A member to read. Whatever zipfile finds wrong with it is told."""
-        if name not in self.members:
-            raise _Damaged(f"{name!r} is missing")
-        try:
-            with self.z.open(self.members[name]) as f:
-                yield f
-        except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as err:
-            raise _Damaged(f"{name!r} cannot be read: {_short(err)}") from err
-
-    def document(self) -> bytes:
-        """The bytes of the document."""
-        if (size := self.members[DOCUMENT].file_size) > MOST_TEXT:
-            raise _Damaged(f"{DOCUMENT!r} has {size} bytes; at most {MOST_TEXT} are read")
-        with self.open(DOCUMENT) as f:
-            return f.read()
-
-    def weight(self, outline: Outline, name: str) -> Array:
-        """A weight's value."""
-        t = outline.tensors[name]
-        member = member_name(outline.constants.index(name))
-        with self.open(member) as f:
-            if self.members[member].file_size > nbytes(t) + HEADER:
-                raise _Damaged(f"weight {name!r} is larger than {t.dtype}{list(t.shape)}")
-            found = _header(f, name)
-            if found != (t.shape, False, plain_dtype(t.dtype)):
-                raise _Damaged(
-                    f"weight {name!r} is {found[2]}{list(found[0])}, not {t.dtype}{list(t.shape)}"
-                )
-            made = aligned.zeros(t.shape, t.dtype)
-            flat = made.reshape(-1).view(np.uint8)
-            at = 0
-            while at < flat.size:
-                piece = f.read(min(flat.size - at, 1 << 24))
-                if not piece:
-                    raise _Damaged(f"weight {name!r} ends early")
-                flat[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
-                at += len(piece)
-            if f.read(1):
-                raise _Damaged(f"weight {name!r} goes on after its end")
-        return made
-
-
-def _parsed(data: bytes, place: _Place) -> dict[str, Any]:
-    try:
-        v = parsed(data)
-    except Malformed as err:
-        raise _Damaged(f"{DOCUMENT!r}: {err}") from err
+def _document(archive: Archive, place: _Place) -> dict[str, Any]:
+    v = archive.document()
     if not isinstance(v, dict) or v.get("format") != FORMAT:
         raise ModelError(f"{place} is no saved model: {DOCUMENT} is another document")
     if v.get("version") not in range(FIRST_VERSION, VERSION + 1):
@@ -225,17 +161,31 @@ def _parsed(data: bytes, place: _Place) -> dict[str, Any]:
     return v
 
 
+def _weight(archive: Archive, outline: Outline, name: str) -> Array:
+    """A weight's value."""
+    member = member_name(outline.constants.index(name))
+    return archive.array(member, outline.tensors[name], f"weight {name!r}")
+
+
+def _initial_members(states: Sequence[Sequence[Any]]) -> dict[str, str]:
+    """{state that does not begin with zeros: the member that has its value}."""
+    return {name: state_member(i) for i, (name, _, _, given) in enumerate(states) if given}
+
+
 def _outline(v: Mapping[str, Any], tasks: Sequence[Workload]) -> Outline:
     tensors = {t.name: t for t in v["tensors"]}
     if len(tensors) != len(v["tensors"]):
         raise ValueError("two tensors have one name")
-    views = {name: Argument(base, start) for name, base, start in v.get("views", ())}
     extents: dict[str, tuple[tuple[int, Expr], ...]] = {}
     for name, d, extent in v.get("extents", ()):
         extents[name] = (*extents.get(name, ()), (d, extent))
+    states = {name: State(tensor, new) for name, tensor, new, _ in v.get("states", ())}
+    if len(states) != len(v.get("states", ())):
+        raise ValueError("two states have one name")
     return Outline(
         tensors, v["inputs"], v["outputs"], v["weights"], tuple(tasks), v["steps"], v["labels"],
-        views, dict(v.get("joins", ())), told_sizes(v.get("sizes", ()), extents), extents,
+        dict(v.get("views", ())), dict(v.get("joins", ())), told_sizes(v.get("sizes", ()), extents), extents,
+        states, tuple(RowCount(*c) for c in v.get("counts", ())),
     )  # fmt: skip
 
 
@@ -269,8 +219,31 @@ def _read_step(x: Any) -> KernelCall | Island:
         payload = base64.b64decode(v["payload"], validate=True)
         return Island(v["island"], v["op"], v["reads"], v["writes"], payload)
     v = _CALL(x)
-    reads = tuple(Argument(*r) for r in v["reads"])
-    return KernelCall(v["task"], reads, v["writes"], v["origins"], v.get("sizes", ()))
+    return KernelCall(v["task"], v["reads"], v["writes"], v["origins"], v.get("sizes", ()))
+
+
+def _read_argument(x: Any) -> Argument:
+    """A place in a tensor, perhaps with what moves it."""
+    if isinstance(x, list) and len(x) == 3:
+        name, start, moves = _MOVED(x)
+        return Argument(name, start, moves)
+    return Argument(*_PLACE(x))
+
+
+def _read_move(x: Any) -> Move:
+    index, stride, rows, extent = _MOVE(x)
+    return Move(index, stride, rows, extent)
+
+
+def _read_view(x: Any) -> tuple[str, Argument]:
+    name, *place = x if isinstance(x, list) and x else ("",)
+    return any_text(name), _read_argument(place)
+
+
+def _flag(x: Any) -> bool:
+    if not isinstance(x, bool):
+        raise wrong(x, "true or false")
+    return x
 
 
 _SIZE, _TEXTS = integer(0, (1 << 48) - 1, "a size"), list_of(any_text)
@@ -287,8 +260,12 @@ _ISLAND = record(
         "payload": any_text,
     }
 )
+_PLACE = items(any_text, _SIZE)
+_LENGTH = integer(1, (1 << 48) - 1, "a size of at least 1")
+_MOVE = items(from_json, _LENGTH, _LENGTH, _LENGTH)
+_MOVED = items(any_text, _SIZE, list_of(_read_move, MOST_MOVES))
 _CALL = record(
-    {"task": _SIZE, "reads": list_of(items(any_text, _SIZE)), "writes": _TEXTS, "origins": _TEXTS},
+    {"task": _SIZE, "reads": list_of(_read_argument), "writes": _TEXTS, "origins": _TEXTS},
     {"sizes": _TEXTS},
 )
 _MODEL = record(
@@ -314,21 +291,19 @@ _MODEL = record(
     },
     {
         "signature": lambda x: x,
-        "views": list_of(items(any_text, any_text, _SIZE)),
+        "views": list_of(_read_view),
         "joins": list_of(items(any_text, _TEXTS)),
         "sizes": list_of(items(any_text, _SIZE, _SIZE, any_text, _SIZE)),
         "extents": list_of(items(any_text, _SIZE, from_json)),
+        "counts": list_of(items(any_text, _SIZE, _SIZE, from_json)),
+        "states": list_of(items(any_text, any_text, any_text, _flag)),
     },
 )
 
 
-def _short(err: BaseException) -> str:
-    return one_line(err if isinstance(err, ValueError) else repr(err), 300)
-
-
 def _check_room(place: _Place, outline: Outline) -> None:
     """Raise ModelError for what memory cannot hold."""
-    kept = {*outline.constants}
+    kept = {*outline.constants, *(s.tensor for s in outline.states.values())}
     needed = arena(outline).nbytes + sum(nbytes(t) for n, t in outline.tensors.items() if n in kept)
     needed += sum(nbytes(outline.tensors[n]) for n in (*outline.inputs, *outline.outputs))
     if needed > free_bytes():
@@ -350,7 +325,7 @@ def _kernels(
     foreign: set[str] = set()
     for i, (workload, t, trace, chosen_by) in enumerate(stored):
         if chosen_by not in CHOSEN_BY:
-            raise _Damaged(f"a kernel was chosen by {chosen_by[:40]!r}")
+            raise Damaged(f"a kernel was chosen by {chosen_by[:40]!r}")
         why = _foreign(t, here)
         if why and not fallback:
             raise ModelError(
@@ -365,7 +340,7 @@ def _kernels(
         try:
             kernels[i] = kernel_of(workload, t, trace, chosen_by=chosen_by)
         except (ScheduleError, TraceError, CompileError, ValueError) as err:
-            raise _Damaged(f"the schedule of {outline.nodes(i)[0]} is not legal: {_short(err)}") from err
+            raise Damaged(f"the schedule of {outline.nodes(i)[0]} is not legal: {short(err)}") from err
     if foreign:
         warnings.warn(
             f"{place} was tuned for {', '.join(sorted(foreign))}, not for this machine: tune it here",
@@ -395,14 +370,3 @@ def _foreign(t: Target, here: Target) -> str:
     if t.threads > targets.usable_cpus():
         return f"this process may use {targets.usable_cpus()} CPUs"
     return ""
-
-
-def _header(f: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """(shape, whether column-major, dtype) of a ``.npy``."""
-    try:
-        version = np.lib.format.read_magic(f)
-        if version != (1, 0):
-            raise ValueError(f"version {version} of .npy")
-        return np.lib.format.read_array_header_1_0(f, max_header_size=HEADER)
-    except (ValueError, SyntaxError, TypeError, KeyError) as err:
-        raise _Damaged(f"weight {name!r}: {_short(err)}") from err

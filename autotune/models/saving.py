@@ -7,34 +7,24 @@ has a kernel. There is no code in it. `autotune.models.saved` reads it.
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
 import os
-import tempfile
 import zipfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from autotune.errors import ModelError
+from autotune.models.archive import replaced, write_array
 from autotune.models.outline import KernelCall, Outline
 from autotune.models.program import Program
 from autotune.models.signature import Signature, as_json
-from kernels_db.errors import LogError
-from kernels_db.replacing import check_replaceable
-from schedules.dtypes import DTYPES
 from schedules.expr_json import to_json
-from schedules.graph.graph import Island
+from schedules.graph.graph import Argument, Island
 from schedules.model import Target, canonical
 from schedules.te.compute_dag import Tensor
 
-Array = NDArray[Any]
-# Files of models that have strides, and of those that have open sizes, have versions of their own, as older
-# readers know none.
-FORMAT, FIRST_VERSION, STRIDED_VERSION, VERSION = "autotune model", 1, 2, 3
+# Files of models that have strides have a version of their own, as older readers know none. So have those of
+# models with open sizes or states.
+FORMAT, FIRST_VERSION, WITH_STRIDES, VERSION = "autotune model", 1, 2, 3
 DOCUMENT = "model.json"
 
 
@@ -48,24 +38,8 @@ def save(
 ) -> None:
     """Write a model to a file, whole or not at all. ``tuned_s``, ``signature``: as of `Module`. Raises
     `ModelError`."""
-    place = Path(path)
-    try:
-        check_replaceable(place)
-    except LogError as err:
-        raise ModelError(str(err)) from None
-    document = _document(program, name, target, tuned_s, signature)
-    try:
-        with tempfile.NamedTemporaryFile(dir=place.parent, prefix=place.name, delete=False) as f:
-            try:
-                _write(f, canonical(document), program)
-                f.close()
-                os.replace(f.name, place)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(f.name)
-                raise
-    except OSError as err:
-        raise ModelError(f"{place} cannot be written: {err.strerror or err}") from err
+    document = canonical(_document(program, name, target, tuned_s, signature))
+    replaced(path, lambda f: _write(f, document, program))
 
 
 def as_bytes(
@@ -85,8 +59,10 @@ def _write(f: IO[bytes], document: str, program: Program) -> None:
     with zipfile.ZipFile(f, "w", zipfile.ZIP_STORED) as z:
         z.writestr(zipfile.ZipInfo(DOCUMENT), document)
         for i, weight in enumerate(program.outline.constants):
-            with z.open(zipfile.ZipInfo(member_name(i)), "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, _plain(program.weight(weight)), allow_pickle=False)
+            write_array(z, member_name(i), program.weight(weight))
+        for i, state in enumerate(program.outline.states):
+            if state in program.initial:
+                write_array(z, state_member(i), program.initial[state])
 
 
 def _document(
@@ -99,12 +75,18 @@ def _document(
     ol = program.outline
     called: dict[str, Any] = {} if signature is None else {"signature": as_json(signature)}
     if ol.views:
-        lies = [[name, at.tensor, at.start] for name, at in ol.views.items()]
+        lies = [[name, *_argument(at)] for name, at in ol.views.items()]
         called["views"], called["joins"] = lies, [[name, list(of)] for name, of in ol.joins.items()]
     lies_otherwise = bool(ol.views) or any(t.strides is not None for t in ol.tensors.values())
-    version = STRIDED_VERSION if lies_otherwise else FIRST_VERSION
+    version = WITH_STRIDES if lies_otherwise else FIRST_VERSION
     if ol.sizes:
         called |= _sizes(ol)
+    if ol.states:
+        states = [[name, s.tensor, s.new, name in program.initial] for name, s in ol.states.items()]
+        called["states"] = states
+    if ol.counts:
+        called["counts"] = [[c.name, c.least, c.most, to_json(c.number)] for c in ol.counts]
+    if ol.sizes or ol.states:
         version = VERSION
     return called | {
         "format": FORMAT,
@@ -146,10 +128,15 @@ def _step(s: KernelCall | Island) -> dict[str, Any]:
         }
     return ({"sizes": list(s.sizes)} if s.sizes else {}) | {
         "task": s.task,
-        "reads": [[a.tensor, a.start] for a in s.reads],
+        "reads": [_argument(a) for a in s.reads],
         "writes": list(s.writes),
         "origins": list(s.origins),
     }
+
+
+def _argument(a: Argument) -> list[Any]:
+    moves = [[to_json(m.index), m.stride, m.rows, m.extent] for m in a.moves]
+    return [a.tensor, a.start, *([moves] if moves else [])]
 
 
 def member_name(number: int) -> str:
@@ -157,11 +144,6 @@ def member_name(number: int) -> str:
     return f"weights/{number}.npy"
 
 
-def _plain(value: Array) -> Array:
-    """A weight as an array of a dtype that numpy itself has, which ``.npy`` can tell."""
-    return value.view(plain_dtype(value.dtype.name))
-
-
-def plain_dtype(dtype: str) -> np.dtype[Any]:
-    row = DTYPES[dtype]
-    return row.numpy if row.module == "numpy" else np.dtype(f"u{row.itemsize}")
+def state_member(number: int) -> str:
+    """The name of the member with a state's first value."""
+    return f"states/{number}.npy"

@@ -171,15 +171,14 @@ def check_step(ol: Outline, step: KernelCall | Island) -> None:
 def _check_call(ol: Outline, call: KernelCall) -> None:
     dag = ol.tasks[call.task].dag
     own = () if dag.open is None else dag.open.sizes
-    known = {s.name: s for s in ol.sizes}
+    known = {s.name: (s.least, s.most) for s in ol.told}
     if len(call.sizes) != len(own):
         raise ValueError(f"a step gives {len(call.sizes)} sizes to task {call.task}, which takes {len(own)}")
     for name, s in zip(call.sizes, own, strict=True):
-        if name not in known or not s.least <= known[name].least <= known[name].most <= s.most:
+        if name not in known or not s.least <= known[name][0] <= known[name][1] <= s.most:
             raise ValueError(f"a step gives the size {name[:40]!r} to task {call.task}, which takes another")
     if wrong := strides_that_depend(dag):
         raise ValueError(f"task {call.task}: {wrong}")
-    ranges = {s.name: (s.least, s.most) for s in ol.sizes}
     names = dict(zip((s.name for s in own), call.sizes, strict=True))
     written = zip(call.writes, dag.outputs, strict=True)
     given = [(a.tensor, a.start, t) for a, t in zip(call.reads, dag.inputs, strict=True)]
@@ -188,7 +187,7 @@ def _check_call(ol: Outline, call: KernelCall) -> None:
         if name not in ol.extents or is_roomy(ol, name):
             continue  # it has room for the largest
         left = _room(ol, name) - start - _span(dag, t, names)
-        found = affine.bounds(affine.simplify(left, ranges), ranges)
+        found = affine.bounds(affine.simplify(left, known), known)
         if found is None or found[0] < 0:
             raise ValueError(f"task {call.task} may go beyond the end of {name!r}")
 

@@ -15,6 +15,7 @@ from autotune.models.signature import Fixed, Leaf, TensorSlot
 from autotune.models.torch_masks import with_places
 from autotune.models.torch_signature import blank, signature_of
 from autotune.models.torch_sizes import at_numbers, is_open, numbers_in, symbols_of
+from autotune.models.torch_states import STRICT, is_written, kept_states, old_states
 from autotune.models.torch_threads import alone
 from schedules import te
 from schedules.strides import flaw
@@ -40,9 +41,14 @@ def import_torch(exported: Any, largest: int | None = None) -> Model:
     int32, int8, uint8, int16 and bool are taken. What is known before a call, such as positions and masks, is
     computed here.
 
+    Buffers that the program writes to, and inputs, are states of the model, which a compiled one keeps from
+    call to call (`Module.state`), and which no call is given. They begin as the program has them, inputs as
+    zeros. Rows are written in place where the program has ``index_copy_``, ``index_put_`` or slices with a
+    position that is an input or a state. A small state may be replaced as a whole.
+
     Raises ModelError for what is no exported program, for sizes that were left open, for programs that write
-    to their inputs or buffers, for dtypes that are not supported, and for all operators that have no
-    expression, at once. Example:
+    to their parameters, or to states in another way, for dtypes that are not supported, and for all operators
+    that have no expression, at once. Example:
 
         exported = torch.export.export(module.eval(), (example,))
         model = at.import_torch(exported)
@@ -57,14 +63,15 @@ def import_torch(exported: Any, largest: int | None = None) -> Model:
     try:
         program = decomposed(exported)
     except Exception as err:  # whatever torch raises, such as for a constant that the program writes to
+        strict = isinstance(err, AssertionError) and is_written(exported)
         raise ModelError(
             f"torch program {name}: torch cannot decompose it: {type(err).__name__}: {one_line(err, 500)}"
+            + (f": {STRICT}" if strict else "")
         ) from err
     label = f"torch program {name}"
-    _refuse_writes(program, label, {}, True)
 
     def read(at: Any) -> Model:
-        found = read_program(at, {}, name, remedy=REMEDY)
+        found = read_program(at, {}, name, remedy=REMEDY, states=True)
         if found.model is None:
             raise ModelError(f"{label}: it returns no tensor with elements")
         return replace(found.model, signature=signature_of(exported, found.inputs, found.results))
@@ -105,16 +112,19 @@ def read_program(
     name: str,
     wanted: Container[int] | None = None,
     remedy: str = "",
+    states: bool = False,
 ) -> Imported:
     """The model of a program that was `decomposed`. ``weights``: {placeholder: torch tensor} for inputs of
     the program that are weights, as those are that torch.compile lifts out of a module. ``wanted``: the
     results that are computed, None for all. ``remedy``: what ends the error for operators without an
-    expression. Raises ModelError."""
+    expression. ``states``: what the program writes to are states of the model; else buffers are refused, and
+    of inputs the new values are outputs. Raises ModelError."""
     from autotune.models.torch_scope import TorchLowering
 
     label = f"torch program {name}"
-    _refuse_writes(program, label, weights, False)
+    _refuse_writes(program, label, weights, states)
     lowering = TorchLowering(label)
+    olds = old_states(program, lowering) if states else {}
     inputs, given = _inputs(program, weights, lowering)
     specs = program.graph_signature.output_specs
     first = sum(s.kind.name != "USER_OUTPUT" for s in specs)  # new values of inputs come before results
@@ -127,7 +137,7 @@ def read_program(
     leaves: list[Leaf] = []
     for spec, value, keep in zip(specs, every, kept, strict=True):
         val = value.meta.get("val") if hasattr(value, "meta") else value
-        if not keep:
+        if not keep or (states and spec.kind.name != "USER_OUTPUT"):
             leaves.append(Fixed(None))
         elif not hasattr(val, "shape"):
             if hasattr(val, "node"):
@@ -145,7 +155,10 @@ def read_program(
     }
     model = None
     if outputs:
-        model = assemble(inputs, _distinct(outputs), lowering.constants, lowering.origins, name, label)
+        keeps = kept_states(program, every, olds, lowering) if states else {}
+        model = assemble(
+            inputs, _distinct(outputs), lowering.constants, lowering.origins, name, label, states=keeps
+        )
         model = model.with_strides(_strides(program, inputs))
     return Imported(model, tuple(given), tuple(leaves[first:]), written)
 
@@ -174,6 +187,8 @@ def _inputs(
             given.append(Fixed(getattr(spec.arg, "value", val)))  # a number or None, which the export fixed
         elif what == "TOKEN" or node is None:
             continue
+        elif node in lowering.values:  # a state
+            given += [Fixed(None)] if what == "USER_INPUT" else []
         elif what == "USER_INPUT" and called not in weights:
             if 0 in val.shape:
                 given.append(blank(val, f"{label}: input {called!r}"))
@@ -230,23 +245,18 @@ def class_name(exported: Any, otherwise: str) -> str:
     return otherwise
 
 
-def _refuse_writes(program: Any, label: str, weights: Mapping[str, Any], inputs_too: bool) -> None:
-    """Raise ModelError for programs that write to their weights, or to what they are given."""
+def _refuse_writes(program: Any, label: str, weights: Mapping[str, Any], states: bool) -> None:
+    """Raise ModelError for programs that write to their weights. ``states``: whether buffers are none."""
     sig = program.graph_signature
-    buffers = [f"buffer {n!r}" for n in sig.buffers_to_mutate.values()]
-    buffers += [f"parameter {n!r}" for n in getattr(sig, "parameters_to_mutate", {}).values()]
-    buffers += [f"buffer {n!r}" for n in sig.user_inputs_to_mutate.values() if n in weights]
-    inputs = [f"input {n!r}" for n in sig.user_inputs_to_mutate.values() if inputs_too and n not in weights]
-    if not buffers and not inputs:
-        return
-    remedy = []
-    if buffers:
-        remedy.append(
-            "export module.eval(), in which batch norms keep their statistics, or return new states"
+    written = [f"parameter {n!r}" for n in getattr(sig, "parameters_to_mutate", {}).values()]
+    if not states:
+        written += [f"buffer {n!r}" for n in sig.buffers_to_mutate.values()]
+        written += [f"buffer {n!r}" for n in sig.user_inputs_to_mutate.values() if n in weights]
+    if written:
+        raise ModelError(
+            f"{label} writes to {', '.join(written)}: export module.eval(), in which batch norms keep their "
+            "statistics, or return new states"
         )
-    if inputs:
-        remedy.append("return the new value in place of writing to the input")
-    raise ModelError(f"{label} writes to {', '.join([*buffers, *inputs])}: {'; '.join(remedy)}")
 
 
 def _refuse_open(placeholders: list[Any], label: str) -> None:

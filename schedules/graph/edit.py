@@ -133,6 +133,7 @@ def remade(
     live.reverse()
     every = graph.dag.inputs if inputs is None else inputs
     given = {*graph.inputs, *(t.name for i in graph.islands for t in i.writes)}
+    given |= {s.tensor for s in graph.states.values()}
     left = tuple(t for t in every if t.name in needed or t.name in given)
     constants = tuple(t.name for t in left if t.name in known)
     alive = {s.name for s in live}
@@ -143,6 +144,10 @@ def remade(
         tuple(names.get(n, n) for n in graph.outputs),
         {n: o for n, o in graph.origins.items() if n in alive},
         tuple(replace(i, reads=tuple(names.get(n, n) for n in i.reads)) for i in graph.islands),
+        # what lies elsewhere is an output, which stays itself
+        views={n: a for n, a in graph.views.items() if n in alive},
+        joins={n: of for n, of in graph.joins.items() if n in alive},
+        states=graph.states,
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules.dtypes import DTYPES
+from schedules.expr import Expr
 from schedules.te.compute_dag import ComputeDAG, Tensor
 from schedules.te.marks import marked
 
@@ -34,12 +35,57 @@ class Island:
 
 
 @dataclass(frozen=True)
+class Move:
+    """How far a place moves with a number that each call tells: by ``index * stride`` elements.
+
+    ``index``: an integer expression of elements of inputs and states of the model, as they are before the
+    call. ``rows`` indices from there on are taken of an axis of ``extent``: a call in which they are not
+    inside is refused before it writes anything (`most`)."""
+
+    index: Expr
+    stride: int
+    rows: int
+    extent: int
+
+    @property
+    def most(self) -> int:
+        """The largest index that leaves the rows inside."""
+        return self.extent - self.rows
+
+
+@dataclass(frozen=True)
 class Argument:
-    """A place in a tensor of the graph: from ``start`` on, in elements of its memory. What lies there has
-    strides of its own."""
+    """A place in a tensor of the graph: from ``start`` on, in elements of its memory, and further by what the
+    call tells (``moves``). What lies there has strides of its own."""
 
     tensor: str
     start: int = 0
+    moves: tuple[Move, ...] = ()
+
+
+@dataclass(frozen=True)
+class State:
+    """What calls keep: an input of the DAG, ``tensor``, that no caller gives, and the output ``new`` that
+    takes its place after a call. Both have one shape and one dtype. ``initial``: its value before the first
+    call; None: zeros."""
+
+    tensor: str
+    new: str
+    initial: Array | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class ShortLoops:
+    """Loops over rows that end where a call tells: after ``end`` rows, an integer expression of elements of
+    inputs and states of the model, as they are before the call. It is from ``least`` to ``most``. ``axes``:
+    (name of a stage, one of its axes). In the DAG they have the extent ``most``, and elements from ``end`` on
+    are read by none but such loops. ``name``: of the size."""
+
+    name: str
+    end: Expr
+    least: int
+    most: int
+    axes: frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -52,7 +98,11 @@ class Graph:
     ``origins``: {name of a stage: name of the model's node that it comes from}, for what is shown to users.
     ``views``: {tensor: where in another one it lies}, with the strides that it has in the DAG. ``joins``:
     {tensor that no kernel makes: the tensors of which it is made up}, which lie where it does.
-    Raises ValueError for values that are missing, or have another shape or dtype than their constant.
+    ``states``: {name for users: what calls keep}. The DAG is pure with them too: it makes the new value of
+    the old one. `schedules.graph.states` has the new value lie where the old one does. ``short``: loops that
+    end earlier than the DAG says (`schedules.graph.valid_rows`).
+    Raises ValueError for values that are missing, or have another shape or dtype than their constant, and for
+    states that are none.
     """
 
     dag: ComputeDAG
@@ -63,6 +113,8 @@ class Graph:
     islands: tuple[Island, ...] = ()
     views: Mapping[str, Argument] = field(default_factory=lambda: MappingProxyType({}))
     joins: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    states: Mapping[str, State] = field(default_factory=lambda: MappingProxyType({}))
+    short: tuple[ShortLoops, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dag", marked(self.dag))
@@ -76,18 +128,39 @@ class Graph:
                     f"constant {name}: {value.dtype}{list(value.shape)} is no {t.dtype}{list(t.shape)}"
                 )
         written = [t.name for i in self.islands for t in i.writes]
-        known = {*self.inputs, *written, *self.dag.constants}
+        kept = [s.tensor for s in self.states.values()]
+        known = {*self.inputs, *written, *self.dag.constants, *kept}
         if missing := [t.name for t in self.dag.inputs if t.name not in known]:
             raise ValueError(f"nothing gives the graph's {', '.join(missing)}")
         computed = {*self.dag.outputs, *written}
         for name in self.outputs:
             if name not in computed:
                 raise ValueError(f"output {name!r} of the graph is not computed")
+        self._check_states({*self.inputs, *written, *self.dag.constants})
+
+    def _check_states(self, given: set[str]) -> None:
+        """Raise ValueError for states that are none. ``given``: inputs that have their values otherwise."""
+        tensors = {t.name: t for t in self.dag.inputs}
+        for name, s in self.states.items():
+            old = tensors.get(s.tensor)
+            if old is None or s.tensor in given:
+                raise ValueError(f"state {name!r}: {s.tensor!r} is no input of the graph that calls keep")
+            if s.new not in self.dag.outputs or s.new in self.outputs:
+                raise ValueError(f"state {name!r}: its new value {s.new!r} is no output of its own")
+            new = self.dag.tensors[s.new]
+            if (new.shape, new.dtype) != (old.shape, old.dtype):
+                raise ValueError(
+                    f"state {name!r} is {old.dtype}{list(old.shape)}, and its new value "
+                    f"{new.dtype}{list(new.shape)}"
+                )
+        every = [x for s in self.states.values() for x in (s.tensor, s.new)]
+        if len(set(every)) != len(every):
+            raise ValueError("two states share a tensor")
 
     def __reduce__(self) -> tuple[type[Graph], tuple[Any, ...]]:
         """A copy or a pickle is made again of its parts, with every check."""
         parts = (self.dag, dict(self.values), self.inputs, self.outputs, dict(self.origins), self.islands)
-        return Graph, (*parts, dict(self.views), dict(self.joins))
+        return Graph, (*parts, dict(self.views), dict(self.joins), dict(self.states), self.short)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from schedules.dtypes import is_float
 from schedules.expr import Const, Expr, Load
 from schedules.graph.edit import factors, is_map, is_product, terms
 from schedules.graph.graph import Argument, Graph, Group
+from schedules.graph.short_group import shortened
 from schedules.graph.tidy import tidy
 from schedules.loads import with_loads
 from schedules.strides import strides_of
@@ -60,11 +61,12 @@ def group_of(graph: Graph, stages: Sequence[Stage], kept: Collection[str]) -> Gr
         n = cut.get(x.buffer, 0)
         return Load(names[x.buffer, _prefix(x, n)], x.indices[n:], x.dtype) if n else None
 
-    made = [replace(s, values=tuple(with_loads(v, local) for v in s.values)) for s in stages]
+    made = tuple(replace(s, values=tuple(with_loads(v, local) for v in s.values)) for s in stages)
     weights = _weights(graph, stages)
     constants = tuple(t.name for t, a in zip(inputs, arguments, strict=True) if a.tensor in weights)
     outputs = tuple(t.name for s in stages for t in s.outputs if t.name in kept)
-    dag = _roomy(unmarked(tidy(ComputeDAG(tuple(inputs), tuple(made), outputs, constants))))
+    given, made = shortened(graph.short, inputs, made, constants)
+    dag = _roomy(unmarked(tidy(ComputeDAG(given, made, outputs, constants))))
     origins = tuple(dict.fromkeys(graph.origins[s.name] for s in stages if s.name in graph.origins))
     return Group(dag, tuple(arguments), outputs, origins)
 

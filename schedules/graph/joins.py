@@ -105,7 +105,7 @@ class _Joined:
 
 def join_in_place(graph: Graph) -> Graph:
     """The graph in which parts of joined tensors are computed in their places, where that pays."""
-    found = [s for s in graph.dag.stages if _is_candidate(s)]
+    found = [s for s in graph.dag.stages if _is_candidate(s) and s.name not in graph.joins]
     if not found:
         return graph
     alone = _kernels(graph)
@@ -418,6 +418,6 @@ def _laid(graph: Graph, joined: Mapping[str, _Joined], inside: Mapping[str, _Ins
         graph,
         dag=replace(graph.dag, stages=tuple(stages)),
         origins=origins,
-        views={name: Argument(root, start) for name, (root, start, _) in lies.items()},
-        joins={name: tuple(one.inside) for name, one in joined.items()},
+        views={**graph.views, **{name: Argument(root, start) for name, (root, start, _) in lies.items()}},
+        joins={**graph.joins, **{name: tuple(one.inside) for name, one in joined.items()}},
     )

@@ -18,13 +18,16 @@ from schedules.graph.maps import inline_maps
 from schedules.graph.requantise import drop_requantised, fold_result_scales
 from schedules.graph.scale import fold_scales
 from schedules.graph.stack import stack_equal
+from schedules.graph.states import write_in_place
 from schedules.graph.tables import tabulate
 from schedules.graph.units import drop_unit_dimensions
+from schedules.graph.valid_rows import end_with_valid_rows
 from schedules.graph.views import compute_at_views, forward_views
 
 # Each keeps the meaning: the evaluator says the same before and after.
 REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     eliminate_dead,
+    write_in_place,
     drop_unit_dimensions,
     drop_requantised,
     integer_products,
@@ -44,6 +47,7 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     order_dimensions,
     name_literals,
     join_in_place,
+    end_with_valid_rows,
 )
 
 

@@ -11,7 +11,8 @@ Predicates decide, no operator's name:
   table joins a product. A map that pads, reads nothing, or dequantises bytes, is computed by each reader for
   itself.
 
-No path leaves a group and comes back to it. What is joined of tensors in their places (`joins`) is none.
+No path leaves a group and comes back to it. What is joined of tensors in their places (`joins`) is none. What
+writes to a state (`states`) comes after all that reads what is there before.
 """
 
 from __future__ import annotations
@@ -26,12 +27,16 @@ from schedules.expr import Binary, Const, Load, Select, Var
 from schedules.graph.edit import factors, is_map, is_plain, is_product, points, readers
 from schedules.graph.graph import Graph, Group, Island
 from schedules.graph.group import group_of
+from schedules.graph.states import overwritten
 from schedules.model import Workload
 from schedules.te.compute_dag import Stage
 from schedules.te.extent import is_same
 
 # Most nodes of an expression that makes wider numbers of bytes, for it to be computed by each reader.
 WIDENED = 16
+# (What it needs, what it gives, a part of the model; None: what is joined of others).
+_Part = tuple[set[str], set[str], Group | Island | None]
+
 
 def partition(graph: Graph) -> tuple[Group | Island, ...]:
     """The groups and islands of a graph, in an order in which they can run."""
@@ -133,6 +138,11 @@ class _Cut:
         self.members: dict[int, list[Stage]] = {n: [s] for n, s in enumerate(graph.dag.stages)}
         self.read = readers(graph.dag.stages)
         self.joined = {self.place[name] for name in graph.joins}  # groups that are no kernels
+        # {tensor: what is written over it, which is after all that reads it}
+        self.over: dict[str, set[str]] = {}
+        for rows, olds in overwritten(graph).items():
+            for old in olds:
+                self.over.setdefault(old, set()).add(rows)
         self.copied: set[str] = set()  # stages that each reader computes for itself
         self.parts: dict[int, list[list[Stage]]] = {}  # {group: those that it was joined of}
 
@@ -147,8 +157,12 @@ class _Cut:
         return list(found.values())
 
     def after(self, s: Stage) -> Iterator[Stage]:
-        """Stages that need a stage, also by way of islands."""
+        """Stages that need a stage, also by way of islands, and those that write over what it reads."""
         yield from self.users(s)
+        if self.over:
+            found = {rows for t in s.outputs for rows in self.over.get(t.name, ())}
+            found |= set() if s.name in self.graph.joins else self._over(s)
+            yield from (self.made[rows] for rows in found)
         names = {t.name for t in s.outputs}
         for island in self.graph.islands:
             if names & set(island.reads):
@@ -174,11 +188,17 @@ class _Cut:
             return True
         if numbers & self.joined or self._returns(numbers):
             return False
+        if self.over and self._writes_over(numbers):
+            return False
         one = min(numbers)
         joined = sorted((m for n in numbers for m in self.members.pop(n)), key=lambda s: self.place[s.name])
         self.members[one] = joined
         self.group |= {m.name: one for m in joined}
         return True
+
+    def _over(self, s: Stage) -> set[str]:
+        """What is written over tensors that a stage reads."""
+        return {rows for x in s.reads() for rows in self.over.get(x.buffer, ())}
 
     def _returns(self, numbers: set[int]) -> bool:
         """Whether a path leads from groups over another one back to them."""
@@ -194,12 +214,17 @@ class _Cut:
                 todo += [r for m in self.members[g] for r in self.after(m)]
         return False
 
+    def _writes_over(self, numbers: Collection[int]) -> bool:
+        """Whether groups together would read what they write over."""
+        members = [m for n in numbers for m in self.members[n]]
+        return bool({m.name for m in members} & {rows for m in members for rows in self._over(m)})
+
     # -- rules -------------------------------------------------------------------------------
 
     def copies(self) -> None:
         """What each reader computes for itself: padding, and what reads nothing."""
         for s in reversed(self.stages.values()):
-            if s.name in self.graph.views or s.name in self.graph.joins:
+            if s.name in self.graph.views or s.name in self.graph.joins or self._over(s):
                 continue
             free, cheap = is_map(s) and not s.reads(), is_guarded(s) or self._widens_bytes(s)
             if (free or cheap) and not {t.name for t in s.outputs} & self.kept:
@@ -327,8 +352,9 @@ class _Cut:
 
     def result(self) -> Iterator[Group | Island]:
         """Groups and islands in the order of what they need."""
-        ready = set(self.graph.inputs) | set(self.graph.values)
-        left: list[tuple[set[str], set[str], Group | Island | None]] = []
+        kept = {s.tensor for s in self.graph.states.values()}
+        ready = set(self.graph.inputs) | set(self.graph.values) | kept
+        left: list[_Part] = []
         for number in sorted(self.members):
             members = [m for m in self.members[number] if m.name not in self.copied]
             if number in self.joined:
@@ -338,12 +364,26 @@ class _Cut:
                 one = replace(one, parts=tuple(map(self._made, self.parts.get(number, ()))))
                 left.append(({a.tensor for a in one.inputs}, set(one.outputs), one))
         left += [(set(i.reads), {t.name for t in i.writes}, i) for i in self.graph.islands]
+        left = self._in_turn(left) if self.over else left
         while left:
             n = next(k for k, (needs, _, _) in enumerate(left) if needs <= ready)
             _, gives, item = left.pop(n)
             ready |= gives
             if item is not None:
                 yield item
+
+    def _in_turn(self, parts: list[_Part]) -> list[_Part]:
+        """Parts, those that write to a state with the results of all that must read it before as needs."""
+        found = []
+        for needs, gives, item in parts:
+            before: set[str] = set()
+            for reads, results, other in parts:
+                over = {rows for r in reads for rows in self.over.get(r, ())}
+                if other is not None and other is not item and over & gives:
+                    before |= results
+            there = {old for old, rows in self.over.items() if rows & gives}
+            found.append((needs | before | there, gives, item))
+        return found
 
     def _made(self, members: list[Stage]) -> Group:
         return group_of(self.graph, self._with_copies(members), self.kept | self._read_outside(members))

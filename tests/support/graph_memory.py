@@ -9,11 +9,14 @@ import numpy as np
 
 import autotune as at
 from autotune.codegen.runtime.laid import laid, over
+from autotune.models.call_numbers import checked, number
+from autotune.models.kept_states import call_arrays, every_argument
 from autotune.models.outline import Outline, arena
-from autotune.models.places import ARENA, INPUT, OUTPUT, ArgumentPlace, place_of, place_read
+from autotune.models.places import ARENA, INPUT, OUTPUT, STATE, ArgumentPlace, place_of, place_read
+from autotune.models.row_counts import counted
 from autotune.models.sizes import layout_at
 from schedules.dtypes import DTYPES
-from schedules.graph.graph import Argument
+from schedules.graph.graph import Argument, Move
 from schedules.strides import MemoryLayout
 from schedules.te.compute_dag import Tensor
 from schedules.te.open_sizes import at as at_sizes
@@ -22,9 +25,15 @@ POISON = 0xFB  # bytes of what was not written: NaN for floats
 
 
 def run_in_memory(
-    ol: Outline, weights: Mapping[str, Any], inputs: Sequence[Any], sizes: Mapping[str, int] | None = None
+    ol: Outline,
+    weights: Mapping[str, Any],
+    inputs: Sequence[Any],
+    sizes: Mapping[str, int] | None = None,
+    states: Mapping[str, Any] | None = None,
+    written: dict[str, int] | None = None,
 ) -> list[Any]:
-    """The outputs of a model without islands, at ``sizes``. What it reads before it is written is poison."""
+    """The outputs of a model without islands, at ``sizes``. What it reads before it is written is poison.
+    ``states``: arrays, which are changed in place. ``written``: counts the bytes that steps write to each."""
     plan = arena(ol)
     sizes = sizes or {}
     given = [laid(x, layout_at(ol, n, sizes)) for x, n in zip(inputs, ol.inputs, strict=True)]
@@ -37,11 +46,25 @@ def run_in_memory(
         OUTPUT: [
             np.full(x.span * d.itemsize, POISON, np.uint8) for x, d in zip(lies, dtypes, strict=True)
         ],
+        STATE: [(states or {})[n].reshape(-1).view(np.uint8) for n in ol.states],
     }
+    told = [*given, *((states or {})[n] for n in ol.states)]
+    places = {n: i for i, n in enumerate(call_arrays(ol))}
+
+    def moved(m: Move) -> int:
+        return checked(m, number(m.index, places, ol.tensors)(told), "a state")
+
+    for a in every_argument(ol):  # before anything is written
+        for m in a.moves:
+            moved(m)
+    sizes = dict(sizes)
+    for c in ol.counts:
+        sizes[c.name] = counted(c, places, ol.tensors)(told)
 
     def array(p: ArgumentPlace, t: Tensor) -> Any:
         dtype = DTYPES[t.dtype].numpy
-        part = memory[p.base][p.number][p.offset : p.offset + t.nbytes]
+        first = p.offset + sum(moved(m) * step for m, step in p.moves)
+        part = memory[p.base][p.number][first : first + t.nbytes]
         assert part.nbytes == t.nbytes, "it ends within the memory"
         return over(part.view(dtype), layout(t))
 
@@ -57,7 +80,15 @@ def run_in_memory(
             else:
                 read.append(array(place_read(ol, plan, a), t).copy())
         for name, o, y in zip(call.writes, dag.outputs, at.te.evaluate(dag, read), strict=True):
-            array(place_of(ol, plan, name), dag.tensors[o])[...] = y
+            at_ = place_of(ol, plan, name)
+            array(at_, dag.tensors[o])[...] = y
+            if at_.base == STATE and written is not None:
+                state = [*ol.states][at_.number]
+                written[state] = written.get(state, 0) + y.nbytes
+    whole = [(n, s) for n, s in ol.states.items() if ol.root(s.new) != s.tensor]
+    new = [array(place_of(ol, plan, s.new), ol.tensors[s.new]).copy() for _, s in whole]
+    for (n, _), y in zip(whole, new, strict=True):
+        (states or {})[n][...] = y
     for x, y, m in zip(lies, outputs, memory[OUTPUT], strict=True):
         y[...] = over(m.view(y.dtype), x)
     found = dict(zip(dict.fromkeys(ol.outputs), outputs, strict=True))

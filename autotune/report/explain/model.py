@@ -20,7 +20,8 @@ from autotune.run.loading import find
 from kernels_db import lookup
 from kernels_db.records import Hit
 from schedules.errors import AutotuneError
-from schedules.graph.graph import Group
+from schedules.graph.graph import Graph, Group
+from schedules.graph.valid_rows import read_whole, rows_of_states
 from schedules.model import Target, Trace, Workload
 from schedules.schedule import Schedule
 from schedules.space.estimate.cpu.facts import analyse
@@ -88,6 +89,7 @@ def of_model(model: Model, target: Target, where: str) -> Explanation:
             "Kernels that take longest: time x calls, and what bounds them",
             tuple(row for n, d in enumerate(top) for row in _kernel(n + 1, workloads[d], timed[d], total)),
         ),
+        *_states(made.graph),
     )
     threads = f"{target.threads} thread{'s' if target.threads > 1 else ''}"
     return Explanation(f"{model.name or model.source}, {threads} on {target.arch}", sections)
@@ -167,6 +169,23 @@ def _fusion(groups: list[Group]) -> Section:
         )
     )
     return Section("Fused and unfused: elements that kernels read from and write to memory", tuple(rows))
+
+
+def _states(graph: Graph) -> tuple[Section, ...]:
+    """Which states are read up to the last valid row, and why others are not; no section without states."""
+    if not graph.states:
+        return ()
+    whole, placed = read_whole(graph), {r.tensor for r in rows_of_states(graph)}
+    rows = []
+    for name, state in graph.states.items():
+        if name in whole:
+            text = f"each call reads all rows: {whole[name]}"
+        elif state.new in placed:
+            text = "each call reads the valid rows"
+        else:
+            text = "each call reads all of it, and replaces it"
+        rows.append(Row(name, text, "definition", {"valid_rows": state.new in placed and name not in whole}))
+    return (Section("States: what calls read", tuple(rows)),)
 
 
 def _sum(parts: list[Fusion]) -> Fusion:

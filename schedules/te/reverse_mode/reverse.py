@@ -94,7 +94,7 @@ def gradient(
     heads = _heads(outs, output_gradients)
     roots = [*outs, *ins, *kept, *(h for h in heads if isinstance(h, Tensor))]
     dims = sizes_in(roots)
-    if not all(d.open for d in dims):
+    if any(d.open is False for d in dims):
         raise _refused(
             "the expression has sizes that vary; differentiate it at each size, with numbers for its sizes"
         )

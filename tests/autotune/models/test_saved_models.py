@@ -23,7 +23,7 @@ from joined_models import fire
 from model_cases import each_stage, graph_of, layers, packing_kernel, whole
 
 from autotune.errors import ModelError
-from autotune.models import saved
+from autotune.models import archive
 from autotune.models.module import Module
 from autotune.models.outline import Part, outline
 from autotune.models.program import Program
@@ -254,7 +254,7 @@ def test_a_model_whose_tensors_lie_in_another_is_read_back(joined: Path, tmp_pat
 
 
 VIEWS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "an older version": (lambda v: v.update(version=0), "has version 0, and this autotune reads 1 to 2"),
+    "an older version": (lambda v: v.update(version=0), "has version 0, and this autotune reads 1 to 3"),
     "outside": (lambda v: v["views"][1].__setitem__(2, 1000), "does not lie inside of"),
     "before": (lambda v: v["views"][1].__setitem__(2, -1), "expected a size, got -1"),
     "in nothing": (lambda v: v["views"][1].__setitem__(1, "z"), "'z' is no tensor of the model"),
@@ -413,7 +413,7 @@ def test_any_changed_byte_is_refused_or_harmless(file: Path, tmp_path: Path) -> 
 
 
 def test_too_long_a_document_is_not_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saved, "MOST_TEXT", 100)
+    monkeypatch.setattr(archive, "MOST_TEXT", 100)
     with pytest.raises(ModelError, match="at most 100 are read"):
         load_model(file)
 

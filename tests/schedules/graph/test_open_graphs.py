@@ -54,7 +54,7 @@ def test_groups_compute_what_the_graph_does_in_one_memory(name: str) -> None:
     assert not any(is_open(n) for w in ol.tasks for t in w.dag.tensors.values() for n in t.shape)
     for n in MODELS[name].sizes:
         arrays = inputs_at(graph, {"n": n})
-        found = run_in_memory(ol, after.values, arrays, {"n": n})
+        found = run_in_memory(ol, after.values, arrays, sizes={"n": n})
         close(found, evaluate(graph, arrays), f"at {n}")
 
 

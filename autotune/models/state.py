@@ -1,0 +1,115 @@
+"""`ModelState`: what calls of a module keep from one to the next, such as a cache of keys and values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+from numpy.typing import NDArray
+
+from autotune.codegen.runtime import aligned
+from autotune.errors import ModelError
+from schedules.te.compute_dag import Tensor
+
+Array = NDArray[Any]
+
+
+class ModelState(Mapping[str, Array]):
+    """What calls of a module keep: ``{name: array}``, of the buffers that a torch program writes to.
+
+    ``net.state`` is the one that calls take which are given no other; ``net.new_state()`` makes another, as
+    for a second sequence: ``net(x, pos, state=s)``. The arrays are those that kernels read and write, without
+    a copy: they stay the same objects, and may be changed between calls. ``torch.from_numpy(s["cache"])`` is
+    a tensor of the same memory. Calls on one state wait for each other, calls on different ones do not.
+
+    Modules whose states have the same names, shapes and dtypes take each other's, as one that reads a prompt
+    and one that makes a token after the other. A call that raises an error for its arguments has written
+    nothing. One that an interrupt ends may have written some rows.
+
+    Example: ``s = net.new_state(); y = net(x, pos, state=s); s.save("talk.state")``.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], initial: Mapping[str, Array]) -> None:
+        """``tensors``: by users' names, and in the order of these. ``initial``: values before the first call;
+        zeros where there is none."""
+        self.tensors = tuple(tensors)
+        self.turn = Lock()
+        self._initial = initial
+        self._arrays = {t.name: aligned.zeros(t.shape, t.dtype) for t in self.tensors}
+        self._fill()
+
+    def __getitem__(self, name: str) -> Array:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(a.nbytes for a in self._arrays.values())
+
+    def reset(self) -> None:
+        """Set all to what it was before the first call."""
+        with self.turn:
+            self._fill()
+
+    def _fill(self) -> None:
+        for name, a in self._arrays.items():
+            a[...] = self._initial[name] if name in self._initial else 0
+
+    def copy(self) -> ModelState:
+        """Another state with the same values, as to go on from here in two ways."""
+        made = ModelState(self.tensors, self._initial)
+        with self.turn:
+            for name, a in self._arrays.items():
+                made._arrays[name][...] = a
+        return made
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ModelState:
+        return self.copy()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a state is no part of a pickle: write it to a file with state.save(path)")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the values to a file, whole or not at all, which `load` reads. It has no code. Raises
+        `ModelError` where it cannot be written."""
+        from autotune.models.state_file import write
+
+        with self.turn:
+            write(self.tensors, self._arrays, path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Take the values that `save` wrote. Raises `ModelError` for a file that is none, is damaged, or is
+        of another model: it says what both have. Then nothing is changed."""
+        from autotune.models.state_file import read
+
+        values = read(self.tensors, path)
+        with self.turn:
+            for name, a in self._arrays.items():
+                a[...] = values[name]
+
+    def check(self, tensors: Sequence[Tensor], model: str) -> None:
+        """Raise ModelError unless these are the tensors of a ``model``, in order of their names."""
+        if self.tensors != tensors:
+            raise ModelError(
+                f"the state is of another model: it has {shown(self.tensors)}, and {model} keeps "
+                f"{shown(tensors)}; make one: net.new_state()"
+            )
+
+    def __repr__(self) -> str:
+        return f"<ModelState {shown(self.tensors)}: {self.nbytes / 2**20:.1f} MiB>"
+
+
+def shown(tensors: Sequence[Tensor]) -> str:
+    """What a state has, in words."""
+    text = ", ".join(f"{t.name} {t.dtype}{list(t.shape)}" for t in tensors[:6])
+    return (text or "nothing") + (f" and {len(tensors) - 6} more" if len(tensors) > 6 else "")
