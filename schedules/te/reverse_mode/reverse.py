@@ -98,15 +98,17 @@ def gradient(
         raise _refused(
             "the expression has sizes that vary; differentiate it at each size, with numbers for its sizes"
         )
-    if dims:
 
-        def derive(form: Callable[[Tensor], Tensor]) -> list[Tensor]:
-            seeds = [form(h) if isinstance(h, Tensor) else h for h in heads]
-            of_outs, of_ins, of_kept = (list(map(form, ts)) for ts in (outs, ins, kept))
-            return _derived(of_outs, of_ins, of_kept, seeds)
+    def derive(form: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        seeds = [form(h) if isinstance(h, Tensor) else h for h in heads]
+        of_outs, of_ins, of_kept = (list(map(form, ts)) for ts in (outs, ins, kept))
+        return _derived(of_outs, of_ins, of_kept, seeds)
 
-        return with_open_sizes(roots, dims, derive)
-    results = _derived(outs, ins, kept, heads)
+    return with_open_sizes(roots, dims, derive) if dims else _inside(derive(lambda t: t))
+
+
+def _inside(results: list[Tensor]) -> list[Tensor]:
+    """The gradients, whose loads are proved inside. Raises `WorkloadError`."""
     for op in stages(results):
         extents = dict((*op.axes, *op.reduce_axes))
         check_loads(op.names[0] or "a gradient", op.values, extents, lambda e: e.tensor.shape)  # type: ignore[attr-defined]

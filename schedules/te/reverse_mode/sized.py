@@ -19,7 +19,7 @@ from schedules.te.compute_dag import ComputeDAG
 from schedules.te.dims import Dim, at_sizes, dims_of
 from schedules.te.reverse_mode.graph import at
 from schedules.te.scalars import cast
-from schedules.te.tensors import Key, Op, Tensor, TensorLoad, dag, discover, key
+from schedules.te.tensors import Key, Op, Tensor, TensorLoad, dag, discover, key, marked_dag
 
 Sizes = Mapping[Dim, int]
 # Gives gradients, of what has the form of each tensor at some sizes.
@@ -50,7 +50,7 @@ def with_open_sizes(roots: Sequence[Tensor], dims: Sequence[Dim], derive: Derive
             right = derive(_Forms(roots, sizes).of)
             if dag(_with_inputs(results), sizes) != _dag(right):
                 raise _Unlike
-        dag(_with_inputs(results))  # which proves its loads inside
+        marked_dag(_with_inputs(results))  # which proves its loads inside
     except (_Unlike, WorkloadError) as err:
         raise WorkloadError(
             "te.gradient: the expression has sizes that vary, and its gradient is not the same expression at "

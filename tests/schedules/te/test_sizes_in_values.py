@@ -133,7 +133,7 @@ def test_a_marked_dag_has_the_same_values(word: str) -> None:
 
 def test_a_dimension_that_is_not_open_takes_the_same_words() -> None:
     for word, (value, right) in WORDS.items():
-        m, a = dim(LEAST, MOST, "m"), np.ones((5, 4), "float32")
+        m, a = dim(LEAST, MOST, "m", open=False), np.ones((5, 4), "float32")
         dag = te.dag(tensors(value, m), {m: 5})
         assert np.array_equal(te.evaluate(dag, [a])[0], right(a, 5)), word
 
