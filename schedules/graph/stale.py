@@ -31,7 +31,7 @@ Conditions = tuple[Expr, ...]
 BOUNDED = ("sigmoid", "tanh", "erf", "sin", "cos")
 
 
-class Kind:
+class Unnumbered:
     """A value that is no number."""
 
     def __init__(self, name: str) -> None:
@@ -41,8 +41,8 @@ class Kind:
         return self.name
 
 
-FINITE, UNBOUNDED = Kind("finite"), Kind("unbounded")
-Worth = float | Kind | None
+FINITE, UNBOUNDED = Unnumbered("finite"), Unnumbered("unbounded")
+Worth = float | Unnumbered | None
 
 
 def unbounded(stages: Collection[Stage], values: Mapping[str, Any]) -> frozenset[str]:
@@ -144,7 +144,7 @@ class Stale:
         term = self.worth(E.substitute(s.values[k], env), conds)
         assert s.reducer is not None
         op, start = s.reducer.operation(k), s.reducer.identity[k].value
-        if isinstance(term, Kind):
+        if isinstance(term, Unnumbered):
             return term if op in ("+", "*", "min", "max") else None
         same = term is not None and (op in ("min", "max") or term == start)
         return term if same else FINITE if term is not None and math.isfinite(term) and op else None
@@ -189,17 +189,17 @@ def _either(x: Worth, y: Worth) -> Worth:
     """Of what is one or the other."""
     if x is None or y is None:
         return None
-    if not isinstance(x, Kind) and not isinstance(y, Kind) and x == y:
+    if not isinstance(x, Unnumbered) and not isinstance(y, Unnumbered) and x == y:
         return x
-    every = [v if isinstance(v, Kind) else FINITE if math.isfinite(v) else UNBOUNDED for v in (x, y)]
+    every = [v if isinstance(v, Unnumbered) else FINITE if math.isfinite(v) else UNBOUNDED for v in (x, y)]
     return UNBOUNDED if UNBOUNDED in every else FINITE
 
 
 def _cast(x: Worth, dtype: str) -> Worth:
-    if x is None or (isinstance(x, Kind) and not is_float(dtype)):
+    if x is None or (isinstance(x, Unnumbered) and not is_float(dtype)):
         return None
-    if isinstance(x, Kind) or not is_float(dtype):
-        return x if isinstance(x, Kind) else None
+    if isinstance(x, Unnumbered) or not is_float(dtype):
+        return x if isinstance(x, Unnumbered) else None
     return _rounded(float(x), dtype)
 
 
@@ -213,12 +213,12 @@ def _combined(op: str, x: Worth, y: Worth, dtype: str) -> Worth:
     """The value of ``x op y``. None where it may be NaN."""
     if x is None or y is None:
         return None
-    if not isinstance(x, Kind) and not isinstance(y, Kind):
+    if not isinstance(x, Unnumbered) and not isinstance(y, Unnumbered):
         with np.errstate(all="ignore"):
             number = DTYPES[dtype].numpy.type
             return _rounded(float(_NUMPY[op](number(x), number(y))), dtype) if op in _NUMPY else None
-    known, other, left = (x, y, True) if not isinstance(x, Kind) else (y, x, False)
-    if isinstance(known, Kind):
+    known, other, left = (x, y, True) if not isinstance(x, Unnumbered) else (y, x, False)
+    if isinstance(known, Unnumbered):
         return FINITE if x is y is FINITE and op in _NUMPY else None
     if other is UNBOUNDED:
         return None
@@ -245,7 +245,7 @@ _NUMPY: dict[str, Any] = {
 def _called(fn: str, args: list[Worth], dtype: str) -> Worth:
     if any(x is None for x in args):
         return None
-    if not any(isinstance(x, Kind) for x in args):
+    if not any(isinstance(x, Unnumbered) for x in args):
         with np.errstate(all="ignore"):
             return _rounded(float(FUNCTIONS[fn].of(*(DTYPES[dtype].numpy.type(x) for x in args))), dtype)
     bounded = fn in BOUNDED or (fn in ("exp", "abs") and all(x is FINITE for x in args))

@@ -20,13 +20,13 @@ from schedules.graph.edit import loads_of
 from schedules.graph.facts import Facts
 from schedules.graph.graph import Graph, ShortLoops
 from schedules.graph.short_group import Place
-from schedules.graph.stale import Kind, Stale, unbounded
+from schedules.graph.stale import Stale, Unnumbered, unbounded
 from schedules.strides import strides_of
 from schedules.te.compute_dag import Stage
 
 
 @dataclass(frozen=True)
-class Rows:
+class ValidRows:
     """Of dimension ``dim`` of a tensor, the elements from ``start + count`` on are stale: any finite numbers.
     ``start``: an integer expression of elements that a call has, each at most `FAR`. A call checks that
     ``start`` is at least 0, and that all rows lie inside."""
@@ -46,12 +46,12 @@ class Unproved(Exception):
     """Why a loop reads all rows."""
 
 
-def valid_rows(graph: Graph, rows: Sequence[Rows]) -> tuple[tuple[ShortLoops, ...], dict[str, str]]:
+def valid_rows(graph: Graph, rows: Sequence[ValidRows]) -> tuple[tuple[ShortLoops, ...], dict[str, str]]:
     """(The loops that may end with the last valid row, {tensor of ``rows`` that is read as a whole: why}).
 
     Example: in ``scores[t] = select(t <= pos[0], dot(q, K[t]), -inf)`` and a softmax over ``t`` of which
-    ``V[t]`` is the weighted sum, with ``Rows("K", 0, pos, 1)`` and ``Rows("V", 0, pos, 1)``, all loops over
-    ``t`` end at ``pos + 1``."""
+    ``V[t]`` is the weighted sum, with ``ValidRows("K", 0, pos, 1)`` and ``ValidRows("V", 0, pos, 1)``, all
+    loops over ``t`` end at ``pos + 1``."""
     looked = _Look(graph, rows)
     found: dict[tuple[Expr, int, int], set[Place]] = {}
     reasons: dict[str, str] = {}
@@ -92,9 +92,9 @@ def read_whole(graph: Graph) -> dict[str, str]:
     return {name: lies[s.tensor] for name, s in graph.states.items() if s.tensor in lies}
 
 
-def rows_of_states(graph: Graph) -> tuple[Rows, ...]:
+def rows_of_states(graph: Graph) -> tuple[ValidRows, ...]:
     """What calls write to states that lie in place, along each dimension in which the call tells where."""
-    found: dict[Rows, None] = {}
+    found: dict[ValidRows, None] = {}
     for new, (_, *parts) in graph.joins.items():
         if new not in graph.views or graph.views[new].tensor not in {s.tensor for s in graph.states.values()}:
             continue
@@ -102,12 +102,12 @@ def rows_of_states(graph: Graph) -> tuple[Rows, ...]:
         for move in (m for part in parts for m in graph.views[part].moves):
             for d, (extent, step) in enumerate(zip(t.shape, strides_of(t), strict=True)):
                 if (extent, step) == (move.extent, move.stride):
-                    found[Rows(new, d, move.index, move.rows)] = None
+                    found[ValidRows(new, d, move.index, move.rows)] = None
     return tuple(found)
 
 
 class _Look:
-    def __init__(self, graph: Graph, rows: Sequence[Rows]) -> None:
+    def __init__(self, graph: Graph, rows: Sequence[ValidRows]) -> None:
         self.graph, self.rows = graph, rows
         self.stages = {s.name: s for s in graph.dag.stages}
         self.made = {t.name: s for s in graph.dag.stages for t in s.outputs}
@@ -115,7 +115,7 @@ class _Look:
         self.kept = {*graph.dag.outputs, *(r.tensor for r in rows)}
         self.infinite = unbounded(graph.dag.stages, graph.values)
 
-    def axes(self, r: Rows) -> set[Place]:
+    def axes(self, r: ValidRows) -> set[Place]:
         """The axes that walk dimension ``r.dim`` of ``r.tensor``, or of what is made of it one by one. Raises
         `Unproved`."""
         length = self.graph.dag.tensors[r.tensor].shape[r.dim]
@@ -150,14 +150,14 @@ class _Look:
 
     # -- the proof ---------------------------------------------------------------------------
 
-    def prove(self, r: Rows, axes: set[Place]) -> None:
+    def prove(self, r: ValidRows, axes: set[Place]) -> None:
         """Raise `Unproved` unless every reduction over one of ``axes`` is the same without stale rows."""
         for name, var in sorted(axes):
             s = self.stages[name]
             if any(a.var == var for a in s.reduce_axes):
                 self._prove_neutral(r, s, var)
 
-    def _prove_neutral(self, r: Rows, s: Stage, var: str) -> None:
+    def _prove_neutral(self, r: ValidRows, s: Stage, var: str) -> None:
         facts = Facts(self.graph, frozenset(E.loads(r.start)))
         facts.ranges |= {a.var: (0, a.extent - 1) for a in (*s.axes, *s.reduce_axes)}
         start = facts.number(r.start)
@@ -172,7 +172,7 @@ class _Look:
         assert s.reducer is not None
         for k, (v, start_of) in enumerate(zip(s.values, s.reducer.identity, strict=True)):
             worth = stale.worth(v, conds)
-            if worth is None or isinstance(worth, Kind) or worth != start_of.value:
+            if worth is None or isinstance(worth, Unnumbered) or worth != start_of.value:
                 what = "nothing is known" if worth is None else f"the value is {worth}"
                 op = s.reducer.operation(k) or s.reducer.name
                 raise Unproved(

@@ -21,7 +21,7 @@ from schedules.graph.graph import Graph, Group, ShortLoops
 from schedules.graph.optimize import optimize
 from schedules.graph.partition import partition
 from schedules.graph.short_group import ended
-from schedules.graph.valid_rows import Rows, read_whole, valid_rows
+from schedules.graph.valid_rows import ValidRows, read_whole, valid_rows
 from schedules.strides import strides_of
 from schedules.te.open_sizes import at as at_sizes
 
@@ -148,7 +148,7 @@ def attention(
     hide: str = "select",
     safe: bool = False,
     whole: bool = True,
-) -> tuple[Graph, tuple[Rows, ...]]:
+) -> tuple[Graph, tuple[ValidRows, ...]]:
     """A graph with states K and V of ``T`` rows, of which ``pos`` and ``count`` tell how many are valid."""
     pos = te.placeholder((1,), "int64", "pos")
     q = te.placeholder((HEADS * GROUP, count, D), "float32", "q")
@@ -184,9 +184,9 @@ def graph_of(inputs: list[Any], tables: dict[Any, np.ndarray], *outputs: Any) ->
     return Graph(dag, values, tuple(t.name for t in inputs), dag.outputs)
 
 
-def rows_of(count: int, start: Expr | None = None) -> tuple[Rows, ...]:
+def rows_of(count: int, start: Expr | None = None) -> tuple[ValidRows, ...]:
     at_ = Load("pos", (Const(0),), "int64") if start is None else start
-    return tuple(Rows(n, 1, at_, count) for n in "kv")
+    return tuple(ValidRows(n, 1, at_, count) for n in "kv")
 
 
 def cut_at(graph: Graph, cuts: tuple[ShortLoops, ...], pos: int) -> Graph:
@@ -264,7 +264,7 @@ def plain(
     outs = make(pos, k)
     graph = graph_of([pos, k], {}, *(outs if isinstance(outs, list) else [outs]))
     first = Load("pos", (Const(0),), "int64") if start is None else start
-    return *valid_rows(graph, (Rows("k", 0, first, count),)), graph
+    return *valid_rows(graph, (ValidRows("k", 0, first, count),)), graph
 
 
 def total(of: Callable[[Any, Any], Any], extent: Any = T) -> Any:
@@ -364,7 +364,7 @@ def test_a_mask_by_other_data_than_the_position_is_refused() -> None:
 
     pos, k = te.placeholder((1,), "int64", "pos"), te.placeholder((T, 3), "float32", "k")
     graph = graph_of([pos, k, other], {}, by_other(pos, k), te.compute((1,), lambda i: pos[i] + 1, "next"))
-    short, why = valid_rows(graph, (Rows("k", 0, Load("pos", (Const(0),), "int64"), 2),))
+    short, why = valid_rows(graph, (ValidRows("k", 0, Load("pos", (Const(0),), "int64"), 2),))
     assert short == () and "the value is finite, where only 0.0 changes nothing" in why["k"]
 
 
@@ -383,7 +383,7 @@ def test_a_position_that_may_wrap_is_none() -> None:
 
     at32 = Load("at", (Const(0),), "int32")
     for place, proved in ((lambda r: pos32[0] + 2, True), (lambda r: pos32[0] * 2**30 // 2**30 + 2, False)):
-        short, _ = valid_rows(y(place), (Rows("k", 0, E.Cast("int64", at32), 2),))
+        short, _ = valid_rows(y(place), (ValidRows("k", 0, E.Cast("int64", at32), 2),))
         assert bool(short) == proved
 
 
