@@ -487,13 +487,24 @@ def _simplify_arithmetic(e: Expr, ranges: Ranges) -> Expr:
         gap = bounds(x - y, ranges)
         if gap is not None and (gap[1] <= 0 or gap[0] >= 0):
             return x if (gap[1] <= 0) == (op == "min") else y
-        return E.binary(op, x, y)
+        return _of_quotients(op, x, y)
     if op in ("//", "%") and isinstance(y, Const) and y.value > 0:
         return _divide(op, x, int(y.value), ranges)
     if op in ("//", "%") and has_size(y) and bounds(Binary("//", x, y), ranges) == (0, 0):
         return x if op == "%" else ZERO
     terms, const = linear(E.rebuild(e, (x, y)))
     return from_linear(terms, const)
+
+
+def _of_quotients(op: str, x: Expr, y: Expr) -> Expr:
+    """The minimum or maximum of two, told where they are whole tiles and all tiles of a size: ``n // 8`` and
+    ``ceildiv(n, 8)``."""
+    for whole, every in ((x, y), (y, x)):
+        match whole, every:
+            case Binary(op="//", a=n, b=Const() as c), Binary(op="ceildiv", a=m, b=d):
+                if (n, c) == (m, d) and has_size(n) and c.value > 0:
+                    return whole if op == "min" else every
+    return E.binary(op, x, y)
 
 
 def _divide(op: str, x: Expr, c: int, ranges: Ranges) -> Expr:

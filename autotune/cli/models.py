@@ -12,8 +12,10 @@ from schedules.units import counts, size
 
 if TYPE_CHECKING:
     from autotune.models.model import Model
+    from schedules.te.dims import Dim
 
-_SHAPE = re.compile(r"([^=,]+)=(\d+(?:x\d+)*)")
+_EXTENT = r"\d{1,12}(?:\.\.\d{1,12})?"
+_SHAPE = re.compile(rf"\s*([^=,]+)=({_EXTENT}(?:x{_EXTENT})*)(?:\s*,\s*open)?\s*(?:,|$)")
 
 
 def imported(path: str, shape: str, islands: bool = False) -> Model:
@@ -23,21 +25,38 @@ def imported(path: str, shape: str, islands: bool = False) -> Model:
     return import_onnx(path, shapes_of(shape), islands)
 
 
-def shapes_of(text: str) -> dict[str, int | tuple[int, ...]]:
-    """``x=1x3x224x224,batch=8`` as shapes of inputs and extents of dimensions. Raises
-    `typer.BadParameter`."""
-    shapes: dict[str, int | tuple[int, ...]] = {}
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        m = _SHAPE.fullmatch(item)
+def shapes_of(text: str) -> dict[str, int | Dim | tuple[int | Dim, ...]]:
+    """``x=1x3x224x224,batch=8`` as shapes of inputs and extents of dimensions; ``seq=1..512,open`` is a size
+    that each call tells. Raises `typer.BadParameter`."""
+    shapes: dict[str, int | Dim | tuple[int | Dim, ...]] = {}
+    at = 0
+    while at < len(text.rstrip()):
+        m = _SHAPE.match(text, at)
         if m is None:
+            item = text[at:].partition(",")[0].strip()
             raise typer.BadParameter(
-                f"--shape {item!r}: write INPUT=1x3x224x224, or DIMENSION=8, with commas between them"
+                f"--shape {item!r}: write INPUT=1x3x224x224, DIMENSION=8, or DIMENSION=1..512,open, with "
+                "commas between them"
             )
-        name, extents = m[1].strip(), tuple(map(int, m[2].split("x")))
+        at, name = m.end(), m[1].strip()
+        extents = tuple(_extent(name, x) for x in m[2].split("x"))
         if name in shapes:
             raise typer.BadParameter(f"--shape: {name} is given twice")
         shapes[name] = extents[0] if len(extents) == 1 else extents
     return shapes
+
+
+def _extent(name: str, text: str) -> int | Dim:
+    from schedules.errors import WorkloadError
+    from schedules.te.dims import dim
+
+    least, _, most = text.partition("..")
+    if not most:
+        return int(least)
+    try:
+        return dim(int(least), int(most), open=True)
+    except WorkloadError as err:
+        raise typer.BadParameter(f"--shape {name}: {err}") from err
 
 
 def show_model(path: str, shape: str, json: bool) -> None:

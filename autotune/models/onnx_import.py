@@ -12,19 +12,24 @@ from autotune.errors import MissingExtraError, ModelError, refused
 from autotune.models.assembling import assemble
 from autotune.models.model import Model, identifier
 from autotune.models.onnx_states import NO_PAIRS, check_pairs, kept_pairs
+from autotune.models.open_import import open_model
 from autotune.models.operators.known import KnownTensor
 from autotune.models.operators.narrow_integers import KEPT_AS
 from autotune.models.signature import Blank, Held, Leaf, Signature, TensorSlot
 from schedules import te
 from schedules.distribution import install
 from schedules.dtypes import DTYPES
+from schedules.expr import Expr
+from schedules.te.dims import Dim
 
 if TYPE_CHECKING:
     import onnx
 
     from autotune.models.onnx_scope import OnnxLowering
 
-NO_SHAPES: Mapping[str, int | Sequence[int]] = MappingProxyType({})
+# A size, or an expression of open ones (`schedules.te.dims`).
+Size = int | Expr
+NO_SHAPES: Mapping[str, Size | Sequence[Size]] = MappingProxyType({})
 
 # Where a file has operators without an expression.
 ISLANDS = (
@@ -35,54 +40,49 @@ ISLANDS = (
 
 def import_onnx(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
-    shapes: Mapping[str, int | Sequence[int]] = NO_SHAPES,
+    shapes: Mapping[str, Size | Sequence[Size]] = NO_SHAPES,
     islands: bool = False,
     states: Mapping[str, str] = NO_PAIRS,
 ) -> Model:
     """A model of the ONNX format (https://onnx.ai) as a graph of tensor expressions.
 
     ``model``: the path of a file, its bytes, or a ModelProto. ``shapes``: {input: its shape}, or {name of a
-    dimension: its extent}, for what the file leaves open. ``islands``: operators without an expression are
-    kept as islands, which onnx's reference evaluator runs; else they are refused. ``states``: {input: the
-    output that is its value at the next call}, both of one shape: these are no inputs and outputs of a call
-    any more, but are kept from call to call (`Module.state`), and begin as zeros. Rows are written in place.
+    dimension: its extent}, for what the file leaves open. ``at.dim(1, 512, open=True)`` as an extent is one
+    that each call tells (ADR 88). ``islands``: operators without an expression are kept as islands, which
+    onnx's reference evaluator runs; else they are refused. ``states``: {input: the output that is its value
+    at the next call}, both of one shape: these are no inputs and outputs of a call any more, but are kept
+    from call to call (`Module.state`), and begin as zeros. Rows are written in place (ADR 89).
 
     What is known before a call, such as the arithmetic on shapes, is computed here. Data outside the file is
     read from the folder of the file's path, and from that where the file lies after all links. Raises
-    ModelError for what is no valid model and for all operators that have no expression, at once;
-    MissingExtraError where the extra ``onnx`` is not installed. Example:
+    ModelError for what is no valid model and for all operators that have no expression, at once, and for
+    nodes for which a size cannot stay open; MissingExtraError where the extra ``onnx`` is not installed.
+    Examples:
 
         model = at.import_onnx("net.onnx", shapes={"x": (1, 3, 224, 224)})
         model = at.import_onnx("decoder.onnx", states={"past_key": "present_key"})
+        model = at.import_onnx("bert.onnx", shapes={"batch": 1, "seq": at.dim(1, 512, open=True)})
     """
     try:
         from autotune.models.onnx_file import read_file
-        from autotune.models.onnx_known import ConstantFolder
-        from autotune.models.onnx_scope import OnnxLowering, OnnxScope
+        from autotune.models.onnx_sizes import FIXED, numbers_in, numbers_of, open_sizes_of
     except ImportError as err:
         raise MissingExtraError(f"{err}; import_onnx needs the extra onnx: {install('onnx')}") from err
     try:
         file = read_file(model)
-        graph = file.proto.graph
-        inputs = _inputs(file, shapes)
-        weights = file.initializers
-        folder = ConstantFolder(sum(w.nbytes for w in weights.values()))
-        lowering = OnnxLowering(file.label, file.proto.functions, folder, islands)
-        ports = {name: te.placeholder(*of, identifier(name)) for name, of in inputs.items()}
-        known = {name: KnownTensor(w, name=identifier(name)) for name, w in weights.items()}
-        scope = OnnxScope({**known, **ports}, file.opsets)
-        wanted = [o.name for o in graph.output]
-        if not wanted:
-            raise ModelError(f"{file.label}: the graph has no outputs")
-        lowering.run(graph.node, wanted, scope)
-        _check_outputs(file)
-        if lowering.unsupported:
-            raise lowering.refusal("" if islands else ISLANDS)
-        if lost := [name for name in wanted if name not in scope.values]:
-            raise ModelError(f"{file.label}: output {lost[0]!r} is computed by no node")
-        check_pairs(states, list(ports), wanted, file.label)
-        every = [(name, scope.values[name]) for name in wanted]
-        return _finish(lowering, ports, every, graph.name, states)
+        sizes = open_sizes_of(shapes, file.label)
+
+        def at_sizes(numbers: Mapping[Dim, int]) -> Model:
+            return _imported(file, numbers_of(shapes, numbers, file.label), islands, states)
+
+        if not sizes:
+            return at_sizes({})
+        return open_model(
+            lambda at: at_sizes({d: at[s.name] for d, s in sizes.items()}),
+            list(sizes.values()),
+            numbers_in(file).__contains__,
+            FIXED,
+        )
     except UnicodeDecodeError as err:
         raise ModelError(f"the model is no ONNX model: a text in it is not UTF-8 ({err})") from err
     except OSError as err:
@@ -91,6 +91,38 @@ def import_onnx(
         raise ModelError("the model's graphs nest too deeply") from None
     except MemoryError as err:
         raise ModelError(f"the model needs more memory than there is: {err}") from err
+
+
+def _imported(
+    file: Any,
+    shapes: Mapping[str, int | Sequence[int]],
+    islands: bool,
+    states: Mapping[str, str],
+) -> Model:
+    """The model of a file, of one number for each size."""
+    from autotune.models.onnx_known import ConstantFolder
+    from autotune.models.onnx_scope import OnnxLowering, OnnxScope
+
+    graph = file.proto.graph
+    inputs = _inputs(file, shapes)
+    weights = file.initializers
+    folder = ConstantFolder(sum(w.nbytes for w in weights.values()))
+    lowering = OnnxLowering(file.label, file.proto.functions, folder, islands)
+    ports = {name: te.placeholder(*of, identifier(name)) for name, of in inputs.items()}
+    known = {name: KnownTensor(w, name=identifier(name)) for name, w in weights.items()}
+    scope = OnnxScope({**known, **ports}, file.opsets)
+    wanted = [o.name for o in graph.output]
+    if not wanted:
+        raise ModelError(f"{file.label}: the graph has no outputs")
+    lowering.run(graph.node, wanted, scope)
+    _check_outputs(file)
+    if lowering.unsupported:
+        raise lowering.refusal("" if islands else ISLANDS)
+    if lost := [name for name in wanted if name not in scope.values]:
+        raise ModelError(f"{file.label}: output {lost[0]!r} is computed by no node")
+    check_pairs(states, list(ports), wanted, file.label)
+    every = [(name, scope.values[name]) for name in wanted]
+    return _finish(lowering, ports, every, graph.name, states)
 
 
 # --- inputs -----------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ import logging
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from threading import RLock, Thread
 from typing import Any
 
@@ -20,9 +21,12 @@ from autotune.errors import ArgumentError, ModelError, one_line
 from autotune.models.compiling import NotPicked, Picking, compiled
 from autotune.models.model import Model
 from autotune.models.module import Module
+from autotune.models.open_import import open_model
 from autotune.models.signature import TensorSlot
-from autotune.models.torch_import import class_name, decomposed, read_program
+from autotune.models.torch_import import Imported, class_name, decomposed, read_program
+from autotune.models.torch_open import FIXED, OpenGraph
 from autotune.models.torch_outputs import Fresh, Result, laid_out, results_of
+from autotune.models.torch_sizes import Symbol, at_numbers, numbers_in
 from autotune.models.torch_threads import alone
 from autotune.run.asked import Asked
 from autotune.run.warned import warn
@@ -31,6 +35,8 @@ from schedules.errors import AutotuneError, suggest
 
 # Most sets of sizes and weights of one graph that are kept as compiled models.
 MOST = 64
+# Most sets of sizes of one graph of which is kept where results lie.
+MOST_LAYOUTS = 1024
 OPTIONS = ("threads", "strict", "limit_s", "background", "progress")
 # Seconds in which kernels of a graph that are not tuned are chosen, where no limit is given.
 LIMIT_S = 30.0
@@ -127,16 +133,26 @@ def modules() -> list[Module]:
 class Entry:
     """A graph as a model, for one set of weights, of sizes and of threads. ``module``: None where there is
     nothing to compute. ``seen``: each weight with the count of its changes in place, None where torch counts
-    none. ``inputs``: places of the model's inputs among the arguments. ``results``: what the graph returns.
+    none. ``inputs``: places of the model's inputs among the arguments. ``results``: what the graph returns;
+    None where that depends on sizes that vary. Then ``room`` is {extent of an argument: its least and its
+    largest number}, and ``numbers`` are the arguments that are numbers, which it is for.
     ``computed``: {result: number of the model's output}. ``written``: {argument that the graph writes to:
     number of the output that is its new value}."""
 
     module: Module | None
     seen: tuple[tuple[Callable[[], Any], int | None], ...]
     inputs: tuple[int, ...]
-    results: tuple[Result, ...]
+    results: tuple[Result, ...] | None
     computed: Mapping[int, int]
     written: Mapping[int, int]
+    room: Mapping[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    numbers: tuple[Any, ...] = ()
+
+    def has_room(self, args: Sequence[Any]) -> bool:
+        """Whether it is for arguments of these sizes, of one that is for more than one."""
+        return self.results is None and all(
+            least <= args[i].shape[d] <= most for (i, d), (least, most) in self.room.items()
+        )
 
     def fits(self, weights: Sequence[Any]) -> bool:
         """Whether the weights are those that were packed, and as they were."""
@@ -158,9 +174,11 @@ class TorchGraph:
         placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
         self.names = [n.name for n in placeholders]
         self.weights = [i for i, (n, x) in enumerate(zip(placeholders, examples)) if _is_weight(n, x)]
-        self.dynamic = any(_is_open(n) for n in placeholders)
+        self.varying = [i for i, n in enumerate(placeholders) if _is_open(n)]
+        self.open = OpenGraph.of(graph)
+        self.layouts: dict[Any, tuple[Result, ...]] = {}  # of sizes, where results lie
         self.entries: dict[Any, Entry] = {}
-        self.programs: dict[Any, tuple[Any, tuple[Result, ...]]] = {}
+        self.programs: dict[Any, Any] = {}
         self.last: Entry | None = None
         self.warned: set[str] = set()
         self.eager: set[Any] = set()  # sizes for which the graph runs as torch runs it
@@ -174,7 +192,7 @@ class TorchGraph:
             return self._as_torch(NEEDS_GRADIENT, args)
         weights = [args[i] for i in self.weights]
         entry = self.last
-        if entry is None or self.dynamic or not entry.fits(weights):
+        if entry is None or not (self._holds(entry, args) and entry.fits(weights)):
             with self.turn:
                 entry = self._entry(args, weights)
         if entry is None or not _apart(args, entry.written):
@@ -182,15 +200,36 @@ class TorchGraph:
         made = () if entry.module is None else entry.module.tensors([args[i] for i in entry.inputs])
         for i, n in entry.written.items():
             args[i].copy_(made[n])
-        return laid_out(entry.results, {r: made[n] for r, n in entry.computed.items()}, args)
+        results = self._layout(args) if entry.results is None else entry.results
+        return laid_out(results, {r: made[n] for r, n in entry.computed.items()}, args)
+
+    def _holds(self, entry: Entry, args: Sequence[Any]) -> bool:
+        """Whether an entry is for the sizes of a call."""
+        varies = self.open
+        if varies is None:
+            return not self.varying
+        return entry.has_room(args) and entry.numbers == varies.values(args)
+
+    def _layout(self, args: Sequence[Any]) -> tuple[Result, ...]:
+        """What the graph returns for arguments of these sizes. Raises ModelError."""
+        sizes = self._sizes(args)
+        found = self.layouts.get(sizes)
+        if found is None:
+            while len(self.layouts) >= MOST_LAYOUTS:
+                self.layouts.pop(next(iter(self.layouts)), None)
+            with _inside_torch():
+                found = self.layouts[sizes] = results_of(self.graph, args)
+        return found
 
     def _entry(self, args: Sequence[Any], weights: Sequence[Any]) -> Entry | None:
         """The model for arguments, made where there is none yet; None where torch runs the graph."""
-        sizes = _sizes(args) if self.dynamic else ()
+        sizes = self._key(args)
         if sizes in self.eager or (sizes in self.picking and self.picking[sizes].is_alive()):
             return None
         key = (sizes, *map(id, weights))
         found = self.entries.get(key)
+        if found is not None and self.open is not None and not found.has_room(args):
+            found = None
         if found is None or not found.fits(weights):
             try:
                 found = self._made(args, weights, sizes, found)
@@ -198,6 +237,8 @@ class TorchGraph:
                 self._not_picked(err, sizes)
                 return None
             except AutotuneError as err:
+                if self.open is not None:
+                    return self._each_apart(args, weights, err)
                 self._as_torch(str(err), None)
                 self.eager.add(sizes)
                 return None
@@ -209,13 +250,38 @@ class TorchGraph:
         self.last = found
         return found
 
+    def _each_apart(self, args: Sequence[Any], weights: Sequence[Any], why: AutotuneError) -> Entry | None:
+        """The model for these sizes alone, from now on of each size. One warning tells why."""
+        self.open = None
+        self.programs.clear()
+        found = self._entry(args, weights)
+        if found is not None:
+            self._told(f"keeps each of its sizes apart, so that every size is compiled: {why}")
+        return found
+
+    def _key(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """Equal for calls that one model is for, as far as its sizes have room."""
+        if self.open is not None:
+            return self.open.values(args)
+        return self._sizes(args)
+
+    def _sizes(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """What varies of arguments: shapes, strides (a result that is a view has those of its argument), and
+        numbers."""
+        every = (args[i] for i in self.varying)
+        return tuple((tuple(x.shape), x.stride()) if hasattr(x, "shape") else x for x in every)
+
+    def _told(self, what: str) -> None:
+        """Warn once."""
+        if what not in self.warned:
+            self.warned.add(what)
+            warn(f"a graph of torch.compile {what}")
+
     def _as_torch(self, why: str, args: Sequence[Any] | None) -> Any:
         """Run the graph as torch does, with one warning that tells why; refuse where that was asked for."""
         if self.how.strict:
             raise ModelError(f"a graph of torch.compile is not compiled: {why}")
-        if why not in self.warned:
-            self.warned.add(why)
-            warn(f"a graph of torch.compile runs as torch runs it: {why}")
+        self._told(f"runs as torch runs it: {why}")
         return None if args is None else self.graph.forward(*args)
 
     def _not_picked(self, err: NotPicked, sizes: Any) -> None:
@@ -245,18 +311,26 @@ class TorchGraph:
         import torch
 
         seen = tuple((weakref.ref(w), None if w.is_inference() else w._version) for w in weights)
+        results = self._layout(args)
         if sizes not in self.programs:
             self.programs[sizes] = self._exported(args)
-        program, results = self.programs[sizes]
+        program = self.programs[sizes]
         # An export names inputs anew, and keeps their order.
         given = [s.arg.name for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
         held = {given[i]: w for i, w in zip(self.weights, weights, strict=True)}
         wanted = {n for n, r in enumerate(results) if isinstance(r, Fresh) and r.computed}
-        found = read_program(program, held, class_name(self.graph, "graph"), wanted)
+        label = class_name(self.graph, "graph")
+        symbols: list[Symbol] = []
+        if self.open is None:
+            found = read_program(program, held, label, wanted)
+        else:
+            symbols, found = self._open(program, args, lambda at: read_program(at, held, label, wanted))
         computed = {n: x.number for n, x in enumerate(found.results) if isinstance(x, TensorSlot)}
         written = {given.index(name): n for name, n in found.written.items()}
+        room = {(s.of, s.at): s.size.range for s in symbols}
+        made = Entry(None, seen, (), None if room else results, computed, written, room, sizes)
         if found.model is None:
-            return Entry(None, seen, (), results, computed, written)
+            return made
         inputs = tuple(given.index(p.name) for p in found.model.inputs)
         module = None if old is None or old.module is None else _with_weights(old.module, found.model)
         if module is None:
@@ -264,27 +338,58 @@ class TorchGraph:
             asked = Asked.of("cpu", self.how.threads or most, None, fallback=True)
             asked = replace(asked, threads=self.how.threads, exactly=self.how.threads)
             module = compiled(found.model, asked, EXPORTED, self._picks(sizes))
-        return Entry(module, seen, inputs, results, computed, written)
+        return replace(made, module=module, inputs=inputs)
 
-    def _exported(self, args: Sequence[Any]) -> tuple[Any, tuple[Result, ...]]:
-        """(the decomposed program, what the graph returns). Raises ModelError."""
+    def _open(
+        self, program: Any, args: Sequence[Any], read: Callable[[Any], Imported]
+    ) -> tuple[list[Symbol], Imported]:
+        """(The sizes of a program that vary, the program as a model). ``read``: makes one of a program of
+        numbers. Raises AutotuneError where it is none for all sizes."""
+        assert self.open is not None
+        symbols = self.open.open_symbols(program, args)
+        numbers = {s.symbol: int(args[s.of].shape[s.at]) for s in symbols}
+        found = read(at_numbers(program, numbers))
+        if found.model is None:
+            return symbols, found
+
+        def at_sizes(sizes: Mapping[str, int]) -> Model:
+            model = read(at_numbers(program, {s.symbol: sizes[s.size.name] for s in symbols})).model
+            assert model is not None
+            return model
+
+        taken = numbers_in(program)
+        model = open_model(at_sizes, [s.size for s in symbols], taken.__contains__, FIXED)
+        return symbols, replace(found, model=model)
+
+    def _exported(self, args: Sequence[Any]) -> Any:
+        """The decomposed program. Raises ModelError."""
         import torch
 
-        try:
-            with alone(), warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
-                warnings.simplefilter("ignore")  # torch warns of its own ways
-                results = results_of(self.graph, args)
-                plain = [x.clone() if isinstance(x, torch.Tensor) and x.is_inference() else x for x in args]
-                program = decomposed(torch.export.export(self.graph, tuple(plain)))
-                program.example_inputs = None  # which would keep the arguments
-                return program, results
-        except AutotuneError:
-            raise
-        except Exception as err:  # whatever torch raises
-            raise ModelError(f"torch cannot export it: {one_line(err, 500)}") from err
+        plain = [x.clone() if isinstance(x, torch.Tensor) and x.is_inference() else x for x in args]
+        with _inside_torch():
+            varies = self.open
+            exported = varies.exported(plain) if varies else torch.export.export(self.graph, tuple(plain))
+            program = decomposed(exported)
+        program.example_inputs = None  # which would keep the arguments
+        return program
 
 
 # --- helpers ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _inside_torch() -> Iterator[None]:
+    """Where torch looks at a graph. Raises ModelError for whatever it raises."""
+    import torch
+
+    try:
+        with alone(), warnings.catch_warnings(), torch.inference_mode(False), torch.no_grad():
+            warnings.simplefilter("ignore")  # torch warns of its own ways
+            yield
+    except AutotuneError:
+        raise
+    except Exception as err:
+        raise ModelError(f"torch cannot export it: {one_line(err, 500)}") from err
 
 
 def _pick(wanted: NotPicked) -> None:
@@ -311,12 +416,7 @@ def _is_weight(node: Any, example: Any) -> bool:
 def _is_open(node: Any) -> bool:
     """Whether an input is a number, or a tensor with sizes that may be others at the next call."""
     value = node.meta.get("example_value")
-    return not hasattr(value, "shape") or any(not isinstance(n, int) for n in value.shape)
-
-
-def _sizes(args: Sequence[Any]) -> tuple[Any, ...]:
-    """Shapes, and strides: a result that is a view has those of its argument."""
-    return tuple((tuple(x.shape), x.stride()) if hasattr(x, "shape") else x for x in args)
+    return not hasattr(value, "shape") or any(not isinstance(n, int) for n in (*value.shape, *value.stride()))
 
 
 def _apart(args: Sequence[Any], written: Iterable[int]) -> bool:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from autotune.errors import ModelError, one_line
 from autotune.models.assembling import assemble
 from autotune.models.model import Model
+from autotune.models.open_import import open_model
 from autotune.models.signature import Fixed, Leaf, TensorSlot
 from autotune.models.torch_masks import with_places
 from autotune.models.torch_signature import blank, signature_of
+from autotune.models.torch_sizes import at_numbers, is_open, numbers_in, symbols_of
 from autotune.models.torch_states import STRICT, is_written, kept_states, old_states
 from autotune.models.torch_threads import alone
 from schedules import te
@@ -28,7 +30,7 @@ REMEDY = (
 )
 
 
-def import_torch(exported: Any) -> Model:
+def import_torch(exported: Any, largest: int | None = None) -> Model:
     """An exported program of torch (`torch.export.export`) as a graph of tensor expressions.
 
     Its tensors are the model's inputs, in order; an argument that is a number or None was fixed by the
@@ -66,10 +68,30 @@ def import_torch(exported: Any) -> Model:
             f"torch program {name}: torch cannot decompose it: {type(err).__name__}: {one_line(err, 500)}"
             + (f": {STRICT}" if strict else "")
         ) from err
-    found = read_program(program, {}, name, remedy=REMEDY, states=True)
-    if found.model is None:
-        raise ModelError(f"torch program {name}: it returns no tensor with elements")
-    return replace(found.model, signature=signature_of(exported, found.inputs, found.results))
+    label = f"torch program {name}"
+
+    def read(at: Any) -> Model:
+        found = read_program(at, {}, name, remedy=REMEDY, states=True)
+        if found.model is None:
+            raise ModelError(f"{label}: it returns no tensor with elements")
+        return replace(found.model, signature=signature_of(exported, found.inputs, found.results))
+
+    if not is_open(program):
+        return read(program)
+    symbols = symbols_of(program, label, largest)
+    numbers = numbers_in(program)
+
+    def at_sizes(sizes: Mapping[str, int]) -> Model:
+        return read(at_numbers(program, {s.symbol: sizes[s.size.name] for s in symbols}))
+
+    return open_model(at_sizes, [s.size for s in symbols], numbers.__contains__, FIXED)
+
+
+# Where a size cannot stay open.
+FIXED = (
+    "give the export another range, as Dim('n', min=2, max=512), or leave that size out of dynamic_shapes= "
+    "and export once for each size that is wanted"
+)
 
 
 @dataclass(frozen=True)
@@ -217,7 +239,9 @@ def class_name(exported: Any, otherwise: str) -> str:
     """The class of the module that a graph or a program is of."""
     for node in exported.graph.nodes:
         for _, kind in (node.meta.get("nn_module_stack") or {}).values():
-            return str(kind if isinstance(kind, str) else kind.__name__).rsplit(".", 1)[-1]
+            name = str(kind if isinstance(kind, str) else kind.__name__).rsplit(".", 1)[-1]
+            if not name.startswith("_empty_nn_module_stack"):  # of what torch adds, such as sizes
+                return name
     return otherwise
 
 

@@ -163,6 +163,7 @@ def _step(
 def _running(outline: Outline, steps: Sequence[ModelStep]) -> Drawing:
     """What runs: a node a step, warmer the longer it takes."""
     names = {n: f"input {outline.label(n)}" for n in outline.inputs}
+    names |= {s.tensor: f"state {name}" for name, s in outline.states.items()}
     nodes = [DrawnNode(name, _shape(outline.tensors[n].shape), "outside") for n, name in names.items()]
     place = {n: i for i, n in enumerate(names)}
     times = [s.in_place_s or s.tuned_s or 0.0 for s in steps]

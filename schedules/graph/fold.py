@@ -10,6 +10,7 @@ from schedules.te.compute_dag import ComputeDAG, Stage
 from schedules.te.evaluator import evaluate
 from schedules.te.extent import is_open
 from schedules.te.marks import closed
+from schedules.te.sizes_in_values import speaks_of_sizes
 
 # A result may be so much larger than what it is made of, or have so many bytes; else a constant that is
 # broadcast would fill memory, and reading it would take longer than computing it.
@@ -24,7 +25,7 @@ def fold_constants(graph: Graph) -> Graph:
     for s in graph.dag.stages:
         reads = list(dict.fromkeys(x.buffer for x in s.reads()))
         known = reads and all(n in values for n in reads)
-        if not known or _sums_open(s) or not _pays(s, [values[n] for n in reads]):
+        if not known or _sums_open(s) or speaks_of_sizes(s) or not _pays(s, [values[n] for n in reads]):
             stages.append(s)
             continue
         names = {t.name for t in s.outputs}

@@ -159,8 +159,10 @@ class _Cut:
     def after(self, s: Stage) -> Iterator[Stage]:
         """Stages that need a stage, also by way of islands, and those that write over what it reads."""
         yield from self.users(s)
-        if self.over and s.name not in self.graph.joins:
-            yield from (self.made[rows] for rows in self._over(s))
+        if self.over:
+            found = {rows for t in s.outputs for rows in self.over.get(t.name, ())}
+            found |= set() if s.name in self.graph.joins else self._over(s)
+            yield from (self.made[rows] for rows in found)
         names = {t.name for t in s.outputs}
         for island in self.graph.islands:
             if names & set(island.reads):
@@ -379,7 +381,8 @@ class _Cut:
                 over = {rows for r in reads for rows in self.over.get(r, ())}
                 if other is not None and other is not item and over & gives:
                     before |= results
-            found.append((needs | before, gives, item))
+            there = {old for old, rows in self.over.items() if rows & gives}
+            found.append((needs | before | there, gives, item))
         return found
 
     def _made(self, members: list[Stage]) -> Group:

@@ -92,27 +92,26 @@ def _placed(graph: Graph, names: Sequence[str]) -> Graph | None:
     kept = dict.fromkeys((*graph.dag.outputs, *(s.name for x in made.values() for s in x)))
     dag = replace(graph.dag, stages=stages_, outputs=tuple(kept))
     placed = replace(graph, dag=dag, origins=origins, views=views, joins=joins)
-    placed = remade(_with_early(placed), placed.dag.stages)
-    return placed if is_ordered(placed) else None
+    if not is_ordered(placed):
+        return None
+    outputs = dict.fromkeys((*kept, *_early(placed)))
+    return remade(replace(placed, dag=replace(dag, outputs=tuple(outputs))), stages_)
 
 
-def _with_early(graph: Graph) -> Graph:
-    """The graph whose maps of what is written over stay by themselves, where somebody reads them who also
-    needs what is written: no later rewrite computes them there."""
-    over = overwritten(graph)
-    late: set[str] = set(over)
-    for s in graph.dag.stages:
-        if any(x.buffer in late for x in s.reads()):
-            late |= {t.name for t in s.outputs}
-    old: set[str] = {x for olds in over.values() for x in olds} - late
-    read = readers(graph.dag.stages)
-    kept = dict.fromkeys(graph.dag.outputs)
-    for s in graph.dag.stages:
-        if is_map(s) and s.name not in late and any(x.buffer in old for x in s.reads()):
-            old |= {t.name for t in s.outputs}
-            if any(r.name in late for r in read.get(s.name, ())):
-                kept |= dict.fromkeys(t.name for t in s.outputs)
-    return replace(graph, dag=replace(graph.dag, outputs=tuple(kept)))
+def _early(graph: Graph) -> Iterator[str]:
+    """Maps of what is written over which somebody reads who also needs what is written. They stay by
+    themselves, so that no later rewrite computes them there."""
+    read, needs = readers(graph.dag.stages), _needs(graph)
+    order = [*TopologicalSorter(needs).static_order()]
+    for rows, olds in overwritten(graph).items():
+        late, old = {rows}, set(olds)
+        for name in order[order.index(rows) :]:
+            if needs[name] & late:
+                late.add(name)
+        for s in graph.dag.stages:
+            if is_map(s) and s.name not in late and any(x.buffer in old for x in s.reads()):
+                old |= {t.name for t in s.outputs}
+        yield from sorted(n for n in old - olds if any(r.name in late for r in read.get(n, ())))
 
 
 def _apart(u: Update, behind: set[str], taken: Taken) -> tuple[list[Stage], list[str]]:
@@ -196,8 +195,8 @@ def _place(
 
 
 def overwritten(graph: Graph) -> dict[str, frozenset[str]]:
-    """{rows that are written to a state: the tensors that lie there before, of which each reader must come
-    before the rows are written}."""
+    """{rows that are written to a state: the tensors that lie there before, which must be written and read
+    before these rows are written}."""
     found: dict[str, frozenset[str]] = {}
     for state in graph.states.values():
         behind = {state.tensor}
@@ -221,23 +220,24 @@ def _versions(graph: Graph, state: State) -> Iterator[str]:
 def is_ordered(graph: Graph) -> bool:
     """Whether stages can run one after the other, such that what lies in a state is read before it is written
     over."""
-    over, read = overwritten(graph), readers(graph.dag.stages)
+    try:
+        TopologicalSorter(_needs(graph)).prepare()
+    except CycleError:
+        return False
+    return True
+
+
+def _needs(graph: Graph) -> dict[str, set[str]]:
+    """{stage: those that must run before it}; itself where it would write over what it reads."""
+    read = readers(graph.dag.stages)
     made = {t.name: s.name for s in graph.dag.stages for t in s.outputs}
-    needs = {
-        s.name: {made[x.buffer] for x in s.reads() if x.buffer in made} for s in graph.dag.stages
-    }
-    for rows, olds in over.items():
-        before = {r.name for old in olds for r in read.get(old, ()) if r.name not in graph.joins}
-        if made[rows] in before:
-            return False
-        needs[made[rows]] |= before
+    needs = {s.name: {made[x.buffer] for x in s.reads() if x.buffer in made} for s in graph.dag.stages}
+    for rows, olds in overwritten(graph).items():
+        needs[made[rows]] |= {made[old] for old in olds if old in made}
+        needs[made[rows]] |= {r.name for old in olds for r in read.get(old, ()) if r.name not in graph.joins}
     for island in graph.islands:
         given = {made[n] for n in island.reads if n in made}
         for t in island.writes:
             for r in read.get(t.name, ()):
                 needs[r.name] |= given
-    try:
-        TopologicalSorter(needs).prepare()
-    except CycleError:
-        return False
-    return True
+    return needs

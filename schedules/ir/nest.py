@@ -23,8 +23,6 @@ from schedules.ir import (
     loops_around,
     path_to,
     seq,
-    size_hole,
-    size_variable,
     walk,
     with_body,
 )
@@ -37,14 +35,11 @@ def initial(dag: ComputeDAG) -> Nest:
     """The unscheduled program: a serial nest for each stage, in order. The loop of axis ``i`` of
     stage ``C`` is ``C_i``, numbered where an earlier stage has a loop of that name."""
     shapes, extents = open_extents(dag)
-    sizes = dag.open.sizes if dag.open is not None else ()
     made = [stage_block(s, own) for s, own in zip(dag.stages, extents, strict=True)]
-    if sizes:
-        holes = {size_variable(s.name).name: size_hole(s.name) for s in sizes}
-        made = [with_values(b, lambda e: E.substitute(e, holes)) for b in made]
     names = initial_loops([(b.name, [i.var for i in b.iters]) for b in made])
     stmts = [wrap_loops(block, own) for block, own in zip(made, names, strict=True)]
     buffers = tuple(_open_buffer(dag, t, shapes[t.name]) for t in dag.tensors.values())
+    sizes = dag.open.sizes if dag.open is not None else ()
     return Nest(tuple(t.name for t in dag.params), dag.outputs, buffers, seq(*stmts), sizes)
 
 

@@ -1,5 +1,5 @@
-"""Marked DAGs: compute DAGs whose shapes and axes hold an `Extent` where they depend on an open size. In
-their values a size is its variable, as in others.
+"""Marked DAGs: compute DAGs whose shapes and axes hold an `Extent` where they depend on an open size, and
+whose values hold a `SizeHole`.
 
 Rewrites of models compute new shapes of old ones, and extents carry their sizes along. A marked DAG means
 what the unmarked one does, is equal to it, and has the same JSON: its ``open`` is read from its extents.
@@ -8,16 +8,16 @@ Kernels and spaces get unmarked ones, which have plain integers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from schedules import expr as E
-from schedules.expr import Const, Expr, Var
-from schedules.te.dims import Dim, at_sizes, dims_of
+from schedules.expr import Const, Expr, Hole, Var
+from schedules.te.dims import Dim, SizeHole, dims_of
 from schedules.te.extent import Extent, is_open, is_same
 from schedules.te.open_sizes import OpenExtent, OpenSize, OpenSizes
-from schedules.te.sizes_in_values import variable
+from schedules.te.sizes_in_values import speaks_of_sizes, variable
 from schedules.te.unique import Taken
 
 if TYPE_CHECKING:
@@ -30,20 +30,21 @@ _Change = Callable[[int, int, int], int]
 def opened_by(
     inputs: Sequence[Tensor], stages: Sequence[Stage]
 ) -> tuple[OpenSizes, tuple[Stage, ...]] | None:
-    """What the extents of a DAG say of open sizes, and its stages with the variables of sizes for dimensions
-    in their values; None where no extent is open. Sizes have the names of their dimensions, else ``n0``,
-    ``n1``, .... Raises ValueError where an output is not as long as its axis at every size, or a value has an
-    extent in the place of a number."""
+    """What the extents and values of a DAG say of open sizes, and its stages with a `SizeHole` for each
+    dimension in their values; None where nothing is open. Sizes have the names of their dimensions, else
+    ``n0``, ``n1``, .... Raises ValueError where an output is not as long as its axis at every size, or a
+    value has an extent in the place of a number."""
     shapes = [(k, d, n) for k, t in enumerate(inputs) for d, n in enumerate(t.shape) if is_open(n)]
     axes = [
         (k, d, a.extent) for k, s in enumerate(stages) for d, a in enumerate(_axes(s)) if is_open(a.extent)
     ]
-    if not shapes and not axes:
+    spoken = _in_values(stages)
+    if not shapes and not axes and not spoken:
         if not any(is_open(n) for s in stages for o in s.outputs for n in o.shape):
             return None
     for s in stages:
         _check_marks(s)
-    dims = dims_of([n.expr for _, _, n in (*shapes, *axes)])
+    dims = list(dict.fromkeys([*dims_of([n.expr for _, _, n in (*shapes, *axes)]), *spoken]))
     taken = Taken()
     names: dict[Any, Expr] = {d: Var(taken.add(d.name or f"n{i}")) for i, d in enumerate(dims)}
 
@@ -55,12 +56,23 @@ def opened_by(
         tuple(extent(*x) for x in shapes),
         tuple(extent(*x) for x in axes),
     )
-    variables: dict[Dim, Expr] = {d: Var(variable(E.show(names[d]))) for d in dims}
-    return opened, tuple(_with_variables(s, variables) for s in stages)
+    holes = {d: SizeHole(variable(E.show(names[d])), d) for d in dims}
+
+    def known(x: Expr) -> Expr | None:
+        d = x if isinstance(x, Dim) else x.dim if isinstance(x, SizeHole) else None
+        return None if d is None else holes.get(d)
+
+    return opened, tuple(_rewritten(s, known) for s in stages)
 
 
-def _with_variables(s: Stage, variables: Mapping[Dim, Expr]) -> Stage:
-    values = tuple(at_sizes(v, variables) for v in s.values)
+def _in_values(stages: Sequence[Stage]) -> list[Dim]:
+    """The dimensions of the sizes that values speak of."""
+    values = (v for s in stages for v in s.values if E.holes(v))
+    return list(dict.fromkeys(x.dim for v in values for x in E.walk(v) if isinstance(x, SizeHole)))
+
+
+def _rewritten(s: Stage, f: Callable[[Expr], Expr | None]) -> Stage:
+    values = tuple(E.rewrite(v, f) for v in s.values)
     return s if all(a is b for a, b in zip(values, s.values, strict=True)) else replace(s, values=values)
 
 
@@ -82,8 +94,8 @@ def _check_marks(s: Stage) -> None:
 
 
 def is_marked(dag: ComputeDAG) -> bool:
-    """Whether extents of the DAG know their sizes."""
-    return any(map(is_open, _extents(dag)))
+    """Whether extents and values of the DAG know their sizes."""
+    return any(map(is_open, _extents(dag))) or bool(_in_values(dag.stages))
 
 
 def marked(dag: ComputeDAG) -> ComputeDAG:
@@ -91,27 +103,37 @@ def marked(dag: ComputeDAG) -> ComputeDAG:
     it is `OpenSizes.roomy`."""
     if dag.open is None:
         return dag
-    own = dims_of(n.expr for n in _extents(dag) if is_open(n))
+    own = dict.fromkeys([*dims_of(n.expr for n in _extents(dag) if is_open(n)), *_in_values(dag.stages)])
     if [d.name for d in own] == [s.name for s in dag.open.sizes]:
         return dag
     dag = unmarked(dag)
     assert dag.open is not None
-    dims: dict[str, Expr] = {s.name: Dim(s.name, s.least, s.most, True) for s in dag.open.sizes}
+    dims = {s.name: Dim(s.name, s.least, s.most, True) for s in dag.open.sizes}
+    holes = {variable(name): SizeHole(variable(name), d) for name, d in dims.items()}
     shapes = {(x.of, x.at): Extent(E.substitute(x.extent, dims)) for x in dag.open.inputs}
     axes = {(x.of, x.at): Extent(E.substitute(x.extent, dims)) for x in dag.open.axes}
-    return _with(dag, lambda k, d, n: shapes.get((k, d), n), lambda k, d, n: axes.get((k, d), n))
+    return _with(
+        dag,
+        lambda k, d, n: shapes.get((k, d), n),
+        lambda k, d, n: axes.get((k, d), n),
+        lambda x: holes[x.name] if isinstance(x, Hole) else None,
+    )
 
 
 def unmarked(dag: ComputeDAG) -> ComputeDAG:
     """The DAG with integers for extents, those of the largest sizes. Its ``open`` says which are open."""
     if not is_marked(dag):
         return dag
-    return _with(dag, lambda _k, _d, n: int(n), lambda _k, _d, n: int(n))
+    return _with(dag, lambda _k, _d, n: int(n), lambda _k, _d, n: int(n), _unmarked)
+
+
+def _unmarked(x: Expr) -> Expr | None:
+    return Hole(x.name) if isinstance(x, SizeHole) else None
 
 
 def closed(s: Stage) -> Stage:
     """A stage with integers for extents, those of the largest sizes."""
-    return _with_extents(s, [int(a.extent) for a in _axes(s)])
+    return _rewritten(_with_extents(s, [int(a.extent) for a in _axes(s)]), _unmarked)
 
 
 def _with_extents(s: Stage, extents: Sequence[int]) -> Stage:
@@ -121,9 +143,12 @@ def _with_extents(s: Stage, extents: Sequence[int]) -> Stage:
     return replace(s, outputs=outputs, axes=every[: len(s.axes)], reduce_axes=every[len(s.axes) :])
 
 
-def _with(dag: ComputeDAG, shape: _Change, axis: _Change) -> ComputeDAG:
+def _with(
+    dag: ComputeDAG, shape: _Change, axis: _Change, value: Callable[[Expr], Expr | None]
+) -> ComputeDAG:
     def changed(k: int, s: Stage) -> Stage:
-        return _with_extents(s, [axis(k, d, a.extent) for d, a in enumerate(_axes(s))])
+        s = _with_extents(s, [axis(k, d, a.extent) for d, a in enumerate(_axes(s))])
+        return _rewritten(s, value) if speaks_of_sizes(s) else s
 
     inputs = (
         replace(t, shape=tuple(shape(k, d, n) for d, n in enumerate(t.shape)))

@@ -156,6 +156,8 @@ def _expr(v: Any, tensors: Mapping[str, str], variables: Mapping[str, str]) -> A
     match v[0]:
         case "var":
             return ["var", variables[v[1]]]
+        case "hole":
+            return ["hole", variables[v[1]]]
         case "load":
             return ["load", tensors[v[1]], v[2], *[_expr(x, tensors, variables) for x in v[3:]]]
         case "const":

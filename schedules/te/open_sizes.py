@@ -2,7 +2,7 @@
 
 A DAG with open sizes has the numbers of the largest sizes everywhere, so that whoever reads extents reads
 those. Its `OpenSizes` say which of the numbers are extents that depend on a size, and how. `at` gives the DAG
-of one size. In what a stage computes, in its indices too, a size is its `variable`.
+of one size. In what a stage computes, in its indices too, a size is a hole of the name of its `variable`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from schedules.te.sizes_in_values import (
     flaw_of_arithmetic,
     in_variables,
     stage_with_sizes,
-    variable,
     with_sizes,
+    without_holes,
 )
+from schedules.te.sizes_in_values import variable as variable
 
 if TYPE_CHECKING:
     from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
@@ -159,7 +160,8 @@ def at(dag: ComputeDAG, sizes: Mapping[str, int]) -> ComputeDAG:
     stages = [stage_with_sizes(s, {variable(n): sizes[n] for n in dag.open.ranges}) for s in stages]
 
     def lie(t: Tensor) -> Tensor:
-        return replace(t, strides=open_strides(dag, dag.tensors[t.name]))
+        steps = open_strides(dag, dag.tensors[t.name])
+        return t if t.strides == steps else replace(t, strides=steps)
 
     return replace(
         dag,
@@ -273,7 +275,8 @@ def check_open(dag: ComputeDAG) -> None:
         if dag.inputs[x.of].name in dag.constants:
             raise ValueError(
                 f"constant {dag.inputs[x.of].name} has the open extent {E.show(x.extent)}, so that it is "
-                "another array at each size; leave it out of the constants, or leave open= out"
+                "another array at each size; leave it out of the constants, or give open=False for a kernel "
+                "of each size"
             )
     _check_loads(dag, dag.open)
 
@@ -392,7 +395,7 @@ def strides_that_depend(dag: ComputeDAG) -> str:
                 return (
                     f"argument {t.name} has the open extent {_shown(n)} in dimension {d}, so that its "
                     "strides depend on a size; make that its outermost dimension, give it the strides of "
-                    f"the largest size, {list(row_major(t.shape))}, or leave open= out"
+                    f"the largest size, {list(row_major(t.shape))}, or open=False for a kernel of each size"
                 )
     return ""
 
@@ -416,14 +419,15 @@ def _check_loads(dag: ComputeDAG, opened: OpenSizes) -> None:
         every = (*s.axes, *s.reduce_axes)
         axes = tuple((a.var, n) for a, n in zip(every, extents, strict=True))
         whole = sizes | {a.var: (0, a.extent - 1) for a in every}
-        for v in s.values:
+        for v in map(without_holes, s.values):
             spoken = not E.variables(v).isdisjoint(sizes)
             if spoken and (wrong := flaw_of_arithmetic(v, whole)):
                 raise ValueError(f"stage {s.name}: {_unmarked(wrong)}")
             for load, guards in _loads(v, ()):
                 own = spoken and any(not E.variables(e).isdisjoint(sizes) for e in (*load.indices, *guards))
-                for d, (ix, n) in enumerate(zip(load.indices, shapes[load.buffer], strict=True)):
-                    if (own or E.variables(n)) and not _inside(ix, n, axes, guards, opened.sizes):
+                for d, n in enumerate(shapes[load.buffer]):
+                    asked = own or E.variables(n)
+                    if asked and not _inside(load.indices[d], n, axes, guards, opened.sizes):
                         raise ValueError(
                             f"stage {s.name}: index {d} of {_shown(load)} cannot be proved below "
                             f"{_shown(n)}, and at least 0, at every size; correct the index or guard it with "

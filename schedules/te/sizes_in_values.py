@@ -1,7 +1,7 @@
 """Sizes that a call tells, where a stage computes with them: in its values, and in the indices of its loads.
 
-There a size is its variable (`variable`), an integer of index arithmetic as an axis is: ``x[n - 1, j]`` is
-the last row, ``te.cast(n, "float32")`` a number of elements, ``t < n`` a mask.
+There a size is a hole that no decision fills, as in a nest: an integer of index arithmetic, but no axis.
+``x[n - 1, j]`` is the last row, ``te.cast(n, "float32")`` a number of elements, ``t < n`` a mask.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES, computed, is_float
-from schedules.expr import INDEX, Binary, Cast, Const, Expr, Var
+from schedules.expr import INDEX, Binary, Cast, Const, Expr, Hole, Var
 from schedules.te.scalars import cast
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def variable(size: str) -> str:
-    """The name of the variable of a size, which no axis and no loop has."""
+    """The name of the variable of a size, and of its hole, which no axis and no loop has."""
     return f"{size}.size"
 
 
@@ -30,18 +30,23 @@ def in_variables(e: Expr) -> Expr:
     return E.rewrite(e, lambda x: Var(variable(x.name)) if isinstance(x, Var) else None)
 
 
-def with_sizes(e: Expr, sizes: Mapping[str, int]) -> Expr:
-    """An expression with numbers for the variables of sizes, as it would be if they had been written there.
-    ``sizes``: {variable: number}.
+def without_holes(e: Expr) -> Expr:
+    """A value with the variables of sizes for their holes, as proofs and loops have them."""
+    return E.rewrite(e, lambda x: Var(x.name) if isinstance(x, Hole) else None) if E.holes(e) else e
 
-    >>> with_sizes(te.cast(Var("n.size"), "float32"), {"n.size": 3})
+
+def with_sizes(e: Expr, sizes: Mapping[str, int]) -> Expr:
+    """A value with numbers for the holes, or the variables, of sizes, as it would be if they had been written
+    there. ``sizes``: {variable: number}.
+
+    >>> with_sizes(te.cast(Hole("n.size"), "float32"), {"n.size": 3})
     3.0
     """
 
     def visit(x: Expr) -> Expr | None:
-        if E.variables(x).isdisjoint(sizes):
+        if (E.holes(x) | E.variables(x)).isdisjoint(sizes):
             return x
-        if isinstance(x, Var):
+        if isinstance(x, (Hole, Var)):
             return Const(sizes[x.name])
         if isinstance(x, Cast):
             through = isinstance(x.a, Cast) and x.a.dtype == computed(x.dtype)
@@ -54,9 +59,14 @@ def with_sizes(e: Expr, sizes: Mapping[str, int]) -> Expr:
     return E.rewrite(e, visit)
 
 
+def speaks_of_sizes(s: Stage) -> bool:
+    """Whether a size stands in what a stage computes, not only in how much that is."""
+    return any(map(E.holes, s.values))
+
+
 def stage_with_sizes(s: Stage, sizes: Mapping[str, int]) -> Stage:
     """A stage with `with_sizes` of its values."""
-    if all(E.variables(v).isdisjoint(sizes) for v in s.values):
+    if not speaks_of_sizes(s):
         return s
     return replace(s, values=tuple(with_sizes(v, sizes) for v in s.values))
 

@@ -11,6 +11,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from schedules import expr as E
+from schedules.affine import is_size
 from schedules.dtypes import DTYPES, computed, is_float, is_storage
 from schedules.expr import (
     BITWISE,
@@ -24,6 +25,7 @@ from schedules.expr import (
     Const,
     Expr,
     Fma,
+    Hole,
     Load,
     Logic,
     Select,
@@ -49,12 +51,13 @@ def check_types(stage: Stage, known: Mapping[str, Tensor], sizes: Collection[str
 
     - every operation has operands of the dtypes that it is defined for (nothing is computed in a dtype of
       storage), and every literal is a value of its dtype,
-    - every variable is an axis of the stage or a size, and every load has the rank and dtype of its tensor,
+    - every variable is an axis of the stage, every hole a size, and every load has the rank and dtype of its
+      tensor,
     - a reducer has an identity and a combine of the dtype of each value, and combines its operands only,
     - every value has the dtype of its output.
     """
     what = f"stage {stage.name}"
-    axes = {a.var for a in (*stage.axes, *stage.reduce_axes)}.union(sizes)
+    axes = {a.var for a in (*stage.axes, *stage.reduce_axes)}.union(sizes)  # (no axis has the name of a size)
     tensors = {n: (t.shape, t.dtype) for n, t in known.items()}
     dtypes = [_dtype(v, axes, tensors, what) for v in stage.values]
     if len(dtypes) != len(stage.outputs):
@@ -104,7 +107,10 @@ def _flaw(e: Expr, kids: list[str], axes: set[str], tensors: Tensors) -> str:
         case Const(value=v, dtype=d):
             return "" if _is_value(v, d) else f"the literal {str(v)[:40]} is no value of {_name(d)}"
         case Var(name=n):
-            return "" if n in axes and type(e) is Var else f"axis {n[:40]!r} is not an axis of this stage"
+            known = n in axes and type(e) is Var and not is_size(n)
+            return "" if known else f"axis {n[:40]!r} is not an axis of this stage"
+        case Hole(name=n):
+            return "" if n in axes and is_size(n) else f"{n[:40]!r} is no size that a call tells"
         case Load(buffer=b, dtype=d):
             return _flaw_of_load(e, b, d, kids, tensors)
         case Logic(op=op, args=args):

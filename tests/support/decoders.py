@@ -10,15 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from needs import imported
+from state_models import untuned
 
 import autotune as at
-from autotune.backends import parse
-from autotune.models.fallback import run_island
 from autotune.models.model import Model
 from autotune.models.module import Module
-from autotune.models.preparation import prepared
-from autotune.models.program import Program
-from autotune.run.kernels import default_kernel
 
 torch = imported("torch")
 
@@ -105,13 +101,13 @@ class Decoder(torch.nn.Module):  # type: ignore[name-defined,misc]
         return self.head(self.norm(x[-1:]))
 
 
-def decoder(s: Sizes = Sizes(), seed: int = 0) -> Any:
-    """A decoder with random weights, whose tokens differ."""
+def decoder(s: Sizes = Sizes(), seed: int = 0, scale: float = 0.3) -> Any:
+    """A decoder with random weights of a deviation of ``scale``, whose tokens differ."""
     torch.manual_seed(seed)
     made = Decoder(s).eval().requires_grad_(False)
     for p in made.parameters():
         if p.dim() == 2:
-            p.normal_(0, 0.3 if p.shape[0] != s.words else 1.0)
+            p.normal_(0, scale if p.shape[0] != s.words else 1.0)
     return made
 
 
@@ -120,17 +116,6 @@ def imported_of(module: Any, *example: Any, **how: Any) -> Model:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         return at.import_torch(torch.export.export(copy.deepcopy(module), example, **how))
-
-
-def untuned(model: Model) -> Module:
-    """The plain loops of every kernel, compiled."""
-    ready = prepared(model)
-    ol = ready.outline(lambda w: None)
-    target = parse("cpu", 1)
-    kernels = [default_kernel(w, target) for w in ol.tasks]
-    initial = {n: s.initial for n, s in ready.graph.states.items() if s.initial is not None}
-    program = Program.of(ol, kernels, ready.graph.values.__getitem__, run_island, initial=initial)
-    return Module(program, target, model.name, [None] * len(kernels), None, model.signature)
 
 
 def step_of(module: Any, rows: int) -> Module:

@@ -121,6 +121,50 @@ def doubled(n: Any) -> Graph:
     return b.graph(flat)
 
 
+def pooled(n: Any) -> Graph:
+    """The mean of all tokens goes on, which no tensor of ``n`` rows is read for."""
+    b = cases.Builder()
+    x = b.input("x", 1, n, 16)
+    y = cases.relu(cases.dense(b, x, 16, "fc0"))
+    k = te.reduce_axis(n, "k")
+    total = te.compute((1, 16), lambda a, j: te.sum(y[a, k, j], axis=k))
+    mean = cases.stage((1, 16), lambda a, j: total[a, j] * (1.0 / te.cast(n, "float32")))
+    z = cases.relu(cases.dense(b, mean, 16, "fc1"))
+    return b.graph(cases.dense(b, cases.stage((1, 16), lambda a, j: z[a, j] * n), 5, "fc2"))
+
+
+def scaled(n: Any) -> Graph:
+    """A product by the number of rows, which no weights can have in them."""
+    b = cases.Builder()
+    x, table = b.input("x", 1, n, 16), b.constant("table", 16)
+    y = cases.dense(b, x, 16, "fc0")
+    z = cases.stage((1, n, 16), lambda a, i, j: y[a, i, j] * (1.0 / te.cast(n, "float32")) + table[j] * n)
+    return b.graph(cases.dense(b, z, 5, "fc1"))
+
+
+def last(n: Any) -> Graph:
+    """The last of ``n`` + 1 tokens goes on, and all tokens from the last to the first."""
+    b = cases.Builder()
+    x, first = b.input("x", 1, n, 16), b.constant("first", 16)
+    every = cases.stage((1, n + 1, 16), lambda a, i, j: te.select(i < 1, first[j], x[a, i - 1, j]))
+    y = cases.dense(b, every, 16, "fc0")
+    one = cases.stage((1, 16), lambda a, j: y[a, n, j])
+    turned = cases.stage((1, n, 16), lambda a, i, j: y[a, n - i, j])
+    return b.graph(cases.dense(b, one, 5, "fc1"), cases.dense(b, turned, 4, "fc2"))
+
+
+def padded(n: Any) -> Graph:
+    """Rows behind the last are zeros, weighted by a table that is known ahead and by the number of rows."""
+    b = cases.Builder()
+    x, table = b.input("x", 1, n, 16), b.constant("table", 16, 16)
+    y = cases.dense(b, x, 16, "fc0")
+    weights = cases.stage((16, 16), lambda i, j: table[i, j] * te.cast(n, "float32"))
+    rows = cases.stage(
+        (1, 16, 16), lambda a, t, j: te.select(t < n, y[a, te.minimum(t, n - 1), j], 0.0) + weights[t, j]
+    )
+    return b.graph(cases.softmax(cases.dense(b, rows, 5, "fc1")))
+
+
 MODELS = {
     "transformer": OpenModel(lambda n: block(n, False), (1, 2, 5, 8)),
     "joint": OpenModel(lambda n: block(n, True), (1, 3, 7)),
@@ -131,4 +175,8 @@ MODELS = {
     "mixed": OpenModel(mixed, (1, 2, 7, 8)),
     "columns": OpenModel(columns, (1, 2, 11, 16)),
     "doubled": OpenModel(doubled, (1, 3, 8)),
+    "pooled": OpenModel(pooled, (1, 3, 8)),
+    "scaled": OpenModel(scaled, (1, 3, 8)),
+    "last": OpenModel(last, (1, 3, 8)),
+    "padded": OpenModel(padded, (1, 5, 16)),
 }

@@ -10,6 +10,13 @@ import graph_cases as cases
 import numpy as np
 
 import autotune as at
+from autotune.backends import parse
+from autotune.models.fallback import run_island
+from autotune.models.model import Model
+from autotune.models.module import Module
+from autotune.models.preparation import prepared
+from autotune.models.program import Program
+from autotune.run.kernels import default_kernel
 from schedules.graph.graph import Graph, State
 
 te = at.te
@@ -187,3 +194,85 @@ def new_states(graph: Graph) -> dict[str, Any]:
     """Zeros for the states of a graph."""
     tensors = {n: graph.dag.tensors[s.tensor] for n, s in graph.states.items()}
     return {n: np.zeros(t.shape, t.dtype) for n, t in tensors.items()}
+
+
+def random_states(draw: Any) -> Graph:
+    """A graph with one or two states of two or three dimensions, each written up to three times, by
+    positions of the call, of a counter, or fixed; with readers of every value, also of several at once."""
+    b = StateBuilder(draw(0, 99))
+    pos = b.input("pos", 3, dtype="int64")
+    outputs = []
+    values = []
+    for s in range(draw(1, 2)):
+        shape = tuple(draw(2, 5) for _ in range(draw(2, 3)))
+        now = b.state(f"s{s}", *shape)
+        values.append(now)
+        for u in range(draw(0, 3)):
+            axis = draw(0, len(shape) - 1)
+            rows = draw(1, shape[axis])
+            x = b.input(f"x{s}{u}", *(rows if d == axis else n for d, n in enumerate(shape)))
+            made = _mixed(draw, x, values)
+            start = pos[draw(0, 2)] + draw(0, 1)
+            if rows == shape[axis] or draw(0, 3) == 0:
+                start = te.const(draw(0, shape[axis] - rows), "int64")
+            how = ("range", "equal", "latest")[draw(0, 2)]
+            if isinstance(start, type(te.const(0, "int64"))) and how == "equal":
+                how = "range"
+            now = put(now, made, start, axis, how)
+            values.append(now)
+        b.becomes(f"s{s}", cases.stage(shape, lambda *i, t=now: t[i] * 1.0) if now.op is None else now)
+    for _ in range(draw(1, 4)):
+        outputs.append(_read(draw, values[draw(0, len(values) - 1)], values))
+    read = [x for t in (*outputs, *(new for _, new in b.states.values())) for x in _inputs_of(t)]
+    b.inputs = [x for x in b.inputs if x in read]
+    # what no stage reads is read last
+    for t in [pos] * (pos not in read) + [t for t, _ in b.states.values() if t not in read]:
+        outputs.append(cases.stage(t.shape, lambda *i, t=t: t[i] + 1))
+    b.inputs = [*dict.fromkeys((pos, *b.inputs))]
+    return b.model(*outputs)
+
+
+def _inputs_of(t: Any) -> Any:
+    """The inputs of which a tensor is made."""
+    if t.op is None:
+        yield t
+    for x in () if t.op is None else t.op.reads():
+        yield from _inputs_of(x)
+
+
+def _mixed(draw: Any, x: Any, values: list[Any]) -> Any:
+    """Rows as they are, a map of them, or of them and an element of a state."""
+    kind = draw(0, 3)
+    if kind == 0:
+        return x
+    if kind == 1:
+        return cases.stage(x.shape, lambda *i: x[i] * 2.0 + 1.0)
+    t = values[draw(0, len(values) - 1)]
+    corner = tuple(draw(0, n - 1) for n in t.shape)
+    return cases.stage(x.shape, lambda *i: x[i] + t[corner] if kind == 2 else x[i] - t[corner] * 2.0)
+
+
+def _read(draw: Any, t: Any, values: list[Any]) -> Any:
+    """A sum over an axis, a map, or a map of two values of one shape."""
+    kind = draw(0, 2)
+    if kind == 0:
+        axis = draw(0, len(t.shape) - 1)
+        k = te.reduce_axis(t.shape[axis], "k")
+        rest = tuple(n for d, n in enumerate(t.shape) if d != axis)
+        return cases.stage(rest, lambda *i: te.sum(t[(*i[:axis], k, *i[axis:])], axis=k))
+    same = [v for v in values if v.shape == t.shape]
+    other = same[draw(0, len(same) - 1)]
+    if kind == 1:
+        return cases.stage(t.shape, lambda *i: t[i] + 1.0)
+    return cases.stage(t.shape, lambda *i: t[i] + other[i] * 3.0)
+
+
+def untuned(model: Model) -> Module:
+    """The plain loops of every kernel, compiled."""
+    ready = prepared(model)
+    ol = ready.outline(lambda w: None)
+    target = parse("cpu", 1)
+    kernels = [default_kernel(w, target) for w in ol.tasks]
+    initial = {n: s.initial for n, s in ready.graph.states.items() if s.initial is not None}
+    program = Program.of(ol, kernels, ready.graph.values.__getitem__, run_island, initial=initial)
+    return Module(program, target, model.name, [None] * len(kernels), None, model.signature)

@@ -47,7 +47,11 @@ def test_shapes_of_inputs_and_dimensions() -> None:
     found = models.shapes_of("x=1x3x224x224, batch=8,in.1=2x1")
     assert found == {"x": (1, 3, 224, 224), "batch": 8, "in.1": (2, 1)}
     assert models.shapes_of("") == {}
-    for bad, message in (("x", "write INPUT="), ("x=-1", "write"), ("x=1,x=2", "twice"), ("x=ax2", "write")):
+    found = models.shapes_of("seq=1..512,open,x=1x2..8, ids=3x1..4 , open")
+    assert repr(found) == "{'seq': 1..512, 'x': (1, 2..8), 'ids': (3, 1..4)}"
+    assert found["seq"].open
+    for bad, message in (("x", "write INPUT="), ("x=-1", "write"), ("x=1,x=2", "twice"), ("x=ax2", "write"),
+                         ("open", "write"), ("n=4..2", "not below"), ("n=0..2", "from 1 on")):
         with pytest.raises(typer.BadParameter, match=message):
             models.shapes_of(bad)
 

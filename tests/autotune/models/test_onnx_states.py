@@ -82,3 +82,11 @@ def test_a_large_pair_that_is_replaced_whole_is_refused() -> None:
     net = nets.model(nodes, [nets.value("x", [1]), nets.value("past", [1 << 15])], ["y", "present"])
     with pytest.raises(ModelError, match="state 'past' of 131072 bytes is replaced by .*write rows"):
         at.import_onnx(net, states={"past": "present"})
+
+
+def test_a_state_whose_size_a_call_tells_is_refused() -> None:
+    nodes = [nets.node("Add", "past x", "present"), nets.node("Add", "present x", "y")]
+    inputs = [nets.value("x", ["n", 3]), nets.value("past", ["n", 3])]
+    net = nets.model(nodes, inputs, ["y", "present"])
+    with pytest.raises(ModelError, match="state 'past' is .* what is kept from call to call has one size"):
+        at.import_onnx(net, shapes={"n": at.dim(2, 9, open=True)}, states={"past": "present"})

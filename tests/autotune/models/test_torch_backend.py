@@ -181,16 +181,6 @@ def test_outputs_lie_as_torch_lays_them() -> None:
     assert len(at.torch.modules()) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("plain")
-def test_each_size_is_a_model_of_its_own() -> None:
-    module = Net()
-    f = compiled(module)
-    for rows in (6, 3, 5):
-        agrees(f, module, torch.randn(rows, 4))
-    assert sorted({m.inputs[0].shape for m in at.torch.modules()}) == [(3, 4), (5, 4), (6, 4)]
-
-
 @pytest.mark.usefixtures("plain")
 def test_inference_mode() -> None:
     with torch.inference_mode():

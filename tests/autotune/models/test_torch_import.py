@@ -206,18 +206,6 @@ def test_other_things_are_refused_with_the_remedy() -> None:
             at.import_torch(thing)
 
 
-def test_open_sizes_are_named() -> None:
-    batch = torch.export.Dim("batch", min=2, max=64)
-    text = refusal(
-        lambda self, x, y: x + y[0],
-        torch.randn(4, 3),
-        torch.randn(2, 3),
-        dynamic_shapes=(({0: batch}, None),),
-    )
-    assert "input 'xs_0' has shape [" in text and ", 3]" in text and "xs_1" not in text
-    assert "export without dynamic_shapes=" in text
-
-
 @pytest.mark.slow
 def test_writes_are_refused_by_name() -> None:
     def counts(self: Any, x: Any) -> Any:

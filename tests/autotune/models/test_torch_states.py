@@ -4,7 +4,9 @@ refused."""
 from __future__ import annotations
 
 import copy
+import warnings
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,11 @@ from needs import imported
 
 torch = imported("torch")
 
-from decoders import decoder, greedy, imported_of, step_of, untuned  # noqa: E402
+from decoders import Sizes, decoder, greedy, imported_of, step_of  # noqa: E402
+from state_models import untuned  # noqa: E402
 
+import autotune as at  # noqa: E402
+from autotune.errors import ArgumentError, ModelError  # noqa: E402
 from autotune.models.module import Module  # noqa: E402
 
 N = 64
@@ -170,3 +175,114 @@ def test_a_view_of_torch_has_the_memory_of_a_state() -> None:
     assert (view[6:] == 7).all() and (view[:6] != 7).any()
     view[0] = 50.0
     assert net(torch.full((2, 3), 7.0), torch.tensor([6]))[0][0] >= 50
+
+
+@pytest.mark.slow
+def test_a_decoder_of_eight_layers_makes_the_tokens_of_torch(tmp_path: Path) -> None:
+    """1,024 wide, with grouped queries; the prompt is read by another program than the one of one token."""
+    module = decoder(Sizes(1024, 2816, 8, 16, 4, 4000, 192), scale=0.03)
+    where = str(tmp_path / "log.db")
+    nets = {}
+    for n in (1, 64):
+        ids = torch.zeros(1, n, dtype=torch.int64)
+        model = imported_of(module, ids, torch.tensor([0]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nothing is tuned
+            nets[n] = at.compile_model(model, threads=1, fallback=True, db=where, progress=None)
+    prompt = [(37 * i * i + 11 * i) % 4000 for i in range(64)]
+    wanted = greedy(copy.deepcopy(module), [5], N), greedy(copy.deepcopy(module), prompt, N, [64])
+    assert len(set(wanted[0])) > 8, "tokens that differ"
+    assert greedy(running(nets, nets[1].new_state()), [5], N) == wanted[0]
+    assert greedy(running(nets, nets[1].new_state()), prompt, N, [64]) == wanted[1]
+
+
+# -- what else programs write to -------------------------------------------------------------------
+
+
+class Given(torch.nn.Module):  # type: ignore[name-defined,misc]
+    """Writes to a cache that it is given, in a dict."""
+
+    def forward(self, x: Any, given: Any, pos: Any) -> Any:
+        given["cache"].index_copy_(0, pos + torch.arange(x.shape[0]), x)
+        return given["cache"].sum(0)
+
+
+def test_an_input_that_is_written_is_kept_and_left_out_of_calls() -> None:
+    model = imported_of(Given(), torch.zeros(2, 3), {"cache": torch.zeros(8, 3)}, torch.tensor([0]))
+    assert [p.name for p in model.inputs] == ["x", "pos"] and len(model.graph.states) == 1
+    net, cache, module = untuned(model), torch.zeros(8, 3), Given()
+    (name,) = net.state
+    for n in range(3):
+        x = torch.arange(6.0).reshape(2, 3) - n
+        want = module(x, {"cache": cache}, torch.tensor([2 * n]))
+        np.testing.assert_array_equal(net(x, pos=torch.tensor([2 * n])).numpy(), want.numpy())
+        np.testing.assert_array_equal(net.state[name], cache.numpy())
+    with pytest.raises(ArgumentError, match="the export fixed it to None"):
+        net(x, {"cache": cache}, torch.tensor([0]))
+
+
+class Large(torch.nn.Module):  # type: ignore[name-defined,misc]
+    """A large buffer that is written ``how``."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.register_buffer("kept", torch.zeros(4096, 8))
+
+    def forward(self, x: Any, at_: Any) -> Any:
+        match self.how:
+            case "whole":
+                self.kept.mul_(0.5).add_(x.sum())
+            case "anywhere":
+                self.kept[at_] = x
+            case "added":
+                self.kept.index_add_(0, at_, x)
+            case "rolled":
+                self.kept.copy_(torch.roll(self.kept, 1, 0))
+        return self.kept.sum(0)
+
+
+@pytest.mark.parametrize("how", ["whole", "anywhere", "added", "rolled"])
+def test_other_writes_are_refused_by_the_names_of_buffer_and_node(how: str) -> None:
+    with pytest.raises(ModelError, match=r"Large: state 'kept' of 131072 bytes is replaced by \w+, not by"):
+        imported_of(Large(how), torch.zeros(2, 8), torch.tensor([5, 1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_static_cache_of_transformers_is_imported_as_it_is(strict: bool) -> None:
+    transformers = imported("transformers")
+    from transformers.integrations.executorch import TorchExportableModuleWithStaticCache
+
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=256, max_position_embeddings=64,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    llama = transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
+    llama.config._attn_implementation = "sdpa"
+    llama.generation_config = transformers.GenerationConfig(
+        use_cache=True, cache_implementation="static", max_length=32,
+        cache_config={"batch_size": 1, "max_cache_len": 32},
+    )  # fmt: skip
+    module = TorchExportableModuleWithStaticCache(llama)
+    how = {"input_ids": torch.tensor([[5]]), "cache_position": torch.tensor([0])}
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(module, (), how, strict=strict)
+        if not strict and torch.__version__ < "2.14":
+            with pytest.raises(ModelError, match="torch cannot decompose it: .*strict=True"):
+                at.import_torch(program)
+            return
+        net = untuned(at.import_torch(program))
+    assert sorted(net.state)[:3] == ["cumulative_length_0", "cumulative_length_1", "key_cache_0"]
+    roots = {n: net.program.outline.root(s.new) for n, s in net.program.outline.states.items()}
+    assert all(n.startswith("cumul") or roots[n] == net.program.outline.states[n].tensor for n in roots)
+    token = other = torch.tensor([[5]])
+    for n in range(24):
+        place = torch.tensor([n])
+        a = module(input_ids=token, cache_position=place)
+        b = net(input_ids=other, cache_position=place)
+        token, other = a[:, -1].argmax(-1)[None], b[:, -1].argmax(-1)[None]
+        assert int(token) == int(other)
+    assert int(net.state["cumulative_length_0"]) == 24

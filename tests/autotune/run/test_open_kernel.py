@@ -23,12 +23,13 @@ from autotune.errors import ArgumentError
 from autotune.measure.measurer import Measurer
 from autotune.measure.open_checks import sizes_to_check
 from autotune.run.kernels import kernel_of
-from autotune.run.open_kernel import OpenKernel
+from autotune.run.open_kernel import OpenKernel, sizes_of_open
 from schedules import ops, te
 from schedules.errors import ScheduleError, WorkloadError
 from schedules.model import Target, Trace, Workload
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.dims import dim
+from schedules.te.flops import count_flops
 from schedules.te.open_sizes import at as at_sizes
 
 
@@ -344,3 +345,11 @@ def test_a_gpu_takes_no_open_sizes() -> None:
 
     with pytest.raises(ScheduleError, match="kernels for a GPU take no open sizes"):
         grid_program(product().dag, Trace(), Target("cuda", "sm_80"))
+
+
+@pytest.mark.parametrize("name", OUTERMOST)
+def test_a_size_has_the_operations_of_its_own_expression(name: str) -> None:
+    w = Workload(CASES[name].dag(), flops=count_flops(CASES[name].dag().largest))
+    sizes = sizes_of_open(w)
+    for n in (1, 2, CASES[name].most):
+        assert sizes.at((n,)).flops == count_flops(at_sizes(w.dag, {"n": n}))

@@ -193,7 +193,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         "the literal inf is no value",
     ),
     "a literal of no dtype": (lambda: value(["const", "object", 1]), "is no value of 'object'"),
-    "a hole": (lambda: typed("int32", ["cast", "int32", ["hole", "h"]]), "has no place in a stage"),
+    "a hole": (lambda: typed("int32", ["cast", "int32", ["hole", "h"]]), "'h' is no size that a call tells"),
     "an axis of nothing": (lambda: value(["cast", "float32", ["var", "z"]]), "axis 'z' is not an axis"),
     "no extent": (lambda: shaped(0, 7), "extent below 1"),
     "an extent below 0": (lambda: shaped(-5, 7), "extent below 1"),
