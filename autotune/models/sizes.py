@@ -23,8 +23,8 @@ from schedules.te.open_sizes import (
     extents_of,
     open_strides,
     strides_that_depend,
-    variable,
 )
+from schedules.te.sizes_in_values import variable
 
 if TYPE_CHECKING:
     from autotune.models.outline import KernelCall, Outline
