@@ -97,7 +97,7 @@ def _wrapped(dtype: str) -> Callable[[Any], Any]:
 def checked(move: Move, at: Any, what: str) -> int:
     """Where rows begin along their axis. Raises ArgumentError for rows that are not inside of it. ``what``:
     what they are called."""
-    if not 0 <= at <= move.most:
+    if not 0 <= at <= move.extent - move.rows:
         rows = "1 row" if move.rows == 1 else f"{move.rows} rows"
         raise ArgumentError(
             f"{what}: {rows} from position {at} on {'is' if move.rows == 1 else 'are'} not inside its "

@@ -111,8 +111,8 @@ def _check_ports(models: Sequence[Model], remedy: str) -> None:
             shapes = [list(x.graph.dag.tensors[state.tensor].shape) for x in (first, m)]
             if shapes[0] != shapes[1]:
                 raise ModelError(
-                    f"{first.source}: state {name!r} is {shapes[0]}, and {shapes[1]} at another size; what is "
-                    f"kept from call to call has one size: {remedy}"
+                    f"{first.source}: state {name!r} is {shapes[0]}, and {shapes[1]} at another size; what "
+                    f"is kept from call to call has one size: {remedy}"
                 )
 
 

@@ -62,6 +62,7 @@ class Program:
         self.layout = memory.layout(self)
         self._segments = segments(outline)
         self._own: ModelState | None = None
+        self.state_names = tuple(outline.states)
         self._keeps = bool(outline.states or self.told.moves)
         # of states that are replaced whole: the number, and what takes its place
         self._whole = [
@@ -196,7 +197,7 @@ class Program:
         if states or not self.outline.states:
             return states
         self._own = self._own or self.new_state()
-        return [self._own[name] for name in self.outline.states]
+        return self._own.in_order(self.state_names)
 
     @cached_property
     def kept(self) -> tuple[Tensor, ...]:

@@ -74,10 +74,12 @@ def test_steps_write_the_new_rows_alone(model: str) -> None:
         "cache": {"k": 2 * 2 * 3, "v": 2 * 2 * 3},
         "one": {"k": 2 * 3, "v": 2 * 3},
         "range": {"k": 3 * 2 * 3, "v": 3 * 2 * 3},
+        "closed": {"k": 3 * 2 * 3, "v": 3 * 2 * 3},
         "counter": {"rows": 2 * 5},
         "twice": {"s": 3 * 4},
         "layers": {"all": 3 * 2},
         "average": {"s": 4},
+        "decayed": {"s": 4},
     }
     assert written == {name: 4 * n for name, n in rows[model].items()}
 
