@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from autotune.run.kernel import Kernel as Kernel
     from autotune.run.loading import best as best
     from autotune.run.loading import load as load
+    from autotune.run.open_kernel import OpenKernel as OpenKernel
     from autotune.settings import Settings as Settings
     from autotune.settings import SettingsError as SettingsError
     from autotune.targets import TargetError as TargetError
@@ -103,6 +104,7 @@ _EXPORTS = {
     "Log": ("kernels_db.store", "Log"),
     "Kernel": ("autotune.run.kernel", "Kernel"),
     "DynamicKernel": ("autotune.run.dynamic_kernel", "DynamicKernel"),
+    "OpenKernel": ("autotune.run.open_kernel", "OpenKernel"),
     "DynamicResult": ("autotune.results.tuned", "DynamicResult"),
     "SuiteResult": ("autotune.results.tuned", "SuiteResult"),
     "TuneResult": ("autotune.results.tuned", "TuneResult"),

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune import backends
-from autotune.run.dynamic_workload import DynamicWorkload, as_dynamic
+from autotune.run.dynamic_workload import DynamicWorkload
+from autotune.run.varying import as_asked
 from autotune.run.workloads import (
     Program,
     ahead,
@@ -92,9 +93,10 @@ def tune(
       seconds in a pipe, all on stderr. None: nothing is shown. A function is called with each `Progress`.
     - ``params``: the operator's sizes and options by name, such as ``m=512``.
 
-    A size may vary: ``m=at.dim(1, 512)``, or an extent of tensors (see `dim`). Then some sizes in its range
-    share the budget, and the result is a `DynamicResult`: that of the largest size, with those of all in
-    ``by_size``. An open one (``open=True``) is one task as a number is: its kernel is for all sizes.
+    A size may vary: ``m=at.dim(1, 512)``, or an extent of tensors (see `dim`). That is one task as a number
+    is: its kernel is for all sizes, and is timed at the largest. Where the program or the target refuses
+    that, and with ``open=False``, each size has a kernel of its own. Then some sizes in the range share the
+    budget, and the result is a `DynamicResult`: that of the largest size, with those of all in ``by_size``.
 
     Raises `WorkloadError`, `TargetError`, `SettingsError`, `FleetError` or `LogError` for input that cannot
     be used.
@@ -115,13 +117,9 @@ def tune(
     )  # fmt: skip
     asked = TuneRequest.of(options, target, threads, db, fleet)
     constant_weights = ahead(constant_weights)
-    found: Workload | DynamicWorkload | None
-    found = as_dynamic(program, params, dtype, layout, constant_weights, tune, strides)
-    if found is None:
-        found = as_workload(program, params, dtype, layout, constant_weights, tune, strides)
-        found = found if name is None else named(found, name)
-    elif name is not None:
-        found = found.named(name)
+    found = as_asked(program, params, dtype, layout, constant_weights, tune, strides, asked.grid)
+    if name is not None:
+        found = found.named(name) if isinstance(found, DynamicWorkload) else named(found, name)
     return tuned(asked, tuning_of(found, asked), as_one, progress, alone=True)
 
 

@@ -48,8 +48,8 @@ def dispatch_s() -> float:
     """Seconds that finding the kernel of a size adds to a call of the least product."""
     with tempfile.TemporaryDirectory() as tmp:
         db = os.path.join(tmp, "log.db")
-        at.tune("matmul", m=at.dim(1, 2), n=1, k=1, threads=1, trials=0, db=db)
-        kernel: Any = at.load("matmul", m=at.dim(1, 2), n=1, k=1, threads=1, db=db)
+        at.tune("matmul", m=at.dim(1, 2, open=False), n=1, k=1, threads=1, trials=0, db=db)
+        kernel: Any = at.load("matmul", m=at.dim(1, 2, open=False), n=1, k=1, threads=1, db=db)
         a, b = product(1, 1, 1)
         out = np.empty((1, 1), np.float32)
         own = kernel.at(m=1)
@@ -116,7 +116,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as tmp:
         os.environ["AUTOTUNE_CACHE_DIR"] = os.path.join(tmp, "cache")
         db = os.path.join(tmp, "log.db")
-        m = at.dim(lo, hi)
+        m = at.dim(lo, hi, open=False)
         result = at.tune("matmul", m=m, n=n, k=k, threads=options.threads, budget_s=options.budget, db=db)
         kernel: Any = at.load("matmul", m=m, n=n, k=k, threads=options.threads, db=db)
         found: dict[str, Any] = {

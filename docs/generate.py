@@ -50,7 +50,7 @@ def plain_names(app: Any, what: str, name: str, obj: Any, options: Any, lines: l
 
 
 # What calls return, and nobody makes: how it is made says nothing to users.
-RETURNED = ("autotune.Kernel", "autotune.DynamicKernel", "autotune.Module")
+RETURNED = ("autotune.Kernel", "autotune.DynamicKernel", "autotune.OpenKernel", "autotune.Module")
 
 
 def signatures(app: Any, what: str, name: str, obj: Any, options: Any, signature: Any, returns: Any) -> Any:

@@ -6,7 +6,8 @@ Records are grouped by trace, because a schedule may be timed more than once:
 1. **A trace is represented by one record**: its newest ``final`` record if it has any, whatever its status,
   else its
    fastest ``ok`` trial. Finalists are timed interleaved, so their times compare better than those of trials,
-   where the luckiest of thousands leads.
+   where the luckiest of thousands leads. A final may be ``slow``: it led at the largest sizes alone
+   (`autotune.tuning.ranking`).
 2. **It counts if that record is ok**, no newer record of the trace found it wrong (``wrong_result`` or
    ``out_of_bounds``), and verifying did not find it wrong or failing.
 3. **The smallest time_s wins**. Equal times go to the older record, then to the smaller uid.

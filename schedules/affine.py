@@ -18,6 +18,8 @@ from schedules.expr import INDEX, Binary, Cast, Compare, Const, Expr, Hole, Load
 
 Range = tuple[int, int]  # both ends included
 Ranges = Mapping[str, Range]
+# Minima and maxima in a sum whose sides are tried.
+MOST_SIDES = 6
 ZERO, ONE, MINUS = Const(0), Const(1), Const(-1)
 
 
@@ -211,7 +213,9 @@ def _divided_by_some(op: str, a: Range | None, b: Range) -> Range | None:
 def _of_terms(e: Expr, ranges: Ranges) -> Range | None:
     """The range of a sum, from those of its terms."""
     terms, const = linear(e)
-    if not isinstance(const, Const) or (len(terms) == 1 and e in terms):
+    if len(terms) == 1 and e in terms:
+        return _of_factors(e, ranges)
+    if not isinstance(const, Const):
         return None
     lo = hi = int(const.value)
     for atom, coef in terms.items():
@@ -221,7 +225,18 @@ def _of_terms(e: Expr, ranges: Ranges) -> Range | None:
         c = int(coef.value)
         lo += c * (r[0] if c >= 0 else r[1])
         hi += c * (r[1] if c >= 0 else r[0])
-    return _of_sides(e, terms, (lo, hi), ranges) if has_size(e) else (lo, hi)
+    return _of_sides(e, (lo, hi), tuple(ranges.items())) if has_size(e) else (lo, hi)
+
+
+def _of_factors(e: Expr, ranges: Ranges) -> Range | None:
+    """The range of a product of two extents that a call tells."""
+    if not (isinstance(e, Binary) and e.op == "*" and has_size(e)):
+        return None
+    a, b = bounds(e.a, ranges), bounds(e.b, ranges)
+    if a is None or b is None:
+        return None
+    ends = [x * y for x in a for y in b]
+    return min(ends), max(ends)
 
 
 def has_size(e: Expr) -> bool:
@@ -248,10 +263,15 @@ def quotients(var: str, extent: Expr, ranges: Ranges) -> dict[str, Range]:
     return {E.show(Binary("//", Var(var), by)): (0, max(r[1] - 1, 0)) for by, r in found if r is not None}
 
 
-def _of_sides(e: Expr, terms: Mapping[Expr, Expr], r: Range, ranges: Ranges) -> Range:
+@lru_cache(maxsize=1 << 14)
+def _of_sides(e: Expr, r: Range, known: tuple[tuple[str, Range], ...]) -> Range:
     """The range of a sum, tightened by that of the sum with one side of a minimum or maximum in its place:
-    ``min(i, n - 8) - n`` is -8 at most, whatever is known of ``i`` and ``n``."""
+    ``min(i, n - 8) - n`` is -8 at most, whatever is known of ``i`` and ``n``. Each side of each is tried with
+    each of the others, so that a sum of more than `MOST_SIDES` stays as it is. ``known``: the ranges."""
     lo, hi = r
+    if sum(isinstance(x, Binary) and x.op in ("min", "max") for x in E.walk(e)) > MOST_SIDES:
+        return r
+    ranges, (terms, _) = dict(known), linear(e)
     for atom, coef in terms.items():
         if not (isinstance(atom, Binary) and atom.op in ("min", "max") and isinstance(coef, Const)):
             continue
@@ -467,13 +487,24 @@ def _simplify_arithmetic(e: Expr, ranges: Ranges) -> Expr:
         gap = bounds(x - y, ranges)
         if gap is not None and (gap[1] <= 0 or gap[0] >= 0):
             return x if (gap[1] <= 0) == (op == "min") else y
-        return E.binary(op, x, y)
+        return _of_quotients(op, x, y)
     if op in ("//", "%") and isinstance(y, Const) and y.value > 0:
         return _divide(op, x, int(y.value), ranges)
     if op in ("//", "%") and has_size(y) and bounds(Binary("//", x, y), ranges) == (0, 0):
         return x if op == "%" else ZERO
     terms, const = linear(E.rebuild(e, (x, y)))
     return from_linear(terms, const)
+
+
+def _of_quotients(op: str, x: Expr, y: Expr) -> Expr:
+    """The minimum or maximum of two, told where they are whole tiles and all tiles of a size: ``n // 8`` and
+    ``ceildiv(n, 8)``."""
+    for whole, every in ((x, y), (y, x)):
+        match whole, every:
+            case Binary(op="//", a=n, b=Const() as c), Binary(op="ceildiv", a=m, b=d):
+                if (n, c) == (m, d) and has_size(n) and c.value > 0:
+                    return whole if op == "min" else every
+    return E.binary(op, x, y)
 
 
 def _divide(op: str, x: Expr, c: int, ranges: Ranges) -> Expr:

@@ -7,13 +7,14 @@ in place of shifts below.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from schedules import expr as E
 from schedules.errors import ScheduleError
 from schedules.expr import Expr
-from schedules.ir import Guard, LoweredFunc, Nest, seq, size_variable
+from schedules.ir import Alloc, Guard, LoweredFunc, Nest, Seq, Stmt, seq, size_variable
 from schedules.ir.nest import find_loop
 from schedules.ir.verify import verify
 from schedules.model import Target, Trace
@@ -77,7 +78,7 @@ def lower_parts(parts: list[Nest], sizes: tuple[OpenSize, ...]) -> LoweredFunc:
     raised = [a for a, b in zip(parts[0].sizes, sizes, strict=True) if a.least > b.least]
     fits = E.all_of(*(E.compare("<=", a.least, size_variable(a.name)) for a in raised))
     other = E.any_of(*(E.compare("<", size_variable(a.name), a.least) for a in raised))
-    body = seq(Guard(fits, whole.body), Guard(other, below.body))
+    body = _joined(fits, whole.body, other, below.body)
     open_ = close_sizes(replace(parts[0], sizes=sizes, body=seq()))
     params = tuple(map(open_.buffer, open_.params))  # those of a part may have the number of its only size
     verify(body, params, "joining", sizes)
@@ -91,9 +92,30 @@ def lower_parts(parts: list[Nest], sizes: tuple[OpenSize, ...]) -> LoweredFunc:
     )
 
 
+def _joined(fits: Expr, whole: Stmt, other: Expr, below: Stmt) -> Stmt:
+    """``whole`` where a size fits, else ``below``. What both begin or end with is there once, as a copy of
+    weights."""
+    if whole == below:
+        return whole
+    if isinstance(whole, Alloc) and isinstance(below, Alloc) and whole.buffer == below.buffer:
+        return Alloc(whole.buffer, _joined(fits, whole.body, other, below.body))
+    a, b = (x.stmts if isinstance(x, Seq) else (x,) for x in (whole, below))
+    first = _alike(a, b)
+    last = min(_alike(a[::-1], b[::-1]), len(a) - first, len(b) - first)
+    if first == last == 0:
+        return seq(*(Guard(c, x) for c, x in ((fits, whole), (other, below)) if x != seq()))
+    ends = (seq(*x[first : len(x) - last]) for x in (a, b))
+    return seq(*a[:first], _joined(fits, next(ends), other, next(ends)), *a[len(a) - last :])
+
+
+def _alike(a: Sequence[Stmt], b: Sequence[Stmt]) -> int:
+    """How many first statements are the same."""
+    return sum(1 for _ in takewhile(lambda x: x[0] == x[1], zip(a, b, strict=False)))
+
+
 def _fitting(nest: Nest) -> tuple[OpenSize, ...]:
     """The sizes at which every tile fits, each with the least one from which on it does."""
-    conditions = E.conjuncts(whole_from(close_sizes(nest)))
+    conditions = E.conjuncts(whole_from(nest))
     out = []
     for s in nest.sizes:
         own = [c for c in conditions if size_variable(s.name).name in E.variables(c)]

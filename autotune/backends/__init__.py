@@ -7,10 +7,10 @@ A new one is a file here and a name in `registry.BACKENDS`. A backend is importe
 """
 
 from autotune.backends.host import check_here, confined, lacking, runnable
-from autotune.backends.parse_target import alone, parse
+from autotune.backends.parse_target import alone, names_grid, parse
 from autotune.backends.registry import BACKENDS, HOST, asked_for, find, kinds, named, of, of_code
 
 __all__ = [
     "BACKENDS", "HOST", "alone", "asked_for", "check_here", "confined", "find", "kinds", "lacking", "named",
-    "of", "of_code", "parse", "runnable",
+    "names_grid", "of", "of_code", "parse", "runnable",
 ]  # fmt: skip

@@ -18,6 +18,27 @@ def alone(target: str | Target | Sequence[str | Target] | None) -> str | Target 
     return target  # type: ignore[return-value]
 
 
+def names_grid(target: str | Target | Sequence[str | Target] | None) -> bool:
+    """Whether a GPU is among targets as a user names them for a fleet, with commas between or in a list. What
+    is not known here is none."""
+    each = target.split(",") if isinstance(target, str) else target
+    if isinstance(each, Target) or each is None:
+        return each is not None and each.grid
+    return any(_is_grid(x) for x in each)
+
+
+def _is_grid(target: str | Target) -> bool:
+    if isinstance(target, Target):
+        return target.grid
+    meant = registry.asked_for(target.strip())
+    if meant is not None:
+        return meant.name != registry.HOST
+    try:
+        return from_name(target.strip(), registry.kinds()).grid
+    except TargetError:
+        return False
+
+
 def parse(target: str | Target | None, threads: int | None = None) -> Target:
     """A target from what a user gives: None (this CPU), a word that a backend answers to, such as "cpu" or
     "cuda" (the first of this machine), a name of ``configs/targets``, a JSON file's path, or a `Target`.

@@ -17,6 +17,7 @@ from schedules.units import disturbed, peak_share, rate, seconds
 
 if TYPE_CHECKING:
     from autotune.measure.compare.bench import Comparison
+    from autotune.run.kernel import Kernel
     from schedules.model import Workload
 
 # Name of the tuned kernel among the contenders.
@@ -29,7 +30,7 @@ SETTLE_S = 0.15
 
 @takes(
     *(opt.SOME_OP, opt.SHAPE, opt.SUITE, *opt.WHAT[1:], opt.TARGET, opt.TUNED_THREADS),
-    *(opt.AGAINST, opt.MUST_BEAT, opt.DURATION, opt.DB, opt.SEED, opt.JSON),
+    *(opt.SIZES, opt.AGAINST, opt.MUST_BEAT, opt.DURATION, opt.DB, opt.SEED, opt.JSON),
 )
 def bench(o: Given) -> None:
     """Compare tuned kernels with other libraries and with the machine's limit, in one run.
@@ -37,11 +38,13 @@ def bench(o: Given) -> None:
     All take turns, round by round, with the same number of threads; a ratio is the median of the
     rounds' ratios. Of a suite, each group counts once: the geometric mean of its shapes. Exit status
     1: nothing tuned is stored, or --must-beat was not met. A model's file is compared with onnxruntime.
+    A kernel for a range of sizes is compared at some of them, each for --duration.
 
     \b
     Examples:
       autotune bench matmul --shape m=512,n=512,k=512
       autotune bench softmax --shape m=4096,n=1024 --against numpy,torch --threads 1 --json
+      autotune bench matmul --shape m=1..512,n=512,k=512 --sizes 1,37,512 --against torch
       autotune bench --suite ops.toml:quick --against torch --threads 1
       autotune bench matmul --shape m=512,n=512,k=512 --against numpy,numpy.best,torch,torch.best
       autotune bench softmax --shape m=512,n=512 --against torch,tvm --duration 20s
@@ -64,7 +67,13 @@ def bench(o: Given) -> None:
         if o.suite is not None:
             met = _bench_suite(o, lambda workload: _compare(o, workload, names, cpus))
         else:
-            met = _one(o, _compare(o, o.workload(), names, cpus))
+            workload = o.workload()
+            if workload.dag.open is not None:
+                met = _bench_sizes(o, workload, names, cpus)
+            elif o.has("sizes"):
+                raise typer.BadParameter("--sizes goes with a range, such as --shape m=1..512")
+            else:
+                met = _one(o, _compare(o, workload, names, cpus))
     if not met:
         raise typer.Exit(1)
 
@@ -109,11 +118,42 @@ def _ratios(result: Comparison, peers: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _compare(o: Given, workload: Workload, names: Sequence[str], cpus: frozenset[int]) -> ComparisonRows:
-    """``cpus``: those that this process came with. With OMP_PROC_BIND importing torch binds us to one, and
-    threads are created on the CPUs of who creates them: whatever makes some, our kernel, the limit and each
-    peer, has all CPUs meanwhile. Of suites and a user's own expressions peers that have no such operator are
-    left out; else they raise `PeerError`."""
+def _bench_sizes(o: Given, workload: Workload, names: Sequence[str], cpus: frozenset[int]) -> bool:
+    """Compare a kernel for a range at some of its sizes. Returns whether it beats what it must at each."""
+    from autotune.cli.sizes import chosen_sizes
+    from autotune.run.asked import Asked
+    from autotune.run.loading import load_workload
+    from autotune.run.open_kernel import OpenKernel, sizes_of_open
+    from autotune.tuning.suites import mean_over_groups
+
+    dynamic, done = sizes_of_open(workload), []
+    chosen = chosen_sizes(o.sizes, workload)
+    kernel = load_workload(workload, Asked.of(o.target, o.threads, o.where))
+    assert isinstance(kernel, OpenKernel)
+    for sizes in chosen:
+        named = {d.name: n for d, n in zip(dynamic.dims, sizes, strict=True)}
+        done.append((named, _compare(o, dynamic.at(sizes), names, cpus, kernel.at(**named))))
+        if not o.json:
+            _print(done[-1][1])
+    means = {
+        p: mean_over_groups((n, c.ratio[p]) for n, (_, c) in enumerate(done))[0] for p in done[0][1].ratio
+    }
+    if o.json:
+        each = [{"size": size, "rows": c.rows, **c.ratios(), "rounds": c.rounds} for size, c in done]
+        print_json({"sizes": each, "ratio": means})
+    else:
+        for peer, mean in means.items():
+            console().print(f"Over {len(done)} sizes: {mean:.2f} times as fast as {peer}.", style="bold")
+    return o.must_beat is None or all(c.ratio.get(o.must_beat, 2.0) > 1 for _, c in done)
+
+
+def _compare(
+    o: Given, workload: Workload, names: Sequence[str], cpus: frozenset[int], kernel: Kernel | None = None
+) -> ComparisonRows:
+    """``kernel``: what is compared; None: it is looked for. ``cpus``: those that this process came with. With
+    OMP_PROC_BIND importing torch binds us to one, and threads are created on the CPUs of who creates them:
+    whatever makes some, our kernel, the limit and each peer, has all CPUs meanwhile. Of suites and a user's
+    own expressions peers that have no such operator are left out; else they raise `PeerError`."""
     from autotune import backends
     from autotune.measure.compare.bench import Contender, agree, arrays_for, compare, copied
     from autotune.measure.compare.peers import PeerError, peer
@@ -125,7 +165,7 @@ def _compare(o: Given, workload: Workload, names: Sequence[str], cpus: frozenset
 
     inputs, outputs = arrays_for(workload, o.seed)
     with on_cpus(cpus):
-        kernel = load_workload(workload, Asked.of(o.target, o.threads, o.where))
+        kernel = kernel or load_workload(workload, Asked.of(o.target, o.threads, o.where))
         call = _caller(kernel, inputs, outputs)
         call()
         limit = backends.of(kernel.target).roofline(workload, kernel.target, memory_afresh=True)

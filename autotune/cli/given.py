@@ -142,15 +142,21 @@ class Given:
         return as_workload(self.op, shape, self.dtype, self.layout, self.constant_weights, None, strides)
 
     def program(self) -> Workload | DynamicWorkload:
-        """`workload`, or those of a range of sizes: ``--shape m=1..512,…``."""
-        from autotune.run.dynamic_workload import as_dynamic
+        """`workload`, or those of each size of a range: ``--shape m=1..512,fixed,…``. Says where a range is
+        not open of which nobody said that it should not be."""
+        if ".." not in self.shape:
+            return self.workload()
+
+        from autotune import backends
+        from autotune.results.display import say
+        from autotune.run.varying import as_asked, undecided, varying
         from autotune.run.workloads import parse_strides
         from schedules import ops
 
-        params = ops.parse_shape(self.shape) if ".." in self.shape else {}
-        strides = parse_strides(self.strides)
-        dynamic = as_dynamic(self.op, params, self.dtype, self.layout, self.constant_weights, None, strides)
-        return self.workload() if dynamic is None else dynamic
+        params, strides = ops.parse_shape(self.shape), parse_strides(self.strides)
+        grid = backends.names_grid(self.target) if self.has("fleet") else self.goal.grid
+        told = (self.op, params, self.dtype, self.layout, self.constant_weights, None, strides, grid)
+        return varying(*told).decided(say) if undecided(self.op, params) else as_asked(*told)
 
 
 def takes(*rows: OptionRow) -> Callable[[Callable[[Given], None]], Callable[..., None]]:

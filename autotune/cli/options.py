@@ -73,8 +73,8 @@ LISTED_OP = replace(SOME_OP, help="One operator, or NET.onnx; all operators with
 REPORTED_OP = replace(SOME_OP, help="An operator, or NET.onnx; the whole log without it.")
 SHAPE = option(
     "--shape",
-    "Parameters of OP, such as m=512 or stride=2x1, which autotune ops OP lists; 1..512: a range; "
-    "1..512,open: a range, with one kernel for all.",
+    "Parameters of OP, such as m=512 or stride=2x1, which autotune ops OP lists; 1..512: a range, "
+    "with one kernel for all; 1..512,fixed: with one for each size.",
     "NAME=N,...", default="", values=values.shape,
 )  # fmt: skip
 LISTED_SHAPE = replace(SHAPE, help="What NET.onnx leaves open: x=1x3x224x224, or seq=1..512,open.")
@@ -164,6 +164,10 @@ AGAINST = option(
     default="numpy",
     values=values.peers,
 )
+SIZES = option(
+    "--sizes", "Of a range: where to compare. [default: the least, one between, the largest]", "N,...",
+    default="",
+)  # fmt: skip
 MUST_BEAT = option("--must-beat", "Exit with status 1 unless faster than it.", "PEER", values=values.peers)
 DURATION = option("--duration", "How long to measure each operator.", "TIME", default="5s", read=parse_budget)
 DIRECTORY = argument("DIR", "Where to write; made where missing.", "directory", default=REQUIRED)

@@ -38,15 +38,15 @@ def tune(o: Given) -> None:
     With --fleet the machines of a fleet measure (see: autotune worker), for the targets that --target lists,
     or for all that they offer.
 
-    A size may vary: m=1..512. Then sizes in the range share the budget, and autotune.load with
-    m=autotune.dim(1, 512) gives one kernel for all of them. m=1..512,open is one task, whose kernel is
-    compiled once for all sizes.
+    A size may vary: m=1..512 is one task, whose kernel is compiled once and is for all sizes. Where that is
+    refused, and with m=1..512,fixed, each size has a kernel of its own: some sizes of the range share the
+    budget. With m=1..512,open it is an error instead. In Python: autotune.dim(1, 512).
 
     \b
     Examples:
       autotune tune matmul --shape m=512,n=512,k=512
-      autotune tune matmul --shape m=1..512,n=512,k=512 --budget 2m
-      autotune tune matmul --shape m=1..512,open,n=512,k=512 --budget 1m
+      autotune tune matmul --shape m=1..512,n=512,k=512 --budget 1m
+      autotune tune matmul --shape m=1..512,fixed,n=512,k=512 --budget 2m
       autotune tune conv2d --shape h=56,w=56,ci=64,co=64,k=3,padding=1 --budget 2m --threads 1
       autotune tune softmax --shape m=4096,n=1024 --trials 200 --db tuning.db --json
       autotune tune --suite ops.toml:quick --budget 10m --threads 1

@@ -17,7 +17,7 @@ from autotune.measure import sampled
 from autotune.measure.control import WITNESSES, ControlKeeper
 from autotune.measure.inputs import MOST_BYTES, Draw, Tolerance, draws, judged
 from autotune.measure.lateness import Lateness
-from autotune.measure.open_checks import sizes_to_check
+from autotune.measure.open_checks import sizes_to_check, sizes_to_rank
 from autotune.measure.process import Death, Zygote
 from autotune.measure.results import Control, Measurement, Nominal, Options
 from autotune.measure.runner import Builder, Runner, building_died, running_died
@@ -107,6 +107,7 @@ class Measurer:
         self.lateness.processes = self._processes
         self._objects: dict[str, tuple[float, bytes]] = {}
         self._undecided = False  # whether there are objects of which none was chosen as the control
+        self._ranking = len(sizes_to_rank(dag))  # sizes at which finalists are timed beside the largest
         self._finalists: set[str] = set()  # digests of what `finalists` timed last; their objects are kept
 
     def __enter__(self) -> Measurer:
@@ -198,7 +199,8 @@ class Measurer:
         """Time checked candidates again, in turns: ``rounds`` × ``repeats`` each, and up to twice the rounds
         on an unsteady machine. ``time_s`` is their summary (`protocol.Clock.settled`). A candidate whose
         object is not kept is built, unless it is among ``objects`` (as of `arrivals`), and checked first.
-        Raises `MeasureError`."""
+        With open sizes it is that of the largest ones; the fact `SIZES_S` has smaller ones. Raises
+        `MeasureError`."""
         self._finalists = {t.digest for t in traces}
         missing = [i for i, t in enumerate(traces) if t.digest not in self._objects]
         given = {k: objects[i] for k, i in enumerate(missing) if objects and i in objects}
@@ -207,7 +209,8 @@ class Measurer:
         if rest:
             self.settle()
             times, kept = zip(*(self._objects[traces[i].digest] for i in rest))
-            found.update(zip(rest, self._in_turns(list(kept), rounds, repeats, max(times))))
+            final = self._in_turns(list(kept), rounds, repeats, max(times), at_sizes=True)
+            found.update(zip(rest, final))
         return [found[i] for i in range(len(traces))]
 
     def object(self, trace: Trace) -> bytes | None:
@@ -216,13 +219,21 @@ class Measurer:
         return kept[1] if kept else None
 
     def _in_turns(
-        self, objects: list[bytes], rounds: int, repeats: int, time_s: float = 0.0
+        self,
+        objects: list[bytes],
+        rounds: int,
+        repeats: int,
+        time_s: float = 0.0,
+        *,
+        at_sizes: bool = False,
     ) -> list[Measurement]:
-        """Time objects in turns. ``time_s``: seconds that the slowest takes."""
+        """Time objects in turns. ``time_s``: seconds that the slowest takes. ``at_sizes``: also at smaller
+        sizes, where sizes are open."""
         start = time.monotonic()
         planned_s = finals_s(time_s, len(objects), rounds, repeats, self.options.warm_runs or 0)
+        planned_s *= 1 + (self._ranking if at_sizes else 0)
         timeout_s = max(FINAL_TIMEOUT_S, FINAL_SLACK * planned_s)
-        self.runner.remeasure(objects, rounds, repeats, timeout_s)
+        self.runner.remeasure(objects, rounds, repeats, timeout_s, at_sizes=at_sizes)
         child = self.runner.child
         assert child is not None
         try:
@@ -237,7 +248,8 @@ class Measurer:
                 # It was checked before: a timeout of its timing does not make it wrong.
                 return [replace(died, status="error") if answer.timeout_s is not None else died]
             # A worker dies now and then. Each is timed alone, so that a death costs one candidate only.
-            return [m for x in objects for m in self._in_turns([x], rounds, repeats, time_s)]
+            alone = [self._in_turns([x], rounds, repeats, time_s, at_sizes=at_sizes) for x in objects]
+            return [m for found in alone for m in found]
         took = (time.monotonic() - start) / len(objects)
         told = answer[0]
         return [

@@ -1,8 +1,9 @@
-"""At which sizes a kernel with open sizes is checked, beside the largest, at which it is timed (ADR 79)."""
+"""At which sizes a kernel with open sizes is checked, and at which finalists are timed, beside the largest
+(ADR 79)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt
 
@@ -15,12 +16,13 @@ from schedules.te.open_sizes import OpenSize
 @dataclass(frozen=True)
 class SizeCheck:
     """Arrays of one size, which end at inaccessible pages, and their right outputs. ``told``: the sizes as a
-    kernel takes them. ``words``: the same for people."""
+    kernel takes them. ``words``: the same for people. ``ranks``: whether finalists are timed there."""
 
     told: tuple[int, ...]
     words: str
     arena: Arena
     checkers: tuple[Checker, ...]
+    ranks: bool = False
 
 
 def largest_of(dag: ComputeDAG) -> tuple[int, ...]:
@@ -31,9 +33,20 @@ def largest_of(dag: ComputeDAG) -> tuple[int, ...]:
 def sizes_to_check(dag: ComputeDAG) -> list[Mapping[str, int]]:
     """The least sizes, those after them, and two primes between, which no tile divides. Not the largest,
     which is checked as a fixed size is."""
+    return _sizes(dag, _PICKS)
+
+
+def sizes_to_rank(dag: ComputeDAG) -> list[Mapping[str, int]]:
+    """The sizes at which finalists are timed beside the largest: the least, and the prime that follows the
+    middle of the range on a logarithmic scale. All are among `sizes_to_check`."""
+    return _sizes(dag, (_PICKS[0], _PICKS[2]))
+
+
+def _sizes(dag: ComputeDAG, picks: Sequence[Callable[[int, int], int]]) -> list[Mapping[str, int]]:
+    """What ``picks`` take of the ranges of the open sizes, without the largest sizes."""
     if dag.open is None:
         return []
-    rows = [[_picked(s, pick) for s in dag.open.sizes] for pick in _PICKS]
+    rows = [[_picked(s, pick) for s in dag.open.sizes] for pick in picks]
     names, most = [s.name for s in dag.open.sizes], [s.most for s in dag.open.sizes]
     distinct = list(dict.fromkeys(tuple(r) for r in rows if r != most))
     return [dict(zip(names, r, strict=True)) for r in distinct]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+# The fact that says what a candidate with open sizes takes at smaller ones: {the sizes, as text: seconds}.
+SIZES_S = "sizes_s"
+
 
 class Nominal(NamedTuple):
     """What the reference loop normally takes: ``runs`` runs of it take ``seconds``."""
@@ -31,7 +34,8 @@ class Measurement:
     (`protocol.Clock.settled`). ``error``: the largest |output - reference| over the RMS of the reference,
     None if nothing was compared. ``reference_rate``: speed of what ran beside the timings over its nominal
     speed (1.0: as when measuring began). ``build_s``, ``check_s``, ``run_s``: wall seconds of each phase.
-    ``facts``: what a device and its compiler report: registers, spills, clocks, throttling.
+    ``facts``: what a device and its compiler report: registers, spills, clocks, throttling. Where
+    sizes are open, `SIZES_S`.
     """
 
     status: str

@@ -59,9 +59,19 @@ class Runner(Slot):
             self.drop()
         return measurement
 
-    def remeasure(self, objects: Sequence[bytes], rounds: int, repeats: int, timeout_s: float) -> Any:
-        """Send several checked objects to be timed in turns; `finish` gives the answer."""
-        header = {"do": "remeasure", "sizes": [len(x) for x in objects], "rounds": rounds, "repeats": repeats}
+    def remeasure(
+        self,
+        objects: Sequence[bytes],
+        rounds: int,
+        repeats: int,
+        timeout_s: float,
+        *,
+        at_sizes: bool = False,
+    ) -> Any:
+        """Send several checked objects to be timed in turns; `finish` gives the answer. ``at_sizes``: at the
+        sizes of `open_checks.sizes_to_rank` too."""
+        turns = {"rounds": rounds, "repeats": repeats, "at_sizes": at_sizes}
+        header = {"do": "remeasure", "sizes": [len(x) for x in objects], **turns}
         self._request(0, header, b"".join(objects), timeout_s)
 
     def _request(self, job: int, header: dict[str, Any], payload: bytes, timeout_s: float) -> None:

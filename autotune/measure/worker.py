@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from autotune.measure.check import Checker
 from autotune.measure.native import MONOTONIC, THREAD_CPU, Native
 from autotune.measure.on_device import DeviceArrays, OnDevice
 from autotune.measure.open_checks import SizeCheck
-from autotune.measure.results import Measurement, Options
+from autotune.measure.results import SIZES_S, Measurement, Options
 from schedules.model import LINE, Target
 
 Pointers = ctypes.Array[ctypes.c_void_p]
@@ -135,12 +135,20 @@ def _measured(
     if elsewhere is not None:
         return replace(elsewhere, check_s=time.perf_counter() - start)
     checked = time.perf_counter()
-    run = loaded.timer()
-    found = timing.screen(run, beside(loaded.scratch_bytes), seconds, best_s, bench.options)
+    # before the clock, which opens scratch for the control too
+    others = loaded.timers_at_sizes() if isinstance(loaded, _Loaded) else {}
+    run, clock = loaded.timer(), beside(loaded.scratch_bytes)
+    found = timing.screen(run, clock, seconds, best_s, bench.options)
     reason = f"{found.time_s / best_s:.1f} times the best" if found.slow and best_s else ""
+    facts = loaded.facts()
+    if others and not found.slow:
+        facts[SIZES_S] = {
+            words: timing.screen(other, clock, other(1), None, bench.options).time_s
+            for words, other in others.items()
+        }
     return Measurement(
         "slow" if found.slow else "ok", reason, found.times_s, found.time_s, error, found.rate,
-        check_s=checked - start, run_s=time.perf_counter() - checked, facts=loaded.facts(),
+        check_s=checked - start, run_s=time.perf_counter() - checked, facts=facts,
     )  # fmt: skip
 
 
@@ -148,7 +156,7 @@ def remeasure(
     bench: MeasuringBench, beside: Beside, header: dict[str, Any], payload: bytes
 ) -> dict[str, Any]:
     """Normalised times of several checked objects, which lie end to end in ``payload``, and the facts of
-    each."""
+    each, what they take at smaller sizes among them where the header asks for it."""
     parts, at = [], 0
     for size in header["sizes"]:
         parts.append(payload[at : at + size])
@@ -158,16 +166,19 @@ def remeasure(
         if bench.arrays is not None and not bench.arrays.fresh:
             bench.arrays.renew()
         loaded = [stack.enter_context(contextlib.closing(_loaded(bench, x))) for x in parts]
-        runs = _side_by_side(bench, loaded, keep)
+        runs, at_sizes = _side_by_side(bench, loaded, keep)
         clock = beside(max(x.scratch_bytes for x in loaded))
-        seconds = [timing.estimate(run, run(1), bench.options) for run in runs]
-        times = timing.final(runs, clock, seconds, header["rounds"], header["repeats"], bench.options)
-        return {
-            "times_s": times,
-            "time_s": [clock.settled(t, final=True) for t in times],
-            "rate": clock.rate(),
-            "facts": [x.facts() for x in loaded],
-        }
+
+        def final(runs: Sequence[timing.Run]) -> list[tuple[float, ...]]:
+            seconds = [timing.estimate(run, run(1), bench.options) for run in runs]
+            return timing.final(runs, clock, seconds, header["rounds"], header["repeats"], bench.options)
+
+        times, rate, told = final(runs), clock.rate(), [x.facts() for x in loaded]
+        for words, others in at_sizes if header["at_sizes"] else ():
+            for facts, t in zip(told, final(others), strict=True):
+                facts.setdefault(SIZES_S, {})[words] = clock.settled(t, final=True)
+        time_s = [clock.settled(t, final=True) for t in times]
+        return {"times_s": times, "time_s": time_s, "rate": rate, "facts": told}
 
 
 def _loaded(bench: MeasuringBench, data: bytes) -> _Loaded | OnDevice:
@@ -181,14 +192,24 @@ def _loaded(bench: MeasuringBench, data: bytes) -> _Loaded | OnDevice:
 
 def _side_by_side(
     bench: MeasuringBench, loaded: list[_Loaded | OnDevice], keep: list[np.ndarray]
-) -> list[timing.Run]:
-    """Timers of several candidates that stay loaded together; ``keep`` gets the arrays that they need."""
+) -> tuple[list[timing.Run], list[tuple[str, list[timing.Run]]]]:
+    """Timers of several candidates that stay loaded together, and those at the sizes by which finalists are
+    ranked beside the largest, each with its name. ``keep`` gets the arrays that they need."""
     objects = [x for x in loaded if isinstance(x, _Loaded)]
     if len(objects) < len(loaded):
-        return [x.timer() for x in loaded]
+        return [x.timer() for x in loaded], []
     pointers = [x.packed(bench.arena.timing, keep) for x in objects]
     scratch = bench.arena.scratch.open(max(x.scratch_bytes for x in objects), "begin")
-    return [_timed(bench, x.kernel, p, scratch) for x, p in zip(objects, pointers, strict=True)]
+
+    def timers(pointers: Sequence[Pointers]) -> list[timing.Run]:
+        return [_timed(bench, x.kernel, p, scratch) for x, p in zip(objects, pointers, strict=True)]
+
+    at_sizes = [
+        (size.words, timers([x.at_size(size, p) for x, p in zip(objects, pointers, strict=True)]))
+        for size in bench.sizes
+        if size.ranks
+    ]
+    return timers(pointers), at_sizes
 
 
 class _Loaded:
@@ -228,6 +249,16 @@ class _Loaded:
     def timer(self) -> timing.Run:
         return _runner(self._bench, self.kernel, self.packed(self._bench.arena.timing), "begin")
 
+    def timers_at_sizes(self) -> dict[str, timing.Run]:
+        """Timers at the sizes by which candidates are ranked beside the largest, by the names of these."""
+        sizes = [x for x in self._bench.sizes if x.ranks]
+        pointers = self.packed(self._bench.arena.timing) if sizes else None
+        return {
+            x.words: _runner(self._bench, self.kernel, self.at_size(x, pointers), "begin")
+            for x in sizes
+            if pointers is not None
+        }
+
     def facts(self) -> dict[str, Any]:
         return {}
 
@@ -257,6 +288,14 @@ class _Loaded:
             both = (ctypes.c_void_p * 2)(placement.pointers[i], to)
             _runner(self._bench, pack, both, placement.name)(1)
             pointers[i] = to
+        return pointers
+
+    def at_size(self, size: SizeCheck, largest: Pointers) -> Pointers:
+        """The pointers with which candidates are timed at a size. ``largest``: those of the largest, whose
+        packed constants are the same."""
+        pointers = (ctypes.c_void_p * len(largest))(*size.arena.timing.pointers, *size.told)
+        for i in self.packing:
+            pointers[i] = largest[i]
         return pointers
 
     def overrun(self, placement: Placement, of: Arena | None = None) -> str:

@@ -32,7 +32,7 @@ from autotune.measure import builder, wire, worker
 from autotune.measure.arena import Arena, KernelParam
 from autotune.measure.check import Checker
 from autotune.measure.native import Native
-from autotune.measure.open_checks import SizeCheck, largest_of
+from autotune.measure.open_checks import SizeCheck, largest_of, sizes_to_rank
 from autotune.measure.results import Options
 from schedules.dtypes import bound_dtype
 from schedules.model import Target
@@ -117,6 +117,7 @@ class PreparedTask:
         others = [_SizeArrays(at(self.dag, sizes), names) for sizes in setup["sizes"]]
         file = _arrays(data, [*whole.each * setup["draws"], *(p for x in others for p in x.each)])
         draws = [[next(file) for _ in whole.each] for _ in range(setup["draws"])]
+        ranking = sizes_to_rank(self.dag)
         self.arena = whole.arena(draws, backends.of(self.target).measuring.one_place)
         self.sizes = tuple(
             SizeCheck(
@@ -124,6 +125,7 @@ class PreparedTask:
                 ", ".join(f"{name}={n}" for name, n in sizes.items()),
                 x.arena([drawn := [next(file) for _ in x.each]], False),
                 (x.checker(drawn),),
+                sizes in ranking,
             )
             for sizes, x in zip(setup["sizes"], others, strict=True)
         )

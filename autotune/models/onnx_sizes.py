@@ -27,10 +27,10 @@ def open_sizes_of(shapes: Shapes, label: str) -> dict[Dim, OpenSize]:
     taken, out = Taken(), dict[Dim, OpenSize]()
     for name, where, extent in _extents(shapes):
         for d in dims_of([extent]):
-            if not d.open:
+            if d.open is False:
                 raise ModelError(
                     f"{label}: shapes= gives {name!r} the size {d!r} of a kernel for each number, and a "
-                    f"model has one kernel for all: give autotune.dim({d.lo}, {d.hi}, open=True), or a number"
+                    f"model has one kernel for all: give autotune.dim({d.lo}, {d.hi}), or a number"
                 )
             if d not in out and d.lo < d.hi:
                 out[d] = OpenSize(taken.add(d.name or identifier(where)), d.lo, d.hi)

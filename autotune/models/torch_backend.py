@@ -175,7 +175,7 @@ class TorchGraph:
         self.names = [n.name for n in placeholders]
         self.weights = [i for i, (n, x) in enumerate(zip(placeholders, examples)) if _is_weight(n, x)]
         self.varying = [i for i, n in enumerate(placeholders) if _is_open(n)]
-        self.open = OpenGraph.of(graph) if self.varying else None
+        self.open = OpenGraph.of(graph)
         self.layouts: dict[Any, tuple[Result, ...]] = {}  # of sizes, where results lie
         self.entries: dict[Any, Entry] = {}
         self.programs: dict[Any, Any] = {}
@@ -205,9 +205,10 @@ class TorchGraph:
 
     def _holds(self, entry: Entry, args: Sequence[Any]) -> bool:
         """Whether an entry is for the sizes of a call."""
-        if self.open is None:
+        varies = self.open
+        if varies is None:
             return not self.varying
-        return entry.has_room(args) and entry.numbers == self.open.values(args)
+        return entry.has_room(args) and entry.numbers == varies.values(args)
 
     def _layout(self, args: Sequence[Any]) -> tuple[Result, ...]:
         """What the graph returns for arguments of these sizes. Raises ModelError."""
@@ -232,14 +233,12 @@ class TorchGraph:
         if found is None or not found.fits(weights):
             try:
                 found = self._made(args, weights, sizes, found)
-            except _StaysFixed as err:
-                self.open = None
-                self._told(f"keeps each of its sizes apart, so that every size is compiled: {err}")
-                return self._entry(args, weights)
             except NotPicked as err:
                 self._not_picked(err, sizes)
                 return None
             except AutotuneError as err:
+                if self.open is not None:
+                    return self._each_apart(args, weights, err)
                 self._as_torch(str(err), None)
                 self.eager.add(sizes)
                 return None
@@ -249,6 +248,15 @@ class TorchGraph:
                 del self.entries[next(iter(self.entries))]
             self.entries[key] = found
         self.last = found
+        return found
+
+    def _each_apart(self, args: Sequence[Any], weights: Sequence[Any], why: AutotuneError) -> Entry | None:
+        """The model for these sizes alone, from now on of each size. One warning tells why."""
+        self.open = None
+        self.programs.clear()
+        found = self._entry(args, weights)
+        if found is not None:
+            self._told(f"keeps each of its sizes apart, so that every size is compiled: {why}")
         return found
 
     def _key(self, args: Sequence[Any]) -> tuple[Any, ...]:
@@ -336,26 +344,22 @@ class TorchGraph:
         self, program: Any, args: Sequence[Any], read: Callable[[Any], Imported]
     ) -> tuple[list[Symbol], Imported]:
         """(The sizes of a program that vary, the program as a model). ``read``: makes one of a program of
-        numbers. Raises _StaysFixed where it is none for all sizes."""
+        numbers. Raises AutotuneError where it is none for all sizes."""
         assert self.open is not None
-        try:
-            symbols = self.open.open_symbols(program, args)
-            numbers = {s.symbol: int(args[s.of].shape[s.at]) for s in symbols}
-            found = read(at_numbers(program, numbers))
-            if found.model is None:
-                return symbols, found
+        symbols = self.open.open_symbols(program, args)
+        numbers = {s.symbol: int(args[s.of].shape[s.at]) for s in symbols}
+        found = read(at_numbers(program, numbers))
+        if found.model is None:
+            return symbols, found
 
-            def at_sizes(sizes: Mapping[str, int]) -> Model:
-                model = read(at_numbers(program, {s.symbol: sizes[s.size.name] for s in symbols})).model
-                assert model is not None
-                return model
+        def at_sizes(sizes: Mapping[str, int]) -> Model:
+            model = read(at_numbers(program, {s.symbol: sizes[s.size.name] for s in symbols})).model
+            assert model is not None
+            return model
 
-            taken = numbers_in(program)
-            return symbols, replace(
-                found, model=open_model(at_sizes, [s.size for s in symbols], taken.__contains__, FIXED)
-            )
-        except ModelError as err:
-            raise _StaysFixed(str(err)) from err
+        taken = numbers_in(program)
+        model = open_model(at_sizes, [s.size for s in symbols], taken.__contains__, FIXED)
+        return symbols, replace(found, model=model)
 
     def _exported(self, args: Sequence[Any]) -> Any:
         """The decomposed program. Raises ModelError."""
@@ -368,10 +372,6 @@ class TorchGraph:
             program = decomposed(exported)
         program.example_inputs = None  # which would keep the arguments
         return program
-
-
-class _StaysFixed(ModelError):
-    """Why a graph is no model of open sizes."""
 
 
 # --- helpers ----------------------------------------------------------------------------------

@@ -42,8 +42,8 @@ class OpenGraph:
     fixed: tuple[int, ...]
 
     @classmethod
-    def of(cls, graph: Any) -> OpenGraph:
-        """The graph of torch without sizes beside its tensors."""
+    def of(cls, graph: Any) -> OpenGraph | None:
+        """A graph of torch without sizes beside its tensors; None where no extent of one varies."""
         import torch
 
         values = [n.meta.get("example_value") for n in graph.graph.nodes if n.op == "placeholder"]
@@ -56,6 +56,8 @@ class OpenGraph:
                     extents.setdefault(expr, (i, d))
                     bounds = n.node.shape_env.bound_sympy(expr)
                     sizes.append(GivenSize(i, d, bound(bounds.lower) or 1, bound(bounds.upper)))
+        if not sizes:
+            return None
         plain = torch.fx.Graph()
         env: dict[Any, Any] = {}
         given = [n for n in graph.graph.nodes if n.op == "placeholder"]

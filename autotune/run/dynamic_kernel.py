@@ -16,7 +16,8 @@ from schedules.model import Workload
 
 
 class DynamicKernel(Kernel):
-    """A kernel for every size in a range. ``kernel(*inputs, out=None)`` runs that of the inputs' size.
+    """A kernel for every size in a range. ``kernel(*inputs, out=None)`` runs that of the inputs' size. `load`
+    gives it for sizes with ``open=False``, and where no kernel can be for all sizes, or the log has none.
 
     `at` gives the kernel of one size; ``sizes`` are those that the log has, as tuples in the order of
     ``dims``. Another size gets, at its first call, the fastest of the schedules of near sizes, checked and
@@ -24,7 +25,7 @@ class DynamicKernel(Kernel):
     ``workload``, ``target``, ``record``, ``chosen_by``, ``trace`` and all else are those of the kernel of the
     largest size.
 
-        >>> kernel = at.load("matmul", m=at.dim(1, 512), n=4096, k=4096)
+        >>> kernel = at.load("matmul", m=at.dim(1, 512, open=False), n=4096, k=4096)
         >>> kernel.prepare(m=37)
         >>> c = kernel(a, b)  # a has 37 rows
     """
@@ -97,6 +98,12 @@ class DynamicKernel(Kernel):
         if sizes is not None:
             return sizes
         which = sorted({s.input for s in self.dynamic.seen})
+        for i in which:
+            if len(shapes[i]) != len(tensors[i].shape):
+                raise ArgumentError(
+                    f"input {tensors[i].name!r} has shape {shapes[i]}, but the kernel takes "
+                    f"{len(tensors[i].shape)} dimensions: give those of the expression"
+                )
         got = ", ".join(f"{tensors[i].name}{list(shapes[i])}" for i in which)
         raise ArgumentError(
             f"the inputs {got} have no size of {self.dynamic}; give one in range, or tune a wider range"

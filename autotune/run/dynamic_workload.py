@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import index
 from typing import Any
 
 from autotune.run.describing import describe
@@ -56,11 +57,12 @@ class Seen:
 @dataclass(frozen=True, eq=False)
 class DynamicWorkload:
     """``dims``: the sizes that vary, each with a name; ``make``: the workload of their values. Values are
-    checked by `at`."""
+    checked by `at`. ``told``: where each is seen, if the workload says so."""
 
     dims: tuple[Dim, ...]
     make: Callable[[Sizes], Workload] = field(repr=False)
     _made: dict[Sizes, Workload] = field(default_factory=dict, repr=False)
+    told: tuple[Seen, ...] | None = None
 
     def at(self, sizes: Sizes) -> Workload:
         """The workload of sizes. Raises `WorkloadError` for sizes outside the range."""
@@ -86,18 +88,22 @@ class DynamicWorkload:
         return tuple(d.hi for d in self.dims)
 
     def given(self, sizes: Mapping[str, int]) -> Sizes:
-        """Sizes by name, in order. Raises `WorkloadError` unless each is given once."""
+        """Sizes by name, in order. Raises `WorkloadError` unless each is given once, as an integer."""
         names = [d.name for d in self.dims]
         if sorted(sizes) != sorted(names):
             got = ", ".join(map(repr, sizes)) or "nothing"
             raise WorkloadError(f"the sizes that vary are {', '.join(names)}; {got} was given")
-        return tuple(int(sizes[n]) for n in names)
+        for name, n in sizes.items():
+            if isinstance(n, bool) or not hasattr(n, "__index__"):
+                most = self.dims[names.index(name)].hi
+                raise WorkloadError(f"{name}={n!r} is not an integer; give a size, such as {name}={most}")
+        return tuple(index(sizes[n]) for n in names)
 
     @cached_property
     def seen(self) -> tuple[Seen, ...]:
         """Where each dimension is seen in the shapes of inputs, best in one that is not known ahead. Raises
         `WorkloadError` if one is seen nowhere."""
-        return tuple(self._seen(k) for k in range(len(self.dims)))
+        return self.told or tuple(self._seen(k) for k in range(len(self.dims)))
 
     def _seen(self, k: int) -> Seen:
         d = self.dims[k]
@@ -167,11 +173,14 @@ def as_dynamic(
     constant_weights: bool | Sequence[str] = False,
     caller: Callable[..., Any] | None = None,
     strides: Strides | None = None,
+    opened: bool = False,
 ) -> DynamicWorkload | None:
-    """The workloads of a program whose sizes vary; None where none does. Arguments as of `as_workload`.
-    Raises `WorkloadError`, also where the least or the largest sizes are no program."""
+    """The workloads of each size of a program, whose open sizes stay open; None where no other size varies.
+    Arguments as of `as_workload`. ``opened``: whether a size is open that does not say so. Raises
+    `WorkloadError`, also where the least or the largest sizes are no program."""
+    stays = (True, None) if opened else (True,)
     if isinstance(program, str):
-        found = _of_params(params)
+        found = _of_params(params, stays)
         dims = tuple(found.values())
         ranges = tuple(Dim(n, d.lo, d.hi) for n, d in found.items())
 
@@ -183,7 +192,7 @@ def as_dynamic(
             )
     else:
         tensors: Sequence[Any] = program if isinstance(program, (list, tuple)) else ()
-        dims = tuple(d for d in dims_of(tensors) if not d.open)
+        dims = tuple(d for d in dims_of(tensors) if d.open not in stays)
         ranges = _named(dims)
 
         def make(sizes: Sizes) -> Workload:
@@ -208,7 +217,7 @@ def strides_at(strides: Strides | None, values: Mapping[Dim, int]) -> Strides | 
     listed = {name: s for name, s in strides.items() if isinstance(s, (tuple, list))}
     for name, steps in listed.items():
         for s in steps:
-            te_dims.check_stride(name, s)
+            te_dims.check_stride(name, s, values.keys())
     used = te_dims.dims_of([s for steps in listed.values() for s in steps])
     if missing := [d for d in used if d not in values]:
         raise WorkloadError(f"strides: {missing[0]!r} is no size of the program; use the sizes that it has")
@@ -219,14 +228,14 @@ def strides_at(strides: Strides | None, values: Mapping[Dim, int]) -> Strides | 
     return {**strides, **{name: numbers(steps) for name, steps in listed.items()}}
 
 
-def _of_params(params: Mapping[str, Any]) -> dict[str, Dim]:
+def _of_params(params: Mapping[str, Any], stays: Sequence[bool | None]) -> dict[str, Dim]:
     """The dimensions among parameters, by name: that of the first parameter that has it, for one of several
-    numbers with its place. Open ones stay in the program."""
+    numbers with its place. Those whose ``open`` is among ``stays`` stay in the program."""
     found: dict[Dim, str] = {}
     for name, x in params.items():
         several = isinstance(x, (list, tuple))
         for i, d in enumerate(x if several else [x]):
-            if isinstance(d, Dim) and not d.open:
+            if isinstance(d, Dim) and d.open not in stays:
                 found.setdefault(d, f"{name}{i}" if several else name)
     return {name: d for d, name in found.items()}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from autotune import backends
 from autotune.backends import confined
-from autotune.codegen.runtime.c_entry import STATUS
+from autotune.codegen.runtime.c_entry import OUTSIDE, STATUS
 from autotune.codegen.runtime.entry import layout_of
 from autotune.codegen.runtime.open_signature import open_text_of
 from autotune.errors import ArgumentError
@@ -137,6 +137,7 @@ def _contract(kernel: Kernel, name: str, functions: list[ExportedFunction]) -> d
     record = kernel.record
     main = functions[0]
     sizes = [{"name": s.name, "c_name": s.word, "least": s.least, "most": s.most} for s in main.sizes]
+    returns = dict(sorted((STATUS | (OUTSIDE if sizes else {})).items()))
     opened = {"sizes": sizes, "open": open_text_of(kernel.workload.dag).strip()} if sizes else {}
     return opened | {
         "contract": CONTRACT_VERSION,
@@ -149,7 +150,7 @@ def _contract(kernel: Kernel, name: str, functions: list[ExportedFunction]) -> d
         "workload": kernel.workload.digest,
         "function": functions[0].name,
         "arguments": [_described(a) for a in functions[0].arguments],
-        "returns": {str(status): meaning for status, meaning in STATUS.items()},
+        "returns": {str(status): meaning for status, meaning in returns.items()},
         "packing": [
             {"weight": f.of, "function": f.name, "arguments": [_described(a) for a in f.arguments]}
             for f in functions[1:]

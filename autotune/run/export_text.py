@@ -206,7 +206,10 @@ def _declared(f: ExportedFunction) -> str:
     shapes = "; ".join(map(_shown, f.arguments))
     if f.sizes:
         told = ", ".join(f"{s.word} is {s.least} to {s.most}" for s in f.sizes)
-        shapes += f".\n * These are of the largest sizes: {told}. A call tells them; nothing checks them."
+        shapes += (
+            f".\n * These are of the largest sizes: {told}. A call tells them. For others\n"
+            " * it returns 1, and computes nothing."
+        )
     return f"/* {shapes} */\nint {f.name}({takes});"
 
 

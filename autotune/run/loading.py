@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autotune import backends
@@ -17,14 +18,13 @@ from autotune.run.asked import Asked
 from autotune.run.describing import describe
 from autotune.run.dynamic_workload import DynamicWorkload, Sizes, as_dynamic
 from autotune.run.stored import first, hits, not_found, stored, unsearched
+from autotune.run.varying import Varying, check_open, undecided, varying
 from autotune.run.warned import warn
 from autotune.run.workloads import Program, ahead, as_workload
 from autotune.settings import database
 from kernels_db.place import locate
 from kernels_db.records import Hit
-from schedules.errors import WorkloadError
 from schedules.model import Target, Workload
-from schedules.te.open_sizes import strides_that_depend
 from schedules.te.strided import Strides
 
 if TYPE_CHECKING:
@@ -71,9 +71,10 @@ def load(
     where all records are left out, the error of the first: `ScheduleError`, `TraceError`, `CompileError` or
     `KernelNotFound`.
 
-    With a size that varies (``m=at.dim(1, 512)``, see `dim`) a `DynamicKernel` comes back, which looks at the
-    size of each call. It takes that some size in the range is tuned, or ``fallback=True``. An open one
-    (``open=True``) is one kernel for all sizes; a size that was tuned on its own has its own.
+    With a size that varies (``m=at.dim(1, 512)``, see `dim`) an `OpenKernel` comes back, which is one kernel
+    for all sizes; a size that was tuned on its own has its own. With ``open=False``, where open sizes are
+    refused, and where the log has single sizes of the range only, it is a `DynamicKernel`, which looks a
+    kernel up for the size of each call. It takes that some size is tuned, or ``fallback=True``.
 
     >>> kernel = at.load("matmul", m=64, n=64, k=64, threads=1)
     >>> kernel.chosen_by
@@ -83,15 +84,18 @@ def load(
     np.float32(64.0)
     """
     constant_weights = ahead(constant_weights)
-    dynamic = as_dynamic(program, params, dtype, layout, constant_weights, load, strides)
-    if dynamic is not None:
-        return _load_dynamic(dynamic, Asked.of(target, threads, db, fallback, nearest))
-
-    where = database(db)
+    where, left_open = database(db), undecided(program, params)
+    told = (program, params, dtype, layout, constant_weights, load)
+    if not left_open:
+        dynamic = as_dynamic(*told, strides)
+        if dynamic is not None:
+            return _load_dynamic(dynamic, Asked.of(target, threads, where, fallback, nearest))
 
     def find() -> tuple[Kernel, bool]:
-        workload = as_workload(program, params, dtype, layout, constant_weights, load, strides)
-        return _load(workload, Asked.of(target, threads, where, fallback, nearest))
+        asked = Asked.of(target, threads, where, fallback, nearest)
+        if left_open:
+            return _load_varying(varying(*told, strides, asked.target.grid), asked)
+        return _load(as_workload(*told, strides), asked)
 
     if not isinstance(program, str):  # tensors, whose names count for a kernel too
         return find()[0]
@@ -108,10 +112,11 @@ def load_workload(workload: Workload, asked: Asked) -> Kernel:
 
 def _load(workload: Workload, asked: Asked) -> tuple[Kernel, bool]:
     """The kernel of a workload, and whether it came without a warning."""
-    if wrong := strides_that_depend(workload.dag):
-        raise WorkloadError(wrong)
+    check_open(workload, asked.target.grid)
     workload = own_names.shown(workload, asked.where)
     found, unusable = stored(workload, asked)
+    if found is None and workload.dag.open is not None:
+        found = _of_wider(workload, asked)
     _take_exact(found, asked)
     if found is not None:
         picked = _instead(found, asked)
@@ -137,6 +142,39 @@ def _load(workload: Workload, asked: Asked) -> tuple[Kernel, bool]:
     return kernel, False
 
 
+def _load_varying(program: Varying, asked: Asked) -> tuple[Kernel, bool]:
+    """The kernel of a program that may have one for all sizes, or one for each, and whether it may be kept.
+    Where the log has some of the sizes, and none for all, those are taken."""
+    chosen = program.opened
+    if chosen is not None and not _known(chosen, asked) and program.fixed.tuned(asked.where):
+        try:
+            return _load_dynamic(program.fixed, replace(asked, fallback=False)), False
+        except KernelNotFound:  # they are of other machines
+            if not asked.fallback:
+                raise
+    chosen = program.decided()
+    if isinstance(chosen, DynamicWorkload):
+        return _load_dynamic(chosen, asked), False
+    return _load(chosen, asked)
+
+
+def _known(program: Workload | DynamicWorkload, asked: Asked) -> bool:
+    """Whether the log has a kernel of a program for this machine."""
+    if isinstance(program, DynamicWorkload):
+        return bool(program.tuned(asked.where))
+    from autotune.run.wider import wider
+
+    every = [program, *wider(program, asked.where)]
+    return any(next(hits(w, asked), None) is not None for w in every)
+
+
+def _of_wider(workload: Workload, asked: Asked) -> Kernel | None:
+    """The kernel of the narrowest range that the log has, of those that hold the range of a workload."""
+    from autotune.run.wider import wider
+
+    return next((k for w in wider(workload, asked.where) if (k := stored(w, asked)[0]) is not None), None)
+
+
 def _take_exact(kernel: Kernel | None, asked: Asked) -> None:
     """Have a kernel of open sizes take one that was tuned for just the size of a call, where the log has
     it."""
@@ -148,7 +186,8 @@ def _take_exact(kernel: Kernel | None, asked: Asked) -> None:
         return
     tuned = {kernel.dynamic.at(s).digest for s in kernel.dynamic.tuned(asked.where)}
     fixed = asked.on(kernel.target)
-    kernel.exact = lambda workload: stored(workload, fixed)[0] if workload.digest in tuned else None
+    if tuned:  # else no call asks for the digest of its size
+        kernel.take_exact(lambda workload: stored(workload, fixed)[0] if workload.digest in tuned else None)
 
 
 def _instead(found: Kernel, asked: Asked) -> tuple[Kernel, str] | None:

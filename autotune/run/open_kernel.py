@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from autotune.codegen.runtime.entry import signature
 from autotune.codegen.runtime.open_signature import open_text_of
 from autotune.run.dynamic_kernel import DynamicKernel
-from autotune.run.dynamic_workload import DynamicWorkload, Sizes
+from autotune.run.dynamic_workload import DynamicWorkload, Seen, Sizes
 from autotune.run.kernel import Kernel, packed_params
 from schedules.ir import Buffer
 from schedules.ir.nest import tensor_buffer
 from schedules.model import Target, Trace, Workload
 from schedules.te.dims import Dim
-from schedules.te.flops import count_flops
+from schedules.te.flops import count_flops_per_point, flops_of_points
 from schedules.te.open_sizes import at, untold
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class OpenKernel(DynamicKernel):
     `at` gives the kernel of one size, as of `DynamicKernel`. ``workload``, ``trace`` and ``record`` are those
     of the range. Raises `ArgumentError` for a size outside of it.
 
-        >>> m = at.dim(1, 512, open=True)
+        >>> m = at.dim(1, 512)
         >>> kernel = at.load("matmul", m=m, n=4096, k=4096)
         >>> c = kernel(a, b)  # a has 37 rows
     """
@@ -48,7 +48,7 @@ class OpenKernel(DynamicKernel):
         packing: Mapping[int, LoadedObject] | None = None,
         chosen_by: str = "schedule",
     ) -> None:
-        """As of `Kernel`. ``exact``: gives the kernel that was tuned for a workload of one size, or None."""
+        """As of `Kernel`."""
         params = tuple(map(tensor_buffer, workload.dag.params))
         outputs = workload.dag.outputs
         expected = signature(packed_params(params, packing or {}), outputs) + open_text_of(workload.dag)
@@ -60,6 +60,12 @@ class OpenKernel(DynamicKernel):
         super().__init__(sizes_of_open(workload), self._sized, ())
         self.target, self.record, self.chosen_by = target, record, chosen_by
         self.workload, self._given = workload, trace
+
+    def take_exact(self, exact: Callable[[Workload], Kernel | None]) -> None:
+        """Have sizes take kernels of their own: ``exact`` gives the kernel that was tuned for a workload of
+        one size, or None. For a kernel that nobody calls yet."""
+        self.exact = exact
+        self._kernels.clear()  # the largest size has this code already
 
     def _sized(self, workload: Workload) -> Kernel:
         """The kernel of one size: its own, or this code at that size."""
@@ -114,14 +120,17 @@ def sizes_of_open(workload: Workload) -> DynamicWorkload:
     """The workloads of each size of one with open sizes."""
     opened = workload.dag.open
     assert opened is not None
-    whole = count_flops(workload.dag.largest)
+    each = count_flops_per_point(workload.dag)
+    whole = flops_of_points(workload.dag, each)
     dims = tuple(Dim(s.name, s.least, s.most, open=True) for s in opened.sizes)
 
     def make(sizes: Sizes) -> Workload:
         one = dict(zip(opened.ranges, sizes, strict=True))
         own = tuple((k, one.get(k, v)) for k, v in workload.params)
         dag = at(workload.dag, one)
-        flops = round(workload.flops * count_flops(dag) / max(whole, 1))
+        flops = round(workload.flops * flops_of_points(dag, each) / max(whole, 1))
         return replace(workload, dag=dag, params=own, flops=flops)
 
-    return DynamicWorkload(dims, make)
+    told = [opened.telling[name] for name in opened.ranges]
+    seen = tuple(Seen(x.of, x.at, *x.linear) for x in told if x.linear is not None)
+    return DynamicWorkload(dims, make, told=seen)

@@ -126,6 +126,12 @@ def not_found(workload: Workload, asked: Asked) -> KernelNotFound:
     if rows is not None and _targets(rows, where):
         lines.append("stored there row-major: without --strides, or strides=")
         what = "or tune this one"
+    if workload.dag.open is not None:
+        from autotune.run.wider import wider
+
+        held = next((w for w in wider(workload, where) if _targets(w, where)), None)
+        if held is not None:
+            lines.append(f"stored there for a wider range, which load takes: {describe(held)}")
     if not others and (other_order := reordered(workload, where)) is not None:
         lines.append(other_order)
         what = "or tune this one"

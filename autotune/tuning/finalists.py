@@ -1,12 +1,13 @@
-"""The finalists of a run: the best of the log, timed again, in turns and in several places of memory."""
+"""The finalists of a run: the best of the log, timed again, in turns and in several places of memory.
+
+Those of open sizes are ranked by what they take at several (`autotune.tuning.ranking`).
+"""
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune import backends
@@ -14,6 +15,7 @@ from autotune.search.decisions import DECISIONS
 from autotune.tuning import diagnostics
 from autotune.tuning.credible import credible
 from autotune.tuning.known_limits import MEMORY_BYTES
+from autotune.tuning.ranking import behind, mean_s, measured, together, work_at_sizes
 from autotune.tuning.run_records import FINALISTS, trace_of
 from kernels_db import lookup
 from kernels_db.records import Record
@@ -29,6 +31,7 @@ FIELD, LUCKY = 32, 256  # finalists at first, if there were so many trials
 PASSES = 6  # over finalists, until the best of the log has been timed in...
 PLACES_SHARE, PLACES_S = 0.2, 1.0  # of the time so far, or seconds, the longer: what all may take
 NEAR = 1.25  # a trial slower than this times the luckiest will not win
+NEAR_IF_OPEN, LOOKED_AT = 2.0, 256  # the same where sizes are open, and among how many of the best
 # What led before the search is timed too, up to so many times the luckiest: beside other work a time may be
 # off by a factor.
 DOUBTED = 3.0
@@ -50,7 +53,9 @@ class Finalists:
         backend = backends.of(self._run.target)
         self._places = backend.measuring.places
         self._warm_runs = backend.warm_runs(self._run.workload.dag, self._run.target)
+        self._work = work_at_sizes(self._run.workload.dag)
         self._passes: defaultdict[str, list[Measurement]] = defaultdict(list)  # by trace digest
+        self._given_up: set[str] = set()  # digests of those that lead at the largest sizes alone
 
     def time(self, measurer: Measuring, begin: float, until: float, each_s: float) -> None:
         """Time the best of the log again, in turns, until the best is one of these. The leaders of thousands
@@ -64,8 +69,9 @@ class Finalists:
         lost: set[str] = set()  # digests of those of which nothing was found out, and would be next time
         for number in range(PASSES):
             most = FINALISTS if number else self._field
-            top = run.log.top_k(run.workload, run.target, most + len(lost))
-            top = [r for r in top if trace_of(r) and r.trace_digest not in lost][:most]
+            looked_at = LOOKED_AT if self._work else most
+            top = run.log.top_k(run.workload, run.target, looked_at + len(lost))
+            top = [r for r in top if trace_of(r) and r.trace_digest not in lost][:looked_at]
             if not top or (not number and not so_far.measured and top[0].kind == "final"):
                 return
             if not so_far.searched:  # nothing to compare plain loops with
@@ -75,7 +81,7 @@ class Finalists:
             if timed >= places or (timed and spent * (done + 1) / done > room):
                 return
             fastest = top[0].time_s or 0.0
-            near = [r for r in top if (r.time_s or 0.0) <= NEAR * fastest or self._passes[r.trace_digest]]
+            near = self._near(top, fastest, most)
             near = [near[0], *self._incumbents(near, fastest, lost), *near[1:]][:most]
             moving = done > 0 and places > 1
             begin_s = self._site.move_s(fastest, self._warm_runs) if moving else 0.0
@@ -90,11 +96,9 @@ class Finalists:
             traces = [r.trace for r in chosen]
             found = measurer.finalists(traces, rounds, repeats)
             self._limit.check(min((m.time_s for m in found if m.ok and m.time_s), default=None))
-            for r, trace, m in zip(chosen, traces, found):
-                if m.status == "error":
-                    lost.add(trace.digest)
-                else:
-                    self._log(r, trace, m, [] if rough else self._passes[trace.digest])
+            lost |= {t.digest for t, m in zip(traces, found) if m.status == "error"}
+            self._log(chosen, found, rough)
+            self._give_up(top)
             done += not rough
             so_far.look_up_the_best()
             diagnostics.finalists(run.workload, number + 1, chosen, so_far.best_s)
@@ -104,9 +108,25 @@ class Finalists:
         """Seconds that they need to be timed well; places after the first mostly take half of what one
         may."""
         site, best_s = self._site, self._so_far.best_s or 0.0
-        one = site.cost_s(best_s, FINALISTS, 3, 5, self._warm_runs)
-        rough = site.cost_s(best_s, FIELD, 1, 3, self._warm_runs) if self._field > FINALISTS else 0.0
+        one = self._turns_s(best_s, FINALISTS, 3, 5)
+        rough = self._turns_s(best_s, FIELD, 1, 3) if self._field > FINALISTS else 0.0
         return one + rough / 2 + (self._places - 1) * (one / 2 + site.move_s(best_s, 0))
+
+    def _near(self, top: list[Record], fastest_s: float, most: int) -> list[Record]:
+        """Those of the best that may win, ``most`` of them. Where sizes are open, those behind the first come
+        in the order of their means over several. Where not all have one, as in an earlier version's log, half
+        are the fastest of other sketches."""
+        factor = NEAR_IF_OPEN if self._work else NEAR
+        near = [r for r in top if (r.time_s or 0.0) <= factor * fastest_s or self._passes[r.trace_digest]]
+        if not self._work:
+            return near[:most]
+        means = {r.uid: mean for r in near if (mean := mean_s(measured(r))) is not None}
+        if len(means) == len(near):
+            return [near[0], *sorted(near[1:], key=lambda r: means[r.uid])][:most]
+        first = {r.sketch: r for r in reversed(near)}
+        others = [r for r in near[1:] if r is first[r.sketch]][: most // 2]
+        rest = [r for r in near if r not in others]
+        return [rest[0], *others, *rest[1:]][:most]
 
     def _incumbents(self, near: list[Record], fastest_s: float, lost: set[str]) -> list[Record]:
         """What led when the run began and the fastest of its first pick, where neither is ``near`` or was
@@ -136,17 +156,45 @@ class Finalists:
             chosen = records[:k]
             missing = sum(measurer.object(r.trace) is None for r in chosen)  # built and checked again
             slowest = max(r.time_s or 0.0 for r in chosen)
-            cost = self._site.cost_s(slowest, len(chosen), rounds, repeats, self._warm_runs)
+            cost = self._turns_s(slowest, len(chosen), rounds, repeats)
             if cost + missing * each_s <= left:
                 return chosen, rounds, repeats
         return None
 
-    def _log(self, r: Record, trace: Trace, m: Measurement, passes: list[Measurement]) -> None:
-        """Log the median of a finalist's passes, this one and earlier ``passes``, with the times of all."""
-        m = credible(m, self._limit.seconds)
-        passes.append(m)
-        if m.ok and len(passes) > 1:
-            times = tuple(t for p in passes for t in p.times_s)
-            m = replace(m, times_s=times, time_s=statistics.median(p.time_s for p in passes if p.time_s))
+    def _turns_s(self, time_s: float, count: int, rounds: int, repeats: int) -> float:
+        """Seconds that it takes to time so many candidates of about ``time_s``, at every size that counts."""
+        each = (time_s * share for share in (1.0, *self._work))
+        return sum(self._site.cost_s(s, count, rounds, repeats, self._warm_runs) for s in each)
+
+    def _log(self, chosen: list[Record], found: list[Measurement], rough: bool) -> None:
+        """Log the median of each finalist's passes, this one and earlier ones, with the times of all. Of a
+        ``rough`` pass the next ones know nothing."""
+        passes = {} if rough else self._passes
+        timed = {r.trace_digest: credible(m, self._limit.seconds) for r, m in zip(chosen, found)}
+        timed = {digest: m for digest, m in timed.items() if m.status != "error"}
+        for digest, m in timed.items():
+            passes.setdefault(digest, []).append(m)
+        left_out = self._given_up - timed.keys()
+        known = {d: together(ms) for d, ms in passes.items() if ms and d not in left_out}
+        ranked = behind(known, rough)
+        for r in chosen:
+            if r.trace_digest in timed:
+                self._write(r, ranked[r.trace_digest])
+
+    def _give_up(self, top: list[Record]) -> None:
+        """Log as slow what was no finalist, and by its trial leads at the largest sizes alone: else it would
+        be the best of the log."""
+        known = {d: together(ms) for d, ms in self._passes.items() if ms and d not in self._given_up}
+        if not self._work or not known:
+            return
+        others = {r.trace_digest: measured(r) for r in top if not self._passes[r.trace_digest]}
+        ranked = behind(known | others, rough=True)
+        for r in top:
+            if r.trace_digest in others and ranked[r.trace_digest].status == "slow":
+                self._write(r, ranked[r.trace_digest])
+
+    def _write(self, r: Record, m: Measurement) -> None:
+        if m.status == "slow":
+            self._given_up.add(r.trace_digest)
         kept = {k: v for k, v in r.environment.items() if k in (DECISIONS, MEMORY_BYTES)}
-        self._keep(r, trace, m, kept)
+        self._keep(r, r.trace, m, kept)

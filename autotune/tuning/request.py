@@ -28,12 +28,13 @@ Run = Callable[[Log, Tell | None, Interrupts | None], Mapping[Target, R]]
 @dataclass(frozen=True)
 class TuneRequest:
     """``options``: how to search. ``place``: what measures. ``goal``: the target of this machine; None: a
-    fleet measures. ``where``: the log."""
+    fleet measures. ``where``: the log. ``grid``: whether a GPU is among the targets that were named."""
 
     options: TuneOptions
     place: Place
     goal: Target | None
     where: str
+    grid: bool = False
 
     @classmethod
     def of(
@@ -49,9 +50,9 @@ class TuneRequest:
         `TargetError`, `SettingsError`."""
         if fleet is None:
             goal = backends.parse(backends.alone(target), threads)
-            return cls(options, OneMachine(goal), goal, database(db))
+            return cls(options, OneMachine(goal), goal, database(db), goal.grid)
         there: Place = hook("fleet")(str(fleet), target, threads, **of_fleet)
-        return cls(options, there, None, database(db))
+        return cls(options, there, None, database(db), backends.names_grid(target))
 
     def tuning(self, maker: JobMaker[R]) -> Run[R]:
         """What tunes that of which a maker makes jobs. It raises as `tuner.tune_jobs`."""

@@ -46,7 +46,7 @@ def add_biases(graph: Graph) -> Graph:
 
 def _is_constant(e: Expr, constants: Container[str]) -> bool:
     loads = E.loads(e)
-    return bool(loads) and all(x.buffer in constants for x in loads)
+    return bool(loads) and not E.holes(e) and all(x.buffer in constants for x in loads)
 
 
 def _pays(fixed: list[Expr]) -> bool:

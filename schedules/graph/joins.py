@@ -362,7 +362,9 @@ def _follows(part: Stage, user: str, stages: _Stages) -> bool:
     reads until now."""
     for name in dict.fromkeys(x.buffer for x in part.reads()):
         p = stages.made.get(name)
-        if p is None or name in stages.kept or stages.users(p) != {user} or points(p) != points(part):
+        if p is None or name in stages.kept or stages.users(p) != {user}:
+            continue
+        if not is_same(points(p), points(part)):
             continue
         if is_one_to_one(part, [x for x in part.reads() if x.buffer == name]):
             if not is_map(p) or _follows(p, p.name, stages):

@@ -266,7 +266,7 @@ def stored(zero: Expr, dtype: str) -> Expr | None:
 
 def number(e: Expr) -> Expr:
     """Itself; a literal where it is made of literals alone, rounded or wrapped as a kernel would."""
-    if isinstance(e, Const) or E.loads(e) or E.variables(e):
+    if isinstance(e, Const) or E.loads(e) or E.variables(e) or E.holes(e):
         return e
     one = Stage((Tensor("number", (), E.dtype_of(e)),), (), (), (e,))
     return Const(evaluate(ComputeDAG((), (one,), ("number",)), [])[0].item(), E.dtype_of(e))

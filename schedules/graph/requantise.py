@@ -75,7 +75,9 @@ class _Again:
             return None
         fill, place = (-math.inf, 0) if op == "max" else (math.inf, -1)
         q = self.reader.read_extreme(s.values[0], fill, DTYPES[stored.dtype].range[place])
-        constant = q is not None and not any(E.variables(e) for e in (q.zero, q.scale) if e is not None)
+        constant = q is not None and not any(
+            E.variables(e) or E.holes(e) for e in (q.zero, q.scale) if e is not None
+        )
         if q is None or not constant or not isinstance(q.scale, Const) or q.scale.value <= 0:
             return None
         out = Tensor(self.reader.taken.add(f"{s.name}_{SUMS}"), s.outputs[0].shape, SUMS)

@@ -98,6 +98,8 @@ def _scaled(
         own = _plain_axes(load, product)
         dims = {i.name for i in weight.indices if isinstance(i, Var)}
         reads = {x.buffer for x in E.loads(parts.factor)}
+        if E.holes(parts.factor):  # a call tells it: weights are not the same at each
+            continue
         if reads <= shapes.keys() and all(own.get(v) in dims for v in E.variables(parts.factor)):
             shape = shapes[weight.buffer]
             return _Scaled(product.name, load, weight, shape, whole, parts.factor, parts.shift)

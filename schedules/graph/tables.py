@@ -74,7 +74,8 @@ def _byte(e: Expr) -> Load | None:
         return None
     (x,) = loads
     alone = E.rewrite(e, lambda y: Const(0, y.dtype) if y == x and isinstance(y, Load) else None)
-    return x if x.dtype in STORED and not E.variables(alone) and not E.loads(alone) else None
+    other = E.variables(alone) or E.holes(alone) or E.loads(alone)
+    return x if x.dtype in STORED and not other else None
 
 
 def _outer_loads(e: Expr) -> Iterator[Load]:

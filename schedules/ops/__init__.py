@@ -103,7 +103,7 @@ def workload(
     layout = _layout(op, layout)
     chosen = {k: params[k] for k in TYPED if k in params}
     types = op.types(dtype, chosen)
-    opened = {k: v for k, v in params.items() if isinstance(v, Dim) and v.open}
+    opened = {k: v for k, v in params.items() if isinstance(v, Dim) and v.open is not False}
     given = {k: v for k, v in params.items() if k not in chosen}
     p = op.resolve(given | {k: v.hi for k, v in opened.items()})
     dag = te.dag(_built(op, p, types, layout, opened))
@@ -135,7 +135,8 @@ def _built(
         if not opened:
             raise
         raise WorkloadError(
-            f"{op.name}: its expression needs numbers for {', '.join(opened)} ({err}); leave open out"
+            f"{op.name}: its expression needs numbers for {', '.join(opened)} ({err}); give open=False "
+            "for a kernel of each size"
         ) from None
 
 
@@ -219,18 +220,20 @@ def describe() -> list[dict[str, Any]]:
 
 # One ``name=value`` of a shape, and values that are no list.
 _ITEM = re.compile(
-    r"\s*([A-Za-z_]\w*)\s*=\s*(\([^()]*\)|\[[^\[\]]*\]|[0-9]+\.\.[0-9]+\s*,\s*open|[^,()\[\]]*?)\s*(?:,|$)"
+    r"\s*([A-Za-z_]\w*)\s*=\s*(\([^()]*\)|\[[^\[\]]*\]|[0-9]+\.\.[0-9]+\s*,\s*(?:open|fixed)\b|[^,()\[\]]*?)\s*(?:,|$)"
 )
 _INT = re.compile(r"[+-]?[0-9]{1,30}")
 _FLOAT = re.compile(r"(?=.*[.eE])[+-]?(?:[0-9]{1,30}\.?[0-9]{0,30}|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
-_RANGE = re.compile(r"([0-9]{1,30})\.\.([0-9]{1,30})(\s*,\s*open)?")
+_RANGE = re.compile(r"([0-9]{1,30})\.\.([0-9]{1,30})(?:\s*,\s*(open|fixed))?")
 _FLAGS = {"true": True, "false": False}
+# What may stand behind a range: whether one kernel is for all of its sizes.
+_OPEN = {"open": True, "fixed": False, None: None}
 
 
 def parse_shape(text: str) -> dict[str, Any]:
     """Parameters from text such as ``m=512,n=512,k=512``; several numbers are ``2x3x4`` or ``(2,3,4)``, flags
-    0 or 1 or ``true`` or ``false``, a size that varies ``1..512``, or ``1..512,open`` where one kernel is for
-    all.
+    0 or 1 or ``true`` or ``false``, a size that varies ``1..512``. ``1..512,open`` is one kernel for all
+    sizes, ``1..512,fixed`` one for each; without either the program decides (`autotune.dim`).
 
     Raises `WorkloadError` on anything else. Names, kinds and ranges are the operator's to check, and what is
     missing, so that its error tells the names: empty text gives no parameters.
@@ -240,10 +243,10 @@ def parse_shape(text: str) -> dict[str, Any]:
     while at < len(text.rstrip()):
         m = _ITEM.match(text, at)
         if m is None:
-            raise WorkloadError(
-                f"shape {text!r}: cannot read {text[at:]!r}; write name=integer with commas between them, "
-                "such as m=512,n=512"
-            )
+            told = "write name=integer with commas between them, such as m=512,n=512"
+            if isinstance(next(reversed(out.values()), None), Dim) and "=" not in text[at:].partition(",")[0]:
+                told = "behind a range stands open, fixed or nothing, such as m=1..512,open"
+            raise WorkloadError(f"shape {text!r}: cannot read {text[at:]!r}; {told}")
         name, value = m.groups()
         if name in out:
             raise WorkloadError(f"shape {text!r}: {name} is given twice")
@@ -256,7 +259,11 @@ def _parse_value(name: str, value: str) -> Dim | int | float | str | tuple[int, 
     if name in WORDS:
         return value
     if bounds := _RANGE.fullmatch(value):
-        return dim(int(bounds[1]), int(bounds[2]), name, open=bounds[3] is not None)
+        if not 1 <= int(bounds[1]) <= int(bounds[2]):
+            raise WorkloadError(
+                f"{name}={value}: a range begins at 1 or above and does not end below that, such as 1..512"
+            )
+        return dim(int(bounds[1]), int(bounds[2]), name, open=_OPEN[bounds[3]])
     if value.lower() in _FLAGS:
         return _FLAGS[value.lower()]
     if _INT.fullmatch(value):
@@ -266,5 +273,7 @@ def _parse_value(name: str, value: str) -> Dim | int | float | str | tuple[int, 
     inside = value[1:-1].rstrip(", ") if value[:1] in ("(", "[") else None
     parts = value.split("x") if inside is None else [x.strip() for x in inside.split(",")]
     if not all(_INT.fullmatch(x) for x in parts):
-        raise WorkloadError(f"{name}={value} is not a number, nor a list of integers such as 2x3x4")
+        raise WorkloadError(
+            f"{name}={value} is not a number, nor a list of integers such as 2x3x4, nor a range, as 1..512"
+        )
     return tuple(map(int, parts))

@@ -14,15 +14,18 @@ from dataclasses import dataclass, field, replace
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Expr, Load, Select
-from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, with_body
+from schedules.ir import Alloc, Buffer, Guard, Loop, Stmt, Store, const, with_body
 from schedules.passes.simplify import Ranges, inside
 
 
-def drop_harmless_guards(s: Stmt, params: tuple[Buffer, ...], ranges: Ranges | None = None) -> Stmt:
+def drop_harmless_guards(
+    s: Stmt, params: tuple[Buffer, ...], ranges: Ranges | None = None, wide: int = 0
+) -> Stmt:
     """``s`` without the speculative guards that are harmless to drop. ``ranges``: of the variables of sizes.
-    An argument has as many rows as the call says, not as the largest size."""
+    An argument has as many rows as the call says, not as the largest size. ``wide``: guards on vectors of
+    more lanes stay where a call tells their end, as most of the lanes may have no work."""
     shapes = {b.name: _extents(b) for b in params}
-    return _go(s, _Around(frozenset(b.name for b in params), shapes, ranges or {}))
+    return _go(s, _Around(frozenset(b.name for b in params), shapes, ranges or {}, wide=wide))
 
 
 def _extents(b: Buffer) -> tuple[int | Expr, ...]:
@@ -31,13 +34,25 @@ def _extents(b: Buffer) -> tuple[int | Expr, ...]:
 
 @dataclass(frozen=True)
 class _Around:
-    """What is known at a statement: buffers of the caller, shapes of all buffers, ranges of the loops, and
-    conditions that hold."""
+    """What is known at a statement: buffers of the caller, shapes of all buffers, ranges of the loops,
+    conditions that hold, and ``lanes`` of vectors of more than ``wide``."""
 
     params: frozenset[str]
     shapes: Mapping[str, tuple[int | Expr, ...]]
     ranges: Ranges = field(default_factory=dict)
     conds: tuple[Expr, ...] = ()
+    lanes: frozenset[str] = frozenset()
+    wide: int = 0
+
+    def inside(self, s: Loop) -> _Around:
+        """In a loop."""
+        n = const(s.extent) if self.wide and s.kind == "vectorize" else None
+        more = {s.var} if n is not None and n > self.wide else set()
+        return replace(self, ranges=inside(s, self.ranges), lanes=self.lanes | more)
+
+    def stays(self, c: Expr) -> bool:
+        """Whether a condition is on lanes of which most may have no work."""
+        return bool(E.variables(c) & self.lanes) and affine.has_size(c)
 
     def allocated(self, b: Buffer) -> _Around:
         """Inside of an allocation."""
@@ -51,7 +66,7 @@ class _Around:
 def _go(s: Stmt, at: _Around) -> Stmt:
     match s:
         case Loop(body=b):
-            return replace(s, body=_go(b, replace(at, ranges=inside(s, at.ranges))))
+            return replace(s, body=_go(b, at.inside(s)))
         case Alloc(buffer=buf, body=b):
             return Alloc(buf, _go(b, at.allocated(buf)))
         case Guard(body=b) if s.speculative:
@@ -59,7 +74,7 @@ def _go(s: Stmt, at: _Around) -> Stmt:
             keep = E.conjuncts(s.cond)
             for c in keep:
                 others = tuple(x for x in keep if x is not c)
-                if _harmless(inner, replace(at, conds=others)):
+                if not at.stays(c) and _harmless(inner, replace(at, conds=others)):
                     keep = others
             return replace(s, cond=E.all_of(*keep), body=inner) if keep else inner
     return with_body(s, lambda k: _go(k, at))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from schedules import affine
 from schedules import expr as E
 from schedules.errors import ScheduleError
-from schedules.expr import Binary, Const, Expr, Hole, Var
+from schedules.expr import Binary, Compare, Const, Expr, Hole, Var
 from schedules.ir import (
     Alloc,
     Block,
@@ -122,26 +122,51 @@ def _end(b: Block, var: str, inner: affine.Ranges, runs: bool) -> Expr | None:
 
 def whole_from(nest: Nest) -> Expr:
     """The condition under which every tile that a split shifts inside fits: ``8 <= n`` of ``min(i * 8, n -
-    8)``. ``nest``: with closed sizes."""
+    8)``. ``nest``: as it was scheduled. With closed sizes a tile as long as the largest size would be missed,
+    of which the only place is ``n - 8``."""
+    of = {size_hole(s.name): size_variable(s.name) for s in nest.sizes}
     ends = (
-        x.b
+        E.rewrite(x.b, lambda h: of.get(h) if isinstance(h, Hole) else None)
         for b in blocks(nest.body)
         for e in b.binds
         for x in E.walk(e)
-        if isinstance(x, Binary) and x.op == "min" and affine.has_size(x.b)
+        if isinstance(x, Binary) and x.op == "min" and E.holes(x.b)
     )
     return E.all_of(*dict.fromkeys(E.compare("<=", 0, e) for e in ends))
 
 
 def whole_lanes(s: Stmt, ranges: affine.Ranges) -> Stmt:
-    """Vectors and unrolled loops whose extent a call tells, with as many lanes as there may be, and a
-    guard."""
+    """Vectors and unrolled loops whose extent a call tells, with as many lanes as there may be, and a guard.
+    What the guard inside of them says already is left out: in ``for j in lanes of min(8, n): if i * 8 + j <
+    n``, j is below n."""
     if isinstance(s, Loop) and s.kind in ("vectorize", "unroll") and const(s.extent) is None:
         most = affine.most(s.extent, ranges)
         if most is not None:
-            body = Guard(E.compare("<", Var(s.var), s.extent), whole_lanes(s.body, ranges))
-            return replace(s, extent=Const(most), body=body)
+            lane = {s.var: (0, most - 1)}
+            ends = (E.compare("<", Var(s.var), n) for n in _sides(s.extent))
+            own = [c for c in ends if affine.decide(c, {**ranges, **lane}) is not True]
+            own = [c for c in own if not _says(s.body, c, ranges)]
+            inner = whole_lanes(s.body, ranges)
+            return replace(s, extent=Const(most), body=Guard(E.all_of(*own), inner) if own else inner)
     return with_body(s, lambda x: whole_lanes(x, ranges))
+
+
+def _sides(e: Expr) -> list[Expr]:
+    """What an index is the minimum of."""
+    if isinstance(e, Binary) and e.op == "min":
+        return [*_sides(e.a), *_sides(e.b)]
+    return [e]
+
+
+def _says(s: Stmt, cond: Expr, ranges: affine.Ranges) -> bool:
+    """Whether a statement does nothing where ``cond``, ``a < b``, does not hold, as its guard tells. Loops
+    count from 0."""
+    if not (isinstance(s, Guard) and isinstance(cond, Compare)):
+        return False
+    above = dict.fromkeys(E.variables(s.cond) - ranges.keys(), (0, 1 << 62)) | {**ranges}
+    gaps = (c.a - c.b for c in E.conjuncts(s.cond) if isinstance(c, Compare) and c.op == "<")
+    less = (affine.bounds(affine.simplify(cond.a - cond.b - gap, ranges), above) for gap in gaps)
+    return any(r is not None and r[1] <= 0 for r in less)
 
 
 def largest(s: Stmt, ranges: affine.Ranges) -> Stmt:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from schedules import affine
 from schedules import expr as E
-from schedules.expr import Binary, Compare, Const, Expr, Select, Var
+from schedules.expr import Compare, Const, Expr, Select, Var
 from schedules.ir import Guard, Loop, Stmt, Store, const, seq, walk, with_body
 from schedules.ir.exprs import expressions, substitute
 from schedules.passes.simplify import Ranges, inside, loop_range, simplify
@@ -54,26 +54,39 @@ def _of_open_extent(s: Loop, ranges: Ranges) -> Stmt:
     lo, hi, holding = _middle(s, r[1]) if r is not None else (Const(0), Const(0), frozenset[Expr]())
     if not holding:
         return replace(s, body=partition(s.body, inside(s, ranges)), annotations=marks)
-    hi = _whole(hi, s.extent)
+    hi = affine.simplify(E.minimum(hi, s.extent), ranges)
     lo = lo if lo == Const(0) else E.minimum(lo, hi)
 
     def part_of(first: Expr, end: Expr, body: Stmt) -> Stmt:
         body = substitute(body, {s.var: Var(s.var) + first})
         piece = simplify(Loop(s.var, affine.simplify(end - first, ranges), body, s.kind, marks), ranges)
         if isinstance(piece, Loop) and piece.var == s.var:
-            return replace(piece, body=partition(piece.body, inside(piece, ranges)))
+            within = _where_it_runs(end, inside(piece, ranges))
+            return replace(piece, body=partition(simplify(piece.body, within), within))
         return partition(piece, ranges)
 
     pieces = [(Const(0), lo, s.body), (lo, hi, _given(s.body, holding)), (hi, s.extent, s.body)]
     return seq(*(part_of(*piece) for piece in pieces))
 
 
-def _whole(end: Expr, extent: Expr) -> Expr:
-    """The end of whole tiles, no further than that of all: ``n // 8`` is none of ``ceildiv(n, 8)``."""
-    match end, extent:
-        case Binary(op="//", a=x, b=n), Binary(op="ceildiv", a=y, b=m) if (x, n) == (y, m):
-            return end
-    return E.minimum(end, extent)
+def _where_it_runs(end: Expr, ranges: Ranges) -> Ranges:
+    """Ranges in a loop that ends there, after some first iterations: n is 8 at least before ``n // 8``, and
+    before ``n // 8 - i * 4``."""
+    names = [v for v in E.variables(end) if affine.has_size(Var(v))]
+    if len(names) != 1 or names[0] not in ranges:
+        return ranges
+    (size,) = names
+    low, high = ranges[size]
+
+    def never(n: int) -> bool:
+        """Whether it does not run at any size up to this one."""
+        r = affine.bounds(end, {**ranges, size: (ranges[size][0], n)})
+        return r is not None and r[1] <= 0
+
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if never(middle) else (low, middle)
+    return {**ranges, size: (low, ranges[size][1])}
 
 
 def _middle(loop: Loop, n: int) -> tuple[Expr, Expr, frozenset[Expr]]:

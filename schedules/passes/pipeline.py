@@ -10,8 +10,10 @@ from collections.abc import Callable
 from schedules.expr import loads
 from schedules.ir import Block, Nest, Stmt, blocks, size_ranges
 from schedules.passes.align_streamed_tiles import align_streamed_tiles
+from schedules.passes.by_sizes import by_sizes
 from schedules.passes.compact import compact
 from schedules.passes.drop_harmless_guards import drop_harmless_guards
+from schedules.passes.narrow_lanes import LANES, narrow_lanes
 from schedules.passes.open_sizes import largest, whole_lanes
 from schedules.passes.partition import partition
 from schedules.passes.prefetch import prefetch
@@ -38,6 +40,12 @@ def shared(nest: Nest) -> Passes:
     # Only where a call tells a size: code of other programs needs neither.
     lanes: Passes = [("whole_lanes", lambda s: whole_lanes(s, ranges))] if ranges else []
     room: Passes = [("largest", lambda s: largest(s, ranges))] if ranges else []
+    wide = LANES if ranges else 0
+    few: Passes = [
+        ("narrow_lanes", narrow_lanes),
+        ("drop_harmless_guards", lambda s: drop_harmless_guards(s, params, ranges)),
+        ("by_sizes", lambda s: by_sizes(s, ranges)),
+    ]
     return [
         *lanes,
         # Sizes and guards are read from simplified indices.
@@ -47,8 +55,10 @@ def shared(nest: Nest) -> Passes:
         # Indices are now relative to their region, so they are folded again.
         ("simplify", lambda s: simplify(s, ranges)),
         # Before partition, so that only guards that matter cost a copy of the loop.
-        ("drop_harmless_guards", lambda s: drop_harmless_guards(s, params, ranges)),
+        ("drop_harmless_guards", lambda s: drop_harmless_guards(s, params, ranges, wide)),
         ("partition", lambda s: partition(s, ranges)),
+        # Only the rest of whole tiles has guards on lanes now.
+        *(few if ranges else []),
         # Selects that partition could not decide.
         ("unswitch", unswitch),
         # Last, because it makes extents depend on outer loops.

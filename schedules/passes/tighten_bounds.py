@@ -44,7 +44,7 @@ def _trim_loop(loop: Loop, g: Guard) -> Stmt:
         elif loop.var not in E.variables(c):
             out.append(c)
         else:
-            bound = _bound(c, loop.var)
+            bound = bound_of(c, loop.var)
             new = affine.simplify(E.minimum(extent, bound), {}) if bound is not None else None
             if new is None or (loop.kind != "serial" and const(new) is None):
                 keep.append(c)
@@ -55,7 +55,7 @@ def _trim_loop(loop: Loop, g: Guard) -> Stmt:
     return Guard(E.all_of(*out), new_loop) if out else new_loop
 
 
-def _bound(c: Expr, var: str) -> Expr | None:
+def bound_of(c: Expr, var: str) -> Expr | None:
     """The exclusive upper bound on ``var`` that ``c`` states; None if it states none."""
     if not isinstance(c, Compare) or c.op not in ("<", "<="):
         return None

@@ -1,14 +1,14 @@
 """Sizes that vary: a `Dim` stands for an extent that is known only when a kernel is called.
 
 A dimension is a variable of the expression. Arithmetic on it makes expressions, so that ``m + 2`` may be an
-extent too, and ``te.cast(m, "float32")`` a value. `at_sizes` puts numbers in the place of dimensions.
-Schedules, workloads and kernels are of one size each: none of them has a dimension. An open one stays: see
-`schedules.te.open_sizes`.
+extent too. One that has no number when a compute DAG is made stays open: one kernel is for all of its sizes
+(`schedules.te.open_sizes`). `at_sizes` puts numbers in the place of dimensions, and then each size has a
+kernel of its own; ``te.cast(m, "float32")`` may be a value there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +24,11 @@ MAX_EXTENT = 2**40
 @dataclass(frozen=True, slots=True, eq=False)
 class Dim(Var):
     """A size from ``lo`` to ``hi``, both included. It is itself only: two of the same bounds are two sizes.
-    ``name`` may be empty. ``open``: one kernel is for all of its values."""
+    ``name`` may be empty. ``open``: whether one kernel is for all of its values; None: if it can be."""
 
     lo: int
     hi: int
-    open: bool = False
+    open: bool | None = None
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
@@ -44,20 +44,22 @@ class SizeHole(Hole):
     dim: Dim
 
 
-def dim(lo: int, hi: int, name: str = "", *, open: bool = False) -> Dim:
+def dim(lo: int, hi: int, name: str = "", *, open: bool | None = None) -> Dim:
     """A size that varies from ``lo`` to ``hi`` (elements), both included, for `autotune.tune` and
     `autotune.load` in the place of a size, and for extents of `te`.
 
     ``name``: for messages, and for `DynamicKernel.at`. A parameter of an operator names its size itself.
-    ``open``: one workload, one search and one compiled kernel for all sizes, in place of one for each (ADR
-    79). Extents, indices and values may depend on it; an extent of an input tells it. A row-major argument
-    has it in its outermost dimension; others are given strides that are numbers.
+    ``open``: True is one workload, one search and one compiled kernel for all sizes (ADR 79). Extents,
+    indices and values may depend on the size then; an extent of an input tells it. A row-major argument has
+    it in its outermost dimension; others are given strides that are numbers. False is a kernel for each size
+    (ADR 51). None, the default, is True where the program and the target allow it, else False, with a warning
+    that says why (ADR 93).
 
     Raises `WorkloadError` unless ``1 <= lo <= hi``. Example:
 
         m = at.dim(1, 512)
         A = te.placeholder((m, 64)); B = te.compute((m, 64), lambda i, j: A[i, j] * 2.0)
-        at.tune([A, B]); kernel = at.load([A, B])
+        at.tune([A, B]); kernel = at.load([A, B])  # one kernel for 1 to 512 rows
     """
     for bound in (lo, hi):
         if isinstance(bound, bool) or not hasattr(bound, "__index__"):
@@ -66,7 +68,9 @@ def dim(lo: int, hi: int, name: str = "", *, open: bool = False) -> Dim:
         raise WorkloadError(f"dim({lo}, {hi}): give the least size, from 1 on, then one that is not below it")
     if name and not name.isidentifier():
         raise WorkloadError(f"dim({lo}, {hi}): the name {name!r} is not an identifier")
-    return Dim(name, int(lo), int(hi), bool(open))
+    if open is not None and not isinstance(open, bool):
+        raise WorkloadError(f"dim({lo}, {hi}): open={open!r} is none of True, False and None")
+    return Dim(name, int(lo), int(hi), open)
 
 
 def dims_of(values: Iterable[Any]) -> list[Dim]:
@@ -75,12 +79,13 @@ def dims_of(values: Iterable[Any]) -> list[Dim]:
     return list(dict.fromkeys(found))
 
 
-def check_stride(name: str, stride: Any) -> None:
-    """Raise `WorkloadError` for a stride of argument ``name`` that depends on an open size."""
-    if found := [d for d in dims_of([stride]) if d.open and d.lo < d.hi]:
+def check_stride(name: str, stride: Any, sizes: Collection[Dim]) -> None:
+    """Raise `WorkloadError` for a stride of argument ``name`` that depends on an open size: on one that may
+    be open and is not among ``sizes``, which have numbers."""
+    if found := [d for d in dims_of([stride]) if d.open is not False and d.lo < d.hi and d not in sizes]:
         raise WorkloadError(
             f"a stride of argument {name} depends on the open size {found[0]!r}; give a number, as of rows "
-            "that have room for the largest size, or leave open= out"
+            "that have room for the largest size, or open=False for a kernel of each size"
         )
 
 

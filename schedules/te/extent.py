@@ -51,7 +51,7 @@ class Extent(int):
 
     def __new__(cls, expr: Expr) -> Extent:
         dims = dims_of([expr])
-        if not dims or not all(d.open for d in dims):
+        if not dims or any(d.open is False for d in dims):
             raise WorkloadError(f"the extent {E.show(expr)} has no open size; take its number")
         value = at_sizes(expr, {d: d.hi for d in dims})
         assert isinstance(value, Const)

@@ -22,6 +22,20 @@ def count_flops(dag: ComputeDAG) -> int:
     return flops_by_dtype(dag).total()
 
 
+def count_flops_per_point(dag: ComputeDAG) -> tuple[int, ...]:
+    """`count_flops` of one point of each stage, which is the same at every size of a DAG with open sizes."""
+    return tuple(flops_of_stage(s).total() // _points(s) for s in dag.stages)
+
+
+def flops_of_points(dag: ComputeDAG, each: Sequence[int]) -> int:
+    """`count_flops`, where that of one point of each stage is known."""
+    return sum(n * _points(s) for n, s in zip(each, dag.stages, strict=True))
+
+
+def _points(s: Stage) -> int:
+    return prod(a.extent for a in (*s.axes, *s.reduce_axes))
+
+
 def flops_by_dtype(dag: ComputeDAG) -> Counter[str]:
     """{dtype that they are computed with: operations of `count_flops`}."""
     return sum(map(flops_of_stage, dag.stages), Counter())
@@ -30,7 +44,7 @@ def flops_by_dtype(dag: ComputeDAG) -> Counter[str]:
 def flops_of_stage(s: Stage) -> Counter[str]:
     """`flops_by_dtype` of one stage."""
     total: Counter[str] = Counter()
-    points = prod(a.extent for a in (*s.axes, *s.reduce_axes))
+    points = _points(s)
     for values in (s.values, () if s.reducer is None else s.reducer.combine):
         for dtype, n in _operations(values).items():
             total[dtype] += points * n
@@ -41,7 +55,7 @@ def evaluations(dag: ComputeDAG) -> Counter[tuple[str, str]]:
     """{(special function, dtype): evaluations}, each stage counted on its own."""
     found: Counter[tuple[str, str]] = Counter()
     for s in dag.stages:
-        points = prod(a.extent for a in (*s.axes, *s.reduce_axes))
+        points = _points(s)
         for v in (*s.values, *(s.reducer.combine if s.reducer is not None else ())):
             for x in E.walk(v):
                 if isinstance(x, E.Call) and not FUNCTIONS[x.fn].cheap:

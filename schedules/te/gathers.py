@@ -60,7 +60,7 @@ def most_read(dag: ComputeDAG) -> dict[str, int]:
                 whole.add(x.buffer)
                 continue
             elements[x.buffer] = elements.get(x.buffer, 0) + prod(
-                min(n, prod(extents[v] for v in E.variables(i))) if E.loads(i) else n
+                min(n, prod(extents[v] for v in E.variables(i) & extents.keys())) if E.loads(i) else n
                 for i, n in zip(x.indices, dag.tensors[x.buffer].shape, strict=True)
             )
     picked = {n: k * DTYPES[dag.tensors[n].dtype].itemsize for n, k in elements.items() if n not in whole}

@@ -19,7 +19,7 @@ from math import isqrt
 
 from schedules import expr as E
 from schedules.errors import WorkloadError
-from schedules.expr import INDEX, Const, Expr, Var
+from schedules.expr import INDEX, Const, Expr, Hole, Var
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage, Tensor
 from schedules.te.open_sizes import OpenExtent, OpenSize, OpenSizes, at, variable
 from schedules.te.scalars import cast
@@ -205,7 +205,7 @@ class _Fit:
         if any(isinstance(n, bool) or n != int(n) for n in numbers if n == n and abs(n) < 2**53):
             raise _Differs(f"it computes with the number {numbers[0]!r}, which depends on a size otherwise")
         name, step, first = self._line([int(n) for n in numbers])
-        found = Var(variable(name)) * step + first
+        found = Hole(variable(name)) * step + first
         return found if each[0].dtype == INDEX else cast(found, each[0].dtype)
 
     def _line(self, numbers: Sequence[int]) -> tuple[str, int, int]:

@@ -177,6 +177,10 @@ class _Proof:
                     return self._add(a, times, terms, system)
                 case "ceildiv" if c > 0 and self._is_exact(up := Binary("+", a, Const(c - 1))):
                     return self._add(Binary("//", up, Const(c)), times, terms, system)
+                case "*" if affine.has_size(e) and e not in system.known:
+                    system.known.add(e)
+                    self._bound(e, system)
+                    self._enclose(e, system)
                 case "%" if e not in system.known and interval(b, self.ranges)[0] > 0:
                     system.known.add(e)
                     self._bound(e, system)
@@ -204,6 +208,16 @@ class _Proof:
         terms: dict[Expr, int] = {q: -c}
         const = self._add(x, 1, terms, system)
         system.rows += [(terms, const), ({a: -k for a, k in terms.items()}, c - 1 - const)]
+
+    def _enclose(self, e: Binary, system: _System) -> None:
+        """Bound a product of two unknowns by linear forms, from the ends of both: ``j * n <= 2 * n`` where
+        ``j`` is at most 2 (McCormick, *Computability of global solutions to factorable nonconvex programs*,
+        1976)."""
+        (al, ah), (bl, bh) = interval(e.a, self.ranges), interval(e.b, self.ranges)
+        for x, y in ((al, bl), (ah, bh)):
+            self._state(e, e.b * x + e.a * y, x * y, system)
+        for x, y in ((ah, bl), (al, bh)):
+            self._state(e.b * x + e.a * y, e, -x * y, system)
 
     def _bound(self, e: Expr, system: _System) -> None:
         lo, hi = interval(e, self.ranges)

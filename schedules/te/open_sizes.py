@@ -160,7 +160,8 @@ def at(dag: ComputeDAG, sizes: Mapping[str, int]) -> ComputeDAG:
     stages = [stage_with_sizes(s, {variable(n): sizes[n] for n in dag.open.ranges}) for s in stages]
 
     def lie(t: Tensor) -> Tensor:
-        return replace(t, strides=open_strides(dag, dag.tensors[t.name]))
+        steps = open_strides(dag, dag.tensors[t.name])
+        return t if t.strides == steps else replace(t, strides=steps)
 
     return replace(
         dag,
@@ -274,7 +275,8 @@ def check_open(dag: ComputeDAG) -> None:
         if dag.inputs[x.of].name in dag.constants:
             raise ValueError(
                 f"constant {dag.inputs[x.of].name} has the open extent {E.show(x.extent)}, so that it is "
-                "another array at each size; leave it out of the constants, or leave open= out"
+                "another array at each size; leave it out of the constants, or give open=False for a kernel "
+                "of each size"
             )
     _check_loads(dag, dag.open)
 
@@ -306,13 +308,13 @@ def check_extents(
         _check_form(x.extent, ranges, where)
         least, most = ranges[x.size]
         if x.linear is None and most - least >= TRIED_SIZES:
-            raise ValueError(f"{where}, {E.show(x.extent)}, is not linear, of more than {TRIED_SIZES} sizes")
+            raise ValueError(f"{where}, {_brief(x.extent)}, is not linear, of more than {TRIED_SIZES} sizes")
         sizes = (least, most) if x.linear is not None else range(least, most + 1)
         values = [int(E.evaluate(x.extent, {x.size: n})) for n in sizes]
         if values[0] < 1 or any(a > b for a, b in pairwise(values)):
-            raise ValueError(f"{where}, {E.show(x.extent)}, is below 1 or shrinks where {x.size} grows")
+            raise ValueError(f"{where}, {_brief(x.extent)}, is below 1 or shrinks where {x.size} grows")
         if values[-1] != numbers[x.of][x.at]:
-            raise ValueError(f"{where}, {E.show(x.extent)}, is not {numbers[x.of][x.at]} at the largest size")
+            raise ValueError(f"{where}, {_brief(x.extent)}, is not {numbers[x.of][x.at]} at the largest size")
 
 
 def _check_form(e: Expr, ranges: affine.Ranges, where: str) -> None:
@@ -327,9 +329,15 @@ def _check_form(e: Expr, ranges: affine.Ranges, where: str) -> None:
                 continue
             case Binary(op="//" | "ceildiv", b=Const(value=int(by))) if by > 0:
                 continue
-        raise ValueError(f"{where}, {E.show(e)}, is no sum, product or quotient of one size and integers")
+        raise ValueError(f"{where}, {_brief(e)}, is no sum, product or quotient of one size and integers")
     if len(E.variables(e)) != 1:
-        raise ValueError(f"{where}, {E.show(e)}, must depend on one size")
+        raise ValueError(f"{where}, {_brief(e)}, must depend on one size")
+
+
+def _brief(e: Expr) -> str:
+    """An extent of a file of others, whose names may be long."""
+    text = E.show(e)
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def extents_of(dag: ComputeDAG) -> tuple[dict[str, tuple[Expr, ...]], list[tuple[Expr, ...]]]:
@@ -387,7 +395,7 @@ def strides_that_depend(dag: ComputeDAG) -> str:
                 return (
                     f"argument {t.name} has the open extent {_shown(n)} in dimension {d}, so that its "
                     "strides depend on a size; make that its outermost dimension, give it the strides of "
-                    f"the largest size, {list(row_major(t.shape))}, or leave open= out"
+                    f"the largest size, {list(row_major(t.shape))}, or open=False for a kernel of each size"
                 )
     return ""
 

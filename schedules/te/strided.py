@@ -63,7 +63,7 @@ def strides_given(dag: ComputeDAG) -> dict[str, tuple[int, ...]]:
 def _numbers(name: str, steps: Any) -> tuple[int, ...]:
     listed = list(steps) if isinstance(steps, (tuple, list)) else [steps]
     for s in listed:
-        check_stride(name, s)
+        check_stride(name, s, ())
         if isinstance(s, bool) or not hasattr(s, "__index__"):
             raise WorkloadError(f"strides: {name} has stride {s!r}, which is no integer; give elements")
     return tuple(map(int, listed))

@@ -193,7 +193,7 @@ class Reduction:
 
 def dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -> ComputeDAG:
     """The compute DAG of an operator, given all its inputs and outputs. ``sizes``: the numbers for its
-    dimensions (`schedules.te.dims`); an open one that has none stays open (`ComputeDAG.open`).
+    dimensions (`schedules.te.dims`); one that has none stays open (`ComputeDAG.open`).
 
     Inputs are the listed placeholders, outputs the listed computed tensors, each in their order. Outputs may
     be read by others: ``[A, B, C, D]`` with D reading C returns C and D, ``[A, B, D]`` only D. Stages are in
@@ -232,11 +232,11 @@ def marked_dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -
         if t not in read:
             raise WorkloadError(f"input {t!r} is read by no listed output; leave it out or list its output")
     unset = [d for d in _dims(inputs, ops) if d not in sizes]
-    unknown = [d for d in unset if not d.open]
+    unknown = [d for d in unset if d.open is False]
     if unknown:
         raise WorkloadError(
-            f"the expression has sizes that vary ({', '.join(map(repr, unknown))}), which autotune.tune and "
-            "autotune.load take; here give numbers: te.dag(tensors, {m: 64})"
+            f"the expression has sizes that vary ({', '.join(map(repr, unknown))}) and open=False, which "
+            "autotune.tune and autotune.load take; here give numbers: te.dag(tensors, {m: 64})"
         )
     sizes = {**sizes, **{d: d.hi for d in unset if d.lo == d.hi}}  # one from 5 to 5 is 5
     _check_open(inputs, ops, sizes)
@@ -258,6 +258,7 @@ def marked_dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -
     except ValueError as err:
         raise WorkloadError(str(err)) from err
 
+
 def _check_open(inputs: Sequence[Tensor], ops: Sequence[Op], sizes: Mapping[Dim, int]) -> None:
     """Raise `WorkloadError` for an open dimension without a number in a stride, or in values alone."""
     extents = [*(n for t in inputs for n in t.shape), *(n for op in ops for n in op.extents())]
@@ -267,11 +268,12 @@ def _check_open(inputs: Sequence[Tensor], ops: Sequence[Op], sizes: Mapping[Dim,
             if found := [d for d in dims_of([v]) if d not in told]:
                 raise WorkloadError(
                     f"a value of {name or 'a stage'} depends on the open size {found[0]!r}, and no extent of "
-                    "an input tells it of a call; give it as an input, or leave open= out"
+                    "an input tells it of a call; give it as an input, or say open=False for a kernel of "
+                    "each size"
                 )
     for i, t in enumerate(inputs):
         for s in t.strides or ():
-            check_stride(t.name or f"I{i}", s)
+            check_stride(t.name or f"I{i}", s, sizes)
 
 
 def _input(name: str, t: Tensor, sizes: Mapping[Dim, int]) -> DagTensor:

@@ -65,3 +65,13 @@ def test_a_rest_is_below_its_divisor() -> None:
 def test_the_most_of_a_minimum_is_that_of_the_known_side() -> None:
     assert affine.most(E.minimum(Var("unknown"), N) * 2 + 1, RANGES) == 19
     assert affine.most(E.minimum(Var("unknown"), Var("other")), RANGES) is None
+
+
+def test_sides_of_many_minima_are_not_tried_in_all_their_orders() -> None:
+    """There are 12! times 2**12."""
+    e: Expr = N
+    for k in range(12):
+        e = e + E.minimum(Var(f"i{k}"), N - k)
+    ranges = {N.name: (2, 9)} | {f"i{k}": (0, k) for k in range(12)}
+    least, most = affine.bounds(e, ranges) or (0, 0)
+    assert least <= 2 + sum(min(0, 2 - k) for k in range(12)) < 9 <= most

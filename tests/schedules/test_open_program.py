@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from open_cases import CASES, close, interpreted, sampled
+from open_cases import CASES, close, interpreted, sampled, with_strides
 from random_schedules import random_schedule
 
 from schedules import affine, te
@@ -154,6 +154,52 @@ def test_sizes_below_a_shifted_tile_have_a_part_of_their_own() -> None:
     fits = te.dag([y := te.placeholder((dim(8, 24, "n", open=True),), name="x"),
                    te.compute(y.shape, lambda i: y[i] + 1.0, "y")])  # fmt: skip
     assert len(parts_of(fits, s.trace)) == 1
+
+
+def test_a_tile_of_the_largest_size_is_seen_in_a_fused_loop() -> None:
+    """Its loop runs once, so that nothing is left of the minimum that shifts it."""
+    x = te.placeholder((2, dim(3, 14, "n", open=True)), name="x")
+    dag = with_strides(te.dag([x, te.compute(x.shape, lambda i, j: x[i, j] + 1.0, "y")]))
+    s = Schedule(dag.largest)
+    outer, lanes = s.split("y_j", (None, 14), "shift")
+    s.vectorize(lanes)
+    s.fuse("y_i", outer)
+    assert [(p.sizes[0].least, p.sizes[0].most) for p in parts_of(dag, s.trace)] == [(14, 14), (3, 13)]
+    assert wrong_at(dag, s.trace, True) == ""
+
+
+def test_fused_loops_of_two_open_extents_have_a_known_end() -> None:
+    x = te.placeholder((dim(1, 7, "n", open=True), dim(2, 6, "m", open=True)), name="x")
+    dag = with_strides(te.dag([x, te.compute(x.shape, lambda i, j: x[i, j] + 1.0, "y")]))
+    s = Schedule(dag.largest)
+    fused = s.fuse("y_i", "y_j")
+    s.cache_read("y", "x", "local")
+    s.compute_at("x_local", fused)
+    func = lower_parts(parts_of(dag, s.trace), dag.open.sizes)
+    for sizes in ({"n": 7, "m": 6}, {"n": 1, "m": 2}, {"n": 5, "m": 3}):
+        got, want = interpreted(func, dag, sizes)
+        assert close(got, want, True), sizes
+
+
+def halves(x: te.Tensor, shape: tuple[object, ...]) -> te.Tensor:
+    """Reads the axes of a sum, and of the results, by their quotients."""
+    r = te.reduce_axis(shape[1], "r")
+    return te.compute(shape[:1], lambda i: te.sum(x[i // 4, i % 4, r % 2, r // 2], axis=r), "y")
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_open_axes_are_not_divided_by_what_divides_the_largest_size(place: int) -> None:
+    n = dim(1, 16, "n", open=True)
+    shape = (n, 8) if place == 0 else (8, n)
+    rows = E.ceildiv(shape[0], 4) if place == 0 else 2
+    columns = E.ceildiv(shape[1], 2) if place else 4
+    x = te.placeholder((rows, 4, 2, columns), name="x")
+    told = te.placeholder((n,), name="told")
+    first = te.compute(told.shape, lambda i: told[i] + 1.0, "first")
+    dag = with_strides(te.dag([x, told, halves(x, shape), first]))
+    traces = list(sampled(dag, 1))
+    assert traces
+    assert [w for t in traces if (w := wrong_at(dag, t, True))] == []
 
 
 def test_two_sizes_are_told_apart() -> None:

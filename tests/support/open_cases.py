@@ -11,6 +11,7 @@ from helpers import host, inputs
 
 from autotune.backends.building.from_trace import module_of
 from autotune.codegen.llvm.compile import compile_module, load_object
+from autotune.codegen.runtime.laid import over
 from autotune.measure.arena import Arena, KernelParam
 from schedules import expr as E
 from schedules import te
@@ -18,7 +19,7 @@ from schedules.ir import LoweredFunc, Nest
 from schedules.ir.interp import run
 from schedules.model import Target, Trace
 from schedules.space.derive import derive
-from schedules.strides import row_major, strides_of
+from schedules.strides import MemoryLayout, row_major, strides_of
 from schedules.te.compute_dag import ComputeDAG, Tensor
 from schedules.te.dims import dim
 from schedules.te.open_sizes import at, extents_of
@@ -100,14 +101,15 @@ def attention(n: object, h: int = 2, g: int = 2, d: int = 3) -> Tensors:
     return [q, k, v, te.compute((h, g, d), lambda a, b, i: o[a, b, i] / z[a, b], "y")]
 
 
-def conv(b: object, h: object, c: int, f: int) -> Tensors:
-    x, w = te.placeholder((b, h + 1, 4, c), name="x"), te.placeholder((2, 2, c, f), name="w")
-    p, q, r = te.reduce_axis(2, "p"), te.reduce_axis(2, "q"), te.reduce_axis(c, "r")
+def conv(b: object, h: object, c: int, f: int, wide: int = 3, k: int = 2) -> Tensors:
+    """Windows of ``k`` by ``k``, ``h`` by ``wide`` of them."""
+    x, w = te.placeholder((b, h + k - 1, wide + k - 1, c), name="x"), te.placeholder((k, k, c, f), name="w")
+    p, q, r = te.reduce_axis(k, "p"), te.reduce_axis(k, "q"), te.reduce_axis(c, "r")
 
     def value(n: E.Expr, i: E.Expr, j: E.Expr, k: E.Expr) -> te.Reduction:
         return te.sum(x[n, i + p, j + q, r] * w[p, q, r, k], axis=(p, q, r))
 
-    return [x, w, te.compute((b, h, 3, f), value, "y")]
+    return [x, w, te.compute((b, h, wide, f), value, "y")]
 
 
 def number(n: object) -> E.Expr:
@@ -199,10 +201,9 @@ OUTERMOST = tuple(name for name, c in CASES.items() if all(t.strides is None for
 def laid(t: Tensor, of: Tensor, values: np.ndarray | None = None) -> np.ndarray:
     """Values as an argument of this size holds them: with the strides of the largest size, which ``of``
     has. None: nothing has written it."""
-    steps = strides_of(of)
-    span = 1 + sum((n - 1) * s for n, s in zip(t.shape, steps, strict=True))
-    memory = np.full(span, np.nan if E.is_float(t.dtype) else 77, t.dtype)
-    a = np.lib.stride_tricks.as_strided(memory, t.shape, [s * memory.itemsize for s in steps])
+    lies = MemoryLayout(t.shape, strides_of(of))
+    memory = np.full(lies.span, np.nan if E.is_float(t.dtype) else 77, t.dtype)
+    a = over(memory, lies)
     a[...] = memory[0] if values is None else values
     return a
 

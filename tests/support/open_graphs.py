@@ -133,6 +133,15 @@ def pooled(n: Any) -> Graph:
     return b.graph(cases.dense(b, cases.stage((1, 16), lambda a, j: z[a, j] * n), 5, "fc2"))
 
 
+def scaled(n: Any) -> Graph:
+    """A product by the number of rows, which no weights can have in them."""
+    b = cases.Builder()
+    x, table = b.input("x", 1, n, 16), b.constant("table", 16)
+    y = cases.dense(b, x, 16, "fc0")
+    z = cases.stage((1, n, 16), lambda a, i, j: y[a, i, j] * (1.0 / te.cast(n, "float32")) + table[j] * n)
+    return b.graph(cases.dense(b, z, 5, "fc1"))
+
+
 def last(n: Any) -> Graph:
     """The last of ``n`` + 1 tokens goes on, and all tokens from the last to the first."""
     b = cases.Builder()
@@ -167,6 +176,7 @@ MODELS = {
     "columns": OpenModel(columns, (1, 2, 11, 16)),
     "doubled": OpenModel(doubled, (1, 3, 8)),
     "pooled": OpenModel(pooled, (1, 3, 8)),
+    "scaled": OpenModel(scaled, (1, 3, 8)),
     "last": OpenModel(last, (1, 3, 8)),
     "padded": OpenModel(padded, (1, 5, 16)),
 }

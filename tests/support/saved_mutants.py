@@ -1,6 +1,6 @@
 """Saved models that somebody else may have written: the document of one with structured changes, by seed.
 ``python saved_mutants.py FILE FIRST LAST`` loads and calls each in a process of its own, and prints a JSON
-object: {outcome: [seed, ...]}."""
+object: {outcome: [seed, ...]}. A model of open sizes is called at its largest and at its least ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from dag_mutant_runs import MOST, apart
 from dag_mutants import changed
 
 from autotune.errors import ModelError
+from autotune.models.module import Module
 from autotune.models.saved import load_model
+from schedules import expr as E
 
 NESTED = ("workload", "trace", "target")  # JSON as text in a kernel
 
@@ -73,8 +75,25 @@ def outcome(v: dict[str, Any], members: dict[str, bytes]) -> str:
             return "refused" if len(str(err)) < 2000 else f"too many words: {err}"
         if sum(prod(t.shape) for t in (*net.inputs, *net.outputs)) > MOST:
             return "large"
-        net(*(np.ones(t.shape, np.dtype(t.dtype)) for t in net.inputs))
+        if sum(a.nbytes for a in net.state.values()) > MOST:
+            return "large"
+        for shapes in shapes_of(net):
+            net(*(np.ones(s, np.dtype(t.dtype)) for s, t in zip(shapes, net.inputs, strict=True)))
         return "run"
+
+
+def shapes_of(net: Module) -> list[list[tuple[int, ...]]]:
+    """Shapes of the inputs at the largest and at the least sizes."""
+    largest = [tuple(t.shape) for t in net.inputs]
+    sizes = {n: r[0] for n, r in net.sizes.items()}
+    if not sizes:
+        return [largest]
+    least = [list(s) for s in largest]
+    ol = net.program.outline
+    for k, name in enumerate(ol.inputs):
+        for d, extent in ol.extents.get(name, ()):
+            least[k][d] = int(E.evaluate(extent, sizes))
+    return [largest, [tuple(s) for s in least]]
 
 
 def main(file: str, first: int, last: int) -> None:

@@ -41,7 +41,7 @@ def sizes_that_vary(db: Path) -> at.DynamicKernel:
     if isinstance(result, at.DynamicResult):
         assert_type(result.by_size[(512,)], at.TuneResult)
     kernel = at.load("matmul", m=rows, n=64, k=64, threads=1, db=db)
-    assert isinstance(kernel, at.DynamicKernel)
+    assert isinstance(kernel, at.OpenKernel) and isinstance(kernel, at.DynamicKernel)
     kernel.prepare(m=37)
     assert_type(kernel.at(m=37), at.Kernel)
     return kernel

@@ -40,7 +40,7 @@ GIVEN = {
     "kernels_db.records.Record",
 }
 # Their examples are not run here: they need torch, a linker, or many seconds.
-ELSEWHERE = {"autotune.DynamicKernel", "autotune.export", "autotune.torch.op"}
+ELSEWHERE = {"autotune.DynamicKernel", "autotune.OpenKernel", "autotune.export", "autotune.torch.op"}
 
 
 def _doc(name: str) -> str:

@@ -159,23 +159,23 @@ def partition_loses_its_epilogue(m: Patch) -> None:
 
 
 def trim_too_short(m: Patch) -> None:
-    real = bounds_pass._bound
+    real = bounds_pass.bound_of
 
     def less(c: Expr, var: str) -> Expr | None:
         b = real(c, var)
         return None if b is None else b - 1
 
-    m.setattr(bounds_pass, "_bound", less)
+    m.setattr(bounds_pass, "bound_of", less)
 
 
 def trim_too_long(m: Patch) -> None:
-    real = bounds_pass._bound
+    real = bounds_pass.bound_of
 
     def more(c: Expr, var: str) -> Expr | None:
         b = real(c, var)
         return None if b is None else b + 1
 
-    m.setattr(bounds_pass, "_bound", more)
+    m.setattr(bounds_pass, "bound_of", more)
 
 
 def speculate_everything(m: Patch) -> None:

@@ -90,7 +90,7 @@ def within_recursion() -> Iterator[None]:
 def grid_program(dag: ComputeDAG, trace: Trace, target: Target) -> GridProgram:
     """The kernels of a trace for a GPU. Raises ScheduleError as `scheduled` does."""
     if dag.open is not None:
-        raise ScheduleError("kernels for a GPU take no open sizes; leave open= out, or tune for a CPU")
+        raise ScheduleError("kernels for a GPU take no open sizes; give open=False, or tune for a CPU")
     _check_forwards(dag)
     _check_length(trace)
     with within_recursion():

@@ -8,14 +8,17 @@ same shared object).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from autotune.codegen.runtime import entry
 from autotune.codegen.runtime.open_signature import at_largest
 from autotune.targets import amx
 from schedules.ir import Buffer
 from schedules.te.open_sizes import OpenSize
 
-# What a function returns.
+# What a function returns, and beside that one that takes sizes.
 STATUS = {0: "done", 2: "no memory for scratch", 3: "the operating system refuses AMX to the process"}
+OUTSIDE = {1: "a size is outside of its range, and nothing was computed"}
 
 
 def c_entry(
@@ -27,7 +30,7 @@ def c_entry(
     sizes: tuple[OpenSize, ...] = (),
 ) -> str:
     """IR text of the functions ``function`` and ``function_release``. ``params``: inputs, then outputs.
-    ``sizes``: those that a call tells, which the function takes as int64 after the pointers."""
+    ``sizes``: those that a call tells, which the function takes as int64 after the pointers, and checks."""
     text = entry.signature(at_largest(params, sizes), outputs)
     words = entry.descriptor(0, threads, scratch_bytes, text, {})[: entry.HEAD]
     items = ["i64 ptrtoint (ptr @kernel to i64)", *(f"i64 {w}" for w in words[1:])]
@@ -44,7 +47,7 @@ declare i32 @at_run(ptr, ptr)
 declare void @at_release(ptr)
 
 define i32 @{function}({takes}) nounwind {{
-  %args = alloca [{n} x ptr]
+{_checks(sizes, len(params))}  %args = alloca [{n} x ptr]
 {stores}
   %status = call i32 @at_run(ptr @descriptor, ptr %args)
   ret i32 %status
@@ -55,6 +58,21 @@ define void @{function}_release() nounwind {{
   ret void
 }}
 """
+
+
+def _checks(sizes: Sequence[OpenSize], first: int) -> str:
+    """Lines that return 1 for a size outside of its range, as parameter ``first`` and those behind it are."""
+    lines = []
+    for i, s in enumerate(sizes, first):
+        lines += [
+            f"  %above{i} = sub i64 %p{i}, {s.least}",
+            f"  %far{i} = icmp ugt i64 %above{i}, {s.most - s.least}",
+            f"  br i1 %far{i}, label %outside{i}, label %inside{i}",
+            f"outside{i}:",
+            "  ret i32 1",
+            f"inside{i}:",
+        ]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def fork_handler() -> str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Var
-from schedules.ir import Buffer, size_variable
+from schedules.ir import Buffer, size_ranges, size_variable
 from schedules.ir.nest import open_buffers
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.open_sizes import OpenSize
@@ -40,13 +40,23 @@ def open_text(params: Sequence[Buffer], sizes: Sequence[OpenSize]) -> str:
     if not sizes:
         return ""
     names = {size_variable(s.name).name: Var(f"s{k}") for k, s in enumerate(sizes)}
+    ranges = size_ranges(sizes)
     extents = [
         f"{k}.{d}={E.show(E.substitute(e, names)).replace(' ', '')}"
         for k, b in enumerate(params)
-        for d, e in enumerate(b.given or b.shape)
+        for d, e in enumerate(_settled(x, ranges) for x in b.given or b.shape)
         if affine.has_size(e)
     ]
     return f"{OPEN}{' '.join(f'{s.least}..{s.most}' for s in sizes)} at {' '.join(extents)}"
+
+
+def _settled(e: Expr, ranges: affine.Ranges) -> Expr:
+    """An extent simplified as far as it goes, so that it is the same however often that was done before."""
+    for _ in range(8):
+        before, e = e, affine.simplify(e, ranges)
+        if e == before:
+            break
+    return e
 
 
 def open_text_of(dag: ComputeDAG) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.errors import KernelNotFound
 from autotune.models.in_place import KEY, context_of
@@ -198,12 +198,13 @@ def _sum(parts: list[Fusion]) -> Fusion:
 
 
 def _kernel(n: int, workload: Workload, timed: _Timed, total: float) -> list[Row]:
-    schedule = Schedule.replay(workload.dag, to_named(workload, timed.trace), timed.target)
+    largest = replace(workload, dag=workload.dag.largest)  # at which it is timed, where sizes are open
+    schedule = Schedule.replay(largest.dag, to_named(workload, timed.trace), timed.target)
     speed, share = count_flops(workload.dag) / timed.time_s / 1e9, timed.whole_s / total
     bound = (
         gpu.bound(schedule.nest, timed.target)
         if timed.target.grid
-        else cpu.bound(workload, schedule.nest, timed.target)
+        else cpu.bound(largest, schedule.nest, timed.target)
     )
     how = "inside the model" if timed.inside else "alone"
     text = f"{percent(share)}: {seconds(timed.time_s)} {how} x {timed.calls}, {speed:.3g} GFLOP/s"

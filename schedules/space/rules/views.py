@@ -64,7 +64,9 @@ def copy_views(d: SketchBuilder) -> None:
         steps = prod(extents(b).values())
         for x in dict.fromkeys(operands(b)):  # each once, however often it is read
             view = view_of(d.s.nest, b, x)
-            if view is None:
+            axes = {(b.name, v) for i in x.indices for v in E.variables(i)}
+            opened = axes & d.open or {(x.buffer, k) for k in range(len(x.indices))} & d.open_dims
+            if view is None or opened:  # a copy has numbers for extents
                 continue
             if steps < READ_AGAIN * prod(view.extents) and x.buffer not in d.s.dag.constants:
                 continue

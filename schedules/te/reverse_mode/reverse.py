@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from schedules import expr as E
 from schedules.dtypes import computed
 from schedules.errors import WorkloadError
 from schedules.expr import Const, Expr, Var
-from schedules.te.dims import dims_of
 from schedules.te.inside import check_loads
 from schedules.te.language import placeholder
 from schedules.te.reverse_mode.copies import without_copies
@@ -30,6 +29,7 @@ from schedules.te.reverse_mode.invariance import without_effect
 from schedules.te.reverse_mode.pads import padded
 from schedules.te.reverse_mode.phases import in_phases
 from schedules.te.reverse_mode.reductions import own_element, values_gradients
+from schedules.te.reverse_mode.sized import sizes_in, with_open_sizes
 from schedules.te.reverse_mode.slopes import Term, terms
 from schedules.te.reverse_mode.trim import trimmed
 from schedules.te.reverse_mode.unroll import written_out
@@ -73,8 +73,9 @@ def gradient(
     a `te.max` get an n-th each (torch.amax). te.abs has slope 0 at 0. Integers, comparisons, and te.floor,
     te.ceil and te.round pass no gradient. float16 and bfloat16 are computed with as float32 up to the result.
 
-    Raises `WorkloadError`: an input that no output depends on, shapes or dtypes that do not fit, sizes that
-    vary, and reducers over tuples whose parts depend on each other, such as an argmax.
+    Open sizes stay open. Raises `WorkloadError`: an input that no output depends on, shapes or dtypes that do
+    not fit, other sizes that vary, open ones whose gradient is another expression at some size, and reducers
+    over tuples whose parts depend on each other, such as an argmax.
 
     >>> x, w = te.placeholder((8, 16), name="x"), te.placeholder((16, 4), name="w")
     >>> k = te.reduce_axis(16, "k")
@@ -91,23 +92,39 @@ def gradient(
     outs, ins = _tensors(outputs, "outputs"), _tensors(inputs, "inputs")
     kept = _tensors(saved, "saved")
     heads = _heads(outs, output_gradients)
-    ops, _ = discover([t.op for t in outs if t.op is not None])
-    if dims_of([x for op in ops for x in op.parts()]):
+    roots = [*outs, *ins, *kept, *(h for h in heads if isinstance(h, Tensor))]
+    dims = sizes_in(roots)
+    if any(d.open is False for d in dims):
         raise _refused(
             "the expression has sizes that vary; differentiate it at each size, with numbers for its sizes"
         )
+    if dims:
+
+        def derive(form: Callable[[Tensor], Tensor]) -> list[Tensor]:
+            seeds = [form(h) if isinstance(h, Tensor) else h for h in heads]
+            of_outs, of_ins, of_kept = (list(map(form, ts)) for ts in (outs, ins, kept))
+            return _derived(of_outs, of_ins, of_kept, seeds)
+
+        return with_open_sizes(roots, dims, derive)
+    results = _derived(outs, ins, kept, heads)
+    for op in stages(results):
+        extents = dict((*op.axes, *op.reduce_axes))
+        check_loads(op.names[0] or "a gradient", op.values, extents, lambda e: e.tensor.shape)  # type: ignore[attr-defined]
+    return results
+
+
+def _derived(
+    outs: Sequence[Tensor], ins: Sequence[Tensor], kept: Sequence[Tensor], heads: Sequence[Tensor | Const]
+) -> list[Tensor]:
+    """The gradients, of what is checked."""
+    ops, _ = discover([t.op for t in outs if t.op is not None])
     seeds = [E.widen(load(h)) if isinstance(h, Tensor) else h for h in heads]
     found = _Reverse(ops, outs, seeds, {key(t) for t in ins})
     results = [found.gradient(t) for t in ins]
     fixed = {*ops, *stages([h for h in heads if isinstance(h, Tensor)])}
     for rewrite in PASSES:
         results = rewrite(results, fixed)
-    results = _named(results, ins, fixed)
-    results = cut(results, kept)
-    for op in stages(results):
-        extents = dict((*op.axes, *op.reduce_axes))
-        check_loads(op.names[0] or "a gradient", op.values, extents, lambda e: e.tensor.shape)  # type: ignore[attr-defined]
-    return results
+    return cut(_named(results, ins, fixed), kept)
 
 
 def inputs(tensors: Tensors) -> list[Tensor]:

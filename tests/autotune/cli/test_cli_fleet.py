@@ -25,7 +25,7 @@ ADDRESS = "no address of a scheduler; give one such as tcp://host:8786 or tls://
     ("words", "said"),
     [
         (("tune", "net.onnx", "--fleet", "local:1", "--frozen"), "--frozen does not go with a model"),
-        (("tune", "matmul", "--shape", "m=1..9,n=4,k=4", "--frozen"), "--frozen takes one size"),
+        (("tune", "matmul", "--shape", "m=1..9,fixed,n=4,k=4", "--frozen"), "--frozen takes one size"),
         (("tune", "matmul", *SHAPE, "--fleet", "local:1", "--frozen"), "--frozen measures nothing"),
         (("tune", "matmul", *SHAPE, "--build-here"), "--build-here goes with --fleet"),
         (("tune", "matmul", *SHAPE, "--target", "cpu,x86-64-v3"), "several targets are tuned for on a fleet"),

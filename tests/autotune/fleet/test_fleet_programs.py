@@ -91,7 +91,7 @@ def test_a_range_of_sizes_is_tuned_for_two_targets(there: Rack, tmp_path: Path) 
         assert dict(result.workload.params)["m"] == 64
 
     tuned = at.tune(
-        "matmul", m=at.dim(1, 64), n=32, k=32, fleet=there.address, db=tmp_path / "t.db",
+        "matmul", m=at.dim(1, 64, open=False), n=32, k=32, fleet=there.address, db=tmp_path / "t.db",
         trials=2, budget_s=40.0, search="random",
     )  # fmt: skip
     assert isinstance(tuned, at.FleetResult) and list(tuned.by_target) == ["kind-a", "kind-b"]
@@ -112,7 +112,7 @@ def test_a_size_that_is_too_large_for_the_budget_costs_the_others_nothing(
     options = TuneOptions(trials=2, budget_s=5.0, search="random")
 
     def tuned(least: int, log: at.Log) -> DynamicResult:
-        sizes = {"m": at.dim(least, 1 << 20), "n": 1 << 10, "k": 1 << 10}
+        sizes = {"m": at.dim(least, 1 << 20, open=False), "n": 1 << 10, "k": 1 << 10}
         dynamic = as_dynamic("matmul", sizes, "float32", None, False, None)
         assert dynamic is not None
         (result,) = tuned_there(there, dynamic, log, options).values()

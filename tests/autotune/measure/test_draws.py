@@ -172,3 +172,15 @@ def test_a_sum_may_overflow_on_the_way() -> None:
     for wrong in ([0, inf, inf], [0, 0, 0], [0, -inf, 0]):
         got = np.array(wrong, "float32")
         assert "S: 1 of 3 elements wrong" in judge.check([got, got[:, None]], 0).reason
+
+
+def test_a_mask_that_hides_all_of_a_short_row_is_denied() -> None:
+    """A softmax of one element of which a random mask hides it is NaN."""
+    x, mask = te.placeholder((1,), name="x"), te.placeholder((1,), "bool", "mask")
+    r = te.reduce_axis(1, "r")
+    seen = te.compute((1,), lambda i: te.select(mask[i], x[i], -te.inf), "seen")
+    top = te.compute((1,), lambda i: te.max(seen[r], axis=r), "top")
+    y = te.compute((1,), lambda i: te.exp(seen[i] - top[i]), "y")
+    for seed in range(4):
+        (first, *_) = draws(te.dag([x, mask, y]), seed)
+        assert first.inputs[1].all() and first.nan_share == 0.0

@@ -70,6 +70,8 @@ def test_a_model_is_tuned_once_for_all_sizes(tmp_path: Any) -> None:
     assert [t.result.best is not None for t in result.tasks] == [True, True]
     again = at.tune_model(model, threads=1, budget_s=60, trials=2, db=db, progress=None)
     assert again.skipped == 2
+    assert "2 of 2" in str(result) and "GFLOP/s" in str(at.explain(model, threads=1, db=db))
+    assert result.report(tmp_path / "page.html").tasks == 2
     net = at.compile_model(model, threads=1, db=db)
     assert {k.chosen_by for k in net.program.kernels} == {"log"}
     for n in (1, 2, 37, 50):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import graph_cases as cases
@@ -10,17 +12,27 @@ import numpy as np
 import pytest
 from graph_meaning import evaluate
 from graph_memory import run_in_memory
+from needs import imported
+from saved_mutants import closed, opened
 from state_models import StateBuilder, new_states, put
+from test_open_models import module_of
 
 import autotune as at
-from autotune.errors import ArgumentError
+from autotune.errors import ArgumentError, ModelError
+from autotune.models.module import Module
 from autotune.models.outline import Outline, outline
+from autotune.models.row_counts import RowCount, counted
+from autotune.models.saved import load_model
+from schedules import expr as E
+from schedules.expr import Const, Load
 from schedules.graph.graph import Graph
 from schedules.graph.optimize import optimize
 from schedules.graph.partition import partition
+from schedules.graph.valid_rows import read_whole
 from schedules.ir.interp import run
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
+from schedules.te.compute_dag import Tensor
 from schedules.te.open_sizes import at as at_sizes
 
 te = at.te
@@ -149,3 +161,95 @@ def test_a_call_beyond_the_end_is_refused() -> None:
         with pytest.raises(ArgumentError, match=f"from position {pos} on are not inside its {LENGTH}"):
             run_in_memory(ol, after.values, inputs_of(graph, pos), states=states)
         assert not any(a.any() for a in states.values())
+
+
+# -- compiled --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def net() -> Module:
+    """One layer for one token, as plain loops."""
+    return module_of(decoder(1, 1))
+
+
+def test_a_compiled_step_reads_no_row_behind_the_last_valid_one(net: Module) -> None:
+    graph = decoder(1, 1)
+    want, state = new_states(graph), net.new_state()
+    for pos in (*range(LENGTH), 4):  # then it goes back
+        for a in state.values():
+            a[:, pos:] = np.nan
+        (x,) = evaluate(graph, inputs_of(graph, pos), want)
+        y = net(*inputs_of(graph, pos), state=state)
+        np.testing.assert_allclose(y, x, rtol=1e-4, atol=1e-4)
+    for pos in (LENGTH, -1, 2**62):
+        with pytest.raises(ArgumentError, match=f"position {pos} on is not inside its {LENGTH}"):
+            net(*inputs_of(graph, pos), state=state)
+
+
+def test_a_file_has_the_numbers_of_rows(net: Module, tmp_path: Path) -> None:
+    net.save(tmp_path / "net.at")
+    back = load_model(tmp_path / "net.at")
+    assert back.program.outline == net.program.outline and back.program.outline.counts
+    graph = decoder(1, 1)
+    for pos in (0, 1):
+        arrays = inputs_of(graph, pos)
+        np.testing.assert_array_equal(back(*arrays), net(*arrays))
+
+
+LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "of nothing": (lambda v: v["counts"].clear(), "a step gives the size 'rows0' to task"),
+    "too many rows": (lambda v: v["counts"][0].__setitem__(2, LENGTH + 1), "a step gives the size 'rows0'"),
+    "none at all": (lambda v: v["counts"][0].__setitem__(1, 0), "the number of rows 'rows0' is 0 to 11"),
+    "of a weight": (
+        lambda v: v["counts"][0].__setitem__(3, ["load", v["weights"][0], "float32"]), "no integer"
+    ),
+    "of elsewhere": (
+        lambda v: v["counts"][0].__setitem__(3, ["load", "pos", "int64", 1]), "no element of 'pos'"
+    ),
+    "of two names": (lambda v: v["counts"].append(v["counts"][0]), "two sizes have one name"),
+    "of text": (lambda v: v["counts"][0].__setitem__(3, "import os"), "malformed expression"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_file_that_lies_about_rows_is_refused(net: Module, tmp_path: Path, lie: str) -> None:
+    net.save(tmp_path / "net.at")
+    v, members = opened(tmp_path / "net.at")
+    change, said = LIES[lie]
+    change(v)
+    closed(v, members, tmp_path / "lie.at")
+    with pytest.raises(ModelError, match=said):
+        load_model(tmp_path / "lie.at")
+
+
+def test_integers_for_which_nothing_was_proved_are_refused() -> None:
+    """Where a position is a remainder, a number far away has a place too, but proofs do not cover it."""
+    at_ = E.binary("%", Load("pos", (Const(0),), "int64"), 8)
+    rows = RowCount("rows", 1, 8, E.binary("+", at_, 1))
+    count = counted(rows, {"pos": 0}, {"pos": Tensor("pos", (1,), "int64")})
+    assert count([np.array([13])]) == 6
+    with pytest.raises(ArgumentError, match="the call has 1 rows of its states.* it may have 1 to 8"):
+        count([np.array([2**41])])
+
+
+@pytest.mark.slow
+def test_a_static_cache_of_transformers_is_read_by_valid_rows() -> None:
+    torch, transformers = imported("torch"), imported("transformers")
+    exporting = imported("transformers.integrations.executorch")
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=256, max_position_embeddings=64,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
+    model.config._attn_implementation = "sdpa"
+    model.generation_config = transformers.GenerationConfig(
+        use_cache=True, cache_implementation="static", max_length=32,
+        cache_config={"batch_size": 1, "max_cache_len": 32},
+    )  # fmt: skip
+    named = {"input_ids": torch.tensor([[5]]), "cache_position": torch.tensor([0])}
+    with torch.no_grad():
+        module = exporting.TorchExportableModuleWithStaticCache(model)
+        program = torch.export.export(module, (), named, strict=True)
+    graph = optimize(at.import_torch(program).graph)
+    assert read_whole(graph) == {}
+    assert [(s.least, s.most) for s in graph.short] == [(1, 32)]

@@ -23,12 +23,13 @@ from autotune.errors import ArgumentError
 from autotune.measure.measurer import Measurer
 from autotune.measure.open_checks import sizes_to_check
 from autotune.run.kernels import kernel_of
-from autotune.run.open_kernel import OpenKernel
+from autotune.run.open_kernel import OpenKernel, sizes_of_open
 from schedules import ops, te
 from schedules.errors import ScheduleError, WorkloadError
 from schedules.model import Target, Trace, Workload
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.dims import dim
+from schedules.te.flops import count_flops
 from schedules.te.open_sizes import at as at_sizes
 
 
@@ -156,6 +157,37 @@ def test_arguments_of_two_sizes_are_refused(kernel: OpenKernel) -> None:
         kernel(np.ones((7, 5)), whole(5, 16))
 
 
+def test_an_array_of_other_dimensions_is_refused_by_name(kernel: OpenKernel) -> None:
+    for a in (whole(1, 7, 5), whole(5), np.float32(3)):
+        with pytest.raises(ArgumentError, match=r"input 'a' has shape .*, but the kernel"):
+            kernel(a, whole(5, 16))
+
+
+def test_a_size_is_told_by_an_extent_that_grows_with_it() -> None:
+    """``2 * (m // 2) + 1`` of 2 and 4 rows are as far apart as the sizes, and 3 rows give that of 2."""
+    m = dim(2, 4, "m", open=True)
+    x, y = te.placeholder((2 * (m // 2) + 1, 3), name="x"), te.placeholder((m, 3), name="y")
+    dag = te.dag([x, y, te.compute((m, 3), lambda i, j: x[i // 2, j] + y[i, j], "z")])
+    found = kernel_of(Workload(dag), backends.parse("cpu", 1), Trace())
+    for m in (2, 3, 4):
+        a, b = whole(2 * (m // 2) + 1, 3), whole(m, 3, seed=1)
+        assert np.array_equal(found(a, b), a[np.arange(m) // 2] + b)
+
+
+@pytest.mark.parametrize(
+    "form", [lambda m: 2 * m + 1, lambda m: m * 3 - 2, lambda m: (m + 2) // 2, lambda m: 1 + m]
+)
+def test_kernels_are_loaded_whatever_the_form_of_an_extent(form: Any) -> None:
+    """The text of an extent is the same in a signature and in what a DAG asks for."""
+    m = dim(2, 9, "m", open=True)
+    x, y = te.placeholder((m, 3), name="x"), te.placeholder((form(m), 3), name="y")
+    value = lambda i, j: y[i, j] + te.cast(0, "float32") * x[0, 0]  # noqa: E731
+    found = kernel_of(Workload(te.dag([x, y, te.compute((form(m), 3), value, "z")])), host(), Trace())
+    for n in (2, 9):
+        rows = int(form(n))
+        assert np.array_equal(found(whole(n, 3), whole(rows, 3, seed=2)), whole(rows, 3, seed=2))
+
+
 def test_kernels_of_one_size_share_scratch_and_code(kernel: OpenKernel) -> None:
     small, large = kernel.at(m=3), kernel.at(m=30)
     assert small.code.address == large.code.address and small.code.shared is large.code.shared
@@ -163,6 +195,9 @@ def test_kernels_of_one_size_share_scratch_and_code(kernel: OpenKernel) -> None:
     assert small.time(repeat=1) > 0 and kernel.time(repeat=1) > 0
     with pytest.raises(WorkloadError, match=r"m=41 is outside 1\.\.40"):
         kernel.at(m=41)
+    for m in ("3", 3.0, True, None):
+        with pytest.raises(WorkloadError, match=f"m={m!r} is not an integer; give a size, such as m=40"):
+            kernel.at(m=m)
 
 
 def test_a_pickle_is_the_whole_range(kernel: OpenKernel) -> None:
@@ -215,6 +250,11 @@ def test_an_exported_function_takes_the_size(kernel: OpenKernel, tmp_path: Path)
         a, b, c = whole(m, 5, seed=m), whole(5, 16), np.full((m, 16), np.nan, "float32")
         assert run(a.ctypes.data, b.ctypes.data, c.ctypes.data, m) == 0
         assert np.array_equal(c, a @ b)
+    assert contract["returns"]["1"] == "a size is outside of its range, and nothing was computed"
+    c = np.full((64, 16), np.nan, "float32")
+    for m in (0, -1, 41, 1 << 40, -(1 << 63)):
+        assert run(a.ctypes.data, b.ctypes.data, c.ctypes.data, m) == 1
+        assert np.isnan(c).all()
 
 
 def test_the_parameters_of_a_workload_are_those_of_the_largest_size() -> None:
@@ -305,3 +345,11 @@ def test_a_gpu_takes_no_open_sizes() -> None:
 
     with pytest.raises(ScheduleError, match="kernels for a GPU take no open sizes"):
         grid_program(product().dag, Trace(), Target("cuda", "sm_80"))
+
+
+@pytest.mark.parametrize("name", OUTERMOST)
+def test_a_size_has_the_operations_of_its_own_expression(name: str) -> None:
+    w = Workload(CASES[name].dag(), flops=count_flops(CASES[name].dag().largest))
+    sizes = sizes_of_open(w)
+    for n in (1, 2, CASES[name].most):
+        assert sizes.at((n,)).flops == count_flops(at_sizes(w.dag, {"n": n}))

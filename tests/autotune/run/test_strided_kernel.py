@@ -423,14 +423,14 @@ def test_a_suite_takes_strides_for_each_task(strides: Any) -> None:
 def test_a_size_that_varies_may_be_a_stride() -> None:
     from autotune.run.dynamic_workload import as_dynamic
 
-    m = at.dim(1, 8)
+    m = at.dim(1, 8, open=False)
     dynamic = as_dynamic("matmul", {"m": m, "n": 4, "k": 2}, strides={"a": (1, m + 3), "b": None})
     assert dynamic is not None
     assert [dynamic.at((n,)).dag.inputs[0].strides for n in (2, 5)] == [(1, 5), (1, 8)]
     with pytest.raises(at.WorkloadError, match="tensor a: 1 strides for 2 dimensions"):
         as_dynamic("matmul", {"m": m, "n": 4, "k": 2}, strides={"a": 5})  # type: ignore[dict-item]
     with pytest.raises(at.WorkloadError, match="strides: .* is no size of the program"):
-        as_dynamic("matmul", {"m": m, "n": 4, "k": 2}, strides={"a": (1, at.dim(2, 3))})
+        as_dynamic("matmul", {"m": m, "n": 4, "k": 2}, strides={"a": (1, at.dim(2, 3, open=False))})
 
 
 SIZES = {"m": 6, "n": 10, "k": 4}

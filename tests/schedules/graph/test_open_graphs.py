@@ -16,6 +16,7 @@ from open_graphs import MODELS, inputs_at, size
 
 from autotune.models.outline import outline
 from schedules import te
+from schedules.graph import joins
 from schedules.graph.graph import Graph
 from schedules.graph.optimize import REWRITES, optimize
 from schedules.graph.partition import partition
@@ -184,3 +185,92 @@ def test_random_graphs_keep_their_meaning_at_every_size(graph: Graph) -> None:
 @given(open_graphs())
 def test_many_random_graphs_keep_their_meaning_at_every_size(graph: Graph) -> None:
     check_random(graph)
+
+
+# -- numbers that are those of the largest size ----------------------------------------------------
+
+
+def check_one(graph: Graph, sizes: tuple[int, ...]) -> Graph:
+    """The graph after all rewrites, which say the same at each of ``sizes``."""
+    after = optimize(graph)
+    for k in sizes:
+        arrays = inputs_at(graph, {"n": k})
+        close(evaluate(after, arrays), evaluate(graph, arrays), f"at {k}")
+    return after
+
+
+def test_stages_of_equal_numbers_and_other_sizes_stay_two() -> None:
+    """A sum over the open extent, and one over as many terms as that has at most."""
+    n = size(2, 8)
+    b = cases.Builder()
+    x = b.input("x", n, 4)
+    sums = []
+    for extent in (n, 8):
+        k = te.reduce_axis(extent, "k")
+        sums.append(te.compute((4,), lambda j, k=k: te.sum(te.cast(k + j, "float32"), axis=k)))
+    y = cases.stage((n, 4), lambda i, j: x[i, j] + sums[0][j] - 2.0 * sums[1][j])
+    check_one(b.graph(y), (2, 3, 8))
+
+
+def test_maps_of_equal_numbers_and_other_sizes_stay_two() -> None:
+    n = size(2, 8)
+    b = cases.Builder()
+    x, z = b.input("x", n, 4), b.input("z", 8, 4)
+    ones = [cases.stage((m, 4), lambda i, j: te.cast(i * j + 1, "float32")) for m in (n, 8)]
+    outputs = [cases.matmul(cases.transpose(o, 1, 0), y) for o, y in zip(ones, (x, z), strict=True)]
+    check_one(b.graph(*outputs), (2, 5, 8))
+
+
+def test_a_sum_over_open_rows_of_a_constant_is_not_known_ahead() -> None:
+    n = size(2, 8)
+    b = cases.Builder()
+    x, table = b.input("x", n, 4), b.constant("table", 8, 4)
+    k = te.reduce_axis(n, "k")
+    total = te.compute((4,), lambda j: te.sum(table[k, j], axis=k))
+    after = check_one(b.graph(cases.stage((n, 4), lambda i, j: x[i, j] * total[j])), (2, 3, 8))
+    assert "table" in after.values
+
+
+def test_rows_of_a_constant_are_known_ahead() -> None:
+    n = size(2, 8)
+    b = cases.Builder()
+    x, table = b.input("x", n, 4), b.constant("table", 8, 4)
+    twice = cases.stage((n, 4), lambda i, j: table[i, j] * table[i, j])
+    after = check_one(b.graph(cases.stage((n, 4), lambda i, j: x[i, j] + twice[i, j])), (2, 3, 8))
+    assert len(after.dag.stages) == 1 and [v.shape for v in after.values.values()] == [(8, 4)]
+
+
+def test_a_sum_of_pairs_is_split_where_all_sizes_are_even() -> None:
+    for times, stages in ((1, 1), (2, 2)):  # reduction axes after
+        n = size(2, 8) * times
+        b = cases.Builder()
+        x, k = b.input("x", (n + 1) // 2, 2, 4), te.reduce_axis(n, "k")
+        y = te.compute((4,), lambda j, x=x, k=k: te.sum(x[k // 2, k % 2, j], axis=k))
+        if times == 1:  # what tells the size
+            z = b.input("z", n)
+            y = cases.stage((n, 4), lambda i, j, y=y, z=z: y[j] + z[i])
+        after = check_one(b.graph(y), (2, 3, 7, 8))
+        assert [len(s.reduce_axes) for s in after.dag.stages if s.reducer] == [stages]
+
+
+def test_what_is_joined_of_boxes_that_some_sizes_lack_stays_a_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first 8 rows are those of one product. Of 4 rows they are all, and no row is after them."""
+    monkeypatch.setattr(joins, "CALL_BYTES", 0)
+
+    def graph(least: int) -> Graph:
+        n = size(least, 12)
+        b = cases.Builder()
+        x, y = b.input("x", n + 4, 16), b.input("y", 8, 16)
+        one, other = cases.dense(b, y, 16, "one", False), cases.dense(b, x, 16, "other", False)
+        both = cases.stage(
+            (n, 16), lambda i, j: te.select(i < 8, one[te.minimum(i, 7), j], other[i, j])
+        )
+        return b.graph(cases.dense(b, both, 4, "fc"), cases.matmul(both, cases.transpose(both, 1, 0)))
+
+    assert not check_one(graph(2), (2, 8, 9, 12)).joins
+    assert check_one(graph(9), (9, 10, 12)).joins
+
+
+def test_parts_of_what_is_joined_lie_in_place_at_every_size() -> None:
+    after = check_one(MODELS["channels"].graph(), (1, 3, 5))
+    assert set(after.joins) == {"concat"} and len(after.views) == 2

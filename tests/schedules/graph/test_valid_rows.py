@@ -104,6 +104,9 @@ LEAKS: dict[str, Callable[[Case], Element]] = {
     "table of all rows": lambda c: (lambda t: lambda s, i: t[i] <= c.place(s))(
         c.table(np.maximum(np.arange(T, dtype=np.int64) - 1, 0), "rows")
     ),
+    "table with one low": lambda c: (lambda t: lambda s, i: t[i] <= c.place(s))(
+        c.table(np.where(np.arange(T) < T - 1, np.arange(T), 0).astype(np.int64), "rows")
+    ),
     "either": lambda c: lambda s, i: te.any(te.cast(i, "int64") <= c.place(s), c.pos[0] < 3),
 }
 # {name: the score of a row that is seen where the condition holds}.
@@ -289,6 +292,23 @@ def test_sums_products_least_and_largest_end_where_each_has_its_neutral_element(
             )
         )
         assert not short and "the value is 7.0" in why["k"]
+
+
+def test_a_value_relative_to_another_maximum_is_refused() -> None:
+    """Where that is -inf and the value is none, a stale row is NaN and a valid one infinite."""
+
+    def weights(pos: Any, k: Any, older: int) -> Any:
+        r, q = te.reduce_axis(T, "r"), te.reduce_axis(T, "q")
+
+        def seen(t: Any, fewer: int) -> Any:
+            return te.select(te.cast(t, "int64") < pos[0] + 2 - fewer, k[t, 0], -INF)
+
+        top = te.compute((1,), lambda i: te.max(seen(r, older), axis=r), "top")
+        return te.compute((1,), lambda i: te.sum(te.exp(seen(q, 0) - top[i]), axis=q), "y")
+
+    assert not plain(lambda pos, k: weights(pos, k, 0))[1]
+    short, why, _ = plain(lambda pos, k: weights(pos, k, 2))
+    assert not short and "nothing is known" in why["k"]
 
 
 def test_a_sum_of_squares_of_differences_needs_its_own_mask() -> None:

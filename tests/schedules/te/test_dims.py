@@ -54,9 +54,15 @@ def test_two_of_the_same_bounds_are_two_sizes() -> None:
     assert te.dag([a, t], {m: 3, n: 5}).params[1].shape == (5, 3)
 
 
-def test_without_numbers_there_is_no_dag() -> None:
+def test_without_numbers_there_is_no_dag_of_sizes_that_are_not_open() -> None:
     with pytest.raises(WorkloadError, match=r"sizes that vary \(m=1\.\.8\).*te\.dag\(tensors, \{m: 64\}\)"):
-        te.dag(product(dim(1, 8, "m")))
+        te.dag(product(dim(1, 8, "m", open=False)))
+
+
+def test_what_does_not_say_whether_it_is_open_is_where_no_number_is_given() -> None:
+    left = te.dag(product(dim(1, 8, "m")))
+    assert left.open is not None and left == te.dag(product(dim(1, 8, "m", open=True)))
+    assert (dim(1, 8).open, dim(1, 8, open=True).open, dim(1, 8, open=False).open) == (None, True, False)
 
 
 def test_a_load_outside_is_found_at_the_size() -> None:

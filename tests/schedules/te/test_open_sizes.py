@@ -47,7 +47,7 @@ def test_a_workload_is_known_by_its_range_and_not_by_names() -> None:
 
 
 def test_dimensions_that_are_not_open_are_given_numbers_beside_one_that_is() -> None:
-    m, k = dim(2, 9, "m", open=True), dim(1, 8)
+    m, k = dim(2, 9, "m", open=True), dim(1, 8, open=False)
     x = te.placeholder((m, k), name="x")
     tensors = [x, te.compute((m, k), lambda i, j: x[i, j] * 2.0, "y")]
     assert te.dag(tensors, {k: 4}).open is not None

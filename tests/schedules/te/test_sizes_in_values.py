@@ -1,5 +1,5 @@
-"""Sizes that a call tells, in indices and values of an expression: what they mean, what is proved of them, and
-what is refused."""
+"""Sizes that a call tells, in indices and values of an expression: what they mean, what is proved of them,
+and what is refused."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from open_cases import close, interpreted
 
+from schedules import expr as E
 from schedules import te
 from schedules.errors import WorkloadError
-from schedules.expr import Expr
+from schedules.expr import Expr, Var
 from schedules.ir.interp import run
 from schedules.model import Trace, Workload
 from schedules.open_program import lower_parts, parts_of
 from schedules.schedule import Schedule
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.dims import dim
+from schedules.te.infeasible import impossible
 from schedules.te.marks import is_marked, marked, unmarked
 from schedules.te.open_sizes import at
 from schedules.te.structure import structure
@@ -176,13 +178,13 @@ REFUSED: dict[str, tuple[Value, str]] = {
         "cannot be proved below m",
     ),
     "one column too many at some size": (lambda m, x, i, j: x[i, te.maximum(6 - m, 0)], "cannot be proved"),
-    "a division by 0": (lambda m, x, i, j: x[i // (m - 2), j], r"i // \(m - 2\) may divide by 0 at some size"),
+    "a division by 0": (lambda m, x, i, j: x[i // (m - 2), j], r"i // \(m - 2\) may divide by 0 at some"),
     "a rest of 0": (
         lambda m, x, i, j: x[i, j] * te.cast(te.cast(i, "int64") % te.cast(m - 2, "int64"), "float32"),
         "may divide by 0 at some size",
     ),
     "64 bits": (
-        lambda m, x, i, j: x[i, j] * number(m * 2**40 * 2**22 - m * 2**40 * 2**22 + i * 2**40 * 2**22 // m),
+        lambda m, x, i, j: x[i, j] * number(i * 2**40 * 2**22 // m),
         "may leave 64 bits",
     ),
 }
@@ -218,7 +220,7 @@ def mutants() -> list[tuple[Any, str]]:
         (["hole", "m.size"], "is index, and its output y is float32"),
         (["load", "x", "float32", ["hole", "m.size"], 0], "is 9, outside"),
         (["cast", "float32", ["//", 1, ["-", ["hole", "m.size"], 2]]], "may divide by 0 at some size"),
-        (["cast", "float32", ["<<", ["hole", "m.size"], 2]], "operator '<<' is not defined for index"),
+        (["cast", "float32", ["<<", ["hole", "m.size"], 2]], "'<<' is not defined for index"),
         (["cast", "float32", ["hole", 3]], "malformed"),
     ]
 
@@ -246,6 +248,30 @@ def test_a_reducer_knows_no_sizes() -> None:
     v["stages"][0]["reducer"]["combine"] = [["cast", "float32", ["hole", "m.size"]]]
     with pytest.raises(ValueError, match="is no size that a call tells"):
         ComputeDAG.from_json(v)
+
+
+def test_a_product_with_a_size_is_proved_at_more_sizes_than_are_tried() -> None:
+    m = size(1, 5000)
+    x = te.placeholder((3 * m,), name="x")
+    assert te.dag([x, te.compute((m, 3), lambda i, j: x[j * m + i], "y")]).open is not None
+    for wrong in (lambda i, j: x[j * m + i + 1], lambda i, j: x[te.minimum(j * m + i + 1, 5000 + i)]):
+        with pytest.raises(WorkloadError, match=r"outside|cannot be proved below 3 \* m"):
+            te.dag([x, te.compute((m, 3), wrong, "y")])
+
+
+RANGE = st.tuples(st.integers(-3, 3), st.integers(0, 4)).map(lambda r: (r[0], r[0] + r[1]))
+ROW = st.tuples(*(st.integers(-3, 3) for _ in range(3)), st.integers(-12, 12))
+
+
+@given(RANGE, RANGE, st.lists(ROW, min_size=1, max_size=3))
+def test_no_product_is_found_impossible_that_is_not(a: Any, b: Any, rows: Any) -> None:
+    """``rows``: coefficients of x * m, x and m, and a constant; their sum is at least 0."""
+    x, m = Var("x"), Var("m.size")
+    conds = [E.compare("<=", 0, x * m * p + x * q + m * r + c) for p, q, r, c in rows]
+    if impossible(conds, {"x": a, "m.size": b}):
+        for u in range(a[0], a[1] + 1):
+            for v in range(b[0], b[1] + 1):
+                assert any(u * v * p + u * q + v * r + c < 0 for p, q, r, c in rows), (u, v)
 
 
 # -- random expressions ----------------------------------------------------------------------------
@@ -287,6 +313,7 @@ def as_condition(a: Any, b: Any) -> Expr:
     return a < b if isinstance(a, Expr) else b > a
 
 
+@settings(max_examples=25)
 @given(INDICES, INDICES, st.booleans())
 def test_random_indices_are_right_or_refused(where: Any, factor: Any, held: bool) -> None:
     """Where the proofs take an index it is inside at every size, and what it reads is right; where they do

@@ -113,9 +113,8 @@ def _term(d: SketchBuilder, b: Block, e: Expr, own: str, terms: int) -> str:
     if len(read) != 1 or not depends(read[0], own):
         return ""
     moves = _moves(d, read[0])
-    return next(
-        (i.var for i in b.iters if i.kind == "reduce" and moves.get(i.var) == 1 and n[i.var] % terms == 0), ""
-    )
+    summed = (i.var for i in b.iters if i.kind == "reduce" and (b.name, i.var) not in d.open)
+    return next((v for v in summed if moves.get(v) == 1 and n[v] % terms == 0), "")
 
 
 def _moves(d: SketchBuilder, x: Load) -> dict[str, int]:

@@ -77,7 +77,7 @@ def split_digits(d: SketchBuilder, name: str) -> None:
         found = (
             (loop, k)
             for it, loop in zip(b.iters, loops, strict=True)
-            if it.kind == "reduce"
+            if it.kind == "reduce" and (name, it.var) not in d.open
             for k in _divisors(b, it.var)
             if 1 < k < n[it.var] and n[it.var] % k == 0
         )

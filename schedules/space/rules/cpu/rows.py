@@ -22,6 +22,7 @@ from schedules.space.estimate.counting import arithmetic
 from schedules.space.rules.cpu.prefetching import prefetch_rows
 from schedules.space.rules.cpu.streaming import beyond_caches
 from schedules.space.rules.patterns import (
+    extents,
     is_joined_along,
     is_map,
     is_read_anywhere,
@@ -282,16 +283,26 @@ def _vectorize_partial(d: SketchBuilder, name: str, several: bool) -> None:
 def reduce_row(d: SketchBuilder, name: str, maps: Sequence[str], unit: int = 0) -> list[str]:
     """Make partial results of reduction ``name``, and compute in their loop those of ``maps`` (stages of the
     same rows) that it reads first. Returns the other maps."""
-    partials = lanes_of_reduction(d, name, unit)
+    partials = [] if _goes_along_results(d, d.block(name)) else lanes_of_reduction(d, name, unit)
     vectorize_partials(d, partials)
     if not partials:
         _lanes_of_results(d, name)
     return [x for x in maps if not reduce_as_computed(d, x, partials[0] if partials else "")]
 
 
+def _goes_along_results(d: SketchBuilder, b: Block) -> bool:
+    """Whether lanes of a sum belong to its results: they fill a vector, lie side by side in what is summed,
+    and a call tells how many terms there are, so that these may fill none. So does attention of one token
+    with values."""
+    if is_row_reduction(d.s.nest, b) or not apart(b):
+        return False
+    terms = [i.var for i in b.iters if i.kind == "reduce" and (b.name, i.var) in d.open]
+    return bool(terms) and extents(b)[spatial(b)[-1]] >= d.lanes_of(d.dtype(b))
+
+
 def _lanes_of_results(d: SketchBuilder, name: str) -> None:
-    """Vectorize a reduction that is shorter than a vector along its results in the row, as those of windows
-    are. Nothing is done where the row has one of them."""
+    """Vectorize a reduction along its results in the row: one that is shorter than a vector, as those of
+    windows are, and one of which a call tells the length. Nothing is done where the row has one of them."""
     b = d.block(name)
     own = {x.var: x for x in d.own_loops(name)}
     along = behind(b, spatial(b)[-1]) & own.keys() if spatial(b) else set()

@@ -1,0 +1,35 @@
+"""The sizes of a range that a command looks at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from autotune.run.dynamic_workload import Sizes
+    from schedules.model import Workload
+
+
+def chosen_sizes(text: str, workload: Workload) -> list[Sizes]:
+    """The sizes of ``--sizes``: ``1,37,512`` for one that varies, ``1x8,37x16`` for two. Without any, those
+    at which finalists are ranked, and the largest. Raises `typer.BadParameter`."""
+    from autotune.measure.open_checks import largest_of, sizes_to_rank
+    from autotune.run.open_kernel import sizes_of_open
+
+    if not text:
+        return [*(tuple(s.values()) for s in sizes_to_rank(workload.dag)), largest_of(workload.dag)]
+    dims = sizes_of_open(workload).dims
+    ranges = ", ".join(map(repr, dims))
+    found = []
+    for word in text.split(","):
+        numbers = [x.strip() for x in word.split("x")]
+        if len(numbers) != len(dims) or not all(x.isdecimal() for x in numbers):
+            form = "x".join(str(d.hi) for d in dims)
+            raise typer.BadParameter(f"--sizes {text}: {word!r} is no size of {ranges}, such as {form}")
+        sizes = tuple(map(int, numbers))
+        for d, n in zip(dims, sizes, strict=True):
+            if not d.lo <= n <= d.hi:
+                raise typer.BadParameter(f"--sizes {text}: {n} is outside {d!r}")
+        found.append(sizes)
+    return list(dict.fromkeys(found))

@@ -1,0 +1,52 @@
+"""A kernel for all sizes of a range also serves a range that lies in it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+from autotune.run.dynamic_workload import DynamicWorkload, Sizes
+from autotune.run.open_kernel import sizes_of_open
+from kernels_db import lookup
+from schedules.model import Workload
+from schedules.te.flops import count_flops
+
+# Factor of the FLOPs of the largest sizes within which a log is searched.
+AROUND = 1024.0
+
+
+def wider(workload: Workload, where: str) -> list[Workload]:
+    """The workloads of a log whose open sizes have ranges that hold those of ``workload``, and which are the
+    same at the ends of these; the narrowest first."""
+    own = sizes_of_open(workload)
+    ends = (own.least, own.largest)
+    found: list[tuple[int, Workload]] = []
+    for text, names in lookup.about_flops(where, max(workload.flops, 1), AROUND):
+        if '"open"' not in text:
+            continue
+        try:
+            other = Workload.from_json(text, names=json.loads(names))
+        except (ValueError, TypeError, AttributeError, RecursionError):  # damaged, or of another version
+            continue
+        if other.dag.open is None or other.digest == workload.digest:
+            continue
+        sizes = sizes_of_open(other)
+        if all(_at(sizes, own, end) == own.at(end).digest for end in ends):
+            found.append((math.prod(d.hi - d.lo + 1 for d in sizes.dims), _called(other, workload, sizes)))
+    return [w for _, w in sorted(found, key=lambda x: (x[0], x[1].digest))]
+
+
+def _called(other: Workload, workload: Workload, sizes: DynamicWorkload) -> Workload:
+    """A workload of a log by the name and the parameters of one that it differs from in its ranges."""
+    ranges = {d.name: f"{d.lo}..{d.hi},open" for d in sizes.dims}
+    params = tuple((k, ranges.get(k, v)) for k, v in workload.params)
+    whole = count_flops(other.dag.largest) / max(count_flops(workload.dag.largest), 1)
+    return replace(other, op=workload.op, params=params, flops=round(workload.flops * whole))
+
+
+def _at(other: DynamicWorkload, own: DynamicWorkload, sizes: Sizes) -> str | None:
+    """The digest that another has where its inputs are as long as those of ``own`` at some sizes; None where
+    they never are."""
+    there = other.sizes_of([t.shape for t in own.at(sizes).dag.inputs])
+    return None if there is None else other.at(there).digest
