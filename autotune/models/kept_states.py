@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.models.call_numbers import checked, number
 from schedules import expr as E
 from schedules.expr import Const
-from schedules.graph.graph import Argument, Move
+from schedules.graph.graph import Argument, PlaceMove
 
 if TYPE_CHECKING:
     from autotune.models.outline import Outline
@@ -42,7 +42,7 @@ def every_argument(outline: Outline) -> Iterable[Argument]:
         yield from call.reads
 
 
-def _check_move(outline: Outline, m: Move) -> None:
+def _check_move(outline: Outline, m: PlaceMove) -> None:
     places = {n: i for i, n in enumerate(call_arrays(outline))}
     number(m.index, places, outline.tensors)
     if m.stride < 1 or not 1 <= m.rows <= m.extent:
@@ -61,7 +61,7 @@ class CallNumbers:
     def __init__(self, outline: Outline) -> None:
         places = {n: i for i, n in enumerate(call_arrays(outline))}
         known = {s.tensor: name for name, s in outline.states.items()}
-        users: dict[Move, str] = {}
+        users: dict[PlaceMove, str] = {}
         for a in every_argument(outline):
             root = outline.root(a.tensor)
             for m in a.moves:

@@ -17,7 +17,7 @@ from autotune.models.module import Module
 from autotune.models.preparation import prepared
 from autotune.models.program import Program
 from autotune.run.kernels import default_kernel
-from schedules.graph.graph import Graph, State
+from schedules.graph.graph import Graph, GraphState
 
 te = at.te
 
@@ -44,7 +44,7 @@ class StateBuilder(cases.Builder):
         every = list(dict.fromkeys((*outputs, *news)))
         graph = self.graph(*every)
         names = dict(zip(every, graph.dag.outputs, strict=True))
-        states = {n: State(t.name, names[new]) for n, (t, new) in self.states.items()}
+        states = {n: GraphState(t.name, names[new]) for n, (t, new) in self.states.items()}
         inputs = tuple(n for n in graph.inputs if n not in self.states)
         return replace(graph, inputs=inputs, outputs=tuple(names[t] for t in outputs), states=states)
 
