@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from autotune.errors import ModelError
 from autotune.models.call_numbers import checked, number
 from schedules import expr as E
 from schedules.expr import Const
@@ -12,6 +13,15 @@ from schedules.graph.graph import Argument, PlaceMove
 
 if TYPE_CHECKING:
     from autotune.models.outline import Outline
+
+
+def refuse_states(states: Iterable[str], on_device: bool) -> None:
+    """Raise ModelError that names the states of a model for a device."""
+    if on_device and (names := ", ".join(states)):
+        raise ModelError(
+            f"the model keeps states ({names}), which models on a GPU do not: compile it for the CPU, "
+            'target="cpu"; or take them as inputs, and return their new values'
+        )
 
 
 def check_states(outline: Outline) -> None:

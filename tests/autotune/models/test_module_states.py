@@ -191,6 +191,9 @@ def test_a_device_refuses_states_by_name() -> None:
     kernel: Any = SimpleNamespace(code=SimpleNamespace(device=object()), target=None)
     with pytest.raises(ModelError, match='keeps states \\(rows, n\\), .* target="cpu"'):
         programs._memory_of(ol, [kernel])
+    for call in (at.tune_model, at.compile_model):
+        with pytest.raises(ModelError, match="keeps states .rows, n.,"):
+            call(model_of(counter(), "c"), target="cuda-emulator")
 
 
 # -- files -----------------------------------------------------------------------------------------
