@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from autotune.errors import ModelError
 from autotune.models.model import Model, Port
 from autotune.models.operators.base import Array, stage
 from schedules import te
-from schedules.graph.graph import Graph, Island, State
+from schedules.graph.graph import Graph, GraphState, Island
 from schedules.graph.states import write_in_place
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.compute_dag import Tensor as DagTensor
@@ -50,15 +50,10 @@ def assemble(
     the model's node of each stage. ``calls``: its islands. ``states``: what it keeps, by what users call it.
     Raises ModelError for states that cannot be kept."""
     written = {t: None for call in calls for t in call.outputs.values()}
-    results: dict[te.Tensor, None] = {}  # each once, in order
     named = dict(origins)
-    for port, t in (*((n, s.new) for n, s in states.items()), *outputs):
-        if (t.op is None and (t not in written or port in states)) or t in results:
-            t = _copy(t)
-            assert t.op is not None
-            named[t.op] = port
-        results[t] = None
-    news, returned = [*results][: len(states)], [*results][len(states) :]
+    ends = [*((n, s.new) for n, s in states.items()), *outputs]
+    results = _apart(ends, {t for t in written if t not in {s.new for s in states.values()}}, named)
+    news, returned = results[: len(states)], results[len(states) :]
     reads = [t for call in calls for t in call.reads]
     computed = list(dict.fromkeys(t for t in (*results, *reads) if t.op is not None))
     ops, leaves = discover([t.op for t in computed if t.op is not None])
@@ -80,7 +75,7 @@ def assemble(
             for call in calls
         ),
         states={
-            n: State(names[s.old], names[new], s.initial)
+            n: GraphState(names[s.old], names[new], s.initial)
             for (n, s), new in zip(states.items(), news, strict=True)
         },
     )  # fmt: skip
@@ -99,6 +94,21 @@ def assemble(
         name or "model",
         source,
     )
+
+
+def _apart(
+    ends: Sequence[tuple[str, te.Tensor]], written: Container[te.Tensor], named: dict[Op, str]
+) -> list[te.Tensor]:
+    """A computed tensor of its own for each end: a copy of what is given or known, and of what another end
+    is. ``written``: what islands make. ``named`` gets the names of copies."""
+    results: dict[te.Tensor, None] = {}
+    for port, t in ends:
+        if (t.op is None and t not in written) or t in results:
+            t = _copy(t)
+            assert t.op is not None
+            named[t.op] = port
+        results[t] = None
+    return list(results)
 
 
 def _copy(t: te.Tensor) -> te.Tensor:

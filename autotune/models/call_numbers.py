@@ -1,7 +1,7 @@
 """Numbers that a call tells: integers that are computed of elements of its inputs and states, in Python.
 
-They say where rows of a state lie (`schedules.graph.graph.Move`). A saved model has their expressions too, so
-that nothing but arithmetic of integers is taken.
+They say where rows of a state lie (`schedules.graph.graph.PlaceMove`). A saved model has their expressions
+too, so that nothing but arithmetic of integers is taken.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES, is_float
 from schedules.expr import INDEX, Binary, Cast, Compare, Const, Expr, Load, Logic, Select
 from schedules.expr.operators import FOLD, NUMERIC
-from schedules.graph.graph import Move
+from schedules.graph.graph import PlaceMove
 from schedules.te.compute_dag import Tensor
 
 # The number of the arrays of a call: of its inputs, then of its states.
@@ -94,10 +94,10 @@ def _wrapped(dtype: str) -> Callable[[Any], Any]:
     return lambda x: x if low <= x < low + size else (x - low) % size + low
 
 
-def checked(move: Move, at: Any, what: str) -> int:
+def checked(move: PlaceMove, at: Any, what: str) -> int:
     """Where rows begin along their axis. Raises ArgumentError for rows that are not inside of it. ``what``:
     what they are called."""
-    if not 0 <= at <= move.most:
+    if not 0 <= at <= move.extent - move.rows:
         rows = "1 row" if move.rows == 1 else f"{move.rows} rows"
         raise ArgumentError(
             f"{what}: {rows} from position {at} on {'is' if move.rows == 1 else 'are'} not inside its "

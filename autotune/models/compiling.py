@@ -14,6 +14,7 @@ from autotune import backends
 from autotune.errors import KernelNotFound, ModelError
 from autotune.models.fallback import run_island
 from autotune.models.in_place import preferred
+from autotune.models.kept_states import refuse_states
 from autotune.models.model import Model
 from autotune.models.module import Module
 from autotune.models.origin import ModelOrigin
@@ -68,6 +69,7 @@ def compiled(model: Model, asked: Asked, named: str, picking: Picking) -> Module
     if wanted.grid:
         backends.check_here(wanted)
     ready = prepared(model)
+    refuse_states(ready.graph.states, bool(wanted.grid))
     outline = ready.outline(lambda w: _seconds(w, asked))
     arguments = [named]
     arguments += [f"target={wanted.kind!r}"] if wanted.grid else []

@@ -89,7 +89,10 @@ class HostContext:
     ) -> None:
         """Take the arrays of a call, the sizes of the program, and the numbers that the call tells."""
         self._given, args = (inputs, outputs, states), self._args
-        at = [x.ctypes.data for x in (*inputs, *outputs, *states)]
+        at = [x.ctypes.data for x in (*inputs, *outputs)]
+        if states:
+            known = getattr(states, "addresses", None)
+            at += [x.ctypes.data for x in states] if known is None else known
         for slot, number, offset in self._slots:
             args[slot] = at[number] + offset
         for slot, number, step in self._moved:

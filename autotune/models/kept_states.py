@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from autotune.errors import ModelError
 from autotune.models.call_numbers import checked, number
 from schedules import expr as E
 from schedules.expr import Const
-from schedules.graph.graph import Argument, Move
+from schedules.graph.graph import Argument, PlaceMove
 
 if TYPE_CHECKING:
     from autotune.models.outline import Outline
+
+
+def refuse_states(states: Iterable[str], on_device: bool) -> None:
+    """Raise ModelError that names the states of a model for a device."""
+    if on_device and (names := ", ".join(states)):
+        raise ModelError(
+            f"the model keeps states ({names}), which models on a GPU do not: compile it for the CPU, "
+            'target="cpu"; or take them as inputs, and return their new values'
+        )
 
 
 def check_states(outline: Outline) -> None:
@@ -42,7 +52,7 @@ def every_argument(outline: Outline) -> Iterable[Argument]:
         yield from call.reads
 
 
-def _check_move(outline: Outline, m: Move) -> None:
+def _check_move(outline: Outline, m: PlaceMove) -> None:
     places = {n: i for i, n in enumerate(call_arrays(outline))}
     number(m.index, places, outline.tensors)
     if m.stride < 1 or not 1 <= m.rows <= m.extent:
@@ -61,7 +71,7 @@ class CallNumbers:
     def __init__(self, outline: Outline) -> None:
         places = {n: i for i, n in enumerate(call_arrays(outline))}
         known = {s.tensor: name for name, s in outline.states.items()}
-        users: dict[Move, str] = {}
+        users: dict[PlaceMove, str] = {}
         for a in every_argument(outline):
             root = outline.root(a.tensor)
             for m in a.moves:

@@ -145,7 +145,7 @@ class Module:
             forms.run(self._program, inputs, results)
         else:
             with state.turn:
-                forms.run(self._program, inputs, results, self._arrays(state))
+                forms.run(self._program, inputs, results, state.in_order(self._program.state_names))
         found = tuple(results[i] for i in self._order)
         if self._signature is not None:
             return self._signature.built(found, self._blank(inputs))
@@ -178,7 +178,7 @@ class Module:
         read = [forms.read(x, b) for x, b in zip(inputs, forms.ins, strict=True)]
         outputs = forms.empty()
         copied = [b.name for b, (_, was) in zip(forms.ins, read, strict=True) if was]
-        kept = () if state is None else self._arrays(state.copy())
+        kept = () if state is None else state.copy().in_order(self._program.state_names)
 
         def run(times: Times) -> None:
             forms.run_on(self._program, [a for a, _ in read], outputs, times, kept)
@@ -277,10 +277,6 @@ class Module:
             given.check(self._keeps, self.name)
             return cast(ModelState, given)
         return self.state
-
-    def _arrays(self, state: ModelState) -> list[Array]:
-        """The arrays of a state, in the order of the program."""
-        return [state[name] for name in self._program.outline.states]
 
     def _blank(self, inputs: Sequence[Any]) -> Callable[[tuple[int, ...], str], Any]:
         """What makes a tensor without elements, of the kind of the first input."""

@@ -18,7 +18,7 @@ from autotune.models.model import identifier
 from autotune.run.host_arrays import fitting
 from schedules.errors import suggest
 from schedules.expr import wrap
-from schedules.graph.graph import Graph, Island, State
+from schedules.graph.graph import Graph, GraphState, Island
 from schedules.ir import Buffer
 from schedules.model import canonical, digest
 from schedules.te.compute_dag import ComputeDAG, Tensor
@@ -39,14 +39,14 @@ class ModelOrigin:
     islands: tuple[Island, ...]
     small: Mapping[str, Array]
     rewritten: str
-    states: Mapping[str, State]
+    states: Mapping[str, GraphState]
 
     @staticmethod
     def of(name: str, graph: Graph, rewritten: Graph) -> ModelOrigin:
         """What is kept of a graph. ``rewritten``: what the rewrites made of it."""
         small = {n: v.copy() for n, v in graph.values.items() if v.nbytes <= SMALL}
         parts = (graph.dag, graph.inputs, graph.outputs, graph.islands)
-        states = {n: State(s.tensor, s.new) for n, s in graph.states.items()}
+        states = {n: GraphState(s.tensor, s.new) for n, s in graph.states.items()}
         return ModelOrigin(name, *parts, small, _identity(rewritten), states)
 
     @property

@@ -14,7 +14,7 @@ from autotune.models.kept_states import StateOrder, check_states
 from autotune.models.row_counts import RowCount, check_counts, row_counts
 from autotune.models.sizes import Extents, ProgramSize, check_sizes, check_step, open_extents, sizes_of
 from schedules.dtypes import DTYPES
-from schedules.graph.graph import Argument, Graph, Group, Island, State
+from schedules.graph.graph import Argument, Graph, GraphState, Group, Island
 from schedules.graph.plan import ALIGNMENT, Plan, PlanStep, plan
 from schedules.model import Workload
 from schedules.strides import flaw, strides_of
@@ -65,7 +65,7 @@ class Outline:
     joins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     sizes: tuple[ProgramSize, ...] = ()
     extents: Extents = field(default_factory=dict)
-    states: Mapping[str, State] = field(default_factory=dict)
+    states: Mapping[str, GraphState] = field(default_factory=dict)
     counts: tuple[RowCount, ...] = ()
 
     def __post_init__(self) -> None:
@@ -271,7 +271,8 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
         tensors, graph.inputs, graph.outputs, constants, tuple(workloads), tuple(steps), dict(labels or {}),
         dict(graph.views), dict(graph.joins), sizes_of(dag, graph.inputs),
         open_extents(dag, (*graph.inputs, *dict.fromkeys(graph.outputs))),
-        {name: State(s.tensor, s.new) for name, s in graph.states.items()}, row_counts(graph.short, steps),
+        {name: GraphState(s.tensor, s.new) for name, s in graph.states.items()},
+        row_counts(graph.short, steps),
     )  # fmt: skip
 
 

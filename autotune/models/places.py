@@ -7,7 +7,7 @@ from typing import Any
 
 from autotune.models.outline import KernelCall, Outline
 from schedules.dtypes import DTYPES
-from schedules.graph.graph import Argument, Island, Move
+from schedules.graph.graph import Argument, Island, PlaceMove
 from schedules.graph.plan import Plan
 
 WEIGHT, ARENA, INPUT, OUTPUT, STATE = range(5)
@@ -24,7 +24,7 @@ class ArgumentPlace:
     offset: int
     number: int = 0
     weight: Any = None
-    moves: tuple[tuple[Move, int], ...] = ()
+    moves: tuple[tuple[PlaceMove, int], ...] = ()
 
 
 def place_of(outline: Outline, plan: Plan, name: str) -> ArgumentPlace:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from autotune.errors import ModelError
 from autotune.models.device_memory import DeviceContext, DeviceMemory
 from autotune.models.host_memory import HostContext, HostMemory
-from autotune.models.kept_states import CallNumbers
+from autotune.models.kept_states import CallNumbers, refuse_states
 from autotune.models.outline import KernelCall, Outline, arena, nbytes
 from autotune.models.places import WEIGHT, ArgumentPlace, place_of, place_read, segments, start_of
 from autotune.models.row_counts import rows_of_calls
@@ -62,6 +62,7 @@ class Program:
         self.layout = memory.layout(self)
         self._segments = segments(outline)
         self._own: ModelState | None = None
+        self.state_names = tuple(outline.states)
         self._keeps = bool(outline.states or self.told.moves)
         # of states that are replaced whole: the number, and what takes its place
         self._whole = [
@@ -196,7 +197,7 @@ class Program:
         if states or not self.outline.states:
             return states
         self._own = self._own or self.new_state()
-        return [self._own[name] for name in self.outline.states]
+        return self._own.in_order(self.state_names)
 
     @cached_property
     def kept(self) -> tuple[Tensor, ...]:
@@ -256,9 +257,5 @@ def _memory_of(outline: Outline, kernels: Sequence[Kernel]) -> HostMemory | Devi
             f"the model has open sizes, {names}, and programs of a GPU run at one size: give numbers for "
             "these, or compile the model for the CPU"
         )
-    if device is not None and outline.states:
-        raise ModelError(
-            f"the model keeps states ({', '.join(outline.states)}), which models on a GPU do not: compile it "
-            'for the CPU, target="cpu"; or take them as inputs, and return their new values'
-        )
+    refuse_states(outline.states, device is not None)
     return HostMemory() if device is None else DeviceMemory(device)

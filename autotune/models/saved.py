@@ -55,7 +55,7 @@ from schedules.dtypes import DTYPES
 from schedules.errors import AutotuneError, ScheduleError
 from schedules.expr import Expr
 from schedules.expr_json import from_json
-from schedules.graph.graph import Argument, Island, Move, State
+from schedules.graph.graph import Argument, GraphState, Island, PlaceMove
 from schedules.model import Target, Trace, TraceError, Workload
 from schedules.te.compute_dag import Tensor
 
@@ -179,7 +179,7 @@ def _outline(v: Mapping[str, Any], tasks: Sequence[Workload]) -> Outline:
     extents: dict[str, tuple[tuple[int, Expr], ...]] = {}
     for name, d, extent in v.get("extents", ()):
         extents[name] = (*extents.get(name, ()), (d, extent))
-    states = {name: State(tensor, new) for name, tensor, new, _ in v.get("states", ())}
+    states = {name: GraphState(tensor, new) for name, tensor, new, _ in v.get("states", ())}
     if len(states) != len(v.get("states", ())):
         raise ValueError("two states have one name")
     return Outline(
@@ -230,9 +230,9 @@ def _read_argument(x: Any) -> Argument:
     return Argument(*_PLACE(x))
 
 
-def _read_move(x: Any) -> Move:
+def _read_move(x: Any) -> PlaceMove:
     index, stride, rows, extent = _MOVE(x)
-    return Move(index, stride, rows, extent)
+    return PlaceMove(index, stride, rows, extent)
 
 
 def _read_view(x: Any) -> tuple[str, Argument]:

@@ -16,6 +16,18 @@ from schedules.te.compute_dag import Tensor
 Array = NDArray[Any]
 
 
+class StateArrays(tuple[Array, ...]):
+    """Arrays of a state in the order of a program, and where they begin in memory, which does not change."""
+
+    addresses: tuple[int, ...]
+
+    @staticmethod
+    def of(arrays: Sequence[Array]) -> StateArrays:
+        made = StateArrays(arrays)
+        made.addresses = tuple(a.ctypes.data for a in made)
+        return made
+
+
 class ModelState(Mapping[str, Array]):
     """What calls of a module keep: ``{name: array}``, of the buffers that a torch program writes to.
 
@@ -39,6 +51,7 @@ class ModelState(Mapping[str, Array]):
         self._initial = initial
         self._arrays = {t.name: aligned.zeros(t.shape, t.dtype) for t in self.tensors}
         self._fill()
+        self._in_order: dict[tuple[str, ...], StateArrays] = {}
 
     def __getitem__(self, name: str) -> Array:
         return self._arrays[name]
@@ -48,6 +61,13 @@ class ModelState(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self._arrays)
+
+    def in_order(self, names: tuple[str, ...]) -> StateArrays:
+        """The arrays of these names."""
+        found = self._in_order.get(names)
+        if found is None:
+            found = self._in_order[names] = StateArrays.of([self._arrays[n] for n in names])
+        return found
 
     @property
     def nbytes(self) -> int:

@@ -16,6 +16,7 @@ from autotune import backends
 from autotune.models import in_place
 from autotune.models.fallback import run_island
 from autotune.models.in_place import InPlace
+from autotune.models.kept_states import refuse_states
 from autotune.models.model import Model
 from autotune.models.preparation import PreparedModel, prepared
 from autotune.models.program import Program
@@ -141,6 +142,7 @@ def tuning_of_model(model: Model, asked: TuneRequest, given_s: float | None) -> 
     if goal is not None and goal.grid:
         backends.check_here(goal)
     ready = prepared(model)
+    refuse_states(ready.graph.states, goal is not None and bool(goal.grid))
     tasks = [SuiteTask(t.workload, float(t.count), t.shown, later=t.later) for t in tasks_of(ready.parts)]
     whole_s = EACH_S * max(len(tasks), 1) if given_s is None else given_s
     options = replace(asked.options, budget_s=whole_s, started=None)

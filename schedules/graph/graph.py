@@ -35,7 +35,7 @@ class Island:
 
 
 @dataclass(frozen=True)
-class Move:
+class PlaceMove:
     """How far a place moves with a number that each call tells: by ``index * stride`` elements.
 
     ``index``: an integer expression of elements of inputs and states of the model, as they are before the
@@ -60,11 +60,11 @@ class Argument:
 
     tensor: str
     start: int = 0
-    moves: tuple[Move, ...] = ()
+    moves: tuple[PlaceMove, ...] = ()
 
 
 @dataclass(frozen=True)
-class State:
+class GraphState:
     """What calls keep: an input of the DAG, ``tensor``, that no caller gives, and the output ``new`` that
     takes its place after a call. Both have one shape and one dtype. ``initial``: its value before the first
     call; None: zeros."""
@@ -113,7 +113,7 @@ class Graph:
     islands: tuple[Island, ...] = ()
     views: Mapping[str, Argument] = field(default_factory=lambda: MappingProxyType({}))
     joins: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    states: Mapping[str, State] = field(default_factory=lambda: MappingProxyType({}))
+    states: Mapping[str, GraphState] = field(default_factory=lambda: MappingProxyType({}))
     short: tuple[ShortLoops, ...] = ()
 
     def __post_init__(self) -> None:

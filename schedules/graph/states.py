@@ -23,8 +23,8 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
 from schedules.graph.edit import is_map, readers, remade
-from schedules.graph.graph import Argument, Graph, Move, State
-from schedules.graph.updates import Rows, Span, Update, held, updates
+from schedules.graph.graph import Argument, Graph, GraphState, PlaceMove
+from schedules.graph.updates import RowSpan, Update, UpdateRows, held, updates
 from schedules.strides import strides_of
 from schedules.te.compute_dag import Axis, Stage, Tensor
 from schedules.te.unique import Taken
@@ -135,12 +135,12 @@ def _strided(s: Stage, strides: tuple[int, ...]) -> Stage:
     return replace(s, outputs=(replace(s.outputs[0], strides=strides),))
 
 
-def _long(s: Stage, spans: Sequence[Span]) -> list[tuple[Axis, Span]]:
+def _long(s: Stage, spans: Sequence[RowSpan]) -> list[tuple[Axis, RowSpan]]:
     """The axes along which more than one index is written."""
     return [(a, span) for a, span in zip(s.axes, spans, strict=True) if span.extent > 1]
 
 
-def _of_rows(s: Stage, r: Rows, taken: Taken) -> Stage:
+def _of_rows(s: Stage, r: UpdateRows, taken: Taken) -> Stage:
     axes = tuple(replace(a, extent=span.extent) for a, span in _long(s, r.spans))
     one: dict[str, Expr] = {
         a.var: Const(0) for a, span in zip(s.axes, r.spans, strict=True) if span.extent == 1
@@ -156,7 +156,7 @@ def _copy(s: Stage, taken: Taken) -> Stage:
     return Stage((out,), s.axes, (), (Load(s.name, tuple(Var(a.var) for a in s.axes), out.dtype),), None)
 
 
-def _there(s: Stage, spans: Sequence[Span]) -> Expr:
+def _there(s: Stage, spans: Sequence[RowSpan]) -> Expr:
     """Whether an element is one of the rows."""
     found = []
     for a, span in zip(s.axes, spans, strict=True):
@@ -166,7 +166,7 @@ def _there(s: Stage, spans: Sequence[Span]) -> Expr:
     return E.all_of(*found)
 
 
-def _taken_from(rows: Stage, s: Stage, spans: Sequence[Span]) -> Expr:
+def _taken_from(rows: Stage, s: Stage, spans: Sequence[RowSpan]) -> Expr:
     """The element of the rows that belongs to one of the state."""
     at = []
     for a, span in _long(s, spans):
@@ -176,17 +176,17 @@ def _taken_from(rows: Stage, s: Stage, spans: Sequence[Span]) -> Expr:
 
 
 def _place(
-    graph: Graph, state: State, s: Stage, spans: Sequence[Span]
+    graph: Graph, state: GraphState, s: Stage, spans: Sequence[RowSpan]
 ) -> tuple[Argument, tuple[int, ...]]:
     """(where rows lie in a state, their strides)."""
     steps = strides_of(graph.dag.tensors[state.tensor])
     start = 0
-    moves: list[Move] = []
+    moves: list[PlaceMove] = []
     for a, span, step in zip(s.axes, spans, steps, strict=True):
         if isinstance(span.start, Const):
             start += int(span.start.value) * step
         else:
-            moves.append(Move(span.start, step, span.extent, a.extent))
+            moves.append(PlaceMove(span.start, step, span.extent, a.extent))
     lies = tuple(step for span, step in zip(spans, steps, strict=True) if span.extent > 1)
     return Argument(state.tensor, start, tuple(moves)), lies
 
@@ -207,7 +207,7 @@ def overwritten(graph: Graph) -> dict[str, frozenset[str]]:
     return found
 
 
-def _versions(graph: Graph, state: State) -> Iterator[str]:
+def _versions(graph: Graph, state: GraphState) -> Iterator[str]:
     """The tensors that lie where a state does, in their order; none of one that is replaced whole."""
     chain = []
     name = state.new

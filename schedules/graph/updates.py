@@ -5,7 +5,8 @@ rows[t - start], old[t])``, or whatever means the same. It is found by its expre
 changes along an axis, the axis is cut, and in each piece the expression is simplified. A piece of which
 ``old`` itself is left keeps what it has. Every other piece is written.
 
-Only calls with 0 <= ``start`` <= (extent of the axis) - ``n`` are looked at: others are refused (`Move`).
+Only calls with 0 <= ``start`` <= (extent of the axis) - ``n`` are looked at: others are refused
+(`PlaceMove`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from schedules import expr as E
 from schedules.expr import Compare, Const, Expr, Load, Select, Var
 from schedules.graph.call_indices import MARK, CallIndices
 from schedules.graph.edit import is_map
-from schedules.graph.graph import Graph, State
+from schedules.graph.graph import Graph, GraphState
 from schedules.te.compute_dag import Stage
 
 # Pieces of a stage, and stages in a row, above which nothing is looked for.
@@ -27,7 +28,7 @@ MOST_PIECES, MOST_STAGES = 64, 8
 
 
 @dataclass(frozen=True)
-class Span:
+class RowSpan:
     """The indices of an axis that are written: ``extent`` of them from ``start`` on. That is a number of
     dtype int64 that the call tells, an expression of elements of inputs and states; or a constant."""
 
@@ -36,11 +37,11 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Rows:
+class UpdateRows:
     """What is written: ``value``, by the axes of the stage, each counted from the start of its span.
     ``spans``: one for each axis. ``value`` has index variables for numbers of the call, ``numbers``."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[RowSpan, ...]
     value: Expr
 
 
@@ -51,7 +52,7 @@ class Update:
 
     stage: Stage
     old: str
-    rows: tuple[Rows, ...]
+    rows: tuple[UpdateRows, ...]
 
     @property
     def new(self) -> str:
@@ -59,7 +60,7 @@ class Update:
         return self.stage.name
 
 
-def updates(graph: Graph, state: State) -> tuple[Update, ...]:
+def updates(graph: Graph, state: GraphState) -> tuple[Update, ...]:
     """The updates that make the new value of a state out of the old one, in their order; empty where its new
     value is made otherwise.
 
@@ -178,7 +179,7 @@ def _of_value(calls: CallIndices, s: Stage, value: Expr, old: str) -> Update | N
     """The update that leaves ``old`` where it writes nothing; None where the ``value`` is none."""
     whole = {a.var: a.extent for a in s.axes}
     todo = [_Piece({a.var: Var(a.var) for a in s.axes}, whole, value)]
-    written: list[Rows] = []
+    written: list[UpdateRows] = []
     for _ in range(MOST_PIECES):
         if not todo:
             return Update(s, old, tuple(written))
@@ -216,20 +217,20 @@ def _is_old(piece: _Piece, old: str, ranges: Mapping[str, affine.Range]) -> bool
     return all(affine.simplify(i - at, ranges) == Const(0) for i, at in places)
 
 
-def _rows(calls: CallIndices, piece: _Piece, whole: Mapping[str, int]) -> Rows | None:
+def _rows(calls: CallIndices, piece: _Piece, whole: Mapping[str, int]) -> UpdateRows | None:
     """What a piece writes; None where its place cannot be told by a call."""
     spans = []
     for axis, n in piece.extents.items():
         start = calls.stated(affine.simplify(E.substitute(piece.at[axis], {axis: Const(0)}), {}))
         if n == 0 or start is None:
             return None
-        spans.append(Span(start, n))
+        spans.append(RowSpan(start, n))
     value = _by_call(calls, piece, tuple(spans), whole)
-    return None if value is None else Rows(tuple(spans), value)
+    return None if value is None else UpdateRows(tuple(spans), value)
 
 
 def _by_call(
-    calls: CallIndices, piece: _Piece, spans: tuple[Span, ...], whole: Mapping[str, int]
+    calls: CallIndices, piece: _Piece, spans: tuple[RowSpan, ...], whole: Mapping[str, int]
 ) -> Expr | None:
     """The value of a piece with numbers of the call in place of variables; None where one is in an index that
     it would not be held inside of."""
@@ -245,7 +246,7 @@ def _by_call(
     return E.substitute(value, {v: E.Cast(E.INDEX, e) for v, e in left.items()})
 
 
-def held(span: Span, extent: int) -> Expr:
+def held(span: RowSpan, extent: int) -> Expr:
     """The start of a span as an index that is held inside an axis, whatever the call tells."""
     if isinstance(span.start, Const):
         return Const(int(span.start.value))

@@ -16,7 +16,7 @@ from autotune.models.places import ARENA, INPUT, OUTPUT, STATE, ArgumentPlace, p
 from autotune.models.row_counts import counted
 from autotune.models.sizes import layout_at
 from schedules.dtypes import DTYPES
-from schedules.graph.graph import Argument, Move
+from schedules.graph.graph import Argument, PlaceMove
 from schedules.strides import MemoryLayout
 from schedules.te.compute_dag import Tensor
 from schedules.te.open_sizes import at as at_sizes
@@ -51,7 +51,7 @@ def run_in_memory(
     told = [*given, *((states or {})[n] for n in ol.states)]
     places = {n: i for i, n in enumerate(call_arrays(ol))}
 
-    def moved(m: Move) -> int:
+    def moved(m: PlaceMove) -> int:
         return checked(m, number(m.index, places, ol.tensors)(told), "a state")
 
     for a in every_argument(ol):  # before anything is written

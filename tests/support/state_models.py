@@ -17,7 +17,7 @@ from autotune.models.module import Module
 from autotune.models.preparation import prepared
 from autotune.models.program import Program
 from autotune.run.kernels import default_kernel
-from schedules.graph.graph import Graph, State
+from schedules.graph.graph import Graph, GraphState
 
 te = at.te
 
@@ -44,7 +44,7 @@ class StateBuilder(cases.Builder):
         every = list(dict.fromkeys((*outputs, *news)))
         graph = self.graph(*every)
         names = dict(zip(every, graph.dag.outputs, strict=True))
-        states = {n: State(t.name, names[new]) for n, (t, new) in self.states.items()}
+        states = {n: GraphState(t.name, names[new]) for n, (t, new) in self.states.items()}
         inputs = tuple(n for n in graph.inputs if n not in self.states)
         return replace(graph, inputs=inputs, outputs=tuple(names[t] for t in outputs), states=states)
 
@@ -53,11 +53,13 @@ def put(old: Any, rows: Any, start: Any, axis: int, how: str = "range") -> Any:
     """``old`` with rows from ``start`` (an expression) on along an axis. ``how``: of the spellings that
     importers have one."""
     n, extent = rows.shape[axis], old.shape[axis]
-    if how == "range":
+    if how in ("range", "closed"):
 
         def value(*i: Any) -> Any:
             t = te.cast(i[axis], "int64")
             inside = te.all(start <= t, t < start + n)
+            if how == "closed":
+                inside = te.all(start - 1 < t, t <= start + (n - 1))
             own = t - start
             return te.select(inside, rows[(*i[:axis], own, *i[axis + 1 :])], old[i])
 
@@ -179,14 +181,32 @@ def moving_average() -> Graph:
     return b.model(cases.stage((6, 4), lambda i, j: new[i, j] * 2.0))
 
 
+def decayed() -> Graph:
+    """Rows whose expression has what lies in their place, in the update itself."""
+    b = StateBuilder()
+    x, pos = b.input("x", 1, 4), b.input("pos", 1, dtype="int64")
+    old = b.state("s", 6, 4)
+    new = cases.stage(
+        old.shape,
+        lambda i, j: te.select(
+            te.equal(te.cast(i, "int64"), pos[0]), old[i, j] * 2.0 + old[5, j] + x[0, j], old[i, j]
+        ),
+        "decayed",
+    )
+    b.becomes("s", new)
+    return b.model(cases.stage((6, 4), lambda i, j: new[i, j] * 2.0))
+
+
 STATE_MODELS: Mapping[str, Any] = {
     "cache": cache,
     "one": lambda: cache(1, how="equal"),
     "range": lambda: cache(3, how="range"),
+    "closed": lambda: cache(3, how="closed"),
     "counter": counter,
     "twice": twice,
     "layers": layers,
     "average": moving_average,
+    "decayed": decayed,
 }
 
 
@@ -215,7 +235,7 @@ def random_states(draw: Any) -> Graph:
             start = pos[draw(0, 2)] + draw(0, 1)
             if rows == shape[axis] or draw(0, 3) == 0:
                 start = te.const(draw(0, shape[axis] - rows), "int64")
-            how = ("range", "equal", "latest")[draw(0, 2)]
+            how = ("range", "equal", "latest", "closed")[draw(0, 3)]
             if isinstance(start, type(te.const(0, "int64"))) and how == "equal":
                 how = "range"
             now = put(now, made, start, axis, how)

@@ -23,7 +23,7 @@ import autotune as at
 from autotune.errors import ArgumentError, ModelError
 from autotune.models import program as programs
 from autotune.models.module import Module
-from schedules.graph.graph import Graph, State
+from schedules.graph.graph import Graph, GraphState
 
 GRAPH = cache(1, how="equal")
 
@@ -191,6 +191,9 @@ def test_a_device_refuses_states_by_name() -> None:
     kernel: Any = SimpleNamespace(code=SimpleNamespace(device=object()), target=None)
     with pytest.raises(ModelError, match='keeps states \\(rows, n\\), .* target="cpu"'):
         programs._memory_of(ol, [kernel])
+    for call in (at.tune_model, at.compile_model):
+        with pytest.raises(ModelError, match="keeps states .rows, n.,"):
+            call(model_of(counter(), "c"), target="cuda-emulator")
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -284,7 +287,7 @@ def beginning() -> Graph:
     b.becomes("s", new)
     graph = b.model(cases.stage(old.shape, lambda i, j: new[i, j] * 2.0))
     start = np.arange(20, dtype=np.float32).reshape(5, 4)
-    states = {"s": State("s", graph.states["s"].new, start)}
+    states = {"s": GraphState("s", graph.states["s"].new, start)}
     return Graph(graph.dag, {}, graph.inputs, graph.outputs, states=states)
 
 

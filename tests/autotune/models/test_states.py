@@ -19,7 +19,7 @@ from autotune.models.outline import Outline, outline
 from schedules import expr as E
 from schedules import te
 from schedules.expr import Binary, Cast, Const, Load, Var
-from schedules.graph.graph import Argument, Graph, State
+from schedules.graph.graph import Argument, Graph, GraphState
 from schedules.graph.optimize import optimize
 from schedules.graph.partition import partition
 from schedules.te.compute_dag import Tensor
@@ -74,10 +74,12 @@ def test_steps_write_the_new_rows_alone(model: str) -> None:
         "cache": {"k": 2 * 2 * 3, "v": 2 * 2 * 3},
         "one": {"k": 2 * 3, "v": 2 * 3},
         "range": {"k": 3 * 2 * 3, "v": 3 * 2 * 3},
+        "closed": {"k": 3 * 2 * 3, "v": 3 * 2 * 3},
         "counter": {"rows": 2 * 5},
         "twice": {"s": 3 * 4},
         "layers": {"all": 3 * 2},
         "average": {"s": 4},
+        "decayed": {"s": 4},
     }
     assert written == {name: 4 * n for name, n in rows[model].items()}
 
@@ -144,18 +146,20 @@ def last_first(ol: Outline) -> Outline:
 X, POS = Load("x", (Const(0), Const(0)), "float32"), Load("pos", (Const(0),), "int64")
 LIES: dict[str, tuple[Any, Any, str]] = {
     "an input": (
-        cache, lambda ol: replace(ol, states={"k": State("x", ol.states["k"].new)}), "no tensor of its own"
+        cache,
+        lambda ol: replace(ol, states={"k": GraphState("x", ol.states["k"].new)}),
+        "no tensor of its own",
     ),
     "another shape": (
-        cache, lambda ol: replace(ol, states={"k": State("k", ol.outputs[0])}), "no tensor of its own"
+        cache, lambda ol: replace(ol, states={"k": GraphState("k", ol.outputs[0])}), "no tensor of its own"
     ),
     "one new value for two": (
         cache,
-        lambda ol: replace(ol, states={**ol.states, "v": State("v", ol.states["k"].new)}),
+        lambda ol: replace(ol, states={**ol.states, "v": GraphState("v", ol.states["k"].new)}),
         "two states share a tensor",
     ),
     "no new value": (
-        cache, lambda ol: replace(ol, states={**ol.states, "v": State("v", "k")}), "two states share"
+        cache, lambda ol: replace(ol, states={**ol.states, "v": GraphState("v", "k")}), "two states share"
     ),
     "rows beyond the end": (cache, lambda ol: moved(ol, extent=9), "does not lie inside of 'k'"),
     "a longer step": (cache, lambda ol: moved(ol, stride=5), "does not lie inside of 'k'"),
@@ -203,8 +207,8 @@ def test_a_graph_refuses_states_that_are_none() -> None:
     graph = cache()
     k = graph.states["k"]
     wrong = {
-        "is no input of the graph that calls keep": State("x", k.new),
-        "is no output of its own": State("k", "nothing"),
+        "is no input of the graph that calls keep": GraphState("x", k.new),
+        "is no output of its own": GraphState("k", "nothing"),
     }
     for message, state in wrong.items():
         with pytest.raises(ValueError, match=message):
@@ -212,7 +216,7 @@ def test_a_graph_refuses_states_that_are_none() -> None:
     with pytest.raises(ValueError, match="two states share a tensor"):
         replace(graph, states={**graph.states, "again": k})
     with pytest.raises(ValueError, match=r"state 'k' is float32\[1, 2, 8, 3\], and its new value float32\[2"):
-        replace(graph, outputs=(), states={"k": State("k", graph.outputs[0]), "v": graph.states["v"]})
+        replace(graph, outputs=(), states={"k": GraphState("k", graph.outputs[0]), "v": graph.states["v"]})
     with pytest.raises(ValueError, match="nothing gives the graph's k"):
         replace(graph, states={"v": graph.states["v"]})
 

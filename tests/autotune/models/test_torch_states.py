@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -178,17 +177,10 @@ def test_a_view_of_torch_has_the_memory_of_a_state() -> None:
 
 
 @pytest.mark.slow
-def test_a_decoder_of_eight_layers_makes_the_tokens_of_torch(tmp_path: Path) -> None:
+def test_a_decoder_of_eight_layers_makes_the_tokens_of_torch() -> None:
     """1,024 wide, with grouped queries; the prompt is read by another program than the one of one token."""
     module = decoder(Sizes(1024, 2816, 8, 16, 4, 4000, 192), scale=0.03)
-    where = str(tmp_path / "log.db")
-    nets = {}
-    for n in (1, 64):
-        ids = torch.zeros(1, n, dtype=torch.int64)
-        model = imported_of(module, ids, torch.tensor([0]))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # nothing is tuned
-            nets[n] = at.compile_model(model, threads=1, fallback=True, db=where, progress=None)
+    nets = {n: step_of(module, n) for n in (1, 64)}
     prompt = [(37 * i * i + 11 * i) % 4000 for i in range(64)]
     wanted = greedy(copy.deepcopy(module), [5], N), greedy(copy.deepcopy(module), prompt, N, [64])
     assert len(set(wanted[0])) > 8, "tokens that differ"
