@@ -29,7 +29,8 @@ SHORTER = (
     (re.compile(r"--duration \d+s"), "--duration 200ms"),
 )
 LONGEST = 40  # words of a sentence
-OF_TORCH = {"docs/tutorials/model.md", *(f"docs/how-to/{name}.md" for name in ("torch", "models", "views"))}
+WITH_TORCH = ("torch", "models", "sizes", "views")
+OF_TORCH = {"docs/tutorials/model.md", *(f"docs/how-to/{name}.md" for name in WITH_TORCH)}
 OF_FLEET = {"docs/how-to/fleet.md"}
 # Pages whose examples take many seconds.
 LONG = {f"docs/how-to/{name}.md" for name in ("fleet", "sizes", "suites", "precision", "train", "weights")}
