@@ -1,6 +1,6 @@
-"""A torch module compiled once for all batch sizes beside a module of each size (`torch.compile`, ADR 87).
+"""A torch module compiled once for all batch sizes beside a module of each size (ADR 87).
 
-    AUTOTUNE_DB=some.db python benchmarks/open_modules.py [--nets MLP,convolutions] [--rounds 40] [--json FILE]
+    AUTOTUNE_DB=some.db python benchmarks/open_modules.py [--nets MLP,convolutions] [--json FILE]
 
 Needs torch. Both sides have first picks, made without a limit of time. Calls run in turns in one process, on
 one thread: CPU time of a call from Python, the best of ``--rounds``. Results are compared with torch's own.

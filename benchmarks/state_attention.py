@@ -1,12 +1,12 @@
-"""Attention of one token over the valid rows of a cache, as a decoder with states has it, beside torch (ADR 90).
+"""Attention of one token over the valid rows of a cache, as in a decoder with states, beside torch (ADR 90).
 
     python benchmarks/state_attention.py [--budget 0] [--rows 64,440,512] [--json FILE]
 
 Needs torch. Keys and values are ``(heads, rows, 64)``, with room for the most rows. One kernel is for all
 numbers of rows: tuned for ``--budget`` seconds, or a first pick. torch's ``scaled_dot_product_attention`` has
 the same rows. Calls from Python run in turns, on one thread: CPU time, the least of ``--rounds``. Hot: one
-cache is called again and again. Cold: many caches in turn, more than the processor's caches hold, as a step of
-a model meets them. "scores" is the product with keys alone.
+cache is called again and again. Cold: many caches in turn, more than the processor's caches hold, as a step
+of a model meets them. "scores" is the product with keys alone.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     found = []
-    print("| | rows | hot, µs | torch | cold, µs | torch | GB/s, cold | torch |\n|---|---|---|---|---|---|---|---|")
+    print("| | rows | hot, µs | torch | cold, µs | torch | GB/s, cold | torch |")
+    print("|---" * 8 + "|")
     with tempfile.TemporaryDirectory() as tmp, torch.no_grad():
         for part in ("scores", "attention"):
             kernel = kernel_of(part, options.budget, f"{tmp}/{part}.db")

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pytest
 from helpers import host
-from open_cases import OpenCase, OpenCode, close, interpreted, sampled, with_strides
+from open_cases import OpenCase, OpenCode, attention, close, interpreted, sampled, with_strides
 from open_cases import inputs as data_of
 from test_open_instructed import CPU, lowered, operator, right
 from test_open_instructed import n as rows
@@ -302,3 +302,32 @@ def test_a_sum_of_open_length_has_lanes_along_its_results() -> None:
     dag = with_strides(te.dag(one_token(dim(1, 64, "n", open=True))))
     assert factored(dag) == {"z"}
     assert factored(dag.largest) == {"z", "o"}  # spaces of fixed sizes are as they were
+
+
+def copied(dag: ComputeDAG) -> set[str]:
+    """The arguments that some schedule of a space copies, by their names there."""
+    return {
+        str(dict(s.args)["buffer"])
+        for trace in sampled(dag, 1)
+        for s in trace.steps
+        if s.primitive == "cache_read"
+    }
+
+
+def heads_of(group: int) -> ComputeDAG:
+    """Attention of one token, of which ``group`` heads share keys and values."""
+    return OpenCase(lambda n: attention(n, 2, group, 16), 40, exact=False).dag()
+
+
+def test_values_that_one_tile_reads_are_read_where_they_lie() -> None:
+    dag = heads_of(4)
+    assert copied(dag) == {"k"}
+    assert copied(dag.largest) == {"k", "v"}  # spaces of fixed sizes are as they were
+    assert copied(heads_of(16)) == {"k", "v"}  # several tiles of rows read a copy
+
+
+def test_values_that_are_read_where_they_lie_are_right_at_every_size() -> None:
+    dag = heads_of(4)
+    for trace in sampled(dag, 1):
+        if any(s.primitive == "cache_read" for s in trace.steps):
+            assert wrong_sizes(func_of(dag, trace), dag, exact=False) == []

@@ -7,7 +7,7 @@ share the other operand of the products, which single rows (`rows.py`) would fet
 from __future__ import annotations
 
 from schedules.errors import ScheduleError
-from schedules.expr import Hole
+from schedules.expr import Hole, Load
 from schedules.instructions.match import Fit
 from schedules.ir import Block, Nest
 from schedules.ir.nest import behind, vars_bound
@@ -41,6 +41,7 @@ from schedules.space.rules.patterns import (
     is_row_reduction,
     operands,
     spatial,
+    unit_stride_vars,
     vector_axis,
 )
 from schedules.space.sketch_builder import SketchBuilder, extent
@@ -118,7 +119,7 @@ def _pack(d: SketchBuilder, name: str, in_parts: bool) -> int | Hole | None:
     v = vector_axis(b)
     assert v is not None
     operand = packed_read(d, b, v)
-    if operand is None:
+    if operand is None or _is_read_in_place(d, b, v, operand):
         return None
     n = extents(b)[v]
     width = _width(d, b, v, part_unit(d) if in_parts and n in row_lengths(d) else n)
@@ -126,6 +127,16 @@ def _pack(d: SketchBuilder, name: str, in_parts: bool) -> int | Hole | None:
     schedule_packing(d, copy, panel, parallel=True)
     d.roots.add(copy)
     return width
+
+
+def _is_read_in_place(d: SketchBuilder, b: Block, v: str, operand: Load) -> bool:
+    """Whether an operand of open extent lies along the lanes ``v``, and one register tile has all rows that
+    read it. A copy of it would be read once. So are the values of attention of one token, where some heads
+    share them."""
+    row = _row_axis(b)
+    is_open = any(depends(operand, i.var) and (b.name, i.var) in d.open for i in b.iters)
+    once = row is not None and extents(b)[row] <= TILE_ROWS
+    return is_open and once and v in unit_stride_vars(d.s.nest, operand)
 
 
 def _instructions(d: SketchBuilder, rank: int, most: int) -> dict[str, Fit]:
