@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from schedules import affine
 from schedules import expr as E
-from schedules.dtypes import DTYPES, is_float
+from schedules.dtypes import DTYPES, is_float, is_integer
 from schedules.expr import INDEX, Binary, Cast, Compare, Const, Expr, Load, Logic, Select, Var
 from schedules.graph.edit import is_map, ranges
 from schedules.graph.facts import even
@@ -223,7 +223,7 @@ def progression(values: Array, at: Sequence[Expr]) -> Expr | None:
 
 
 def _is_integer(dtype: str) -> bool:
-    return dtype == INDEX or (dtype != "bool" and not is_float(dtype))
+    return dtype == INDEX or is_integer(dtype)
 
 
 def _is_wide(dtype: str) -> bool:
