@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from autotune.models.kept_states import StateOrder, check_states
-from autotune.models.row_counts import RowCount, check_counts, row_counts
+from autotune.models.row_counts import RowCount, check_told, row_counts
 from autotune.models.sizes import Extents, ProgramSize, check_sizes, check_step, open_extents, sizes_of
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument, Graph, GraphState, Group, Island
@@ -80,9 +80,9 @@ class Outline:
         check_states(self)
         self._check_strides()
         self._check_views(kept)
+        check_told(self)
         if self.sizes or self.extents:
             check_sizes(self)
-        check_counts(self)
         written, order = {*given, *kept}, StateOrder(self)
         for step in self.steps:
             self._check_step(step, written)

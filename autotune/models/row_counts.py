@@ -14,6 +14,7 @@ from schedules.expr import Expr
 from schedules.graph.facts import FAR
 from schedules.graph.graph import ShortLoops
 from schedules.te.compute_dag import Tensor
+from schedules.te.open_sizes import OpenSize, check_sizes
 
 if TYPE_CHECKING:
     from autotune.models.outline import Outline
@@ -24,13 +25,10 @@ Counting = Callable[[Sequence[Any]], int]
 
 
 @dataclass(frozen=True)
-class RowCount:
+class RowCount(OpenSize):
     """How many rows of a state are valid after a call wrote some: ``number``, an integer that is computed of
     elements of its inputs and states (`autotune.models.call_numbers`), from ``least`` to ``most``."""
 
-    name: str
-    least: int
-    most: int
     number: Expr
 
 
@@ -46,12 +44,11 @@ def rows_of_calls(ol: Outline) -> list[Counting]:
     return [counted(count, places, ol.tensors) for count in ol.counts]
 
 
-def check_counts(ol: Outline) -> None:
-    """Raise ValueError for numbers of rows that no call tells, and for two sizes of one name."""
+def check_told(ol: Outline) -> None:
+    """Raise ValueError for sizes that are none, for two of one name, and for numbers of rows that no call
+    tells."""
+    check_sizes(ol.told)
     rows_of_calls(ol)
-    names = [x.name for x in ol.told]
-    if len(set(names)) != len(names):
-        raise ValueError("two sizes have one name")
 
 
 def counted(count: RowCount, places: Mapping[str, int], tensors: Mapping[str, Tensor]) -> Counting:
@@ -65,8 +62,6 @@ def counted(count: RowCount, places: Mapping[str, int], tensors: Mapping[str, Te
     """
     end = number(count.number, places, tensors)
     read = [number(x, places, tensors) for x in dict.fromkeys(E.loads(count.number))]
-    if not 1 <= count.least < count.most:
-        raise ValueError(f"the number of rows {count.name!r} is {count.least} to {count.most}")
 
     def told(arrays: Sequence[Any]) -> int:
         n = int(end(arrays))

@@ -16,9 +16,9 @@ from schedules import expr as E
 from schedules.expr import Const, Expr, Var
 from schedules.graph.graph import Island
 from schedules.strides import MemoryLayout, row_major, settled, strides_of
-from schedules.te.dims import MAX_EXTENT
 from schedules.te.open_sizes import (
     OpenExtent,
+    OpenSize,
     check_extents,
     extents_of,
     open_strides,
@@ -54,12 +54,9 @@ class ExtentOf:
 
 
 @dataclass(frozen=True)
-class ProgramSize:
-    """A size from ``least`` to ``most``, both included. ``source``: what of a call tells it."""
+class ProgramSize(OpenSize):
+    """A size of a program. ``source``: what of a call tells it."""
 
-    name: str
-    least: int
-    most: int
     source: ExtentOf
 
 
@@ -134,14 +131,9 @@ def is_roomy(ol: Outline, name: str) -> bool:
 
 
 def check_sizes(ol: Outline) -> None:
-    """Raise ValueError for sizes that are none, and for extents that are not those of the largest sizes."""
-    ranges: dict[str, affine.Range] = {}
-    for s in ol.sizes:
-        if not s.name.isidentifier() or s.name in ranges:
-            raise ValueError(f"the name {s.name[:40]!r} of a size is no identifier, or stands twice")
-        if not 1 <= s.least < s.most <= MAX_EXTENT:
-            raise ValueError(f"the size {s.name} is {s.least} to {s.most}")
-        ranges[s.name] = s.least, s.most
+    """Raise ValueError for sizes that no input tells, and for extents that are not those of the largest
+    sizes."""
+    ranges = {s.name: s.range for s in ol.sizes}
     names = list(ol.extents)
     if odd := [n for n in names if n not in ol.inputs and n not in ol.outputs]:
         raise ValueError(f"{odd[0]!r} has open extents, and is neither an input nor an output")
@@ -171,7 +163,7 @@ def check_step(ol: Outline, step: KernelCall | Island) -> None:
 def _check_call(ol: Outline, call: KernelCall) -> None:
     dag = ol.tasks[call.task].dag
     own = () if dag.open is None else dag.open.sizes
-    known = {s.name: (s.least, s.most) for s in ol.told}
+    known = {s.name: s.range for s in ol.told}
     if len(call.sizes) != len(own):
         raise ValueError(f"a step gives {len(call.sizes)} sizes to task {call.task}, which takes {len(own)}")
     for name, s in zip(call.sizes, own, strict=True):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from autotune.codegen.runtime import aligned
 from autotune.errors import ModelError
+from autotune.models.state_file import read, shown, write
 from schedules.te.compute_dag import Tensor
 
 Array = NDArray[Any]
@@ -102,16 +103,12 @@ class ModelState(Mapping[str, Array]):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the values to a file, whole or not at all, which `load` reads. It has no code. Raises
         `ModelError` where it cannot be written."""
-        from autotune.models.state_file import write
-
         with self.turn:
             write(self.tensors, self._arrays, path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Take the values that `save` wrote. Raises `ModelError` for a file that is none, is damaged, or is
         of another model: it says what both have. Then nothing is changed."""
-        from autotune.models.state_file import read
-
         values = read(self.tensors, path)
         with self.turn:
             for name, a in self._arrays.items():
@@ -127,9 +124,3 @@ class ModelState(Mapping[str, Array]):
 
     def __repr__(self) -> str:
         return f"<ModelState {shown(self.tensors)}: {self.nbytes / 2**20:.1f} MiB>"
-
-
-def shown(tensors: Sequence[Tensor]) -> str:
-    """What a state has, in words."""
-    text = ", ".join(f"{t.name} {t.dtype}{list(t.shape)}" for t in tensors[:6])
-    return (text or "nothing") + (f" and {len(tensors) - 6} more" if len(tensors) > 6 else "")

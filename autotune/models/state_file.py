@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from autotune.errors import ModelError, refused
 from autotune.models.archive import Archive, Damaged, replaced, short, write_array
-from autotune.models.state import shown
 from kernels_db.opening import open_regular
 from schedules.documents import any_text, integer, items, list_of, one_of, record
 from schedules.dtypes import DTYPES
@@ -76,6 +75,12 @@ def _read(tensors: Sequence[Tensor], archive: Archive, place: str) -> dict[str, 
     if odd := sorted(set(archive.members) - {DOCUMENT, *(_member(i) for i in range(len(found)))}):
         raise Damaged(f"it holds {odd[0]!r}, which no state of a model has")
     return {t.name: archive.array(_member(i), t, f"state {t.name!r}") for i, t in enumerate(found)}
+
+
+def shown(tensors: Sequence[Tensor]) -> str:
+    """What a state has, in words."""
+    text = ", ".join(f"{t.name} {t.dtype}{list(t.shape)}" for t in tensors[:6])
+    return (text or "nothing") + (f" and {len(tensors) - 6} more" if len(tensors) > 6 else "")
 
 
 def _member(number: int) -> str:

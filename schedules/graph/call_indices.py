@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
 
 from schedules import affine
 from schedules import expr as E
-from schedules.dtypes import DTYPES, is_float
+from schedules.dtypes import DTYPES, is_float, is_integer
 from schedules.expr import INDEX, Binary, Cast, Compare, Const, Expr, Load, Logic, Select, Var
 from schedules.graph.edit import is_map, ranges
+from schedules.graph.facts import even
 from schedules.graph.graph import Array, Graph
 from schedules.te.compute_dag import Stage
+from schedules.te.infeasible import negation
 
 # Nodes of an expression, above which nothing is looked for in it.
 MOST_NODES = 2048
@@ -76,7 +75,7 @@ class CallIndices:
                 return None if x is None or y is None else E.compare(op, x, y)
             case Logic(op="not", args=(a,)):
                 found = self.condition(a)
-                return None if found is None else _denied(found)
+                return None if found is None else negation(found)
             case Logic(op=op, args=args):
                 parts = [self.condition(a) for a in args]
                 known = [p for p in parts if p is not None]
@@ -87,7 +86,7 @@ class CallIndices:
                 cond, x, y = self.condition(c), self.condition(a), self.condition(b)
                 if cond is None or x is None or y is None:
                     return None
-                return E.any_of(E.all_of(cond, x), E.all_of(_denied(cond), y))
+                return E.any_of(E.all_of(cond, x), E.all_of(negation(cond), y))
             case Load(dtype="bool"):
                 value = self._value(e)
                 return None if value is None else self.condition(value)
@@ -100,9 +99,7 @@ class CallIndices:
             return Select(self.read(e.cond) if cond is None else cond, self.read(e.a), self.read(e.b))
         if isinstance(e, Load):
             found = [self.index(i) for i in e.indices]
-            indices = tuple(
-                self.read(i) if x is None else x for i, x in zip(e.indices, found, strict=True)
-            )
+            indices = tuple(self.read(i) if x is None else x for i, x in zip(e.indices, found, strict=True))
             return Load(e.buffer, indices, e.dtype)
         return E.rebuild(e, tuple(map(self.read, E.children(e)))) if E.children(e) else e
 
@@ -221,18 +218,12 @@ def progression(values: Array, at: Sequence[Expr]) -> Expr | None:
         place = tuple(int(i.value) for i in at if isinstance(i, Const))
         inside = all(0 <= i < n for i, n in zip(place, values.shape, strict=True))
         return Const(int(values[place])) if inside else None
-    found: Expr = Const(int(values.flat[0]))
-    for d, i in enumerate(at):
-        if values.shape[d] > 1:
-            step: Any = np.diff(values, axis=d)
-            if (step != step.flat[0]).any():
-                return None
-            found = found + i * int(step.flat[0])
-    return found
+    found = even(values)
+    return None if found is None else sum((i * k for i, k in zip(at, found[1], strict=True)), Const(found[0]))
 
 
 def _is_integer(dtype: str) -> bool:
-    return dtype == INDEX or (dtype != "bool" and not is_float(dtype))
+    return dtype == INDEX or is_integer(dtype)
 
 
 def _is_wide(dtype: str) -> bool:
@@ -252,25 +243,3 @@ def _from_start(e: Expr) -> Expr:
 
 def _as_int64(e: Expr) -> Expr:
     return e if E.dtype_of(e) == "int64" else Cast("int64", e)
-
-
-_INVERSE = {"<": "<=", "<=": "<", "==": "!=", "!=": "=="}
-
-
-def _denied(e: Expr) -> Expr:
-    """The opposite of a condition on indices."""
-    match e:
-        case Const(value=v):
-            return Const(not v, "bool")
-        case Compare(op="<" | "<=" as op, a=a, b=b):
-            return Compare(_INVERSE[op], b, a)
-        case Compare(op=op, a=a, b=b):
-            return Compare(_INVERSE[op], a, b)
-        case Logic(op="not", args=(a,)):
-            return a
-        case Logic(op=op, args=args):
-            parts = [_denied(a) for a in args]
-            return E.any_of(*parts) if op == "and" else E.all_of(*parts)
-    return Logic("not", (e,))
-
-

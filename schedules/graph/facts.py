@@ -99,14 +99,10 @@ class Facts:
 
     def _even(self, e: Load, depth: int) -> Expr | None:
         """An element of a constant that rises evenly along each of its dimensions."""
-        value = self.graph.values[e.buffer]
-        first = int(value[(0,) * value.ndim])
-        steps = [int(_at(value, d, 1)) - first if n > 1 else 0 for d, n in enumerate(value.shape)]
-        even: Any = np.int64(first)
-        for d, step in enumerate(steps):
-            even = even + np.indices(value.shape, sparse=True)[d] * step
-        if not np.array_equal(value, even):
+        found = even(self.graph.values[e.buffer])
+        if found is None:
             return None
+        first, steps = found
         out: Expr = Const(first)
         for ix, step in zip(e.indices, steps, strict=True):
             if step:
@@ -194,9 +190,22 @@ class Facts:
         return impossible(conds, self.ranges)
 
 
-def _at(value: Array, d: int, i: int) -> Any:
-    """The element at index ``i`` of dimension ``d``, and at 0 of all others."""
-    return value[tuple(i if k == d else 0 for k in range(value.ndim))]
+def even(value: Array) -> tuple[int, list[int]] | None:
+    """(the first element, by how much the next one along each dimension is more) of an array of integers that
+    has one such step for each dimension; None for others.
+
+    >>> even(np.array([[3, 2, 1], [7, 6, 5]], "uint8"))
+    (3, [4, -1])
+    """
+    whole = value.astype(np.int64)
+    first = int(whole[(0,) * value.ndim])
+    made: Any = np.int64(first)
+    steps = []
+    for d, n in enumerate(value.shape):
+        after = int(whole[tuple(int(k == d) for k in range(value.ndim))]) if n > 1 else first
+        steps.append(after - first)
+        made = made + np.indices(value.shape, sparse=True)[d] * steps[d]
+    return (first, steps) if np.array_equal(whole, made) else None
 
 
 def _condition(e: Expr) -> Expr | None:

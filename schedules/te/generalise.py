@@ -3,7 +3,7 @@
 Whoever makes a DAG of a program, such as an importer, does it with numbers for the sizes. Made for several
 sizes, DAGs that differ in numbers alone are one DAG whose numbers depend on the sizes: this is
 anti-unification (Plotkin, A note on inductive generalization, 1970), with numbers in place of terms. A number
-is the sum of a multiple of one size and a constant, which two samples tell and all others confirm. Where
+is the sum of multiples of sizes and a constant, which two samples for each tell and all others confirm. Where
 expressions differ in more than numbers, what is computed depends on the size, and there is no such DAG.
 
 Samples are best of sizes that are no other number of the program, so that no extent is equal to a size, or
@@ -57,9 +57,10 @@ class _Differs(Exception):
 def generalised(samples: Sequence[Sample], sizes: Sequence[OpenSize]) -> ComputeDAG:
     """The DAG of open ``sizes`` that is each sample at its sizes. Numbers are those of the largest sizes.
 
-    ``samples``: of at least two numbers for each size, between which no other size differs. More of them
-    confirm the result; one in which all sizes differ tells numbers that depend on two. Raises `NoCommonForm`,
-    which names the stages that have none, or for which loads cannot be proved inside at every size.
+    ``samples``: the first, and for each size at least one in which that alone is another. More of them
+    confirm the result; one in which all sizes differ tells numbers that two sizes make together. Raises
+    `NoCommonForm`, which names the stages that have none, or for which loads cannot be proved inside at every
+    size.
 
     >>> def made(n):
     ...     x = te.placeholder((n, 4), name="x")
@@ -166,7 +167,10 @@ class _Fit:
         """An extent at each sample, as a number or an expression of one size. Raises _Differs."""
         if len(set(numbers)) == 1:
             return numbers[0]
-        name, step, first = self._line(numbers)
+        steps, first = self._line(numbers)
+        if len(steps) != 1:
+            raise self._together(numbers)
+        ((name, step),) = steps.items()
         size = next(s for s in self.sizes if s.name == name)
         if step < 0:
             raise _Differs(f"an extent is smaller where {name} is larger")
@@ -204,29 +208,43 @@ class _Fit:
         numbers = [c.value for c in each]
         if any(isinstance(n, bool) or n != int(n) for n in numbers if n == n and abs(n) < 2**53):
             raise _Differs(f"it computes with the number {numbers[0]!r}, which depends on a size otherwise")
-        name, step, first = self._line([int(n) for n in numbers])
-        found = Hole(variable(name)) * step + first
+        steps, first = self._line([int(n) for n in numbers])
+        found: Expr = Const(0)
+        for name, step in steps.items():
+            found = found + Hole(variable(name)) * step
+        found = found + first
         return found if each[0].dtype == INDEX else cast(found, each[0].dtype)
 
-    def _line(self, numbers: Sequence[int]) -> tuple[str, int, int]:
-        """(size, step, first) of numbers that are ``step * size + first`` at every sample."""
+    def _line(self, numbers: Sequence[int]) -> tuple[dict[str, int], int]:
+        """({size: step}, first) of numbers that are the sum of ``step * size`` and ``first`` at every
+        sample."""
+        steps: dict[str, int] = {}
+        first, base = numbers[0], self.points[0]
         for s in self.sizes:
-            pairs = dict(zip((p[s.name] for p in self.points), numbers, strict=True))
-            if len(pairs) < 2 or any(
-                pairs[p[s.name]] != n for p, n in zip(self.points, numbers, strict=True)
-            ):
-                continue
-            (x, u), (y, v), *_ = pairs.items()
-            step, rest = divmod(v - u, y - x)
-            first = u - step * x
-            if not rest and all(step * n + first == m for n, m in pairs.items()):
-                return s.name, step, first
-            raise _Differs(
-                f"the number {u} at {s.name} = {x} is {v} at {y}, which is no multiple of {s.name} plus a "
-                "number"
-            )
-        names = " and ".join(s.name for s in self.sizes)
-        raise _Differs(f"the number {numbers[0]} depends on {names} together")
+            x, u = base[s.name], numbers[0]
+            for p, v in zip(self.points, numbers, strict=True):
+                if [n for n in base if p[n] != base[n]] != [s.name]:
+                    continue
+                y = p[s.name]
+                step, rest = divmod(v - u, y - x)
+                if rest or steps.setdefault(s.name, step) != step:
+                    raise _Differs(
+                        f"the number {u} at {s.name} = {x} is {v} at {y}, which is no multiple of {s.name} "
+                        "plus a number"
+                    )
+            first -= steps.setdefault(s.name, 0) * x
+        if any(
+            sum(k * p[n] for n, k in steps.items()) + first != m
+            for p, m in zip(self.points, numbers, strict=True)
+        ):
+            raise self._together(numbers)
+        return {n: k for n, k in steps.items() if k}, first
+
+    def _together(self, numbers: Sequence[int]) -> _Differs:
+        """Why numbers are no sum."""
+        return _Differs(
+            f"the number {numbers[0]} depends on {' and '.join(s.name for s in self.sizes)} together"
+        )
 
 
 def _own(e: Expr) -> list[object]:

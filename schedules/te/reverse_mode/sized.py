@@ -1,9 +1,8 @@
 """Gradients of expressions with open sizes.
 
-The way back looks at numbers: how long an axis is, which places are inside. So it goes back at several sizes.
-Where it gives the same expression but for numbers, a number that differs is taken for the linear form of the
-sizes that it follows (anti-unification: Plotkin, *A note on inductive generalization*, 1970). What results is
-compared with gradients at further sizes, and refused where one differs.
+The way back looks at numbers: how long an axis is, which places are inside. So it goes back at several sizes,
+and the DAGs that it gives there are generalised (`schedules.te.generalise`). Those of the ends of the ranges
+are among them, as there most is special.
 """
 
 from __future__ import annotations
@@ -13,21 +12,18 @@ from typing import Any
 
 from schedules import expr as E
 from schedules.errors import WorkloadError
-from schedules.expr import INDEX, Binary, Cast, Compare, Const, Expr, Logic, Var
+from schedules.expr import Const, Expr, Hole, Load
 from schedules.loads import with_loads
 from schedules.te.compute_dag import ComputeDAG
 from schedules.te.dims import Dim, at_sizes, dims_of
+from schedules.te.generalise import Sample, generalised
+from schedules.te.open_sizes import OpenSize, extents_of, variable
 from schedules.te.reverse_mode.graph import at
-from schedules.te.scalars import cast
-from schedules.te.tensors import Key, Op, Tensor, TensorLoad, dag, discover, key, marked_dag
+from schedules.te.tensors import NO_SIZES, Key, Op, Tensor, TensorLoad, dag, discover, key, marked_dag
 
 Sizes = Mapping[Dim, int]
 # Gives gradients, of what has the form of each tensor at some sizes.
 Derive = Callable[[Callable[[Tensor], Tensor]], list[Tensor]]
-
-
-class _Unlike(Exception):
-    """Expressions of two sizes differ in more than numbers."""
 
 
 def sizes_in(roots: Sequence[Tensor]) -> list[Dim]:
@@ -41,17 +37,26 @@ def with_open_sizes(roots: Sequence[Tensor], dims: Sequence[Dim], derive: Derive
     """What ``derive`` gives of tensors that have open sizes, for all sizes. ``roots``: all that it may ask
     for. Raises `WorkloadError` where that is another expression at some size, and what ``derive`` raises."""
     most = {d: d.hi for d in dims}
-    points = [most, *({**most, d: _other(d)} for d in dims)]
-    forms = [_Forms(roots, sizes) for sizes in points]
-    made = [derive(f.of) for f in forms]
+    varying = {f"n{k}": d for k, d in enumerate(dims) if d.lo < d.hi}
+    points = [
+        *({**most, d: _other(d)} for d in varying.values()),
+        {d: _least(d) for d in dims},
+        {d: max(d.hi - 1, d.lo) for d in dims},
+    ]
+    forms = _Forms(roots, most)
+    made = derive(forms.of)
     try:
-        results = _Merge(dims, points, forms).tensors(made)
-        for sizes in ({d: _least(d) for d in dims}, {d: max(d.hi - 1, d.lo) for d in dims}):
-            right = derive(_Forms(roots, sizes).of)
-            if dag(_with_inputs(results), sizes) != _dag(right):
-                raise _Unlike
+        right = [_dag(made), *(_dag(derive(_Forms(roots, sizes).of)) for sizes in points)]
+        samples = [
+            Sample({name: sizes[d] for name, d in varying.items()}, each)
+            for sizes, each in zip([most, *points], right, strict=True)
+        ]
+        whole = generalised(samples, [OpenSize(name, d.lo, d.hi) for name, d in varying.items()])
+        results = _tensors(whole, varying, made, forms.origins)
+        if any(_dag(results, s) != d for s, d in zip(points[-2:], right[-2:], strict=True)):
+            raise WorkloadError("a stage of the expression, which stays itself, is another one")
         marked_dag(_with_inputs(results))  # which proves its loads inside
-    except (_Unlike, WorkloadError) as err:
+    except WorkloadError as err:
         raise WorkloadError(
             "te.gradient: the expression has sizes that vary, and its gradient is not the same expression at "
             "all of them; differentiate it at each size, with numbers for its sizes"
@@ -74,8 +79,8 @@ def _with_inputs(results: Sequence[Tensor]) -> list[Tensor]:
     return [*discover([t.op for t in results if t.op is not None])[1], *results]
 
 
-def _dag(results: Sequence[Tensor]) -> ComputeDAG:
-    return dag(_with_inputs(results))
+def _dag(results: Sequence[Tensor], sizes: Sizes = NO_SIZES) -> ComputeDAG:
+    return dag(_with_inputs(results), sizes)
 
 
 class _Forms:
@@ -120,108 +125,37 @@ def _number(n: Any, sizes: Sizes) -> int:
     return int(value.value)
 
 
-class _Merge:
-    """One expression of those at several sizes. ``points``: the largest sizes, then these with another for
-    each of ``dims``."""
+def _tensors(
+    whole: ComputeDAG, dims: Mapping[str, Dim], made: Sequence[Tensor], origins: Mapping[Key, Tensor]
+) -> list[Tensor]:
+    """The outputs of a DAG of open sizes as tensors. ``dims``: {size: its dimension}. ``made``: what the DAG
+    is of, at the largest sizes. ``origins``: tensors that stay themselves, by those of ``made``."""
+    ops, leaves = discover([t.op for t in made if t.op is not None])
+    variables = {variable(name): d for name, d in dims.items()}
+    shapes, lengths = extents_of(whole)
+    known: dict[str, Tensor] = {}
 
-    def __init__(self, dims: Sequence[Dim], points: Sequence[Sizes], forms: Sequence[_Forms]) -> None:
-        self.dims, self.points = dims, points
-        # {a tensor of the largest sizes: (those of the other sizes, what it is for all)}
-        self.known: dict[Key, tuple[list[Key], Tensor]] = {}
-        for k, old in forms[0].origins.items():
-            self.known[k] = [key(f.of(old)) for f in forms[1:]], old
+    def extent(e: Expr) -> Any:
+        return int(e.value) if isinstance(e, Const) else E.substitute(e, variables)
 
-    def tensors(self, made: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        """What is made at each of the points, as one. Raises `_Unlike`."""
-        orders = [discover([t.op for t in results if t.op is not None]) for results in made]
-        for leaves in self._together([x[1] for x in orders]):
-            self._take(leaves, None)
-        for ops in self._together([x[0] for x in orders]):
-            self._stage(ops)
-        return [self._one(each) for each in self._together(made)]
+    def value(e: Expr) -> Expr:
+        def visit(x: Expr) -> Expr | None:
+            if isinstance(x, Load):
+                return at(known[x.buffer], tuple(map(value, x.indices)))
+            return variables[x.name] if isinstance(x, Hole) else None
 
-    def _together(self, lists: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-        if len({len(x) for x in lists}) > 1:
-            raise _Unlike
-        return list(zip(*lists, strict=True))
+        return E.rewrite(e, visit)
 
-    def _one(self, each: Sequence[Tensor]) -> Tensor:
-        others, found = self.known[key(each[0])]
-        if others != [key(t) for t in each[1:]]:
-            raise _Unlike
-        return found
-
-    def _take(self, each: Sequence[Tensor], op: Op | None) -> None:
-        first = each[0]
-        if key(first) not in self.known:
-            shape = tuple(map(self._extent, *(t.shape for t in each))) if op is None else _lengths(op)
-            new = Tensor(shape, first.dtype, first.name, op, first.index, first.strides)
-            self.known[key(first)] = [key(t) for t in each[1:]], new
-
-    def _stage(self, ops: Sequence[Op]) -> None:
-        first = ops[0]
-        if (first, 0) in self.known:
-            return
-        same = {(o.reducer, o.names, _names(o.axes), _names(o.reduce_axes)) for o in ops}
-        if len(same) > 1:
-            raise _Unlike
-        axes, reduce_axes = (
-            tuple((own[0][0], self._extent(*(n for _, n in own))) for own in zip(*each, strict=True))
-            for each in ([o.axes for o in ops], [o.reduce_axes for o in ops])
-        )
-        values = tuple(self._value(*each) for each in self._together([o.values for o in ops]))
-        op = Op(axes, reduce_axes, values, first.reducer, first.names)
-        for k, v in enumerate(first.values):
-            shape = _lengths(first)
-            self._take([Tensor(shape, E.dtype_of(v), first.names[k], o, k) for o in ops], op)
-
-    def _extent(self, *numbers: int) -> Any:
-        e = self._linear(numbers)
-        return int(e.value) if isinstance(e, Const) else e
-
-    def _linear(self, numbers: Sequence[float]) -> Expr:
-        """The linear form of the sizes that has these values at the points."""
-        out: Expr = Const(0)
-        rest = int(numbers[0])
-        for d, point, n in zip(self.dims, self.points[1:], numbers[1:], strict=True):
-            step, left = divmod(int(numbers[0]) - int(n), d.hi - point[d])
-            if left or n != int(n):
-                raise _Unlike
-            out, rest = out + d * step, rest - step * d.hi
-        return out + rest
-
-    def _value(self, *each: Expr) -> Expr:
-        first = each[0]
-        if len({(E.kind(e), _label(e), len(E.children(e))) for e in each}) > 1:
-            raise _Unlike
-        if isinstance(first, Const):
-            if all(e == first for e in each):
-                return first
-            values = [e.value for e in each if isinstance(e, Const)]
-            return self._linear(values) if first.dtype == INDEX else cast(self._linear(values), first.dtype)
-        kids = tuple(map(self._value, *map(E.children, each)))
-        if isinstance(first, TensorLoad):
-            return at(self._one([e.tensor for e in each if isinstance(e, TensorLoad)]), kids)
-        return E.rebuild(first, kids) if kids else first
-
-
-def _names(axes: Sequence[tuple[str, Any]]) -> tuple[str, ...]:
-    return tuple(v for v, _ in axes)
-
-
-def _lengths(op: Op) -> tuple[Any, ...]:
-    return tuple(n for _, n in op.axes)
-
-
-def _label(e: Expr) -> Any:
-    """What an expression is, without its operands and numbers."""
-    match e:
-        case Binary(op=op) | Compare(op=op) | Logic(op=op):
-            return op
-        case Var(name=name):
-            return name
-        case E.Call(fn=fn):
-            return fn
-        case Cast(dtype=d) | Const(dtype=d):
-            return d
-    return ""
+    for t, given in zip(leaves, whole.inputs, strict=True):
+        shape = tuple(map(extent, shapes[given.name]))
+        new = Tensor(shape, t.dtype, t.name, strides=t.strides)
+        known[given.name] = origins.get(key(t), new)
+    for op, s, own in zip(ops, whole.stages, lengths, strict=True):
+        extents = list(map(extent, own))
+        every = tuple((a.var, n) for a, n in zip((*s.axes, *s.reduce_axes), extents, strict=True))
+        rank = len(s.axes)
+        stage = Op(every[:rank], every[rank:], tuple(map(value, s.values)), s.reducer, op.names)
+        for k, o in enumerate(s.outputs):
+            new = Tensor(tuple(extents[:rank]), o.dtype, op.names[k], stage, k)
+            known[o.name] = origins.get((op, k), new)
+    return [known[name] for name in whole.outputs]

@@ -199,14 +199,14 @@ def test_a_file_has_the_numbers_of_rows(net: Module, tmp_path: Path) -> None:
 LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "of nothing": (lambda v: v["counts"].clear(), "a step gives the size 'rows0' to task"),
     "too many rows": (lambda v: v["counts"][0].__setitem__(2, LENGTH + 1), "a step gives the size 'rows0'"),
-    "none at all": (lambda v: v["counts"][0].__setitem__(1, 0), "the number of rows 'rows0' is 0 to 11"),
+    "none at all": (lambda v: v["counts"][0].__setitem__(1, 0), "the size rows0 is 0 to 11"),
     "of a weight": (
         lambda v: v["counts"][0].__setitem__(3, ["load", v["weights"][0], "float32"]), "no integer"
     ),
     "of elsewhere": (
         lambda v: v["counts"][0].__setitem__(3, ["load", "pos", "int64", 1]), "no element of 'pos'"
     ),
-    "of two names": (lambda v: v["counts"].append(v["counts"][0]), "two sizes have one name"),
+    "of two names": (lambda v: v["counts"].append(v["counts"][0]), "'rows0' of a size is no identifier"),
     "of text": (lambda v: v["counts"][0].__setitem__(3, "import os"), "malformed expression"),
 }  # fmt: skip
 

@@ -71,6 +71,24 @@ def test_extents_are_a_multiple_and_a_number(step: int, first: int, n: int) -> N
     assert at(dag, {"n": n}).stages[0].axes[0].extent == step * n + first
 
 
+@given(st.integers(1, 64), st.integers(1, 8))
+def test_a_number_of_a_value_may_be_a_sum_of_sizes(n: int, b: int) -> None:
+    def make(p: Mapping[str, int]) -> ComputeDAG:
+        number = float(2 * p["n"] + p["b"] - 1)
+        x = te.placeholder((p["b"], p["n"]), name="x")
+        return te.dag([x, te.compute((p["b"],), lambda i: x[i, 0] * number, "y")])
+
+    assert at(of_sizes(make, N, B), {"n": n, "b": b}) == make({"n": n, "b": b})
+
+
+def test_an_extent_is_of_one_size() -> None:
+    def make(p: Mapping[str, int]) -> ComputeDAG:
+        x, y = te.placeholder((p["n"],), name="x"), te.placeholder((p["b"],), name="y")
+        return te.dag([x, y, te.compute((p["n"] + p["b"],), lambda i: x[i * 0] + y[i * 0], "z")])
+
+    assert "z: the number" in why(make, N, B) and "depends on n and b together" in why(make, N, B)
+
+
 def test_two_sizes_in_one_number_are_told_with_the_stage() -> None:
     def make(p: Mapping[str, int]) -> ComputeDAG:
         n, b = p["n"], p["b"]

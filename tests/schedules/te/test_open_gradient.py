@@ -109,6 +109,21 @@ def test_two_sizes_stay_open() -> None:
     assert at(dag, {"m": 4, "k": 5}) == gradients(product(4, 5))
 
 
+def weighted(n: Any, m: Any) -> Made:
+    x, z = te.placeholder((n,), name="x"), te.placeholder((m,), name="z")
+    weight = te.cast(n, "float32") + te.cast(m, "float32")
+    both = te.cast(n + m, "float32")
+    return te.compute((n,), lambda i: x[i] * x[i] * both * (z[m - 1] + weight), "y"), [x]
+
+
+def test_a_value_may_speak_of_two_sizes_and_a_size_may_be_one_number() -> None:
+    n = dim(1, 9, "n", open=True)
+    dag = gradients(weighted(n, dim(2, 7, "m", open=True)))
+    for sizes in ({"n": 1, "m": 7}, {"n": 5, "m": 3}):
+        assert at(dag, sizes) == gradients(weighted(**sizes))
+    assert gradients(weighted(n, dim(5, 5, "m", open=True))) == gradients(weighted(n, 5))
+
+
 def test_stages_of_the_expression_stay_themselves_or_are_kept() -> None:
     def made(n: Any) -> tuple[list[str], list[str]]:
         y, (x,) = softmax(n, 5)
