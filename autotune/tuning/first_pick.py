@@ -8,6 +8,7 @@ nothing else (ADR 44).
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, m
 from autotune.tuning import plain_loops
 from autotune.tuning.plain_loops import PlainLoops
 from autotune.tuning.preparation import CHECKS, FASTEST
+from autotune.tuning.ranking import mean_s
 from autotune.tuning.similar import Seed, seeds
 from autotune.tuning.site import HERE, Measuring, Site
 from cost_model.analytic import AnalyticModel
@@ -82,7 +84,8 @@ def proposals(
 def first_pick(
     workload: Workload, target: Target, where: str | LogPlace, *, limit_s: float = LIMIT_S, site: Site = HERE
 ) -> Pick | None:
-    """The fastest of a few candidates. None if none was right.
+    """The fastest of a few candidates: where sizes are open, by the geometric mean of what one takes at
+    several. None if none was right.
 
     ``where``: the log whose tasks may be similar. ``limit_s``: seconds, more while others have the CPUs, or
     few were compared. Each candidate is checked against the reference; of large workloads a few parts of the
@@ -94,15 +97,18 @@ def first_pick(
     until, latest = started + limit_s - MARGIN_S, started + max(LATEST_S, limit_s)
     best: Pick | None = None
     best_s: float | None = None
+    least_s = math.inf  # of a run, or where sizes are open the mean over sizes
     tried: set[Trace] = set()
 
     def run(planned: Sequence[tuple[Trace, str]]) -> None:
-        nonlocal best, best_s
+        nonlocal best, best_s, least_s
         traces = [trace for trace, _ in planned]
         for i, m in race(measurer, traces, until, grace_s(workload), best_s, latest, ENOUGH):
             tried.add(traces[i])
-            if m.status == "ok" and m.time_s is not None and (best_s is None or m.time_s < best_s):
-                best, best_s = Pick(*planned[i], m.time_s), m.time_s
+            best_s = _better(best_s, m)
+            took_s = (mean_s(m) or m.time_s or math.inf) if m.status == "ok" else math.inf
+            if took_s < least_s:
+                best, least_s = Pick(*planned[i], m.time_s), took_s
 
     with ThreadPoolExecutor(1, "autotune-first-pick") as thread:
         planning = thread.submit(_planned, workload, target, where)  # while the processes start

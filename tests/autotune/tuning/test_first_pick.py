@@ -25,7 +25,7 @@ from test_tuner import PEAK_S, TARGET, WORKLOAD, FakeMeasurer
 
 import autotune as at
 from autotune.measure.process import MeasureError
-from autotune.measure.results import Measurement
+from autotune.measure.results import SIZES_S, Measurement
 from autotune.search.decisions import DECISIONS
 from autotune.tuning import first_pick, plain_loops
 from autotune.tuning.options import TuneOptions
@@ -247,6 +247,23 @@ def test_where_measuring_does_not_work_the_estimate_picks(monkeypatch: pytest.Mo
     monkeypatch.setattr(Late, "start", refuse)
     pick, _ = picked(1.0, range(-1, 8), {}, monkeypatch)
     assert (pick.trace, pick.time_s) == (numbered(0), None)
+
+
+def test_where_sizes_are_open_the_mean_over_sizes_picks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What leads at the largest size may be slow at smaller ones."""
+
+    class Sizes(Late):
+        def arrivals(self, *args: Any, **more: Any) -> Iterator[tuple[int, Measurement]]:
+            for i, m in super().arrivals(*args, **more):
+                small = 0.01 if m.time_s == 1.0 / 8 else 1.0
+                yield i, replace(m, facts={SIZES_S: {"m=1": small}})
+
+    planned = [(numbered(n), "model") for n in range(8)]
+    install(monkeypatch)
+    monkeypatch.setattr(first_pick, "_planned", lambda *_: planned)
+    site: Any = Sizes(1.0, range(-1, 8), {})
+    pick = first_pick.first_pick(matmul(), host(), "none.db", site=site)
+    assert pick is not None and (pick.trace, pick.time_s) == (numbered(6), 1.0 / 8)
 
 
 def test_candidates_that_came_out_of_order_are_tried_after_the_limit() -> None:
