@@ -33,7 +33,7 @@ WITH_TORCH = ("torch", "models", "sizes", "state", "views")
 OF_TORCH = {"docs/tutorials/model.md", *(f"docs/how-to/{name}.md" for name in WITH_TORCH)}
 OF_FLEET = {"docs/how-to/fleet.md"}
 # Pages whose examples take many seconds.
-LONG = {f"docs/how-to/{name}.md" for name in ("fleet", "sizes", "state", "suites", "precision", "train", "weights")}
+LONG = {f"docs/how-to/{name}.md" for name in ("fleet", "sizes", "suites", "precision", "train", "weights")}
 RUN = sorted(str(page.relative_to(ROOT)) for page in PAGES if MARKED.search(page.read_text("utf-8")))
 
 
