@@ -6,6 +6,7 @@ Exit status: 0 done; 1 it ran but the goal was not met; 2 wrong usage or input; 
 from __future__ import annotations
 
 import errno
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -75,7 +76,8 @@ class CommandGroup(TyperGroup):
         except _USAGE_ERROR as err:
             message = err.format_message()  # type: ignore[attr-defined]
             if "unexpected extra argument" in message and "=" in message:
-                message += "; write parameters with commas between them: --shape m=512,n=512"
+                given = ",".join(re.findall(r"[^\s()=]+=[^\s()]+", message)) or "m=512,n=512"
+                message += f"; write parameters with commas between them: --shape {given}"
             status = _complain(message, arguments, usage=True)
         except KernelNotFound as err:
             status = _complain(err.message, arguments, status=1)

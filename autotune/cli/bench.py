@@ -58,6 +58,7 @@ def bench(o: Given) -> None:
         )
     if o.on_model:
         o.check_model()
+        o.refuse(("sizes",), "does not go with a model; a model is compared at its largest sizes")
         met = _one(o, _compare_model(o, names))
     else:
         o.check_program()
@@ -261,8 +262,9 @@ def _compare_model(o: Given, names: Sequence[str]) -> ComparisonRows:
         }
         for c in contenders
     ]
+    largest = "".join(f" {name}={most}" for name, (_, most) in module.sizes.items())
     return ComparisonRows(
-        *(f"{module.name}, {threads} thread{'s' if threads > 1 else ''}", "model", rows),
+        *(f"{module.name}{largest}, {threads} thread{'s' if threads > 1 else ''}", "model", rows),
         **_ratios(done, names),
         speed=lambda time_s: rate(flops, 0, time_s),
     )

@@ -201,9 +201,9 @@ class FormsBySize:
                 same = (at.step, at.first) == (1, 0)
                 linear = "" if same else f" (the size {s.name}: {s.least} to {s.most})"
                 raise ArgumentError(
-                    f"input {label!r} has {int(shape[at.dim])} elements in dimension {at.dim}; it may have "
-                    f"{at.extent(s.least)} to {at.extent(s.most)}{linear}: give so many, or import the model "
-                    "for a wider range"
+                    f"input {label!r} has {int(shape[at.dim])} elements in dimension {at.dim}; the "
+                    f"model takes {at.extent(s.least)} to {at.extent(s.most)}{linear}: give a size in that "
+                    "range, or import the model for a wider one"
                 )
             sizes[s.name] = n
         made = CallForms(ol, self._name, sizes)

@@ -61,7 +61,9 @@ class Model:
         sizes = f"{len(self.graph.dag.stages)} stages, {len(self.graph.values)} constants"
         islands = f", {len(self.graph.islands)} islands" if self.graph.islands else ""
         ports = f"{', '.join(map(str, self.inputs))} → {', '.join(map(str, self.outputs))}"
-        return f"<Model {self.name}: {ports}; {sizes}{islands}>"
+        opened = self.graph.dag.open
+        ranges = ", ".join(f"{s.name}={s.least}..{s.most}" for s in opened.sizes) if opened else ""
+        return f"<Model {self.name}: {ports}{ranges and ' with '}{ranges}; {sizes}{islands}>"
 
     def with_strides(self, strides: Strides) -> Model:
         """The model whose inputs lie in memory with these strides: by name, in elements; None: row-major.

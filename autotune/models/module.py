@@ -98,14 +98,14 @@ class Module:
 
     @property
     def state(self) -> ModelState:
-        """What calls keep that are given no other state: ``{name: array}`` without a copy, such as a cache of
-        keys and values. Empty for a model that keeps nothing. See `ModelState`."""
+        """The state of calls without ``state=``: ``{name: array}`` without a copy, such as a cache of keys
+        and values. It is empty for a model that keeps nothing. See `ModelState`."""
         with self._making:
             self._state = self._state or self.new_state()
         return self._state
 
     def new_state(self) -> ModelState:
-        """Another state, as it is before the first call: ``module(x, state=net.new_state())``."""
+        """A new state, as it is before the first call: ``s = net.new_state(); y = net(x, state=s)``."""
         return self._program.new_state()
 
     @property
@@ -238,7 +238,8 @@ class Module:
         ins = ", ".join(f"{ol.label(n)}: {_type(ol, n)}" for n in ol.inputs)
         outs = ", ".join(f"{ol.label(n)}: {_type(ol, n)}" for n in ol.outputs)
         mib = (self._program.weights_bytes + self._program.arena_bytes) / 2**20
-        sizes = "".join(f" with {s.name}={s.least}..{s.most}" for s in ol.sizes)
+        sizes = ", ".join(f"{s.name}={s.least}..{s.most}" for s in ol.sizes)
+        sizes = f" with {sizes}" if sizes else ""
         return (
             f"<Module {self.name}({ins}) -> {outs}{sizes}: {len(ol.calls)} kernels of {len(ol.tasks)} tasks, "
             f"{mib:.1f} MiB, on {self.target.arch} {self._threads}>"
@@ -276,7 +277,17 @@ class Module:
             given = named.pop("state")
             given.check(self._keeps, self.name)
             return cast(ModelState, given)
+        if "state" in named and "state" not in self._argument_names():
+            raise ArgumentError(
+                f"{self.name}: state= is a {type(named['state']).__name__}, and takes a state of this model: "
+                "give net.new_state(), or leave it out"
+            )
         return self.state
+
+    def _argument_names(self) -> set[str]:
+        """What a call may name."""
+        exported = () if self._signature is None else (*self._signature.names, *self._signature.named)
+        return {*self._program.outline.inputs, *(b.name for b in self._ins), *self._aliases, *exported}
 
     def _blank(self, inputs: Sequence[Any]) -> Callable[[tuple[int, ...], str], Any]:
         """What makes a tensor without elements, of the kind of the first input."""

@@ -47,11 +47,12 @@ def import_onnx(
     """A model of the ONNX format (https://onnx.ai) as a graph of tensor expressions.
 
     ``model``: the path of a file, its bytes, or a ModelProto. ``shapes``: {input: its shape}, or {name of a
-    dimension: its extent}, for what the file leaves open. ``at.dim(1, 512, open=True)`` as an extent is one
-    that each call tells (ADR 88). ``islands``: operators without an expression are kept as islands, which
-    onnx's reference evaluator runs; else they are refused. ``states``: {input: the output that is its value
-    at the next call}, both of one shape: these are no inputs and outputs of a call any more, but are kept
-    from call to call (`Module.state`), and begin as zeros. Rows are written in place (ADR 89).
+    dimension: its extent}, for what the file leaves open. ``at.dim(1, 512)`` as an extent is an open size:
+    the model takes every size of the range, and each call tells it (ADR 88). ``islands``: operators without
+    an expression are kept as islands, which onnx's reference evaluator runs; else they are refused.
+    ``states``: {input: the output that is its next value}, both of one shape. Calls no longer take this
+    input nor return this output. The model keeps it from call to call (`Module.state`), and it begins as
+    zeros. Rows are written in place (ADR 89).
 
     What is known before a call, such as the arithmetic on shapes, is computed here. Data outside the file is
     read from the folder of the file's path, and from that where the file lies after all links. Raises
@@ -61,7 +62,7 @@ def import_onnx(
 
         model = at.import_onnx("net.onnx", shapes={"x": (1, 3, 224, 224)})
         model = at.import_onnx("decoder.onnx", states={"past_key": "present_key"})
-        model = at.import_onnx("bert.onnx", shapes={"batch": 1, "seq": at.dim(1, 512, open=True)})
+        model = at.import_onnx("bert.onnx", shapes={"batch": 1, "seq": at.dim(1, 512)})
     """
     try:
         from autotune.models.onnx_file import read_file
@@ -172,14 +173,15 @@ def _inputs(file: Any, shapes: Mapping[str, int | Sequence[int]]) -> dict[str, t
             raise ModelError(f"{what} has shape {list(shape)}: {bad[0]} is below 1; give shapes= that is not")
         check_size(shape, dtype, what)
         out[port.name] = (shape, dtype)
-    if open_:
-        raise _open(label, open_)
     if unknown := sorted(set(shapes) - used):
         names = ", ".join(i.name for i in file.proto.graph.input if i.name not in file.initializers)
+        named = list(dict.fromkeys(d for _, _, dims in open_ for d in _names(dims)))
         raise ModelError(
             f"{label}: shapes= names {unknown[0]!r}, which is neither an input nor a named dimension that is "
-            f"open; the inputs are {names}"
+            f"open; the inputs are {names}" + (f"; open dimensions are {', '.join(named)}" if named else "")
         )
+    if open_:
+        raise _open(label, open_)
     return out
 
 
@@ -227,6 +229,11 @@ def _given(what: str, given: Sequence[int], tensor: Any) -> tuple[int, ...]:
     return shape
 
 
+def _names(dims: Sequence[int | str] | None) -> list[str]:
+    """The dimensions that the file names."""
+    return [d for d in dims or () if isinstance(d, str) and d != "?"]
+
+
 def _open(label: str, open_: Sequence[tuple[str, str, list[int | str] | None]]) -> ModelError:
     told = "; ".join(
         f"input {name!r} has shape {text}" if dims else f"input {name!r}: {text}"
@@ -235,9 +242,11 @@ def _open(label: str, open_: Sequence[tuple[str, str, list[int | str] | None]]) 
     name, _, dims = open_[0]
     example = tuple(d if isinstance(d, int) else 1 for d in dims or (1, 3, 224, 224))
     size = "x".join(map(str, example))
+    named = next(iter(_names(dims)), None)
+    ranged = f"; or a range, as shapes={{{named!r}: autotune.dim(1, 512)}}, --shape {named}=1..512"
     return ModelError(
         f"{label}: {told}; give every size: shapes={{{name!r}: {example}}}, "
-        f"on the command line --shape {name}={size}"
+        f"on the command line --shape {name}={size}{ranged if named else ''}"
     )
 
 

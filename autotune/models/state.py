@@ -32,14 +32,14 @@ class StateArrays(tuple[Array, ...]):
 class ModelState(Mapping[str, Array]):
     """What calls of a module keep: ``{name: array}``, of the buffers that a torch program writes to.
 
-    ``net.state`` is the one that calls take which are given no other; ``net.new_state()`` makes another, as
-    for a second sequence: ``net(x, pos, state=s)``. The arrays are those that kernels read and write, without
-    a copy: they stay the same objects, and may be changed between calls. ``torch.from_numpy(s["cache"])`` is
-    a tensor of the same memory. Calls on one state wait for each other, calls on different ones do not.
+    A call without ``state=`` uses ``net.state``. ``net.new_state()`` makes another state, as for a second
+    sequence: ``net(x, pos, state=s)``. Kernels read and write these arrays without a copy. They stay the same
+    objects, and you may change their elements between calls. ``torch.from_numpy(s["cache"])`` is a tensor of
+    the same memory. Calls on one state wait for each other. Calls on different states do not.
 
-    Modules whose states have the same names, shapes and dtypes take each other's, as one that reads a prompt
-    and one that makes a token after the other. A call that raises an error for its arguments has written
-    nothing. One that an interrupt ends may have written some rows.
+    Two modules may share a state if their states have the same names, shapes and dtypes. One may read a
+    prompt, and the other make one token after the other. A call that raises an error for its arguments has
+    written nothing. A call that an interrupt ends may have written some rows.
 
     Example: ``s = net.new_state(); y = net(x, pos, state=s); s.save("talk.state")``.
     """

@@ -42,6 +42,7 @@ OPTIONS = ("threads", "strict", "limit_s", "background", "progress")
 LIMIT_S = 30.0
 # What a user's module is as a model.
 EXPORTED = "autotune.import_torch(torch.export.export(module, inputs))"
+EXPORTED_OPEN = "autotune.import_torch(torch.export.export(module, inputs, dynamic_shapes=...))"
 NEEDS_GRADIENT = "its call needs gradients, and kernels compute none: call it under torch.no_grad()"
 
 log = logging.getLogger(__name__)
@@ -337,7 +338,8 @@ class TorchGraph:
             most = min(torch.get_num_threads(), usable_cpus())
             asked = Asked.of("cpu", self.how.threads or most, None, fallback=True)
             asked = replace(asked, threads=self.how.threads, exactly=self.how.threads)
-            module = compiled(found.model, asked, EXPORTED, self._picks(sizes))
+            named = EXPORTED_OPEN if symbols else EXPORTED
+            module = compiled(found.model, asked, named, self._picks(sizes))
         return replace(made, module=module, inputs=inputs)
 
     def _open(

@@ -33,6 +33,10 @@ REMEDY = (
 def import_torch(exported: Any, largest: int | None = None) -> Model:
     """An exported program of torch (`torch.export.export`) as a graph of tensor expressions.
 
+    A program that was exported with ``dynamic_shapes=`` is one model for all sizes of the ranges (ADR 88).
+    ``largest``: the largest number of each size that the export gives none, in elements. It does not change
+    a size that has one.
+
     Its tensors are the model's inputs, in order; an argument that is a number or None was fixed by the
     export. Outputs are the tensors that the program returns, in order, without None, numbers and tensors
     without elements. A compiled model is called as the program is, and returns the same containers (see
@@ -46,9 +50,9 @@ def import_torch(exported: Any, largest: int | None = None) -> Model:
     zeros. Rows are written in place where the program has ``index_copy_``, ``index_put_`` or slices with a
     position that is an input or a state. A small state may be replaced as a whole.
 
-    Raises ModelError for what is no exported program, for sizes that were left open, for programs that write
-    to their parameters, or to states in another way, for dtypes that are not supported, and for all operators
-    that have no expression, at once. Example:
+    Raises ModelError for what is no exported program, for open sizes without a largest number, for programs
+    that write to their parameters, or to states in another way, for dtypes that are not supported, and for
+    all operators that have no expression, at once. Example:
 
         exported = torch.export.export(module.eval(), (example,))
         model = at.import_torch(exported)

@@ -106,7 +106,7 @@ class DynamicKernel(Kernel):
                 )
         got = ", ".join(f"{tensors[i].name}{list(shapes[i])}" for i in which)
         raise ArgumentError(
-            f"the inputs {got} have no size of {self.dynamic}; give one in range, or tune a wider range"
+            f"the inputs {got} do not fit {self.dynamic}; give sizes in its range, or tune a wider range"
         )
 
     def pack_weights(self, *weights: Any) -> Any:

@@ -24,12 +24,11 @@ if TYPE_CHECKING:
 
 
 class OpenKernel(DynamicKernel):
-    """``kernel(*inputs, out=None)`` runs the same code for every size in its range. A size needs no compiler
-    at its first call. Sizes that were tuned on their own have their own kernels, where `autotune.load` found
-    some.
+    """``kernel(*inputs, out=None)`` runs the same code for every size in its range. The first call of a size
+    compiles nothing. A size that was tuned on its own has its own kernel, if `autotune.load` found one.
 
-    `at` gives the kernel of one size, as of `DynamicKernel`. ``workload``, ``trace`` and ``record`` are those
-    of the range. Raises `ArgumentError` for a size outside of it.
+    ``kernel.at(m=37)`` gives the kernel of one size (`DynamicKernel.at`). ``workload``, ``trace`` and
+    ``record`` are those of the range. Raises `ArgumentError` for a size outside of the range.
 
         >>> m = at.dim(1, 512)
         >>> kernel = at.load("matmul", m=m, n=4096, k=4096)

@@ -49,11 +49,11 @@ def dim(lo: int, hi: int, name: str = "", *, open: bool | None = None) -> Dim:
     `autotune.load` in the place of a size, and for extents of `te`.
 
     ``name``: for messages, and for `DynamicKernel.at`. A parameter of an operator names its size itself.
-    ``open``: True is one workload, one search and one compiled kernel for all sizes (ADR 79). Extents,
-    indices and values may depend on the size then; an extent of an input tells it. A row-major argument has
-    it in its outermost dimension; others are given strides that are numbers. False is a kernel for each size
-    (ADR 51). None, the default, is True where the program and the target allow it, else False, with a warning
-    that says why (ADR 93).
+    ``open``: True makes one kernel for all sizes: one search, one compilation (ADR 79). Extents, indices and
+    values may depend on the size. A call reads it from the shapes of the inputs. A row-major argument has it
+    in its outermost dimension; give others fixed strides. False makes a kernel for each size (ADR 51). None,
+    the default, is True where the program and the target allow it. Else it is False, and a warning says why
+    (ADR 93).
 
     Raises `WorkloadError` unless ``1 <= lo <= hi``. Example:
 

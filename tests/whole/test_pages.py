@@ -6,8 +6,10 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
+import sys
 import warnings
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -29,7 +31,7 @@ SHORTER = (
     (re.compile(r"--duration \d+s"), "--duration 200ms"),
 )
 LONGEST = 40  # words of a sentence
-WITH_TORCH = ("torch", "models", "sizes", "views")
+WITH_TORCH = ("torch", "models", "sizes", "state", "views")
 OF_TORCH = {"docs/tutorials/model.md", *(f"docs/how-to/{name}.md" for name in WITH_TORCH)}
 OF_FLEET = {"docs/how-to/fleet.md"}
 # Pages whose examples take many seconds.
@@ -41,7 +43,9 @@ def _run(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, 
     """Run what a page marks, in its order, in one folder with a log of its own. Returns the names."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("AUTOTUNE_DB", str(folder / "tuning.db"))
-    names: dict[str, Any] = {"__name__": "page"}
+    module = ModuleType("page")  # torch looks for the module of what it exports
+    monkeypatch.setitem(sys.modules, "page", module)
+    names = vars(module)
     text = (ROOT / page).read_text("utf-8")
     blocks = MARKED.findall(text)
     assert blocks

@@ -135,6 +135,8 @@ def test_bench_needs_a_tuned_model_and_peers_that_take_files(tmp_path: Path) -> 
     for name, why in (("torch.compile", "it compiles torch modules"), ("numpy", "it has no model files")):
         ran = run("bench", "net.onnx", "--against", name, "--db", tmp_path / "t.db")
         assert ran.status == 2 and why in ran.err
+    ran = run("bench", "net.onnx", "--sizes", "3", "--db", tmp_path / "t.db")
+    assert ran.status == 2 and "a model is compared at its largest sizes" in ran.err
 
 
 def onnx_file(graph: Graph, path: Path, scale: float = 1.0) -> Path:

@@ -43,6 +43,7 @@ BAD = [
     (("tune", "matmul", "--shape", "m=8,n=8,k=-8"), "k=-8"),
     (("tune", "matmul", "--shape", "m=8,n=8,k=99999999999999"), "k=99999999999999"),
     (("tune", "matmul", "--shape", "m=8,n=8,k=8.5"), "8.5"),
+    (("tune", "matmul", "m=1..8", "n=8", "k=8"), "commas between them: --shape m=1..8,n=8,k=8"),
     (("tune", "matmul", "--shape", "m=8;n=8"), "m=8;n=8"),
     (("tune", "matmul", "--shape", "m=8,m=9,n=8,k=8"), "twice"),
     (("tune", "matmul", "--shape", "m=8..4,n=8,k=8"), "m=8..4: a range begins at 1"),

@@ -94,7 +94,7 @@ def test_a_state_of_another_model_is_refused(net: Module, other: Module) -> None
         ModelError, match=r"of another model: it has n int64\[1\], rows .*and net keeps k float32.*new_state"
     ):
         net(row(0), at_(0), state=other.new_state())
-    with pytest.raises(ArgumentError, match="there is no input 'state'"):
+    with pytest.raises(ArgumentError, match=r"net: state= is a dict, .*: give net.new_state\(\)"):
         net(row(0), at_(0), state={"k": 1})
     plain = untuned(model_of(cases.transformer(1), "plain"))
     assert dict(plain.state) == {}

@@ -157,11 +157,18 @@ def test_open_dimensions_are_given_by_input_or_by_name() -> None:
         at.import_onnx(net)
     assert str(err.value) == (
         "model 'net': input 'x' has shape [batch, 3, ?]; give every size: shapes={'x': (1, 3, 1)}, "
-        "on the command line --shape x=1x3x1"
+        "on the command line --shape x=1x3x1; or a range, as shapes={'batch': autotune.dim(1, 512)}, "
+        "--shape batch=1..512"
     )
     assert at.import_onnx(net, shapes={"x": (4, 3, 5)}).inputs[0].shape == (4, 3, 5)
     named = nets.model([RELU], [nets.value("x", ["batch", 3])], ["y"])
     assert at.import_onnx(named, shapes={"batch": 7}).inputs[0].shape == (7, 3)
+    opened = at.import_onnx(named, shapes={"batch": at.dim(1, 9)})
+    assert "x float32[batch, 3] → y float32[batch, 3] with batch=1..9; " in repr(opened)
+    with pytest.raises(at.ModelError, match="names 'bach', .* the inputs are x; open dimensions are batch$"):
+        at.import_onnx(named, shapes={"bach": 7})
+    with pytest.raises(at.ModelError, match="names 'bach', .* the inputs are x; open dimensions are batch"):
+        at.import_onnx(named, shapes={"bach": at.dim(1, 9)})
 
 
 def test_all_open_inputs_are_named_at_once() -> None:

@@ -87,16 +87,16 @@ def test_sizes_of_two_dimensions_are_told_by_one_input(two_sizes: tuple[Graph, M
 
 def test_extents_are_shown_by_their_sizes(two_sizes: tuple[Graph, Module]) -> None:
     _, net = two_sizes
-    assert "x: float32[b,n,6]) -> " in repr(net) and "float32[b,n,n] with b=1..4 with n=1..9" in repr(net)
+    assert "x: float32[b,n,6]) -> " in repr(net) and "float32[b,n,n] with b=1..4, n=1..9" in repr(net)
     assert net.inputs[0].shape == (4, 9, 6) and net.outputs[1].shape == (4, 9, 9)
 
 
 @pytest.mark.parametrize(
     ("shape", "said"),
     [
-        ((4, 10, 6), r"input 'x' has 10 elements in dimension 1; it may have 1 to 9: give so many"),
-        ((5, 3, 6), r"input 'x' has 5 elements in dimension 0; it may have 1 to 4"),
-        ((4, 0, 6), r"input 'x' has 0 elements in dimension 1; it may have 1 to 9"),
+        ((4, 10, 6), r"input 'x' has 10 elements in dimension 1; the model takes 1 to 9: give"),
+        ((5, 3, 6), r"input 'x' has 5 elements in dimension 0; the model takes 1 to 4"),
+        ((4, 0, 6), r"input 'x' has 0 elements in dimension 1; the model takes 1 to 9"),
         ((4, 6), r"input 'x' has shape \(4, 6\); give it 3 dimensions"),
         ((4, 3, 7), r"input 'x' has shape \(4, 3, 7\); at b = 4, n = 3, which the inputs tell, it has shape"),
     ],
@@ -126,7 +126,7 @@ def test_inputs_of_two_extents_must_agree() -> None:
 def test_a_size_is_told_by_a_multiple_of_it() -> None:
     graph = MODELS["doubled"].graph()
     net = module_of(graph)
-    said = r"input 'x' has 5 elements in dimension 0; it may have 2 to 16 \(the size n: 1 to 8\)"
+    said = r"input 'x' has 5 elements in dimension 0; the model takes 2 to 16 \(the size n: 1 to 8\)"
     with pytest.raises(ArgumentError, match=said):
         net(np.zeros((5, 3), "float32"))
 

@@ -103,13 +103,13 @@ def test_a_size_is_read_from_an_extent_made_of_it() -> None:
         x = whole(2 * m + 1)
         assert np.array_equal(kernel(x), [x[2 * i : 2 * i + 3].sum() for i in range(m)])
     for extent in (3, 6, 17):
-        with pytest.raises(at.ArgumentError, match=rf"x\[{extent}\] have no size of .* with m=2..7"):
+        with pytest.raises(at.ArgumentError, match=rf"x\[{extent}\] do not fit .* with m=2..7"):
             kernel(whole(extent))
 
 
 def test_what_is_no_size_is_named() -> None:
     kernel = kernel_of(as_dynamic("softmax", {"m": at.dim(2, 8), "n": 2}))
-    with pytest.raises(at.ArgumentError, match=r"x\[9, 2\] have no size of softmax m=2..8 n=2"):
+    with pytest.raises(at.ArgumentError, match=r"x\[9, 2\] do not fit softmax m=2..8 n=2"):
         kernel(whole(9, 2))
     with pytest.raises(at.ArgumentError, match="takes 1 inputs"):
         kernel(whole(4, 2), whole(4, 2))

@@ -146,7 +146,7 @@ def test_sizes_of_several_threads_at_once_do_not_meet(kernel: OpenKernel) -> Non
 
 @pytest.mark.parametrize("m", [0, 41, 1000])
 def test_a_size_outside_the_range_is_refused_with_both_numbers(kernel: OpenKernel, m: int) -> None:
-    with pytest.raises(ArgumentError, match=rf"a\[{m}, 5\] have no size of .*m=1\.\.40"):
+    with pytest.raises(ArgumentError, match=rf"a\[{m}, 5\] do not fit .*m=1\.\.40"):
         kernel(np.ones((m, 5), "float32"), whole(5, 16))
 
 
