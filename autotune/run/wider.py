@@ -11,6 +11,7 @@ from autotune.run.open_kernel import sizes_of_open
 from kernels_db import lookup
 from schedules.model import Workload
 from schedules.te.flops import count_flops
+from schedules.te.open_sizes import untold
 
 # Factor of the FLOPs of the largest sizes within which a log is searched.
 AROUND = 1024.0
@@ -18,7 +19,10 @@ AROUND = 1024.0
 
 def wider(workload: Workload, where: str) -> list[Workload]:
     """The workloads of a log whose open sizes have ranges that hold those of ``workload``, and which are the
-    same at some sizes of these; the narrowest first."""
+    same at some sizes of these; the narrowest first. None where no input tells a size, as in a kernel of a
+    model that ends with the valid rows of a state."""
+    if untold(workload.dag):
+        return []
     own = sizes_of_open(workload)
     points = _points(own)
     found: list[tuple[int, Workload]] = []
@@ -29,7 +33,7 @@ def wider(workload: Workload, where: str) -> list[Workload]:
             other = Workload.from_json(text, names=json.loads(names))
         except (ValueError, TypeError, AttributeError, RecursionError):  # damaged, or of another version
             continue
-        if other.dag.open is None or other.digest == workload.digest:
+        if other.dag.open is None or other.digest == workload.digest or untold(other.dag):
             continue
         sizes = sizes_of_open(other)
         if len(sizes.dims) != len(own.dims):

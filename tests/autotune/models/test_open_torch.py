@@ -160,7 +160,9 @@ def test_what_cannot_be_open_is_told_by_node() -> None:
     ],
     ids=["two", "least", "largest"],
 )
-def test_numbers_that_are_others_at_an_end_alone_are_refused(f: Any, least: int, most: int, at_end: int) -> None:
+def test_numbers_that_are_others_at_an_end_alone_are_refused(
+    f: Any, least: int, most: int, at_end: int
+) -> None:
     class Ends(nn.Module):  # type: ignore[misc,name-defined]
         def forward(self, x: Any) -> Any:
             return f(x)

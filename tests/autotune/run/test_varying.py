@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -312,3 +313,17 @@ def test_a_kernel_of_one_size_is_not_taken_for_two(tmp_path: Path, tied: bool) -
 
     fill_workloads(tmp_path / "t.db", [(program(tied), 1e-6)])
     assert not wider(program(not tied), str(tmp_path / "t.db"))
+
+
+def test_a_log_of_a_size_that_no_input_tells_is_searched(tmp_path: Path) -> None:
+    """A model gives such a size to a kernel, which reads a table as far as that says."""
+    n = at.dim(1, 16, "n", open=True)
+    x, k = te.placeholder((n, 4), name="x"), te.reduce_axis(n, "k")
+    dag = te.dag([x, te.compute((4,), lambda j: te.sum(x[k, j], axis=k), "total")])
+    assert dag.open is not None
+    dag = replace(dag, open=replace(dag.open, inputs=()))
+    untold, db = Workload(dag, "sum", (), 128), tmp_path / "t.db"
+    fill_workloads(db, [(untold, 1e-6)])
+    stored(db, at.dim(1, 16))
+    assert isinstance(load(db, 3, 9), OpenKernel)
+    assert not wider(untold, str(db))
