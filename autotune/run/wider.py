@@ -44,7 +44,7 @@ def wider(workload: Workload, where: str) -> list[Workload]:
 
 
 def _points(own: DynamicWorkload) -> list[Sizes]:
-    """Sizes of a workload: the ends of the ranges; one alone at its least, so that two sizes are not taken for
+    """Sizes of a workload: the ends of the ranges; one alone at its least, so that two are not taken for
     one; and some between, where sizes of one range differ."""
     top = own.largest
     each = [(*top[:k], d.lo, *top[k + 1 :]) for k, d in enumerate(own.dims)]
