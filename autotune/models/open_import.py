@@ -84,7 +84,7 @@ def _common(
 
 
 def _at_end(make: Callable[[], Model]) -> Model | None:
-    """The model at an end of the ranges; None where that is none, as at 1, which a program may treat apart."""
+    """The model at an end of the ranges; None where that is none, as may be at 1."""
     try:
         return make()
     except AutotuneError:
