@@ -48,8 +48,9 @@ def open_model(make: Import, sizes: Sequence[OpenSize], taken: Callable[[int], b
         except NoCommonForm:
             raise _refusal(models, sizes, err.obstacles, remedy) from err
     ends = ({s.name: s.least for s in sizes}, {s.name: s.most for s in sizes})
+    makers: tuple[Callable[[], Model], ...] = (lambda: make(ends[0]), top)
     try:
-        for end, of_end in zip(ends, (lambda: make(ends[0]), top), strict=True):
+        for end, of_end in zip(ends, makers, strict=True):
             if end not in points and (known := _at_end(of_end)) is not None:
                 _check_end(graph, known, end)
     except NoCommonForm as err:
