@@ -21,7 +21,7 @@ from schedules.errors import AutotuneError
 from schedules.graph.digits import split_digits
 from schedules.graph.graph import Graph
 from schedules.graph.views import forward_views
-from schedules.te.generalise import NoCommonForm, Obstacle, Sample, generalised, sample_sizes
+from schedules.te.generalise import NoCommonForm, Obstacle, Sample, check_end, generalised, sample_sizes
 from schedules.te.open_sizes import OpenSize
 
 # Makes the model for one number for each size.
@@ -47,6 +47,14 @@ def open_model(make: Import, sizes: Sequence[OpenSize], taken: Callable[[int], b
             graph = _common([split_digits(forward_views(g)) for g in graphs], points, sizes, top)
         except NoCommonForm:
             raise _refusal(models, sizes, err.obstacles, remedy) from err
+    ends = ({s.name: s.least for s in sizes}, {s.name: s.most for s in sizes})
+    makers: tuple[Callable[[], Model], ...] = (lambda: make(ends[0]), top)
+    try:
+        for end, of_end in zip(ends, makers, strict=True):
+            if end not in points and (known := _at_end(of_end)) is not None:
+                _check_end(graph, known, end)
+    except NoCommonForm as err:
+        raise _refusal(models, sizes, err.obstacles, remedy) from err
     inputs, outputs = (
         tuple(replace(p, shape=(t := graph.dag.tensors[p.tensor]).shape, strides=t.strides) for p in ports)
         for ports in (first.inputs, first.outputs)
@@ -74,6 +82,21 @@ def _common(
     graphs = _with_strides(_with_constants(graphs, top))
     dag = generalised([Sample(p, g.dag) for p, g in zip(points, graphs, strict=True)], sizes)
     return replace(graphs[0], dag=dag)
+
+
+def _at_end(make: Callable[[], Model]) -> Model | None:
+    """The model at an end of the ranges; None where that is none, as may be at 1."""
+    try:
+        return make()
+    except AutotuneError:
+        return None
+
+
+def _check_end(graph: Graph, known: Model, end: Mapping[str, int]) -> None:
+    """Raise NoCommonForm where a graph of open sizes is another one at an end of their ranges."""
+    there = known.graph
+    if graph.dag.constants == there.dag.constants:
+        check_end(graph.dag, Sample(end, there.dag))
 
 
 def _refusal(

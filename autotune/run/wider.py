@@ -11,6 +11,7 @@ from autotune.run.open_kernel import sizes_of_open
 from kernels_db import lookup
 from schedules.model import Workload
 from schedules.te.flops import count_flops
+from schedules.te.open_sizes import untold
 
 # Factor of the FLOPs of the largest sizes within which a log is searched.
 AROUND = 1024.0
@@ -18,9 +19,12 @@ AROUND = 1024.0
 
 def wider(workload: Workload, where: str) -> list[Workload]:
     """The workloads of a log whose open sizes have ranges that hold those of ``workload``, and which are the
-    same at the ends of these; the narrowest first."""
+    same at some sizes of these; the narrowest first. None where no input tells a size, as in a kernel of a
+    model that ends with the valid rows of a state."""
+    if untold(workload.dag):
+        return []
     own = sizes_of_open(workload)
-    ends = (own.least, own.largest)
+    points = _points(own)
     found: list[tuple[int, Workload]] = []
     for text, names in lookup.about_flops(where, max(workload.flops, 1), AROUND):
         if '"open"' not in text:
@@ -29,12 +33,23 @@ def wider(workload: Workload, where: str) -> list[Workload]:
             other = Workload.from_json(text, names=json.loads(names))
         except (ValueError, TypeError, AttributeError, RecursionError):  # damaged, or of another version
             continue
-        if other.dag.open is None or other.digest == workload.digest:
+        if other.dag.open is None or other.digest == workload.digest or untold(other.dag):
             continue
         sizes = sizes_of_open(other)
-        if all(_at(sizes, own, end) == own.at(end).digest for end in ends):
+        if len(sizes.dims) != len(own.dims):
+            continue
+        if all(_at(sizes, own, p) == own.at(p).digest for p in points):
             found.append((math.prod(d.hi - d.lo + 1 for d in sizes.dims), _called(other, workload, sizes)))
     return [w for _, w in sorted(found, key=lambda x: (x[0], x[1].digest))]
+
+
+def _points(own: DynamicWorkload) -> list[Sizes]:
+    """Sizes of a workload: the ends of the ranges; one alone at its least, so that two are not taken for
+    one; and some between, where sizes of one range differ."""
+    top = own.largest
+    each = [(*top[:k], d.lo, *top[k + 1 :]) for k, d in enumerate(own.dims)]
+    between = tuple(min(d.hi, d.lo + (d.hi - d.lo) // 2 + k) for k, d in enumerate(own.dims))
+    return list(dict.fromkeys([own.least, top, *each, between]))
 
 
 def _called(other: Workload, workload: Workload, sizes: DynamicWorkload) -> Workload:

@@ -15,7 +15,7 @@ computed apart, and copied when the call ends. That is done for small ones only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 
@@ -100,18 +100,35 @@ def _placed(graph: Graph, names: Sequence[str]) -> Graph | None:
 
 def _early(graph: Graph) -> Iterator[str]:
     """Maps of what is written over which somebody reads who also needs what is written. They stay by
-    themselves, so that no later rewrite computes them there."""
+    themselves, so that no later rewrite computes them there. Who reads such a map counts as one who must run
+    before what is written: with the map computed there, that is so."""
     read, needs = readers(graph.dag.stages), _needs(graph)
-    order = [*TopologicalSorter(needs).static_order()]
+    maps: dict[str, set[str]] = {}
     for rows, olds in overwritten(graph).items():
-        late, old = {rows}, set(olds)
-        for name in order[order.index(rows) :]:
-            if needs[name] & late:
-                late.add(name)
+        late, old = _after(rows, needs), set(olds)
         for s in graph.dag.stages:
             if is_map(s) and s.name not in late and any(x.buffer in old for x in s.reads()):
                 old |= {t.name for t in s.outputs}
-        yield from sorted(n for n in old - olds if any(r.name in late for r in read.get(n, ())))
+        maps[rows] = old - olds
+    for rows, names in maps.items():
+        needs[rows] |= {r.name for n in names for r in read.get(n, ())} - graph.joins.keys()
+    for rows, names in maps.items():
+        late = _after(rows, needs)
+        yield from sorted(n for n in names if any(r.name in late for r in read.get(n, ())))
+
+
+def _after(rows: str, needs: Mapping[str, Collection[str]]) -> set[str]:
+    """``rows``, and the stages that need it, also by way of others."""
+    after: dict[str, list[str]] = {}
+    for name, before in needs.items():
+        for b in before:
+            after.setdefault(b, []).append(name)
+    found, todo = {rows}, [rows]
+    while todo:
+        new = {*after.get(todo.pop(), ())} - found
+        found |= new
+        todo += new
+    return found
 
 
 def _apart(u: Update, behind: set[str], taken: Taken) -> tuple[list[Stage], list[str]]:

@@ -121,6 +121,45 @@ def _checked(
     return made
 
 
+def check_end(made: ComputeDAG, end: Sample) -> None:
+    """Raise `NoCommonForm` where a DAG of open sizes has other numbers than one that was made at an end of
+    their ranges, as ``max(n, 2)`` has at 1, and ``min(n, 63)`` at 64, though all samples between have those
+    of ``n``.
+
+    At an end a size may be another number of the program by chance, or 1. So what is computed there in other
+    steps is no obstacle: only shapes of outputs are compared then, and numbers where all else is the same."""
+    there = at(made, end.sizes)
+    for name, n in zip(there.outputs, end.dag.outputs, strict=False):
+        if there.tensors[name].shape != end.dag.tensors[n].shape:
+            raise _otherwise(name, end)
+    try:
+        _check_frame(there, end.dag)
+    except NoCommonForm:
+        return
+    for s, t in zip(there.stages, end.dag.stages, strict=True):
+        extents = [(*(a.extent for a in x.axes), *(a.extent for a in x.reduce_axes)) for x in (s, t)]
+        if extents[0] != extents[1] or any(map(_differ_in_numbers, s.values, t.values)):
+            raise _otherwise(s.name, end)
+
+
+def _otherwise(stage: str, end: Sample) -> NoCommonForm:
+    return NoCommonForm(Obstacle(stage, f"at {_shown(end.sizes)} it has other numbers than between the ends"))
+
+
+def _differ_in_numbers(a: Expr, b: Expr) -> bool:
+    """Whether two expressions are the same but for numbers, and not the same."""
+    if a == b:
+        return False
+    todo = [(a, b)]
+    while todo:
+        x, y = todo.pop()
+        kids = E.children(x), E.children(y)
+        if type(x) is not type(y) or _own(x) != _own(y) or len(kids[0]) != len(kids[1]):
+            return False
+        todo += zip(*kids, strict=True)
+    return True
+
+
 def _check_frame(a: ComputeDAG, b: ComputeDAG) -> None:
     """Raise NoCommonForm where two DAGs have not the same tensors and stages."""
     for x, y in zip(a.inputs, b.inputs, strict=False):

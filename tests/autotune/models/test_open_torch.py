@@ -149,3 +149,25 @@ def test_what_cannot_be_open_is_told_by_node() -> None:
     assert "what it takes or returns beside tensors depends on a size" in text
     text = refused(lambda x: x * torch.arange(x.shape[0] - 1, -1, -1)[:, None], torch.randn(7, 3), x=batch)
     assert ": the elements of its constant" in text and "not the first ones of those" in text
+
+
+@pytest.mark.parametrize(
+    "f, least, most, at_end",
+    [
+        (lambda x: x.sum(0) + torch.zeros(max(x.shape[0], 2), 3), 1, 20, 1),
+        (lambda x: x.sum(0) + torch.zeros(max(x.shape[0], 10), 3), 8, 40, 8),
+        (lambda x: x.sum(0) * min(x.shape[0], 23), 1, 24, 24),
+    ],
+    ids=["two", "least", "largest"],
+)
+def test_numbers_that_are_others_at_an_end_alone_are_refused(
+    f: Any, least: int, most: int, at_end: int
+) -> None:
+    class Ends(nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            return f(x)
+
+    dims = ({0: Dim("n", min=least, max=most)},)
+    program = exported(Ends(), torch.randn(12, 3), dynamic_shapes=dims)
+    with pytest.raises(ModelError, match=f"at x_0 = {at_end} it has other numbers than between the ends"):
+        at.import_torch(program)

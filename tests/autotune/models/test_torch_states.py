@@ -278,3 +278,28 @@ def test_a_static_cache_of_transformers_is_imported_as_it_is(strict: bool) -> No
         token, other = a[:, -1].argmax(-1)[None], b[:, -1].argmax(-1)[None]
         assert int(token) == int(other)
     assert int(net.state["cumulative_length_0"]) == 24
+
+
+@pytest.mark.parametrize("names", ["kv", "kvw"])
+def test_states_that_take_rows_of_each_other(names: str) -> None:
+    """Rows of each are read before they are written over, in whatever kernel they would be computed."""
+
+    class Turning(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            for i, n in enumerate(names):
+                self.register_buffer(n, torch.arange(12.0).reshape(6, 2) * (i + 1))
+
+        def forward(self, x: Any, pos: Any) -> Any:
+            states = [getattr(self, n) for n in names]
+            rows = [s.index_select(0, pos) for s in states]
+            for i, s in enumerate(states):
+                s.index_copy_(0, pos, rows[i - 1] + x)
+            return sum(s.sum(0) * (i + 2) for i, s in enumerate(states))
+
+    module, given = Turning(), (torch.ones(1, 2), torch.tensor([0]))
+    net = untuned(at.import_torch(torch.export.export(copy.deepcopy(module), given)))
+    for pos in (0, 3, 5, 3):
+        x = torch.full((1, 2), pos + 1.0), torch.tensor([pos])
+        assert torch.equal(net(*x), module(*x))
+        assert all(np.array_equal(net.state[n], getattr(module, n)) for n in names)

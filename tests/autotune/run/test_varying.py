@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from cli_runner import run
-from log_filler import fill
+from log_filler import fill, fill_workloads
 
 import autotune as at
 from autotune import backends
@@ -17,6 +18,8 @@ from autotune.run import loading
 from autotune.run.dynamic_workload import DynamicWorkload
 from autotune.run.open_kernel import OpenKernel
 from autotune.run.varying import as_asked, undecided, varying
+from autotune.run.wider import wider
+from autotune.run.workloads import as_workload
 from autotune.tuning import tuner
 from schedules import ops, te
 from schedules.errors import WorkloadError
@@ -294,3 +297,33 @@ def test_a_kernel_for_a_range_is_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     _, kept = (at.load("matmul", **given) for _ in range(2))  # the first finds a log that was just written
     monkeypatch.setattr(loading, "varying", None)  # not asked again
     assert at.load("matmul", **given) is kept
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_kernel_of_one_size_is_not_taken_for_two(tmp_path: Path, tied: bool) -> None:
+    """At both ends of the ranges all sizes are equal."""
+
+    def program(same: bool) -> Workload:
+        m = at.dim(1, 16, "m", open=True)
+        n = m if same else at.dim(1, 16, "n", open=True)
+        x, y = te.placeholder((m, 4), name="x"), te.placeholder((n, 4), name="y")
+        k = te.reduce_axis(n, "k")
+        total = te.compute((4,), lambda q: te.sum(y[k, q], axis=k), "total")
+        return as_workload([x, y, te.compute((m, 4), lambda i, q: x[i, q] + total[q], "z")], {})
+
+    fill_workloads(tmp_path / "t.db", [(program(tied), 1e-6)])
+    assert not wider(program(not tied), str(tmp_path / "t.db"))
+
+
+def test_a_log_of_a_size_that_no_input_tells_is_searched(tmp_path: Path) -> None:
+    """A model gives such a size to a kernel, which reads a table as far as that says."""
+    n = at.dim(1, 16, "n", open=True)
+    x, k = te.placeholder((n, 4), name="x"), te.reduce_axis(n, "k")
+    dag = te.dag([x, te.compute((4,), lambda j: te.sum(x[k, j], axis=k), "total")])
+    assert dag.open is not None
+    dag = replace(dag, open=replace(dag.open, inputs=()))
+    untold, db = Workload(dag, "sum", (), 128), tmp_path / "t.db"
+    fill_workloads(db, [(untold, 1e-6)])
+    stored(db, at.dim(1, 16))
+    assert isinstance(load(db, 3, 9), OpenKernel)
+    assert not wider(untold, str(db))
