@@ -115,7 +115,7 @@ def _load(workload: Workload, asked: Asked) -> tuple[Kernel, bool]:
     check_open(workload, asked.target.grid)
     workload = own_names.shown(workload, asked.where)
     found, unusable = stored(workload, asked)
-    if found is None and workload.dag.open is not None:
+    if found is None:
         found = _of_wider(workload, asked)
     _take_exact(found, asked)
     if found is not None:
@@ -169,10 +169,18 @@ def _known(program: Workload | DynamicWorkload, asked: Asked) -> bool:
 
 
 def _of_wider(workload: Workload, asked: Asked) -> Kernel | None:
-    """The kernel of the narrowest range that the log has, of those that hold the range of a workload."""
-    from autotune.run.wider import wider
+    """The kernel of the narrowest range that the log has, of those that hold the range of a workload, or its
+    one size."""
+    from autotune.run.open_kernel import OpenKernel
+    from autotune.run.wider import holding, wider
 
-    return next((k for w in wider(workload, asked.where) if (k := stored(w, asked)[0]) is not None), None)
+    if workload.dag.open is not None:
+        return next((k for w in wider(workload, asked.where) if (k := stored(w, asked)[0]) is not None), None)
+    for of_range, sizes in holding(workload, asked.where):
+        kernel = stored(of_range, asked)[0]
+        if isinstance(kernel, OpenKernel):
+            return kernel.at(**dict(zip((d.name for d in kernel.dynamic.dims), sizes, strict=True)))
+    return None
 
 
 def _take_exact(kernel: Kernel | None, asked: Asked) -> None:

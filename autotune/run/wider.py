@@ -1,9 +1,10 @@
-"""A kernel for all sizes of a range also serves a range that lies in it."""
+"""A kernel for all sizes of a range also serves a range that lies in it, and one size of it."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 from autotune.run.dynamic_workload import DynamicWorkload, Sizes
@@ -26,6 +27,26 @@ def wider(workload: Workload, where: str) -> list[Workload]:
     own = sizes_of_open(workload)
     points = _points(own)
     found: list[tuple[int, Workload]] = []
+    for other, sizes in _open_workloads(workload, where):
+        if len(sizes.dims) == len(own.dims) and all(_at(sizes, own, p) == own.at(p).digest for p in points):
+            found.append((_count(sizes), _called(other, workload, sizes)))
+    return [w for _, w in sorted(found, key=lambda x: (x[0], x[1].digest))]
+
+
+def holding(workload: Workload, where: str) -> list[tuple[Workload, Sizes]]:
+    """The workloads of a log that are ``workload``, which has no open sizes, at one of their sizes, and that
+    size; the narrowest ranges first."""
+    shapes = [t.shape for t in workload.dag.inputs]
+    found: list[tuple[int, Workload, Sizes]] = []
+    for other, sizes in _open_workloads(workload, where):
+        there = sizes.sizes_of(shapes)
+        if there is not None and sizes.at(there).digest == workload.digest:
+            found.append((_count(sizes), _called(other, workload, sizes), there))
+    return [(w, there) for _, w, there in sorted(found, key=lambda x: (x[0], x[1].digest))]
+
+
+def _open_workloads(workload: Workload, where: str) -> Iterator[tuple[Workload, DynamicWorkload]]:
+    """Other workloads of a log that have open sizes which inputs tell, of about as many operations."""
     for text, names in lookup.about_flops(where, max(workload.flops, 1), AROUND):
         if '"open"' not in text:
             continue
@@ -33,14 +54,13 @@ def wider(workload: Workload, where: str) -> list[Workload]:
             other = Workload.from_json(text, names=json.loads(names))
         except (ValueError, TypeError, AttributeError, RecursionError):  # damaged, or of another version
             continue
-        if other.dag.open is None or other.digest == workload.digest or untold(other.dag):
-            continue
-        sizes = sizes_of_open(other)
-        if len(sizes.dims) != len(own.dims):
-            continue
-        if all(_at(sizes, own, p) == own.at(p).digest for p in points):
-            found.append((math.prod(d.hi - d.lo + 1 for d in sizes.dims), _called(other, workload, sizes)))
-    return [w for _, w in sorted(found, key=lambda x: (x[0], x[1].digest))]
+        if other.dag.open is not None and other.digest != workload.digest and not untold(other.dag):
+            yield other, sizes_of_open(other)
+
+
+def _count(sizes: DynamicWorkload) -> int:
+    """How many sizes there are in the ranges."""
+    return math.prod(d.hi - d.lo + 1 for d in sizes.dims)
 
 
 def _points(own: DynamicWorkload) -> list[Sizes]:

@@ -276,6 +276,23 @@ def test_a_wider_range_serves_too(tmp_path: Path) -> None:
         load(db, 1, 41)
 
 
+def test_a_range_serves_one_size_of_it(tmp_path: Path) -> None:
+    db = tmp_path / "t.db"
+    stored(db, at.dim(1, 40))
+    stored(db, at.dim(2, 20))
+    one = {"n": 4, "k": 4, "threads": 1, "db": db}
+    kernel = at.load("matmul", m=7, **one)
+    assert not isinstance(kernel, OpenKernel) and kernel.chosen_by == "log"
+    assert " open 2..20 " in kernel.code.shared.signature
+    right(kernel, 7)
+    with pytest.raises(at.ArgumentError):
+        right(kernel, 8)
+    right(at.load("matmul", m=33, **one), 33)
+    for other in ({"m": 41}, {"m": 7, "n": 8}):
+        with pytest.raises(at.KernelNotFound):
+            at.load("matmul", **(one | other))
+
+
 def test_nothing_stored_is_told_with_the_command_for_all_sizes(tmp_path: Path) -> None:
     with pytest.raises(
         at.KernelNotFound, match="tune it first: autotune tune matmul --shape m=1..9,open,n=4,k=4"
