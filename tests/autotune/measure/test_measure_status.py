@@ -225,9 +225,11 @@ def test_finalists_get_the_time_that_they_take_and_are_not_judged_by_it(
     given: list[float] = []
     remeasure = Runner.remeasure
 
-    def noted(self: Runner, objects: Sequence[bytes], rounds: int, repeats: int, timeout_s: float) -> None:
+    def noted(
+        self: Runner, objects: Sequence[bytes], rounds: int, repeats: int, timeout_s: float, **more: Any
+    ) -> None:
         given.append(timeout_s)
-        remeasure(self, objects, rounds, repeats, timeout_s)
+        remeasure(self, objects, rounds, repeats, timeout_s, **more)
 
     monkeypatch.setattr(Runner, "remeasure", noted)
     monkeypatch.setattr("autotune.measure.measurer.FINAL_TIMEOUT_S", 0.5)
