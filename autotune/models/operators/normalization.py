@@ -373,6 +373,12 @@ def _batch_norm(
     return [_by_statistics(x, w, b, mean, var, how[-1]), None, None]
 
 
+@aten("_native_batch_norm_legit_functional.default")
+def _batch_norm_in_training(node: TorchNode, *args: Any) -> list[te.Tensor | None]:
+    """It takes the statistics of the batch, and moves those that it keeps."""
+    raise UnsupportedForm("it is in training: export module.eval()")
+
+
 @aten("_native_batch_norm_legit.no_stats")
 def _batch_norm_of_batch(
     node: TorchNode, x: Floats, w: te.Tensor | None, b: te.Tensor | None, training: bool, momentum: float,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from select import select
+from typing import Any
 
 import measure_fakes as fakes
 import numpy as np

@@ -9,15 +9,15 @@ import pytest
 from helpers import host
 from open_breadth import BFLOATS, BYTES, KINDS, PAIRS, of_kind, outcomes
 
-# Of the schedules that are tried, how many must lower. The others are refused in words.
-SHARE = 0.97
+# Of the schedules that are tried, how many may be refused in words: a share, and of few one.
+SHARE = 0.03
 
 
 def check(found: Counter[str], least: int) -> None:
     wrong = {what: n for what, n in found.items() if what != "right" and not what.startswith("refused: ")}
     assert wrong == {}
     assert found.total() >= least
-    assert found["right"] >= SHARE * found.total(), found
+    assert found.total() - found["right"] <= max(1, SHARE * found.total()), found
 
 
 @pytest.mark.slow
