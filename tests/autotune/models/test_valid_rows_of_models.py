@@ -233,6 +233,7 @@ def test_integers_for_which_nothing_was_proved_are_refused() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects")
 def test_a_static_cache_of_transformers_is_read_by_valid_rows() -> None:
     torch, transformers = imported("torch"), imported("transformers")
     exporting = imported("transformers.integrations.executorch")
