@@ -176,7 +176,7 @@ def test_a_view_of_torch_has_the_memory_of_a_state() -> None:
     assert net(torch.full((2, 3), 7.0), torch.tensor([6]))[0][0] >= 50
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_decoder_of_eight_layers_makes_the_tokens_of_torch() -> None:
     """1,024 wide, with grouped queries; the prompt is read by another program than the one of one token."""
     module = decoder(Sizes(1024, 2816, 8, 16, 4, 4000, 192), scale=0.03)
