@@ -9,8 +9,8 @@ import pytest
 from helpers import host
 from open_breadth import BFLOATS, BYTES, KINDS, PAIRS, of_kind, outcomes
 
-# Of the schedules that are tried, how many may be refused in words: a share, and of few one. Loops of two open
-# sizes are cut in four, and some are unrolled to more operations than a kernel may have.
+# Of the schedules that are tried, how many may be refused in words: a share, and of few one. Loops of two
+# open sizes are cut in four, and some are unrolled to more operations than a kernel may have.
 SHARE, HALF = 0.03, 0.5
 
 
