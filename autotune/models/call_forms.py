@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from autotune.models.program import Program, Times
 from autotune.models.sizes import is_roomy, layout_at
 from autotune.models.weights import aligned_copy
 from autotune.run import new_arrays, torch_calls
-from autotune.run.host_arrays import fitting, in_elements, is_aligned
+from autotune.run.host_arrays import extents_at, fitting, in_elements, is_aligned
 from autotune.run.kernel import random_array
 from schedules.dtypes import DTYPES
 from schedules.ir import Buffer
@@ -176,7 +176,7 @@ class FormsBySize:
     def __init__(self, ol: Outline, name: str) -> None:
         self._outline, self._name = ol, name
         places = [(ol.inputs.index(s.source.input), s.source.dim) for s in ol.sizes]
-        self._key = _key(places)
+        self._key = extents_at(places)
         self._kept: dict[Any, CallForms] = {}
         self.largest = CallForms(ol, name, {s.name: s.most for s in ol.sizes})
 
@@ -215,14 +215,6 @@ class FormsBySize:
     def _key_of(self, sizes: Mapping[str, int]) -> Any:
         extents = tuple(s.source.extent(sizes[s.name]) for s in self._outline.sizes)
         return extents if len(extents) > 1 else extents[0]
-
-
-def _key(places: Sequence[tuple[int, int]]) -> Callable[[Sequence[Any]], Any]:
-    """A function from inputs to the extents at ``places`` (input, dimension): one, or a tuple of several."""
-    if len(places) == 1:
-        i, d = places[0]
-        return lambda inputs: inputs[i].shape[d]
-    return lambda inputs: tuple([inputs[i].shape[d] for i, d in places])
 
 
 def _buffer(ol: Outline, name: str, sizes: Mapping[str, int]) -> Buffer:

@@ -41,6 +41,7 @@ from kernels_db.opening import open_regular
 from schedules.distribution import install
 from schedules.documents import (
     any_text,
+    flag,
     integer,
     items,
     list_of,
@@ -49,7 +50,6 @@ from schedules.documents import (
     number,
     one_of,
     record,
-    wrong,
 )
 from schedules.dtypes import DTYPES
 from schedules.errors import AutotuneError, ScheduleError
@@ -240,12 +240,6 @@ def _read_view(x: Any) -> tuple[str, Argument]:
     return any_text(name), _read_argument(place)
 
 
-def _flag(x: Any) -> bool:
-    if not isinstance(x, bool):
-        raise wrong(x, "true or false")
-    return x
-
-
 _SIZE, _TEXTS = integer(0, (1 << 48) - 1, "a size"), list_of(any_text)
 _TENSOR = items(any_text, list_of(integer(1, (1 << 48) - 1, "a size of at least 1")), one_of(*DTYPES))
 _STRIDED = items(
@@ -296,7 +290,7 @@ _MODEL = record(
         "sizes": list_of(items(any_text, _SIZE, _SIZE, any_text, _SIZE)),
         "extents": list_of(items(any_text, _SIZE, from_json)),
         "counts": list_of(items(any_text, _SIZE, _SIZE, from_json)),
-        "states": list_of(items(any_text, any_text, any_text, _flag)),
+        "states": list_of(items(any_text, any_text, any_text, flag)),
     },
 )
 

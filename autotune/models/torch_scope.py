@@ -24,6 +24,7 @@ from autotune.models.operators.base import UnsupportedForm
 from autotune.models.operators.complex import PARTS, Complex, is_complex
 from autotune.models.operators.known import KnownTensor, Value
 from autotune.models.operators.node import TorchNode
+from autotune.models.torch_sizes import flat
 from schedules import te
 from schedules.dtypes import DTYPES
 
@@ -125,7 +126,7 @@ class TorchLowering(Frame):
     def _outputs(self, node: Any, op: str, needed: set[Any]) -> Scoped:
         args, kwargs = self._arguments(node.args), {k: self._argument(v) for k, v in node.kwargs.items()}
         row = self._row(node, op, args, kwargs)
-        if any(isinstance(x, Gap) for x in _flat((args, list(kwargs.values())))):
+        if any(isinstance(x, Gap) for x in flat((args, list(kwargs.values())))):
             if row is None:
                 raise UnsupportedForm(_why_not(node, op))
             return Gap("what it reads is not supported")
@@ -144,8 +145,8 @@ class TorchLowering(Frame):
         first = vals[0] if many else vals
         if any(not isinstance(n, int) for n in first.shape):
             raise UnsupportedForm("the shape of its output depends on data")
-        if all(0 in v.shape for v in _flat(vals)):
-            made = [self._called(nothing(v), node) for v in _flat(vals)]
+        if all(0 in v.shape for v in flat(vals)):
+            made = [self._called(nothing(v), node) for v in flat(vals)]
             return made if many else made[0]
         shape = tuple(int(n) for n in first.shape)
         dtype = PARTS.get(dtype_name(first), dtype_name(first))
@@ -164,8 +165,8 @@ class TorchLowering(Frame):
 
     def _row(self, node: Any, op: str, args: list[Any], kwargs: Mapping[str, Any]) -> Any:
         """What states an operator: of complex numbers another function."""
-        vals = _flat(node.meta.get("val"))
-        given = _flat((args, list(kwargs.values())))
+        vals = flat(node.meta.get("val"))
+        given = flat((args, list(kwargs.values())))
         if any(is_complex(x) for x in given) or any(_is_complex(v) for v in vals):
             return complex_op.row(op)
         return aten.row(op)
@@ -189,7 +190,7 @@ class TorchLowering(Frame):
         import torch
 
         kinds = (te.Tensor, Complex, KnownTensor)
-        tensors = [x for x in _flat((args, list(kwargs.values()))) if isinstance(x, kinds)]
+        tensors = [x for x in flat((args, list(kwargs.values()))) if isinstance(x, kinds)]
         if not all(isinstance(x, KnownTensor) for x in tensors) or not hasattr(node.target, "tags"):
             return None
         if torch.Tag.nondeterministic_seeded in node.target.tags:
@@ -290,7 +291,7 @@ def path_of(node: Any) -> str:
 
 def _needed(graph: Any, returned: Any) -> set[Any]:
     """The nodes that are needed for what is returned."""
-    stack = [x for x in _flat(returned) if hasattr(x, "all_input_nodes")]
+    stack = [x for x in flat(returned) if hasattr(x, "all_input_nodes")]
     seen = set()
     while stack:
         node = stack.pop()
@@ -298,12 +299,6 @@ def _needed(graph: Any, returned: Any) -> set[Any]:
             seen.add(node)
             stack += node.all_input_nodes
     return seen
-
-
-def _flat(x: Any) -> list[Any]:
-    if isinstance(x, (list, tuple)):
-        return [y for v in x for y in _flat(v)]
-    return [x]
 
 
 def _plain(x: Any) -> Any:
@@ -332,7 +327,7 @@ def _why_not(node: Any, op: str) -> str:
 
 def _afford(node: Any) -> None:
     """Raise ModelError for an output that is known but too large to keep."""
-    for val in _flat(node.meta.get("val")):
+    for val in flat(node.meta.get("val")):
         if hasattr(val, "shape") and all(isinstance(n, int) for n in val.shape):
             nbytes = int(np.prod(val.shape, dtype=np.int64)) * val.dtype.itemsize
             if nbytes > MAX_BYTES and not node.all_input_nodes:

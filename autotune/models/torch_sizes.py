@@ -104,7 +104,7 @@ def numbers_in(program: Any) -> set[int]:
         return x
 
     for node in program.graph.nodes:
-        for val in _flat(node.meta.get("val")):
+        for val in flat(node.meta.get("val")):
             for n in _extents(val):
                 note(n)
         torch.fx.node.map_aggregate((node.args, node.kwargs), note)
@@ -203,5 +203,6 @@ def bound(x: Any) -> int | None:
         return None
 
 
-def _flat(x: Any) -> list[Any]:
-    return [y for v in x for y in _flat(v)] if isinstance(x, (list, tuple)) else [x]
+def flat(x: Any) -> list[Any]:
+    """What lists and tuples in each other hold, in order."""
+    return [y for v in x for y in flat(v)] if isinstance(x, (list, tuple)) else [x]

@@ -8,7 +8,7 @@ from typing import Any
 
 from autotune.errors import ArgumentError
 from autotune.run.dynamic_workload import DynamicWorkload, Sizes
-from autotune.run.host_arrays import is_number
+from autotune.run.host_arrays import extents_at, is_number
 from autotune.run.kernel import Kernel
 from autotune.run.torch_operator import traced_as, traced_of_size
 from schedules.errors import NotPicklable
@@ -40,7 +40,7 @@ class DynamicKernel(Kernel):
         self.dynamic, self._load, self.sizes = dynamic, load, tuple(sizes)
         self._lock = threading.Lock()
         self._kernels: dict[Any, Kernel] = {}  # by the extents that tell the sizes
-        self._key = _key([(s.input, s.axis) for s in dynamic.seen])
+        self._key = extents_at([(s.input, s.axis) for s in dynamic.seen])
         largest = dynamic.at(dynamic.largest)
         self._constants = bool(largest.dag.constants)
         self._largest = self._of(dynamic.largest)
@@ -162,14 +162,6 @@ class _Weight:
             made = kernel.pack_weights(*self._all)
             self._packed[code] = made if len(self._all) > 1 else (made,)
         return self._packed[code][self._index]
-
-
-def _key(places: Sequence[tuple[int, int]]) -> Callable[[Sequence[Any]], Any]:
-    """A function from inputs to the extents at ``places`` (input, axis): one, or a tuple of several."""
-    if len(places) == 1:
-        i, j = places[0]
-        return lambda inputs: inputs[i].shape[j]
-    return lambda inputs: tuple([inputs[i].shape[j] for i, j in places])
 
 
 def _shape(x: Any) -> tuple[int, ...]:

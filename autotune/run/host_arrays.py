@@ -237,6 +237,14 @@ def overlap(at: int, nbytes: int, other: int, others_nbytes: int) -> bool:
 _SHARE_STEPS = 10_000
 
 
+def extents_at(places: Sequence[tuple[int, int]]) -> Callable[[Sequence[Any]], Any]:
+    """A function from inputs to the extents at ``places`` (input, dimension): one, or a tuple of several."""
+    if len(places) == 1:
+        i, d = places[0]
+        return lambda inputs: inputs[i].shape[d]
+    return lambda inputs: tuple([inputs[i].shape[d] for i, d in places])
+
+
 def memory_of(a: np.ndarray) -> tuple[int, int]:
     """The address and the bytes of the memory from the first element of an array to its last."""
     lies = MemoryLayout(a.shape, a.strides)

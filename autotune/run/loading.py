@@ -164,8 +164,10 @@ def _known(program: Workload | DynamicWorkload, asked: Asked) -> bool:
         return bool(program.tuned(asked.where))
     from autotune.run.wider import wider
 
-    every = [program, *wider(program, asked.where)]
-    return any(next(hits(w, asked), None) is not None for w in every)
+    def has(w: Workload) -> bool:
+        return next(hits(w, asked), None) is not None
+
+    return has(program) or any(map(has, wider(program, asked.where)))
 
 
 def _of_wider(workload: Workload, asked: Asked) -> Kernel | None:

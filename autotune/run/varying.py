@@ -19,6 +19,11 @@ from schedules.te.open_sizes import strides_that_depend
 from schedules.te.strided import Strides
 from schedules.te.tensors import dims as dims_of
 
+# What `as_dynamic` and `as_workload` are told of a program before its strides.
+_Told = tuple[
+    Program, Mapping[str, Any], str | None, str | None, bool | Sequence[str], Callable[..., Any] | None
+]
+
 
 @dataclass(frozen=True)
 class Varying:
@@ -60,7 +65,7 @@ def varying(
     told = (program, params, dtype, layout, constant_weights, caller)
     why, opened = "", None
     try:
-        opened = _taken(*told, strides, True)
+        opened = _taken(told, strides, True)
         check_open(opened, grid)
     except WorkloadError as err:
         why, opened = str(err), None
@@ -81,10 +86,10 @@ def as_asked(
 ) -> Workload | DynamicWorkload:
     """What is tuned for a program: a workload, or those of each size. Arguments and errors as of `varying`.
     Warns where a size is not open of which nobody said that it should not be."""
+    told = (program, params, dtype, layout, constant_weights, caller)
     if undecided(program, params):
-        told = (dtype, layout, constant_weights, caller, strides, grid)
-        return varying(program, params, *told).decided()
-    found = _taken(program, params, dtype, layout, constant_weights, caller, strides, False)
+        return varying(*told, strides, grid).decided()
+    found = _taken(told, strides, False)
     check_open(found, grid)
     return found
 
@@ -102,17 +107,7 @@ def check_open(program: Workload | DynamicWorkload, grid: bool) -> None:
         )
 
 
-def _taken(
-    program: Program,
-    params: Mapping[str, Any],
-    dtype: str | None,
-    layout: str | None,
-    constant_weights: bool | Sequence[str],
-    caller: Callable[..., Any] | None,
-    strides: Strides | None,
-    opened: bool,
-) -> Workload | DynamicWorkload:
+def _taken(told: _Told, strides: Strides | None, opened: bool) -> Workload | DynamicWorkload:
     """A program as `as_dynamic` has it, or as a workload where no size of it is fixed."""
-    told = (program, params, dtype, layout, constant_weights, caller)
     dynamic = as_dynamic(*told, strides, opened)
     return as_workload(*told, strides) if dynamic is None else dynamic

@@ -180,11 +180,6 @@ class SketchBuilder:
         own = [x.var for x in self.own_loops(name)]
         return [x for x in own if x in reduce], [x for x in own if x not in reduce]
 
-    @property
-    def open_buffers(self) -> set[str]:
-        """Buffers that have an open dimension."""
-        return {buffer for buffer, _ in self.open_dims}
-
     def split_dim(self, buffer: str, dim: int, inner: int) -> None:
         """`Schedule.split_dim`; what is known of the dimensions behind it moves with them."""
         self.s.split_dim(buffer, dim, inner)

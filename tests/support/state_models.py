@@ -8,6 +8,7 @@ from typing import Any
 
 import graph_cases as cases
 import numpy as np
+from needs import imported
 
 import autotune as at
 from autotune.backends import parse
@@ -296,3 +297,24 @@ def untuned(model: Model) -> Module:
     initial = {n: s.initial for n, s in ready.graph.states.items() if s.initial is not None}
     program = Program.of(ol, kernels, ready.graph.values.__getitem__, run_island, initial=initial)
     return Module(program, target, model.name, [None] * len(kernels), None, model.signature)
+
+
+def static_cache() -> tuple[Any, dict[str, Any]]:
+    """A small Llama of transformers whose `StaticCache` of 32 places lies in buffers, and the arguments of
+    its export."""
+    torch, transformers = imported("torch"), imported("transformers")
+    from transformers.integrations.executorch import TorchExportableModuleWithStaticCache
+
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=256, max_position_embeddings=64,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    llama = transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
+    llama.config._attn_implementation = "sdpa"
+    llama.generation_config = transformers.GenerationConfig(
+        use_cache=True, cache_implementation="static", max_length=32,
+        cache_config={"batch_size": 1, "max_cache_len": 32},
+    )  # fmt: skip
+    how = {"input_ids": torch.tensor([[5]]), "cache_position": torch.tensor([0])}
+    return TorchExportableModuleWithStaticCache(llama), how

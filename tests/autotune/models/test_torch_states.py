@@ -15,7 +15,7 @@ from needs import imported
 torch = imported("torch")
 
 from decoders import Sizes, decoder, greedy, imported_of, step_of  # noqa: E402
-from state_models import untuned  # noqa: E402
+from state_models import static_cache, untuned  # noqa: E402
 
 import autotune as at  # noqa: E402
 from autotune.errors import ArgumentError, ModelError  # noqa: E402
@@ -243,22 +243,7 @@ def test_other_writes_are_refused_by_the_names_of_buffer_and_node(how: str) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_static_cache_of_transformers_is_imported_as_it_is(strict: bool) -> None:
-    transformers = imported("transformers")
-    from transformers.integrations.executorch import TorchExportableModuleWithStaticCache
-
-    config = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, vocab_size=256, max_position_embeddings=64,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    llama = transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
-    llama.config._attn_implementation = "sdpa"
-    llama.generation_config = transformers.GenerationConfig(
-        use_cache=True, cache_implementation="static", max_length=32,
-        cache_config={"batch_size": 1, "max_cache_len": 32},
-    )  # fmt: skip
-    module = TorchExportableModuleWithStaticCache(llama)
-    how = {"input_ids": torch.tensor([[5]]), "cache_position": torch.tensor([0])}
+    module, how = static_cache()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         program = torch.export.export(module, (), how, strict=strict)

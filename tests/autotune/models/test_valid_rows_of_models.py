@@ -14,7 +14,7 @@ from graph_meaning import evaluate
 from graph_memory import run_in_memory
 from needs import imported
 from saved_mutants import closed, opened
-from state_models import StateBuilder, new_states, put
+from state_models import StateBuilder, new_states, put, static_cache
 from test_open_models import module_of
 
 import autotune as at
@@ -235,22 +235,10 @@ def test_integers_for_which_nothing_was_proved_are_refused() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects")
 def test_a_static_cache_of_transformers_is_read_by_valid_rows() -> None:
-    torch, transformers = imported("torch"), imported("transformers")
-    exporting = imported("transformers.integrations.executorch")
-    config = transformers.LlamaConfig(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, vocab_size=256, max_position_embeddings=64,
-    )  # fmt: skip
-    model = transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
-    model.config._attn_implementation = "sdpa"
-    model.generation_config = transformers.GenerationConfig(
-        use_cache=True, cache_implementation="static", max_length=32,
-        cache_config={"batch_size": 1, "max_cache_len": 32},
-    )  # fmt: skip
-    named = {"input_ids": torch.tensor([[5]]), "cache_position": torch.tensor([0])}
+    torch = imported("torch")
+    module, how = static_cache()
     with torch.no_grad():
-        module = exporting.TorchExportableModuleWithStaticCache(model)
-        program = torch.export.export(module, (), named, strict=True)
+        program = torch.export.export(module, (), how, strict=True)
     graph = optimize(at.import_torch(program).graph)
     assert read_whole(graph) == {}
     assert [(s.least, s.most) for s in graph.short] == [(1, 32)]
