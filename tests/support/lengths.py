@@ -84,8 +84,12 @@ class Costs:
         if self._faults() and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # after all other summaries, which may be long
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+        yield
         terminalreporter.section("processor time of tests that are not slow")
-        terminalreporter.line(f"{sum(self._took.values()):.0f} s, of at most {ALL_S:.0f} s")
+        terminalreporter.line(f"{sum(self._took.values()):.0f} s, of at most {ALL_S:.0f} s; the longest:")
+        for test, s in sorted(self._took.items(), key=lambda x: -x[1])[:5]:
+            terminalreporter.line(f"{s:.1f} s in {test}")
         for fault in self._faults():
             terminalreporter.line(f"TOO LONG {fault}", red=True)
