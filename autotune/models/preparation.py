@@ -51,6 +51,11 @@ def prepared(model: Model) -> PreparedModel:
     return PreparedModel(model, graph, parts, labels)
 
 
+def prepared_programs(model: Model) -> list[PreparedModel]:
+    """What runs of a model: at all sizes, then at each that has a program of its own. Raises `ModelError`."""
+    return [prepared(model), *(prepared(model.at(**own)) for own in model.own_sizes)]
+
+
 def cut(graph: Graph) -> tuple[Graph, tuple[Part, ...]]:
     """(A graph of the same meaning, what runs of it in order)."""
     from schedules.graph.optimize import optimize
