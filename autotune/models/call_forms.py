@@ -175,9 +175,7 @@ class FormsBySize:
     """The `CallForms` of a model with open sizes, each made at the first call of its size. ``own``: sizes
     that have programs of their own, with their outlines, in the order of the programs from number 1 on."""
 
-    def __init__(
-        self, ol: Outline, name: str, own: Sequence[tuple[Mapping[str, int], Outline]] = ()
-    ) -> None:
+    def __init__(self, ol: Outline, name: str, own: Sequence[tuple[Mapping[str, int], Outline]] = ()) -> None:
         self._outline, self._name = ol, name
         # what says more sizes goes first
         self._own = sorted(enumerate(own, 1), key=lambda x: -len(x[1][0]))

@@ -46,14 +46,15 @@ def compile_model(
     """A model as one callable on numpy arrays or torch tensors, of the kernels that a tuning log has for it.
 
     ``threads=None`` takes for each task the fastest kernel whose threads this process can run; a number takes
-    those that were tuned with that number alone, as `autotune.load` does. ``target``:
-    "cpu", "cuda", "opencl" or "cuda-emulator". On a GPU, weights are uploaded here, and each call copies
-    inputs and outputs; with "cuda" and ``cuda-bindings`` all launches are captured into a graph at the first
-    call, which later calls replay. ``db``: the log. ``fallback=True`` allows kernels that were not tuned, as
-    of `autotune.load`, with one warning that names them; with ``threads=None`` they take as many threads as
-    those of the log. Sizes with programs of their own (`Model.with_own_sizes`) are compiled too. Choosing takes seconds a task, which ``progress`` shows in a terminal or a notebook, or
-    with None nowhere. Weights are packed here, once; a change of the model's arrays afterwards changes
-    nothing (see `Module.load_weights`), and the module keeps none of them.
+    those that were tuned with that number alone, as `autotune.load` does. ``target``: "cpu", "cuda", "opencl"
+    or "cuda-emulator". On a GPU, weights are uploaded here, and each call copies inputs and outputs; with
+    "cuda" and ``cuda-bindings`` all launches are captured into a graph at the first call, which later calls
+    replay. ``db``: the log. ``fallback=True`` allows kernels that were not tuned, as of `autotune.load`, with
+    one warning that names them; with ``threads=None`` they take as many threads as those of the log. Sizes
+    with programs of their own (`Model.with_own_sizes`) are compiled too. Choosing takes seconds a task, which
+    ``progress`` shows in a terminal or a notebook, or with None nowhere. Weights are packed here, once; a
+    change of the model's arrays afterwards changes nothing (see `Module.load_weights`), and the module keeps
+    none of them.
 
     Example: ``net = at.compile_model(model, threads=1); y = net(x)``.
 
@@ -69,7 +70,8 @@ def compiled(model: Model, asked: Asked, named: str, picking: Picking) -> Module
     wanted = asked.target
     if wanted.grid:
         backends.check_here(wanted)
-    sizes, readies = [{}, *model.own_sizes], prepared_programs(model)
+    readies = prepared_programs(model)
+    sizes = [ready.sizes for ready in readies]
     refuse_states(readies[0].graph.states, bool(wanted.grid))
     outlines = [ready.outline(lambda w: _seconds(w, asked)) for ready in readies]
     arguments = [named]

@@ -95,7 +95,9 @@ class Model:
         self._check_sizes(sizes)
         graph = replace(self.graph, dag=at_sizes(unmarked(self.graph.dag), sizes))
         inputs, outputs = (
-            tuple(replace(x, shape=(t := graph.dag.tensors[x.tensor]).shape, strides=t.strides) for x in ports)
+            tuple(
+                replace(x, shape=(t := graph.dag.tensors[x.tensor]).shape, strides=t.strides) for x in ports
+            )
             for ports in (self.inputs, self.outputs)
         )
         return replace(self, graph=graph, inputs=inputs, outputs=outputs, own_sizes=())
@@ -131,7 +133,9 @@ class Model:
                 raise ModelError(f"{self.source}: there is no size {name!r}; {has}{suggest(name, known)}")
             least, most = known[name]
             if isinstance(n, bool) or not isinstance(n, int) or not least <= n <= most:
-                raise ModelError(f"{self.source}: the size {name} is {n!r}; give a number from {least} to {most}")
+                raise ModelError(
+                    f"{self.source}: the size {name} is {n!r}; give a number from {least} to {most}"
+                )
 
     def with_strides(self, strides: Strides) -> Model:
         """The model whose inputs lie in memory with these strides: by name, in elements; None: row-major.

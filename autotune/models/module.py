@@ -187,8 +187,9 @@ class Module:
     def profile(self, *inputs: Any, repeat: int = 10, **named: Any) -> Profile:
         """How long each step takes inside the model, beside what its kernel took when it was tuned: medians
         of ``repeat`` calls. Printed, it is a table. Without inputs it takes random ones (standard normal, or
-        integers of -8 to 8), of the largest sizes. Inputs of a size with a program of its own time that. Calls change a copy of the state. On a GPU each step runs
-        alone, timed by the device's clock, with nothing in its second cache, as when it was tuned."""
+        integers of -8 to 8), of the largest sizes. Inputs of a size with a program of its own time that.
+        Calls change a copy of the state. On a GPU each step runs alone, timed by the device's clock, with
+        nothing in its second cache, as when it was tuned."""
         from autotune.models.profile import profile
 
         state = self._state_of(named) if self._keeps else None
@@ -265,9 +266,7 @@ class Module:
         return unpickled, (as_bytes(self._contents()),)
 
     def _contents(self) -> ModuleContents:
-        return ModuleContents(
-            self.program, self.name, self.target, self.tuned_s, self._signature, self._own
-        )
+        return ModuleContents(self.program, self.name, self.target, self.tuned_s, self._signature, self._own)
 
     def __repr__(self) -> str:
         ol = self.program.outline
@@ -275,11 +274,14 @@ class Module:
         outs = ", ".join(f"{ol.label(n)}: {_type(ol, n)}" for n in ol.outputs)
         mib = (self.weights_bytes + sum(p.arena_bytes for p in self._programs)) / 2**20
         sizes = ", ".join(f"{s.name}={s.least}..{s.most}" for s in ol.sizes)
-        sizes += "".join(f", {shown_sizes(p.sizes)} on its own" for p in self._own)
         sizes = f" with {sizes}" if sizes else ""
+        each = f"{len(ol.calls)} kernels of {len(ol.tasks)} tasks, "
+        for p in self._own:
+            one = p.program.outline
+            each += f"{len(one.calls)} of {len(one.tasks)} at {shown_sizes(p.sizes)}, "
         return (
-            f"<Module {self.name}({ins}) -> {outs}{sizes}: {len(ol.calls)} kernels of {len(ol.tasks)} tasks, "
-            f"{mib:.1f} MiB, on {self.target.arch} {self._threads}>"
+            f"<Module {self.name}({ins}) -> {outs}{sizes}: {each}{mib:.1f} MiB, "
+            f"on {self.target.arch} {self._threads}>"
         )
 
     @property

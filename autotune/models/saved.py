@@ -332,7 +332,8 @@ _OWN = record(
     }
 )
 _MODEL = record(
-    {"format": one_of(FORMAT), "name": any_text, "target": lambda x: Target.from_json(any_text(x))} | _PROGRAM,
+    {"format": one_of(FORMAT), "name": any_text, "target": lambda x: Target.from_json(any_text(x))}
+    | _PROGRAM,
     {"signature": lambda x: x, "own": list_of(_OWN, MOST_OWN), "members": list_of(_SIZE)} | _MORE_OF_PROGRAM,
 )
 
@@ -369,8 +370,8 @@ def _kernels(
             why = _foreign(t, here)
             if why and not fallback:
                 raise ModelError(
-                    f"{place} was tuned for {targets.brief(t)}, and {why}: tune the model on this machine and "
-                    f"save it again, or {place.allow}"
+                    f"{place} was tuned for {targets.brief(t)}, and {why}: tune the model on this machine "
+                    f"and save it again, or {place.allow}"
                 )
             if why:
                 foreign.add(targets.brief(t))

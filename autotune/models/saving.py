@@ -87,7 +87,7 @@ class _Weights:
     def add(self, value: Array) -> int:
         """The number of the member that has a value."""
         if self._once:
-            raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+            raw: Any = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
             number = self._known.setdefault((value.dtype.str, value.shape, sha256(raw).digest()), self._count)
             if number < self._count:
                 return number
