@@ -456,6 +456,18 @@ def _loads(e: Expr, guards: tuple[Expr, ...]) -> Iterator[tuple[Load, tuple[Expr
         yield from _loads(k, guards)
 
 
+def _of_any_data(ix: Expr) -> Expr:
+    """An index whose loads do not say where they read. As data may be anything, no axis there matters."""
+    numbers: dict[Expr, int] = {}
+
+    def visit(x: Expr) -> Expr | None:
+        if not isinstance(x, Load):
+            return None
+        return replace(x, indices=(Const(numbers.setdefault(x, len(numbers))),))
+
+    return E.rewrite(ix, visit)
+
+
 @lru_cache(maxsize=1 << 12)  # each rewrite of a model makes a DAG with almost the same loads
 def _inside(
     ix: Expr,
@@ -465,7 +477,7 @@ def _inside(
     opened: tuple[OpenSize, ...],
 ) -> bool:
     """Whether an index is inside an extent at every size. ``extents``: of the axes."""
-    axes = dict(extents)
+    axes, ix = dict(extents), _of_any_data(ix)
     known = tuple(w for g in guards for w in E.conjuncts(weaker(g)))
     spoken = E.variables(ix).union(*map(E.variables, known))
     names = spoken & axes.keys()
