@@ -166,8 +166,8 @@ def _kernels(tasks: TaskList, asked: Asked, remedy: str, picking: Picking) -> li
     if alone:
         warn(
             f"{len(alone)} of {len(tasks.tasks)} tasks run their plain loops, which may be slow, as nothing "
-            f"was compared with them:\n{_listed(tasks, alone)}\n{remedy}; or allow kernels that are not tuned: "
-            "fallback=True"
+            f"was compared with them:\n{_listed(tasks, alone)}\n{remedy}; or allow kernels that are not "
+            "tuned: fallback=True"
         )
     if missing:
         if kernels and asked.exactly is None:  # as many as most of the others
