@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from keyword import iskeyword
 
 from autotune.errors import ModelError
+from autotune.models.quantized import QuantizedModel
 from autotune.models.signature import Signature
 from schedules.errors import suggest
 from schedules.graph.graph import Graph
@@ -44,7 +45,7 @@ class Model:
     ``graph``: what it computes (`schedules.graph.graph.Graph`). ``inputs``, ``outputs``: in the order of the
     file, which is also that of ``graph.inputs`` and ``graph.outputs``. ``name``: that the file gives it.
     ``source``: where it is from, for messages. ``signature``: how it is called; None where that is with its
-    inputs, one after the other.
+    inputs, one after the other. ``quantized``: what `quantize` did to it; None: nothing.
 
     Inputs lie in memory as `with_strides` has them. A torch program's lie as the example inputs of its export
     did. Example: ``at.import_onnx("net.onnx").inputs[0].shape``.
@@ -56,6 +57,7 @@ class Model:
     name: str
     source: str
     signature: Signature | None = field(default=None, repr=False)
+    quantized: QuantizedModel | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         sizes = f"{len(self.graph.dag.stages)} stages, {len(self.graph.values)} constants"
