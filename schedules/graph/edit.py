@@ -54,6 +54,27 @@ def loads_of(stages: Iterable[Stage]) -> dict[str, list[tuple[Stage, Load]]]:
     return found
 
 
+def in_topological_order(stages: Sequence[Stage]) -> list[Stage]:
+    """Stages in topological order, as they stood where that is one."""
+    made = {t.name: s for s in stages for t in s.outputs}
+    done: dict[str, Stage] = {}
+
+    def visit(s: Stage) -> None:
+        todo = [s]
+        while todo:
+            one = todo[-1]
+            before = [made[x.buffer] for x in one.reads() if x.buffer in made]
+            missing = [b for b in before if b.name not in done]
+            if missing:
+                todo += missing
+            else:
+                done.setdefault(todo.pop().name, one)
+
+    for s in stages:
+        visit(s)
+    return list(done.values())
+
+
 def points(stage: Stage) -> int:
     """Elements of an output of a stage."""
     return prod(a.extent for a in stage.axes)
