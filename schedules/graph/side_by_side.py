@@ -19,10 +19,11 @@ import numpy as np
 
 from schedules import affine
 from schedules import expr as E
-from schedules.expr import Const, Expr, Load, Var
+from schedules.expr import Const, Expr, Load, Select, Var
 from schedules.graph.edit import (
     free_axis,
     in_topological_order,
+    is_map,
     is_product,
     readers,
     remade,
@@ -30,7 +31,6 @@ from schedules.graph.edit import (
     without_names,
 )
 from schedules.graph.graph import Argument, Array, Graph
-from schedules.graph.partition import is_joined
 from schedules.graph.views import is_view
 from schedules.loads import with_loads
 from schedules.strides import strides_of
@@ -193,8 +193,16 @@ def _pays(levels: Sequence[Sequence[_Wide]], graph: Graph, read: Mapping[str, Se
     integers = [w.flat.outputs[0].dtype == "int32" for w in (first[0], last[0])]
     equal = len({int(w.axis.extent) for w in first}) == 1
     kept = any(w.stage.name in graph.dag.outputs for w in first)
-    joined = any(is_joined(s) for w in last for s in read.get(w.stage.name, ()))
+    every = ((s, w.stage.name) for w in last for s in read.get(w.stage.name, ()))
+    joined = any(_is_joined(s, name) for s, name in every if s.name not in graph.joins)
     return not integers[1] and not joined and (integers[0] or kept or not equal)
+
+
+def _is_joined(s: Stage, part: str) -> bool:
+    """Whether a stage joins a part with others, so that it could lie in what is joined."""
+    loads = {x for x in s.reads() if x.buffer == part}
+    branches = (b for v in s.values for x in E.walk(v) if isinstance(x, Select) for b in (x.a, x.b))
+    return is_map(s) and len(loads) == 1 and not loads.isdisjoint(branches)
 
 
 def _stacked(graph: Graph, levels: Sequence[Sequence[_Wide]]) -> Graph:
