@@ -15,7 +15,7 @@ from math import prod
 
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
-from schedules.graph.edit import factors, is_plain, is_product, loads_of, remade
+from schedules.graph.edit import factors, is_plain, is_product, is_sum_of_products, loads_of, readers, remade
 from schedules.graph.graph import Graph
 from schedules.loads import with_loads
 from schedules.strides import inner_first
@@ -52,9 +52,13 @@ def _tensors(graph: Graph) -> Graph:
 
 
 def _constants(graph: Graph) -> Graph:
-    """The graph with constants that products read, and nothing else, in the order of the products' axes."""
+    """The graph with constants that products read, and nothing else, in the order of the products' axes.
+    Those of products that are summed again stay: their kernel packs them together with their scales."""
     orders: dict[str, tuple[int, ...]] = {}
+    read = readers(graph.dag.stages)
     for name, loads in loads_of(graph.dag.stages).items():
+        if any(is_sum_of_products(r, s) for s, _ in loads for r in read.get(s.name, ())):
+            continue
         if name in graph.values and all(is_product(s) for s, _ in loads):
             s, x = loads[0]
             axes = [a.var for a in (*s.reduce_axes, *s.axes)]
