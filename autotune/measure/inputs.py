@@ -150,9 +150,7 @@ def judged(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:
 Judge = Callable[..., Draw]
 
 
-def draws(
-    dag: ComputeDAG, seed: int = 0, judge: Judge = judged, most_bytes: int = MOST_BYTES
-) -> list[Draw]:
+def draws(dag: ComputeDAG, seed: int = 0, judge: Judge = judged, most_bytes: int = MOST_BYTES) -> list[Draw]:
     """The inputs that candidates are checked on, with right outputs. Candidates are timed on the first draw.
     ``most_bytes``: of a draw, inputs and outputs; above it there is one draw, above half of it there are two.
 
