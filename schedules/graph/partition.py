@@ -19,7 +19,7 @@ writes to a state (`states`) comes after all that reads what is there before.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -97,16 +97,21 @@ def is_row_reduction(stage: Stage) -> bool:
     return False
 
 
-def is_turned(stage: Stage, made: Collection[str]) -> bool:
-    """Whether a map reads tensors of ``made`` with its axes in another order, as where rows become columns. A
-    kernel that walks what it writes would compute rows again for each of its columns."""
-    place = {a.var: n for n, a in enumerate(stage.axes)}
-    walked = [
-        [place[v] for i in x.indices for v in sorted(E.variables(i)) if v in place]
+def is_turned(stage: Stage, made: Mapping[str, Sequence[Sequence[int]]]) -> bool:
+    """Whether a map reads tensors with its axes in another order, as where rows become columns. A kernel that
+    walks what it writes would compute rows again for each of its columns. ``made``: {tensor: the orders in
+    which rows are walked of it}."""
+    return is_map(stage) and any(
+        (w := _walked(stage, x)) != sorted(w) and not any(w[: len(o)] == list(o) for o in made[x.buffer])
         for x in stage.reads()
         if x.buffer in made
-    ]
-    return is_map(stage) and any(w != sorted(w) for w in walked)
+    )
+
+
+def _walked(stage: Stage, x: Load) -> list[int]:
+    """The numbers of the axes that a load walks, in the order of its dimensions."""
+    place = {a.var: n for n, a in enumerate(stage.axes)}
+    return [place[v] for i in x.indices for v in sorted(E.variables(i)) if v in place]
 
 
 def is_one_to_one(s: Stage, loads: Iterable[Load]) -> bool:
@@ -363,8 +368,11 @@ class _Cut:
         """Whether a map after rows has their axes in another order."""
         beside = [m for n in {self.group[p.name] for p in rows} for m in self.members[n]]
         sums = [m for m in beside if self.by_rows(m)]
-        read = {x.buffer for m in sums for x in m.reads()}
-        return bool(sums) and is_turned(s, read | {m.name for m in beside})
+        made: dict[str, list[list[int]]] = {m.name: [] for m in beside}
+        for m in sums:
+            for x in m.reads():
+                made.setdefault(x.buffer, []).append(_walked(m, x))
+        return bool(sums) and is_turned(s, made)
 
     def _task(self, members: list[Stage]) -> str:
         """What identifies the kernel of stages, if they were a group."""
