@@ -19,7 +19,7 @@ STAGES = 2
 # Distance of prefetching: rows, since memory answers later than a row of a few KB is computed.
 ROWS = 2
 # Distances of prefetching: groups of a reduction, of one or a few KB each.
-GROUPS = (1, 2, 4)
+GROUPS = (1, 2, 4, 8)
 # Distance of prefetching: tiles.
 TILES = 2
 # Most uses of an element: computing then takes little longer than fetching.
@@ -76,13 +76,19 @@ def prefetch_groups(d: SketchBuilder, loop: str, name: str, stored: bool) -> Non
     and lie in the order in which they are read. ``stored``: whether they are weights of few bits. A model
     reads these from memory at every call, so they are always prefetched: a tuner, which times one product
     alone, has them in a cache, and would not see what it gains."""
-    _offer(d, loop, name, *GROUPS, never=not stored)
+    if stored:
+        _annotate(d, loop, name, *GROUPS)
+    else:
+        _offer(d, loop, name, *GROUPS)
 
 
-def _offer(d: SketchBuilder, loop: str, name: str, *distances: int, never: bool = True) -> bool:
-    """Offer the choice if the arguments come from memory. ``never``: offer to do without, too. Returns
-    whether it was offered."""
+def _offer(d: SketchBuilder, loop: str, name: str, *distances: int) -> bool:
+    """Offer the choice if the arguments come from memory. Returns whether it was offered."""
     if not beyond_caches(d):
         return False
-    d.s.annotate(loop, "prefetch", d.choice(f"{name}.ahead", (0, *distances) if never else distances))
+    _annotate(d, loop, name, 0, *distances)
     return True
+
+
+def _annotate(d: SketchBuilder, loop: str, name: str, *distances: int) -> None:
+    d.s.annotate(loop, "prefetch", d.choice(f"{name}.ahead", distances))
