@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES, is_float, is_integer
-from schedules.expr import INDEX, Binary, Cast, Compare, Const, Expr, Load, Logic, Select, Var
+from schedules.expr import INDEX, Binary, Cast, Compare, Const, Expr, Hole, Load, Logic, Select, Var
 from schedules.graph.edit import is_map, ranges
 from schedules.graph.facts import even
 from schedules.graph.graph import Array, Graph
@@ -45,7 +45,7 @@ class CallIndices:
         match e:
             case Const(value=v) if not is_float(E.dtype_of(e)):
                 return Const(int(v))
-            case Var():
+            case Var() | Hole():
                 return e
             case Cast(dtype=d, a=a) if _is_wide(d) and _is_integer(E.dtype_of(a)):
                 return self.index(a)

@@ -162,7 +162,7 @@ def _of_rows(s: Stage, r: UpdateRows, taken: Taken) -> Stage:
     one: dict[str, Expr] = {
         a.var: Const(0) for a, span in zip(s.axes, r.spans, strict=True) if span.extent == 1
     }
-    inside = {a.var: (0, a.extent - 1) for a in axes}
+    inside = {a.var: (0, int(a.extent) - 1) for a in axes}
     value = affine.simplify(E.substitute(r.value, one), inside)
     out = Tensor(taken.add(f"{s.name}_rows"), tuple(a.extent for a in axes), s.outputs[0].dtype)
     return Stage((out,), axes, (), (value,), None)
