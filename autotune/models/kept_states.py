@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ModelError
-from autotune.models.call_numbers import checked, number
+from autotune.models.call_numbers import Number, checked, number
+from schedules import affine
 from schedules import expr as E
-from schedules.expr import Const
+from schedules.expr import Const, Expr
 from schedules.graph.graph import Argument, PlaceMove
 
 if TYPE_CHECKING:
@@ -54,7 +55,13 @@ def every_argument(outline: Outline) -> Iterable[Argument]:
 
 def _check_move(outline: Outline, m: PlaceMove) -> None:
     places = {n: i for i, n in enumerate(call_arrays(outline))}
-    number(m.index, places, outline.tensors)
+    ranges = {s.name: s.range for s in outline.sizes}
+    number(m.index, places, outline.tensors, [*ranges])
+    if m.told is not None:
+        number(m.told, places, outline.tensors, [*ranges])
+        found = affine.bounds(m.told, ranges)
+        if found is None or found[0] < 1 or found[1] != m.rows:
+            raise ValueError(f"a number of rows, {E.show(m.told)}, is not from 1 to {m.rows}")
     if m.stride < 1 or not 1 <= m.rows <= m.extent:
         raise ValueError(f"{m.rows} rows of {m.extent}, {m.stride} elements apart, are no place in a state")
 
@@ -78,13 +85,19 @@ class CallNumbers:
                 users.setdefault(m, f"state {known[root]!r}" if root in known else repr(outline.label(root)))
         self.moves = tuple(users)
         self._users = tuple(users.values())
-        self._read = [number(m.index, places, outline.tensors) for m in self.moves]
+        sizes = [s.name for s in outline.sizes]
+
+        def numbers(of: Iterable[Expr]) -> list[Number]:
+            return [number(e, places, outline.tensors, sizes) for e in of]
+
+        self._read = numbers(m.index for m in self.moves)
+        self._rows = numbers(Const(m.rows) if m.told is None else m.told for m in self.moves)
 
     def of_call(self, arrays: Sequence[Any]) -> list[int]:
-        """The numbers, of the inputs and the states of a call. Raises ArgumentError for rows that would not
-        be inside of a state."""
-        every = zip(self.moves, self._read, self._users, strict=True)
-        return [checked(m, read(arrays), user) for m, read, user in every]
+        """The numbers, of the inputs, the states and the sizes of a call. Raises ArgumentError for rows that
+        would not be inside of a state."""
+        every = zip(self.moves, self._read, self._rows, self._users, strict=True)
+        return [checked(m, read(arrays), rows(arrays), user) for m, read, rows, user in every]
 
     def settle(self, outline: Outline, inputs: Sequence[Any]) -> None:
         """Change made-up inputs so that the last rows of states are written, or the first ones."""

@@ -12,7 +12,16 @@ from math import prod
 
 from autotune.models.kept_states import StateOrder, check_states
 from autotune.models.row_counts import RowCount, check_told, row_counts
-from autotune.models.sizes import Extents, ProgramSize, check_sizes, check_step, open_extents, sizes_of
+from autotune.models.sizes import (
+    Extents,
+    ProgramSize,
+    check_sizes,
+    check_step,
+    in_names,
+    open_extents,
+    sizes_of,
+    told_place,
+)
 from schedules.dtypes import DTYPES
 from schedules.graph.graph import Argument, Graph, GraphState, Group, Island
 from schedules.graph.plan import ALIGNMENT, Plan, PlanStep, plan
@@ -20,7 +29,7 @@ from schedules.model import Workload
 from schedules.strides import flaw, strides_of
 from schedules.te.compute_dag import ComputeDAG, Tensor
 from schedules.te.flops import count_flops
-from schedules.te.marks import unmarked
+from schedules.te.marks import names_of_sizes, unmarked
 
 Part = Group | Island
 
@@ -250,6 +259,7 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
     tasks: dict[str, int] = {}
     workloads: list[Workload] = []
     steps: list[KernelCall | Island] = []
+    by_name = in_names(names_of_sizes(graph.dag))
     for part in parts:
         if isinstance(part, Island):
             steps.append(part)
@@ -259,7 +269,8 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
         if number == len(workloads):
             workloads.append(workload)
         sizes = () if part.dag.open is None else tuple(s.name for s in part.dag.open.sizes)
-        steps.append(KernelCall(number, part.inputs, part.outputs, part.origins, sizes))
+        reads = tuple(told_place(a, by_name) for a in part.inputs)
+        steps.append(KernelCall(number, reads, part.outputs, part.origins, sizes))
     names = {*graph.inputs, *graph.values, *graph.joins, *(n for p in parts for n in _writes(p))}
     names |= {s.tensor for s in graph.states.values()}
     dag = unmarked(graph.dag)
@@ -269,10 +280,10 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
     tensors = {n: t for n, t in tensors.items() if n not in graph.values or n in constants}
     return Outline(
         tensors, graph.inputs, graph.outputs, constants, tuple(workloads), tuple(steps), dict(labels or {}),
-        dict(graph.views), dict(graph.joins), sizes_of(dag, graph.inputs),
+        {n: told_place(a, by_name) for n, a in graph.views.items()}, dict(graph.joins), sizes_of(dag, graph.inputs),
         open_extents(dag, (*graph.inputs, *dict.fromkeys(graph.outputs))),
         {name: GraphState(s.tensor, s.new) for name, s in graph.states.items()},
-        row_counts(graph.short, steps),
+        row_counts(graph.short, steps, by_name),
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from autotune.models.outline import KernelCall, Outline
 from autotune.models.program import Program
 from autotune.models.signature import Signature, as_json
 from schedules.expr_json import to_json
-from schedules.graph.graph import Argument, Island
+from schedules.graph.graph import Argument, Island, PlaceMove
 from schedules.model import Target, canonical
 from schedules.te.compute_dag import Tensor
 
@@ -134,8 +134,13 @@ def _step(s: KernelCall | Island) -> dict[str, Any]:
     }
 
 
+def _move(m: PlaceMove) -> list[Any]:
+    told = [] if m.told is None else [to_json(m.told)]
+    return [to_json(m.index), m.stride, m.rows, m.extent, *told]
+
+
 def _argument(a: Argument) -> list[Any]:
-    moves = [[to_json(m.index), m.stride, m.rows, m.extent] for m in a.moves]
+    moves = [_move(m) for m in a.moves]
     return [a.tensor, a.start, *([moves] if moves else [])]
 
 

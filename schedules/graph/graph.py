@@ -40,12 +40,14 @@ class PlaceMove:
 
     ``index``: an integer expression of elements of inputs and states of the model, as they are before the
     call. ``rows`` indices from there on are taken of an axis of ``extent``: a call in which they are not
-    inside is refused before it writes anything (`most`)."""
+    inside is refused before it writes anything (`most`). Where ``rows`` depends on an open size it is an
+    `Extent`; in an outline the number of the largest sizes, and ``told`` an expression of names of sizes."""
 
     index: Expr
     stride: int
     rows: int
     extent: int
+    told: Expr | None = None
 
     @property
     def most(self) -> int:

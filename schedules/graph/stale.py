@@ -25,6 +25,7 @@ from schedules.functions import FUNCTIONS
 from schedules.graph.facts import Facts
 from schedules.rescaling import linear
 from schedules.te.compute_dag import Stage
+from schedules.te.extent import is_same
 
 Conditions = tuple[Expr, ...]
 # Functions of finite numbers that are finite, and of infinite ones too.
@@ -139,7 +140,7 @@ class Stale:
         env: dict[str, Expr] = dict(zip((a.var for a in s.axes), e.indices, strict=True))
         for a in s.reduce_axes:
             self._names.append(f"{a.var}.{len(self._names)}")
-            self.facts.ranges[self._names[-1]] = (0, a.extent - 1)
+            self.facts.ranges[self._names[-1]] = (0, int(a.extent) - 1)
             env[a.var] = Var(self._names[-1])
         term = self.worth(E.substitute(s.values[k], env), conds)
         assert s.reducer is not None
@@ -175,7 +176,7 @@ class Stale:
             s = self.stages[top.buffer]
             if s.reducer is None or len(s.values) > 1 or s.reducer.operation(0) != "max":
                 continue
-            if len(s.reduce_axes) != 1 or s.reduce_axes[0].extent != self.length:
+            if len(s.reduce_axes) != 1 or not is_same(s.reduce_axes[0].extent, self.length):
                 continue
             env: dict[str, Expr] = dict(zip((a.var for a in s.axes), top.indices, strict=True))
             of = E.substitute(s.values[0], env | {s.reduce_axes[0].var: Var(self.var)})

@@ -7,7 +7,6 @@ variables of known bounds here, so that a proof sees that an axis ends before it
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from itertools import pairwise
 from typing import TypeGuard
 
@@ -15,7 +14,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import INDEX, Binary, Compare, Const, Expr, Select, Var
 from schedules.te.dims import Dim, SizeHole
-from schedules.te.extent import Extent, is_open
+from schedules.te.extent import Extent
 from schedules.te.infeasible import Range, impossible, negation
 from schedules.te.sizes_in_values import variable
 
@@ -68,30 +67,24 @@ def ordered(numbers: Sequence[int]) -> tuple[int, ...] | None:
 
 
 class WithSizes:
-    """What is known of axes from 0 to below ``ends``, which may depend on open sizes."""
+    """What is known of axes from 0 to below ``ends``, which may depend on open sizes. ``ranges``: bounds of
+    axes and of sizes. ``conds``: that axes end before their sizes do."""
 
     def __init__(self, ends: Mapping[str, int]) -> None:
-        self._ends = ends
-
-    @cached_property
-    def _known(self) -> tuple[tuple[Expr, ...], dict[str, Range]]:
-        """(The ends of axes at all sizes, bounds of axes and sizes)."""
-        ranges: dict[str, Range] = {v: (0, max(int(n) - 1, 0)) for v, n in self._ends.items()}
-        conds = []
-        for v, n in self._ends.items():
-            if isinstance(n, Extent):
-                ranges |= ranges_of(n.expr)
-                conds.append(E.compare("<", Var(v), in_variables(n.expr)))
-        return tuple(conds), ranges
+        opened = {v: n for v, n in ends.items() if isinstance(n, Extent)}
+        self.ranges: dict[str, Range] = {v: (0, max(int(n) - 1, 0)) for v, n in ends.items()}
+        for n in opened.values():
+            self.ranges |= ranges_of(n.expr)
+        self.conds = tuple(E.compare("<", Var(v), in_variables(n.expr)) for v, n in opened.items())
 
     def never(self, cond: Expr) -> bool:
         """Whether a condition on axes holds at no size."""
-        conds, ranges = self._known
-        return impossible((in_variables(_balanced(cond)), *conds), ranges | ranges_of(cond))
+        conds = (in_variables(_balanced(cond)), *self.conds)
+        return impossible(conds, self.ranges | ranges_of(cond))
 
     def simplified(self, e: Expr) -> Expr:
         """An equal expression without what sizes decide. One without a size stays as it is."""
-        if not E.holes(e) and not any(map(is_open, self._ends.values())):
+        if not E.holes(e) and not self.conds:
             return e
         kids = E.children(e)
         new = tuple(map(self.simplified, kids))

@@ -21,15 +21,18 @@ from schedules.graph.facts import Facts
 from schedules.graph.graph import Graph, ShortLoops
 from schedules.graph.short_group import Place
 from schedules.graph.stale import Stale, Unnumbered, unbounded
+from schedules.graph.told_sizes import WithSizes, in_holes, in_variables, least_of, ranges_of
 from schedules.strides import strides_of
 from schedules.te.compute_dag import Stage
+from schedules.te.extent import is_same
+from schedules.te.unique import Taken
 
 
 @dataclass(frozen=True)
 class ValidRows:
     """Of dimension ``dim`` of a tensor, the elements from ``start + count`` on are stale: any finite numbers.
-    ``start``: an integer expression of elements that a call has, each at most `FAR`. A call checks that
-    ``start`` is at least 0, and that all rows lie inside."""
+    ``start``: an integer expression of elements that a call has, each at most `FAR`. ``count`` may depend on
+    an open size. A call checks that ``start`` is at least 0, and that all rows lie inside."""
 
     tensor: str
     dim: int
@@ -39,7 +42,7 @@ class ValidRows:
     @property
     def end(self) -> Expr:
         """The number of valid rows."""
-        return E.binary("+", self.start, self.count)
+        return in_holes(E.binary("+", self.start, self.count))
 
 
 class Unproved(Exception):
@@ -69,10 +72,12 @@ def valid_rows(graph: Graph, rows: Sequence[ValidRows]) -> tuple[tuple[ShortLoop
         if axes and r.count < length:
             found.setdefault(key, set()).update(axes)
     cuts = []
+    taken = Taken(s.name for s in graph.dag.open.sizes) if graph.dag.open else Taken()
     for n, ((end, count, length), axes) in enumerate(found.items()):
         others = {p for k, places in found.items() if k != (end, count, length) for p in places}
         every = looked.with_makers(axes) - others
-        cuts.append(ShortLoops(f"rows{n}", end, count, length, frozenset(every)))
+        name = taken.add(f"rows{n}")
+        cuts.append(ShortLoops(name, end, least_of(count), length, frozenset(every)))
         found[end, count, length] = every
     return tuple(cuts), reasons
 
@@ -137,7 +142,7 @@ class _Look:
     def _walking(self, s: Stage, x: Load, d: int, length: int) -> Place:
         ix = x.indices[d]
         extents = {a.var: a.extent for a in (*s.axes, *s.reduce_axes)}
-        if not isinstance(ix, Var) or extents[ix.name] != length:
+        if not isinstance(ix, Var) or not is_same(extents[ix.name], length):
             raise Unproved(f"stage {s.name} reads {E.show(x)}, which is not row by row")
         return s.name, ix.name
 
@@ -159,14 +164,16 @@ class _Look:
 
     def _prove_neutral(self, r: ValidRows, s: Stage, var: str) -> None:
         facts = Facts(self.graph, frozenset(E.loads(r.start)))
-        facts.ranges |= {a.var: (0, a.extent - 1) for a in (*s.axes, *s.reduce_axes)}
+        ends = WithSizes({a.var: a.extent for a in (*s.axes, *s.reduce_axes)})
+        facts.ranges |= ends.ranges | ranges_of(r.end)
         start = facts.number(r.start)
         if start is None:
             raise Unproved(f"the first row {E.show(r.start)} is no arithmetic of integers that a call checks")
         length = self.graph.dag.tensors[r.tensor].shape[r.dim]
-        inside = E.compare("<=", 0, start), E.compare("<=", start + r.count, length)
-        facts.bounded(inside, length - r.count)
-        conds = (*inside, E.compare("<=", start + r.count, Var(var)))
+        end = in_variables(start + r.count)
+        inside = E.compare("<=", 0, start), E.compare("<=", end, length)
+        facts.bounded(inside, length - least_of(r.count))
+        conds = (*inside, E.compare("<=", end, Var(var)), *ends.conds)
         alike = frozenset(x.tensor for x in self.rows if (x.start, x.count) == (r.start, r.count))
         stale = Stale(facts, var, self.made, alike, self.infinite, length)
         assert s.reducer is not None

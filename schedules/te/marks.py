@@ -93,6 +93,14 @@ def _check_marks(s: Stage) -> None:
                 )
 
 
+def names_of_sizes(dag: ComputeDAG) -> dict[Dim, str]:
+    """The names of the sizes of a marked DAG, by their dimensions."""
+    if dag.open is None:
+        return {}
+    own = dict.fromkeys([*dims_of(n.expr for n in _extents(dag) if is_open(n)), *_in_values(dag.stages)])
+    return dict(zip(own, (s.name for s in dag.open.sizes), strict=True)) if is_marked(dag) else {}
+
+
 def is_marked(dag: ComputeDAG) -> bool:
     """Whether extents and values of the DAG know their sizes."""
     return any(map(is_open, _extents(dag))) or bool(_in_values(dag.stages))
