@@ -1,4 +1,5 @@
-"""Numbers that a call tells: integers that are computed of elements of its inputs and states, in Python.
+"""Numbers that a call tells: integers that are computed of elements of its inputs and states, and of its
+sizes, in Python.
 
 They say where rows of a state lie (`schedules.graph.graph.PlaceMove`). A saved model has their expressions
 too, so that nothing but arithmetic of integers is taken.
@@ -17,19 +18,17 @@ from schedules.expr.operators import FOLD, NUMERIC
 from schedules.graph.graph import PlaceMove
 from schedules.te.compute_dag import Tensor
 
-# The number of the arrays of a call: of its inputs, then of its states; and of its sizes, after them.
+# The number of the arrays of a call: of its inputs, then of its states, then of the numbers of its sizes.
 Number = Callable[[Sequence[Any]], Any]
 # Nodes of an expression of a saved model.
 MOST_NODES = 4096
 _ARITHMETIC = ("+", "-", "*", "//", "%", "min", "max", "&", "|", "^")
 
 
-def number(
-    e: Expr, places: Mapping[str, int], tensors: Mapping[str, Tensor], sizes: Sequence[str] = ()
-) -> Number:
-    """What computes an integer of the arrays of a call. ``places``: which of the arrays each tensor is.
-    ``sizes``: names that stand for the numbers behind them. As kernels do, it wraps at the ends of its dtype.
-    Raises ValueError for what is no arithmetic of integers, or reads anything else.
+def number(e: Expr, places: Mapping[str, int], tensors: Mapping[str, Tensor]) -> Number:
+    """What computes an integer of the arrays of a call. ``places``: which of the arrays each tensor is, and
+    each variable of a size. As kernels do, it wraps at the ends of its dtype. Raises ValueError for what is
+    no arithmetic of integers, or reads anything else.
 
     >>> at = number(Load("pos", (Const(0),), "int64") + 1, {"pos": 0}, {"pos": Tensor("pos", (1,), "int64")})
     >>> at([np.array([4])])
@@ -37,15 +36,13 @@ def number(
     """
     if E.size(e)[0] > MOST_NODES:
         raise ValueError("a number of the call has too large an expression")
-    return _compiled(e, places, tensors, {name: len(places) + k for k, name in enumerate(sizes)})
+    return _compiled(e, places, tensors)
 
 
-def _compiled(
-    e: Expr, places: Mapping[str, int], tensors: Mapping[str, Tensor], sizes: Mapping[str, int]
-) -> Number:
-    if isinstance(e, Var) and e.name in sizes:
-        at = sizes[e.name]
-        return lambda arrays: arrays[at]
+def _compiled(e: Expr, places: Mapping[str, int], tensors: Mapping[str, Tensor]) -> Number:
+    if isinstance(e, Var) and e.name in places and e.name not in tensors:
+        n = places[e.name]
+        return lambda arrays: arrays[n]
     if not isinstance(e, (Const, Load, Binary, Compare, Logic, Select, Cast)):
         raise ValueError(f"{E.show(e)} is no number that a call tells")
     dtype = E.dtype_of(e)
@@ -56,7 +53,7 @@ def _compiled(
         return lambda arrays: value
     if isinstance(e, Load):
         return _loaded(e, places, tensors)
-    kids = [_compiled(k, places, tensors, sizes) for k in E.children(e)]
+    kids = [_compiled(k, places, tensors) for k in E.children(e)]
     wrap = _wrapped(dtype)
     match e:
         case Binary(op=op) if op in _ARITHMETIC:
@@ -101,13 +98,13 @@ def _wrapped(dtype: str) -> Callable[[Any], Any]:
     return lambda x: x if low <= x < low + size else (x - low) % size + low
 
 
-def checked(move: PlaceMove, at: Any, rows: int, what: str) -> int:
-    """Where ``rows`` begin along their axis. Raises ArgumentError for rows that are not inside of it.
+def checked(move: PlaceMove, at: Any, n: int, what: str) -> int:
+    """Where ``n`` rows begin along their axis. Raises ArgumentError for rows that are not inside of it.
     ``what``: what they are called."""
-    if not 0 <= at <= move.extent - rows:
-        said = "1 row" if rows == 1 else f"{rows} rows"
+    if not 0 <= at <= move.extent - n:
+        rows = "1 row" if n == 1 else f"{n} rows"
         raise ArgumentError(
-            f"{what}: {said} from position {at} on {'is' if rows == 1 else 'are'} not inside its "
-            f"{move.extent}: give a position from 0 to {move.extent - rows}, or begin with a new state"
+            f"{what}: {rows} from position {at} on {'is' if n == 1 else 'are'} not inside its "
+            f"{move.extent}: give a position from 0 to {move.extent - n}, or begin with a new state"
         )
     return int(at)

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ModelError
-from autotune.models.call_numbers import Number, checked, number
+from autotune.models.call_numbers import checked, number
 from schedules import affine
 from schedules import expr as E
-from schedules.expr import Const, Expr
+from schedules.expr import Const
 from schedules.graph.graph import Argument, PlaceMove
+from schedules.te.sizes_in_values import variable
 
 if TYPE_CHECKING:
     from autotune.models.outline import Outline
@@ -55,20 +56,21 @@ def every_argument(outline: Outline) -> Iterable[Argument]:
 
 def _check_move(outline: Outline, m: PlaceMove) -> None:
     places = {n: i for i, n in enumerate(call_arrays(outline))}
-    ranges = {s.name: s.range for s in outline.sizes}
-    number(m.index, places, outline.tensors, [*ranges])
-    if m.told is not None:
-        number(m.told, places, outline.tensors, [*ranges])
-        found = affine.bounds(m.told, ranges)
+    number(m.index, places, outline.tensors)
+    if m.counted is not None:
+        number(m.counted, places, outline.tensors)
+        ranges = {variable(s.name): s.range for s in outline.sizes}
+        found = affine.bounds(affine.simplify(m.counted, ranges), ranges)
         if found is None or found[0] < 1 or found[1] != m.rows:
-            raise ValueError(f"a number of rows, {E.show(m.told)}, is not from 1 to {m.rows}")
+            raise ValueError(f"a number of rows, {E.show(m.counted)}, is not from 1 to {m.rows}")
     if m.stride < 1 or not 1 <= m.rows <= m.extent:
         raise ValueError(f"{m.rows} rows of {m.extent}, {m.stride} elements apart, are no place in a state")
 
 
 def call_arrays(outline: Outline) -> tuple[str, ...]:
-    """The tensors of which numbers of a call are computed, in order: inputs and states."""
-    return (*outline.inputs, *(s.tensor for s in outline.states.values()))
+    """Of what numbers of a call are computed, in order: inputs and states, and the variables of sizes."""
+    states = (s.tensor for s in outline.states.values())
+    return (*outline.inputs, *states, *(variable(s.name) for s in outline.sizes))
 
 
 class CallNumbers:
@@ -85,17 +87,12 @@ class CallNumbers:
                 users.setdefault(m, f"state {known[root]!r}" if root in known else repr(outline.label(root)))
         self.moves = tuple(users)
         self._users = tuple(users.values())
-        sizes = [s.name for s in outline.sizes]
-
-        def numbers(of: Iterable[Expr]) -> list[Number]:
-            return [number(e, places, outline.tensors, sizes) for e in of]
-
-        self._read = numbers(m.index for m in self.moves)
-        self._rows = numbers(Const(m.rows) if m.told is None else m.told for m in self.moves)
+        self._read = [number(m.index, places, outline.tensors) for m in self.moves]
+        self._rows = [number(Const(m.rows) if m.counted is None else m.counted, places, outline.tensors) for m in self.moves]
 
     def of_call(self, arrays: Sequence[Any]) -> list[int]:
-        """The numbers, of the inputs, the states and the sizes of a call. Raises ArgumentError for rows that
-        would not be inside of a state."""
+        """The numbers, of the inputs and the states of a call, and its sizes. Raises ArgumentError for rows
+        that would not be inside of a state."""
         every = zip(self.moves, self._read, self._rows, self._users, strict=True)
         return [checked(m, read(arrays), rows(arrays), user) for m, read, rows, user in every]
 

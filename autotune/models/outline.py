@@ -7,29 +7,22 @@ told by a ValueError what is wrong.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from autotune.models.kept_states import StateOrder, check_states
 from autotune.models.row_counts import RowCount, check_told, row_counts
-from autotune.models.sizes import (
-    Extents,
-    ProgramSize,
-    check_sizes,
-    check_step,
-    in_names,
-    open_extents,
-    sizes_of,
-    told_place,
-)
+from autotune.models.sizes import Extents, ProgramSize, check_sizes, check_step, open_extents, sizes_of
 from schedules.dtypes import DTYPES
-from schedules.graph.graph import Argument, Graph, GraphState, Group, Island
+from schedules.graph.graph import Argument, Graph, GraphState, Group, Island, PlaceMove
 from schedules.graph.plan import ALIGNMENT, Plan, PlanStep, plan
 from schedules.model import Workload
 from schedules.strides import flaw, strides_of
 from schedules.te.compute_dag import ComputeDAG, Tensor
 from schedules.te.flops import count_flops
-from schedules.te.marks import names_of_sizes, unmarked
+from schedules.te.extent import is_open
+from schedules.te.marks import as_index, unmarked
+from schedules.te.sizes_in_values import without_holes
 
 Part = Group | Island
 
@@ -259,7 +252,6 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
     tasks: dict[str, int] = {}
     workloads: list[Workload] = []
     steps: list[KernelCall | Island] = []
-    by_name = in_names(names_of_sizes(graph.dag))
     for part in parts:
         if isinstance(part, Island):
             steps.append(part)
@@ -269,7 +261,7 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
         if number == len(workloads):
             workloads.append(workload)
         sizes = () if part.dag.open is None else tuple(s.name for s in part.dag.open.sizes)
-        reads = tuple(told_place(a, by_name) for a in part.inputs)
+        reads = tuple(map(_counted, part.inputs))
         steps.append(KernelCall(number, reads, part.outputs, part.origins, sizes))
     names = {*graph.inputs, *graph.values, *graph.joins, *(n for p in parts for n in _writes(p))}
     names |= {s.tensor for s in graph.states.values()}
@@ -280,11 +272,20 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
     tensors = {n: t for n, t in tensors.items() if n not in graph.values or n in constants}
     return Outline(
         tensors, graph.inputs, graph.outputs, constants, tuple(workloads), tuple(steps), dict(labels or {}),
-        {n: told_place(a, by_name) for n, a in graph.views.items()}, dict(graph.joins), sizes_of(dag, graph.inputs),
+        {n: _counted(a) for n, a in graph.views.items()}, dict(graph.joins), sizes_of(dag, graph.inputs),
         open_extents(dag, (*graph.inputs, *dict.fromkeys(graph.outputs))),
         {name: GraphState(s.tensor, s.new) for name, s in graph.states.items()},
-        row_counts(graph.short, steps, by_name),
+        row_counts(graph.short, steps),
     )  # fmt: skip
+
+
+def _counted(a: Argument) -> Argument:
+    """A place without extents that know their sizes."""
+    def move(m: PlaceMove) -> PlaceMove:
+        counted = without_holes(as_index(m.rows)) if is_open(m.rows) else m.counted
+        return replace(m, index=without_holes(m.index), rows=int(m.rows), counted=counted)
+
+    return replace(a, moves=tuple(map(move, a.moves))) if a.moves else a
 
 
 def workload_of(dag: ComputeDAG) -> Workload:

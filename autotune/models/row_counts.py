@@ -15,6 +15,7 @@ from schedules.graph.facts import FAR
 from schedules.graph.graph import ShortLoops
 from schedules.te.compute_dag import Tensor
 from schedules.te.open_sizes import OpenSize, check_sizes
+from schedules.te.sizes_in_values import without_holes
 
 if TYPE_CHECKING:
     from autotune.models.outline import Outline
@@ -33,20 +34,16 @@ class RowCount(OpenSize):
     number: Expr
 
 
-def row_counts(
-    short: Iterable[ShortLoops], steps: Iterable[Any], by_name: Callable[[Expr], Expr]
-) -> tuple[RowCount, ...]:
-    """The numbers of rows at which loops end, as far as some of the ``steps`` is given them. ``by_name``:
-    puts names of sizes into an expression."""
+def row_counts(short: Iterable[ShortLoops], steps: Iterable[Any]) -> tuple[RowCount, ...]:
+    """The numbers of rows at which loops end, as far as some of the ``steps`` is given them."""
     used = {name for s in steps for name in getattr(s, "sizes", ())}
-    return tuple(RowCount(x.name, x.least, x.most, by_name(x.end)) for x in short if x.name in used)
+    return tuple(RowCount(x.name, x.least, x.most, without_holes(x.end)) for x in short if x.name in used)
 
 
 def rows_of_calls(ol: Outline) -> list[Counting]:
-    """What computes each number of rows, in order, of the inputs, the states and the sizes of a call
-    (`counted`)."""
+    """What computes each number of rows, in order, of the inputs and the states of a call (`counted`)."""
     places = {name: n for n, name in enumerate(call_arrays(ol))}
-    return [counted(count, places, ol.tensors, [s.name for s in ol.sizes]) for count in ol.counts]
+    return [counted(count, places, ol.tensors) for count in ol.counts]
 
 
 def check_told(ol: Outline) -> None:
@@ -56,11 +53,8 @@ def check_told(ol: Outline) -> None:
     rows_of_calls(ol)
 
 
-def counted(
-    count: RowCount, places: Mapping[str, int], tensors: Mapping[str, Tensor], sizes: Sequence[str] = ()
-) -> Counting:
-    """What computes a number of rows of the arrays of a call. ``places``: which of them each tensor is.
-    ``sizes``: those of the program, whose numbers come behind. It
+def counted(count: RowCount, places: Mapping[str, int], tensors: Mapping[str, Tensor]) -> Counting:
+    """What computes a number of rows of the arrays of a call. ``places``: which of them each tensor is. It
     raises `ArgumentError` for a number out of range, and for integers for which nothing was proved. Raises
     ValueError for what is no number of a call.
 
@@ -68,7 +62,7 @@ def counted(
     >>> counted(n, {"pos": 0}, {"pos": Tensor("pos", (1,), "int64")})([np.array([4])])
     5
     """
-    end = number(count.number, places, tensors, sizes)
+    end = number(count.number, places, tensors)
     read = [number(x, places, tensors) for x in dict.fromkeys(E.loads(count.number))]
 
     def told(arrays: Sequence[Any]) -> int:

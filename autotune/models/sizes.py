@@ -6,18 +6,16 @@ it has, unless its strides would depend on a size: then the program has it with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Var
-from schedules.graph.graph import Argument, Island, PlaceMove
+from schedules.graph.graph import Argument, Island
 from schedules.strides import MemoryLayout, row_major, settled, strides_of
-from schedules.te.dims import Dim, SizeHole
-from schedules.te.extent import Extent
 from schedules.te.open_sizes import (
     OpenExtent,
     OpenSize,
@@ -106,26 +104,6 @@ def open_extents(dag: ComputeDAG, names: Sequence[str]) -> dict[str, tuple[tuple
     return {name: extents for name, extents in found.items() if extents}
 
 
-def in_names(dims: Mapping[Dim, str]) -> Callable[[Expr], Expr]:
-    """What puts names of sizes for dimensions, and for their holes, into an expression."""
-
-    def one(x: Expr) -> Expr | None:
-        d = x.dim if isinstance(x, SizeHole) else x
-        return Var(dims[d]) if isinstance(d, Dim) and d in dims else None
-
-    return lambda e: E.rewrite(e, one)
-
-
-def told_place(a: Argument, by_name: Callable[[Expr], Expr]) -> Argument:
-    """A place whose numbers of rows have names of sizes (`in_names`)."""
-
-    def move(m: PlaceMove) -> PlaceMove:
-        told = by_name(m.rows.expr) if isinstance(m.rows, Extent) else m.told
-        return replace(m, index=by_name(m.index), rows=int(m.rows), told=told)
-
-    return replace(a, moves=tuple(map(move, a.moves))) if a.moves else a
-
-
 def shape_at(ol: Outline, name: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """The shape of an input or output at sizes, by name."""
     shape = list(ol.tensors[name].shape)
@@ -197,18 +175,19 @@ def _check_call(ol: Outline, call: KernelCall) -> None:
     written = zip(call.writes, dag.outputs, strict=True)
     given = [*zip(call.reads, dag.inputs, strict=True)]
     given += [(Argument(name), dag.tensors[o]) for name, o in written]
+    by_name: dict[str, Expr] = {variable(s.name): Var(s.name) for s in ol.sizes}
     for a, t in given:
-        name = a.tensor
-        lies = ol.views.get(name, Argument(name))
-        moves = [m for m in (*lies.moves, *a.moves) if m.told is not None]
-        if not moves and (name not in ol.extents or is_roomy(ol, name)):
+        lies = ol.views.get(a.tensor, Argument(a.tensor))
+        moves = (*lies.moves, *a.moves)
+        if not moves and (a.tensor not in ol.extents or is_roomy(ol, a.tensor)):
             continue  # it has room for the largest
         left = _room(ol, lies.tensor) - lies.start - a.start - _span(dag, t, names)
-        for m in (*lies.moves, *a.moves):
-            left = left - (m.extent - (Const(m.rows) if m.told is None else m.told)) * m.stride
+        for m in moves:
+            rows = Const(m.rows) if m.counted is None else E.substitute(m.counted, by_name)
+            left = left - (m.extent - rows) * m.stride
         found = affine.bounds(affine.simplify(left, known), known)
         if found is None or found[0] < 0:
-            raise ValueError(f"task {call.task} may go beyond the end of {name!r}")
+            raise ValueError(f"task {call.task} may go beyond the end of {lies.tensor!r}")
 
 
 def _room(ol: Outline, name: str) -> Expr:

@@ -93,12 +93,13 @@ def _check_marks(s: Stage) -> None:
                 )
 
 
-def names_of_sizes(dag: ComputeDAG) -> dict[Dim, str]:
-    """The names of the sizes of a marked DAG, by their dimensions."""
-    if dag.open is None:
-        return {}
-    own = dict.fromkeys([*dims_of(n.expr for n in _extents(dag) if is_open(n)), *_in_values(dag.stages)])
-    return dict(zip(own, (s.name for s in dag.open.sizes), strict=True)) if is_marked(dag) else {}
+def as_index(extent: int) -> Expr:
+    """An extent as index arithmetic, with a `SizeHole` for each of its sizes, which have names."""
+    if not is_open(extent):
+        return Const(int(extent))
+    return E.rewrite(
+        extent.expr, lambda x: SizeHole(variable(x.name), x) if isinstance(x, Dim) else None
+    )
 
 
 def is_marked(dag: ComputeDAG) -> bool:

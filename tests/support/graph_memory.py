@@ -48,20 +48,19 @@ def run_in_memory(
         ],
         STATE: [(states or {})[n].reshape(-1).view(np.uint8) for n in ol.states],
     }
-    names = [s.name for s in ol.sizes]
-    told = [*given, *((states or {})[n] for n in ol.states), *(sizes[n] for n in names)]
+    told = [*given, *((states or {})[n] for n in ol.states), *(sizes[s.name] for s in ol.sizes)]
     places = {n: i for i, n in enumerate(call_arrays(ol))}
 
     def moved(m: PlaceMove) -> int:
-        rows = m.rows if m.told is None else number(m.told, places, ol.tensors, names)(told)
-        return checked(m, number(m.index, places, ol.tensors, names)(told), rows, "a state")
+        rows = m.rows if m.counted is None else number(m.counted, places, ol.tensors)(told)
+        return checked(m, number(m.index, places, ol.tensors)(told), rows, "a state")
 
     for a in every_argument(ol):  # before anything is written
         for m in a.moves:
             moved(m)
     sizes = dict(sizes)
     for c in ol.counts:
-        sizes[c.name] = counted(c, places, ol.tensors, names)(told)
+        sizes[c.name] = counted(c, places, ol.tensors)(told)
 
     def array(p: ArgumentPlace, t: Tensor) -> Any:
         dtype = DTYPES[t.dtype].numpy

@@ -184,7 +184,7 @@ def test_a_saved_model_writes_an_open_number_of_rows(tmp_path: Path) -> None:
         net(*inputs_at(graph, 2, 10))
 
 
-N = ["var", "n"]
+N = ["var", "n.size"]
 LIES: dict[str, tuple[Any, str | None]] = {
     "fewer than are written": (["max", 1, ["-", ["*", 2, N], MOST]], "may go beyond the end"),
     "more than there are": (["*", 2, N], "is not from 1 to 4"),
