@@ -281,6 +281,7 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
 
 def _counted(a: Argument) -> Argument:
     """A place without extents that know their sizes."""
+
     def move(m: PlaceMove) -> PlaceMove:
         counted = without_holes(as_index(m.rows)) if is_open(m.rows) else m.counted
         return replace(m, index=without_holes(m.index), rows=int(m.rows), counted=counted)
