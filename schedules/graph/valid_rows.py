@@ -11,16 +11,19 @@ it is always what stale rows of zeros give."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 from schedules import expr as E
-from schedules.expr import Expr, Load, Var
+from schedules.expr import Const, Expr, Load, Var
 from schedules.graph.edit import loads_of
 from schedules.graph.facts import Facts
 from schedules.graph.graph import Graph, ShortLoops
 from schedules.graph.short_group import Place
-from schedules.graph.stale import Stale, Unnumbered, unbounded
+from schedules.graph.stale import HUGE, LEAST, Conditions, Stale, Unnumbered, unbounded
 from schedules.graph.told_sizes import WithSizes, in_holes, in_variables, least_of, ranges_of
 from schedules.strides import strides_of
 from schedules.te.compute_dag import Stage
@@ -120,6 +123,11 @@ class _Look:
         self.kept = {*graph.dag.outputs, *(r.tensor for r in rows)}
         self.infinite = unbounded(graph.dag.stages, graph.values)
 
+    @cached_property
+    def huge(self) -> frozenset[str]:
+        """Tensors that may have numbers as large as masks have."""
+        return unbounded(self.graph.dag.stages, self.graph.values, HUGE)
+
     def axes(self, r: ValidRows) -> set[Place]:
         """The axes that walk dimension ``r.dim`` of ``r.tensor``, or of what is made of it one by one. Raises
         `Unproved`."""
@@ -175,11 +183,17 @@ class _Look:
         facts.bounded(inside, length - least_of(r.count))
         conds = (*inside, E.compare("<=", end, Var(var)), *ends.conds)
         alike = frozenset(x.tensor for x in self.rows if (x.start, x.count) == (r.start, r.count))
-        stale = Stale(facts, var, self.made, alike, self.infinite, length)
+        always = (*inside, *ends.conds)
+        stale = Stale(facts, var, self.made, alike, self.infinite, length, end, always)
+        places = (Const(0), end - 1, start, *(start + Var(a.var) for a in s.axes))
         assert s.reducer is not None
         for k, (v, start_of) in enumerate(zip(s.values, s.reducer.identity, strict=True)):
             worth = stale.worth(v, conds)
-            if worth is None or isinstance(worth, Unnumbered) or worth != start_of.value:
+            known = worth is not None and not isinstance(worth, Unnumbered)
+            if known and worth == start_of.value:
+                continue
+            by_least = replace(stale, infinite=self.huge, seen_at=places)
+            if not _is_neutral(by_least, v, conds, start_of.value):
                 what = "nothing is known" if worth is None else f"the value is {worth}"
                 op = s.reducer.operation(k) or s.reducer.name
                 raise Unproved(
@@ -199,3 +213,11 @@ class _Look:
                 if read and short and not any(t.name in self.kept for t in s.outputs):
                     found.add((s.name, a.var))
         return found
+
+
+def _is_neutral(stale: Stale, value: Expr, conds: Conditions, neutral: Any) -> bool:
+    """Whether ``value`` changes nothing in a reduction, where masks have the least number."""
+    worth = stale.worth(value, conds)
+    if worth is LEAST:
+        return bool(neutral == -math.inf) and stale.is_seen(value)
+    return worth is not None and not isinstance(worth, Unnumbered) and worth == neutral
