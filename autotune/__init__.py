@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from autotune.errors import ReportError as ReportError
     from autotune.fleet.errors import FleetError as FleetError
     from autotune.models.compiling import compile_model as compile_model
+    from autotune.models.generation import generate as generate
+    from autotune.models.generation import stream_tokens as stream_tokens
     from autotune.models.model import Model as Model
     from autotune.models.module import Module as Module
     from autotune.models.onnx_import import import_onnx as import_onnx
@@ -88,6 +90,8 @@ _EXPORTS = {
     "tune_model": ("autotune.models.tuning", "tune_model"),
     "compile_model": ("autotune.models.compiling", "compile_model"),
     "load_model": ("autotune.models.saved", "load_model"),
+    "generate": ("autotune.models.generation", "generate"),
+    "stream_tokens": ("autotune.models.generation", "stream_tokens"),
     "Module": ("autotune.models.module", "Module"),
     "ModelTuneResult": ("autotune.models.tuning", "ModelTuneResult"),
     "ops": ("autotune.api", "ops"),
