@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from autotune.models.compiling import compile_model as compile_model
     from autotune.models.generation import generate as generate
     from autotune.models.generation import stream_tokens as stream_tokens
+    from autotune.models.gguf_import import import_gguf as import_gguf
     from autotune.models.model import Model as Model
     from autotune.models.module import Module as Module
     from autotune.models.onnx_import import import_onnx as import_onnx
@@ -98,6 +99,7 @@ _EXPORTS = {
     "te": ("schedules.te", ""),
     "dim": ("schedules.te.dims", "dim"),
     "torch": ("autotune.torch", ""),
+    "import_gguf": ("autotune.models.gguf_import", "import_gguf"),
     "import_onnx": ("autotune.models.onnx_import", "import_onnx"),
     "import_torch": ("autotune.models.torch_import", "import_torch"),
     "Model": ("autotune.models.model", "Model"),

@@ -7,7 +7,7 @@ told by a ValueError what is wrong.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from autotune.models.kept_states import StateOrder, check_states
@@ -20,7 +20,9 @@ from schedules.model import Workload
 from schedules.strides import flaw, strides_of
 from schedules.te.compute_dag import ComputeDAG, Tensor
 from schedules.te.flops import count_flops
-from schedules.te.marks import unmarked
+from schedules.te.extent import is_open
+from schedules.te.marks import as_index, unmarked
+from schedules.te.sizes_in_values import without_holes
 
 Part = Group | Island
 
@@ -259,7 +261,8 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
         if number == len(workloads):
             workloads.append(workload)
         sizes = () if part.dag.open is None else tuple(s.name for s in part.dag.open.sizes)
-        steps.append(KernelCall(number, part.inputs, part.outputs, part.origins, sizes))
+        reads = tuple(map(_counted, part.inputs))
+        steps.append(KernelCall(number, reads, part.outputs, part.origins, sizes))
     names = {*graph.inputs, *graph.values, *graph.joins, *(n for p in parts for n in _writes(p))}
     names |= {s.tensor for s in graph.states.values()}
     dag = unmarked(graph.dag)
@@ -269,11 +272,20 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
     tensors = {n: t for n, t in tensors.items() if n not in graph.values or n in constants}
     return Outline(
         tensors, graph.inputs, graph.outputs, constants, tuple(workloads), tuple(steps), dict(labels or {}),
-        dict(graph.views), dict(graph.joins), sizes_of(dag, graph.inputs),
+        {n: _counted(a) for n, a in graph.views.items()}, dict(graph.joins), sizes_of(dag, graph.inputs),
         open_extents(dag, (*graph.inputs, *dict.fromkeys(graph.outputs))),
         {name: GraphState(s.tensor, s.new) for name, s in graph.states.items()},
         row_counts(graph.short, steps),
     )  # fmt: skip
+
+
+def _counted(a: Argument) -> Argument:
+    """A place without extents that know their sizes."""
+    moves = tuple(
+        replace(m, rows=int(m.rows), counted=without_holes(as_index(m.rows))) if is_open(m.rows) else m
+        for m in a.moves
+    )
+    return replace(a, moves=moves) if a.moves else a
 
 
 def workload_of(dag: ComputeDAG) -> Workload:

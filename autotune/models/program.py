@@ -163,9 +163,10 @@ class Program:
         ArgumentError where rows of a state would not be inside of it, before anything is written."""
         if self._keeps:
             states = self._states(states)
-            arrays = [*inputs, *states]
+            sizes = sizes or self._largest
+            arrays = [*inputs, *states, *sizes]
             kept: tuple[Any, ...] = (states, self.told.of_call(arrays))
-            sizes = (*(sizes or self._largest), *(n(arrays) for n in self._rows))
+            sizes = (*sizes, *(n(arrays) for n in self._rows))
         else:
             kept = ()
         with self.memory.turn:

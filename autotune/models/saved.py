@@ -231,8 +231,8 @@ def _read_argument(x: Any) -> Argument:
 
 
 def _read_move(x: Any) -> PlaceMove:
-    index, stride, rows, extent = _MOVE(x)
-    return PlaceMove(index, stride, rows, extent)
+    open_rows = isinstance(x, list) and len(x) == 5
+    return PlaceMove(*(_OPEN_MOVE if open_rows else _MOVE)(x))
 
 
 def _read_view(x: Any) -> tuple[str, Argument]:
@@ -257,6 +257,7 @@ _ISLAND = record(
 _PLACE = items(any_text, _SIZE)
 _LENGTH = integer(1, (1 << 48) - 1, "a size of at least 1")
 _MOVE = items(from_json, _LENGTH, _LENGTH, _LENGTH)
+_OPEN_MOVE = items(from_json, _LENGTH, _LENGTH, _LENGTH, from_json)
 _MOVED = items(any_text, _SIZE, list_of(_read_move, MOST_MOVES))
 _CALL = record(
     {"task": _SIZE, "reads": list_of(_read_argument), "writes": _TEXTS, "origins": _TEXTS},

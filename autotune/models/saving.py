@@ -135,7 +135,10 @@ def _step(s: KernelCall | Island) -> dict[str, Any]:
 
 
 def _argument(a: Argument) -> list[Any]:
-    moves = [[to_json(m.index), m.stride, m.rows, m.extent] for m in a.moves]
+    moves = [
+        [to_json(m.index), m.stride, m.rows, m.extent, *([] if m.counted is None else [to_json(m.counted)])]
+        for m in a.moves
+    ]
     return [a.tensor, a.start, *([moves] if moves else [])]
 
 

@@ -40,12 +40,15 @@ class PlaceMove:
 
     ``index``: an integer expression of elements of inputs and states of the model, as they are before the
     call. ``rows`` indices from there on are taken of an axis of ``extent``: a call in which they are not
-    inside is refused before it writes anything (`most`)."""
+    inside is refused before it writes anything (`most`). Where their number depends on an open size,
+    ``rows`` is the largest, in a graph an extent that knows its size; ``counted``: the number by variables
+    of sizes."""
 
     index: Expr
     stride: int
     rows: int
     extent: int
+    counted: Expr | None = None
 
     @property
     def most(self) -> int:
