@@ -16,6 +16,7 @@ from autotune.models.gguf_weights import GgufWeights, check_types
 from autotune.models.model import Model
 from autotune.models.operators.base import Array
 from schedules import te
+from schedules.te.dims import dim
 from schedules.te.tensors import Op
 
 CACHES = ("float32", "float16", "bfloat16")
@@ -42,7 +43,7 @@ def import_gguf(
     weights = GgufWeights(file)
     decoder = _decoder(file, of, weights, places)
     weights.finish()
-    n: Any = te.dim(1, most, "rows", open=True) if most > 1 else 1
+    n: Any = dim(1, most, "rows", open=True) if most > 1 else 1
     tokens, position = te.placeholder((n,), "int64", "tokens"), te.placeholder((), "int64", "position")
     caches = [
         Cache(

@@ -36,6 +36,22 @@ def mapped(stage: Stage, change: OnLoad) -> Stage:
     return stage if values == stage.values else simplified(replace(stage, values=values))
 
 
+def renamed(stages: Iterable[Stage], names: Mapping[str, str]) -> list[Stage]:
+    """Stages of one output each with other names, and loads of them."""
+
+    def load(x: Load) -> Expr | None:
+        return replace(x, buffer=names[x.buffer]) if x.buffer in names else None
+
+    return [
+        replace(
+            s,
+            outputs=(replace(s.outputs[0], name=names[s.name]),),
+            values=tuple(with_loads(v, load) for v in s.values),
+        )
+        for s in stages
+    ]
+
+
 def readers(stages: Iterable[Stage]) -> dict[str, list[Stage]]:
     """{tensor: stages that read it, in their order}."""
     found: dict[str, list[Stage]] = {}

@@ -7,11 +7,11 @@ to a sum. That is proved by expressions (`schedules.graph.stale`), so that masks
 that hides too little does not. What is not proved reads all rows.
 
 The result differs from that of all rows only where stale rows, or what is computed of them, are not finite:
-it is always what stale rows of zeros give. """
+it is always what stale rows of zeros give."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from schedules import expr as E
@@ -172,7 +172,7 @@ class _Look:
         assert count is not None
         inside = E.compare("<=", 0, start), E.compare("<=", start + count, length)
         facts.bounded(inside, length - (r.count.least if is_open(r.count) else r.count))
-        conds = (*inside, E.compare("<=", start + count, Var(var)))
+        conds = (*inside, E.compare("<=", start + count, Var(var)), *_within(facts, s))
         alike = frozenset(x.tensor for x in self.rows if (x.start, x.count) == (r.start, r.count))
         stale = Stale(facts, var, self.made, alike, self.infinite, length)
         assert s.reducer is not None
@@ -198,3 +198,11 @@ class _Look:
                 if read and short and not any(t.name in self.kept for t in s.outputs):
                     found.add((s.name, a.var))
         return found
+
+
+def _within(facts: Facts, s: Stage) -> Iterator[Expr]:
+    """That the axes of a stage whose extents are open are below these."""
+    for a in (*s.axes, *s.reduce_axes):
+        n = facts.number(as_index(a.extent)) if is_open(a.extent) else None
+        if n is not None:
+            yield E.compare("<", Var(a.var), n)
