@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from autotune.cli import models
+from autotune.cli import bench_language, models
 from autotune.cli import options as opt
 from autotune.cli.given import Given, one_of, takes
 from autotune.cli.output import console, hang, print_json, table, task_text
@@ -29,8 +29,8 @@ SETTLE_S = 0.15
 
 
 @takes(
-    *(opt.SOME_OP, opt.SHAPE, opt.SUITE, *opt.WHAT[1:], opt.TARGET, opt.TUNED_THREADS),
-    *(opt.SIZES, opt.AGAINST, opt.MUST_BEAT, opt.DURATION, opt.DB, opt.SEED, opt.JSON),
+    *(opt.SOME_OP, opt.SHAPE, opt.SUITE, *opt.WHAT[1:], *opt.OF_GGUF, opt.TARGET, opt.TUNED_THREADS),
+    *(opt.DEPTHS, opt.PREFILL, opt.SIZES, opt.AGAINST, opt.MUST_BEAT, opt.DURATION, opt.DB, opt.SEED, opt.JSON),
 )
 def bench(o: Given) -> None:
     """Compare tuned kernels with other libraries and with the machine's limit, in one run.
@@ -39,6 +39,9 @@ def bench(o: Given) -> None:
     rounds' ratios. Of a suite, each group counts once: the geometric mean of its shapes. Exit status
     1: nothing tuned is stored, or --must-beat was not met. A model's file is compared with onnxruntime.
     A kernel for a range of sizes is compared at some of them, each for --duration.
+
+    A language model in a file of GGUF reads a prompt, and makes tokens after some others, beside llama.cpp
+    where --against names it (pip install llama-cpp-python), and beside the rate at which memory is read.
 
     \b
     Examples:
@@ -49,14 +52,20 @@ def bench(o: Given) -> None:
       autotune bench matmul --shape m=512,n=512,k=512 --against numpy,numpy.best,torch,torch.best
       autotune bench softmax --shape m=512,n=512 --against torch,tvm --duration 20s
       autotune bench net.onnx --shape x=1x3x224x224 --threads 1 --against onnxruntime
+      autotune bench x.gguf --shape context=2048,rows=64 --threads 1 --against llama.cpp
     """
-    against = "onnxruntime" if o.on_model and not o.has("against") else o.against
+    against = o.against if o.has("against") or not o.on_model else "" if o.on_gguf else "onnxruntime"
     names = _peer_names(against)
     if o.must_beat is not None and o.must_beat not in names:
         raise typer.BadParameter(
             f"--must-beat {o.must_beat!r} is not one of the peers of --against {against!r}"
         )
-    if o.on_model:
+    if not o.on_gguf:
+        o.refuse(("depth", "prefill"), "goes with a file of GGUF alone")
+    if o.on_gguf:
+        o.check_model("sizes")
+        met = bench_language.compare_model(o, names)
+    elif o.on_model:
         o.check_model()
         o.refuse(("sizes",), "does not go with a model; a model is compared at its largest sizes")
         met = _one(o, _compare_model(o, names))
@@ -234,13 +243,11 @@ def _compare_model(o: Given, names: Sequence[str]) -> ComparisonRows:
             raise typer.BadParameter(
                 f"--against {name} does not go with {o.op}: {why}; compare with onnxruntime"
             )
-    model = models.imported(o.op, o.shape)
+    model = models.model_of(o)
     try:
         module = compile_model(model, target=o.target, threads=o.threads, db=o.where)
     except KernelNotFound as err:
-        command = f"autotune tune {o.op}" + (f" --shape {o.shape}" if o.shape else "")
-        command += f" --threads {o.threads}" if o.threads else ""
-        raise KernelNotFound(f"{err.message}\ntune them: {command}") from None
+        raise KernelNotFound(f"{err.message}\ntune them: {models.tune_command(o)}") from None
     inputs = inputs_for(module.inputs, o.seed)
     found = module(*inputs)
     ours = [x for x in (found if isinstance(found, tuple) else (found,)) if x.size]
@@ -307,10 +314,11 @@ def _bench_suite(o: Given, one: Callable[[Workload], ComparisonRows]) -> bool:
 
 def _peer_names(against: str) -> list[str]:
     from autotune.measure.compare.peers import PEERS
+    from autotune.models.onnxruntime_peer import OF_FILES
 
     names = list(dict.fromkeys(n.strip() for n in against.split(",") if n.strip()))
     for name in names:
-        one_of("--against", name, tuple(PEERS))
+        one_of("--against", name, (*PEERS, *OF_FILES))
     return names
 
 

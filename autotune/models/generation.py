@@ -144,7 +144,7 @@ def _stream(
     while n is None or made < n:
         logits = calls.logits(todo, position, state)
         position += len(todo)
-        todo = calls.check_tokens([choose(logits)], "choose")
+        todo = calls.check_tokens([choose(logits)], "what choose returns")
         made += 1
         yield int(todo[0])
         if int(todo[0]) in stop:

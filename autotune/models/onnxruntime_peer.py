@@ -21,7 +21,10 @@ PEERS = {
     "onnxruntime": None,
     "torch.compile": "it compiles torch modules, and an ONNX file is none",
     "torch": "it runs torch modules, and an ONNX file is none",
+    "llama.cpp": "it runs language models of GGUF",
 }
+# Peers of models' files that have no operators.
+OF_FILES = ("llama.cpp",)
 # How far outputs of float32 may be apart, by the size of the whole output (root of the mean square): rounding
 # adds up over the layers of a network, and what is wrong is far off.
 FAR = 1e-3

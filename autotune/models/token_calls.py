@@ -38,7 +38,8 @@ class TokenCalls:
         told = {x.buffer for m in moves for x in E.loads(m.index)}
         places = {ol.label(n) for n in ol.inputs if n in told}
         self._counters = [n for n, s in ol.states.items() if s.tensor in told]
-        self.context = min((m.extent for m in moves), default=None)
+        most = [m.extent for m in moves] or [n.most for n in ol.counts]
+        self.context = min(most, default=None)
         self._ins = net.inputs
         self._tokens = self._token_input(tokens, places)
         shape = self._ins[self._tokens].shape
@@ -97,12 +98,13 @@ class TokenCalls:
         found: Array | None = None
         for begin in range(0, len(tokens), self.rows):
             part = tokens[begin : begin + self.rows]
-            made = self.net(*self._inputs(part, position + begin), state=state)
+            made = self.net(*self.inputs(part, position + begin), state=state)
             found = self._of(made)
         assert found is not None
         return found
 
-    def _inputs(self, tokens: Array, position: int) -> Iterator[Array]:
+    def inputs(self, tokens: Array, position: int) -> Iterator[Array]:
+        """The inputs of one call, in order."""
         n = len(tokens)
         for i, t in enumerate(self._ins):
             dtype = DTYPES[t.dtype].numpy
