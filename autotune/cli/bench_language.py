@@ -1,4 +1,4 @@
-"""``autotune bench x.gguf``: a language model beside llama.cpp, and beside the rate at which memory is read."""
+"""``autotune bench x.gguf``: a language model beside llama.cpp, and beside the rate of reading memory."""
 
 from __future__ import annotations
 

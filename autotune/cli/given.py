@@ -206,7 +206,8 @@ def _check_operator(op: str, db: str) -> None:
         )
     if "." in op:
         raise typer.BadParameter(
-            f"{op!r} is no operator (see: autotune ops), and no model's file: its name would end in .onnx or .gguf"
+            f"{op!r} is no operator (see: autotune ops), and no model's file: its name would end in .onnx or "
+            ".gguf"
         )
     if not suggest(op, ops.REGISTRY):
         close = own_names.close(op, db)

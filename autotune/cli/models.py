@@ -41,7 +41,8 @@ def model_of(o: Given, islands: bool = False) -> Model:
     told: dict[str, Any] = {"cache": o.cache, "activations": None if o.activations == "none" else "int8"}
     for name, n in shapes_of(o.shape).items():
         if name not in GGUF_SIZES or not isinstance(n, int):
-            raise typer.BadParameter(f"--shape {name}: of a file of GGUF it has {' and '.join(GGUF_SIZES)}, as numbers")
+            known = " and ".join(GGUF_SIZES)
+            raise typer.BadParameter(f"--shape {name}: of a file of GGUF it has {known}, as numbers")
         told[name] = n
     return import_gguf(o.op, **told)
 

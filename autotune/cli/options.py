@@ -20,7 +20,6 @@ from autotune.settings import LOG_LEVELS, SettingsError, duration
 from cost_model.models import MODELS, names_file
 from schedules.dtypes import DTYPES
 
-
 # Dtypes of a cache of keys and values. They are repeated here so that help needs no import of them.
 CACHES = ("float32", "float16", "bfloat16")
 
@@ -112,7 +111,7 @@ CACHE = option(
     default="float32", choices=CACHES,
 )  # fmt: skip
 ACTIVATIONS = option(
-    "--activations", "Of X.gguf with weights of few bits: int8 rounds what they are multiplied with; or none.",
+    "--activations", "Of X.gguf with weights of few bits: int8 rounds what they are multiplied with; none.",
     default="int8", choices=("int8", "none"),
 )  # fmt: skip
 OF_GGUF = (CACHE, ACTIVATIONS)

@@ -1,4 +1,4 @@
-"""How fast a language model is: reading a prompt, and making one token after the other, beside a peer in turns.
+"""How fast a language model reads a prompt, and makes one token after the other: beside a peer, in turns.
 
 A token reads all weights and the rows of the cache that are valid. So its time is set beside these bytes, and
 beside the rate at which this machine reads memory, in the same rounds.
@@ -29,8 +29,8 @@ from schedules.te.gathers import most_read
 
 # Calls: tokens, and the position of the first.
 Calls = Sequence[tuple[NDArray[np.int64], int]]
-# Tokens that are made in a round, and bytes from which on a weight makes its step a product.
-IN_A_ROUND, LARGE = 8, 1 << 16
+# Tokens that are made in a round.
+IN_A_ROUND = 8
 # How far logits may be apart, by their deviation. Both round activations to few bits, each in its own way.
 FAR = 0.15
 # Kinds of steps.
@@ -207,8 +207,8 @@ def apart(ours: Speaker, theirs: Speaker, tokens: int, vocabulary: int) -> float
     found = float(np.sqrt(np.mean(difference**2)) / theirs.logits.astype(np.float64).std())
     if not found <= FAR:  # also of NaN
         raise DisagreementError(
-            f"{theirs.name} and the tuned model differ: logits after {tokens} tokens are apart by {found:.3g} "
-            f"of their deviation; leave {theirs.name} out of --against"
+            f"{theirs.name} and the tuned model differ: logits after {tokens} tokens are apart by "
+            f"{found:.3g} of their deviation; leave {theirs.name} out of --against"
         )
     return found
 
@@ -219,7 +219,7 @@ def apart(ours: Speaker, theirs: Speaker, tokens: int, vocabulary: int) -> float
 @dataclass(frozen=True)
 class StepRead:
     """What a step of a program reads of weights and of states (bytes; of states: of all rows). ``kind``: a
-    product, attention, or another."""
+    product reads all of a matrix of weights; attention reads states."""
 
     kind: str
     weights: int
@@ -246,12 +246,14 @@ def steps_of(program: Program) -> list[StepRead]:
         dag = ol.tasks[step.task].dag
         read = most_read(dag)
         weights = kept = 0
+        product = False
         for a, t in zip(step.reads, dag.inputs, strict=True):
             if a.tensor in ol.constants:
-                weights += read.get(t.name, 0)
+                weights += read[t.name]
+                product |= read[t.name] == t.own_bytes and sum(n > 1 for n in t.shape) > 1
             elif ol.root(a.tensor) in states:
                 kept += t.own_bytes
-        kind = PRODUCT if weights >= LARGE else ATTENTION if kept else OTHER
+        kind = PRODUCT if product else ATTENTION if kept else OTHER
         found.append(StepRead(kind, weights, kept))
     return found
 
@@ -278,7 +280,9 @@ class StepShares:
         return self.seconds[kind] / max(sum(self.seconds.values()), 1e-12)
 
 
-def step_shares(net: Module, calls: TokenCalls, depth: int, state: ModelState, repeat: int = 40) -> StepShares:
+def step_shares(
+    net: Module, calls: TokenCalls, depth: int, state: ModelState, repeat: int = 40
+) -> StepShares:
     """Where the time of one token goes that is made after ``depth`` others: medians of each step."""
     steps = steps_of(program_of(net, 1))
     inputs = calls.inputs(words_for(1, calls.vocabulary), depth)

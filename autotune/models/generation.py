@@ -124,7 +124,7 @@ def _greedy(name: str) -> Choose:
     def largest(logits: NDArray[np.float32]) -> int:
         found = int(logits.argmax())
         if np.isnan(logits[found]):  # which argmax takes for the largest
-            raise ModelError(f"{name} gives NaN for logits: its weights, or rows of its state, are no numbers")
+            raise ModelError(f"{name} gives NaN for logits: weights, or rows of its state, are no numbers")
         return found
 
     return largest

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from typing import Any
@@ -39,7 +40,8 @@ class LlamaCpp:
 
     def run(self, calls: Calls) -> list[Spent]:
         """What each call took. Raises `PeerError`."""
-        spent, self.logits = ask(self._pipe, [(list(map(int, tokens)), position) for tokens, position in calls])
+        given = [(list(map(int, tokens)), position) for tokens, position in calls]
+        spent, self.logits = ask(self._pipe, given)
         return spent
 
 
@@ -114,7 +116,7 @@ class _Session:
         told.type_k = told.type_v = CACHES[cache]
         self._context = c.llama_init_from_model(model, told)
         if not self._context:
-            raise PeerError(f"llama.cpp has no context of {context} tokens with a cache of {cache} for {path}")
+            raise PeerError(f"llama.cpp has no context of {context} tokens with a {cache} cache for {path}")
         self._memory = c.llama_get_memory(self._context)
         self._words = c.llama_vocab_n_tokens(c.llama_model_get_vocab(model))
 
@@ -124,7 +126,7 @@ class _Session:
         for tokens, position in calls:
             self._c.llama_memory_seq_rm(self._memory, 0, position, -1)
             given = (self._c.llama_token * len(tokens))(*tokens)
-            spent.append(timed(lambda given=given: self._read(given)))
+            spent.append(timed(partial(self._read, given)))
         found = self._c.llama_get_logits_ith(self._context, -1)
         return spent, np.ctypeslib.as_array(found, (self._words,)).astype(np.float32)
 

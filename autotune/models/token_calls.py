@@ -63,8 +63,8 @@ class TokenCalls:
         found = whole if len(whole) < 2 else [n for n in whole if "pos" not in n.lower()]
         if len(found) != 1:
             raise ModelError(
-                f"{self.name} has {len(found)} inputs that may be the tokens, of {', '.join(names)}: name the "
-                f'one that is, such as tokens_input="{(found or names or ["tokens"])[0]}"'
+                f"{self.name} has {len(found)} inputs that may be the tokens, of {', '.join(names)}: name "
+                f'the one that is, such as tokens_input="{(found or names or ["tokens"])[0]}"'
             )
         return names.index(found[0])
 
@@ -79,7 +79,7 @@ class TokenCalls:
                     "alone, or call the module itself"
                 )
             if _elements(t) != (t.shape[-1] if t.shape else 1):
-                raise ModelError(f"{shown}: a sequence is one row of tokens; export the model for a batch of 1")
+                raise ModelError(f"{shown}: a sequence is one row of tokens; export it for a batch of 1")
         if min(least) > 1:
             raise ModelError(
                 f"{self.name} takes {min(least)} tokens at least in a call, and one after the other is made: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-SOURCE = '''
+SOURCE = """
 import ctypes, json, os, pathlib
 import numpy as np
 
@@ -55,7 +55,7 @@ def llama_get_logits_ith(context, n):
     found = out @ (words[np.array(kept)] * weight).sum(0)
     seen["logits"] = (ctypes.c_float * len(found))(*found)
     return ctypes.cast(seen["logits"], ctypes.POINTER(ctypes.c_float))
-'''
+"""
 
 
 def install(folder: Path) -> None:

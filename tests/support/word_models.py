@@ -21,8 +21,9 @@ WORDS, WIDTH, LENGTH = 11, 4, 12
 
 
 def word_model(rows: Any = 1, shape: str = "flat", places: int = 1) -> Model:
-    """``net(tokens, pos)``: logits after ``rows`` tokens (a number, or an `at.dim`), of which the first stands
-    at ``pos``. ``shape``: of the tokens, "flat" or "batch". ``places``: elements of ``pos``; 0 is a scalar."""
+    """``net(tokens, pos)``: logits after ``rows`` tokens (a number, or an `at.dim`), of which the first
+    stands at ``pos``. ``shape``: of the tokens, "flat" or "batch". ``places``: elements of ``pos``; 0 is a
+    scalar."""
     b = StateBuilder(15)
     n = rows if isinstance(rows, int) else Extent(rows)
     tokens = b.input("tokens", *((1, n) if shape == "batch" else (n,)), dtype="int64")
@@ -31,9 +32,7 @@ def word_model(rows: Any = 1, shape: str = "flat", places: int = 1) -> Model:
     words = b.constant("words", WORDS, WIDTH, least=-3, most=3)
     out = b.constant("out", WORDS, WIDTH, least=-3, most=3)
     old = b.state("kept", LENGTH, WIDTH)
-    found = cases.stage(
-        (n, WIDTH), lambda s, j: words[tokens[(0, s) if shape == "batch" else s], j], "found"
-    )
+    found = cases.stage((n, WIDTH), lambda s, j: words[tokens[(0, s) if shape == "batch" else s], j], "found")
     new = put(old, found, first, 0)
     b.becomes("kept", new)
     t = te.reduce_axis(LENGTH, "t")

@@ -109,14 +109,13 @@ def test_what_a_token_reads_is_counted() -> None:
     assert [(s.kind, s.weights, s.states) for s in steps] == [
         ("other", 4 * 4 * WIDTH, 0),  # rows of the table, for the most tokens of a call
         ("attention", 0, 4 * LENGTH * WIDTH),
-        ("other", 4 * WORDS * WIDTH, 0),  # too small for a product
+        ("products", 4 * WORDS * WIDTH, 0),
     ]
     assert decoding.bytes_read(steps, 0.5) == 4 * (4 * WIDTH + WORDS * WIDTH) + 2 * LENGTH * WIDTH
 
 
-def test_steps_are_told_apart_by_what_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_a_token_is_shared_out() -> None:
     net = word_net(1, 4)
-    monkeypatch.setattr(decoding, "LARGE", 4 * WORDS * WIDTH)
     found = decoding.step_shares(net, TokenCalls(net), 3, net.new_state(), repeat=2)
     assert sum(map(found.share, found.seconds)) == pytest.approx(1) and min(found.seconds.values()) > 0
     assert found.weights == 4 * WORDS * WIDTH
@@ -160,7 +159,7 @@ def test_what_goes_wrong_in_the_other_process_is_told(file: Path, monkeypatch: p
     refused = file.with_name("refused.gguf")
     for how, said in (
         ((str(refused), 1, 12, "float32"), "llama.cpp does not read .*refused.gguf"),
-        ((str(file), 1, 100, "float32"), "no context of 100 tokens with a cache of float32"),
+        ((str(file), 1, 100, "float32"), "no context of 100 tokens with a float32 cache"),
     ):
         with pytest.raises(PeerError, match=said), llama_cpp(*how):
             pass
@@ -201,7 +200,7 @@ def test_libraries_for_kinds_of_cpus_are_loaded_from_their_folder(tmp_path: Path
     class C:
         _base_path = tmp_path
 
-        class _lib:  # noqa: N801
+        class _lib:
             @staticmethod
             def ggml_backend_load_all_from_path(folder: bytes) -> None:
                 loaded.append(folder)

@@ -74,7 +74,7 @@ def test_a_callback_is_given_logits_and_chooses() -> None:
     assert found == [int(x.argmin()) for x in seen]
     for wrong in (WORDS, -1):
         with pytest.raises(ArgumentError, match=f"choose returns: token {wrong} .* has 11 tokens, 0 to 10"):
-            at.generate(word_net(1, 4), PROMPT, 3, choose=lambda logits: wrong)
+            at.generate(word_net(1, 4), PROMPT, 3, choose=lambda logits, wrong=wrong: wrong)
     with pytest.raises(ArgumentError, match="choose returns is float"):
         at.generate(word_net(1, 4), PROMPT, 3, choose=lambda logits: logits.max() * 1.0 + 0.5)
 
