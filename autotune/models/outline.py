@@ -19,8 +19,8 @@ from schedules.graph.plan import ALIGNMENT, Plan, PlanStep, plan
 from schedules.model import Workload
 from schedules.strides import flaw, strides_of
 from schedules.te.compute_dag import ComputeDAG, Tensor
-from schedules.te.flops import count_flops
 from schedules.te.extent import is_open
+from schedules.te.flops import count_flops
 from schedules.te.marks import as_index, unmarked
 from schedules.te.sizes_in_values import without_holes
 
