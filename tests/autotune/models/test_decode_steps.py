@@ -84,7 +84,7 @@ class Decoding:
             return te.compute((ids.shape[0], HIDDEN), lambda i, j: table[ids[i], j], "embedded")
 
         of = Decoder(
-            HEADS, KV, HEAD, HEAD, 1e-5, embedded, [self.layer(n) for n in range(layers)], self.vector("norm"),
+            HEADS, KV, HEAD, HEAD, 1e-5, embedded, [*map(self.layer, range(layers))], self.vector("norm"),
             self.product("head", WORDS, HIDDEN), cos, sin,
         )  # fmt: skip
         n: Any = dim(1, rows, "rows", open=True) if rows > 1 else 1
