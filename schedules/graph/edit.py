@@ -125,8 +125,8 @@ def is_sum_of_products(stage: Stage, product: Stage) -> bool:
     if not is_product(product):
         return False
     loads = [x for x in stage.reads() if x.buffer == product.name]
-    walked = {a.var for a in (*stage.axes, *stage.reduce_axes)}
-    return len(loads) == 1 and is_plain(loads[0].indices) and E.variables(loads[0]) == walked
+    walked = {a.var for a in (*stage.axes, *stage.reduce_axes) if a.extent > 1}
+    return len(loads) == 1 and is_plain(loads[0].indices) and E.variables(loads[0]) >= walked
 
 
 def factors(e: Expr) -> tuple[Load, ...]:

@@ -23,9 +23,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
+from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
-from schedules.expr import Binary, Const, Load, Select, Var
+from schedules.expr import Binary, Const, Expr, Load, Select, Var
 from schedules.graph.edit import factors, is_map, is_plain, is_product, is_sum_of_products, points, readers
 from schedules.graph.graph import Graph, Group, Island
 from schedules.graph.group import group_of
@@ -87,14 +88,19 @@ def makes_bytes(stage: Stage) -> bool:
 
 
 def is_row_reduction(stage: Stage) -> bool:
-    """Whether a stage reduces dimensions of what it reads from end to end."""
+    """Whether a stage reduces dimensions of what it reads from end to end, or whole groups of their
+    elements."""
     if is_map(stage) or is_product(stage):
         return False
-    reduced = {a.var for a in stage.reduce_axes}
-    for x in stage.reads():
-        if all(isinstance(i, Var) or not E.variables(i) & reduced for i in x.indices):
-            return True
-    return False
+    reduced = {a.var: a.extent for a in stage.reduce_axes}
+
+    def is_whole(i: Expr) -> bool:
+        match i:
+            case Binary(op="+", a=Binary(op="*", a=Var(), b=Const(value=n)), b=Var(name=t)) if t in reduced:
+                return n == reduced[t]
+        return isinstance(i, Var) or not E.variables(i) & reduced.keys()
+
+    return any(all(map(is_whole, x.indices)) for x in stage.reads())
 
 
 def is_turned(stage: Stage, made: Mapping[str, Sequence[Sequence[int]]]) -> bool:
@@ -109,9 +115,14 @@ def is_turned(stage: Stage, made: Mapping[str, Sequence[Sequence[int]]]) -> bool
 
 
 def _walked(stage: Stage, x: Load) -> list[int]:
-    """The numbers of the axes that a load walks, in the order of its dimensions."""
+    """The numbers of the axes that a load walks, in the order of its dimensions, along one of them those of
+    the largest steps first."""
     place = {a.var: n for n, a in enumerate(stage.axes)}
-    return [place[v] for i in x.indices for v in sorted(E.variables(i)) if v in place]
+    found = []
+    for i in x.indices:
+        steps = affine.steps_of(i)[0]
+        found += sorted(E.variables(i) & place.keys(), key=lambda v: (-abs(steps.get(v, 0)), v))
+    return [place[v] for v in found]
 
 
 def is_one_to_one(s: Stage, loads: Iterable[Load]) -> bool:

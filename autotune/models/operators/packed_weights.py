@@ -39,16 +39,14 @@ def _matmul_of_bits(
         raise ValueError(
             f"{b.dtype}{list(b.shape)} are no {N} rows of {row} bytes, or {list(x.shape)} has no {K} columns"
         )
-    flat = _flat(b)
+    flat, scale_of = _flat(b), _by_block(scales, N, blocks, "scales")
     zero_of = None if zeros is None else _zeros(zeros, packed, N, blocks)
     if groups is None and K % block_size == 0 and bits in _CODES:
         codes = stage((N, row), lambda n, k: flat(n * row + k), "codes")
         by = stage((N, blocks), lambda n, g: te.cast(scale_of(n, g), scales.dtype), "scales")
         y = _by_groups(x, codes, by, zero_of, bits, block_size)
     else:
-        y = _one_by_one(
-            x, N, groups, packed, row, flat, _by_block(scales, N, blocks, "scales"), zero_of, block_size
-        )
+        y = _one_by_one(x, N, groups, packed, row, flat, scale_of, zero_of, block_size)
     if bias is None:
         return cast(y, x.dtype)
     return elementwise(lambda v, c: v + te.cast(c, "float32"), y, bias, dtype=x.dtype, name="bias_add")
