@@ -22,6 +22,8 @@ ROWS = 2
 GROUPS = (1, 2, 4, 8)
 # Distance of prefetching: tiles.
 TILES = 2
+# The same, of a few rows of a state each.
+STATE_ROWS = 4
 # Most uses of an element: computing then takes little longer than fetching.
 FEW_USES = 128
 # Distance of prefetching: blocks of a transposition. Source: docs/measurements/memory-access.md.
@@ -80,6 +82,13 @@ def prefetch_groups(d: SketchBuilder, loop: str, name: str, stored: bool) -> Non
         _annotate(d, loop, name, *GROUPS)
     else:
         _offer(d, loop, name, *GROUPS)
+
+
+def prefetch_rows_of_state(d: SketchBuilder, loop: str) -> None:
+    """Prefetch in the loop over rows of an operand of open extent, a few at a time, as those of a state. A
+    call reads each of them once, from memory, and does little with it. A tuner, which times one state alone,
+    has it in a cache, and would not see what it gains."""
+    d.s.annotate(loop, "prefetch", STATE_ROWS)
 
 
 def _offer(d: SketchBuilder, loop: str, name: str, *distances: int) -> bool:
