@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from keyword import iskeyword
+from operator import index
+from typing import SupportsIndex
 
 from autotune.errors import ModelError
 from autotune.models.quantized import QuantizedModel
@@ -95,8 +97,7 @@ class Model:
 
         Example: ``model.at(rows=1)``.
         """
-        self._check_sizes(sizes)
-        graph = replace(self.graph, dag=at_sizes(unmarked(self.graph.dag), sizes))
+        graph = replace(self.graph, dag=at_sizes(unmarked(self.graph.dag), self._numbers(sizes)))
         inputs, outputs = (
             tuple(
                 replace(x, shape=(t := graph.dag.tensors[x.tensor]).shape, strides=t.strides) for x in ports
@@ -116,29 +117,30 @@ class Model:
 
         Example, a decoder that makes one token after the other: ``model.with_own_sizes(rows=1)``.
         """
-        each = {n: [v] if isinstance(v, int) else [*v] for n, v in sizes.items()}
+        each = {n: [*v] if isinstance(v, Iterable) else [v] for n, v in sizes.items()}
         own = [*self.own_sizes]
         for numbers in product(*each.values()):
-            one = dict(zip(each, numbers, strict=True))
-            self._check_sizes(one)
+            one = self._numbers(dict(zip(each, numbers, strict=True)))
             if one and one not in own:
                 own.append(one)
         if len(own) > MOST_OWN:
             raise ModelError(f"{len(own)} sizes have programs of their own; give {MOST_OWN} at most")
         return replace(self, own_sizes=tuple(own))
 
-    def _check_sizes(self, sizes: Mapping[str, int]) -> None:
-        """Raise ModelError for sizes that the model has not."""
-        known = self.sizes
+    def _numbers(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Sizes as plain integers. Raises ModelError for those that the model has not."""
+        known, found = self.sizes, {}
         for name, n in sizes.items():
             if name not in known:
                 has = f"the open sizes are {', '.join(known)}" if known else "it has no open size"
                 raise ModelError(f"{self.source}: there is no size {name!r}; {has}{suggest(name, known)}")
             least, most = known[name]
-            if isinstance(n, bool) or not isinstance(n, int) or not least <= n <= most:
+            if isinstance(n, bool) or not isinstance(n, SupportsIndex) or not least <= index(n) <= most:
                 raise ModelError(
                     f"{self.source}: the size {name} is {n!r}; give a number from {least} to {most}"
                 )
+            found[name] = index(n)
+        return found
 
     def with_strides(self, strides: Strides) -> Model:
         """The model whose inputs lie in memory with these strides: by name, in elements; None: row-major.
