@@ -140,6 +140,7 @@ def _kernels(tasks: TaskList, asked: Asked, remedy: str, picking: Picking) -> li
     wanted, where = asked.target, asked.where
     kernels: dict[int, Kernel] = {}
     missing: list[Missing] = []
+    alone: list[Missing] = []
     plain: dict[int, Kernel] = {}  # which are used unless a first pick is faster
     for task, workload in enumerate(tasks.tasks):
         found, unusable = stored(workload, asked)
@@ -149,6 +150,8 @@ def _kernels(tasks: TaskList, asked: Asked, remedy: str, picking: Picking) -> li
         elif found is not None:
             pinned = any(h.pinned for h in islice(hits(workload, asked), 1))
             kernels[task] = found if pinned else preferred(found, where)
+            if not asked.fallback and unsearched(workload, asked, 1):
+                alone.append(Missing(task, "the log has only its plain loops"))
         else:
             elsewhere = stored_elsewhere(workload, where)
             why = f"not tuned; {elsewhere}" if elsewhere else "not tuned"
@@ -159,6 +162,12 @@ def _kernels(tasks: TaskList, asked: Asked, remedy: str, picking: Picking) -> li
             f"{len(missing)} of {len(tasks.tasks)} tasks have no tuned kernel for this machine{place}:\n"
             f"{_listed(tasks, missing)}",
             f"{remedy}; or allow kernels that are not tuned: fallback=True",
+        )
+    if alone:
+        warn(
+            f"{len(alone)} of {len(tasks.tasks)} tasks run their plain loops, which may be slow, as nothing "
+            f"was compared with them:\n{_listed(tasks, alone)}\n{remedy}; or allow kernels that are not "
+            "tuned: fallback=True"
         )
     if missing:
         if kernels and asked.exactly is None:  # as many as most of the others

@@ -76,9 +76,7 @@ def sizes_of(dag: ComputeDAG, inputs: Sequence[str]) -> tuple[ProgramSize, ...]:
     return tuple(ProgramSize(s.name, s.least, s.most, told[s.name]) for s in dag.open.sizes)
 
 
-def told_sizes(
-    sizes: Iterable[tuple[str, int, int, str, int]], extents: Extents
-) -> tuple[ProgramSize, ...]:
+def told_sizes(sizes: Iterable[tuple[str, int, int, str, int]], extents: Extents) -> tuple[ProgramSize, ...]:
     """Sizes as a file has them: name, least, most, and the input and its dimension that tell it. Raises
     ValueError where that extent does not."""
     found = []
