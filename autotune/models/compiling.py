@@ -30,10 +30,9 @@ from autotune.run.plain import said
 from autotune.run.stored import hits, named_place, stored, stored_elsewhere, unsearched, with_threads
 from autotune.run.warned import warn
 from schedules.errors import AutotuneError
-from schedules.model import Target, Trace, Workload
+from schedules.model import Target, Workload
 
 SHOWN = 8  # nodes of a task in a message
-QUICK_S = 1e-4  # of plain loops that no warning names
 
 
 def compile_model(
@@ -142,8 +141,8 @@ def _kernels(tasks: TaskList, asked: Asked, remedy: str, picking: Picking) -> li
     wanted, where = asked.target, asked.where
     kernels: dict[int, Kernel] = {}
     missing: list[Missing] = []
-    plain: dict[int, Kernel] = {}  # which are used unless a first pick is faster
     alone: list[Missing] = []  # plain loops that nothing was compared with
+    plain: dict[int, Kernel] = {}  # which are used unless a first pick is faster
     for task, workload in enumerate(tasks.tasks):
         found, unusable = stored(workload, asked)
         if found is not None and asked.fallback and unsearched(workload, asked):
@@ -152,9 +151,8 @@ def _kernels(tasks: TaskList, asked: Asked, remedy: str, picking: Picking) -> li
         elif found is not None:
             pinned = any(h.pinned for h in islice(hits(workload, asked), 1))
             kernels[task] = found if pinned else preferred(found, where)
-            slow = kernels[task].trace == Trace() and (tuned_s(kernels[task]) or 0.0) > QUICK_S
-            if slow and unsearched(workload, asked):
-                alone.append(Missing(task, said(found, "the log has nothing else, as a run ended early")))
+            if not asked.fallback and unsearched(workload, asked, 1):
+                alone.append(Missing(task, said(found, "the log has nothing else")))
         else:
             elsewhere = stored_elsewhere(workload, where)
             why = f"not tuned; {elsewhere}" if elsewhere else "not tuned"
@@ -166,15 +164,18 @@ def _kernels(tasks: TaskList, asked: Asked, remedy: str, picking: Picking) -> li
             f"{_listed(tasks, missing)}",
             f"{remedy}; or allow kernels that are not tuned: fallback=True",
         )
+    if alone:
+        warn(
+            f"{len(alone)} of {len(tasks.tasks)} tasks run their plain loops, which may be slow, as nothing "
+            f"was compared with them:\n{_listed(tasks, alone)}\n{remedy}; or allow kernels that are not "
+            "tuned: fallback=True"
+        )
     if missing:
         if kernels and asked.exactly is None:  # as many as most of the others
             usual, _ = Counter(k.target.threads for k in kernels.values()).most_common(1)[0]
             wanted = replace(wanted, threads=usual)
         kernels |= untuned_kernels(tasks, missing, wanted, where, remedy, picking)
     kernels |= {task: k for task, k in plain.items() if kernels[task].chosen_by == "default"}
-    if alone:
-        share = f"{len(alone)} of {len(tasks.tasks)} tasks"
-        warn(f"{share} run as plain loops:\n{_listed(tasks, alone)}\n{remedy}, with more time")
     return [kernels[i] for i in range(len(tasks.tasks))]
 
 

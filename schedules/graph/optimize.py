@@ -17,6 +17,7 @@ from schedules.graph.literals import name_literals
 from schedules.graph.maps import inline_maps
 from schedules.graph.requantise import drop_requantised, fold_result_scales
 from schedules.graph.scale import fold_scales
+from schedules.graph.side_by_side import lie_in_whole, stack_unequal
 from schedules.graph.stack import stack_equal
 from schedules.graph.states import write_in_place
 from schedules.graph.tables import tabulate
@@ -43,10 +44,12 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     fold_constants,
     split_digits,
     eliminate_common,
+    stack_unequal,
     stack_equal,
     order_dimensions,
     name_literals,
     join_in_place,
+    lie_in_whole,
     end_with_valid_rows,
 )
 

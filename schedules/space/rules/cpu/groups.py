@@ -30,6 +30,7 @@ from schedules.space.rules.patterns import (
     reads_identity,
     reduction_length,
     sole_reader,
+    spatial,
 )
 from schedules.space.rules.views import copy_views, order_axes, split_views
 from schedules.space.sketch_builder import SketchBuilder
@@ -96,9 +97,18 @@ def _schedule(d: SketchBuilder, name: str) -> None:
         tiled, rows = reductions_behind(d, b)
     if rows is not None:
         products = [x for x in d.s.blocks() if x not in d.done and is_product(d.s.nest, d.block(x))]
+        apart = _products_apart(d, products, tiled)
         ways = ("blocks", "parts", "rows") if rows_outgrow_cache(d) else ("blocks", "rows")
-        by = d.choose(f"{name}.by", ways) if products else "rows"
-        if by == "rows":
+        by = d.choose(f"{name}.by", (*ways, "apart") if apart else ways) if products else "rows"
+        if by == "apart":
+            for x, axes in apart.items():
+                with d.scheduling(x):
+                    schedule_dot_products(d, x, axes, apart=True)
+            if tiled is not None and tiled.name in products:
+                _tile(d, tiled.name, name)
+            else:
+                schedule_rows(d, name)
+        elif by == "rows":
             schedule_rows(d, name)
         else:
             schedule_row_blocks(d, name, in_parts=by == "parts")
@@ -135,12 +145,22 @@ def _tile(d: SketchBuilder, producer: str, consumer: str = "") -> None:
             _schedule(d, name)
 
 
+def _products_apart(d: SketchBuilder, products: list[str], tiled: Block | None) -> dict[str, list[str]]:
+    """{product: its axes} of products that may be done as dot products before the rows that read them: all
+    but the one that is ``tiled`` with the reader of the rows. So are scores of attention of one token, and
+    the sum of its values. Empty if others are left."""
+    found = {x: a for x in products if (a := dot_product_axes(d, d.block(x), apart=True))}
+    left = set(products) - found.keys()
+    return found if left <= ({tiled.name} if tiled is not None else set()) else {}
+
+
 def _by_dot_products(d: SketchBuilder, b: Block) -> bool:
     """Schedule a product as dot products if that may pay and is chosen. Returns whether it was."""
-    axes = dot_product_axes(d, b)
+    opened = any((b.name, v) in d.open for v in spatial(b))
+    axes = dot_product_axes(d, b, opened)
     if not axes or not d.choose(f"{b.name}.by", ("", "dots")):
         return False
-    schedule_dot_products(d, b.name, axes)
+    schedule_dot_products(d, b.name, axes, opened)
     return True
 
 

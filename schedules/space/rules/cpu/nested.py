@@ -132,7 +132,8 @@ def schedule_nested(d: SketchBuilder, chain: Sequence[str], consumer: str) -> No
     packed = _packed(d, levels, v, panel, dots)
     rows = next((a for a in reversed(axes) if a != v and n[a] > 1 and _reuses(d, levels, a)), "")
     tile = d.choice(f"{first}.{rows}", range(1, min(ROWS, n[rows]) + 1)) if rows else 1
-    outer, others, runs, lanes = [], [], "", ""
+    outer: dict[str, str] = {}
+    others, runs, lanes = [], "", ""
     for axis, loop in zip(axes, [x.var for x in d.loops(consumer)], strict=True):
         if axis == v:
             o, inside = d.s.split(loop, (None, panel), "guard" if packed else "shift")
@@ -142,16 +143,37 @@ def schedule_nested(d: SketchBuilder, chain: Sequence[str], consumer: str) -> No
             others.append(i)
         else:
             o = loop
-        outer.append(o)
-    d.s.reorder(*outer, *others, runs, lanes)
-    tiles = d.fused(outer)
+        outer[axis] = o
+    again = _read_again(d, levels, v, axes) if packed else []
+    around, inside = [outer[a] for a in axes if a not in again], [outer[a] for a in again]
+    d.s.reorder(*around, *inside, *others, runs, lanes)
+    if any((first, levels[0].axis[a]) in d.open for a in again):
+        tiles, shared = inside[-1], around
+    else:
+        tiles = d.fused((*around, *inside))
+        shared = [tiles]
     for x in (*others, runs):
         d.s.unroll(x)
     d.s.vectorize(lanes)
     _sums(d, levels, v, vec, tiles, dots)
     for name in packed:
         schedule_copy(d, name, parallel=True)
-    d.parallel(tiles)
+    d.parallel(*shared)
+
+
+def _read_again(d: SketchBuilder, levels: Sequence[NestLevel], v: str, axes: Sequence[str]) -> list[str]:
+    """Axes of the outputs along which tiles read the same panels of what moves with ``v``. Their loops are
+    inside: a panel stays in the second cache, where all of them would not. If a call tells how long one of
+    these is, threads share the panels alone: these must be enough."""
+    along = [(x, level) for level in levels for x in operands(d.block(level.name)) if v in level.axis]
+    of_panels = [(x, level) for x, level in along if depends(x, level.axis[v])]
+    again = [
+        a for a in axes if not any(depends(x, level.axis.get(a, "")) for x, level in of_panels) and a != v
+    ]
+    n, first = extents(d.block(levels[0].name)), levels[0]
+    panels = n[first.axis[v]] // (max(PANEL) * d.lanes_of(d.dtype(d.block(first.name))))
+    is_open = any((first.name, first.axis[a]) in d.open for a in again)
+    return [] if is_open and panels < d.threads else again
 
 
 def _reuses(d: SketchBuilder, levels: Sequence[NestLevel], axis: str) -> bool:
