@@ -21,6 +21,7 @@ from autotune.models.origin import ModelOrigin
 from autotune.models.own_programs import OwnProgram, TaskList, joint_tasks
 from autotune.models.preparation import prepared_programs
 from autotune.models.program import Program
+from autotune.models.shared_packing import with_shared_packings
 from autotune.models.weights import KeptOnce
 from autotune.results.following import picks_shown
 from autotune.run.asked import Asked
@@ -79,7 +80,7 @@ def compiled(model: Model, asked: Asked, named: str, picking: Picking) -> Module
     arguments += [] if asked.exactly is None else [f"threads={asked.exactly}"]
     remedy = f"tune them: autotune.tune_model({', '.join(arguments)})"
     tasks, numbers = joint_tasks(outlines, sizes)
-    every = _kernels(tasks, asked, remedy, picking)
+    every = with_shared_packings(outlines, numbers, _kernels(tasks, asked, remedy, picking), asked)
     wanted = replace(wanted, threads=max((k.target.threads for k in every), default=wanted.threads))
     states = {n: s.initial for n, s in readies[0].graph.states.items()}
     initial = {name: x.copy() for name, x in states.items() if x is not None}
