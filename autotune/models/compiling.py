@@ -35,6 +35,9 @@ from schedules.model import Target, Trace, Workload
 
 SHOWN = 8  # nodes of a task in a message
 QUICK_S = 1e-4  # of plain loops that no warning names
+# Seconds that the first picks of a model may take longer together because others have the CPUs. The heaviest
+# tasks go first.
+LATE_S = 180.0
 
 
 def compile_model(
@@ -207,8 +210,9 @@ def untuned_kernels(
     failed: list[Missing] = []
     left: list[Workload] = []
     picked: list[Missing] = []
-    with shared_start(), picks_shown(picking.shown) as show:
-        for number, m in enumerate(missing):
+    heaviest = sorted(missing, key=lambda m: -tasks.work[m.task])
+    with shared_start(LATE_S), picks_shown(picking.shown) as show:
+        for number, m in enumerate(heaviest):
             workload = tasks.tasks[m.task]
             over = picking.until is not None and time.monotonic() >= picking.until
             if over and not is_kept(workload, wanted, where):
@@ -226,6 +230,7 @@ def untuned_kernels(
     if left:
         done = f"{len(missing) - len(left)} of {len(missing)}"
         raise NotPicked(f"{done} kernels that are not tuned were chosen", left, wanted, where, remedy)
+    picked.sort(key=lambda m: m.task)
     share = f"{len(missing)} of {len(tasks.tasks)} tasks"
     warn(f"{share} run kernels that are not tuned:\n{_listed(tasks, picked)}\n{remedy}")
     return kernels
