@@ -181,7 +181,8 @@ def _there(s: Stage, spans: Sequence[RowSpan]) -> Expr:
     for a, span in zip(s.axes, spans, strict=True):
         if not is_same(span.extent, a.extent) or not isinstance(span.start, Const):
             first = held(span, a.extent)
-            found += [E.compare("<=", first, Var(a.var)), E.compare("<", Var(a.var), first + as_index(span.extent))]
+            behind = first + as_index(span.extent)
+            found += [E.compare("<=", first, Var(a.var)), E.compare("<", Var(a.var), behind)]
     return E.all_of(*found)
 
 
