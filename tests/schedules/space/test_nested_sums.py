@@ -498,15 +498,17 @@ def test_one_row_and_many_read_the_same_panels() -> None:
     assert "y.panel" in few.holes(s), "eight threads want more"
 
 
-def test_tiles_of_rows_are_inside_of_panels() -> None:
-    """A panel is read by all rows before the next one is. Where a call tells how many there are, threads share
-    panels alone."""
-    for m, threads in ((64, 1), (64, 2), (at.dim(1, 64, "rows"), 2)):
-        t = replace(VNNI, threads=threads)
-        space = derive(of_integers("four bits", m, 512, 64, 32), t)
+@pytest.mark.parametrize(("threads", "first", "other"), [(1, "x1", "x1"), (2, "x1", "x1"), (16, "x1", "x0")])
+def test_tiles_of_rows_are_inside_of_panels(threads: int, first: str, other: str) -> None:
+    """All rows read a panel before the next one is read. Where a call tells how many rows there are, threads
+    share panels alone, if these are enough."""
+    t = replace(VNNI, threads=threads)
+    for m, axis in ((64, first), (at.dim(1, 64, "rows"), other)):
+        dag = of_integers("four bits", m, 512, 64, 32)  # type: ignore[arg-type]  # a size or a dimension
+        space = derive(dag, t)
         s = space.sketches.index(f"{NESTED} {DOTS}")
-        row = dict(zip(space.holes(s), space.sample(s, 1, np.random.default_rng(0))[0], strict=True))
-        trace = space.trace(s, np.array([*row.values()]))
-        body = lower(Schedule.replay(space.dag, trace, t).nest).body
-        (tiles,) = (x for x in walk(body) if isinstance(x, Loop) and x.var.startswith("y_write_x1_0"))
-        assert tiles.extent == Const(8)
+        trace = space.trace(s, space.sample(s, 1, np.random.default_rng(0))[0])
+        body = lower(Schedule.replay(dag, trace, t).nest).body
+        tiles = next(x for x in walk(body) if isinstance(x, Loop) and x.var.startswith("y_write_x"))
+        assert tiles.var.startswith(f"y_write_{axis}")
+        assert tiles.kind == ("parallel" if threads > 1 else "serial")
