@@ -7,8 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from keyword import iskeyword
+from operator import index
+from typing import SupportsIndex
 
 from autotune.errors import ModelError
+from autotune.models.quantized import QuantizedModel
 from autotune.models.signature import Signature
 from schedules.errors import suggest
 from schedules.graph.graph import Graph
@@ -58,6 +61,7 @@ class Model:
     file, which is also that of ``graph.inputs`` and ``graph.outputs``. ``name``: that the file gives it.
     ``source``: where it is from, for messages. ``signature``: how it is called; None where that is with its
     inputs, one after the other. ``own_sizes``: sizes that have programs of their own (`with_own_sizes`).
+    ``quantized``: what `quantize` did to it; None: nothing.
 
     Inputs lie in memory as `with_strides` has them. A torch program's lie as the example inputs of its export
     did. Example: ``at.import_onnx("net.onnx").inputs[0].shape``.
@@ -70,6 +74,7 @@ class Model:
     source: str
     signature: Signature | None = field(default=None, repr=False)
     own_sizes: tuple[Mapping[str, int], ...] = ()
+    quantized: QuantizedModel | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         sizes = f"{len(self.graph.dag.stages)} stages, {len(self.graph.values)} constants"
@@ -92,8 +97,7 @@ class Model:
 
         Example: ``model.at(rows=1)``.
         """
-        self._check_sizes(sizes)
-        graph = replace(self.graph, dag=at_sizes(unmarked(self.graph.dag), sizes))
+        graph = replace(self.graph, dag=at_sizes(unmarked(self.graph.dag), self._numbers(sizes)))
         inputs, outputs = (
             tuple(
                 replace(x, shape=(t := graph.dag.tensors[x.tensor]).shape, strides=t.strides) for x in ports
@@ -113,29 +117,30 @@ class Model:
 
         Example, a decoder that makes one token after the other: ``model.with_own_sizes(rows=1)``.
         """
-        each = {n: [v] if isinstance(v, int) else [*v] for n, v in sizes.items()}
+        each = {n: [*v] if isinstance(v, Iterable) else [v] for n, v in sizes.items()}
         own = [*self.own_sizes]
         for numbers in product(*each.values()):
-            one = dict(zip(each, numbers, strict=True))
-            self._check_sizes(one)
+            one = self._numbers(dict(zip(each, numbers, strict=True)))
             if one and one not in own:
                 own.append(one)
         if len(own) > MOST_OWN:
             raise ModelError(f"{len(own)} sizes have programs of their own; give {MOST_OWN} at most")
         return replace(self, own_sizes=tuple(own))
 
-    def _check_sizes(self, sizes: Mapping[str, int]) -> None:
-        """Raise ModelError for sizes that the model has not."""
-        known = self.sizes
+    def _numbers(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Sizes as plain integers. Raises ModelError for those that the model has not."""
+        known, found = self.sizes, {}
         for name, n in sizes.items():
             if name not in known:
                 has = f"the open sizes are {', '.join(known)}" if known else "it has no open size"
                 raise ModelError(f"{self.source}: there is no size {name!r}; {has}{suggest(name, known)}")
             least, most = known[name]
-            if isinstance(n, bool) or not isinstance(n, int) or not least <= n <= most:
+            if isinstance(n, bool) or not isinstance(n, SupportsIndex) or not least <= index(n) <= most:
                 raise ModelError(
                     f"{self.source}: the size {name} is {n!r}; give a number from {least} to {most}"
                 )
+            found[name] = index(n)
+        return found
 
     def with_strides(self, strides: Strides) -> Model:
         """The model whose inputs lie in memory with these strides: by name, in elements; None: row-major.

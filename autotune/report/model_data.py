@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from autotune.models.in_place import KEY, context_of
 from autotune.models.model import Model
 from autotune.models.outline import KernelCall, Outline
-from autotune.models.preparation import prepared
+from autotune.models.preparation import prepared_programs
 from autotune.models.tasks import tasks_of
 from autotune.report.graph_drawing import Drawing, DrawnNode
 from autotune.run.describing import describe
@@ -86,8 +86,8 @@ def read_model(
     """Rewrite a model step by step, and read what a log has of its tasks. ``profiled``: compile and run it
     too. ``onnx``: its file, for ONNX Runtime's profile. Raises `ModelError`, `LogError`, `PeerError`, and
     `KernelNotFound` where it is to be profiled but not tuned."""
-    ready = prepared(model)
-    digests = [t.workload.digest for t in tasks_of(ready.parts)]
+    ready, *own = prepared_programs(model)
+    digests = [*dict.fromkeys(t.workload.digest for one in (ready, *own) for t in tasks_of(one.parts))]
     best = {
         d: hit.time_s
         for d in digests

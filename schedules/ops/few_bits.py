@@ -46,7 +46,7 @@ class Format:
 
     def at(self, w: te.Tensor, outer: tuple[Expr, ...], g: ExprLike, t: Expr, group: int) -> Expr:
         """The number at place ``t`` of group ``g`` of a row of weights."""
-        if self.each == 1:
+        if self.each == 1 and not self.zero:
             return w[(*outer, place(g, t, group))]
         code = self.code(w, outer, g, t, group)
         return te.lookup(self.values, code) if self.zero is None else code - self.zero
@@ -66,7 +66,7 @@ class Format:
     def numbers(self, w: Array, group: int) -> Array:
         """All numbers of an array (…, bytes of k), as float64 (…, k)."""
         if self.each == 1:
-            return w.astype(np.float64)
+            return w.astype(np.float64) - (self.zero or 0)
         digits = [w & 15, w >> 4]
         if self.halves:
             parts = [x.reshape(*w.shape[:-1], -1, group // _CODES) for x in digits]
@@ -82,6 +82,7 @@ FORMATS = {
     "float4_e2m1": Format("uint8", _CODES, te.FLOAT4_E2M1),
     "int8": Format("int8", zero=0),
     **{name: Format(name) for name in STORED_FLOATS},
+    "uint8": Format("uint8", zero=128),
     "int4_halves": Format("uint8", _CODES, tuple(range(-8, 8)), zero=8, halves=True),
 }
 SCALES = ("float32", *STORED_FLOATS)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from autotune.errors import KernelNotFound
 from autotune.models.in_place import KEY, context_of
-from autotune.models.model import Model
+from autotune.models.model import Model, shown_sizes
 from autotune.models.outline import workload_of
-from autotune.models.preparation import chosen, prepared
+from autotune.models.preparation import PreparedModel, chosen, prepared_programs
 from autotune.report.data import number
 from autotune.report.explain import cpu, gpu
 from autotune.results.explanation import Explanation, Row, Section
@@ -53,7 +54,6 @@ class _Timed:
 def of_model(model: Model, target: Target, where: str) -> Explanation:
     """The explanation of a model with the kernels that a log has. Raises `KernelNotFound` where it has none,
     or `ModelError`."""
-    made = prepared(model)
     found: dict[str, Hit | None] = {}
 
     def hit(workload: Workload) -> Hit | None:
@@ -65,17 +65,37 @@ def of_model(model: Model, target: Target, where: str) -> Explanation:
         known = hit(workload)
         return None if known is None else known.time_s
 
+    programs = prepared_programs(model)
+    sections = [section for one in programs for section in _of_program(one, hit, time_s, target, where)]
+    if not sections:
+        kernels = {w.digest for one in programs for w in one.outline(time_s).tasks}
+        raise KernelNotFound(
+            f"none of the {len(kernels)} kernels of {model.source} is tuned for {target.arch} with "
+            f"{target.threads} thread{'s' if target.threads > 1 else ''}; tune them first: "
+            f"autotune tune {model.source} --threads {target.threads}"
+        )
+    threads = f"{target.threads} thread{'s' if target.threads > 1 else ''}"
+    return Explanation(
+        f"{model.name or model.source}, {threads} on {target.arch}",
+        (*sections, *_states(programs[0].graph)),
+    )
+
+
+def _of_program(
+    made: PreparedModel,
+    hit: Callable[[Workload], Hit | None],
+    time_s: Callable[[Workload], float | None],
+    target: Target,
+    where: str,
+) -> tuple[Section, ...]:
+    """What is said of all sizes, or of a size with a program of its own."""
     parts = [*chosen(made.parts, time_s)]
     groups = [p for p in parts if isinstance(p, Group)]
     workloads = {w.digest: w for w in (workload_of(g.dag) for g in groups)}
     counts = Counter(workload_of(g.dag).digest for g in groups)
     tuned = {d: h for d, w in workloads.items() if (h := hit(w)) is not None}
     if not tuned:
-        raise KernelNotFound(
-            f"none of the {len(workloads)} kernels of {model.source} is tuned for {target.arch} with "
-            f"{target.threads} thread{'s' if target.threads > 1 else ''}; tune them first: "
-            f"autotune tune {model.source} --threads {target.threads}"
-        )
+        return ()
     context = context_of(made.outline(time_s))
     timed = {d: _timed(h, counts[d], context, where) for d, h in tuned.items()}
     total = sum(t.whole_s for t in timed.values())
@@ -89,10 +109,9 @@ def of_model(model: Model, target: Target, where: str) -> Explanation:
             "Kernels that take longest: time x calls, and what bounds them",
             tuple(row for n, d in enumerate(top) for row in _kernel(n + 1, workloads[d], timed[d], total)),
         ),
-        *_states(made.graph),
     )
-    threads = f"{target.threads} thread{'s' if target.threads > 1 else ''}"
-    return Explanation(f"{model.name or model.source}, {threads} on {target.arch}", sections)
+    at = f" at {shown_sizes(made.sizes)}" if made.sizes else ""
+    return tuple(replace(s, title=s.title + at) for s in sections)
 
 
 def _hit(workload: Workload, target: Target, where: str) -> Hit | None:
