@@ -108,6 +108,11 @@ class Given:
         """Whether a model's file stands in the place of an operator's name."""
         return is_model(self.op)
 
+    @property
+    def on_gguf(self) -> bool:
+        """Whether that file is a language model of GGUF."""
+        return self.op is not None and self.op.lower().endswith(".gguf")
+
     def check_model(self, *others: str) -> None:
         """Raises `typer.BadParameter` for options that say what an operator computes, or are ``others``."""
         names = ("dtype", "layout", "constant_weights", "strides", "suite", *others)
@@ -185,7 +190,7 @@ def one_of(option: str, value: str, known: Collection[str]) -> None:
 
 def is_model(op: str | None) -> bool:
     """Whether what stands in the place of an operator's name is a model's file."""
-    return op is not None and (op.lower().endswith(".onnx") or "/" in op or "\\" in op)
+    return op is not None and (op.lower().endswith((".onnx", ".gguf")) or "/" in op or "\\" in op)
 
 
 def _check_operator(op: str, db: str) -> None:
@@ -201,7 +206,8 @@ def _check_operator(op: str, db: str) -> None:
         )
     if "." in op:
         raise typer.BadParameter(
-            f"{op!r} is no operator (see: autotune ops), and no model's file: its name would end in .onnx"
+            f"{op!r} is no operator (see: autotune ops), and no model's file: its name would end in .onnx or "
+            ".gguf"
         )
     if not suggest(op, ops.REGISTRY):
         close = own_names.close(op, db)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from autotune.models.operators.base import stage
-from autotune.models.operators.normalization import exponentials
+from autotune.models.operators.normalization import softmax
 from schedules import te
 from schedules.expr import Expr, ExprLike
 
@@ -40,8 +40,8 @@ class DecoderLayer:
 @dataclass(frozen=True)
 class Decoder:
     """``heads`` of queries read ``kv_heads`` of keys and values, with ``head`` and ``value`` numbers each.
-    ``eps``: what norms add to the mean square. ``cos``, ``sin``: (places, pairs), of the rotations: the first half of as
-    many numbers of a head as there are pairs twice is rotated with the second half."""
+    ``eps``: what norms add to the mean square. ``cos``, ``sin``: (places, pairs), of the rotations. Number
+    ``d`` of a head is rotated with number ``d + pairs``; numbers from ``2 * pairs`` on are not."""
 
     heads: int
     kv_heads: int
@@ -58,7 +58,7 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Cache:
-    """Keys and values of earlier tokens of a layer: (context, kv_heads, head) and (context, kv_heads, value)."""
+    """Keys and values of earlier tokens of a layer: (context, kv_heads, numbers of a head)."""
 
     keys: te.Tensor
     values: te.Tensor
@@ -126,11 +126,14 @@ def _rotated(of: Decoder, x: te.Tensor, heads: int, position: te.Tensor, first: 
 
     def value(i: Expr, h: Expr, d: Expr) -> Expr:
         place = position[()] + te.cast(i + first, "int64")
-        pair = d % pairs
-        cos, sin = of.cos[place, pair], of.sin[place, pair]
-        low, high = x[i, h * of.head + pair], x[i, h * of.head + pairs + pair]
-        turned = te.select(d < pairs, low * cos - high * sin, high * cos + low * sin)
-        return te.select(d < 2 * pairs, turned, x[i, h * of.head + d]) if 2 * pairs < of.head else turned
+
+        def turned(a: Expr, b: Expr, pair: Expr, sign: int) -> Expr:
+            cos, sin = of.cos[place, pair], of.sin[place, pair]
+            return x[i, h * of.head + a] * cos + sign * x[i, h * of.head + b] * sin
+
+        low, high = turned(d, d + pairs, d, -1), turned(d, d - pairs, d - pairs, 1)
+        both = te.select(d < pairs, low, high)
+        return te.select(d < 2 * pairs, both, x[i, h * of.head + d]) if 2 * pairs < of.head else both
 
     return stage((x.shape[0], heads, of.head), value, "rotated")
 
@@ -148,7 +151,7 @@ def _written(old: te.Tensor, rows: te.Tensor, position: te.Tensor) -> te.Tensor:
 
 
 def _attended(of: Decoder, q: te.Tensor, cache: Cache, position: te.Tensor, first: ExprLike) -> te.Tensor:
-    """softmax(q · keysᵀ / √head) · values (A. Vaswani et al., 2017) over rows up to each query's own place."""
+    """softmax(q · keysᵀ / √head) · values (A. Vaswani et al., 2017), over rows up to the place of a query."""
     rows, context, group = q.shape[0], cache.keys.shape[0], of.heads // of.kv_heads
     d, t = te.reduce_axis(of.head, "d"), te.reduce_axis(context, "t")
     every = (of.kv_heads, group, rows, context)
@@ -163,16 +166,16 @@ def _attended(of: Decoder, q: te.Tensor, cache: Cache, position: te.Tensor, firs
         seen = te.cast(t, "int64") <= position[()] + te.cast(i + first, "int64")
         return te.select(seen, dots[h, g, i, t] * scale, -te.inf)
 
-    e, inverse = exponentials(stage(every, score, "scores"), 3)
+    weights = softmax(stage(every, score, "scores"), 3)
 
     def mixed(h: Expr, g: Expr, i: Expr, d: Expr) -> te.Reduction:
-        return te.sum(e[h, g, i, t] * te.cast(cache.values[t, h, d], "float32"), axis=t)
+        return te.sum(weights[h, g, i, t] * te.cast(cache.values[t, h, d], "float32"), axis=t)
 
     sums = stage((*every[:3], of.value), mixed, "mixed")
 
     def joined(i: Expr, j: Expr) -> Expr:
         head = j // of.value
         at = (head // group, head % group, i)
-        return sums[(*at, j % of.value)] * inverse[at]
+        return sums[(*at, j % of.value)]
 
     return stage((rows, of.heads * of.value), joined, "attended")

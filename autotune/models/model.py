@@ -11,6 +11,7 @@ from operator import index
 from typing import SupportsIndex
 
 from autotune.errors import ModelError
+from autotune.models.quantized import QuantizedModel
 from autotune.models.signature import Signature
 from schedules.errors import suggest
 from schedules.graph.graph import Graph
@@ -60,6 +61,7 @@ class Model:
     file, which is also that of ``graph.inputs`` and ``graph.outputs``. ``name``: that the file gives it.
     ``source``: where it is from, for messages. ``signature``: how it is called; None where that is with its
     inputs, one after the other. ``own_sizes``: sizes that have programs of their own (`with_own_sizes`).
+    ``quantized``: what `quantize` did to it; None: nothing.
 
     Inputs lie in memory as `with_strides` has them. A torch program's lie as the example inputs of its export
     did. Example: ``at.import_onnx("net.onnx").inputs[0].shape``.
@@ -72,6 +74,7 @@ class Model:
     source: str
     signature: Signature | None = field(default=None, repr=False)
     own_sizes: tuple[Mapping[str, int], ...] = ()
+    quantized: QuantizedModel | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         sizes = f"{len(self.graph.dag.stages)} stages, {len(self.graph.values)} constants"

@@ -19,8 +19,8 @@ from schedules.graph.plan import ALIGNMENT, Plan, PlanStep, plan
 from schedules.model import Workload
 from schedules.strides import flaw, strides_of
 from schedules.te.compute_dag import ComputeDAG, Tensor
-from schedules.te.flops import count_flops
 from schedules.te.extent import is_open
+from schedules.te.flops import count_flops
 from schedules.te.marks import as_index, unmarked
 from schedules.te.sizes_in_values import without_holes
 
@@ -48,8 +48,9 @@ class Outline:
     a call. ``constants``: names of the weights. ``tasks``: each workload once. ``steps``: in an order in
     which all is written before it is read. ``labels``: {name of an input or output: what users call it},
     where that is another name. ``views``: {tensor: where in another one it lies}. ``joins``: {tensor that no
-    step writes: the tensors that are its parts}, which lie where it does. ``sizes``: what a call tells;
-    tensors have the extents of the largest. ``extents``: those of inputs and outputs that depend on one.
+    step writes: the tensors that are its parts, or the one that it is a part of}, which lie where it does.
+    ``sizes``: what a call tells; tensors have the extents of the largest. ``extents``: those of inputs and
+    outputs that depend on one.
     ``states``: {what users call it: what calls keep}, without initial values. Its new value lies where the
     old one does, of which it is joined with what was written there; or apart, and is copied when the call
     ends. ``counts``: sizes of steps that a call tells by numbers. Raises ValueError for steps that read
@@ -159,7 +160,8 @@ class Outline:
             part, whole = self._of(name), self._of(at.tensor)
             if at.tensor in self.views or {name, at.tensor} & {*self.inputs, *self.constants}:
                 raise ValueError(f"{name!r} cannot lie in {at.tensor!r}")
-            if name in self.outputs or at.tensor not in {*self.joins, *kept}:
+            alone = self.joins.get(name) == (at.tensor,)  # no step writes it: it is a part of what one wrote
+            if name in self.outputs or not (alone or at.tensor in {*self.joins, *kept}):
                 raise ValueError(f"{name!r} is no part of {at.tensor!r}")
             moved = at != Argument(at.tensor) or part.shape != whole.shape
             if at.tensor in kept and name in self.joins and moved:
@@ -171,7 +173,8 @@ class Outline:
                 raise ValueError(f"{name!r} is given, and joined of others")
             root = self.root(name)
             own = parts[1:] if root in kept else parts  # the first is what was there
-            if not own or any(self.root(p) != root for p in parts) or root in own:
+            of_one = own == (root,) and root not in self.joins
+            if not own or any(self.root(p) != root for p in parts) or (root in own and not of_one):
                 raise ValueError(f"{name!r} is not joined of tensors that lie in it")
 
     def _join(self, written: set[str]) -> None:

@@ -67,6 +67,8 @@ PEERS = {
     "onnxruntime": ("autotune.measure.compare.peers.with_onnxruntime", "onnxruntime"),
     "tvm": ("autotune.measure.compare.peers.with_tvm", "tvm"),
 }
+# Peers that run files of models, and have no operators.
+OF_FILES = ("llama.cpp",)
 
 
 def peer(name: str) -> Peer:
@@ -75,7 +77,5 @@ def peer(name: str) -> Peer:
         raise PeerError(f"unknown peer {name!r}; known peers: {', '.join(PEERS)}")
     module, needs = PEERS[name]
     if find_spec(needs) is None:
-        raise PeerError(
-            f"peer {name!r} is not installed; {install(needs)}, or leave it out of --against"
-        )
+        raise PeerError(f"peer {name!r} is not installed; {install(needs)}, or leave it out of --against")
     return cast(Peer, import_module(module))

@@ -20,8 +20,12 @@ STAGES = 2
 ROWS = 2
 # Distances of prefetching: groups of a reduction, of one or a few KB each.
 GROUPS = (1, 2, 4)
+# Distance of prefetching where weights of few bits are read: what memory gives until it answers (bytes).
+ON_THE_WAY = 8 << 10
 # Distance of prefetching: tiles.
 TILES = 2
+# The same, of a few rows of a state each.
+STATE_ROWS = 4
 # Most uses of an element: computing then takes little longer than fetching.
 FEW_USES = 128
 # Distance of prefetching: blocks of a transposition. Source: docs/measurements/memory-access.md.
@@ -76,13 +80,22 @@ def prefetch_groups(d: SketchBuilder, loop: str, name: str, stored: bool) -> Non
     and lie in the order in which they are read. ``stored``: whether they are weights of few bits. A model
     reads these from memory at every call, so they are always prefetched: a tuner, which times one product
     alone, has them in a cache, and would not see what it gains."""
-    _offer(d, loop, name, *GROUPS, never=not stored)
+    if stored:
+        d.s.annotate(loop, "prefetch_bytes", ON_THE_WAY)
+    else:
+        _offer(d, loop, name, *GROUPS)
 
 
-def _offer(d: SketchBuilder, loop: str, name: str, *distances: int, never: bool = True) -> bool:
-    """Offer the choice if the arguments come from memory. ``never``: offer to do without, too. Returns
-    whether it was offered."""
+def prefetch_rows_of_state(d: SketchBuilder, loop: str) -> None:
+    """Prefetch in the loop over rows of an operand of open extent, a few at a time, as those of a state. A
+    call reads each of them once, from memory, and does little with it. A tuner, which times one state alone,
+    has it in a cache, and would not see what it gains."""
+    d.s.annotate(loop, "prefetch", STATE_ROWS)
+
+
+def _offer(d: SketchBuilder, loop: str, name: str, *distances: int) -> bool:
+    """Offer the choice if the arguments come from memory. Returns whether it was offered."""
     if not beyond_caches(d):
         return False
-    d.s.annotate(loop, "prefetch", d.choice(f"{name}.ahead", (0, *distances) if never else distances))
+    d.s.annotate(loop, "prefetch", d.choice(f"{name}.ahead", (0, *distances)))
     return True
