@@ -36,7 +36,7 @@ class Memory:
 class Peer:
     """A contender that gives the logits of the model, and takes a second a call."""
 
-    name = "llama.cpp"
+    name, tells_cpu = "llama.cpp", True
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.words = seconds, list[int]()
