@@ -82,6 +82,7 @@ def test_tokens_are_made_after_the_same_others_in_each_round() -> None:
     assert found.share("a", 20.0) == pytest.approx(20 / 50)
     b.tells_cpu = False
     assert measured(decoding.decode(5), a, b).time_s("a") == 2.0
+    b.tells_cpu = True
     found = measured(decoding.decode(5), a, b, threads=2)
     assert found.time_s("a") == 2.0, "by the clock of the wall"
     assert found.share("a", 20.0) == pytest.approx(20 / 2 / 25)
