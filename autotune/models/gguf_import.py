@@ -40,7 +40,7 @@ def import_gguf(
         raise ModelError(f"import_gguf: cache={cache!r}; give one of {', '.join(CACHES)}")
     if activations not in ("int8", None):
         raise ModelError(f"import_gguf: activations={activations!r}; give 'int8' or None")
-    weights = GgufWeights(file)
+    weights = GgufWeights(file, activations is not None)
     decoder = _decoder(file, of, weights, places)
     weights.finish()
     n: Any = dim(1, most, "rows", open=True) if most > 1 else 1
@@ -58,9 +58,10 @@ def import_gguf(
     for i, (old, new) in enumerate(zip(caches, made, strict=True)):
         states |= {f"keys_{i}": Kept(old.keys, new.keys), f"values_{i}": Kept(old.values, new.values)}
     inputs = {"tokens": tokens, "position": position}
-    return assemble(
+    model = assemble(
         inputs, [("logits", logits)], weights.constants, origins, of.name, file.label, states=states
     )
+    return model.with_own_sizes(rows=1) if most > 1 else model
 
 
 def _size(what: str, given: Any, most: int, file: GgufFile) -> int:
@@ -78,7 +79,7 @@ def _decoder(file: GgufFile, of: Hyperparameters, weights: GgufWeights, places: 
     output = "output" if "output.weight" in file.tensors else "token_embd"
     divisors = None
     if "rope_freqs.weight" in file.tensors:
-        divisors = weights.constants.pop(weights.vector("rope_freqs.weight", of.turned // 2))
+        divisors = weights.values("rope_freqs.weight", of.turned // 2)
     tables = of.rotations(places, divisors)
     cos, sin = (weights.known(n, v) for n, v in zip(("cos", "sin"), tables, strict=True))
     return Decoder(
