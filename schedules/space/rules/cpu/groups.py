@@ -18,7 +18,7 @@ from schedules.space.rules.cpu.row_blocks import is_product, schedule_row_blocks
 from schedules.space.rules.cpu.row_parts import rows_outgrow_cache
 from schedules.space.rules.cpu.rows import schedule_rows, split_long_reduction
 from schedules.space.rules.cpu.streaming import stream_outputs
-from schedules.space.rules.cpu.tiling import schedule_tiled
+from schedules.space.rules.cpu.tiling import is_streamed, schedule_tiled
 from schedules.space.rules.cpu.widened import may_widen
 from schedules.space.rules.inline import inline_stages
 from schedules.space.rules.merge import merge_neighbours
@@ -97,10 +97,10 @@ def _schedule(d: SketchBuilder, name: str) -> None:
         tiled, rows = reductions_behind(d, b)
     if rows is not None:
         products = [x for x in d.s.blocks() if x not in d.done and is_product(d.s.nest, d.block(x))]
-        apart = _products_apart(d, products, tiled)
         ways = ("blocks", "parts", "rows") if rows_outgrow_cache(d) else ("blocks", "rows")
-        by = d.choose(f"{name}.by", (*ways, "apart") if apart else ways) if products else "rows"
-        if by == "apart":
+        apart = _products_apart(d, products, tiled)
+        by = d.choose(f"{name}.by", ways if apart is None else (*ways, "apart")) if products else "rows"
+        if by == "apart" and apart is not None:
             for x, axes in apart.items():
                 with d.scheduling(x):
                     schedule_dot_products(d, x, axes, apart=True)
@@ -145,13 +145,17 @@ def _tile(d: SketchBuilder, producer: str, consumer: str = "") -> None:
             _schedule(d, name)
 
 
-def _products_apart(d: SketchBuilder, products: list[str], tiled: Block | None) -> dict[str, list[str]]:
+def _products_apart(
+    d: SketchBuilder, products: list[str], tiled: Block | None
+) -> dict[str, list[str]] | None:
     """{product: its axes} of products that may be done as dot products before the rows that read them: all
-    but the one that is ``tiled`` with the reader of the rows. So are scores of attention of one token, and
-    the sum of its values. Empty if others are left."""
+    but the one that may be ``tiled`` with the reader of the rows, as it is read where it lies. So are scores
+    of attention of one token, and the sum of its values. None if others are left."""
     found = {x: a for x in products if (a := dot_product_axes(d, d.block(x), apart=True))}
-    left = set(products) - found.keys()
-    return found if left <= ({tiled.name} if tiled is not None else set()) else {}
+    left = [x for x in products if x not in found]
+    if not left:
+        return found
+    return found if tiled is not None and left == [tiled.name] and is_streamed(d, tiled) else None
 
 
 def _by_dot_products(d: SketchBuilder, b: Block) -> bool:

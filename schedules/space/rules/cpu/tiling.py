@@ -101,7 +101,7 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str, *, widens: bo
     along = contiguous if contiguous != v and n[contiguous] >= SHORT_VECTORS * w else ""
     packed = packed_read(d, p, names[v])
     ways = ("root",) if along else _pack_options(d, packed, names[v])
-    streamed = packed is not None and _is_streamed(d, p, packed, names[v])
+    streamed = v == vector_axis(c) and is_streamed(d, p)
     ways = ("none",) if streamed else ways
     mode = d.choose(f"{producer}.pack", ways) if packed is not None else "none"
     widens = widens and mode != "none" and d.choose(f"{producer}.copies", ("", "wide")) == "wide"
@@ -418,12 +418,16 @@ def _pack_options(d: SketchBuilder, x: Load | None, v: str) -> tuple[str, ...]:
     return ("none",) if held < TOO_SMALL_TO_PACK else ("root", "at", "none")
 
 
-def _is_streamed(d: SketchBuilder, p: Block, x: Load, v: str) -> bool:
-    """Whether an operand lies along the lanes, the sum goes along its open extent, and one register tile has
-    all that read it. A copy of it would be read once, and so are parts of it. So are the values of attention
-    of one token."""
-    opened = any(depends(x, i.var) and (p.name, i.var) in d.open for i in p.iters if i.kind == "reduce")
-    return opened and 1 < uses(p, x) <= MAX_STREAMED and v in unit_stride_vars(d.s.nest, x)
+def is_streamed(d: SketchBuilder, p: Block) -> bool:
+    """Whether an operand of a sum lies along the lanes, the sum goes along its open extent, and one register
+    tile has all that read it. A copy of it would be read once, and so are parts of it. So are the values of
+    attention of one token."""
+    v = vector_axis(p)
+    return v is not None and any(
+        1 < uses(p, x) <= MAX_STREAMED and v in unit_stride_vars(d.s.nest, x)
+        for x in operands(p)
+        if any(depends(x, i.var) and (p.name, i.var) in d.open for i in p.iters if i.kind == "reduce")
+    )
 
 
 def pack_operand(d: SketchBuilder, producer: str, x: Load, v: str, vec: int | Hole) -> tuple[str, int]:
