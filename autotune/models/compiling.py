@@ -26,6 +26,7 @@ from autotune.results.following import picks_shown
 from autotune.run.asked import Asked
 from autotune.run.describing import describe
 from autotune.run.kernel import Kernel
+from autotune.run.plain import said
 from autotune.run.stored import hits, named_place, stored, stored_elsewhere, unsearched, with_threads
 from autotune.run.warned import warn
 from schedules.errors import AutotuneError
@@ -140,7 +141,7 @@ def _kernels(tasks: TaskList, asked: Asked, remedy: str, picking: Picking) -> li
     wanted, where = asked.target, asked.where
     kernels: dict[int, Kernel] = {}
     missing: list[Missing] = []
-    alone: list[Missing] = []
+    alone: list[Missing] = []  # plain loops that nothing was compared with
     plain: dict[int, Kernel] = {}  # which are used unless a first pick is faster
     for task, workload in enumerate(tasks.tasks):
         found, unusable = stored(workload, asked)
@@ -151,7 +152,7 @@ def _kernels(tasks: TaskList, asked: Asked, remedy: str, picking: Picking) -> li
             pinned = any(h.pinned for h in islice(hits(workload, asked), 1))
             kernels[task] = found if pinned else preferred(found, where)
             if not asked.fallback and unsearched(workload, asked, 1):
-                alone.append(Missing(task, "the log has only its plain loops"))
+                alone.append(Missing(task, said(found, "the log has nothing else")))
         else:
             elsewhere = stored_elsewhere(workload, where)
             why = f"not tuned; {elsewhere}" if elsewhere else "not tuned"
@@ -200,7 +201,7 @@ def untuned_kernels(
     """First picks of tasks, with one warning for all, which ends with the ``remedy``. Raises `ModelError` for
     those that have none, and `NotPicked`."""
     from autotune.measure.starting import shared_start
-    from autotune.run.untuned import UNCHECKED, is_kept, untuned
+    from autotune.run.untuned import is_kept, untuned
 
     kernels: dict[int, Kernel] = {}
     failed: list[Missing] = []
@@ -217,7 +218,7 @@ def untuned_kernels(
             try:
                 pick = untuned(workload, wanted, where)
                 kernels[m.task] = pick.kernel
-                picked.append(m if pick.checked else replace(m, why=f"{m.why}, {UNCHECKED}"))
+                picked.append(replace(m, why=", ".join(filter(None, (m.why, pick.remark)))))
             except AutotuneError as err:
                 failed.append(Missing(m.task, str(err)))
     if failed:

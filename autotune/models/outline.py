@@ -14,7 +14,7 @@ from autotune.models.kept_states import StateOrder, check_states
 from autotune.models.row_counts import RowCount, check_told, row_counts
 from autotune.models.sizes import Extents, ProgramSize, check_sizes, check_step, open_extents, sizes_of
 from schedules.dtypes import DTYPES
-from schedules.graph.graph import Argument, Graph, GraphState, Group, Island
+from schedules.graph.graph import Argument, Graph, GraphState, Group, Island, PlaceMove
 from schedules.graph.plan import ALIGNMENT, Plan, PlanStep, plan
 from schedules.model import Workload
 from schedules.strides import flaw, strides_of
@@ -283,11 +283,12 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
 
 def _counted(a: Argument) -> Argument:
     """A place without extents that know their sizes."""
-    moves = tuple(
-        replace(m, rows=int(m.rows), counted=without_holes(as_index(m.rows))) if is_open(m.rows) else m
-        for m in a.moves
-    )
-    return replace(a, moves=moves) if a.moves else a
+
+    def move(m: PlaceMove) -> PlaceMove:
+        counted = without_holes(as_index(m.rows)) if is_open(m.rows) else m.counted
+        return replace(m, index=without_holes(m.index), rows=int(m.rows), counted=counted)
+
+    return replace(a, moves=tuple(map(move, a.moves))) if a.moves else a
 
 
 def workload_of(dag: ComputeDAG) -> Workload:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -57,11 +58,13 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Pick:
     """A schedule under canonical names that was checked here. ``chosen_by``: as of `Seed`, or "default"
-    for the plain loops. ``time_s``: of a run; None: there was no time to check it."""
+    for the plain loops. ``time_s``: of a run; None: there was no time to check it. ``why_alone``: what became
+    of the others, where no other was right."""
 
     trace: Trace
     chosen_by: str
     time_s: float | None
+    why_alone: str = ""
 
 
 def proposals(
@@ -99,6 +102,7 @@ def first_pick(
     best_s: float | None = None
     least_s = math.inf  # of a run, or where sizes are open the mean over sizes
     tried: set[Trace] = set()
+    failed: Counter[str] = Counter()
 
     def run(planned: Sequence[tuple[Trace, str]]) -> None:
         nonlocal best, best_s, least_s
@@ -106,6 +110,8 @@ def first_pick(
         for i, m in race(measurer, traces, until, grace_s(workload), best_s, latest, ENOUGH):
             tried.add(traces[i])
             best_s = _better(best_s, m)
+            if m.status not in ("ok", "slow"):
+                failed[f"{m.status} ({m.reason[:80]})" if m.reason else m.status] += 1
             took_s = (mean_s(m) or m.time_s or math.inf) if m.status == "ok" else math.inf
             if took_s < least_s:
                 best, least_s = Pick(*planned[i], m.time_s), took_s
@@ -119,7 +125,10 @@ def first_pick(
                 run(planning.result())
                 untried = any(trace not in tried for trace, _ in planning.result())
                 if PlainLoops(workload, target, False).worth(best_s) and (best is not None or not untried):
+                    alone = best is None
                     run([(plain_loops.TRACE, "default")])
+                    if alone and best is not None:
+                        best = replace(best, why_alone="; ".join(f"{n} {what}" for what, n in failed.items()))
         except MeasureError as err:
             log.warning("first picks of %s cannot be measured: %s", workload.op, err)
         if best is not None:
