@@ -52,9 +52,11 @@ from schedules.space.rules.patterns import (
 )
 from schedules.space.sketch_builder import SketchBuilder, extent
 
-# Vectors of a panel, and the most of them that are computed together.
-PANEL = (1, 2, 4, 8)
+# Vectors of a panel, and the most of them that are computed together. Wider panels are read no faster.
+PANEL = (1, 2, 4)
 TOGETHER = 4
+# Panels for each thread, at least, where only the widest are offered.
+PANELS = 2
 # Most rows of a tile: each has registers of its own for both sums.
 ROWS = 8
 # Unrolled steps of the innermost reduction that are offered, and runs of an instruction along it.
@@ -127,7 +129,7 @@ def schedule_nested(d: SketchBuilder, chain: Sequence[str], consumer: str) -> No
     if way:
         dots = prepare_dots(d, levels, v, found[way])
         w = max(w, dots.lanes)
-    panel = d.choice(f"{first}.panel", [w * k for k in PANEL if w * k <= n[v]] or [w])
+    panel = _panel(d, first, n[v], w)
     vec = d.divisor(f"{first}.vec", as_expr(panel), cap=TOGETHER * w, least=w)
     packed = _packed(d, levels, v, panel, dots)
     rows = next((a for a in reversed(axes) if a != v and n[a] > 1 and _reuses(d, levels, a)), "")
@@ -144,10 +146,10 @@ def schedule_nested(d: SketchBuilder, chain: Sequence[str], consumer: str) -> No
         else:
             o = loop
         outer[axis] = o
-    again = _read_again(d, levels, v, axes) if packed else []
+    again = _read_again(d, levels, v, axes, packed)
     around, inside = [outer[a] for a in axes if a not in again], [outer[a] for a in again]
     d.s.reorder(*around, *inside, *others, runs, lanes)
-    if any((first, levels[0].axis[a]) in d.open for a in again):
+    if _is_open(d, levels[0], again):
         tiles, shared = inside[-1], around
     else:
         tiles = d.fused((*around, *inside))
@@ -161,19 +163,31 @@ def schedule_nested(d: SketchBuilder, chain: Sequence[str], consumer: str) -> No
     d.parallel(*shared)
 
 
-def _read_again(d: SketchBuilder, levels: Sequence[NestLevel], v: str, axes: Sequence[str]) -> list[str]:
-    """Axes of the outputs along which tiles read the same panels of what moves with ``v``. Their loops are
+def _panel(d: SketchBuilder, name: str, n: int, w: int) -> int | Hole:
+    """Outputs of a panel, of ``n`` and in vectors of ``w``. It is no choice where there are many: so weights
+    lie in one way, whatever rows they serve, and programs for one row and for many can share them."""
+    wide = [w * k for k in PANEL if w * k <= n] or [w]
+    return d.choice(f"{name}.panel", wide if n < PANELS * d.threads * wide[-1] else wide[-1:])
+
+
+def _read_again(
+    d: SketchBuilder, levels: Sequence[NestLevel], v: str, axes: Sequence[str], packed: Sequence[str]
+) -> list[str]:
+    """Axes of the outputs along which tiles read the same of each copy in panels along ``v``. Their loops are
     inside: a panel stays in the second cache, where all of them would not. If a call tells how long one of
-    these is, threads share the panels alone: these must be enough."""
-    along = [(x, level) for level in levels for x in operands(d.block(level.name)) if v in level.axis]
-    of_panels = [(x, level) for x, level in along if depends(x, level.axis[v])]
-    again = [
-        a for a in axes if not any(depends(x, level.axis.get(a, "")) for x, level in of_panels) and a != v
-    ]
-    n, first = extents(d.block(levels[0].name)), levels[0]
-    panels = n[first.axis[v]] // (max(PANEL) * d.lanes_of(d.dtype(d.block(first.name))))
-    is_open = any((first.name, first.axis[a]) in d.open for a in again)
-    return [] if is_open and panels < d.threads else again
+    these is, threads share the panels alone, which must be enough."""
+    buffers = {w.buffer for name in packed for w in d.block(name).writes}
+    read = [(x, y.axis) for y in levels for x in operands(d.block(y.name)) if x.buffer in buffers]
+    again = [a for a in axes if a != v and not any(depends(x, own.get(a, "")) for x, own in read)]
+    outputs = extents(d.block(levels[0].name))[levels[0].axis[v]]
+    if _is_open(d, levels[0], again) and outputs < d.threads * PANEL[-1] * d.lanes_of("float32"):
+        return []
+    return again if packed else []
+
+
+def _is_open(d: SketchBuilder, level: NestLevel, axes: Sequence[str]) -> bool:
+    """Whether a call tells the extent of one of these axes of the outputs."""
+    return any((level.name, level.axis[a]) in d.open for a in axes)
 
 
 def _reuses(d: SketchBuilder, levels: Sequence[NestLevel], axis: str) -> bool:

@@ -21,7 +21,7 @@ ROWS = 2
 # Distances of prefetching: groups of a reduction, of one or a few KB each.
 GROUPS = (1, 2, 4)
 # Distance of prefetching where weights of few bits are read: what memory gives until it answers (bytes).
-ON_THE_WAY = 6 << 10
+ON_THE_WAY = 8 << 10
 # Distance of prefetching: tiles.
 TILES = 2
 # The same, of a few rows of a state each.
