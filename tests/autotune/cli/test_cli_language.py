@@ -147,6 +147,11 @@ def test_sizes_of_files_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ran.status == 2 and "--cache goes with a file of GGUF alone" in ran.err
 
 
+def test_a_report_compares_files_of_onnx_alone() -> None:
+    ran = run("report", "x.gguf", "--against", "onnxruntime")
+    assert ran.status == 2 and "--against does not run files of GGUF" in ran.err
+
+
 def test_generate_prints_each_token(asked: list[Any]) -> None:
     wanted = greedy_after([5, 3], 4)
     ran = run("generate", "x.gguf", "--tokens", "5,3", "--n", 4, "--threads", 1)
