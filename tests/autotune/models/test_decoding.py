@@ -76,7 +76,8 @@ def test_tokens_are_made_after_the_same_others_in_each_round() -> None:
     found = measured(decoding.decode(5), a, b)
     words = decoding.words_for(13, 100).tolist()
     assert a.seen[0] == [(words[:5], 0)] and a.seen == b.seen
-    assert a.seen[1:] == [[([words[n]], n) for n in range(5, 13)]] * 4
+    calls = [([words[n]], n) for n in range(5, 13)]
+    assert a.seen[1:] == [calls, *[calls[:1], calls] * 3]
     assert found.time_s("a") == 1.0 and found.best_s("a") == 1.0 and found.wall_s("b") == 8.0
     assert found.cpu_s("b") == 4.0 and found.ratios("a", "b") == [4.0] * 3
     assert found.share("a", 20.0) == pytest.approx(20 / 50)
@@ -91,7 +92,7 @@ def test_tokens_are_made_after_the_same_others_in_each_round() -> None:
 def test_a_prompt_is_read_from_nothing() -> None:
     a = Scripted("a", 1.0)
     found = measured(decoding.prefill(7), a)
-    assert a.seen == [[(decoding.words_for(7, 100).tolist(), 0)]] * 4
+    assert a.seen == [[(decoding.words_for(7, 100).tolist(), 0)]] * 7
     assert (found.task.tokens, decoding.decode(5).tokens) == (7, 13)
 
 
