@@ -23,8 +23,8 @@ from typing import Any
 NOMINAL_S = 0.0075
 # A machine may be so many times slower. More is taken for a fault of the loop.
 SLOWEST = 5.0
-# A test that takes so long, and one of so many, has the machine's speed asked for anew.
-LOOK_S, LOOK_EVERY = 1.0, 50
+# A part of a test that takes so long, and one of so many, has the machine's speed asked for anew.
+LOOK_S, LOOK_EVERY = 1.0, 300
 # Packages whose imports are a test's own.
 OURS = ("autotune", "schedules", "cost_model", "kernels_db")
 
