@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from autotune.errors import ReportError as ReportError
     from autotune.fleet.errors import FleetError as FleetError
     from autotune.models.compiling import compile_model as compile_model
+    from autotune.models.generation import generate as generate
+    from autotune.models.generation import stream_tokens as stream_tokens
     from autotune.models.gguf_import import import_gguf as import_gguf
     from autotune.models.model import Model as Model
     from autotune.models.module import Module as Module
@@ -93,6 +95,8 @@ _EXPORTS = {
     "load_model": ("autotune.models.saved", "load_model"),
     "quantize": ("autotune.models.quantize", "quantize"),
     "QuantizedModel": ("autotune.models.quantized", "QuantizedModel"),
+    "generate": ("autotune.models.generation", "generate"),
+    "stream_tokens": ("autotune.models.generation", "stream_tokens"),
     "Module": ("autotune.models.module", "Module"),
     "ModelTuneResult": ("autotune.models.tuning", "ModelTuneResult"),
     "ops": ("autotune.api", "ops"),

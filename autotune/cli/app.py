@@ -25,6 +25,7 @@ from autotune.cli import (
     explain,
     export,
     fleet,
+    generate,
     log,
     ops,
     replay,
@@ -171,6 +172,9 @@ app.command("explain", no_args_is_help=True, short_help="Say why a kernel or a m
     explain.explain
 )
 app.command("bench", no_args_is_help=True, short_help="Time kernels beside other libraries.")(bench.bench)
+app.command("generate", no_args_is_help=True, short_help="Make tokens with a language model.")(
+    generate.generate
+)
 app.command("report", short_help="Write a page of HTML about the log.")(report.report)
 app.command("export", no_args_is_help=True, short_help="Write a kernel for C programs.")(export.export)
 app.command("replay", no_args_is_help=True, short_help="Search a recorded table.")(replay.replay)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from autotune.cli import models
+from autotune.cli import bench_language, models
 from autotune.cli import options as opt
 from autotune.cli.given import Given, one_of, takes
 from autotune.cli.output import console, hang, print_json, table, task_text
@@ -17,6 +17,8 @@ from schedules.units import disturbed, peak_share, rate, seconds
 
 if TYPE_CHECKING:
     from autotune.measure.compare.bench import Comparison
+    from autotune.models.module import Module
+    from autotune.run.dynamic_workload import Sizes
     from autotune.run.kernel import Kernel
     from schedules.model import Workload
 
@@ -24,13 +26,15 @@ if TYPE_CHECKING:
 TUNED = "autotune"
 # Quotient of a ratio's quartiles above which the reader is warned.
 UNSTEADY = 1.5
+NO_RANGE = "--sizes goes with a range, such as --shape m=1..512"
 # Pause after threaded peers (seconds): OpenBLAS spins for a tenth of a second.
 SETTLE_S = 0.15
 
 
 @takes(
-    *(opt.SOME_OP, opt.SHAPE, opt.SUITE, *opt.WHAT[1:], opt.TARGET, opt.TUNED_THREADS),
-    *(opt.SIZES, opt.AGAINST, opt.MUST_BEAT, opt.DURATION, opt.DB, opt.SEED, opt.JSON),
+    *(opt.SOME_OP, opt.SHAPE, opt.SUITE, *opt.WHAT[1:], *opt.OF_GGUF, opt.TARGET, opt.TUNED_THREADS),
+    *(opt.DEPTHS, opt.PREFILL, opt.SIZES, opt.AGAINST, opt.MUST_BEAT, opt.DURATION),
+    *(opt.DB, opt.SEED, opt.JSON),
 )
 def bench(o: Given) -> None:
     """Compare tuned kernels with other libraries and with the machine's limit, in one run.
@@ -39,6 +43,9 @@ def bench(o: Given) -> None:
     rounds' ratios. Of a suite, each group counts once: the geometric mean of its shapes. Exit status
     1: nothing tuned is stored, or --must-beat was not met. A model's file is compared with onnxruntime.
     A kernel for a range of sizes is compared at some of them, each for --duration.
+
+    A language model in a file of GGUF reads a prompt, and makes tokens after some others, beside llama.cpp
+    where --against names it (pip install llama-cpp-python), and beside the rate at which memory is read.
 
     \b
     Examples:
@@ -49,17 +56,20 @@ def bench(o: Given) -> None:
       autotune bench matmul --shape m=512,n=512,k=512 --against numpy,numpy.best,torch,torch.best
       autotune bench softmax --shape m=512,n=512 --against torch,tvm --duration 20s
       autotune bench net.onnx --shape x=1x3x224x224 --threads 1 --against onnxruntime
+      autotune bench x.gguf --shape context=2048,rows=64 --threads 1 --against llama.cpp
     """
-    against = "onnxruntime" if o.on_model and not o.has("against") else o.against
+    against = o.against if o.has("against") or not o.on_model else "" if o.on_gguf else "onnxruntime"
     names = _peer_names(against)
     if o.must_beat is not None and o.must_beat not in names:
         raise typer.BadParameter(
             f"--must-beat {o.must_beat!r} is not one of the peers of --against {against!r}"
         )
-    if o.on_model:
+    if o.on_gguf:
+        o.check_model("sizes")
+        met = bench_language.compare_model(o, names)
+    elif o.on_model:
         o.check_model()
-        o.refuse(("sizes",), "does not go with a model; a model is compared at its largest sizes")
-        met = _one(o, _compare_model(o, names))
+        met = _bench_model(o, names)
     else:
         o.check_program()
         from autotune.targets import usable_cpu_set
@@ -72,7 +82,7 @@ def bench(o: Given) -> None:
             if workload.dag.open is not None:
                 met = _bench_sizes(o, workload, names, cpus)
             elif o.has("sizes"):
-                raise typer.BadParameter("--sizes goes with a range, such as --shape m=1..512")
+                raise typer.BadParameter(NO_RANGE)
             else:
                 met = _one(o, _compare(o, workload, names, cpus))
     if not met:
@@ -125,15 +135,32 @@ def _bench_sizes(o: Given, workload: Workload, names: Sequence[str], cpus: froze
     from autotune.run.asked import Asked
     from autotune.run.loading import load_workload
     from autotune.run.open_kernel import OpenKernel, sizes_of_open
-    from autotune.tuning.suites import mean_over_groups
 
-    dynamic, done = sizes_of_open(workload), []
-    chosen = chosen_sizes(o.sizes, workload)
+    dynamic = sizes_of_open(workload)
+    chosen = chosen_sizes(o.sizes, workload.dag, dynamic.dims)
     kernel = load_workload(workload, Asked.of(o.target, o.threads, o.where))
     assert isinstance(kernel, OpenKernel)
+
+    def one(sizes: Sizes, named: dict[str, int]) -> ComparisonRows:
+        return _compare(o, dynamic.at(sizes), names, cpus, kernel.at(**named))
+
+    return _each_size(o, chosen, [d.name for d in dynamic.dims], one)
+
+
+def _each_size(
+    o: Given,
+    chosen: Sequence[Sizes],
+    dims: Sequence[str],
+    one: Callable[[Sizes, dict[str, int]], ComparisonRows],
+) -> bool:
+    """Compare at each of the chosen sizes, and print what was found. ``dims``: names of what varies.
+    ``one``: compares at a size. Returns whether each beats what it must."""
+    from autotune.tuning.suites import mean_over_groups
+
+    done: list[tuple[dict[str, int], ComparisonRows]] = []
     for sizes in chosen:
-        named = {d.name: n for d, n in zip(dynamic.dims, sizes, strict=True)}
-        done.append((named, _compare(o, dynamic.at(sizes), names, cpus, kernel.at(**named))))
+        named = dict(zip(dims, sizes, strict=True))
+        done.append((named, one(sizes, named)))
         if not o.json:
             _print(done[-1][1])
     means = {
@@ -221,12 +248,14 @@ def _row(
     return row if by is None else {**row, "peak_of": by}
 
 
-def _compare_model(o: Given, names: Sequence[str]) -> ComparisonRows:
-    """Compare a tuned model with peers. Raises `KernelNotFound` where it is not tuned."""
+def _bench_model(o: Given, names: Sequence[str]) -> bool:
+    """Compare a tuned model with peers, one with open sizes at some of them. Returns whether it beats what it
+    must. Raises `KernelNotFound` where it is not tuned."""
+    from autotune.cli.sizes import chosen_sizes
     from autotune.errors import KernelNotFound
-    from autotune.measure.compare.bench import Contender, compare
     from autotune.models.compiling import compile_model
-    from autotune.models.onnxruntime_peer import PEERS, agree, inputs_for, onnxruntime_call
+    from autotune.models.onnxruntime_peer import PEERS
+    from schedules.te.dims import dim
 
     for name in names:
         why = PEERS.get(name, "it has no model files")
@@ -234,14 +263,26 @@ def _compare_model(o: Given, names: Sequence[str]) -> ComparisonRows:
             raise typer.BadParameter(
                 f"--against {name} does not go with {o.op}: {why}; compare with onnxruntime"
             )
-    model = models.imported(o.op, o.shape)
+    model = models.model_of(o)
+    if o.has("sizes") and model.graph.dag.open is None:
+        raise typer.BadParameter(NO_RANGE.replace("m=", "seq="))
     try:
         module = compile_model(model, target=o.target, threads=o.threads, db=o.where)
     except KernelNotFound as err:
-        command = f"autotune tune {o.op}" + (f" --shape {o.shape}" if o.shape else "")
-        command += f" --threads {o.threads}" if o.threads else ""
-        raise KernelNotFound(f"{err.message}\ntune them: {command}") from None
-    inputs = inputs_for(module.inputs, o.seed)
+        raise KernelNotFound(f"{err.message}\ntune them: {models.tune_command(o)}") from None
+    if not module.sizes:
+        return _one(o, _compare_model(o, names, module, {}))
+    dims = [dim(*ends, name, open=True) for name, ends in module.sizes.items()]
+    chosen = chosen_sizes(o.sizes, model.graph.dag, dims)
+    return _each_size(o, chosen, [*module.sizes], lambda _, named: _compare_model(o, names, module, named))
+
+
+def _compare_model(o: Given, names: Sequence[str], module: Module, sizes: dict[str, int]) -> ComparisonRows:
+    """Compare a compiled model with peers, at these of its open sizes."""
+    from autotune.measure.compare.bench import Contender, compare
+    from autotune.models.onnxruntime_peer import agree, inputs_at, onnxruntime_call
+
+    inputs = inputs_at(module, sizes, o.seed)
     found = module(*inputs)
     ours = [x for x in (found if isinstance(found, tuple) else (found,)) if x.size]
     contenders = [Contender(TUNED, lambda: module(*inputs))]
@@ -251,22 +292,23 @@ def _compare_model(o: Given, names: Sequence[str]) -> ComparisonRows:
         contenders.append(Contender(name, call))
     done = compare(contenders, seconds=o.duration)
     outline, threads = module.program.outline, module.target.threads
-    flops = sum(w.flops * outline.count(i) for i, w in enumerate(outline.tasks))
+    # of a smaller size none are counted
+    flops = 0 if sizes else sum(w.flops * outline.count(i) for i, w in enumerate(outline.tasks))
     rows: list[dict[str, Any]] = [
         {
             "impl": c.name,
             "model": module.name,
             "threads": threads,
             "time_s": done.time_s(c.name),
-            "gflops": flops / done.time_s(c.name) / 1e9,
+            **({"gflops": flops / done.time_s(c.name) / 1e9} if flops else {}),
         }
         for c in contenders
     ]
-    largest = "".join(f" {name}={most}" for name, (_, most) in module.sizes.items())
+    shown = "".join(f" {name}={n}" for name, n in sizes.items())
     return ComparisonRows(
-        *(f"{module.name}{largest}, {threads} thread{'s' if threads > 1 else ''}", "model", rows),
+        *(f"{module.name}{shown}, {threads} thread{'s' if threads > 1 else ''}", "model", rows),
         **_ratios(done, names),
-        speed=lambda time_s: rate(flops, 0, time_s),
+        speed=lambda time_s: rate(flops, 0, time_s) if flops else "",
     )
 
 
@@ -306,11 +348,11 @@ def _bench_suite(o: Given, one: Callable[[Workload], ComparisonRows]) -> bool:
 
 
 def _peer_names(against: str) -> list[str]:
-    from autotune.measure.compare.peers import PEERS
+    from autotune.measure.compare.peers import OF_FILES, PEERS
 
     names = list(dict.fromkeys(n.strip() for n in against.split(",") if n.strip()))
     for name in names:
-        one_of("--against", name, tuple(PEERS))
+        one_of("--against", name, (*PEERS, *OF_FILES))
     return names
 
 

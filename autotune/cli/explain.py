@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from autotune.cli import options as opt
 from autotune.cli.given import Given, takes
-from autotune.cli.models import imported
+from autotune.cli.models import model_of
 from autotune.cli.output import console, print_json
 
 
-@takes(opt.OP_OR_MODEL, *opt.WHAT, *opt.TUNED, opt.JSON)
+@takes(opt.OP_OR_MODEL, *opt.WHAT, *opt.OF_GGUF, *opt.TUNED, opt.JSON)
 def explain(o: Given) -> None:
     """Say why the best kernel of the log is fast. Exit status 1: nothing is tuned.
 
@@ -20,13 +20,14 @@ def explain(o: Given) -> None:
       autotune explain matmul --shape m=512,n=512,k=512
       autotune explain softmax --shape m=4096,n=1024 --threads 1 --json
       autotune explain net.onnx --threads 1
+      autotune explain x.gguf --shape context=2048,rows=64 --threads 1
     """
     from rich.text import Text
 
     if o.on_model:
         from autotune.report.explain.model import of_model
 
-        found = of_model(imported(o.op, o.shape), o.goal, o.where)
+        found = of_model(model_of(o), o.goal, o.where)
     else:
         from autotune.report.explain.asking import of_workload
 

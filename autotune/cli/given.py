@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from autotune.run.dynamic_workload import DynamicWorkload
     from schedules.model import Target, Workload
 
+# What is said of language models in files of GGUF alone.
+OF_GGUF = ("cache", "activations", "depth", "prefill")
 # Of a row whose value must be given.
 REQUIRED: Any = ...
 
@@ -75,6 +77,8 @@ class Given:
     def __init__(self, ctx: typer.Context, rows: Iterable[OptionRow], values: dict[str, Any]) -> None:
         self.ctx = ctx
         self.__dict__.update({row.name: row.value(values[row.name]) for row in rows})
+        if "op" in values and not self.on_gguf:
+            self.refuse([n for n in OF_GGUF if n in values], "goes with a file of GGUF alone")
 
     if TYPE_CHECKING:
 
@@ -107,6 +111,11 @@ class Given:
     def on_model(self) -> bool:
         """Whether a model's file stands in the place of an operator's name."""
         return is_model(self.op)
+
+    @property
+    def on_gguf(self) -> bool:
+        """Whether that file is a language model of GGUF."""
+        return self.op is not None and self.op.lower().endswith(".gguf")
 
     def check_model(self, *others: str) -> None:
         """Raises `typer.BadParameter` for options that say what an operator computes, or are ``others``."""
@@ -185,7 +194,7 @@ def one_of(option: str, value: str, known: Collection[str]) -> None:
 
 def is_model(op: str | None) -> bool:
     """Whether what stands in the place of an operator's name is a model's file."""
-    return op is not None and (op.lower().endswith(".onnx") or "/" in op or "\\" in op)
+    return op is not None and (op.lower().endswith((".onnx", ".gguf")) or "/" in op or "\\" in op)
 
 
 def _check_operator(op: str, db: str) -> None:
@@ -201,7 +210,8 @@ def _check_operator(op: str, db: str) -> None:
         )
     if "." in op:
         raise typer.BadParameter(
-            f"{op!r} is no operator (see: autotune ops), and no model's file: its name would end in .onnx"
+            f"{op!r} is no operator (see: autotune ops), and no model's file: its name would end in .onnx or "
+            ".gguf"
         )
     if not suggest(op, ops.REGISTRY):
         close = own_names.close(op, db)

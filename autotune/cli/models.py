@@ -11,6 +11,7 @@ from autotune.cli.output import console, print_json, table
 from schedules.units import counts, size
 
 if TYPE_CHECKING:
+    from autotune.cli.given import Given
     from autotune.models.model import Model
     from schedules.te.dims import Dim
 
@@ -18,11 +19,39 @@ _EXTENT = r"\d{1,12}(?:\.\.\d{1,12})?"
 _SHAPE = re.compile(rf"\s*([^=,]+)=({_EXTENT}(?:x{_EXTENT})*)(?:\s*,\s*open)?\s*(?:,|$)")
 
 
+# What --shape says of a file of GGUF: rows of its cache, and tokens of a call.
+GGUF_SIZES = ("context", "rows")
+
+
 def imported(path: str, shape: str, islands: bool = False) -> Model:
     """The model of a file. ``shape``: as ``--shape`` has it. Raises `ModelError`."""
     from autotune.models.onnx_import import import_onnx
 
     return import_onnx(path, shapes_of(shape), islands)
+
+
+def model_of(o: Given, islands: bool = False) -> Model:
+    """The model of the file that a command is given, with what its options say. Raises `ModelError`, and
+    `typer.BadParameter` for a shape that a file of GGUF has not."""
+    if not o.on_gguf:
+        return imported(o.op, o.shape, islands)
+    from autotune.models.gguf_import import import_gguf
+
+    told: dict[str, Any] = {"cache": o.cache, "activations": None if o.activations == "none" else "int8"}
+    for name, n in shapes_of(o.shape).items():
+        if name not in GGUF_SIZES or not isinstance(n, int):
+            known = " and ".join(GGUF_SIZES)
+            raise typer.BadParameter(f"--shape {name}: of a file of GGUF it has {known}, as numbers")
+        told[name] = n
+    return import_gguf(o.op, **told)
+
+
+def tune_command(o: Given) -> str:
+    """The command that tunes the model that a command is given."""
+    words = [f"autotune tune {o.op}", f"--shape {o.shape}" * bool(o.shape)]
+    words += [f"--{n} {getattr(o, n)}" for n in ("cache", "activations") if o.on_gguf and o.has(n)]
+    words += [f"--threads {o.threads}" * bool(o.threads)]
+    return " ".join(filter(None, words))
 
 
 def shapes_of(text: str) -> dict[str, int | Dim | tuple[int | Dim, ...]]:
@@ -59,14 +88,14 @@ def _extent(name: str, text: str) -> int | Dim:
         raise typer.BadParameter(f"--shape {name}: {err}") from err
 
 
-def show_model(path: str, shape: str, json: bool) -> None:
+def show_model(o: Given) -> None:
     """Print what a model runs: its inputs and outputs, its tasks, and the operators without an expression."""
     from autotune.cli.output import task_text
     from autotune.models.preparation import prepared
     from autotune.models.tasks import tasks_of
     from schedules.graph.graph import Island
 
-    model = imported(path, shape, islands=True)
+    model, json = model_of(o, islands=True), o.json
     ready = prepared(model)
     tasks = tasks_of(ready.parts)
     islands = [p for p in ready.parts if isinstance(p, Island)]

@@ -12,7 +12,7 @@ from autotune.cli.given import Given, takes
 from autotune.cli.output import console, print_json, table
 
 
-@takes(opt.LISTED_OP, opt.LISTED_SHAPE, opt.JSON)
+@takes(opt.LISTED_OP, opt.LISTED_SHAPE, *opt.OF_GGUF, opt.JSON)
 def ops(o: Given) -> None:
     """List the operators, or one with its parameters, defaults, layouts and dtypes; or what a model runs: its
     tasks, and its operators that have no expression.
@@ -26,7 +26,7 @@ def ops(o: Given) -> None:
     from schedules import ops as library
 
     if o.on_model:
-        models.show_model(o.op, o.shape, o.json)
+        models.show_model(o)
         return
     if o.shape:
         raise typer.BadParameter("--shape goes with a model's file")

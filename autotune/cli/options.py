@@ -20,6 +20,9 @@ from autotune.settings import LOG_LEVELS, SettingsError, duration
 from cost_model.models import MODELS, names_file
 from schedules.dtypes import DTYPES
 
+# Dtypes of a cache of keys and values. They are repeated here so that help needs no import of them.
+CACHES = ("float32", "float16", "bfloat16")
+
 
 def parse_budget(text: str, option: str) -> float:
     """Seconds of a `duration` that an option has. Raises `typer.BadParameter`."""
@@ -27,6 +30,14 @@ def parse_budget(text: str, option: str) -> float:
         return duration(text)
     except SettingsError as err:
         raise typer.BadParameter(f"{option}: {err}") from None
+
+
+def whole_numbers(text: str, option: str) -> tuple[int, ...]:
+    """Numbers from 0 on, with commas between them. Raises `typer.BadParameter`."""
+    words = [w.strip() for w in text.split(",") if w.strip()]
+    if not words or not all(w.isascii() and w.isdigit() and len(w) < 12 for w in words):
+        raise typer.BadParameter(f"{option} {text!r}: write numbers with commas between them, as 1,2,3")
+    return tuple(map(int, words))
 
 
 def cost_model(name: str, option: str) -> str:
@@ -67,17 +78,22 @@ OP = argument(
     "OP", "An operator (see: autotune ops), or the name of an expression of yours.", "op",
     default=REQUIRED, values=values.operators,
 )  # fmt: skip
-OP_OR_MODEL = replace(OP, help="An operator of the library (see: autotune ops), or NET.onnx.")
+OP_OR_MODEL = replace(OP, help="An operator of the library (see: autotune ops), NET.onnx, or X.gguf.")
 SOME_OP = replace(OP_OR_MODEL, default=None)
-LISTED_OP = replace(SOME_OP, help="One operator, or NET.onnx; all operators without it.")
-REPORTED_OP = replace(SOME_OP, help="An operator, or NET.onnx; the whole log without it.")
+LISTED_OP = replace(SOME_OP, help="One operator, NET.onnx or X.gguf; all operators without it.")
+REPORTED_OP = replace(SOME_OP, help="An operator, NET.onnx or X.gguf; the whole log without it.")
 SHAPE = option(
     "--shape",
     "Parameters of OP, such as m=512 or stride=2x1, which autotune ops OP lists; 1..512: a range, "
     "with one kernel for all; 1..512,fixed: with one for each size.",
     "NAME=N,...", default="", values=values.shape,
 )  # fmt: skip
-LISTED_SHAPE = replace(SHAPE, help="What NET.onnx leaves open: x=1x3x224x224, or seq=1..512,open.")
+LISTED_SHAPE = replace(
+    SHAPE, help="What a file leaves open: x=1x3x224x224, or seq=1..512,open; of X.gguf context=2048,rows=64."
+)
+GGUF_SHAPE = replace(
+    SHAPE, help="Tokens that the cache has room for, and tokens of a call at most: context=2048,rows=64."
+)
 SUITE = option("--suite", "Tasks of a TOML file; NAME: a suite, quick or all.", "FILE[:NAME]")
 DTYPE = option(
     "--dtype", f"Element type: {', '.join(DTYPES)}. [default: float32, or OP's first]", "DTYPE",
@@ -89,6 +105,16 @@ STRIDES = option(
     "--strides", "Of arguments that are not row-major, in elements: a=1x512.", "NAME=NxN,...", default=""
 )
 WHAT = (SHAPE, DTYPE, LAYOUT, CONSTANTS, STRIDES)  # of an operator
+
+CACHE = option(
+    "--cache", f"Of X.gguf: dtype of keys and values, {', '.join(CACHES)}.", "DTYPE",
+    default="float32", choices=CACHES,
+)  # fmt: skip
+ACTIVATIONS = option(
+    "--activations", "Of X.gguf with weights of few bits: int8 rounds what they are multiplied with; none.",
+    default="int8", choices=("int8", "none"),
+)  # fmt: skip
+OF_GGUF = (CACHE, ACTIVATIONS)
 
 # -- for what, and where ---------------------------------------------------------------------
 
@@ -159,7 +185,7 @@ IR = switch("--ir", "Print the scheduled loop nest.")
 AGAINST = option(
     "--against",
     "Peers: numpy, torch, torch.compile, onnxruntime; numpy.best and torch.best at the settings that suit "
-    "this CPU; tvm, tuned by 64 trials of MetaSchedule first, which takes minutes.",
+    "this CPU; tvm, tuned by 64 trials of MetaSchedule first, which takes minutes; llama.cpp for X.gguf.",
     "PEER,...",
     default="numpy",
     values=values.peers,
@@ -170,6 +196,10 @@ SIZES = option(
 )  # fmt: skip
 MUST_BEAT = option("--must-beat", "Exit with status 1 unless faster than it.", "PEER", values=values.peers)
 DURATION = option("--duration", "How long to measure each operator.", "TIME", default="5s", read=parse_budget)
+DEPTHS = option(
+    "--depth", "Of X.gguf: after how many tokens to make one.", "N,...", default="130,440", read=whole_numbers
+)
+PREFILL = number("--prefill", "Of X.gguf: tokens of a prompt that is read.", "N", default=64)
 DIRECTORY = argument("DIR", "Where to write; made where missing.", "directory", default=REQUIRED)
 FALLBACK = switch("--fallback", "Where nothing is stored, take an untuned schedule.")
 FILES_NAME = option("--name", "Of the files. [default: the operator's]", "NAME")
@@ -182,6 +212,15 @@ PROFILED_AGAINST = option(
     "--against", "Of NET.onnx: onnxruntime's profile too; runs both here.", "PEER", choices=("onnxruntime",)
 )
 OPEN = switch("--open", "Open the page in a browser.")
+
+# -- generate --------------------------------------------------------------------------------
+
+GGUF = argument("X.gguf", "A language model.", "op", default=REQUIRED)
+TOKENS = option(
+    "--tokens", "The prompt, as the tokenizer numbers it; - is stdin.", "N,...", default=REQUIRED
+)
+MADE = number("--n", "Tokens to make at most.", "N", default=32)
+STOP = option("--stop", "Tokens after which it ends.", "N,...", read=whole_numbers)
 
 # -- fleet, worker ---------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @takes(
-    *(opt.REPORTED_OP, opt.OUTPUT, *opt.WHAT, opt.TARGET, opt.REPORTED_THREADS, opt.DB),
+    *(opt.REPORTED_OP, opt.OUTPUT, *opt.WHAT, *opt.OF_GGUF, opt.TARGET, opt.REPORTED_THREADS, opt.DB),
     *(opt.PROFILE, opt.PROFILED_AGAINST, opt.OPEN, opt.JSON),
 )
 def report(o: Given) -> None:
@@ -117,7 +117,9 @@ def _of_model(o: Given, output: Path) -> Written:
     from autotune.report import of_model
 
     o.check_model()
-    model = models.imported(o.op, o.shape)
+    if o.on_gguf:
+        o.refuse(("against",), "does not run files of GGUF; see: autotune bench")
+    model = models.model_of(o)
     goal = model_target(o.target, o.threads)
     profiled = o.profile or o.against is not None
     return of_model(output, model, o.where, goal, profiled=profiled, onnx=o.op if o.against else None)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
 
 if TYPE_CHECKING:
     from autotune.run.dynamic_workload import Sizes
-    from schedules.model import Workload
+    from schedules.te.compute_dag import ComputeDAG
+    from schedules.te.dims import Dim
 
 
-def chosen_sizes(text: str, workload: Workload) -> list[Sizes]:
+def chosen_sizes(text: str, dag: ComputeDAG, dims: Sequence[Dim]) -> list[Sizes]:
     """The sizes of ``--sizes``: ``1,37,512`` for one that varies, ``1x8,37x16`` for two. Without any, those
-    at which finalists are ranked, and the largest. Raises `typer.BadParameter`."""
+    at which finalists are ranked, and the largest. ``dims``: what varies in the open ``dag``. Raises
+    `typer.BadParameter`."""
     from autotune.measure.open_checks import largest_of, sizes_to_rank
-    from autotune.run.open_kernel import sizes_of_open
 
     if not text:
-        return [*(tuple(s.values()) for s in sizes_to_rank(workload.dag)), largest_of(workload.dag)]
-    dims = sizes_of_open(workload).dims
+        return [*(tuple(s.values()) for s in sizes_to_rank(dag)), largest_of(dag)]
     ranges = ", ".join(map(repr, dims))
     found = []
     for word in text.split(","):

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 @takes(
-    *(opt.SOME_OP, opt.SHAPE, opt.SUITE, *opt.WHAT[1:], opt.TARGET, opt.THREADS, opt.TRIALS, opt.BUDGET),
+    *(opt.SOME_OP, opt.SHAPE, opt.SUITE, *opt.WHAT[1:], *opt.OF_GGUF, opt.TARGET, opt.THREADS),
+    *(opt.TRIALS, opt.BUDGET),
     *(opt.SEARCH, opt.COST_MODEL, opt.FROZEN, opt.DB, opt.SEED, opt.FLEET, opt.BUILD_HERE),
     *(opt.RTOL, opt.ATOL, opt.JSON),
 )
@@ -33,7 +34,8 @@ def tune(o: Given) -> None:
 
     A model's file stands where an operator's name does. Each expression that it runs is tuned once, all share
     the budget (10 s for each without --budget), and --shape says what the file leaves open: a number, or a
-    range whose size each call tells, as seq=1..512,open.
+    range whose size each call tells, as seq=1..512,open. Of a language model in a file of GGUF it says how
+    many tokens the cache has room for, and how many a call reads at most: context=2048,rows=64.
 
     With --fleet the machines of a fleet measure (see: autotune worker), for the targets that --target lists,
     or for all that they offer.
@@ -52,6 +54,7 @@ def tune(o: Given) -> None:
       autotune tune --suite ops.toml:quick --budget 10m --threads 1
       autotune tune net.onnx --shape x=1x3x224x224 --threads 1 --budget 3m
       autotune tune --suite ops.toml --fleet tcp://host:8786 --target znver4,x86-64-v3 --budget 10m
+      autotune tune x.gguf --shape context=2048,rows=64 --threads 1
       autotune tune net.onnx --fleet tcp://host:8786 --budget 10m
     """
     if o.on_model:
@@ -108,7 +111,7 @@ def _run(o: Given, program: Any, asked: TuneRequest) -> Run[Any]:
     if o.on_model:
         from autotune.models.tuning import tuning_of_model
 
-        return tuning_of_model(models.imported(o.op, o.shape), asked, o.budget if o.has("budget") else None)
+        return tuning_of_model(models.model_of(o), asked, o.budget if o.has("budget") else None)
     if program is None:
         from autotune.tuning.makers import Tasks
 

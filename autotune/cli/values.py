@@ -55,7 +55,7 @@ def targets(op: str, word: str) -> Iterable[str]:
 
 def peers(op: str, word: str) -> Iterable[str]:
     """Those that the list does not have yet."""
-    from autotune.measure.compare.peers import PEERS
+    from autotune.measure.compare.peers import OF_FILES, PEERS
 
     before, comma, _ = word.rpartition(",")
-    return [f"{before}{comma}{name}" for name in PEERS if name not in before.split(",")]
+    return [f"{before}{comma}{name}" for name in (*PEERS, *OF_FILES) if name not in before.split(",")]

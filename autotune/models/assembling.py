@@ -85,7 +85,7 @@ def assemble(
         raise ModelError(f"{source}: {err}") from err
 
     def port_of(given: str, t: te.Tensor) -> Port:
-        return Port(given, names[t], t.shape, t.dtype)
+        return Port(given, names[t], graph.dag.tensors[names[t]].shape, t.dtype)
 
     return Model(
         graph,

@@ -1,14 +1,13 @@
-"""Weights of a GGUF file as constants of a graph: floats as they lie, and codes of few bits with their scales.
+"""Weights of a GGUF file as constants of a graph: floats, and codes of few bits with their scales.
 
-Q8_0 and Q4_0 have a scale of float16 for 32 weights in a row, and codes of int8, or of 4 bits around 8: of a
-block's 16 bytes the lower halves are the first 16 weights, the upper halves the others.
+Q8_0 and Q4_0 have blocks of 32 weights in a row: a scale of float16, then codes of int8, or of 4 bits around
+8, of which a byte has one of the first 16 weights and one of the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -20,32 +19,40 @@ from autotune.models.operators.base import Array, stage
 from autotune.models.operators.matmul import linear
 from schedules import te
 from schedules.dtypes import DTYPES
+from schedules.expr import Expr
+from schedules.ops.few_bits import FORMATS, FewBits, product, rounded_rows
 
-# {type of ggml: dtype} of floats.
+# {type of ggml: dtype} of floats, and {type of ggml: format of `few_bits`} of codes.
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-SUPPORTED = tuple(FLOATS)
+CODES = {"Q8_0": "int8", "Q4_0": "int4_halves"}
+SUPPORTED = (*FLOATS, *CODES)
+GROUP = 32  # weights of a block
 SHOWN = 8  # tensors that a message names
 
 
 def check_types(file: GgufFile) -> None:
     """Raise ModelError that names all tensors of types that are not supported."""
-    odd = [t for t in file.tensors.values() if t.type not in SUPPORTED]
+    odd = [f"{t.name} ({t.type})" for t in file.tensors.values() if t.type not in SUPPORTED]
     if odd:
-        shown = ", ".join(f"{t.name} ({t.type})" for t in odd[:SHOWN])
-        more = f" and {len(odd) - SHOWN} more" if len(odd) > SHOWN else ""
         raise ModelError(
-            f"{file.label}: {len(odd)} tensor{'s' * (len(odd) > 1)} of types that are not supported: {shown}{more}; "
-            f"those that are: {', '.join(SUPPORTED)}; convert it: llama-quantize --pure --allow-requantize "
-            f"{file.label} out.gguf Q8_0"
+            f"{file.label}: {len(odd)} of {len(file.tensors)} tensors have types that are not supported: "
+            f"{_shown(odd)}; those that are: {', '.join(SUPPORTED)}; convert the model, its float file where "
+            f"there is one: llama-quantize --allow-requantize --pure {file.label} out.gguf Q8_0"
         )
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 @dataclass
 class GgufWeights:
-    """The weights of one import. ``constants``: {input of the graph: its values}. ``used``: the tensors that were
-    asked for."""
+    """The weights of one import. ``rounds``: whether activations of products with codes are rounded to int8.
+    ``constants``: {input of the graph: its values}. ``used``: the tensors that were asked for."""
 
     file: GgufFile
+    rounds: bool
     constants: dict[te.Tensor, Array] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
 
@@ -53,37 +60,54 @@ class GgufWeights:
         """A vector of floats, with its elements in another ``order``."""
         return self._floats(self._tensor(name, (size,)), order)
 
-    def optional(self, name: str, size: int, order: Array | None = None) -> te.Tensor | None:
-        """A vector; None where the file has none of this name."""
-        return self.vector(name, size, order) if name in self.file.tensors else None
+    def values(self, name: str, size: int) -> Array:
+        """The elements of a vector of float32 that is no constant of the graph."""
+        t = self._tensor(name, (size,))
+        if t.type != "F32":
+            raise ModelError(f"{self.file.label}: tensor {name!r} has type {t.type}, not F32")
+        return t.data.view(np.float32)
 
     def table(self, name: str, rows: int, columns: int) -> Maker:
-        """Rows of a matrix, by a vector of their numbers, as float32."""
+        """Rows of a matrix as float32, by a vector of their numbers."""
         w = self._matrix(name, rows, columns, None)
 
-        def looked_up(ids: te.Tensor) -> te.Tensor:
-            return stage((ids.shape[0], columns), lambda i, j: te.cast(w[ids[i], j], "float32"), "embedded")
+        def element(row: Expr, j: Expr) -> Expr:
+            if isinstance(w, te.Tensor):
+                return te.cast(w[row, j], "float32")
+            g = j // w.group
+            number = te.cast(w.form.at(w.codes, (row,), g, j % w.group, w.group), "float32")
+            return number * te.cast(w.scales[row, g], "float32")
 
-        return looked_up
+        return lambda ids: stage((ids.shape[0], columns), lambda i, j: element(ids[i], j), "embedded")
 
     def product(self, name: str, rows: int, columns: int, order: Array | None = None) -> Maker:
-        """x · (a matrix, with its rows in another ``order``)ᵀ, plus the vector ``.bias`` where there is one."""
+        """x · (matrix ``name``.weight, with its rows in another ``order``)ᵀ, plus the vector ``name``.bias
+        where there is one."""
         w = self._matrix(f"{name}.weight", rows, columns, order)
-        bias = self.optional(f"{name}.bias", rows, order)
-        return lambda x: linear(x, w, bias)
+        has_bias = f"{name}.bias" in self.file.tensors
+        bias = self.vector(f"{name}.bias", rows, order) if has_bias else None
+
+        def multiplied(x: te.Tensor) -> te.Tensor:
+            if isinstance(w, te.Tensor):
+                return linear(x, w, bias)
+            y = product(rounded_rows(x, w.group) if self.rounds else x, w)
+            if bias is None:
+                return y
+            return stage(y.shape, lambda i, j: y[i, j] + te.cast(bias[j], "float32"), "biased")
+
+        return multiplied
 
     def known(self, name: str, values: Array) -> te.Tensor:
         """A constant that is no tensor of the file."""
-        return self._constant(name, values.dtype.name, values)
+        return self._constant(name, values.dtype.name, lambda: values)
 
     def finish(self) -> None:
         """Raise ModelError for tensors that nobody asked for: the model would be another one."""
         odd = [n for n in self.file.tensors if n not in self.used]
         if odd:
-            more = f" and {len(odd) - SHOWN} more" if len(odd) > SHOWN else ""
             raise ModelError(
-                f"{self.file.label}: its architecture has no {', '.join(odd[:SHOWN])}{more}: it is a variant that "
-                "is not supported"
+                f"{self.file.label}: its architecture has no {_shown(odd)}: it is a variant that is not "
+                "supported"
             )
 
     def _tensor(self, name: str, shape: Sequence[int]) -> GgufTensor:
@@ -92,26 +116,39 @@ class GgufWeights:
             raise ModelError(f"{self.file.label}: tensor {name!r} is missing: convert the model again")
         self.used.add(name)
         if found.shape != tuple(shape):
-            raise ModelError(
-                f"{self.file.label}: tensor {name!r} has shape {list(found.shape)}, and its keys say {list(shape)}"
-            )
+            told = f"{list(found.shape)}, and its keys say {list(shape)}"
+            raise ModelError(f"{self.file.label}: tensor {name!r} has shape {told}: it is damaged")
         return found
 
-    def _matrix(self, name: str, rows: int, columns: int, order: Array | None) -> te.Tensor:
-        return self._floats(self._tensor(name, (rows, columns)), order)
+    def _matrix(self, name: str, rows: int, columns: int, order: Array | None) -> te.Tensor | FewBits:
+        t = self._tensor(name, (rows, columns))
+        if t.type in FLOATS:
+            return self._floats(t, order)
+        form = FORMATS[CODES[t.type]]
+        blocks = t.data.reshape(rows, columns // GROUP, -1)
+
+        def part(begin: int, end: int | None, dtype: str) -> Array:
+            found = blocks[:, :, begin:end] if order is None else blocks[order, :, begin:end]
+            return np.ascontiguousarray(found).view(dtype).reshape(rows, -1)
+
+        codes = self._constant(f"{name}.codes", form.dtype, lambda: part(2, None, form.dtype))
+        scales = self._constant(f"{name}.scales", "float16", lambda: part(0, 2, "float16"))
+        return FewBits(form, codes, scales, GROUP)
 
     def _floats(self, t: GgufTensor, order: Array | None) -> te.Tensor:
         if t.type not in FLOATS:
-            raise ModelError(
-                f"{self.file.label}: tensor {t.name!r} has type {t.type}, which a vector may not have"
-            )
+            raise ModelError(f"{self.file.label}: tensor {t.name!r} has type {t.type}, and is no matrix")
         dtype = FLOATS[t.type]
-        values = t.data.view(DTYPES[dtype].numpy).reshape(t.shape)
-        return self._constant(t.name, dtype, values if order is None else values[order])
+        whole = t.data.view(DTYPES[dtype].numpy).reshape(t.shape)
+        return self._constant(t.name, dtype, lambda: whole if order is None else whole[order])
 
-    def _constant(self, name: str, dtype: str, values: Array) -> te.Tensor:
-        known: Any = next((t for t in self.constants if t.name == identifier(name)), None)
-        if known is None:
-            known = te.placeholder(values.shape, dtype, identifier(name))
-            self.constants[known] = np.asarray(values)
-        return known
+    def _constant(self, name: str, dtype: str, make: Callable[[], Array]) -> te.Tensor:
+        """The input of the graph of this name; a table that is a product too is one."""
+        own = identifier(name)
+        for known in self.constants:
+            if known.name == own:
+                return known
+        values = make()
+        made = te.placeholder(values.shape, dtype, own)
+        self.constants[made] = values
+        return made

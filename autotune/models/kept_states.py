@@ -88,7 +88,10 @@ class CallNumbers:
         self.moves = tuple(users)
         self._users = tuple(users.values())
         self._read = [number(m.index, places, outline.tensors) for m in self.moves]
-        self._rows = [number(Const(m.rows) if m.counted is None else m.counted, places, outline.tensors) for m in self.moves]
+        self._rows = [
+            number(Const(m.rows) if m.counted is None else m.counted, places, outline.tensors)
+            for m in self.moves
+        ]
 
     def of_call(self, arrays: Sequence[Any]) -> list[int]:
         """The numbers, of the inputs and the states of a call, and its sizes. Raises ArgumentError for rows

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from autotune.measure.compare.bench import DisagreementError, same_form
 from autotune.measure.compare.onnx_session import refusals, session
 from autotune.models.module import Module
+from autotune.models.sizes import shape_at
 from schedules.dtypes import DTYPES, is_float
 from schedules.te.compute_dag import Tensor
 
@@ -21,10 +23,19 @@ PEERS = {
     "onnxruntime": None,
     "torch.compile": "it compiles torch modules, and an ONNX file is none",
     "torch": "it runs torch modules, and an ONNX file is none",
+    "llama.cpp": "it runs language models of GGUF",
 }
 # How far outputs of float32 may be apart, by the size of the whole output (root of the mean square): rounding
 # adds up over the layers of a network, and what is wrong is far off.
 FAR = 1e-3
+
+
+def inputs_at(module: Module, sizes: Mapping[str, int], seed: int) -> list[Array]:
+    """Random inputs of a model at these of its open sizes."""
+    ol = module.program.outline
+    given = zip(module.inputs, ol.inputs, strict=True)
+    tensors = [replace(t, shape=shape_at(ol, n, sizes), strides=None) for t, n in given] if sizes else None
+    return inputs_for(tensors or module.inputs, seed)
 
 
 def inputs_for(tensors: Sequence[Tensor], seed: int) -> list[Array]:

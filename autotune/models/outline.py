@@ -14,13 +14,13 @@ from autotune.models.kept_states import StateOrder, check_states
 from autotune.models.row_counts import RowCount, check_told, row_counts
 from autotune.models.sizes import Extents, ProgramSize, check_sizes, check_step, open_extents, sizes_of
 from schedules.dtypes import DTYPES
-from schedules.graph.graph import Argument, Graph, GraphState, Group, Island
+from schedules.graph.graph import Argument, Graph, GraphState, Group, Island, PlaceMove
 from schedules.graph.plan import ALIGNMENT, Plan, PlanStep, plan
 from schedules.model import Workload
 from schedules.strides import flaw, strides_of
 from schedules.te.compute_dag import ComputeDAG, Tensor
-from schedules.te.flops import count_flops
 from schedules.te.extent import is_open
+from schedules.te.flops import count_flops
 from schedules.te.marks import as_index, unmarked
 from schedules.te.sizes_in_values import without_holes
 
@@ -48,8 +48,9 @@ class Outline:
     a call. ``constants``: names of the weights. ``tasks``: each workload once. ``steps``: in an order in
     which all is written before it is read. ``labels``: {name of an input or output: what users call it},
     where that is another name. ``views``: {tensor: where in another one it lies}. ``joins``: {tensor that no
-    step writes: the tensors that are its parts, or the one that it is a part of}, which lie where it does. ``sizes``: what a call tells;
-    tensors have the extents of the largest. ``extents``: those of inputs and outputs that depend on one.
+    step writes: the tensors that are its parts, or the one that it is a part of}, which lie where it does.
+    ``sizes``: what a call tells; tensors have the extents of the largest. ``extents``: those of inputs and
+    outputs that depend on one.
     ``states``: {what users call it: what calls keep}, without initial values. Its new value lies where the
     old one does, of which it is joined with what was written there; or apart, and is copied when the call
     ends. ``counts``: sizes of steps that a call tells by numbers. Raises ValueError for steps that read
@@ -172,8 +173,8 @@ class Outline:
                 raise ValueError(f"{name!r} is given, and joined of others")
             root = self.root(name)
             own = parts[1:] if root in kept else parts  # the first is what was there
-            part = own == (root,) and root not in self.joins
-            if not own or any(self.root(p) != root for p in parts) or (root in own and not part):
+            of_one = own == (root,) and root not in self.joins
+            if not own or any(self.root(p) != root for p in parts) or (root in own and not of_one):
                 raise ValueError(f"{name!r} is not joined of tensors that lie in it")
 
     def _join(self, written: set[str]) -> None:
@@ -283,11 +284,12 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
 
 def _counted(a: Argument) -> Argument:
     """A place without extents that know their sizes."""
-    moves = tuple(
-        replace(m, rows=int(m.rows), counted=without_holes(as_index(m.rows))) if is_open(m.rows) else m
-        for m in a.moves
-    )
-    return replace(a, moves=moves) if a.moves else a
+
+    def move(m: PlaceMove) -> PlaceMove:
+        counted = without_holes(as_index(m.rows)) if is_open(m.rows) else m.counted
+        return replace(m, index=without_holes(m.index), rows=int(m.rows), counted=counted)
+
+    return replace(a, moves=tuple(map(move, a.moves))) if a.moves else a
 
 
 def workload_of(dag: ComputeDAG) -> Workload:

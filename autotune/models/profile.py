@@ -16,9 +16,11 @@ from autotune.models.program import Program, Times
 from autotune.results.html import table
 from autotune.run.describing import describe
 from schedules.graph.graph import Island
+from schedules.model import Trace
 from schedules.units import number, percent, seconds
 
 NOTHING_IS_TUNED = "no kernel was tuned"
+SHOWN = 8  # nodes in a line
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class ProfileRow:
     """A step. ``group``: its number. ``nodes``: names of the model's nodes. ``task``: the number of its task,
     None of an island. ``what``: the task, or the island's operator. ``in_place_s``: seconds inside the model.
     ``tuned_s``: seconds of the kernel when it was tuned, None where it was not. ``share``: of the whole.
-    ``chosen_by``: as of `Kernel`; "island" of an island."""
+    ``chosen_by``: as of `Kernel`; "island" of an island. ``plain``: whether it is the plain loops, without a
+    schedule, which may take many times as long as a tuned kernel."""
 
     group: int
     nodes: tuple[str, ...]
@@ -36,6 +39,7 @@ class ProfileRow:
     tuned_s: float | None
     share: float
     chosen_by: str
+    plain: bool = False
 
     @property
     def ratio(self) -> float | None:
@@ -82,6 +86,9 @@ class Profile:
             f"{_ms(self.total_s)} ms in {number(len(self.rows), 'step')}; "
             + (f"in place ÷ tuned: {ratio:.2f}" if ratio is not None else NOTHING_IS_TUNED)
         )
+        if plain := [r for r in self.rows if r.plain]:
+            share = percent(sum(r.share for r in plain))
+            lines.append(f"{share} in plain loops, which no schedule makes faster: tune {_named(plain)}")
         if self.copies:
             names = ", ".join(self.copies)
             lines.append(f"copied, since they lie otherwise in memory than the model reads them: {names}")
@@ -147,9 +154,15 @@ def _row(
         return ProfileRow(n, (step.name,), None, step.op, s, None, share, "island")
     kernel = program.kernels[step.task]
     what = describe(kernel.workload)
-    return ProfileRow(
-        n, step.origins or step.writes[:1], step.task, what, s, tuned_s[step.task], share, kernel.chosen_by
-    )
+    nodes, tuned = step.origins or step.writes[:1], tuned_s[step.task]
+    plain = kernel.trace == Trace()
+    return ProfileRow(n, nodes, step.task, what, s, tuned, share, kernel.chosen_by, plain)
+
+
+def _named(rows: Sequence[ProfileRow]) -> str:
+    """The nodes of some rows."""
+    names = list(dict.fromkeys(n for r in rows for n in r.nodes))
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def _cells(r: ProfileRow) -> tuple[str, ...]:
@@ -160,7 +173,7 @@ def _cells(r: ProfileRow) -> tuple[str, ...]:
         "" if r.tuned_s is None else _ms(r.tuned_s),
         "" if r.ratio is None else f"{r.ratio:.2f}",
         f"{r.share:.1%}",
-        r.chosen_by,
+        f"{r.chosen_by}, plain loops" if r.plain else r.chosen_by,
         nodes if len(nodes) <= 60 else nodes[:57] + "...",
     )
 

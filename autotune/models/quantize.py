@@ -13,8 +13,10 @@ from autotune.models.quantized import QuantizedModel
 from schedules.errors import suggest
 from schedules.graph.constant_products import ConstantProduct
 from schedules.graph.graph import Graph
+from schedules.graph.group_scales import scale_sums_of_groups
+from schedules.graph.integers import integer_products
 from schedules.graph.round_activations import CodeSum, round_activations
-from schedules.graph.round_weights import Rounding, round_weights
+from schedules.graph.round_weights import Rounding, Treated, round_weights
 
 # {what a user writes: how it is stored}.
 FORMATS = {"int4": "int4_halves", "int8": "int8", "bfloat16": "bfloat16", "float16": "float16"}
@@ -58,15 +60,16 @@ def quantize(
     Raises `ModelError` for other options, for a name of ``keep`` that fits nothing, and for a model in which
     nothing is rounded; it says why.
 
-    >>> small = at.quantize(model, weights="int8", group=8, least=0)
-    >>> small
-    <Model ...>
-    >>> print(small.quantized)
-    1 of 1 products with weights of int8 in groups of 8, activations of int8: ...
+    Example, with the last layer as it is:
+
+        small = at.quantize(model, weights="int4", keep="lm_head*")
+        print(small.quantized)
+        at.tune_model(small, threads=1)
     """
     _check(model, weights, group, activations, scales, least)
     kept = _Kept((keep,) if isinstance(keep, str) else tuple(keep), model.graph)
-    graph, treated = model.graph, ()
+    graph = scale_sums_of_groups(integer_products(model.graph))
+    treated: tuple[Treated, ...] = ()
     if weights is not None:
         how = Rounding(FORMATS[weights], group, scales)
         graph, treated = round_weights(graph, how, lambda p: kept.why(p) or _too_small(p, least))
@@ -85,8 +88,8 @@ def _check(
 ) -> None:
     if not isinstance(model, Model):
         raise ModelError(
-            f"quantize takes a model, not {type(model).__name__}: give what at.import_torch, at.import_onnx or "
-            "at.import_gguf returns, before it is compiled"
+            f"quantize takes a model, not {type(model).__name__}: give what at.import_torch, at.import_onnx "
+            "or at.import_gguf returns, before it is compiled"
         )
     for what, value, known in (
         ("weights", weights, (*FORMATS, None)),
@@ -95,9 +98,8 @@ def _check(
     ):
         if value not in known:
             words = [x for x in known if x is not None]
-            raise ModelError(
-                f"quantize: {what}={value!r} is not one of {', '.join(map(repr, known))}{suggest(value, words)}"
-            )
+            every = ", ".join(map(repr, known))
+            raise ModelError(f"quantize: {what}={value!r} is not one of {every}{suggest(value, words)}")
     if weights is None and activations is None:
         raise ModelError("quantize: weights=None and activations=None change nothing; give one of them")
     step = 2 if weights == "int4" else 1
@@ -117,7 +119,8 @@ def _with_activations(graph: Graph, kept: _Kept) -> tuple[Graph, tuple[str, ...]
     found: list[CodeSum] = []
 
     def refuse(c: CodeSum) -> str:
-        why = kept.named((*c.constants, graph.origins.get(c.stage.name, "")))
+        weights = [n.removesuffix("_codes") for n in c.constants]
+        why = kept.named((*weights, graph.origins.get(c.stage.name, "")))
         if not why:
             found.append(c)
         return why

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Var
-from schedules.graph.graph import Island, PlaceMove
+from schedules.graph.graph import Argument, Island
 from schedules.strides import MemoryLayout, row_major, settled, strides_of
 from schedules.te.open_sizes import (
     OpenExtent,
@@ -171,42 +171,28 @@ def _check_call(ol: Outline, call: KernelCall) -> None:
         raise ValueError(f"task {call.task}: {wrong}")
     names = dict(zip((s.name for s in own), call.sizes, strict=True))
     written = zip(call.writes, dag.outputs, strict=True)
-    given = [(a.tensor, a.start, t) for a, t in zip(call.reads, dag.inputs, strict=True)]
-    given += [(name, 0, dag.tensors[o]) for name, o in written]
-    for name, _, t in given:
-        if moves := ol.views[name].moves if name in ol.views else ():
-            _check_rows(ol, call.task, name, moves, _span(dag, t, names), known)
-    for name, start, t in given:
-        if name not in ol.extents or is_roomy(ol, name):
+    given = [*zip(call.reads, dag.inputs, strict=True)]
+    given += [(Argument(name), dag.tensors[o]) for name, o in written]
+    by_name: dict[str, Expr] = {variable(s.name): Var(s.name) for s in ol.sizes}
+    for a, t in given:
+        lies = ol.views.get(a.tensor, Argument(a.tensor))
+        moves = (*lies.moves, *a.moves)
+        if not moves and (a.tensor not in ol.extents or is_roomy(ol, a.tensor)):
             continue  # it has room for the largest
-        left = _room(ol, name) - start - _span(dag, t, names)
+        left = _room(ol, lies.tensor) - lies.start - a.start - _span(dag, t, names)
+        for m in moves:
+            rows = Const(m.rows) if m.counted is None else E.substitute(m.counted, by_name)
+            left = left - (m.extent - rows) * m.stride
         found = affine.bounds(affine.simplify(left, known), known)
         if found is None or found[0] < 0:
-            raise ValueError(f"task {call.task} may go beyond the end of {name!r}")
-
-
-def _check_rows(
-    ol: Outline, task: int, name: str, moves: Sequence[PlaceMove], span: Expr, known: affine.Ranges
-) -> None:
-    """Raise ValueError where a task may write or read beyond the end of a state: ``span`` elements of
-    ``name``, which a call moves."""
-    at = ol.views[name]
-    whole = ol.tensors[at.tensor]
-    left = _reach([Const(n) for n in whole.shape], strides_of(whole)) - at.start - span
-    by_name: dict[str, Expr] = {variable(s.name): Var(s.name) for s in ol.sizes}
-    for m in moves:
-        rows = Const(m.rows) if m.counted is None else E.substitute(m.counted, by_name)
-        left = left - (m.extent - rows) * m.stride
-    found = affine.bounds(affine.simplify(left, known), known)
-    if found is None or found[0] < 0:
-        raise ValueError(f"task {task} may go beyond the end of state {at.tensor!r}")
+            raise ValueError(f"task {call.task} may go beyond the end of {lies.tensor!r}")
 
 
 def _room(ol: Outline, name: str) -> Expr:
     """Elements from the first of an input or output to its last, by sizes."""
     t = ol.tensors[name]
     extents: list[Expr] = [Const(n) for n in t.shape]
-    for d, e in ol.extents[name]:
+    for d, e in ol.extents.get(name, ()):
         extents[d] = e
     return _reach(extents, strides_of(t))
 

@@ -136,7 +136,7 @@ def _load(workload: Workload, asked: Asked) -> tuple[Kernel, bool]:
         raise missing
     from autotune.run.untuned import untuned
 
-    kernel, why, _ = untuned(workload, asked.target, asked.where)
+    kernel, why, *_ = untuned(workload, asked.target, asked.where)
     _take_exact(kernel, asked)
     warn(f"{missing.message if isinstance(missing, KernelNotFound) else missing}\n{why}")
     return kernel, False

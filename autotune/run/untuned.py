@@ -9,6 +9,7 @@ from typing import NamedTuple
 from autotune import backends
 from autotune.backends.building.object_cache import ObjectCache, key
 from autotune.errors import CompileError
+from autotune.run import plain
 from autotune.run.describing import describe
 from autotune.run.kernel import Kernel
 from autotune.run.kernels import default_kernel, kernel_of
@@ -37,41 +38,70 @@ log = logging.getLogger(__name__)
 
 class PickedKernel(NamedTuple):
     """A kernel that was not tuned. ``what``: in words what was chosen. ``checked``: whether its results were
-    compared, or are those of plain loops."""
+    compared, or are those of plain loops. ``alone``: why it is the plain loops, where nothing was faster
+    because nothing else was right; else ""."""
 
     kernel: Kernel
     what: str
     checked: bool = True
+    alone: str = ""
+
+    @property
+    def remark(self) -> str:
+        """What a list of kernels says of it."""
+        if self.alone:
+            return plain.said(self.kernel, self.alone)
+        return "" if self.checked else UNCHECKED
+
+
+class _Kept(NamedTuple):
+    """A choice. ``alone``: as of `PickedKernel`."""
+
+    trace: str
+    chosen_by: str
+    alone: str
+
+
+# Names of the choices that this process made.
+_made_here: set[str] = set()
 
 
 def untuned(workload: Workload, target: Target, where: str) -> PickedKernel:
     """A kernel that was not tuned. ``where``: the log, whose schedules of similar tasks are tried.
 
     The first time, a few schedules are checked and timed here. The choice is kept beside the compiled
-    objects; one that no similar task made is made again once the log has other workloads. Raises
-    `TargetError` for a target that cannot run here.
+    objects; one that no similar task made is made again once the log has other workloads, and plain loops
+    because nothing else was right are so once in each process. Raises `TargetError` for a target that cannot
+    run here.
     """
     backends.check_here(target)
     objects, name, seen = ObjectCache(cache_dir()), _name(workload, target, where), _workloads(where)
     kept = _kept(objects.get(name), seen)
-    reason, checked = "", True
+    if kept is not None and kept.alone and name not in _made_here:  # what failed once may be right now
+        kept = None
+    checked, alone = True, ""
     if kept is None:
+        _made_here.add(name)
         try:
             kept, checked = _made(workload, target, where)
             if checked:
-                objects.put(name, json.dumps([*kept, seen]).encode())
+                objects.put(name, json.dumps([kept.trace, kept.chosen_by, seen, kept.alone]).encode())
         except AutotuneError as err:
-            reason = f" ({err})"
+            alone = str(err)
     if kept is not None:
-        trace, chosen_by = kept
+        trace, chosen_by, alone = kept
         try:
             kernel = kernel_of(workload, target, Trace.from_json(trace), None, chosen_by)
             known = "not tuned" if checked else f"not tuned, and {UNCHECKED}"
-            return PickedKernel(kernel, f"Using {WORDS[chosen_by]}, which is {known}.", checked)
+            what = f"Using {WORDS[chosen_by]}, which is {known}."
+            what += f" It {plain.said(kernel, alone)}." if alone else ""
+            return PickedKernel(kernel, what, checked, alone)
         except (TraceError, ScheduleError, CompileError) as err:
             log.warning("the schedule that was picked for %s is not used: %s", workload.op, err)
-    plain = default_kernel(workload, target)
-    return PickedKernel(plain, f"Using the default schedule, which is not tuned{reason}.")
+            alone = alone or f"the schedule that was picked is not used: {err}"
+    kernel = default_kernel(workload, target)
+    what = f"Using the default schedule, which is not tuned. It {plain.said(kernel, alone)}."
+    return PickedKernel(kernel, what, alone=alone)
 
 
 def is_kept(workload: Workload, target: Target, where: str) -> bool:
@@ -80,13 +110,13 @@ def is_kept(workload: Workload, target: Target, where: str) -> bool:
     return _kept(found, _workloads(where)) is not None
 
 
-def in_place_of(plain: Kernel, target: Target, where: str) -> tuple[Kernel, str] | None:
+def in_place_of(alone: Kernel, target: Target, where: str) -> tuple[Kernel, str] | None:
     """`untuned` in place of the plain loops that a log has of a workload, and why; None where these are the
     faster ones."""
-    kernel, what, _ = untuned(plain.workload, target, where)
+    kernel, what, *_ = untuned(alone.workload, target, where)
     if kernel.chosen_by == "default":
         return None
-    why = f"the log has only the plain loops of {describe(plain.workload)}, with which nothing was compared"
+    why = f"the log has only the plain loops of {describe(alone.workload)}, with which nothing was compared"
     return kernel, f"{why}\n{what}"
 
 
@@ -96,27 +126,27 @@ def _name(workload: Workload, target: Target, where: str) -> str:
     return key("first pick", workload.digest, target.digest, f"{version} {locate(where)}")
 
 
-def _made(workload: Workload, target: Target, where: str) -> tuple[tuple[str, str], bool]:
-    """(trace, what chose it) of a first pick, and whether it was checked. Raises `AutotuneError` where there
-    is none."""
+def _made(workload: Workload, target: Target, where: str) -> tuple[_Kept, bool]:
+    """A first pick, and whether it was checked. Raises `AutotuneError` where there is none."""
     pick = hook("first_pick")(workload, target, where)
     if pick is None:
         raise AutotuneError("no other schedule was right, or ready in time")
-    return (pick.trace.to_json(), pick.chosen_by), pick.time_s is not None
+    alone = f"no other schedule was right: {pick.why_alone}" if pick.why_alone else ""
+    return _Kept(pick.trace.to_json(), pick.chosen_by, alone), pick.time_s is not None
 
 
-def _kept(data: bytes | None, seen: int) -> tuple[str, str] | None:
+def _kept(data: bytes | None, seen: int) -> _Kept | None:
     if data is None:
         return None
     try:
-        trace, chosen_by, workloads = _KEPT(parsed(data))
+        trace, chosen_by, workloads, alone = _KEPT(parsed(data))
     except Malformed:
         return None
     similar = chosen_by in ("similar_shape", "similar_machine")
-    return (trace, chosen_by) if similar or workloads == seen else None
+    return _Kept(trace, chosen_by, alone) if similar or workloads == seen else None
 
 
-_KEPT = items(any_text, one_of(*WORDS), integer(0))
+_KEPT = items(any_text, one_of(*WORDS), integer(0), any_text)
 
 
 def _workloads(where: str) -> int:

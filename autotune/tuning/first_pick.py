@@ -10,13 +10,15 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from autotune.measure.process import MeasureError
+from autotune.measure.starting import may_be_late_s, was_late
 from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, model_features
 from autotune.tuning import plain_loops
 from autotune.tuning.plain_loops import PlainLoops
@@ -57,11 +59,13 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Pick:
     """A schedule under canonical names that was checked here. ``chosen_by``: as of `Seed`, or "default"
-    for the plain loops. ``time_s``: of a run; None: there was no time to check it."""
+    for the plain loops. ``time_s``: of a run; None: there was no time to check it. ``why_alone``: what became
+    of the others, where no other was right."""
 
     trace: Trace
     chosen_by: str
     time_s: float | None
+    why_alone: str = ""
 
 
 def proposals(
@@ -87,18 +91,21 @@ def first_pick(
     """The fastest of a few candidates: where sizes are open, by the geometric mean of what one takes at
     several. None if none was right.
 
-    ``where``: the log whose tasks may be similar. ``limit_s``: seconds, more while others have the CPUs, or
-    few were compared. Each candidate is checked against the reference; of large workloads a few parts of the
-    outputs are. Where there was no time for any, or measuring does not work, it is the best as the estimate
-    has it, not checked: plain loops may be hundreds of times slower. Raises `LogError`, `WorkloadError` where
-    no candidate can be checked, and `ScheduleError` if the expression gives no space.
+    ``where``: the log whose tasks may be similar. ``limit_s``: seconds, more while others have the CPUs (as
+    far as `shared_start` lets it be late), or few were compared. Each candidate is checked against the
+    reference; of large workloads a few parts of the outputs are. Where there was no time for any, or
+    measuring does not work, it is the best as the estimate has it, not checked: plain loops may be hundreds
+    of times slower. Raises `LogError`, `WorkloadError` where no candidate can be checked, and `ScheduleError`
+    if the expression gives no space.
     """
     started = time.monotonic()
-    until, latest = started + limit_s - MARGIN_S, started + max(LATEST_S, limit_s)
+    latest_s = max(min(LATEST_S, limit_s + may_be_late_s()), limit_s)
+    until, latest = started + limit_s - MARGIN_S, started + latest_s
     best: Pick | None = None
     best_s: float | None = None
     least_s = math.inf  # of a run, or where sizes are open the mean over sizes
     tried: set[Trace] = set()
+    failed: Counter[str] = Counter()
 
     def run(planned: Sequence[tuple[Trace, str]]) -> None:
         nonlocal best, best_s, least_s
@@ -106,6 +113,8 @@ def first_pick(
         for i, m in race(measurer, traces, until, grace_s(workload), best_s, latest, ENOUGH):
             tried.add(traces[i])
             best_s = _better(best_s, m)
+            if m.status not in ("ok", "slow"):
+                failed[f"{m.status} ({m.reason[:80]})" if m.reason else m.status] += 1
             took_s = (mean_s(m) or m.time_s or math.inf) if m.status == "ok" else math.inf
             if took_s < least_s:
                 best, least_s = Pick(*planned[i], m.time_s), took_s
@@ -119,9 +128,13 @@ def first_pick(
                 run(planning.result())
                 untried = any(trace not in tried for trace, _ in planning.result())
                 if PlainLoops(workload, target, False).worth(best_s) and (best is not None or not untried):
+                    alone = best is None
                     run([(plain_loops.TRACE, "default")])
+                    if alone and best is not None:
+                        best = replace(best, why_alone="; ".join(f"{n} {what}" for what, n in failed.items()))
         except MeasureError as err:
             log.warning("first picks of %s cannot be measured: %s", workload.op, err)
+        was_late(max(time.monotonic() - started - limit_s, 0.0))
         if best is not None:
             return best
         return next((Pick(*p, None) for p in planning.result() if p[0] not in tried), None)

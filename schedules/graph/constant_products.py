@@ -96,6 +96,8 @@ def _product(s: Stage, known: KnownTensors) -> ConstantProduct | OtherProduct | 
         return None
     weight = every[0]
     roots = known.roots(weight.buffer)
+    if not is_float(weight.dtype):
+        return OtherProduct(s, roots, f"its weights are {weight.dtype} already")
     match s.values[0]:
         case Binary(op="*", a=a, b=b) if bare(a) is not None and bare(b) is not None:
             x = b if bare(a) == weight else a
@@ -103,14 +105,14 @@ def _product(s: Stage, known: KnownTensors) -> ConstantProduct | OtherProduct | 
             return OtherProduct(s, roots, "its elements are padded or guarded")
     load = bare(x)
     assert load is not None
-    if s.outputs[0].dtype != "float32" or not is_float(load.dtype) or not is_float(weight.dtype):
+    if s.outputs[0].dtype != "float32" or not is_float(load.dtype):
         return OtherProduct(s, roots, f"it is a product of {load.dtype} and {weight.dtype}")
     summed = [a for a in s.reduce_axes if a.extent > 1]
     if len(summed) != 1:
         return OtherProduct(s, roots, f"it sums over {len(s.reduce_axes)} axes, as convolutions do")
     (depth,) = summed
-    if is_open(depth.extent):
-        return OtherProduct(s, roots, "the length of its sum is open")
+    if any(is_open(a.extent) and Var(a.var) in weight.indices for a in (*s.axes, depth)):
+        return OtherProduct(s, roots, "how much of its matrix is read depends on an open size")
     weight = replace(weight, indices=tuple(_without(s, i) for i in weight.indices))
     place = {a.var: n for n, a in enumerate(s.axes)}
     walked = [i for i in weight.indices if not isinstance(i, Const)]

@@ -16,6 +16,7 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES, is_integer
 from schedules.expr import FALSE, INDEX, TRUE, Binary, Cast, Compare, Const, Expr, Load, Logic, Select, Var
 from schedules.graph.graph import Array, Graph
+from schedules.graph.told_sizes import in_variables, ranges_of
 from schedules.te.compute_dag import Stage
 from schedules.te.dims import SizeHole
 from schedules.te.infeasible import Range, impossible, interval, negation
@@ -64,9 +65,9 @@ class Facts:
                 return Const(int(v))
             case Var():
                 return e
-            case SizeHole(name=n, dim=d):
-                self.ranges[n] = d.lo, d.hi
-                return Var(n)
+            case SizeHole():
+                self.ranges |= ranges_of(e)
+                return in_variables(e)
             case Cast(a=a):
                 return self.number(a, depth)
             case Load():

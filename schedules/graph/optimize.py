@@ -10,6 +10,7 @@ from schedules.graph.dead import eliminate_dead
 from schedules.graph.digits import split_digits
 from schedules.graph.fold import fold_constants
 from schedules.graph.graph import Graph
+from schedules.graph.group_scales import scale_sums_of_groups
 from schedules.graph.integers import integer_products
 from schedules.graph.joins import join_in_place
 from schedules.graph.layout import order_dimensions
@@ -32,6 +33,7 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     drop_unit_dimensions,
     drop_requantised,
     integer_products,
+    scale_sums_of_groups,
     fold_constants,
     eliminate_common,
     forward_views,

@@ -6,30 +6,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import prod
 
 import numpy as np
 
 from schedules import expr as E
-from schedules import te
 from schedules.dtypes import DTYPES, is_float
-from schedules.expr import Const, Load, Var
-from schedules.graph.constant_products import (
-    ConstantProduct,
-    KnownTensors,
-    OtherProduct,
-    bare,
-    constant_products,
-)
-from schedules.graph.edit import remade, renamed
+from schedules.expr import Binary, Load, Var
+from schedules.graph.coded_products import Coded, CodedProducts, as_matrix, matrix_of
+from schedules.graph.constant_products import ConstantProduct, OtherProduct, constant_products
 from schedules.graph.graph import Array, Graph
-from schedules.ops.few_bits import FORMATS, FewBits, product
-from schedules.ops.rounded_weights import q4_0, q8_0
-from schedules.te.compute_dag import Stage, Tensor
-from schedules.te.tensors import marked_dag
-from schedules.te.unique import Taken
+from schedules.ops.few_bits import FORMATS
+from schedules.ops.rounded_weights import PIECE, q4_0, q8_0
 
 
 @dataclass(frozen=True)
@@ -57,160 +46,89 @@ class Treated:
     why: str = ""
 
 
-Refuse = Callable[[ConstantProduct], str]
-
-
-def round_weights(graph: Graph, how: Rounding, refuse: Refuse) -> tuple[Graph, tuple[Treated, ...]]:
+def round_weights(
+    graph: Graph, how: Rounding, refuse: Callable[[ConstantProduct], str]
+) -> tuple[Graph, tuple[Treated, ...]]:
     """The graph with rounded weights, and what became of each product with something known. ``refuse`` gives
     the reason why a product stays, "" for none. One matrix at a time is widened."""
     made = _Rounded(graph, how)
-    changed: dict[str, list[Stage]] = {}
     treated: list[Treated] = []
-    for p in constant_products(graph, made.known):
+    for p in constant_products(graph, made.products.known):
         node = graph.origins.get(p.stage.name, "")
         if isinstance(p, OtherProduct):
             treated.append(Treated(p.stage.name, node, p.constants, why=p.why))
             continue
         shape = tuple(int(p.stage.axes[n].extent) for n in p.outputs) + (int(p.depth.extent),)
         before = p.weights * DTYPES[p.weight.dtype].itemsize
-        stages = refuse(p) or made.product(p)
-        if isinstance(stages, str):
-            treated.append(Treated(p.stage.name, node, p.constants, shape, (before, before), stages))
-            continue
-        changed[p.stage.name] = stages
-        treated.append(Treated(p.stage.name, node, p.constants, shape, (before, made.nbytes(p))))
-    if not changed:
-        return graph, tuple(treated)
-    every = [x for s in graph.dag.stages for x in changed.get(s.name, [s])]
-    origins = dict(graph.origins)
-    for name, stages in changed.items():
-        origins |= {s.name: origins[name] for s in stages if name in origins}
-    inputs = (*graph.dag.inputs, *made.inputs)
-    return remade(replace(graph, origins=origins), every, inputs, {**graph.values, **made.values}), tuple(
-        treated
-    )
+        why = refuse(p) or made.product(p)
+        after = before if why else made.nbytes(p)
+        treated.append(Treated(p.stage.name, node, p.constants, shape, (before, after), why))
+    return made.products.made(), tuple(treated)
 
 
 class _Rounded:
-    """Products with rounded weights, and the constants that these read: ``inputs`` with their ``values``."""
+    """Products with rounded weights."""
 
     def __init__(self, graph: Graph, how: Rounding) -> None:
-        self.graph, self.how, self.known = graph, how, KnownTensors(graph)
-        self.taken = Taken(graph.dag.tensors)
-        self.values: dict[str, Array] = {}
-        self.inputs: list[Tensor] = []
-        self._done: dict[object, tuple[str, ...] | str] = {}  # by what is read: constants, or why not
+        self.how, self.products = how, CodedProducts(graph)
+        self._floats: dict[object, str] = {}  # by matrix: the constant that stands for it
+
+    def product(self, p: ConstantProduct) -> str:
+        """Change a product; the reason why it stays, "" for none."""
+        group, k = self.how.group, int(p.depth.extent)
+        if is_float(self.how.format):
+            return self._of_floats(p)
+        if k % group:
+            return f"groups of {group} do not divide the {k} numbers of its sum"
+        return self.products.code(p, self._coded)
 
     def nbytes(self, p: ConstantProduct) -> int:
-        """Bytes of what stands for a weight."""
-        names = self._done[_form(p)]
-        return sum(self.values[n].nbytes for n in names) if isinstance(names, tuple) else 0
-
-    def product(self, p: ConstantProduct) -> list[Stage] | str:
-        """The stages of a product, the last of which makes what it made; or why it stays."""
-        group, k = self.how.group, int(p.depth.extent)
-        if not is_float(self.how.format) and k % group:
-            return f"groups of {group} do not divide the {k} numbers of its sum"
-        names = self._done.get(_form(p))
-        if names is None:
-            names = self._done[_form(p)] = self._constants(p)
-        if isinstance(names, str):
-            return names
+        """Bytes of what stands for the weights of a product."""
         if is_float(self.how.format):
-            return [self._of_floats(p, *names)]
-        return self._of_codes(p, *names)
+            return self.products.values[self._floats[matrix_of(p)]].nbytes
+        return self.products.nbytes(p)
 
-    def _constants(self, p: ConstantProduct) -> tuple[str, ...] | str:
-        """Names of new constants for a weight; or why it stays."""
-        at = [
-            slice(None) if isinstance(i, Var) else int(i.value)
-            for i in p.weight.indices
-            if isinstance(i, (Var, Const))
-        ]
-        value = self.known.value(p.weight.buffer)[tuple(at)]
-        axes = [i.name for i in p.weight.indices if isinstance(i, Var)]
-        order = [n for n, v in enumerate(axes) if v != p.depth.var]
-        value = value.transpose(*order, axes.index(p.depth.var))
-        base = p.constants[0] if len(p.constants) == 1 else p.weight.buffer
-        if is_float(self.how.format):
-            with np.errstate(over="ignore"):
-                made = {base: np.ascontiguousarray(value.astype(DTYPES[self.how.format].numpy))}
+    def _coded(self, p: ConstantProduct) -> Coded | str:
+        h, value = self.how, as_matrix(self.products.known.value(p.weight.buffer), p)
+        if FORMATS[h.format].each > 1:
+            codes, scales = q4_0(value, h.group, h.scales, h.format)
         else:
-            rounded = q4_0 if self.how.format.startswith("int4") else q8_0
-            more = {"format": self.how.format} if self.how.format.startswith("int4") else {}
-            codes, scales = rounded(value, self.how.group, self.how.scales, **more)
-            made = {f"{base}_codes": codes, f"{base}_scales": scales}
-        if not _finite(*made.values()):
-            return (
-                "its weights are not all finite" if not _finite(value)
-                else f"its weights are beyond what {self.how.scales if len(made) > 1 else self.how.format} has"
-            )  # fmt: skip
-        names = []
-        for name, array in made.items():
-            names.append(self.taken.add(name))
-            self.values[names[-1]] = array
-            dtype = next(d for d, row in DTYPES.items() if np.dtype(row.numpy) == array.dtype)
-            self.inputs.append(Tensor(names[-1], array.shape, dtype))
-        return tuple(names)
+            codes, scales = q8_0(value, h.group, h.scales)
+        why = _unfit(value, scales)
+        return why or Coded(h.format, h.group, {"codes": codes, "scales": scales})
 
-    def _of_floats(self, p: ConstantProduct, name: str) -> Stage:
+    def _of_floats(self, p: ConstantProduct) -> str:
+        if matrix_of(p) not in self._floats:
+            value = as_matrix(self.products.known.value(p.weight.buffer), p)
+            with np.errstate(over="ignore"):
+                rounded = np.ascontiguousarray(value.astype(DTYPES[self.how.format].numpy))
+            if why := _unfit(value, rounded):
+                return why
+            name = f"{p.constants[0]}_{self.how.format}"
+            self._floats[matrix_of(p)] = self.products.add(name, rounded)
         indices = (*(Var(p.stage.axes[n].var) for n in p.outputs), Var(p.depth.var))
-        new = E.widen(Load(name, indices, self.how.format))
-        value = p.stage.values[0]
-        assert isinstance(value, E.Binary)
-        a, b = (new if bare(e) is not None and e != p.x else e for e in (value.a, value.b))
-        return replace(p.stage, values=(E.Binary("*", a, b),))
-
-    def _of_codes(self, p: ConstantProduct, codes: str, scales: str) -> list[Stage]:
-        moved, x = self._rows(p)
-        given = [te.placeholder(self.values[n].shape, t.dtype, n) for n, t in self._tensors(codes, scales)]
-        weights = FewBits(FORMATS[self.how.format], given[0], given[1], self.how.group)
-        y = product(x, weights, p.rows, p.outputs)
-        return [*moved, *spliced(y, [x, *given], p.stage, self.taken)]
-
-    def _tensors(self, *names: str) -> list[tuple[str, Tensor]]:
-        of = {t.name: t for t in self.inputs}
-        return [(n, of[n]) for n in names]
-
-    def _rows(self, p: ConstantProduct) -> tuple[list[Stage], te.Tensor]:
-        """What is multiplied, as rows along the sum; and the stage that makes them where they do not lie so."""
-        load = bare(p.x)
-        assert load is not None
-        axes = [*(p.stage.axes[n] for n in p.rows), p.depth]
-        if load.indices == tuple(Var(a.var) for a in axes):
-            return [], te.placeholder(self.graph.dag.tensors[load.buffer].shape, load.dtype, load.buffer)
-        name = self.taken.add(f"{load.buffer}_rows")
-        out = Tensor(name, tuple(a.extent for a in axes), load.dtype)
-        return [Stage((out,), tuple(axes), (), (load,))], te.placeholder(out.shape, load.dtype, name)
+        new = E.widen(Load(self._floats[matrix_of(p)], indices, self.how.format))
+        both = p.stage.values[0]
+        assert isinstance(both, Binary)
+        a, b = (e if e == p.x else new for e in (both.a, both.b))
+        self.products.replace(p.stage, [replace(p.stage, values=(Binary("*", a, b),))])
+        return ""
 
 
-def spliced(y: te.Tensor, given: Sequence[te.Tensor], instead: Stage, taken: Taken) -> list[Stage]:
-    """The stages of an expression of tensors of a graph, with names that are ``taken``, the last one with
-    the name of the stage that they replace."""
-    dag = marked_dag([*given, y])
-    last = dag.outputs[0]
-    names = {
-        s.name: instead.name if s.name == last else taken.add(f"{instead.name}_{s.name}") for s in dag.stages
-    }
-
-    return renamed(dag.stages, names)
-
-
-def _form(p: ConstantProduct) -> object:
-    """What identifies a matrix: the tensor, and in which order it is read."""
-    return p.weight.buffer, tuple(
-        i if isinstance(i, Const) else i == Var(p.depth.var) for i in p.weight.indices
+def _unfit(value: Array, rounded: Array) -> str:
+    """Why weights cannot be rounded so; "" where they can."""
+    if _finite(rounded):
+        return ""
+    return (
+        f"its weights are beyond what {rounded.dtype} has"
+        if _finite(value)
+        else ("its weights are not all finite")
     )
 
 
-def _finite(*arrays: Array) -> bool:
-    """Whether all floats are finite. Some at a time are widened."""
-    for a in arrays:
-        if a.dtype.kind in "iu":
-            continue
-        flat = a.reshape(-1) if a.flags.c_contiguous else a.reshape(len(a), -1) if a.ndim else a.reshape(-1)
-        step = max(1, (1 << 20) // max(1, prod(flat.shape[1:])))
-        for at in range(0, len(flat), step):
-            if not np.isfinite(flat[at : at + step].astype(np.float32)).all():
-                return False
-    return True
+def _finite(a: Array) -> bool:
+    """Whether all floats of a matrix are finite. Some rows at a time are looked at."""
+    rows = a.reshape(-1, a.shape[-1]) if a.flags.c_contiguous else a
+    step = max(1, PIECE * len(rows) // max(1, rows.size))
+    every = (rows[at : at + step].astype(np.float32) for at in range(0, len(rows), step))
+    return all(bool(np.isfinite(x).all()) for x in every)

@@ -27,8 +27,6 @@ from schedules.graph.graph import Argument, Graph, GraphState, PlaceMove
 from schedules.graph.updates import RowSpan, Update, UpdateRows, held, updates
 from schedules.strides import strides_of
 from schedules.te.compute_dag import Axis, Stage, Tensor
-from schedules.te.extent import is_same
-from schedules.te.marks import as_index
 from schedules.te.unique import Taken
 
 # Bytes of a state up to which it may be replaced whole.
@@ -179,9 +177,9 @@ def _there(s: Stage, spans: Sequence[RowSpan]) -> Expr:
     """Whether an element is one of the rows."""
     found = []
     for a, span in zip(s.axes, spans, strict=True):
-        if not is_same(span.extent, a.extent) or not isinstance(span.start, Const):
+        if span.extent < a.extent or not isinstance(span.start, Const):
             first = held(span, a.extent)
-            found += [E.compare("<=", first, Var(a.var)), E.compare("<", Var(a.var), first + as_index(span.extent))]
+            found += [E.compare("<=", first, Var(a.var)), E.compare("<", Var(a.var), first + span.extent)]
     return E.all_of(*found)
 
 
@@ -190,8 +188,7 @@ def _taken_from(rows: Stage, s: Stage, spans: Sequence[RowSpan]) -> Expr:
     at = []
     for a, span in _long(s, spans):
         index = affine.simplify(Var(a.var) - held(span, a.extent), {})
-        last = as_index(span.extent) - 1
-        at.append(E.minimum(E.maximum(index, 0), last) if E.loads(index) else index)
+        at.append(E.minimum(E.maximum(index, 0), span.extent - 1) if E.loads(index) else index)
     return Load(rows.name, tuple(at), rows.outputs[0].dtype)
 
 

@@ -11,27 +11,31 @@ it is always what stale rows of zeros give."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 from schedules import expr as E
-from schedules.expr import Expr, Load, Var
+from schedules.expr import Const, Expr, Load, Var
 from schedules.graph.edit import loads_of
 from schedules.graph.facts import Facts
 from schedules.graph.graph import Graph, ShortLoops
 from schedules.graph.short_group import Place
-from schedules.graph.stale import Stale, Unnumbered, unbounded
+from schedules.graph.stale import HUGE, LEAST, Conditions, Stale, Unnumbered, unbounded
+from schedules.graph.told_sizes import WithSizes, in_holes, in_variables, least_of, ranges_of
 from schedules.strides import strides_of
 from schedules.te.compute_dag import Stage
-from schedules.te.extent import is_open
-from schedules.te.marks import as_index
+from schedules.te.extent import is_same
+from schedules.te.unique import Taken
 
 
 @dataclass(frozen=True)
 class ValidRows:
     """Of dimension ``dim`` of a tensor, the elements from ``start + count`` on are stale: any finite numbers.
-    ``start``: an integer expression of elements that a call has, each at most `FAR`. A call checks that
-    ``start`` is at least 0, and that all rows lie inside."""
+    ``start``: an integer expression of elements that a call has, each at most `FAR`. ``count`` may depend on
+    an open size. A call checks that ``start`` is at least 0, and that all rows lie inside."""
 
     tensor: str
     dim: int
@@ -41,8 +45,7 @@ class ValidRows:
     @property
     def end(self) -> Expr:
         """The number of valid rows."""
-        count = as_index(self.count)
-        return E.binary("+", self.start, E.Cast("int64", count) if is_open(self.count) else count)
+        return in_holes(E.binary("+", self.start, self.count))
 
 
 class Unproved(Exception):
@@ -69,14 +72,15 @@ def valid_rows(graph: Graph, rows: Sequence[ValidRows]) -> tuple[tuple[ShortLoop
         except Unproved as err:
             reasons.setdefault(r.tensor, str(err))
             continue
-        if axes and (r.count.least if is_open(r.count) else r.count) < length:
+        if axes and r.count < length:
             found.setdefault(key, set()).update(axes)
     cuts = []
+    taken = Taken(s.name for s in graph.dag.open.sizes) if graph.dag.open else Taken()
     for n, ((end, count, length), axes) in enumerate(found.items()):
         others = {p for k, places in found.items() if k != (end, count, length) for p in places}
         every = looked.with_makers(axes) - others
-        least = count.least if is_open(count) else count
-        cuts.append(ShortLoops(f"rows{n}", end, least, length, frozenset(every)))
+        name = taken.add(f"rows{n}")
+        cuts.append(ShortLoops(name, end, least_of(count), length, frozenset(every)))
         found[end, count, length] = every
     return tuple(cuts), reasons
 
@@ -119,6 +123,11 @@ class _Look:
         self.kept = {*graph.dag.outputs, *(r.tensor for r in rows)}
         self.infinite = unbounded(graph.dag.stages, graph.values)
 
+    @cached_property
+    def huge(self) -> frozenset[str]:
+        """Tensors that may have numbers as large as masks have."""
+        return unbounded(self.graph.dag.stages, self.graph.values, HUGE)
+
     def axes(self, r: ValidRows) -> set[Place]:
         """The axes that walk dimension ``r.dim`` of ``r.tensor``, or of what is made of it one by one. Raises
         `Unproved`."""
@@ -141,7 +150,7 @@ class _Look:
     def _walking(self, s: Stage, x: Load, d: int, length: int) -> Place:
         ix = x.indices[d]
         extents = {a.var: a.extent for a in (*s.axes, *s.reduce_axes)}
-        if not isinstance(ix, Var) or extents[ix.name] != length:
+        if not isinstance(ix, Var) or not is_same(extents[ix.name], length):
             raise Unproved(f"stage {s.name} reads {E.show(x)}, which is not row by row")
         return s.name, ix.name
 
@@ -163,22 +172,28 @@ class _Look:
 
     def _prove_neutral(self, r: ValidRows, s: Stage, var: str) -> None:
         facts = Facts(self.graph, frozenset(E.loads(r.start)))
-        facts.ranges |= {a.var: (0, int(a.extent) - 1) for a in (*s.axes, *s.reduce_axes)}
+        ends = WithSizes({a.var: a.extent for a in (*s.axes, *s.reduce_axes)})
+        facts.ranges |= ends.ranges | ranges_of(r.end)
         start = facts.number(r.start)
         if start is None:
             raise Unproved(f"the first row {E.show(r.start)} is no arithmetic of integers that a call checks")
         length = self.graph.dag.tensors[r.tensor].shape[r.dim]
-        count = facts.number(as_index(r.count))
-        assert count is not None
-        inside = E.compare("<=", 0, start), E.compare("<=", start + count, length)
-        facts.bounded(inside, length - (r.count.least if is_open(r.count) else r.count))
-        conds = (*inside, E.compare("<=", start + count, Var(var)), *_within(facts, s))
+        end = in_variables(start + r.count)
+        inside = E.compare("<=", 0, start), E.compare("<=", end, length)
+        facts.bounded(inside, length - least_of(r.count))
+        conds = (*inside, E.compare("<=", end, Var(var)), *ends.conds)
         alike = frozenset(x.tensor for x in self.rows if (x.start, x.count) == (r.start, r.count))
-        stale = Stale(facts, var, self.made, alike, self.infinite, length)
+        always = (*inside, *ends.conds)
+        stale = Stale(facts, var, self.made, alike, self.infinite, length, end, always)
+        places = (Const(0), end - 1, start, *(start + Var(a.var) for a in s.axes))
         assert s.reducer is not None
         for k, (v, start_of) in enumerate(zip(s.values, s.reducer.identity, strict=True)):
             worth = stale.worth(v, conds)
-            if worth is None or isinstance(worth, Unnumbered) or worth != start_of.value:
+            known = worth is not None and not isinstance(worth, Unnumbered)
+            if known and worth == start_of.value:
+                continue
+            by_least = replace(stale, infinite=self.huge, seen_at=places)
+            if not _is_neutral(by_least, v, conds, start_of.value):
                 what = "nothing is known" if worth is None else f"the value is {worth}"
                 op = s.reducer.operation(k) or s.reducer.name
                 raise Unproved(
@@ -200,9 +215,9 @@ class _Look:
         return found
 
 
-def _within(facts: Facts, s: Stage) -> Iterator[Expr]:
-    """That the axes of a stage whose extents are open are below these."""
-    for a in (*s.axes, *s.reduce_axes):
-        n = facts.number(as_index(a.extent)) if is_open(a.extent) else None
-        if n is not None:
-            yield E.compare("<", Var(a.var), n)
+def _is_neutral(stale: Stale, value: Expr, conds: Conditions, neutral: Any) -> bool:
+    """Whether ``value`` changes nothing in a reduction, where masks have the least number."""
+    worth = stale.worth(value, conds)
+    if worth is LEAST:
+        return bool(neutral == -math.inf) and stale.is_seen(value)
+    return worth is not None and not isinstance(worth, Unnumbered) and worth == neutral

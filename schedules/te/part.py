@@ -16,6 +16,7 @@ from schedules.errors import WorkloadError
 from schedules.expr import Binary, Const, Expr, Load, Var
 from schedules.loads import with_loads
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage, Tensor
+from schedules.te.open_sizes import at
 
 # First place and end along each dimension.
 Box = tuple[tuple[int, int], ...]
@@ -41,6 +42,8 @@ def part(dag: ComputeDAG, outputs: Sequence[Box]) -> Part:
     >>> [t.shape for t in p.dag.inputs]
     [(8, 1000), (1000, 8)]
     """
+    if dag.open is not None:
+        dag = at(dag, {s.name: s.most for s in dag.open.sizes})
     wanted = dict(zip(dag.outputs, outputs, strict=True))
     for name, box in wanted.items():
         shape = dag.tensors[name].shape

@@ -16,7 +16,6 @@ from autotune.models.places import ARENA, INPUT, OUTPUT, STATE, ArgumentPlace, p
 from autotune.models.row_counts import counted
 from autotune.models.sizes import layout_at
 from schedules.dtypes import DTYPES
-from schedules.expr import Const
 from schedules.graph.graph import Argument, PlaceMove
 from schedules.strides import MemoryLayout
 from schedules.te.compute_dag import Tensor
@@ -51,9 +50,8 @@ def run_in_memory(
     places = {n: i for i, n in enumerate(call_arrays(ol))}
 
     def moved(m: PlaceMove) -> int:
-        rows = Const(m.rows) if m.counted is None else m.counted
-        at_, n = (number(e, places, ol.tensors)(told) for e in (m.index, rows))
-        return checked(m, at_, n, "a state")
+        rows = m.rows if m.counted is None else number(m.counted, places, ol.tensors)(told)
+        return checked(m, number(m.index, places, ol.tensors)(told), rows, "a state")
 
     for a in every_argument(ol):  # before anything is written
         for m in a.moves:

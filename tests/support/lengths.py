@@ -7,15 +7,15 @@
 
 from __future__ import annotations
 
-import resource
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 
 import pytest
+from own_time import OwnTime
 
-# Processor seconds that a test may take unless it is marked slow. It is many times what a test should take,
-# since a busy machine computes more slowly too.
+# Processor seconds of its own (`own_time`) that a test may take unless it is marked slow. It is many times
+# what a test should take.
 EACH_S = 5.0
 # The same for all of them together. They are to take four minutes on two cores, where these do nothing else.
 ALL_S = 600.0
@@ -48,27 +48,26 @@ def mark_slow_cases(items: list[pytest.Item], whole: bool) -> None:
             raise pytest.UsageError(f"{test} has no case {unknown}; correct its mark fast")
 
 
-def spent_s() -> float:
-    """Processor seconds of this process and of its children that have ended."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(u.ru_utime + u.ru_stime for u in used)
-
-
 class Costs:
     """Has a run fail in which tests that are not slow take too much processor time: `EACH_S`, `ALL_S`."""
 
     def __init__(self) -> None:
-        self._begin = 0.0
+        self._own = OwnTime()
         self._took = defaultdict[str, float](float)
 
+    def pytest_sessionstart(self) -> None:
+        self._own.imports.install()
+
+    def pytest_unconfigure(self) -> None:
+        self._own.imports.remove()
+
     def pytest_runtest_logstart(self) -> None:
-        self._begin = spent_s()
+        self._own.begin()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Iterator[None]:
         report = yield
-        report.spent_s = spent_s() - self._begin  # goes with the report from a worker to where it is told
-        self._begin = spent_s()
+        report.spent_s = self._own.end()  # goes with the report from a worker to where it is told
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

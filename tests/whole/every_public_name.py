@@ -99,6 +99,9 @@ def suite_and_log(db: Path) -> float | None:
 def whole_model(db: Path, folder: Path, exported: object) -> npt.NDArray[np.float32]:
     model = at.import_onnx(folder / "net.onnx", shapes={"x": (1, 3, 224, 224)}, islands=True)
     assert_type(model, at.Model)
+    small = at.quantize(model, weights="int8", group=64, activations=None, keep="head*")
+    assert_type(small, at.Model)
+    assert_type(small.quantized, at.QuantizedModel | None)
     result = at.tune_model(model, threads=1, budget="3m", db=db)
     assert_type(result, at.ModelTuneResult)
     net = at.compile_model(model, threads=1, db=db)
@@ -111,6 +114,15 @@ def whole_model(db: Path, folder: Path, exported: object) -> npt.NDArray[np.floa
     assert_type(at.torch.modules(), list[at.Module])
     y: npt.NDArray[np.float32] = net(x)
     return y
+
+
+def language_model(db: Path, folder: Path) -> npt.NDArray[np.int64]:
+    model = at.import_gguf(folder / "x.gguf", context=512, rows=64, cache="float16")
+    assert_type(model, at.Model)
+    net = at.compile_model(model, threads=1, db=db)
+    state = net.new_state()
+    assert_type([*at.stream_tokens(net, [1, 306], state=state)], list[int])
+    return at.generate(net, [1, 306], 8, choose=lambda logits: int(logits.argmax()), stop={2}, position=1)
 
 
 def settings_and_errors() -> tuple[str, at.Settings | None]:

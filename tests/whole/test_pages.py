@@ -34,8 +34,10 @@ LONGEST = 40  # words of a sentence
 WITH_TORCH = ("torch", "models", "sizes", "state", "views")
 OF_TORCH = {"docs/tutorials/model.md", *(f"docs/how-to/{name}.md" for name in WITH_TORCH)}
 OF_FLEET = {"docs/how-to/fleet.md"}
+OF_GGUF = {"docs/tutorials/language-model.md"}
 # Pages whose examples take many seconds.
 LONG = {f"docs/how-to/{name}.md" for name in ("fleet", "sizes", "suites", "precision", "train", "weights")}
+LONG |= OF_GGUF
 RUN = sorted(str(page.relative_to(ROOT)) for page in PAGES if MARKED.search(page.read_text("utf-8")))
 
 
@@ -91,6 +93,8 @@ def _label(line: str) -> str:
 def test_what_a_page_shows_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page in OF_FLEET:
         imported("distributed")
+    if page in OF_GGUF:
+        imported("gguf")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "no tuned kernel of")  # of fallback=True, which some pages show
         _run(page, tmp_path, monkeypatch)

@@ -147,10 +147,10 @@ class FmaLoops(LoopsTogether):
 
 class MemoryLoop:
     """A loop over a working set of ``working_set`` bytes in all, on ``target.threads`` threads at once. See
-    `bandwidth` for ``mode``. A sample takes `sample_seconds` or one pass. Raises ValueError for another
-    mode."""
+    `bandwidth` for ``mode``. A sample takes `sample_seconds` or one pass. ``cpu_clock``: it is timed in CPU
+    time of its threads, which others take none of. Raises ValueError for another mode."""
 
-    def __init__(self, target: Target, mode: str, working_set: int) -> None:
+    def __init__(self, target: Target, mode: str, working_set: int, cpu_clock: bool = False) -> None:
         if mode not in MODES:
             raise ValueError(f"no bandwidth loop {mode!r}; one of {', '.join(MODES)}")
         arrays = len(MODES[mode]) + (mode != "read")
@@ -165,7 +165,7 @@ class MemoryLoop:
         runs = max(1, round(sample_seconds(target.threads) / max(1e-9, loops[0].seconds(1))))
         self._moved = 4 * n * arrays * runs * target.threads
         # without ``self``: arrays of a cycle would stay until the collector comes
-        self._jobs = Together([partial(x.seconds, runs) for x in loops])
+        self._jobs = Together([partial(x.seconds, runs, cpu_clock) for x in loops])
 
     def bytes_a_second(self) -> float:
         """The rate now."""

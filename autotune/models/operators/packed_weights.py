@@ -15,7 +15,6 @@ from autotune.models.operators.table import Floats, aten, onnx_op
 from schedules import te
 from schedules.dtypes import is_float
 from schedules.expr import Expr, ExprLike
-from schedules.ops.few_bits import FORMATS, FewBits, product
 
 
 @onnx_op("com.microsoft::MatMulNBits")
@@ -39,54 +38,20 @@ def _matmul_of_bits(
         raise ValueError(
             f"{b.dtype}{list(b.shape)} are no {N} rows of {row} bytes, or {list(x.shape)} has no {K} columns"
         )
-    flat, scale_of = _flat(b), _by_block(scales, N, blocks, "scales")
-    zero_of = None if zeros is None else _zeros(zeros, packed, N, blocks)
-    if groups is None and K % block_size == 0 and bits in _CODES:
-        codes = stage((N, row), lambda n, k: flat(n * row + k), "codes")
-        by = stage((N, blocks), lambda n, g: te.cast(scale_of(n, g), scales.dtype), "scales")
-        y = _by_groups(x, codes, by, zero_of, bits, block_size)
-    else:
-        y = _one_by_one(x, N, groups, packed, row, flat, scale_of, zero_of, block_size)
-    if bias is None:
-        return cast(y, x.dtype)
-    return elementwise(lambda v, c: v + te.cast(c, "float32"), y, bias, dtype=x.dtype, name="bias_add")
-
-
-# {bits: how codes in a byte stand for numbers, less half of what they count to}.
-_CODES = {4: FORMATS["int4"], 8: FORMATS["uint8"]}
-# Reads a number a row and block.
-OfBlock = Callable[[Expr, Expr], Expr]
-
-
-def _by_groups(
-    x: te.Tensor, codes: te.Tensor, scales: te.Tensor, zero_of: OfBlock | None, bits: int, group: int
-) -> te.Tensor:
-    """x times weights of which each group along the sum has a scale, and perhaps a zero point."""
-    offsets = None
-    if zero_of is not None:
-        middle = te.const(float(1 << bits - 1), "float32")
-        offsets = stage(
-            scales.shape,
-            lambda n, g: (middle - zero_of(n, g)) * te.cast(scales[n, g], "float32"),
-            "offsets",
-        )
-    return product(x, FewBits(_CODES[bits], codes, scales, group, offsets), name="dot")
-
-
-def _one_by_one(
-    x: te.Tensor, rows: int, groups: te.Tensor | None, packed: Packed, row: int, flat: Bytes,
-    scale_of: OfBlock, zero_of: OfBlock | None, block_size: int,
-) -> te.Tensor:  # fmt: skip
-    """`_by_groups` where groups are not whole, or not in order: each weight is widened by itself."""
-    middle = te.const(float(1 << packed.bits - 1), "float32")
+    flat = _flat(b)
+    scale_of = _by_block(scales, N, blocks, "scales")
+    zero_of = _zeros(zeros, packed, N, blocks)
 
     def value(n: Expr, k: Expr) -> Expr:
         block = k // block_size if groups is None else groups[k]
         q = packed.number(lambda i: flat(n * row + i), k)
-        zero = middle if zero_of is None else zero_of(n, block)
-        return (te.cast(q, "float32") - zero) * te.cast(scale_of(n, block), "float32")
+        return (te.cast(q, "float32") - zero_of(n, block)) * te.cast(scale_of(n, block), "float32")
 
-    return linear(cast(x, "float32"), stage((rows, x.shape[-1]), value, "unpacked"))
+    weights = stage((N, K), value, "unpacked")
+    y = linear(cast(x, "float32"), weights)
+    if bias is None:
+        return cast(y, x.dtype)
+    return elementwise(lambda v, c: v + te.cast(c, "float32"), y, bias, dtype=x.dtype, name="bias_add")
 
 
 def _flat(t: te.Tensor) -> Bytes:
@@ -102,7 +67,7 @@ def _flat(t: te.Tensor) -> Bytes:
     return element
 
 
-def _by_block(t: te.Tensor, rows: int, blocks: int, what: str) -> OfBlock:
+def _by_block(t: te.Tensor, rows: int, blocks: int, what: str) -> Callable[[Expr, Expr], Expr]:
     """A reader of a number a row and block."""
     if np.prod(t.shape) != rows * blocks:
         raise ValueError(f"{what} of {list(t.shape)} are not one for each of {rows} rows and {blocks} blocks")
@@ -111,8 +76,11 @@ def _by_block(t: te.Tensor, rows: int, blocks: int, what: str) -> OfBlock:
     return lambda n, b: t[n * blocks + b]
 
 
-def _zeros(t: te.Tensor, packed: Packed, rows: int, blocks: int) -> OfBlock:
+def _zeros(t: te.Tensor | None, packed: Packed, rows: int, blocks: int) -> Callable[[Expr, Expr], Expr]:
     """A reader of zero points as float32."""
+    if t is None:
+        middle = te.const(float(1 << packed.bits - 1), "float32")
+        return lambda n, b: middle
     if is_float(dtype_of(t)):
         of = _by_block(t, rows, blocks, "zero points")
         return lambda n, b: te.cast(of(n, b), "float32")
@@ -144,37 +112,19 @@ def _matmul_of_pairs(
         raise ValueError(f"{list(parameters.shape)} are no pairs for {rows} rows in groups of {group}")
     flat, block = _flat(w), _Block.of(rows, torch.backends.cpu.get_cpu_capability())
 
-    def number(n: Expr, k: Expr) -> Expr:
-        def code(at: tuple[Expr, Expr]) -> Expr:
-            byte = te.cast(flat(at[0]), "int32")
-            return te.bitwise_and(te.right_shift(byte, te.cast(at[1] * 4, "int32")), 15)
+    def number(at: tuple[Expr, Expr]) -> Expr:
+        byte = te.cast(flat(at[0]), "int32")
+        return te.bitwise_and(te.right_shift(byte, te.cast(at[1] * 4, "int32")), 15) - 8
 
-        parts = [code(of(n, k, depth)) for of in (block.full, block.rest)]
+    def value(n: Expr, k: Expr) -> Expr:
+        parts = [number(of(n, k, depth)) for of in (block.full, block.rest)]
+        q = parts[0] if block.whole == rows else parts[1]
         if 0 < block.whole < rows:
-            return te.select(n < block.whole, *parts)
-        return parts[0] if block.whole == rows else parts[1]
+            q = te.select(n < block.whole, *parts)
+        scale, zero = (te.cast(parameters[k // group, n, i], "float32") for i in (0, 1))
+        return te.cast(q, "float32") * scale + zero
 
-    def parameter(n: Expr, g: Expr, which: int) -> Expr:
-        return te.cast(parameters[g, n, which], "float32")
-
-    if depth % group:
-        weights = stage(
-            (rows, depth),
-            lambda n, k: (
-                te.cast(number(n, k) - 8, "float32") * parameter(n, k // group, 0)
-                + parameter(n, k // group, 1)
-            ),
-            "unpacked",
-        )
-        return cast(linear(cast(x, "float32"), weights), node.dtype)
-    codes = stage(
-        w.shape, lambda n, b: te.cast(number(n, b * 2) | number(n, b * 2 + 1) << 4, "uint8"), "codes"
-    )
-    shape = (rows, depth // group)
-    scales = stage(shape, lambda n, g: te.cast(parameters[g, n, 0], parameters.dtype), "scales")
-    zeros = stage(shape, lambda n, g: parameter(n, g, 1), "zeros")
-    y = product(x, FewBits(FORMATS["int4"], codes, scales, group, zeros), name="dot")
-    return cast(y, node.dtype)
+    return cast(linear(cast(x, "float32"), stage((rows, depth), value, "unpacked")), node.dtype)
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,15 @@ from autotune.models.outline import KernelCall
 from autotune.models.profile import Profile, profile
 from schedules import ops
 from schedules.graph.graph import Island
+from schedules.model import Step, Trace
+from schedules.units import percent
 
+TUNED = Trace((Step("unroll", (("loop", "i"),)),))
 SHAPES = [("matmul", {"m": 8, "n": 8, "k": 8}), ("softmax", {"m": 8, "n": 8})]
 KERNELS = [
-    SimpleNamespace(workload=ops.workload(*shape), chosen_by=by, target=SimpleNamespace(threads=threads))
+    SimpleNamespace(
+        workload=ops.workload(*shape), chosen_by=by, target=SimpleNamespace(threads=threads), trace=TUNED
+    )
     for shape, by, threads in zip(SHAPES, ("log", "in place"), (1, 1))
 ]
 STEPS = (
@@ -51,6 +56,20 @@ def profiled(kernels: list[Any] = KERNELS, copies: tuple[str, ...] = ()) -> Prof
 
     program: Any = SimpleNamespace(outline=SimpleNamespace(steps=STEPS), kernels=kernels)
     return profile(program, [4e-6, None], run, 3, copies)
+
+
+def test_steps_that_run_as_plain_loops_are_marked(clocks: list[bool]) -> None:
+    of_log, of_place = KERNELS
+    found = profiled([of_log, SimpleNamespace(**vars(of_place) | {"trace": Trace(), "chosen_by": "default"})])
+    assert [r.plain for r in found.rows] == [True, False, False, True]
+    *_, total, remark = str(found).splitlines()
+    share = sum(r.share for r in found.rows if r.plain)
+    assert "plain loops" not in total
+    assert (
+        remark == f"{percent(share)} in plain loops, which no schedule makes faster: tune first, second, last"
+    )
+    assert str(found).count("default, plain loops") == 2
+    assert "plain loops" not in str(profiled())
 
 
 def test_each_row_is_of_its_step(clocks: list[bool]) -> None:

@@ -1,4 +1,4 @@
-"""`quantize`: models of torch and of ONNX with weights of few bits, what it says of them, and what it refuses."""
+"""`quantize`: models of torch and of ONNX in few bits, what it says of them, and what it refuses."""
 
 from __future__ import annotations
 
@@ -105,10 +105,15 @@ def test_it_says_what_became_of_each_product() -> None:
 
 def test_what_is_small_stays() -> None:
     _, model = mlp()
-    with pytest.raises(ModelError, match=r"up/linear: its 960 weights are fewer than 4096; down/linear_1: its"):
+    with pytest.raises(
+        ModelError, match=r"up/linear: its 960 weights are fewer than 4096; down/linear_1: its"
+    ):
         at.quantize(model, group=8)
     made = at.quantize(model, group=10, least=0)  # 24 numbers have no groups of 10
-    assert [t.why for t in made.quantized.products] == ["groups of 10 do not divide the 24 numbers of its sum", ""]
+    assert [t.why for t in made.quantized.products] == [
+        "groups of 10 do not divide the 24 numbers of its sum",
+        "",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +129,10 @@ def test_what_is_small_stays() -> None:
         ({"group": True}, "group=True is no even number"),
         ({"weights": "int8", "group": -1}, "group=-1 is no number from 1 to 16384"),
         ({"least": -1}, "least=-1 is no number of weights"),
-        ({"keep": "dwn.weight"}, r"keep='dwn\.weight' names no weight and no node .*did you mean 'down_weight'"),
+        (
+            {"keep": "dwn.weight"},
+            r"keep='dwn\.weight' names no weight and no node .*did you mean 'down_weight'",
+        ),
         ({"keep": ["up*", "nothing*"]}, r"keep='nothing\*' names no weight"),
         ({"keep": "*"}, r"no product is quantized: up/linear: keep='\*' names it"),
         ({"weights": None}, "it has no product with weights of integers"),
@@ -156,7 +164,11 @@ def test_products_and_roundings_are_few_kernels() -> None:
     assert all(t.why == "" for t in made.quantized.products)
     groups = [g for g in partition(optimize(made.graph)) if hasattr(g, "dag")]
     sums = [[s.name for s in g.dag.stages if s.outputs[0].dtype == "int32"] for g in groups]
-    products = [g for g, names in zip(groups, sums, strict=True) if any("part" in n and "zeros" not in n for n in names)]
+    products = [
+        g
+        for g, names in zip(groups, sums, strict=True)
+        if any("part" in n and "zeros" not in n for n in names)
+    ]
     assert len(products) == 4 * 2 + 1  # qkv, o, gate and up, down; and the head
     assert len({Workload(g.dag).digest for g in products}) == 5
     rounding = [g for g in groups if any(t.dtype == "int8" for s in g.dag.stages for t in s.outputs)]

@@ -22,14 +22,16 @@ from autotune.models.compiling import compile_model
 from autotune.models.outline import Part
 from autotune.models.tasks import tasks_of
 from autotune.models.tuning import ModelTuneResult, tune_model
+from autotune.run import untuned
+from autotune.run.kernels import default_kernel
 from autotune.settings import SettingsError
 from autotune.targets import detect
-from autotune.tuning import request
+from autotune.tuning import plain_loops, request
 from autotune.tuning.site import Here
 from autotune.tuning.tuner import OneMachine
 from kernels_db import Log, NewRecord
 from schedules.graph.graph import Argument, Graph, Group
-from schedules.model import Trace
+from schedules.model import Target, Trace, Workload
 
 REAL = preparation.cut
 HERE = detect(1)
@@ -270,7 +272,8 @@ def test_plain_loops_of_a_log_do_not_shadow_first_picks_of_a_model(tmp_path: Pat
     graph, x = layers(1)
     db = tmp_path / "t.db"
     left_with_plain_loops(db, graph)
-    with pytest.warns(UserWarning, match="2 of 2 tasks run their plain loops, .*\n.*node/p0"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         slow = compile_model(model_of(graph), threads=1, db=db)
     assert {k.chosen_by for k in slow.program.kernels} == {"log"}
     with pytest.warns(UserWarning, match="node/p0: .*: the log has only its plain loops"):
@@ -283,3 +286,38 @@ def test_what_runs_only_apart_is_picked_later(monkeypatch: pytest.MonkeyPatch) -
     graph, parts, _ = two_ways()
     monkeypatch.setattr(preparation, "cut", lambda graph: (graph, parts))
     assert [t.later for t in tasks_of(preparation.prepared(model_of(graph)).parts)] == [False, True, True]
+
+
+def test_tasks_that_run_as_plain_loops_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two tasks of three layers: a first pick that ended so, and one that did not."""
+    graph, _ = layers(3)
+    made: list[str] = []
+
+    def pick(workload: Workload, target: Target, where: str) -> untuned.PickedKernel:
+        made.append(workload.digest)
+        alone = "no other schedule was right: 8 timeout" if len(made) == 1 else ""
+        return untuned.PickedKernel(default_kernel(workload, target), "", alone=alone)
+
+    monkeypatch.setattr(untuned, "untuned", pick)
+    with pytest.warns(UserWarning) as warned:
+        net = compile_model(model_of(graph), threads=1, db=tmp_path / "t.db", fallback=True)
+    (said,) = [str(w.message) for w in warned]
+    slow, other = [line for line in said.splitlines() if line.startswith("  ")]
+    assert "runs as plain loops" in slow and "8 timeout" in slow and "node/" in slow
+    assert "plain loops" not in other and said.splitlines()[-1].startswith("tune them: autotune.tune_model(")
+    assert "in plain loops, which no schedule makes faster: tune node/" in str(net.profile())
+
+
+def test_plain_loops_that_a_log_has_alone_are_named(tmp_path: Path) -> None:
+    graph, _ = layers(1)
+    db = tmp_path / "t.db"
+    with Log(db) as log:
+        for task in tasks_of(preparation.prepared(model_of(graph)).parts):
+            run = log.start_run(task.workload, detect(1), {"cpu": "a test"}, seed=0)
+            log.add(NewRecord(run.uid, 0, plain_loops.SKETCH, plain_loops.TRACE, "ok", times_s=[1e-3]))
+            log.finish_run(run)
+    with pytest.warns(UserWarning) as warned:
+        compile_model(model_of(graph), threads=1, db=db)
+    (said,) = [str(w.message) for w in warned]
+    assert "2 of 2 tasks run as plain loops" in said and "as a run ended early" in said
+    assert said.endswith("with more time") and "node/y0" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import subprocess
 import sys
 import time
@@ -26,6 +27,8 @@ from test_tuner import PEAK_S, TARGET, WORKLOAD, FakeMeasurer
 import autotune as at
 from autotune.measure.process import MeasureError
 from autotune.measure.results import SIZES_S, Measurement
+from autotune.measure.starting import may_be_late_s, shared_start
+from autotune.run import untuned
 from autotune.search.decisions import DECISIONS
 from autotune.tuning import first_pick, plain_loops
 from autotune.tuning.options import TuneOptions
@@ -240,6 +243,41 @@ def test_plain_loops_are_never_the_pick_for_lack_of_time(speed: list[int], slowe
     assert (pick.trace, pick.chosen_by, pick.time_s) == (numbered(0), "model", None) and not tried
 
 
+def test_picks_of_one_model_are_late_together_for_so_long() -> None:
+    """On a busy machine the first ones try what they try on a quiet one, and later ones what there is time
+    for."""
+    speed = [*range(-1, 8)]
+    with pytest.MonkeyPatch.context() as patch, shared_start(12.0):
+        quiet = picked(1.0, speed, {}, patch)
+        assert may_be_late_s() == 12.0
+        found = [picked(4.0, speed, {}, patch) for _ in range(4)]
+        assert found[0] == quiet and may_be_late_s() == 0.0
+        assert 0 < len(found[-1][1]) < len(quiet[1])
+        assert all(pick.chosen_by == "model" for pick, _ in found)
+    assert may_be_late_s() == math.inf
+
+
+class Failing(Late):
+    """A machine on which every candidate but the plain loops fails."""
+
+    def arrivals(self, *args: Any, **more: Any) -> Iterator[tuple[int, Measurement]]:
+        for i, m in super().arrivals(*args, **more):
+            plain = self.tried[-1] == "-1"
+            yield i, m if plain else Measurement("timeout", "took longer than 4.0 s")
+
+
+def test_plain_loops_say_why_nothing_else_was_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    planned = [(numbered(n), "model") for n in range(3)]
+    monkeypatch.setattr(first_pick, "_planned", lambda *_: planned)
+    site: Any = Failing(1.0, range(-1, 3), {})
+    pick = first_pick.first_pick(matmul(), host(), "none.db", site=site)
+    assert pick is not None and (pick.trace, pick.chosen_by) == (plain_loops.TRACE, "default")
+    assert pick.why_alone == "3 timeout (took longer than 4.0 s)" and site.tried[-1] == "-1"
+    fastest, _ = picked(1.0, [0, 1, 2, -1], {}, monkeypatch)  # plain loops that are the fastest of all
+    assert (fastest.chosen_by, fastest.why_alone) == ("default", "")
+
+
 def test_where_measuring_does_not_work_the_estimate_picks(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise MeasureError("measuring could not start: no memory")
@@ -387,9 +425,37 @@ def test_where_nothing_can_be_picked_the_plain_loops_are_given(
 ) -> None:
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(first_pick, "first_pick", lambda *a: None)
-    with pytest.warns(UserWarning, match="default schedule.*no other schedule was right"):
+    with pytest.warns(
+        UserWarning, match="default schedule.*runs as plain loops.*no other schedule was right"
+    ):
         kernel = at.load("matmul", **SHAPE, threads=1, db=tmp_path / "t.db", fallback=True)
     assert kernel.chosen_by == "default" and kernel.trace == Trace()
+
+
+def test_plain_loops_for_want_of_others_are_named_and_made_again_by_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
+    picks = [
+        first_pick.Pick(Trace(), "default", 1e-3, "2 timeout"),
+        first_pick.Pick(Trace(), "default", 1e-3, "3 crash"),
+        first_pick.Pick(Trace(), "model", 1e-6),
+    ]
+    monkeypatch.setattr(first_pick, "first_pick", lambda *a: picks.pop(0))
+
+    def said() -> str:
+        with pytest.warns(UserWarning) as told:
+            at.load("matmul", **SHAPE, threads=1, db=tmp_path / "t.db", fallback=True)
+        return str(told[-1].message)
+
+    first = said()
+    assert "runs as plain loops, which may take up to 50 times as long as a tuned kernel" in first
+    assert "no other schedule was right: 2 timeout" in first and "autotune tune" in first
+    assert said().count("2 timeout") == 1 and len(picks) == 2, "this process asks no more"
+    monkeypatch.setattr(untuned, "_made_here", set())
+    assert "3 crash" in said()
+    monkeypatch.setattr(untuned, "_made_here", set())
+    assert "plain loops" not in said() and "plain loops" not in said() and not picks
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Products with a known matrix are found by their expression, and keep their value where rounding is exact."""
+"""Products with a known matrix are found by what they compute, and keep their value if rounding is exact."""
 
 from __future__ import annotations
 
@@ -158,10 +158,8 @@ def test_activations_with_scales_of_one_are_exact() -> None:
 def test_products_of_one_tensor_round_it_once() -> None:
     b = cases.Builder()
     x = b.input("x", 3, 8)
-    both = [
-        dot((3, 5), 8, lambda i, j, k, w=exact(b, f"w{n}", 5, 8): x[i, k] * w[j, k], f"y{n}")
-        for n in range(2)
-    ]
+    ws = [exact(b, f"w{n}", 5, 8) for n in range(2)]
+    both = [dot((3, 5), 8, lambda i, j, k, w=w: x[i, k] * w[j, k], f"y{n}") for n, w in enumerate(ws)]
     graph = b.graph(*(stage(y.shape, lambda *i, y=y: y[i] + 1.0) for y in both))
     made = round_activations(rounded(graph, "int8")[0], lambda c: "")
     assert sum(s.outputs[0].dtype == "int8" for s in made.dag.stages) == 1
@@ -215,7 +213,7 @@ def other_forms() -> list[tuple[str, Callable[[cases.Builder], Any]]]:
 
     return [
         ("it sums over 3 axes, as convolutions do", conv),
-        ("it is a product of int32 and int32", integer),
+        ("its weights are int32 already", integer),
         ("it is a product of float64 and float64", double),
         ("groups of 4 do not divide the 7 numbers of its sum", odd),
         ("its weights are not all finite", infinite),

@@ -116,11 +116,30 @@ HIDES: dict[str, Callable[[Case, Element, Any, Any, Any], Any]] = {
     "added": lambda c, m, x, s, i: x + te.select(m(s, i), 0.0, -INF),
     "lesser": lambda c, m, x, s, i: te.minimum(x, te.select(m(s, i), INF, -INF)),
 }
+# The same, where in each row some score is seen that is an ordinary number.
+HIDES_BY_LEAST: dict[str, Callable[[Case, Element, Any, Any, Any], Any]] = {
+    "by the least number": lambda c, m, x, s, i: te.select(m(s, i), x, LEAST),
+    "least number added": lambda c, m, x, s, i: x + te.select(m(s, i), 0.0, LEAST),
+    "least number added twice": lambda c, m, x, s, i: (
+        x + te.select(m(s, i), 0.0, LEAST) + te.select(m(s, i), 0.0, LEAST)
+    ),
+    "least number of bfloat16": lambda c, m, x, s, i: x + te.cast(
+        te.select(m(s, i), te.const(0.0, "bfloat16"), te.const(-3.3895314e38, "bfloat16")), "float32"
+    ),
+}
 # Each of these leaves a stale row some weight, or may.
 SHOWS: dict[str, Callable[[Case, Element, Any, Any, Any], Any]] = {
     "by 0": lambda c, m, x, s, i: te.select(m(s, i), x, 0.0),
-    "by the least number": lambda c, m, x, s, i: te.select(m(s, i), x, LEAST),
-    "least number added": lambda c, m, x, s, i: x + te.select(m(s, i), 0.0, LEAST),
+    "by a large number": lambda c, m, x, s, i: te.select(m(s, i), x, -1e9),
+    "by the least number, all": lambda c, m, x, s, i: te.select(m(s, i), x + LEAST, LEAST),
+    "by the least number, some rows": lambda c, m, x, s, i: (
+        te.select(m(s, i), x, LEAST) + te.select(te.cast(s, "int64") < c.pos[0], LEAST, 0.0)
+    ),
+    "by the least number beside a large one": lambda c, m, x, s, i: te.select(m(s, i), x, LEAST) + 3e38,
+    "a part of the least number": lambda c, m, x, s, i: te.select(m(s, i), x, LEAST) * 1e-30,
+    "least number of float16": lambda c, m, x, s, i: x + te.cast(
+        te.select(m(s, i), te.const(0.0, "float16"), te.const(-65504.0, "float16")), "float32"
+    ),
     "multiplied by 0": lambda c, m, x, s, i: x * te.select(m(s, i), 1.0, 0.0),
     "to infinity": lambda c, m, x, s, i: te.select(m(s, i), x, INF),
     "not": lambda c, m, x, s, i: x + te.select(m(s, i), 0.0, 0.0),
@@ -162,7 +181,7 @@ def attention(
     )
 
     def score(h: Any, s: Any, i: Any) -> Any:
-        return (HIDES | SHOWS)[hide](c, seen, dot[h, s, i] * 0.5, s, i)
+        return (HIDES | HIDES_BY_LEAST | SHOWS)[hide](c, seen, dot[h, s, i] * 0.5, s, i)
 
     if whole:
         t = te.compute((heads, count, T), score, "scores")
@@ -225,6 +244,19 @@ def same_at_all_starts(graph: Graph, cuts: tuple[ShortLoops, ...], count: int) -
             np.testing.assert_array_equal(y, x)
 
 
+@pytest.mark.parametrize("hide", HIDES_BY_LEAST)
+@pytest.mark.parametrize("mask", MASKS)
+def test_masks_may_have_the_least_number_where_something_is_seen(mask: str, hide: str) -> None:
+    graph, rows = attention(3, mask, hide)
+    for g in (graph, optimize(graph)):
+        cuts, why = valid_rows(g, rows)
+        if mask == "strictly older":  # the first row sees nothing, so that all its scores are alike
+            assert cuts == () and set(why) == {"k", "v"}
+        else:
+            assert why == {}
+            same_at_all_starts(g, cuts, 3)
+
+
 @pytest.mark.parametrize("hide", HIDES)
 @pytest.mark.parametrize("mask", MASKS)
 def test_loops_end_with_the_last_valid_row(mask: str, hide: str) -> None:
@@ -239,7 +271,7 @@ def test_loops_end_with_the_last_valid_row(mask: str, hide: str) -> None:
         same_at_all_starts(g, cuts, 3)
 
 
-@pytest.mark.parametrize("hide", HIDES)
+@pytest.mark.parametrize("hide", [*HIDES, *HIDES_BY_LEAST])
 @pytest.mark.parametrize("mask", LEAKS)
 def test_a_mask_that_shows_a_stale_row_is_refused(mask: str, hide: str) -> None:
     graph, rows = attention(2, mask, hide)

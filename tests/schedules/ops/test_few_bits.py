@@ -25,7 +25,9 @@ def codes_of(form: str, *shape: int) -> np.ndarray:
     return bytes_.astype("uint8").view(row.dtype)
 
 
-def given_as(form: str, shape: tuple[int, ...], group: int, offsets: bool = False) -> tuple[FewBits, list[Any]]:
+def given_as(
+    form: str, shape: tuple[int, ...], group: int, offsets: bool = False
+) -> tuple[FewBits, list[Any]]:
     """Tensors of weights, and integers for them."""
     codes = codes_of(form, *shape)
     by = (*shape[:-1], shape[-1] // group)
@@ -77,7 +79,9 @@ def test_axes_of_the_result_may_lie_in_any_order() -> None:
     rows=st.integers(1, 3), groups=st.integers(1, 3), group=st.integers(1, 9), power=st.integers(-130, 120),
     zeros=st.booleans(),
 )  # fmt: skip
-def test_activations_are_within_half_a_step(rows: int, groups: int, group: int, power: int, zeros: bool) -> None:
+def test_activations_are_within_half_a_step(
+    rows: int, groups: int, group: int, power: int, zeros: bool
+) -> None:
     rng = np.random.default_rng(rows * 100 + groups * 10 + group)
     a = np.ldexp(rng.standard_normal((rows, groups * group)), power).astype("float32")
     a[0, :group] *= not zeros

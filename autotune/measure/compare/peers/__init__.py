@@ -67,6 +67,8 @@ PEERS = {
     "onnxruntime": ("autotune.measure.compare.peers.with_onnxruntime", "onnxruntime"),
     "tvm": ("autotune.measure.compare.peers.with_tvm", "tvm"),
 }
+# Peers that run files of models, and have no operators.
+OF_FILES = ("llama.cpp",)
 
 
 def peer(name: str) -> Peer:

@@ -14,6 +14,7 @@ from schedules import expr as E
 from schedules.expr import Load, Var
 from schedules.ir import Block
 from schedules.ir.strides import known_strides
+from schedules.space.rules.cpu.prefetching import prefetch_rows_of_state
 from schedules.space.rules.parts import copy_read
 from schedules.space.rules.patterns import (
     depends,
@@ -34,6 +35,8 @@ LONG = 256
 ONCE = 32
 # Rows of a tile that are offered, and all where they are few.
 ROWS = (1, 2, 3, 4, 6, 8)
+# Rows of the larger operand in a tile that are offered where it may have any number of them.
+SHARED = (1, 2, 4)
 # Times by which an operand is smaller than the larger one, at least, so that transposing it costs little.
 TURNED = 16
 # Vectors of sums for each result that are offered, where the larger operand is used once.
@@ -43,8 +46,8 @@ VECTORS = (1, 2, 4)
 def dot_product_axes(d: SketchBuilder, b: Block, apart: bool = False) -> list[str]:
     """The spatial axes of such a product, first those along which the larger operand moves; empty for other
     blocks, and for an operand known ahead, which is better packed. ``apart``: of a product that row-wise
-    stages read: its axes are in the order in which the larger operand lies, and its sums may be short, as
-    else the operand would be transposed in each call."""
+    stages read, or with an open extent: its axes are in the order in which the larger operand lies, and its
+    sums may be short, as else the operand would be transposed in each call."""
     n, own, axes = extents(b), operands(b), spatial(b)
     if len(own) < 2 or len(b.writes) > 1:
         return []
@@ -106,9 +109,9 @@ def _turn(d: SketchBuilder, name: str, x: Load) -> None:
     d.parallel(outer)
 
 
-def schedule_dot_products(d: SketchBuilder, name: str, axes: list[str]) -> None:
+def schedule_dot_products(d: SketchBuilder, name: str, axes: list[str], apart: bool = False) -> None:
     """Keep partial results in the lanes of vectors (rfactor) for each point of a tile, and add them up at its
-    end. ``axes``: as of `dot_product_axes`."""
+    end. ``axes``, ``apart``: as of `dot_product_axes`."""
     for x in dict.fromkeys(_across(d, d.block(name))):
         _turn(d, name, x)
     b, last = d.block(name), d.loops(name)[-1]
@@ -120,13 +123,13 @@ def schedule_dot_products(d: SketchBuilder, name: str, axes: list[str]) -> None:
     d.done.add(name)
     *points, lane = (x.var for x in d.loops(name))
     loop = dict(zip(spatial(d.block(name)), points, strict=True))
-    outer, inner = [], []
-    opened = []
+    outer, inner, walked = [], [], ""
+    longest = max(axes, key=lambda a: n[a] if depends(_larger(b), a) else 0)
     for a in axes:
-        o, i = d.s.split(loop[a], (None, d.choice(f"{name}.{a}", _row_counts(n[a]))))
+        o, i = d.s.split(loop[a], (None, d.choice(f"{name}.{a}", _row_counts(b, a, apart))))
         outer.append(o)
         inner.append(i)
-        opened += [o] if (name, a) in d.open else []
+        walked = o if a == longest else walked
     d.s.reorder(*outer, *inner, lane)
     d.s.compute_at(partial, outer[-1])
     d.s.decompose_reduction(name, lane)
@@ -134,13 +137,20 @@ def schedule_dot_products(d: SketchBuilder, name: str, axes: list[str]) -> None:
         d.s.unroll(i)
     d.s.vectorize(lane)
     _schedule_partial(d, partial)
-    for o in opened:
-        d.s.partition(o)
+    if apart:
+        d.s.partition(walked)
+        prefetch_rows_of_state(d, walked)
     d.parallel(outer[0])
 
 
-def _row_counts(n: int) -> list[int]:
-    return sorted({k for k in ROWS if n % k == 0} | ({n} if n <= FEW else set()))
+def _row_counts(b: Block, axis: str, apart: bool) -> list[int]:
+    """Sizes of a tile along an axis. ``apart``: of a product whose larger operand has as many rows as there
+    are, few are in a tile, as each has sums for all rows of the other. Where both operands move there are
+    none to share."""
+    n = extents(b)[axis]
+    if not apart or not depends(_larger(b), axis):
+        return sorted({k for k in ROWS if n % k == 0} | ({n} if n <= FEW else set()))
+    return [1] if all(depends(x, axis) for x in operands(b)) else [k for k in SHARED if k <= n]
 
 
 def _schedule_partial(d: SketchBuilder, partial: str) -> None:

@@ -18,7 +18,7 @@ from schedules.space.rules.cpu.row_blocks import is_product, schedule_row_blocks
 from schedules.space.rules.cpu.row_parts import rows_outgrow_cache
 from schedules.space.rules.cpu.rows import schedule_rows, split_long_reduction
 from schedules.space.rules.cpu.streaming import stream_outputs
-from schedules.space.rules.cpu.tiling import schedule_tiled
+from schedules.space.rules.cpu.tiling import is_streamed, schedule_tiled
 from schedules.space.rules.cpu.widened import may_widen
 from schedules.space.rules.inline import inline_stages
 from schedules.space.rules.merge import merge_neighbours
@@ -30,6 +30,7 @@ from schedules.space.rules.patterns import (
     reads_identity,
     reduction_length,
     sole_reader,
+    spatial,
 )
 from schedules.space.rules.views import copy_views, order_axes, split_views
 from schedules.space.sketch_builder import SketchBuilder
@@ -97,14 +98,16 @@ def _schedule(d: SketchBuilder, name: str) -> None:
     if rows is not None:
         products = [x for x in d.s.blocks() if x not in d.done and is_product(d.s.nest, d.block(x))]
         ways = ("blocks", "parts", "rows") if rows_outgrow_cache(d) else ("blocks", "rows")
-        dots = {x: axes for x in products if (axes := dot_product_axes(d, d.block(x), apart=True))}
-        ways = (*ways, "dots") if len(dots) == len(products) else ways
-        by = d.choose(f"{name}.by", ways) if products else "rows"
-        if by == "dots":
-            d.roots |= dots.keys()
-            schedule_rows(d, name)
-            for x, axes in dots.items():
-                schedule_dot_products(d, x, axes)
+        apart = _products_apart(d, products, tiled)
+        by = d.choose(f"{name}.by", ways if apart is None else (*ways, "apart")) if products else "rows"
+        if by == "apart" and apart is not None:
+            for x, axes in apart.items():
+                with d.scheduling(x):
+                    schedule_dot_products(d, x, axes, apart=True)
+            if tiled is not None and tiled.name in products:
+                _tile(d, tiled.name, name)
+            else:
+                schedule_rows(d, name)
         elif by == "rows":
             schedule_rows(d, name)
         else:
@@ -142,12 +145,26 @@ def _tile(d: SketchBuilder, producer: str, consumer: str = "") -> None:
             _schedule(d, name)
 
 
+def _products_apart(
+    d: SketchBuilder, products: list[str], tiled: Block | None
+) -> dict[str, list[str]] | None:
+    """{product: its axes} of products that may be done as dot products before the rows that read them: all
+    but the one that may be ``tiled`` with the reader of the rows, as it is read where it lies. So are scores
+    of attention of one token, and the sum of its values. None if others are left."""
+    found = {x: a for x in products if (a := dot_product_axes(d, d.block(x), apart=True))}
+    left = [x for x in products if x not in found]
+    if not left:
+        return found
+    return found if tiled is not None and left == [tiled.name] and is_streamed(d, tiled) else None
+
+
 def _by_dot_products(d: SketchBuilder, b: Block) -> bool:
     """Schedule a product as dot products if that may pay and is chosen. Returns whether it was."""
-    axes = dot_product_axes(d, b)
+    opened = any((b.name, v) in d.open for v in spatial(b))
+    axes = dot_product_axes(d, b, opened)
     if not axes or not d.choose(f"{b.name}.by", ("", "dots")):
         return False
-    schedule_dot_products(d, b.name, axes)
+    schedule_dot_products(d, b.name, axes, opened)
     return True
 
 

@@ -19,9 +19,13 @@ STAGES = 2
 # Distance of prefetching: rows, since memory answers later than a row of a few KB is computed.
 ROWS = 2
 # Distances of prefetching: groups of a reduction, of one or a few KB each.
-GROUPS = (1, 2, 4, 8)
+GROUPS = (1, 2, 4)
+# Distance of prefetching where weights of few bits are read: what memory gives until it answers (bytes).
+ON_THE_WAY = 8 << 10
 # Distance of prefetching: tiles.
 TILES = 2
+# The same, of a few rows of a state each.
+STATE_ROWS = 4
 # Most uses of an element: computing then takes little longer than fetching.
 FEW_USES = 128
 # Distance of prefetching: blocks of a transposition. Source: docs/measurements/memory-access.md.
@@ -77,18 +81,21 @@ def prefetch_groups(d: SketchBuilder, loop: str, name: str, stored: bool) -> Non
     reads these from memory at every call, so they are always prefetched: a tuner, which times one product
     alone, has them in a cache, and would not see what it gains."""
     if stored:
-        _annotate(d, loop, name, *GROUPS)
+        d.s.annotate(loop, "prefetch_bytes", ON_THE_WAY)
     else:
         _offer(d, loop, name, *GROUPS)
+
+
+def prefetch_rows_of_state(d: SketchBuilder, loop: str) -> None:
+    """Prefetch in the loop over rows of an operand of open extent, a few at a time, as those of a state. A
+    call reads each of them once, from memory, and does little with it. A tuner, which times one state alone,
+    has it in a cache, and would not see what it gains."""
+    d.s.annotate(loop, "prefetch", STATE_ROWS)
 
 
 def _offer(d: SketchBuilder, loop: str, name: str, *distances: int) -> bool:
     """Offer the choice if the arguments come from memory. Returns whether it was offered."""
     if not beyond_caches(d):
         return False
-    _annotate(d, loop, name, 0, *distances)
+    d.s.annotate(loop, "prefetch", d.choice(f"{name}.ahead", (0, *distances)))
     return True
-
-
-def _annotate(d: SketchBuilder, loop: str, name: str, *distances: int) -> None:
-    d.s.annotate(loop, "prefetch", d.choice(f"{name}.ahead", distances))

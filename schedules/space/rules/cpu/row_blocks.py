@@ -21,6 +21,7 @@ from schedules.space.rules.cpu.instructed import (
     run_by_instruction,
 )
 from schedules.space.rules.cpu.instructed_operands import lane_axis, pack_whole, units_of
+from schedules.space.rules.cpu.prefetching import prefetch_rows_of_state
 from schedules.space.rules.cpu.row_parts import add_lanes, part_unit, reduce_in_parts, row_lengths
 from schedules.space.rules.cpu.rows import (
     compute_stages_at,
@@ -189,6 +190,7 @@ def _tile_product(
     b = d.block(name)
     v, row = vector_axis(b), _row_axis(b)
     assert v is not None and row is not None
+    in_place = width is None and any(_is_read_in_place(d, b, v, x) for x in operands(b))
     own = d.own_loops(name)
     red = [x.var for x in own if x.var in vars_bound(b, "reduce")]
     lane = next(x for x in own if x.var in behind(b, v))
@@ -210,3 +212,5 @@ def _tile_product(
     d.s.vectorize(lanes)
     if b.init:
         d.s.decompose_reduction(name, [*red[:-1], *steps][0])
+    if in_place:
+        prefetch_rows_of_state(d, steps[0])

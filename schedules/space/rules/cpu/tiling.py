@@ -17,7 +17,7 @@ from schedules.ir import Block
 from schedules.ir.nest import behind, readers, vars_bound, writers
 from schedules.primitives.base import as_expr
 from schedules.space.rules.cpu.copies import schedule_copy, schedule_packing
-from schedules.space.rules.cpu.prefetching import prefetch_tiles
+from schedules.space.rules.cpu.prefetching import prefetch_rows_of_state, prefetch_tiles
 from schedules.space.rules.cpu.widened import widen
 from schedules.space.rules.parts import copy_read, lanes_last
 from schedules.space.rules.patterns import (
@@ -31,6 +31,7 @@ from schedules.space.rules.patterns import (
     skips_in_phases,
     spatial,
     unit_stride_vars,
+    uses,
     vector_axis,
 )
 from schedules.space.sketch_builder import SketchBuilder, extent
@@ -38,6 +39,8 @@ from schedules.space.sketch_builder import SketchBuilder, extent
 # Most rows of a register tile; most if its borders are peeled, as code is copied for each border.
 MAX_ROWS = 16
 MAX_PEELED = 4
+# Most uses of an operand of open extent that is read where it lies, and once.
+MAX_STREAMED = 8
 # Smallest operand that is packed (bytes): a fraction of the first cache.
 TOO_SMALL_TO_PACK = 2048
 # Longest reduction axis that is unrolled (steps), as of windows; longer ones stay loops.
@@ -98,6 +101,8 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str, *, widens: bo
     along = contiguous if contiguous != v and n[contiguous] >= SHORT_VECTORS * w else ""
     packed = packed_read(d, p, names[v])
     ways = ("root",) if along else _pack_options(d, packed, names[v])
+    streamed = v == vector_axis(c) and is_streamed(d, p)
+    ways = ("none",) if streamed else ways
     mode = d.choose(f"{producer}.pack", ways) if packed is not None else "none"
     widens = widens and mode != "none" and d.choose(f"{producer}.copies", ("", "wide")) == "wide"
     lanes = lane_widths(n[v], w)
@@ -114,7 +119,7 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str, *, widens: bo
     guarded = frozenset({v} if mode != "none" or n[v] < max(lanes) else ())
     plan = Tiling(producer, consumer, v, names, {x: n[x] for x in axes}, tile, along, guarded)
     place = ""  # where a copy is made that is not made before
-    if along or (_blocks_reduction(p, mode) and d.choose(f"{producer}.k", ("whole", "blocks")) == "blocks"):
+    if along or (not streamed and _blocks_reduction(p, mode) and d.choose(f"{producer}.k", ("whole", "blocks")) == "blocks"):
         outer, place = _block_for_caches(d, plan)
     else:
         outer = tile_for_registers(d, plan)
@@ -284,7 +289,10 @@ def _block_for_caches(d: SketchBuilder, t: Tiling) -> tuple[list[str], str]:
     for x in parts:
         d.s.partition(x)
     d.s.decompose_reduction(t.producer, parts[0])
-    prefetch_tiles(d, t.producer, t.axis_of[t.v], panels)
+    if _is_open_sum(d, t.producer, part[0]):
+        prefetch_rows_of_state(d, part[-1 - (len(part) > 1)])
+    else:
+        prefetch_tiles(d, t.producer, t.axis_of[t.v], panels)
     for name in row_copies:
         d.s.compute_at(name, parts[-1])
         schedule_copy(d, name, parallel=False)
@@ -410,6 +418,18 @@ def _pack_options(d: SketchBuilder, x: Load | None, v: str) -> tuple[str, ...]:
     return ("none",) if held < TOO_SMALL_TO_PACK else ("root", "at", "none")
 
 
+def is_streamed(d: SketchBuilder, p: Block) -> bool:
+    """Whether an operand of a sum lies along the lanes, the sum goes along its open extent, and one register
+    tile has all that read it. A copy of it would be read once, and so are parts of it. So are the values of
+    attention of one token."""
+    v = vector_axis(p)
+    return v is not None and any(
+        1 < uses(p, x) <= MAX_STREAMED and v in unit_stride_vars(d.s.nest, x)
+        for x in operands(p)
+        if any(depends(x, i.var) and (p.name, i.var) in d.open for i in p.iters if i.kind == "reduce")
+    )
+
+
 def pack_operand(d: SketchBuilder, producer: str, x: Load, v: str, vec: int | Hole) -> tuple[str, int]:
     """Copy the input in panels as wide as the register tile, other dimensions in the order of the reduction.
     Returns (name of the copy, position of the loop over panels)."""
@@ -453,6 +473,14 @@ def _accumulate(d: SketchBuilder, t: Tiling) -> None:
             d.s.unroll(x.var)
     d.s.vectorize(vec.var)
     d.s.decompose_reduction(producer, [*outer, *steps][0])
+    if _is_open_sum(d, producer, steps[0]):
+        prefetch_rows_of_state(d, steps[0])
+
+
+def _is_open_sum(d: SketchBuilder, producer: str, loop: str) -> bool:
+    """Whether a loop of a reduction goes along an axis of open extent."""
+    b = d.block(producer)
+    return any((producer, a) in d.open and loop in behind(b, a) for a in extents(b))
 
 
 def _moves_evenly(x: Load, v: str) -> bool:
