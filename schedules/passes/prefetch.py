@@ -7,28 +7,36 @@ the computation (Mowry, Lam and Gupta, 1992; `prefetch` of Halide and TVM).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Const, Load, Var
-from schedules.ir import Buffer, Loop, Prefetch, Stmt, Store, loop_nest, seq, walk, with_body
+from schedules.ir import Buffer, Loop, Prefetch, Stmt, Store, loop_nest, nbytes, seq, walk, with_body
 from schedules.ir.strides import known_strides
 from schedules.model import LINE
 
+# An argument of so many bytes at most, which a loop further out reads again, stays in a cache near by.
+NEAR = 64 << 10
 
-def prefetch(s: Stmt, arguments: tuple[Buffer, ...]) -> Stmt:
+
+def prefetch(s: Stmt, arguments: tuple[Buffer, ...], around: tuple[str, ...] = ()) -> Stmt:
     """``s`` in which every loop with the hint ``prefetch = n > 0`` requests the ``arguments`` that its n-th
-    next iteration reads. Requests stand in the second of its stages that read an argument, or in the only
+    next iteration reads; with the hint ``prefetch_bytes``, those of the iteration that is so far away in what
+    it reads most of. Requests stand in the second of its stages that read an argument, or in the only
     one. The first stage waits for memory; during the second, memory is idle. Loops that are one instruction
-    stay whole: requests stand before them."""
-    s = with_body(s, lambda x: prefetch(x, arguments))
-    distance = dict(s.annotations).get("prefetch", 0) if isinstance(s, Loop) else 0
-    if not isinstance(s, Loop) or not isinstance(distance, int) or distance < 1:
+    stay whole: requests stand before them. ``around``: variables of the loops around ``s``."""
+    inner = (*around, s.var) if isinstance(s, Loop) and s.extent != Const(1) else around
+    s = with_body(s, lambda x: prefetch(x, arguments, inner))
+    if not isinstance(s, Loop) or not {"prefetch", "prefetch_bytes"} & {key for key, _ in s.annotations}:
         return s
     stores = [x for x in walk(s.body) if isinstance(x, Store)]
+    arguments = tuple(b for b in arguments if not _stays_near(b, stores, s.var, around))
+    distance = _distance(s, stores, arguments)
+    if distance < 1:
+        return s
     for b in arguments:
         # Stages are told apart by what they write: one may be several loops, of whole tiles and of a tail.
         stages = list(dict.fromkeys(x.buffer for x in stores if _access(x, b.name, s.var) is not None))
@@ -37,6 +45,29 @@ def prefetch(s: Stmt, arguments: tuple[Buffer, ...]) -> Stmt:
             body = _ask(s.body, stages[:2][-1], partial(_request, b, s.var, distance, cache))
             s = Loop(s.var, s.extent, body, s.kind, s.annotations)
     return s
+
+
+def _distance(s: Loop, stores: Sequence[Store], arguments: tuple[Buffer, ...]) -> int:
+    """Iterations of a loop that requests go ahead. 0: nothing is requested."""
+    hints = dict(s.annotations)
+    if (told := hints.get("prefetch", 0)) or "prefetch_bytes" not in hints:
+        return told if isinstance(told, int) else 0
+    steps = [
+        abs(affine.steps_of(affine.offset(access.indices, known_strides(b)))[0].get(s.var, 0))
+        * DTYPES[b.dtype].itemsize
+        for b in arguments
+        for x in stores
+        if (access := _access(x, b.name, s.var)) is not None
+    ]
+    most, far = max(steps, default=0), hints["prefetch_bytes"]
+    return -(-far // most) if most and isinstance(far, int) else 0
+
+
+def _stays_near(b: Buffer, stores: Sequence[Store], var: str, around: tuple[str, ...]) -> bool:
+    """Whether an argument is small, and a loop around reads all of it again in its next iteration."""
+    read = [x for s in stores if (x := _access(s, b.name, var)) is not None]
+    moving = {v for x in read for i in x.indices for v in E.variables(i)}
+    return nbytes(b) <= NEAR and not moving.issuperset(around)
 
 
 def _ask(s: Stmt, stage: str, request: Callable[[Store, list[Loop]], Stmt | None]) -> Stmt:

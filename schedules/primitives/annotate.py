@@ -14,6 +14,8 @@ HINTS = {  # {hint: "what it is of: what it says"}
     "chunk": "loop: iterations that a thread claims at once from a parallel loop, at most its share",
     "prefetch": "loop: on a CPU, arguments are asked for that many iterations before they are read; on "
     "a GPU, 1 loads what the next iteration copies to shared memory while this one computes",
+    "prefetch_bytes": "loop: on a CPU, arguments are asked for so many bytes before they are read, in whole "
+    "iterations",
     "prefetch_cache": "loop: on a CPU, 2 has what it asks for fetched into the second cache, not the first",
     "software_pipeline": "loop: on a CPU, 1 runs the last stage of an iteration with a stage of the next one",
     "min_blocks": "loop over blockIdx: for NVIDIA GPUs, registers are kept few enough that so many blocks "
@@ -26,6 +28,7 @@ HINTS = {  # {hint: "what it is of: what it says"}
 VALUES = {
     "chunk": range(1, 1 << 31),
     "prefetch": range(1 << 16),
+    "prefetch_bytes": range(1 << 20),
     "prefetch_cache": range(3),
     "software_pipeline": range(2),
     "min_blocks": range(1, 33),

@@ -280,7 +280,8 @@ class _Function:
                 for k in range(n)
             }
         text = s.instruction.spellings["llvm"]
-        intrinsic.emit(text, slots, self.s, lambda d: self.shared.declares.setdefault(d))
+        read = {o.name: o.buffer for o in s.operands}
+        intrinsic.emit(text, slots, self.s, lambda d: self.shared.declares.setdefault(d), read)
 
     def local(self, kind: str) -> str:
         """A local variable of a type of LLVM, one for the whole function."""

@@ -16,6 +16,7 @@ from autotune.codegen.llvm.compile import assembly
 from autotune.codegen.llvm.intrinsic import has
 from autotune.measure.inputs import random_inputs
 from autotune.targets.features import ARM_NAMES
+from schedules import te
 from schedules.dtypes import DTYPES
 from schedules.instructions import INSTRUCTIONS, Instruction
 from schedules.model import Target
@@ -200,3 +201,37 @@ def test_vpdpbusd_wraps_and_does_not_saturate() -> None:
     exact = most * 255 * 127
     assert exact > 2**31 - 1
     assert sums("vpdpbusd", [255] * most, [127] * most) == exact - 2**32
+
+
+def rows_of_a_tile(copied: bool) -> Schedule:
+    """c[m, i] += a[m, k, t] b[k, i, t] for three rows at a time; of k two steps are unrolled. ``copied``: b is
+    copied before each step, to one place."""
+    a, b = te.placeholder((3, 4, 4), "int8", "a"), te.placeholder((4, 16, 4), "uint8", "b")
+    k, t = te.reduce_axis(4, "k"), te.reduce_axis(4, "t")
+    c = te.compute((3, 16), lambda m, i: te.sum(a[m, k, t] * b[k, i, t], axis=(k, t)), "c")
+    s = Schedule([a, b, c])
+    m, i, outer, inner = s.loops("c")
+    outer, step = s.split(outer, (None, 2))
+    s.reorder(outer, step, m, i, inner)
+    s.decompose_reduction("c", outer)
+    if copied:
+        s.cache_read("c", "b", "local")
+        s.compute_at("b_local", step)
+        s.vectorize(s.loops("b_local")[-1])
+    for loop in (step, m):
+        s.unroll(loop)
+    s.tensorize(i, "vpdpbusd_turned")
+    return s
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_rows_of_a_tile_load_what_they_share_once(copied: bool) -> None:
+    s = rows_of_a_tile(copied)
+    target = Target("cpu", "x86-64-v4", "x86_64-unknown-linux-gnu", ("avx512f", "avx512vnni"))
+    text = emit_module(s.dag, s.trace, target).text
+    calls = len(re.findall(r"= call <16 x i32> @llvm.x86.avx512.vpdpbusd", text))
+    loads = len(re.findall(r"= load <64 x i8>", text))
+    assert (calls, loads) == (6, 6 if copied else 2), "what is written meanwhile is loaded again"
+    inputs = whole(s.dag)
+    want = evaluate(s.dag, inputs)
+    check_compiled(s.dag, s.trace, need(INSTRUCTIONS["vpdpbusd_turned"]), inputs, want)

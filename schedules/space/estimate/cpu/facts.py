@@ -338,9 +338,11 @@ def _access(
 
 
 def _ahead(loops: list[Loop]) -> tuple[Expr, bool]:
-    """(iterations ahead that a block's arguments are prefetched, whether other blocks run in that loop
-    too)."""
+    """(iterations ahead that a block's arguments are prefetched, at least; whether other blocks run in that
+    loop too)."""
     ahead, loop = _hint(loops, "prefetch")
+    if loop is None and (loop := _hint(loops, "prefetch_bytes")[1]) is not None:
+        ahead = Const(1)
     return ahead, loop is not None and len(list(blocks(loop.body))) > 1
 
 

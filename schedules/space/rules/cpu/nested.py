@@ -52,9 +52,11 @@ from schedules.space.rules.patterns import (
 )
 from schedules.space.sketch_builder import SketchBuilder, extent
 
-# Vectors of a panel, and the most of them that are computed together.
-PANEL = (1, 2, 4, 8)
+# Vectors of a panel, and the most of them that are computed together. Wider panels are read no faster.
+PANEL = (1, 2, 4)
 TOGETHER = 4
+# Panels for each thread, at least, where only the widest are offered.
+PANELS = 2
 # Most rows of a tile: each has registers of its own for both sums.
 ROWS = 8
 # Unrolled steps of the innermost reduction that are offered, and runs of an instruction along it.
@@ -127,12 +129,13 @@ def schedule_nested(d: SketchBuilder, chain: Sequence[str], consumer: str) -> No
     if way:
         dots = prepare_dots(d, levels, v, found[way])
         w = max(w, dots.lanes)
-    panel = d.choice(f"{first}.panel", [w * k for k in PANEL if w * k <= n[v]] or [w])
+    panel = _panel(d, first, n[v], w)
     vec = d.divisor(f"{first}.vec", as_expr(panel), cap=TOGETHER * w, least=w)
     packed = _packed(d, levels, v, panel, dots)
     rows = next((a for a in reversed(axes) if a != v and n[a] > 1 and _reuses(d, levels, a)), "")
     tile = d.choice(f"{first}.{rows}", range(1, min(ROWS, n[rows]) + 1)) if rows else 1
-    outer, others, runs, lanes = [], [], "", ""
+    outer: dict[str, str] = {}
+    others, runs, lanes = [], "", ""
     for axis, loop in zip(axes, [x.var for x in d.loops(consumer)], strict=True):
         if axis == v:
             o, inside = d.s.split(loop, (None, panel), "guard" if packed else "shift")
@@ -142,16 +145,49 @@ def schedule_nested(d: SketchBuilder, chain: Sequence[str], consumer: str) -> No
             others.append(i)
         else:
             o = loop
-        outer.append(o)
-    d.s.reorder(*outer, *others, runs, lanes)
-    tiles = d.fused(outer)
+        outer[axis] = o
+    again = _read_again(d, levels, v, axes, packed)
+    around, inside = [outer[a] for a in axes if a not in again], [outer[a] for a in again]
+    d.s.reorder(*around, *inside, *others, runs, lanes)
+    if _is_open(d, levels[0], again):
+        tiles, shared = inside[-1], around
+    else:
+        tiles = d.fused((*around, *inside))
+        shared = [tiles]
     for x in (*others, runs):
         d.s.unroll(x)
     d.s.vectorize(lanes)
     _sums(d, levels, v, vec, tiles, dots)
     for name in packed:
         schedule_copy(d, name, parallel=True)
-    d.parallel(tiles)
+    d.parallel(*shared)
+
+
+def _panel(d: SketchBuilder, name: str, n: int, w: int) -> int | Hole:
+    """Outputs of a panel, of ``n`` and in vectors of ``w``. It is no choice where there are many: so weights
+    lie in one way, whatever rows they serve, and programs for one row and for many can share them."""
+    wide = [w * k for k in PANEL if w * k <= n] or [w]
+    return d.choice(f"{name}.panel", wide if n < PANELS * d.threads * wide[-1] else wide[-1:])
+
+
+def _read_again(
+    d: SketchBuilder, levels: Sequence[NestLevel], v: str, axes: Sequence[str], packed: Sequence[str]
+) -> list[str]:
+    """Axes of the outputs along which tiles read the same of each copy in panels along ``v``. Their loops are
+    inside: a panel stays in the second cache, where all of them would not. If a call tells how long one of
+    these is, threads share the panels alone, which must be enough."""
+    buffers = {w.buffer for name in packed for w in d.block(name).writes}
+    read = [(x, y.axis) for y in levels for x in operands(d.block(y.name)) if x.buffer in buffers]
+    again = [a for a in axes if a != v and not any(depends(x, own.get(a, "")) for x, own in read)]
+    outputs = extents(d.block(levels[0].name))[levels[0].axis[v]]
+    if _is_open(d, levels[0], again) and outputs < d.threads * PANEL[-1] * d.lanes_of("float32"):
+        return []
+    return again if packed else []
+
+
+def _is_open(d: SketchBuilder, level: NestLevel, axes: Sequence[str]) -> bool:
+    """Whether a call tells the extent of one of these axes of the outputs."""
+    return any((level.name, level.axis[a]) in d.open for a in axes)
 
 
 def _reuses(d: SketchBuilder, levels: Sequence[NestLevel], axis: str) -> bool:

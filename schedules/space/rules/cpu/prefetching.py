@@ -19,7 +19,9 @@ STAGES = 2
 # Distance of prefetching: rows, since memory answers later than a row of a few KB is computed.
 ROWS = 2
 # Distances of prefetching: groups of a reduction, of one or a few KB each.
-GROUPS = (1, 2, 4, 8)
+GROUPS = (1, 2, 4)
+# Distance of prefetching where weights of few bits are read: what memory gives until it answers (bytes).
+ON_THE_WAY = 8 << 10
 # Distance of prefetching: tiles.
 TILES = 2
 # Most uses of an element: computing then takes little longer than fetching.
@@ -77,7 +79,7 @@ def prefetch_groups(d: SketchBuilder, loop: str, name: str, stored: bool) -> Non
     reads these from memory at every call, so they are always prefetched: a tuner, which times one product
     alone, has them in a cache, and would not see what it gains."""
     if stored:
-        _annotate(d, loop, name, *GROUPS)
+        d.s.annotate(loop, "prefetch_bytes", ON_THE_WAY)
     else:
         _offer(d, loop, name, *GROUPS)
 
@@ -86,9 +88,5 @@ def _offer(d: SketchBuilder, loop: str, name: str, *distances: int) -> bool:
     """Offer the choice if the arguments come from memory. Returns whether it was offered."""
     if not beyond_caches(d):
         return False
-    _annotate(d, loop, name, 0, *distances)
+    d.s.annotate(loop, "prefetch", d.choice(f"{name}.ahead", (0, *distances)))
     return True
-
-
-def _annotate(d: SketchBuilder, loop: str, name: str, *distances: int) -> None:
-    d.s.annotate(loop, "prefetch", d.choice(f"{name}.ahead", distances))
