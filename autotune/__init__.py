@@ -35,9 +35,12 @@ if TYPE_CHECKING:
     from autotune.errors import ReportError as ReportError
     from autotune.fleet.errors import FleetError as FleetError
     from autotune.models.compiling import compile_model as compile_model
+    from autotune.models.gguf_import import import_gguf as import_gguf
     from autotune.models.model import Model as Model
     from autotune.models.module import Module as Module
     from autotune.models.onnx_import import import_onnx as import_onnx
+    from autotune.models.quantize import quantize as quantize
+    from autotune.models.quantized import QuantizedModel as QuantizedModel
     from autotune.models.saved import load_model as load_model
     from autotune.models.torch_import import import_torch as import_torch
     from autotune.models.tuning import ModelTuneResult as ModelTuneResult
@@ -88,12 +91,15 @@ _EXPORTS = {
     "tune_model": ("autotune.models.tuning", "tune_model"),
     "compile_model": ("autotune.models.compiling", "compile_model"),
     "load_model": ("autotune.models.saved", "load_model"),
+    "quantize": ("autotune.models.quantize", "quantize"),
+    "QuantizedModel": ("autotune.models.quantized", "QuantizedModel"),
     "Module": ("autotune.models.module", "Module"),
     "ModelTuneResult": ("autotune.models.tuning", "ModelTuneResult"),
     "ops": ("autotune.api", "ops"),
     "te": ("schedules.te", ""),
     "dim": ("schedules.te.dims", "dim"),
     "torch": ("autotune.torch", ""),
+    "import_gguf": ("autotune.models.gguf_import", "import_gguf"),
     "import_onnx": ("autotune.models.onnx_import", "import_onnx"),
     "import_torch": ("autotune.models.torch_import", "import_torch"),
     "Model": ("autotune.models.model", "Model"),

@@ -29,7 +29,8 @@ CASES = {
     "matmul 997x991x983": (lambda t: handwritten.matmul(997, 991, 983, t), 2 * 997 * 991 * 983),
     "conv2d 56x56x64->64 3x3": (lambda t: handwritten.conv2d(56, 56, 64, 64, t), 2 * 56 * 56 * 64 * 64 * 9),
     "conv2d 14x14x256->256 3x3": (
-        lambda t: handwritten.conv2d(14, 14, 256, 256, t), 2 * 14 * 14 * 256 * 256 * 9
+        lambda t: handwritten.conv2d(14, 14, 256, 256, t),
+        2 * 14 * 14 * 256 * 256 * 9,
     ),
 }
 

@@ -94,6 +94,7 @@ def document(result: Any, target: Target, dynamic: Any = None) -> dict[str, Any]
         "needed_budget_s": result.needed_s,
         "only_plain_loops": [t.task.about for t in result.tasks if t.result.only_plain],
         "trials": {"measured": result.measured, "resumed": sum(t.result.resumed for t in result.tasks)},
+        **({"own_latency_s": dict(result.own_s)} if model and result.own_s else {}),
         **({"skipped": result.skipped} if model else {}),
         "elapsed_s": result.elapsed_s,
         "budget_s": result.budget_s,
@@ -245,6 +246,9 @@ def _show_tasks(result: Any) -> None:
     if result.weighted_s is not None:
         time_s = seconds(result.weighted_s)
         out.print(f"  kernels  {time_s} a call, each alone" if model else f"  weighted latency {time_s}")
+    for at, own_s in result.own_s.items() if model else ():
+        if own_s is not None:
+            out.print(f"  kernels  {seconds(own_s)} a call of {at}, each alone")
 
 
 def _show_notes(result: TuneResult) -> None:

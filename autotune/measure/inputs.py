@@ -40,10 +40,13 @@ EXTREMES = frozenset({"min", "max", ""})
 TURNED: tuple[Callable[[np.ndarray], np.ndarray], ...] = (lambda x: x, np.abs, lambda x: 1 + np.abs(x))
 
 
-def random_inputs(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:
+def random_inputs(
+    dag: ComputeDAG, seed: int = 0, known: Sequence[np.ndarray] | None = None
+) -> list[np.ndarray]:
     """For every input of a DAG: standard-normal floats, integers from -8 to 7, or of a dtype of storage all
     integers that it has, whose ends show what saturates or takes the wrong sign. What is read as an index is
-    drawn as `_places` does."""
+    drawn as `_places` does. ``known``: those of the largest sizes, whose first parts are taken where values
+    do not depend on a size."""
     rng = np.random.default_rng(seed)
     places = indexed_extents(dag)
 
@@ -56,7 +59,10 @@ def random_inputs(dag: ComputeDAG, seed: int = 0) -> list[np.ndarray]:
         first, end = (row.range[0], row.range[-1] + 1) if row.is_storage else (-8, 8)
         return rng.integers(first, end, t.shape, row.numpy)
 
-    return [_held(t, one(t)) for t in dag.inputs]
+    if known is None:
+        return [_held(t, one(t)) for t in dag.inputs]
+    first = [x[tuple(map(slice, t.shape))] for t, x in zip(dag.inputs, known, strict=True)]
+    return [_held(t, one(t) if t.name in places else x) for t, x in zip(dag.inputs, first, strict=True)]
 
 
 def _held(t: Tensor, values: np.ndarray) -> np.ndarray:
@@ -151,10 +157,15 @@ Judge = Callable[..., Draw]
 
 
 def draws(
-    dag: ComputeDAG, seed: int = 0, judge: Judge = judged, most_bytes: int = MOST_BYTES
+    dag: ComputeDAG,
+    seed: int = 0,
+    judge: Judge = judged,
+    most_bytes: int = MOST_BYTES,
+    plain: Sequence[np.ndarray] | None = None,
 ) -> list[Draw]:
     """The inputs that candidates are checked on, with right outputs. Candidates are timed on the first draw.
     ``most_bytes``: of a draw, inputs and outputs; above it there is one draw, above half of it there are two.
+    ``plain``: what `random_inputs` gave, if it was asked before.
 
     - Always: standard-normal numbers, as `random_inputs` draws them.
     - For sums: small whole numbers of random signs, no 0. Their sums are exact, so a missing term shows.
@@ -170,7 +181,7 @@ def draws(
     """
 
     places = indexed_extents(dag)
-    plain = random_inputs(dag, seed)
+    plain = random_inputs(dag, seed) if plain is None else plain
 
     def telling(drawn: Sequence[np.ndarray], **kind: bool) -> Draw | None:
         both = zip(dag.inputs, plain, drawn, strict=True)

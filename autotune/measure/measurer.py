@@ -15,7 +15,7 @@ import numpy as np
 from autotune import backends
 from autotune.measure import sampled
 from autotune.measure.control import WITNESSES, ControlKeeper
-from autotune.measure.inputs import MOST_BYTES, Draw, Tolerance, draws, judged
+from autotune.measure.inputs import MOST_BYTES, Draw, Tolerance, draws, judged, random_inputs
 from autotune.measure.lateness import Lateness
 from autotune.measure.open_checks import sizes_to_check, sizes_to_rank
 from autotune.measure.process import Death, Zygote
@@ -79,10 +79,13 @@ class Measurer:
             waiting()
             return right(dag, inputs, **kind)
 
-        chosen = [x.within(tolerance) for x in draws(dag.largest, 0, judge, most_bytes)]
-        others = [
-            (sizes, draws(at(dag, sizes), 0, judge, 0)[0].within(tolerance)) for sizes in sizes_to_check(dag)
-        ]
+        plain = random_inputs(dag.largest)
+        chosen = [x.within(tolerance) for x in draws(dag.largest, 0, judge, most_bytes, plain)]
+
+        def at_sizes(one: ComputeDAG) -> Draw:
+            return draws(one, 0, judge, 0, random_inputs(one, known=plain))[0].within(tolerance)
+
+        others = [(sizes, at_sizes(at(dag, sizes))) for sizes in sizes_to_check(dag)]
         # A trace may be in canonical names, and sizes have them then.
         of = dict(zip(dag.open.ranges, named.open.ranges, strict=True)) if dag.open and named.open else {}
         others = [({of[k]: n for k, n in sizes.items()}, draw) for sizes, draw in others]

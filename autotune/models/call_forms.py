@@ -29,11 +29,12 @@ Array = NDArray[Any]
 
 class CallForms:
     """The shapes and layouts of inputs and outputs, and what makes new outputs. It does not change.
-    ``sizes``: of the program, by name; none where it has none."""
+    ``sizes``: of the model, by name; none where it has none. ``program``: the number of the program that
+    calls run."""
 
-    def __init__(self, ol: Outline, name: str, sizes: Mapping[str, int]) -> None:
-        """``name``: of the model, for messages."""
-        self.name, self.told = name, dict(sizes)
+    def __init__(self, ol: Outline, name: str, sizes: Mapping[str, int], program: int = 0) -> None:
+        """``ol``: of the program. ``name``: of the model, for messages."""
+        self.name, self.told, self.program = name, dict(sizes), program
         self.sizes = tuple(sizes[s.name] for s in ol.sizes)
         self.ins = [_buffer(ol, n, sizes) for n in ol.inputs]
         self.outs = [_buffer(ol, n, sizes) for n in dict.fromkeys(ol.outputs)]
@@ -171,10 +172,13 @@ MOST_KEPT = 256
 
 
 class FormsBySize:
-    """The `CallForms` of a model with open sizes, each made at the first call of its size."""
+    """The `CallForms` of a model with open sizes, each made at the first call of its size. ``own``: sizes
+    that have programs of their own, with their outlines, in the order of the programs from number 1 on."""
 
-    def __init__(self, ol: Outline, name: str) -> None:
+    def __init__(self, ol: Outline, name: str, own: Sequence[tuple[Mapping[str, int], Outline]] = ()) -> None:
         self._outline, self._name = ol, name
+        # what says more sizes goes first
+        self._own = sorted(enumerate(own, 1), key=lambda x: -len(x[1][0]))
         places = [(ol.inputs.index(s.source.input), s.source.dim) for s in ol.sizes]
         self._key = extents_at(places)
         self._kept: dict[Any, CallForms] = {}
@@ -206,11 +210,18 @@ class FormsBySize:
                     "range, or import the model for a wider one"
                 )
             sizes[s.name] = n
-        made = CallForms(ol, self._name, sizes)
+        made = self.at(sizes)
         while len(self._kept) >= MOST_KEPT:
             self._kept.pop(next(iter(self._kept)), None)
         self._kept[self._key_of(sizes)] = made
         return made
+
+    def at(self, sizes: Mapping[str, int]) -> CallForms:
+        """The forms of calls of these sizes: of the program of their own, else of that of all sizes."""
+        for number, (own, ol) in self._own:
+            if own.items() <= sizes.items():
+                return CallForms(ol, self._name, sizes, number)
+        return CallForms(self._outline, self._name, sizes)
 
     def _key_of(self, sizes: Mapping[str, int]) -> Any:
         extents = tuple(s.source.extent(sizes[s.name]) for s in self._outline.sizes)

@@ -1,4 +1,5 @@
-"""Numbers that a call tells: integers that are computed of elements of its inputs and states, in Python.
+"""Numbers that a call tells: integers that are computed of elements of its inputs and states, and of its
+sizes, in Python.
 
 They say where rows of a state lie (`schedules.graph.graph.PlaceMove`). A saved model has their expressions
 too, so that nothing but arithmetic of integers is taken.
@@ -12,12 +13,12 @@ from typing import Any
 from autotune.errors import ArgumentError
 from schedules import expr as E
 from schedules.dtypes import DTYPES, is_float
-from schedules.expr import INDEX, Binary, Cast, Compare, Const, Expr, Load, Logic, Select
+from schedules.expr import INDEX, Binary, Cast, Compare, Const, Expr, Load, Logic, Select, Var
 from schedules.expr.operators import FOLD, NUMERIC
 from schedules.graph.graph import PlaceMove
 from schedules.te.compute_dag import Tensor
 
-# The number of the arrays of a call: of its inputs, then of its states.
+# The number of the arrays of a call: of its inputs, then of its states, then of the numbers of its sizes.
 Number = Callable[[Sequence[Any]], Any]
 # Nodes of an expression of a saved model.
 MOST_NODES = 4096
@@ -25,9 +26,9 @@ _ARITHMETIC = ("+", "-", "*", "//", "%", "min", "max", "&", "|", "^")
 
 
 def number(e: Expr, places: Mapping[str, int], tensors: Mapping[str, Tensor]) -> Number:
-    """What computes an integer of the arrays of a call. ``places``: which of the arrays each tensor is. As
-    kernels do, it wraps at the ends of its dtype. Raises ValueError for what is no arithmetic of integers, or
-    reads anything else.
+    """What computes an integer of the arrays of a call. ``places``: which of the arrays each tensor is, and
+    each variable of a size. As kernels do, it wraps at the ends of its dtype. Raises ValueError for what is
+    no arithmetic of integers, or reads anything else.
 
     >>> at = number(Load("pos", (Const(0),), "int64") + 1, {"pos": 0}, {"pos": Tensor("pos", (1,), "int64")})
     >>> at([np.array([4])])
@@ -39,6 +40,9 @@ def number(e: Expr, places: Mapping[str, int], tensors: Mapping[str, Tensor]) ->
 
 
 def _compiled(e: Expr, places: Mapping[str, int], tensors: Mapping[str, Tensor]) -> Number:
+    if isinstance(e, Var) and e.name in places and e.name not in tensors:
+        n = places[e.name]
+        return lambda arrays: arrays[n]
     if not isinstance(e, (Const, Load, Binary, Compare, Logic, Select, Cast)):
         raise ValueError(f"{E.show(e)} is no number that a call tells")
     dtype = E.dtype_of(e)
@@ -94,13 +98,13 @@ def _wrapped(dtype: str) -> Callable[[Any], Any]:
     return lambda x: x if low <= x < low + size else (x - low) % size + low
 
 
-def checked(move: PlaceMove, at: Any, what: str) -> int:
-    """Where rows begin along their axis. Raises ArgumentError for rows that are not inside of it. ``what``:
-    what they are called."""
-    if not 0 <= at <= move.extent - move.rows:
-        rows = "1 row" if move.rows == 1 else f"{move.rows} rows"
+def checked(move: PlaceMove, at: Any, n: int, what: str) -> int:
+    """Where ``n`` rows begin along their axis. Raises ArgumentError for rows that are not inside of it.
+    ``what``: what they are called."""
+    if not 0 <= at <= move.extent - n:
+        rows = "1 row" if n == 1 else f"{n} rows"
         raise ArgumentError(
-            f"{what}: {rows} from position {at} on {'is' if move.rows == 1 else 'are'} not inside its "
-            f"{move.extent}: give a position from 0 to {move.most}, or begin with a new state"
+            f"{what}: {rows} from position {at} on {'is' if n == 1 else 'are'} not inside its "
+            f"{move.extent}: give a position from 0 to {move.extent - n}, or begin with a new state"
         )
     return int(at)

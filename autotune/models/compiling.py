@@ -18,9 +18,10 @@ from autotune.models.kept_states import refuse_states
 from autotune.models.model import Model
 from autotune.models.module import Module
 from autotune.models.origin import ModelOrigin
-from autotune.models.outline import Outline
-from autotune.models.preparation import prepared
+from autotune.models.own_programs import OwnProgram, TaskList, joint_tasks
+from autotune.models.preparation import prepared_programs
 from autotune.models.program import Program
+from autotune.models.weights import KeptOnce
 from autotune.results.following import picks_shown
 from autotune.run.asked import Asked
 from autotune.run.describing import describe
@@ -45,14 +46,15 @@ def compile_model(
     """A model as one callable on numpy arrays or torch tensors, of the kernels that a tuning log has for it.
 
     ``threads=None`` takes for each task the fastest kernel whose threads this process can run; a number takes
-    those that were tuned with that number alone, as `autotune.load` does. ``target``:
-    "cpu", "cuda", "opencl" or "cuda-emulator". On a GPU, weights are uploaded here, and each call copies
-    inputs and outputs; with "cuda" and ``cuda-bindings`` all launches are captured into a graph at the first
-    call, which later calls replay. ``db``: the log. ``fallback=True`` allows kernels that were not tuned, as
-    of `autotune.load`, with one warning that names them; with ``threads=None`` they take as many threads as
-    those of the log. Choosing takes seconds a task, which ``progress`` shows in a terminal or a notebook, or
-    with None nowhere. Weights are packed here, once; a change of the model's arrays afterwards changes
-    nothing (see `Module.load_weights`), and the module keeps none of them.
+    those that were tuned with that number alone, as `autotune.load` does. ``target``: "cpu", "cuda", "opencl"
+    or "cuda-emulator". On a GPU, weights are uploaded here, and each call copies inputs and outputs; with
+    "cuda" and ``cuda-bindings`` all launches are captured into a graph at the first call, which later calls
+    replay. ``db``: the log. ``fallback=True`` allows kernels that were not tuned, as of `autotune.load`, with
+    one warning that names them; with ``threads=None`` they take as many threads as those of the log. Sizes
+    with programs of their own (`Model.with_own_sizes`) are compiled too. Choosing takes seconds a task, which
+    ``progress`` shows in a terminal or a notebook, or with None nowhere. Weights are packed here, once; a
+    change of the model's arrays afterwards changes nothing (see `Module.load_weights`), and the module keeps
+    none of them.
 
     Example: ``net = at.compile_model(model, threads=1); y = net(x)``.
 
@@ -68,22 +70,30 @@ def compiled(model: Model, asked: Asked, named: str, picking: Picking) -> Module
     wanted = asked.target
     if wanted.grid:
         backends.check_here(wanted)
-    ready = prepared(model)
-    refuse_states(ready.graph.states, bool(wanted.grid))
-    outline = ready.outline(lambda w: _seconds(w, asked))
+    readies = prepared_programs(model)
+    sizes = [ready.sizes for ready in readies]
+    refuse_states(readies[0].graph.states, bool(wanted.grid))
+    outlines = [ready.outline(lambda w: _seconds(w, asked)) for ready in readies]
     arguments = [named]
     arguments += [f"target={wanted.kind!r}"] if wanted.grid else []
     arguments += [] if asked.exactly is None else [f"threads={asked.exactly}"]
     remedy = f"tune them: autotune.tune_model({', '.join(arguments)})"
-    kernels = _kernels(outline, asked, remedy, picking)
-    wanted = replace(wanted, threads=max((k.target.threads for k in kernels), default=wanted.threads))
-    origin = ModelOrigin.of(model.name, model.graph, ready.graph)
-    values = dict(ready.graph.values)
-    states = ready.graph.states.items()
-    initial = {name: s.initial.copy() for name, s in states if s.initial is not None}
-    del ready, states  # so that what is packed is not kept
-    program = Program.of(outline, kernels, values.pop, run_island, initial=initial)
-    return Module(program, wanted, model.name, [tuned_s(k) for k in kernels], origin, model.signature)
+    tasks, numbers = joint_tasks(outlines, sizes)
+    every = _kernels(tasks, asked, remedy, picking)
+    wanted = replace(wanted, threads=max((k.target.threads for k in every), default=wanted.threads))
+    states = {n: s.initial for n, s in readies[0].graph.states.items()}
+    initial = {name: x.copy() for name, x in states.items() if x is not None}
+    once = KeptOnce() if len(readies) > 1 else None
+    own: list[OwnProgram] = []
+    for at in sizes:
+        ready, outline, kernels = readies.pop(0), outlines.pop(0), [every[n] for n in numbers.pop(0)]
+        origin = ModelOrigin.of(model.name, ready.model.graph, ready.graph)
+        values = dict(ready.graph.values)
+        del ready  # so that what is packed is not kept
+        program = Program.of(outline, kernels, values.pop, run_island, initial=initial, once=once)
+        own.append(OwnProgram(at, program, tuple(map(tuned_s, kernels)), origin))
+    whole = own.pop(0)
+    return Module(whole.program, wanted, model.name, whole.tuned_s, whole.origin, model.signature, own)
 
 
 def model_target(target: str | Target | None, threads: int | None) -> Target:
@@ -124,14 +134,14 @@ class Missing:
     why: str
 
 
-def _kernels(outline: Outline, asked: Asked, remedy: str, picking: Picking) -> list[Kernel]:
+def _kernels(tasks: TaskList, asked: Asked, remedy: str, picking: Picking) -> list[Kernel]:
     """A kernel of each task. ``remedy``: the call that tunes. Raises `KernelNotFound` for all that have none
     together."""
     wanted, where = asked.target, asked.where
     kernels: dict[int, Kernel] = {}
     missing: list[Missing] = []
     plain: dict[int, Kernel] = {}  # which are used unless a first pick is faster
-    for task, workload in enumerate(outline.tasks):
+    for task, workload in enumerate(tasks.tasks):
         found, unusable = stored(workload, asked)
         if found is not None and asked.fallback and unsearched(workload, asked):
             plain[task] = found
@@ -146,17 +156,17 @@ def _kernels(outline: Outline, asked: Asked, remedy: str, picking: Picking) -> l
     if missing and not asked.fallback:
         place = f"{with_threads(asked.exactly)} in {named_place(where)}"
         raise KernelNotFound(
-            f"{len(missing)} of {len(outline.tasks)} tasks have no tuned kernel for this machine{place}:\n"
-            f"{_listed(outline, missing)}",
+            f"{len(missing)} of {len(tasks.tasks)} tasks have no tuned kernel for this machine{place}:\n"
+            f"{_listed(tasks, missing)}",
             f"{remedy}; or allow kernels that are not tuned: fallback=True",
         )
     if missing:
         if kernels and asked.exactly is None:  # as many as most of the others
             usual, _ = Counter(k.target.threads for k in kernels.values()).most_common(1)[0]
             wanted = replace(wanted, threads=usual)
-        kernels |= untuned_kernels(outline, missing, wanted, where, remedy, picking)
+        kernels |= untuned_kernels(tasks, missing, wanted, where, remedy, picking)
     kernels |= {task: k for task, k in plain.items() if kernels[task].chosen_by == "default"}
-    return [kernels[i] for i in range(len(outline.tasks))]
+    return [kernels[i] for i in range(len(tasks.tasks))]
 
 
 class NotPicked(ModelError):
@@ -171,7 +181,7 @@ class NotPicked(ModelError):
 
 
 def untuned_kernels(
-    outline: Outline,
+    tasks: TaskList,
     missing: Sequence[Missing],
     wanted: Target,
     where: str,
@@ -189,7 +199,7 @@ def untuned_kernels(
     picked: list[Missing] = []
     with shared_start(), picks_shown(picking.shown) as show:
         for number, m in enumerate(missing):
-            workload = outline.tasks[m.task]
+            workload = tasks.tasks[m.task]
             over = picking.until is not None and time.monotonic() >= picking.until
             if over and not is_kept(workload, wanted, where):
                 left.append(workload)
@@ -202,20 +212,21 @@ def untuned_kernels(
             except AutotuneError as err:
                 failed.append(Missing(m.task, str(err)))
     if failed:
-        raise ModelError(f"{len(failed)} tasks cannot be compiled:\n{_listed(outline, failed)}")
+        raise ModelError(f"{len(failed)} tasks cannot be compiled:\n{_listed(tasks, failed)}")
     if left:
         done = f"{len(missing) - len(left)} of {len(missing)}"
         raise NotPicked(f"{done} kernels that are not tuned were chosen", left, wanted, where, remedy)
-    share = f"{len(missing)} of {len(outline.tasks)} tasks"
-    warn(f"{share} run kernels that are not tuned:\n{_listed(outline, picked)}\n{remedy}")
+    share = f"{len(missing)} of {len(tasks.tasks)} tasks"
+    warn(f"{share} run kernels that are not tuned:\n{_listed(tasks, picked)}\n{remedy}")
     return kernels
 
 
-def _listed(outline: Outline, missing: Sequence[Missing]) -> str:
-    """One line a task: the nodes that it runs, what it computes, and why it is listed."""
+def _listed(tasks: TaskList, missing: Sequence[Missing]) -> str:
+    """One line a task: the nodes that it runs, at which size, what it computes, and why it is listed."""
     lines = []
     for m in missing:
-        nodes = outline.nodes(m.task)
+        nodes, where = tasks.nodes(m.task), tasks.where[m.task]
         named = ", ".join(nodes[:SHOWN]) + (f" and {len(nodes) - SHOWN} more" if len(nodes) > SHOWN else "")
-        lines.append(f"  {named}: {describe(outline.tasks[m.task])}: {m.why}")
+        named += f" at {where}" if where else ""
+        lines.append(f"  {named}: {describe(tasks.tasks[m.task])}: {m.why}")
     return "\n".join(lines)

@@ -5,14 +5,15 @@ So calls from several threads do not wait for each other."""
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.codegen.llvm.compile import run_program, time_program
+from autotune.codegen.llvm.compile import address_reader, run_program, time_program
 from autotune.codegen.runtime.program import STEP
 from autotune.models.places import ARENA, INPUT, OUTPUT, STATE, WEIGHT, ArgumentPlace, place_of, up
 from autotune.targets import usable_cpus
@@ -51,6 +52,50 @@ class HostLayout:
         return HostContext(self)
 
 
+@dataclass(frozen=True)
+class _Told:
+    """Words of the table of arguments that each call tells: ``begin + step * (a number of the call)``. Numbers
+    of a call are where its inputs and outputs lie, how far places move, and sizes, in this order.
+
+    ``word``: which words, each with its ``begin``, its ``step`` and the ``number`` of the number. ``more``:
+    what a word is moved by besides. ``states``: {word: (number of a state, bytes from where that begins)} of
+    all words that point into one."""
+
+    word: Array
+    begin: Array
+    step: Array
+    number: Array
+    more: tuple[tuple[int, int, int], ...]
+    states: Mapping[int, tuple[int, int]]
+
+    @staticmethod
+    def of(layout: HostLayout) -> _Told:
+        outputs = len(layout.outline.inputs)
+        moves = outputs + len(dict.fromkeys(layout.outline.outputs))
+        first = {INPUT: 0, OUTPUT: outputs}
+        rows: list[tuple[int, int, int, int]] = []
+        more: list[tuple[int, int, int]] = []
+        for word, a in layout.args:
+            moved = [(moves + layout.moves.index(m), step) for m, step in a.moves]
+            if a.base in first:
+                moved.insert(0, (a.number + first[a.base], 1))
+            if moved:
+                rows.append((word, a.offset, moved[0][1], moved[0][0]))
+                more += [(word, *x) for x in moved[1:]]
+        rows += [(word, 0, 1, moves + len(layout.moves) + number) for word, number in layout.sizes]
+        word, begin, step, number = np.array(rows, np.int64).reshape(-1, 4).T
+        states = {i: (a.number, a.offset) for i, a in layout.args if a.base == STATE}
+        return _Told(word, begin.copy(), step, number, tuple(more), states)
+
+    def take_states(self, known: Sequence[int], args: ctypes.Array[ctypes.c_int64]) -> None:
+        """Point into states that lie elsewhere than before. ``known``: where each begins."""
+        for word, (number, offset) in self.states.items():
+            args[word] = known[number] + offset
+        for n, word in enumerate(self.word):
+            if int(word) in self.states:
+                self.begin[n] = args[word]
+
+
 class HostContext:
     """An arena and the tables of arguments of one call at a time."""
 
@@ -65,15 +110,10 @@ class HostContext:
         for slot, a in layout.args:
             at = base if a.base == ARENA else a.weight.ctypes.data if a.base == WEIGHT else 0
             self._args[slot] = at + a.offset
-        first_output = len(layout.outline.inputs)
-        first_state = first_output + len(dict.fromkeys(layout.outline.outputs))
-        first = {INPUT: 0, OUTPUT: first_output, STATE: first_state}
-        self._slots = [  # of what callers give: (which slot, number of the array, offset in it)
-            (i, a.number + first[a.base], a.offset) for i, a in layout.args if a.base in first
-        ]
-        self._moved = [  # what the call moves: (which slot, the number that it tells, bytes of a step)
-            (i, layout.moves.index(m), step) for i, a in layout.args for m, step in a.moves
-        ]
+        self._told = _Told.of(layout)
+        self._table = np.ctypeslib.as_array(self._args)
+        self._states_at: Sequence[int] = ()  # where the states lay in the last call
+        self._address = address_reader()
         self._steps = (ctypes.c_int64 * max(STEP * len(layout.steps), 1))()
         for n, (code, slot) in enumerate(layout.steps):
             table = ctypes.addressof(self._args) + WORD * slot
@@ -88,18 +128,19 @@ class HostContext:
         told: Sequence[int] = (),
     ) -> None:
         """Take the arrays of a call, the sizes of the program, and the numbers that the call tells."""
-        self._given, args = (inputs, outputs, states), self._args
-        at = [x.ctypes.data for x in (*inputs, *outputs)]
+        self._given, address, words = (inputs, outputs, states), self._address, self._told
         if states:
-            known = getattr(states, "addresses", None)
-            at += [x.ctypes.data for x in states] if known is None else known
-        for slot, number, offset in self._slots:
-            args[slot] = at[number] + offset
-        for slot, number, step in self._moved:
-            args[slot] += told[number] * step
-        if sizes:
-            for slot, number in self._layout.sizes:
-                args[slot] = sizes[number]
+            known = getattr(states, "addresses", None) or tuple(map(address, states))
+            if known != self._states_at:
+                words.take_states(known, self._args)
+                self._states_at = known
+        every = np.array([*map(address, inputs), *map(address, outputs), *told, *sizes], np.int64)
+        values = every[words.number]
+        values *= words.step
+        values += words.begin
+        self._table[words.word] = values
+        for word, number, step in words.more:
+            self._args[word] += int(every[number]) * step
 
     def run(self, first: int, n: int) -> None:
         """Run ``n`` calls of kernels from number ``first`` on."""

@@ -55,9 +55,10 @@ COMPILING = 0.6
 
 @dataclass(frozen=True)
 class InPlace:
-    """A task inside the model. ``alone_s``: seconds of its best kernel when it was tuned; ``best_s``: of the
-    same in the model. ``times_s``: {digest of a trace: seconds in the model}. ``best``, ``chosen``: the
-    traces that are the fastest alone, and in the model."""
+    """A task inside the model. ``own``: the sizes of its program, of those for single sizes. ``alone_s``:
+    seconds of its best kernel when it was tuned; ``best_s``: of the same in the model. ``times_s``: {digest
+    of a trace: seconds in the model}. ``best``, ``chosen``: the traces that are the fastest alone, and in the
+    model."""
 
     task: int
     alone_s: float
@@ -65,6 +66,7 @@ class InPlace:
     times_s: Mapping[str, float]
     best: str
     chosen: str
+    own: str = ""
 
     @property
     def chosen_s(self) -> float:

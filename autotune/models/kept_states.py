@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ModelError
 from autotune.models.call_numbers import checked, number
+from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const
 from schedules.graph.graph import Argument, PlaceMove
+from schedules.te.sizes_in_values import variable
 
 if TYPE_CHECKING:
     from autotune.models.outline import Outline
@@ -55,13 +57,20 @@ def every_argument(outline: Outline) -> Iterable[Argument]:
 def _check_move(outline: Outline, m: PlaceMove) -> None:
     places = {n: i for i, n in enumerate(call_arrays(outline))}
     number(m.index, places, outline.tensors)
+    if m.counted is not None:
+        number(m.counted, places, outline.tensors)
+        ranges = {variable(s.name): s.range for s in outline.sizes}
+        found = affine.bounds(affine.simplify(m.counted, ranges), ranges)
+        if found is None or found[0] < 1 or found[1] != m.rows:
+            raise ValueError(f"a number of rows, {E.show(m.counted)}, is not from 1 to {m.rows}")
     if m.stride < 1 or not 1 <= m.rows <= m.extent:
         raise ValueError(f"{m.rows} rows of {m.extent}, {m.stride} elements apart, are no place in a state")
 
 
 def call_arrays(outline: Outline) -> tuple[str, ...]:
-    """The tensors of which numbers of a call are computed, in order: inputs and states."""
-    return (*outline.inputs, *(s.tensor for s in outline.states.values()))
+    """Of what numbers of a call are computed, in order: inputs and states, and the variables of sizes."""
+    states = (s.tensor for s in outline.states.values())
+    return (*outline.inputs, *states, *(variable(s.name) for s in outline.sizes))
 
 
 class CallNumbers:
@@ -79,12 +88,13 @@ class CallNumbers:
         self.moves = tuple(users)
         self._users = tuple(users.values())
         self._read = [number(m.index, places, outline.tensors) for m in self.moves]
+        self._rows = [number(Const(m.rows) if m.counted is None else m.counted, places, outline.tensors) for m in self.moves]
 
     def of_call(self, arrays: Sequence[Any]) -> list[int]:
-        """The numbers, of the inputs and the states of a call. Raises ArgumentError for rows that would not
-        be inside of a state."""
-        every = zip(self.moves, self._read, self._users, strict=True)
-        return [checked(m, read(arrays), user) for m, read, user in every]
+        """The numbers, of the inputs and the states of a call, and its sizes. Raises ArgumentError for rows
+        that would not be inside of a state."""
+        every = zip(self.moves, self._read, self._rows, self._users, strict=True)
+        return [checked(m, read(arrays), rows(arrays), user) for m, read, rows, user in every]
 
     def settle(self, outline: Outline, inputs: Sequence[Any]) -> None:
         """Change made-up inputs so that the last rows of states are written, or the first ones."""

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from keyword import iskeyword
 
 from autotune.errors import ModelError
+from autotune.models.quantized import QuantizedModel
 from autotune.models.signature import Signature
 from schedules.errors import suggest
 from schedules.graph.graph import Graph
 from schedules.strides import flaw
+from schedules.te.marks import unmarked
+from schedules.te.open_sizes import at as at_sizes
 from schedules.te.strided import Strides, with_strides
 
 
@@ -19,6 +24,15 @@ def identifier(name: str) -> str:
     text = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_") or "x"
     text = f"_{text}" if text[0].isdigit() else text
     return f"{text}_" if iskeyword(text) else text
+
+
+# Sizes of a model that have programs of their own.
+MOST_OWN = 64
+
+
+def shown_sizes(sizes: Mapping[str, int]) -> str:
+    """Sizes in a message: ``rows=1, batch=4``."""
+    return ", ".join(f"{name}={n}" for name, n in sizes.items())
 
 
 @dataclass(frozen=True)
@@ -44,7 +58,8 @@ class Model:
     ``graph``: what it computes (`schedules.graph.graph.Graph`). ``inputs``, ``outputs``: in the order of the
     file, which is also that of ``graph.inputs`` and ``graph.outputs``. ``name``: that the file gives it.
     ``source``: where it is from, for messages. ``signature``: how it is called; None where that is with its
-    inputs, one after the other.
+    inputs, one after the other. ``own_sizes``: sizes that have programs of their own (`with_own_sizes`).
+    ``quantized``: what `quantize` did to it; None: nothing.
 
     Inputs lie in memory as `with_strides` has them. A torch program's lie as the example inputs of its export
     did. Example: ``at.import_onnx("net.onnx").inputs[0].shape``.
@@ -56,14 +71,74 @@ class Model:
     name: str
     source: str
     signature: Signature | None = field(default=None, repr=False)
+    own_sizes: tuple[Mapping[str, int], ...] = ()
+    quantized: QuantizedModel | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         sizes = f"{len(self.graph.dag.stages)} stages, {len(self.graph.values)} constants"
         islands = f", {len(self.graph.islands)} islands" if self.graph.islands else ""
         ports = f"{', '.join(map(str, self.inputs))} → {', '.join(map(str, self.outputs))}"
-        opened = self.graph.dag.open
-        ranges = ", ".join(f"{s.name}={s.least}..{s.most}" for s in opened.sizes) if opened else ""
+        ranges = ", ".join(f"{name}={least}..{most}" for name, (least, most) in self.sizes.items())
+        ranges += "".join(f", {shown_sizes(own)} on its own" for own in self.own_sizes)
         return f"<Model {self.name}: {ports}{ranges and ' with '}{ranges}; {sizes}{islands}>"
+
+    @property
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """{open size: its least and its largest value}. Extents are those of the largest."""
+        opened = self.graph.dag.open
+        return {} if opened is None else {s.name: (s.least, s.most) for s in opened.sizes}
+
+    def at(self, **sizes: int) -> Model:
+        """The model with numbers for these open sizes. Others stay open. States stay as they are.
+
+        Raises `ModelError` for a size that is none of the model, or out of its range.
+
+        Example: ``model.at(rows=1)``.
+        """
+        self._check_sizes(sizes)
+        graph = replace(self.graph, dag=at_sizes(unmarked(self.graph.dag), sizes))
+        inputs, outputs = (
+            tuple(
+                replace(x, shape=(t := graph.dag.tensors[x.tensor]).shape, strides=t.strides) for x in ports
+            )
+            for ports in (self.inputs, self.outputs)
+        )
+        return replace(self, graph=graph, inputs=inputs, outputs=outputs, own_sizes=())
+
+    def with_own_sizes(self, **sizes: int | Iterable[int]) -> Model:
+        """The model, of which calls of these sizes run a program of their own: `tune_model` tunes it beside
+        the one of all sizes, and a module of `compile_model` has both. They share states and weights. What is
+        not named stays open.
+
+        ``sizes``: a number for an open size, or several. With several sizes, each combination has a program.
+        A second call adds more. Raises `ModelError` for a size that is none of the model, or out of its
+        range.
+
+        Example, a decoder that makes one token after the other: ``model.with_own_sizes(rows=1)``.
+        """
+        each = {n: [v] if isinstance(v, int) else [*v] for n, v in sizes.items()}
+        own = [*self.own_sizes]
+        for numbers in product(*each.values()):
+            one = dict(zip(each, numbers, strict=True))
+            self._check_sizes(one)
+            if one and one not in own:
+                own.append(one)
+        if len(own) > MOST_OWN:
+            raise ModelError(f"{len(own)} sizes have programs of their own; give {MOST_OWN} at most")
+        return replace(self, own_sizes=tuple(own))
+
+    def _check_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Raise ModelError for sizes that the model has not."""
+        known = self.sizes
+        for name, n in sizes.items():
+            if name not in known:
+                has = f"the open sizes are {', '.join(known)}" if known else "it has no open size"
+                raise ModelError(f"{self.source}: there is no size {name!r}; {has}{suggest(name, known)}")
+            least, most = known[name]
+            if isinstance(n, bool) or not isinstance(n, int) or not least <= n <= most:
+                raise ModelError(
+                    f"{self.source}: the size {name} is {n!r}; give a number from {least} to {most}"
+                )
 
     def with_strides(self, strides: Strides) -> Model:
         """The model whose inputs lie in memory with these strides: by name, in elements; None: row-major.

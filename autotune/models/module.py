@@ -14,10 +14,14 @@ from numpy.typing import NDArray
 
 from autotune.errors import ArgumentError, ModelError
 from autotune.models.call_forms import CallForms, FormsBySize
+from autotune.models.model import shown_sizes
 from autotune.models.outline import Outline
+from autotune.models.own_programs import OwnProgram, check_own
 from autotune.models.program import Program, Times
+from autotune.models.saving import ModuleContents, as_bytes, save
 from autotune.models.signature import Signature
 from autotune.models.state import ModelState
+from autotune.models.weights import KeptOnce
 from autotune.run import torch_calls
 from schedules.dtypes import DTYPES
 from schedules.errors import suggest
@@ -47,7 +51,8 @@ class Module:
     an arena of its own. The GIL is released.
 
     A model with open sizes (`sizes`) takes inputs of every size in their ranges. Its outputs are as long as
-    the inputs say. Its arena has room for the largest sizes, once.
+    the inputs say. Its arena has room for the largest sizes, once. Sizes with programs of their own
+    (`own_sizes`) run these; all programs share states, and weights that they read in the same layout.
 
     A model of `import_torch` is called as the exported program is, with dicts, lists, numbers and None where
     that has them, and returns its containers: ``module(x, {"mask": m}, use_cache=False)``. What the export
@@ -78,13 +83,18 @@ class Module:
         tuned_s: Sequence[float | None],
         origin: ModelOrigin | None = None,
         signature: Signature | None = None,
+        own: Sequence[OwnProgram] = (),
     ) -> None:
         """``tuned_s``: of each task, the seconds that its kernel took when it was tuned, None if it was
-        not. ``signature``: as of `Model`."""
-        self._program, self._origin = program, origin
+        not. ``signature``: as of `Model`. ``own``: programs for single sizes. Raises ValueError for those
+        that take, return or keep something else than ``program`` does at these sizes."""
+        self._programs, self._origin, self._own = (program, *(p.program for p in own)), origin, tuple(own)
         self.target, self.name, self.tuned_s = target, name, tuple(tuned_s)
         ol = program.outline
-        self._sized = FormsBySize(ol, name) if ol.sizes else None
+        for p in own:
+            check_own(ol, p.program.outline, p.sizes)
+        each = [(p.sizes, p.program.outline) for p in own]
+        self._sized = FormsBySize(ol, name, each) if ol.sizes else None
         self._forms = CallForms(ol, name, {}) if self._sized is None else self._sized.largest
         self._ins = self._forms.ins
         self._order = [list(dict.fromkeys(ol.outputs)).index(n) for n in ol.outputs]
@@ -106,30 +116,46 @@ class Module:
 
     def new_state(self) -> ModelState:
         """A new state, as it is before the first call: ``s = net.new_state(); y = net(x, state=s)``."""
-        return self._program.new_state()
+        return self.program.new_state()
 
     @property
     def program(self) -> Program:
-        """What runs."""
-        return self._program
+        """What runs; of a model with open sizes, the program of all sizes."""
+        return self._programs[0]
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The program of all sizes, then those of `own_sizes`."""
+        return self._programs
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of all weights as they are held. What several programs read in the same layout is held
+        once."""
+        return sum({id(a): a.nbytes for p in self._programs for a in p.weights.values()}.values())
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         """What a call takes: names, shapes, dtypes, and strides where it reads them so."""
-        ol = self._program.outline
+        ol = self.program.outline
         return tuple(replace(ol.tensors[n], name=ol.label(n)) for n in ol.inputs)
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
         """What a call returns: names, shapes and dtypes."""
-        ol = self._program.outline
+        ol = self.program.outline
         return tuple(Tensor(ol.label(n), ol.tensors[n].shape, ol.tensors[n].dtype) for n in ol.outputs)
 
     @property
     def sizes(self) -> dict[str, tuple[int, int]]:
         """{open size: its least and its largest value}. Extents in `inputs` and `outputs` are those of the
         largest."""
-        return {s.name: (s.least, s.most) for s in self._program.outline.sizes}
+        return {s.name: (s.least, s.most) for s in self.program.outline.sizes}
+
+    @property
+    def own_sizes(self) -> tuple[dict[str, int], ...]:
+        """The sizes that have programs of their own, such as ``({"rows": 1},)``."""
+        return tuple(dict(p.sizes) for p in self._own)
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -140,12 +166,12 @@ class Module:
         state = self._state_of(named) if self._keeps else None
         inputs = self._given(inputs, named)
         forms = self._forms if self._sized is None else self._sized.of(inputs)
-        results = forms.results(inputs)
+        results, program = forms.results(inputs), self._programs[forms.program]
         if state is None:
-            forms.run(self._program, inputs, results)
+            forms.run(program, inputs, results)
         else:
             with state.turn:
-                forms.run(self._program, inputs, results, state.in_order(self._program.state_names))
+                forms.run(program, inputs, results, state.in_order(program.state_names))
         found = tuple(results[i] for i in self._order)
         if self._signature is not None:
             return self._signature.built(found, self._blank(inputs))
@@ -155,14 +181,15 @@ class Module:
         """The outputs as torch tensors, of the inputs one after the other, which may be none."""
         forms = self._forms if self._sized is None else self._sized.of(inputs)
         made = forms.tensors()
-        forms.run(self._program, inputs, made)
+        forms.run(self._programs[forms.program], inputs, made)
         return tuple(made[i] for i in self._order)
 
     def profile(self, *inputs: Any, repeat: int = 10, **named: Any) -> Profile:
         """How long each step takes inside the model, beside what its kernel took when it was tuned: medians
         of ``repeat`` calls. Printed, it is a table. Without inputs it takes random ones (standard normal, or
-        integers of -8 to 8), of the largest sizes. Calls change a copy of the state. On a GPU each step runs
-        alone, timed by the device's clock, with nothing in its second cache, as when it was tuned."""
+        integers of -8 to 8), of the largest sizes. Inputs of a size with a program of its own time that.
+        Calls change a copy of the state. On a GPU each step runs alone, timed by the device's clock, with
+        nothing in its second cache, as when it was tuned."""
         from autotune.models.profile import profile
 
         state = self._state_of(named) if self._keeps else None
@@ -172,18 +199,20 @@ class Module:
             forms = forms if self._sized is None else self._sized.of(inputs)
         else:
             inputs = forms.random()
-            self._program.told.settle(self._program.outline, inputs)
+            self.program.told.settle(self.program.outline, inputs)
         if repeat < 1:
             raise ValueError(f"repeat must be at least 1, not {repeat}")
         read = [forms.read(x, b) for x, b in zip(inputs, forms.ins, strict=True)]
         outputs = forms.empty()
         copied = [b.name for b, (_, was) in zip(forms.ins, read, strict=True) if was]
-        kept = () if state is None else state.copy().in_order(self._program.state_names)
+        program = self._programs[forms.program]
+        tuned_s = self._own[forms.program - 1].tuned_s if forms.program else self.tuned_s
+        kept = () if state is None else state.copy().in_order(program.state_names)
 
         def run(times: Times) -> None:
-            forms.run_on(self._program, [a for a, _ in read], outputs, times, kept)
+            forms.run_on(program, [a for a, _ in read], outputs, times, kept)
 
-        return profile(self._program, self.tuned_s, run, repeat, copied)
+        return profile(program, tuned_s, run, repeat, copied)
 
     def load_weights(self, values: Mapping[str, Any]) -> None:
         """Take other values of the model's weights: ``{name: array}``, names and shapes as `weights` has
@@ -202,16 +231,21 @@ class Module:
                 f"{self.name} was read from a file or a pickle, which has packed weights only: compile the "
                 "model, load the weights into that, and save it again"
             )
-        origin, read = self._origin.with_weights(values)
-        self._program = self._program.with_weights({n: read[n] for n in self._program.outline.constants})
-        self._origin = origin
+        every = [self._origin, *(p.origin for p in self._own if p.origin is not None)]
+        read = [origin.with_weights(values) for origin in every]
+        once, made = KeptOnce(), []
+        for program, (_, found) in zip(self._programs, read, strict=True):
+            made.append(program.with_weights({n: found[n] for n in program.outline.constants}, once))
+        self._programs, self._origin = tuple(made), read[0][0]
+        self._own = tuple(
+            replace(p, program=program, origin=origin)
+            for p, program, (origin, _) in zip(self._own, made[1:], read[1:], strict=True)
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model with its weights and its schedules to a file, which `load_model` reads on any
         machine. It has no code. Raises `ModelError` where the file cannot be written."""
-        from autotune.models.saving import save
-
-        save(self._program, self.name, self.target, self.tuned_s, path, self._signature)
+        save(self._contents(), path)
 
     def __copy__(self) -> Module:
         """Another module, of the same program and the same weights until one of them loads others: a program
@@ -227,28 +261,33 @@ class Module:
 
     def __reduce__(self) -> tuple[Callable[[bytes], Module], tuple[bytes]]:
         """A pickle has what a file has. Raises NotPicklable where the schedule of a kernel is not known."""
-        from autotune.models.saving import as_bytes
-
         # what reads it makes modules, so it is looked up by its name, as by a pickle
         unpickled = import_module("autotune.models.saved").unpickled
-        return unpickled, (as_bytes(self._program, self.name, self.target, self.tuned_s, self._signature),)
+        return unpickled, (as_bytes(self._contents()),)
+
+    def _contents(self) -> ModuleContents:
+        return ModuleContents(self.program, self.name, self.target, self.tuned_s, self._signature, self._own)
 
     def __repr__(self) -> str:
-        ol = self._program.outline
+        ol = self.program.outline
         ins = ", ".join(f"{ol.label(n)}: {_type(ol, n)}" for n in ol.inputs)
         outs = ", ".join(f"{ol.label(n)}: {_type(ol, n)}" for n in ol.outputs)
-        mib = (self._program.weights_bytes + self._program.arena_bytes) / 2**20
+        mib = (self.weights_bytes + sum(p.arena_bytes for p in self._programs)) / 2**20
         sizes = ", ".join(f"{s.name}={s.least}..{s.most}" for s in ol.sizes)
         sizes = f" with {sizes}" if sizes else ""
+        each = f"{len(ol.calls)} kernels of {len(ol.tasks)} tasks, "
+        for p in self._own:
+            one = p.program.outline
+            each += f"{len(one.calls)} of {len(one.tasks)} at {shown_sizes(p.sizes)}, "
         return (
-            f"<Module {self.name}({ins}) -> {outs}{sizes}: {len(ol.calls)} kernels of {len(ol.tasks)} tasks, "
-            f"{mib:.1f} MiB, on {self.target.arch} {self._threads}>"
+            f"<Module {self.name}({ins}) -> {outs}{sizes}: {each}{mib:.1f} MiB, "
+            f"on {self.target.arch} {self._threads}>"
         )
 
     @property
     def _threads(self) -> str:
         """The numbers of threads of its kernels: "x1", or "x1 and x2" where they differ."""
-        kernels = getattr(self._program, "kernels", ())
+        kernels = [k for p in self._programs for k in getattr(p, "kernels", ())]
         numbers = sorted({k.target.threads for k in kernels}) or [self.target.threads]
         return " and ".join(f"x{n}" for n in numbers)
 
@@ -287,7 +326,7 @@ class Module:
     def _argument_names(self) -> set[str]:
         """What a call may name."""
         exported = () if self._signature is None else (*self._signature.names, *self._signature.named)
-        return {*self._program.outline.inputs, *(b.name for b in self._ins), *self._aliases, *exported}
+        return {*self.program.outline.inputs, *(b.name for b in self._ins), *self._aliases, *exported}
 
     def _blank(self, inputs: Sequence[Any]) -> Callable[[tuple[int, ...], str], Any]:
         """What makes a tensor without elements, of the kind of the first input."""
@@ -304,7 +343,7 @@ class Module:
 
     def _placed(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """All inputs in order, those that were given by name after the others. Raises ArgumentError."""
-        ol = self._program.outline
+        ol = self.program.outline
         names = [b.name for b in self._ins]
         known = {n: i for i, n in enumerate(ol.inputs)} | {n: i for i, n in enumerate(names)} | self._aliases
         what = f"{self.name} takes {', '.join(names)}"

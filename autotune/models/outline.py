@@ -7,7 +7,7 @@ told by a ValueError what is wrong.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from autotune.models.kept_states import StateOrder, check_states
@@ -20,7 +20,9 @@ from schedules.model import Workload
 from schedules.strides import flaw, strides_of
 from schedules.te.compute_dag import ComputeDAG, Tensor
 from schedules.te.flops import count_flops
-from schedules.te.marks import unmarked
+from schedules.te.extent import is_open
+from schedules.te.marks import as_index, unmarked
+from schedules.te.sizes_in_values import without_holes
 
 Part = Group | Island
 
@@ -46,7 +48,7 @@ class Outline:
     a call. ``constants``: names of the weights. ``tasks``: each workload once. ``steps``: in an order in
     which all is written before it is read. ``labels``: {name of an input or output: what users call it},
     where that is another name. ``views``: {tensor: where in another one it lies}. ``joins``: {tensor that no
-    step writes: the tensors that are its parts}, which lie where it does. ``sizes``: what a call tells;
+    step writes: the tensors that are its parts, or the one that it is a part of}, which lie where it does. ``sizes``: what a call tells;
     tensors have the extents of the largest. ``extents``: those of inputs and outputs that depend on one.
     ``states``: {what users call it: what calls keep}, without initial values. Its new value lies where the
     old one does, of which it is joined with what was written there; or apart, and is copied when the call
@@ -157,7 +159,8 @@ class Outline:
             part, whole = self._of(name), self._of(at.tensor)
             if at.tensor in self.views or {name, at.tensor} & {*self.inputs, *self.constants}:
                 raise ValueError(f"{name!r} cannot lie in {at.tensor!r}")
-            if name in self.outputs or at.tensor not in {*self.joins, *kept}:
+            alone = self.joins.get(name) == (at.tensor,)  # no step writes it: it is a part of what one wrote
+            if name in self.outputs or not (alone or at.tensor in {*self.joins, *kept}):
                 raise ValueError(f"{name!r} is no part of {at.tensor!r}")
             moved = at != Argument(at.tensor) or part.shape != whole.shape
             if at.tensor in kept and name in self.joins and moved:
@@ -169,7 +172,8 @@ class Outline:
                 raise ValueError(f"{name!r} is given, and joined of others")
             root = self.root(name)
             own = parts[1:] if root in kept else parts  # the first is what was there
-            if not own or any(self.root(p) != root for p in parts) or root in own:
+            part = own == (root,) and root not in self.joins
+            if not own or any(self.root(p) != root for p in parts) or (root in own and not part):
                 raise ValueError(f"{name!r} is not joined of tensors that lie in it")
 
     def _join(self, written: set[str]) -> None:
@@ -259,7 +263,8 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
         if number == len(workloads):
             workloads.append(workload)
         sizes = () if part.dag.open is None else tuple(s.name for s in part.dag.open.sizes)
-        steps.append(KernelCall(number, part.inputs, part.outputs, part.origins, sizes))
+        reads = tuple(map(_counted, part.inputs))
+        steps.append(KernelCall(number, reads, part.outputs, part.origins, sizes))
     names = {*graph.inputs, *graph.values, *graph.joins, *(n for p in parts for n in _writes(p))}
     names |= {s.tensor for s in graph.states.values()}
     dag = unmarked(graph.dag)
@@ -269,11 +274,20 @@ def outline(graph: Graph, parts: Sequence[Part], labels: Mapping[str, str] | Non
     tensors = {n: t for n, t in tensors.items() if n not in graph.values or n in constants}
     return Outline(
         tensors, graph.inputs, graph.outputs, constants, tuple(workloads), tuple(steps), dict(labels or {}),
-        dict(graph.views), dict(graph.joins), sizes_of(dag, graph.inputs),
+        {n: _counted(a) for n, a in graph.views.items()}, dict(graph.joins), sizes_of(dag, graph.inputs),
         open_extents(dag, (*graph.inputs, *dict.fromkeys(graph.outputs))),
         {name: GraphState(s.tensor, s.new) for name, s in graph.states.items()},
         row_counts(graph.short, steps),
     )  # fmt: skip
+
+
+def _counted(a: Argument) -> Argument:
+    """A place without extents that know their sizes."""
+    moves = tuple(
+        replace(m, rows=int(m.rows), counted=without_holes(as_index(m.rows))) if is_open(m.rows) else m
+        for m in a.moves
+    )
+    return replace(a, moves=moves) if a.moves else a
 
 
 def workload_of(dag: ComputeDAG) -> Workload:

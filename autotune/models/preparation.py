@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from autotune.errors import ModelError
 from autotune.models.model import Model
@@ -17,12 +17,14 @@ Seconds = Callable[[Workload], float | None]
 
 @dataclass(frozen=True)
 class PreparedModel:
-    """A model that was rewritten and cut. ``labels``: what users call inputs and outputs."""
+    """A model that was rewritten and cut. ``labels``: what users call inputs and outputs. ``sizes``: those
+    that have a program of their own, which this is."""
 
     model: Model
     graph: Graph
     parts: tuple[Part, ...]
     labels: dict[str, str]
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def outline(self, seconds: Seconds) -> Outline:
         """What runs. Of a group that can also run as several, the way that is known to be faster. Raises
@@ -49,6 +51,12 @@ def prepared(model: Model) -> PreparedModel:
     labels = {name: port.name for name, port in zip(graph.inputs, model.inputs, strict=True)}
     labels |= {name: port.name for name, port in zip(graph.outputs, model.outputs, strict=True)}
     return PreparedModel(model, graph, parts, labels)
+
+
+def prepared_programs(model: Model) -> list[PreparedModel]:
+    """What runs of a model: at all sizes, then at each that has a program of its own. Raises `ModelError`."""
+    whole = prepared(model)
+    return [whole, *(replace(prepared(model.at(**own)), sizes=own) for own in model.own_sizes)]
 
 
 def cut(graph: Graph) -> tuple[Graph, tuple[Part, ...]]:

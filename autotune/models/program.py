@@ -25,7 +25,7 @@ from autotune.models.outline import KernelCall, Outline, arena, nbytes
 from autotune.models.places import WEIGHT, ArgumentPlace, place_of, place_read, segments, start_of
 from autotune.models.row_counts import rows_of_calls
 from autotune.models.state import ModelState
-from autotune.models.weights import Use, place, recover, use_of, uses
+from autotune.models.weights import KeptOnce, Use, place, recover, use_of, uses
 from autotune.run.kernel import Kernel
 from schedules.graph.graph import Island
 from schedules.te.compute_dag import Tensor
@@ -80,25 +80,27 @@ class Program:
         *,
         mine: bool = False,
         initial: Mapping[str, Array] = NO_STATES,
+        once: KeptOnce | None = None,
     ) -> Program:
         """A program of weights in the layout of the graph, in the memory that its kernels run on: that of one
         device, or this process's, where emulated kernels run too. ``value_of``: gives a weight's value; it is
         asked once for each, the largest first, as packing has it twice for a while. Where it forgets what it
         gave, or reads it from a file, memory has little more than what the program keeps. ``mine``: nobody
-        else has these arrays, so that they may be kept. ``initial``: as of `Program`. Raises `ModelError` for
+        else has these arrays, so that they may be kept. ``initial``: as of `Program`. ``once``: of programs
+        beside this one. Raises `ModelError` for
         kernels of several places, and DeviceError where a device has no room."""
         memory, ways = _memory_of(outline, kernels), uses(outline, kernels)
         weights: dict[Use, Any] = {}
         for name in sorted(outline.constants, key=lambda n: -nbytes(outline.tensors[n])):
-            weights |= _kept(memory, kernels, ways[name], value_of(name), mine)
+            weights |= _kept(memory, kernels, ways[name], value_of(name), mine, once)
         return Program(outline, kernels, weights, run_island, memory, initial)
 
-    def with_weights(self, values: Mapping[str, Array]) -> Program:
-        """The program with other values of some weights."""
+    def with_weights(self, values: Mapping[str, Array], once: KeptOnce | None = None) -> Program:
+        """The program with other values of some weights. ``once``: of programs beside this one."""
         ways = uses(self.outline, self.kernels)
         weights = dict(self.weights)
         for name, value in values.items():
-            weights |= _kept(self.memory, self.kernels, ways[name], value)
+            weights |= _kept(self.memory, self.kernels, ways[name], value, once=once)
         return Program(self.outline, self.kernels, weights, self.run_island, self.memory, self.initial)
 
     def with_kernels(
@@ -163,9 +165,10 @@ class Program:
         ArgumentError where rows of a state would not be inside of it, before anything is written."""
         if self._keeps:
             states = self._states(states)
-            arrays = [*inputs, *states]
+            sizes = sizes or self._largest
+            arrays = [*inputs, *states, *sizes]
             kept: tuple[Any, ...] = (states, self.told.of_call(arrays))
-            sizes = (*(sizes or self._largest), *(n(arrays) for n in self._rows))
+            sizes = (*sizes, *(n(arrays) for n in self._rows))
         else:
             kept = ()
         with self.memory.turn:
@@ -236,9 +239,10 @@ def _kept(
     ways: Sequence[Use],
     value: Array,
     mine: bool = False,
+    once: KeptOnce | None = None,
 ) -> dict[Use, Any]:
     """A weight in each of the ways in which it is read."""
-    return {u: memory.kept(x) for u, x in place(kernels, ways, value, mine or memory.copies).items()}
+    return {u: memory.kept(x) for u, x in place(kernels, ways, value, mine or memory.copies, once).items()}
 
 
 def _memory_of(outline: Outline, kernels: Sequence[Kernel]) -> HostMemory | DeviceMemory:

@@ -15,6 +15,7 @@ from schedules.graph.facts import FAR
 from schedules.graph.graph import ShortLoops
 from schedules.te.compute_dag import Tensor
 from schedules.te.open_sizes import OpenSize, check_sizes
+from schedules.te.sizes_in_values import without_holes
 
 if TYPE_CHECKING:
     from autotune.models.outline import Outline
@@ -27,7 +28,8 @@ Counting = Callable[[Sequence[Any]], int]
 @dataclass(frozen=True)
 class RowCount(OpenSize):
     """How many rows of a state are valid after a call wrote some: ``number``, an integer that is computed of
-    elements of its inputs and states (`autotune.models.call_numbers`), from ``least`` to ``most``."""
+    elements of its inputs and states, and of its sizes (`autotune.models.call_numbers`), from ``least`` to
+    ``most``."""
 
     number: Expr
 
@@ -35,7 +37,7 @@ class RowCount(OpenSize):
 def row_counts(short: Iterable[ShortLoops], steps: Iterable[Any]) -> tuple[RowCount, ...]:
     """The numbers of rows at which loops end, as far as some of the ``steps`` is given them."""
     used = {name for s in steps for name in getattr(s, "sizes", ())}
-    return tuple(RowCount(x.name, x.least, x.most, x.end) for x in short if x.name in used)
+    return tuple(RowCount(x.name, x.least, x.most, without_holes(x.end)) for x in short if x.name in used)
 
 
 def rows_of_calls(ol: Outline) -> list[Counting]:

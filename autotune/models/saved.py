@@ -12,7 +12,7 @@ import math
 import os
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -25,13 +25,16 @@ from autotune.measure.memory import free_bytes
 from autotune.models.archive import Archive, Damaged, short
 from autotune.models.compiling import Missing, untuned_kernels
 from autotune.models.fallback import run_island
+from autotune.models.model import MOST_OWN
 from autotune.models.module import Module
 from autotune.models.outline import KernelCall, Outline, arena, nbytes
+from autotune.models.own_programs import OwnProgram, check_own, joint_tasks
 from autotune.models.program import Program
 from autotune.models.row_counts import RowCount
 from autotune.models.saving import DOCUMENT, FIRST_VERSION, FORMAT, VERSION, member_name, state_member
 from autotune.models.signature import read as read_signature
 from autotune.models.sizes import told_sizes
+from autotune.models.weights import KeptOnce
 from autotune.run.kernel import Kernel
 from autotune.run.kernels import kernel_of
 from autotune.run.pickled import read as read_kernel
@@ -60,6 +63,7 @@ from schedules.model import Target, Trace, TraceError, Workload
 from schedules.te.compute_dag import Tensor
 
 Array = NDArray[Any]
+StoredKernel = tuple[Workload, Target, Trace, str]
 MOST_MOVES = 8  # numbers of a call that move one place
 CHOSEN_BY = ("log", "schedule", *WORDS)
 # What a reader of a malformed document raises.
@@ -122,31 +126,70 @@ def _load(place: _Place, z: zipfile.ZipFile, fallback: bool, where: str) -> Modu
     told = _document(archive, place)
     try:
         v = _MODEL(told)
-        target, name = v["target"], v["name"]
-        kernels = [k["text"] for k in v["kernels"]]
-        tuned_s = [k["tuned_s"] for k in v["kernels"]]
-        outline = _outline(v, [workload for workload, *_ in kernels])
-        _check_islands(outline)
+        stored = [_stored(v), *(_stored(p["program"] | {"members": p["members"]}) for p in v.get("own", ()))]
+        sizes = [dict(p["sizes"]) for p in v.get("own", ())]
+        whole = stored[0].outline
+        for own, at in zip(stored[1:], sizes, strict=True):
+            check_own(whole, own.outline, at)
         call = v.get("signature")
-        signature = None if call is None else read_signature(call, len(outline.inputs), len(outline.outputs))
+        signature = None if call is None else read_signature(call, len(whole.inputs), len(whole.outputs))
         starts = _initial_members(v.get("states", ()))
     except (*MALFORMED, CompileError) as err:
         raise Damaged(short(err)) from err
-    known = {DOCUMENT, *map(member_name, range(len(outline.constants))), *starts.values()}
+    known = {DOCUMENT, *(m for p in stored for m in p.members.values()), *starts.values()}
     if odd := sorted(set(archive.members) - known):
         raise Damaged(f"it holds {odd[0]!r}, which no saved model has")
-    _check_room(place, outline)
-    found = _kernels(place, outline, kernels, target, fallback, where)
-    tuned = [s if k.target == t else None for s, k, (_, t, *_) in zip(tuned_s, found, kernels, strict=True)]
+    _check_room(place, [p.outline for p in stored])
+    target: Target = v["target"]
+    found = _kernels(place, stored, [{}, *sizes], target, fallback, where)
     initial = {
-        name: archive.array(member, outline.tensors[outline.states[name].tensor], f"state {name!r}")
+        name: archive.array(member, whole.tensors[whole.states[name].tensor], f"state {name!r}")
         for name, member in starts.items()
     }
-    program = Program.of(
-        outline, found, lambda n: _weight(archive, outline, n), run_island, mine=True, initial=initial
-    )
-    here = target if backends.runnable(target) or not found else found[0].target
-    return Module(program, here, name, tuned, signature=signature)
+    once = KeptOnce() if sizes else None
+    made: list[tuple[Program, tuple[float | None, ...]]] = []
+    for p, kernels in zip(stored, found, strict=True):
+        program = Program.of(
+            p.outline, kernels, p.reader(archive), run_island, mine=True, initial=initial, once=once
+        )
+        made.append((program, p.seconds(kernels)))
+    first = next((k for kernels in found for k in kernels), None)
+    here = target if backends.runnable(target) or first is None else first.target
+    own_programs = [OwnProgram(at, *m) for at, m in zip(sizes, made[1:], strict=True)]
+    return Module(made[0][0], here, v["name"], made[0][1], signature=signature, own=own_programs)
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A program of a file. ``kernels``: text and seconds of each task's. ``members``: of its weights."""
+
+    outline: Outline
+    kernels: tuple[StoredKernel, ...]
+    tuned_s: tuple[float | None, ...]
+    members: Mapping[str, str]
+
+    def reader(self, archive: Archive) -> Callable[[str], Array]:
+        """What reads a weight's value."""
+
+        def read(name: str) -> Array:
+            return archive.array(self.members[name], self.outline.tensors[name], f"weight {name!r}")
+
+        return read
+
+    def seconds(self, kernels: Sequence[Kernel]) -> tuple[float | None, ...]:
+        """What the kernels took when they were tuned, as far as they are for the same machine."""
+        every = zip(self.tuned_s, kernels, self.kernels, strict=True)
+        return tuple(s if k.target == t else None for s, k, (_, t, *_) in every)
+
+
+def _stored(v: Mapping[str, Any]) -> _Stored:
+    """A program of a document. Raises ValueError, ModelError."""
+    kernels = tuple(k["text"] for k in v["kernels"])
+    outline = _outline(v, [workload for workload, *_ in kernels])
+    _check_islands(outline)
+    numbers = v.get("members", range(len(outline.constants)))
+    members = dict(zip(outline.constants, map(member_name, numbers), strict=True))
+    return _Stored(outline, kernels, tuple(k["tuned_s"] for k in v["kernels"]), members)
 
 
 def _document(archive: Archive, place: _Place) -> dict[str, Any]:
@@ -159,12 +202,6 @@ def _document(archive: Archive, place: _Place) -> dict[str, Any]:
             f"{VERSION}: save the model again, or use the autotune that wrote it"
         )
     return v
-
-
-def _weight(archive: Archive, outline: Outline, name: str) -> Array:
-    """A weight's value."""
-    member = member_name(outline.constants.index(name))
-    return archive.array(member, outline.tensors[name], f"weight {name!r}")
 
 
 def _initial_members(states: Sequence[Sequence[Any]]) -> dict[str, str]:
@@ -231,8 +268,8 @@ def _read_argument(x: Any) -> Argument:
 
 
 def _read_move(x: Any) -> PlaceMove:
-    index, stride, rows, extent = _MOVE(x)
-    return PlaceMove(index, stride, rows, extent)
+    open_rows = isinstance(x, list) and len(x) == 5
+    return PlaceMove(*(_OPEN_MOVE if open_rows else _MOVE)(x))
 
 
 def _read_view(x: Any) -> tuple[str, Argument]:
@@ -257,84 +294,97 @@ _ISLAND = record(
 _PLACE = items(any_text, _SIZE)
 _LENGTH = integer(1, (1 << 48) - 1, "a size of at least 1")
 _MOVE = items(from_json, _LENGTH, _LENGTH, _LENGTH)
+_OPEN_MOVE = items(from_json, _LENGTH, _LENGTH, _LENGTH, from_json)
 _MOVED = items(any_text, _SIZE, list_of(_read_move, MOST_MOVES))
 _CALL = record(
     {"task": _SIZE, "reads": list_of(_read_argument), "writes": _TEXTS, "origins": _TEXTS},
     {"sizes": _TEXTS},
 )
+_PROGRAM: dict[str, Any] = {
+    "version": integer(FIRST_VERSION, VERSION),
+    "tensors": list_of(_read_tensor),
+    "inputs": _TEXTS,
+    "outputs": _TEXTS,
+    "weights": _TEXTS,
+    "labels": mapping_of(any_text),
+    "kernels": list_of(
+        record(
+            {
+                "text": lambda x: read_kernel(any_text(x)),
+                "tuned_s": nullable(number(math.ulp(0.0), 1e6, "seconds")),
+            }
+        )
+    ),
+    "steps": list_of(_read_step),
+}
+_MORE_OF_PROGRAM: dict[str, Any] = {
+    "views": list_of(_read_view),
+    "joins": list_of(items(any_text, _TEXTS)),
+    "sizes": list_of(items(any_text, _SIZE, _SIZE, any_text, _SIZE)),
+    "extents": list_of(items(any_text, _SIZE, from_json)),
+    "counts": list_of(items(any_text, _SIZE, _SIZE, from_json)),
+    "states": list_of(items(any_text, any_text, any_text, flag)),
+}
+_OWN = record(
+    {
+        "sizes": list_of(items(any_text, _LENGTH)),
+        "program": record(_PROGRAM, _MORE_OF_PROGRAM),
+        "members": list_of(_SIZE),
+    }
+)
 _MODEL = record(
-    {
-        "format": one_of(FORMAT),
-        "version": integer(FIRST_VERSION, VERSION),
-        "name": any_text,
-        "target": lambda x: Target.from_json(any_text(x)),
-        "tensors": list_of(_read_tensor),
-        "inputs": _TEXTS,
-        "outputs": _TEXTS,
-        "weights": _TEXTS,
-        "labels": mapping_of(any_text),
-        "kernels": list_of(
-            record(
-                {
-                    "text": lambda x: read_kernel(any_text(x)),
-                    "tuned_s": nullable(number(math.ulp(0.0), 1e6, "seconds")),
-                }
-            )
-        ),
-        "steps": list_of(_read_step),
-    },
-    {
-        "signature": lambda x: x,
-        "views": list_of(_read_view),
-        "joins": list_of(items(any_text, _TEXTS)),
-        "sizes": list_of(items(any_text, _SIZE, _SIZE, any_text, _SIZE)),
-        "extents": list_of(items(any_text, _SIZE, from_json)),
-        "counts": list_of(items(any_text, _SIZE, _SIZE, from_json)),
-        "states": list_of(items(any_text, any_text, any_text, flag)),
-    },
+    {"format": one_of(FORMAT), "name": any_text, "target": lambda x: Target.from_json(any_text(x))}
+    | _PROGRAM,
+    {"signature": lambda x: x, "own": list_of(_OWN, MOST_OWN), "members": list_of(_SIZE)} | _MORE_OF_PROGRAM,
 )
 
 
-def _check_room(place: _Place, outline: Outline) -> None:
+def _check_room(place: _Place, outlines: Sequence[Outline]) -> None:
     """Raise ModelError for what memory cannot hold."""
-    kept = {*outline.constants, *(s.tensor for s in outline.states.values())}
-    needed = arena(outline).nbytes + sum(nbytes(t) for n, t in outline.tensors.items() if n in kept)
-    needed += sum(nbytes(outline.tensors[n]) for n in (*outline.inputs, *outline.outputs))
+    needed = sum(arena(ol).nbytes for ol in outlines)
+    for ol in outlines[:1]:
+        kept = {*ol.constants, *(s.tensor for s in ol.states.values()), *ol.inputs, *ol.outputs}
+        needed += sum(nbytes(t) for n, t in ol.tensors.items() if n in kept)
     if needed > free_bytes():
         raise ModelError(f"{place} needs {needed / 2**30:.1f} GiB, and {free_bytes() / 2**30:.1f} are free")
 
 
 def _kernels(
     place: _Place,
-    outline: Outline,
-    stored: Sequence[tuple[Workload, Target, Trace, str]],
+    programs: Sequence[_Stored],
+    sizes: Sequence[Mapping[str, int]],
     target: Target,
     fallback: bool,
     where: str,
-) -> list[Kernel]:
-    """A kernel of each task, checked and compiled here."""
+) -> list[list[Kernel]]:
+    """A kernel of each task of each program, checked and compiled here. ``sizes``: of the programs."""
     here = targets.detect(1)
-    kernels: dict[int, Kernel] = {}
-    missing: list[Missing] = []
+    tasks, numbers = joint_tasks([p.outline for p in programs], sizes)
+    kernels: dict[tuple[int, int], Kernel] = {}
+    missing: dict[int, Missing] = {}
+    lacking: dict[tuple[int, int], int] = {}
     foreign: set[str] = set()
-    for i, (workload, t, trace, chosen_by) in enumerate(stored):
-        if chosen_by not in CHOSEN_BY:
-            raise Damaged(f"a kernel was chosen by {chosen_by[:40]!r}")
-        why = _foreign(t, here)
-        if why and not fallback:
-            raise ModelError(
-                f"{place} was tuned for {targets.brief(t)}, and {why}: tune the model on this machine and "
-                f"save it again, or {place.allow}"
-            )
-        if why:
-            foreign.add(targets.brief(t))
-        if why and not backends.runnable(t):
-            missing.append(Missing(i, f"tuned for {targets.brief(t)}"))
-            continue
-        try:
-            kernels[i] = kernel_of(workload, t, trace, chosen_by=chosen_by)
-        except (ScheduleError, TraceError, CompileError, ValueError) as err:
-            raise Damaged(f"the schedule of {outline.nodes(i)[0]} is not legal: {short(err)}") from err
+    for n, p in enumerate(programs):
+        for i, (workload, t, trace, chosen_by) in enumerate(p.kernels):
+            if chosen_by not in CHOSEN_BY:
+                raise Damaged(f"a kernel was chosen by {chosen_by[:40]!r}")
+            why = _foreign(t, here)
+            if why and not fallback:
+                raise ModelError(
+                    f"{place} was tuned for {targets.brief(t)}, and {why}: tune the model on this machine "
+                    f"and save it again, or {place.allow}"
+                )
+            if why:
+                foreign.add(targets.brief(t))
+            if why and not backends.runnable(t):
+                task = lacking[n, i] = numbers[n][i]
+                missing.setdefault(task, Missing(task, f"tuned for {targets.brief(t)}"))
+                continue
+            try:
+                kernels[n, i] = kernel_of(workload, t, trace, chosen_by=chosen_by)
+            except (ScheduleError, TraceError, CompileError, ValueError) as err:
+                node = p.outline.nodes(i)[0]
+                raise Damaged(f"the schedule of {node} is not legal: {short(err)}") from err
     if foreign:
         warnings.warn(
             f"{place} was tuned for {', '.join(sorted(foreign))}, not for this machine: tune it here",
@@ -346,10 +396,12 @@ def _kernels(
             # a model for a GPU runs on that of this machine, else on its CPU
             there = target.grid and backend.available()
             wanted = backend.detect() if there else targets.detect(target.threads)
-            kernels |= untuned_kernels(outline, missing, wanted, where, "tune the model here, and save it")
+            remedy = "tune the model here, and save it"
+            picks = untuned_kernels(tasks, [*missing.values()], wanted, where, remedy)
+            kernels |= {at: picks[task] for at, task in lacking.items()}
         except AutotuneError as err:
             raise ModelError(f"{place}: {err}") from err
-    return [kernels[i] for i in range(len(stored))]
+    return [[kernels[n, i] for i in range(len(p.kernels))] for n, p in enumerate(programs)]
 
 
 def _foreign(t: Target, here: Target) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Var
-from schedules.graph.graph import Island
+from schedules.graph.graph import Island, PlaceMove
 from schedules.strides import MemoryLayout, row_major, settled, strides_of
 from schedules.te.open_sizes import (
     OpenExtent,
@@ -76,9 +76,7 @@ def sizes_of(dag: ComputeDAG, inputs: Sequence[str]) -> tuple[ProgramSize, ...]:
     return tuple(ProgramSize(s.name, s.least, s.most, told[s.name]) for s in dag.open.sizes)
 
 
-def told_sizes(
-    sizes: Iterable[tuple[str, int, int, str, int]], extents: Extents
-) -> tuple[ProgramSize, ...]:
+def told_sizes(sizes: Iterable[tuple[str, int, int, str, int]], extents: Extents) -> tuple[ProgramSize, ...]:
     """Sizes as a file has them: name, least, most, and the input and its dimension that tell it. Raises
     ValueError where that extent does not."""
     found = []
@@ -175,6 +173,9 @@ def _check_call(ol: Outline, call: KernelCall) -> None:
     written = zip(call.writes, dag.outputs, strict=True)
     given = [(a.tensor, a.start, t) for a, t in zip(call.reads, dag.inputs, strict=True)]
     given += [(name, 0, dag.tensors[o]) for name, o in written]
+    for name, _, t in given:
+        if moves := ol.views[name].moves if name in ol.views else ():
+            _check_rows(ol, call.task, name, moves, _span(dag, t, names), known)
     for name, start, t in given:
         if name not in ol.extents or is_roomy(ol, name):
             continue  # it has room for the largest
@@ -182,6 +183,23 @@ def _check_call(ol: Outline, call: KernelCall) -> None:
         found = affine.bounds(affine.simplify(left, known), known)
         if found is None or found[0] < 0:
             raise ValueError(f"task {call.task} may go beyond the end of {name!r}")
+
+
+def _check_rows(
+    ol: Outline, task: int, name: str, moves: Sequence[PlaceMove], span: Expr, known: affine.Ranges
+) -> None:
+    """Raise ValueError where a task may write or read beyond the end of a state: ``span`` elements of
+    ``name``, which a call moves."""
+    at = ol.views[name]
+    whole = ol.tensors[at.tensor]
+    left = _reach([Const(n) for n in whole.shape], strides_of(whole)) - at.start - span
+    by_name: dict[str, Expr] = {variable(s.name): Var(s.name) for s in ol.sizes}
+    for m in moves:
+        rows = Const(m.rows) if m.counted is None else E.substitute(m.counted, by_name)
+        left = left - (m.extent - rows) * m.stride
+    found = affine.bounds(affine.simplify(left, known), known)
+    if found is None or found[0] < 0:
+        raise ValueError(f"task {task} may go beyond the end of state {at.tensor!r}")
 
 
 def _room(ol: Outline, name: str) -> Expr:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
+from math import prod
 from typing import TYPE_CHECKING
 
+from autotune.models.model import shown_sizes
 from autotune.models.outline import Part, workload_of
+from autotune.models.preparation import PreparedModel
+from autotune.results.tuned import SuiteTask
 from schedules.graph.graph import Group
 
 if TYPE_CHECKING:
@@ -46,6 +50,24 @@ def tasks_of(parts: Iterable[Part]) -> list[ModelTask]:
             nodes = tuple(dict.fromkeys((*old.nodes, *(group.origins or group.outputs[:1]))))
             found[workload.digest] = ModelTask(
                 old.workload, old.count + 1, nodes, old.later and group is not part
+            )
+    return [*found.values()]
+
+
+def tasks_of_programs(programs: Sequence[PreparedModel]) -> list[SuiteTask]:
+    """The tasks of a model at all sizes, then those at its own sizes, each once.
+
+    Weights are such that all sizes count alike: one call of the largest sizes, and as many calls of a single
+    size as make as much. A task of both has both."""
+    found: dict[str, SuiteTask] = {}
+    most = {name: high for name, (_, high) in programs[0].model.sizes.items()}
+    for one in programs:
+        calls = prod(most[name] / n for name, n in one.sizes.items())
+        for t in tasks_of(one.parts):
+            named = f"{shown_sizes(one.sizes)}: {t.shown}" if one.sizes else t.shown
+            old = found.get(t.workload.digest, SuiteTask(t.workload, 0.0, named, later=True))
+            found[t.workload.digest] = replace(
+                old, weight=old.weight + calls * t.count, later=old.later and t.later
             )
     return [*found.values()]
 

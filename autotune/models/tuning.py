@@ -17,10 +17,11 @@ from autotune.models import in_place
 from autotune.models.fallback import run_island
 from autotune.models.in_place import InPlace
 from autotune.models.kept_states import refuse_states
-from autotune.models.model import Model
-from autotune.models.preparation import PreparedModel, prepared
+from autotune.models.model import Model, shown_sizes
+from autotune.models.outline import Outline
+from autotune.models.preparation import PreparedModel, prepared_programs
 from autotune.models.program import Program
-from autotune.models.tasks import had_share_s, had_trials, tasks_of
+from autotune.models.tasks import had_share_s, had_trials, tasks_of_programs
 from autotune.results.following import Tell
 from autotune.results.tuned import SuiteProgress, SuiteResult, SuiteTask, TaskResult, by_name, merged_results
 from autotune.run.asked import Asked
@@ -54,15 +55,17 @@ SAME = 0.999
 @dataclass(frozen=True, repr=False)
 class ModelTuneResult(SuiteResult):
     """The result of tuning a model. ``tasks``: of each task its result, in the order of the model; their
-    weight is how often a call runs them, their group names their nodes. Where a part of the model can run in
-    two ways, both are tasks. ``weighted_s``: seconds of all kernels that a call runs, each alone, None while
-    one is missing or is the plain loops alone. ``skipped``: tasks that had their share of the budget, or of
-    trials, in earlier runs. ``budget_s``: what the others had together. ``stopped``: as of `SuiteResult`, or
-    "tuned" where all were skipped. ``in_place``: of tasks whose finalists were timed inside the model, what
-    was found. ``model``: what was tuned. ``target``: for what, None for several. ``by_target``: on a fleet
-    the results of the targets, by the names of their processors; then ``tasks`` and numbers are of all
-    together. ``needed_s``: a budget in which each task gets a kernel, as foretold by those that did; None
-    where each has had its turn.
+    weight is how often a call runs them, their group names their nodes. Tasks of sizes with programs of their
+    own come last, and say the size; their weight is that of as many calls as make one of the largest. Where a
+    part of the model can run in two ways, both are tasks. ``weighted_s``: seconds of all kernels that a call
+    runs, each alone, None while one is missing or is the plain loops alone. ``skipped``: tasks that had their
+    share of the budget, or of trials, in earlier runs. ``budget_s``: what the others had together.
+    ``stopped``: as of `SuiteResult`, or "tuned" where all were skipped. ``in_place``: of tasks whose
+    finalists were timed inside the model, what was found. ``own_s``: of each size with a program of its own,
+    what ``weighted_s`` is of all sizes, where that is of the largest. ``model``: what was tuned. ``target``:
+    for what, None for several. ``by_target``: on a fleet the results of the targets, by the names of their
+    processors; then ``tasks`` and numbers are of all together. ``needed_s``: a budget in which each task gets
+    a kernel, as foretold by those that did; None where each has had its turn.
 
     Example: ``[task.result.best.time_s for task in at.tune_model(model).tasks]``.
     """
@@ -71,6 +74,7 @@ class ModelTuneResult(SuiteResult):
     name: str = ""
     skipped: int = 0
     in_place: tuple[InPlace, ...] = ()
+    own_s: Mapping[str, float | None] = field(default_factory=dict)
     model: Model | None = field(default=None, repr=False, compare=False)
     target: Target | None = None
     by_target: Mapping[str, ModelTuneResult] = field(default_factory=dict)
@@ -107,7 +111,7 @@ def tune_model(
     takes no trials. For more, give a larger budget. A call whose budget was too small for all goes on when it
     is made again, with the tasks that have no kernel first, then with those that only had a first pick.
     Ctrl-C keeps everything, and the next call goes on; `compile_model` works as soon as each task has a
-    kernel.
+    kernel. Sizes with programs of their own (`Model.with_own_sizes`) are tuned in the same run.
 
     The last tenth of the budget times the best schedules of each task inside the model, where arrays are as
     cold as in use, and `compile_model` takes those that are the fastest there. Not so on a GPU: there tuning
@@ -141,9 +145,9 @@ def tuning_of_model(model: Model, asked: TuneRequest, given_s: float | None) -> 
     started, goal = time.monotonic(), asked.goal
     if goal is not None and goal.grid:
         backends.check_here(goal)
-    ready = prepared(model)
-    refuse_states(ready.graph.states, goal is not None and bool(goal.grid))
-    tasks = [SuiteTask(t.workload, float(t.count), t.shown, later=t.later) for t in tasks_of(ready.parts)]
+    ready = prepared_programs(model)
+    refuse_states(ready[0].graph.states, goal is not None and bool(goal.grid))
+    tasks = tasks_of_programs(ready)
     whole_s = EACH_S * max(len(tasks), 1) if given_s is None else given_s
     options = replace(asked.options, budget_s=whole_s, started=None)
     if whole_s < LEAST_S * len(tasks):
@@ -156,7 +160,7 @@ def tuning_of_model(model: Model, asked: TuneRequest, given_s: float | None) -> 
 
 
 def _tune(
-    ready: PreparedModel,
+    ready: Sequence[PreparedModel],
     tasks: Sequence[SuiteTask],
     asked: TuneRequest,
     started: float,
@@ -179,8 +183,12 @@ def _tune(
         until = max(until, min(now + IN_PLACE_S, end + OVER_SHARE * whole_s))
         try:
             anew = whole.skipped < len(tasks)
-            inside = _in_place(ready, whole.tasks, goal, log, asked.where, anew, until)
-            whole = replace(whole, in_place=inside)
+            for n, one in enumerate(ready):
+                now = time.monotonic()
+                ends = now + (until - now) / (len(ready) - n)
+                inside = _in_place(one, whole.tasks, goal, log, asked.where, anew, ends)
+                sizes = shown_sizes(one.sizes)
+                whole = replace(whole, in_place=(*whole.in_place, *(replace(x, own=sizes) for x in inside)))
         except KeyboardInterrupt:
             whole = replace(whole, stopped="interrupted")
     return {goal: replace(whole, elapsed_s=time.monotonic() - started)}
@@ -188,10 +196,11 @@ def _tune(
 
 @dataclass
 class ModelJobs:
-    """What a model runs, and what is to tune of it (`makers.JobMaker`). ``options``: their budget is that of
+    """What a model runs, at all sizes and at single ones, and what is to tune of it (`makers.JobMaker`).
+    ``options``: their budget is that of
     all tasks, the trials that of each. ``started``: `time.monotonic`."""
 
-    ready: PreparedModel
+    ready: Sequence[PreparedModel]
     tasks: Sequence[SuiteTask]
     options: TuneOptions
     log: Log
@@ -228,13 +237,12 @@ class ModelJobs:
             for i, t in enumerate(self.tasks)
         )
         best = _seconds(results)
-        running = self.ready.outline(lambda w: best.get(w.digest))
-        times = [best.get(w.digest) for w in running.tasks]
-        together = sum(running.count(i) * (t or 0.0) for i, t in enumerate(times))
+        model = self.ready[0].model
+        each_s = [_call_s(one.outline(lambda w: best.get(w.digest)), best) for one in self.ready]
         return ModelTuneResult(
-            name=self.ready.model.name,
+            name=model.name,
             tasks=results,
-            weighted_s=None if None in times else together,
+            weighted_s=each_s[0],
             measured=sum(r.result.measured for r in results),
             skipped=len(self.tasks) - len(left),
             elapsed_s=time.monotonic() - self.started,
@@ -242,9 +250,16 @@ class ModelJobs:
             seed=self.options.seed,
             stopped=found.stopped if left else "tuned",
             needed_s=self._needed_s(found),
-            model=self.ready.model,
+            own_s={shown_sizes(one.sizes): s for one, s in zip(self.ready[1:], each_s[1:], strict=True)},
+            model=model,
             target=target,
         )
+
+
+def _call_s(running: Outline, best: Mapping[str, float]) -> float | None:
+    """Seconds of all kernels that a call runs, each alone; None while one is missing."""
+    times = [best.get(w.digest) for w in running.tasks]
+    return None if None in times else sum(running.count(i) * (t or 0.0) for i, t in enumerate(times))
 
 
 def _as_one(results: Mapping[Target, ModelTuneResult]) -> ModelTuneResult:

@@ -22,6 +22,8 @@ from schedules.dtypes import DTYPES, is_integer
 from schedules.model import LINE
 
 Array = NDArray[Any]
+# Elements by which arrays are told apart at first, and bytes that are compared at once.
+SAMPLED, BLOCK = 64, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -63,17 +65,47 @@ def uses(outline: Outline, kernels: Sequence[Kernel]) -> dict[str, tuple[Use, ..
     return {name: tuple(all_) for name, all_ in found.items()}
 
 
+class KeptOnce:
+    """Arrays of several programs, of which those with equal bytes are held once.
+
+    >>> kept = KeptOnce()
+    >>> a = kept.of(np.arange(4.0))
+    >>> kept.of(np.arange(4.0)) is a
+    True
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Any, list[Array]] = {}
+
+    def known(self, value: Array) -> Array | None:
+        """An array that is held and has the bytes of ``value``; None if there is none."""
+        return next((a for a in self._known.get(_key(value), ()) if _same_bytes(a, value)), None)
+
+    def of(self, value: Array) -> Array:
+        """The array that is held in the place of one. Nobody may change either."""
+        found = self.known(value)
+        if found is None:
+            self._known.setdefault(_key(value), []).append(value)
+        return value if found is None else found
+
+
 def place(
-    kernels: Sequence[Kernel], ways: Sequence[Use], value: Array, mine: bool = False
+    kernels: Sequence[Kernel],
+    ways: Sequence[Use],
+    value: Array,
+    mine: bool = False,
+    once: KeptOnce | None = None,
 ) -> dict[Use, Array]:
     """A weight in each of the ways in which it is read, and as it is where `recover` could not give it back.
-    ``mine``: nobody else has the array, so that it may be kept as it is; else it is copied."""
+    ``mine``: nobody else has the array, so that it may be kept as it is; else it is copied. ``once``: what
+    other programs hold, which is taken where it is the same."""
+    once = once or KeptOnce()
     made: dict[Use, Array] = {}
     for use in ways:
-        made[use] = _packed(kernels, use, value) if use.packed else _own(value, mine)
+        made[use] = once.of(_packed(kernels, use, value)) if use.packed else _own(value, mine, once)
     whole = Use(ways[0].weight)
     if whole not in made and not all(_only_moved(kernels, use) for use in ways):
-        made[whole] = _own(value, mine)
+        made[whole] = _own(value, mine, once)
     return made
 
 
@@ -98,8 +130,24 @@ def _packed(kernels: Sequence[Kernel], use: Use, value: Array) -> Array:
     return np.asarray(kernels[use.task].pack(use.argument, aligned_copy(part, keep=True)))
 
 
-def _own(value: Array, mine: bool) -> Array:
-    return aligned_copy(value, keep=mine and value.ctypes.data % LINE == 0)
+def _own(value: Array, mine: bool, once: KeptOnce) -> Array:
+    found = once.known(value)
+    return once.of(aligned_copy(value, mine and value.ctypes.data % LINE == 0)) if found is None else found
+
+
+def _key(value: Array) -> Any:
+    """What arrays of equal bytes have in common."""
+    return value.dtype.str, value.shape, value.flat[:: max(value.size // SAMPLED, 1)].tobytes()
+
+
+def _same_bytes(a: Array, b: Array) -> bool:
+    """Whether two arrays of one shape and dtype are equal, bit by bit."""
+    if a is b:
+        return True
+    if a.flags.c_contiguous and b.flags.c_contiguous:
+        a, b = a.reshape(-1), b.reshape(-1)
+    step = max(len(a) * BLOCK // max(a.nbytes, 1), 1)
+    return all(a[i : i + step].tobytes() == b[i : i + step].tobytes() for i in range(0, len(a), step))
 
 
 def aligned_copy(value: Array, keep: bool = False) -> Array:

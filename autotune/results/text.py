@@ -104,7 +104,9 @@ def of(result: Any) -> str:
         case "model":
             moved = sum(p.chosen != p.best for p in result.in_place)
             inside = f"; inside the model, another schedule is faster for {moved} of {len(result.in_place)}"
-            return f"{result.name}: {of_tasks(result)}{inside if moved else ''}"
+            inside = inside if moved else ""
+            own = "".join(f"; {seconds(s)} at {at}" for at, s in result.own_s.items() if s is not None)
+            return f"{result.name}: {of_tasks(result)}{own}{inside}"
         case "one of tasks":
             return f"<TaskResult {short(result)}>"
     return of_tasks(result)

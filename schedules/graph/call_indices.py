@@ -19,7 +19,9 @@ from schedules.graph.edit import is_map, ranges
 from schedules.graph.facts import even
 from schedules.graph.graph import Array, Graph
 from schedules.te.compute_dag import Stage
+from schedules.te.dims import Dim, SizeHole
 from schedules.te.infeasible import negation
+from schedules.te.marks import as_index
 
 # Nodes of an expression, above which nothing is looked for in it.
 MOST_NODES = 2048
@@ -30,10 +32,12 @@ MARK = "@"
 @dataclass
 class CallIndices:
     """Reads integers and conditions of the stages of a ``graph`` as index arithmetic. ``numbers``: {variable:
-    the number of the call that it stands for, an expression of elements of inputs and states}."""
+    the number of the call that it stands for, an expression of elements of inputs and states, or an open
+    size}. ``sizes``: {variable: the size that it stands for}."""
 
     graph: Graph
     numbers: dict[str, Expr] = field(default_factory=dict)
+    sizes: dict[str, Dim] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._made = {t.name: s for s in self.graph.dag.stages for t in s.outputs}
@@ -47,6 +51,9 @@ class CallIndices:
                 return Const(int(v))
             case Var():
                 return e
+            case SizeHole(name=n):
+                self.sizes[MARK + n], self.numbers[MARK + n] = e.dim, e
+                return Var(MARK + n)
             case Cast(dtype=d, a=a) if _is_wide(d) and _is_integer(E.dtype_of(a)):
                 return self.index(a)
             case Binary(op="+" | "-" | "*" | "min" | "max" | "//" | "%" as op, a=a, b=b):
@@ -172,7 +179,7 @@ class CallIndices:
             least = affine.bounds(a, ranges(s))
             if least is None or least[0] < value.b.value:
                 return None
-            inside = [E.compare("<=", 0, at), E.compare("<", at, r.extent)]
+            inside = [E.compare("<=", 0, at), E.compare("<", at, as_index(r.extent))]
             there = E.all_of(*inside, *(E.substitute(x, {r.var: at}) for x in others))
             return E.select(there, made, int(value.b.value))
         return None

@@ -34,7 +34,7 @@ class _Split:
 def split_digits(graph: Graph) -> Graph:
     """The graph without dimensions and reductions that are read digit by digit."""
     graph = _reductions(graph)
-    while found := {s.tensor: s for s in _splits(graph)}:
+    while found := _splits(graph):
         graph = _reductions(_apply(graph, found))
     return graph
 
@@ -72,32 +72,66 @@ def split_axis(stage: Stage, axis: Axis, by: int) -> Stage:
     return replace(new, outputs=tuple(replace(t, shape=shape) for t in stage.outputs))
 
 
-def _splits(graph: Graph) -> Iterator[_Split]:
-    """A dimension of each tensor that may be split: of constants, and of tensors between stages."""
-    loads = loads_of(graph.dag.stages)
-    made = {t.name: s for s in graph.dag.stages for t in s.outputs}
+def _splits(graph: Graph) -> dict[str, _Split]:
+    """{tensor: a dimension that may be split}: of constants, and of tensors between stages."""
+    seen = _Seen(graph)
+    found: dict[str, _Split] = {}
     for t in graph.dag.tensors.values():
-        constant = t.name in graph.values
-        if t.name in graph.dag.outputs or not (constant or t.name in made):
-            continue
-        if not constant and len(made[t.name].outputs) > 1:
-            continue
-        split = next(_of_tensor(t, loads.get(t.name, ()), None if constant else made[t.name]), None)
-        if split is not None:
-            yield split
+        together = next(seen.splits(t), [])
+        if all(found.get(s.tensor, s) == s for s in together):
+            found |= {s.tensor: s for s in together}
+    return found
 
 
-def _of_tensor(t: Tensor, reads: Sequence[tuple[Stage, Load]], made: Stage | None) -> Iterator[_Split]:
-    """The dimensions of a tensor that may be split. ``made``: its stage; None: it is a constant."""
-    for dim, extent in enumerate(t.shape):
-        used = [(s, x.indices[dim]) for s, x in reads]
-        divided = [] if made is None else list(_divisors(made, made.axes[dim]))
-        composite = [i for _, i in used if not isinstance(i, (Var, Const))]
-        if composite or divided:
+class _Seen:
+    """What is known of the tensors of a graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.constants, self.outputs = graph.values, set(graph.dag.outputs)
+        self.loads = loads_of(graph.dag.stages)
+        self.made = {t.name: s for s in graph.dag.stages for t in s.outputs}
+
+    def may(self, name: str) -> bool:
+        """Whether a tensor may have another shape."""
+        if name in self.outputs or not (name in self.constants or name in self.made):
+            return False
+        return name in self.constants or len(self.made[name].outputs) == 1
+
+    def splits(self, t: Tensor) -> Iterator[list[_Split]]:
+        """The dimensions of a tensor that may be split, each with those that must be split with it."""
+        if not self.may(t.name):
+            return
+        made = self.made.get(t.name)
+        for dim, extent in enumerate(t.shape):
+            used = [x.indices[dim] for _, x in self.loads.get(t.name, ())]
+            divided = [] if made is None else list(_divisors(made, made.axes[dim]))
+            composite = [i for i in used if not isinstance(i, (Var, Const))]
             for by in sorted({*divided, *(c for i in composite for c in _steps(i))}, reverse=True):
-                whole = 1 < by < extent and is_multiple(extent, by)
-                if whole and all(_two_digits(s, i, by) for s, i in used):
-                    yield _Split(t.name, dim, by)
+                found: dict[tuple[str, int], _Split] = {}
+                if 1 < by < extent and is_multiple(extent, by):
+                    if self._together(t.name, dim, by, found, follow=by in divided):
+                        yield list(found.values())
+
+    def _together(
+        self, name: str, dim: int, by: int, found: dict[tuple[str, int], _Split], follow: bool
+    ) -> bool:
+        """Whether a dimension may be split, and with it those of which stages walk both, one by one, if asked
+        to ``follow`` these. Adds all to ``found``."""
+        if (name, dim) in found:
+            return True
+        if any(other == name for other, _ in found):
+            return False
+        found[name, dim] = _Split(name, dim, by)
+        for s, x in self.loads.get(name, ()):
+            i = x.indices[dim]
+            if _two_digits(s, i, by):
+                continue
+            at = next((d for d, a in enumerate(s.axes) if i == Var(a.var)), None)
+            if not follow or at is None or not self.may(s.name):
+                return False
+            if not self._together(s.name, at, by, found, follow):
+                return False
+        return True
 
 
 def _steps(index: Expr) -> set[int]:

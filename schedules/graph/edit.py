@@ -9,7 +9,8 @@ from typing import Any
 
 from schedules import affine
 from schedules import expr as E
-from schedules.expr import Expr, Load, Var
+from schedules.dtypes import DTYPES
+from schedules.expr import Binary, Expr, Load, Var
 from schedules.graph.graph import Array, Graph
 from schedules.loads import with_loads
 from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
@@ -36,6 +37,22 @@ def mapped(stage: Stage, change: OnLoad) -> Stage:
     return stage if values == stage.values else simplified(replace(stage, values=values))
 
 
+def renamed(stages: Iterable[Stage], names: Mapping[str, str]) -> list[Stage]:
+    """Stages of one output each with other names, and loads of them."""
+
+    def load(x: Load) -> Expr | None:
+        return replace(x, buffer=names[x.buffer]) if x.buffer in names else None
+
+    return [
+        replace(
+            s,
+            outputs=(replace(s.outputs[0], name=names[s.name]),),
+            values=tuple(with_loads(v, load) for v in s.values),
+        )
+        for s in stages
+    ]
+
+
 def readers(stages: Iterable[Stage]) -> dict[str, list[Stage]]:
     """{tensor: stages that read it, in their order}."""
     found: dict[str, list[Stage]] = {}
@@ -52,6 +69,27 @@ def loads_of(stages: Iterable[Stage]) -> dict[str, list[tuple[Stage, Load]]]:
         for x in s.reads():
             found.setdefault(x.buffer, []).append((s, x))
     return found
+
+
+def in_topological_order(stages: Sequence[Stage]) -> list[Stage]:
+    """Stages in topological order, as they stood where that is one."""
+    made = {t.name: s for s in stages for t in s.outputs}
+    done: dict[str, Stage] = {}
+
+    def visit(s: Stage) -> None:
+        todo = [s]
+        while todo:
+            one = todo[-1]
+            before = [made[x.buffer] for x in one.reads() if x.buffer in made]
+            missing = [b for b in before if b.name not in done]
+            if missing:
+                todo += missing
+            else:
+                done.setdefault(todo.pop().name, one)
+
+    for s in stages:
+        visit(s)
+    return list(done.values())
 
 
 def points(stage: Stage) -> int:
@@ -79,9 +117,22 @@ def is_product(stage: Stage) -> bool:
     return len(set(walked)) == 2
 
 
+def is_sum_of_products(stage: Stage, product: Stage) -> bool:
+    """Whether a stage is a sum of the results of ``product``, each read once, such as sums of groups, which
+    have a scale each: both are one product."""
+    if stage.reducer is None or len(stage.values) != 1 or stage.reducer.operation(0) != "+":
+        return False
+    if not is_product(product):
+        return False
+    loads = [x for x in stage.reads() if x.buffer == product.name]
+    walked = {a.var for a in (*stage.axes, *stage.reduce_axes) if a.extent > 1}
+    return len(loads) == 1 and is_plain(loads[0].indices) and E.variables(loads[0]) >= walked
+
+
 def factors(e: Expr) -> tuple[Load, ...]:
-    """The loads of a product of two loads, each perhaps converted or guarded by a condition on axes, as the
-    product may be by one that makes it 0; empty for what is no such product."""
+    """The loads of a product of two loads, each perhaps converted, guarded by a condition on axes, or a
+    number that is a part of a byte. The product may be guarded by a condition that makes it 0. Empty for what
+    is no such product."""
     if isinstance(e, E.Select) and e.b == E.Const(0.0, E.dtype_of(e)) and not E.loads(e.cond):
         return factors(e.a)
     if isinstance(e, E.Binary) and e.op == "*":
@@ -98,7 +149,14 @@ def _factor(e: Expr) -> Load | None:
             return _factor(a)
         case E.Select(a=a, b=E.Const(), cond=c) if not E.loads(c):
             return _factor(a)
-    return None
+    return _code(e)
+
+
+def _code(e: Expr) -> Load | None:
+    """The byte of which an expression takes some bits, as of a code of 4 bits."""
+    loads = E.loads(e)
+    bits = any(isinstance(x, Binary) and x.op in ("&", ">>") for x in E.walk(e))
+    return loads[0] if bits and len(loads) == 1 and DTYPES[loads[0].dtype].itemsize == 1 else None
 
 
 def terms(e: Expr) -> list[Expr]:

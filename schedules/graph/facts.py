@@ -2,7 +2,7 @@
 
 A proof about axes knows arithmetic of indices. A condition as ``table[t] <= pos[0] + s`` becomes one:
 integers that other stages make are put in, a constant whose elements rise evenly is an expression, one of
-booleans says where its true elements lie, and what is left of the data is an unknown of known bounds. """
+booleans says where its true elements lie, and what is left of the data is an unknown of known bounds."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from schedules.dtypes import DTYPES, is_integer
 from schedules.expr import FALSE, INDEX, TRUE, Binary, Cast, Compare, Const, Expr, Load, Logic, Select, Var
 from schedules.graph.graph import Array, Graph
 from schedules.te.compute_dag import Stage
+from schedules.te.dims import SizeHole
 from schedules.te.infeasible import Range, impossible, interval, negation
 
 # How far from 0 an integer of a call may be that a proof knows the bounds of. A call checks it.
@@ -63,6 +64,9 @@ class Facts:
                 return Const(int(v))
             case Var():
                 return e
+            case SizeHole(name=n, dim=d):
+                self.ranges[n] = d.lo, d.hi
+                return Var(n)
             case Cast(a=a):
                 return self.number(a, depth)
             case Load():

@@ -40,12 +40,15 @@ class PlaceMove:
 
     ``index``: an integer expression of elements of inputs and states of the model, as they are before the
     call. ``rows`` indices from there on are taken of an axis of ``extent``: a call in which they are not
-    inside is refused before it writes anything (`most`)."""
+    inside is refused before it writes anything (`most`). Where their number depends on an open size,
+    ``rows`` is the largest, in a graph an extent that knows its size; ``counted``: the number by variables
+    of sizes."""
 
     index: Expr
     stride: int
     rows: int
     extent: int
+    counted: Expr | None = None
 
     @property
     def most(self) -> int:
@@ -97,7 +100,8 @@ class Graph:
     inputs of the DAG are constants, or written by an island. Other outputs are read by an island.
     ``origins``: {name of a stage: name of the model's node that it comes from}, for what is shown to users.
     ``views``: {tensor: where in another one it lies}, with the strides that it has in the DAG. ``joins``:
-    {tensor that no kernel makes: the tensors of which it is made up}, which lie where it does.
+    {tensor that no kernel makes: the tensors of which it is made up, or the one that it is a part of}, which
+    lie where it does.
     ``states``: {name for users: what calls keep}. The DAG is pure with them too: it makes the new value of
     the old one. `schedules.graph.states` has the new value lie where the old one does. ``short``: loops that
     end earlier than the DAG says (`schedules.graph.valid_rows`).

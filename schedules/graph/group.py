@@ -9,7 +9,7 @@ from math import prod
 from schedules import expr as E
 from schedules.dtypes import is_float
 from schedules.expr import Const, Expr, Load
-from schedules.graph.edit import factors, is_map, is_product, terms
+from schedules.graph.edit import factors, is_map, is_product, is_sum_of_products, terms
 from schedules.graph.graph import Argument, Graph, Group
 from schedules.graph.short_group import shortened
 from schedules.graph.tidy import tidy
@@ -85,12 +85,15 @@ def _roomy(dag: ComputeDAG) -> ComputeDAG:
 
 def _weights(graph: Graph, stages: Sequence[Stage]) -> set[str]:
     """Constants that are factors of products, and those of which maps alone make such factors, as codes of
-    few bits and their scales."""
+    few bits; and scales of the sums that products end in."""
     behind = {name: {name} for name in graph.values}  # {tensor: the constants of which alone it is made}
     found: set[str] = set()
     for s in stages:
         read = [x.buffer for x in s.reads()]
-        if is_product(s):
+        if any(is_sum_of_products(s, p) for p in stages):
+            summed = {a.var for a in s.reduce_axes}
+            found |= {x.buffer for x in s.reads() if x.buffer in graph.values and E.variables(x) & summed}
+        elif is_product(s):
             found |= {name for x in factors(s.values[0]) for name in behind.get(x.buffer, ())}
         elif is_map(s) and read and all(name in behind for name in read):
             behind |= {t.name: {c for name in read for c in behind[name]} for t in s.outputs}

@@ -15,7 +15,7 @@ from math import prod
 
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
-from schedules.graph.edit import factors, is_plain, is_product, loads_of, remade
+from schedules.graph.edit import factors, is_plain, is_product, is_sum_of_products, loads_of, readers, remade
 from schedules.graph.graph import Graph
 from schedules.loads import with_loads
 from schedules.strides import inner_first
@@ -29,7 +29,7 @@ def order_dimensions(graph: Graph) -> Graph:
 
 
 def _tensors(graph: Graph) -> Graph:
-    fixed = set(graph.dag.outputs)
+    fixed = {*graph.dag.outputs, *_summed(graph)}
     batches = _batches(graph)
     remainders = _remainders(graph)
     orders: dict[str, tuple[int, ...]] = {}  # {tensor: its old dimension at each new place}
@@ -51,11 +51,28 @@ def _tensors(graph: Graph) -> Graph:
     return remade(graph, stages)
 
 
+def _summed(graph: Graph) -> set[str]:
+    """What products read that are summed again, what these sums read, and reductions that only such are made
+    of: rows of groups, as they are."""
+    read = readers(graph.dag.stages)
+    found: set[str] = set()
+    for p in graph.dag.stages:
+        for s in read.get(p.name, ()):
+            if is_sum_of_products(s, p):
+                found |= {x.buffer for x in (*p.reads(), *s.reads())} - {p.name}
+    for s in reversed(graph.dag.stages):
+        if s.reducer is not None and not is_product(s) and found.issuperset(r.name for r in read.get(s.name, ())):
+            found.add(s.name)
+    return found
+
+
 def _constants(graph: Graph) -> Graph:
-    """The graph with constants that products read, and nothing else, in the order of the products' axes."""
+    """The graph with constants that products read, and nothing else, in the order of the products' axes.
+    Those of products that are summed again stay: their kernel packs them together with their scales."""
     orders: dict[str, tuple[int, ...]] = {}
+    summed = _summed(graph)
     for name, loads in loads_of(graph.dag.stages).items():
-        if name in graph.values and all(is_product(s) for s, _ in loads):
+        if name in graph.values and name not in summed and all(is_product(s) for s, _ in loads):
             s, x = loads[0]
             axes = [a.var for a in (*s.reduce_axes, *s.axes)]
             orders[name] = tuple(sorted(range(len(x.indices)), key=lambda d: (_place(x.indices[d], axes), d)))

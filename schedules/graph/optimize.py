@@ -10,6 +10,7 @@ from schedules.graph.dead import eliminate_dead
 from schedules.graph.digits import split_digits
 from schedules.graph.fold import fold_constants
 from schedules.graph.graph import Graph
+from schedules.graph.group_scales import scale_sums_of_groups
 from schedules.graph.integers import integer_products
 from schedules.graph.joins import join_in_place
 from schedules.graph.layout import order_dimensions
@@ -17,6 +18,7 @@ from schedules.graph.literals import name_literals
 from schedules.graph.maps import inline_maps
 from schedules.graph.requantise import drop_requantised, fold_result_scales
 from schedules.graph.scale import fold_scales
+from schedules.graph.side_by_side import lie_in_whole, stack_unequal
 from schedules.graph.stack import stack_equal
 from schedules.graph.states import write_in_place
 from schedules.graph.tables import tabulate
@@ -31,6 +33,7 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     drop_unit_dimensions,
     drop_requantised,
     integer_products,
+    scale_sums_of_groups,
     fold_constants,
     eliminate_common,
     forward_views,
@@ -43,10 +46,12 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
     fold_constants,
     split_digits,
     eliminate_common,
+    stack_unequal,
     stack_equal,
     order_dimensions,
     name_literals,
     join_in_place,
+    lie_in_whole,
     end_with_valid_rows,
 )
 

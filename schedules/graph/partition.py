@@ -2,9 +2,11 @@
 
 Predicates decide, no operator's name:
 
-- A product is a group, with the maps that follow it one to one: bias, residual, activation.
+- A product is a group, with the sums that it ends in, as of groups with a scale each, and with the maps that
+  follow it one to one: bias, residual, activation.
 - A reduction of whole rows is a group with all that follows until rows are whole again: softmax, layer norm.
-  What turns rows into columns is none of it.
+  What turns rows into columns is none of it. Rows that alone read rows are one group with these, and so are
+  sums of the bytes that rows make: a norm, and the rounding of what it makes.
 - Two products with reductions of rows between them are one group: attention. Its parts stay known, because
   only measuring tells which is faster.
 - A map whose readers are all in one group joins them, but neither a concatenation nor what is looked up in a
@@ -17,14 +19,15 @@ writes to a state (`states`) comes after all that reads what is there before.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
+from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
-from schedules.expr import Binary, Const, Load, Select, Var
-from schedules.graph.edit import factors, is_map, is_plain, is_product, points, readers
+from schedules.expr import Binary, Const, Expr, Load, Select, Var
+from schedules.graph.edit import factors, is_map, is_plain, is_product, is_sum_of_products, points, readers
 from schedules.graph.graph import Graph, Group, Island
 from schedules.graph.group import group_of
 from schedules.graph.states import overwritten
@@ -43,9 +46,11 @@ def partition(graph: Graph) -> tuple[Group | Island, ...]:
     cut = _Cut(graph)
     cut.copies()
     cut.rows()
+    cut.sums()
     cut.epilogues()
     cut.prologues(of_rows=True)
     cut.prologues()
+    cut.rows_of_rows()
     cut.attention()
     return tuple(cut.result())
 
@@ -83,26 +88,41 @@ def makes_bytes(stage: Stage) -> bool:
 
 
 def is_row_reduction(stage: Stage) -> bool:
-    """Whether a stage reduces dimensions of what it reads from end to end."""
+    """Whether a stage reduces dimensions of what it reads from end to end, or whole groups of their
+    elements."""
     if is_map(stage) or is_product(stage):
         return False
-    reduced = {a.var for a in stage.reduce_axes}
-    for x in stage.reads():
-        if all(isinstance(i, Var) or not E.variables(i) & reduced for i in x.indices):
-            return True
-    return False
+    reduced = {a.var: a.extent for a in stage.reduce_axes}
+
+    def is_whole(i: Expr) -> bool:
+        match i:
+            case Binary(op="+", a=Binary(op="*", a=Var(), b=Const(value=n)), b=Var(name=t)) if t in reduced:
+                return n == reduced[t]
+        return isinstance(i, Var) or not E.variables(i) & reduced.keys()
+
+    return any(all(map(is_whole, x.indices)) for x in stage.reads())
 
 
-def is_turned(stage: Stage, made: Collection[str]) -> bool:
-    """Whether a map reads tensors of ``made`` with its axes in another order, as where rows become columns. A
-    kernel that walks what it writes would compute rows again for each of its columns."""
-    place = {a.var: n for n, a in enumerate(stage.axes)}
-    walked = [
-        [place[v] for i in x.indices for v in sorted(E.variables(i)) if v in place]
+def is_turned(stage: Stage, made: Mapping[str, Sequence[Sequence[int]]]) -> bool:
+    """Whether a map reads tensors with its axes in another order, as where rows become columns. A kernel that
+    walks what it writes would compute rows again for each of its columns. ``made``: {tensor: the orders in
+    which rows are walked of it}."""
+    return is_map(stage) and any(
+        (w := _walked(stage, x)) != sorted(w) and not any(w[: len(o)] == list(o) for o in made[x.buffer])
         for x in stage.reads()
         if x.buffer in made
-    ]
-    return is_map(stage) and any(w != sorted(w) for w in walked)
+    )
+
+
+def _walked(stage: Stage, x: Load) -> list[int]:
+    """The numbers of the axes that a load walks, in the order of its dimensions, along one of them those of
+    the largest steps first."""
+    place = {a.var: n for n, a in enumerate(stage.axes)}
+    found = []
+    for i in x.indices:
+        steps = affine.steps_of(i)[0]
+        found += sorted(E.variables(i) & place.keys(), key=lambda v: (-abs(steps.get(v, 0)), v))
+    return [place[v] for v in found]
 
 
 def is_one_to_one(s: Stage, loads: Iterable[Load]) -> bool:
@@ -144,6 +164,8 @@ class _Cut:
             for old in olds:
                 self.over.setdefault(old, set()).add(rows)
         self.copied: set[str] = set()  # stages that each reader computes for itself
+        self.products = {s.name for s in graph.dag.stages if is_product(s)}
+        self.summed = self._sums_of_products()  # {what sums the results of a product: the product}
         self.parts: dict[int, list[list[Stage]]] = {}  # {group: those that it was joined of}
 
     # -- the graph ---------------------------------------------------------------------------
@@ -219,6 +241,24 @@ class _Cut:
         members = [m for n in numbers for m in self.members[n]]
         return bool({m.name for m in members} & {rows for m in members for rows in self._over(m)})
 
+    def _sums_of_products(self) -> dict[str, Stage]:
+        """{a sum of the results of a product, which alone reads these: the product}."""
+        found: dict[str, Stage] = {}
+        for s in self.stages.values():
+            for p in self.sources(s):
+                alone = len(self.read[p.name]) == 1 and p.name not in self.kept
+                if alone and p.name in self.products and is_sum_of_products(s, p):
+                    found[s.name] = p
+        return found
+
+    def by_product(self, s: Stage) -> bool:
+        """Whether a stage is a product, or the sum that one ends in."""
+        return s.name in self.products or s.name in self.summed
+
+    def by_rows(self, s: Stage) -> bool:
+        """Whether a stage reduces rows, and is no part of a product."""
+        return s.name not in self.summed and is_row_reduction(s)
+
     # -- rules -------------------------------------------------------------------------------
 
     def copies(self) -> None:
@@ -244,13 +284,13 @@ class _Cut:
     def rows(self) -> None:
         """Reductions of rows, up to where rows are whole again."""
         for s in self.stages.values():
-            if not is_row_reduction(s):
+            if not self.by_rows(s):
                 continue
             whole = points(s) * prod(a.extent for a in s.reduce_axes)
             inside, edge = {s.name: s}, [s]
             while edge:
                 for r in self.users(edge.pop()):
-                    if r.name in inside or is_product(r) or self.group[r.name] in self.joined:
+                    if r.name in inside or self.by_product(r) or self.group[r.name] in self.joined:
                         continue
                     if self._turns_rows(inside.values(), r):
                         continue
@@ -258,6 +298,43 @@ class _Cut:
                     if points(r) < whole:
                         edge.append(r)
             self.join(inside.values())
+
+    def sums(self) -> None:
+        """Products, and the sums that they end in."""
+        for name, product in self.summed.items():
+            self.join([product, self.stages[name]])
+
+    def rows_of_rows(self) -> None:
+        """Reductions of the same rows, one after the other: those that alone read what others make, and sums
+        of bytes that others make."""
+        for s in self.stages.values():
+            if not self.by_rows(s):
+                continue
+            own = self.group[s.name]
+            before = {self.group[p.name] for p in self.sources(s)} - {own}
+            if len(before) != 1:
+                continue
+            (other,) = before
+            made = self.members[other]
+            if any(map(self.by_product, made)) or not any(map(self.by_rows, made)):
+                continue
+            read = [p for p in self.sources(s) if self.group[p.name] == other]
+            users = {self.group[r.name] for p in made for r in self.users(p)} - {other}
+            kept = any(t.name in self.kept for p in made for t in p.outputs)
+            bytes_ = all(DTYPES[p.outputs[0].dtype].itemsize == 1 for p in read)
+            if (bytes_ or (users == {own} and not kept)) and self._same_rows(made, self.members[own]):
+                self.join([read[0], s])
+
+    def _same_rows(self, made: Sequence[Stage], after: Sequence[Stage]) -> bool:
+        """Whether stages walk the rows of those that ``made`` what they read, in their order."""
+        rank = min(len(m.axes) for m in made if self.by_rows(m))
+        names = {m.name for m in made}
+        return all(
+            x.indices[:rank] == tuple(Var(a.var) for a in s.axes[:rank])
+            for s in after
+            for x in s.reads()
+            if x.buffer in names
+        )
 
     def prologues(self, of_rows: bool = False) -> None:
         """Maps whose readers are all in one group, which is one of rows if so asked. What follows a product
@@ -269,11 +346,11 @@ class _Cut:
             if s.name in self.copied or not is_map(s) or outputs & self.kept or len(numbers) != 1:
                 continue
             beside, readers_ = self.members[self.group[s.name]], self.members[numbers.pop()]
-            rows = any(map(is_row_reduction, readers_))
+            rows = any(map(self.by_rows, readers_))
             apart = is_joined(s) or is_looked_up(s) or (makes_bytes(s) and not of_rows)
-            if apart and any(map(is_product, readers_)):
+            if apart and any(map(self.by_product, readers_)):
                 continue
-            if any(map(is_product, beside)) or (of_rows and not rows) or (not of_rows and len(beside) > 1):
+            if any(map(self.by_product, beside)) or (of_rows and not rows) or (not of_rows and len(beside) > 1):
                 continue
             self.join([s, *users])
 
@@ -301,9 +378,12 @@ class _Cut:
     def _turns_rows(self, rows: Iterable[Stage], s: Stage) -> bool:
         """Whether a map after rows has their axes in another order."""
         beside = [m for n in {self.group[p.name] for p in rows} for m in self.members[n]]
-        sums = [m for m in beside if is_row_reduction(m)]
-        read = {x.buffer for m in sums for x in m.reads()}
-        return bool(sums) and is_turned(s, read | {m.name for m in beside})
+        sums = [m for m in beside if self.by_rows(m)]
+        made: dict[str, list[list[int]]] = {m.name: [] for m in beside}
+        for m in sums:
+            for x in m.reads():
+                made.setdefault(x.buffer, []).append(_walked(m, x))
+        return bool(sums) and is_turned(s, made)
 
     def _task(self, members: list[Stage]) -> str:
         """What identifies the kernel of stages, if they were a group."""
@@ -328,7 +408,7 @@ class _Cut:
                 continue
             rows = self._next(self.group[s.name])
             after = None if rows is None else self._next(rows)
-            if rows is None or after is None or not any(map(is_row_reduction, self.members[rows])):
+            if rows is None or after is None or not any(map(self.by_rows, self.members[rows])):
                 continue
             products = [m for m in self.members[after] if is_product(m)]
             parts = [self.members[n] for n in (self.group[s.name], rows, after)]

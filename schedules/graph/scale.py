@@ -20,7 +20,7 @@ from schedules.te.unique import Taken
 
 
 @dataclass(frozen=True)
-class _Affine:
+class Affine:
     """``factor * product + shift``; None: 1, and 0."""
 
     factor: Expr | None
@@ -90,7 +90,7 @@ def _scaled(
             continue
         weight = _weight(product, shapes)
         whole = _largest(s.values[0], load)
-        parts = None if whole is None else _affine(whole, load)
+        parts = None if whole is None else affine_in(whole, load)
         if weight is None or whole is None or parts is None or parts.factor is None:
             continue
         if _is_read(s.values[0], load.buffer, whole):
@@ -116,37 +116,42 @@ def _is_read(e: Expr, buffer: str, whole: Expr) -> bool:
 
 
 def _largest(e: Expr, load: Load) -> Expr | None:
-    if _affine(e, load) is not None:
+    if affine_in(e, load) is not None:
         return e
     found = (_largest(k, load) for k in E.children(e) if load in E.loads(k))
     return next((x for x in found if x is not None), None)
 
 
-def _affine(e: Expr, load: Load) -> _Affine | None:
-    """The parts of an expression that is affine in a load; None where it is not, or does not read it."""
+def affine_in(e: Expr, load: Expr) -> Affine | None:
+    """The parts of an expression of floats that is affine in another one, such as a load; None where it is
+    not, or does not hold it."""
     if e == load:
-        return _Affine(None, None)
+        return Affine(None, None)
     if not isinstance(e, Binary) or e.op not in "+-*/":
         return None
-    in_a, in_b = load in E.loads(e.a), load in E.loads(e.b)
+    in_a, in_b = (_holds(x, load) for x in (e.a, e.b))
     if in_a == in_b or (in_b and e.op == "/"):
         return None
-    inner, other = (_affine(e.a, load), e.b) if in_a else (_affine(e.b, load), e.a)
+    inner, other = (affine_in(e.a, load), e.b) if in_a else (affine_in(e.b, load), e.a)
     if inner is None:
         return None
     f, c = inner.factor, inner.shift
     match e.op:
         case "+":
-            return _Affine(f, other if c is None else c + other)
+            return Affine(f, other if c is None else c + other)
         case "-" if in_a:
-            return _Affine(f, -other if c is None else c - other)
+            return Affine(f, -other if c is None else c - other)
         case "-":
-            minus = E.wrap(-1.0, load.dtype)
-            return _Affine(minus if f is None else minus * f, other if c is None else other - c)
+            minus = E.wrap(-1.0, E.dtype_of(load))
+            return Affine(minus if f is None else minus * f, other if c is None else other - c)
         case "*":
-            return _Affine(other if f is None else f * other, None if c is None else c * other)
-    one = E.wrap(1.0, load.dtype) if f is None else f
-    return _Affine(one / other, None if c is None else c / other)
+            return Affine(other if f is None else f * other, None if c is None else c * other)
+    one = E.wrap(1.0, E.dtype_of(load)) if f is None else f
+    return Affine(one / other, None if c is None else c / other)
+
+
+def _holds(e: Expr, part: Expr) -> bool:
+    return part in (E.loads(e) if isinstance(part, Load) else E.walk(e))
 
 
 def _weight(product: Stage, constants: Container[str]) -> Load | None:

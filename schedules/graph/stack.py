@@ -15,7 +15,7 @@ import numpy as np
 
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
-from schedules.graph.edit import is_product, mapped, remade, without_names
+from schedules.graph.edit import in_topological_order, is_product, mapped, remade, without_names
 from schedules.graph.graph import Array, Graph
 from schedules.te.compute_dag import Axis, Stage, Tensor
 from schedules.te.unique import Taken
@@ -152,7 +152,7 @@ def _stacked(graph: Graph, found: _Alike) -> Graph:
             stages.append(s)
     stages = [mapped(s, read) for s in stages]
     origins = dict(graph.origins) | {name: graph.origins.get(first.name, first.name)}
-    return remade(replace(graph, origins=origins), _sorted(stages), inputs, values)
+    return remade(replace(graph, origins=origins), in_topological_order(stages), inputs, values)
 
 
 def _in_order(e: Expr, change: Any) -> Expr:
@@ -165,24 +165,3 @@ def _in_order(e: Expr, change: Any) -> Expr:
         return x if made is None else made
 
     return E.rewrite(e, visit)
-
-
-def _sorted(stages: Sequence[Stage]) -> list[Stage]:
-    """Stages in topological order, as they stood where that is one."""
-    made = {t.name: s for s in stages for t in s.outputs}
-    done: dict[str, Stage] = {}
-
-    def visit(s: Stage) -> None:
-        todo = [s]
-        while todo:
-            one = todo[-1]
-            before = [made[x.buffer] for x in one.reads() if x.buffer in made]
-            missing = [b for b in before if b.name not in done]
-            if missing:
-                todo += missing
-            else:
-                done.setdefault(todo.pop().name, one)
-
-    for s in stages:
-        visit(s)
-    return list(done.values())

@@ -139,7 +139,7 @@ class Stale:
         env: dict[str, Expr] = dict(zip((a.var for a in s.axes), e.indices, strict=True))
         for a in s.reduce_axes:
             self._names.append(f"{a.var}.{len(self._names)}")
-            self.facts.ranges[self._names[-1]] = (0, a.extent - 1)
+            self.facts.ranges[self._names[-1]] = (0, int(a.extent) - 1)
             env[a.var] = Var(self._names[-1])
         term = self.worth(E.substitute(s.values[k], env), conds)
         assert s.reducer is not None

@@ -27,6 +27,8 @@ from schedules.graph.graph import Argument, Graph, GraphState, PlaceMove
 from schedules.graph.updates import RowSpan, Update, UpdateRows, held, updates
 from schedules.strides import strides_of
 from schedules.te.compute_dag import Axis, Stage, Tensor
+from schedules.te.extent import is_same
+from schedules.te.marks import as_index
 from schedules.te.unique import Taken
 
 # Bytes of a state up to which it may be replaced whole.
@@ -162,7 +164,7 @@ def _of_rows(s: Stage, r: UpdateRows, taken: Taken) -> Stage:
     one: dict[str, Expr] = {
         a.var: Const(0) for a, span in zip(s.axes, r.spans, strict=True) if span.extent == 1
     }
-    inside = {a.var: (0, a.extent - 1) for a in axes}
+    inside = {a.var: (0, int(a.extent) - 1) for a in axes}
     value = affine.simplify(E.substitute(r.value, one), inside)
     out = Tensor(taken.add(f"{s.name}_rows"), tuple(a.extent for a in axes), s.outputs[0].dtype)
     return Stage((out,), axes, (), (value,), None)
@@ -177,9 +179,9 @@ def _there(s: Stage, spans: Sequence[RowSpan]) -> Expr:
     """Whether an element is one of the rows."""
     found = []
     for a, span in zip(s.axes, spans, strict=True):
-        if span.extent < a.extent or not isinstance(span.start, Const):
+        if not is_same(span.extent, a.extent) or not isinstance(span.start, Const):
             first = held(span, a.extent)
-            found += [E.compare("<=", first, Var(a.var)), E.compare("<", Var(a.var), first + span.extent)]
+            found += [E.compare("<=", first, Var(a.var)), E.compare("<", Var(a.var), first + as_index(span.extent))]
     return E.all_of(*found)
 
 
@@ -188,7 +190,8 @@ def _taken_from(rows: Stage, s: Stage, spans: Sequence[RowSpan]) -> Expr:
     at = []
     for a, span in _long(s, spans):
         index = affine.simplify(Var(a.var) - held(span, a.extent), {})
-        at.append(E.minimum(E.maximum(index, 0), span.extent - 1) if E.loads(index) else index)
+        last = as_index(span.extent) - 1
+        at.append(E.minimum(E.maximum(index, 0), last) if E.loads(index) else index)
     return Load(rows.name, tuple(at), rows.outputs[0].dtype)
 
 

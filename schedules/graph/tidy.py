@@ -8,10 +8,11 @@ is the same for groups that differ only in how dimensions were written, which so
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
 from schedules.graph.edit import simplified
@@ -115,6 +116,8 @@ def _look(s: Stage, dag: ComputeDAG, links: list[Link], wrong: set[_Axes | _Dims
                 total[e.name] = total.get(e.name, 0) + 1
             if not isinstance(e, Load):
                 continue
+            for pair in (x for i in e.indices for x in _digits(s.name, i, extents)):
+                paired[pair] = paired.get(pair, 0) + 1
             t = dag.tensors[e.buffer]
             for d in range(len(t.shape) - 1):
                 dims = _Dims(e.buffer, d)
@@ -144,11 +147,33 @@ def _look(s: Stage, dag: ComputeDAG, links: list[Link], wrong: set[_Axes | _Dims
             wrong.add(pair)
 
 
+def _digits(stage: str, index: Expr, extents: Mapping[str, int]) -> Iterator[_Axes]:
+    """Axes of which an index has the second where a step of the first ends: two digits of a number."""
+    if isinstance(index, (Var, Const)):
+        return
+    steps, _ = affine.steps_of(index)
+    for a, far in steps.items():
+        for b, near in steps.items():
+            if a != b and not is_open(extents[b]) and far == near * extents[b]:
+                yield _Axes(stage, a, b)
+
+
 def _goes_on(t: Tensor, d: int) -> bool:
     """Whether dimension ``d`` of a tensor goes on in memory where the next one ends, at every size."""
     if is_open(t.shape[d + 1]):
         return False
     return t.strides is None or t.strides[d] == t.strides[d + 1] * t.shape[d + 1]
+
+
+def _as_one(index: Expr, pairs: Mapping[str, str]) -> Expr:
+    """An index of which pairs of axes are digits, by the axes that they become."""
+    used = {a: b for a, b in pairs.items() if b in E.variables(index)}
+    if not used or isinstance(index, Var):
+        return index
+    terms, const = affine.linear(index)
+    near = {Var(a): terms[Var(b)] for a, b in used.items()}
+    left = {v: near.get(v, c) for v, c in terms.items() if v not in {Var(b) for b in used.values()}}
+    return affine.from_linear(left, const)
 
 
 def _with(dag: ComputeDAG, found: set[_Axes | _Dims]) -> ComputeDAG:
@@ -163,12 +188,13 @@ def _with(dag: ComputeDAG, found: set[_Axes | _Dims]) -> ComputeDAG:
         shape = (*t.shape[:d], t.shape[d] * t.shape[d + 1], *t.shape[d + 2 :])
         return replace(t, shape=shape, strides=steps)
 
-    def used(x: Load) -> Expr | None:
-        d = dims.get(x.buffer)
-        return None if d is None else replace(x, indices=(*x.indices[: d + 1], *x.indices[d + 2 :]))
-
     def stage(s: Stage) -> Stage:
         pairs = {f.first: f.second for f in found if isinstance(f, _Axes) and f.stage == s.name}
+
+        def used(x: Load) -> Expr | None:
+            d, indices = dims.get(x.buffer), tuple(_as_one(i, pairs) for i in x.indices)
+            return replace(x, indices=indices if d is None else (*indices[: d + 1], *indices[d + 2 :]))
+
         gone = set(pairs.values())
         extents = {a.var: a.extent for a in (*s.axes, *s.reduce_axes)}
 

@@ -17,11 +17,14 @@ from itertools import pairwise
 
 from schedules import affine
 from schedules import expr as E
-from schedules.expr import Compare, Const, Expr, Load, Select, Var
+from schedules.expr import Binary, Compare, Const, Expr, Load, Select, Var
 from schedules.graph.call_indices import MARK, CallIndices
 from schedules.graph.edit import is_map
 from schedules.graph.graph import Graph, GraphState
 from schedules.te.compute_dag import Stage
+from schedules.te.extent import Extent, is_open
+from schedules.te.infeasible import impossible, negation
+from schedules.te.marks import as_index
 
 # Pieces of a stage, and stages in a row, above which nothing is looked for.
 MOST_PIECES, MOST_STAGES = 64, 8
@@ -29,8 +32,9 @@ MOST_PIECES, MOST_STAGES = 64, 8
 
 @dataclass(frozen=True)
 class RowSpan:
-    """The indices of an axis that are written: ``extent`` of them from ``start`` on. That is a number of
-    dtype int64 that the call tells, an expression of elements of inputs and states; or a constant."""
+    """The indices of an axis that are written: ``extent`` of them, perhaps an open size, from ``start`` on.
+    That is a number of dtype int64 that the call tells, an expression of elements of inputs and states; or a
+    constant."""
 
     start: Expr
     extent: int
@@ -70,9 +74,7 @@ def updates(graph: Graph, state: GraphState) -> tuple[Update, ...]:
     return _chain(graph, made, state.new, state.tensor) or ()
 
 
-def _chain(
-    graph: Graph, made: Mapping[str, Stage], new: str, state: str
-) -> tuple[Update, ...] | None:
+def _chain(graph: Graph, made: Mapping[str, Stage], new: str, state: str) -> tuple[Update, ...] | None:
     """The updates from a ``state`` to a tensor; None where there are none."""
     if new == state:
         return ()
@@ -167,12 +169,17 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Border:
-    """Where conditions on an axis change: at each of ``offsets`` from ``base`` on, which the call tells where
-    it is no constant."""
+    """Where conditions on an axis change: at each of ``offsets``, which may be open sizes, from ``base`` on,
+    which the call tells where it is no constant."""
 
     axis: str
     base: Expr
     offsets: tuple[int, ...]
+
+    @property
+    def in_order(self) -> bool:
+        """Whether there is something between two offsets at every number of their sizes."""
+        return all(not is_open(b - a) or (b - a).least > 0 for a, b in pairwise(self.offsets))
 
 
 def _of_value(calls: CallIndices, s: Stage, value: Expr, old: str) -> Update | None:
@@ -184,16 +191,18 @@ def _of_value(calls: CallIndices, s: Stage, value: Expr, old: str) -> Update | N
         if not todo:
             return Update(s, old, tuple(written))
         piece = todo.pop()
-        ranges = {v: (0, (n or whole[v]) - 1) for v, n in piece.extents.items()}
+        ranges = {v: (0, int(n or whole[v]) - 1) for v, n in piece.extents.items()}
         piece = replace(piece, value=_simplified(piece.value, ranges))
+        if calls.sizes:
+            piece = replace(piece, value=_decided(calls, piece, ranges))
         if _is_old(piece, old, ranges):
             continue
         keeps = any(isinstance(x, Load) and x.buffer == old for x in _branches(piece.value))
         if keeps and isinstance(piece.value, Select):
-            border = _border(piece.value.cond, piece.extents)
-            if border is None:
+            border = _border(calls, piece.value.cond, piece.extents)
+            if border is None or not border.in_order:
                 return None
-            todo += _parts(piece, border)
+            todo += _parts(calls, piece, border)
         else:
             rows = _rows(calls, piece, whole)
             if keeps or rows is None:
@@ -206,6 +215,43 @@ def _simplified(value: Expr, ranges: Mapping[str, affine.Range]) -> Expr:
     """A value without branches that are never taken."""
     made = affine.simplify(value, ranges)
     return made if made == value else _simplified(made, ranges)
+
+
+def _decided(calls: CallIndices, piece: _Piece, ranges: Mapping[str, affine.Range]) -> Expr:
+    """The value of a piece without branches that are taken at no number of the open sizes, and without ends
+    that its indices do not reach."""
+    known = {**ranges, **{v: (d.lo, d.hi) for v, d in calls.sizes.items()}}
+    inside = [E.compare("<", Var(v), _offset(calls, n)) for v, n in piece.extents.items() if is_open(n)]
+
+    def never(cond: Expr) -> bool:
+        return impossible([*inside, E.rewrite(cond, _of_difference)], known)
+
+    def visit(e: Expr) -> Expr | None:
+        match e:
+            case Select(cond=c, a=a, b=b):
+                if never(c) or never(negation(c)):
+                    return E.rewrite(b if never(c) else a, visit)
+            case Binary(op="min" | "max" as op, a=a, b=b) if E.dtype_of(e) == E.INDEX:
+                x, y = E.rewrite(a, visit), E.rewrite(b, visit)
+                low, high = (x, y) if op == "min" else (y, x)
+                return x if never(high < low) else y if never(low < high) else E.binary(op, x, y)
+        return None
+
+    return E.rewrite(piece.value, visit)
+
+
+def _of_difference(e: Expr) -> Expr | None:
+    """A comparison as one with 0, so that what stands on both sides has gone."""
+    if not isinstance(e, Compare) or E.dtype_of(e.a) != E.INDEX:
+        return None
+    return E.compare(e.op, affine.simplify(e.a - e.b, {}), 0)
+
+
+def _offset(calls: CallIndices, n: int) -> Expr:
+    """An offset, which may be open, as index arithmetic of numbers of the call."""
+    e = calls.index(as_index(n))
+    assert e is not None
+    return e
 
 
 def _is_old(piece: _Piece, old: str, ranges: Mapping[str, affine.Range]) -> bool:
@@ -243,23 +289,27 @@ def _by_call(
             if isinstance(atom, Var) and factor == Const(1):
                 value = E.substitute(value, {atom.name: held(span, extent) - int(const.value)})
     left = {v: calls.numbers[v] for v in E.variables(value) if v.startswith(MARK)}
-    return E.substitute(value, {v: E.Cast(E.INDEX, e) for v, e in left.items()})
+    return E.substitute(
+        value, {v: e if v in calls.sizes else E.Cast(E.INDEX, e) for v, e in left.items()}
+    )
 
 
 def held(span: RowSpan, extent: int) -> Expr:
     """The start of a span as an index that is held inside an axis, whatever the call tells."""
     if isinstance(span.start, Const):
         return Const(int(span.start.value))
-    most = Const(extent - span.extent, "int64")
+    most: Expr = Const(extent - span.extent, "int64")
+    if is_open(span.extent):
+        most = E.Cast("int64", extent - as_index(span.extent))
     return E.Cast(E.INDEX, E.minimum(E.maximum(span.start, Const(0, "int64")), most))
 
 
-def _border(cond: Expr, extents: Mapping[str, int]) -> _Border | None:
+def _border(calls: CallIndices, cond: Expr, extents: Mapping[str, int]) -> _Border | None:
     """Where a condition changes along one axis; None where that cannot be told."""
     found: dict[tuple[str, Expr], set[int]] = {}
     for x in E.walk(cond):
         if isinstance(x, Compare) and E.dtype_of(x.a) == E.INDEX:
-            one = _changes(x, extents)
+            one = _changes(calls, x, extents)
             if one is not None:
                 axis, base, offsets = one
                 inside = {n for n in offsets if base != Const(0) or 0 < n < extents[axis]}
@@ -270,7 +320,9 @@ def _border(cond: Expr, extents: Mapping[str, int]) -> _Border | None:
     return next((_Border(axis, base, tuple(sorted(n))) for (axis, base), n in every), None)
 
 
-def _changes(x: Compare, extents: Mapping[str, int]) -> tuple[str, Expr, tuple[int, ...]] | None:
+def _changes(
+    calls: CallIndices, x: Compare, extents: Mapping[str, int]
+) -> tuple[str, Expr, tuple[int, ...]] | None:
     """(the axis, the base, the offsets) at which a comparison changes."""
     terms, const = affine.linear(x.a - x.b)
     axes = [a for a in terms if any(not v.startswith(MARK) for v in E.variables(a))]
@@ -280,16 +332,22 @@ def _changes(x: Compare, extents: Mapping[str, int]) -> tuple[str, Expr, tuple[i
     if extents.get(axis, 0) == 0 or step not in (Const(1), Const(-1)):
         return None
     up = step == Const(1)
-    rest = affine.from_linear({a: c for a, c in terms.items() if a != axes[0]}, Const(0))
-    base = affine.simplify(rest * (-1 if up else 1), {})
-    at = int(const.value) * (-1 if up else 1)  # it is equal at base + at
+    sizes = {a: c for a, c in terms.items() if isinstance(a, Var) and a.name in calls.sizes}
+    others = {a: c for a, c in terms.items() if a != axes[0] and a not in sizes}
+    base = affine.simplify(affine.from_linear(others, Const(0)) * (-1 if up else 1), {})
+    at = int(const.value)
+    for a, c in sizes.items():
+        if not isinstance(c, Const):
+            return None
+        at = at + int(c.value) * Extent(calls.sizes[a.name])
+    at = at * (-1 if up else 1)  # it is equal at base + at
     if x.op in ("==", "!="):
         return axis, base, (at, at + 1)
     after = (x.op == "<=") == up  # whether the equal one belongs to what is before
     return axis, base, (at + 1 if after else at,)
 
 
-def _parts(piece: _Piece, border: _Border) -> Iterator[_Piece]:
+def _parts(calls: CallIndices, piece: _Piece, border: _Border) -> Iterator[_Piece]:
     """The parts of a piece between the borders."""
     axis, base, offsets = border.axis, border.base, border.offsets
     v, extent = Var(axis), piece.extents[axis]
@@ -301,7 +359,7 @@ def _parts(piece: _Piece, border: _Border) -> Iterator[_Piece]:
     if base == Const(0):
         offsets = (0, *offsets, extent)
     else:
-        yield part(base + (offsets[0] - 1) - v, 0)
-        yield part(base + offsets[-1] + v, 0)
+        yield part(base + (_offset(calls, offsets[0]) - 1) - v, 0)
+        yield part(base + _offset(calls, offsets[-1]) + v, 0)
     for low, high in pairwise(offsets):
-        yield part(base + low + v, high - low)
+        yield part(base + _offset(calls, low) + v, high - low)

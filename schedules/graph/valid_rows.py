@@ -7,11 +7,11 @@ to a sum. That is proved by expressions (`schedules.graph.stale`), so that masks
 that hides too little does not. What is not proved reads all rows.
 
 The result differs from that of all rows only where stale rows, or what is computed of them, are not finite:
-it is always what stale rows of zeros give. """
+it is always what stale rows of zeros give."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from schedules import expr as E
@@ -23,6 +23,8 @@ from schedules.graph.short_group import Place
 from schedules.graph.stale import Stale, Unnumbered, unbounded
 from schedules.strides import strides_of
 from schedules.te.compute_dag import Stage
+from schedules.te.extent import is_open
+from schedules.te.marks import as_index
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,8 @@ class ValidRows:
     @property
     def end(self) -> Expr:
         """The number of valid rows."""
-        return E.binary("+", self.start, self.count)
+        count = as_index(self.count)
+        return E.binary("+", self.start, E.Cast("int64", count) if is_open(self.count) else count)
 
 
 class Unproved(Exception):
@@ -66,13 +69,14 @@ def valid_rows(graph: Graph, rows: Sequence[ValidRows]) -> tuple[tuple[ShortLoop
         except Unproved as err:
             reasons.setdefault(r.tensor, str(err))
             continue
-        if axes and r.count < length:
+        if axes and (r.count.least if is_open(r.count) else r.count) < length:
             found.setdefault(key, set()).update(axes)
     cuts = []
     for n, ((end, count, length), axes) in enumerate(found.items()):
         others = {p for k, places in found.items() if k != (end, count, length) for p in places}
         every = looked.with_makers(axes) - others
-        cuts.append(ShortLoops(f"rows{n}", end, count, length, frozenset(every)))
+        least = count.least if is_open(count) else count
+        cuts.append(ShortLoops(f"rows{n}", end, least, length, frozenset(every)))
         found[end, count, length] = every
     return tuple(cuts), reasons
 
@@ -159,14 +163,16 @@ class _Look:
 
     def _prove_neutral(self, r: ValidRows, s: Stage, var: str) -> None:
         facts = Facts(self.graph, frozenset(E.loads(r.start)))
-        facts.ranges |= {a.var: (0, a.extent - 1) for a in (*s.axes, *s.reduce_axes)}
+        facts.ranges |= {a.var: (0, int(a.extent) - 1) for a in (*s.axes, *s.reduce_axes)}
         start = facts.number(r.start)
         if start is None:
             raise Unproved(f"the first row {E.show(r.start)} is no arithmetic of integers that a call checks")
         length = self.graph.dag.tensors[r.tensor].shape[r.dim]
-        inside = E.compare("<=", 0, start), E.compare("<=", start + r.count, length)
-        facts.bounded(inside, length - r.count)
-        conds = (*inside, E.compare("<=", start + r.count, Var(var)))
+        count = facts.number(as_index(r.count))
+        assert count is not None
+        inside = E.compare("<=", 0, start), E.compare("<=", start + count, length)
+        facts.bounded(inside, length - (r.count.least if is_open(r.count) else r.count))
+        conds = (*inside, E.compare("<=", start + count, Var(var)), *_within(facts, s))
         alike = frozenset(x.tensor for x in self.rows if (x.start, x.count) == (r.start, r.count))
         stale = Stale(facts, var, self.made, alike, self.infinite, length)
         assert s.reducer is not None
@@ -192,3 +198,11 @@ class _Look:
                 if read and short and not any(t.name in self.kept for t in s.outputs):
                     found.add((s.name, a.var))
         return found
+
+
+def _within(facts: Facts, s: Stage) -> Iterator[Expr]:
+    """That the axes of a stage whose extents are open are below these."""
+    for a in (*s.axes, *s.reduce_axes):
+        n = facts.number(as_index(a.extent)) if is_open(a.extent) else None
+        if n is not None:
+            yield E.compare("<", Var(a.var), n)

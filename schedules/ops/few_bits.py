@@ -32,7 +32,7 @@ LEAST = 1e-36
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class WeightFormat:
     """How weights are stored: ``each`` numbers in an element of ``dtype``. ``values``: what codes of 4 bits
     stand for. ``zero``: of integers, the code that stands for 0. ``halves``: a byte has a number of the
     first half of its group in its lower bits, and one of the second half in its upper ones, as GGML has
@@ -46,7 +46,7 @@ class Format:
 
     def at(self, w: te.Tensor, outer: tuple[Expr, ...], g: ExprLike, t: Expr, group: int) -> Expr:
         """The number at place ``t`` of group ``g`` of a row of weights."""
-        if self.each == 1:
+        if self.each == 1 and not self.zero:
             return w[(*outer, place(g, t, group))]
         code = self.code(w, outer, g, t, group)
         return te.lookup(self.values, code) if self.zero is None else code - self.zero
@@ -66,7 +66,7 @@ class Format:
     def numbers(self, w: Array, group: int) -> Array:
         """All numbers of an array (…, bytes of k), as float64 (…, k)."""
         if self.each == 1:
-            return w.astype(np.float64)
+            return w.astype(np.float64) - (self.zero or 0)
         digits = [w & 15, w >> 4]
         if self.halves:
             parts = [x.reshape(*w.shape[:-1], -1, group // _CODES) for x in digits]
@@ -78,11 +78,12 @@ class Format:
 
 # {name: how it is stored}. A format is a row.
 FORMATS = {
-    "int4": Format("uint8", _CODES, tuple(range(-8, 8)), zero=8),
-    "float4_e2m1": Format("uint8", _CODES, te.FLOAT4_E2M1),
-    "int8": Format("int8", zero=0),
-    **{name: Format(name) for name in STORED_FLOATS},
-    "int4_halves": Format("uint8", _CODES, tuple(range(-8, 8)), zero=8, halves=True),
+    "int4": WeightFormat("uint8", _CODES, tuple(range(-8, 8)), zero=8),
+    "float4_e2m1": WeightFormat("uint8", _CODES, te.FLOAT4_E2M1),
+    "int8": WeightFormat("int8", zero=0),
+    **{name: WeightFormat(name) for name in STORED_FLOATS},
+    "uint8": WeightFormat("uint8", zero=128),
+    "int4_halves": WeightFormat("uint8", _CODES, tuple(range(-8, 8)), zero=8, halves=True),
 }
 SCALES = ("float32", *STORED_FLOATS)
 
@@ -98,7 +99,7 @@ class FewBits:
     k / ``group``) of any float dtype. ``offsets``: float32 of the shape of scales, what is added to all
     numbers of a group after scaling; None: nothing."""
 
-    form: Format
+    form: WeightFormat
     codes: te.Tensor
     scales: te.Tensor
     group: int

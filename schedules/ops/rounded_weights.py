@@ -33,15 +33,12 @@ def q4_0(weights: Array, group: int = 32, scales: str = "float16", format: str =
     """
     if group % 2:
         raise ValueError(f"groups of {group}: a byte has two weights; give an even group")
-    form = FORMATS[format]
 
     def rounded(x: Array) -> Rounded:
         most = np.take_along_axis(x, np.abs(x).argmax(axis=-1)[..., None], axis=-1)
         d = most / np.float32(-8)
         codes = np.trunc(x * _reciprocal(d) + np.float32(8.5)).clip(0, 15).astype(np.uint8)
-        parts = codes.reshape(*x.shape[:-1], 2, -1) if form.halves else codes.reshape(*x.shape[:-1], -1, 2)
-        low, high = np.moveaxis(parts, -2 if form.halves else -1, 0)
-        return low | high << 4, d[..., 0]
+        return paired(codes, group if FORMATS[format].halves else 2), d[..., 0]
 
     return _by_rows(weights, group, scales, rounded)
 
@@ -64,6 +61,14 @@ def q8_0(weights: Array, group: int = 32, scales: str = "float16") -> Rounded:
         return codes.astype(np.int8), d[..., 0]
 
     return _by_rows(weights, group, scales, rounded)
+
+
+def paired(codes: Array, group: int) -> Array:
+    """Codes (…, k) of 4 bits as bytes (…, k / 2): those of the first half of each group in lower bits, those
+    of the second half in upper ones. Groups of 2 are neighbours."""
+    half = codes.astype(np.uint8).reshape(*codes.shape[:-1], -1, 2, group // 2)
+    made: Array = (half[..., 0, :] | half[..., 1, :] << 4).reshape(*codes.shape[:-1], -1)
+    return made
 
 
 def unpacked(codes: Array, scales: Array, group: int, format: str, dtype: str = "float32") -> Array:

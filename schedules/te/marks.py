@@ -93,6 +93,15 @@ def _check_marks(s: Stage) -> None:
                 )
 
 
+def as_index(extent: int) -> Expr:
+    """An extent as index arithmetic, with a `SizeHole` for each of its sizes, which have names."""
+    if not is_open(extent):
+        return Const(int(extent))
+    return E.rewrite(
+        extent.expr, lambda x: SizeHole(variable(x.name), x) if isinstance(x, Dim) else None
+    )
+
+
 def is_marked(dag: ComputeDAG) -> bool:
     """Whether extents and values of the DAG know their sizes."""
     return any(map(is_open, _extents(dag))) or bool(_in_values(dag.stages))
@@ -143,9 +152,7 @@ def _with_extents(s: Stage, extents: Sequence[int]) -> Stage:
     return replace(s, outputs=outputs, axes=every[: len(s.axes)], reduce_axes=every[len(s.axes) :])
 
 
-def _with(
-    dag: ComputeDAG, shape: _Change, axis: _Change, value: Callable[[Expr], Expr | None]
-) -> ComputeDAG:
+def _with(dag: ComputeDAG, shape: _Change, axis: _Change, value: Callable[[Expr], Expr | None]) -> ComputeDAG:
     def changed(k: int, s: Stage) -> Stage:
         s = _with_extents(s, [axis(k, d, a.extent) for d, a in enumerate(_axes(s))])
         return _rewritten(s, value) if speaks_of_sizes(s) else s

@@ -135,7 +135,8 @@ def read_open(x: Any) -> OpenSizes:
 
 
 def at(dag: ComputeDAG, sizes: Mapping[str, int]) -> ComputeDAG:
-    """The DAG of one size each, without open sizes. Raises `WorkloadError` for sizes outside their ranges.
+    """The DAG with a number for each of these open sizes; others stay open. Arguments lie as they did at that
+    size. Raises `WorkloadError` for sizes outside their ranges.
 
     >>> m = te.dim(1, 512, open=True)
     >>> x = te.placeholder((m, 64))
@@ -144,20 +145,27 @@ def at(dag: ComputeDAG, sizes: Mapping[str, int]) -> ComputeDAG:
     """
     if dag.open is None:
         return dag
+    left = tuple(s for s in dag.open.sizes if s.name not in sizes)
     for s in dag.open.sizes:
-        if not s.least <= sizes[s.name] <= s.most:
+        if s not in left and not s.least <= sizes[s.name] <= s.most:
             raise WorkloadError(f"the size {s.name} is {sizes[s.name]}, outside {s.least}..{s.most}")
 
     def number(x: OpenExtent) -> int:
         return int(E.evaluate(x.extent, sizes))
 
+    def still(extents: tuple[OpenExtent, ...]) -> tuple[OpenExtent, ...]:
+        return tuple(x for x in extents if x.size not in sizes)
+
     inputs, stages = [*dag.inputs], [*dag.stages]
     for x in dag.open.inputs:
-        t = inputs[x.of]
-        inputs[x.of] = replace(t, shape=(*t.shape[: x.at], number(x), *t.shape[x.at + 1 :]))
+        if x.size in sizes:
+            t = inputs[x.of]
+            inputs[x.of] = replace(t, shape=(*t.shape[: x.at], number(x), *t.shape[x.at + 1 :]))
     for x in dag.open.axes:
-        stages[x.of] = _with_extent(stages[x.of], x.at, number(x))
-    stages = [stage_with_sizes(s, {variable(n): sizes[n] for n in dag.open.ranges}) for s in stages]
+        if x.size in sizes:
+            stages[x.of] = _with_extent(stages[x.of], x.at, number(x))
+    numbers = {variable(n): sizes[n] for n in dag.open.ranges if n in sizes}
+    stages = [stage_with_sizes(s, numbers) for s in stages]
 
     def lie(t: Tensor) -> Tensor:
         steps = open_strides(dag, dag.tensors[t.name])
@@ -167,7 +175,7 @@ def at(dag: ComputeDAG, sizes: Mapping[str, int]) -> ComputeDAG:
         dag,
         inputs=tuple(map(lie, inputs)),
         stages=tuple(replace(s, outputs=tuple(map(lie, s.outputs))) for s in stages),
-        open=None,
+        open=OpenSizes(left, still(dag.open.inputs), still(dag.open.axes)) if left else None,
     )
 
 
@@ -448,6 +456,18 @@ def _loads(e: Expr, guards: tuple[Expr, ...]) -> Iterator[tuple[Load, tuple[Expr
         yield from _loads(k, guards)
 
 
+def _of_any_data(ix: Expr) -> Expr:
+    """An index whose loads do not say where they read. As data may be anything, no axis there matters."""
+    numbers: dict[Expr, int] = {}
+
+    def visit(x: Expr) -> Expr | None:
+        if not isinstance(x, Load):
+            return None
+        return replace(x, indices=(Const(numbers.setdefault(x, len(numbers))),))
+
+    return E.rewrite(ix, visit)
+
+
 @lru_cache(maxsize=1 << 12)  # each rewrite of a model makes a DAG with almost the same loads
 def _inside(
     ix: Expr,
@@ -457,7 +477,7 @@ def _inside(
     opened: tuple[OpenSize, ...],
 ) -> bool:
     """Whether an index is inside an extent at every size. ``extents``: of the axes."""
-    axes = dict(extents)
+    axes, ix = dict(extents), _of_any_data(ix)
     known = tuple(w for g in guards for w in E.conjuncts(weaker(g)))
     spoken = E.variables(ix).union(*map(E.variables, known))
     names = spoken & axes.keys()

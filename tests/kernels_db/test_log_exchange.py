@@ -237,7 +237,6 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return path
 
 
-
 leaf = (
     st.none()
     | st.booleans()

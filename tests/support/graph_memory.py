@@ -16,6 +16,7 @@ from autotune.models.places import ARENA, INPUT, OUTPUT, STATE, ArgumentPlace, p
 from autotune.models.row_counts import counted
 from autotune.models.sizes import layout_at
 from schedules.dtypes import DTYPES
+from schedules.expr import Const
 from schedules.graph.graph import Argument, PlaceMove
 from schedules.strides import MemoryLayout
 from schedules.te.compute_dag import Tensor
@@ -43,16 +44,16 @@ def run_in_memory(
     memory = {
         ARENA: [np.full(plan.nbytes, POISON, np.uint8)],
         INPUT: [flat(x, layout_at(ol, n, sizes)) for x, n in zip(given, ol.inputs, strict=True)],
-        OUTPUT: [
-            np.full(x.span * d.itemsize, POISON, np.uint8) for x, d in zip(lies, dtypes, strict=True)
-        ],
+        OUTPUT: [np.full(x.span * d.itemsize, POISON, np.uint8) for x, d in zip(lies, dtypes, strict=True)],
         STATE: [(states or {})[n].reshape(-1).view(np.uint8) for n in ol.states],
     }
-    told = [*given, *((states or {})[n] for n in ol.states)]
+    told = [*given, *((states or {})[n] for n in ol.states), *(sizes[s.name] for s in ol.sizes)]
     places = {n: i for i, n in enumerate(call_arrays(ol))}
 
     def moved(m: PlaceMove) -> int:
-        return checked(m, number(m.index, places, ol.tensors)(told), "a state")
+        rows = Const(m.rows) if m.counted is None else m.counted
+        at_, n = (number(e, places, ol.tensors)(told) for e in (m.index, rows))
+        return checked(m, at_, n, "a state")
 
     for a in every_argument(ol):  # before anything is written
         for m in a.moves:

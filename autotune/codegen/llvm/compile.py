@@ -385,6 +385,16 @@ def prepare() -> None:
 
 
 @cache
+def address_reader() -> Callable[[Any], int]:
+    """What tells where the first element of an array lies: in a tenth of the time of ``x.ctypes.data``, where
+    heads of arrays may be read."""
+    if not _heads_are_readable():
+        return lambda x: int(x.ctypes.data)
+    at, place = ctypes.c_int64.from_address, abi.DATA_AT
+    return lambda x: at(id(x) + place).value
+
+
+@cache
 def _heads_are_readable() -> bool:
     """Whether machine code may read the heads of arrays in this process. It may not in another interpreter,
     in a free-threaded or debug build, or with a numpy of another layout."""

@@ -200,5 +200,3 @@ def supported(dtype: str) -> str:
     if dtype not in DTYPES:
         raise UnsupportedForm(f"type {dtype} is not supported")
     return dtype
-
-

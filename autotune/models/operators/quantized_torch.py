@@ -60,8 +60,6 @@ def _dequantized(node: TorchNode, x: te.Tensor, scale: Read, zero: Read | None) 
     return stage(x.shape, value, "dequantize")
 
 
-
-
 # --- one scale for all ----------------------------------------------------------------------------
 
 

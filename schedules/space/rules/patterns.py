@@ -197,7 +197,7 @@ def is_row_reduction(nest: Nest, b: Block) -> bool:
     reduce = {i.var for i in b.iters if i.kind == "reduce"}
     # What is the same for the whole row, such as its mean, is read once and does not count.
     along = [x for x in own if v in unit_stride_vars(nest, x) and reduce & _vars(x)]
-    reused = len(own) > 1 and any(not depends(x, v) for x in own) and any(depends(x, v) for x in own)
+    reused = any(not depends(x, v) and reduce & _vars(x) for x in own) and any(depends(x, v) for x in own)
     # A row of offsets, such as a mask of keys, is no operand of a product where the other is read once.
     axes = [a for a in spatial(b) if n[a] != 1]
     once = any(all(depends(x, a) for a in axes) for x in own)

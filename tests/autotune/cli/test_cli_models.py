@@ -50,8 +50,15 @@ def test_shapes_of_inputs_and_dimensions() -> None:
     found = models.shapes_of("seq=1..512,open,x=1x2..8, ids=3x1..4 , open")
     assert repr(found) == "{'seq': 1..512, 'x': (1, 2..8), 'ids': (3, 1..4)}"
     assert found["seq"].open
-    for bad, message in (("x", "write INPUT="), ("x=-1", "write"), ("x=1,x=2", "twice"), ("x=ax2", "write"),
-                         ("open", "write"), ("n=4..2", "not below"), ("n=0..2", "from 1 on")):
+    for bad, message in (
+        ("x", "write INPUT="),
+        ("x=-1", "write"),
+        ("x=1,x=2", "twice"),
+        ("x=ax2", "write"),
+        ("open", "write"),
+        ("n=4..2", "not below"),
+        ("n=0..2", "from 1 on"),
+    ):
         with pytest.raises(typer.BadParameter, match=message):
             models.shapes_of(bad)
 

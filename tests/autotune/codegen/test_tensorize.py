@@ -31,9 +31,7 @@ def whole(dag: ComputeDAG) -> list[np.ndarray]:
     """Whole numbers whose sums are exact; of integers up to their ends."""
     rng = np.random.default_rng(0)
     drawn = random_inputs(dag)
-    return [
-        rng.integers(-8, 9, x.shape).astype(x.dtype) if x.dtype == BF16 else x for x in drawn
-    ]
+    return [rng.integers(-8, 9, x.shape).astype(x.dtype) if x.dtype == BF16 else x for x in drawn]
 
 
 def need(ins: Instruction) -> Target:

@@ -188,7 +188,7 @@ def _trace(*steps: Any) -> str:
 
 LIES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "another document": (lambda v: {"a": 1}, "no saved model: model.json is another document"),
-    "a later version": (lambda v: v.update(version=4), "has version 4, and this autotune reads 1 to 3"),
+    "a later version": (lambda v: v.update(version=5), "has version 5, and this autotune reads 1 to 4"),
     "no steps": (lambda v: {k: x for k, x in v.items() if k != "steps"}, "damaged: steps: it is missing"),
     "reads outside": (lambda v: v["steps"][0]["reads"][0].__setitem__(1, 9), "elements 9 to 73 of 'x'"),
     "reads before": (lambda v: v["steps"][0]["reads"][0].__setitem__(1, -1), "expected a size, got -1"),
@@ -254,7 +254,7 @@ def test_a_model_whose_tensors_lie_in_another_is_read_back(joined: Path, tmp_pat
 
 
 VIEWS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "an older version": (lambda v: v.update(version=0), "has version 0, and this autotune reads 1 to 3"),
+    "an older version": (lambda v: v.update(version=0), "has version 0, and this autotune reads 1 to 4"),
     "outside": (lambda v: v["views"][1].__setitem__(2, 1000), "does not lie inside of"),
     "before": (lambda v: v["views"][1].__setitem__(2, -1), "expected a size, got -1"),
     "in nothing": (lambda v: v["views"][1].__setitem__(1, "z"), "'z' is no tensor of the model"),

@@ -16,7 +16,7 @@ from test_open_models import attention, both, close, module_of, size
 
 from autotune.errors import ModelError
 from autotune.models.saved import load_model
-from autotune.models.saving import VERSION, WITH_STRIDES
+from autotune.models.saving import WITH_SIZES, WITH_STRIDES
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_a_model_is_read_back_with_its_sizes(file: Path, tmp_path: Path) -> None
 
 def test_the_version_is_new_only_where_sizes_are_open(file: Path, tmp_path: Path) -> None:
     v, _ = opened(file)
-    assert v["version"] == VERSION > WITH_STRIDES
+    assert v["version"] == WITH_SIZES > WITH_STRIDES
     from test_open_models import closed_net
 
     closed_net().save(tmp_path / "closed.at")

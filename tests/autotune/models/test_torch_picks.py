@@ -248,7 +248,7 @@ def test_a_repr_names_each_number_of_threads() -> None:
     def named(numbers: Sequence[int]) -> str:
         net = object.__new__(Module)
         kernels = [type("K", (), {"target": type("T", (), {"threads": n})}) for n in numbers]
-        net._program = type("P", (), {"kernels": kernels})  # type: ignore[assignment]
+        net._programs = (type("P", (), {"kernels": kernels}),)  # type: ignore[assignment]
         return net._threads
 
     assert [named(n) for n in ((1, 1), (2, 1, 2))] == ["x1", "x1 and x2"]

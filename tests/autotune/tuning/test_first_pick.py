@@ -289,9 +289,7 @@ def short(db: Path, measurer: FakeMeasurer, monkeypatch: pytest.MonkeyPatch, **o
     monkeypatch.setattr(first_pick, "proposals", lambda *a: picks)
     with Log(db) as log:
         chosen = TuneOptions(**{"model": "analytic"} | options)
-        found = tune(
-            *(WORKLOAD, TARGET, log, chosen), space=space, measurer=measurer, peak=lambda: PEAK_S
-        )
+        found = tune(*(WORKLOAD, TARGET, log, chosen), space=space, measurer=measurer, peak=lambda: PEAK_S)
         return found, list(log.records(kind="trial"))
 
 

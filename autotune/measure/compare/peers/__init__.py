@@ -75,7 +75,5 @@ def peer(name: str) -> Peer:
         raise PeerError(f"unknown peer {name!r}; known peers: {', '.join(PEERS)}")
     module, needs = PEERS[name]
     if find_spec(needs) is None:
-        raise PeerError(
-            f"peer {name!r} is not installed; {install(needs)}, or leave it out of --against"
-        )
+        raise PeerError(f"peer {name!r} is not installed; {install(needs)}, or leave it out of --against")
     return cast(Peer, import_module(module))

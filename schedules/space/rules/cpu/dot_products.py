@@ -13,6 +13,7 @@ import math
 from schedules import expr as E
 from schedules.expr import Load, Var
 from schedules.ir import Block
+from schedules.ir.strides import known_strides
 from schedules.space.rules.parts import copy_read
 from schedules.space.rules.patterns import (
     depends,
@@ -39,9 +40,11 @@ TURNED = 16
 VECTORS = (1, 2, 4)
 
 
-def dot_product_axes(d: SketchBuilder, b: Block) -> list[str]:
+def dot_product_axes(d: SketchBuilder, b: Block, apart: bool = False) -> list[str]:
     """The spatial axes of such a product, first those along which the larger operand moves; empty for other
-    blocks, and for an operand known ahead, which is better packed."""
+    blocks, and for an operand known ahead, which is better packed. ``apart``: of a product that row-wise
+    stages read: its axes are in the order in which the larger operand lies, and its sums may be short, as
+    else the operand would be transposed in each call."""
     n, own, axes = extents(b), operands(b), spatial(b)
     if len(own) < 2 or len(b.writes) > 1:
         return []
@@ -51,9 +54,17 @@ def dot_product_axes(d: SketchBuilder, b: Block) -> list[str]:
         return []
     still = [a for a in axes if n[a] == 1 or not depends(larger, a)]
     uses = math.prod(n[a] for a in still)
-    few = uses <= FEW and reduction_length(b) >= (ONCE if uses == 1 else LONG)
+    few = uses <= FEW and reduction_length(b) >= (ONCE if uses == 1 or apart else LONG)
     moving = [a for a in axes if a not in still]
+    if apart:
+        moving.sort(key=lambda a: -_step(d, larger, a))
     return [*moving, *still] if few and moving and larger.buffer not in d.s.dag.constants else []
+
+
+def _step(d: SketchBuilder, x: Load, axis: str) -> int:
+    """How far in memory an access moves along an axis, at least (elements)."""
+    steps = known_strides(d.s.nest.buffer(x.buffer))
+    return min(k for i, k in zip(x.indices, steps, strict=True) if axis in E.variables(i))
 
 
 def _larger(b: Block) -> Load:
@@ -110,10 +121,12 @@ def schedule_dot_products(d: SketchBuilder, name: str, axes: list[str]) -> None:
     *points, lane = (x.var for x in d.loops(name))
     loop = dict(zip(spatial(d.block(name)), points, strict=True))
     outer, inner = [], []
+    opened = []
     for a in axes:
         o, i = d.s.split(loop[a], (None, d.choice(f"{name}.{a}", _row_counts(n[a]))))
         outer.append(o)
         inner.append(i)
+        opened += [o] if (name, a) in d.open else []
     d.s.reorder(*outer, *inner, lane)
     d.s.compute_at(partial, outer[-1])
     d.s.decompose_reduction(name, lane)
@@ -121,6 +134,8 @@ def schedule_dot_products(d: SketchBuilder, name: str, axes: list[str]) -> None:
         d.s.unroll(i)
     d.s.vectorize(lane)
     _schedule_partial(d, partial)
+    for o in opened:
+        d.s.partition(o)
     d.parallel(outer[0])
 
 

@@ -97,8 +97,15 @@ def _schedule(d: SketchBuilder, name: str) -> None:
     if rows is not None:
         products = [x for x in d.s.blocks() if x not in d.done and is_product(d.s.nest, d.block(x))]
         ways = ("blocks", "parts", "rows") if rows_outgrow_cache(d) else ("blocks", "rows")
+        dots = {x: axes for x in products if (axes := dot_product_axes(d, d.block(x), apart=True))}
+        ways = (*ways, "dots") if len(dots) == len(products) else ways
         by = d.choose(f"{name}.by", ways) if products else "rows"
-        if by == "rows":
+        if by == "dots":
+            d.roots |= dots.keys()
+            schedule_rows(d, name)
+            for x, axes in dots.items():
+                schedule_dot_products(d, x, axes)
+        elif by == "rows":
             schedule_rows(d, name)
         else:
             schedule_row_blocks(d, name, in_parts=by == "parts")

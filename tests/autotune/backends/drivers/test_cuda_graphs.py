@@ -1,5 +1,4 @@
-"""Launches that are captured into a graph of CUDA once, and replayed: on a fake driver where there is no GPU.
-"""
+"""Launches that are captured into a graph of CUDA once, and replayed: on a fake driver where there is no GPU."""
 
 from __future__ import annotations
 

@@ -1,0 +1,125 @@
+"""`import_gguf`: a language model of a GGUF file as a graph of tensor expressions."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from autotune.errors import ModelError
+from autotune.models.assembling import Kept, assemble
+from autotune.models.decoder import Cache, Decoder, DecoderLayer, decode
+from autotune.models.gguf_file import GgufFile, read_gguf
+from autotune.models.gguf_hyperparameters import Hyperparameters, hyperparameters
+from autotune.models.gguf_weights import GgufWeights, check_types
+from autotune.models.model import Model
+from autotune.models.operators.base import Array
+from schedules import te
+from schedules.te.dims import dim
+from schedules.te.tensors import Op
+
+CACHES = ("float32", "float16", "bfloat16")
+# Defaults: places of the cache, and rows of a call.
+CONTEXT, ROWS = 4096, 512
+
+
+def import_gguf(
+    path: str | os.PathLike[str],
+    context: int | None = None,
+    rows: int | None = None,
+    cache: str = "float32",
+    activations: str | None = "int8",
+) -> Model:
+    file = read_gguf(path)
+    check_types(file)
+    of = hyperparameters(file)
+    places = min(of.context, CONTEXT) if context is None else _size("context", context, of.context, file)
+    most = min(places, ROWS) if rows is None else _size("rows", rows, places, file)
+    if cache not in CACHES:
+        raise ModelError(f"import_gguf: cache={cache!r}; give one of {', '.join(CACHES)}")
+    if activations not in ("int8", None):
+        raise ModelError(f"import_gguf: activations={activations!r}; give 'int8' or None")
+    weights = GgufWeights(file)
+    decoder = _decoder(file, of, weights, places)
+    weights.finish()
+    n: Any = dim(1, most, "rows", open=True) if most > 1 else 1
+    tokens, position = te.placeholder((n,), "int64", "tokens"), te.placeholder((), "int64", "position")
+    caches = [
+        Cache(
+            te.placeholder((places, of.kv_heads, of.head), cache, f"keys_{i}"),
+            te.placeholder((places, of.kv_heads, of.value), cache, f"values_{i}"),
+        )
+        for i in range(of.layers)
+    ]
+    origins: dict[Op, str] = {}
+    logits, made = decode(decoder, tokens, position, caches, lambda t, name: _noted(t, name, origins))
+    states = {}
+    for i, (old, new) in enumerate(zip(caches, made, strict=True)):
+        states |= {f"keys_{i}": Kept(old.keys, new.keys), f"values_{i}": Kept(old.values, new.values)}
+    inputs = {"tokens": tokens, "position": position}
+    return assemble(
+        inputs, [("logits", logits)], weights.constants, origins, of.name, file.label, states=states
+    )
+
+
+def _size(what: str, given: Any, most: int, file: GgufFile) -> int:
+    if isinstance(given, bool) or not hasattr(given, "__index__") or not 1 <= given.__index__() <= most:
+        raise ModelError(f"{file.label}: {what}={given!r}; give an integer from 1 to {most}")
+    return int(given)
+
+
+def _decoder(file: GgufFile, of: Hyperparameters, weights: GgufWeights, places: int) -> Decoder:
+    """The decoder of a file."""
+    embedding = file.tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise ModelError(f"{file.label}: it has no matrix 'token_embd.weight': it is no language model")
+    vocabulary = embedding.shape[0]
+    output = "output" if "output.weight" in file.tensors else "token_embd"
+    divisors = None
+    if "rope_freqs.weight" in file.tensors:
+        divisors = weights.constants.pop(weights.vector("rope_freqs.weight", of.turned // 2))
+    tables = of.rotations(places, divisors)
+    cos, sin = (weights.known(n, v) for n, v in zip(("cos", "sin"), tables, strict=True))
+    return Decoder(
+        of.heads, of.kv_heads, of.head, of.value, of.eps,
+        weights.table("token_embd.weight", vocabulary, of.hidden),
+        [_layer(of, weights, f"blk.{i}.") for i in range(of.layers)],
+        weights.vector("output_norm.weight", of.hidden),
+        weights.product(output, vocabulary, of.hidden), cos, sin,
+    )  # fmt: skip
+
+
+def _layer(of: Hyperparameters, weights: GgufWeights, at: str) -> DecoderLayer:
+    q, k, v = of.heads * of.head, of.kv_heads * of.head, of.kv_heads * of.value
+    return DecoderLayer(
+        weights.vector(f"{at}attn_norm.weight", of.hidden),
+        weights.product(f"{at}attn_q", q, of.hidden, _order(of, of.heads)),
+        weights.product(f"{at}attn_k", k, of.hidden, _order(of, of.kv_heads)),
+        weights.product(f"{at}attn_v", v, of.hidden),
+        weights.product(f"{at}attn_output", of.hidden, of.heads * of.value),
+        weights.vector(f"{at}ffn_norm.weight", of.hidden),
+        weights.product(f"{at}ffn_gate", of.feed_forward, of.hidden),
+        weights.product(f"{at}ffn_up", of.feed_forward, of.hidden),
+        weights.product(f"{at}ffn_down", of.hidden, of.feed_forward),
+    )
+
+
+def _order(of: Hyperparameters, heads: int) -> Array | None:
+    """The rows of q or k in the order in which the first half of those that rotate is paired with the second."""
+    if not of.neighbours:
+        return None
+    pairs = np.arange(of.turned).reshape(-1, 2).T.ravel()
+    one = np.concatenate([pairs, np.arange(of.turned, of.head)])
+    return (np.arange(heads)[:, None] * of.head + one).ravel()
+
+
+def _noted(t: te.Tensor, name: str, origins: dict[Op, str]) -> te.Tensor:
+    """A tensor, of which stages without a node yet are noted as those of ``name``."""
+    left = [t.op]
+    while left:
+        op = left.pop()
+        if op is not None and op not in origins:
+            origins[op] = name
+            left += [x.op for x in op.reads()]
+    return t
