@@ -82,7 +82,7 @@ def test_damaged_files_are_imported_or_refused(tmp_path: Path) -> None:
 @pytest.mark.fuzz
 def test_many_damaged_files_are_imported_or_refused(tmp_path: Path) -> None:
     found = survey(tmp_path, range(1000, 1500))
-    assert found["imported"] >= 20 and found["refused"] >= 250
+    assert found["imported"] >= 100 and found["refused"] >= 100
 
 
 @pytest.fixture
