@@ -3,7 +3,7 @@
     python benchmarks/decode_right.py FILE.gguf [--context 512] [--rows 64] [--db LOG] [--threads 1]
 
 Needs the package gguf. The reference is numpy in float64, with the weights as the file rounds them. Kernels
-those of the log, and first picks. A line for each check; the exit status is 1 if one fails.
+are those of the log, and first picks. A line for each check; the exit status is 1 if one fails.
 """
 
 from __future__ import annotations

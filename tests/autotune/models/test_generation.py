@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
 
@@ -94,6 +95,19 @@ def test_a_stream_computes_a_token_when_it_is_asked_for() -> None:
     rest = [*made]
     assert len(rest) + 2 == LENGTH - len(PROMPT) + 1, "to the end of the state"
     assert rest == greedy_after(PROMPT, len(rest) + 2)[2:]
+
+
+def test_two_states_in_two_threads_are_each_as_alone() -> None:
+    net = word_net(1, 4)
+    prompts = [PROMPT, [1, 0, 7]]
+
+    def made(prompt: list[int]) -> list[list[int]]:
+        state = net.new_state()
+        return [at.generate(net, prompt, 7, state=state).tolist() for _ in range(20)]
+
+    with ThreadPoolExecutor(2) as pool:
+        for prompt, found in zip(prompts, pool.map(made, prompts), strict=True):
+            assert found == [greedy_after(prompt, 7)] * 20
 
 
 def test_an_interrupt_leaves_a_state_that_goes_on() -> None:
