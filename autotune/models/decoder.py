@@ -40,8 +40,8 @@ class DecoderLayer:
 @dataclass(frozen=True)
 class Decoder:
     """``heads`` of queries read ``kv_heads`` of keys and values, with ``head`` and ``value`` numbers each.
-    ``eps``: what norms add to the mean square. ``cos``, ``sin``: (places, pairs), of the rotations: the first half of as
-    many numbers of a head as there are pairs twice is rotated with the second half."""
+    ``eps``: what norms add to the mean square. ``cos``, ``sin``: (places, pairs), of the rotations. Number
+    ``d`` of a head is rotated with number ``d + pairs``; numbers from ``2 * pairs`` on are not."""
 
     heads: int
     kv_heads: int
@@ -58,7 +58,7 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Cache:
-    """Keys and values of earlier tokens of a layer: (context, kv_heads, head) and (context, kv_heads, value)."""
+    """Keys and values of earlier tokens of a layer: (context, kv_heads, numbers of a head)."""
 
     keys: te.Tensor
     values: te.Tensor
@@ -151,7 +151,7 @@ def _written(old: te.Tensor, rows: te.Tensor, position: te.Tensor) -> te.Tensor:
 
 
 def _attended(of: Decoder, q: te.Tensor, cache: Cache, position: te.Tensor, first: ExprLike) -> te.Tensor:
-    """softmax(q · keysᵀ / √head) · values (A. Vaswani et al., 2017) over rows up to each query's own place."""
+    """softmax(q · keysᵀ / √head) · values (A. Vaswani et al., 2017), over rows up to the place of a query."""
     rows, context, group = q.shape[0], cache.keys.shape[0], of.heads // of.kv_heads
     d, t = te.reduce_axis(of.head, "d"), te.reduce_axis(context, "t")
     every = (of.kv_heads, group, rows, context)

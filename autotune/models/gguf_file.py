@@ -1,8 +1,9 @@
 """Reads a GGUF file: its keys with their values, and where its tensors lie.
 
-The format is https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian. Nothing
-in a file is trusted. Each count and length is compared with the bytes that are left before anything is made of
-it, and tensors must lie inside the file. Their elements are not read: they stay in the file, mapped into memory.
+The format is https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian.
+Nothing in a file is trusted. Each count and length is compared with the bytes that are left before anything
+is made of it, and tensors must lie inside the file. Their elements are not read: they stay in the file, which
+is mapped into memory.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn

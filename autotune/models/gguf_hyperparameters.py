@@ -19,10 +19,10 @@ _MOST = 1 << 24  # of any size
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """``hidden``: of a token; ``feed_forward``: of the gated product. ``heads`` of queries read ``kv_heads`` of
-    keys (``head`` numbers each) and of values (``value``). ``turned``: the numbers of a head that are rotated.
-    ``neighbours``: whether pairs are neighbours. ``context``: places that the model was trained for. ``base``,
-    ``factor``: of rotations: place ``p`` turns pair ``i`` by ``p / factor * base ** (-2 i / turned)``."""
+    """``hidden``: numbers of a token; ``feed_forward``: of the gated product. ``heads`` of queries read
+    ``kv_heads`` of keys (``head`` numbers each) and of values (``value``). ``turned``: numbers of a head that
+    are rotated. ``neighbours``: whether pairs are neighbours. ``context``: places that the model was trained
+    for. Place ``p`` turns pair ``i`` by ``p / factor * base ** (-2 i / turned)``."""
 
     architecture: str
     name: str
@@ -41,7 +41,7 @@ class Hyperparameters:
     factor: float
 
     def rotations(self, places: int, divisors: Array | None) -> tuple[Array, Array]:
-        """(Cosines, sines) of (places, pairs). ``divisors``: of the angles of each pair (tensor rope_freqs)."""
+        """(Cosines, sines), both (places, pairs). ``divisors``: of the angle of each pair."""
         speed = self.base ** (-np.arange(0, self.turned, 2) / self.turned) / self.factor
         angle = np.arange(places)[:, None] * (
             speed if divisors is None else speed / divisors.astype(np.float64)
@@ -50,7 +50,7 @@ class Hyperparameters:
 
 
 def hyperparameters(file: GgufFile) -> Hyperparameters:
-    """What a file says. Raises ModelError for another architecture, and for keys that are missing or absurd."""
+    """What a file says. Raises ModelError for another architecture, for keys that are missing or absurd."""
     return _Keys(file).read()
 
 
@@ -87,8 +87,8 @@ class _Keys:
         if not 0 <= eps < 1 or not 0 < base < 1e12 or not 1e-6 < factor < 1e6:
             self._refuse(f"eps {eps}, rope.freq_base {base} or the scaling factor {factor} is absurd")
         return Hyperparameters(
-            self.architecture, self._text("general.name", self.architecture), self._size("block_count"), hidden,
-            self._size("feed_forward_length"), heads, kv_heads, head,
+            self.architecture, self._text("general.name", self.architecture), self._size("block_count"),
+            hidden, self._size("feed_forward_length"), heads, kv_heads, head,
             self._size("attention.value_length", hidden // heads), turned, ARCHITECTURES[self.architecture],
             self._size("context_length"), eps, base, factor,
         )  # fmt: skip

@@ -31,18 +31,61 @@ def import_gguf(
     cache: str = "float32",
     activations: str | None = "int8",
 ) -> Model:
+    """A language model of a GGUF file, the format of llama.cpp
+    (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md), as a graph of tensor expressions.
+
+    A compiled model is called with ``tokens`` (int64, from 1 to ``rows`` of them) and the ``position`` of the
+    first one, a number. It returns the logits after the last token, float32 of the vocabulary's length. Keys
+    and values of earlier tokens are its state (`Module.state`): ``keys_0``, ``values_0``, ..., each (context,
+    heads, numbers of a head). Calls of one token have a program of their own.
+
+    ``context``: the places of the state, by default those of the file, and at most 4096. ``rows``: the
+    largest number of tokens of a call, by default 512, and at most ``context``. ``cache``: the dtype of the
+    state: "float32", "float16" or "bfloat16". ``activations``: "int8" rounds the activations of products with
+    weights of Q8_0 and Q4_0, 32 at a time, as llama.cpp does; None leaves them as float32.
+
+    Architectures are llama and qwen2, types of tensors F32, F16, BF16, Q8_0 and Q4_0. Weights stay as they
+    are in the file: none is widened. Those of floats stay in the file, which is mapped into memory until
+    `compile_model` has packed them; do not change it before. The file's tokenizer is not read.
+
+    Raises `ModelError` for a file that is none, is damaged or cut off, for another architecture, for tensors
+    of other types, all at once, and for what else is not supported, such as experts; and for ``context``,
+    ``rows``, ``cache`` and ``activations`` that cannot be.
+
+    Example:
+
+        model = at.import_gguf("model.gguf", context=2048)
+        at.tune_model(model, threads=1, budget="5m")
+        net = at.compile_model(model, threads=1)
+        logits = net(np.array([1, 2, 3]), 0)
+    """
     file = read_gguf(path)
-    check_types(file)
     of = hyperparameters(file)
+    check_types(file)
     places = min(of.context, CONTEXT) if context is None else _size("context", context, of.context, file)
     most = min(places, ROWS) if rows is None else _size("rows", rows, places, file)
     if cache not in CACHES:
-        raise ModelError(f"import_gguf: cache={cache!r}; give one of {', '.join(CACHES)}")
+        raise ModelError(f"{file.label}: cache={cache!r}; give one of {', '.join(CACHES)}")
     if activations not in ("int8", None):
-        raise ModelError(f"import_gguf: activations={activations!r}; give 'int8' or None")
+        raise ModelError(f"{file.label}: activations={activations!r}; give 'int8' or None")
     weights = GgufWeights(file, activations is not None)
     decoder = _decoder(file, of, weights, places)
     weights.finish()
+    model = _assembled(file, of, decoder, weights, places, most, cache)
+    return model.with_own_sizes(rows=1) if most > 1 else model
+
+
+def _size(what: str, given: Any, most: int, file: GgufFile) -> int:
+    if isinstance(given, bool) or not hasattr(given, "__index__") or not 1 <= given.__index__() <= most:
+        raise ModelError(f"{file.label}: {what}={given!r}; give an integer from 1 to {most}")
+    return int(given)
+
+
+def _assembled(
+    file: GgufFile, of: Hyperparameters, decoder: Decoder, weights: GgufWeights, places: int, most: int,
+    cache: str,
+) -> Model:  # fmt: skip
+    """The model of a decoder. ``places``: of its caches. ``most``: rows of a call."""
     n: Any = dim(1, most, "rows", open=True) if most > 1 else 1
     tokens, position = te.placeholder((n,), "int64", "tokens"), te.placeholder((), "int64", "position")
     caches = [
@@ -58,16 +101,9 @@ def import_gguf(
     for i, (old, new) in enumerate(zip(caches, made, strict=True)):
         states |= {f"keys_{i}": Kept(old.keys, new.keys), f"values_{i}": Kept(old.values, new.values)}
     inputs = {"tokens": tokens, "position": position}
-    model = assemble(
+    return assemble(
         inputs, [("logits", logits)], weights.constants, origins, of.name, file.label, states=states
     )
-    return model.with_own_sizes(rows=1) if most > 1 else model
-
-
-def _size(what: str, given: Any, most: int, file: GgufFile) -> int:
-    if isinstance(given, bool) or not hasattr(given, "__index__") or not 1 <= given.__index__() <= most:
-        raise ModelError(f"{file.label}: {what}={given!r}; give an integer from 1 to {most}")
-    return int(given)
 
 
 def _decoder(file: GgufFile, of: Hyperparameters, weights: GgufWeights, places: int) -> Decoder:
@@ -76,18 +112,19 @@ def _decoder(file: GgufFile, of: Hyperparameters, weights: GgufWeights, places: 
     if embedding is None or len(embedding.shape) != 2:
         raise ModelError(f"{file.label}: it has no matrix 'token_embd.weight': it is no language model")
     vocabulary = embedding.shape[0]
-    output = "output" if "output.weight" in file.tensors else "token_embd"
     divisors = None
     if "rope_freqs.weight" in file.tensors:
         divisors = weights.values("rope_freqs.weight", of.turned // 2)
-    tables = of.rotations(places, divisors)
-    cos, sin = (weights.known(n, v) for n, v in zip(("cos", "sin"), tables, strict=True))
+    cos, sin = of.rotations(places, divisors)
     return Decoder(
         of.heads, of.kv_heads, of.head, of.value, of.eps,
         weights.table("token_embd.weight", vocabulary, of.hidden),
         [_layer(of, weights, f"blk.{i}.") for i in range(of.layers)],
         weights.vector("output_norm.weight", of.hidden),
-        weights.product(output, vocabulary, of.hidden), cos, sin,
+        weights.product(
+            "output" if "output.weight" in file.tensors else "token_embd", vocabulary, of.hidden
+        ),
+        weights.known("cos", cos), weights.known("sin", sin),
     )  # fmt: skip
 
 
@@ -107,7 +144,7 @@ def _layer(of: Hyperparameters, weights: GgufWeights, at: str) -> DecoderLayer:
 
 
 def _order(of: Hyperparameters, heads: int) -> Array | None:
-    """The rows of q or k in the order in which the first half of those that rotate is paired with the second."""
+    """The rows of q or k in an order in which what rotates together is as far apart as there are pairs."""
     if not of.neighbours:
         return None
     pairs = np.arange(of.turned).reshape(-1, 2).T.ravel()

@@ -36,8 +36,8 @@ def check_types(file: GgufFile) -> None:
     if odd:
         raise ModelError(
             f"{file.label}: {len(odd)} of {len(file.tensors)} tensors have types that are not supported: "
-            f"{_shown(odd)}; those that are: {', '.join(SUPPORTED)}; convert it, of the float file if there is "
-            f"one: llama-quantize --allow-requantize --pure {file.label} out.gguf Q8_0"
+            f"{_shown(odd)}; those that are: {', '.join(SUPPORTED)}; convert the model, its float file where "
+            f"there is one: llama-quantize --allow-requantize --pure {file.label} out.gguf Q8_0"
         )
 
 
@@ -106,7 +106,8 @@ class GgufWeights:
         odd = [n for n in self.file.tensors if n not in self.used]
         if odd:
             raise ModelError(
-                f"{self.file.label}: its architecture has no {_shown(odd)}: it is a variant that is not supported"
+                f"{self.file.label}: its architecture has no {_shown(odd)}: it is a variant that is not "
+                "supported"
             )
 
     def _tensor(self, name: str, shape: Sequence[int]) -> GgufTensor:
@@ -136,7 +137,7 @@ class GgufWeights:
 
     def _floats(self, t: GgufTensor, order: Array | None) -> te.Tensor:
         if t.type not in FLOATS:
-            raise ModelError(f"{self.file.label}: tensor {t.name!r} has type {t.type}, and no matrix is of it")
+            raise ModelError(f"{self.file.label}: tensor {t.name!r} has type {t.type}, and is no matrix")
         dtype = FLOATS[t.type]
         whole = t.data.view(DTYPES[dtype].numpy).reshape(t.shape)
         return self._constant(t.name, dtype, lambda: whole if order is None else whole[order])

@@ -54,8 +54,8 @@ class HostLayout:
 
 @dataclass(frozen=True)
 class _Told:
-    """Words of the table of arguments that each call tells: ``begin + step * (a number of the call)``. Numbers
-    of a call are where its inputs and outputs lie, how far places move, and sizes, in this order.
+    """Words of the table of arguments that each call tells: ``begin + step * (a number of the call)``.
+    Numbers of a call are where its inputs and outputs lie, how far places move, and sizes, in this order.
 
     ``word``: which words, each with its ``begin``, its ``step`` and the ``number`` of the number. ``more``:
     what a word is moved by besides. ``states``: {word: (number of a state, bytes from where that begins)} of
@@ -83,9 +83,9 @@ class _Told:
                 rows.append((word, a.offset, moved[0][1], moved[0][0]))
                 more += [(word, *x) for x in moved[1:]]
         rows += [(word, 0, 1, moves + len(layout.moves) + number) for word, number in layout.sizes]
-        word, begin, step, number = np.array(rows, np.int64).reshape(-1, 4).T
+        columns = np.array(rows, np.int64).reshape(-1, 4).T.copy()
         states = {i: (a.number, a.offset) for i, a in layout.args if a.base == STATE}
-        return _Told(word, begin.copy(), step, number, tuple(more), states)
+        return _Told(*columns, more=tuple(more), states=states)
 
     def take_states(self, known: Sequence[int], args: ctypes.Array[ctypes.c_int64]) -> None:
         """Point into states that lie elsewhere than before. ``known``: where each begins."""

@@ -48,8 +48,9 @@ class Outline:
     a call. ``constants``: names of the weights. ``tasks``: each workload once. ``steps``: in an order in
     which all is written before it is read. ``labels``: {name of an input or output: what users call it},
     where that is another name. ``views``: {tensor: where in another one it lies}. ``joins``: {tensor that no
-    step writes: the tensors that are its parts, or the one that it is a part of}, which lie where it does. ``sizes``: what a call tells;
-    tensors have the extents of the largest. ``extents``: those of inputs and outputs that depend on one.
+    step writes: the tensors that are its parts, or the one that it is a part of}, which lie where it does.
+    ``sizes``: what a call tells; tensors have the extents of the largest. ``extents``: those of inputs and
+    outputs that depend on one.
     ``states``: {what users call it: what calls keep}, without initial values. Its new value lies where the
     old one does, of which it is joined with what was written there; or apart, and is copied when the call
     ends. ``counts``: sizes of steps that a call tells by numbers. Raises ValueError for steps that read
@@ -172,8 +173,8 @@ class Outline:
                 raise ValueError(f"{name!r} is given, and joined of others")
             root = self.root(name)
             own = parts[1:] if root in kept else parts  # the first is what was there
-            part = own == (root,) and root not in self.joins
-            if not own or any(self.root(p) != root for p in parts) or (root in own and not part):
+            of_one = own == (root,) and root not in self.joins
+            if not own or any(self.root(p) != root for p in parts) or (root in own and not of_one):
                 raise ValueError(f"{name!r} is not joined of tensors that lie in it")
 
     def _join(self, written: set[str]) -> None:

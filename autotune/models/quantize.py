@@ -16,7 +16,7 @@ from schedules.graph.graph import Graph
 from schedules.graph.group_scales import scale_sums_of_groups
 from schedules.graph.integers import integer_products
 from schedules.graph.round_activations import CodeSum, round_activations
-from schedules.graph.round_weights import Rounding, round_weights
+from schedules.graph.round_weights import Rounding, Treated, round_weights
 
 # {what a user writes: how it is stored}.
 FORMATS = {"int4": "int4_halves", "int8": "int8", "bfloat16": "bfloat16", "float16": "float16"}
@@ -60,15 +60,16 @@ def quantize(
     Raises `ModelError` for other options, for a name of ``keep`` that fits nothing, and for a model in which
     nothing is rounded; it says why.
 
-    >>> small = at.quantize(model, weights="int8", group=8, least=0)
-    >>> small
-    <Model ...>
-    >>> print(small.quantized)
-    1 of 1 products with weights of int8 in groups of 8, activations of int8: ...
+    Example, with the last layer as it is:
+
+        small = at.quantize(model, weights="int4", keep="lm_head*")
+        print(small.quantized)
+        at.tune_model(small, threads=1)
     """
     _check(model, weights, group, activations, scales, least)
     kept = _Kept((keep,) if isinstance(keep, str) else tuple(keep), model.graph)
-    graph, treated = scale_sums_of_groups(integer_products(model.graph)), ()
+    graph = scale_sums_of_groups(integer_products(model.graph))
+    treated: tuple[Treated, ...] = ()
     if weights is not None:
         how = Rounding(FORMATS[weights], group, scales)
         graph, treated = round_weights(graph, how, lambda p: kept.why(p) or _too_small(p, least))

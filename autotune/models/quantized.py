@@ -11,7 +11,7 @@ from schedules.units import size
 
 @dataclass(frozen=True, repr=False)
 class QuantizedModel:
-    """What `quantize` did. Print it.
+    """What `quantize` did. Example: ``print(at.quantize(model).quantized)``.
 
     ``weights``: the format that was asked for; None: weights stayed. ``group``: numbers that share a scale.
     ``activations``: whether activations are rounded. ``products``: each product with something known, in the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from schedules.dtypes import is_float
 from schedules.graph.edit import remade
 from schedules.graph.graph import Array, Graph
 from schedules.te.compute_dag import ComputeDAG, Stage
@@ -50,5 +51,12 @@ def _sums_open(s: Stage) -> bool:
 
 
 def _pays(stage: Stage, read: Sequence[Array]) -> bool:
-    made = sum(t.nbytes for t in stage.outputs)
-    return made <= max(SMALL, LARGER * sum(a.nbytes for a in read))
+    made, known = sum(t.nbytes for t in stage.outputs), sum(a.nbytes for a in read)
+    return made <= max(SMALL, known if _widens_codes(stage, read) else LARGER * known)
+
+
+def _widens_codes(stage: Stage, read: Sequence[Array]) -> bool:
+    """Whether a stage makes floats of integers, as of a weight of few bits: each call reads them from memory,
+    where they should stay small."""
+    floats = all(is_float(t.dtype) for t in stage.outputs)
+    return floats and any(a.dtype.kind in "iu" and a.size > 1 for a in read)

@@ -61,7 +61,8 @@ def _summed(graph: Graph) -> set[str]:
             if is_sum_of_products(s, p):
                 found |= {x.buffer for x in (*p.reads(), *s.reads())} - {p.name}
     for s in reversed(graph.dag.stages):
-        if s.reducer is not None and not is_product(s) and found.issuperset(r.name for r in read.get(s.name, ())):
+        users = [r.name for r in read.get(s.name, ())]
+        if s.reducer is not None and not is_product(s) and found.issuperset(users):
             found.add(s.name)
     return found
 

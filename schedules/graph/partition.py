@@ -350,7 +350,7 @@ class _Cut:
             apart = is_joined(s) or is_looked_up(s) or (makes_bytes(s) and not of_rows)
             if apart and any(map(self.by_product, readers_)):
                 continue
-            if any(map(self.by_product, beside)) or (of_rows and not rows) or (not of_rows and len(beside) > 1):
+            if any(map(self.by_product, beside)) or (not rows if of_rows else len(beside) > 1):
                 continue
             self.join([s, *users])
 

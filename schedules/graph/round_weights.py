@@ -108,9 +108,9 @@ class _Rounded:
             self._floats[matrix_of(p)] = self.products.add(name, rounded)
         indices = (*(Var(p.stage.axes[n].var) for n in p.outputs), Var(p.depth.var))
         new = E.widen(Load(self._floats[matrix_of(p)], indices, self.how.format))
-        value = p.stage.values[0]
-        assert isinstance(value, Binary)
-        a, b = (e if e == p.x else new for e in (value.a, value.b))
+        both = p.stage.values[0]
+        assert isinstance(both, Binary)
+        a, b = (e if e == p.x else new for e in (both.a, both.b))
         self.products.replace(p.stage, [replace(p.stage, values=(Binary("*", a, b),))])
         return ""
 

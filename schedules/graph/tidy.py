@@ -171,7 +171,7 @@ def _as_one(index: Expr, pairs: Mapping[str, str]) -> Expr:
     if not used or isinstance(index, Var):
         return index
     terms, const = affine.linear(index)
-    near = {Var(a): terms[Var(b)] for a, b in used.items()}
+    near: dict[Expr, Expr] = {Var(a): terms[Var(b)] for a, b in used.items()}
     left = {v: near.get(v, c) for v, c in terms.items() if v not in {Var(b) for b in used.values()}}
     return affine.from_linear(left, const)
 

@@ -299,22 +299,29 @@ def untuned(model: Model) -> Module:
     return Module(program, target, model.name, [None] * len(kernels), None, model.signature)
 
 
-def static_cache() -> tuple[Any, dict[str, Any]]:
-    """A small Llama of transformers whose `StaticCache` of 32 places lies in buffers, and the arguments of
-    its export."""
+def static_cache(
+    architecture: str = "Llama",
+    attention: str = "sdpa",
+    rows: int | None = 1,
+    context: int = 32,
+    dtype: str = "float32",
+) -> tuple[Any, dict[str, Any]]:
+    """A small language model of transformers ("Llama", "Qwen2") whose `StaticCache` of ``context`` places lies
+    in buffers, and the arguments of its export: ``rows`` tokens in a call, or with None 1 to 8."""
     torch, transformers = imported("torch"), imported("transformers")
     from transformers.integrations.executorch import TorchExportableModuleWithStaticCache
 
-    config = transformers.LlamaConfig(
+    config = getattr(transformers, f"{architecture}Config")(
         hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, vocab_size=256, max_position_embeddings=64,
+        num_key_value_heads=2, vocab_size=256, max_position_embeddings=64, attn_implementation=attention,
     )  # fmt: skip
     torch.manual_seed(0)
-    llama = transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
-    llama.config._attn_implementation = "sdpa"
-    llama.generation_config = transformers.GenerationConfig(
-        use_cache=True, cache_implementation="static", max_length=32,
-        cache_config={"batch_size": 1, "max_cache_len": 32},
+    model = getattr(transformers, f"{architecture}ForCausalLM")(config).eval().requires_grad_(False)
+    model = model.to(getattr(torch, dtype))
+    model.generation_config = transformers.GenerationConfig(
+        use_cache=True, cache_implementation="static", max_length=context,
+        cache_config={"batch_size": 1, "max_cache_len": context},
     )  # fmt: skip
-    how = {"input_ids": torch.tensor([[5]]), "cache_position": torch.tensor([0])}
-    return TorchExportableModuleWithStaticCache(llama), how
+    n = rows or 8
+    how = {"input_ids": torch.arange(n)[None], "cache_position": torch.arange(n)}
+    return TorchExportableModuleWithStaticCache(model), how

@@ -99,6 +99,9 @@ def suite_and_log(db: Path) -> float | None:
 def whole_model(db: Path, folder: Path, exported: object) -> npt.NDArray[np.float32]:
     model = at.import_onnx(folder / "net.onnx", shapes={"x": (1, 3, 224, 224)}, islands=True)
     assert_type(model, at.Model)
+    small = at.quantize(model, weights="int8", group=64, activations=None, keep="head*")
+    assert_type(small, at.Model)
+    assert_type(small.quantized, at.QuantizedModel | None)
     result = at.tune_model(model, threads=1, budget="3m", db=db)
     assert_type(result, at.ModelTuneResult)
     net = at.compile_model(model, threads=1, db=db)

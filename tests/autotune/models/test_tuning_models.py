@@ -318,5 +318,5 @@ def test_plain_loops_that_a_log_has_alone_are_named(tmp_path: Path) -> None:
     with pytest.warns(UserWarning) as warned:
         compile_model(model_of(graph), threads=1, db=db)
     (said,) = [str(w.message) for w in warned]
-    assert "2 of 2 tasks run as plain loops" in said and said.count("the log has nothing else") == 2
-    assert "with more time; or allow" in said and "node/y0" in said and "times as long as a tuned" in said
+    assert "2 of 2 tasks run their plain loops" in said and said.count("the log has nothing else") == 2
+    assert "tune them: autotune.tune_model(" in said and "node/y0" in said and "times as long as a" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from math import prod
 from operator import mul
 
 from schedules.expr import Var
@@ -19,6 +20,8 @@ from schedules.space.rules.patterns import (
 )
 from schedules.space.sketch_builder import SketchBuilder, extent
 
+# Most elements that one thread makes in less time than others need to begin. Source: docs/measurements/threads.md.
+ALONE = 2048
 # Tiles in a block of a transposition, along each axis.
 BLOCKS = (1, 4, 16, 64)
 
@@ -101,7 +104,7 @@ def _tile_axes(d: SketchBuilder, name: str, loops: list[str]) -> None:
         d.s.unroll(i)
     d.s.vectorize(inner[-1])
     take = 0
-    if d.threads > 1:
+    if d.threads > 1 and prod(n[axis] for axis in axes) > ALONE:
         # The outermost loops are shared until there may be enough iterations. A column's blocks stay in one
         # thread.
         count = list(accumulate((most[v] for v in outer), mul))
