@@ -117,6 +117,8 @@ def _of_model(o: Given, output: Path) -> Written:
     from autotune.report import of_model
 
     o.check_model()
+    if o.on_gguf:
+        o.refuse(("against",), "does not run files of GGUF; see: autotune bench")
     model = models.model_of(o)
     goal = model_target(o.target, o.threads)
     profiled = o.profile or o.against is not None

@@ -54,17 +54,25 @@ def timed(call: Callable[[], object]) -> Spent:
 
 
 class Speaker(Protocol):
-    """What is compared. ``logits``: of the last token of the last call. A call at a position takes the state
-    back to there."""
+    """What is compared. ``tells_cpu``: whether it knows its CPU time. ``logits``: of the last token of the
+    last call; of another process it may have none. A call at a position takes the state back to there."""
 
-    name: str
-    logits: NDArray[np.float32]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tells_cpu(self) -> bool: ...
+
+    @property
+    def logits(self) -> NDArray[np.float32]: ...
 
     def run(self, calls: Calls) -> list[Spent]: ...
 
 
 class ModuleSpeaker:
     """A compiled model as a contender, with a state of its own."""
+
+    tells_cpu = True
 
     def __init__(self, net: Module, name: str) -> None:
         self.name, self.calls = name, TokenCalls(net)
@@ -171,7 +179,7 @@ def compare(
     words = words_for(task.tokens, vocabulary)
     rows, depth = task.rows, task.depth
     calls = [(words[at : at + rows], at) for at in range(depth, task.tokens, rows)]
-    by_cpu = target.threads == 1
+    by_cpu = target.threads == 1 and all(s.tells_cpu for s in speakers)
     memory = MemoryLoop(target, "read", 1 << 28, cpu_clock=by_cpu)
     spent: dict[str, list[list[Spent]]] = {s.name: [] for s in speakers}
     limits: list[float] = []
@@ -193,11 +201,14 @@ def compare(
     return DecodingTimes(task, spent, limits, by_cpu)
 
 
-def apart(ours: Speaker, theirs: Speaker, tokens: int, vocabulary: int) -> float:
-    """How far logits after so many tokens are apart (root of the mean square), by their deviation."""
+def apart(ours: Speaker, theirs: Speaker, tokens: int, vocabulary: int) -> float | None:
+    """How far logits after so many tokens are apart (root of the mean square), by their deviation. None where
+    a peer tells none."""
     words = words_for(tokens, vocabulary)
     for s in (ours, theirs):
         s.run([(words, 0)])
+    if not theirs.logits.size:
+        return None
     if ours.logits.shape != theirs.logits.shape:
         raise DisagreementError(
             f"{theirs.name} gives {theirs.logits.size} logits, and the model {ours.logits.size}; leave "

@@ -1,7 +1,7 @@
 """Language models beside llama.cpp, which reads the file that they were imported from.
 
 The package ``llama-cpp-python`` runs in a process of its own, with as many threads as the model here. Each
-call is timed there, so that no time contains communication.
+call is timed there, so that no time contains communication. Without it the program ``llama-bench`` is taken.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from autotune.errors import one_line
 from autotune.measure.compare.peers import PeerError
 from autotune.models.decoding import Calls, Spent, timed
+from autotune.models.llama_bench_peer import PROGRAM, LlamaBench
 
 PACKAGE = "llama_cpp"
 INSTALL = "pip install llama-cpp-python"
@@ -32,7 +34,7 @@ CACHES = {"float32": 0, "float16": 1, "bfloat16": 30}
 class LlamaCpp:
     """llama.cpp in another process, as a contender. ``logits``: of the last token of the last call."""
 
-    name = "llama.cpp"
+    name, tells_cpu = "llama.cpp", True
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -59,11 +61,17 @@ def ask(pipe: Connection, what: Any) -> Any:
 
 
 @contextmanager
-def llama_cpp(path: str, threads: int, context: int, cache: str) -> Iterator[LlamaCpp]:
+def llama_cpp(path: str, threads: int, context: int, cache: str) -> Iterator[LlamaCpp | LlamaBench]:
     """llama.cpp with a file, with room for ``context`` tokens in a cache of this dtype. Raises `PeerError`
     where it is not installed or does not read the file."""
+    program = shutil.which(PROGRAM)
+    if find_spec(PACKAGE) is None and program is not None:
+        yield LlamaBench(program, os.path.abspath(path), threads, cache)
+        return
     if find_spec(PACKAGE) is None:
-        raise PeerError(f"llama.cpp is not installed: {INSTALL}; or leave it out of --against")
+        raise PeerError(
+            f"llama.cpp is not installed: {INSTALL}, or put {PROGRAM} on PATH; or leave it out of --against"
+        )
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
     process = spawn.Process(

@@ -116,6 +116,15 @@ def whole_model(db: Path, folder: Path, exported: object) -> npt.NDArray[np.floa
     return y
 
 
+def language_model(db: Path, folder: Path) -> npt.NDArray[np.int64]:
+    model = at.import_gguf(folder / "x.gguf", context=512, rows=64, cache="float16")
+    assert_type(model, at.Model)
+    net = at.compile_model(model, threads=1, db=db)
+    state = net.new_state()
+    assert_type([*at.stream_tokens(net, [1, 306], state=state)], list[int])
+    return at.generate(net, [1, 306], 8, choose=lambda logits: int(logits.argmax()), stop={2}, position=1)
+
+
 def settings_and_errors() -> tuple[str, at.Settings | None]:
     errors: tuple[type[at.AutotuneError], ...] = (
         at.ArgumentError,

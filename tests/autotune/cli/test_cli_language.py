@@ -36,7 +36,7 @@ class Memory:
 class Peer:
     """A contender that gives the logits of the model, and takes a second a call."""
 
-    name = "llama.cpp"
+    name, tells_cpu = "llama.cpp", True
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.words = seconds, list[int]()
@@ -145,6 +145,11 @@ def test_sizes_of_files_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ran.status == 2 and "it has context and rows, as numbers" in ran.err
     ran = run("tune", "net.onnx", "--cache", "float16")
     assert ran.status == 2 and "--cache goes with a file of GGUF alone" in ran.err
+
+
+def test_a_report_compares_files_of_onnx_alone() -> None:
+    ran = run("report", "x.gguf", "--against", "onnxruntime")
+    assert ran.status == 2 and "--against does not run files of GGUF" in ran.err
 
 
 def test_generate_prints_each_token(asked: list[Any]) -> None:

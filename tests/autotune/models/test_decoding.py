@@ -44,7 +44,7 @@ class Scripted:
     """A contender that notes its calls, and takes what it is told."""
 
     def __init__(self, name: str, *took: float) -> None:
-        self.name, self.took, self.seen = name, took, []
+        self.name, self.took, self.seen, self.tells_cpu = name, took, [], True
         self.logits = np.zeros(3, np.float32)
 
     def run(self, calls: Any) -> list[Spent]:
@@ -80,6 +80,9 @@ def test_tokens_are_made_after_the_same_others_in_each_round() -> None:
     assert found.time_s("a") == 1.0 and found.best_s("a") == 1.0 and found.wall_s("b") == 8.0
     assert found.cpu_s("b") == 4.0 and found.ratios("a", "b") == [4.0] * 3
     assert found.share("a", 20.0) == pytest.approx(20 / 50)
+    b.tells_cpu = False
+    assert measured(decoding.decode(5), a, b).time_s("a") == 2.0
+    b.tells_cpu = True
     found = measured(decoding.decode(5), a, b, threads=2)
     assert found.time_s("a") == 2.0, "by the clock of the wall"
     assert found.share("a", 20.0) == pytest.approx(20 / 2 / 25)
@@ -177,9 +180,44 @@ def test_what_goes_wrong_in_the_other_process_is_told(file: Path, monkeypatch: p
 
 def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_cpp_peer, "PACKAGE", "no_such_package")
-    with pytest.raises(PeerError, match="llama.cpp is not installed: pip install llama-cpp-python"):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(PeerError, match="llama.cpp is not installed: pip install llama-cpp-python, or put"):
         with llama_cpp("x.gguf", 1, 12, "float32"):
             pass
+
+
+PROGRAM = f"""#!{sys.executable}
+import json, sys
+words = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+if words["-m"].endswith("none.gguf"):
+    sys.exit("error: failed to load model")
+if words["-m"].endswith("odd.gguf"):
+    print('[{{"samples_ns": [-5]}}]')
+    sys.exit()
+rows, n, depth = (int(words[x]) for x in ("-p", "-n", "-d"))
+assert (words["-ctk"], words["-ctv"], words["-t"], words["-o"]) == ("f16", "f16", "1", "json")
+print(json.dumps([{{"samples_ns": [(rows * 100 + n + depth) * 10**9], "n_gen": n}}]))
+"""
+
+
+@pytest.mark.slow
+def test_the_program_stands_in_for_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_cpp_peer, "PACKAGE", "no_such_package")
+    program = tmp_path / "llama-bench"
+    program.write_text(PROGRAM)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    words = decoding.words_for(9, WORDS)
+    with llama_cpp("x.gguf", 1, 12, "float16") as peer:
+        assert [s.wall_s for s in peer.run([(words[:7], 0)])] == [700.0]
+        assert [s.wall_s for s in peer.run([(words[n : n + 1], n) for n in (4, 5)])] == [3.0, 3.0]
+        assert decoding.apart(ModuleSpeaker(word_net(1, 4), "ours"), peer, 7, WORDS) is None
+        found = measured(decoding.decode(4), Scripted("autotune", 1.0), peer)
+        assert found.ratios("autotune", "llama.cpp") == [(8 + 4) / 8 / 2] * 3, "by the wall"
+    for name, said in (("none", "failed to load model"), ("odd", "nanoseconds, got -5")):
+        with llama_cpp(f"{name}.gguf", 1, 12, "float16") as peer:
+            with pytest.raises(PeerError, match=f"llama-bench does not time .*{name}.gguf: .*{said}"):
+                peer.run([(words[:7], 0)])
 
 
 def in_process(file: Path) -> Iterator[Any]:
