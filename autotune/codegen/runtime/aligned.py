@@ -1,6 +1,6 @@
 """Arrays that begin where a line of the caches does; numpy's large ones begin 16 bytes after one, so that
-every vector of 64 bytes lies in two. What is kept for many calls, as packed weights are, lies in huge pages too,
-beside others: numpy asks for such pages for large arrays alone."""
+every vector of 64 bytes lies in two. What is kept for many calls, as packed weights are, lies in huge pages
+too, beside others: numpy asks for such pages for large arrays alone."""
 
 from __future__ import annotations
 
