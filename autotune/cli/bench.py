@@ -64,8 +64,6 @@ def bench(o: Given) -> None:
         raise typer.BadParameter(
             f"--must-beat {o.must_beat!r} is not one of the peers of --against {against!r}"
         )
-    if not o.on_gguf:
-        o.refuse(("depth", "prefill"), "goes with a file of GGUF alone")
     if o.on_gguf:
         o.check_model("sizes")
         met = bench_language.compare_model(o, names)

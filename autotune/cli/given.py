@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from autotune.run.dynamic_workload import DynamicWorkload
     from schedules.model import Target, Workload
 
+# What is said of language models in files of GGUF alone.
+OF_GGUF = ("cache", "activations", "depth", "prefill")
 # Of a row whose value must be given.
 REQUIRED: Any = ...
 
@@ -75,6 +77,8 @@ class Given:
     def __init__(self, ctx: typer.Context, rows: Iterable[OptionRow], values: dict[str, Any]) -> None:
         self.ctx = ctx
         self.__dict__.update({row.name: row.value(values[row.name]) for row in rows})
+        if "op" in values and not self.on_gguf:
+            self.refuse([n for n in OF_GGUF if n in values], "goes with a file of GGUF alone")
 
     if TYPE_CHECKING:
 

@@ -32,9 +32,8 @@ def imported(path: str, shape: str, islands: bool = False) -> Model:
 
 def model_of(o: Given, islands: bool = False) -> Model:
     """The model of the file that a command is given, with what its options say. Raises `ModelError`, and
-    `typer.BadParameter` for options that do not go with such a file."""
+    `typer.BadParameter` for a shape that a file of GGUF has not."""
     if not o.on_gguf:
-        o.refuse(("cache", "activations"), "goes with a file of GGUF alone")
         return imported(o.op, o.shape, islands)
     from autotune.models.gguf_import import import_gguf
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import subprocess
@@ -121,18 +122,30 @@ def begin() -> None:
 
 
 @contextmanager
-def shared_start() -> Iterator[None]:
+def shared_start(late_s: float = math.inf) -> Iterator[None]:
     """Until the end of the block, Python starts once for all measurers of this thread: their zygotes fork
-    from one process. A block within another one shares that of the outer."""
+    from one process. A block within another one shares that of the outer. ``late_s``: seconds that what is
+    measured in the block may take longer together because others have the CPUs (`may_be_late_s`)."""
     if getattr(_shared, "nursery", None) is not None:
         yield
         return
-    _shared.nursery = Nursery()
+    _shared.nursery, _shared.late_s = Nursery(), late_s
     try:
         yield
     finally:
         _shared.nursery.end()
         _shared.nursery = None
+
+
+def may_be_late_s() -> float:
+    """Seconds that are left of ``late_s`` of `shared_start`; endless outside of it."""
+    left: float = getattr(_shared, "late_s", math.inf)
+    return left if Nursery.of_thread() is not None else math.inf
+
+
+def was_late(seconds: float) -> None:
+    """Count seconds that something took longer because others had the CPUs."""
+    _shared.late_s = max(may_be_late_s() - seconds, 0.0)
 
 
 def python(module: str, sock: socket.socket, stderr: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:

@@ -84,7 +84,7 @@ class Archive:
             found = _header(f, what)
             if found != (t.shape, False, plain_dtype(t.dtype)):
                 raise Damaged(f"{what} is {found[2]}{list(found[0])}, not {t.dtype}{list(t.shape)}")
-            made = aligned.zeros(t.shape, t.dtype)
+            made = aligned.kept_zeros(t.shape, t.dtype)
             flat = made.reshape(-1).view(np.uint8)
             at = 0
             while at < flat.size:

@@ -21,6 +21,7 @@ from autotune.models.origin import ModelOrigin
 from autotune.models.own_programs import OwnProgram, TaskList, joint_tasks
 from autotune.models.preparation import prepared_programs
 from autotune.models.program import Program
+from autotune.models.shared_packing import with_shared_packings
 from autotune.models.weights import KeptOnce
 from autotune.results.following import picks_shown
 from autotune.run.asked import Asked
@@ -30,9 +31,13 @@ from autotune.run.plain import said
 from autotune.run.stored import hits, named_place, stored, stored_elsewhere, unsearched, with_threads
 from autotune.run.warned import warn
 from schedules.errors import AutotuneError
-from schedules.model import Target, Workload
+from schedules.model import Target, Trace, Workload
 
 SHOWN = 8  # nodes of a task in a message
+QUICK_S = 1e-4  # of plain loops that no warning names
+# Seconds that the first picks of a model may take longer together because others have the CPUs. The heaviest
+# tasks go first.
+LATE_S = 180.0
 
 
 def compile_model(
@@ -80,7 +85,7 @@ def compiled(model: Model, asked: Asked, named: str, picking: Picking) -> Module
     arguments += [] if asked.exactly is None else [f"threads={asked.exactly}"]
     remedy = f"tune them: autotune.tune_model({', '.join(arguments)})"
     tasks, numbers = joint_tasks(outlines, sizes)
-    every = _kernels(tasks, asked, remedy, picking)
+    every = with_shared_packings(outlines, numbers, _kernels(tasks, asked, remedy, picking), asked)
     wanted = replace(wanted, threads=max((k.target.threads for k in every), default=wanted.threads))
     states = {n: s.initial for n, s in readies[0].graph.states.items()}
     initial = {name: x.copy() for name, x in states.items() if x is not None}
@@ -141,8 +146,8 @@ def _kernels(tasks: TaskList, asked: Asked, remedy: str, picking: Picking) -> li
     wanted, where = asked.target, asked.where
     kernels: dict[int, Kernel] = {}
     missing: list[Missing] = []
-    alone: list[Missing] = []  # plain loops that nothing was compared with
     plain: dict[int, Kernel] = {}  # which are used unless a first pick is faster
+    alone: list[Missing] = []  # plain loops that nothing was compared with
     for task, workload in enumerate(tasks.tasks):
         found, unusable = stored(workload, asked)
         if found is not None and asked.fallback and unsearched(workload, asked):
@@ -151,8 +156,9 @@ def _kernels(tasks: TaskList, asked: Asked, remedy: str, picking: Picking) -> li
         elif found is not None:
             pinned = any(h.pinned for h in islice(hits(workload, asked), 1))
             kernels[task] = found if pinned else preferred(found, where)
-            if not asked.fallback and unsearched(workload, asked, 1):
-                alone.append(Missing(task, said(found, "the log has nothing else")))
+            slow = kernels[task].trace == Trace() and (tuned_s(kernels[task]) or 0.0) > QUICK_S
+            if slow and unsearched(workload, asked):
+                alone.append(Missing(task, said(found, "the log has nothing else, as a run ended early")))
         else:
             elsewhere = stored_elsewhere(workload, where)
             why = f"not tuned; {elsewhere}" if elsewhere else "not tuned"
@@ -164,18 +170,15 @@ def _kernels(tasks: TaskList, asked: Asked, remedy: str, picking: Picking) -> li
             f"{_listed(tasks, missing)}",
             f"{remedy}; or allow kernels that are not tuned: fallback=True",
         )
-    if alone:
-        warn(
-            f"{len(alone)} of {len(tasks.tasks)} tasks run their plain loops, which may be slow, as nothing "
-            f"was compared with them:\n{_listed(tasks, alone)}\n{remedy}; or allow kernels that are not "
-            "tuned: fallback=True"
-        )
     if missing:
         if kernels and asked.exactly is None:  # as many as most of the others
             usual, _ = Counter(k.target.threads for k in kernels.values()).most_common(1)[0]
             wanted = replace(wanted, threads=usual)
         kernels |= untuned_kernels(tasks, missing, wanted, where, remedy, picking)
     kernels |= {task: k for task, k in plain.items() if kernels[task].chosen_by == "default"}
+    if alone:
+        share = f"{len(alone)} of {len(tasks.tasks)} tasks"
+        warn(f"{share} run as plain loops:\n{_listed(tasks, alone)}\n{remedy}, with more time")
     return [kernels[i] for i in range(len(tasks.tasks))]
 
 
@@ -207,8 +210,9 @@ def untuned_kernels(
     failed: list[Missing] = []
     left: list[Workload] = []
     picked: list[Missing] = []
-    with shared_start(), picks_shown(picking.shown) as show:
-        for number, m in enumerate(missing):
+    heaviest = sorted(missing, key=lambda m: -tasks.work[m.task])
+    with shared_start(LATE_S), picks_shown(picking.shown) as show:
+        for number, m in enumerate(heaviest):
             workload = tasks.tasks[m.task]
             over = picking.until is not None and time.monotonic() >= picking.until
             if over and not is_kept(workload, wanted, where):
@@ -226,6 +230,7 @@ def untuned_kernels(
     if left:
         done = f"{len(missing) - len(left)} of {len(missing)}"
         raise NotPicked(f"{done} kernels that are not tuned were chosen", left, wanted, where, remedy)
+    picked.sort(key=lambda m: m.task)
     share = f"{len(missing)} of {len(tasks.tasks)} tasks"
     warn(f"{share} run kernels that are not tuned:\n{_listed(tasks, picked)}\n{remedy}")
     return kernels

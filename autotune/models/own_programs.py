@@ -32,11 +32,12 @@ class OwnProgram:
 @dataclass(frozen=True)
 class TaskList:
     """Tasks of programs, each once. ``named``: the nodes of each. ``where``: at which sizes it runs, for
-    messages; empty for a task of all sizes."""
+    messages; empty for a task of all sizes. ``work``: operations and bytes of its calls in all programs."""
 
     tasks: tuple[Workload, ...]
     named: tuple[tuple[str, ...], ...]
     where: tuple[str, ...]
+    work: tuple[int, ...]
 
     def nodes(self, task: int) -> tuple[str, ...]:
         """Names of the model's nodes that a task runs, each once."""
@@ -52,6 +53,7 @@ def joint_tasks(
     tasks: list[Workload] = []
     named: list[dict[str, None]] = []
     where: list[str] = []
+    work: list[int] = []
     places: list[list[int]] = []
     for ol, at in zip(outlines, sizes, strict=True):
         places.append([])
@@ -61,9 +63,11 @@ def joint_tasks(
                 tasks.append(workload)
                 named.append({})
                 where.append(shown_sizes(at))
+                work.append(0)
             named[number] |= dict.fromkeys(ol.nodes(i))
+            work[number] += ol.count(i) * (workload.flops + sum(t.nbytes for t in workload.dag.params))
             places[-1].append(number)
-    return TaskList(tuple(tasks), tuple(map(tuple, named)), tuple(where)), places
+    return TaskList(tuple(tasks), tuple(map(tuple, named)), tuple(where), tuple(work)), places
 
 
 def check_own(whole: Outline, own: Outline, sizes: Mapping[str, int]) -> None:

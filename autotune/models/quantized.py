@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from schedules.graph.round_weights import Treated
-from schedules.units import size
+from schedules.units import number, size
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,7 +39,7 @@ class QuantizedModel:
         before, after = self.nbytes
         activations = "activations of int8" if self.activations else "activations of floats"
         if self.weights is None:
-            yield f"{len(self.rounded)} products with {activations}"
+            yield f"{number(len(self.rounded), 'product')} with {activations}"
         else:
             groups = f" in groups of {self.group}" if self.weights.startswith("int") else ""
             what = f"{len(done)} of {len(self.products)} products with weights of {self.weights}{groups}"

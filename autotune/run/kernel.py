@@ -195,7 +195,7 @@ class Kernel:
         if i not in self._packing:
             return weight
         raw, pack = self._packing[i]
-        packed = aligned.zeros(shape_of(self._ins[i]), self._ins[i].dtype)
+        packed = aligned.kept_zeros(shape_of(self._ins[i]), self._ins[i].dtype)
         source = view(weight, raw, False)
         pack.run([source.ctypes.data, packed.ctypes.data])
         return packed

@@ -66,15 +66,15 @@ def hits(workload: Workload, asked: Asked) -> Iterator[Hit]:
             return
 
 
-def unsearched(workload: Workload, asked: Asked, few: int = FEW) -> bool:
-    """Whether the best that `hits` finds is the plain loops, which fewer than ``few`` others were compared
-    with: a run ended before it came to more. Not so where they are pinned."""
+def unsearched(workload: Workload, asked: Asked) -> bool:
+    """Whether the best that `hits` finds is the plain loops, which hardly anything was compared with: a run
+    ended before it came to more. Not so where they are pinned."""
     found = hits(workload, asked)
     best = next(found, None)
     if best is None or best.pinned or best.record.trace_digest != PLAIN:
         return False
     others = {h.record.trace_digest for h in islice(found, OTHERS)} - {PLAIN}
-    return len(others) < few
+    return len(others) < FEW
 
 
 def first(use: Callable[[Hit], Made], found: Iterable[Hit]) -> tuple[Made | None, Unusable | None]:

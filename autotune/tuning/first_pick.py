@@ -18,6 +18,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from autotune.measure.process import MeasureError
+from autotune.measure.starting import may_be_late_s, was_late
 from autotune.search.evolutionary import EvolutionarySearch, EvolutionOptions, model_features
 from autotune.tuning import plain_loops
 from autotune.tuning.plain_loops import PlainLoops
@@ -90,14 +91,16 @@ def first_pick(
     """The fastest of a few candidates: where sizes are open, by the geometric mean of what one takes at
     several. None if none was right.
 
-    ``where``: the log whose tasks may be similar. ``limit_s``: seconds, more while others have the CPUs, or
-    few were compared. Each candidate is checked against the reference; of large workloads a few parts of the
-    outputs are. Where there was no time for any, or measuring does not work, it is the best as the estimate
-    has it, not checked: plain loops may be hundreds of times slower. Raises `LogError`, `WorkloadError` where
-    no candidate can be checked, and `ScheduleError` if the expression gives no space.
+    ``where``: the log whose tasks may be similar. ``limit_s``: seconds, more while others have the CPUs (as
+    far as `shared_start` lets it be late), or few were compared. Each candidate is checked against the
+    reference; of large workloads a few parts of the outputs are. Where there was no time for any, or
+    measuring does not work, it is the best as the estimate has it, not checked: plain loops may be hundreds
+    of times slower. Raises `LogError`, `WorkloadError` where no candidate can be checked, and `ScheduleError`
+    if the expression gives no space.
     """
     started = time.monotonic()
-    until, latest = started + limit_s - MARGIN_S, started + max(LATEST_S, limit_s)
+    latest_s = max(min(LATEST_S, limit_s + may_be_late_s()), limit_s)
+    until, latest = started + limit_s - MARGIN_S, started + latest_s
     best: Pick | None = None
     best_s: float | None = None
     least_s = math.inf  # of a run, or where sizes are open the mean over sizes
@@ -131,6 +134,7 @@ def first_pick(
                         best = replace(best, why_alone="; ".join(f"{n} {what}" for what, n in failed.items()))
         except MeasureError as err:
             log.warning("first picks of %s cannot be measured: %s", workload.op, err)
+        was_late(max(time.monotonic() - started - limit_s, 0.0))
         if best is not None:
             return best
         return next((Pick(*p, None) for p in planning.result() if p[0] not in tried), None)

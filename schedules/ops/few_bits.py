@@ -32,7 +32,7 @@ LEAST = 1e-36
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class WeightFormat:
     """How weights are stored: ``each`` numbers in an element of ``dtype``. ``values``: what codes of 4 bits
     stand for. ``zero``: of integers, the code that stands for 0. ``halves``: a byte has a number of the
     first half of its group in its lower bits, and one of the second half in its upper ones, as GGML has
@@ -78,12 +78,12 @@ class Format:
 
 # {name: how it is stored}. A format is a row.
 FORMATS = {
-    "int4": Format("uint8", _CODES, tuple(range(-8, 8)), zero=8),
-    "float4_e2m1": Format("uint8", _CODES, te.FLOAT4_E2M1),
-    "int8": Format("int8", zero=0),
-    **{name: Format(name) for name in STORED_FLOATS},
-    "uint8": Format("uint8", zero=128),
-    "int4_halves": Format("uint8", _CODES, tuple(range(-8, 8)), zero=8, halves=True),
+    "int4": WeightFormat("uint8", _CODES, tuple(range(-8, 8)), zero=8),
+    "float4_e2m1": WeightFormat("uint8", _CODES, te.FLOAT4_E2M1),
+    "int8": WeightFormat("int8", zero=0),
+    **{name: WeightFormat(name) for name in STORED_FLOATS},
+    "uint8": WeightFormat("uint8", zero=128),
+    "int4_halves": WeightFormat("uint8", _CODES, tuple(range(-8, 8)), zero=8, halves=True),
 }
 SCALES = ("float32", *STORED_FLOATS)
 
@@ -99,7 +99,7 @@ class FewBits:
     k / ``group``) of any float dtype. ``offsets``: float32 of the shape of scales, what is added to all
     numbers of a group after scaling; None: nothing."""
 
-    form: Format
+    form: WeightFormat
     codes: te.Tensor
     scales: te.Tensor
     group: int

@@ -62,6 +62,11 @@ class SplitAxis(Primitive[list[str]]):
         require_serial(loop, "split_axis")
         n = extent_of(loop)
         if n is None:
+            if any(map(affine.is_size, E.holes(loop.extent))):
+                raise self.refused(
+                    "a call tells its extent, which no number divides at every size; use split, whose tail has "
+                    "a guard"
+                )
             raise self.refused("its extent is not decided yet; split axes before other steps")
         if self.inner < 1 or n % self.inner:
             raise self.refused(f"{self.inner} does not divide its {n} iterations; give a divisor of {n}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from schedules import affine
+from schedules import expr as E
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Nest
 from schedules.ir.nest import axis_ranges, map_blocks, redirect, set_buffer, writers
@@ -46,6 +47,11 @@ class SplitDim(Primitive[None]):
             )
         n = b.shape[self.dim]
         if not isinstance(n, Const):
+            if any(map(affine.is_size, E.holes(n))):
+                raise self.refused(
+                    f"a call tells the extent of dimension {self.dim}, which no number divides at every size; "
+                    "split another one"
+                )
             raise self.refused("its extents are not decided yet; split dimensions before other steps")
         if self.inner < 1 or int(n.value) % self.inner:
             raise self.refused(

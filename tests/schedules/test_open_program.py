@@ -251,10 +251,31 @@ def test_a_tile_larger_than_the_largest_size_is_refused_by_split() -> None:
         parts_of(small, t.trace)
 
 
+def test_an_outermost_open_dimension_is_merged() -> None:
+    """The argument, what is written, and a copy between; by tiles that shift, and by tiles with a guard."""
+    x = te.placeholder((dim(1, 24, "n", open=True), 3, 2), name="x")
+    dag = te.dag([x, te.compute(x.shape, lambda i, j, k: x[i, j, k] * 2.0 + 1.0, "y")])
+    for tail in ("shift", "guard"):
+        s = Schedule(dag.largest)
+        copy = s.cache_read("y", "x", "local")
+        for block, buffers in ((copy, (copy,)), ("y", ("y",))):
+            merged = s.merge_axes(*s.loops(block))
+            for b in buffers:
+                s.merge_dims(b, 0, 3)
+            s.split(merged, (None, 8), tail)
+        s.merge_dims("x", 0, 2)
+        assert [len(b.shape) for b in s.nest.buffers] == [2, 1, 1]
+        assert wrong_at(dag, s.trace, True) == ""
+
+
 def test_only_an_outermost_open_dimension_is_merged() -> None:
     s = Schedule(CASES["rows of a map"].dag())
     s.merge_axes("y_i", "y_j")
     s.merge_dims("x", 0, 2)
+    with pytest.raises(ScheduleError, match="split_dim y: a call tells the extent of dimension 0, which no"):
+        Schedule(CASES["rows of a map"].dag()).split_dim("y", 0, 4)
+    with pytest.raises(ScheduleError, match="split_axis y_i: a call tells its extent, which no number divides"):
+        Schedule(CASES["rows of a map"].dag()).split_axis("y_i", 4)
     inner = te.dag([x := te.placeholder((3, dim(1, 6, "n", open=True)), name="x"),
                     te.compute(x.shape, lambda i, j: x[i, j] + 1.0, "y")])  # fmt: skip
     with pytest.raises(ScheduleError, match="one whose extent a call tells only as the first"):

@@ -143,8 +143,9 @@ def test_sizes_of_files_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     for shape in ("rows=1..4", "batch=3"):
         ran = run("tune", "x.gguf", "--shape", shape)
         assert ran.status == 2 and "it has context and rows, as numbers" in ran.err
-    ran = run("tune", "net.onnx", "--cache", "float16")
-    assert ran.status == 2 and "--cache goes with a file of GGUF alone" in ran.err
+    for words in (("tune", "net.onnx"), ("tune", "matmul", "--shape", "m=8,n=8,k=8"), ("explain", "matmul")):
+        ran = run(*words, "--cache", "float16")
+        assert ran.status == 2 and "--cache goes with a file of GGUF alone" in ran.err
 
 
 def test_a_report_compares_files_of_onnx_alone() -> None:

@@ -232,7 +232,7 @@ def test_activations_of_packed_weights_of_onnx_are_rounded(bits: int, zeros: boo
     x = rng.standard_normal((3, 64)).astype(np.float32)
     model = at.import_onnx(of_bits(x, known, K=64, N=5, bits=bits, block_size=16))
     made = at.quantize(model, weights=None)
-    assert repr(made.quantized) == "1 products with activations of int8"
+    assert repr(made.quantized) == "1 product with activations of int8"
     want = evaluate(model.graph, [x])[0]
     middle = points[..., None] if zeros else 1 << bits - 1
     exact = x @ ((q - 1.0 * middle) * scales.reshape(5, 4, 1)).reshape(5, 64).T
@@ -242,6 +242,32 @@ def test_activations_of_packed_weights_of_onnx_are_rounded(bits: int, zeros: boo
         assert rms(evaluate(graph, [x])[0], want) < 0.02
     with pytest.raises(ModelError, match="it has no product with weights of integers"):
         at.quantize(model, weights=None, keep="b")
+
+
+class Intx(torch.nn.Module):  # type: ignore[name-defined,misc]
+    """What torchao exports of weights of few bits: a byte each, and zeros of groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("q", torch.randint(-8, 8, (5, 64), dtype=torch.int8))
+        self.register_buffer("z", torch.randint(-2, 2, (5, 4), dtype=torch.int8))
+        self.register_buffer("s", torch.rand(5, 4))
+
+    def forward(self, x: Any) -> Any:
+        whole = self.q.view(5, 4, 16).to(torch.int32) - self.z[..., None].to(torch.int32)
+        return F.linear(x, (whole.float() * self.s[..., None]).view(5, 64))
+
+
+def test_weights_of_a_byte_each_are_packed() -> None:
+    torch.manual_seed(0)
+    module, x = Intx().eval(), torch.randn(3, 64)
+    model = imported_of(module, x)
+    after = optimize(model.graph)
+    assert {n.split("_")[-1]: v.dtype.name for n, v in after.values.items()} == {
+        "codes": "int8", "scales": "float32"
+    }  # fmt: skip
+    np.testing.assert_allclose(evaluate(after, [x.numpy()])[0], module(x), rtol=1e-5, atol=1e-4)
+    assert rms(evaluate(at.quantize(model, weights=None).graph, [x.numpy()])[0], module(x)) < 0.02
 
 
 def test_two_steps_are_one() -> None:

@@ -120,6 +120,21 @@ def test_open_rows_that_are_seen_as_one_dimension_keep_their_strides() -> None:
         )
 
 
+@pytest.mark.parametrize("tail", ["shift", "guard"])
+def test_an_open_dimension_is_merged_with_those_behind_it(tail: str) -> None:
+    x = te.placeholder((n(9), 3, 4), name="x")
+    dag = te.dag([x, te.compute(x.shape, lambda i, j, k: x[i, j, k] * 2.0, "y")])
+    s = at.Schedule(dag.largest)
+    merged = s.merge_axes(*s.loops("y"))
+    for b in ("x", "y"):
+        s.merge_dims(b, 0, 3)
+    s.vectorize(s.split(merged, (None, 8), tail)[1])
+    kernel = kernel_of(Workload(dag), backends.parse("cpu", 1), s.trace)
+    for size in (1, 2, 7, 9):
+        a = view(size, 12, 12, size).reshape(size, 3, 4)
+        assert np.array_equal(kernel(a), a * 2)
+
+
 def test_room_is_a_part_of_a_workload() -> None:
     w = columns()
     assert w.dag.open is not None and w.dag.open.roomy == (0, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ from test_tuner import PEAK_S, TARGET, WORKLOAD, FakeMeasurer
 import autotune as at
 from autotune.measure.process import MeasureError
 from autotune.measure.results import SIZES_S, Measurement
+from autotune.measure.starting import may_be_late_s, shared_start
 from autotune.run import untuned
 from autotune.search.decisions import DECISIONS
 from autotune.tuning import first_pick, plain_loops
@@ -239,6 +241,20 @@ def test_plain_loops_are_never_the_pick_for_lack_of_time(speed: list[int], slowe
     with pytest.MonkeyPatch.context() as patch:
         pick, tried = picked(slower, speed, {}, patch)
     assert (pick.trace, pick.chosen_by, pick.time_s) == (numbered(0), "model", None) and not tried
+
+
+def test_picks_of_one_model_are_late_together_for_so_long() -> None:
+    """On a busy machine the first ones try what they try on a quiet one, and later ones what there is time
+    for."""
+    speed = [*range(-1, 8)]
+    with pytest.MonkeyPatch.context() as patch, shared_start(12.0):
+        quiet = picked(1.0, speed, {}, patch)
+        assert may_be_late_s() == 12.0
+        found = [picked(4.0, speed, {}, patch) for _ in range(4)]
+        assert found[0] == quiet and may_be_late_s() == 0.0
+        assert 0 < len(found[-1][1]) < len(quiet[1])
+        assert all(pick.chosen_by == "model" for pick, _ in found)
+    assert may_be_late_s() == math.inf
 
 
 class Failing(Late):
