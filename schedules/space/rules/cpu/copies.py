@@ -80,10 +80,27 @@ def _contiguous_together(d: SketchBuilder, name: str) -> str | None:
     return d.s.fuse(*together)
 
 
-def _copy_by_squares(d: SketchBuilder, name: str, across: str, parallel: bool) -> None:
+def schedule_turned(d: SketchBuilder, name: str, at: int) -> None:
+    """Store a copy so that it goes on in memory along dimension ``at``, which may have any extent, and make it
+    before the loops that read it."""
+    loops = [x.var for x in d.own_loops(name)]
+    last = [*(k for k in range(len(loops)) if k != at), at]
+    d.s.reorder_storage(name, last)
+    d.s.reorder(*(loops[k] for k in last))
+    across = _contiguous_across(d, name)
+    if across is None:
+        schedule_copy(d, name, parallel=True)
+    else:
+        _copy_by_squares(d, name, across, True, "shift")
+
+
+def _copy_by_squares(
+    d: SketchBuilder, name: str, across: str, parallel: bool, tail: str = "guard"
+) -> None:
     """Copy by squares as wide as a register, which code generation transposes in registers. A panel that is
     not decided yet has a multiple of the lanes in which a sum is computed. Of a dtype of storage a register
-    has more: squares are only as wide as that, as tails of wide ones would be copied element by element."""
+    has more: squares are only as wide as that, as tails of wide ones would be copied element by element.
+    ``tail``: as of `Split`, along the copy."""
     last, dtype = d.own_loops(name)[-1], d.dtype(d.block(name))
     w = d.lanes_of(dtype)
     if (extent(last) or 1) % w:
@@ -92,7 +109,7 @@ def _copy_by_squares(d: SketchBuilder, name: str, across: str, parallel: bool) -
     if extent(last) == w:
         pieces, lane = [], last.var
     else:
-        piece, lane = d.s.split(last.var, (None, w))
+        piece, lane = d.s.split(last.var, (None, w), tail)
         pieces = [piece]
     d.s.reorder(outer, *pieces, steps, lane)
     d.s.unroll(steps)

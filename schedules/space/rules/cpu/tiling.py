@@ -16,7 +16,7 @@ from schedules.expr import Const, Hole, Load, Select, Var
 from schedules.ir import Block
 from schedules.ir.nest import behind, readers, vars_bound, writers
 from schedules.primitives.base import as_expr
-from schedules.space.rules.cpu.copies import schedule_copy, schedule_packing
+from schedules.space.rules.cpu.copies import schedule_copy, schedule_packing, schedule_turned
 from schedules.space.rules.cpu.prefetching import prefetch_rows_of_state, prefetch_tiles
 from schedules.space.rules.cpu.widened import widen
 from schedules.space.rules.parts import copy_read, lanes_last
@@ -102,13 +102,19 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str, *, widens: bo
     packed = packed_read(d, p, names[v])
     ways = ("root",) if along else _pack_options(d, packed, names[v])
     streamed = v == vector_axis(c) and is_streamed(d, p)
-    ways = ("none",) if streamed else ways
+    if streamed:
+        ways = ("none",)
+    elif (producer, names[v]) in d.open and "none" not in ways:
+        ways = ("turned",)
     mode = d.choose(f"{producer}.pack", ways) if packed is not None else "none"
     widens = widens and mode != "none" and d.choose(f"{producer}.copies", ("", "wide")) == "wide"
     lanes = lane_widths(n[v], w)
     vec = d.choice(f"{producer}.vec", lanes)
     pack_name, panel = "", 0
-    if mode != "none":
+    if mode == "turned":
+        assert packed is not None
+        pack_name = copy_read(d, producer, packed)
+    elif mode != "none":
         assert packed is not None
         pack_name, panel = pack_operand(d, producer, packed, names[v], vec)
         if widens:
@@ -116,7 +122,7 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str, *, widens: bo
     rows_on = _row_axes(p, names, axes, v, n)
     counts = {x: ROWS_OF_SQUARES if x == along else _row_counts(p, names[x], n[x]) for x in rows_on}
     tile = {x: d.choice(f"{producer}.{x}", sizes) for x, sizes in counts.items()} | {v: vec}
-    guarded = frozenset({v} if mode != "none" or n[v] < max(lanes) else ())
+    guarded = frozenset({v} if mode not in ("none", "turned") or n[v] < max(lanes) else ())
     plan = Tiling(producer, consumer, v, names, {x: n[x] for x in axes}, tile, along, guarded)
     place = ""  # where a copy is made that is not made before
     if along or (not streamed and _blocks_reduction(p, mode) and d.choose(f"{producer}.k", ("whole", "blocks")) == "blocks"):
@@ -127,7 +133,9 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str, *, widens: bo
     place_producers(d, producer, tiles, [pack_name], steady)
     if mode == "at":
         d.s.compute_at(pack_name, place or tiles)
-    if pack_name:
+    if mode == "turned":
+        schedule_turned(d, pack_name, next(k for k, i in enumerate(packed.indices) if i == Var(names[v])))
+    elif pack_name:
         schedule_packing(d, pack_name, panel, parallel=mode == "root")
     if widens:
         widen(d, producer)
