@@ -2,7 +2,7 @@
 
 A proof about axes knows arithmetic of indices. A condition as ``table[t] <= pos[0] + s`` becomes one:
 integers that other stages make are put in, a constant whose elements rise evenly is an expression, one of
-booleans says where its true elements lie, and what is left of the data is an unknown of known bounds."""
+booleans says where its true elements lie, and what is left of the data is an unknown of known bounds. """
 
 from __future__ import annotations
 

@@ -70,7 +70,9 @@ def updates(graph: Graph, state: GraphState) -> tuple[Update, ...]:
     return _chain(graph, made, state.new, state.tensor) or ()
 
 
-def _chain(graph: Graph, made: Mapping[str, Stage], new: str, state: str) -> tuple[Update, ...] | None:
+def _chain(
+    graph: Graph, made: Mapping[str, Stage], new: str, state: str
+) -> tuple[Update, ...] | None:
     """The updates from a ``state`` to a tensor; None where there are none."""
     if new == state:
         return ()

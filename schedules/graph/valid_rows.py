@@ -7,7 +7,7 @@ to a sum. That is proved by expressions (`schedules.graph.stale`), so that masks
 that hides too little does not. What is not proved reads all rows.
 
 The result differs from that of all rows only where stale rows, or what is computed of them, are not finite:
-it is always what stale rows of zeros give."""
+it is always what stale rows of zeros give. """
 
 from __future__ import annotations
 

@@ -143,7 +143,9 @@ def _with_extents(s: Stage, extents: Sequence[int]) -> Stage:
     return replace(s, outputs=outputs, axes=every[: len(s.axes)], reduce_axes=every[len(s.axes) :])
 
 
-def _with(dag: ComputeDAG, shape: _Change, axis: _Change, value: Callable[[Expr], Expr | None]) -> ComputeDAG:
+def _with(
+    dag: ComputeDAG, shape: _Change, axis: _Change, value: Callable[[Expr], Expr | None]
+) -> ComputeDAG:
     def changed(k: int, s: Stage) -> Stage:
         s = _with_extents(s, [axis(k, d, a.extent) for d, a in enumerate(_axes(s))])
         return _rewritten(s, value) if speaks_of_sizes(s) else s

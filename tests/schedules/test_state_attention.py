@@ -1,4 +1,4 @@
-"""Attention of few rows over a state reads keys and values once, where they lie, and is right at each size."""
+"""Attention of few rows over a state reads keys and values once, where they lie, right at each size."""
 
 from __future__ import annotations
 

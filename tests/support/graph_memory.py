@@ -43,7 +43,9 @@ def run_in_memory(
     memory = {
         ARENA: [np.full(plan.nbytes, POISON, np.uint8)],
         INPUT: [flat(x, layout_at(ol, n, sizes)) for x, n in zip(given, ol.inputs, strict=True)],
-        OUTPUT: [np.full(x.span * d.itemsize, POISON, np.uint8) for x, d in zip(lies, dtypes, strict=True)],
+        OUTPUT: [
+            np.full(x.span * d.itemsize, POISON, np.uint8) for x, d in zip(lies, dtypes, strict=True)
+        ],
         STATE: [(states or {})[n].reshape(-1).view(np.uint8) for n in ol.states],
     }
     told = [*given, *((states or {})[n] for n in ol.states)]
