@@ -1,6 +1,6 @@
 """Arrays that begin where a line of the caches does; numpy's large ones begin 16 bytes after one, so that
-every vector of 64 bytes lies in two. What is kept for many calls, as packed weights are, lies in huge pages too,
-beside others: numpy asks for such pages for large arrays alone."""
+every vector of 64 bytes lies in two. What is kept for many calls, as packed weights are, lies in huge pages
+too, beside others: numpy asks for such pages for large arrays alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from schedules.model import LINE
 
 # Bytes of memory that arrays share, and of the least and the largest of these. Larger ones have huge pages of
 # their own, smaller ones are few.
-BLOCK, LEAST, MOST = 32 << 20, 32 << 10, 4 << 20
+BLOCK, LEAST, MOST = 32 << 20, 32 << 10, 8 << 20
 
 
 def zeros(shape: Sequence[int], dtype: str) -> np.ndarray:

@@ -44,7 +44,8 @@ def test_the_memory_of_the_last_one_is_used_again_when_nobody_has_it() -> None:
 
 
 def test_a_full_block_is_followed_by_another() -> None:
-    many = [aligned.kept_zeros((aligned.MOST - 1,), "uint8") for _ in range(aligned.BLOCK // aligned.MOST + 2)]
+    count = aligned.BLOCK // aligned.MOST + 2
+    many = [aligned.kept_zeros((aligned.MOST - 1,), "uint8") for _ in range(count)]
     for n, a in enumerate(many):
         a[:: 1 << 12] = n
     assert all((a[:: 1 << 12] == n).all() for n, a in enumerate(many))

@@ -204,8 +204,8 @@ def test_vpdpbusd_wraps_and_does_not_saturate() -> None:
 
 
 def rows_of_a_tile(copied: bool) -> Schedule:
-    """c[m, i] += a[m, k, t] b[k, i, t] for three rows at a time; of k two steps are unrolled. ``copied``: b is
-    copied before each step, to one place."""
+    """c[m, i] += a[m, k, t] b[k, i, t] for three rows at a time; of k two steps are unrolled. ``copied``: b
+    is copied before each step, to one place."""
     a, b = te.placeholder((3, 4, 4), "int8", "a"), te.placeholder((4, 16, 4), "uint8", "b")
     k, t = te.reduce_axis(4, "k"), te.reduce_axis(4, "t")
     c = te.compute((3, 16), lambda m, i: te.sum(a[m, k, t] * b[k, i, t], axis=(k, t)), "c")

@@ -512,3 +512,15 @@ def test_tiles_of_rows_are_inside_of_panels(threads: int, first: str, other: str
         tiles = next(x for x in walk(body) if isinstance(x, Loop) and x.var.startswith("y_write_x"))
         assert tiles.var.startswith(f"y_write_{axis}")
         assert tiles.kind == ("parallel" if threads > 1 else "serial")
+
+
+@pytest.mark.parametrize(
+    ("features", "name"),
+    [(("avx2",), "vpmaddwd_s8u8"), (("avx2", "avxvnni"), "vpdpbusd_ymm_turned")],
+    ids=["avx2", "avxvnni"],
+)
+def test_cpus_with_vectors_of_32_bytes(features: tuple[str, ...], name: str) -> None:
+    here = set(features) <= set(host_arch()[1])
+    t = replace(target(vector_bytes=32), features=with_features(*features).features)
+    dag = of_integers("four bits", 2, 37, 64, 32)
+    assert check(dag, t, compiled=here, more="p.with") == [f"{NESTED} p.with={name}"]

@@ -147,12 +147,12 @@ def schedule_nested(d: SketchBuilder, chain: Sequence[str], consumer: str) -> No
             o = loop
         outer[axis] = o
     again = _read_again(d, levels, v, axes, packed)
-    around, inside = [outer[a] for a in axes if a not in again], [outer[a] for a in again]
-    d.s.reorder(*around, *inside, *others, runs, lanes)
+    by_panels, by_rows = [outer[a] for a in axes if a not in again], [outer[a] for a in again]
+    d.s.reorder(*by_panels, *by_rows, *others, runs, lanes)
     if _is_open(d, levels[0], again):
-        tiles, shared = inside[-1], around
+        tiles, shared = by_rows[-1], by_panels
     else:
-        tiles = d.fused((*around, *inside))
+        tiles = d.fused((*by_panels, *by_rows))
         shared = [tiles]
     for x in (*others, runs):
         d.s.unroll(x)
