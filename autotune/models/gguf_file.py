@@ -94,7 +94,7 @@ class _Reader:
 
     def __init__(self, label: str, data: NDArray[np.uint8]) -> None:
         self.label, self.data, self.at = label, data, 0
-        self.header = memoryview(data)[: min(len(data), MOST_HEADER)]
+        self.header = data.data[:MOST_HEADER]
 
     def file(self) -> GgufFile:
         magic = bytes(self._take(4, "its first bytes"))

@@ -97,7 +97,7 @@ def _assembled(
     ]
     origins: dict[Op, str] = {}
     logits, made = decode(decoder, tokens, position, caches, lambda t, name: _noted(t, name, origins))
-    states = {}
+    states: dict[str, Kept] = {}
     for i, (old, new) in enumerate(zip(caches, made, strict=True)):
         states |= {f"keys_{i}": Kept(old.keys, new.keys), f"values_{i}": Kept(old.values, new.values)}
     inputs = {"tokens": tokens, "position": position}

@@ -69,7 +69,8 @@ class _Told:
     states: Mapping[int, tuple[int, int]]
 
     @staticmethod
-    def of(layout: HostLayout) -> _Told:
+    def of(layout: HostLayout, args: ctypes.Array[ctypes.c_int64]) -> _Told:
+        """Those of a layout. ``args``: the table, of which each word points as far as is known."""
         outputs = len(layout.outline.inputs)
         moves = outputs + len(dict.fromkeys(layout.outline.outputs))
         first = {INPUT: 0, OUTPUT: outputs}
@@ -80,12 +81,12 @@ class _Told:
             if a.base in first:
                 moved.insert(0, (a.number + first[a.base], 1))
             if moved:
-                rows.append((word, a.offset, moved[0][1], moved[0][0]))
+                rows.append((word, args[word], moved[0][1], moved[0][0]))
                 more += [(word, *x) for x in moved[1:]]
         rows += [(word, 0, 1, moves + len(layout.moves) + number) for word, number in layout.sizes]
-        columns = np.array(rows, np.int64).reshape(-1, 4).T.copy()
+        words, begins, steps, numbers = np.array(rows, np.int64).reshape(-1, 4).T.copy()
         states = {i: (a.number, a.offset) for i, a in layout.args if a.base == STATE}
-        return _Told(*columns, more=tuple(more), states=states)
+        return _Told(words, begins, steps, numbers, tuple(more), states)
 
     def take_states(self, known: Sequence[int], args: ctypes.Array[ctypes.c_int64]) -> None:
         """Point into states that lie elsewhere than before. ``known``: where each begins."""
@@ -110,7 +111,7 @@ class HostContext:
         for slot, a in layout.args:
             at = base if a.base == ARENA else a.weight.ctypes.data if a.base == WEIGHT else 0
             self._args[slot] = at + a.offset
-        self._told = _Told.of(layout)
+        self._told = _Told.of(layout, self._args)
         self._table = np.ctypeslib.as_array(self._args)
         self._states_at: Sequence[int] = ()  # where the states lay in the last call
         self._address = address_reader()

@@ -20,7 +20,7 @@ from schedules.space.rules.patterns import (
 )
 from schedules.space.sketch_builder import SketchBuilder, extent
 
-# Most elements that one thread makes in less time than others need to begin. Source: docs/measurements/threads.md.
+# Most elements that one thread makes in less time than others need to begin (docs/measurements/threads.md).
 ALONE = 2048
 # Tiles in a block of a transposition, along each axis.
 BLOCKS = (1, 4, 16, 64)
