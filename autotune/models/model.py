@@ -82,7 +82,7 @@ class Model:
         ports = f"{', '.join(map(str, self.inputs))} → {', '.join(map(str, self.outputs))}"
         ranges = ", ".join(f"{name}={least}..{most}" for name, (least, most) in self.sizes.items())
         ranges += "".join(f", {shown_sizes(own)} on its own" for own in self.own_sizes)
-        return f"<Model {self.name}: {ports}{ranges and ' with '}{ranges}; {sizes}{islands}>"
+        return f"<Model {self.name}: {ports}{ranges and ' with '}{ranges}; {sizes}{islands}{few}>"
 
     @property
     def sizes(self) -> dict[str, tuple[int, int]]:

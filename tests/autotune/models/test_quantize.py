@@ -99,6 +99,7 @@ def test_it_says_what_became_of_each_product() -> None:
         "  up/linear: 40x24",
         "  down/linear_1: keep='down.weight' names it",
     ]
+    assert repr(made).endswith("; 1 of 2 products with weights of int4 in groups of 8, activations of int8>")
     assert made.quantized.nbytes == (2 * 960 * 4, 960 // 2 + 120 * 2 + 960 * 4)
     assert made.inputs == model.inputs and made.outputs == model.outputs and made.signature == model.signature
 
