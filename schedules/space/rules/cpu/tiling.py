@@ -125,7 +125,11 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str, *, widens: bo
     guarded = frozenset({v} if mode not in ("none", "turned") or n[v] < max(lanes) else ())
     plan = Tiling(producer, consumer, v, names, {x: n[x] for x in axes}, tile, along, guarded)
     place = ""  # where a copy is made that is not made before
-    if along or (not streamed and _blocks_reduction(p, mode) and d.choose(f"{producer}.k", ("whole", "blocks")) == "blocks"):
+    if along or (
+        not streamed
+        and _blocks_reduction(p, mode)
+        and d.choose(f"{producer}.k", ("whole", "blocks")) == "blocks"
+    ):
         outer, place = _block_for_caches(d, plan)
     else:
         outer = tile_for_registers(d, plan)
