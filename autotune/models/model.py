@@ -79,10 +79,11 @@ class Model:
     def __repr__(self) -> str:
         sizes = f"{len(self.graph.dag.stages)} stages, {len(self.graph.values)} constants"
         islands = f", {len(self.graph.islands)} islands" if self.graph.islands else ""
+        few = f"; {self.quantized.summary}" if self.quantized else ""
         ports = f"{', '.join(map(str, self.inputs))} → {', '.join(map(str, self.outputs))}"
         ranges = ", ".join(f"{name}={least}..{most}" for name, (least, most) in self.sizes.items())
         ranges += "".join(f", {shown_sizes(own)} on its own" for own in self.own_sizes)
-        return f"<Model {self.name}: {ports}{ranges and ' with '}{ranges}; {sizes}{islands}>"
+        return f"<Model {self.name}: {ports}{ranges and ' with '}{ranges}; {sizes}{islands}{few}>"
 
     @property
     def sizes(self) -> dict[str, tuple[int, int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from schedules.graph.round_weights import Treated
@@ -31,20 +30,19 @@ class QuantizedModel:
         before, after = zip((0, 0), *(t.nbytes for t in self.products), strict=True)
         return sum(before), sum(after)
 
-    def __repr__(self) -> str:
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        done = [t for t in self.products if not t.why]
-        before, after = self.nbytes
+    @property
+    def summary(self) -> str:
+        """How many products have which weights and activations."""
         activations = "activations of int8" if self.activations else "activations of floats"
         if self.weights is None:
-            yield f"{number(len(self.rounded), 'product')} with {activations}"
-        else:
-            groups = f" in groups of {self.group}" if self.weights.startswith("int") else ""
-            what = f"{len(done)} of {len(self.products)} products with weights of {self.weights}{groups}"
-            sizes = f"{size(before)} of weights are {size(after)}"
-            yield f"{what}, {activations}: {sizes}"
-        for t in self.products:
-            name = t.node or t.stage
-            yield f"  {name}: {t.why or 'x'.join(map(str, t.shape))}"
+            return f"{number(len(self.rounded), 'product')} with {activations}"
+        done = sum(not t.why for t in self.products)
+        groups = f" in groups of {self.group}" if self.weights.startswith("int") else ""
+        what = f"{done} of {number(len(self.products), 'product')} with weights of {self.weights}{groups}"
+        return f"{what}, {activations}"
+
+    def __repr__(self) -> str:
+        before, after = self.nbytes
+        sizes = f": {size(before)} of weights are {size(after)}" if self.products else ""
+        lines = (f"  {t.node or t.stage}: {t.why or 'x'.join(map(str, t.shape))}" for t in self.products)
+        return "\n".join([self.summary + sizes, *lines])

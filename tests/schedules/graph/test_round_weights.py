@@ -175,6 +175,21 @@ def test_one_matrix_of_two_products_is_rounded_once() -> None:
     assert sorted(made.values) == ["w_codes", "w_scales"]
 
 
+def test_one_matrix_that_is_read_in_two_orders_has_two_sets_of_codes() -> None:
+    b = cases.Builder()
+    x, w = b.input("x", 3, 8), exact(b, "w", 8, 8)
+    b.constants["w"][1][::GROUP] = -8  # groups along either axis have one
+    y = dot((3, 8), 8, lambda i, j, k: x[i, k] * w[j, k], "y")
+    u = dot((3, 8), 8, lambda i, j, k: x[i, k] * w[k, j], "u")
+    graph = b.graph(y, u)
+    made, treated = rounded(graph, "int4_halves")
+    assert [t.why for t in treated] == ["", ""]
+    assert sorted(made.values) == ["w_codes", "w_codes_1", "w_scales", "w_scales_1"]
+    xs = integers(graph)
+    for have, want in zip(evaluate(made, xs), evaluate(graph, xs), strict=True):
+        np.testing.assert_array_equal(have, want)
+
+
 def test_what_is_read_otherwise_stays_beside_its_codes() -> None:
     """An embedding that is the last layer too."""
     b = cases.Builder()

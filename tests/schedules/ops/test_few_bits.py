@@ -97,6 +97,24 @@ def test_activations_are_within_half_a_step(
     assert (np.abs(codes.reshape(rows, groups, group)).max(-1)[whole] == 127).all()
 
 
+def test_activations_near_zero_are_zero() -> None:
+    """Whose reciprocal has no number."""
+    a = np.array([[0.0, 0.0, 1e-40, -1e-41, 1e-37, 0.0, 1e-30, -1e-30]], "float32")
+    x = te.placeholder(a.shape, "float32", "x")
+    r = rounded_rows(x, 2)
+    codes, scales = te.evaluate(te.dag([x, r.codes, r.scales]), [a])
+    assert codes.tolist() == [[0, 0, 0, 0, 0, 0, 127, -127]] and np.isfinite(scales).all()
+    per = te.evaluate(te.dag([x, r.codes]), [np.abs(a) * 0])[0]
+    assert (per == 0).all()
+
+
+def test_halves_are_rounded_away_from_zero() -> None:
+    w = np.array([[-127.0, 2.5, -2.5, 0.5, 1.49, -3.5]], "float32")
+    assert q8_0(w, 6)[0].tolist() == [[-127, 3, -3, 1, 1, -4]]
+    w = np.array([[-8.0, 2.5, -2.5, 7.0, 6.4, -7.6]], "float32")
+    assert (FORMATS["int4"].numbers(q4_0(w, 6)[0], 6) == [[-8, 3, -2, 7, 6, -8]]).all()
+
+
 def weights(*shape: int) -> np.ndarray:
     w = RNG.standard_normal(shape).astype("float32")
     w[0, :32] = 0
