@@ -12,12 +12,12 @@ import numpy as np
 
 from autotune.codegen.runtime.laid import settled_values
 from autotune.targets import usable_cpus
-from schedules.dtypes import DTYPES, bound_dtype, computed, is_float
+from schedules.dtypes import DTYPES, bound_dtype, computed, is_float, is_integer
 from schedules.errors import WorkloadError
 from schedules.strides import MemoryLayout
 from schedules.te.chains import CHAIN
 from schedules.te.compute_dag import ComputeDAG, Tensor
-from schedules.te.gathers import indexed_extents
+from schedules.te.gathers import compared_extents, indexed_extents
 
 # Elements that a thread draws at a time.
 PIECE = 1 << 21
@@ -45,16 +45,20 @@ def random_inputs(
 ) -> list[np.ndarray]:
     """For every input of a DAG: standard-normal floats, integers from -8 to 7, or of a dtype of storage all
     integers that it has, whose ends show what saturates or takes the wrong sign. What is read as an index is
-    drawn as `_places` does. ``known``: those of the largest sizes, whose first parts are taken where values
-    do not depend on a size."""
+    drawn as `_places` does. What is compared with an axis, as the position of a mask, is a place on it; one
+    number is in its second half, as it may hide all behind it. ``known``: those of the largest sizes, whose
+    first parts are taken where values do not depend on a size."""
     rng = np.random.default_rng(seed)
-    places = indexed_extents(dag)
+    places, masks = indexed_extents(dag), compared_extents(dag)
 
     def one(t: Tensor) -> np.ndarray:
         if is_float(t.dtype):
             return _normal(t.shape, t.dtype, rng)
         if t.name in places:
             return _places(t.shape, t.dtype, places[t.name], rng)
+        if t.name in masks:
+            most = min(masks[t.name], DTYPES[t.dtype].range[-1] + 1)
+            return rng.integers(most // 2 if prod(t.shape) == 1 else 0, most, t.shape, DTYPES[t.dtype].numpy)
         row = DTYPES[t.dtype]
         first, end = (row.range[0], row.range[-1] + 1) if row.is_storage else (-8, 8)
         return rng.integers(first, end, t.shape, row.numpy)
@@ -62,7 +66,8 @@ def random_inputs(
     if known is None:
         return [_held(t, one(t)) for t in dag.inputs]
     first = [x[tuple(map(slice, t.shape))] for t, x in zip(dag.inputs, known, strict=True)]
-    return [_held(t, one(t) if t.name in places else x) for t, x in zip(dag.inputs, first, strict=True)]
+    anew = {*places, *masks}
+    return [_held(t, one(t) if t.name in anew else x) for t, x in zip(dag.inputs, first, strict=True)]
 
 
 def _held(t: Tensor, values: np.ndarray) -> np.ndarray:
@@ -176,8 +181,9 @@ def draws(
     - For sums longer than schedules add up in one chain: equal numbers. One long chain of additions is far
       off.
 
-    Where outputs would be NaN, as for roots and logarithms, inputs are made positive, or above 1, or masks
-    are denied. Raises `WorkloadError` where an output is NaN everywhere even then.
+    Where outputs would be NaN, as for roots and logarithms, inputs are made positive, or above 1, masks are
+    denied, or integers count up, as positions do. Raises `WorkloadError` where an output is NaN everywhere
+    even then.
     """
 
     places = indexed_extents(dag)
@@ -218,15 +224,17 @@ def draws(
 def _telling(
     dag: ComputeDAG, judge: Judge, drawn: Sequence[np.ndarray], signs: bool = False, steady: bool = False
 ) -> Draw | None:
-    """A draw whose outputs are numbers, with its inputs turned by `TURNED` if need be; None if none is."""
+    """A draw whose outputs are numbers, with its inputs turned by `TURNED` if need be, masks denied, or
+    integers in steps; None if none is."""
     least = 1.0
     chosen: Draw | None = None
-    ways = [(turned, False) for turned in TURNED]
+    ways: list[tuple[Any, Callable[[], Sequence[np.ndarray]]]] = [(way, lambda: drawn) for way in TURNED]
     if any(x.dtype == np.bool_ for x in drawn):  # a mask may hide all of a short row
-        ways.append((TURNED[0], True))
-    for turned, denied in ways:
-        inputs = [turned(x).astype(x.dtype, copy=False) if _has_nan(x) else x for x in drawn]
-        inputs = [~x if denied and x.dtype == np.bool_ else x for x in inputs]
+        ways.append((TURNED[0], lambda: [~x if x.dtype == np.bool_ else x for x in drawn]))
+    if any(is_integer(t.dtype) for t in dag.inputs):  # a mask may be made of these
+        ways += [(TURNED[0], lambda: _in_steps(dag, drawn, True)), (TURNED[0], lambda: _in_steps(dag, drawn))]
+    for turned, given in ways:
+        inputs = [turned(x).astype(x.dtype, copy=False) if _has_nan(x) else x for x in given()]
         draw = judge(dag, inputs, signs=signs and turned is TURNED[0], steady=steady)
         share = draw.nan_share
         if share < least:
@@ -234,6 +242,22 @@ def _telling(
         if least <= MOST_NAN:
             break
     return chosen
+
+
+def _in_steps(dag: ComputeDAG, drawn: Sequence[np.ndarray], to_end: bool = False) -> list[np.ndarray]:
+    """Integers that are no indices count up, as numbers of rows and positions do: all from 0 on, or all to
+    one end."""
+    places = indexed_extents(dag)
+    counted = [is_integer(t.dtype) and t.name not in places for t in dag.inputs]
+    longest = max((x.size for x, c in zip(drawn, counted, strict=True) if c), default=0)
+
+    def one(t: Tensor, x: np.ndarray) -> np.ndarray:
+        first = longest - x.size if to_end else 0
+        values = np.arange(first, first + x.size).clip(None, DTYPES[t.dtype].range[-1])
+        return values.reshape(x.shape).astype(x.dtype)
+
+    each = zip(dag.inputs, drawn, counted, strict=True)
+    return [_held(t, one(t, x)) if c else x for t, x, c in each]
 
 
 def _reductions(dag: ComputeDAG) -> frozenset[str]:

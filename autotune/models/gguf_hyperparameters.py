@@ -74,6 +74,8 @@ class _Keys:
             self._refuse(
                 f"{turned} numbers of a head of {head} are rotated: that is odd, or more than there are"
             )
+        if self._found("split.count", 1, "size") > 1:
+            self._refuse("it is one of several files of a model; join them: llama-gguf-split --merge")
         if self._size("expert_count", 0):
             self._refuse("it has experts, which are not supported; give a model without")
         scaling = self._text("rope.scaling.type", "none", own=True)

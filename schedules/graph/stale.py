@@ -138,7 +138,7 @@ class Stale:
 
     def _literal(self, v: Any) -> Worth:
         if not self.seen_at or not isinstance(v, float) or abs(v) < HUGE or math.isinf(v):
-            return v  # type: ignore[no-any-return]
+            return v
         return LEAST if v <= -FAR_BELOW else UNBOUNDED
 
     def _element(self, e: Load, conds: Conditions) -> Worth:
@@ -204,8 +204,8 @@ class Stale:
 
     def _relative(self, e: Expr, conds: Conditions) -> Worth:
         """The value of ``p (x - top)`` with p > 0, where x is -inf or `LEAST` here, and ``top`` the maximum
-        of all x along the dimension. Where that is -inf too, all x are, and no sum over them is a number, with
-        these elements or without. None for other expressions."""
+        of all x along the dimension. Where that is -inf too, all x are, and no sum over them is a number,
+        with these elements or without. None for other expressions."""
         terms = linear(e)
         for top, c in terms.items():
             if not isinstance(top, Load) or c >= 0 or top.buffer not in self.stages:
@@ -289,7 +289,7 @@ def _with_least(op: str, x: Worth, y: Worth) -> Worth:
     if other is UNBOUNDED or (other is LEAST and op not in ("+", "min", "max")):
         return None
     known = other if not isinstance(other, Unnumbered) else None
-    if known is not None and not abs(known) < HUGE:  # type: ignore[arg-type]
+    if known is not None and not abs(known) < HUGE:
         return LEAST if known == -math.inf and op in ("+", "min") else None
     if op in ("+", "min") or (op == "-" and x is LEAST):
         return LEAST

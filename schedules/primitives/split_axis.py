@@ -64,8 +64,8 @@ class SplitAxis(Primitive[list[str]]):
         if n is None:
             if any(map(affine.is_size, E.holes(loop.extent))):
                 raise self.refused(
-                    "a call tells its extent, which no number divides at every size; use split, whose tail has "
-                    "a guard"
+                    "a call tells its extent, which no number divides at every size; use split, whose tail "
+                    "has a guard"
                 )
             raise self.refused("its extent is not decided yet; split axes before other steps")
         if self.inner < 1 or n % self.inner:

@@ -49,8 +49,8 @@ class SplitDim(Primitive[None]):
         if not isinstance(n, Const):
             if any(map(affine.is_size, E.holes(n))):
                 raise self.refused(
-                    f"a call tells the extent of dimension {self.dim}, which no number divides at every size; "
-                    "split another one"
+                    f"a call tells the extent of dimension {self.dim}, which no number divides at every "
+                    "size; split another one"
                 )
             raise self.refused("its extents are not decided yet; split dimensions before other steps")
         if self.inner < 1 or int(n.value) % self.inner:

@@ -35,6 +35,42 @@ def indexed_extents(dag: ComputeDAG) -> dict[str, int]:
     return {t.name: known[t.name] for t in dag.inputs if t.name in known}
 
 
+def compared_extents(dag: ComputeDAG) -> dict[str, int]:
+    """{input of integers that conditions compare with an axis, directly or through stages: extent of that
+    axis}, the longest of several. So is the position of a mask.
+
+    >>> x, pos = te.placeholder((8,), name="x"), te.placeholder((1,), "int64", "pos")
+    >>> seen = te.compute((8,), lambda t: te.select(te.cast(t, "int64") <= pos[0], x[t], 0.0))
+    >>> compared_extents(te.dag([x, pos, seen]))
+    {'pos': 8}
+    """
+    known: dict[str, int] = {}
+    for stage in reversed(dag.stages):
+        extents = {a.var: a.extent for a in (*stage.axes, *stage.reduce_axes)}
+        for value in stage.values:
+            for x in E.walk(value):
+                if isinstance(x, E.Compare):
+                    sides = [[*_values(side)] for side in (x.a, x.b)]
+                    axes = [_axes(side) & extents.keys() for side in (x.a, x.b)]
+                    longest = max((extents[v] for both in axes for v in both), default=0)
+                    for loads in sides if longest else ():
+                        for load in loads:
+                            if is_integer(load.dtype):
+                                known[load.buffer] = max(longest, known.get(load.buffer, 0))
+        for t, value in zip(stage.outputs, stage.values, strict=True):
+            for load in _values(value) if t.name in known else ():
+                if is_integer(load.dtype):
+                    known[load.buffer] = max(known[t.name], known.get(load.buffer, 0))
+    return {t.name: known[t.name] for t in dag.inputs if t.name in known}
+
+
+def _axes(e: Expr) -> set[str]:
+    """The axes of an expression that are no part of an index."""
+    if isinstance(e, Load):
+        return set()
+    return {e.name} if isinstance(e, E.Var) else set().union(*map(_axes, E.children(e)))
+
+
 def _values(e: Expr) -> Iterator[Load]:
     """The loads of an expression that are part of its value, not indices of others or conditions."""
     if isinstance(e, Load):

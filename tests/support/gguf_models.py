@@ -79,9 +79,11 @@ def write(
     kind: str = "F32",
     architecture: str = "",
     keys: Mapping[str, Any] | None = None,
+    whole_keys: Mapping[str, int] | None = None,
     alignment: int = 0,
 ) -> Path:
-    """A file of a model. ``kind``: the type of its matrices. ``keys``: more of them, or others."""
+    """A file of a model. ``kind``: the type of its matrices. ``keys``: more of them, or others.
+    ``whole_keys``: more, by their whole names."""
     arch = architecture or ("llama" if of.neighbours else "qwen2")
     w = gguf.GGUFWriter(path, arch)
     if alignment:
@@ -97,6 +99,8 @@ def write(
             w.add_string(f"{arch}.{name}", value)
         else:
             (w.add_float32 if isinstance(value, float) else w.add_uint32)(f"{arch}.{name}", value)
+    for name, number in (whole_keys or {}).items():
+        w.add_uint32(name, number)
     w.add_array("tokenizer.ggml.tokens", [f"word {n}" for n in range(of.vocabulary)])
     for name, a in (weights(of) if tensors is None else tensors).items():
         x = neighbours(of, name, a) if of.neighbours else a

@@ -14,8 +14,8 @@ from fnmatch import fnmatchcase
 import pytest
 from own_time import OwnTime
 
-# Processor seconds of its own (`own_time`) that a test may take unless it is marked slow. It is many times what
-# a test should take.
+# Processor seconds of its own (`own_time`) that a test may take unless it is marked slow. It is many times
+# what a test should take.
 EACH_S = 5.0
 # The same for all of them together. They are to take four minutes on two cores, where these do nothing else.
 ALL_S = 600.0

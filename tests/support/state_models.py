@@ -306,8 +306,8 @@ def static_cache(
     context: int = 32,
     dtype: str = "float32",
 ) -> tuple[Any, dict[str, Any]]:
-    """A small language model of transformers ("Llama", "Qwen2") whose `StaticCache` of ``context`` places lies
-    in buffers, and the arguments of its export: ``rows`` tokens in a call, or with None 1 to 8."""
+    """A small language model of transformers ("Llama", "Qwen2") whose `StaticCache` of ``context`` places
+    lies in buffers, and the arguments of its export: ``rows`` tokens in a call, or with None 1 to 8."""
     torch, transformers = imported("torch"), imported("transformers")
     from transformers.integrations.executorch import TorchExportableModuleWithStaticCache
 

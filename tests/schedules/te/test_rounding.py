@@ -452,3 +452,36 @@ def test_a_stated_tolerance_reaches_the_trials(tmp_path: Path) -> None:
     accepted = at.tune(program, trials=3, rtol=1e-3, atol=1e-4, threads=1, db=db)
     assert refused.failed.get("wrong_result") and accepted.best is not None
     assert not accepted.failed
+
+
+def masked(rows: int, length: int, how: str) -> ComputeDAG:
+    """Sums over the rows that a position lets through, which are no numbers where it hides all of them."""
+    x = te.placeholder((rows, length), name="x")
+    one = how == "one"
+    place = te.placeholder((1 if one else rows,), "int64", "place")
+    step = te.placeholder((length,), "int64", "step")
+    k, m = te.reduce_axis(length, "k"), te.reduce_axis(length, "m")
+
+    def score(i: te.Expr, t: te.Expr) -> te.Expr:
+        at_ = step[t] if how == "numbers" else te.cast(t, "int64")
+        return te.select(at_ <= place[0 if one else i], x[i, t], float("-inf"))
+
+    scores = te.compute((rows, length), score, "scores")
+    most = te.compute((rows,), lambda i: te.max(scores[i, m], axis=m), "most")
+    weighed = te.compute(
+        (rows,), lambda i: te.sum(te.exp(scores[i, k] - most[i]) * x[i, k], axis=k), "weighed"
+    )
+    return te.dag([x, place, step, weighed] if how == "numbers" else [x, place, weighed])
+
+
+@pytest.mark.parametrize("how", ["one", "each", "numbers"])
+@pytest.mark.parametrize("length", [1, 2, 64])
+def test_positions_of_masks_hide_neither_all_nor_most(how: str, length: int) -> None:
+    for seed in range(8):
+        first, *_ = draws(masked(3, length, how), seed)
+        assert first.nan_share <= 0.1
+        inputs = dict(zip(("x", "place", "step"), first.inputs, strict=False))
+        if how == "one":
+            assert length // 2 <= inputs["place"].item() < length
+        elif how == "each":
+            assert 0 <= inputs["place"].min() and inputs["place"].max() < length
