@@ -17,7 +17,7 @@ from schedules.model import LINE
 
 # Bytes of memory that arrays share, and of the least and the largest of these. Larger ones have huge pages of
 # their own, smaller ones are few.
-BLOCK, LEAST, MOST = 32 << 20, 32 << 10, 4 << 20
+BLOCK, LEAST, MOST = 32 << 20, 32 << 10, 8 << 20
 
 
 def zeros(shape: Sequence[int], dtype: str) -> np.ndarray:
