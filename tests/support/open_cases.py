@@ -209,11 +209,15 @@ def laid(t: Tensor, of: Tensor, values: np.ndarray | None = None) -> np.ndarray:
 
 
 def interpreted(
-    program: Nest | LoweredFunc, dag: ComputeDAG, sizes: Mapping[str, int], seed: int = 0
+    program: Nest | LoweredFunc,
+    dag: ComputeDAG,
+    sizes: Mapping[str, int],
+    seed: int = 0,
+    data: Sequence[np.ndarray] | None = None,
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """(outputs of a program at sizes by the interpreter, the right ones)."""
+    """(outputs of a program at sizes by the interpreter, the right ones). ``data``: its inputs, else some."""
     here = at(dag, sizes)
-    data = inputs(here, seed)
+    data = inputs(here, seed) if data is None else data
     arrays = {t.name: laid(t, dag.tensors[t.name], x) for t, x in zip(here.inputs, data, strict=True)}
     outs = {n: laid(here.tensors[n], dag.tensors[n]) for n in here.outputs}
     run(program, arrays | outs, sizes=sizes)

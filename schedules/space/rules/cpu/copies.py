@@ -81,8 +81,8 @@ def _contiguous_together(d: SketchBuilder, name: str) -> str | None:
 
 
 def schedule_turned(d: SketchBuilder, name: str, at: int) -> None:
-    """Store a copy so that it goes on in memory along dimension ``at``, which may have any extent, and make it
-    before the loops that read it."""
+    """Store a copy so that it goes on in memory along dimension ``at``, which may have any extent, and make
+    it before the loops that read it."""
     loops = [x.var for x in d.own_loops(name)]
     last = [*(k for k in range(len(loops)) if k != at), at]
     d.s.reorder_storage(name, last)
@@ -94,9 +94,7 @@ def schedule_turned(d: SketchBuilder, name: str, at: int) -> None:
         _copy_by_squares(d, name, across, True, "shift")
 
 
-def _copy_by_squares(
-    d: SketchBuilder, name: str, across: str, parallel: bool, tail: str = "guard"
-) -> None:
+def _copy_by_squares(d: SketchBuilder, name: str, across: str, parallel: bool, tail: str = "guard") -> None:
     """Copy by squares as wide as a register, which code generation transposes in registers. A panel that is
     not decided yet has a multiple of the lanes in which a sum is computed. Of a dtype of storage a register
     has more: squares are only as wide as that, as tails of wide ones would be copied element by element.
