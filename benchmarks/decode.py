@@ -6,7 +6,8 @@ Needs the packages gguf and llama-cpp-python. Without files it writes those of `
 in each of ``--weights``, to ``--folder``. Each file is tuned for ``--budget`` seconds, once for each dtype of
 the cache. 10 s a task without it; 0: what the log has, and first picks. Then the model here and llama.cpp
 take turns, each in its own process, with the same file, the same dtype of the cache, and as many threads.
-With one thread, CPU time of the process: of ``--rounds`` rounds of 8 tokens each, and of as many prompts.
+With one thread, CPU time of the process: the best and the median of ``--rounds`` rounds. A round is the
+median of 8 tokens, or one prompt.
 Beside them a loop reads memory. "products" is the rate of all products with weights together inside of a
 step, and "rest" the share of a step that is neither a product nor attention.
 """

@@ -77,7 +77,9 @@ def main() -> None:
     ]
     rows = [
         {
-            "task": " ".join([task.workload.op, *(f"{k}={param_text(v)}" for k, v in task.workload.params)]),
+            "task": " ".join(
+                [task.workload.op, *(f"{k}={param_text(v)}" for k, v in task.workload.params)]
+            ),
             "weight": task.weight,
             "equal_s": statistics.median(r[n][0] for r in rounds),
             "shared_s": statistics.median(r[n][1] for r in rounds),

@@ -100,10 +100,8 @@ def is_t4(path: Path) -> bool:
     except OSError as err:
         raise explain(err, path) from None
     first = head.split(b"\n", 1)[0]
-    return (
-        head.startswith(b"{")
-        and b'"format"' not in first
-        and any(key in head for key in (b'"schema_version"', b'"results"'))
+    return head.startswith(b"{") and b'"format"' not in first and any(
+        key in head for key in (b'"schema_version"', b'"results"')
     )
 
 

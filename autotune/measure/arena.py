@@ -261,7 +261,9 @@ class Arena:
 
     def _opened_on_demand(self, name: str) -> Reserve:
         base = self._reserve(SCRATCH_SPAN)
-        self.spans.append(Span(name, "scratch", "", base - GUARD, base, base, base + SCRATCH_SPAN + GUARD))
+        self.spans.append(
+            Span(name, "scratch", "", base - GUARD, base, base, base + SCRATCH_SPAN + GUARD)
+        )
         return Reserve(base)
 
     def _reserve(self, room: int) -> int:

@@ -68,7 +68,9 @@ class ModelOrigin:
                 f"{shown} not given"
             )
         values = {**self.small, **found}
-        graph = Graph(self.dag, values, self.inputs, self.outputs, islands=self.islands, states=self.states)
+        graph = Graph(
+            self.dag, values, self.inputs, self.outputs, islands=self.islands, states=self.states
+        )
         rewritten, _ = preparation.cut(graph)
         if _identity(rewritten) != self.rewritten:
             raise ModelError(

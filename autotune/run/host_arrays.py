@@ -267,4 +267,6 @@ def check_apart(
             if overlap(*arrays[w], *arrays[other]) and (
                 views is None or may_share(views[w], views[other], max_work=_SHARE_STEPS)
             ):
-                raise ArgumentError(f"{name(w)} shares memory with {name(other)}; give it memory of its own")
+                raise ArgumentError(
+                    f"{name(w)} shares memory with {name(other)}; give it memory of its own"
+                )

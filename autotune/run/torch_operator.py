@@ -114,7 +114,9 @@ def _called(name: str, inputs: Sequence[Any], out: Any) -> Any:
     return out
 
 
-def traced_on_device(kernel: Any, /, *inputs: Any, out: Any = None, stream: Any = None, **named: Any) -> Any:
+def traced_on_device(
+    kernel: Any, /, *inputs: Any, out: Any = None, stream: Any = None, **named: Any
+) -> Any:
     """`traced` for a kernel that takes a stream."""
     if stream is not None:
         raise ArgumentError("torch.compile chooses the stream: call the kernel without stream= inside of it")

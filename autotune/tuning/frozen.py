@@ -35,9 +35,7 @@ def frozen(workload: Workload, target: Target, log: Log, seed: int = 0) -> TuneR
         else no_kernel.why({}, {}, "frozen", prepared_s=0.0, elapsed_s=took, budget_s=0.0)
     )
     return TuneResult(
-        *(workload, target, best, 0, {}, known, took, seed, "frozen"),
-        error=error,
-        place=log.place,
+        *(workload, target, best, 0, {}, known, took, seed, "frozen"), error=error, place=log.place,
         only_plain=best is not None and pinned is None and not searched(workload, target, log),
     )
 

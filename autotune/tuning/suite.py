@@ -221,7 +221,9 @@ class Suite:
     def finalists(self, lane: Lane) -> None:
         """Time the finalists of each task of a machine while there is time, those of the heaviest tasks
         first. Before, let tasks without a kernel try what most likely gives one. Raises `SiteLost`."""
-        own = {n: s for n, s in self.sessions.items() if self._owner.get(n) is lane and n not in self.errors}
+        own = {
+            n: s for n, s in self.sessions.items() if self._owner.get(n) is lane and n not in self.errors
+        }
         if self.alone:
             for session in own.values():
                 with self._account(lane, 0):

@@ -477,7 +477,7 @@ def power(a: ExprLike, b: ExprLike) -> Expr:
     ea, eb, d = _pair(a, b)
     if not is_float(d):
         raise TypeError(
-            f'a power of {d} needs a literal exponent from 0 to 64; cast first: te.cast(x, "float32")'
+            f"a power of {d} needs a literal exponent from 0 to 64; cast first: te.cast(x, \"float32\")"
         )
     return Call("pow", (ea, eb))
 

@@ -150,7 +150,9 @@ class QuantisedReader:
             out = Tensor(name, self.values[x.buffer].shape, "int8")
             self.pads[name] = Stage((out,), axes, (), (cast(cast(every, SUMS) - FLIP, "int8"),))
         zero = (Const(0, SUMS) if q.zero is None else q.zero) - FLIP
-        return Quantised(replace(x, buffer=name, dtype="int8"), None if self.is_zero(zero) else zero, q.scale)
+        return Quantised(
+            replace(x, buffer=name, dtype="int8"), None if self.is_zero(zero) else zero, q.scale
+        )
 
     # -- what is known of numbers ------------------------------------------------------------------
 

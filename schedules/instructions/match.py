@@ -101,7 +101,7 @@ def fits(b: Block, ins: Instruction, *, changed: bool = False) -> list[Fit]:
 
         results = [[v for v in spatial if alike(a.var, v)] for a in stage.axes]
         terms = [r for r in reduce if all(alike(a.var, r) for a in stage.reduce_axes)]
-        for *at, r in itertools.product(*results, terms if stage.reduce_axes else [""]):
+        for (*at, r) in itertools.product(*results, terms if stage.reduce_axes else [""]):
             if len(set(at)) == len(at):
                 axes = dict(zip((a.var for a in stage.axes), at, strict=True))
                 axes |= {a.var: r for a in stage.reduce_axes}

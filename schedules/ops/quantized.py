@@ -51,7 +51,9 @@ class _Parameters:
         more = [] if self.w_zero is None else [self.w_zero]
         return [self.scale, self.x_zero, self.y_zero, *more]
 
-    def result(self, dot: Expr, of_w: Expr, of_x: Expr | None, terms: int, channel: Expr, dtype: str) -> Expr:
+    def result(
+        self, dot: Expr, of_w: Expr, of_x: Expr | None, terms: int, channel: Expr, dtype: str
+    ) -> Expr:
         """A sum of products, corrected, scaled and quantized. ``of_w``, ``of_x``: the sums of the factors,
         each of which is multiplied with the other one's zero point."""
         zero = te.cast(self.x_zero[()], "int32")

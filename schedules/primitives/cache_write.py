@@ -101,7 +101,9 @@ def check_written_apart(nest: Nest, b: Block, p: Primitive[Any]) -> None:
     for buffer in (w.buffer for w in b.writes):
         others = [x.name for x in writers(nest, buffer) if x is not b]
         if others:
-            raise p.refused(f"{others[0]} writes {buffer} too; use {p.name} before decompose_reduction")
+            raise p.refused(
+                f"{others[0]} writes {buffer} too; use {p.name} before decompose_reduction"
+            )
         users = [x.name for x in readers(nest, buffer) if x is not b and any(x is y for y in here)]
         if users:
             raise p.refused(

@@ -237,6 +237,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return path
 
 
+
 leaf = (
     st.none()
     | st.booleans()

@@ -86,7 +86,9 @@ def test_a_database_without_tables_is_a_new_log(tmp_path: Path) -> None:
         assert len(fill(log, 1)) == 2
 
 
-@pytest.mark.parametrize("url", ["", "a\0b", ":memory:", "sqlite://", "sqlite:///:memory:", "mysql://h/db"])
+@pytest.mark.parametrize(
+    "url", ["", "a\0b", ":memory:", "sqlite://", "sqlite:///:memory:", "mysql://h/db"]
+)
 def test_names_that_are_no_file(url: str) -> None:
     refused(url, "is not a file", slice(0, 3))
 
@@ -439,3 +441,5 @@ def test_every_row_that_is_taken_is_smaller_than_the_limit() -> None:
     record = exchange.MAX_TRACE + exchange.MAX_OBJECT + 4 * MAX_REASON + 30 * exchange.MAX_TIMES
     workload = exchange.MAX_DEFINITION + exchange.MAX_OBJECT
     assert 1.5 * max(record, workload) < sqlite.MAX_VALUE
+
+

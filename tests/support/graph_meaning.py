@@ -8,7 +8,9 @@ from schedules.graph.graph import Array, Graph
 from schedules.te.evaluator import evaluate as evaluate_dag
 
 
-def evaluate(graph: Graph, inputs: Sequence[Array], states: dict[str, Array] | None = None) -> list[Array]:
+def evaluate(
+    graph: Graph, inputs: Sequence[Array], states: dict[str, Array] | None = None
+) -> list[Array]:
     """The outputs of a graph, in order. ``inputs``: arrays for ``graph.inputs``, in order. ``states``: those
     of the graph, which get their new values. Raises ValueError where it has islands."""
     if graph.islands:

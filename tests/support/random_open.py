@@ -347,7 +347,9 @@ def apart(dag: ComputeDAG, rng: Random) -> ComputeDAG:
 
     params = {t.name for t in dag.params}
     changed = {t.name: one(t) for t in dag.tensors.values() if t.name in params}
-    stages = tuple(replace(s, outputs=tuple(changed.get(o.name, o) for o in s.outputs)) for s in dag.stages)
+    stages = tuple(
+        replace(s, outputs=tuple(changed.get(o.name, o) for o in s.outputs)) for s in dag.stages
+    )
     return replace(dag, inputs=tuple(changed[t.name] for t in dag.inputs), stages=stages)
 
 

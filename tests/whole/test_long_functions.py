@@ -22,7 +22,9 @@ LEFT = {
 
 def long_functions(text: str, most: int = MOST_LINES) -> list[str]:
     """The functions of a file that have more lines, with their docstrings and without their decorators."""
-    functions = (n for n in ast.walk(tree(text)) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    functions = (
+        n for n in ast.walk(tree(text)) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))
+    )
     return [n.name for n in functions if (n.end_lineno or 0) - n.lineno + 1 > most]
 
 

@@ -26,7 +26,9 @@ class DeviceObject:
     threads = 1
     scratch_bytes = 0
 
-    def __init__(self, data: bytes, device: Device | None = None, arrays: Sequence[Memory] = ()) -> None:
+    def __init__(
+        self, data: bytes, device: Device | None = None, arrays: Sequence[Memory] = ()
+    ) -> None:
         """``arrays``: the device's memory for each parameter, where that is somebody else's to give back."""
         self.code = code = GridCode.from_bytes(data)
         self.device = _first(code.kind) if device is None else device

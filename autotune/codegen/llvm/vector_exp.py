@@ -103,7 +103,9 @@ def exp(b: Body, x: str) -> str:
         return (_exp_of_clamped(b, b.at_most(b.at_least(x, b.fmt.exp_low), b.fmt.exp_high)),)
 
     magnitude = b.intrinsic("fabs", x)
-    (value,) = b.rarely(magnitude, "ugt", b.const(b.fmt.exp_normal), clamped, lambda: (_exp_of_normal(b, x),))
+    (value,) = b.rarely(
+        magnitude, "ugt", b.const(b.fmt.exp_normal), clamped, lambda: (_exp_of_normal(b, x),)
+    )
     return value
 
 

@@ -205,7 +205,9 @@ def _gather_along(x: te.Tensor, dim: Axis, ids: Ids, sparse_grad: bool = False) 
 
 
 @aten("embedding.default")
-def _embedding(node: TorchNode, table: te.Tensor, ids: Value, padding_idx: int = -1, *how: bool) -> te.Tensor:
+def _embedding(
+    node: TorchNode, table: te.Tensor, ids: Value, padding_idx: int = -1, *how: bool
+) -> te.Tensor:
     return _taken(node, table, 0, ids)
 
 

@@ -76,3 +76,4 @@ def to_numpy(tensor: Any) -> Array:
 # What an input of an operator may be: a stage, what is known, and of ATen a number.
 Value = te.Tensor | KnownTensor
 Scalar = bool | int | float
+

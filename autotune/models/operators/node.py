@@ -200,3 +200,5 @@ def supported(dtype: str) -> str:
     if dtype not in DTYPES:
         raise UnsupportedForm(f"type {dtype} is not supported")
     return dtype
+
+

@@ -60,6 +60,8 @@ def _dequantized(node: TorchNode, x: te.Tensor, scale: Read, zero: Read | None) 
     return stage(x.shape, value, "dequantize")
 
 
+
+
 # --- one scale for all ----------------------------------------------------------------------------
 
 

@@ -236,7 +236,9 @@ def _split(
 
 
 @aten("split_with_sizes.default", "split.Tensor", "split.sizes", "chunk.default", "tensor_split.sections")
-def _split_of(node: TorchNode, x: te.Tensor, how: int | Sequence[int], dim: Axis = 0) -> list[Value | None]:
+def _split_of(
+    node: TorchNode, x: te.Tensor, how: int | Sequence[int], dim: Axis = 0
+) -> list[Value | None]:
     size = x.shape[dim]
     if not isinstance(how, int):
         sizes = [int(n) for n in how]

@@ -20,7 +20,9 @@ def upgrade() -> None:
         sa.Column("status", KEY, nullable=False),
         sa.Column("time_s", sa.Float(), nullable=True),
         sa.Column("checked", KEY, nullable=False),
-        sa.CheckConstraint("status IN ('ok', 'slower', 'wrong', 'failed')", name="ck_verification_status"),
+        sa.CheckConstraint(
+            "status IN ('ok', 'slower', 'wrong', 'failed')", name="ck_verification_status"
+        ),
     )
     op.create_table(
         "pin",

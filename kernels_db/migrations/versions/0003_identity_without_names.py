@@ -87,7 +87,9 @@ def _rekey(con: sa.Connection) -> list[str]:
     return left
 
 
-def _changed(kind: ItemType, rows: Iterable[dict[str, Any]], rekeyer: Rekeyer, left: list[str]) -> list[Item]:
+def _changed(
+    kind: ItemType, rows: Iterable[dict[str, Any]], rekeyer: Rekeyer, left: list[str]
+) -> list[Item]:
     """The rows that change, as they become; those that cannot be read are added to ``left``."""
     found = []
     for row in rows:

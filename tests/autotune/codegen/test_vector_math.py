@@ -187,9 +187,7 @@ def test_special_values(jit: llvm.LLJIT, fn: str, dtype: str, lanes: int) -> Non
         "log1p": [inf, nan, nan, 0.0, -0.0, -inf, None, nan],
         "expm1": [inf, -1.0, nan, 0.0, -0.0, None, inf, -1.0],
         "exp2": [inf, 0.0, nan, 1.0, 1.0, 0.5, inf, 0.0],
-        "floor": whole,
-        "ceil": whole,
-        "round": whole,
+        "floor": whole, "ceil": whole, "round": whole,
     }
     got = _run(jit, fn, lanes, x)
     for value, result, want in zip(x.tolist(), got.tolist(), expectations[fn], strict=True):
@@ -236,7 +234,9 @@ def test_remainders_of_quotients_of_any_size(jit: llvm.LLJIT, dtype: str, lanes:
 
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_largest_arguments_are_reduced_by_all_of_pi(jit: llvm.LLJIT, dtype: str, lanes: int) -> None:
+def test_the_largest_arguments_are_reduced_by_all_of_pi(
+    jit: llvm.LLJIT, dtype: str, lanes: int
+) -> None:
     """What is left of them depends on the thousandth bit of 2/pi."""
     rng = np.random.default_rng(0)
     exponents = rng.integers(10, np.finfo(dtype).maxexp, 4000)

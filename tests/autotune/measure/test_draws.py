@@ -91,7 +91,9 @@ def test_a_column_left_out_of_the_extremes_of_a_product_is_found(rows: int) -> N
 def test_factors_side_by_side_left_out_of_a_product_are_found(n: int, less: int, by_rows: bool) -> None:
     def dag(terms: int) -> ComputeDAG:
         a, r = te.placeholder((1, n) if by_rows else (n, 1), name="A"), te.reduce_axis(terms, "r")
-        return te.dag([a, te.compute((1,), lambda i: te.prod(a[i, r] if by_rows else a[r, i], axis=r), "B")])
+        return te.dag(
+            [a, te.compute((1,), lambda i: te.prod(a[i, r] if by_rows else a[r, i], axis=r), "B")]
+        )
 
     for seed in range(4):
         assert is_seen(dag(n), dag(n - less), seed)

@@ -50,7 +50,9 @@ def test_drift_does_not_change_a_ranking() -> None:
     machine = Machine(lambda i: float(walk[i % 5000]))
     clock, wrong = machine.clock(), 0
     for _ in range(40):
-        a, b = (timing.screen(machine.kernel(s), clock, s, None, OPTIONS).time_s for s in (1.00e-3, 1.03e-3))
+        a, b = (
+            timing.screen(machine.kernel(s), clock, s, None, OPTIONS).time_s for s in (1.00e-3, 1.03e-3)
+        )
         wrong += a >= b
     assert wrong == 0
 

@@ -340,7 +340,6 @@ def test_what_was_disturbed_is_measured_again(rates: dict[str, float]) -> None:
 )
 def test_what_waits_for_memory(op: str, params: dict[str, Any], waits: bool) -> None:
     dag = ops.workload(op, params).dag
-
     def told(kind: str, l2_bytes: int) -> bool:
         target = Target(kind, "sm_90", limits=(("l2_bytes", l2_bytes),))
         return backends.of(target).waits_for_memory(dag, target)

@@ -101,7 +101,9 @@ def test_other_kernels_have_the_text_that_they_had() -> None:
 def test_arguments_whose_strides_depend_on_a_size_are_refused_by_name() -> None:
     x = te.placeholder((3, dim(1, 6, "m", open=True)), name="x")
     dag = te.dag([x, te.compute(x.shape, lambda i, j: x[i, j] + 1.0, "y")])
-    with pytest.raises(ScheduleError, match=r"argument x has the open extent m in dimension 1"):
+    with pytest.raises(
+        ScheduleError, match=r"argument x has the open extent m in dimension 1"
+    ):
         programs(dag, Trace(), host())
     y = te.placeholder((1, dim(1, 6, "m", open=True)), name="y")
     alone = te.dag([y, te.compute(y.shape, lambda i, j: y[i, j] + 1.0, "z")])

@@ -40,7 +40,9 @@ def prior_of(table: Table) -> pretrained.Prior:
     return pretrained.Prior(model_features(space), np.concatenate(parts), pretrained.shipped())
 
 
-def shares(table: Table, make: Callable[[int], SearchPolicy], trials: int, seeds: int = SEEDS) -> np.ndarray:
+def shares(
+    table: Table, make: Callable[[int], SearchPolicy], trials: int, seeds: int = SEEDS
+) -> np.ndarray:
     """Share of the best of the table after the last trial, by seed."""
     best = float(table.space.times_s.min())
     ends = [play(table, make(seed), trials, seed).best_s[-1] for seed in range(seeds)]

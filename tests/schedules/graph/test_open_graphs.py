@@ -273,7 +273,9 @@ def test_what_is_joined_of_boxes_that_some_sizes_lack_stays_a_map(monkeypatch: p
         b = cases.Builder()
         x, y = b.input("x", n + 4, 16), b.input("y", 8, 16)
         one, other = cases.dense(b, y, 16, "one", False), cases.dense(b, x, 16, "other", False)
-        both = cases.stage((n, 16), lambda i, j: te.select(i < 8, one[te.minimum(i, 7), j], other[i, j]))
+        both = cases.stage(
+            (n, 16), lambda i, j: te.select(i < 8, one[te.minimum(i, 7), j], other[i, j])
+        )
         return b.graph(cases.dense(b, both, 4, "fc"), cases.matmul(both, cases.transpose(both, 1, 0)))
 
     assert not check_one(graph(2), (2, 8, 9, 12)).joins

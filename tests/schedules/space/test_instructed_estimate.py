@@ -315,7 +315,9 @@ def test_conversions_count_where_they_are_done() -> None:
     y = te.compute((64,), lambda i: te.cast(x[i] * 2.0, "bfloat16"), "y")
     z = te.compute((64,), lambda i: te.cast(te.cast(x[i] * 2.0, "float16"), "float32"), "z")
     s = Schedule(te.dag([x, copy, y, z]))
-    found = {(name, a.buffer): a.conversion for name in ("copy", "y", "z") for a in facts(s, name).accesses}
+    found = {
+        (name, a.buffer): a.conversion for name in ("copy", "y", "z") for a in facts(s, name).accesses
+    }
     assert found["copy", "x"] == found["copy", "copy"] == found["z", "z"] == 0
     assert found["y", "x"] == found["z", "x"] == 1 and found["y", "y"] == 10  # a shift; rounding
     dot = INSTRUCTIONS["vdpbf16ps"]

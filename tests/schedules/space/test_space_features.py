@@ -387,7 +387,9 @@ def test_limits_drop_register_tiles_that_spill() -> None:
     rows = space.sample(k, 512, np.random.default_rng(0))
     facts, env = space.sketch(k).estimate.facts, Columns(zip(space.holes(k), rows.T, strict=True))
     m = CpuRates.of(space.target)
-    spills = np.max([np.broadcast_to(measure(b, env, m)["spills"], 512) for b in facts if b.reduces], axis=0)
+    spills = np.max(
+        [np.broadcast_to(measure(b, env, m)["spills"], 512) for b in facts if b.reduces], axis=0
+    )
     ok = space.valid(k, rows)
     assert (spills[ok] <= Limits().spilled_registers).all()
     assert (spills > Limits().spilled_registers).any() and ok.any()

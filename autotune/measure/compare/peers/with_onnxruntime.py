@@ -175,7 +175,9 @@ def _parameters(x: Named, channels: int) -> tuple[dict[str, np.ndarray], list[li
 def _quantized_product(p: Params, x: Named) -> OnnxGraph:
     arrays, (of_a, of_b, of_y) = _parameters(x, p["n"])
     g = OnnxGraph(arrays, result=x["a"].dtype.name)
-    a, b = (g.add("Transpose", [n], f"{n}_t", perm=[1, 0]) if p[f"transpose_{n}"] else n for n in ("a", "b"))
+    a, b = (
+        g.add("Transpose", [n], f"{n}_t", perm=[1, 0]) if p[f"transpose_{n}"] else n for n in ("a", "b")
+    )
     g.add("QLinearMatMul", [a, *of_a, b, *of_b, *of_y])
     return g
 

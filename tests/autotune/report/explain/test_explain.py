@@ -261,7 +261,6 @@ def test_operations_are_those_that_tuning_counts(op: str) -> None:
     assert e.number("operations", "operations") == workload.flops
     assert e.number("time", "gflops") == pytest.approx(workload.flops / 1e-6 / 1e9)
 
-
 def test_the_share_of_the_limit_is_what_runs_kept(tmp_path: Path) -> None:
     db = tmp_path / "t.db"
     shape = {"m": 8, "n": 8, "k": 8}
