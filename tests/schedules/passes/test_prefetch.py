@@ -19,6 +19,7 @@ from schedules.ir.exprs import substitute
 from schedules.ir.printer import show
 from schedules.microarchitecture import RATES
 from schedules.passes.lower import lower
+from schedules.passes.prefetch import NEAR
 from schedules.schedule import Schedule
 from schedules.space.derive import DerivedSpace, derive
 from schedules.space.estimate.cpu.features import GIGAHERTZ
@@ -330,3 +331,41 @@ def test_rows_of_an_operand_that_are_lines_apart_are_asked_for_one_by_one() -> N
     assert [(x.extent, x.kind, x.body.indices) for x in found if isinstance(x.body, Prefetch)] == [
         (Const(4), "unroll", (Var("y_k") + 2, Var("y_i"), Const(0)))
     ]
+
+
+def panels(nbytes: int, steps: int = 9) -> Schedule:
+    """c[n, i] = sum of a[k, t] b[n, k, i, t]: each panel of b reads all of a. A step has 64 bytes of b."""
+    a, b = te.placeholder((steps, 4), "uint8", "a"), te.placeholder((3, steps, 16, 4), "int8", "b")
+    k, t = te.reduce_axis(steps, "k"), te.reduce_axis(4, "t")
+    c = te.compute((3, 16), lambda n, i: te.sum(a[k, t] * b[n, k, i, t], axis=(k, t)), "c")
+    s = Schedule([a, b, c])
+    _, i, outer, inner = s.loops("c")
+    s.reorder(outer, i, inner)
+    s.decompose_reduction("c", outer)
+    s.tensorize(i, "vpdpbusd")
+    s.annotate(outer, "prefetch_bytes", nbytes)
+    return s
+
+
+@pytest.mark.parametrize(("nbytes", "steps"), [(1, 1), (64, 1), (65, 2), (1000, 16)])
+def test_bytes_ahead_are_whole_iterations(nbytes: int, steps: int) -> None:
+    """Beyond the end of a panel they are those of the next one. What all panels read stays near, and is not
+    asked for."""
+    func = lower(panels(nbytes).nest)
+    found = [(x.buffer, x.indices[1]) for x in walk(func.body) if isinstance(x, Prefetch)]
+    assert found == [("b", Var("c_k") + steps)]
+    s = panels(nbytes)
+    rng = np.random.default_rng(0)
+    inputs = [rng.integers(0, 256, (9, 4), "uint8"), rng.integers(-128, 128, (3, 9, 16, 4), "int8")]
+    assert np.array_equal(at.build(s, threads=1)(*inputs), te.evaluate(s.dag, inputs)[0])
+
+
+def test_no_bytes_ahead_ask_for_nothing() -> None:
+    assert not [x for x in walk(lower(panels(0).nest).body) if isinstance(x, Prefetch)]
+
+
+def test_what_is_large_is_asked_for_though_it_is_read_again() -> None:
+    found = {x.buffer for x in walk(lower(panels(64, NEAR // 4).nest).body) if isinstance(x, Prefetch)}
+    assert found == {"b"}
+    found = {x.buffer for x in walk(lower(panels(64, NEAR // 4 + 1).nest).body) if isinstance(x, Prefetch)}
+    assert found == {"a", "b"}
