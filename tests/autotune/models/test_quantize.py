@@ -10,6 +10,7 @@ import pytest
 from decoders import Sizes, decoder, imported_of
 from graph_meaning import evaluate
 from needs import imported
+from space_cases import target
 from state_models import untuned
 from torch_cases import F, torch
 
@@ -21,6 +22,7 @@ from schedules.graph.partition import partition
 from schedules.graph.round_weights import Rounding
 from schedules.model import Workload
 from schedules.ops.rounded_weights import q4_0, q8_0, unpacked
+from schedules.space import derive
 
 
 class Mlp(torch.nn.Module):  # type: ignore[name-defined,misc]
@@ -207,6 +209,18 @@ def test_a_decoder_with_a_state_is_near_its_rounded_weights(form: str) -> None:
         if first - second > 4 * 0.03 * want.std():
             assert have.argmax() == want.argmax()
     assert np.sqrt(np.mean(np.square(errors))) <= 0.03 * np.std(wants)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [1, 64])
+@pytest.mark.parametrize("form", ["int4", "int8"])
+def test_spaces_of_products_have_sums_of_sums(form: str, rows: int) -> None:
+    """Other orders of axes fill the space with sketches that schedule each sum by itself."""
+    module = torch.nn.Linear(128, 96).eval().requires_grad_(False)
+    made = at.quantize(imported_of(module, torch.randn(rows, 128)), weights=form, least=0)
+    _, product = partition(optimize(made.graph))
+    names = derive(product.dag, target(vector_bytes=64)).sketches
+    assert any("sums=nested" in n for n in names) and len(names) < 24
 
 
 @pytest.mark.slow
