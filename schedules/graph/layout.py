@@ -52,14 +52,14 @@ def _tensors(graph: Graph) -> Graph:
 
 
 def _summed(graph: Graph) -> set[str]:
-    """What products read that are summed again, what these sums read, and reductions that only such are made
-    of: rows of groups, as they are."""
+    """Products that are summed again, what they read, what their sums read, and reductions that only such are
+    made of: rows of groups, as they are. In that order rules of spaces look for them."""
     read = readers(graph.dag.stages)
     found: set[str] = set()
     for p in graph.dag.stages:
         for s in read.get(p.name, ()):
             if is_sum_of_products(s, p):
-                found |= {x.buffer for x in (*p.reads(), *s.reads())} - {p.name}
+                found |= {x.buffer for x in (*p.reads(), *s.reads())}
     for s in reversed(graph.dag.stages):
         users = [r.name for r in read.get(s.name, ())]
         if s.reducer is not None and not is_product(s) and found.issuperset(users):

@@ -150,6 +150,9 @@ def test_a_layer_is_a_dozen_kernels(form: str | None) -> None:
     assert len(a) == apart + (12 if form else 10), "of floats there is no rounding apart"
     products = [g for g in a if any(map(is_product, g.dag.stages))]
     assert len(products) == 6, "q, k, v; attention; o; gate, up; down; head"
+    (attention,) = (g for g in a if sum(map(is_product, g.dag.stages)) == 2)
+    (out,) = attention.dag.outputs
+    assert attention.dag.tensors[out].shape == (KV, HEADS // KV, HEAD), "whatever digits its readers have"
     if form:
         rounding = [g for g in a if any(t.dtype == "int8" for t in map(g.dag.tensors.get, g.dag.outputs))]
         assert len(rounding) == 5 and not [g for g in rounding if any(map(is_product, g.dag.stages))]

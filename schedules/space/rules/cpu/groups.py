@@ -14,11 +14,12 @@ from schedules.space.rules.cpu.instructed import instruction_fits, schedule_inst
 from schedules.space.rules.cpu.interleaved import split_interleaved
 from schedules.space.rules.cpu.merged_sums import merging
 from schedules.space.rules.cpu.nested import find_nested, schedule_nested
+from schedules.space.rules.cpu.packed_operands import is_streamed
 from schedules.space.rules.cpu.row_blocks import is_product, schedule_row_blocks
 from schedules.space.rules.cpu.row_parts import rows_outgrow_cache
 from schedules.space.rules.cpu.rows import schedule_rows, split_long_reduction
 from schedules.space.rules.cpu.streaming import stream_outputs
-from schedules.space.rules.cpu.tiling import is_streamed, schedule_tiled
+from schedules.space.rules.cpu.tiling import schedule_tiled
 from schedules.space.rules.cpu.widened import may_widen
 from schedules.space.rules.inline import inline_stages
 from schedules.space.rules.merge import merge_neighbours

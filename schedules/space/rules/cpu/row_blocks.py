@@ -21,6 +21,7 @@ from schedules.space.rules.cpu.instructed import (
     run_by_instruction,
 )
 from schedules.space.rules.cpu.instructed_operands import lane_axis, pack_whole, units_of
+from schedules.space.rules.cpu.packed_operands import pack_operand, packed_read
 from schedules.space.rules.cpu.prefetching import prefetch_rows_of_state
 from schedules.space.rules.cpu.row_parts import add_lanes, part_unit, reduce_in_parts, row_lengths
 from schedules.space.rules.cpu.rows import (
@@ -29,12 +30,7 @@ from schedules.space.rules.cpu.rows import (
     row_rank,
     vectorize_last,
 )
-from schedules.space.rules.cpu.tiling import (
-    lane_widths,
-    pack_operand,
-    packed_read,
-    reduction_steps,
-)
+from schedules.space.rules.cpu.tiling import lane_widths, reduction_steps
 from schedules.space.rules.patterns import (
     depends,
     extents,

@@ -10,13 +10,14 @@ import math
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
-from schedules import affine, ir
+from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Hole, Load, Select, Var
 from schedules.ir import Block
 from schedules.ir.nest import behind, readers, vars_bound, writers
 from schedules.primitives.base import as_expr
 from schedules.space.rules.cpu.copies import schedule_copy, schedule_packing, schedule_turned
+from schedules.space.rules.cpu.packed_operands import is_streamed, pack_operand, pack_options, packed_read
 from schedules.space.rules.cpu.prefetching import prefetch_rows_of_state, prefetch_tiles
 from schedules.space.rules.cpu.widened import widen
 from schedules.space.rules.parts import copy_read, lanes_last
@@ -31,7 +32,6 @@ from schedules.space.rules.patterns import (
     skips_in_phases,
     spatial,
     unit_stride_vars,
-    uses,
     vector_axis,
 )
 from schedules.space.sketch_builder import SketchBuilder, extent
@@ -39,10 +39,6 @@ from schedules.space.sketch_builder import SketchBuilder, extent
 # Most rows of a register tile; most if its borders are peeled, as code is copied for each border.
 MAX_ROWS = 16
 MAX_PEELED = 4
-# Most uses of an operand of open extent that is read where it lies, and once.
-MAX_STREAMED = 8
-# Smallest operand that is packed (bytes): a fraction of the first cache.
-TOO_SMALL_TO_PACK = 2048
 # Longest reduction axis that is unrolled (steps), as of windows; longer ones stay loops.
 UNROLL_REDUCTION = 64
 # Fewest steps of a reduction that is cut into parts: shorter ones fit the first cache.
@@ -100,7 +96,7 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str, *, widens: bo
     contiguous = vector_axis(c) or v
     along = contiguous if contiguous != v and n[contiguous] >= SHORT_VECTORS * w else ""
     packed = packed_read(d, p, names[v])
-    ways = ("root",) if along else _pack_options(d, packed, names[v])
+    ways = ("root",) if along else pack_options(d, packed, names[v])
     streamed = v == vector_axis(c) and is_streamed(d, p)
     if streamed:
         ways = ("none",)
@@ -137,8 +133,8 @@ def schedule_tiled(d: SketchBuilder, producer: str, consumer: str, *, widens: bo
     place_producers(d, producer, tiles, [pack_name], steady)
     if mode == "at":
         d.s.compute_at(pack_name, place or tiles)
-    if mode == "turned":
-        schedule_turned(d, pack_name, next(k for k, i in enumerate(packed.indices) if i == Var(names[v])))
+    if mode == "turned" and packed is not None:
+        schedule_turned(d, pack_name, packed.indices.index(Var(names[v])))
     elif pack_name:
         schedule_packing(d, pack_name, panel, parallel=mode == "root")
     if widens:
@@ -400,68 +396,6 @@ def _row_axes(p: Block, names: dict[str, str], axes: list[str], v: str, n: dict[
 def _slides(p: Block, var: str) -> bool:
     """Whether a window moves along the axis, so that neighbouring points read overlapping elements."""
     return any(var in E.variables(i) and len(E.variables(i)) > 1 for x in operands(p) for i in x.indices)
-
-
-def packed_read(d: SketchBuilder, p: Block, v: str) -> Load | None:
-    """The input to pack: one dimension is indexed by the vector axis alone, and it is reused along another
-    axis or known ahead. None if there is none."""
-    n = extents(p)
-    for x in operands(p):
-        if x.buffer not in d.s.nest.params:
-            continue
-        if is_gathered(x):  # a copy of what any tile may read would be all of it
-            continue
-        if any(i == Var(v) for i in x.indices) and sum(v in E.variables(i) for i in x.indices) == 1:
-            reused = any(n[a] > 1 and not depends(x, a) for a in spatial(p) if a != v)
-            if n[v] > 1 and (reused or x.buffer in d.s.dag.constants):
-                return x
-    return None
-
-
-def _pack_options(d: SketchBuilder, x: Load | None, v: str) -> tuple[str, ...]:
-    if x is None:
-        return ("none",)
-    if v not in unit_stride_vars(d.s.nest, x):
-        return ("root", "at")
-    if x.buffer in d.s.dag.constants:
-        return ("root", "none")
-    buffer = d.s.nest.buffer(x.buffer)
-    held = ir.nbytes(buffer)
-    return ("none",) if held < TOO_SMALL_TO_PACK else ("root", "at", "none")
-
-
-def is_streamed(d: SketchBuilder, p: Block) -> bool:
-    """Whether an operand of a sum lies along the lanes, the sum goes along its open extent, and one register
-    tile has all that read it. A copy of it would be read once, and so are parts of it. So are the values of
-    attention of one token."""
-    v = vector_axis(p)
-    return v is not None and any(
-        1 < uses(p, x) <= MAX_STREAMED and v in unit_stride_vars(d.s.nest, x)
-        for x in operands(p)
-        if any(depends(x, i.var) and (p.name, i.var) in d.open for i in p.iters if i.kind == "reduce")
-    )
-
-
-def pack_operand(d: SketchBuilder, producer: str, x: Load, v: str, vec: int | Hole) -> tuple[str, int]:
-    """Copy the input in panels as wide as the register tile, other dimensions in the order of the reduction.
-    Returns (name of the copy, position of the loop over panels)."""
-    p = d.block(producer)
-    name = copy_read(d, producer, x)
-    at = next(k for k, i in enumerate(x.indices) if i == Var(v))
-    rank = len(x.indices)
-    reduce = [i.var for i in p.iters if i.kind == "reduce"]
-
-    def depth(k: int) -> int:
-        used = [reduce.index(r) for r in reduce if r in E.variables(x.indices[k])]
-        return max(used) if used else -1
-
-    others = [k for k in range(rank) if k != at]
-    if v in unit_stride_vars(d.s.nest, x):
-        others.sort(key=depth)  # else in their order: a copy that gathers should read whole lines
-    batch = [k for k in others if depth(k) < 0]
-    walked = [k for k in others if depth(k) >= 0]
-    d.s.pack(name, [vec if k == at else 0 for k in range(rank)], [*batch, at, *walked, rank])
-    return name, len(batch)
 
 
 def _accumulate(d: SketchBuilder, t: Tiling) -> None:
