@@ -97,7 +97,7 @@ def apart(dag: ComputeDAG) -> list[Trace]:
 @pytest.mark.parametrize("outer", [True, False])
 @pytest.mark.parametrize("part", PARTS)
 def test_keys_and_values_are_read_where_they_lie_and_asked_for_ahead(part: str, outer: bool) -> None:
-    (trace,) = apart(StateCase(part, outer, divided=part == "attended").dag())
+    (trace,) = apart(StateCase(part, outer, divided=part == "attended", most=70).dag())
     assert not copied(trace)
     ahead = [s for s in trace.steps if ("key", "prefetch") in s.args]
     assert len(ahead) == (2 if part == "attention" else 1)
