@@ -21,6 +21,7 @@ from model_cases import (
 )
 
 from autotune.backends import parse
+from autotune.codegen.llvm import compile as compile_
 from autotune.codegen.runtime import aligned
 from autotune.models.outline import arena, nbytes, outline, workload_of
 from autotune.models.program import Program
@@ -259,3 +260,14 @@ def test_an_output_that_nothing_writes_is_refused():
     ol = outline(graph, each_stage(graph)[1])
     with pytest.raises(ValueError, match="no step writes output 'y0'"):
         replace(ol, steps=ol.steps[:1])
+
+
+@pytest.mark.parametrize("readable", (True, False))
+def test_addresses_are_those_that_numpy_says(readable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where heads of arrays may not be read."""
+    if not readable:
+        monkeypatch.setattr(compile_, "_heads_are_readable", lambda: False)
+    address = compile_.address_reader.__wrapped__()
+    a = np.zeros((3, 5), np.float32)
+    for x in (a, a[1:], a.T, a[::-1], np.array(3), np.zeros(0)):
+        assert address(x) == x.ctypes.data
