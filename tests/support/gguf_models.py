@@ -82,8 +82,8 @@ def write(
     whole_keys: Mapping[str, int] | None = None,
     alignment: int = 0,
 ) -> Path:
-    """A file of a model. ``kind``: the type of its matrices, or of that of a name. ``keys``: more of them, or others.
-    ``whole_keys``: more, by their whole names."""
+    """A file of a model. ``kind``: the type of its matrices, or of that of a name. ``keys``: more of them, or
+    others. ``whole_keys``: more, by their whole names."""
     arch = architecture or ("llama" if of.neighbours else "qwen2")
     w = gguf.GGUFWriter(path, arch)
     if alignment:

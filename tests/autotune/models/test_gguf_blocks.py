@@ -129,7 +129,9 @@ MIXED = {
 }
 
 
-@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize(
+    "name", [n if n == "Q4_K_M" else pytest.param(n, marks=pytest.mark.slow) for n in MIXED]
+)
 def test_models_of_mixed_types_compute_what_they_say(tmp_path: Path, name: str) -> None:
     kind, of = MIXED[name]
     path = files.write(tmp_path / "x.gguf", of, kind=kind)
