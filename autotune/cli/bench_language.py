@@ -16,6 +16,7 @@ from schedules.units import percent, seconds, size
 
 if TYPE_CHECKING:
     from autotune.models.decoding import DecodingTask, DecodingTimes, StepShares
+    from autotune.models.model import Model
     from autotune.models.module import Module
 
 TUNED = "autotune"
@@ -93,9 +94,10 @@ def compare_model(o: Given, names: Sequence[str]) -> bool:
             raise typer.BadParameter(f"--against {name} does not run files of GGUF; compare with {PEER}")
     depths = tuple(dict.fromkeys(o.depth))
     tasks = [decoding.prefill(o.prefill), *map(decoding.decode, depths)]
-    net = _compiled(o)
+    model = models.model_of(o)
+    _check_room(tasks, models.context_of(model))
+    net = _compiled(o, model)
     calls = TokenCalls(net)
-    _check_room(tasks, calls)
     settle = 0.15 if net.target.threads > 1 else 0.0  # of threads that spin
     done, different = [], None
     with ExitStack() as stack:
@@ -124,22 +126,22 @@ def compare_model(o: Given, names: Sequence[str]) -> bool:
     return o.must_beat is None or all(d.ratio(o.must_beat) > 1 for d in done)
 
 
-def _compiled(o: Given) -> Module:
+def _compiled(o: Given, model: Model) -> Module:
     from autotune.errors import KernelNotFound
     from autotune.models.compiling import compile_model
 
     try:
-        return compile_model(models.model_of(o), target=o.target, threads=o.threads, db=o.where)
+        return compile_model(model, target=o.target, threads=o.threads, db=o.where)
     except KernelNotFound as err:
         raise KernelNotFound(f"{err.message}\ntune them: {models.tune_command(o)}") from None
 
 
-def _check_room(tasks: Sequence[DecodingTask], calls: Any) -> None:
-    """Raises `typer.BadParameter` for more tokens than a state has room for."""
+def _check_room(tasks: Sequence[DecodingTask], context: int | None) -> None:
+    """Raises `typer.BadParameter` for more tokens than a state has room for, which is ``context``."""
     most = max(t.tokens for t in tasks)
-    if calls.context is not None and most > calls.context:
+    if context is not None and most > context:
         raise typer.BadParameter(
-            f"--depth and --prefill need room for {most} tokens, and the cache has it for {calls.context}: "
+            f"--depth and --prefill need room for {most} tokens, and the cache has it for {context}: "
             f"give --shape context={most} or more, as it was tuned, or a smaller depth"
         )
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 
 from autotune.cli import models
 from autotune.cli import options as opt
 from autotune.cli.given import Given, takes
-from autotune.cli.output import print_json
+from autotune.cli.output import console, print_json
 
 
 @takes(
@@ -31,17 +32,30 @@ def generate(o: Given) -> None:
 
     from autotune.errors import KernelNotFound
     from autotune.models.compiling import compile_model
-    from autotune.models.generation import stream_tokens
+    from autotune.models.generation import room_for, stream_tokens
+    from autotune.models.token_calls import known_tokens
 
     if not o.on_gguf:
-        raise typer.BadParameter(f"{o.op} is no language model: its name would end in .gguf")
+        raise typer.BadParameter(
+            f"{o.op} is no language model in a file of GGUF; give the path of one, which ends in .gguf"
+        )
     text = sys.stdin.read().replace(",", " ").strip() if o.tokens == "-" else o.tokens
     prompt = opt.whole_numbers(",".join(text.split()) if o.tokens == "-" else text, "--tokens")
+    model = models.model_of(o)
+    words = max((t.shape[-1] for t in model.outputs if t.shape), default=0)
+    known_tokens(prompt, "--tokens", words, model.name)  # before kernels are compiled, which takes longer
+    room_for(o.n, len(prompt), models.context_of(model), model.name)
     try:
-        net = compile_model(models.model_of(o), threads=o.threads, db=o.where, fallback=o.fallback)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            net = compile_model(model, threads=o.threads, db=o.where, fallback=o.fallback)
     except KernelNotFound as err:
         more = f"\ntune them: {models.tune_command(o)}; or allow kernels that are not tuned: --fallback"
         raise KernelNotFound(f"{err.message}{more}") from None
+    for warning in said:
+        what, named, _ = str(warning.message).partition("\ntune them: ")
+        remedy = f"{named}{models.tune_command(o)}" if named else ""
+        console(stderr=True).print(f"autotune: {what}{remedy}")
     made: list[int] = []
     times = [time.perf_counter()]
     for token in stream_tokens(net, prompt, o.n, stop=o.stop or ()):

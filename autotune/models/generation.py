@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -86,11 +87,17 @@ def stream_tokens(
     if not isinstance(position, (int, np.integer)) or not 0 <= position < len(given):
         raise ArgumentError(
             f"position is {position}, and {len(given)} tokens are given: the state may have 0 to "
-            f"{len(given) - 1} of them, as the last one is read to make the next"
+            f"{len(given) - 1} of them, as the last one is read to make the next: give such a number"
         )
     state = _state(net, state)
-    n = _count(n, len(given), calls)
-    return _stream(calls, given, n, choose or _greedy(calls.name), frozenset(stop), state, int(position))
+    n = room_for(n, len(given), calls.context, calls.name)
+    try:
+        ends = frozenset(stop)
+    except TypeError:
+        raise ArgumentError(
+            f"stop is {stop!r}: give a collection of the tokens after which it ends, such as {{2}}"
+        ) from None
+    return _stream(calls, given, n, choose or _greedy(calls.name), ends, state, int(position))
 
 
 def _state(net: Module, state: ModelState | None) -> ModelState:
@@ -106,16 +113,18 @@ def _state(net: Module, state: ModelState | None) -> ModelState:
     return state
 
 
-def _count(n: int | None, given: int, calls: TokenCalls) -> int | None:
-    """How many tokens to make at most; None: as many as one likes. Raises ArgumentError."""
-    room = None if calls.context is None else calls.context - given + 1  # the last one made is not read
+def room_for(n: int | None, given: int, context: int | None, name: str) -> int | None:
+    """How many tokens to make at most, of ``n`` that are asked for; None: as many as one likes. ``context``:
+    how many tokens the state of the model ``name`` has room for. Raises ArgumentError."""
+    room = None if context is None else context - given + 1  # the last one made is not read
     if n is not None and (not isinstance(n, (int, np.integer)) or n < 1):
         raise ArgumentError(f"n is {n}: give the number of tokens to make, 1 at least")
     if room is not None and (room < 1 or (n is not None and n > room)):
         wanted = "" if n is None else f", and {n} to make"
         raise ArgumentError(
-            f"{given} tokens are given{wanted}; the state of {calls.name} has room for {calls.context}, so "
-            f"that {max(room, 0)} can be made: give fewer, or compile the model for a longer context"
+            f"{given} token{'s are' if given > 1 else ' is'} given{wanted}; the state of {name} has room for "
+            f"{context}, so that {max(room, 0)} can be made: give fewer, or import the model with a larger "
+            "context"
         )
     return room if n is None else int(n)
 
@@ -128,6 +137,16 @@ def _greedy(name: str) -> Choose:
         return found
 
     return largest
+
+
+def _picked(token: Any) -> int:
+    """What ``choose`` returned. Raises ArgumentError for what is no integer."""
+    try:
+        return index(token)
+    except TypeError:
+        raise ArgumentError(
+            f"choose returned a {type(token).__name__}: return one integer, the number of a token"
+        ) from None
 
 
 def _stream(
@@ -144,7 +163,7 @@ def _stream(
     while n is None or made < n:
         logits = calls.logits(todo, position, state)
         position += len(todo)
-        todo = calls.check_tokens([choose(logits)], "what choose returns")
+        todo = calls.check_tokens([_picked(choose(logits))], "what choose returned")
         made += 1
         yield int(todo[0])
         if int(todo[0]) in stop:
