@@ -19,7 +19,7 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES, is_float, is_integer
 from schedules.expr import Binary, Cast, Const, Expr, Load, Var
 from schedules.graph.constant_products import KnownTensors, bare
-from schedules.graph.edit import ranges, remade, renamed
+from schedules.graph.edit import is_sum, ranges, remade, renamed
 from schedules.graph.graph import Graph
 from schedules.graph.integers import INTEGER_SUM
 from schedules.graph.quantised import SUMS
@@ -125,7 +125,7 @@ class _Rounding:
 
 
 def _code_sum(s: Stage, known: KnownTensors) -> CodeSum | None:
-    if s.reducer is None or len(s.values) != 1 or s.reducer.operation(0) != "+" or len(s.reduce_axes) != 1:
+    if not is_sum(s) or len(s.reduce_axes) != 1:
         return None
     match s.values[0]:
         case Binary(op="*", a=a, b=Cast(dtype="float32", a=whole)) if (x := bare(a)) is not None:
@@ -144,10 +144,7 @@ def _code_sum(s: Stage, known: KnownTensors) -> CodeSum | None:
     reach = affine.value_bounds(code, ranges(s))
     if rows is None or reach is None:
         return None
-    if x.indices[-1] != Var(t.var):
-        depth = s.axes[rows[-1]].extent * t.extent
-    else:
-        depth = t.extent
+    depth = t.extent if x.indices[-1] == Var(t.var) else s.axes[rows[-1]].extent * t.extent
     fits = max(map(abs, reach)) * LARGEST * int(t.extent) <= DTYPES[SUMS].range[-1]
     if not fits or not is_same(depth, known.graph.dag.tensors[x.buffer].shape[-1]):
         return None
