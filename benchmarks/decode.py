@@ -22,7 +22,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -133,10 +132,10 @@ def measured(path: Path, cache: str, o: argparse.Namespace) -> Iterator[dict[str
                 "clock": "cpu" if times.by_cpu else "wall", "logits_apart": apart, "commit": commit(),
             }  # fmt: skip
             for name in ("autotune", "llama.cpp"):
-                row[f"{name}_best_s"], row[f"{name}_median_s"] = times.best_s(name), times.time_s(name)
-                row[f"{name}_wall_s"] = times.wall_s(name)
+                row |= {f"{name}_best_s": times.best_s(name), f"{name}_wall_s": times.wall_s(name)}
+                row[f"{name}_median_s"] = times.comparison.time_s(name)
             row["ratio_best"] = row["llama.cpp_best_s"] / row["autotune_best_s"]
-            row["ratio_median"] = median(times.ratios("autotune", "llama.cpp"))
+            row["ratio_median"] = times.comparison.ratio("autotune", "llama.cpp")
             if task.depth:
                 shares = decoding.step_shares(net, calls, task.depth, speaker.state)
                 row |= {"products_gb_s": shares.product_rate * 1e-9, "weights": shares.weights}

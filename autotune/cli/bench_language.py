@@ -11,7 +11,7 @@ import typer
 
 from autotune.cli import models
 from autotune.cli.given import Given
-from autotune.cli.output import console, hang, print_json, table
+from autotune.cli.output import console, hang, print_json, say_ratio, table
 from schedules.units import percent, seconds, size
 
 if TYPE_CHECKING:
@@ -39,15 +39,13 @@ class TaskRows:
 
     def ratio(self, peer: str) -> float:
         """How many times as fast as a peer: the median over the rounds."""
-        from statistics import median
-
-        return median(self.times.ratios(TUNED, peer))
+        return self.times.comparison.ratio(TUNED, peer)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """A row of each implementation."""
         t = self.times
         for name in t.spent:
-            time_s = t.time_s(name)
+            time_s = t.comparison.time_s(name)
             yield {
                 "impl": name,
                 "tokens_a_second": t.task.rows / time_s,
@@ -61,7 +59,7 @@ class TaskRows:
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
-        import numpy as np
+        from statistics import median
 
         t = self.times
         found = {
@@ -69,10 +67,10 @@ class TaskRows:
             "tokens": t.task.rows,
             "depth": t.task.depth,
             "bytes": self.moved,
-            "read_bytes_a_second": float(np.median(t.limits)),
+            "read_bytes_a_second": median(t.limits),
             "rows": list(self.rows()),
             "ratio": {p: self.ratio(p) for p in self.peers},
-            "quartiles": {p: [*np.quantile(t.ratios(TUNED, p), (0.25, 0.75))] for p in self.peers},
+            "quartiles": {p: [*t.comparison.quartiles(TUNED, p)] for p in self.peers},
             "rounds": len(t.limits),
         }
         if self.shares is not None:
@@ -93,7 +91,7 @@ def compare_model(o: Given, names: Sequence[str]) -> bool:
             raise typer.BadParameter(f"--against {name} does not run files of GGUF; compare with {PEER}")
     depths = tuple(dict.fromkeys(o.depth))
     tasks = [decoding.prefill(o.prefill), *map(decoding.decode, depths)]
-    net = _compiled(o)
+    net = models.compiled(o, models.model_of(o), target=o.target)
     calls = TokenCalls(net)
     _check_room(tasks, calls)
     settle = 0.15 if net.target.threads > 1 else 0.0  # of threads that spin
@@ -122,16 +120,6 @@ def compare_model(o: Given, names: Sequence[str]) -> bool:
     else:
         _print_end(o, net, done)
     return o.must_beat is None or all(d.ratio(o.must_beat) > 1 for d in done)
-
-
-def _compiled(o: Given) -> Module:
-    from autotune.errors import KernelNotFound
-    from autotune.models.compiling import compile_model
-
-    try:
-        return compile_model(models.model_of(o), target=o.target, threads=o.threads, db=o.where)
-    except KernelNotFound as err:
-        raise KernelNotFound(f"{err.message}\ntune them: {models.tune_command(o)}") from None
 
 
 def _check_room(tasks: Sequence[DecodingTask], calls: Any) -> None:
@@ -179,11 +167,7 @@ def _print(done: TaskRows) -> None:
         parts = ", ".join(f"{kind} {percent(s.share(kind))}" for kind in s.seconds)
         out.print(f"  steps: {parts}; products read {s.product_rate / 1e9:.1f} GB/s", style="dim")
     for peer in done.peers:
-        factor = done.ratio(peer)
-        if factor > 1:
-            out.print(f"The tuned model is {factor:.2f} times as fast as {peer}.", style="green")
-        else:
-            out.print(f"{peer} is {1 / factor:.2f} times as fast as the tuned model.", style="yellow")
+        say_ratio(out, "model", peer, done.ratio(peer))
 
 
 def _print_end(o: Given, net: Module, done: Sequence[TaskRows]) -> None:

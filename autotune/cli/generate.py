@@ -29,19 +29,14 @@ def generate(o: Given) -> None:
     """
     import typer
 
-    from autotune.errors import KernelNotFound
-    from autotune.models.compiling import compile_model
     from autotune.models.generation import stream_tokens
 
     if not o.on_gguf:
         raise typer.BadParameter(f"{o.op} is no language model: its name would end in .gguf")
     text = sys.stdin.read().replace(",", " ").strip() if o.tokens == "-" else o.tokens
     prompt = opt.whole_numbers(",".join(text.split()) if o.tokens == "-" else text, "--tokens")
-    try:
-        net = compile_model(models.model_of(o), threads=o.threads, db=o.where, fallback=o.fallback)
-    except KernelNotFound as err:
-        more = f"\ntune them: {models.tune_command(o)}; or allow kernels that are not tuned: --fallback"
-        raise KernelNotFound(f"{err.message}{more}") from None
+    remedy = "; or allow kernels that are not tuned: --fallback"
+    net = models.compiled(o, models.model_of(o), remedy, fallback=o.fallback)
     made: list[int] = []
     times = [time.perf_counter()]
     for token in stream_tokens(net, prompt, o.n, stop=o.stop or ()):

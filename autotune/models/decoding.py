@@ -6,10 +6,11 @@ beside the rate at which this machine reads memory, in the same rounds.
 
 from __future__ import annotations
 
-import gc
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from typing import Any, Protocol
 
@@ -17,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.backends.peaks.cpu_peaks import MemoryLoop
-from autotune.measure.compare.bench import MIN_ROUNDS, DisagreementError
+from autotune.measure.compare.bench import MIN_ROUNDS, Comparison, DisagreementError, take_turns
 from autotune.models.module import Module
 from autotune.models.program import Program
 from autotune.models.state import ModelState
 from autotune.models.token_calls import TokenCalls
 from schedules.graph.graph import Island
 from schedules.model import Target
-from schedules.space.gc_paused import gc_paused
 from schedules.te.gathers import most_read
 
 # Calls: tokens, and the position of the first.
@@ -133,9 +133,10 @@ class DecodingTimes:
     def _of(self, s: Spent) -> float:
         return s.cpu_s if self.by_cpu else s.wall_s
 
-    def time_s(self, name: str) -> float:
-        """The median time of a call (seconds)."""
-        return median(self.rounds(name))
+    @cached_property
+    def comparison(self) -> Comparison:
+        """Of the median calls of rounds, without limits."""
+        return Comparison({name: self.rounds(name) for name in self.spent}, ())
 
     def best_s(self, name: str) -> float:
         """The least of the rounds (seconds). A single call may be told too little of CPU time."""
@@ -148,10 +149,6 @@ class DecodingTimes:
     def cpu_s(self, name: str) -> float:
         """The median of CPU time, of all threads together (seconds)."""
         return median(s.cpu_s for each in self.spent[name] for s in each)
-
-    def ratios(self, name: str, peer: str) -> list[float]:
-        """How many times as fast as a peer, in each round."""
-        return [p / t for t, p in zip(self.rounds(name), self.rounds(peer), strict=True)]
 
     def share(self, name: str, moved: float) -> float:
         """The share of the read bandwidth at which so many bytes were read in a call."""
@@ -175,7 +172,7 @@ def compare(
     settle_s: float = 0.0,
 ) -> DecodingTimes:
     """Time rounds for about ``seconds``, ``least`` of them at least. ``settle_s``: as of
-    `autotune.measure.compare.bench.compare`."""
+    `take_turns`."""
     words = words_for(task.tokens, vocabulary)
     rows, depth = task.rows, task.depth
     calls = [(words[at : at + rows], at) for at in range(depth, task.tokens, rows)]
@@ -187,18 +184,15 @@ def compare(
         if depth:
             s.run([(words[:depth], 0)])
         s.run(calls)
-    begin, r = time.perf_counter(), 0
-    gc.collect()
-    with gc_paused():
-        while r < least or time.perf_counter() - begin < seconds:
-            time.sleep(settle_s)
-            limits.append(memory.bytes_a_second())
-            turn = r % len(speakers)
-            for s in (*speakers[turn:], *speakers[:turn]):
-                time.sleep(settle_s)
-                s.run(calls[:1])  # so that it finds in the caches what repeated calls find there
-                spent[s.name].append(s.run(calls))
-            r += 1
+
+    def turn(s: Speaker) -> None:
+        s.run(calls[:1])  # so that it finds in the caches what repeated calls find there
+        spent[s.name].append(s.run(calls))
+
+    def first() -> None:
+        limits.append(memory.bytes_a_second())
+
+    take_turns(speakers, turn, first, seconds, least=least, most=math.inf, settle_s=settle_s)
     return DecodingTimes(task, spent, limits, by_cpu)
 
 

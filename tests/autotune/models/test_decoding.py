@@ -78,14 +78,14 @@ def test_tokens_are_made_after_the_same_others_in_each_round() -> None:
     assert a.seen[0] == [(words[:5], 0)] and a.seen == b.seen
     calls = [([words[n]], n) for n in range(5, 13)]
     assert a.seen[1:] == [calls, *[calls[:1], calls] * 3]
-    assert found.time_s("a") == 1.0 and found.best_s("a") == 1.0 and found.wall_s("b") == 8.0
-    assert found.cpu_s("b") == 4.0 and found.ratios("a", "b") == [4.0] * 3
+    assert found.comparison.time_s("a") == 1.0 and found.best_s("a") == 1.0 and found.wall_s("b") == 8.0
+    assert found.cpu_s("b") == 4.0 and found.comparison.ratio("a", "b") == 4.0
     assert found.share("a", 20.0) == pytest.approx(20 / 50)
     b.tells_cpu = False
-    assert measured(decoding.decode(5), a, b).time_s("a") == 2.0
+    assert measured(decoding.decode(5), a, b).comparison.time_s("a") == 2.0
     b.tells_cpu = True
     found = measured(decoding.decode(5), a, b, threads=2)
-    assert found.time_s("a") == 2.0, "by the clock of the wall"
+    assert found.comparison.time_s("a") == 2.0, "by the clock of the wall"
     assert found.share("a", 20.0) == pytest.approx(20 / 2 / 25)
 
 
@@ -214,7 +214,7 @@ def test_the_program_stands_in_for_the_package(tmp_path: Path, monkeypatch: pyte
         assert [s.wall_s for s in peer.run([(words[n : n + 1], n) for n in (4, 5)])] == [3.0, 3.0]
         assert decoding.apart(ModuleSpeaker(word_net(1, 4), "ours"), peer, 7, WORDS) is None
         found = measured(decoding.decode(4), Scripted("autotune", 1.0), peer)
-        assert found.ratios("autotune", "llama.cpp") == [(8 + 4) / 8 / 2] * 3, "by the wall"
+        assert found.comparison.ratio("autotune", "llama.cpp") == (8 + 4) / 8 / 2, "by the wall"
     for name, said in (("none", "failed to load model"), ("odd", "nanoseconds, got -5")):
         with llama_cpp(f"{name}.gguf", 1, 12, "float16") as peer:
             with pytest.raises(PeerError, match=f"llama-bench does not time .*{name}.gguf: .*{said}"):
