@@ -13,7 +13,7 @@ from autotune.cli import bench_language, models
 from autotune.cli import options as opt
 from autotune.cli.given import Given, one_of, takes
 from autotune.cli.output import console, hang, print_json, say_ratio, table, task_text
-from schedules.units import disturbed, peak_share, rate, seconds
+from schedules.units import disturbed, number, peak_share, rate, seconds
 
 if TYPE_CHECKING:
     from autotune.measure.compare.bench import Comparison
@@ -301,7 +301,7 @@ def _compare_model(o: Given, names: Sequence[str], module: Module, sizes: dict[s
     ]
     shown = "".join(f" {name}={n}" for name, n in sizes.items())
     return ComparisonRows(
-        *(f"{module.name}{shown}, {threads} thread{'s' if threads > 1 else ''}", "model", rows),
+        *(f"{module.name}{shown}, {number(threads, 'thread')}", "model", rows),
         **_ratios(done, names),
         speed=lambda time_s: rate(flops, 0, time_s) if flops else "",
     )

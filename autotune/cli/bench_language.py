@@ -12,7 +12,7 @@ import typer
 from autotune.cli import models
 from autotune.cli.given import Given
 from autotune.cli.output import console, hang, print_json, say_ratio, table
-from schedules.units import percent, seconds, size
+from schedules.units import number, percent, seconds, size
 
 if TYPE_CHECKING:
     from autotune.models.decoding import DecodingTask, DecodingTimes, StepShares
@@ -178,7 +178,7 @@ def _print_end(o: Given, net: Module, done: Sequence[TaskRows]) -> None:
     held = size(net.weights_bytes)
     hang(
         out, "",
-        f"{net.name}, cache {o.cache}, {threads} thread{'s' if threads > 1 else ''}; {held} of weights. All "
+        f"{net.name}, cache {o.cache}, {number(threads, 'thread')}; {held} of weights. All "
         f"took turns. Times are medians of calls; shares are of the {limit / 1e9:.1f} GB/s at which memory "
         "was read in the same rounds.", "dim",
     )  # fmt: skip
