@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,18 @@ def stream_tokens(
         )
     state = _state(net, state)
     n = _count(n, len(given), calls)
-    return _stream(calls, given, n, choose or _greedy(calls.name), frozenset(stop), state, int(position))
+    if choose is not None and not callable(choose):
+        raise ArgumentError(f"choose is {choose!r}: give a function that takes logits and returns a token")
+    ends = _ends(stop)
+    return _stream(calls, given, n, choose or _greedy(calls.name), ends, state, int(position))
+
+
+def _ends(stop: Collection[int]) -> frozenset[int]:
+    """The tokens of ``stop``. Raises ArgumentError for what are none."""
+    try:
+        return frozenset(index(t) for t in stop)
+    except TypeError as err:
+        raise ArgumentError(f"stop is {stop!r}: give numbers of tokens, such as {{2}}") from err
 
 
 def _state(net: Module, state: ModelState | None) -> ModelState:
@@ -144,7 +156,9 @@ def _stream(
     while n is None or made < n:
         logits = calls.logits(todo, position, state)
         position += len(todo)
-        todo = calls.check_tokens([choose(logits)], "what choose returns")
+        todo = calls.check_tokens(np.atleast_1d(choose(logits)), "what choose returns")
+        if todo.size != 1:
+            raise ArgumentError(f"choose returns {todo.size} tokens: return one")
         made += 1
         yield int(todo[0])
         if int(todo[0]) in stop:

@@ -33,6 +33,11 @@ class TokenCalls:
 
     def __init__(self, net: Module, tokens: str | None = None) -> None:
         """``tokens``: the name of the input of tokens; None finds it."""
+        if not isinstance(net, Module):
+            raise ModelError(
+                f"a language model is a compiled one, not {type(net).__name__}: give what at.compile_model "
+                "or at.load_model returns"
+            )
         self.net, self.name = net, net.name
         ol, moves = net.program.outline, net.program.told.moves
         told = {x.buffer for m in moves for x in E.loads(m.index)}
@@ -125,7 +130,10 @@ class TokenCalls:
 
     def check_tokens(self, tokens: Any, what: str) -> Array:
         """Tokens as int64. Raises ArgumentError for what are none, or are outside of the vocabulary."""
-        found = np.asarray(tokens)
+        try:
+            found = np.asarray(tokens)
+        except ValueError as err:  # rows of different lengths
+            raise ArgumentError(f"{what} is no sequence of integers: give the numbers of tokens") from err
         if found.ndim == 2 and found.shape[0] == 1:
             found = found[0]
         if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
@@ -133,7 +141,6 @@ class TokenCalls:
                 f"{what} is {found.dtype}{list(found.shape)}: give one sequence of integers, the numbers of "
                 "tokens as the tokenizer has them"
             )
-        found = found.astype(np.int64)
         outside = np.flatnonzero((found < 0) | (found >= self.vocabulary))
         if outside.size:
             at = int(outside[0])
@@ -141,7 +148,7 @@ class TokenCalls:
                 f"{what}: token {found[at]} at place {at} is outside of the vocabulary of {self.name}, which "
                 f"has {self.vocabulary} tokens, 0 to {self.vocabulary - 1}"
             )
-        return found
+        return found.astype(np.int64)
 
 
 def _elements(t: Tensor) -> int:

@@ -61,7 +61,7 @@ class _ScaledIntegers:
 
     def coded(self, p: ConstantProduct) -> Coded | str:
         """The integers as codes; why they are none."""
-        codes = as_matrix(self._value(self.whole, "int32"), p)
+        codes = as_matrix(self._value(self.whole, E.dtype_of(self.whole)), p)
         least, most = int(codes.min()), int(codes.max())
         if 0 <= least <= most <= 15:
             middle = 8
@@ -69,7 +69,7 @@ class _ScaledIntegers:
             middle = 0 if -128 <= least <= most <= 127 else 128
         if least - middle < -128 or most - middle > 127:
             return "its integers have more than 8 bits"
-        codes = codes - np.int32(middle)
+        codes = codes.astype("int32") - np.int32(middle)
         scales = as_matrix(self._by_group(self.factor, 1.0), p)
         offsets = as_matrix(self._by_group(self.shift, 0.0), p)
         offsets = offsets + np.float32(middle) * scales
