@@ -118,13 +118,13 @@ def compiled(path: Path, cache: str, o: argparse.Namespace) -> at.Module:
 def measured(path: Path, cache: str, o: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row of each task."""
     net = compiled(path, cache, o)
-    calls, speaker = TokenCalls(net), decoding.ModuleSpeaker(net, "autotune")
+    calls, contender = TokenCalls(net), decoding.ModuleContender(net, "autotune")
     tasks = [decoding.prefill(o.prefill), *map(decoding.decode, o.depth)]
     with llama_cpp(str(path), o.threads, o.context, cache) as peer:
-        apart = decoding.apart(speaker, peer, o.prefill, calls.vocabulary)
+        apart = decoding.apart(contender, peer, o.prefill, calls.vocabulary)
         for task in tasks:
             how = {"seconds": 0.0, "least": o.rounds, "settle_s": 0.0 if o.threads == 1 else 0.15}
-            times = decoding.compare([speaker, peer], task, calls.vocabulary, net.target, **how)
+            times = decoding.compare([contender, peer], task, calls.vocabulary, net.target, **how)
             limit = max(times.limits)
             row: dict[str, Any] = {
                 "file": path.stem, "cache": cache, "threads": o.threads, "tokens": task.rows,
@@ -137,7 +137,7 @@ def measured(path: Path, cache: str, o: argparse.Namespace) -> Iterator[dict[str
             row["ratio_best"] = row["llama.cpp_best_s"] / row["autotune_best_s"]
             row["ratio_median"] = times.comparison.ratio("autotune", "llama.cpp")
             if task.depth:
-                shares = decoding.step_shares(net, calls, task.depth, speaker.state)
+                shares = decoding.step_shares(net, calls, task.depth, contender.state)
                 row |= {"products_gb_s": shares.product_rate * 1e-9, "weights": shares.weights}
                 row["products_share_of_read"] = shares.product_rate / limit
                 row["shares"] = {kind: shares.share(kind) for kind in shares.seconds}

@@ -97,16 +97,16 @@ def compare_model(o: Given, names: Sequence[str]) -> bool:
     settle = 0.15 if net.target.threads > 1 else 0.0  # of threads that spin
     done, different = [], None
     with ExitStack() as stack:
-        speakers: list[Any] = [decoding.ModuleSpeaker(net, TUNED)]
+        contenders: list[Any] = [decoding.ModuleContender(net, TUNED)]
         if names:
             room = calls.context or max(t.tokens for t in tasks)
             peer = stack.enter_context(llama_cpp(o.op, net.target.threads, room, o.cache))
-            different = decoding.apart(speakers[0], peer, o.prefill, calls.vocabulary)
-            speakers.append(peer)
+            different = decoding.apart(contenders[0], peer, o.prefill, calls.vocabulary)
+            contenders.append(peer)
         for task in tasks:
             told: dict[str, Any] = {"seconds": o.duration, "settle_s": settle}
-            times = decoding.compare(speakers, task, calls.vocabulary, net.target, **told)
-            done.append(_rows(net, calls, task, times, speakers[0].state))
+            times = decoding.compare(contenders, task, calls.vocabulary, net.target, **told)
+            done.append(_rows(net, calls, task, times, contenders[0].state))
             if not o.json:
                 _print(done[-1])
     if o.json:

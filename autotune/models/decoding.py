@@ -53,7 +53,7 @@ def timed(call: Callable[[], object]) -> Spent:
     return Spent(time.perf_counter() - begin, cpu_s)
 
 
-class Speaker(Protocol):
+class TokenContender(Protocol):
     """What is compared. ``tells_cpu``: whether it knows its CPU time. ``logits``: of the last token of the
     last call; of another process it may have none. A call at a position takes the state back to there."""
 
@@ -69,7 +69,7 @@ class Speaker(Protocol):
     def run(self, calls: Calls) -> list[Spent]: ...
 
 
-class ModuleSpeaker:
+class ModuleContender:
     """A compiled model as a contender, with a state of its own."""
 
     tells_cpu = True
@@ -156,13 +156,13 @@ class DecodingTimes:
         return median(moved / t / limit for t, limit in each)
 
 
-def words_for(count: int, vocabulary: int) -> NDArray[np.int64]:
+def made_up_tokens(count: int, vocabulary: int) -> NDArray[np.int64]:
     """Tokens of a made-up text."""
     return (np.arange(count, dtype=np.int64) * 7919 + 5) % vocabulary
 
 
 def compare(
-    speakers: Sequence[Speaker],
+    contenders: Sequence[TokenContender],
     task: DecodingTask,
     vocabulary: int,
     target: Target,
@@ -173,33 +173,33 @@ def compare(
 ) -> DecodingTimes:
     """Time rounds for about ``seconds``, ``least`` of them at least. ``settle_s``: as of
     `take_turns`."""
-    words = words_for(task.tokens, vocabulary)
+    words = made_up_tokens(task.tokens, vocabulary)
     rows, depth = task.rows, task.depth
     calls = [(words[at : at + rows], at) for at in range(depth, task.tokens, rows)]
-    by_cpu = target.threads == 1 and all(s.tells_cpu for s in speakers)
+    by_cpu = target.threads == 1 and all(s.tells_cpu for s in contenders)
     memory = MemoryLoop(target, "read", 1 << 28, cpu_clock=by_cpu)
-    spent: dict[str, list[list[Spent]]] = {s.name: [] for s in speakers}
+    spent: dict[str, list[list[Spent]]] = {s.name: [] for s in contenders}
     limits: list[float] = []
-    for s in speakers:
+    for s in contenders:
         if depth:
             s.run([(words[:depth], 0)])
         s.run(calls)
 
-    def turn(s: Speaker) -> None:
+    def turn(s: TokenContender) -> None:
         s.run(calls[:1])  # so that it finds in the caches what repeated calls find there
         spent[s.name].append(s.run(calls))
 
     def first() -> None:
         limits.append(memory.bytes_a_second())
 
-    take_turns(speakers, turn, first, seconds, least=least, most=math.inf, settle_s=settle_s)
+    take_turns(contenders, turn, first, seconds, least=least, most=math.inf, settle_s=settle_s)
     return DecodingTimes(task, spent, limits, by_cpu)
 
 
-def apart(ours: Speaker, theirs: Speaker, tokens: int, vocabulary: int) -> float | None:
+def apart(ours: TokenContender, theirs: TokenContender, tokens: int, vocabulary: int) -> float | None:
     """How far logits after so many tokens are apart (root of the mean square), by their deviation. None where
     a peer tells none."""
-    words = words_for(tokens, vocabulary)
+    words = made_up_tokens(tokens, vocabulary)
     for s in (ours, theirs):
         s.run([(words, 0)])
     if not theirs.logits.size:
@@ -291,7 +291,7 @@ def step_shares(
 ) -> StepShares:
     """Where the time of one token goes that is made after ``depth`` others: medians of each step."""
     steps = steps_of(program_of(net, 1))
-    inputs = calls.inputs(words_for(1, calls.vocabulary), depth)
+    inputs = calls.inputs(made_up_tokens(1, calls.vocabulary), depth)
     profile = net.profile(*inputs, state=state, repeat=repeat)
     seconds = dict.fromkeys((PRODUCT, ATTENTION, OTHER), 0.0)
     for row, step in zip(profile.rows, steps, strict=True):
