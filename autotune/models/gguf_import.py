@@ -42,11 +42,14 @@ def import_gguf(
     ``context``: the places of the state, by default those of the file, and at most 4096. ``rows``: the
     largest number of tokens of a call, by default 512, and at most ``context``. ``cache``: the dtype of the
     state: "float32", "float16" or "bfloat16". ``activations``: "int8" rounds the activations of products with
-    weights of Q8_0 and Q4_0, 32 at a time, as llama.cpp does; None leaves them as float32.
+    weights of few bits, 32 at a time (16 of Q6_K), as llama.cpp does for Q8_0 and Q4_0; None leaves them as
+    float32.
 
-    Architectures are llama and qwen2, types of tensors F32, F16, BF16, Q8_0 and Q4_0. Weights stay as they
-    are in the file: none is widened. Those of floats stay in the file, which is mapped into memory until
-    `compile_model` has packed them; do not change it before. The file's tokenizer is not read.
+    Architectures are llama and qwen2, types of tensors F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K,
+    Q5_K and Q6_K. Each weight is the number that the file says. Codes of 5 and 6 bits are kept in 8, scales
+    of Q4_K, Q5_K and Q6_K in float32, so that these take 6, 10 and 10 bits a weight. Floats stay in the file,
+    which is mapped into memory until `compile_model` has packed them; do not change it before. The file's
+    tokenizer is not read.
 
     Raises `ModelError` for a file that is none, is damaged or cut off, for another architecture, for tensors
     of other types, all at once, and for what else is not supported, such as experts; and for ``context``,

@@ -1,8 +1,4 @@
-"""Weights of a GGUF file as constants of a graph: floats, and codes of few bits with their scales.
-
-Q8_0 and Q4_0 have blocks of 32 weights in a row: a scale of float16, then codes of int8, or of 4 bits around
-8, of which a byte has one of the first 16 weights and one of the others.
-"""
+"""Weights of a GGUF file as constants of a graph: floats, and codes of few bits with scales and offsets."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ import numpy as np
 
 from autotune.errors import ModelError
 from autotune.models.decoder import Maker
+from autotune.models.gguf_blocks import BLOCKS
 from autotune.models.gguf_file import GgufFile, GgufTensor
 from autotune.models.model import identifier
 from autotune.models.operators.base import Array, stage
@@ -20,13 +17,11 @@ from autotune.models.operators.matmul import linear
 from schedules import te
 from schedules.dtypes import DTYPES
 from schedules.expr import Expr
-from schedules.ops.few_bits import FORMATS, FewBits, product, rounded_rows
+from schedules.ops.few_bits import FewBits, product, rounded_rows
 
-# {type of ggml: dtype} of floats, and {type of ggml: format of `few_bits`} of codes.
+# {type of ggml: dtype} of floats.
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-CODES = {"Q8_0": "int8", "Q4_0": "int4_halves"}
-SUPPORTED = (*FLOATS, *CODES)
-GROUP = 32  # weights of a block
+SUPPORTED = (*FLOATS, *BLOCKS)
 SHOWN = 8  # tensors that a message names
 
 
@@ -49,11 +44,13 @@ def _shown(names: Sequence[str]) -> str:
 @dataclass
 class GgufWeights:
     """The weights of one import. ``rounds``: whether activations of products with codes are rounded to int8.
-    ``constants``: {input of the graph: its values}. ``used``: the tensors that were asked for."""
+    ``constants``: {input of the graph: its values}. ``coded``: {name of a tensor: its codes}. ``used``: the
+    tensors that were asked for."""
 
     file: GgufFile
     rounds: bool
     constants: dict[te.Tensor, Array] = field(default_factory=dict)
+    coded: dict[str, FewBits] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
 
     def vector(self, name: str, size: int, order: Array | None = None) -> te.Tensor:
@@ -76,7 +73,8 @@ class GgufWeights:
                 return te.cast(w[row, j], "float32")
             g = j // w.group
             number = te.cast(w.form.at(w.codes, (row,), g, j % w.group, w.group), "float32")
-            return number * te.cast(w.scales[row, g], "float32")
+            value = number * te.cast(w.scales[row, g], "float32")
+            return value if w.offsets is None else value + te.cast(w.offsets[row, g], "float32")
 
         return lambda ids: stage((ids.shape[0], columns), lambda i, j: element(ids[i], j), "embedded")
 
@@ -124,16 +122,15 @@ class GgufWeights:
         t = self._tensor(name, (rows, columns))
         if t.type in FLOATS:
             return self._floats(t, order)
-        form = FORMATS[CODES[t.type]]
-        blocks = t.data.reshape(rows, columns // GROUP, -1)
-
-        def part(begin: int, end: int | None, dtype: str) -> Array:
-            found = blocks[:, :, begin:end] if order is None else blocks[order, :, begin:end]
-            return np.ascontiguousarray(found).view(dtype).reshape(rows, -1)
-
-        codes = self._constant(f"{name}.codes", form.dtype, lambda: part(2, None, form.dtype))
-        scales = self._constant(f"{name}.scales", "float16", lambda: part(0, 2, "float16"))
-        return FewBits(form, codes, scales, GROUP)
+        if name not in self.coded:
+            of = BLOCKS[t.type]
+            parts = of.unpacked(t.data.reshape(rows, columns // of.weights, -1), order)
+            codes, scales, *offsets = (
+                self._constant(f"{name}.{part}", values.dtype.name, lambda values=values: values)
+                for part, values in zip(("codes", "scales", "offsets"), parts, strict=False)
+            )
+            self.coded[name] = FewBits(of.form, codes, scales, of.group, *offsets)
+        return self.coded[name]
 
     def _floats(self, t: GgufTensor, order: Array | None) -> te.Tensor:
         if t.type not in FLOATS:

@@ -49,7 +49,9 @@ class WeightFormat:
         if self.each == 1 and not self.zero:
             return w[(*outer, place(g, t, group))]
         code = self.code(w, outer, g, t, group)
-        return te.lookup(self.values, code) if self.zero is None else code - self.zero
+        if self.zero is None:
+            return te.lookup(self.values, code)
+        return code - self.zero if self.zero else code
 
     def code(self, w: te.Tensor, outer: tuple[Expr, ...], g: ExprLike, t: Expr, group: int) -> Expr:
         """The code of a number, as int32; of those of 4 bits from 0."""
@@ -96,7 +98,7 @@ def place(g: ExprLike, t: Expr, group: int) -> Expr:
 @dataclass(frozen=True, slots=True)
 class FewBits:
     """Weights: ``codes`` (…, n, k / numbers in an element) in a format of `FORMATS`, and ``scales`` (…, n,
-    k / ``group``) of any float dtype. ``offsets``: float32 of the shape of scales, what is added to all
+    k / ``group``) of any float dtype. ``offsets``: floats of the shape of scales, what is added to all
     numbers of a group after scaling; None: nothing."""
 
     form: WeightFormat
@@ -167,7 +169,8 @@ def product(
         value = _times(te.cast(sums.codes(at, g), "float32"), by) * te.cast(w.scales[(*j, g)], "float32")
         if w.offsets is None:
             return value
-        return value + _times(te.cast(sums.of_x(i, g), "float32"), by) * w.offsets[(*j, g)]
+        low = _times(te.cast(sums.of_x(i, g), "float32"), by)
+        return value + low * te.cast(w.offsets[(*j, g)], "float32")
 
     if sums.groups == 1:
         y = te.compute(shape, lambda *at: scaled(at, 0), name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,14 +76,14 @@ def write(
     path: Path,
     of: Sizes,
     tensors: Mapping[str, Any] | None = None,
-    kind: str = "F32",
+    kind: str | Callable[[str], str] = "F32",
     architecture: str = "",
     keys: Mapping[str, Any] | None = None,
     whole_keys: Mapping[str, int] | None = None,
     alignment: int = 0,
 ) -> Path:
-    """A file of a model. ``kind``: the type of its matrices. ``keys``: more of them, or others.
-    ``whole_keys``: more, by their whole names."""
+    """A file of a model. ``kind``: the type of its matrices, or of that of a name. ``keys``: more of them, or
+    others. ``whole_keys``: more, by their whole names."""
     arch = architecture or ("llama" if of.neighbours else "qwen2")
     w = gguf.GGUFWriter(path, arch)
     if alignment:
@@ -104,16 +104,42 @@ def write(
     w.add_array("tokenizer.ggml.tokens", [f"word {n}" for n in range(of.vocabulary)])
     for name, a in (weights(of) if tensors is None else tensors).items():
         x = neighbours(of, name, a) if of.neighbours else a
-        if x.ndim == 1 or kind == "F32":
+        own = kind if isinstance(kind, str) else kind(name)
+        if x.ndim == 1 or own == "F32":
             w.add_tensor(name, np.ascontiguousarray(x))
         else:
-            type_ = gguf.GGMLQuantizationType[kind]
-            w.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(x), type_), raw_dtype=type_)
+            type_ = gguf.GGMLQuantizationType[own]
+            w.add_tensor(name, coded(np.ascontiguousarray(x), own), raw_dtype=type_)
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
     w.close()
     return path
+
+
+# {type that the package does not write: (where blocks have floats of 16 bits, what they are for numbers that
+# deviate by about 1)}
+RANDOM = {"Q4_K": ((0, 2), (0.006, 0.045)), "Q5_K": ((0, 2), (0.003, 0.045)), "Q6_K": ((208,), (0.0007,))}
+
+
+def coded(x: Any, kind: str) -> Any:
+    """A matrix as blocks of a type: rounded, or random ones that deviate as it does, where the package gguf
+    does not write the type."""
+    if kind not in RANDOM:
+        return gguf.quants.quantize(x, gguf.GGMLQuantizationType[kind])
+    blocks = random_blocks(kind, (len(x), x.shape[1] // 256), np.random.default_rng(x.size), x.std())
+    return blocks.reshape(len(x), -1)
+
+
+def random_blocks(kind: str, shape: Sequence[int], rng: np.random.Generator, deviation: float = 1.0) -> Any:
+    """Blocks (…, bytes of one) of any bits, but for scales that are numbers."""
+    size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][1]
+    blocks = rng.integers(0, 256, (*shape, size), dtype=np.uint8)
+    places, scales = RANDOM.get(kind, ((0, 2) if kind in ("Q4_1", "Q5_1") else (0,), (0.1, 0.1)))
+    for place, scale in zip(places, scales, strict=False):
+        d = (scale * deviation * rng.uniform(0.5, 1.5, (*shape, 1))).astype(np.float16)
+        blocks[..., place : place + 2] = d.view(np.uint8)
+    return blocks
 
 
 def neighbours(of: Sizes, name: str, a: Any) -> Any:

@@ -22,6 +22,7 @@ from autotune.models.gguf_file import read_gguf
 SMALL = replace(
     files.LLAMA, layers=1, hidden=32, feed_forward=32, heads=2, kv_heads=1, vocabulary=8, context=16
 )
+WIDE = replace(SMALL, hidden=256, feed_forward=256)
 MOST_BYTES, MOST_S = 512 << 20, 5.0  # of memory and CPU time that a damaged file may take
 
 
@@ -50,14 +51,12 @@ def mutated(data: bytes, seed: int) -> tuple[bytes, str]:
 
 def survey(folder: Path, seeds: range) -> dict[str, int]:
     """How many damaged files are imported, by kind of damage; -1 is added for those that are refused."""
-    base = {
-        kind: files.write(folder / f"{kind}.gguf", SMALL, kind=kind).read_bytes()
-        for kind in ("F32", "Q8_0", "Q4_0")
-    }
+    kinds = {"F32": SMALL, "Q8_0": SMALL, "Q4_0": SMALL, "Q4_K": WIDE, "Q6_K": WIDE}
+    base = [files.write(folder / f"{k}.gguf", of, kind=k).read_bytes() for k, of in kinds.items()]
     found: dict[str, int] = {"imported": 0, "refused": 0}
     path = folder / "damaged.gguf"
     for seed in seeds:
-        data, kind = mutated(base[("F32", "Q8_0", "Q4_0")[seed % 3]], seed)
+        data, kind = mutated(base[seed // 5 % len(base)], seed)
         path.write_bytes(data)
         begun, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         try:
@@ -162,12 +161,13 @@ def test_another_architecture_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_types_that_are_not_supported_are_named_together(tmp_path: Path) -> None:
     of = replace(SMALL, hidden=256, layers=2, feed_forward=256)
-    path = files.write(tmp_path / "x.gguf", of, kind="Q5_0")
+    path = files.write(tmp_path / "x.gguf", of, kind="TQ2_0")
     with pytest.raises(ModelError) as told:
         at.import_gguf(path)
     text = str(told.value)
-    assert "16 of 21 tensors" in text and "and 8 more" in text and "blk.0.attn_q.weight (Q5_0)" in text
-    assert "those that are: F32, F16, BF16, Q8_0, Q4_0" in text and "llama-quantize" in text
+    assert "16 of 21 tensors" in text and "and 8 more" in text and "blk.0.attn_q.weight (TQ2_0)" in text
+    assert "those that are: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K;" in text
+    assert "llama-quantize" in text
 
 
 @pytest.mark.parametrize(

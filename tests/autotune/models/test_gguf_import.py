@@ -16,10 +16,10 @@ from state_models import untuned
 import autotune as at
 from autotune.errors import ArgumentError, ModelError
 from autotune.models.gguf_file import read_gguf
-from autotune.models.gguf_weights import CODES
 from autotune.models.preparation import prepared
 from schedules.graph.valid_rows import read_whole
 
+CODES = ("Q8_0", "Q4_0")
 TOKENS = [5, 17, 3, 40, 40, 8, 1, 29, 30, 2]
 SMALL = replace(files.LLAMA, layers=1, hidden=32, feed_forward=32, heads=2, kv_heads=1, vocabulary=24)
 
