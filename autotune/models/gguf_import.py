@@ -118,7 +118,10 @@ def _decoder(file: GgufFile, of: Hyperparameters, weights: GgufWeights, places: 
     divisors = None
     if "rope_freqs.weight" in file.tensors:
         divisors = weights.values("rope_freqs.weight", of.turned // 2)
-    cos, sin = of.rotations(places, divisors)
+    try:
+        cos, sin = of.rotations(places, divisors)
+    except ValueError as err:
+        raise ModelError(f"{file.label}: of its rotations {err}: 'rope_freqs.weight' is damaged") from err
     return Decoder(
         of.heads, of.kv_heads, of.head, of.value, of.eps,
         weights.table("token_embd.weight", vocabulary, of.hidden),
