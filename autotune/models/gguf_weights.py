@@ -121,10 +121,8 @@ class GgufWeights:
         if name not in self.coded:
             of = BLOCKS[t.type]
             parts = of.unpacked(t.data.reshape(rows, columns // of.weights, -1), order)
-            codes, scales, *offsets = (
-                self._constant(f"{name}.{part}", values.dtype.name, lambda values=values: values)
-                for part, values in zip(("codes", "scales", "offsets"), parts, strict=False)
-            )
+            names = [f"{name}.{part}" for part in ("codes", "scales", "offsets")]
+            codes, scales, *offsets = map(self.known, names, parts)
             self.coded[name] = FewBits(of.form, codes, scales, of.group, *offsets)
         return self.coded[name]
 
