@@ -44,8 +44,8 @@ def bench(o: Given) -> None:
     1: nothing tuned is stored, or --must-beat was not met. A model's file is compared with onnxruntime.
     A kernel for a range of sizes is compared at some of them, each for --duration.
 
-    A language model in a file of GGUF reads a prompt, and makes tokens after some others, beside llama.cpp
-    where --against names it (pip install llama-cpp-python), and beside the rate at which memory is read.
+    Of a language model in a file of GGUF, a prompt (prefill) and tokens after others (decode) are timed,
+    beside the bandwidth of memory. --against llama.cpp times llama.cpp too (pip install llama-cpp-python).
 
     \b
     Examples:

@@ -91,9 +91,10 @@ def compare_model(o: Given, names: Sequence[str]) -> bool:
             raise typer.BadParameter(f"--against {name} does not run files of GGUF; compare with {PEER}")
     depths = tuple(dict.fromkeys(o.depth))
     tasks = [decoding.prefill(o.prefill), *map(decoding.decode, depths)]
-    net = models.compiled(o, models.model_of(o), target=o.target)
+    model = models.model_of(o)
+    _check_room(tasks, models.context_of(model))
+    net = models.compiled(o, model, target=o.target)
     calls = TokenCalls(net)
-    _check_room(tasks, calls)
     settle = 0.15 if net.target.threads > 1 else 0.0  # of threads that spin
     done, different = [], None
     with ExitStack() as stack:
@@ -122,12 +123,12 @@ def compare_model(o: Given, names: Sequence[str]) -> bool:
     return o.must_beat is None or all(d.ratio(o.must_beat) > 1 for d in done)
 
 
-def _check_room(tasks: Sequence[DecodingTask], calls: Any) -> None:
-    """Raises `typer.BadParameter` for more tokens than a state has room for."""
+def _check_room(tasks: Sequence[DecodingTask], context: int | None) -> None:
+    """Raises `typer.BadParameter` for more tokens than a state has room for, which is ``context``."""
     most = max(t.tokens for t in tasks)
-    if calls.context is not None and most > calls.context:
+    if context is not None and most > context:
         raise typer.BadParameter(
-            f"--depth and --prefill need room for {most} tokens, and the cache has it for {calls.context}: "
+            f"--depth and --prefill need room for {most} tokens, and the cache has it for {context}: "
             f"give --shape context={most} or more, as it was tuned, or a smaller depth"
         )
 

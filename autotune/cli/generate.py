@@ -29,14 +29,21 @@ def generate(o: Given) -> None:
     """
     import typer
 
-    from autotune.models.generation import stream_tokens
+    from autotune.models.generation import room_for, stream_tokens
+    from autotune.models.token_calls import known_tokens
 
     if not o.on_gguf:
-        raise typer.BadParameter(f"{o.op} is no language model: its name would end in .gguf")
+        raise typer.BadParameter(
+            f"{o.op} is no language model in a file of GGUF; give the path of one, which ends in .gguf"
+        )
     text = sys.stdin.read().replace(",", " ").strip() if o.tokens == "-" else o.tokens
     prompt = opt.whole_numbers(",".join(text.split()) if o.tokens == "-" else text, "--tokens")
+    model = models.model_of(o)
+    words = max((t.shape[-1] for t in model.outputs if t.shape), default=0)
+    known_tokens(prompt, "--tokens", words, model.name)  # before kernels are compiled, which takes longer
+    room_for(o.n, len(prompt), models.context_of(model), model.name)
     remedy = "; or allow kernels that are not tuned: --fallback"
-    net = models.compiled(o, models.model_of(o), remedy, fallback=o.fallback)
+    net = models.compiled(o, model, remedy, fallback=o.fallback)
     made: list[int] = []
     times = [time.perf_counter()]
     for token in stream_tokens(net, prompt, o.n, stop=o.stop or ()):

@@ -42,7 +42,9 @@ def model_of(o: Given, islands: bool = False) -> Model:
     for name, n in shapes_of(o.shape).items():
         if name not in GGUF_SIZES or not isinstance(n, int):
             known = " and ".join(GGUF_SIZES)
-            raise typer.BadParameter(f"--shape {name}: of a file of GGUF it has {known}, as numbers")
+            raise typer.BadParameter(
+                f"--shape {name}: of a file of GGUF it has {known}, as numbers: context=2048,rows=64"
+            )
         told[name] = n
     return import_gguf(o.op, **told)
 
@@ -63,8 +65,15 @@ def tune_command(o: Given) -> str:
     """The command that tunes the model that a command is given."""
     words = [f"autotune tune {o.op}", f"--shape {o.shape}" * bool(o.shape)]
     words += [f"--{n} {getattr(o, n)}" for n in ("cache", "activations") if o.on_gguf and o.has(n)]
-    words += [f"--threads {o.threads}" * bool(o.threads)]
+    words += [f"--threads {o.threads}" * bool(o.threads), f"--db {o.db}" * o.has("db")]
     return " ".join(filter(None, words))
+
+
+def context_of(model: Model) -> int | None:
+    """How many tokens the cache of a language model has room for; None where it cannot be told."""
+    dag, states = model.graph.dag, model.graph.states.values()
+    extents = {shape[0] for s in states if (shape := dag.tensors[s.tensor].shape)}
+    return extents.pop() if len(extents) == 1 else None
 
 
 def shapes_of(text: str) -> dict[str, int | Dim | tuple[int | Dim, ...]]:

@@ -92,7 +92,7 @@ LISTED_SHAPE = replace(
     SHAPE, help="What a file leaves open: x=1x3x224x224, or seq=1..512,open; of X.gguf context=2048,rows=64."
 )
 GGUF_SHAPE = replace(
-    SHAPE, help="Tokens that the cache has room for, and tokens of a call at most: context=2048,rows=64."
+    SHAPE, help="Tokens that the cache has room for, and the most of a call, as tuned: context=2048,rows=64."
 )
 SUITE = option("--suite", "Tasks of a TOML file; NAME: a suite, quick or all.", "FILE[:NAME]")
 DTYPE = option(
@@ -111,7 +111,8 @@ CACHE = option(
     default="float32", choices=CACHES,
 )  # fmt: skip
 ACTIVATIONS = option(
-    "--activations", "Of X.gguf with weights of few bits: int8 rounds what they are multiplied with; none.",
+    "--activations",
+    "Of X.gguf with weights of few bits: int8 rounds activations in each call; none keeps floats.",
     default="int8", choices=("int8", "none"),
 )  # fmt: skip
 OF_GGUF = (CACHE, ACTIVATIONS)
@@ -185,7 +186,8 @@ IR = switch("--ir", "Print the scheduled loop nest.")
 AGAINST = option(
     "--against",
     "Peers: numpy, torch, torch.compile, onnxruntime; numpy.best and torch.best at the settings that suit "
-    "this CPU; tvm, tuned by 64 trials of MetaSchedule first, which takes minutes; llama.cpp for X.gguf.",
+    "this CPU; tvm, tuned by 64 trials of MetaSchedule first, which takes minutes. Of NET.onnx: "
+    "onnxruntime. Of X.gguf: llama.cpp.",
     "PEER,...",
     default="numpy",
     values=values.peers,
@@ -197,9 +199,9 @@ SIZES = option(
 MUST_BEAT = option("--must-beat", "Exit with status 1 unless faster than it.", "PEER", values=values.peers)
 DURATION = option("--duration", "How long to measure each operator.", "TIME", default="5s", read=parse_budget)
 DEPTHS = option(
-    "--depth", "Of X.gguf: after how many tokens to make one.", "N,...", default="130,440", read=whole_numbers
+    "--depth", "Of X.gguf: time a token after so many others.", "N,...", default="130,440", read=whole_numbers
 )
-PREFILL = number("--prefill", "Of X.gguf: tokens of a prompt that is read.", "N", default=64)
+PREFILL = number("--prefill", "Of X.gguf: time a prompt of so many tokens.", "N", default=64)
 DIRECTORY = argument("DIR", "Where to write; made where missing.", "directory", default=REQUIRED)
 FALLBACK = switch("--fallback", "Where nothing is stored, take an untuned schedule.")
 FILES_NAME = option("--name", "Of the files. [default: the operator's]", "NAME")

@@ -33,7 +33,8 @@ from autotune.run.warned import warn
 from schedules.errors import AutotuneError
 from schedules.model import Target, Trace, Workload
 
-SHOWN = 8  # nodes of a task in a message
+SHOWN = 3  # nodes of a task in a message
+SHOWN_TASKS = 8  # tasks of a message that are there for the same reason
 QUICK_S = 1e-4  # of plain loops that no warning names
 # Seconds that the first picks of a model may take longer together because others have the CPUs. The heaviest
 # tasks go first.
@@ -237,11 +238,16 @@ def untuned_kernels(
 
 
 def _listed(tasks: TaskList, missing: Sequence[Missing]) -> str:
-    """One line a task: the nodes that it runs, at which size, what it computes, and why it is listed."""
-    lines = []
+    """One line a task: the nodes that it runs, at which size, what it computes, and why it is listed. Of many
+    with the same reason the first ones, and how many more there are."""
+    lines, reasons = [], Counter[str]()
     for m in missing:
+        reasons[m.why] += 1
+        if reasons[m.why] > SHOWN_TASKS:
+            continue
         nodes, where = tasks.nodes(m.task), tasks.where[m.task]
         named = ", ".join(nodes[:SHOWN]) + (f" and {len(nodes) - SHOWN} more" if len(nodes) > SHOWN else "")
         named += f" at {where}" if where else ""
         lines.append(f"  {named}: {describe(tasks.tasks[m.task])}: {m.why}")
+    lines += [f"  {n - SHOWN_TASKS} more: {why}" for why, n in reasons.items() if n > SHOWN_TASKS]
     return "\n".join(lines)

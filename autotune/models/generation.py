@@ -87,14 +87,13 @@ def stream_tokens(
     if not isinstance(position, (int, np.integer)) or not 0 <= position < len(given):
         raise ArgumentError(
             f"position is {position}, and {len(given)} tokens are given: the state may have 0 to "
-            f"{len(given) - 1} of them, as the last one is read to make the next"
+            f"{len(given) - 1} of them, as the last one is read to make the next: give such a number"
         )
     state = _state(net, state)
-    n = _count(n, len(given), calls)
+    n = room_for(n, len(given), calls.context, calls.name)
     if choose is not None and not callable(choose):
         raise ArgumentError(f"choose is {choose!r}: give a function that takes logits and returns a token")
-    ends = _ends(stop)
-    return _stream(calls, given, n, choose or _greedy(calls.name), ends, state, int(position))
+    return _stream(calls, given, n, choose or _greedy(calls.name), _ends(stop), state, int(position))
 
 
 def _ends(stop: Collection[int]) -> frozenset[int]:
@@ -102,7 +101,9 @@ def _ends(stop: Collection[int]) -> frozenset[int]:
     try:
         return frozenset(index(t) for t in stop)
     except TypeError as err:
-        raise ArgumentError(f"stop is {stop!r}: give numbers of tokens, such as {{2}}") from err
+        raise ArgumentError(
+            f"stop is {stop!r}: give a collection of the tokens after which it ends, such as {{2}}"
+        ) from err
 
 
 def _state(net: Module, state: ModelState | None) -> ModelState:
@@ -118,16 +119,18 @@ def _state(net: Module, state: ModelState | None) -> ModelState:
     return state
 
 
-def _count(n: int | None, given: int, calls: TokenCalls) -> int | None:
-    """How many tokens to make at most; None: as many as one likes. Raises ArgumentError."""
-    room = None if calls.context is None else calls.context - given + 1  # the last one made is not read
+def room_for(n: int | None, given: int, context: int | None, name: str) -> int | None:
+    """How many tokens to make at most, of ``n`` that are asked for; None: as many as one likes. ``context``:
+    how many tokens the state of the model ``name`` has room for. Raises ArgumentError."""
+    room = None if context is None else context - given + 1  # the last one made is not read
     if n is not None and (not isinstance(n, (int, np.integer)) or n < 1):
         raise ArgumentError(f"n is {n}: give the number of tokens to make, 1 at least")
     if room is not None and (room < 1 or (n is not None and n > room)):
         wanted = "" if n is None else f", and {n} to make"
         raise ArgumentError(
-            f"{given} tokens are given{wanted}; the state of {calls.name} has room for {calls.context}, so "
-            f"that {max(room, 0)} can be made: give fewer, or compile the model for a longer context"
+            f"{given} token{'s are' if given > 1 else ' is'} given{wanted}; the state of {name} has room for "
+            f"{context}, so that {max(room, 0)} can be made: give fewer, or import the model with a larger "
+            "context"
         )
     return room if n is None else int(n)
 
@@ -140,6 +143,16 @@ def _greedy(name: str) -> Choose:
         return found
 
     return largest
+
+
+def _picked(token: Any) -> int:
+    """What ``choose`` returned. Raises ArgumentError for what is no integer."""
+    try:
+        return index(token)
+    except TypeError:
+        raise ArgumentError(
+            f"choose returned a {type(token).__name__}: return one integer, the number of a token"
+        ) from None
 
 
 def _stream(
@@ -156,9 +169,7 @@ def _stream(
     while n is None or made < n:
         logits = calls.logits(todo, position, state)
         position += len(todo)
-        todo = calls.check_tokens(np.atleast_1d(choose(logits)), "what choose returns")
-        if todo.size != 1:
-            raise ArgumentError(f"choose returns {todo.size} tokens: return one")
+        todo = calls.check_tokens([_picked(choose(logits))], "what choose returned")
         made += 1
         yield int(todo[0])
         if int(todo[0]) in stop:

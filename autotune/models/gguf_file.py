@@ -79,13 +79,13 @@ def read_gguf(path: str | os.PathLike[str]) -> GgufFile:
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
-            if size < 24:
-                raise ModelError(f"{label} is no GGUF file: it has {size} bytes")
-            data = np.memmap(file, np.uint8, "r")
+            data = np.memmap(file, np.uint8, "r") if size >= 24 else None
     except OSError as err:
         raise ModelError(f"{label} cannot be read: {refused(err)}; give the path of a GGUF file") from err
     except ValueError as err:
         raise ModelError(f"{label} cannot be read: {err}") from err
+    if data is None:
+        raise ModelError(f"{label} is no GGUF file: it has {size} bytes; give the path of a GGUF file")
     return _Reader(label, data).file()
 
 

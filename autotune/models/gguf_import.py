@@ -34,26 +34,28 @@ def import_gguf(
     """A language model of a GGUF file, the format of llama.cpp
     (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md), as a graph of tensor expressions.
 
-    A compiled model is called with ``tokens`` (int64, from 1 to ``rows`` of them) and the ``position`` of the
-    first one, a number. It returns the logits after the last token, float32 of the vocabulary's length. Keys
-    and values of earlier tokens are its state (`Module.state`): ``keys_0``, ``values_0``, ..., each (context,
-    heads, numbers of a head). Calls of one token have a program of their own.
+    A compiled model takes ``tokens`` (int64, 1 to ``rows`` of them) and the ``position`` of the first one, a
+    number. It returns the logits after the last token: float32, a number for each token of the vocabulary.
+    Keys and values of earlier tokens are its state (`Module.state`): ``keys_0``, ``values_0``, ..., each
+    (context, heads of keys, numbers of a head). Calls of one token have a program of their own. `generate`
+    makes tokens.
 
-    ``context``: the places of the state, by default those of the file, and at most 4096. ``rows``: the
-    largest number of tokens of a call, by default 512, and at most ``context``. ``cache``: the dtype of the
-    state: "float32", "float16" or "bfloat16". ``activations``: "int8" rounds the activations of products with
-    weights of few bits, 32 at a time (16 of Q6_K), as llama.cpp does for Q8_0 and Q4_0; None leaves them as
-    float32.
+    - ``context``: tokens that the state has room for. The default is the longest text that the file names,
+      at most 4096.
+    - ``rows``: the most tokens of a call. The default is 512, at most ``context``.
+    - ``cache``: the dtype of keys and values: "float32", "float16" or "bfloat16".
+    - ``activations``: "int8" rounds the activations of products with weights of few bits, in groups of 32 (of
+      Q6_K 16), as llama.cpp does for Q8_0 and Q4_0. None leaves them as float32.
 
-    Architectures are llama and qwen2, types of tensors F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K,
-    Q5_K and Q6_K. Each weight is the number that the file says. Codes of 5 and 6 bits are kept in 8, scales
-    of Q4_K, Q5_K and Q6_K in float32, so that these take 6, 10 and 10 bits a weight. Floats stay in the file,
-    which is mapped into memory until `compile_model` has packed them; do not change it before. The file's
-    tokenizer is not read.
+    Architectures are llama and qwen2. Types of tensors are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1,
+    Q4_K, Q5_K and Q6_K. Each weight is the number that the file says. Codes of 5 and 6 bits are kept in 8,
+    scales of Q4_K, Q5_K and Q6_K in float32, so that these take 6, 10 and 10 bits a weight. The file is
+    mapped into memory until `compile_model` has packed the weights: do not change it before. The tokenizer of
+    the file is not read.
 
-    Raises `ModelError` for a file that is none, is damaged or cut off, for another architecture, for tensors
-    of other types, all at once, and for what else is not supported, such as experts; and for ``context``,
-    ``rows``, ``cache`` and ``activations`` that cannot be.
+    Raises `ModelError` for a file that is no GGUF file, or is damaged; for another architecture; for tensors
+    of other types, all at once; for what else is not supported, such as experts; and for ``context``,
+    ``rows``, ``cache`` and ``activations`` that are none of these.
 
     Example:
 
@@ -65,8 +67,11 @@ def import_gguf(
     file = read_gguf(path)
     of = hyperparameters(file)
     check_types(file)
-    places = min(of.context, CONTEXT) if context is None else _size("context", context, of.context, file)
-    most = min(places, ROWS) if rows is None else _size("rows", rows, places, file)
+    longest = "the longest text of the model"
+    places = (
+        min(of.context, CONTEXT) if context is None else _size("context", context, of.context, longest, file)
+    )
+    most = min(places, ROWS) if rows is None else _size("rows", rows, places, "the context", file)
     if cache not in CACHES:
         raise ModelError(f"{file.label}: cache={cache!r}; give one of {', '.join(CACHES)}")
     if activations not in ("int8", None):
@@ -78,9 +83,10 @@ def import_gguf(
     return model.with_own_sizes(rows=1) if most > 1 else model
 
 
-def _size(what: str, given: Any, most: int, file: GgufFile) -> int:
+def _size(what: str, given: Any, most: int, most_of: str, file: GgufFile) -> int:
+    """A size that is given. ``most_of``: what has so many."""
     if isinstance(given, bool) or not hasattr(given, "__index__") or not 1 <= given.__index__() <= most:
-        raise ModelError(f"{file.label}: {what}={given!r}; give an integer from 1 to {most}")
+        raise ModelError(f"{file.label}: {what}={given!r}; give an integer from 1 to {most}, {most_of}")
     return int(given)
 
 

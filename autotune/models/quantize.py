@@ -164,8 +164,8 @@ class _Kept:
         for pattern in self.patterns:
             if not any(fnmatchcase(n, _plain(pattern)) for n in plain):
                 raise ModelError(
-                    f"quantize: keep={pattern!r} names no weight and no node of the model"
-                    f"{suggest(_plain(pattern), names)}"
+                    f"quantize: keep={pattern!r} names no weight and no node of the model, which has "
+                    f"{', '.join(names[-SHOWN:])}{suggest(_plain(pattern), names)}"
                 )
 
 

@@ -28,15 +28,15 @@ class TokenCalls:
 
     ``rows``: the most tokens of a call. ``vocabulary``: how many tokens there are. ``context``: how many
     tokens a state has room for; None where a state has no rows. ``name``: of the model. Raises `ModelError`
-    for a module that is none: it names the input.
+    for a module that is none: it names the input. Raises `ArgumentError` for what is no module.
     """
 
     def __init__(self, net: Module, tokens: str | None = None) -> None:
         """``tokens``: the name of the input of tokens; None finds it."""
         if not isinstance(net, Module):
-            raise ModelError(
-                f"a language model is a compiled one, not {type(net).__name__}: give what at.compile_model "
-                "or at.load_model returns"
+            raise ArgumentError(
+                f"net is a {type(net).__name__}, and takes a compiled model: give what "
+                "autotune.compile_model or autotune.load_model returns"
             )
         self.net, self.name = net, net.name
         ol, moves = net.program.outline, net.program.told.moves
@@ -129,26 +129,32 @@ class TokenCalls:
         raise ModelError(f"{self.name} returned no logits of {self.vocabulary} tokens")
 
     def check_tokens(self, tokens: Any, what: str) -> Array:
-        """Tokens as int64. Raises ArgumentError for what are none, or are outside of the vocabulary."""
-        try:
-            found = np.asarray(tokens)
-        except ValueError as err:  # rows of different lengths
-            raise ArgumentError(f"{what} is no sequence of integers: give the numbers of tokens") from err
-        if found.ndim == 2 and found.shape[0] == 1:
-            found = found[0]
-        if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-            raise ArgumentError(
-                f"{what} is {found.dtype}{list(found.shape)}: give one sequence of integers, the numbers of "
-                "tokens as the tokenizer has them"
-            )
-        outside = np.flatnonzero((found < 0) | (found >= self.vocabulary))
-        if outside.size:
-            at = int(outside[0])
-            raise ArgumentError(
-                f"{what}: token {found[at]} at place {at} is outside of the vocabulary of {self.name}, which "
-                f"has {self.vocabulary} tokens, 0 to {self.vocabulary - 1}"
-            )
-        return found.astype(np.int64)
+        """`known_tokens` of this model."""
+        return known_tokens(tokens, what, self.vocabulary, self.name)
+
+
+def known_tokens(tokens: Any, what: str, vocabulary: int, name: str) -> Array:
+    """Tokens as int64. ``vocabulary``: how many tokens the model ``name`` has. Raises ArgumentError for what
+    are no tokens, or are outside of the vocabulary."""
+    try:
+        found = np.asarray(tokens)
+    except ValueError as err:  # rows of different lengths
+        raise ArgumentError(f"{what} is no sequence of integers: give the numbers of tokens") from err
+    if found.ndim == 2 and found.shape[0] == 1:
+        found = found[0]
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise ArgumentError(
+            f"{what} is {found.dtype}{list(found.shape)}: give one sequence of integers, the numbers of "
+            "tokens as the tokenizer has them"
+        )
+    outside = np.flatnonzero((found < 0) | (found >= vocabulary))
+    if outside.size:
+        at = int(outside[0])
+        raise ArgumentError(
+            f"{what}: token {found[at]} at place {at} is outside of the vocabulary of {name}, which has "
+            f"{vocabulary} tokens: give numbers from 0 to {vocabulary - 1}"
+        )
+    return found.astype(np.int64)
 
 
 def _elements(t: Tensor) -> int:

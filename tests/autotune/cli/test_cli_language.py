@@ -178,7 +178,10 @@ def test_generate_says_what_is_wrong(asked: list[Any], monkeypatch: pytest.Monke
     for words, said in (
         (("x.gguf", "--tokens", "5,x"), "--tokens '5,x': write numbers with commas between them"),
         (("x.gguf", "--tokens", "99"), "token 99 at place 0 is outside of the vocabulary"),
-        (("x.gguf", "--tokens", "1", "--n", "13"), "1 tokens are given, and 13 to make"),
+        (
+            ("x.gguf", "--tokens", "1", "--n", "13"),
+            "1 token is given, and 13 to make; the state of words has room for 12",
+        ),
         (("net.onnx", "--tokens", "1"), "net.onnx is no language model"),
     ):
         ran = run("generate", *words)
@@ -188,8 +191,10 @@ def test_generate_says_what_is_wrong(asked: list[Any], monkeypatch: pytest.Monke
         raise KernelNotFound("2 of 2 tasks have no tuned kernel")
 
     monkeypatch.setattr(compiling, "compile_model", missing)
+    for words in (("--tokens", "99"), ("--tokens", "1", "--n", "13")):  # which is known before compiling
+        assert run("generate", "x.gguf", *words).status == 2
     words = ("x.gguf", "--shape", "rows=8", "--cache", "float16", "--threads", 1)
-    for command in (("generate", "--tokens", "1"), ("bench",)):
+    for command in (("generate", "--tokens", "1", "--n", "2"), ("bench", *SHORT[:4])):
         ran = run(command[0], *words, *command[1:])
         assert ran.status == 1, ran
         assert "tune them: autotune tune x.gguf --shape rows=8 --cache float16 --threads 1" in ran.err
@@ -201,7 +206,7 @@ def test_an_interrupt_ends_with_its_status(asked: list[Any], monkeypatch: pytest
         raise KeyboardInterrupt
 
     monkeypatch.setattr(generation, "stream_tokens", interrupted)
-    ran = run("generate", "x.gguf", "--tokens", "1")
+    ran = run("generate", "x.gguf", "--tokens", "1", "--n", "2")
     assert (ran.status, ran.out) == (130, "7\n")
 
 

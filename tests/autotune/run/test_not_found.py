@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from cli_runner import run
 from log_filler import fill, host
-from model_cases import layers, model_of
+from model_cases import graph_of, layers, model_of
 
 import autotune as at
 from autotune import targets
 from autotune.errors import KernelNotFound
+from schedules import te
 
 SHAPE = {"m": 8, "n": 12, "k": 4}
 WORDS = ("--shape", "m=8,n=12,k=4")
@@ -106,6 +107,16 @@ def test_a_model_of_which_nothing_is_stored_says_no_more(tmp_path: Path) -> None
     with pytest.raises(KernelNotFound) as caught:
         at.compile_model(model_of(layers(1)[0]), threads=1, db=tmp_path / "t.db")
     assert [line.split(": ")[-1] for line in str(caught.value).splitlines()[1:-1]] == ["not tuned"]
+
+
+def test_of_many_tasks_that_lack_the_same_the_first_ones_are_named(tmp_path: Path) -> None:
+    xs = [te.placeholder((n,), name=f"x{n}") for n in range(2, 13)]
+    ys = [te.compute(x.shape, lambda i, x=x: x[i] * 2.0, f"twice_{x.name}") for x in xs]
+    with pytest.raises(KernelNotFound) as caught:
+        at.compile_model(model_of(graph_of([*xs, *ys], {})), threads=1, db=tmp_path / "t.db")
+    first, *lines, remedy = str(caught.value).splitlines()
+    assert first.startswith("11 of 11 tasks") and remedy.startswith("tune them")
+    assert len(lines) == 9 and lines[-1] == "  3 more: not tuned"
 
 
 def test_a_model_for_a_device_names_it_in_the_remedy(tmp_path: Path) -> None:
