@@ -28,7 +28,7 @@ from schedules.schedule import Schedule
 from schedules.space import DerivedSpace, derive
 from schedules.space.estimate.counting import number
 from schedules.space.holes import Columns
-from schedules.space.rules.cpu import row_parts, tiling
+from schedules.space.rules.cpu import packed_operands, row_parts, tiling
 
 SEED = 1
 PER_CASE = 4  # candidates of one workload
@@ -59,7 +59,7 @@ def _small_as_large() -> Iterator[None]:
         for name, value in (("BLOCK_REDUCTION", 2), ("BLOCK_PACKED", 2), ("STEPS", (1, 2, 3))):
             m.setattr(tiling, name, value)
         m.setattr(tiling, "REDUCTION_BLOCKS", (6, 12))
-        m.setattr(tiling, "TOO_SMALL_TO_PACK", 0)
+        m.setattr(packed_operands, "TOO_SMALL_TO_PACK", 0)
         m.setattr(row_parts, "PARTS", (1, 2))
         m.setattr(row_parts, "TILE", 1 << 30)
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -163,6 +164,21 @@ def test_generate_prints_each_token(asked: list[Any]) -> None:
     assert asked[-1]["fallback"] is True
     stopped = run("generate", "x.gguf", "--tokens", "5,3", "--n", 4, "--stop", wanted[1]).out.split()
     assert stopped == [str(t) for t in wanted[: wanted.index(wanted[1]) + 1]]
+
+
+def test_generate_says_which_command_tunes(asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def warned(*told: Any, **how: Any) -> Any:
+        said = "1 of 2 tasks run kernels that are not tuned:\n  x\ntune them: autotune.tune_model(model)"
+        warnings.warn(said, stacklevel=2)
+        return word_net(1, 4)
+
+    monkeypatch.setattr(compiling, "compile_model", warned)
+    ran = run("generate", "x.gguf", "--tokens", "5,3", "--n", 1, "--threads", 1, "--fallback")
+    assert ran.out.split() == [str(t) for t in greedy_after([5, 3], 1)]
+    assert ran.err.splitlines() == [
+        "autotune: 1 of 2 tasks run kernels that are not tuned:", "  x",
+        "tune them: autotune tune x.gguf --threads 1",
+    ]  # fmt: skip
 
 
 def test_generate_reads_tokens_of_another_program(asked: list[Any]) -> None:

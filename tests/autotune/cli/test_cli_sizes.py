@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -11,6 +12,7 @@ from log_filler import fill
 
 import autotune as at
 from autotune.cli.sizes import chosen_sizes
+from autotune.run.open_kernel import sizes_of_open
 from schedules import ops
 
 RANGE = ("--shape", "m=1..24,n=8,k=4", "--threads", 1)
@@ -25,11 +27,15 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_sizes_that_are_compared() -> None:
-    one = ops.workload("matmul", {"m": at.dim(1, 512), "n": 8, "k": 4})
-    assert chosen_sizes("", one) == [(1,), (23,), (512,)]
-    assert chosen_sizes("37, 1,37", one) == [(37,), (1,)]
-    two = ops.workload("matmul", {"m": at.dim(1, 9), "n": at.dim(2, 4), "k": 4})
-    assert chosen_sizes("", two) == [(1, 2), (5, 3), (9, 4)] and chosen_sizes("3x4", two) == [(3, 4)]
+    def chosen(text: str, **sizes: Any) -> list[tuple[int, ...]]:
+        workload = ops.workload("matmul", {"n": 8, "k": 4, **sizes})
+        return chosen_sizes(text, workload.dag, sizes_of_open(workload).dims)
+
+    one = at.dim(1, 512)
+    assert chosen("", m=one) == [(1,), (23,), (512,)]
+    assert chosen("37, 1,37", m=one) == [(37,), (1,)]
+    two = {"m": at.dim(1, 9), "n": at.dim(2, 4)}
+    assert chosen("", **two) == [(1, 2), (5, 3), (9, 4)] and chosen("3x4", **two) == [(3, 4)]
     for text, said in (
         ("0", "0 is outside m=1..512"),
         ("513", "513 is outside"),
@@ -37,7 +43,7 @@ def test_sizes_that_are_compared() -> None:
         ("x", "x"),
     ):
         with pytest.raises(typer.BadParameter, match=said):
-            chosen_sizes(text, one)
+            chosen(text, m=one)
 
 
 def test_a_range_is_compared_at_some_of_its_sizes(tuned: Path) -> None:

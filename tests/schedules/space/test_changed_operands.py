@@ -24,7 +24,7 @@ from schedules.model import Target
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space import derive
-from schedules.space.rules.cpu import tiling, widened
+from schedules.space.rules.cpu import packed_operands, widened
 from schedules.te.compute_dag import ComputeDAG
 
 VNNI = with_features("avx2", "avx512bw", "avx512vnni")
@@ -313,7 +313,7 @@ def test_bytes_that_are_widened_are_right_compiled(name: str) -> None:
 def test_copies_of_floats_are_widened(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is converted where it is added up."""
     monkeypatch.setattr(widened, "WIDENED_USES", 1)
-    monkeypatch.setattr(tiling, "TOO_SMALL_TO_PACK", 0)
+    monkeypatch.setattr(packed_operands, "TOO_SMALL_TO_PACK", 0)
     dag, rng = HALVES[name].dag, np.random.default_rng(5)
     space, plain, inputs = derive(dag, AVX2), replace(dag, constants=()), whole(dag)
     want = te.evaluate(plain, inputs)

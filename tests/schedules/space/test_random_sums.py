@@ -32,7 +32,7 @@ from schedules.model import Target, Trace
 from schedules.passes.lower import lower
 from schedules.schedule import Schedule
 from schedules.space import derive
-from schedules.space.rules.cpu import instructed, tiling, widened
+from schedules.space.rules.cpu import instructed, packed_operands, tiling, widened
 from schedules.te.compute_dag import ComputeDAG, Tensor
 
 STORED = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8", "int16", "int32")
@@ -366,8 +366,9 @@ def data(dag: ComputeDAG, seed: int) -> list[np.ndarray]:
 def small_as_large() -> Iterator[None]:
     """Packed and blocked, though extents are small, and by instructions, though most of them is wasted."""
     with pytest.MonkeyPatch.context() as m:
-        for name, value in (("BLOCK_REDUCTION", 2), ("BLOCK_PACKED", 2), ("TOO_SMALL_TO_PACK", 0)):
+        for name, value in (("BLOCK_REDUCTION", 2), ("BLOCK_PACKED", 2)):
             m.setattr(tiling, name, value)
+        m.setattr(packed_operands, "TOO_SMALL_TO_PACK", 0)
         m.setattr(tiling, "REDUCTION_BLOCKS", (8, 16, 32))  # every number of `STEPS` divides them
         m.setattr(instructed, "MOST_WASTE", 12.0)
         m.setattr(instructed, "FEWEST_USES", 1)
