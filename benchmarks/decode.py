@@ -22,7 +22,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -119,13 +118,13 @@ def compiled(path: Path, cache: str, o: argparse.Namespace) -> at.Module:
 def measured(path: Path, cache: str, o: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row of each task."""
     net = compiled(path, cache, o)
-    calls, speaker = TokenCalls(net), decoding.ModuleSpeaker(net, "autotune")
+    calls, contender = TokenCalls(net), decoding.ModuleContender(net, "autotune")
     tasks = [decoding.prefill(o.prefill), *map(decoding.decode, o.depth)]
     with llama_cpp(str(path), o.threads, o.context, cache) as peer:
-        apart = decoding.apart(speaker, peer, o.prefill, calls.vocabulary)
+        apart = decoding.apart(contender, peer, o.prefill, calls.vocabulary)
         for task in tasks:
             how = {"seconds": 0.0, "least": o.rounds, "settle_s": 0.0 if o.threads == 1 else 0.15}
-            times = decoding.compare([speaker, peer], task, calls.vocabulary, net.target, **how)
+            times = decoding.compare([contender, peer], task, calls.vocabulary, net.target, **how)
             limit = max(times.limits)
             row: dict[str, Any] = {
                 "file": path.stem, "cache": cache, "threads": o.threads, "tokens": task.rows,
@@ -133,12 +132,12 @@ def measured(path: Path, cache: str, o: argparse.Namespace) -> Iterator[dict[str
                 "clock": "cpu" if times.by_cpu else "wall", "logits_apart": apart, "commit": commit(),
             }  # fmt: skip
             for name in ("autotune", "llama.cpp"):
-                row[f"{name}_best_s"], row[f"{name}_median_s"] = times.best_s(name), times.time_s(name)
-                row[f"{name}_wall_s"] = times.wall_s(name)
+                row |= {f"{name}_best_s": times.best_s(name), f"{name}_wall_s": times.wall_s(name)}
+                row[f"{name}_median_s"] = times.comparison.time_s(name)
             row["ratio_best"] = row["llama.cpp_best_s"] / row["autotune_best_s"]
-            row["ratio_median"] = median(times.ratios("autotune", "llama.cpp"))
+            row["ratio_median"] = times.comparison.ratio("autotune", "llama.cpp")
             if task.depth:
-                shares = decoding.step_shares(net, calls, task.depth, speaker.state)
+                shares = decoding.step_shares(net, calls, task.depth, contender.state)
                 row |= {"products_gb_s": shares.product_rate * 1e-9, "weights": shares.weights}
                 row["products_share_of_read"] = shares.product_rate / limit
                 row["shares"] = {kind: shares.share(kind) for kind in shares.seconds}

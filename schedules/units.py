@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 # Control characters, ends of lines among them, and marks that turn the direction of text.
 _INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -61,6 +61,16 @@ def digits(value: float) -> str:
 def number(n: int, what: str) -> str:
     """``1 record``, ``2 records``."""
     return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """A list of names, few of many.
+
+    >>> some(["a", "b", "c", "d"], 2)
+    'a, b and 2 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 # A share of the peak above this: the peak was disturbed when it was measured. Clocks vary by less.

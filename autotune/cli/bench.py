@@ -12,8 +12,8 @@ import typer
 from autotune.cli import bench_language, models
 from autotune.cli import options as opt
 from autotune.cli.given import Given, one_of, takes
-from autotune.cli.output import console, hang, print_json, table, task_text
-from schedules.units import disturbed, peak_share, rate, seconds
+from autotune.cli.output import console, hang, print_json, say_ratio, table, task_text
+from schedules.units import disturbed, number, peak_share, rate, seconds
 
 if TYPE_CHECKING:
     from autotune.measure.compare.bench import Comparison
@@ -252,8 +252,6 @@ def _bench_model(o: Given, names: Sequence[str]) -> bool:
     """Compare a tuned model with peers, one with open sizes at some of them. Returns whether it beats what it
     must. Raises `KernelNotFound` where it is not tuned."""
     from autotune.cli.sizes import chosen_sizes
-    from autotune.errors import KernelNotFound
-    from autotune.models.compiling import compile_model
     from autotune.models.onnxruntime_peer import PEERS
     from schedules.te.dims import dim
 
@@ -266,10 +264,7 @@ def _bench_model(o: Given, names: Sequence[str]) -> bool:
     model = models.model_of(o)
     if o.has("sizes") and model.graph.dag.open is None:
         raise typer.BadParameter(NO_RANGE.replace("m=", "seq="))
-    try:
-        module = compile_model(model, target=o.target, threads=o.threads, db=o.where)
-    except KernelNotFound as err:
-        raise KernelNotFound(f"{err.message}\ntune them: {models.tune_command(o)}") from None
+    module = models.compiled(o, model, target=o.target)
     if not module.sizes:
         return _one(o, _compare_model(o, names, module, {}))
     dims = [dim(*ends, name, open=True) for name, ends in module.sizes.items()]
@@ -306,7 +301,7 @@ def _compare_model(o: Given, names: Sequence[str], module: Module, sizes: dict[s
     ]
     shown = "".join(f" {name}={n}" for name, n in sizes.items())
     return ComparisonRows(
-        *(f"{module.name}{shown}, {threads} thread{'s' if threads > 1 else ''}", "model", rows),
+        *(f"{module.name}{shown}, {number(threads, 'thread')}", "model", rows),
         **_ratios(done, names),
         speed=lambda time_s: rate(flops, 0, time_s) if flops else "",
     )
@@ -380,10 +375,7 @@ def _print(done: ComparisonRows) -> None:
     for left in done.left_out:
         out.print(left, style="dim")
     for name, factor in done.ratio.items():
-        if factor > 1:
-            out.print(f"The tuned {done.kind} is {factor:.2f} times as fast as {name}.", style="green")
-        else:
-            out.print(f"{name} is {1 / factor:.2f} times as fast as the tuned {done.kind}.", style="yellow")
+        say_ratio(out, done.kind, name, factor)
     unsteady = {n: (a, b) for n, (a, b) in done.quartiles.items() if b > UNSTEADY * a}
     if unsteady:
         worst = max(unsteady, key=lambda n: unsteady[n][1] / unsteady[n][0])

@@ -11,12 +11,11 @@ import typer
 
 from autotune.cli import models
 from autotune.cli.given import Given
-from autotune.cli.output import console, hang, print_json, table
-from schedules.units import percent, seconds, size
+from autotune.cli.output import console, hang, print_json, say_ratio, table
+from schedules.units import number, percent, seconds, size
 
 if TYPE_CHECKING:
     from autotune.models.decoding import DecodingTask, DecodingTimes, StepShares
-    from autotune.models.model import Model
     from autotune.models.module import Module
 
 TUNED = "autotune"
@@ -40,15 +39,13 @@ class TaskRows:
 
     def ratio(self, peer: str) -> float:
         """How many times as fast as a peer: the median over the rounds."""
-        from statistics import median
-
-        return median(self.times.ratios(TUNED, peer))
+        return self.times.comparison.ratio(TUNED, peer)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """A row of each implementation."""
         t = self.times
         for name in t.spent:
-            time_s = t.time_s(name)
+            time_s = t.comparison.time_s(name)
             yield {
                 "impl": name,
                 "tokens_a_second": t.task.rows / time_s,
@@ -62,7 +59,7 @@ class TaskRows:
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
-        import numpy as np
+        from statistics import median
 
         t = self.times
         found = {
@@ -70,10 +67,10 @@ class TaskRows:
             "tokens": t.task.rows,
             "depth": t.task.depth,
             "bytes": self.moved,
-            "read_bytes_a_second": float(np.median(t.limits)),
+            "read_bytes_a_second": median(t.limits),
             "rows": list(self.rows()),
             "ratio": {p: self.ratio(p) for p in self.peers},
-            "quartiles": {p: [*np.quantile(t.ratios(TUNED, p), (0.25, 0.75))] for p in self.peers},
+            "quartiles": {p: [*t.comparison.quartiles(TUNED, p)] for p in self.peers},
             "rounds": len(t.limits),
         }
         if self.shares is not None:
@@ -96,21 +93,21 @@ def compare_model(o: Given, names: Sequence[str]) -> bool:
     tasks = [decoding.prefill(o.prefill), *map(decoding.decode, depths)]
     model = models.model_of(o)
     _check_room(tasks, models.context_of(model))
-    net = _compiled(o, model)
+    net = models.compiled(o, model, target=o.target)
     calls = TokenCalls(net)
     settle = 0.15 if net.target.threads > 1 else 0.0  # of threads that spin
     done, different = [], None
     with ExitStack() as stack:
-        speakers: list[Any] = [decoding.ModuleSpeaker(net, TUNED)]
+        contenders: list[Any] = [decoding.ModuleContender(net, TUNED)]
         if names:
             room = calls.context or max(t.tokens for t in tasks)
             peer = stack.enter_context(llama_cpp(o.op, net.target.threads, room, o.cache))
-            different = decoding.apart(speakers[0], peer, o.prefill, calls.vocabulary)
-            speakers.append(peer)
+            different = decoding.apart(contenders[0], peer, o.prefill, calls.vocabulary)
+            contenders.append(peer)
         for task in tasks:
             told: dict[str, Any] = {"seconds": o.duration, "settle_s": settle}
-            times = decoding.compare(speakers, task, calls.vocabulary, net.target, **told)
-            done.append(_rows(net, calls, task, times, speakers[0].state))
+            times = decoding.compare(contenders, task, calls.vocabulary, net.target, **told)
+            done.append(_rows(net, calls, task, times, contenders[0].state))
             if not o.json:
                 _print(done[-1])
     if o.json:
@@ -124,16 +121,6 @@ def compare_model(o: Given, names: Sequence[str]) -> bool:
     else:
         _print_end(o, net, done)
     return o.must_beat is None or all(d.ratio(o.must_beat) > 1 for d in done)
-
-
-def _compiled(o: Given, model: Model) -> Module:
-    from autotune.errors import KernelNotFound
-    from autotune.models.compiling import compile_model
-
-    try:
-        return compile_model(model, target=o.target, threads=o.threads, db=o.where)
-    except KernelNotFound as err:
-        raise KernelNotFound(f"{err.message}\ntune them: {models.tune_command(o)}") from None
 
 
 def _check_room(tasks: Sequence[DecodingTask], context: int | None) -> None:
@@ -181,11 +168,7 @@ def _print(done: TaskRows) -> None:
         parts = ", ".join(f"{kind} {percent(s.share(kind))}" for kind in s.seconds)
         out.print(f"  steps: {parts}; products read {s.product_rate / 1e9:.1f} GB/s", style="dim")
     for peer in done.peers:
-        factor = done.ratio(peer)
-        if factor > 1:
-            out.print(f"The tuned model is {factor:.2f} times as fast as {peer}.", style="green")
-        else:
-            out.print(f"{peer} is {1 / factor:.2f} times as fast as the tuned model.", style="yellow")
+        say_ratio(out, "model", peer, done.ratio(peer))
 
 
 def _print_end(o: Given, net: Module, done: Sequence[TaskRows]) -> None:
@@ -196,7 +179,7 @@ def _print_end(o: Given, net: Module, done: Sequence[TaskRows]) -> None:
     held = size(net.weights_bytes)
     hang(
         out, "",
-        f"{net.name}, cache {o.cache}, {threads} thread{'s' if threads > 1 else ''}; {held} of weights. All "
+        f"{net.name}, cache {o.cache}, {number(threads, 'thread')}; {held} of weights. All "
         f"took turns. Times are medians of calls; shares are of the {limit / 1e9:.1f} GB/s at which memory "
         "was read in the same rounds.", "dim",
     )  # fmt: skip

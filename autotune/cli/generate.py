@@ -30,8 +30,6 @@ def generate(o: Given) -> None:
     """
     import typer
 
-    from autotune.errors import KernelNotFound
-    from autotune.models.compiling import compile_model
     from autotune.models.generation import room_for, stream_tokens
     from autotune.models.token_calls import known_tokens
 
@@ -45,13 +43,10 @@ def generate(o: Given) -> None:
     words = max((t.shape[-1] for t in model.outputs if t.shape), default=0)
     known_tokens(prompt, "--tokens", words, model.name)  # before kernels are compiled, which takes longer
     room_for(o.n, len(prompt), models.context_of(model), model.name)
-    try:
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            net = compile_model(model, threads=o.threads, db=o.where, fallback=o.fallback)
-    except KernelNotFound as err:
-        more = f"\ntune them: {models.tune_command(o)}; or allow kernels that are not tuned: --fallback"
-        raise KernelNotFound(f"{err.message}{more}") from None
+    remedy = "; or allow kernels that are not tuned: --fallback"
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        net = models.compiled(o, model, remedy, fallback=o.fallback)
     for warning in said:
         what, named, _ = str(warning.message).partition("\ntune them: ")
         remedy = f"{named}{models.tune_command(o)}" if named else ""

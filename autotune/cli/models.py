@@ -13,6 +13,7 @@ from schedules.units import counts, size
 if TYPE_CHECKING:
     from autotune.cli.given import Given
     from autotune.models.model import Model
+    from autotune.models.module import Module
     from schedules.te.dims import Dim
 
 _EXTENT = r"\d{1,12}(?:\.\.\d{1,12})?"
@@ -46,6 +47,18 @@ def model_of(o: Given, islands: bool = False) -> Model:
             )
         told[name] = n
     return import_gguf(o.op, **told)
+
+
+def compiled(o: Given, model: Model, remedy: str = "", **how: Any) -> Module:
+    """The model that a command is given, compiled. ``how``: as of `compile_model`. Raises `KernelNotFound`
+    that ends with the command that tunes it, and another ``remedy``."""
+    from autotune.errors import KernelNotFound
+    from autotune.models.compiling import compile_model
+
+    try:
+        return compile_model(model, threads=o.threads, db=o.where, **how)
+    except KernelNotFound as err:
+        raise KernelNotFound(f"{err.message}\ntune them: {tune_command(o)}{remedy}") from None
 
 
 def tune_command(o: Given) -> str:

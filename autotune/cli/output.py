@@ -167,6 +167,14 @@ def hang(out: Console, lead: str, text: str, style: str | None = None) -> None:
         out.print(line, style=style, soft_wrap=True)
 
 
+def say_ratio(out: Console, kind: str, peer: str, factor: float) -> None:
+    """Print how many times as fast as a peer the tuned kernel or model is, a ``kind``."""
+    if factor > 1:
+        out.print(f"The tuned {kind} is {factor:.2f} times as fast as {peer}.", style="green")
+    else:
+        out.print(f"{peer} is {1 / factor:.2f} times as fast as the tuned {kind}.", style="yellow")
+
+
 def task_text(workload: Workload, threads: int | None = None) -> str:
     """``matmul m=512 n=512 k=512 float32, 2 threads``."""
     from autotune.run.describing import describe

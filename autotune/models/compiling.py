@@ -18,7 +18,7 @@ from autotune.models.kept_states import refuse_states
 from autotune.models.model import Model
 from autotune.models.module import Module
 from autotune.models.origin import ModelOrigin
-from autotune.models.own_programs import OwnProgram, TaskList, joint_tasks
+from autotune.models.own_programs import OwnProgram, SharedTask, joint_tasks
 from autotune.models.preparation import prepared_programs
 from autotune.models.program import Program
 from autotune.models.shared_packing import with_shared_packings
@@ -32,6 +32,7 @@ from autotune.run.stored import hits, named_place, stored, stored_elsewhere, uns
 from autotune.run.warned import warn
 from schedules.errors import AutotuneError
 from schedules.model import Target, Trace, Workload
+from schedules.units import some
 
 SHOWN = 3  # nodes of a task in a message
 SHOWN_TASKS = 8  # tasks of a message that are there for the same reason
@@ -141,7 +142,7 @@ class Missing:
     why: str
 
 
-def _kernels(tasks: TaskList, asked: Asked, remedy: str, picking: Picking) -> list[Kernel]:
+def _kernels(tasks: Sequence[SharedTask], asked: Asked, remedy: str, picking: Picking) -> list[Kernel]:
     """A kernel of each task. ``remedy``: the call that tunes. Raises `KernelNotFound` for all that have none
     together."""
     wanted, where = asked.target, asked.where
@@ -149,7 +150,7 @@ def _kernels(tasks: TaskList, asked: Asked, remedy: str, picking: Picking) -> li
     missing: list[Missing] = []
     plain: dict[int, Kernel] = {}  # which are used unless a first pick is faster
     alone: list[Missing] = []  # plain loops that nothing was compared with
-    for task, workload in enumerate(tasks.tasks):
+    for task, workload in enumerate(t.workload for t in tasks):
         found, unusable = stored(workload, asked)
         if found is not None and asked.fallback and unsearched(workload, asked):
             plain[task] = found
@@ -167,7 +168,7 @@ def _kernels(tasks: TaskList, asked: Asked, remedy: str, picking: Picking) -> li
     if missing and not asked.fallback:
         place = f"{with_threads(asked.exactly)} in {named_place(where)}"
         raise KernelNotFound(
-            f"{len(missing)} of {len(tasks.tasks)} tasks have no tuned kernel for this machine{place}:\n"
+            f"{len(missing)} of {len(tasks)} tasks have no tuned kernel for this machine{place}:\n"
             f"{_listed(tasks, missing)}",
             f"{remedy}; or allow kernels that are not tuned: fallback=True",
         )
@@ -178,9 +179,9 @@ def _kernels(tasks: TaskList, asked: Asked, remedy: str, picking: Picking) -> li
         kernels |= untuned_kernels(tasks, missing, wanted, where, remedy, picking)
     kernels |= {task: k for task, k in plain.items() if kernels[task].chosen_by == "default"}
     if alone:
-        share = f"{len(alone)} of {len(tasks.tasks)} tasks"
+        share = f"{len(alone)} of {len(tasks)} tasks"
         warn(f"{share} run as plain loops:\n{_listed(tasks, alone)}\n{remedy}, with more time")
-    return [kernels[i] for i in range(len(tasks.tasks))]
+    return [kernels[i] for i in range(len(tasks))]
 
 
 class NotPicked(ModelError):
@@ -195,7 +196,7 @@ class NotPicked(ModelError):
 
 
 def untuned_kernels(
-    tasks: TaskList,
+    tasks: Sequence[SharedTask],
     missing: Sequence[Missing],
     wanted: Target,
     where: str,
@@ -211,10 +212,10 @@ def untuned_kernels(
     failed: list[Missing] = []
     left: list[Workload] = []
     picked: list[Missing] = []
-    heaviest = sorted(missing, key=lambda m: -tasks.work[m.task])
+    heaviest = sorted(missing, key=lambda m: -tasks[m.task].work)
     with shared_start(LATE_S), picks_shown(picking.shown) as show:
         for number, m in enumerate(heaviest):
-            workload = tasks.tasks[m.task]
+            workload = tasks[m.task].workload
             over = picking.until is not None and time.monotonic() >= picking.until
             if over and not is_kept(workload, wanted, where):
                 left.append(workload)
@@ -232,12 +233,12 @@ def untuned_kernels(
         done = f"{len(missing) - len(left)} of {len(missing)}"
         raise NotPicked(f"{done} kernels that are not tuned were chosen", left, wanted, where, remedy)
     picked.sort(key=lambda m: m.task)
-    share = f"{len(missing)} of {len(tasks.tasks)} tasks"
+    share = f"{len(missing)} of {len(tasks)} tasks"
     warn(f"{share} run kernels that are not tuned:\n{_listed(tasks, picked)}\n{remedy}")
     return kernels
 
 
-def _listed(tasks: TaskList, missing: Sequence[Missing]) -> str:
+def _listed(tasks: Sequence[SharedTask], missing: Sequence[Missing]) -> str:
     """One line a task: the nodes that it runs, at which size, what it computes, and why it is listed. Of many
     with the same reason the first ones, and how many more there are."""
     lines, reasons = [], Counter[str]()
@@ -245,9 +246,8 @@ def _listed(tasks: TaskList, missing: Sequence[Missing]) -> str:
         reasons[m.why] += 1
         if reasons[m.why] > SHOWN_TASKS:
             continue
-        nodes, where = tasks.nodes(m.task), tasks.where[m.task]
-        named = ", ".join(nodes[:SHOWN]) + (f" and {len(nodes) - SHOWN} more" if len(nodes) > SHOWN else "")
-        named += f" at {where}" if where else ""
-        lines.append(f"  {named}: {describe(tasks.tasks[m.task])}: {m.why}")
+        task = tasks[m.task]
+        named = some(task.nodes, SHOWN) + (f" at {task.where}" if task.where else "")
+        lines.append(f"  {named}: {describe(task.workload)}: {m.why}")
     lines += [f"  {n - SHOWN_TASKS} more: {why}" for why, n in reasons.items() if n > SHOWN_TASKS]
     return "\n".join(lines)

@@ -6,10 +6,11 @@ beside the rate at which this machine reads memory, in the same rounds.
 
 from __future__ import annotations
 
-import gc
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from typing import Any, Protocol
 
@@ -17,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.backends.peaks.cpu_peaks import MemoryLoop
-from autotune.measure.compare.bench import MIN_ROUNDS, DisagreementError
+from autotune.measure.compare.bench import MIN_ROUNDS, Comparison, DisagreementError, take_turns
 from autotune.models.module import Module
 from autotune.models.program import Program
 from autotune.models.state import ModelState
 from autotune.models.token_calls import TokenCalls
 from schedules.graph.graph import Island
 from schedules.model import Target
-from schedules.space.gc_paused import gc_paused
 from schedules.te.gathers import most_read
 
 # Calls: tokens, and the position of the first.
@@ -53,7 +53,7 @@ def timed(call: Callable[[], object]) -> Spent:
     return Spent(time.perf_counter() - begin, cpu_s)
 
 
-class Speaker(Protocol):
+class TokenContender(Protocol):
     """What is compared. ``tells_cpu``: whether it knows its CPU time. ``logits``: of the last token of the
     last call; of another process it may have none. A call at a position takes the state back to there."""
 
@@ -69,7 +69,7 @@ class Speaker(Protocol):
     def run(self, calls: Calls) -> list[Spent]: ...
 
 
-class ModuleSpeaker:
+class ModuleContender:
     """A compiled model as a contender, with a state of its own."""
 
     tells_cpu = True
@@ -133,9 +133,10 @@ class DecodingTimes:
     def _of(self, s: Spent) -> float:
         return s.cpu_s if self.by_cpu else s.wall_s
 
-    def time_s(self, name: str) -> float:
-        """The median time of a call (seconds)."""
-        return median(self.rounds(name))
+    @cached_property
+    def comparison(self) -> Comparison:
+        """Of the median calls of rounds, without limits."""
+        return Comparison({name: self.rounds(name) for name in self.spent}, ())
 
     def best_s(self, name: str) -> float:
         """The least of the rounds (seconds). A single call may be told too little of CPU time."""
@@ -149,23 +150,19 @@ class DecodingTimes:
         """The median of CPU time, of all threads together (seconds)."""
         return median(s.cpu_s for each in self.spent[name] for s in each)
 
-    def ratios(self, name: str, peer: str) -> list[float]:
-        """How many times as fast as a peer, in each round."""
-        return [p / t for t, p in zip(self.rounds(name), self.rounds(peer), strict=True)]
-
     def share(self, name: str, moved: float) -> float:
         """The share of the read bandwidth at which so many bytes were read in a call."""
         each = zip(self.rounds(name), self.limits, strict=True)
         return median(moved / t / limit for t, limit in each)
 
 
-def words_for(count: int, vocabulary: int) -> NDArray[np.int64]:
+def made_up_tokens(count: int, vocabulary: int) -> NDArray[np.int64]:
     """Tokens of a made-up text."""
     return (np.arange(count, dtype=np.int64) * 7919 + 5) % vocabulary
 
 
 def compare(
-    speakers: Sequence[Speaker],
+    contenders: Sequence[TokenContender],
     task: DecodingTask,
     vocabulary: int,
     target: Target,
@@ -175,37 +172,34 @@ def compare(
     settle_s: float = 0.0,
 ) -> DecodingTimes:
     """Time rounds for about ``seconds``, ``least`` of them at least. ``settle_s``: as of
-    `autotune.measure.compare.bench.compare`."""
-    words = words_for(task.tokens, vocabulary)
+    `take_turns`."""
+    words = made_up_tokens(task.tokens, vocabulary)
     rows, depth = task.rows, task.depth
     calls = [(words[at : at + rows], at) for at in range(depth, task.tokens, rows)]
-    by_cpu = target.threads == 1 and all(s.tells_cpu for s in speakers)
+    by_cpu = target.threads == 1 and all(s.tells_cpu for s in contenders)
     memory = MemoryLoop(target, "read", 1 << 28, cpu_clock=by_cpu)
-    spent: dict[str, list[list[Spent]]] = {s.name: [] for s in speakers}
+    spent: dict[str, list[list[Spent]]] = {s.name: [] for s in contenders}
     limits: list[float] = []
-    for s in speakers:
+    for s in contenders:
         if depth:
             s.run([(words[:depth], 0)])
         s.run(calls)
-    begin, r = time.perf_counter(), 0
-    gc.collect()
-    with gc_paused():
-        while r < least or time.perf_counter() - begin < seconds:
-            time.sleep(settle_s)
-            limits.append(memory.bytes_a_second())
-            turn = r % len(speakers)
-            for s in (*speakers[turn:], *speakers[:turn]):
-                time.sleep(settle_s)
-                s.run(calls[:1])  # so that it finds in the caches what repeated calls find there
-                spent[s.name].append(s.run(calls))
-            r += 1
+
+    def turn(s: TokenContender) -> None:
+        s.run(calls[:1])  # so that it finds in the caches what repeated calls find there
+        spent[s.name].append(s.run(calls))
+
+    def first() -> None:
+        limits.append(memory.bytes_a_second())
+
+    take_turns(contenders, turn, first, seconds, least=least, most=math.inf, settle_s=settle_s)
     return DecodingTimes(task, spent, limits, by_cpu)
 
 
-def apart(ours: Speaker, theirs: Speaker, tokens: int, vocabulary: int) -> float | None:
+def apart(ours: TokenContender, theirs: TokenContender, tokens: int, vocabulary: int) -> float | None:
     """How far logits after so many tokens are apart (root of the mean square), by their deviation. None where
     a peer tells none."""
-    words = words_for(tokens, vocabulary)
+    words = made_up_tokens(tokens, vocabulary)
     for s in (ours, theirs):
         s.run([(words, 0)])
     if not theirs.logits.size:
@@ -297,7 +291,7 @@ def step_shares(
 ) -> StepShares:
     """Where the time of one token goes that is made after ``depth`` others: medians of each step."""
     steps = steps_of(program_of(net, 1))
-    inputs = calls.inputs(words_for(1, calls.vocabulary), depth)
+    inputs = calls.inputs(made_up_tokens(1, calls.vocabulary), depth)
     profile = net.profile(*inputs, state=state, repeat=repeat)
     seconds = dict.fromkeys((PRODUCT, ATTENTION, OTHER), 0.0)
     for row, step in zip(profile.rows, steps, strict=True):

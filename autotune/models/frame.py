@@ -12,6 +12,7 @@ from autotune.models.operators.known import KnownTensor
 from schedules import te
 from schedules.errors import AutotuneError
 from schedules.te.tensors import Op
+from schedules.units import some
 
 SHOWN = 5  # nodes that are named for each operator and reason
 
@@ -88,8 +89,7 @@ class Frame:
             for node, why in nodes.items():
                 reasons.setdefault(why, []).append(node)
             for why, names in reasons.items():
-                more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-                lines.append(f"  {op} ({len(names)}): {', '.join(names[:SHOWN])}{more}: {why}")
+                lines.append(f"  {op} ({len(names)}): {some(names, SHOWN)}: {why}")
         count = sum(map(len, self.unsupported.values()))
         head = f"{self.label}: {count} node{'s' * (count != 1)} cannot be imported:\n"
         return ModelError(head + "\n".join(lines) + remedy)

@@ -91,13 +91,19 @@ def stream_tokens(
         )
     state = _state(net, state)
     n = room_for(n, len(given), calls.context, calls.name)
+    if choose is not None and not callable(choose):
+        raise ArgumentError(f"choose is {choose!r}: give a function that takes logits and returns a token")
+    return _stream(calls, given, n, choose or _greedy(calls.name), _ends(stop), state, int(position))
+
+
+def _ends(stop: Collection[int]) -> frozenset[int]:
+    """The tokens of ``stop``. Raises ArgumentError for what are none."""
     try:
-        ends = frozenset(stop)
-    except TypeError:
+        return frozenset(index(t) for t in stop)
+    except TypeError as err:
         raise ArgumentError(
             f"stop is {stop!r}: give a collection of the tokens after which it ends, such as {{2}}"
-        ) from None
-    return _stream(calls, given, n, choose or _greedy(calls.name), ends, state, int(position))
+        ) from err
 
 
 def _state(net: Module, state: ModelState | None) -> ModelState:

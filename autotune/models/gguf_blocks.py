@@ -13,7 +13,7 @@ import numpy as np
 
 from schedules.ops.base import Array
 from schedules.ops.few_bits import FORMATS, WeightFormat
-from schedules.ops.rounded_weights import PIECE, paired
+from schedules.ops.rounded_weights import by_pieces, paired
 
 Parts = tuple[Array, ...]  # codes, scales, and offsets where there are any
 # Codes of 4 bits from 0 on, in halves.
@@ -34,15 +34,11 @@ class BlockType:
     def unpacked(self, blocks: Array, order: Array | None = None) -> Parts:
         """The parts of rows of blocks (rows, blocks, bytes), each (rows, elements), with rows in another
         ``order``. Some rows are taken at a time."""
-        rows, step = len(blocks), max(1, PIECE // blocks[0].size)
-        made: Parts = ()
-        for at in range(0, rows, step):
-            piece = blocks[at : at + step] if order is None else blocks[order[at : at + step]]
-            parts = [p.reshape(len(piece), -1) for p in self.parts(piece)]
-            made = made or tuple(np.empty((rows, p.shape[1]), p.dtype) for p in parts)
-            for whole, part in zip(made, parts, strict=True):
-                whole[at : at + step] = part
-        return made
+
+        def make(rows: slice) -> Parts:
+            return self.parts(blocks[rows if order is None else order[rows]])
+
+        return by_pieces(len(blocks), blocks[0].size, make)
 
 
 def _q8_0(b: Array) -> Parts:

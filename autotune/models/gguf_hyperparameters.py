@@ -15,6 +15,7 @@ from autotune.models.operators.base import Array
 # rows of q and k of the first so.
 ARCHITECTURES = {"llama": True, "qwen2": False}
 _MOST = 1 << 24  # of any size
+MOST_TEXT = 100  # characters of a text that are kept
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,14 @@ class Hyperparameters:
     factor: float
 
     def rotations(self, places: int, divisors: Array | None) -> tuple[Array, Array]:
-        """(Cosines, sines), both (places, pairs). ``divisors``: of the angle of each pair."""
+        """(Cosines, sines), both (places, pairs). ``divisors``: of the angle of each pair. Raises ValueError
+        where an angle is no number."""
         speed = self.base ** (-np.arange(0, self.turned, 2) / self.turned) / self.factor
-        angle = np.arange(places)[:, None] * (
-            speed if divisors is None else speed / divisors.astype(np.float64)
-        )
+        with np.errstate(all="ignore"):
+            speed = speed if divisors is None else speed / divisors.astype(np.float64)
+            angle = np.arange(places)[:, None] * speed
+        if not np.isfinite(angle).all():
+            raise ValueError("angles are not all finite")
         return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
 
 
@@ -112,7 +116,9 @@ class _Keys:
         return value
 
     def _text(self, key: str, default: str | None, own: bool = False) -> str:
-        return str(self._found(f"{self.architecture}.{key}" if own else key, default, "text"))
+        text = str(self._found(f"{self.architecture}.{key}" if own else key, default, "text"))
+        # it is shown: no lines and no controls of terminals
+        return "".join(c if c.isprintable() else " " for c in text[:MOST_TEXT])
 
     def _size(self, key: str, default: int | None = None) -> int:
         n = int(self._found(f"{self.architecture}.{key}", default, "size"))

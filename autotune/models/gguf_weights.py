@@ -18,6 +18,7 @@ from schedules import te
 from schedules.dtypes import DTYPES
 from schedules.expr import Expr
 from schedules.ops.few_bits import FewBits, product, rounded_rows
+from schedules.units import some
 
 # {type of ggml: dtype} of floats.
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -31,14 +32,9 @@ def check_types(file: GgufFile) -> None:
     if odd:
         raise ModelError(
             f"{file.label}: {len(odd)} of {len(file.tensors)} tensors have types that are not supported: "
-            f"{_shown(odd)}; those that are: {', '.join(SUPPORTED)}; convert the model, its float file where "
-            f"there is one: llama-quantize --allow-requantize --pure {file.label} out.gguf Q8_0"
+            f"{some(odd, SHOWN)}; those that are: {', '.join(SUPPORTED)}; convert the model, its float file "
+            f"where there is one: llama-quantize --allow-requantize --pure {file.label} out.gguf Q8_0"
         )
-
-
-def _shown(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
 
 
 @dataclass
@@ -104,7 +100,7 @@ class GgufWeights:
         odd = [n for n in self.file.tensors if n not in self.used]
         if odd:
             raise ModelError(
-                f"{self.file.label}: its architecture has no {_shown(odd)}: it is a variant that is not "
+                f"{self.file.label}: its architecture has no {some(odd, SHOWN)}: it is a variant that is not "
                 "supported"
             )
 

@@ -7,10 +7,9 @@ call is timed there, so that no time contains communication. Without it the prog
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from autotune.errors import one_line
 from autotune.measure.compare.peers import PeerError
+from autotune.measure.compare.peers.apart import STOP, answering
 from autotune.models.decoding import Calls, Spent, timed
 from autotune.models.llama_bench_peer import PROGRAM, LlamaBench
 
@@ -36,28 +36,15 @@ class LlamaCpp:
 
     name, tells_cpu = "llama.cpp", True
 
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
+    def __init__(self, ask: Callable[[Any], Any]) -> None:
+        self._ask = ask
         self.logits = np.zeros(0, np.float32)
 
     def run(self, calls: Calls) -> list[Spent]:
         """What each call took. Raises `PeerError`."""
         given = [(list(map(int, tokens)), position) for tokens, position in calls]
-        spent, self.logits = ask(self._pipe, given)
+        spent, self.logits = self._ask(given)
         return spent
-
-
-def ask(pipe: Connection, what: Any) -> Any:
-    """The answer of the other process. Raises the `PeerError` that it sends, and one if it died."""
-    try:
-        if what is not None:
-            pipe.send(what)
-        found = pipe.recv()
-    except (EOFError, OSError):
-        raise PeerError("the process of llama.cpp died; leave it out of --against") from None
-    if isinstance(found, PeerError):
-        raise found
-    return found
 
 
 @contextmanager
@@ -72,29 +59,18 @@ def llama_cpp(path: str, threads: int, context: int, cache: str) -> Iterator[Lla
         raise PeerError(
             f"llama.cpp is not installed: {INSTALL}, or put {PROGRAM} on PATH; or leave it out of --against"
         )
-    spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe()
-    process = spawn.Process(
-        target=serve, args=(theirs, os.path.abspath(path), threads, context, cache), daemon=True
-    )
-    process.start()
-    theirs.close()
-    try:
-        ask(ours, None)  # it has read the file
-        yield LlamaCpp(ours)
-    finally:
-        ours.close()
-        process.join(5)
-        process.kill()
+    with answering(serve, (os.path.abspath(path), threads, context, cache), "llama.cpp") as ask:
+        ask(None)  # it has read the file
+        yield LlamaCpp(ask)
 
 
 def serve(pipe: Connection, path: str, threads: int, context: int, cache: str) -> None:
-    """Serve in the other process until the parent has gone."""
+    """Serve in the other process until it is told to stop or the parent has gone."""
     try:
         run = _Session(path, threads, context, cache)
         pipe.send(None)
-        while True:
-            pipe.send(run.calls(pipe.recv()))
+        while (given := pipe.recv()) != STOP:
+            pipe.send(run.calls(given))
     except PeerError as err:
         pipe.send(err)
     except (EOFError, OSError, KeyboardInterrupt):

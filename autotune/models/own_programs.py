@@ -30,44 +30,31 @@ class OwnProgram:
 
 
 @dataclass(frozen=True)
-class TaskList:
-    """Tasks of programs, each once. ``named``: the nodes of each. ``where``: at which sizes it runs, for
-    messages; empty for a task of all sizes. ``work``: operations and bytes of its calls in all programs."""
+class SharedTask:
+    """A task of one program or of several. ``nodes``: names of the model's nodes that it runs, each once.
+    ``where``: at which sizes it runs, for messages; empty for a task of all sizes. ``work``: operations and
+    bytes of its calls in all programs."""
 
-    tasks: tuple[Workload, ...]
-    named: tuple[tuple[str, ...], ...]
-    where: tuple[str, ...]
-    work: tuple[int, ...]
-
-    def nodes(self, task: int) -> tuple[str, ...]:
-        """Names of the model's nodes that a task runs, each once."""
-        return self.named[task]
+    workload: Workload
+    nodes: tuple[str, ...]
+    where: str
+    work: int
 
 
 def joint_tasks(
     outlines: Sequence[Outline], sizes: Sequence[Mapping[str, int]]
-) -> tuple[TaskList, list[list[int]]]:
-    """(The tasks of programs, for each outline the numbers of its tasks there). ``sizes``: of each
+) -> tuple[list[SharedTask], list[list[int]]]:
+    """(The tasks of programs, each once; for each outline the numbers of its tasks there). ``sizes``: of each
     program."""
-    numbers: dict[str, int] = {}
-    tasks: list[Workload] = []
-    named: list[dict[str, None]] = []
-    where: list[str] = []
-    work: list[int] = []
-    places: list[list[int]] = []
+    found: dict[str, SharedTask] = {}
     for ol, at in zip(outlines, sizes, strict=True):
-        places.append([])
         for i, workload in enumerate(ol.tasks):
-            number = numbers.setdefault(workload.digest, len(tasks))
-            if number == len(tasks):
-                tasks.append(workload)
-                named.append({})
-                where.append(shown_sizes(at))
-                work.append(0)
-            named[number] |= dict.fromkeys(ol.nodes(i))
-            work[number] += ol.count(i) * (workload.flops + sum(t.nbytes for t in workload.dag.params))
-            places[-1].append(number)
-    return TaskList(tuple(tasks), tuple(map(tuple, named)), tuple(where), tuple(work)), places
+            old = found.get(workload.digest, SharedTask(workload, (), shown_sizes(at), 0))
+            nodes = tuple(dict.fromkeys((*old.nodes, *ol.nodes(i))))
+            work = ol.count(i) * (workload.flops + sum(t.nbytes for t in workload.dag.params))
+            found[workload.digest] = replace(old, nodes=nodes, work=old.work + work)
+    numbers = {digest: n for n, digest in enumerate(found)}
+    return [*found.values()], [[numbers[w.digest] for w in ol.tasks] for ol in outlines]
 
 
 def check_own(whole: Outline, own: Outline, sizes: Mapping[str, int]) -> None:

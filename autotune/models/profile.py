@@ -17,7 +17,7 @@ from autotune.results.html import table
 from autotune.run.describing import describe
 from schedules.graph.graph import Island
 from schedules.model import Trace
-from schedules.units import number, percent, seconds
+from schedules.units import number, percent, seconds, some
 
 NOTHING_IS_TUNED = "no kernel was tuned"
 SHOWN = 8  # nodes in a line
@@ -161,8 +161,7 @@ def _row(
 
 def _named(rows: Sequence[ProfileRow]) -> str:
     """The nodes of some rows."""
-    names = list(dict.fromkeys(n for r in rows for n in r.nodes))
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    return some(list(dict.fromkeys(n for r in rows for n in r.nodes)), SHOWN)
 
 
 def _cells(r: ProfileRow) -> tuple[str, ...]:

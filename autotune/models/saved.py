@@ -278,10 +278,9 @@ def _read_view(x: Any) -> tuple[str, Argument]:
 
 
 _SIZE, _TEXTS = integer(0, (1 << 48) - 1, "a size"), list_of(any_text)
-_TENSOR = items(any_text, list_of(integer(1, (1 << 48) - 1, "a size of at least 1")), one_of(*DTYPES))
-_STRIDED = items(
-    any_text, list_of(integer(1, (1 << 48) - 1, "a size of at least 1")), one_of(*DTYPES), list_of(_SIZE)
-)
+_LENGTH = integer(1, (1 << 48) - 1, "a size of at least 1")
+_TENSOR = items(any_text, list_of(_LENGTH), one_of(*DTYPES))
+_STRIDED = items(any_text, list_of(_LENGTH), one_of(*DTYPES), list_of(_SIZE))
 _ISLAND = record(
     {
         "island": any_text,
@@ -292,7 +291,6 @@ _ISLAND = record(
     }
 )
 _PLACE = items(any_text, _SIZE)
-_LENGTH = integer(1, (1 << 48) - 1, "a size of at least 1")
 _MOVE = items(from_json, _LENGTH, _LENGTH, _LENGTH)
 _OPEN_MOVE = items(from_json, _LENGTH, _LENGTH, _LENGTH, from_json)
 _MOVED = items(any_text, _SIZE, list_of(_read_move, MOST_MOVES))

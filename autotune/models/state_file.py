@@ -17,6 +17,7 @@ from schedules.documents import any_text, integer, items, list_of, one_of, recor
 from schedules.dtypes import DTYPES
 from schedules.model import canonical
 from schedules.te.compute_dag import Tensor
+from schedules.units import some
 
 Array = NDArray[Any]
 FORMAT, VERSION, DOCUMENT = "autotune state", 1, "state.json"
@@ -79,8 +80,7 @@ def _read(tensors: Sequence[Tensor], archive: Archive, place: str) -> dict[str, 
 
 def shown(tensors: Sequence[Tensor]) -> str:
     """What a state has, in words."""
-    text = ", ".join(f"{t.name} {t.dtype}{list(t.shape)}" for t in tensors[:6])
-    return (text or "nothing") + (f" and {len(tensors) - 6} more" if len(tensors) > 6 else "")
+    return some([f"{t.name} {t.dtype}{list(t.shape)}" for t in tensors], 6) or "nothing"
 
 
 def _member(number: int) -> str:

@@ -136,7 +136,10 @@ class TokenCalls:
 def known_tokens(tokens: Any, what: str, vocabulary: int, name: str) -> Array:
     """Tokens as int64. ``vocabulary``: how many tokens the model ``name`` has. Raises ArgumentError for what
     are no tokens, or are outside of the vocabulary."""
-    found = np.asarray(tokens)
+    try:
+        found = np.asarray(tokens)
+    except ValueError as err:  # rows of different lengths
+        raise ArgumentError(f"{what} is no sequence of integers: give the numbers of tokens") from err
     if found.ndim == 2 and found.shape[0] == 1:
         found = found[0]
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
@@ -144,7 +147,6 @@ def known_tokens(tokens: Any, what: str, vocabulary: int, name: str) -> Array:
             f"{what} is {found.dtype}{list(found.shape)}: give one sequence of integers, the numbers of "
             "tokens as the tokenizer has them"
         )
-    found = found.astype(np.int64)
     outside = np.flatnonzero((found < 0) | (found >= vocabulary))
     if outside.size:
         at = int(outside[0])
@@ -152,7 +154,7 @@ def known_tokens(tokens: Any, what: str, vocabulary: int, name: str) -> Array:
             f"{what}: token {found[at]} at place {at} is outside of the vocabulary of {name}, which has "
             f"{vocabulary} tokens: give numbers from 0 to {vocabulary - 1}"
         )
-    return found
+    return found.astype(np.int64)
 
 
 def _elements(t: Tensor) -> int:

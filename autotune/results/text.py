@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from schedules.units import counts, of_peak, peak, percent, rate, seconds, visible
+from schedules.units import counts, of_peak, peak, percent, rate, seconds, some, visible
 
 if TYPE_CHECKING:
     from autotune.results.tuned import SuiteProgress, SuiteResult, TaskResult, TuneResult
@@ -181,5 +181,4 @@ def no_time(result: SuiteResult) -> str:
 
 def named(tasks: Sequence[TaskResult]) -> str:
     """The names of tasks, few of many."""
-    shown = ", ".join(t.task.about for t in tasks[:SHOWN])
-    return shown + (f" and {len(tasks) - SHOWN} more" if len(tasks) > SHOWN else "")
+    return some([t.task.about for t in tasks], SHOWN)

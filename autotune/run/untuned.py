@@ -110,13 +110,13 @@ def is_kept(workload: Workload, target: Target, where: str) -> bool:
     return _kept(found, _workloads(where)) is not None
 
 
-def in_place_of(alone: Kernel, target: Target, where: str) -> tuple[Kernel, str] | None:
+def in_place_of(loops: Kernel, target: Target, where: str) -> tuple[Kernel, str] | None:
     """`untuned` in place of the plain loops that a log has of a workload, and why; None where these are the
     faster ones."""
-    kernel, what, *_ = untuned(alone.workload, target, where)
+    kernel, what, *_ = untuned(loops.workload, target, where)
     if kernel.chosen_by == "default":
         return None
-    why = f"the log has only the plain loops of {describe(alone.workload)}, with which nothing was compared"
+    why = f"the log has only the plain loops of {describe(loops.workload)}, with which nothing was compared"
     return kernel, f"{why}\n{what}"
 
 

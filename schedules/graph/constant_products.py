@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -72,15 +73,18 @@ class KnownTensors:
 
     def value(self, name: str) -> Array:
         """The value of a tensor. Nothing is kept of it."""
-        if name in self.graph.values:
-            return self.graph.values[name]
-        needed, stages = {name}, []
-        for s in reversed(self.graph.dag.stages):
+        known = self.graph.values.get(name)
+        return self.made(name, self.graph.dag.stages) if known is None else known
+
+    def made(self, name: str, stages: Sequence[Stage]) -> Array:
+        """The value of a tensor that some of these stages make of constants."""
+        needed, run = {name}, []
+        for s in reversed(stages):
             if any(t.name in needed for t in s.outputs):
-                stages.append(closed(s))
+                run.append(closed(s))
                 needed |= {x.buffer for x in s.reads()}
         inputs = tuple(t for t in self.graph.dag.inputs if t.name in needed)
-        part = ComputeDAG(inputs, tuple(reversed(stages)), (name,))
+        part = ComputeDAG(inputs, tuple(reversed(run)), (name,))
         return evaluate(part, [self.graph.values[t.name] for t in inputs])[0]
 
 

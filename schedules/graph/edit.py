@@ -108,10 +108,15 @@ def is_plain(indices: Sequence[Expr]) -> bool:
     return len(names) == len(indices) == len(set(names))
 
 
+def is_sum(stage: Stage) -> bool:
+    """Whether a stage adds up one value."""
+    return stage.reducer is not None and len(stage.values) == 1 and stage.reducer.operation(0) == "+"
+
+
 def is_product(stage: Stage) -> bool:
     """Whether a stage is a sum of products of two tensors that walk different axes: a matrix product, a
     convolution. A sum of squares is none."""
-    if stage.reducer is None or len(stage.values) != 1 or stage.reducer.operation(0) != "+":
+    if not is_sum(stage):
         return False
     walked = [frozenset(v for i in x.indices for v in E.variables(i)) for x in factors(stage.values[0])]
     return len(set(walked)) == 2
@@ -120,9 +125,7 @@ def is_product(stage: Stage) -> bool:
 def is_sum_of_products(stage: Stage, product: Stage) -> bool:
     """Whether a stage is a sum of the results of ``product``, each read once, such as sums of groups, which
     have a scale each: both are one product."""
-    if stage.reducer is None or len(stage.values) != 1 or stage.reducer.operation(0) != "+":
-        return False
-    if not is_product(product):
+    if not is_sum(stage) or not is_product(product):
         return False
     loads = [x for x in stage.reads() if x.buffer == product.name]
     walked = {a.var for a in (*stage.axes, *stage.reduce_axes) if a.extent > 1}

@@ -27,9 +27,7 @@ from schedules.graph.maps import MAX_NODES
 from schedules.graph.scale import affine_in
 from schedules.loads import with_loads
 from schedules.ops.rounded_weights import paired
-from schedules.te.compute_dag import Axis, ComputeDAG, Stage, Tensor
-from schedules.te.evaluator import evaluate
-from schedules.te.marks import closed
+from schedules.te.compute_dag import Axis, Stage, Tensor
 
 # Least numbers of a group that is summed apart.
 LEAST = 8
@@ -63,14 +61,15 @@ class _ScaledIntegers:
 
     def coded(self, p: ConstantProduct) -> Coded | str:
         """The integers as codes; why they are none."""
-        codes = as_matrix(self._value(self.whole, "int32"), p)
+        codes = as_matrix(self._value(self.whole, E.dtype_of(self.whole)), p)
         least, most = int(codes.min()), int(codes.max())
-        middle = (
-            0 if least >= -128 and most <= 127 and not 0 <= least <= most <= 15 else 8 if most <= 15 else 128
-        )
+        if 0 <= least <= most <= 15:
+            middle = 8
+        else:
+            middle = 0 if -128 <= least <= most <= 127 else 128
         if least - middle < -128 or most - middle > 127:
             return "its integers have more than 8 bits"
-        codes = codes - np.int32(middle)
+        codes = codes.astype("int32") - np.int32(middle)
         scales = as_matrix(self._by_group(self.factor, 1.0), p)
         offsets = as_matrix(self._by_group(self.shift, 0.0), p)
         offsets = offsets + np.float32(middle) * scales
@@ -98,13 +97,9 @@ class _ScaledIntegers:
 
     def _value(self, e: Expr, dtype: str, depth: Axis | None = None) -> Array:
         axes = tuple(depth if depth and a.var == self.depth.var else a for a in self.stage.axes)
-        out = Tensor("value", tuple(a.extent for a in axes), dtype)
-        s = closed(Stage((out,), axes, (), (e if E.dtype_of(e) == dtype else Cast(dtype, e),)))
-        graph = self.known.graph
-        inputs = [t for t in graph.dag.inputs if t.name in {x.buffer for x in s.reads()}]
-        return evaluate(ComputeDAG(tuple(inputs), (s,), ("value",)), [graph.values[t.name] for t in inputs])[
-            0
-        ]
+        out = Tensor(self.stage.name, tuple(a.extent for a in axes), dtype)
+        value = e if E.dtype_of(e) == dtype else Cast(dtype, e)
+        return self.known.made(out.name, [Stage((out,), axes, (), (value,))])
 
 
 def _narrow(scales: Array) -> Array:

@@ -19,7 +19,7 @@ from math import prod
 from schedules import expr as E
 from schedules.dtypes import DTYPES, wrapped
 from schedules.expr import Binary, Cast, Const, Expr, Load, Select, Var
-from schedules.graph.edit import factors, points, remade
+from schedules.graph.edit import factors, is_sum, points, remade
 from schedules.graph.graph import Graph
 from schedules.graph.quantised import SUMS, Quantised, QuantisedReader, number, rewritten
 from schedules.te.compute_dag import ComputeDAG, Reducer, Stage, Tensor, operand
@@ -90,7 +90,7 @@ def _stages(
 
 def _product(s: Stage, reader: QuantisedReader) -> _Product | None:
     """A stage as a product of integers; None where it is none, or is one already, or must stay as it is."""
-    if s.reducer is None or len(s.values) != 1 or s.reducer.operation(0) != "+":
+    if not is_sum(s):
         return None
     parts = _multiplied(s.values[0])
     read = [(e, reader.read(e)) for e in parts]

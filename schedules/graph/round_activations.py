@@ -19,7 +19,7 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES, is_float, is_integer
 from schedules.expr import Binary, Cast, Const, Expr, Load, Var
 from schedules.graph.constant_products import KnownTensors, bare
-from schedules.graph.edit import ranges, remade, renamed
+from schedules.graph.edit import is_sum, ranges, remade, renamed
 from schedules.graph.graph import Graph
 from schedules.graph.integers import INTEGER_SUM
 from schedules.graph.quantised import SUMS
@@ -58,7 +58,7 @@ def round_activations(graph: Graph, refuse: Callable[[CodeSum], str]) -> Graph:
     sums = {c.stage.name: c for c in code_sums(graph, KnownTensors(graph)) if not refuse(c)}
     if not sums:
         return graph
-    made = _Rounding(graph)
+    made = _Rounding(graph, frozenset((*graph.dag.outputs, *(c.x.buffer for c in sums.values()))))
     stages: list[Stage] = []
     for s in graph.dag.stages:
         if s.name in sums:
@@ -70,10 +70,11 @@ def round_activations(graph: Graph, refuse: Callable[[CodeSum], str]) -> Graph:
 
 
 class _Rounding:
-    """Makes products of rounded activations. ``of``: {new stage: the one that it comes from}."""
+    """Makes products of rounded activations. ``of``: {new stage: the one that it comes from}. ``kept``:
+    tensors that stay floats: a caller gets them, or they are rounded themselves."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph, self.taken = graph, Taken(graph.dag.tensors)
+    def __init__(self, graph: Graph, kept: frozenset[str]) -> None:
+        self.graph, self.kept, self.taken = graph, kept, Taken(graph.dag.tensors)
         self.of: dict[str, str] = {}
         self._rows: dict[tuple[str, int], tuple[str, str]] = {}  # by tensor and group: codes, scales
         self._made: dict[str, tuple[CodeSum, str, str]] = {}  # by sum: what its zeros add, scales
@@ -86,16 +87,22 @@ class _Rounding:
             new += self._rounded(c)
         codes, scales = self._rows[key]
         x = Cast(SUMS, Load(codes, c.x.indices, "int8"))
-        out = replace(s.outputs[0], dtype=SUMS)
+        name = self.taken.add(f"{s.name}_sums") if s.name in self.kept else s.name
+        out = replace(s.outputs[0], name=name, dtype=SUMS)
         zeros = ""
         if c.zero:
             zeros = self.taken.add(f"{s.name}_zeros")
             axes = tuple(s.axes[n] for n in c.rows)
             low = Tensor(zeros, tuple(a.extent for a in axes), SUMS)
             new.append(Stage((low,), axes, s.reduce_axes, (x * Const(c.zero, SUMS),), INTEGER_SUM))
-        self._made[s.name] = c, zeros, scales
+        self._made[name] = c, zeros, scales
+        new.append(replace(s, outputs=(out,), values=(x * c.code,), reducer=INTEGER_SUM))
         self.of |= {m.name: s.name for m in new}
-        return [*new, replace(s, outputs=(out,), values=(x * c.code,), reducer=INTEGER_SUM)]
+        if name != s.name:
+            value = self.scaled(Load(name, tuple(Var(a.var) for a in s.axes), SUMS))
+            assert value is not None
+            new.append(Stage(s.outputs, s.axes, (), (value,)))
+        return new
 
     def scaled(self, x: Load) -> Expr | None:
         """What stands for a load of a sum: that of integers, less what zeros add, times the scale of the
@@ -125,7 +132,7 @@ class _Rounding:
 
 
 def _code_sum(s: Stage, known: KnownTensors) -> CodeSum | None:
-    if s.reducer is None or len(s.values) != 1 or s.reducer.operation(0) != "+" or len(s.reduce_axes) != 1:
+    if not is_sum(s) or len(s.reduce_axes) != 1:
         return None
     match s.values[0]:
         case Binary(op="*", a=a, b=Cast(dtype="float32", a=whole)) if (x := bare(a)) is not None:
@@ -144,10 +151,7 @@ def _code_sum(s: Stage, known: KnownTensors) -> CodeSum | None:
     reach = affine.value_bounds(code, ranges(s))
     if rows is None or reach is None:
         return None
-    if x.indices[-1] != Var(t.var):
-        depth = s.axes[rows[-1]].extent * t.extent
-    else:
-        depth = t.extent
+    depth = t.extent if x.indices[-1] == Var(t.var) else s.axes[rows[-1]].extent * t.extent
     fits = max(map(abs, reach)) * LARGEST * int(t.extent) <= DTYPES[SUMS].range[-1]
     if not fits or not is_same(depth, known.graph.dag.tensors[x.buffer].shape[-1]):
         return None

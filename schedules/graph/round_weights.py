@@ -119,11 +119,9 @@ def _unfit(value: Array, rounded: Array) -> str:
     """Why weights cannot be rounded so; "" where they can."""
     if _finite(rounded):
         return ""
-    return (
-        f"its weights are beyond what {rounded.dtype} has"
-        if _finite(value)
-        else ("its weights are not all finite")
-    )
+    if not _finite(value):
+        return "its weights are not all finite"
+    return f"its weights are beyond what {rounded.dtype} has"
 
 
 def _finite(a: Array) -> bool:

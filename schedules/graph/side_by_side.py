@@ -124,9 +124,9 @@ def _wide(s: Stage, graph: Graph, own: tuple[Axis, ...], along: Collection[str])
     values = tuple(with_loads(v, one) for v in s.values)
     if any(E.variables(v) & names for v in values):
         return None
-    at = s.axes.index(own[0])
-    axes = [a for a in s.axes if a not in own]
-    axes.insert(at, axis)
+    axes = [a for a in s.axes if a == own[0] or a not in own]
+    at = axes.index(own[0])
+    axes[at] = axis
     out = replace(s.outputs[0], shape=tuple(a.extent for a in axes), strides=None)
     return _Wide(s, own, replace(s, outputs=(out,), axes=tuple(axes), values=values), at)
 
@@ -177,12 +177,14 @@ def _followers(
 
 
 def _walked(s: Stage, part: _Wide) -> tuple[Axis, ...]:
-    """The axes along which a stage walks a part from end to end, in the part's order."""
+    """The axes along which a stage walks a part from end to end, in the part's order; none where it does not
+    walk each of the part's."""
     axes = {a.var: a for a in s.axes}
     at = [part.stage.axes.index(a) for a in part.own]
     for x in s.reads():
         if x.buffer == part.stage.name:
-            return tuple(axes[i.name] for d in at if isinstance(i := x.indices[d], Var) and i.name in axes)
+            found = [axes[i.name] for d in at if isinstance(i := x.indices[d], Var) and i.name in axes]
+            return tuple(found) if len(found) == len(at) else ()
     return ()
 
 

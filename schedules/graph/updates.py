@@ -23,7 +23,7 @@ from schedules.graph.edit import is_map
 from schedules.graph.graph import Graph, GraphState
 from schedules.graph.told_sizes import WithSizes, in_holes, least_of, ordered, size_of
 from schedules.te.compute_dag import Stage
-from schedules.te.extent import is_same
+from schedules.te.extent import Extent, is_same
 
 # Pieces of a stage, and stages in a row, above which nothing is looked for.
 MOST_PIECES, MOST_STAGES = 64, 8
@@ -177,13 +177,14 @@ class _Border:
 
 
 def _of_value(calls: CallIndices, s: Stage, value: Expr, old: str) -> Update | None:
-    """The update that leaves ``old`` where it writes nothing; None where the ``value`` is none."""
+    """The update that leaves ``old`` where it writes nothing; None where the ``value`` is none, or writes
+    nothing at all."""
     whole = {a.var: a.extent for a in s.axes}
     todo = [_Piece({a.var: Var(a.var) for a in s.axes}, whole, in_holes(value))]
     written: list[UpdateRows] = []
     for _ in range(MOST_PIECES):
         if not todo:
-            return Update(s, old, tuple(written))
+            return Update(s, old, tuple(written)) if written else None
         piece = todo.pop()
         ends = {v: n or whole[v] for v, n in piece.extents.items()}
         ranges = {v: (0, int(n) - 1) for v, n in ends.items()}
@@ -259,7 +260,8 @@ def held(span: RowSpan, extent: int) -> Expr:
     """The start of a span as an index that is held inside an axis, whatever the call tells."""
     if isinstance(span.start, Const):
         return Const(int(span.start.value))
-    most = Const(int(extent) - least_of(span.extent), "int64")
+    n = extent - span.extent
+    most = E.Cast("int64", in_holes(n.expr)) if isinstance(n, Extent) else Const(int(n), "int64")
     return E.Cast(E.INDEX, E.minimum(E.maximum(span.start, Const(0, "int64")), most))
 
 

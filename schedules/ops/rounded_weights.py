@@ -90,17 +90,26 @@ def _by_rows(weights: Array, group: int, scales: str, rounded: Callable[[Array],
     if group < 1 or k % group:
         raise ValueError(f"groups of {group} do not divide rows of {k} weights")
     flat, kind = weights.reshape(-1, k), np.dtype(DTYPES[scales].numpy)
-    step = max(1, PIECE // max(k, 1))
-    codes: Array | None = None
-    found = np.empty((len(flat), k // group), kind)
-    for at in range(0, len(flat), step):
-        x = flat[at : at + step].astype(np.float32).reshape(-1, k // group, group)
+
+    def make(rows: slice) -> Rounded:
+        x = flat[rows].astype(np.float32).reshape(-1, k // group, group)
         with np.errstate(over="ignore", invalid="ignore"):
-            part, d = rounded(x)
-            found[at : at + step] = d.astype(kind)
-        part = part.reshape(len(x), -1)
-        codes = np.empty((len(flat), part.shape[1]), part.dtype) if codes is None else codes
-        codes[at : at + step] = part
-    assert codes is not None or prod(outer) == 0
-    made = np.empty((0, 0), np.uint8) if codes is None else codes
-    return made.reshape(*outer, -1), found.reshape(*outer, -1)
+            codes, d = rounded(x)
+            return codes, d.astype(kind)
+
+    codes, found = by_pieces(len(flat), k, make)
+    return codes.reshape(*outer, codes.shape[1]), found.reshape(*outer, k // group)
+
+
+def by_pieces(rows: int, columns: int, make: Callable[[slice], tuple[Array, ...]]) -> tuple[Array, ...]:
+    """What ``make`` gives of ``rows``, each array as a matrix of as many. It is asked for about `PIECE`
+    elements at a time."""
+    step = max(1, PIECE // max(columns, 1))
+    made: tuple[Array, ...] = ()
+    for at in range(0, max(rows, 1), step):
+        piece = slice(at, min(at + step, rows))
+        parts = [p.reshape(piece.stop - at, prod(p.shape[1:])) for p in make(piece)]
+        made = made or tuple(np.empty((rows, p.shape[1]), p.dtype) for p in parts)
+        for whole, part in zip(made, parts, strict=True):
+            whole[piece] = part
+    return made

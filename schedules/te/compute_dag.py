@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
@@ -24,6 +24,7 @@ from schedules.te.open_sizes import OpenSizes, at_most, check_open, check_sizes,
 from schedules.te.size import check_size
 from schedules.te.sizes_in_values import stage_with_sizes
 from schedules.te.typed import check_types
+from schedules.te.very_stage import VeryStage
 
 # Largest tensor and largest domain of a stage: products and sums of a few of them stay within 64 bits.
 MOST_BYTES, MOST_POINTS = 2**56, 2**60
@@ -165,6 +166,17 @@ class Stage:
         return tuple(x for v in self.values for x in E.loads(v))
 
 
+@lru_cache(maxsize=1 << 13)  # each rewrite of a model makes a DAG of almost the same stages
+def _check_values(very: VeryStage, read: tuple[Tensor, ...], most: tuple[tuple[str, int], ...]) -> None:
+    """Raise ValueError for types that do not fit, and loads that may leave their tensor. ``read``: the
+    tensors that the stage reads. ``most``: the largest sizes."""
+    s, known, sizes = very.stage, {t.name: t for t in read}, dict(most)
+    check_types(s, known, sizes)
+    extents = {a.var: int(a.extent) for a in (*s.axes, *s.reduce_axes)}
+    values = stage_with_sizes(s, sizes).values
+    check_loads(s.name, values, extents, lambda e: tuple(map(int, known[e.buffer].shape)))
+
+
 @dataclass(frozen=True)
 class ComputeDAG:
     """Inputs, stages in topological order, and the names of the returned tensors.
@@ -226,10 +238,8 @@ class ComputeDAG:
             define(t, written=False)
         for s in self.stages:
             _check_axes(s)
-            check_types(s, known, most)
-            extents = {a.var: int(a.extent) for a in (*s.axes, *s.reduce_axes)}
-            values = stage_with_sizes(s, most).values
-            check_loads(s.name, values, extents, lambda e: tuple(map(int, known[e.buffer].shape)))
+            read = {x.buffer: known[x.buffer] for x in s.reads() if x.buffer in known}
+            _check_values(VeryStage(s), tuple(read.values()), tuple(most.items()))
             for o in s.outputs:
                 define(o, written=True)
         inputs = {t.name: t for t in self.inputs}

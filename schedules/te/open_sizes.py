@@ -7,9 +7,8 @@ of one size. In what a stage computes, in its indices too, a size is a hole of t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -18,26 +17,21 @@ from schedules import affine
 from schedules import expr as E
 from schedules.documents import any_integer, any_text, items, list_of, record
 from schedules.errors import WorkloadError
-from schedules.expr import Binary, Const, Expr, Load, Logic, Select, Var
+from schedules.expr import Binary, Const, Expr, Var
 from schedules.expr_json import from_json, to_json
 from schedules.strides import row_major
 from schedules.te.dims import MAX_EXTENT
-from schedules.te.infeasible import impossible
-from schedules.te.inside import MAX_POINTS, decide, weaker
+from schedules.te.open_inside import TRIED_SIZES, check_open_loads, shown
 from schedules.te.sizes_in_values import (
-    flaw_of_arithmetic,
     in_variables,
     stage_with_sizes,
-    with_sizes,
-    without_holes,
 )
 from schedules.te.sizes_in_values import variable as variable
+from schedules.te.very_stage import VeryStage
 
 if TYPE_CHECKING:
     from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
 
-# Sizes that are looked at one by one: extents that are not linear, and loads of which no proof is found.
-TRIED_SIZES = 1024
 # Nodes of an extent.
 MOST_NODES = 32
 
@@ -286,7 +280,10 @@ def check_open(dag: ComputeDAG) -> None:
                 "another array at each size; leave it out of the constants, or give open=False for a kernel "
                 "of each size"
             )
-    _check_loads(dag, dag.open)
+    shapes, stages = extents_of(dag)
+    for s, extents in zip(dag.stages, stages, strict=True):
+        read = {x.buffer: shapes[x.buffer] for x in s.reads()}
+        check_open_loads(VeryStage(s), extents, tuple(read.items()), dag.open.sizes)
 
 
 def untold(dag: ComputeDAG) -> str:
@@ -401,103 +398,8 @@ def strides_that_depend(dag: ComputeDAG) -> str:
         for d, n in enumerate(shapes[t.name]):
             if open_strides(dag, t) is None and E.variables(n) and prod(t.shape[:d]) > 1:
                 return (
-                    f"argument {t.name} has the open extent {_shown(n)} in dimension {d}, so that its "
+                    f"argument {t.name} has the open extent {shown(n)} in dimension {d}, so that its "
                     "strides depend on a size; make that its outermost dimension, give it the strides of "
                     f"the largest size, {list(row_major(t.shape))}, or open=False for a kernel of each size"
                 )
     return ""
-
-
-def _shown(e: Expr) -> str:
-    return _unmarked(E.show(e))
-
-
-def _unmarked(text: str) -> str:
-    """A text with the names of sizes, not of their variables."""
-    return text.replace(variable(""), "")
-
-
-def _check_loads(dag: ComputeDAG, opened: OpenSizes) -> None:
-    """Raise ValueError unless every load is inside at all sizes, and no arithmetic leaves its range. Where
-    neither an index nor what guards it speaks of a size, a load is inside dimensions that are not open, as it
-    is at the largest sizes, where every axis is longest; and none is below 0."""
-    shapes, stages = extents_of(dag)
-    sizes = {variable(n): r for n, r in opened.ranges.items()}
-    for s, extents in zip(dag.stages, stages, strict=True):
-        every = (*s.axes, *s.reduce_axes)
-        axes = tuple((a.var, n) for a, n in zip(every, extents, strict=True))
-        whole = sizes | {a.var: (0, a.extent - 1) for a in every}
-        for v in map(without_holes, s.values):
-            spoken = not E.variables(v).isdisjoint(sizes)
-            if spoken and (wrong := flaw_of_arithmetic(v, whole)):
-                raise ValueError(f"stage {s.name}: {_unmarked(wrong)}")
-            for load, guards in _loads(v, ()):
-                own = spoken and any(not E.variables(e).isdisjoint(sizes) for e in (*load.indices, *guards))
-                for d, n in enumerate(shapes[load.buffer]):
-                    asked = own or E.variables(n)
-                    if asked and not _inside(load.indices[d], n, axes, guards, opened.sizes):
-                        raise ValueError(
-                            f"stage {s.name}: index {d} of {_shown(load)} cannot be proved below "
-                            f"{_shown(n)}, and at least 0, at every size; correct the index or guard it with "
-                            "te.select"
-                        )
-
-
-def _loads(e: Expr, guards: tuple[Expr, ...]) -> Iterator[tuple[Load, tuple[Expr, ...]]]:
-    """Every load of an expression, with the conditions of selects around it."""
-    if isinstance(e, Select):
-        yield from _loads(e.cond, guards)
-        yield from _loads(e.a, (*guards, e.cond))
-        yield from _loads(e.b, (*guards, Logic("not", (e.cond,))))
-        return
-    if isinstance(e, Load):
-        yield e, guards
-    for k in E.children(e):
-        yield from _loads(k, guards)
-
-
-def _of_any_data(ix: Expr) -> Expr:
-    """An index whose loads do not say where they read. As data may be anything, no axis there matters."""
-    numbers: dict[Expr, int] = {}
-
-    def visit(x: Expr) -> Expr | None:
-        if not isinstance(x, Load):
-            return None
-        return replace(x, indices=(Const(numbers.setdefault(x, len(numbers))),))
-
-    return E.rewrite(ix, visit)
-
-
-@lru_cache(maxsize=1 << 12)  # each rewrite of a model makes a DAG with almost the same loads
-def _inside(
-    ix: Expr,
-    extent: Expr,
-    extents: tuple[tuple[str, Expr], ...],
-    guards: tuple[Expr, ...],
-    opened: tuple[OpenSize, ...],
-) -> bool:
-    """Whether an index is inside an extent at every size. ``extents``: of the axes."""
-    axes, ix = dict(extents), _of_any_data(ix)
-    known = tuple(w for g in guards for w in E.conjuncts(weaker(g)))
-    spoken = E.variables(ix).union(*map(E.variables, known))
-    names = spoken & axes.keys()
-    sizes = spoken.union(E.variables(extent), *(E.variables(axes[v]) for v in names)) - names
-    ranges = {variable(s.name): s.range for s in opened if variable(s.name) in sizes}
-    longest = {v: int(E.evaluate(axes[v], {n: r[1] for n, r in ranges.items()})) for v in names}
-    ends = tuple(E.compare("<", Var(v), axes[v]) for v in sorted(names) if E.variables(axes[v]))
-    whole = {**ranges, **{v: (0, n - 1) for v, n in longest.items()}}
-    outside = (E.compare("<", ix, 0), E.compare("<=", extent, ix))
-    if all(impossible((*ends, *known, x), whole) for x in outside):
-        return True
-    if len(ranges) != 1:
-        return False
-    ((size, (least, most)),) = ranges.items()
-    count = most - least + 1
-    if count > TRIED_SIZES or count * prod(longest.values()) > MAX_POINTS:
-        return False
-    for n in range(least, most + 1):
-        here = tuple((v, int(E.evaluate(axes[v], {size: n}))) for v in sorted(names))
-        now, at_n = with_sizes(ix, {size: n}), tuple(with_sizes(k, {size: n}) for k in known)
-        if decide(now, int(E.evaluate(extent, {size: n})), here, at_n) is not None:
-            return False
-    return True

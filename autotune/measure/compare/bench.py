@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from statistics import median
+from typing import TypeVar
 
 import numpy as np
 
@@ -30,8 +31,9 @@ from schedules.te.compute_dag import Tensor
 
 # Least length of a sample of one implementation (seconds).
 SAMPLE_S = 0.02
-# Fewest rounds.
-MIN_ROUNDS = 5
+# Fewest and most rounds.
+MIN_ROUNDS, MAX_ROUNDS = 5, 200
+One = TypeVar("One")
 
 
 class DisagreementError(AutotuneError):
@@ -140,34 +142,53 @@ def compare(
     limit: Callable[[], float] | None = None,
     *,
     seconds: float = 5.0,
-    max_rounds: int = 200,
     settle_s: float = 0.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Comparison:
-    """Time rounds for about ``seconds``, `MIN_ROUNDS` at least. ``limit``: measures the machine's limit
-    (seconds a call). ``settle_s``: pause before each sample and before the limit (seconds), because idle
-    thread pools of OpenMP, OpenBLAS and ONNX Runtime spin for up to a tenth of a second.
+    """Time rounds for about ``seconds``. ``limit``: measures the machine's limit (seconds a call).
+    ``settle_s``: as of `take_turns`.
 
     Calls that are not timed precede each sample. Else a contender would find a shared array in the caches, or
     not, by who ran before it: docs/measurements/memory-access.md."""
     numbers = {c.name: _calibrate(c, clock) for c in contenders}
     times: dict[str, list[float]] = {c.name: [] for c in contenders}
     limits: list[float] = []
-    start = clock()
+
+    def turn(c: Contender) -> None:
+        warm(c.call, clock)
+        times[c.name].append(sample(c, numbers[c.name], clock))
+
+    first = None if limit is None else lambda: limits.append(limit())
+    take_turns(contenders, turn, first, seconds, settle_s=settle_s, clock=clock)
+    return Comparison(times, limits)
+
+
+def take_turns(
+    contenders: Sequence[One],
+    turn: Callable[[One], object],
+    first: Callable[[], object] | None,
+    seconds: float,
+    *,
+    least: int = MIN_ROUNDS,
+    most: float = MAX_ROUNDS,
+    settle_s: float = 0.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> None:
+    """Call ``turn`` with each contender in each round, for about ``seconds`` and from ``least`` to ``most``
+    rounds. ``first``: is called before, in each. ``settle_s``: pause before each call (seconds), because idle
+    thread pools of OpenMP, OpenBLAS and ONNX Runtime spin for up to a tenth of a second."""
+    start, r = clock(), 0
     gc.collect()
     with gc_paused():
-        for r in range(max_rounds):
-            if r >= MIN_ROUNDS and clock() - start >= seconds:
-                break
-            if limit is not None:
+        while r < most and (r < least or clock() - start < seconds):
+            if first is not None:
                 time.sleep(settle_s)
-                limits.append(limit())
-            turn = r % len(contenders)
-            for c in (*contenders[turn:], *contenders[:turn]):
+                first()
+            n = r % len(contenders)
+            for c in (*contenders[n:], *contenders[:n]):
                 time.sleep(settle_s)
-                warm(c.call, clock)
-                times[c.name].append(sample(c, numbers[c.name], clock))
-    return Comparison(times, limits)
+                turn(c)
+            r += 1
 
 
 def _calibrate(c: Contender, clock: Callable[[], float]) -> int:

@@ -67,14 +67,13 @@ def of_model(model: Model, target: Target, where: str) -> Explanation:
 
     programs = prepared_programs(model)
     sections = [section for one in programs for section in _of_program(one, hit, time_s, target, where)]
+    threads = f"{target.threads} thread{'s' if target.threads > 1 else ''}"
     if not sections:
         kernels = {w.digest for one in programs for w in one.outline(time_s).tasks}
         raise KernelNotFound(
             f"none of the {len(kernels)} kernels of {model.source} is tuned for {target.arch} with "
-            f"{target.threads} thread{'s' if target.threads > 1 else ''}; tune them first: "
-            f"autotune tune {model.source} --threads {target.threads}"
+            f"{threads}; tune them first: autotune tune {model.source} --threads {target.threads}"
         )
-    threads = f"{target.threads} thread{'s' if target.threads > 1 else ''}"
     return Explanation(
         f"{model.name or model.source}, {threads} on {target.arch}",
         (*sections, *_states(programs[0].graph)),

@@ -20,7 +20,7 @@ from autotune.backends import parse
 from autotune.measure.compare.bench import DisagreementError
 from autotune.measure.compare.peers import PeerError
 from autotune.models import decoding, llama_cpp_peer
-from autotune.models.decoding import ModuleSpeaker, Spent
+from autotune.models.decoding import ModuleContender, Spent
 from autotune.models.llama_cpp_peer import llama_cpp
 from autotune.models.module import Module
 from autotune.models.own_programs import OwnProgram
@@ -53,8 +53,8 @@ class Scripted:
         return [Spent(2 * s, s) for s in each]
 
 
-def measured(task: Any, *speakers: Any, threads: int = 1) -> Any:
-    return decoding.compare(speakers, task, 100, parse("cpu", threads), seconds=0, least=3)
+def measured(task: Any, *contenders: Any, threads: int = 1) -> Any:
+    return decoding.compare(contenders, task, 100, parse("cpu", threads), seconds=0, least=3)
 
 
 @pytest.fixture(autouse=True)
@@ -74,35 +74,35 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tokens_are_made_after_the_same_others_in_each_round() -> None:
     a, b = Scripted("a", 1.0, 3.0, 1.0), Scripted("b", 4.0)
     found = measured(decoding.decode(5), a, b)
-    words = decoding.words_for(13, 100).tolist()
+    words = decoding.made_up_tokens(13, 100).tolist()
     assert a.seen[0] == [(words[:5], 0)] and a.seen == b.seen
     calls = [([words[n]], n) for n in range(5, 13)]
     assert a.seen[1:] == [calls, *[calls[:1], calls] * 3]
-    assert found.time_s("a") == 1.0 and found.best_s("a") == 1.0 and found.wall_s("b") == 8.0
-    assert found.cpu_s("b") == 4.0 and found.ratios("a", "b") == [4.0] * 3
+    assert found.comparison.time_s("a") == 1.0 and found.best_s("a") == 1.0 and found.wall_s("b") == 8.0
+    assert found.cpu_s("b") == 4.0 and found.comparison.ratio("a", "b") == 4.0
     assert found.share("a", 20.0) == pytest.approx(20 / 50)
     b.tells_cpu = False
-    assert measured(decoding.decode(5), a, b).time_s("a") == 2.0
+    assert measured(decoding.decode(5), a, b).comparison.time_s("a") == 2.0
     b.tells_cpu = True
     found = measured(decoding.decode(5), a, b, threads=2)
-    assert found.time_s("a") == 2.0, "by the clock of the wall"
+    assert found.comparison.time_s("a") == 2.0, "by the clock of the wall"
     assert found.share("a", 20.0) == pytest.approx(20 / 2 / 25)
 
 
 def test_a_prompt_is_read_from_nothing() -> None:
     a = Scripted("a", 1.0)
     found = measured(decoding.prefill(7), a)
-    assert a.seen == [[(decoding.words_for(7, 100).tolist(), 0)]] * 7
+    assert a.seen == [[(decoding.made_up_tokens(7, 100).tolist(), 0)]] * 7
     assert (found.task.tokens, decoding.decode(5).tokens) == (7, 13)
 
 
 def test_a_module_is_timed_with_a_state_of_its_own() -> None:
     net = word_net(1, 4)
     before = net.state["kept"].copy()
-    speaker = ModuleSpeaker(net, "ours")
-    words = decoding.words_for(6, WORDS)
-    spent = speaker.run([(words[:5], 0), (words[5:], 5)])
-    np.testing.assert_array_equal(speaker.logits, logits_after(words))
+    contender = ModuleContender(net, "ours")
+    words = decoding.made_up_tokens(6, WORDS)
+    spent = contender.run([(words[:5], 0), (words[5:], 5)])
+    np.testing.assert_array_equal(contender.logits, logits_after(words))
     assert len(spent) == 2 and all(s.wall_s > 0 for s in spent)
     np.testing.assert_array_equal(net.state["kept"], before)
 
@@ -146,14 +146,14 @@ def test_the_program_of_one_token_is_what_one_token_runs() -> None:
 
 @pytest.mark.slow
 def test_llama_cpp_reads_what_it_is_given_in_a_process_of_its_own(file: Path) -> None:
-    words = decoding.words_for(9, WORDS)
+    words = decoding.made_up_tokens(9, WORDS)
     with llama_cpp(str(file), 1, 12, "float16") as peer:
         spent = peer.run([(words[:5], 0), (words[5:8], 5)])
         np.testing.assert_array_equal(peer.logits, logits_after(words[:8]))
         assert len(spent) == 2 and all(s.wall_s > 0 for s in spent)
         peer.run([(words[8:], 2)])  # back to the second token
         np.testing.assert_array_equal(peer.logits, logits_after([*words[:2], words[8]]))
-        assert decoding.apart(ModuleSpeaker(word_net(1, 4), "ours"), peer, 7, WORDS) == 0
+        assert decoding.apart(ModuleContender(word_net(1, 4), "ours"), peer, 7, WORDS) == 0
         with pytest.raises(PeerError, match="llama.cpp does not read 13 tokens: llama_decode gives 1"):
             peer.run([(np.ones(13, np.int64), 0)])
 
@@ -208,13 +208,13 @@ def test_the_program_stands_in_for_the_package(tmp_path: Path, monkeypatch: pyte
     program.write_text(PROGRAM)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    words = decoding.words_for(9, WORDS)
+    words = decoding.made_up_tokens(9, WORDS)
     with llama_cpp("x.gguf", 1, 12, "float16") as peer:
         assert [s.wall_s for s in peer.run([(words[:7], 0)])] == [700.0]
         assert [s.wall_s for s in peer.run([(words[n : n + 1], n) for n in (4, 5)])] == [3.0, 3.0]
-        assert decoding.apart(ModuleSpeaker(word_net(1, 4), "ours"), peer, 7, WORDS) is None
+        assert decoding.apart(ModuleContender(word_net(1, 4), "ours"), peer, 7, WORDS) is None
         found = measured(decoding.decode(4), Scripted("autotune", 1.0), peer)
-        assert found.ratios("autotune", "llama.cpp") == [(8 + 4) / 8 / 2] * 3, "by the wall"
+        assert found.comparison.ratio("autotune", "llama.cpp") == (8 + 4) / 8 / 2, "by the wall"
     for name, said in (("none", "failed to load model"), ("odd", "nanoseconds, got -5")):
         with llama_cpp(f"{name}.gguf", 1, 12, "float16") as peer:
             with pytest.raises(PeerError, match=f"llama-bench does not time .*{name}.gguf: .*{said}"):

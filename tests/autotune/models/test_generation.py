@@ -141,12 +141,21 @@ def test_an_interrupt_leaves_a_state_that_goes_on() -> None:
         ([1] * 3, 1, {"position": 3}, "position is 3, and 3 tokens are given: the state may have 0 to 2"),
         ([1] * 3, 1, {"position": -1}, "position is -1"),
         ([1], 1, {"state": {}}, "state is a dict"),
+        ([[1], [1, 2]], 1, {}, "tokens is no sequence of integers"),
+        (np.array([2**64 - 1], np.uint64), 1, {}, "token 18446744073709551615 at place 0"),
         ([1], 1, {"stop": 2}, "stop is 2: give a collection of the tokens"),
+        ([1], 1, {"stop": "2"}, "stop is '2': give a collection of the tokens"),
+        ([1], 1, {"choose": 3}, "choose is 3: give a function"),
     ],
 )
 def test_what_is_no_argument_is_refused_with_its_numbers(tokens: Any, n: int, how: Any, said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
         at.stream_tokens(word_net(1, 4), tokens, n, **how)  # at once, not with the first token
+
+
+def test_a_callback_that_chooses_two_tokens_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="choose returned a list: return one integer"):
+        at.generate(word_net(1, 4), PROMPT, 2, choose=lambda logits: [1, 2])  # type: ignore[arg-type,return-value]
 
 
 def test_as_many_as_there_is_room_for_are_made() -> None:

@@ -14,7 +14,6 @@ from state_models import untuned
 
 import autotune as at
 from autotune.errors import ModelError
-from autotune.models import gguf_blocks
 from autotune.models.gguf_blocks import BLOCKS
 from autotune.models.gguf_file import TYPES, GgufFile, GgufTensor
 from autotune.models.gguf_weights import GgufWeights
@@ -51,7 +50,7 @@ def test_blocks_are_those_of_the_file() -> None:
 def test_parts_stand_for_the_numbers_of_the_file(
     kind: str, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gguf_blocks, "PIECE", piece)
+    monkeypatch.setattr("schedules.ops.rounded_weights.PIECE", piece)
     file, want = matrix(kind)
     of, order = BLOCKS[kind], np.array([3, 1, 0, 2, 5, 4])
     raw = file.tensors["a.weight"].data.reshape(6, 768 // of.weights, -1)

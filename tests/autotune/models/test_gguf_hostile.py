@@ -18,6 +18,7 @@ import autotune as at
 from autotune.errors import ModelError
 from autotune.models import gguf_file
 from autotune.models.gguf_file import read_gguf
+from autotune.models.gguf_hyperparameters import hyperparameters
 
 SMALL = replace(
     files.LLAMA, layers=1, hidden=32, feed_forward=32, heads=2, kv_heads=1, vocabulary=8, context=16
@@ -189,6 +190,23 @@ def test_keys_that_do_not_fit_are_refused(tmp_path: Path, keys: dict[str, Any], 
     path = files.write(tmp_path / "x.gguf", SMALL, keys=keys)
     with pytest.raises(ModelError, match=match):
         at.import_gguf(path)
+
+
+@pytest.mark.parametrize("divisor", [0.0, float("nan")])
+def test_rotations_that_are_no_numbers_are_refused(tmp_path: Path, divisor: float) -> None:
+    of = replace(SMALL, divisors=True)
+    tensors = files.weights(of) | {"rope_freqs.weight": np.full(of.head // 2, divisor, np.float32)}
+    with pytest.raises(ModelError, match="angles are not all finite: 'rope_freqs.weight' is damaged"):
+        at.import_gguf(files.write(tmp_path / "x.gguf", of, tensors))
+
+
+def test_texts_are_short_and_have_no_controls(tmp_path: Path) -> None:
+    file = read_gguf(files.write(tmp_path / "x.gguf", SMALL))
+    of = hyperparameters(replace(file, keys={**file.keys, "general.name": "a\nb\x1b" + "x" * 100_000}))
+    assert of.name == "a b " + "x" * 96
+    with pytest.raises(ModelError, match="rotations are scaled by 'nnn") as told:
+        hyperparameters(replace(file, keys={**file.keys, "llama.rope.scaling.type": "n" * 100_000}))
+    assert len(str(told.value).removeprefix(file.label)) < 250
 
 
 def test_one_of_several_files_is_refused(tmp_path: Path) -> None:

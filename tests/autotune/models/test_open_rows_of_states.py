@@ -75,6 +75,44 @@ def test_rows_are_written_where_they_belong_and_nothing_else(how: str, axis: int
         np.testing.assert_array_equal(got["s"], before)
 
 
+def adding(n: Any, rows: Any) -> Graph:
+    """Adds ``rows`` of ``x`` to those of a state."""
+    b = StateBuilder()
+    x, pos = b.input("x", n, 3), b.input("pos", 1, dtype="int64")
+    old = b.state("s", 9, 3)
+
+    def value(t: Any, d: Any) -> Any:
+        own = te.cast(t, "int64") - pos[0]
+        return te.select(te.all(0 <= own, own < te.cast(rows(n), "int64")), old[t, d] + x[own, d], old[t, d])
+
+    new = cases.stage((9, 3), value, "added")
+    b.becomes("s", new)
+    k = te.reduce_axis(9, "k")
+    return b.model(te.compute((3,), lambda i: te.sum(new[k, i], axis=k), "total"))
+
+
+def test_rows_are_made_of_those_that_were_there() -> None:
+    graph = adding(size(1, MOST), lambda n: n)
+    after, ol = outline_of(graph)
+    assert all(ol.root(s.new) == s.tensor for s in ol.states.values()), "it is replaced whole"
+    want, got = new_states(graph), new_states(graph)
+    for n, pos in ((1, 0), (4, 1), (2, 7), (3, 0), (4, 5), (1, 8)):
+        x = [a.round() for a in inputs_at(graph, n, pos)]
+        y = run_in_memory(ol, after.values, x, {"n": n}, got)
+        np.testing.assert_array_equal(y[0], evaluate(at_sizes_of(graph, n), x, want)[0])
+        np.testing.assert_array_equal(got["s"], want["s"])
+
+
+def test_a_write_of_no_row_leaves_a_state() -> None:
+    graph = adding(1, lambda n: n - 1)
+    after, ol = outline_of(graph)
+    got = new_states(graph)
+    got["s"][...] = np.arange(27).reshape(9, 3)
+    y = run_in_memory(ol, after.values, inputs_at(graph, 1, 2), {}, got)
+    np.testing.assert_array_equal(y[0], got["s"].sum(0))
+    np.testing.assert_array_equal(got["s"], np.arange(27).reshape(9, 3))
+
+
 def at_sizes_of(graph: Graph, n: int) -> Graph:
     from dataclasses import replace
 

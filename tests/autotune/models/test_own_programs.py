@@ -41,7 +41,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A log of the tests' own, and default kernels in the place of first picks."""
 
     def kernels(tasks: Any, missing: Any, wanted: Any, *_: Any) -> dict[int, Any]:
-        return {m.task: default_kernel(tasks.tasks[m.task], wanted) for m in missing}
+        return {m.task: default_kernel(tasks[m.task].workload, wanted) for m in missing}
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOTUNE_DB", str(tmp_path_factory.mktemp("log") / "log.db"))
@@ -386,8 +386,8 @@ def test_equal_tasks_of_programs_are_one_and_weigh_both() -> None:
     outlines = [p.outline(lambda w: None) for p in programs]
     joint, numbers = joint_tasks(outlines, [p.sizes for p in programs])
     for ol, own in zip(outlines, numbers, strict=True):
-        assert [joint.tasks[i].digest for i in own] == [w.digest for w in ol.tasks]
-    assert {*joint.where} == {"", "n=1", "n=4"}
+        assert [joint[i].workload.digest for i in own] == [w.digest for w in ol.tasks]
+    assert {t.where for t in joint} == {"", "n=1", "n=4"}
 
 
 def test_tasks_without_a_kernel_tell_their_size() -> None:

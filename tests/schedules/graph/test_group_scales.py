@@ -170,3 +170,12 @@ def test_any_scale_is_near(seed: int, power: int, rows: int) -> None:
     x = rng.standard_normal((rows, K)).astype("float32")
     want, have = evaluate(graph, [x])[0], evaluate(scale_sums_of_groups(graph), [x])[0]
     np.testing.assert_allclose(have, want, rtol=1e-4, atol=float(np.ldexp(1e-4, power)))
+
+
+def test_integers_beyond_32_bits_stay() -> None:
+    b = cases.Builder()
+    q = known(b, "q", b.rng.integers(2**33, 2**33 + 4, (N, K)))
+    t, x = te.reduce_axis(K, "t"), b.input("x", 2, K)
+    w = stage((N, K), lambda n, k: te.cast(q[n, k], "float32"))
+    graph = b.graph(te.compute((2, N), lambda i, j: te.sum(x[i, t] * w[j, t], axis=t), "y"))
+    assert scale_sums_of_groups(graph) is graph

@@ -156,6 +156,42 @@ def test_what_is_left_as_it_is(why: str) -> None:
     assert stack_unequal(graph) is graph
 
 
+def by_heads(b: cases.Builder, x: Any, h: int, name: str) -> Any:
+    """A product whose weights walk two axes: heads, and 3 numbers of each."""
+    k, w = te.reduce_axis(x.shape[1], "k"), b.constant(f"{name}_w", h, 3, x.shape[1])
+    return te.compute((x.shape[0], h, 3), lambda i, p, q: te.sum(x[i, k] * w[p, q, k], axis=k), name)
+
+
+def largest(y: Any) -> Any:
+    r = te.reduce_axis(y.shape[2], "r")
+    return te.compute(y.shape[:2], lambda i, h: te.max(y[i, h, r], axis=r))
+
+
+FOLLOWERS: dict[str, Any] = {
+    "axes in another order": lambda y: te.compute(
+        (3, 2, y.shape[1]), lambda d, i, h: te.maximum(y[i, h, d], 0.0)
+    ),
+    "heads within numbers": lambda y: te.compute(
+        (2, 3, y.shape[1]), lambda i, d, h: te.maximum(y[i, h, d], 0.0)
+    ),
+    "one number of each head": lambda y: te.compute(y.shape[:2], lambda i, h: te.maximum(y[i, h, 0], 0.0)),
+    "numbers from the end on": lambda y: te.compute(y.shape, lambda i, h, d: te.maximum(y[i, h, 2 - d], 0.0)),
+    "the largest of each head": largest,
+}
+
+
+@pytest.mark.parametrize("how", FOLLOWERS)
+def test_what_follows_walks_two_axes_in_any_way(how: str) -> None:
+    b = cases.Builder()
+    x = b.input("x", 2, 5)
+    ys = [FOLLOWERS[how](by_heads(b, x, h, f"y{h}")) for h in (2, 4, 1)]
+    graph = b.graph(*(cases.stage(y.shape, lambda *i, y=y: y[i] + 1.0) for y in ys))
+    after = stack_unequal(graph)
+    same(graph, after)
+    assert wide(after) == [21]
+    same(graph, optimize(graph))
+
+
 def test_sums_of_integers_are_stacked_with_their_scales_only() -> None:
     b = cases.Builder()
     x = b.input("x", 2, 8)

@@ -15,7 +15,7 @@ import pytest
 
 from autotune.measure.compare.bench import Contender, agree, arrays_for, compare
 from autotune.measure.compare.peers import PEERS, PeerError, PreparedPeer
-from autotune.measure.compare.peers.apart import _RESULT, _STOP, _serve, prepare_apart
+from autotune.measure.compare.peers.apart import _RESULT, STOP, _serve, prepare_apart
 from autotune.measure.compare.peers.with_numpy_best import environments
 from schedules import ops
 
@@ -72,7 +72,7 @@ def test_what_needs_a_process_of_its_own_is_prepared_there(monkeypatch: pytest.M
     monkeypatch.setitem(PEERS, "alone", ("peer_alone", "numpy"))
     monkeypatch.setitem(sys.modules, "peer_alone", module)
     ours, theirs = multiprocessing.Pipe()
-    for what in (2, _RESULT, _STOP):
+    for what in (2, _RESULT, STOP):
         ours.send(what)
     _serve(theirs, "alone", WORKLOAD, [], [], 1)
     assert here == ["prepared", "called", "called"]
