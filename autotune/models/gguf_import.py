@@ -44,14 +44,14 @@ def import_gguf(
       at most 4096.
     - ``rows``: the most tokens of a call. The default is 512, at most ``context``.
     - ``cache``: the dtype of keys and values: "float32", "float16" or "bfloat16".
-    - ``activations``: "int8" rounds the activations of products with weights of few bits, in groups of 32 (16
-      where weights are Q6_K), as llama.cpp does for Q8_0 and Q4_0. None leaves them as float32.
+    - ``activations``: "int8" rounds the activations of products with weights of few bits, in groups of 32 (of
+      Q6_K 16), as llama.cpp does for Q8_0 and Q4_0. None leaves them as float32.
 
     Architectures are llama and qwen2. Types of tensors are F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1,
-    Q4_K, Q5_K and Q6_K. Each weight is the number that the file says. Codes of 5 and 6 bits are kept in 8 bits,
-    and scales of Q4_K, Q5_K and Q6_K in float32: these take 6, 10 and 10 bits a weight. The file is mapped
-    into memory until `compile_model` has packed the weights: do not change it before. The tokenizer of the
-    file is not read.
+    Q4_K, Q5_K and Q6_K. Each weight is the number that the file says. Codes of 5 and 6 bits are kept in 8,
+    scales of Q4_K, Q5_K and Q6_K in float32, so that these take 6, 10 and 10 bits a weight. The file is
+    mapped into memory until `compile_model` has packed the weights: do not change it before. The tokenizer of
+    the file is not read.
 
     Raises `ModelError` for a file that is no GGUF file, or is damaged; for another architecture; for tensors
     of other types, all at once; for what else is not supported, such as experts; and for ``context``,
@@ -124,7 +124,10 @@ def _decoder(file: GgufFile, of: Hyperparameters, weights: GgufWeights, places: 
     divisors = None
     if "rope_freqs.weight" in file.tensors:
         divisors = weights.values("rope_freqs.weight", of.turned // 2)
-    cos, sin = of.rotations(places, divisors)
+    try:
+        cos, sin = of.rotations(places, divisors)
+    except ValueError as err:
+        raise ModelError(f"{file.label}: of its rotations {err}: 'rope_freqs.weight' is damaged") from err
     return Decoder(
         of.heads, of.kv_heads, of.head, of.value, of.eps,
         weights.table("token_embd.weight", vocabulary, of.hidden),
