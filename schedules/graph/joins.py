@@ -20,8 +20,9 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Compare, Const, Expr, Load, Select, Var
 from schedules.graph.edit import is_map, points, ranges, readers
-from schedules.graph.graph import Argument, Graph, Group
-from schedules.graph.partition import is_joined, is_one_to_one, partition
+from schedules.graph.graph import Argument, Graph
+from schedules.graph.kinds import is_joined, is_one_to_one
+from schedules.graph.partition import results_of_maps
 from schedules.model import LINE
 from schedules.strides import strides_of
 from schedules.te.compute_dag import Axis, Stage, Tensor
@@ -108,7 +109,7 @@ def join_in_place(graph: Graph) -> Graph:
     found = [s for s in graph.dag.stages if _is_candidate(s) and s.name not in graph.joins]
     if not found:
         return graph
-    alone = _kernels(graph)
+    alone = results_of_maps(graph)  # kernels of maps alone
     taken = Taken(graph.dag.tensors)
     inside: dict[str, _Inside] = {}
     joined: dict[str, _Joined] = {}
@@ -123,12 +124,6 @@ def join_in_place(graph: Graph) -> Graph:
 
 def _is_candidate(s: Stage) -> bool:
     return is_map(s) and len(s.values) == 1 and is_joined(s)
-
-
-def _kernels(graph: Graph) -> set[str]:
-    """Maps that are kernels of their own, or with other maps."""
-    groups = [g for g in partition(graph) if isinstance(g, Group) and all(map(is_map, g.dag.stages))]
-    return {name for g in groups for name in g.outputs}
 
 
 # -- boxes -----------------------------------------------------------------------------------------

@@ -19,17 +19,26 @@ writes to a state (`states`) comes after all that reads what is there before.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
-from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
-from schedules.expr import Binary, Const, Expr, Load, Select, Var
-from schedules.graph.edit import factors, is_map, is_plain, is_product, is_sum_of_products, points, readers
+from schedules.expr import Var
+from schedules.graph.edit import factors, is_map, is_product, is_sum_of_products, points, readers
 from schedules.graph.graph import Graph, Group, Island
 from schedules.graph.group import group_of
+from schedules.graph.kinds import (
+    is_guarded,
+    is_joined,
+    is_looked_up,
+    is_one_to_one,
+    is_row_reduction,
+    is_turned,
+    makes_bytes,
+    walked,
+)
 from schedules.graph.states import overwritten
 from schedules.model import Workload
 from schedules.te.compute_dag import Stage
@@ -43,6 +52,16 @@ _Part = tuple[set[str], set[str], Group | Island | None]
 
 def partition(graph: Graph) -> tuple[Group | Island, ...]:
     """The groups and islands of a graph, in an order in which they can run."""
+    return tuple(_cut(graph).result())
+
+
+def results_of_maps(graph: Graph) -> set[str]:
+    """What groups give that are maps alone."""
+    return {name for names in _cut(graph).results(is_map) for name in names}
+
+
+def _cut(graph: Graph) -> _Cut:
+    """The stages of a graph in groups."""
     cut = _Cut(graph)
     cut.copies()
     cut.rows()
@@ -52,97 +71,20 @@ def partition(graph: Graph) -> tuple[Group | Island, ...]:
     cut.prologues()
     cut.rows_of_rows()
     cut.attention()
-    return tuple(cut.result())
+    return cut
 
 
-def is_guarded(stage: Stage) -> bool:
-    """Whether a stage pads: a load where a condition on axes holds, else a number, or one that is loaded."""
-    match stage.values:
-        case (Select(cond=c, a=Load(indices=ix), b=Const() | Load() as b),):
-            fixed = not E.variables(b) and not E.loads(c)  # a zero point may be computed
-            return is_map(stage) and fixed and not any(map(E.loads, ix))
-    return False
+# Points of a stage, terms of its sum, and loads.
+_Rough = tuple[tuple[int, int, int], ...]
 
 
-def is_joined(stage: Stage) -> bool:
-    """Whether it depends on axes which of several loads a value is, as where tensors are concatenated. A
-    product that reads such values one by one takes twice as long."""
-    every = (x for v in stage.values for x in E.walk(v) if isinstance(x, Select))
-    return any(E.loads(x.a) and E.loads(x.b) and not E.loads(x.cond) for x in every)
+def _rough(members: Iterable[Stage]) -> _Rough:
+    """What stages of one task have alike, whatever their axes are called and however they are merged."""
 
+    def one(s: Stage) -> tuple[int, int, int]:
+        return int(points(s)), prod(int(a.extent) for a in s.reduce_axes), len(s.reads())
 
-def is_looked_up(stage: Stage) -> bool:
-    """Whether a map loads bytes where other bytes say: from a table. Vectors have no such load, and a tile
-    of a product with it takes long to compile."""
-    match stage.values:
-        case (Load(indices=ix, dtype="uint8" | "int8"),):
-            return is_map(stage) and any(x.dtype in ("uint8", "int8") for i in ix for x in E.loads(i))
-    return False
-
-
-def makes_bytes(stage: Stage) -> bool:
-    """Whether a map quantises wider numbers. A product reads its bytes from memory: there an instruction may
-    have them copied as it wants them."""
-    wide = any(DTYPES[x.dtype].itemsize > 1 and any(map(E.variables, x.indices)) for x in stage.reads())
-    return is_map(stage) and stage.outputs[0].dtype in ("uint8", "int8") and wide
-
-
-def is_row_reduction(stage: Stage) -> bool:
-    """Whether a stage reduces dimensions of what it reads from end to end, or whole groups of their
-    elements."""
-    if is_map(stage) or is_product(stage):
-        return False
-    reduced = {a.var: a.extent for a in stage.reduce_axes}
-
-    def is_whole(i: Expr) -> bool:
-        match i:
-            case Binary(op="+", a=Binary(op="*", a=Var(), b=Const(value=n)), b=Var(name=t)) if t in reduced:
-                return n == reduced[t]
-        return isinstance(i, Var) or not E.variables(i) & reduced.keys()
-
-    return any(all(map(is_whole, x.indices)) for x in stage.reads())
-
-
-def is_turned(stage: Stage, made: Mapping[str, Sequence[Sequence[int]]]) -> bool:
-    """Whether a map reads tensors with its axes in another order, as where rows become columns. A kernel that
-    walks what it writes would compute rows again for each of its columns. ``made``: {tensor: the orders in
-    which rows are walked of it}."""
-    return is_map(stage) and any(
-        (w := _walked(stage, x)) != sorted(w) and not any(w[: len(o)] == list(o) for o in made[x.buffer])
-        for x in stage.reads()
-        if x.buffer in made
-    )
-
-
-def _walked(stage: Stage, x: Load) -> list[int]:
-    """The numbers of the axes that a load walks, in the order of its dimensions, along one of them those of
-    the largest steps first."""
-    place = {a.var: n for n, a in enumerate(stage.axes)}
-    found = []
-    for i in x.indices:
-        steps = affine.steps_of(i)[0]
-        found += sorted(E.variables(i) & place.keys(), key=lambda v: (-abs(steps.get(v, 0)), v))
-    return [place[v] for v in found]
-
-
-def is_one_to_one(s: Stage, loads: Iterable[Load]) -> bool:
-    """Whether a stage reads each element once by these of its loads, as the end of a kernel does."""
-    return all(is_plain(x.indices) or _in_digits(x, s) for x in loads)
-
-
-def _in_digits(x: Load, s: Stage) -> bool:
-    """Whether a load reads each element once, some axes of the stage by quotient and remainder, and both go
-    on in memory along the same last axis: the phases of a transposed convolution."""
-    whole = [i for i in x.indices if isinstance(i, Var)]
-    high = [(i.a, i.b) for i in x.indices if isinstance(i, Binary) and i.op == "//"]
-    low = [(i.a, i.b) for i in x.indices if isinstance(i, Binary) and i.op == "%"]
-    walked = [*whole, *(a for a, _ in high)]
-    return (
-        len(whole) + len(high) + len(low) == len(x.indices)
-        and sorted(high, key=str) == sorted(low, key=str)
-        and is_plain(walked)
-        and x.indices[-1] == Var(s.axes[-1].var)
-    )
+    return tuple(sorted(map(one, {m.name: m for m in members}.values())))
 
 
 class _Cut:
@@ -366,14 +308,24 @@ class _Cut:
                 several.append((s, found))
             elif found and not self._turns_rows(found[:1], s):
                 self.join([found[0], s])
-        known = {self._task(m) for m in self.members.values()} if several else set()
+        both = [{p.name: [*self._beside(p), *self._beside(s)] for p in found} for s, found in several]
+        known: dict[_Rough, set[str]] = {_rough(m): set() for each in both for m in each.values()}
+        for members in self.members.values():
+            if (rough := _rough(members)) in known:
+                known[rough].add(self._task(members))
         for s, found in several:
-            beside = self.members[self.group[s.name]]
-            tasks = {p.name: self._task([*self.members[self.group[p.name]], *beside]) for p in found}
-            for p in sorted(found, key=lambda p: (tasks[p.name] not in known, -self.place[p.name])):
+            each = {p.name: [*self._beside(p), *self._beside(s)] for p in found}
+            tasks = {name: (_rough(m), self._task(m)) for name, m in each.items()}
+            new = {name for name, (rough, task) in tasks.items() if task not in known.get(rough, ())}
+            for p in sorted(found, key=lambda p: (p.name in new, -self.place[p.name])):
                 if self.join([p, s]):
-                    known.add(tasks[p.name])
+                    rough, task = tasks[p.name]
+                    known.setdefault(rough, set()).add(task)
                     break
+
+    def _beside(self, s: Stage) -> list[Stage]:
+        """The stages of a group."""
+        return self.members[self.group[s.name]]
 
     def _turns_rows(self, rows: Iterable[Stage], s: Stage) -> bool:
         """Whether a map after rows has their axes in another order."""
@@ -382,7 +334,7 @@ class _Cut:
         made: dict[str, list[list[int]]] = {m.name: [] for m in beside}
         for m in sums:
             for x in m.reads():
-                made.setdefault(x.buffer, []).append(_walked(m, x))
+                made.setdefault(x.buffer, []).append(walked(m, x))
         return bool(sums) and is_turned(s, made)
 
     def _task(self, members: list[Stage]) -> str:
@@ -429,6 +381,13 @@ class _Cut:
         return found.pop() if len(found) == 1 else None
 
     # -- result ------------------------------------------------------------------------------
+
+    def results(self, of: Callable[[Stage], bool]) -> Iterator[set[str]]:
+        """What each group gives whose stages are all so."""
+        for number, members in self.members.items():
+            own = [m for m in members if m.name not in self.copied]
+            if own and number not in self.joined and all(map(of, self._with_copies(own))):
+                yield (self.kept | self._read_outside(own)) & {t.name for m in own for t in m.outputs}
 
     def result(self) -> Iterator[Group | Island]:
         """Groups and islands in the order of what they need."""

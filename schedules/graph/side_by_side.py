@@ -65,14 +65,14 @@ def stack_unequal(graph: Graph) -> Graph:
     callers get are left apart, and so is what is joined with others."""
     done: set[str] = set()
     while found := _found(graph, done):
-        done |= {w.stage.name for w in found[0]}
+        done |= {w.stage.name for levels in found for w in levels[0]}
         graph = _stacked(graph, found)
     return graph
 
 
-def _found(graph: Graph, done: Collection[str]) -> list[list[_Wide]]:
-    """Products that can be stacked, then those that follow each of them, level by level. Empty: there are
-    none but those ``done`` before."""
+def _found(graph: Graph, done: Collection[str]) -> list[list[list[_Wide]]]:
+    """Sets of products that can be stacked, each with what follows them, level by level. No stage is in two
+    of them, and none is ``done`` before."""
     read = readers(graph.dag.stages)
     classes: dict[Any, list[_Wide]] = {}
     for s in graph.dag.stages:
@@ -80,11 +80,15 @@ def _found(graph: Graph, done: Collection[str]) -> list[list[_Wide]]:
             wide = _wide(s, graph, _alone(s, graph), graph.values)
             if wide is not None:
                 classes.setdefault(_key(wide, graph, ()), []).append(wide)
+    found: list[list[list[_Wide]]] = []
+    taken: set[str] = set()
     for members in classes.values():
         every = [members, *_followers(members, graph, read)] if len(members) > 1 else []
-        if every and _pays(every, graph, read):
-            return every
-    return []
+        names = {w.stage.name for level in every for w in level}
+        if every and names.isdisjoint(taken) and _pays(every, graph, read):
+            found.append(every)
+            taken |= names
+    return found
 
 
 def _may(s: Stage, graph: Graph) -> bool:
@@ -207,26 +211,24 @@ def _is_joined(s: Stage, part: str) -> bool:
     return is_map(s) and len(loads) == 1 and not loads.isdisjoint(branches)
 
 
-def _stacked(graph: Graph, levels: Sequence[Sequence[_Wide]]) -> Graph:
+def _stacked(graph: Graph, sets: Sequence[Sequence[Sequence[_Wide]]]) -> Graph:
     taken = Taken(graph.dag.tensors)
     values: dict[str, Array] = dict(graph.values)
     inputs: list[Tensor] = list(graph.dag.inputs)
     origins = dict(graph.origins)
-    made: list[Stage] = []
-    for members in levels:
-        made.append(_whole(members, made[-1:], taken, values, inputs))
-        old = [origins[w.stage.name] for w in members if w.stage.name in origins]
-        origins |= {made[-1].name: old[0]} if old else {}
-    parts = {p.name: p for p in _parts(levels[-1], made[-1])}
-    gone = {w.stage.name for members in levels[:-1] for w in members}
-    stages = [parts.get(s.name, s) for s in graph.dag.stages if s.name not in gone]
-    first = min(n for n, s in enumerate(stages) if s.name in parts)
-    return remade(
-        replace(graph, origins=origins),
-        in_topological_order([*stages[:first], *made, *stages[first:]]),
-        inputs,
-        values,
-    )
+    stages = list(graph.dag.stages)
+    for levels in sets:
+        made: list[Stage] = []
+        for members in levels:
+            made.append(_whole(members, made[-1:], taken, values, inputs))
+            old = [origins[w.stage.name] for w in members if w.stage.name in origins]
+            origins |= {made[-1].name: old[0]} if old else {}
+        parts = {p.name: p for p in _parts(levels[-1], made[-1])}
+        gone = {w.stage.name for members in levels[:-1] for w in members}
+        stages = [parts.get(s.name, s) for s in stages if s.name not in gone]
+        first = min(n for n, s in enumerate(stages) if s.name in parts)
+        stages[first:first] = made
+    return remade(replace(graph, origins=origins), in_topological_order(stages), inputs, values)
 
 
 def _whole(

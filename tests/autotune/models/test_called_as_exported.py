@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from default_kernels import default_kernels
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_cases import each_stage
@@ -24,19 +25,13 @@ from autotune.errors import ArgumentError, ModelError
 from autotune.models import compiling, preparation
 from autotune.models.assembling import assemble
 from autotune.models.module import Module
-from autotune.run.kernels import default_kernel
 from schedules import te
-
-
-def quick(outline: Any, missing: Any, wanted: Any, where: str, remedy: str, picking: Any) -> dict[int, Any]:
-    """Default kernels in the place of first picks."""
-    return {m.task: default_kernel(outline.tasks[m.task], wanted) for m in missing}
 
 
 @pytest.fixture(autouse=True, scope="module")
 def plain() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiling, "untuned_kernels", quick)
+        patch.setattr(compiling, "untuned_kernels", default_kernels)
         patch.setattr(preparation, "cut", each_stage)
         yield
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from children import python_path
+from default_kernels import default_kernels
 from graph_cases import inputs_of, residual_net, transformer
 from graph_meaning import evaluate
 from hypothesis import given, settings
@@ -67,10 +68,7 @@ def one_group_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
 def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Default kernels in the place of first picks, which take seconds."""
 
-    def kernels(ol: Any, missing: Any, wanted: Any, where: str, remedy: str, picking: Any) -> dict[int, Any]:
-        return {m.task: default_kernel(ol.tasks[m.task], wanted) for m in missing}
-
-    monkeypatch.setattr(compiling, "untuned_kernels", kernels)
+    monkeypatch.setattr(compiling, "untuned_kernels", default_kernels)
     return iter(())
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from default_kernels import default_kernels
 from needs import imported
 from torch_cases import Of
 
 from autotune.models import compiling, torch_backend
-from autotune.run.kernels import default_kernel
 
 torch = imported("torch")
 nn, F = torch.nn, torch.nn.functional
@@ -24,16 +24,13 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]
     first picks, which take seconds. The inputs of each model that is compiled."""
     made: list[Any] = []
 
-    def kernels(outline: Any, missing: Any, wanted: Any, *_: Any) -> dict[int, Any]:
-        return {m.task: default_kernel(outline.tasks[m.task], wanted) for m in missing}
-
     def compiled(model: Any, *args: Any) -> Any:
         made.append([p.shape for p in model.inputs])
         return compiling.compiled(model, *args)
 
     monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "log.db"))
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(compiling, "untuned_kernels", kernels)
+    monkeypatch.setattr(compiling, "untuned_kernels", default_kernels)
     monkeypatch.setattr(torch_backend, "compiled", compiled)
     torch.compiler.reset()
     torch_backend._graphs.clear()

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from default_kernels import default_kernels
 from needs import imported
 from torch_cases import exported
 
 import autotune as at
 from autotune.errors import ArgumentError
 from autotune.models import compiling
-from autotune.run.kernels import default_kernel
 
 torch = imported("torch")
 nn, Dim = torch.nn, torch.export.Dim
@@ -22,12 +22,9 @@ nn, Dim = torch.nn, torch.export.Dim
 def plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log and a cache of the test's own, and default kernels in the place of first picks."""
 
-    def kernels(outline: Any, missing: Any, wanted: Any, *_: Any) -> dict[int, Any]:
-        return {m.task: default_kernel(outline.tasks[m.task], wanted) for m in missing}
-
     monkeypatch.setenv("AUTOTUNE_DB", str(tmp_path / "log.db"))
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(compiling, "untuned_kernels", kernels)
+    monkeypatch.setattr(compiling, "untuned_kernels", default_kernels)
 
 
 def compiled(program: Any) -> Any:

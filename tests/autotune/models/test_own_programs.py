@@ -14,6 +14,7 @@ from typing import Any
 import graph_cases as cases
 import numpy as np
 import pytest
+from default_kernels import default_kernels
 from graph_meaning import evaluate
 from open_graphs import MODELS, inputs_at, size
 from state_models import StateBuilder
@@ -31,7 +32,6 @@ from autotune.models.saved import load_model
 from autotune.models.saving import VERSION
 from autotune.models.tasks import tasks_of_programs
 from autotune.models.weights import KeptOnce
-from autotune.run.kernels import default_kernel
 from schedules import te
 from schedules.graph.graph import Graph
 
@@ -40,12 +40,9 @@ from schedules.graph.graph import Graph
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A log of the tests' own, and default kernels in the place of first picks."""
 
-    def kernels(tasks: Any, missing: Any, wanted: Any, *_: Any) -> dict[int, Any]:
-        return {m.task: default_kernel(tasks[m.task].workload, wanted) for m in missing}
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOTUNE_DB", str(tmp_path_factory.mktemp("log") / "log.db"))
-        patch.setattr(compiling, "untuned_kernels", kernels)
+        patch.setattr(compiling, "untuned_kernels", default_kernels)
         yield
 
 

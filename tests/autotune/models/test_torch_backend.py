@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from default_kernels import default_kernels
 from torch_cases import F, exported, torch
 from torch_cases import Of as Function
 
 import autotune as at
 from autotune.errors import ArgumentError, ModelError
 from autotune.models import compiling, torch_backend
-from autotune.run.kernels import default_kernel
 
 nn = torch.nn
 
@@ -39,10 +39,7 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Default kernels in the place of first picks, which take seconds."""
 
-    def kernels(outline: Any, missing: Any, wanted: Any, *_: Any) -> dict[int, Any]:
-        return {m.task: default_kernel(outline.tasks[m.task], wanted) for m in missing}
-
-    monkeypatch.setattr(compiling, "untuned_kernels", kernels)
+    monkeypatch.setattr(compiling, "untuned_kernels", default_kernels)
 
 
 class Net(nn.Module):  # type: ignore[misc,name-defined]

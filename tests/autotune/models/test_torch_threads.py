@@ -48,8 +48,8 @@ from autotune.models import compiling, torch_backend
 from autotune.run.kernels import default_kernel
 from torch import nn
 
-def kernels(outline, missing, wanted, where, remedy, picking):
-    return {m.task: default_kernel(outline.tasks[m.task], wanted) for m in missing}
+def kernels(tasks, missing, wanted, where, remedy, picking):
+    return {m.task: default_kernel(tasks[m.task].workload, wanted) for m in missing}
 
 compiling.untuned_kernels = kernels
 
