@@ -71,6 +71,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "MemoryLoop", Memory)
 
 
+@pytest.mark.usefixtures("two_cpus")
 def test_tokens_are_made_after_the_same_others_in_each_round() -> None:
     a, b = Scripted("a", 1.0, 3.0, 1.0), Scripted("b", 4.0)
     found = measured(decoding.decode(5), a, b)
