@@ -95,6 +95,14 @@ def usual_recursion() -> Iterator[None]:
     sys.setrecursionlimit(before)
 
 
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """No garbage is collected: close to the limit of nested calls, what ends an object would fail."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
     """A PostgreSQL server for all tests that ask for one."""

@@ -177,6 +177,7 @@ LIES: dict[str, Any] = {
 }
 
 
+@pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("lie", LIES)
 def test_what_a_file_claims_is_checked(lie: str) -> None:
     v = json.loads(json.dumps(GOOD))
