@@ -89,7 +89,7 @@ def stream_tokens(
             f"position is {position}, and {len(given)} tokens are given: the state may have 0 to "
             f"{len(given) - 1} of them, as the last one is read to make the next: give such a number"
         )
-    state = _state(net, state)
+    state = net.state if state is None else ModelState.of(state, net.program.kept, net.name, "state")
     n = room_for(n, len(given), calls.context, calls.name)
     if choose is not None and not callable(choose):
         raise ArgumentError(f"choose is {choose!r}: give a function that takes logits and returns a token")
@@ -104,19 +104,6 @@ def _ends(stop: Collection[int]) -> frozenset[int]:
         raise ArgumentError(
             f"stop is {stop!r}: give a collection of the tokens after which it ends, such as {{2}}"
         ) from err
-
-
-def _state(net: Module, state: ModelState | None) -> ModelState:
-    """The state of the calls. Raises ModelError for that of another model."""
-    if state is None:
-        return net.state
-    if not isinstance(state, ModelState):
-        raise ArgumentError(
-            f"state is a {type(state).__name__}, and takes a state of this model: give net.new_state(), or "
-            "leave it out"
-        )
-    state.check(net.program.kept, net.name)
-    return state
 
 
 def room_for(n: int | None, given: int, context: int | None, name: str) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from threading import Lock
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -312,15 +312,10 @@ class Module:
 
     def _state_of(self, named: dict[str, Any]) -> ModelState:
         """The state that a call changes, which is no input. Raises ModelError for that of another model."""
-        if isinstance(named.get("state"), ModelState):
-            given = named.pop("state")
-            given.check(self._keeps, self.name)
-            return cast(ModelState, given)
-        if "state" in named and "state" not in self._argument_names():
-            raise ArgumentError(
-                f"{self.name}: state= is a {type(named['state']).__name__}, and takes a state of this model: "
-                "give net.new_state(), or leave it out"
-            )
+        if isinstance(named.get("state"), ModelState) or (
+            "state" in named and "state" not in self._argument_names()
+        ):
+            return ModelState.of(named.pop("state"), self._keeps, self.name, f"{self.name}: state=")
         return self.state
 
     def _argument_names(self) -> set[str]:

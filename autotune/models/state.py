@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from autotune.codegen.runtime import aligned
-from autotune.errors import ModelError
+from autotune.errors import ArgumentError, ModelError
 from autotune.models.state_file import read, shown, write
 from schedules.te.compute_dag import Tensor
 
@@ -113,6 +113,18 @@ class ModelState(Mapping[str, Array]):
         with self.turn:
             for name, a in self._arrays.items():
                 a[...] = values[name]
+
+    @staticmethod
+    def of(given: Any, tensors: Sequence[Tensor], model: str, what: str) -> ModelState:
+        """What is ``given`` as the state of a ``model`` that keeps these ``tensors``. ``what``: its name in a
+        message. Raises ArgumentError for what is none, and as `check`."""
+        if not isinstance(given, ModelState):
+            raise ArgumentError(
+                f"{what} is a {type(given).__name__}, and takes a state of this model: give net.new_state(), "
+                "or leave it out"
+            )
+        given.check(tensors, model)
+        return given
 
     def check(self, tensors: Sequence[Tensor], model: str) -> None:
         """Raise ModelError unless these are the tensors of a ``model``, in order of their names."""

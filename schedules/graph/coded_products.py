@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from schedules import te
-from schedules.dtypes import DTYPES
 from schedules.expr import Const, Var
 from schedules.graph.constant_products import ConstantProduct, KnownTensors, bare
 from schedules.graph.edit import remade, renamed
@@ -65,8 +62,7 @@ class CodedProducts:
     def add(self, name: str, array: Array) -> str:
         """A new constant. Returns its name."""
         name = self.taken.add(name)
-        dtype = next(d for d, row in DTYPES.items() if np.dtype(row.numpy) == array.dtype)
-        self.values[name], self._inputs[name] = array, Tensor(name, array.shape, dtype)
+        self.values[name], self._inputs[name] = array, Tensor(name, array.shape, array.dtype.name)
         return name
 
     def replace(self, s: Stage, by: list[Stage]) -> None:

@@ -19,7 +19,7 @@ writes to a state (`states`) comes after all that reads what is there before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -57,7 +57,7 @@ def partition(graph: Graph) -> tuple[Group | Island, ...]:
 
 def results_of_maps(graph: Graph) -> set[str]:
     """What groups give that are maps alone."""
-    return {name for names in _cut(graph).results(is_map) for name in names}
+    return set(_cut(graph).results_of_maps())
 
 
 def _cut(graph: Graph) -> _Cut:
@@ -382,12 +382,12 @@ class _Cut:
 
     # -- result ------------------------------------------------------------------------------
 
-    def results(self, of: Callable[[Stage], bool]) -> Iterator[set[str]]:
-        """What each group gives whose stages are all so."""
-        for number, members in self.members.items():
-            own = [m for m in members if m.name not in self.copied]
-            if own and number not in self.joined and all(map(of, self._with_copies(own))):
-                yield (self.kept | self._read_outside(own)) & {t.name for m in own for t in m.outputs}
+    def results_of_maps(self) -> Iterator[str]:
+        """What groups give that are maps alone."""
+        for number in self.members.keys() - self.joined:
+            own = self._own(number)
+            if own and all(map(is_map, self._with_copies(own))):
+                yield from (self.kept | self._read_outside(own)) & {t.name for m in own for t in m.outputs}
 
     def result(self) -> Iterator[Group | Island]:
         """Groups and islands in the order of what they need."""
@@ -395,7 +395,7 @@ class _Cut:
         ready = set(self.graph.inputs) | set(self.graph.values) | kept
         left: list[_Part] = []
         for number in sorted(self.members):
-            members = [m for m in self.members[number] if m.name not in self.copied]
+            members = self._own(number)
             if number in self.joined:
                 left.append((set(self.graph.joins[members[0].name]), {members[0].name}, None))
             elif members:
@@ -410,6 +410,10 @@ class _Cut:
             ready |= gives
             if item is not None:
                 yield item
+
+    def _own(self, number: int) -> list[Stage]:
+        """The stages of a group but those that each reader computes for itself."""
+        return [m for m in self.members[number] if m.name not in self.copied]
 
     def _in_turn(self, parts: list[_Part]) -> list[_Part]:
         """Parts, those that write to a state with the results of all that must read it before as needs."""
