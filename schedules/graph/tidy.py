@@ -47,7 +47,9 @@ def drop_units(dag: ComputeDAG, fixed: Collection[str] = ()) -> ComputeDAG:
         reduce_axes = tuple(a for a in s.reduce_axes if a.var not in one)
         reducer = s.reducer if reduce_axes else None  # one value alone is what it is reduced to
         outputs = s.outputs if stays else tuple(map(shrunk, s.outputs))
-        return simplified(Stage(outputs, axes, reduce_axes, values, reducer))
+        return simplified(
+            replace(s, outputs=outputs, axes=axes, reduce_axes=reduce_axes, values=values, reducer=reducer)
+        )
 
     def shrunk(t: Tensor) -> Tensor:
         if t.name in fixed or 1 not in t.shape:

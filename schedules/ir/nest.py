@@ -93,7 +93,7 @@ def stage_block(s: Stage, extents: Sequence[Expr] | None = None) -> Block:
     axes = (*s.axes, *s.reduce_axes)
     extents = [Const(a.extent) for a in axes] if extents is None else extents
     iters = tuple(Iter(a.var, n, kind) for a, n, kind in zip(axes, extents, kinds, strict=True))
-    at = tuple(Var(a.var) for a in s.axes)
+    at = s.places or tuple(Var(a.var) for a in s.axes)
     return Block(
         name=s.name,
         iters=iters,
@@ -102,6 +102,7 @@ def stage_block(s: Stage, extents: Sequence[Expr] | None = None) -> Block:
         values=s.values,
         reducer=s.reducer,
         init=s.reducer is not None,
+        where=s.where,
     )
 
 

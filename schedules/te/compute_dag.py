@@ -148,13 +148,27 @@ def operand(name: str, dtype: str) -> Load:
 @dataclass(frozen=True, slots=True)
 class Stage:
     """``outputs[o][axes] = values[o]`` for every point of ``axes``. With a ``reducer``: the values of all
-    points of ``reduce_axes`` combined. Its name is that of the first output."""
+    points of ``reduce_axes`` combined. Its name is that of the first output.
+
+    ``where``: conditions on axes and reduction axes. Only the terms of a reduction for which all of them hold
+    are combined, as in sums over a triangle (`schedules.te.domains`).
+
+    ``places``: an index for each dimension of the outputs, where a term goes. A scattered dimension has an
+    index that is read from tensors, or computed from reduction axes. Each other one has its own axis
+    (`schedules.te.scatter`). Empty: a term goes to the point of its axes.
+
+    ``scan``: (axis, step) of the axes that run one after another, the outermost first, from the first point
+    to the last (step 1) or from the last to the first (-1). A stage with some may read what itself, or a
+    later stage of its group, made at earlier points of these (`schedules.te.scans`)."""
 
     outputs: tuple[Tensor, ...]
     axes: tuple[Axis, ...]
     reduce_axes: tuple[Axis, ...]
     values: tuple[Expr, ...]
     reducer: Reducer | None = None
+    where: tuple[Expr, ...] = ()
+    places: tuple[Expr, ...] = ()
+    scan: tuple[tuple[str, int], ...] = ()
 
     @property
     def name(self) -> str:
@@ -162,8 +176,14 @@ class Stage:
         return self.outputs[0].name
 
     def reads(self) -> tuple[Load, ...]:
-        """All loads of its values."""
-        return tuple(x for v in self.values for x in E.loads(v))
+        """All loads of its values, conditions and places."""
+        return tuple(x for v in (*self.values, *self.where, *self.places) for x in E.loads(v))
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a map or a reduction over whole boxes, one after another: what has no ``where``, no
+        ``places`` and no ``scan``."""
+        return not (self.where or self.places or self.scan)
 
 
 @lru_cache(maxsize=1 << 13)  # each rewrite of a model makes a DAG of almost the same stages
@@ -314,6 +334,7 @@ class ComputeDAG:
                         "combine": [to_json(c) for c in s.reducer.combine],
                     },
                 }
+                | _unusual(s)
                 for s in self.stages
             ],
         }
@@ -325,6 +346,12 @@ class ComputeDAG:
             return ComputeDAG(**_DAG(v))
         except Malformed as err:
             raise ValueError(f"malformed compute DAG: {err}") from None
+
+
+def _unusual(s: Stage) -> dict[str, Any]:
+    """What few stages have. It is written only where there is some: what has none keeps its digest."""
+    parts = {"where": [to_json(x) for x in s.where], "places": [to_json(x) for x in s.places]}
+    return {k: v for k, v in (parts | {"scan": [list(x) for x in s.scan]}).items() if v}
 
 
 _INTS, _VALUES = list_of(any_integer), list_of(from_json)
@@ -349,7 +376,7 @@ def _read_reducer(x: Any) -> Reducer:
 def _read_stage(x: Any) -> Stage:
     found = Stage(**_STAGE(x))
     reduced = [found.reducer.identity, found.reducer.combine] if found.reducer else []
-    for parts in (found.values, *reduced):
+    for parts in (found.values, found.where, found.places, *reduced):
         if parts:
             check_size(parts, f"stage {found.name if found.outputs else ''}")
     return found
@@ -364,7 +391,8 @@ _STAGE = record(
         "reduce_axes": list_of(_read_axis),
         "values": _VALUES,
         "reducer": nullable(_read_reducer),
-    }
+    },
+    {"where": _VALUES, "places": _VALUES, "scan": list_of(items(any_text, any_integer))},
 )
 _DAG = record(
     {"inputs": list_of(_read_tensor), "stages": list_of(_read_stage), "outputs": list_of(any_text)},

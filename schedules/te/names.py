@@ -133,7 +133,10 @@ def _stage(
     s: Mapping[str, Any], tensors: Mapping[str, str], variables: Mapping[str, str], reducer: str | None
 ) -> dict[str, Any]:
     # The operands x0, y0, ... of a reducer are places, not names, and stay.
-    return {
+    unusual = {k: [_expr(v, tensors, variables) for v in s[k]] for k in ("where", "places") if k in s}
+    if "scan" in s:
+        unusual["scan"] = [[variables[n], step] for n, step in s["scan"]]
+    return unusual | {
         "outputs": [[tensors[n], *rest] for n, *rest in s["outputs"]],
         "axes": [[variables[n], extent] for n, extent in s["axes"]],
         "reduce_axes": [[variables[n], extent] for n, extent in s["reduce_axes"]],

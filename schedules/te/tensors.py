@@ -141,18 +141,22 @@ class TensorLoad(Load):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
-    """A stage under construction. ``axes``: names and extents, as of `IterVar`. ``values`` use plain
-    variables and `TensorLoad` loads."""
+    """A stage under construction. ``axes``: names and extents, as of `IterVar`. ``values``, ``where`` and
+    ``places`` use plain variables and `TensorLoad` loads."""
 
     axes: tuple[tuple[str, Any], ...]
     reduce_axes: tuple[tuple[str, Any], ...]
     values: tuple[Expr, ...]
     reducer: Reducer | None
     names: tuple[str | None, ...]
+    where: tuple[Expr, ...] = ()
+    places: tuple[Expr, ...] = ()
+    scan: tuple[tuple[str, int], ...] = ()
 
     def reads(self) -> list[Tensor]:
         """Tensors read, in order of first use."""
-        accesses = (x for v in self.values for x in E.walk(v) if isinstance(x, TensorLoad))
+        every = (*self.values, *self.where, *self.places)
+        accesses = (x for v in every for x in E.walk(v) if isinstance(x, TensorLoad))
         return list(dict.fromkeys(x.tensor for x in accesses))
 
     def extents(self) -> list[Any]:
@@ -161,7 +165,7 @@ class Op:
 
     def parts(self) -> list[Any]:
         """Extents and values: what may have dimensions."""
-        return [*self.extents(), *self.values]
+        return [*self.extents(), *self.values, *self.where, *self.places]
 
 
 # A tensor as the key of a table: two objects may stand for one output of a stage.
@@ -244,11 +248,13 @@ def marked_dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -
     names = _assign(inputs, ops, taken)
     stages = []
     for op in ops:
-        values = tuple(at_sizes(_resolve(v, names), sizes) for v in op.values)
+        values, where, places = (
+            tuple(at_sizes(_resolve(v, names), sizes) for v in x) for x in (op.values, op.where, op.places)
+        )
         axes, reduce_axes = _axes(op.axes, sizes), _axes(op.reduce_axes, sizes)
         shape = tuple(a.extent for a in axes)
         outs = tuple(DagTensor(names[op, i], shape, E.dtype_of(v)) for i, v in enumerate(values))
-        stages.append(Stage(outs, axes, reduce_axes, values, op.reducer))
+        stages.append(Stage(outs, axes, reduce_axes, values, op.reducer, where, places, op.scan))
     try:
         return ComputeDAG(
             tuple(_input(names[t, 0], t, sizes) for t in inputs),

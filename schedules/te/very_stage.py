@@ -16,8 +16,9 @@ class VeryStage:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage  # which keeps the values alive, and so their numbers theirs
-        objects = (*map(id, stage.values), id(stage.reducer))
-        self._key = (stage.outputs, stage.axes, stage.reduce_axes, objects)
+        objects = [*map(id, stage.values), id(stage.reducer)]
+        objects += [-1, *map(id, stage.where), -1, *map(id, stage.places)]
+        self._key = (stage.outputs, stage.axes, stage.reduce_axes, stage.scan, tuple(objects))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, VeryStage) and self._key == other._key
