@@ -12,12 +12,13 @@ from dataclasses import replace
 from itertools import takewhile
 
 from schedules import expr as E
-from schedules.expr import Const, Expr, Load, Logic, Select, Var
+from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Block, Loop, Nest, blocks, path_to
 from schedules.ir.deps import unshifted
 from schedules.ir.nest import bound, domain
 from schedules.te.infeasible import impossible
 from schedules.te.inside import weaker
+from schedules.te.scans import guarded_loads
 from schedules.te.sizes_in_values import without_holes
 
 # How a loop of the read is called beside that of the write.
@@ -65,22 +66,10 @@ def _reads(b: Block, buffer: str) -> Iterator[tuple[Load, tuple[Expr, ...]]]:
     """Reads of a buffer, with the conditions on the block's axes under which they happen."""
     seen = set()
     for e, guards in (*((v, b.where) for v in b.values), *((w, ()) for w in b.where)):
-        for x in _guarded(e, guards):
+        for x in guarded_loads(e, guards):
             if x[0].buffer == buffer and x not in seen:
                 seen.add(x)
                 yield x
-
-
-def _guarded(e: Expr, guards: tuple[Expr, ...]) -> Iterator[tuple[Load, tuple[Expr, ...]]]:
-    if isinstance(e, Select):
-        yield from _guarded(e.cond, guards)
-        yield from _guarded(e.a, (*guards, e.cond))
-        yield from _guarded(e.b, (*guards, Logic("not", (e.cond,))))
-        return
-    if isinstance(e, Load):
-        yield e, guards
-    for k in E.children(e):
-        yield from _guarded(k, guards)
 
 
 def _after(nest: Nest, w: Block, r: Block, load: Load, guards: Sequence[Expr]) -> bool:
