@@ -167,8 +167,11 @@ def test_a_scan_without_its_check_goes_wrong(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_one_row_less_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mutant: a state is stored where a neighbour still reads the step before."""
-    b, y = neighbours()
-    s = Schedule(te.dag([b, te.compute((10,), lambda i: y[6, i] + 1.0, name="z")]))
+    b = te.placeholder((7, 10), name="b")
+    left: Callable[[Any, Any], Any] = lambda t, i: y[t, te.maximum(i - 1, 0)]  # noqa: E731
+    y = te.state((7, 10), init=0.0, name="y")
+    out = te.scan(y, te.compute((7, 10), lambda t, i: b[t, i] - left(t - 1, i)))
+    s = Schedule(te.dag([b, te.compute((10,), lambda i: out[6, i] + 1.0, name="z")]))
     monkeypatch.setattr(fold_storage, "_in_place", lambda *_: True)
     with pytest.raises(AssertionError, match="compact"):
         check(s, 3, compiled=False)
