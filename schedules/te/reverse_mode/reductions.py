@@ -8,11 +8,12 @@ of them get an n-th each, as in torch.amax. A product hands on the product of th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from schedules import expr as E
 from schedules.errors import WorkloadError
 from schedules.expr import Expr, Var
-from schedules.te.reverse_mode.graph import at, placed, stage, targets
+from schedules.te.reverse_mode.graph import at, like, placed, stage, targets
 from schedules.te.tensors import Op, Tensor
 
 
@@ -22,10 +23,10 @@ def own_element(op: Op, n: int) -> Expr:
     return _over_own_axes(op, t)
 
 
-def values_gradients(op: Op, heads: Mapping[int, Expr]) -> dict[int, Expr]:
+def values_gradients(op: Op, heads: Mapping[int, Expr], what: str = "te.gradient") -> dict[int, Expr]:
     """{output: the gradient of the value that a point of the stage has for it}, over the stage's axes, from
-    the gradients of the outputs. Raises `WorkloadError` for reducers over tuples whose parts depend on each
-    other."""
+    the gradients of the outputs. ``what``: what errors name. Raises `WorkloadError` for reducers over tuples
+    whose parts depend on each other."""
     if op.reducer is None:
         return dict(heads)
     out: dict[int, Expr] = {}
@@ -33,7 +34,7 @@ def values_gradients(op: Op, heads: Mapping[int, Expr]) -> dict[int, Expr]:
         how = op.reducer.operation(n)
         if not how:
             raise WorkloadError(
-                f"te.gradient: stage {op.names[n] or '(unnamed)'} reduces by {op.reducer.name}, which has no "
+                f"{what}: stage {op.names[n] or '(unnamed)'} reduces by {op.reducer.name}, which has no "
                 "derivative here; te.sum, te.prod, te.max and te.min have, and reducers that do such things "
                 "to each of their values"
             )
@@ -52,7 +53,11 @@ def _reduced(op: Op, value: Expr, name: str, product: bool = False) -> Expr:
     env: dict[str, Expr] = {**{v: to for (v, _), to in spatial}, **dict(reduce)}
     extents = {to.name: n for (_, to), (_, n) in zip(reduce, op.reduce_axes, strict=True)}
     shape = tuple(n for _, n in op.axes)
-    return _over_own_axes(op, stage(shape, placed(value, env), extents, name, product))
+    made = stage(shape, placed(value, env), extents, name, product)
+    if op.where:
+        assert made.op is not None
+        made = like(replace(made.op, where=tuple(placed(c, env) for c in op.where)), made.op.values[0])
+    return _over_own_axes(op, made)
 
 
 def _extreme(op: Op, n: int, head: Expr) -> Expr:
