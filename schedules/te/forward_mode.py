@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from schedules import expr as E
 from schedules.dtypes import computed
 from schedules.errors import WorkloadError
 from schedules.expr import Const
-from schedules.te.inside import check_loads
 from schedules.te.language import placeholder
 from schedules.te.reverse_mode.graph import (
     active,
@@ -29,7 +29,7 @@ from schedules.te.reverse_mode.graph import (
     zero,
 )
 from schedules.te.reverse_mode.reductions import own_element, values_gradients
-from schedules.te.reverse_mode.reverse import tensors_of
+from schedules.te.reverse_mode.reverse import inside, tensors_of
 from schedules.te.reverse_mode.sized import sizes_in
 from schedules.te.reverse_mode.slopes import terms, times
 from schedules.te.scalars import cast
@@ -74,14 +74,7 @@ def jvp(outputs: Tensors, inputs: Tensors, tangents: Tensors | None = None) -> l
     found = _Forward(ops, dict(zip(map(key, ins), seeds, strict=True)))
     results = [found.result(t) for t in outs]
     if not sizes_in([*outs, *ins, *seeds]):
-        for r in results:
-            if r.op is not None:
-                check_loads(
-                    r.op.names[0] or "a tangent",
-                    r.op.values,
-                    dict((*r.op.axes, *r.op.reduce_axes)),
-                    lambda e: e.tensor.shape,
-                )  # type: ignore[attr-defined]  # noqa: E501
+        inside(results, "a tangent")
     return _named(results, outs, {*ops, *discover([t.op for t in seeds if t.op is not None])[0]})
 
 
@@ -152,7 +145,7 @@ def _seeds(ins: Sequence[Tensor], given: object) -> list[Tensor]:
     """The tangents of the inputs. Raises `WorkloadError`."""
     if given is None:
         return [placeholder(t.shape, t.dtype, dot_name(t.name)) for t in ins]
-    seeds = list(given) if isinstance(given, (list, tuple)) else [given]
+    seeds: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
     if len(seeds) != len(ins):
         raise WorkloadError(f"{WHAT}: {len(seeds)} tangents for {len(ins)} inputs; give one for each")
     for s, t in zip(seeds, ins, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from schedules import expr as E
@@ -81,9 +82,9 @@ def gradient(
     Of a scan it is a scan the other way, which reads all states of the forward one. Those are computed first;
     list them in ``saved`` where they are kept.
 
-    Open sizes stay open, but with a scan. Raises `WorkloadError`: an input that no output depends on, shapes or dtypes that do
-    not fit, other sizes that vary, open ones whose gradient is another expression at some size, and reducers
-    over tuples whose parts depend on each other, such as an argmax.
+    Open sizes stay open, but with a scan. Raises `WorkloadError`: an input that no output depends on, shapes
+    or dtypes that do not fit, other sizes that vary, open ones whose gradient is another expression at some
+    size, and reducers over tuples whose parts depend on each other, such as an argmax.
 
     >>> x, w = te.placeholder((8, 16), name="x"), te.placeholder((16, 4), name="w")
     >>> k = te.reduce_axis(16, "k")
@@ -117,14 +118,14 @@ def gradient(
             "the expression has a scan and sizes that vary; differentiate it at each size, with numbers for "
             "its sizes"
         )
-    return with_open_sizes(roots, dims, derive) if dims else _inside(derive(lambda t: t))
+    return with_open_sizes(roots, dims, derive) if dims else inside(derive(lambda t: t))
 
 
-def _inside(results: list[Tensor]) -> list[Tensor]:
-    """The gradients, whose loads are proved inside. Raises `WorkloadError`."""
+def inside(results: list[Tensor], what: str = "a gradient") -> list[Tensor]:
+    """The derivatives, whose loads are proved inside. Raises `WorkloadError`."""
     for op in stages(results):
         extents = dict((*op.axes, *op.reduce_axes))
-        check_loads(op.names[0] or "a gradient", op.values, extents, lambda e: e.tensor.shape)  # type: ignore[attr-defined]
+        check_loads(op.names[0] or what, op.values, extents, lambda e: e.tensor.shape)  # type: ignore[attr-defined]
     return results
 
 
@@ -195,7 +196,7 @@ class _Reverse:
                 for n in range(len(op.values)):
                     if (op, n) in coming:
                         self.arrived(coming[op, n], (op, n))
-                self.back(op, lambda x, own=states: key(x.tensor) not in own or x.tensor.carry is None)
+                self.back(op, partial(_not_of, states))
 
     def is_active(self, x: TensorLoad) -> bool:
         """Whether a load changes with an input, and has a derivative."""
@@ -291,6 +292,11 @@ class _Reverse:
             part = gather(op, x, found, derived_name(x.tensor.name))
             if part is not None:
                 self.give(x.tensor, part)
+
+
+def _not_of(states: Mapping[Key, Tensor], x: TensorLoad) -> bool:
+    """Whether a load reads none of these states."""
+    return states.get(key(x.tensor)) is not x.tensor
 
 
 def _refused(why: str) -> WorkloadError:
