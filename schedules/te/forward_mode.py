@@ -15,6 +15,7 @@ from schedules import expr as E
 from schedules.dtypes import computed
 from schedules.errors import WorkloadError
 from schedules.expr import Const
+from schedules.te.domains import masked_op
 from schedules.te.language import placeholder
 from schedules.te.reverse_mode.graph import (
     active,
@@ -106,11 +107,12 @@ class _Forward:
                 f"{WHAT}: stage {op.names[n] or '(unnamed)'} scatters, and has no tangent here; give what it "
                 "makes as an input, with its tangent"
             )
-        slope = values_gradients(op, {n: Const(1.0, computed(E.dtype_of(op.values[n])))}, WHAT)[n]
+        values = masked_op(op).values
+        slope = values_gradients(op, {n: Const(1.0, computed(E.dtype_of(values[n])))}, values, WHAT)[n]
         stored = own_element(op, n) if op.reducer is None else None
         parts = [
             guarded(part.conditions, times(part.value, E.widen(at(self.of[key(x.tensor)], x.indices))))
-            for x, found in terms(op.values[n], slope, stored, self.moves, WHAT).items()
+            for x, found in terms(values[n], slope, stored, self.moves, WHAT).items()
             for part in found
         ]
         dtype = computed(E.dtype_of(op.values[n]))

@@ -7,13 +7,12 @@ of them get an n-th each, as in torch.amax. A product hands on the product of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 from schedules import expr as E
 from schedules.errors import WorkloadError
 from schedules.expr import Expr, Var
-from schedules.te.reverse_mode.graph import at, like, placed, stage, targets
+from schedules.te.reverse_mode.graph import at, placed, stage, targets
 from schedules.te.tensors import Op, Tensor
 
 
@@ -23,10 +22,12 @@ def own_element(op: Op, n: int) -> Expr:
     return _over_own_axes(op, t)
 
 
-def values_gradients(op: Op, heads: Mapping[int, Expr], what: str = "te.gradient") -> dict[int, Expr]:
+def values_gradients(
+    op: Op, heads: Mapping[int, Expr], values: Sequence[Expr], what: str = "te.gradient"
+) -> dict[int, Expr]:
     """{output: the gradient of the value that a point of the stage has for it}, over the stage's axes, from
-    the gradients of the outputs. ``what``: what errors name. Raises `WorkloadError` for reducers over tuples
-    whose parts depend on each other."""
+    the gradients of the outputs. ``values``: those of the stage over its whole box. ``what``: what errors
+    name. Raises `WorkloadError` for reducers over tuples whose parts depend on each other."""
     if op.reducer is None:
         return dict(heads)
     out: dict[int, Expr] = {}
@@ -38,7 +39,8 @@ def values_gradients(op: Op, heads: Mapping[int, Expr], what: str = "te.gradient
                 "derivative here; te.sum, te.prod, te.max and te.min have, and reducers that do such things "
                 "to each of their values"
             )
-        out[n] = head if how == "+" else _product(op, n, head) if how == "*" else _extreme(op, n, head)
+        of_other = _product if how == "*" else _extreme
+        out[n] = head if how == "+" else of_other(op, n, head, values[n])
     return out
 
 
@@ -53,15 +55,10 @@ def _reduced(op: Op, value: Expr, name: str, product: bool = False) -> Expr:
     env: dict[str, Expr] = {**{v: to for (v, _), to in spatial}, **dict(reduce)}
     extents = {to.name: n for (_, to), (_, n) in zip(reduce, op.reduce_axes, strict=True)}
     shape = tuple(n for _, n in op.axes)
-    made = stage(shape, placed(value, env), extents, name, product)
-    if op.where:
-        assert made.op is not None
-        made = like(replace(made.op, where=tuple(placed(c, env) for c in op.where)), made.op.values[0])
-    return _over_own_axes(op, made)
+    return _over_own_axes(op, stage(shape, placed(value, env), extents, name, product))
 
 
-def _extreme(op: Op, n: int, head: Expr) -> Expr:
-    value = op.values[n]
+def _extreme(op: Op, n: int, head: Expr, value: Expr) -> Expr:
     hit = E.compare("==", value, own_element(op, n))
     one = E.wrap(1.0, E.dtype_of(value))
     ties = _reduced(op, E.select(hit, one, 0.0), "ties")
@@ -71,8 +68,7 @@ def _extreme(op: Op, n: int, head: Expr) -> Expr:
     return E.select(hit, _over_own_axes(op, shares), 0.0)
 
 
-def _product(op: Op, n: int, head: Expr) -> Expr:
-    value = op.values[n]
+def _product(op: Op, n: int, head: Expr, value: Expr) -> Expr:
     none = E.compare("==", value, 0.0)
     one = E.wrap(1.0, E.dtype_of(value))
     others = _reduced(op, E.select(none, one, value), "others", product=True)

@@ -12,8 +12,10 @@ from schedules.dtypes import computed
 from schedules.errors import WorkloadError
 from schedules.expr import Const, Expr, Var
 from schedules.te.inside import check_loads
+from schedules.te.domains import masked_op, require_plain
 from schedules.te.language import placeholder
 from schedules.te.reverse_mode.copies import without_copies
+from schedules.te.reverse_mode.domains import with_domains
 from schedules.te.reverse_mode.gather import gather
 from schedules.te.reverse_mode.graph import (
     Rewrite,
@@ -125,7 +127,8 @@ def inside(results: list[Tensor], what: str = "a gradient") -> list[Tensor]:
     """The derivatives, whose loads are proved inside. Raises `WorkloadError`."""
     for op in stages(results):
         extents = dict((*op.axes, *op.reduce_axes))
-        check_loads(op.names[0] or what, op.values, extents, lambda e: e.tensor.shape)  # type: ignore[attr-defined]
+        name = op.names[0] or what
+        check_loads(name, op.values, extents, lambda e: e.tensor.shape, op.where)  # type: ignore[attr-defined]
     return results
 
 
@@ -134,6 +137,8 @@ def _derived(
 ) -> list[Tensor]:
     """The gradients, of what is checked."""
     ops, _ = discover([t.op for t in outs if t.op is not None])
+    for op in ops:
+        require_plain(op, "te.gradient", but="where")
     seeds = [E.widen(load(h)) if isinstance(h, Tensor) else h for h in heads]
     found = _Reverse(ops, outs, seeds, {key(t) for t in ins})
     results = [found.gradient(t) for t in ins]
@@ -141,7 +146,8 @@ def _derived(
     scans = any(map(states_of, in_groups(ops)))
     for rewrite in (without_copies,) if scans else PASSES:
         results = rewrite(results, fixed)
-    return cut(_named(results, ins, fixed), kept)
+    results = cut(_named(results, ins, fixed), kept)
+    return with_domains(results, fixed) if any(op.where for op in ops) else results
 
 
 def inputs(tensors: Tensors) -> list[Tensor]:
@@ -282,8 +288,9 @@ class _Reverse:
         if not heads or not any(map(moves, reads(op))):
             return
         parts: dict[TensorLoad, list[Term]] = {}
-        for n, head in values_gradients(op, heads).items():
-            value = op.values[n]
+        values = masked_op(op).values
+        for n, head in values_gradients(op, heads, values).items():
+            value = values[n]
             stored = own_element(op, n) if op.reducer is None else None
             for x, found in terms(value, head, stored, self.moves).items():
                 if wanted(x):

@@ -114,6 +114,17 @@ def test_products_with_zeros() -> None:
         assert t[0] == back.sum()
 
 
+def test_triangles() -> None:
+    a, b = x_of(5, 5, name="a"), x_of(5, name="b")
+
+    def row(fold, i):
+        j = te.reduce_axis((0, i + 1), "j")
+        return fold(a[i, j] * b[j], axis=j)
+
+    for fold in (te.sum, te.max, te.prod):
+        check([a, b, te.compute((5,), lambda i, fold=fold: row(fold, i), "y")])
+
+
 def test_what_selects_guard_is_read_nowhere_else() -> None:
     x = x_of(6)
     y = te.compute((6,), lambda i: te.select(i > 0, x[i - 1] * x[i - 1], 7.0), "y")
@@ -218,7 +229,21 @@ def plane() -> list[te.Tensor]:
     return [a, y]
 
 
+def triangular() -> list[te.Tensor]:
+    """The solution of a triangular system: each step reads all before it."""
+    a, b = x_of(5, 5, name="a"), x_of(5, name="b")
+    x = te.state((5,), D, name="x")
+
+    def row(i):
+        j = te.reduce_axis((0, i), "j")
+        return te.sum(a[i, j] * x[j], axis=j)
+
+    dot = te.compute((5,), row, "dot")
+    return [a, b, te.scan(x, te.compute((5,), lambda i: b[i] - dot[i], "x"))]
+
+
 SCANS = {
+    "triangular system": triangular,
     "cell": cell,
     "cell backwards": lambda: cell(reverse=True),
     "two states": two_states,
