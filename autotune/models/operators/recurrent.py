@@ -29,22 +29,25 @@ class Layer:
     """One direction of a layer. ``w`` (gates · hidden, in) and ``r`` (gates · hidden, hidden) are the weights
     of inputs and of states; ``b`` and ``rb`` (gates · hidden,) are added to their products. ``peephole``
     (3 · hidden,): of the gates i, o, f by the cell. ``functions``: of the gates, of the candidate, of the
-    cell. ``clip``: bound of what they are given, 0 for none. ``lengths`` (batch,): steps of each sequence.
-    ``backwards``: from the last step to the first."""
+    cell. ``gates``: how many, with the candidate. ``clip``: bound of what they are given, 0 for none. ``lengths`` (batch,): steps of each sequence.
+    ``backwards``: from the last step to the first. ``projection``
+    (shown, hidden): a factor of the states "h", which are of its size."""
 
     w: te.Tensor
     r: te.Tensor
     b: te.Tensor | None
     rb: te.Tensor | None
     functions: tuple[Fn, ...]
+    gates: int
     clip: float = 0.0
     peephole: te.Tensor | None = None
     lengths: te.Tensor | None = None
     backwards: bool = False
+    projection: te.Tensor | None = None
 
     @property
     def hidden(self) -> int:
-        return self.r.shape[1]
+        return self.r.shape[0] // self.gates  # type: ignore[no-any-return]
 
 
 States = dict[str, te.Tensor]
@@ -73,7 +76,7 @@ class _Steps:
     def product(self, h: Callable[[Expr, Expr, Expr], Expr], first: int = 0, count: int = 0) -> te.Tensor:
         """A state times columns of the weights from gate ``first`` on."""
         columns = (count or self.weights.shape[1] // self.n - first) * self.n
-        k, r = te.reduce_axis(self.n, "k"), self.weights
+        k, r = te.reduce_axis(self.weights.shape[0], "k"), self.weights
 
         def value(t: Expr, b: Expr, j: Expr) -> te.Reduction:
             return te.sum(h(t, b, k) * r[k, j + first * self.n], axis=k)
@@ -93,7 +96,12 @@ class _Steps:
             new = te.cast(value(t, b, j), self.dtype)
             return new if n is None else te.select(te.cast(t, n.dtype) < n[b], new, self.before(old, t, b, j))
 
-        return stage((self.steps, self.batch, self.n), stored, name)
+        return stage((self.steps, *old.shape[1:]), stored, name)
+
+    def projected(self, h: te.Tensor, p: te.Tensor) -> te.Tensor:
+        """A state times the weights of what a layer shows."""
+        k = te.reduce_axis(self.n, "k")
+        return stage((*h.shape[:2], p.shape[0]), lambda t, b, j: te.sum(p[j, k] * h[t, b, k], axis=k), "dot")
 
 
 def run(layer: Layer, x: te.Tensor, start: States, step: Step) -> tuple[te.Tensor, States]:
@@ -103,8 +111,9 @@ def run(layer: Layer, x: te.Tensor, start: States, step: Step) -> tuple[te.Tenso
     if layer.w.shape[1] != x.shape[2] or layer.w.shape[0] != layer.r.shape[0]:
         raise ValueError(f"weights of {list(layer.w.shape)} and {list(layer.r.shape)} for {list(x.shape)}")
     for name, first in start.items():
-        if first.shape != (batch, n):
-            raise ValueError(f"the first state {name} is of {list(first.shape)}, not {[batch, n]}")
+        own = n if layer.projection is None or name != "h" else layer.projection.shape[0]
+        if first.shape != (batch, own):
+            raise ValueError(f"the first state {name} is of {list(first.shape)}, not {[batch, own]}")
     common = _Steps(layer, x)
     lengths = layer.lengths
     turned = lengths if layer.backwards else None
@@ -119,13 +128,13 @@ def run(layer: Layer, x: te.Tensor, start: States, step: Step) -> tuple[te.Tenso
         dot = inputs
         inputs = stage(dot.shape, lambda t, i, j: dot[t, i, j] + b[j], "inputs")
     states = {
-        name: te.state((steps, batch, n), x.dtype, partial(_first, first), 0, name, common.reverse)
+        name: te.state((steps, *first.shape), x.dtype, partial(_first, first), 0, name, common.reverse)
         for name, first in start.items()
     }
     made = step(common, inputs, states)
     every = dict(zip(made, te.scan([states[s] for s in made], [*made.values()]), strict=True))
     last = 0 if common.reverse else steps - 1
-    state = {name: reshape(part(t, 0, last, 1), (batch, n)) for name, t in every.items()}
+    state = {name: reshape(part(t, 0, last, 1), t.shape[1:]) for name, t in every.items()}
     y = every["h"]
     if lengths is not None:
         y = _shown(y, lengths)
@@ -180,9 +189,15 @@ def lstm(input_forget: bool = False, order: Sequence[int] = (0, 1, 2, 3)) -> Ste
             forget = 1.0 - i if input_forget else gate(2, f, *at, of=old)
             return forget * old + i * gate(3, g, *at)
 
+        def next_state(*at: Expr) -> Expr:
+            return gate(1, f, *at, of=new[at]) * h(new[at])
+
         new = s.next(cell, next_cell, "c")
-        shown = s.next(states["h"], lambda *at: gate(1, f, *at, of=new[at]) * h(new[at]), "h")
-        return {"h": shown, "c": new}
+        if s.layer.projection is None:
+            return {"h": s.next(states["h"], next_state, "h"), "c": new}
+        whole = stage(new.shape, lambda *at: te.cast(next_state(*at), s.dtype), "whole")
+        small = s.projected(whole, s.layer.projection)
+        return {"h": s.next(states["h"], lambda *at: small[at], "h"), "c": new}
 
     return step
 
@@ -315,7 +330,7 @@ def _recurrent(
         layer = Layer(
             of(w, d), of(r, d), None if b is None else part(b, 0, 0, gates * n),
             None if b is None else part(b, 0, gates * n, gates * n),
-            tuple(fns[d * each : (d + 1) * each]), clip,
+            tuple(fns[d * each : (d + 1) * each]), gates, clip,
             None if peephole is None else of(node.tensor(peephole), d),
             None if lengths is None else node.tensor(lengths), direction == "reverse" or d == 1,
         )  # fmt: skip
