@@ -26,12 +26,12 @@ Fn = Callable[[Expr], Expr]
 
 @dataclass(frozen=True)
 class Layer:
-    """One direction of a layer. ``w`` (gates · hidden, in) and ``r`` (gates · hidden, hidden) are the weights
-    of inputs and of states; ``b`` and ``rb`` (gates · hidden,) are added to their products. ``peephole``
-    (3 · hidden,): of the gates i, o, f by the cell. ``functions``: of the gates, of the candidate, of the
-    cell. ``gates``: how many, with the candidate. ``clip``: bound of what they are given, 0 for none. ``lengths`` (batch,): steps of each sequence.
-    ``backwards``: from the last step to the first. ``projection``
-    (shown, hidden): a factor of the states "h", which are of its size."""
+    """One direction of a layer. ``w`` (gates · hidden, in) and ``r`` (gates · hidden, shown) are the weights
+    of inputs and of states; ``b`` and ``rb`` (gates · hidden,) are added to their products. ``functions``: of
+    the gates, of the candidate, of the cell. ``gates``: how many, with the candidate. ``clip``: bound of what
+    functions are given, 0 for none. ``peephole`` (3 · hidden,): of the gates i, o, f by the cell. ``lengths``
+    (batch,): steps of each sequence. ``backwards``: from the last step to the first. ``projection`` (shown,
+    hidden): a factor of the states "h", which are of its size."""
 
     w: te.Tensor
     r: te.Tensor
@@ -47,7 +47,7 @@ class Layer:
 
     @property
     def hidden(self) -> int:
-        return self.r.shape[0] // self.gates  # type: ignore[no-any-return]
+        return self.r.shape[0] // self.gates
 
 
 States = dict[str, te.Tensor]
@@ -149,7 +149,11 @@ def _first(start: te.Tensor, t: Expr, b: Expr, j: Expr) -> Expr:
 def _shown(h: te.Tensor, lengths: te.Tensor) -> te.Tensor:
     """The states of all steps, 0 where a sequence has ended."""
     zero = te.const(0, h.dtype)
-    return stage(h.shape, lambda t, b, j: te.select(te.cast(t, lengths.dtype) < lengths[b], h[t, b, j], zero), "shown")
+
+    def value(t: Expr, b: Expr, j: Expr) -> Expr:
+        return te.select(te.cast(t, lengths.dtype) < lengths[b], h[t, b, j], zero)
+
+    return stage(h.shape, value, "shown")
 
 
 # --- cells ------------------------------------------------------------------------------------
@@ -176,7 +180,8 @@ def lstm(input_forget: bool = False, order: Sequence[int] = (0, 1, 2, 3)) -> Ste
         n, p, cell = s.n, s.layer.peephole, states["c"]
         dot = s.product(partial(s.before, states["h"]))
 
-        def gate(nth: int, fn: Fn, t: Expr, b: Expr, j: Expr, of: Expr | None = None) -> Expr:
+        def gate(nth: int, fn: Fn, at_step: Sequence[Expr], of: Expr | None = None) -> Expr:
+            t, b, j = at_step
             at = j + order[nth] * n
             v = x[t, b, at] + dot[t, b, at] + s.added(at)
             if of is not None and p is not None:
@@ -185,12 +190,12 @@ def lstm(input_forget: bool = False, order: Sequence[int] = (0, 1, 2, 3)) -> Ste
 
         def next_cell(*at: Expr) -> Expr:
             old = s.before(cell, *at)
-            i = gate(0, f, *at, of=old)
-            forget = 1.0 - i if input_forget else gate(2, f, *at, of=old)
-            return forget * old + i * gate(3, g, *at)
+            i = gate(0, f, at, old)
+            forget = 1.0 - i if input_forget else gate(2, f, at, old)
+            return forget * old + i * gate(3, g, at)
 
         def next_state(*at: Expr) -> Expr:
-            return gate(1, f, *at, of=new[at]) * h(new[at])
+            return gate(1, f, at, new[at]) * h(new[at])
 
         new = s.next(cell, next_cell, "c")
         if s.layer.projection is None:

@@ -39,6 +39,7 @@ def _recurrent(
     starts = dict(zip(names, first if isinstance(first, (list, tuple)) else [first], strict=True))
     x = transpose(x, (1, 0, 2)) if batch_first else x
     last: dict[str, list[te.Tensor]] = {name: [] for name in names}
+    ys: list[te.Tensor] = []
     for n in range(num_layers * count):
         w, r, *rest = given[n * each : (n + 1) * each]
         b, rb = (rest[0], rest[1]) if has_biases else (None, None)
@@ -48,9 +49,9 @@ def _recurrent(
         y, state = run(layer, x, start, step)
         for name in names:
             last[name].append(reshape(state[name], (1, *state[name].shape)))
-        ys = [y] if n % count == 0 else [*ys, y]
-        if n % count == count - 1:
-            x = concat(ys, 2)
+        ys.append(y)
+        if len(ys) == count:
+            x, ys = concat(ys, 2), []
     y = transpose(x, (1, 0, 2)) if batch_first else x
     return [y, *(concat(last[name], 0) for name in names)]
 
