@@ -76,19 +76,20 @@ def _dots(d: SketchBuilder, name: str, reduce: list[Loop], points: list[Loop]) -
         partial = d.s.rfactor(name, lane)
     except ScheduleError:
         return
-    d.done.add(partial)
-    outer = [x.var for x in d.loops(partial)]
-    at = outer.index(lane)
-    del at
-    inner = [x for x in outer if x == lane]
-    reduced = [x.var for x in d.loops(partial) if x.var in vars_bound(d.block(partial), "reduce")]
+    *rest, last_lane = d.loops(name)
+    inside = [x.var for x in rest if x.var in vars_bound(d.block(name), "spatial")]
     if points:
-        final = [x.var for x in d.loops(name)]
-        mine = [x for x in final if x in vars_bound(d.block(name), "spatial")]
-        d.s.compute_at(partial, mine[-1])
-        reduced, spatial_loops = d.own_apart(partial)
-        d.s.reorder(*reduced, *spatial_loops)
-        inner = spatial_loops[-1:]
-    if reduced:
-        d.s.decompose_reduction(partial, reduced[0])
-    d.s.vectorize(inner[-1])
+        d.s.compute_at(partial, inside[-1])
+        d.s.decompose_reduction(name, last_lane.var)
+        d.s.vectorize(last_lane.var)
+    sums, own = d.own_apart(partial)
+    in_order(d, partial, [*sums, *own])
+    for x in own[:-1]:
+        d.s.unroll(x)
+    d.s.vectorize(own[-1])
+    if sums:
+        d.s.partition(sums[-1])
+        d.s.decompose_reduction(partial, sums[0])
+    if not points:
+        d.s.decompose_reduction(name, last_lane.var)
+        d.s.vectorize(last_lane.var)
