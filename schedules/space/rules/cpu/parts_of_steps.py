@@ -55,8 +55,8 @@ def schedule_in_step(d: SketchBuilder, name: str, step: str, lanes: bool) -> Non
 
 
 def _packed(d: SketchBuilder, name: str, own: Sequence[Loop]) -> tuple[Load, str] | None:
-    """(What a sum reads at every step anew and that lies in memory before the first one, its axis in vectors),
-    if it is packed in the order in which it is read: so it is copied once, and read from end to end."""
+    """(What a sum reads at every step anew and lies in memory before the first one, its axis in vectors), if
+    it is packed in the order in which it is read: so it is copied once, and read from end to end."""
     b = d.block(name)
     v = vector_axis(b)
     inside = {x.var for x in own}
