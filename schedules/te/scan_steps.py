@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from schedules import affine
 from schedules import expr as E
 from schedules.expr import INDEX, Binary, Cast, Const, Expr, Load, Select, Var
 from schedules.te.compute_dag import Axis, Stage
@@ -145,10 +146,15 @@ def cumulative_of(stages: Sequence[Stage]) -> Cumulative | None:
     (axis,) = scan_positions(s)
     there = E.compare("<=", 0, at) if step == 1 else E.compare("<", at, s.axes[axis].extent)
     for own, term in ((value.a, value.b), (value.b, value.a)):
-        if isinstance(own, Select) and own.cond == there and own.a == Load(name, before, s.outputs[0].dtype):
+        earlier = Load(name, before, s.outputs[0].dtype)
+        if isinstance(own, Select) and _alike(own.cond, there) and _alike(own.a, earlier):
             if not any(x.buffer == name for e in (term, own.b) for x in E.loads(e)):
                 return Cumulative(value.op, axis, step, replace(s, values=(term,), scan=()))
     return None
+
+
+def _alike(a: Expr, b: Expr) -> bool:
+    return affine.simplify(a, {}) == affine.simplify(b, {})
 
 
 def first_of(s: Stage, c: Cumulative) -> int:

@@ -60,12 +60,12 @@ def schedule_scans(d: SketchBuilder) -> None:
 
 def _is_pointwise(b: Block, s: Stage) -> bool:
     """Whether a step reads of the steps before what is at its own point of the other axes, so that these are
-    independent. There must be some."""
+    independent."""
     own = {w.buffer for w in b.writes}
     scanned = {v for v, _ in s.scan}
     others = [n for n, v in enumerate(spatial(b)) if v not in scanned]
     at = [Var(v) for v in spatial(b)]
-    return bool(others) and all(x.indices[n] == at[n] for x in reads(b) if x.buffer in own for n in others)
+    return all(x.indices[n] == at[n] for x in reads(b) if x.buffer in own for n in others)
 
 
 def _schedule_tiles(d: SketchBuilder, s: Stage) -> None:
