@@ -159,6 +159,33 @@ def test_exclusive(name: str, reverse: bool) -> None:
     assert got.dtype == np.int64 and np.array_equal(got, turn(np.concatenate([first, whole[:-1]])))
 
 
+@pytest.mark.parametrize("name", CUMULATIVE)
+@pytest.mark.parametrize("block", [1, 3, 4, 12, 20])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_blocks(name: str, block: int, reverse: bool) -> None:
+    x = te.placeholder((2, 12), name="x")
+    (v,), (got,) = both([x, getattr(te, name)(x, axis=1, reverse=reverse, block=block)])
+    turn = (lambda a: np.flip(a, 1)) if reverse else (lambda a: a)
+    assert np.array_equal(got, turn(CUMULATIVE[name](turn(v), axis=1)))
+
+
+def test_exclusive_blocks() -> None:
+    x = te.placeholder((11,), name="x")
+    (v,), (got,) = both([x, te.cumsum(x, exclusive=True, block=4)])
+    assert np.array_equal(got, np.cumsum(v) - v)
+    (v,), (got,) = both([x, te.cumsum(x, exclusive=True, block=4, reverse=True)])
+    assert np.array_equal(got, np.flip(np.cumsum(np.flip(v))) - v)
+
+
+def test_the_carry_of_blocks_matters() -> None:
+    """A mutant: blocks that begin anew are not what is asked for."""
+    x = te.placeholder((12,), name="x")
+    dag = te.dag([x, te.cumsum(x, block=4)])
+    data = inputs(dag)
+    blocks = np.cumsum(data[0].reshape(3, 4), axis=1).reshape(-1)
+    assert not np.array_equal(te.evaluate(dag, data)[0], blocks)
+
+
 def test_nan_stays_the_largest() -> None:
     x = te.placeholder((4,), name="x")
     (got,) = te.evaluate(te.dag([x, te.cummax(x)]), [np.array([1, np.nan, 3, 2], "f")])
@@ -225,6 +252,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "unlike shapes": (
         lambda: te.scan([(3,), (4,)], lambda a, b, t: (a[t - 1], b[t - 1]), init=0.0), "make each with te.state"
     ),
+    "no block": (lambda: te.cumsum(te.placeholder((3,)), block=0), "block=0 is no number of elements"),
     "cumsum of numbers": (lambda: te.cumsum(3), "te.cumsum takes a tensor, got 3"),
 }
 
