@@ -173,6 +173,8 @@ def _readers_in_step(d: SketchBuilder, b: Block) -> list[Block]:
         return []
     users = [u for w in b.writes for u in readers(nest, w.buffer) if u is not b]
     users = list({u.name: u for u in users}.values())
+    if any(u.name == s.name for group in scan_groups(d) for s in group for u in users):
+        return []  # another scan, in loops of its own
     for u in users:
         for x in reads(u):
             if any(x.buffer == w.buffer for w in b.writes) and not all(isinstance(i, Var) for i in x.indices):
