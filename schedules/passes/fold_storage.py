@@ -50,7 +50,10 @@ def reads_earlier(loop: Loop, b: Buffer) -> bool:
         for x in loads(s):
             if x.buffer != b.name or (isinstance(s, Store) and s.update and x.indices == s.indices):
                 continue
-            need = [_clipped(n, size) for n, size in zip(footprint([x.indices], inner, b.shape, clip=False), b.shape, strict=True)]
+            need = [
+                _clipped(n, size)
+                for n, size in zip(footprint([x.indices], inner, b.shape, clip=False), b.shape, strict=True)
+            ]
             if not any(all(map(covers, have, need)) for have in made):
                 return True
     return False

@@ -28,9 +28,7 @@ _OVERLAP = frozenset({"software_pipeline", "double_buffer"})
 
 def scanned(dag: ComputeDAG) -> frozenset[str]:
     """The tensors that the stages of scans make."""
-    return frozenset(
-        o.name for a, b in groups(dag) for s in dag.stages[a : b + 1] for o in s.outputs
-    )
+    return frozenset(o.name for a, b in groups(dag) for s in dag.stages[a : b + 1] for o in s.outputs)
 
 
 def check_scans(p: Primitive[Any], before: Nest, after: Nest, tensors: frozenset[str]) -> None:
@@ -55,4 +53,6 @@ def check_scans(p: Primitive[Any], before: Nest, after: Nest, tensors: frozenset
         raise p.refused(f"iterations of {where} would overlap, and those of a scan read what was made before")
     wrong = late_read(after, sorted(tensors | carried | carried_buffers(after)))
     if wrong:
-        raise p.refused(f"{wrong}; keep the loops of the scan's own axes in order, and use loops of other axes")
+        raise p.refused(
+            f"{wrong}; keep the loops of the scan's own axes in order, and use loops of other axes"
+        )

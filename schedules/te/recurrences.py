@@ -114,8 +114,7 @@ def _short(
     wrong: Exception | None = None
     for dtypes in _dtypes(dtype, len(shapes), shapes, starts):
         own = [
-            state(s, d, i, axis, n, reverse)
-            for s, d, i, n in zip(shapes, dtypes, starts, names, strict=True)
+            state(s, d, i, axis, n, reverse) for s, d, i, n in zip(shapes, dtypes, starts, names, strict=True)
         ]
         axes = parameters(fn, len(shapes[0]), label, len(own))
         try:

@@ -53,7 +53,9 @@ def run_scan(stages: Sequence[Stage], places: dict[str, Array], stage: Evaluate,
         for d, own in enumerate(wave):
             places[f"{_PLACES}{d}"] = own
         for s in stages:
-            moved = [scan_positions(s).index(d) if d in scan_positions(s) else None for d in range(len(s.axes))]
+            moved = [
+                scan_positions(s).index(d) if d in scan_positions(s) else None for d in range(len(s.axes))
+            ]
             made = stage(_wave_of(s, len(wave[0])))
             kept = sum(m is None for m in moved)
             # numpy puts the axes of index arrays first where others stand between them: so do all here

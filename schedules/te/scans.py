@@ -83,7 +83,9 @@ def check_scan_axes(s: Stage) -> None:
                 f"stage {s.name}: the scan runs over {v[:40]!r}, and its axes are {', '.join(own) or 'none'}"
             )
         if step not in (1, -1):
-            raise ValueError(f"stage {s.name}: the scan runs in steps of {step} over {v}; 1 and -1 are possible")
+            raise ValueError(
+                f"stage {s.name}: the scan runs in steps of {step} over {v}; 1 and -1 are possible"
+            )
     if len(set(names)) != len(names):
         raise ValueError(f"stage {s.name}: an axis stands twice in its scan over {', '.join(names)}")
     if len(names) > MOST_AXES:
@@ -100,7 +102,9 @@ def check_group(stages: Sequence[Stage]) -> None:
     last = stages[-1]
     for s in stages:
         if not s.scan:
-            made = next((o.name for x in stages for o in x.outputs if any(r.buffer == o.name for r in s.reads())), "")
+            made = next(
+                (o.name for x in stages for o in x.outputs if any(r.buffer == o.name for r in s.reads())), ""
+            )
             raise ValueError(
                 f"stage {s.name}: it stands between stages of the scan of {last.name}"
                 + (f" and reads {made}" if made else "")
@@ -151,7 +155,11 @@ def _distances(
 ) -> tuple[tuple[Expr, ...], tuple[Expr, ...], dict[str, tuple[int, int]]]:
     maker = next(x.stage for x in group if any(o.name == load.buffer for o in x.stage.outputs))
     known = tuple(w for g in guards for w in E.conjuncts(weaker(g)))
-    return distances(load, s, maker), known, {a.var: (0, int(a.extent) - 1) for a in (*s.axes, *s.reduce_axes)}
+    return (
+        distances(load, s, maker),
+        known,
+        {a.var: (0, int(a.extent) - 1) for a in (*s.axes, *s.reduce_axes)},
+    )
 
 
 def _own_loads(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Load, tuple[Expr, ...], bool]]:

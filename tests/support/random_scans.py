@@ -104,7 +104,9 @@ def _sweep(rng: Random) -> list[Any]:
     def value(y: Any, i: Any, j: Any) -> Any:
         return _held(y[i - 1, j] + y[i, j - 1] - y[i - 1, j + 1] + a[i + 2, j + 1])
 
-    y = te.scan((n, m), lambda y, i, j: value(y, i, j), init=lambda i, j: a[i + 1, j + 1], axis=(0, 1), name="y")
+    y = te.scan(
+        (n, m), lambda y, i, j: value(y, i, j), init=lambda i, j: a[i + 1, j + 1], axis=(0, 1), name="y"
+    )
     return [a, *_read(rng, y, 1, n - 1, 0, 1)[:1]]
 
 

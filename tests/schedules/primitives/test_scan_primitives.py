@@ -73,7 +73,10 @@ def recurrence(axis: int = 0, reverse: bool = False) -> list[Any]:
     def value(y: Any, t: Any, i: Any) -> Any:
         return b[t, i] - (y[t, i - step] if axis else y[t - step, i])
 
-    return [b, te.scan((7, 10), lambda y, t, i: value(y, t, i), init=0.0, axis=axis, reverse=reverse, name="y")]
+    return [
+        b,
+        te.scan((7, 10), lambda y, t, i: value(y, t, i), init=0.0, axis=axis, reverse=reverse, name="y"),
+    ]
 
 
 def neighbours() -> list[Any]:
@@ -125,14 +128,22 @@ def test_what_keeps_the_order_of_a_scan_is_legal(name: str) -> None:
 EARLY = r"block y reads y\[.*\], and block y writes y\[t, i\]: the read is not proved to come after"
 ILLEGAL: dict[str, tuple[Callable[[], list[Any]], Callable[[Schedule], Any], str]] = {
     "parallel": (recurrence, lambda s: s.parallel("y_t"), "^parallel y_t: " + EARLY),
-    "vectorize": (recurrence, lambda s: (s.reorder("y_i", "y_t"), s.vectorize("y_t")), "^vectorize y_t: " + EARLY),
+    "vectorize": (
+        recurrence,
+        lambda s: (s.reorder("y_i", "y_t"), s.vectorize("y_t")),
+        "^vectorize y_t: " + EARLY,
+    ),
     "parts of steps": (
         recurrence,
         lambda s: (s.split("y_t", 3), s.reorder("y_t_1", "y_t_0")),
         "^reorder.*: " + EARLY,
     ),
     "neighbours": (neighbours, lambda s: s.reorder("y_i", "y_t"), "^reorder.*: " + EARLY),
-    "fused": (recurrence, lambda s: (s.fuse("y_t", "y_i"), s.parallel("y_t_y_i")), "^parallel y_t_y_i: " + EARLY),
+    "fused": (
+        recurrence,
+        lambda s: (s.fuse("y_t", "y_i"), s.parallel("y_t_y_i")),
+        "^parallel y_t_y_i: " + EARLY,
+    ),
     "hint": (
         recurrence,
         lambda s: s.annotate("y_t", "software_pipeline", 1),
@@ -152,7 +163,9 @@ def test_what_would_read_too_early_is_refused(name: str) -> None:
 def test_a_block_whose_history_is_read_is_not_computed_in_parts() -> None:
     b, y = recurrence()
     z = te.compute((7, 10), lambda t, i: y[t, i] * 2.0, name="z")
-    with pytest.raises(ScheduleError, match="compute_at y: block y makes y, which later steps of its scan read"):
+    with pytest.raises(
+        ScheduleError, match="compute_at y: block y makes y, which later steps of its scan read"
+    ):
         Schedule(te.dag([b, z])).compute_at("y", "z_t")
 
 

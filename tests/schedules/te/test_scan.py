@@ -57,7 +57,9 @@ def test_backwards() -> None:
 
 def test_several_states_of_one_step() -> None:
     x = te.placeholder((9,), name="x")
-    a, b = te.scan([(9,), (9,)], lambda a, b, t: (b[t - 1] + x[t], a[t - 1]), init=[1.0, 2.0], name=["a", "b"])
+    a, b = te.scan(
+        [(9,), (9,)], lambda a, b, t: (b[t - 1] + x[t], a[t - 1]), init=[1.0, 2.0], name=["a", "b"]
+    )
     (v,), (p, q) = both([x, a, b])
     assert p[0] == v[0] + 2 and q[0] == 1
     assert np.array_equal(p[1:], q[:-1] + v[1:]) and np.array_equal(q[1:], p[:-1])
@@ -216,21 +218,25 @@ def test_bounds_grow_along_the_steps() -> None:
 
 def _scan(value: Callable[..., Any], **more: Any) -> None:
     b = te.placeholder((7, 5), name="b")
-    te.dag([b, te.scan((7, 5), lambda y, t, i: value(y, t, i) + b[t, i], **{"init": 0.0, "name": "y", **more})])
+    te.dag(
+        [b, te.scan((7, 5), lambda y, t, i: value(y, t, i) + b[t, i], **{"init": 0.0, "name": "y", **more})]
+    )
 
 
 LATE = "it reads .* where it makes .*, and that is not proved to be made before in the order of the scan, "
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "the same step": (lambda: _scan(lambda y, t, i: y[t, i]), "^stage y: " + LATE + "t from first to last"),
     "the next step": (
-        lambda: _scan(lambda y, t, i: te.select(t < 6, y[te.minimum(t + 1, 6), i], 0.0)), "^stage y: " + LATE
+        lambda: _scan(lambda y, t, i: te.select(t < 6, y[te.minimum(t + 1, 6), i], 0.0)),
+        "^stage y: " + LATE,
     ),
     "the other direction": (
         lambda: _scan(lambda y, t, i: y[te.maximum(t - 1, 0), i], reverse=True),
         "^stage y: " + LATE + "t from last to first",
     ),
     "a place that is read": (
-        lambda: _scan(lambda y, t, i: y[te.cast(te.cast(t, "float32"), "int32"), i]), "^stage y: " + LATE
+        lambda: _scan(lambda y, t, i: y[te.cast(te.cast(t, "float32"), "int32"), i]),
+        "^stage y: " + LATE,
     ),
     "no init": (
         lambda: _scan(lambda y, t, i: y[t - 1, i], init=None),
@@ -241,7 +247,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "init gives 1 of dtype int32; use te.cast",
     ),
     "an axis that is not there": (
-        lambda: _scan(lambda y, t, i: y[t - 1, i], axis=2), "axis=2 is outside the 2 dimensions"
+        lambda: _scan(lambda y, t, i: y[t - 1, i], axis=2),
+        "axis=2 is outside the 2 dimensions",
     ),
     "an axis twice": (lambda: _scan(lambda y, t, i: y[t - 1, i], axis=(0, -2)), "an axis stands twice"),
     "no axis": (lambda: _scan(lambda y, t, i: y[t - 1, i], axis="t"), "axis='t' is no axis"),
@@ -250,7 +257,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "1 values for 2 states",
     ),
     "unlike shapes": (
-        lambda: te.scan([(3,), (4,)], lambda a, b, t: (a[t - 1], b[t - 1]), init=0.0), "make each with te.state"
+        lambda: te.scan([(3,), (4,)], lambda a, b, t: (a[t - 1], b[t - 1]), init=0.0),
+        "make each with te.state",
     ),
     "no block": (lambda: te.cumsum(te.placeholder((3,)), block=0), "block=0 is no number of elements"),
     "cumsum of numbers": (lambda: te.cumsum(3), "te.cumsum takes a tensor, got 3"),
@@ -286,7 +294,9 @@ def test_a_step_has_the_axis_of_the_scan() -> None:
     h = te.state((4, 3), init=0.0, name="h")
     g = te.compute((3,), lambda j: h[2, j] + 1.0, name="g")
     out = te.scan(h, te.compute((4, 3), lambda t, j: g[j] + x[t, j]))
-    with pytest.raises(WorkloadError, match="stage g: it is a step of the scan of .*; give it 4 points there"):
+    with pytest.raises(
+        WorkloadError, match="stage g: it is a step of the scan of .*; give it 4 points there"
+    ):
         te.dag([x, out])
 
 

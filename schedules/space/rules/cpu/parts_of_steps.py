@@ -88,9 +88,7 @@ def _along_points(d: SketchBuilder, name: str) -> bool:
     """Whether what a sum reads lies side by side along its last axis, or is the same there."""
     b = d.block(name)
     v = vector_axis(b)
-    return v is not None and all(
-        v in unit_stride_vars(d.s.nest, x) or not depends(x, v) for x in operands(b)
-    )
+    return v is not None and all(v in unit_stride_vars(d.s.nest, x) or not depends(x, v) for x in operands(b))
 
 
 def _dots(d: SketchBuilder, name: str, reduce: list[Loop], points: list[Loop]) -> None:
