@@ -11,7 +11,7 @@ element of a row is read for the last time before its place is written.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from schedules import affine
 from schedules import expr as E

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from schedules.errors import ScheduleError
 from schedules.ir import Nest, blocks
 from schedules.ir.carried import carried_buffers, late_read
 from schedules.primitives.base import Primitive

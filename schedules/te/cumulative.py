@@ -22,9 +22,9 @@ def cumsum(
     x: Tensor, axis: int = 0, reverse: bool = False, exclusive: bool = False, dtype: str | None = None,
     block: int | None = None, name: str | None = None,
 ) -> Tensor:  # fmt: skip
-    """Σ of the elements of a tensor up to each along ``axis``, of its shape. ``reverse``: from each to the last.
-    ``exclusive``: without the element itself, so that the first is 0. ``dtype``: in which it is added up, and
-    of the result; by default that of ``x``, or what it is computed with.
+    """Σ of the elements of a tensor up to each along ``axis``, of its shape. ``reverse``: from each to the
+    last. ``exclusive``: without the element itself, so that the first is 0. ``dtype``: in which it is added
+    up, and of the result; by default that of ``x``, or what it is computed with.
 
     ``block``: how many elements of the axis are added up one after another. The sums of blocks are added up
     before, so that blocks run in parallel: elements are read twice, and floats are added in another order.
@@ -132,7 +132,8 @@ def _along(
             return f.join(y[before], element(*at))
         return select(E.compare("==", at[d], end), first(*at), f.join(y[before], element(*before)))
 
-    return scan(y, compute(shape, value, name))  # type: ignore[no-any-return]
+    made: Tensor = scan(y, compute(shape, value, name))
+    return made
 
 
 def _in_blocks(
@@ -164,6 +165,7 @@ def _in_blocks(
         f, cut, padded, dtype, d + 1, reverse, exclusive, f"{name}_block",
         start=lambda *at: before[(*at[: d + 1], *at[d + 2 :])],
     )  # fmt: skip
-    return compute(  # type: ignore[no-any-return]
+    made: Tensor = compute(
         shape, lambda *at: inside[(*at[:d], at[d] // block, at[d] % block, *at[d + 1 :])], name
     )
+    return made

@@ -67,7 +67,7 @@ def evaluate(dag: ComputeDAG, inputs: Sequence[Array]) -> list[Array]:
             )
         arrays[t.name] = a
     with np.errstate(all="ignore"):
-        together = {a: b for a, b in groups(dag)}
+        together = dict(groups(dag))
         n = 0
         while n < len(dag.stages):
             last = together.get(n, n)

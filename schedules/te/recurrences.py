@@ -31,9 +31,9 @@ def state(
     stored: ``h[t - 1, k]``. `scan` says what a step stores.
 
     ``axis``: the dimension along which steps run one after another, or several, the outermost first.
-    ``reverse``: from the last point to the first, so that ``h[t + 1, k]`` is the step before. ``init``: what is
-    read before the first step, a number, or a function of the indices, of which that along ``axis`` is outside
-    of the shape there. Other stages of a step are plain ones with the same axis in the same place.
+    ``reverse``: from the last point to the first, so that ``h[t + 1, k]`` is the step before. ``init``: what
+    is read before the first step, a number, or a function of the indices, of which that along ``axis`` is
+    outside of the shape there. Other stages of a step are plain ones with the same axis in the same place.
 
     Raises `WorkloadError` for an axis that the shape has not.
 

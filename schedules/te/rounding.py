@@ -113,8 +113,8 @@ def evaluate_with_bounds(
                 known.values[t.name] = v
                 if e is not None:
                     known.errors[t.name] = e
-        for n in dag.outputs:
-            value, bound = _stored(known.values[n], known.errors.get(n), dag.tensors[n].dtype)
+        for name in dag.outputs:
+            value, bound = _stored(known.values[name], known.errors.get(name), dag.tensors[name].dtype)
             values.append(value)
             bounds.append(bound)
     return Bounded(tuple(values), tuple(bounds))
@@ -170,7 +170,8 @@ def _scan(stages: Sequence[Stage], known: ComputedTensors) -> None:
     if e0 is None and e is None and own is None:
         return
     zero = np.zeros(term.shape)
-    e = accumulated(found, 0.0 if e0 is None else e0, zero if e is None else e, np.add if found.op == "+" else np.maximum)
+    joined = np.add if found.op == "+" else np.maximum
+    e = accumulated(found, 0.0 if e0 is None else e0, zero if e is None else e, joined)
     if found.op == "+" and E.is_float(t.dtype):
         every = np.abs(v) * unit_roundoff(t.dtype)
         e = e + accumulated(found, np.take(every, first, found.axis), every, np.add)

@@ -53,16 +53,12 @@ def run_scan(stages: Sequence[Stage], places: dict[str, Array], stage: Evaluate,
         for d, own in enumerate(wave):
             places[f"{_PLACES}{d}"] = own
         for s in stages:
-            moved = [
-                scan_positions(s).index(d) if d in scan_positions(s) else None for d in range(len(s.axes))
-            ]
-            made = stage(_wave_of(s, len(wave[0])))
-            kept = sum(m is None for m in moved)
-            # numpy puts the axes of index arrays first where others stand between them: so do all here
-            at = tuple(slice(None) if m is None else wave[m] for m in moved)
-            apart = _adjacent([m is not None for m in moved])
-            front = [m is not None for m in moved].index(True) if apart else 0
-            put(s, at, [_moved(x, front) for x in made] if kept else made)
+            positions = scan_positions(s)
+            each = range(len(s.axes))
+            # numpy puts the axis of index arrays first where others stand between these, else in their place
+            front = min(positions) if _adjacent([d in positions for d in each]) else 0
+            where = tuple(wave[positions.index(d)] if d in positions else slice(None) for d in each)
+            put(s, where, [_moved(x, front) for x in stage(_wave_of(s, len(wave[0])))])
 
 
 def points(s: Stage) -> Iterator[tuple[int, ...]]:

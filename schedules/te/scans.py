@@ -30,7 +30,7 @@ MOST_AXES = 6
 def groups(dag: ComputeDAG | Sequence[Stage]) -> tuple[tuple[int, int], ...]:
     """(first, last) numbers of the stages of each group, in order. Groups do not overlap: runs that would are
     one."""
-    stages: Sequence[Stage] = getattr(dag, "stages", dag)
+    stages: Sequence[Stage] = dag if isinstance(dag, Sequence) else dag.stages
     if not any(s.scan for s in stages):
         return ()
     makers = {o.name: n for n, s in enumerate(stages) for o in s.outputs}
@@ -92,7 +92,7 @@ def check_scan_axes(s: Stage) -> None:
         raise ValueError(f"stage {s.name}: its scan has {len(names)} axes, more than {MOST_AXES}; use fewer")
     if s.places:
         raise ValueError(
-            f"stage {s.name}: it scatters and is a step of a scan; scatter in a stage of its own after the scan"
+            f"stage {s.name}: it scatters and is a step of a scan; scatter in a stage of its own behind it"
         )
 
 
@@ -133,9 +133,9 @@ def _late_read(group: tuple[VeryStage, ...]) -> str:
         )
         own = f"{s.outputs[0].name}[{', '.join(a.var for a in s.axes)}]"
         return (
-            f"stage {s.name}: it reads {E.show(load)} where it makes {own}, and that is not proved to be made "
-            f"{'by then' if same else 'before'} in the order of the scan, {order}; read an earlier step, or "
-            "test in the condition of a te.select that it is one"
+            f"stage {s.name}: it reads {E.show(load)} where it makes {own}, and that is not proved to be "
+            f"made {'by then' if same else 'before'} in the order of the scan, {order}; read an earlier "
+            "step, or test in the condition of a te.select that it is one"
         )
     return ""
 

@@ -58,7 +58,7 @@ class IterVar(Var):
 class Carry:
     """What makes a tensor the state of a scan. ``axes``: its dimensions along which steps run one after
     another, the outermost first. ``step``: 1 from the first point on, -1 from the last one. ``read``: an
-    element, of the state and indices. ``stored``: the tensor that each step stores, once `te.scan` is told."""
+    element, of the state and indices. ``stored``: what each step stores, once `te.scan` is told."""
 
     axes: tuple[int, ...]
     step: int
@@ -362,7 +362,7 @@ def _axes(axes: tuple[tuple[str, Any], ...], sizes: Mapping[Dim, int]) -> tuple[
 
 
 def key(t: Tensor) -> Key:
-    """The placeholder itself, or the stage and the number of its output. Of a state: that of what it stores."""
+    """The placeholder itself, or the stage and the number of its output; of a state, of what is stored."""
     if t.carry is not None and t.carry.stored:
         return key(t.carry.stored[0])
     return (t if t.op is None else t.op), t.index
@@ -386,8 +386,8 @@ def discover(roots: Iterable[Op]) -> tuple[list[Op], list[Tensor]]:
                 continue
             stack.append((op, True))
             reads = op.reads()
-            made = [op for t in reads if t.carry is not None and isinstance(op := key(t)[0], Op)]
-            stored |= dict.fromkeys(made)
+            made = [key(t)[0] for t in reads if t.carry is not None]
+            stored |= {x: None for x in made if isinstance(x, Op)}
             leaves |= {t: None for t in reads if isinstance(key(t)[0], Tensor)}
             stack += [(t.op, False) for t in reversed(reads) if t.op is not None]
         todo = [op for op in stored if op not in order]

@@ -36,7 +36,7 @@ def schedule_in_step(d: SketchBuilder, name: str, step: str, lanes: bool) -> Non
     last = next((x for x in reversed(points) if extent(x) != 1), points[-1])
     rest = [x.var for x in points if x is not last]
     w = d.lanes_of(d.dtype(b))
-    if 0 < extent(last) <= MOST_LANES and not reduce or extent(last) == 0:
+    if (0 < extent(last) <= MOST_LANES and not reduce) or extent(last) == 0:
         outer, inner = [], last.var
     else:
         fits = [w * k for k in (1, 2, 4, 8, 16) if w * k <= extent(last)] or [extent(last)]
