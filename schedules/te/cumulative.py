@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from schedules import expr as E
@@ -94,6 +94,19 @@ _FOLDS = {
 }
 
 
+@dataclass(frozen=True)
+class _Order:
+    """Along which dimension elements are combined, from which end, and whether with the element itself."""
+
+    axis: int
+    reverse: bool
+    exclusive: bool
+
+    def end(self, extent: Any) -> Any:
+        """The first index that is combined."""
+        return written(extent) - 1 if self.reverse else 0
+
+
 def _cumulative(
     what: str, x: Any, axis: int, reverse: bool, exclusive: bool, dtype: str | None, block: int | None,
     name: str | None,
@@ -101,57 +114,54 @@ def _cumulative(
     if not isinstance(x, Tensor) or x.carry is not None:
         raise WorkloadError(f"te.{what} takes a tensor, got {x!r}; of elements make one with te.compute")
     (d,) = axes_of(axis, x.ndim, f"te.{what}")
-    f = _FOLDS[what]
 
     def element(*at: Any) -> Expr:
         v = E.widen(x[at])
         return v if dtype is None else cast(v, dtype)
 
-    own = E.dtype_of(element(*(Const(0) for _ in x.shape)))
+    order = _Order(d, reverse, exclusive)
     if block is None:
-        return _along(f, x.shape, element, own, d, reverse, exclusive, name or what)
+        return _along(_FOLDS[what], x.shape, element, order, name or what)
     if isinstance(block, bool) or not isinstance(block, int) or block < 1:
         raise WorkloadError(f"te.{what}: block={block!r} is no number of elements; give one from 1 on")
-    return _in_blocks(f, x.shape, element, own, d, reverse, exclusive, block, name or what)
+    if not isinstance(x.shape[d], int):
+        raise WorkloadError(f"te.{what}: block={block} along an axis that varies; leave block out there")
+    return _in_blocks(_FOLDS[what], x.shape, element, order, block, name or what)
 
 
 def _along(
-    f: _Fold, shape: Sequence[Any], element: Callable[..., Expr], dtype: str, d: int, reverse: bool,
-    exclusive: bool, name: str, start: Callable[..., Expr] | None = None,
+    f: _Fold, shape: Sequence[Any], element: Callable[..., Expr], order: _Order, name: str,
+    start: Callable[..., Expr] | None = None,
 ) -> Tensor:  # fmt: skip
-    """Elements combined along dimension ``d``, one after another. ``start``: what comes before the first, of
-    the indices; by default what changes nothing."""
-    step, least = -1 if reverse else 1, f.neutral(dtype)
-    first: Callable[..., Expr] = start or (lambda *_: least)
-    y = state(shape, dtype, first, d, name, reverse)
-    end = written(shape[d]) - 1 if reverse else 0
+    """Elements combined one after another. ``start``: what comes before the first, of the indices; by default
+    what changes nothing."""
+    d, step = order.axis, -1 if order.reverse else 1
+    dtype = E.dtype_of(element(*(Const(0) for _ in shape)))
+    first: Callable[..., Expr] = start or (lambda *_: f.neutral(dtype))
+    y = state(shape, dtype, first, d, name, order.reverse)
 
     def value(*at: Any) -> Expr:
         before = (*at[:d], at[d] - step, *at[d + 1 :])
-        if not exclusive:
+        if not order.exclusive:
             return f.join(y[before], element(*at))
-        return select(E.compare("==", at[d], end), first(*at), f.join(y[before], element(*before)))
+        begins = E.compare("==", at[d], order.end(shape[d]))
+        return select(begins, first(*at), f.join(y[before], element(*before)))
 
     made: Tensor = scan(y, compute(shape, value, name))
     return made
 
 
 def _in_blocks(
-    f: _Fold, shape: Sequence[Any], element: Callable[..., Expr], dtype: str, d: int, reverse: bool,
-    exclusive: bool, block: int, name: str,
-) -> Tensor:  # fmt: skip
-    """Each block along dimension ``d`` combined from what all blocks before it are together: these are
-    combined first."""
-    extent = shape[d]
-    if not isinstance(extent, int):
-        raise WorkloadError(f"te.{name}: block={block} along an axis that varies; leave block out there")
+    f: _Fold, shape: Sequence[Any], element: Callable[..., Expr], order: _Order, block: int, name: str
+) -> Tensor:
+    """Each block combined from what all blocks before it are together: these are combined first."""
+    d, extent = order.axis, shape[order.axis]
     count = -(-extent // block)
-    least = f.neutral(dtype)
 
     def padded(*at: Any) -> Expr:  # of a block and a place in it
         i = at[d] * block + at[d + 1]
-        there = (*at[:d], i, *at[d + 2 :])
-        return element(*there) if extent % block == 0 else select(i < extent, element(*there), least)
+        v = element(*at[:d], i, *at[d + 2 :])
+        return v if extent % block == 0 else select(i < extent, v, f.neutral(E.dtype_of(v)))
 
     k = reduce_axis(block, "k")
     cut = (*shape[:d], count, block, *shape[d + 1 :])
@@ -160,11 +170,10 @@ def _in_blocks(
         lambda *at: f.fold(padded(*at[: d + 1], k, *at[d + 1 :]), axis=k),
         f"{name}_total",
     )
-    before = _along(f, totals.shape, lambda *at: totals[at], dtype, d, reverse, True, f"{name}_before")
-    inside = _along(
-        f, cut, padded, dtype, d + 1, reverse, exclusive, f"{name}_block",
-        start=lambda *at: before[(*at[: d + 1], *at[d + 2 :])],
-    )  # fmt: skip
+    of_blocks = replace(order, exclusive=True)
+    before = _along(f, totals.shape, lambda *at: totals[at], of_blocks, f"{name}_before")
+    within = replace(order, axis=d + 1)
+    inside = _along(f, cut, padded, within, f"{name}_block", lambda *at: before[(*at[: d + 1], *at[d + 2 :])])
     made: Tensor = compute(
         shape, lambda *at: inside[(*at[:d], at[d] // block, at[d] % block, *at[d + 1 :])], name
     )
