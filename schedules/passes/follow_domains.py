@@ -21,6 +21,7 @@ from schedules import expr as E
 from schedules.expr import Compare, Const, Expr, Logic, Var
 from schedules.ir import Alloc, Guard, Loop, Nest, Seq, Stmt, blocks, const, seq, walk, with_body
 from schedules.ir.exprs import substitute
+from schedules.ir.nest import has_domain
 from schedules.passes.partition import given
 from schedules.passes.simplify import Ranges, inside
 
@@ -29,8 +30,8 @@ Gap = Expr
 
 
 def has_domains(nest: Nest) -> bool:
-    """Whether a block leaves out terms by conditions on axes alone."""
-    return any(not E.loads(c) for b in blocks(nest.body) for c in b.where)
+    """Whether a block of a nest is that of a stage whose domain is no box."""
+    return any(has_domain(b) for b in blocks(nest.body))
 
 
 def mark_domains(s: Stmt) -> Stmt:
