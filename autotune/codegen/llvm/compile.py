@@ -286,7 +286,7 @@ class LoadedObject:
         import numpy as np
 
         params, _ = abi.parse_signature(self.signature)
-        table = {"ndarray": id(np.ndarray)} | {d: id(DTYPES[d].numpy) for d, _ in params}
+        table = {"ndarray": id(np.ndarray)} | {d: id(DTYPES[d].numpy) for d, _ in params} | _number_types()
         for k, word in enumerate(self._words(table)):
             if k not in (abi.BLOCK, abi.LOCK):
                 self._desc[k] = word
@@ -392,6 +392,22 @@ def address_reader() -> Callable[[Any], int]:
         return lambda x: int(x.ctypes.data)
     at, place = ctypes.c_int64.from_address, abi.DATA_AT
     return lambda x: at(id(x) + place).value
+
+
+@cache
+def _number_types() -> dict[str, int]:
+    """{name in the table of `entry.descriptor`: address} of the types of numbers whose values lie where machine
+    code reads them."""
+    import numpy as np
+
+    whole = ctypes.c_double.from_address(id(1.5) + abi.VALUE_AT).value == 1.5
+    found = {"a float": id(float), "an int": id(int), "a bool": id(bool)} if whole else {}
+    for name, row in DTYPES.items():
+        if row.module == "numpy" or row.module in sys.modules:
+            x = row.numpy.type(1)
+            if ctypes.string_at(id(x) + abi.VALUE_AT, row.itemsize) == np.asarray(x).tobytes():
+                found[f"{name}()"] = id(type(x))
+    return found
 
 
 @cache
