@@ -266,21 +266,18 @@ def memory_of(a: np.ndarray) -> tuple[int, int]:
     return a.ctypes.data - before, lies.span - 1 + a.itemsize if a.size else 0
 
 
-def check_apart(
-    arrays: Sequence[tuple[int, int]],
-    name: Callable[[int], str],
-    inputs: int,
-    views: Sequence[np.ndarray] | None = None,
-) -> None:
+def may_share(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays that interleave share an element, as far as that is found in a few steps."""
+    shares: Any = np.may_share_memory  # whose types know two numbers of steps only
+    return bool(shares(a, b, max_work=_SHARE_STEPS))
+
+
+def check_apart(arrays: Sequence[tuple[int, int]], name: Callable[[int], str], inputs: int) -> None:
     """Raises ArgumentError where an output shares memory with another array. ``arrays``: address and bytes of
-    each, ``inputs`` of them inputs, then the outputs. ``name``: of the argument of a number. ``views``:
-    of them; with these, two that interleave may be given, where it is found that they share no element."""
-    may_share: Any = np.may_share_memory  # whose types know two numbers of steps only
+    each, ``inputs`` of them inputs, then the outputs. ``name``: of the argument of a number."""
     for w in range(inputs, len(arrays)):
         for other in range(w):
-            if overlap(*arrays[w], *arrays[other]) and (
-                views is None or may_share(views[w], views[other], max_work=_SHARE_STEPS)
-            ):
+            if overlap(*arrays[w], *arrays[other]):
                 raise ArgumentError(
                     f"{name(w)} shares memory with {name(other)}; give it memory of its own"
                 )

@@ -30,7 +30,8 @@ child an allocation a call.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from autotune.codegen.runtime import program
 from autotune.codegen.runtime.exchange import ROW
@@ -41,6 +42,7 @@ from schedules.ir.strides import given_strides
 from schedules.strides import MemoryLayout, settled
 from schedules.te.open_sizes import OpenSize
 
+NOTHING: Mapping[int, tuple[int, int]] = MappingProxyType({})
 # Version of the header and of what kernels expect.
 ABI = 1
 # Clock numbers of Linux.
@@ -68,8 +70,10 @@ HOME, SIZES, SIZES_AT, PY_FLOAT, PY_INT, PY_BOOL, HEAD = range(8, 15)
 # where it walks backwards, and from there to its end. DENSE: whether it is row-major. PERIOD, ROW_BYTES:
 # bytes from a row to the next, and of a row. Of an input without dimensions, in whose place a number may be
 # given, NUMBER says its kind (0: none may), SCALAR is numpy's type of its numbers, LEAST and LAST its range.
+# TOGETHER: of an output that lies in the memory of an input, the number of that plus 1; APART: the bytes from
+# where the input begins to where it begins.
 DESCRIPTOR, NDIM, FLAGS, ALIGN_MASK, BELOW, BYTES, OUTPUT, DIMS, DLPACK, DENSE = range(10)
-PERIOD, ROW_BYTES, NUMBER, SCALAR, LEAST, LAST, RECORD = range(10, 17)
+PERIOD, ROW_BYTES, NUMBER, SCALAR, LEAST, LAST, TOGETHER, APART, RECORD = range(10, 19)
 # Kinds of NUMBER. Other floats are converted by numpy.
 A_BOOL, AN_INT, A_FLOAT32, A_FLOAT64 = range(1, 5)
 
@@ -165,11 +169,13 @@ def descriptor(
     table: dict[str, int],
     home: int = 0,
     sizes: Sequence[int] = (),
+    together: Mapping[int, tuple[int, int]] = NOTHING,
 ) -> list[int]:
     """The words of a descriptor of the kernel at address ``kernel`` with signature ``text``. ``table``:
     addresses of numpy's array type ("ndarray") and of the dtype singletons by name, and of types of numbers:
     Python's ("a float", "an int", "a bool") and numpy's ("float32()" and so on), where they may be given; if empty,
-    `at_call` refuses every call. ``home``, ``sizes``: see `HOME` and `SIZES`."""
+    `at_call` refuses every call. ``home``, ``sizes``: see `HOME` and `SIZES`. ``together``:
+    {number of an output: (that of the input in whose memory it lies, the bytes between)}."""
     params, inputs = parse_signature(text)
     # Large blocks begin at a page of 2 MiB, so that the system may use such pages for them.
     align = 2 << 20 if scratch_bytes >= 2 << 20 else 64
@@ -193,6 +199,8 @@ def descriptor(
             int(dense),
             *(n * item for n in layout.rows),
             *(_number(dtype, table) if not layout.shape and not written else (0, 0, 0, 0)),
+            together[k][0] + 1 if k in together else 0,
+            together[k][1] if k in together else 0,
         ]
         extents += [*layout.shape, *layout.steps]
     head[SIZES_AT] = HEAD + len(records) + len(extents)
@@ -613,7 +621,7 @@ check:
   %stop = select i1 %reads, i64 0, i64 %w
   br label %others
 others:
-  %j = phi i64 [ 0, %check ], [ %j.next, %other ], [ %j.next, %interleaved ]
+  %j = phi i64 [ 0, %check ], [ %j.next, %other ], [ %j.next, %interleaved ], [ %j.next, %together ]
   %j.left = icmp slt i64 %j, %stop
   br i1 %j.left, label %other, label %written
 other:
@@ -627,7 +635,15 @@ other:
   %after = icmp uge i64 %w.p, %j.end
   %before = icmp uge i64 %j.p, %w.end
   %apart = or i1 %after, %before
-  br i1 %apart, label %others, label %rows
+  br i1 %apart, label %others, label %together
+together:
+  ; One that may lie in the memory of an input lies where its code expects it.
+{word("w.with", "%w.record", TOGETHER)}{word("w.apart", "%w.record", APART)}
+  %is.with = icmp eq i64 %w.with, %j.next
+  %between.firsts = sub i64 %w.p, %j.first
+  %is.there = icmp eq i64 %between.firsts, %w.apart
+  %is.in.place = and i1 %is.with, %is.there
+  br i1 %is.in.place, label %others, label %rows
 rows:
   ; Rows at one distance may lie between each other.
 {word("w.period", "%w.record", PERIOD)}{word("j.period", "%j.record", PERIOD)}
