@@ -23,6 +23,8 @@ from schedules.te import factored
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage
 from schedules.te.contraction import Terms, blocks_of, contract, product_of
 from schedules.te.open_sizes import at, sizes_of
+from schedules.te.scan_steps import evaluate_scan
+from schedules.te.scans import groups
 
 Array = NDArray[Any]
 # Points of a block: 4 MB for a temporary in float64.
@@ -64,9 +66,16 @@ def evaluate(dag: ComputeDAG, inputs: Sequence[Array]) -> list[Array]:
             )
         arrays[t.name] = a
     with np.errstate(all="ignore"):
-        for stage in dag.stages:
-            for t, out in zip(stage.outputs, _stage(stage, arrays), strict=True):
-                arrays[t.name] = out
+        together = {a: b for a, b in groups(dag)}
+        n = 0
+        while n < len(dag.stages):
+            last = together.get(n, n)
+            if n in together:
+                arrays |= evaluate_scan(dag.stages[n : last + 1], arrays, _stage)
+            else:
+                stage = dag.stages[n]
+                arrays |= {t.name: x for t, x in zip(stage.outputs, _stage(stage, arrays), strict=True)}
+            n = last + 1
     return [arrays[n] for n in dag.outputs]
 
 

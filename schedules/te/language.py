@@ -47,9 +47,9 @@ def placeholder(
     (1, 8)
     """
     what = f"placeholder {name}" if name else "placeholder"
-    extents = _shape(shape, what)
+    extents = shape_of(shape, what)
     steps = None if strides is None else _strides(strides, len(extents), what)
-    return Tensor(extents, check_dtype(dtype, what), _name(name), strides=steps)
+    return Tensor(extents, check_dtype(dtype, what), check_name(name), strides=steps)
 
 
 def reduce_axis(extent: int | tuple[int, int], name: str | None = None) -> IterVar:
@@ -93,9 +93,9 @@ def compute(
     ((8, 16), 'float32')
     """
     label = name if isinstance(name, str) else "_".join(name) if name else "(unnamed)"
-    dims = _shape(shape, f"stage {label}")
+    dims = shape_of(shape, f"stage {label}")
     taken = Taken()
-    ivars = [IterVar(n, e, False) for n, e in zip(_parameters(fn, len(dims), label), dims, strict=True)]
+    ivars = [IterVar(n, e, False) for n, e in zip(parameters(fn, len(dims), label), dims, strict=True)]
     env: dict[IterVar, Var] = {v: Var(taken.add(v.name)) for v in ivars}
     body = _called(fn, ivars, label)
     if isinstance(body, Reduction):
@@ -341,7 +341,7 @@ def _tuple(x: Any, n: int, what: str) -> tuple[Any, ...]:
 # --- names and shapes -------------------------------------------------------------------------
 
 
-def _shape(shape: Any, what: str) -> tuple[Any, ...]:
+def shape_of(shape: Any, what: str) -> tuple[Any, ...]:
     dims = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     return tuple(_extent(n, what) for n in dims)
 
@@ -381,7 +381,7 @@ def _stride(s: Any, what: str) -> Any:
     return int(s)
 
 
-def _name(name: Any) -> str | None:
+def check_name(name: Any) -> str | None:
     if name is None:
         return None
     if not isinstance(name, str) or _identifier(name) != name:
@@ -393,12 +393,12 @@ def _output_names(name: str | Sequence[str] | None, n: int) -> tuple[str | None,
     if name is None:
         return (None,) * n
     if isinstance(name, str):
-        return (_name(name), *(_name(f"{name}_{i}") for i in range(1, n)))
+        return (check_name(name), *(check_name(f"{name}_{i}") for i in range(1, n)))
     if len(name) != n:
         raise WorkloadError(
             f"{len(name)} names {tuple(name)} for {n} outputs; give one for each, or one string"
         )
-    return tuple(_name(x) for x in name)
+    return tuple(check_name(x) for x in name)
 
 
 def _identifier(name: str) -> str:
@@ -408,10 +408,10 @@ def _identifier(name: str) -> str:
     return f"{text}_" if keyword.iskeyword(text) else text
 
 
-def _parameters(fn: Callable[..., Any], n: int, label: str) -> list[str]:
-    """Axis names from the parameters of ``fn``; ``*args`` stands for any number."""
+def parameters(fn: Callable[..., Any], n: int, label: str, first: int = 0) -> list[str]:
+    """Axis names from the parameters of ``fn``, without the ``first`` ones; ``*args`` stands for any number."""
     names: list[str] = []
-    for p in inspect.signature(fn).parameters.values():
+    for p in list(inspect.signature(fn).parameters.values())[first:]:
         if p.kind is p.VAR_POSITIONAL:
             names += [f"i{d}" for d in range(len(names), n)]
         elif p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty:
