@@ -23,9 +23,10 @@ def kernels(program: Program, p: Any, dtype: str, way: str, db: str | None = Non
 
 
 def kernel(tensors: Any, way: str, db: str | None) -> Any:
+    """A kernel of tensors, or of a DAG."""
     if way == "plain":
-        return at.build(at.Schedule(list(tensors)), threads=1)
-    return at.load(list(tensors), threads=1, db=db, fallback=True)
+        return at.build(at.Schedule(tensors), threads=1)
+    return at.load(tensors, threads=1, db=db, fallback=True)
 
 
 def tune(program: Program, p: Any, dtype: str, seconds: float, db: str) -> list[Any]:
@@ -33,6 +34,6 @@ def tune(program: Program, p: Any, dtype: str, seconds: float, db: str) -> list[
     found = program.kernels(dtype, p)
     share = seconds / len(found)
     return [
-        at.tune(list(ts), threads=1, budget_s=share, db=db, progress=None, name=f"{program.name}_{name}")
+        at.tune(ts, threads=1, budget_s=share, db=db, progress=None, name=f"{program.name}_{name}")
         for name, ts in found.items()
     ]
