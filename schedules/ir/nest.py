@@ -231,8 +231,12 @@ def domain(it: Iter, e: Expr) -> list[Expr]:
 def accesses(b: Block, buffer: str) -> list[tuple[Expr, ...]]:
     """Index tuples, in loop variables, of every read and write of ``buffer`` by the block."""
     places = [x.indices for x in reads(b) if x.buffer == buffer]
-    places += [w.indices for w in b.writes if w.buffer == buffer]
-    return [tuple(bound(b, i) for i in ix) for ix in places]
+    return [*(tuple(bound(b, i) for i in ix) for ix in places), *written(b, buffer)]
+
+
+def written(b: Block, buffer: str) -> list[tuple[Expr, ...]]:
+    """Index tuples, in loop variables, of every write of ``buffer`` by the block."""
+    return [tuple(bound(b, i) for i in w.indices) for w in b.writes if w.buffer == buffer]
 
 
 def vars_bound(b: Block, kind: str) -> frozenset[str]:

@@ -23,7 +23,7 @@ from schedules.te import factored
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage
 from schedules.te.contraction import Terms, blocks_of, contract, product_of
 from schedules.te.open_sizes import at, sizes_of
-from schedules.te.scan_steps import evaluate_scan
+from schedules.te.scan_steps import run_scan
 from schedules.te.scans import groups
 
 Array = NDArray[Any]
@@ -71,12 +71,23 @@ def evaluate(dag: ComputeDAG, inputs: Sequence[Array]) -> list[Array]:
         while n < len(dag.stages):
             last = together.get(n, n)
             if n in together:
-                arrays |= evaluate_scan(dag.stages[n : last + 1], arrays, _stage)
+                _scan(dag.stages[n : last + 1], arrays)
             else:
                 stage = dag.stages[n]
                 arrays |= {t.name: x for t, x in zip(stage.outputs, _stage(stage, arrays), strict=True)}
             n = last + 1
     return [arrays[n] for n in dag.outputs]
+
+
+def _scan(stages: Sequence[Stage], arrays: dict[str, Array]) -> None:
+    """Add what the stages of a scan make."""
+    arrays |= {o.name: np.zeros(o.shape, np.dtype(o.dtype)) for s in stages for o in s.outputs}
+
+    def put(s: Stage, at: tuple[Any, ...], made: Sequence[Array]) -> None:
+        for o, x in zip(s.outputs, made, strict=True):
+            arrays[o.name][at] = x
+
+    run_scan(stages, arrays, lambda s: _stage(s, arrays), put)
 
 
 def _stage(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:

@@ -8,7 +8,7 @@ the group's own tensors is proved to be of an earlier point, or, of an earlier s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -110,51 +110,63 @@ def check_group(stages: Sequence[Stage]) -> None:
 @lru_cache(maxsize=1 << 10)
 def _late_read(group: tuple[VeryStage, ...]) -> str:
     """What is wrong with the first read that is not proved to be of what was made before; else nothing."""
-    stages = [x.stage for x in group]
+    for s, load, guards, same in _own_loads([x.stage for x in group]):
+        steps, known, ranges = _distances(group, s, load, guards)
+        if all(impossible((*known, *case), ranges) for case in not_earlier(steps, same)):
+            continue
+        order = " and then ".join(
+            f"{v} from {'first to last' if p == 1 else 'last to first'}" for v, p in s.scan
+        )
+        own = f"{s.outputs[0].name}[{', '.join(a.var for a in s.axes)}]"
+        return (
+            f"stage {s.name}: it reads {E.show(load)} where it makes {own}, and that is not proved to be made "
+            f"{'by then' if same else 'before'} in the order of the scan, {order}; read an earlier step, or "
+            "test in the condition of a te.select that it is one"
+        )
+    return ""
+
+
+def own_reads(
+    stages: Sequence[Stage],
+) -> Iterator[tuple[tuple[Expr, ...], tuple[Expr, ...], dict[str, tuple[int, int]], bool]]:
+    """Of each read of a group's own tensors: `distances`, the conditions on axes under which it happens, the
+    ranges of these axes, and whether an earlier stage made it, so that it may be of the same step."""
+    group = tuple(map(VeryStage, stages))
+    for s, load, guards, same in _own_loads(stages):
+        yield *_distances(group, s, load, guards), same
+
+
+def _distances(
+    group: Sequence[VeryStage], s: Stage, load: Load, guards: tuple[Expr, ...]
+) -> tuple[tuple[Expr, ...], tuple[Expr, ...], dict[str, tuple[int, int]]]:
+    maker = next(x.stage for x in group if any(o.name == load.buffer for o in x.stage.outputs))
+    known = tuple(w for g in guards for w in E.conjuncts(weaker(g)))
+    return distances(load, s, maker), known, {a.var: (0, int(a.extent) - 1) for a in (*s.axes, *s.reduce_axes)}
+
+
+def _own_loads(stages: Sequence[Stage]) -> Iterator[tuple[Stage, Load, tuple[Expr, ...], bool]]:
+    """Each read of the group's own tensors: the stage that reads, the load, the conditions under which it
+    does, and whether the stage that makes it stands before."""
     makers = {o.name: n for n, s in enumerate(stages) for o in s.outputs}
     for n, s in enumerate(stages):
         told = tuple(map(without_holes, s.where))
         for value, guards in (*((v, told) for v in s.values), *((c, ()) for c in s.where)):
-            if wrong := _late(without_holes(value), guards, stages, n, makers):
-                return wrong
-    return ""
+            for load, conds in guarded_loads(without_holes(value), guards):
+                if load.buffer in makers:
+                    yield s, load, conds, makers[load.buffer] < n
 
 
-def _late(
-    e: Expr, guards: tuple[Expr, ...], stages: Sequence[Stage], n: int, makers: Mapping[str, int]
-) -> str:
-    match e:
-        case Select(cond=c, a=a, b=b):
-            return (
-                _late(c, guards, stages, n, makers)
-                or _late(a, (*guards, c), stages, n, makers)
-                or _late(b, (*guards, Logic("not", (c,))), stages, n, makers)
-            )
-        case Load(buffer=b) if b in makers:
-            wrong = _late_load(e, guards, stages, n, makers[b])
-            if wrong:
-                return wrong
+def guarded_loads(e: Expr, guards: tuple[Expr, ...] = ()) -> Iterator[tuple[Load, tuple[Expr, ...]]]:
+    """Each load of an expression, with the conditions of the selects that it is in, and ``guards``."""
+    if isinstance(e, Select):
+        yield from guarded_loads(e.cond, guards)
+        yield from guarded_loads(e.a, (*guards, e.cond))
+        yield from guarded_loads(e.b, (*guards, Logic("not", (e.cond,))))
+        return
+    if isinstance(e, Load):
+        yield e, guards
     for k in E.children(e):
-        if wrong := _late(k, guards, stages, n, makers):
-            return wrong
-    return ""
-
-
-def _late_load(e: Load, guards: tuple[Expr, ...], stages: Sequence[Stage], n: int, maker: int) -> str:
-    s, d = stages[n], stages[maker]
-    same = maker < n  # an earlier stage has made it at the same point
-    known = tuple(w for g in guards for w in E.conjuncts(weaker(g)))
-    ranges = {a.var: (0, int(a.extent) - 1) for a in (*s.axes, *s.reduce_axes)}
-    steps = distances(e, s, d)
-    if all(impossible((*known, *case), ranges) for case in not_earlier(steps, same)):
-        return ""
-    order = " and then ".join(f"{v} from {'first to last' if p == 1 else 'last to first'}" for v, p in s.scan)
-    own = f"{s.outputs[0].name}[{', '.join(a.var for a in s.axes)}]"
-    return (
-        f"stage {s.name}: it reads {E.show(e)} where it makes {own}, and that is not proved to be made "
-        f"{'before' if not same else 'by then'} in the order of the scan, {order}; read an earlier step, or "
-        "test in the condition of a te.select that it is one"
-    )
+        yield from guarded_loads(k, guards)
 
 
 def distances(e: Load, reader: Stage, maker: Stage) -> tuple[Expr, ...]:
