@@ -18,6 +18,7 @@ from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Const, Expr, Load
 from schedules.expr_json import from_json, to_json
 from schedules.strides import flaw, row_major, settled, span
+from schedules.te.domains import check_domain
 from schedules.te.inside import check_loads
 from schedules.te.marks import opened_by, unmarked
 from schedules.te.open_sizes import OpenSizes, at_most, check_open, check_sizes, largest_sizes, read_open
@@ -194,8 +195,11 @@ def _check_values(very: VeryStage, read: tuple[Tensor, ...], most: tuple[tuple[s
     s, known, sizes = very.stage, {t.name: t for t in read}, dict(most)
     check_types(s, known, sizes)
     extents = {a.var: int(a.extent) for a in (*s.axes, *s.reduce_axes)}
-    values = stage_with_sizes(s, sizes).values
-    check_loads(s.name, values, extents, lambda e: tuple(map(int, known[e.buffer].shape)))
+    there = stage_with_sizes(s, sizes)
+    check_domain(there)
+    check_loads(
+        s.name, there.values, extents, lambda e: tuple(map(int, known[e.buffer].shape)), there.where
+    )
 
 
 @dataclass(frozen=True)

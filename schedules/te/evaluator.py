@@ -22,6 +22,7 @@ from schedules.functions import FUNCTIONS
 from schedules.te import factored
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage
 from schedules.te.contraction import Terms, blocks_of, contract, product_of
+from schedules.te.domains import masked
 from schedules.te.open_sizes import at, sizes_of
 from schedules.te.scan_steps import run_scan
 from schedules.te.scans import groups
@@ -91,6 +92,7 @@ def _scan(stages: Sequence[Stage], arrays: dict[str, Array]) -> None:
 
 
 def _stage(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
+    stage = masked(stage)
     if stage.reducer is None:
         return _elementwise(stage, arrays)
     op = stage.reducer.operation(0) if len(stage.outputs) == 1 else ""
