@@ -266,6 +266,12 @@ SYMM = Program(
 )  # fmt: skip
 
 
+def _lower_sum(i, j, size, term):
+    """A sum that is there in the lower triangle alone."""
+    k = te.reduce_axis(size, "k", where=j <= i)
+    return te.sum(term(k), axis=k)
+
+
 def _lower(s, C, alpha, beta):
     """C whose lower triangle is updated."""
     return te.compute(
@@ -275,8 +281,7 @@ def _lower(s, C, alpha, beta):
 
 def _syrk(t, p):
     alpha, beta, C, A = given(t, alpha=(), beta=(), C=(p.N, p.N), A=(p.N, p.M))
-    k = te.reduce_axis(p.M, "k")
-    s = te.compute((p.N, p.N), lambda i, j: te.sum(A[i, k] * A[j, k], axis=k), "s")
+    s = te.compute((p.N, p.N), lambda i, j: _lower_sum(i, j, p.M, lambda k: A[i, k] * A[j, k]), "s")
     return {"syrk": [alpha, beta, C, A, _lower(s, C, alpha, beta)]}
 
 
@@ -296,8 +301,8 @@ SYRK = Program(
 
 def _syr2k(t, p):
     alpha, beta, C, A, B = given(t, alpha=(), beta=(), C=(p.N, p.N), A=(p.N, p.M), B=(p.N, p.M))
-    k = te.reduce_axis(p.M, "k")
-    s = te.compute((p.N, p.N), lambda i, j: te.sum(A[j, k] * B[i, k] + B[j, k] * A[i, k], axis=k), "s")
+    term = lambda i, j: lambda k: A[j, k] * B[i, k] + B[j, k] * A[i, k]  # noqa: E731
+    s = te.compute((p.N, p.N), lambda i, j: _lower_sum(i, j, p.M, term(i, j)), "s")
     return {"syr2k": [alpha, beta, C, A, B, _lower(s, C, alpha, beta)]}
 
 
@@ -320,7 +325,7 @@ SYR2K = Program(
 
 def _trmm(t, p):
     alpha, A, B = given(t, alpha=(), A=(p.M, p.M), B=(p.M, p.N))
-    s = te.compute(B.shape, lambda i, j: part(i + 1, p.M, p.M, lambda k: A[k, i] * B[k, j]), "s")
+    s = te.compute(B.shape, lambda i, j: part(i + 1, p.M, lambda k: A[k, i] * B[k, j]), "s")
     return {"trmm": [alpha, A, B, te.compute(B.shape, lambda i, j: alpha[()] * (B[i, j] + s[i, j]), "R")]}
 
 

@@ -19,7 +19,7 @@ def _positive(n, r):
 def _cholesky_stages(A, n, t):
     """A column of the lower factor a step, kept as a row: what a step does for all rows lies side by side."""
     L = te.state((n, n), t, axis=0, name="L")
-    s = te.compute((n, n), lambda c, i: part(0, c, n, lambda k: L[k, i] * L[k, c]), "s")
+    s = te.compute((n, n), lambda c, i: part(0, c, lambda k: L[k, i] * L[k, c]), "s")
     d = te.compute((n,), lambda c: te.sqrt(A[c, c] - s[c, c]), "d")
     L = te.scan(L, te.compute((n, n), lambda c, i: (A[i, c] - s[c, i]) / d[c], "L"))
     return te.compute((n, n), lambda i, j: te.select(j <= i, L[j, i], A[i, j]), "R")
@@ -68,8 +68,8 @@ def _lu_stages(A, n, t):
     """Row c of U and column c of L a step, both along memory."""
     U = te.state((n, n), t, axis=0, name="U")
     L = te.state((n, n), t, axis=0, name="L")
-    su = te.compute((n, n), lambda c, j: part(0, c, n, lambda k: L[k, c] * U[k, j]), "su")
-    sl = te.compute((n, n), lambda c, i: part(0, c, n, lambda k: L[k, i] * U[k, c]), "sl")
+    su = te.compute((n, n), lambda c, j: part(0, c, lambda k: L[k, c] * U[k, j]), "su")
+    sl = te.compute((n, n), lambda c, i: part(0, c, lambda k: L[k, i] * U[k, c]), "sl")
     row = te.compute((n, n), lambda c, j: A[c, j] - su[c, j], "U")
     column = te.compute((n, n), lambda c, i: (A[i, c] - sl[c, i]) / row[c, c], "L")
     U, L = te.scan([U, L], [row, column])
@@ -109,10 +109,10 @@ def _ludcmp(t, p):
     A, b = given(t, A=(n, n), b=(n,))
     R = _lu_stages(A, n, t)
     y = te.state((n,), t, name="y")
-    before = te.compute((n,), lambda i: part(0, i, n, lambda j: R[i, j] * y[j]), "before")
+    before = te.compute((n,), lambda i: part(0, i, lambda j: R[i, j] * y[j]), "before")
     y = te.scan(y, te.compute((n,), lambda i: b[i] - before[i], "y"))
     x = te.state((n,), t, name="x", reverse=True)
-    after = te.compute((n,), lambda i: part(i + 1, n, n, lambda j: R[i, j] * x[j]), "after")
+    after = te.compute((n,), lambda i: part(i + 1, n, lambda j: R[i, j] * x[j]), "after")
     x = te.scan(x, te.compute((n,), lambda i: (y[i] - after[i]) / R[i, i], "x"))
     return {"ludcmp": [A, b, R, x, y]}
 
@@ -146,7 +146,7 @@ def _trisolv(t, p):
     n = p.N
     L, b = given(t, L=(n, n), b=(n,))
     x = te.state((n,), t, name="x")
-    s = te.compute((n,), lambda i: part(0, i, n, lambda j: L[i, j] * x[j]), "s")
+    s = te.compute((n,), lambda i: part(0, i, lambda j: L[i, j] * x[j]), "s")
     return {"trisolv": [L, b, te.scan(x, te.compute((n,), lambda i: (b[i] - s[i]) / L[i, i], "x"))]}
 
 
@@ -175,7 +175,7 @@ def _durbin(t, p):
     (r,) = given(t, r=(n,))
     y = te.state((n, n), t, init=0.0, axis=0, name="y")
     alpha, beta = te.state((n,), t, init=0.0, name="alpha"), te.state((n,), t, init=1.0, name="beta")
-    s = te.compute((n,), lambda k: part(0, k, n, lambda i: r[k - 1 - i] * y[k - 1, i]), "s")
+    s = te.compute((n,), lambda k: part(0, k, lambda i: r[k - 1 - i] * y[k - 1, i]), "s")
     b = te.compute((n,), lambda k: beta[k - 1] * (1.0 - alpha[k - 1] * alpha[k - 1]), "beta")
     a = te.compute((n,), lambda k: -(r[k] + s[k]) / b[k], "alpha")
 

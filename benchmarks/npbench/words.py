@@ -19,7 +19,7 @@ def product(a: Any, b: Any, name: str) -> Any:
     return te.compute((a.shape[0], b.shape[1]), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name)
 
 
-def part(lo: Any, hi: Any, size: int, term: Callable[[Any], Any]) -> Any:
-    """Σ term(k) for lo ≤ k < hi; both may depend on axes, and k stays within ``size``."""
-    k = te.reduce_axis(size, "k")
-    return te.sum(te.select(te.all(k >= lo, k < hi), term(k), 0.0), axis=k)
+def part(lo: Any, hi: Any, term: Callable[[Any], Any]) -> Any:
+    """Σ term(k) for lo ≤ k < hi; both may depend on axes."""
+    k = te.reduce_axis((lo, hi), "k")
+    return te.sum(term(k), axis=k)
