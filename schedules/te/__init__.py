@@ -65,23 +65,36 @@ __all__ = [
 if TYPE_CHECKING:
     OneInput = Callable[[ExprLike], Expr]
     TwoInputs = Callable[[ExprLike, ExprLike], Expr]
+    acos: OneInput
+    acosh: OneInput
+    asin: OneInput
+    asinh: OneInput
+    atan: OneInput
     atan2: TwoInputs
+    atanh: OneInput
+    cbrt: OneInput
     ceil: OneInput
     cos: OneInput
+    cosh: OneInput
     erf: OneInput
     exp: OneInput
     exp2: OneInput
     expm1: OneInput
     floor: OneInput
     fmod: TwoInputs
+    hypot: TwoInputs
     log: OneInput
+    log10: OneInput
     log1p: OneInput
+    log2: OneInput
     round: OneInput
     sigmoid: OneInput
     sin: OneInput
+    sinh: OneInput
     sqrt: OneInput
     tan: OneInput
     tanh: OneInput
+    trunc: OneInput
 globals().update(OF_ROWS)
 __all__ = sorted([*__all__, *OF_ROWS])
 
