@@ -337,8 +337,8 @@ FUNCTIONS = {
         Function(
             "asin", np.arcsin, 8.0, _inside_one(np.sqrt), _beyond_one,
             slope=lambda x, y: (_one_over_root(_around_one(x[0])),),
-            doc="The angle in radians, from -pi/2 to pi/2, whose sine is x. NaN beyond -1 and 1. On CPUs within "
-            "2 ulp.",
+            doc="The angle in radians, from -pi/2 to pi/2, whose sine is x. NaN beyond -1 and 1. On CPUs "
+            "within 2 ulp.",
         ),
         Function(
             "acos", np.arccos, 8.0, _inside_one(np.sqrt), _beyond_one,

@@ -100,7 +100,7 @@ class Right:
         wide = np.float64 if dtype == np.float32 else np.longdouble
         self.cases = []
         with np.errstate(all="ignore"):
-            for name, (_, f) in CASES.items():
+            for _, f in CASES.values():
                 exact = f(*(a.astype(wide) for a in arrays))
                 want = exact if exact.dtype == bool else exact.astype(dtype)
                 steps = 0 if exact.dtype == bool else np.spacing(np.abs(want)).astype(wide)

@@ -60,8 +60,8 @@ _LOG2_FLOAT64 = (
 )
 
 
-# log_b(e) and log_b(2) as sums, by base and format. Products of the first part of log_b(2) with an exponent are
-# exact, those of that of log_b(e) with the upper bits of a number.
+# log_b(e) and log_b(2) as sums, by base and format. Products with the first parts are exact: of an exponent,
+# and of the upper bits of a number.
 _BASES = {
     2: {
         32: ((1.4423828125, 0.00031222839606925845), (1.0, 0.0)),
@@ -122,9 +122,7 @@ def exp(b: Body, x: str) -> str:
         return (_exp_of_clamped(b, b.at_most(b.at_least(x, b.fmt.exp_low), b.fmt.exp_high)),)
 
     magnitude = b.intrinsic("fabs", x)
-    (value,) = b.rarely(
-        magnitude, "ugt", b.const(b.fmt.exp_normal), clamped, lambda: (_exp_of_normal(b, x),)
-    )
+    (value,) = b.rarely(magnitude, "ugt", b.const(b.fmt.exp_normal), clamped, lambda: (_exp_of_normal(b, x),))
     return value
 
 

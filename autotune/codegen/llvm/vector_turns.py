@@ -1,5 +1,5 @@
-"""sin, cos, tan, asin, acos, atan and atan2 as LLVM IR: see `vector_math`. The first three are in float64, for
-float32 too.
+"""sin, cos, tan and their inverses as LLVM IR: see `vector_math`. The first three are in float64, for float32
+too.
 
 x = q π/2 + r with |r| ≤ π/4. Up to `NEAR` π/2 is taken in parts whose products with q are exact (Cody and
 Waite), so that r has all its digits. Larger arguments are rare: one function for a vector, which is called if
