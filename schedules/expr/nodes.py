@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any, SupportsFloat, TypeVar, Union
 
 from schedules.dtypes import DTYPES, computed, is_float, is_storage, rounded
+from schedules.expr import numpys
 from schedules.expr.operators import BITWISE, COMPARISONS, FOLD
 
 # Dtype of index arithmetic: a 64-bit signed integer.
@@ -72,7 +73,30 @@ class Expr:
     def __round__(self, digits: int | None = None) -> Expr:
         if digits is not None:
             raise TypeError("round(x, 2) of an expression: write te.round(x * 100.0) / 100.0")
-        return Call("round", (widen(self),)) if is_float(dtype_of(self)) else self
+        return _whole("round", self)
+
+    def __floor__(self) -> Expr:
+        return _whole("floor", self)
+
+    def __ceil__(self) -> Expr:
+        return _whole("ceil", self)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
+        """numpy asks its operands, in place of computing with each as with an object. Its numbers are
+        operands as Python's are; an expression is no number's equal."""
+        name: str = ufunc.__name__
+        if name in ("equal", "not_equal"):
+            return name == "not_equal"
+        if method == "__call__" and name in numpys.OPERATORS:
+            a, b = inputs
+            forward, backward = numpys.OPERATORS[name]
+            return (
+                getattr(a, f"__{forward}__")(b) if isinstance(a, Expr) else getattr(b, f"__{backward}__")(a)
+            )
+        raise numpys.refused(name)
+
+    def __array_function__(self, function: Any, *_: Any) -> Any:
+        raise numpys.refused(function.__name__)
 
     __lt__, __gt__ = _operators("<")
     __le__, __ge__ = _operators("<=")
@@ -81,6 +105,11 @@ class Expr:
         raise TypeError(
             "an expression has no truth value: use te.select(cond, a, b), te.all(...) or te.equal(a, b)"
         )
+
+
+def _whole(fn: str, x: Expr) -> Expr:
+    """The whole number next to ``x`` by a function; an integer is its own."""
+    return Call(fn, (widen(x),)) if is_float(dtype_of(x)) else x
 
 
 def _remember_hash(cls: type[Node]) -> type[Node]:
@@ -287,6 +316,10 @@ def wrap(x: ExprLike, like: str = INDEX) -> Expr:
     if isinstance(x, int) and isinstance(told := getattr(x, "expr", None), Expr):  # it depends on a size
         return told if like == INDEX else Cast(like, told)
     number = isinstance(x, (int, float))
+    if not number and hasattr(x, "__array__") and (shape := getattr(x, "shape", ())):
+        raise TypeError(
+            f"an array of shape {tuple(shape)} cannot be part of an expression: make it an input and index it"
+        )
     if number or hasattr(x, "__index__") or hasattr(x, "__float__"):  # numpy's numbers
         unlimited = is_float(like) and DTYPES[like].infinite
         if not unlimited and not hasattr(x, "__index__") and math.isinf(x):
@@ -468,7 +501,7 @@ def inverted(e: Expr) -> Expr:
 def power(a: ExprLike, b: ExprLike) -> Expr:
     """``a ** b``. A literal exponent of -1, 0, 1, 2 or 3 is a quotient or a product; of integers any from 0
     to 64 is. Raises TypeError for integers with another exponent."""
-    if isinstance(a, Expr) and not isinstance(b, Expr):
+    if isinstance(a, Expr) and not isinstance(b, Expr) and hasattr(b, "__float__"):
         base, n = widen(a), float(b)
         if n in ((0, 1, 2, 3) if is_float(dtype_of(base)) else range(65)):
             return _product(base, int(n))
@@ -477,7 +510,7 @@ def power(a: ExprLike, b: ExprLike) -> Expr:
     ea, eb, d = _pair(a, b)
     if not is_float(d):
         raise TypeError(
-            f"a power of {d} needs a literal exponent from 0 to 64; cast first: te.cast(x, \"float32\")"
+            f'a power of {d} needs a literal exponent from 0 to 64; cast first: te.cast(x, "float32")'
         )
     return Call("pow", (ea, eb))
 

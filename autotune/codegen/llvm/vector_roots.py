@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from autotune.codegen.llvm.vector_body import Body
 from autotune.codegen.llvm.vector_exp import power_of_two, significand
@@ -65,4 +66,4 @@ def hypot(b: Body, x: str, y: str) -> str:
 
 
 # {function of the table: what writes it}.
-EMITTERS = {"cbrt": cbrt, "hypot": hypot}
+EMITTERS: dict[str, Callable[..., str]] = {"cbrt": cbrt, "hypot": hypot}
