@@ -307,19 +307,16 @@ def dtype_of(e: Expr) -> str:
             raise TypeError(f"not an expression: {e!r}")
 
 
-def wrap(x: ExprLike, like: str = INDEX) -> Expr:
-    """``x`` as an expression; a Python number takes the dtype ``like``."""
-    if isinstance(x, Expr):
-        return x
+def wrap(given: ExprLike, like: str = INDEX) -> Expr:
+    """``given`` as an expression; a Python number takes the dtype ``like``."""
+    if isinstance(given, Expr):
+        return given
+    x = _of_array(given)
     if isinstance(x, bool):
         return Const(x, "bool")
     if isinstance(x, int) and isinstance(told := getattr(x, "expr", None), Expr):  # it depends on a size
         return told if like == INDEX else Cast(like, told)
     number = isinstance(x, (int, float))
-    if not number and hasattr(x, "__array__") and (shape := getattr(x, "shape", ())):
-        raise TypeError(
-            f"an array of shape {tuple(shape)} cannot be part of an expression: make it an input and index it"
-        )
     if number or hasattr(x, "__index__") or hasattr(x, "__float__"):  # numpy's numbers
         unlimited = is_float(like) and DTYPES[like].infinite
         if not unlimited and not hasattr(x, "__index__") and math.isinf(x):
@@ -345,6 +342,17 @@ def wrap(x: ExprLike, like: str = INDEX) -> Expr:
         raise TypeError(repr(x))
     hint = "; index it, as in x[i, j]" if hasattr(x, "shape") and hasattr(x, "op") else ""
     raise TypeError(f"{x!r} ({type(x).__name__}) cannot be part of an expression{hint}")
+
+
+def _of_array(x: Any) -> Any:
+    """The number in an array without dimensions, which has the methods of integers too; else ``x``."""
+    if isinstance(x, (int, float)) or not (hasattr(x, "__array__") and hasattr(x, "__len__")):
+        return x
+    if x.shape:
+        raise TypeError(
+            f"an array of shape {tuple(x.shape)} cannot be part of an expression: make it an input and index it"
+        )
+    return x.item()
 
 
 def _as_float(x: SupportsFloat, dtype: str) -> float:
@@ -544,6 +552,7 @@ def _beside_integer(op: str, a: ExprLike, b: ExprLike) -> Expr | None:
     becomes a comparison with a number that the dtype has. That reads the integer even where the answer is
     known, so that no input is left unread."""
     e, x = (a, b) if isinstance(a, Expr) else (b, a)
+    x = _of_array(x)
     if (type(x) is int and -(1 << 31) <= x < 1 << 31) or isinstance(x, bool) or not isinstance(e, Expr):
         return None
     d = computed(dtype_of(e))
@@ -551,7 +560,7 @@ def _beside_integer(op: str, a: ExprLike, b: ExprLike) -> Expr | None:
         return None
     values = DTYPES["int64" if d == INDEX else d].range
     low, high = values[0], values[-1]
-    number: float = int(x) if hasattr(x, "__index__") else float(x)  # type: ignore[arg-type]
+    number: float = int(x) if hasattr(x, "__index__") else float(x)
     if low <= number <= high and number == math.floor(number):
         return None
     if number != number or op in ("==", "!="):

@@ -32,8 +32,9 @@ def placeholder(
     strides: int | Sequence[int] | None = None,
 ) -> Tensor:
     """An input of ``shape`` (elements) and ``dtype``: float16, bfloat16, float8_e4m3fn, float8_e5m2, float32,
-    float64, int8, uint8, int16, int32, int64 or bool. Some are for storage: floats of 16 and 8 bits are
-    computed with as float32, int8, uint8, int16 and bool as int32. `cast` makes them.
+    float64, int8, uint8, int16, uint16, int32, uint32, int64 or bool. Some are for storage: floats of 16
+    and 8 bits are computed with as float32, int8, uint8, int16, uint16 and bool as int32, uint32 as int64.
+    `cast` makes them.
 
     ``strides``: elements of memory from an index to the next, one for each dimension. None: row-major. 0
     repeats an element, a negative one walks backwards. The stride of an extent of 1 says nothing.

@@ -11,7 +11,7 @@ from typing import cast as cast_
 import numpy as np
 
 from schedules import expr as E
-from schedules.dtypes import DTYPES, computed, is_float, is_integer, is_storage
+from schedules.dtypes import DTYPES, computed, is_float, is_integer, is_storage, rounded
 from schedules.errors import WorkloadError, suggest
 from schedules.expr import INDEX, Const, Expr, ExprLike
 from schedules.functions import FUNCTIONS, Function
@@ -51,10 +51,9 @@ def element_of(x: Any, last: Sequence[str] = ()) -> str:
 # {what others call a dtype: its name here}.
 SHORT = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "float": "float32"}
 SHORT |= {"f32": "float32", "fp64": "float64", "double": "float64"}
-SHORT |= {"short": "int16", "int": "int32", "long": "int64"}
+SHORT |= {"short": "int16", "int": "int32", "long": "int64", "ushort": "uint16", "uint": "uint32"}
 # {a dtype that is not here: one that has its values}.
-WIDER = {"uint16": "int32", "uint32": "int64", "float128": "float64"}
-WIDER |= {"longdouble": "float64", "ushort": "int32"}
+WIDER = {"float128": "float64", "longdouble": "float64"}
 
 
 def check_dtype(dtype: Any, what: str) -> str:
@@ -80,7 +79,7 @@ def _instead(text: str, name: str) -> str:
     if known == "uint64":
         return "; int64 has its values below 2**63"
     if known.startswith(("complex", "cfloat", "cdouble")):
-        return "; keep real and imaginary parts in a tensor each, which one stage may make"
+        return "; keep real and imaginary parts in a tensor each, which one stage may make, or side by side"
     close = f" (did you mean {SHORT[text]!r}?)" if text in SHORT else suggest(text, DTYPES)
     return f"{close}; choose one of these"
 
@@ -143,7 +142,7 @@ def limit(dtype: str, sign: int) -> Const:
 def cast(value: ExprLike, dtype: str, saturate: bool = False) -> Expr:
     """``value`` as ``dtype``. Float to int truncates towards zero and ends at the largest and least. A dtype
     of storage is made by way of the one that it is computed with: floats of 16 and 8 bits round a float32,
-    int8 and uint8 keep the low bits of an int32. Beyond its largest number float8_e4m3fn is NaN, for it has
+    int8, uint8, int16 and uint16 keep the low bits of an int32, uint32 those of an int64. Beyond its largest number float8_e4m3fn is NaN, for it has
     no infinity. bool is whether ``value`` is not 0; a condition is 0 or 1.
 
     ``saturate``: if ``dtype`` has fewer numbers, what is beyond its largest or its least becomes that,
@@ -173,6 +172,8 @@ def _saturated(e: Expr, new: str) -> Expr:
         e = cast(e, computed(new))
     old, ends = computed(E.dtype_of(e)), (_finite(new, "min"), _finite(new, "max"))
     if is_float(old):
+        if is_storage(new) and is_integer(new) and rounded(ends[1], old) != ends[1]:
+            return _saturated(cast(e, computed(new)), new)  # no float is the largest
         fewer = is_storage(new) if is_integer(new) else ends[1] < DTYPES[old].largest
         return clip(e, *map(float, ends)) if fewer else e  # (a cast to int32 or int64 ends by itself)
     if is_float(new):
@@ -433,7 +434,7 @@ def _bits(fn: str, op: str, x: ExprLike, y: ExprLike) -> Expr:
 @of_elements
 def left_shift(x: ExprLike, y: ExprLike) -> Expr:
     """``x << y`` of integers: x times 2**y, which wraps. As in numpy, 0 where y is below 0 or not below the
-    number of bits. int8, uint8, int16 and bool are computed with as int32, so cast to get one of them. Raises
+    number of bits. int8, uint8, int16, uint16 and bool are computed with as int32, uint32 as int64, so cast to get one of them. Raises
     `WorkloadError` for floating point and operands of different dtypes.
     Example: ``te.left_shift(n[i], 3)``."""
     return _bits("left_shift", "<<", x, y)
