@@ -134,7 +134,11 @@ def test_rows_compute_nothing_again_that_many_share(n: int, groups: int, each: i
 def shares(n: int, bins: int) -> list[ComputeDAG]:
     """Sums over all samples for each bin, of what depends on no bin: a part of the largest sample, the places
     of samples, weights, and what is summed of them in two stages."""
-    data, radius, k = te.placeholder((n,), name="data"), te.placeholder((n,), name="radius"), te.reduce_axis(n)
+    data, radius, k = (
+        te.placeholder((n,), name="data"),
+        te.placeholder((n,), name="radius"),
+        te.reduce_axis(n),
+    )
     high = te.compute((), lambda: te.max(radius[k], axis=k), "high")
     place = te.compute((n,), lambda q: te.cast(radius[q] / high[()] * float(bins), "int32"), "place")
     at = te.compute(
