@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from schedules import affine
 from schedules import expr as E
 from schedules.expr import INDEX, Cast, Const, Expr, Load, Var
 from schedules.te.compute_dag import Axis, Stage
@@ -47,7 +48,9 @@ def run_scan(stages: Sequence[Stage], places: dict[str, Array], stage: Evaluate,
         for d, own in enumerate(wave):
             places[f"{_PLACES}{d}"] = own
         for s in stages:
-            moved = [scan_positions(s).index(d) if d in scan_positions(s) else None for d in range(len(s.axes))]
+            moved = [
+                scan_positions(s).index(d) if d in scan_positions(s) else None for d in range(len(s.axes))
+            ]
             made = stage(_wave_of(s, len(wave[0])))
             kept = sum(m is None for m in moved)
             # numpy puts the axes of index arrays first where others stand between them: so do all here
@@ -82,8 +85,10 @@ def _without(s: Stage, fixed: Mapping[str, Expr], before: tuple[Axis, ...]) -> S
     axes = (*before, *(a for a in s.axes if a.var not in fixed))
     shape = tuple(a.extent for a in axes)
 
+    ranges = {a.var: (0, int(a.extent) - 1) for a in (*axes, *s.reduce_axes)}
+
     def put(e: Expr) -> Expr:
-        return E.substitute(e, dict(fixed))
+        return _decided(E.substitute(e, dict(fixed)), ranges)
 
     return replace(
         s,
@@ -93,6 +98,18 @@ def _without(s: Stage, fixed: Mapping[str, Expr], before: tuple[Axis, ...]) -> S
         where=tuple(map(put, s.where)),
         scan=(),
     )
+
+
+def _decided(e: Expr, ranges: Mapping[str, affine.Range]) -> Expr:
+    """An expression whose selects by the number of the step are decided: what is left may be a product."""
+
+    def visit(x: Expr) -> Expr | None:
+        if not isinstance(x, E.Select) or E.loads(x.cond):
+            return None
+        cond = affine.simplify(x.cond, ranges)
+        return None if not isinstance(cond, Const) else _decided(x.a if cond.value else x.b, ranges)
+
+    return E.rewrite(e, visit)
 
 
 def _at(s: Stage, point: Sequence[int]) -> tuple[Any, ...]:
