@@ -83,6 +83,9 @@ OPERATORS = {
 SLOPES = {name for name, row in FUNCTIONS.items() if row.slope is not None}
 UNARY = {f: lambda a, b, f=f: getattr(te, f)(a) for f in FUNCTIONS if f in SLOPES and FUNCTIONS[f].arity == 1}
 OPERATIONS = UNARY | {
+    **{f: lambda a, b, f=f: getattr(te, f)(a * 0.5 - b * 0.4) for f in ("asin", "acos", "atanh")},
+    "acosh": lambda a, b: te.acosh(a + b + 0.5),
+    "hypot": lambda a, b: te.hypot(a, b) * te.hypot(-a, 2.0) + te.hypot(te.trunc(a), b),
     "pow": lambda a, b: te.pow(a, b),
     "pow 2.5": lambda a, b: te.pow(a, 2.5) + a**-1 + a**3,
     "number to a power": lambda a, b: 2.0**b,
