@@ -297,7 +297,7 @@ class _Cut:
                 continue
             if any(map(self.by_product, beside)) or (not rows if of_rows else len(beside) > 1):
                 continue
-            if all(r.plain for r in readers_):
+            if not any(r.places or r.scan for r in readers_):
                 self.join([s, *users])
 
     def epilogues(self) -> None:
