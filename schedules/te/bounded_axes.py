@@ -93,8 +93,9 @@ def conjuncts(where: Any, k: Expr, label: str) -> tuple[Expr, ...]:
 def check_order(axes: Sequence[IterVar], name: str) -> None:
     """Raise `WorkloadError` unless each axis is bounded by axes that stand before it."""
     for n, a in enumerate(axes):
-        named = {x for c in (*a.where, written(a.start)) for x in E.walk(c) if isinstance(x, IterVar)}
-        if late := next((b for b in axes[n + 1 :] if b in named), None):
+        named = {x for c in (*a.where, E.wrap(a.start)) for x in E.walk(c) if isinstance(x, IterVar)}
+        late = next((b for b in axes[n + 1 :] if b in named), None)
+        if late is not None:
             raise WorkloadError(
                 f"te.{name}: the ends of axis {a.name} depend on {late.name}, which stands after it in axis=; "
                 f"put {late.name} first"
