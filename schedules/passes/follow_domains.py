@@ -19,7 +19,7 @@ from dataclasses import replace
 from schedules import affine
 from schedules import expr as E
 from schedules.expr import Compare, Const, Expr, Logic, Var
-from schedules.ir import Alloc, Guard, Loop, Nest, Seq, Stmt, blocks, const, seq, walk, with_body
+from schedules.ir import Alloc, Guard, Loop, Nest, Seq, Stmt, Store, blocks, const, seq, walk, with_body
 from schedules.ir.exprs import substitute
 from schedules.ir.nest import has_domain
 from schedules.passes.partition import given
@@ -102,10 +102,18 @@ def _over(g: Gap, var: str, extent: Expr, which: int) -> Gap | None:
 
 
 def _cut(s: Stmt, ranges: Ranges) -> Stmt:
-    """`follow_domains` at the border of a domain, where tiles were told apart before."""
+    """`follow_domains` at the border of a domain, where tiles were told apart before. Steps of a sum are not
+    unrolled there: each would ask for itself."""
     if isinstance(s, Loop):
+        if s.kind == "unroll" and needed(s.body) and not _is_place(s.var, s.body):
+            s = replace(s, kind="serial")
         return _bounded(s, ranges, _cut)
     return with_body(s, lambda x: _cut(x, ranges))
+
+
+def _is_place(var: str, s: Stmt) -> bool:
+    """Whether a loop goes from place to place in what is written."""
+    return any(var in E.variables(i) for x in walk(s) if isinstance(x, Store) for i in x.indices)
 
 
 def _bounded(loop: Loop, ranges: Ranges, within: Callable[[Stmt, Ranges], Stmt]) -> Stmt:
