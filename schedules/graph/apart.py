@@ -81,7 +81,8 @@ def _set_apart(graph: Graph, runs: Sequence[tuple[Stage, ...]]) -> tuple[Graph, 
 
 def _put_back(graph: Graph, islands: _Islands, before: Graph) -> Graph:
     """The graph with the stages of islands in their place. ``before``: the graph that had them."""
-    runs, made, read = [(s,) for s in graph.dag.stages], set[str](), set[str]()
+    runs: list[tuple[Stage, ...]] = [(s,) for s in graph.dag.stages]
+    made, read = set[str](), set[str]()
     origins = dict(graph.origins)
     for now in (i for i in graph.islands if i.op == APART):
         was, run = islands[now.name]

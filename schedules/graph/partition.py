@@ -235,7 +235,12 @@ class _Cut:
             inside, edge = {s.name: s}, [s]
             while edge:
                 for r in self.users(edge.pop()):
-                    if r.name in inside or self.by_product(r) or self.group[r.name] in self.joined or not r.plain:
+                    if (
+                        r.name in inside
+                        or self.by_product(r)
+                        or self.group[r.name] in self.joined
+                        or not r.plain
+                    ):
                         continue
                     if self._turns_rows(inside.values(), r):
                         continue

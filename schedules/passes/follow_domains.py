@@ -7,8 +7,8 @@ The conditions of a block (`Block.where`) stand innermost, around its update. Fo
 what any iteration of the inner loops needs is ``i0 < ko * 4``, and what lets all of them run is ``i0 + 7 < ko
 * 4``. So ``ko`` begins at ``i0 // 4 + 1`` (`follow_domains`), and `partition` takes the part apart in which
 all run, without a condition. `mark_domains` marks such loops for it. What does not depend on the loop, as
-whether a tile lies above the diagonal, is asked once before it: a tile inside the domain has no conditions, one
-that crosses its border has them, and one outside does nothing.
+whether a tile lies above the diagonal, is asked once before it: a tile inside the domain has no conditions,
+one that crosses its border has them, and one outside does nothing.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ def _is_place(var: str, s: Stmt) -> bool:
 
 def _bounded(loop: Loop, ranges: Ranges, within: Callable[[Stmt, Ranges], Stmt]) -> Stmt:
     """A loop that begins and ends where its body does something. ``within``: what is done to that."""
-    low, high = [Const(0)], [loop.extent]
+    low: list[Expr] = [Const(0)]
+    high: list[Expr] = [loop.extent]
     if loop.kind == "serial":
         for g in needed(loop.body):
             step, rest = affine.isolate(g, loop.var)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from schedules import expr as E
 from schedules.expr import Const, Expr, Var
 from schedules.ir import Block, Loop, const
 from schedules.ir.nest import has_domain
-from schedules.space.estimate.counting import Number, number
+from schedules.space.estimate.counting import Number, number, product
 from schedules.space.holes import Columns
 from schedules.te.domains import flaw_of_condition, points_inside
 
@@ -46,15 +46,21 @@ def domain_of(b: Block, tile: Sequence[Loop]) -> Domain | None:
         return None
     ends = {x.var: x.extent for x in tile}
     binds = dict(zip(extents, b.binds, strict=True))
-    borders = []
-    for c in b.where:
-        a, other = E.children(c)
-        terms, _ = affine.linear(a - other)
-        far, whole = Const(0), 0
-        for x, k in terms.items():
-            assert isinstance(x, Var) and isinstance(k, Const)
-            length = math.prod([n for v, n in ends.items() if v in E.variables(binds[x.name])], start=Const(1))
-            far, whole = far + (length - 1) * abs(int(k.value)), whole + abs(int(k.value)) * (sizes[x.name] - 1)
-        if whole > 0:
-            borders.append((far, whole))
+    borders = [x for c in b.where if (x := _border(c, binds, ends, sizes))[1] > 0]
     return Domain(points_inside(sizes, b.where) / math.prod(sizes.values()), tuple(borders))
+
+
+def _border(
+    c: Expr, binds: Mapping[str, Expr], ends: Mapping[str, Expr], sizes: Mapping[str, int]
+) -> tuple[Expr, int]:
+    """How far a tile goes across a condition, and how far the whole box does."""
+    a, other = E.children(c)
+    terms, _ = affine.linear(E.binary("-", a, other))
+    far: Expr = Const(0)
+    whole = 0
+    for x, k in terms.items():
+        assert isinstance(x, Var) and isinstance(k, Const)
+        steps, inside = abs(int(k.value)), E.variables(binds[x.name])
+        far = far + (product([n for v, n in ends.items() if v in inside]) - 1) * steps
+        whole += steps * (sizes[x.name] - 1)
+    return far, whole

@@ -9,8 +9,8 @@ from typing import Any
 import graph_cases as cases
 import numpy as np
 import pytest
-from graph_memory import run_in_memory
 from graph_meaning import evaluate
+from graph_memory import run_in_memory
 
 from autotune.models.outline import outline
 from schedules import te

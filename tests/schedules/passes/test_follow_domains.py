@@ -115,7 +115,7 @@ def test_other_programs_have_no_such_pass() -> None:
 
 # -- mutants ----------------------------------------------------------------------------------
 
-BOUNDED = pass_._bounded  # noqa: SLF001
+BOUNDED = pass_._bounded
 
 
 def last_row_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def first_row_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def all_tiles_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles at the border taken for tiles inside: what any iteration needs is enough."""
-    real = pass_._over  # noqa: SLF001
+    real = pass_._over
     monkeypatch.setattr(pass_, "_over", lambda g, v, n, which: real(g, v, n, 0))
 
 
@@ -156,7 +156,7 @@ def found_wrong(first: int, count: int) -> bool:
         for _ in range(2):
             try:
                 got = interpret(lower(random_schedule(dag, rng, rng.randint(1, 8)).nest), dag, data)
-            except Exception:  # noqa: BLE001 - a mutant may do anything
+            except Exception:
                 return True
             if not all(np.array_equal(x, y) for x, y in zip(got, want, strict=True)):
                 return True
@@ -165,7 +165,9 @@ def found_wrong(first: int, count: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", [last_row_lost, first_row_lost, all_tiles_inside])
-def test_mutants_are_found(mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutants_are_found(
+    mutant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     mutant(monkeypatch)
     assert found_wrong(0, 80)
 

@@ -46,16 +46,20 @@ def rows(ends: Callable[..., Any], how: str = "sum", where: Any = None) -> Compu
 
 # Ends of row i, as te and as Python have them, and the extent of the box.
 RANGES: list[tuple[Callable[[Any], Any], Callable[[int], range], int]] = [
-    (lambda i: (0, i + 1), lambda i: range(0, i + 1), N),
-    (lambda i: (0, i), lambda i: range(0, i), N - 1),
+    (lambda i: (0, i + 1), lambda i: range(i + 1), N),
+    (lambda i: (0, i), lambda i: range(i), N - 1),
     (lambda i: (i, N), lambda i: range(i, N), N),
     (lambda i: (i + 1, N), lambda i: range(i + 1, N), N),
     (lambda i: (i, i + 1), lambda i: range(i, i + 1), 1),
-    (lambda i: (te.maximum(i - 1, 0), te.minimum(i + 2, N)), lambda i: range(max(i - 1, 0), min(i + 2, N)), 3),
-    (lambda i: (0, te.minimum(2 * i, N)), lambda i: range(0, min(2 * i, N)), N),
+    (
+        lambda i: (te.maximum(i - 1, 0), te.minimum(i + 2, N)),
+        lambda i: range(max(i - 1, 0), min(i + 2, N)),
+        3,
+    ),
+    (lambda i: (0, te.minimum(2 * i, N)), lambda i: range(min(2 * i, N)), N),
     (lambda i: (3, 6), lambda i: range(3, 6), 3),
     (lambda i: (N - 1 - i, N), lambda i: range(N - 1 - i, N), N),
-    (lambda i: (0, i - 3), lambda i: range(0, max(i - 3, 0)), N - 4),
+    (lambda i: (0, i - 3), lambda i: range(max(i - 3, 0)), N - 4),
     (lambda i: i, lambda i: range(i), N - 1),
 ]
 
@@ -166,7 +170,10 @@ def test_smaller_triangles_are_triangles() -> None:
 X = te.placeholder((N,), "int64", "X")
 REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda i: te.reduce_axis((0, X[i]), "k"), r"reduce_axis k: the end X\[i\] depends on data"),
-    (lambda i: te.reduce_axis((0, i * i), "k"), r"reduce_axis k: the end .* is not affine: axes may be added"),
+    (
+        lambda i: te.reduce_axis((0, i * i), "k"),
+        r"reduce_axis k: the end .* is not affine: axes may be added",
+    ),
     (lambda i: te.reduce_axis((0, i // 2), "k"), "reduce_axis k: the end .* is not affine"),
     (lambda i: te.reduce_axis((0, te.maximum(i, 2)), "k"), "not affine: .* joined by te.minimum"),
     (lambda i: te.reduce_axis((0, 2.5), "k"), "reduce_axis k: the end 2.5 is no integer"),

@@ -23,9 +23,9 @@ from schedules.ir.regions import footprint, values_at_most
 from schedules.model import LINE
 from schedules.primitives.base import as_expr
 from schedules.space.estimate.counting import arithmetic, code, conversion_steps, integer_steps, product
-from schedules.space.estimate.domains import Domain, domain_of
 from schedules.space.estimate.cpu.instructed import Instructed
 from schedules.space.estimate.cpu.lane_strides import lane_stride
+from schedules.space.estimate.domains import Domain, domain_of
 from schedules.space.estimate.traffic import BlockAccess, places_of
 
 WALKED = 4  # loops that are asked whether they go on along a run
