@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from schedules.expr import loads
 from schedules.ir import Block, Nest, Stmt, blocks, size_ranges
+from schedules.ir.carried import carried_buffers
 from schedules.passes.align_streamed_tiles import align_streamed_tiles
 from schedules.passes.by_sizes import by_sizes
 from schedules.passes.compact import compact
@@ -38,6 +39,7 @@ def shared(nest: Nest) -> Passes:
     params = tuple(nest.buffer(n) for n in nest.params)
     intermediate = tuple(b for b in nest.buffers if b.name not in nest.params)
     ranges = size_ranges(nest.sizes)
+    scans = bool(carried_buffers(nest))
     # Only where a call tells a size: code of other programs needs neither.
     lanes: Passes = [("whole_lanes", lambda s: whole_lanes(s, ranges))] if ranges else []
     room: Passes = [("largest", lambda s: largest(s, ranges))] if ranges else []
@@ -55,7 +57,7 @@ def shared(nest: Nest) -> Passes:
         *lanes,
         # Sizes and guards are read from simplified indices.
         ("simplify", lambda s: simplify(s, ranges)),
-        ("compact", lambda s: compact(s, intermediate)),
+        ("compact", lambda s: compact(s, intermediate, scans)),
         *room,
         # Indices are now relative to their region, so they are folded again.
         ("simplify", lambda s: simplify(s, ranges)),
