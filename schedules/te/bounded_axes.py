@@ -93,11 +93,12 @@ def conjuncts(where: Any, k: Expr, label: str) -> tuple[Expr, ...]:
 def check_order(axes: Sequence[IterVar], name: str) -> None:
     """Raise `WorkloadError` unless each axis is bounded by axes that stand before it."""
     for n, a in enumerate(axes):
-        named = {x for c in (*a.where, written(a.start)) for x in E.walk(c) if isinstance(x, IterVar)}
-        if late := next((b for b in axes[n + 1 :] if b in named), None):
+        named = {x for c in (*a.where, E.wrap(a.start)) for x in E.walk(c) if isinstance(x, IterVar)}
+        late = next((b for b in axes[n + 1 :] if b in named), None)
+        if late is not None:
             raise WorkloadError(
-                f"te.{name}: the ends of axis {a.name} depend on {late.name}, which stands after it in axis=; "
-                f"put {late.name} first"
+                f"te.{name}: the ends of axis {a.name} depend on {late.name}, which stands after it in "
+                f"axis=; put {late.name} first"
             )
 
 
@@ -119,8 +120,8 @@ def _ends(e: Any, op: str, label: str) -> Ends:
     e = e if isinstance(e, Expr) else Const(int(e))
     if E.loads(e):
         raise WorkloadError(
-            f"{label}: the end {E.show(e)} depends on data, and axes are bounded by axes and sizes; reduce over "
-            "the largest range, and leave out the rest with te.select"
+            f"{label}: the end {E.show(e)} depends on data, and axes are bounded by axes and sizes; reduce "
+            "over the largest range, and leave out the rest with te.select"
         )
     if E.dtype_of(e) != INDEX:
         raise WorkloadError(f"{label}: the end {E.show(e)} is {E.dtype_of(e)}, no index; compute it of axes")
@@ -132,8 +133,8 @@ def _ends(e: Any, op: str, label: str) -> Ends:
     ):
         other = "te.maximum" if op == "max" else "te.minimum"
         raise WorkloadError(
-            f"{label}: the end {E.show(e)} is not affine: axes may be added, multiplied by integers, and joined "
-            f"by {other}; reduce over the largest range, and leave out the rest with te.select"
+            f"{label}: the end {E.show(e)} is not affine: axes may be added, multiplied by integers, and "
+            f"joined by {other}; reduce over the largest range, and leave out the rest with te.select"
         )
     return (affine.from_linear(terms, const),)
 
@@ -143,7 +144,7 @@ def _reach(e: Expr, which: int) -> Expr:
     terms, total = affine.linear(e)
     for a, c in terms.items():
         if isinstance(a, IterVar):
-            up = (int(c.value) > 0) == bool(which)  # type: ignore[union-attr]
+            up = isinstance(c, Const) and (int(c.value) > 0) == bool(which)
             a = written(a.most if up else a.least)
         total = E.binary("+", total, E.binary("*", E.wrap(a), c))
     return affine.simplify(total, {})

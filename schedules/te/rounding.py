@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from schedules import expr as E
 from schedules.dtypes import DTYPES, bound_dtype, computed
 from schedules.errors import WorkloadError
 from schedules.functions import unbounded
+from schedules.loads import with_loads
 from schedules.te import factored
 from schedules.te.chains import CHAIN
 from schedules.te.compute_dag import ComputeDAG, Stage
@@ -231,19 +232,42 @@ def _contracted(stage: Stage, known: ComputedTensors) -> Value | None:
     dtype = stage.outputs[0].dtype
     if loads is None:
         return None
-    arrays = [known.values[x.buffer] for x in loads]
-    v = contract(stage, arrays)
+    names = [x.buffer for x in loads]
+    places = [_rows(x, known.values[x.buffer].shape) for x in loads]
+    arrays = [known.values[name][at] for name, at in zip(names, places, strict=True)]
+    if all(at is ... for at in places):
+        rows = stage
+    else:  # a step of a scan reads rows of what it may read
+        part = {x: _row(x) for x, at in zip(loads, places, strict=True) if at is not ...}
+        rows = replace(stage, values=tuple(with_loads(v, part.get) for v in stage.values))
+    v = contract(rows, arrays)
     if v is None:
         return None
-    errors = [known.errors.get(x.buffer) for x in loads]
+    errors = [
+        None if name not in known.errors else known.errors[name][at]
+        for name, at in zip(names, places, strict=True)
+    ]
     if not E.is_float(dtype):
-        return rounded(v, _handed_on(stage, arrays, errors), dtype)
-    total = contract(stage, arrays, size)
+        return rounded(v, _handed_on(rows, arrays, errors), dtype)
+    total = contract(rows, arrays, size)
     assert total is not None
     whole = not any(e is not None for e in errors) and all(_whole(a) for a in arrays)
     most = math.prod(float(np.abs(a).max(initial=0)) for a in arrays) if whole else None
-    more = _handed_on(stage, arrays, errors)
-    return _summed(stage, known, v, total, more, [x.buffer for x in loads], most)
+    more = _handed_on(rows, arrays, errors)
+    return _summed(stage, known, v, total, more, names, most)
+
+
+def _rows(x: E.Load, shape: Sequence[int]) -> Any:
+    """The part of a tensor that a load with numbers as indices may read."""
+    numbers = [(int(i.value), n) for i, n in zip(x.indices, shape, strict=True) if isinstance(i, E.Const)]
+    if not numbers or not all(0 <= i < n for i, n in numbers):
+        return ...
+    return tuple(int(i.value) if isinstance(i, E.Const) else slice(None) for i in x.indices)
+
+
+def _row(x: E.Load) -> E.Load:
+    """A load of that part."""
+    return replace(x, indices=tuple(i for i in x.indices if not isinstance(i, E.Const)))
 
 
 def _summed(

@@ -90,8 +90,10 @@ def _without(s: Stage, fixed: Mapping[str, Expr], before: tuple[Axis, ...]) -> S
     axes = (*before, *(a for a in s.axes if a.var not in fixed))
     shape = tuple(a.extent for a in axes)
 
+    ranges = {a.var: (0, int(a.extent) - 1) for a in (*axes, *s.reduce_axes)}
+
     def put(e: Expr) -> Expr:
-        return E.substitute(e, dict(fixed))
+        return _decided(E.substitute(e, dict(fixed)), ranges)
 
     return replace(
         s,
@@ -101,6 +103,18 @@ def _without(s: Stage, fixed: Mapping[str, Expr], before: tuple[Axis, ...]) -> S
         where=tuple(map(put, s.where)),
         scan=(),
     )
+
+
+def _decided(e: Expr, ranges: Mapping[str, affine.Range]) -> Expr:
+    """An expression whose selects by the number of the step are decided: what is left may be a product."""
+
+    def visit(x: Expr) -> Expr | None:
+        if not isinstance(x, E.Select) or E.loads(x.cond):
+            return None
+        cond = affine.simplify(x.cond, ranges)
+        return None if not isinstance(cond, Const) else _decided(x.a if cond.value else x.b, ranges)
+
+    return E.rewrite(e, visit)
 
 
 def _at(s: Stage, point: Sequence[int]) -> tuple[Any, ...]:

@@ -39,7 +39,8 @@ def schedule_in_step(d: SketchBuilder, name: str, step: str, lanes: bool) -> Non
     if (0 < extent(last) <= MOST_LANES and not reduce) or extent(last) == 0:
         outer, inner = [], last.var
     else:
-        fits = [w * k for k in (1, 2, 4, 8, 16) if w * k <= extent(last)] or [extent(last)]
+        vectors = (1, 2, 4, 8, 16) if reduce else (1, 2, 4)  # functions in many vectors compile for long
+        fits = [w * k for k in vectors if w * k <= extent(last)] or [extent(last)]
         tail = "guard" if reduce else "shift"
         vec = d.choice(f"{name}.vec", fits)
         o, inner = d.s.split(last.var, (None, vec), tail)
