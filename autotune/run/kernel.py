@@ -44,7 +44,7 @@ class CallSignature:
             raise AttributeError("__signature__")
         place, out = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
         ins, outs = kernel.parameters
-        params = [inspect.Parameter(_identifier(b.name), place, annotation=_type(b)) for b in ins]
+        params = [inspect.Parameter(identifier(b.name), place, annotation=_type(b)) for b in ins]
         params.append(inspect.Parameter("out", out, default=None))
         types = ", ".join(map(_type, outs))
         return inspect.Signature(params, return_annotation=types if len(outs) == 1 else f"({types})")
@@ -155,7 +155,7 @@ class Kernel:
 
     def placed(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """All inputs in order, those that were given by name after the others. Raises ArgumentError."""
-        names = [_identifier(b.name) for b in self._ins]
+        names = [identifier(b.name) for b in self._ins]
         wanted = names[len(inputs) :]
         what = f"{self.workload.op} takes {', '.join(names)}"
         for name in named:
@@ -398,7 +398,7 @@ def _type(b: Buffer) -> str:
     return f"{b.dtype}{layout_of(b)}"
 
 
-def _identifier(name: str) -> str:
+def identifier(name: str) -> str:
     """A valid parameter name: a tensor may be called ``lambda`` or ``out``."""
     return f"{name}_" if keyword.iskeyword(name) or name in ("out", "stream") else name
 

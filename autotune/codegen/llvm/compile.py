@@ -253,6 +253,11 @@ class LoadedObject:
         return other
 
     @property
+    def told_sizes(self) -> tuple[int, ...]:
+        """What `run` gives behind the pointers by itself."""
+        return self._sizes
+
+    @property
     def shared(self) -> LoadedObject:
         """The code that this is `sized` of; itself for other code."""
         return self._keep if isinstance(self._keep, LoadedObject) else self
@@ -354,6 +359,7 @@ class _Support(Builtin):
         self.bench = ctypes.CFUNCTYPE(i64, ptr, ptr, i32, i64, i32)(at["at_bench"])
         self.release = ctypes.CFUNCTYPE(None, ptr)(at["at_release"])
         self.program = ctypes.CFUNCTYPE(None, ptr, i64, ptr)(at["at_program"])
+        self.program_repeat = ctypes.CFUNCTYPE(i64, ptr, i64, i64, i64, i64, ptr, i64)(at["at_program_repeat"])
         self.program_times = ctypes.CFUNCTYPE(None, ptr, i64, ptr, i32, ptr)(at["at_program_times"])
 
 
@@ -366,6 +372,14 @@ def run_program(steps: ctypes.Array[ctypes.c_int64], first: int, n: int, scratch
     """Run ``n`` steps from step ``first`` on (`autotune.codegen.runtime.program`), without any check. The GIL
     is released. ``scratch``: the address of memory for all of them."""
     _support().program(_step(steps, first), n, scratch)
+
+
+def repeat_program(
+    steps: ctypes.Array[ctypes.c_int64], first: int, n: int, begin: int, total: int, scratch: int, ns: int
+) -> int:
+    """Run steps number ``begin`` to ``total`` of a sequence of ``n`` steps that goes on with step ``first``, for
+    about ``ns`` nanoseconds. The number of the next one. The GIL is released."""
+    return int(_support().program_repeat(_step(steps, 0), first, n, begin, total, scratch, ns))
 
 
 def time_program(
