@@ -77,7 +77,7 @@ class Repeated:
     __slots__ = ("_buffers", "_chains", "_codes", "_given", "_inputs", "_kernels", "_of", "_outputs", "times")
 
     def __init__(self, kernel: Kernel | Sequence[Kernel], times: int | None = None, swap: Pairs = ()) -> None:
-        kernels = (kernel,) if isinstance(kernel, Kernel) else tuple(kernel)
+        kernels: tuple[Any, ...] = tuple(kernel) if isinstance(kernel, (list, tuple)) else (kernel,)
         for k in kernels:
             _check_kernel(k)
         if not kernels:
