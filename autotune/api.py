@@ -221,9 +221,9 @@ def build(
     `TargetError` for a target whose instructions this CPU lacks.
 
     ``target``: "cpu", "cuda", "opencl", the name of a described target, or a `Target`. ``threads``: those
-    of the kernel; None takes the CPUs that the process may use. ``in_place``: ``{output: input}``, the outputs
-    that calls give an input for (``kernel(x, out=x)``). That is proved now, and `ArgumentError` names what is
-    in the way. Without it, it is proved at the first such call.
+    of the kernel; None takes the CPUs that the process may use. ``in_place``: ``{output: input}``, the
+    outputs that calls give an input for (``kernel(x, out=x)``). That is proved now, and `ArgumentError` names
+    what is in the way. Without it, it is proved at the first such call.
 
     >>> x = te.placeholder((64,), name="x")
     >>> schedule = at.Schedule([x, te.compute((64,), lambda i: x[i] + 1.0, name="y")])

@@ -19,7 +19,7 @@ import numpy as np
 from autotune import backends
 from autotune.codegen.runtime.entry import layout_of
 from autotune.errors import ArgumentError
-from autotune.run.host_arrays import memory_of, may_share, overlap
+from autotune.run.host_arrays import may_share, memory_of, overlap
 from schedules.dtypes import DTYPES
 from schedules.errors import ScheduleError, suggest
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from schedules.model import Trace
 
 REMEDY = (
-    "give it memory of its own, or a kernel whose schedule reads each element before it overwrites it, as the "
-    "plain loops of one thread may; at.repeat(kernel, times, swap=...) runs steps with two arrays in turns"
+    "give it memory of its own, or a kernel whose schedule reads each element before it overwrites it, as "
+    "the plain loops of one thread may; at.repeat(kernel, times, swap=...) has two arrays take turns"
 )
 
 
@@ -54,7 +54,7 @@ class InPlaceCode:
 
 
 def shared_places(views: Sequence[np.ndarray], inputs: int) -> tuple[SharedPlace, ...]:
-    """Which outputs share memory with other arguments. ``views``: of all arguments, ``inputs`` inputs first."""
+    """Which outputs share memory with other arguments. ``views``: of all, ``inputs`` inputs first."""
     spans = [*map(memory_of, views)]
     return tuple(
         SharedPlace(w, i, views[w].ctypes.data - views[i].ctypes.data)
@@ -65,9 +65,9 @@ def shared_places(views: Sequence[np.ndarray], inputs: int) -> tuple[SharedPlace
 
 
 def prepare(kernel: Kernel, pairs: Mapping[str, str]) -> None:
-    """Make the code of a kernel for outputs that are inputs: ``{output: input}``, by name, each the same array.
-    Raises ArgumentError for names that are none, for two that do not lie alike, and, with the pair of accesses,
-    where the schedule does not allow it."""
+    """Make the code of a kernel for outputs that are inputs: ``{output: input}`` by name, each the same
+    array. Raises ArgumentError for names that are none, for two that do not lie alike, and, with the pair of
+    accesses, where the schedule does not allow it."""
     ins, outs = kernel.parameters
     names = [b.name for b in ins], [b.name for b in outs]
     for output, of in pairs.items():

@@ -55,9 +55,9 @@ def load(
     similar machine whose instructions this CPU has is tried beside the default schedule, and the faster of
     the two is given, with a warning that says which.
 
-    ``in_place={"y": "x"}``: calls give input ``x`` as output ``y`` too. The fastest record is taken whose schedule
-    reads each element of it before it overwrites that. Where there is none, ``fallback=True`` gives the plain
-    loops on one thread, if these do.
+    ``in_place={"y": "x"}``: calls give input ``x`` as output ``y`` too. The fastest record is taken whose
+    schedule reads each element of it before it overwrites that. Where there is none, ``fallback=True`` gives
+    the plain loops on one thread, if these do.
 
     ``fallback=True`` gives a kernel also when nothing is stored, with a warning. A few schedules are checked
     and timed here, which takes up to three seconds: those of similar sizes and machines in the log, else the
@@ -152,8 +152,8 @@ def _load(workload: Workload, asked: Asked) -> tuple[Kernel, bool]:
 
 
 def _load_in_place(workload: Workload, asked: Asked, pairs: Mapping[str, str]) -> Kernel:
-    """The kernel of the best record whose schedule allows it that outputs are inputs. Raises as `load` does, and
-    `ArgumentError` where none allows it."""
+    """The kernel of the best record whose schedule allows it that outputs are inputs. Raises as `load` does,
+    and `ArgumentError` where none allows it."""
     from autotune.run.in_place import prepare
     from autotune.run.kernels import default_kernel, kernel_of
 

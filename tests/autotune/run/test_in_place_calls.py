@@ -70,16 +70,19 @@ def test_an_output_in_the_middle_of_an_input() -> None:
 
 
 def test_what_lies_elsewhere_is_refused() -> None:
-    """Code for one place is not used for another: two elements later, x[i] is overwritten before it is read."""
+    """Code for one place is not used for another: two elements later, x[i] is overwritten too soon."""
     k, memory = ahead(), np.zeros(N + 8)
     k(memory[:N], out=memory[:N])
-    with pytest.raises(ArgumentError, match=r"output 'y' shares memory with input 'x': y\[.*\] is written before x"):
+    with pytest.raises(
+        ArgumentError, match=r"output 'y' shares memory with input 'x': y\[.*\] is written before x"
+    ):
         k(memory[:N], out=memory[2 : N + 2])
 
 
 MESSAGE = (
-    r"output 'y' shares memory with input 'x': y\[y_i\] is written before x\[max\(y_i - 1, 0\)\] is read in a later "
-    r"iteration of loop y_i, and both may be one element; give it memory of its own, .*at.repeat\(kernel, times, swap"
+    r"output 'y' shares memory with input 'x': y\[y_i\] is written before x\[max\(y_i - 1, 0\)\] is read in "
+    r"a later iteration of loop y_i, and both may be one element; give it memory of its own, .*"
+    r"at.repeat\(kernel, times, swap"
 )
 
 
@@ -94,15 +97,21 @@ def test_the_pair_of_accesses_is_named() -> None:
 
 def test_two_outputs_in_two_inputs() -> None:
     a, b = (te.placeholder((N,), "float64", n) for n in "ab")
-    s = at.Schedule([a, b, te.compute((N,), lambda i: a[i] * 2.0, "c"), te.compute((N,), lambda i: b[i] + 1.0, "d")])
+    s = at.Schedule(
+        [a, b, te.compute((N,), lambda i: a[i] * 2.0, "c"), te.compute((N,), lambda i: b[i] + 1.0, "d")]
+    )
     k, x, y = at.build(s, threads=1), numbers(), numbers() + 1
     want = k(x, y)
     for first, second in ((x.copy(), y.copy()), (x.copy(), y.copy())):
         got = k(first, second, out=(first, second))
         assert all(map(np.array_equal, got, want))
-    with pytest.raises(ArgumentError, match=r"output 'c' shares memory with input 'b': c\[c_i\] is written before b"):
+    with pytest.raises(
+        ArgumentError, match=r"output 'c' shares memory with input 'b': c\[c_i\] is written before b"
+    ):
         k(x, y, out=(y, x))
-    with pytest.raises(ArgumentError, match="output 'd' shares memory with output 'c'; give it memory of its own"):
+    with pytest.raises(
+        ArgumentError, match="output 'd' shares memory with output 'c'; give it memory of its own"
+    ):
         k(x, y, out=(x, x))
 
 
@@ -141,7 +150,9 @@ def test_names_that_are_none(pairs: dict[str, str], message: str) -> None:
 def test_arrays_that_lie_otherwise() -> None:
     x = te.placeholder((N,), "float64", "x")
     s = at.Schedule([x, te.compute((N - 1,), lambda i: x[i], "y")])
-    with pytest.raises(ArgumentError, match=r"which are float64\[36\] and float64\[37\]; give two that lie alike"):
+    with pytest.raises(
+        ArgumentError, match=r"which are float64\[36\] and float64\[37\]; give two that lie alike"
+    ):
         at.build(s, threads=1, in_place={"y": "x"})
 
 

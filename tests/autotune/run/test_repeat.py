@@ -53,11 +53,13 @@ def wave() -> at.Kernel:
 
 @cache
 def field() -> tuple[at.Kernel, at.Kernel]:
-    """e += h[i] - h[i - 1]; then h += e[i + 1] - e[i], of the new e. The first may run in place, the second too."""
+    """e += h[i] - h[i - 1]; then h += e[i + 1] - e[i], of the new e. Both may run in place."""
     e, h = (te.placeholder((N,), "float64", n) for n in ("e", "h"))
     first = made(e, h, te.compute((N,), lambda i: e[i] + 0.25 * (h[i] - h[te.maximum(i - 1, 0)]), "e1"))
     e1 = te.placeholder((N,), "float64", "e1")
-    second = made(h, e1, te.compute((N,), lambda i: h[i] + 0.5 * (e1[te.minimum(i + 1, N - 1)] - e1[i]), "h1"))
+    second = made(
+        h, e1, te.compute((N,), lambda i: h[i] + 0.5 * (e1[te.minimum(i + 1, N - 1)] - e1[i]), "h1")
+    )
     return first, second
 
 
@@ -68,7 +70,12 @@ def numbers(seed: int = 0, n: int = N) -> np.ndarray:
 STEPS = st.integers(1, 12)
 
 
-@given(times=STEPS, vec=st.booleans(), reach=st.sampled_from((0, 1)), out=st.sampled_from(("new", "own", "input")))
+@given(
+    times=STEPS,
+    vec=st.booleans(),
+    reach=st.sampled_from((0, 1)),
+    out=st.sampled_from(("new", "own", "input")),
+)
 @settings(max_examples=60)
 def test_one_kernel(times: int, vec: bool, reach: int, out: str) -> None:
     """With ``reach`` 0 the kernel may run in place, and one array is enough."""
@@ -216,7 +223,10 @@ def test_tensors() -> None:
 
 
 WRONG = {
-    "no times": (lambda: at.repeat(blur(), swap=[("b", "a")])(numbers()), "not said how many times; give times="),
+    "no times": (
+        lambda: at.repeat(blur(), swap=[("b", "a")])(numbers()),
+        "not said how many times; give times=",
+    ),
     "zero": (lambda: at.repeat(blur(), 0), "times is 0; give an integer of at least 1"),
     "half": (lambda: at.repeat(blur(), 2.5), "times is 2.5; give an integer"),  # type: ignore[arg-type]
     "none": (lambda: at.repeat([], 3), "there are no kernels to repeat"),
@@ -224,8 +234,14 @@ WRONG = {
     "list": (lambda: at.repeat([3], 3), "not a int"),  # type: ignore[list-item]
     "name": (lambda: at.repeat(blur(), 3, swap=[("c", "a")]), "swap has 'c', which no kernel has"),
     "turned": (lambda: at.repeat(blur(), 3, swap=[("a", "b")]), "'b' is no input of a step"),
-    "shapes": (lambda: at.repeat(wave(), 3, swap=[("next", "c")]), r"one is float64\[21\] and the other float64\[\]"),
-    "input": (lambda: at.repeat(wave(), 3, swap=[("now", "before")]), "no kernel writes it; begin with an output"),
+    "shapes": (
+        lambda: at.repeat(wave(), 3, swap=[("next", "c")]),
+        r"one is float64\[21\] and the other float64\[\]",
+    ),
+    "input": (
+        lambda: at.repeat(wave(), 3, swap=[("now", "before")]),
+        "nothing writes it; begin with an output",
+    ),
     "twice": (
         lambda: at.repeat(wave(), 3, swap=[("next", "now"), ("next", "before")]),
         "'next' becomes two inputs in swap",
