@@ -74,7 +74,14 @@ class _Chain:
 
 
 class Repeated:
-    """Kernels that run again and again: see `repeat`."""
+    """What `repeat` gives: ``steps(*inputs, times=None, out=None)`` runs all steps. ``times``: how many, where
+    `repeat` was not told, or others. Inputs may be given by name. Raises `ArgumentError`, and MemoryError.
+
+    >>> x = te.placeholder((8,), "float64", "x")
+    >>> y = te.compute((8,), lambda i: x[i] + 1.0, "y")
+    >>> at.repeat(at.build(at.Schedule([x, y]), threads=1), swap=[("y", "x")])
+    <Repeated (x) -> y, ? steps>
+    """
 
     __slots__ = ("_buffers", "_chains", "_codes", "_given", "_inputs", "_kernels", "_of", "_outputs", "times")
 
@@ -153,7 +160,7 @@ class Repeated:
                 seen = sources.get(seen, seen)
             if seen not in written:
                 raise ArgumentError(
-                    f"swap has {seen!r} as what becomes another, and nothing writes it; begin with an output, "
+                    f"swap has {seen!r} which becomes another, and nothing writes it; begin with an output, "
                     f"one of {', '.join(written)}"
                 )
 
@@ -297,7 +304,8 @@ def _shared(kernels: Sequence[Kernel]) -> dict[str, Buffer]:
             if (layout_of(other), other.dtype) != (layout_of(b), b.dtype):
                 raise ArgumentError(
                     f"{b.name!r} is {other.dtype}{layout_of(other)} in one kernel and "
-                    f"{b.dtype}{layout_of(b)} in another; kernels share arrays by name: rename one, or give one shape and dtype"
+                    f"{b.dtype}{layout_of(b)} in another; kernels share arrays by name: "
+                    "rename one, or give one shape and dtype"
                 )
         for b in outs:
             if b.name in written:
