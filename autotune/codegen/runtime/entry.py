@@ -9,7 +9,7 @@ take longer to compile than the kernel (docs/measurements/code-generation.md).
 
 A descriptor is an array of i64 words: `HEAD` words, then `RECORD` words for each parameter, then extents and
 strides of each, then the sizes that the kernel takes behind the pointers, if it has open ones
-(`LoadedObject.sized`).
+(`LoadedObject.sized`), then `MORE` words for each parameter.
 The functions of the support module (``desc`` is its address, ``args`` an array of data pointers in the order
 of the parameters):
 
@@ -60,19 +60,20 @@ PYTHON_API = (
 )
 
 # Words of a descriptor's head, by index; HEAD is their number. HOME: address of the descriptor that keeps the
-# scratch block, 0 for this one. SIZES: their number; SIZES_AT: index of the first. PY_FLOAT ...: Python's
-# types of numbers, 0 where none is taken.
+# scratch block, 0 for this one. SIZES: their number; SIZES_AT: index of the first.
 KERNEL, THREADS, SCRATCH_BYTES, SCRATCH_ALIGN, BLOCK, LOCK, NARGS, NDARRAY = range(8)
-HOME, SIZES, SIZES_AT, PY_FLOAT, PY_INT, PY_BOOL, HEAD = range(8, 15)
+HOME, SIZES, SIZES_AT, HEAD = range(8, 12)
 # Words of a parameter's record, by index; RECORD is their number. DIMS: index of its first extent among all
 # words; its strides, in elements, follow the extents. BELOW, BYTES: of the memory before its first element,
 # where it walks backwards, and from there to its end. DENSE: whether it is row-major. PERIOD, ROW_BYTES:
-# bytes from a row to the next, and of a row. Of an input without dimensions, in whose place a number may be
-# given, NUMBER says its kind (0: none may), SCALAR is numpy's type of its numbers, LEAST and LAST its range.
-# TOGETHER: of an output that lies in the memory of an input, the number of that plus 1; APART: the bytes from
-# where the input begins to where it begins.
+# bytes from a row to the next, and of a row.
 DESCRIPTOR, NDIM, FLAGS, ALIGN_MASK, BELOW, BYTES, OUTPUT, DIMS, DLPACK, DENSE = range(10)
-PERIOD, ROW_BYTES, NUMBER, SCALAR, LEAST, LAST, TOGETHER, APART, RECORD = range(10, 19)
+PERIOD, ROW_BYTES, RECORD = range(10, 13)
+# Words of each parameter behind the sizes; MORE is their number. Of an input without dimensions, in whose
+# place a number may be given: NUMBER is its kind (0: none may), SCALAR numpy's type of its numbers, FLOAT and WHOLE
+# Python's (0: none), LEAST and LAST its range. TOGETHER: of an output that lies in the memory of an input,
+# the number of that plus 1; APART: the bytes from where the input begins to where it begins.
+NUMBER, SCALAR, FLOAT, WHOLE, LEAST, LAST, TOGETHER, APART, MORE = range(9)
 # Kinds of NUMBER. Other floats are converted by numpy.
 A_BOOL, AN_INT, A_FLOAT32, A_FLOAT64 = range(1, 5)
 
@@ -179,9 +180,10 @@ def descriptor(
     # Large blocks begin at a page of 2 MiB, so that the system may use such pages for them.
     align = 2 << 20 if scratch_bytes >= 2 << 20 else 64
     head = [kernel, threads, scratch_bytes, align, 0, 0, len(params), table.get("ndarray", 0)]
-    head += [home, len(sizes), 0, *(table.get(name, 0) for name in ("a float", "an int", "a bool"))]
+    head += [home, len(sizes), 0]
     records: list[int] = []
     extents: list[int] = []
+    more: list[int] = []
     for k, (dtype, layout) in enumerate(params):
         written, dense, item = k >= inputs, layout.strides is None, DTYPES[dtype].itemsize
         before, after = layout.reach
@@ -197,22 +199,23 @@ def descriptor(
             DTYPES[dtype].dlpack,
             int(dense),
             *(n * item for n in layout.rows),
-            *(_number(dtype, table) if not layout.shape and not written else (0, 0, 0, 0)),
-            together[k][0] + 1 if k in together else 0,
-            together[k][1] if k in together else 0,
         ]
+        lies = (together[k][0] + 1, together[k][1]) if k in together else (0, 0)
+        more += [*(_number(dtype, table) if not layout.shape and not written else (0,) * 6), *lies]
         extents += [*layout.shape, *layout.steps]
     head[SIZES_AT] = HEAD + len(records) + len(extents)
-    return [*head, *records, *extents, *sizes]
+    return [*head, *records, *extents, *sizes, *more]
 
 
-def _number(dtype: str, table: dict[str, int]) -> tuple[int, int, int, int]:
+def _number(dtype: str, table: dict[str, int]) -> tuple[int, ...]:
     """The words NUMBER to LAST of an input without dimensions."""
     row = DTYPES[dtype]
     kinds = {"bool": A_BOOL, "float32": A_FLOAT32, "float64": A_FLOAT64}
     kind = AN_INT if row.kind == "int" and row.range[-1] < 1 << 63 else kinds.get(dtype, 0)
     ends = (row.range[0], row.range[-1]) if kind in (A_BOOL, AN_INT) else (0, 0)
-    return kind if "an int" in table else 0, table.get(f"{dtype}()", 0), *ends
+    a_float = table.get("a float", 0) if kind in (A_FLOAT32, A_FLOAT64) else 0
+    whole = table.get("a bool" if kind == A_BOOL else "an int", 0) if kind else 0
+    return kind, table.get(f"{dtype}()", 0), a_float, whole, *ends
 
 
 def word(name: str, base: str, index: int | str, kind: str = "i64") -> str:

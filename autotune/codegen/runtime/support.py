@@ -5,11 +5,9 @@ from __future__ import annotations
 
 from autotune.codegen.runtime import program
 from autotune.codegen.runtime.entry import (
-    A_BOOL,
     A_FLOAT32,
     A_FLOAT64,
     ALIGN_MASK,
-    AN_INT,
     APART,
     BELOW,
     BLOCK,
@@ -32,12 +30,14 @@ from autotune.codegen.runtime.entry import (
     DLPACK,
     FLAGS,
     FLAGS_AT,
+    FLOAT,
     HEAD,
     HOME,
     KERNEL,
     LAST,
     LEAST,
     LOCK,
+    MORE,
     NARGS,
     NDARRAY,
     NDIM,
@@ -46,9 +46,6 @@ from autotune.codegen.runtime.entry import (
     OB_TYPE_AT,
     OUTPUT,
     PERIOD,
-    PY_BOOL,
-    PY_FLOAT,
-    PY_INT,
     RECORD,
     ROW_BYTES,
     SCALAR,
@@ -60,6 +57,7 @@ from autotune.codegen.runtime.entry import (
     THREADS,
     TOGETHER,
     VALUE_AT,
+    WHOLE,
     word,
 )
 from autotune.codegen.runtime.exchange import ROW
@@ -245,7 +243,8 @@ entry:
   %count = icmp eq i64 %nargs, %expected
   br i1 %count, label %alloc, label %slow
 alloc:
-{word("sizes", "%desc", SIZES)}
+{word("sizes", "%desc", SIZES)}{word("sizes.first", "%desc", SIZES_AT)}
+  %more.at = add i64 %sizes.first, %sizes
   %words.all = add i64 %nargs, %sizes
   %args = alloca ptr, i64 %words.all
   %numbers = alloca i64, i64 %nargs
@@ -266,28 +265,21 @@ object:
   %is.array = icmp eq ptr %type, %ndarray
   br i1 %is.array, label %heading, label %number
 number:
-{word("w.number", "%record", NUMBER)}{word("w.scalar", "%record", SCALAR, "ptr")}
+  %m.words = mul i64 %k, {MORE}
+  %m.start = add i64 %m.words, %more.at
+  %more.k = getelementptr i64, ptr %desc, i64 %m.start
+{word("w.number", "%more.k", NUMBER)}{word("w.scalar", "%more.k", SCALAR, "ptr")}
   %o.value = getelementptr i8, ptr %o, i64 {VALUE_AT}
   %n.slot = getelementptr i64, ptr %numbers, i64 %k
   %is.scalar = icmp eq ptr %type, %w.scalar
   br i1 %is.scalar, label %accept, label %number.python
 number.python:
-{word("py.float", "%desc", PY_FLOAT, "ptr")}{word("py.int", "%desc", PY_INT, "ptr")}
-{word("py.bool", "%desc", PY_BOOL, "ptr")}
-  %n.is.float = icmp eq ptr %type, %py.float
-  %n.is.int = icmp eq ptr %type, %py.int
-  %n.is.bool = icmp eq ptr %type, %py.bool
+{word("w.python.float", "%more.k", FLOAT, "ptr")}{word("w.python.whole", "%more.k", WHOLE, "ptr")}
   %w.double = icmp eq i64 %w.number, {A_FLOAT64}
-  %w.single = icmp eq i64 %w.number, {A_FLOAT32}
-  %w.whole = icmp eq i64 %w.number, {AN_INT}
-  %w.bool = icmp eq i64 %w.number, {A_BOOL}
-  %w.float = or i1 %w.double, %w.single
-  %w.counts = or i1 %w.float, %w.whole
-  %n.float = and i1 %n.is.float, %w.float
-  %n.int = and i1 %n.is.int, %w.counts
-  %n.bool = and i1 %n.is.bool, %w.bool
-  %n.integer = or i1 %n.int, %n.bool
-  br i1 %n.float, label %of.float, label %number.whole
+  %w.float = icmp sge i64 %w.number, {A_FLOAT32}
+  %n.is.float = icmp eq ptr %type, %w.python.float
+  %n.is.whole = icmp eq ptr %type, %w.python.whole
+  br i1 %n.is.float, label %of.float, label %number.whole
 of.float:
   %f = load double, ptr %o.value
   br i1 %w.double, label %accept, label %narrow
@@ -303,7 +295,7 @@ narrowed:
   store float %f.single, ptr %n.slot
   br label %accept
 number.whole:
-  br i1 %n.integer, label %of.int, label %others.known
+  br i1 %n.is.whole, label %of.int, label %others.known
 of.int:
   %n = call i64 @PyLong_AsLongLongAndOverflow(ptr %o, ptr %over)
   %n.over = load i32, ptr %over
@@ -320,7 +312,7 @@ int.single:
   store float %n.single, ptr %n.slot
   br label %accept
 int.range:
-{word("w.least", "%record", LEAST)}{word("w.last", "%record", LAST)}
+{word("w.least", "%more.k", LEAST)}{word("w.last", "%more.k", LAST)}
   %n.above = icmp sge i64 %n, %w.least
   %n.below = icmp sle i64 %n, %w.last
   %n.inside = and i1 %n.above, %n.below
@@ -481,8 +473,11 @@ other:
   %apart = or i1 %after, %before
   br i1 %apart, label %others, label %together
 together:
+  %mw.words = mul i64 %w, {MORE}
+  %mw.start = add i64 %mw.words, %more.at
+  %more.w = getelementptr i64, ptr %desc, i64 %mw.start
   ; One that may lie in the memory of an input lies where its code expects it.
-{word("w.with", "%w.record", TOGETHER)}{word("w.apart", "%w.record", APART)}
+{word("w.with", "%more.w", TOGETHER)}{word("w.apart", "%more.w", APART)}
   %is.with = icmp eq i64 %w.with, %j.next
   %between.firsts = sub i64 %w.p, %j.first
   %is.there = icmp eq i64 %between.firsts, %w.apart
