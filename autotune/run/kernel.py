@@ -61,8 +61,8 @@ class Kernel:
     where the schedule reads each element before it overwrites it, and overlaps nothing else. Returns
     ``out``, as a tuple where it has several, or new numpy arrays, or new torch tensors where the first input
     is one. A tensor that requires a gradient is refused outside ``torch.no_grad()`` (`autotune.torch.op` has
-    gradients). Raises `ArgumentError`, and MemoryError for want of scratch memory. The GIL is released; calls from several
-    threads at once are independent. `pickle` takes a kernel as its workload, schedule and target.
+    gradients). Raises `ArgumentError`, and MemoryError for want of scratch memory. The GIL is released;
+    calls from several threads at once are independent. `pickle` takes a kernel as its workload, schedule and target.
 
     >>> kernel = at.load("matmul", m=64, n=64, k=64, threads=1)
     >>> a = np.ones((64, 64), "float32")
@@ -298,7 +298,8 @@ class Kernel:
             for code in self._in_place.values():
                 if not isinstance(code, ArgumentError) and (status := code.fast(*inputs, *outs)) != 1:
                     return status, out
-        placed = self._with_arrays(inputs) if self._numbers else inputs
+        numbers = self._numbers and not any(map(torch_calls.is_tensor, inputs))
+        placed = self._with_arrays(inputs) if numbers else inputs
         if placed is not inputs and (outs is None or type(outs) is tuple):
             made = self._made() if outs is None else outs
             inputs, status = placed, self._fast(*placed, *made)

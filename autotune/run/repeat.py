@@ -74,8 +74,8 @@ class _Chain:
 
 
 class Repeated:
-    """What `repeat` gives: ``steps(*inputs, times=None, out=None)`` runs all steps. ``times``: how many,
-    where `repeat` was not told, or others. Inputs may be given by name. Raises `ArgumentError`, and MemoryError.
+    """What `repeat` gives: ``steps(*inputs, times=None, out=None)`` runs all steps. ``times``: how many, if
+    that was not said, or others. Inputs may be given by name. Raises `ArgumentError`, and MemoryError.
 
     >>> x = te.placeholder((8,), "float64", "x")
     >>> y = te.compute((8,), lambda i: x[i] + 1.0, "y")

@@ -70,9 +70,9 @@ HOME, SIZES, SIZES_AT, HEAD = range(8, 12)
 DESCRIPTOR, NDIM, FLAGS, ALIGN_MASK, BELOW, BYTES, OUTPUT, DIMS, DLPACK, DENSE = range(10)
 PERIOD, ROW_BYTES, RECORD = range(10, 13)
 # Words of each parameter behind the sizes; MORE is their number. Of an input without dimensions, in whose
-# place a number may be given: NUMBER is its kind (0: none may), SCALAR numpy's type of its numbers, FLOAT and WHOLE
-# Python's (0: none), LEAST and LAST its range. TOGETHER: of an output that lies in the memory of an input,
-# the number of that plus 1; APART: the bytes from where the input begins to where it begins.
+# place a number may be given: NUMBER is its kind (0: none may), SCALAR numpy's type of its numbers, FLOAT and
+# WHOLE Python's (0: none), LEAST and LAST its range. Of an output that lies in the memory of an input:
+# TOGETHER is the number of that plus 1, APART the bytes from where the input begins to where it begins.
 NUMBER, SCALAR, FLOAT, WHOLE, LEAST, LAST, TOGETHER, APART, MORE = range(9)
 # Kinds of NUMBER. Other floats are converted by numpy.
 A_BOOL, AN_INT, A_FLOAT32, A_FLOAT64 = range(1, 5)

@@ -222,6 +222,25 @@ def test_tensors() -> None:
         step(x.clone().requires_grad_(), x, 0.5)
 
 
+def _one_room(steps: Any, chains: Any) -> Any:
+    return [k.code for k in steps._kernels], {c[0] for c in chains}
+
+
+def _no_copies(steps: Any, arrays: Any, results: Any, count: int) -> Any:
+    return list(arrays)
+
+
+@pytest.mark.parametrize(("name", "changed"), [("_in_place", _one_room), ("_kept", _no_copies)])
+def test_an_array_that_is_overwritten_too_soon_is_caught(
+    name: str, changed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(at.Repeated, name, changed)
+    x, want = numbers(), numbers()
+    for _ in range(3):
+        want = blur()(want)
+    assert not np.array_equal(at.repeat(blur(), 3, swap=[("b", "a")])(x, out=x), want)
+
+
 WRONG = {
     "no times": (
         lambda: at.repeat(blur(), swap=[("b", "a")])(numbers()),
