@@ -62,7 +62,8 @@ class Kernel:
     ``out``, as a tuple where it has several, or new numpy arrays, or new torch tensors where the first input
     is one. A tensor that requires a gradient is refused outside ``torch.no_grad()`` (`autotune.torch.op` has
     gradients). Raises `ArgumentError`, and MemoryError for want of scratch memory. The GIL is released;
-    calls from several threads at once are independent. `pickle` takes a kernel as its workload, schedule and target.
+    calls from several threads at once are independent. `pickle` takes a kernel as its workload, schedule and
+    target.
 
     >>> kernel = at.load("matmul", m=64, n=64, k=64, threads=1)
     >>> a = np.ones((64, 64), "float32")
