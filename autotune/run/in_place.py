@@ -85,7 +85,7 @@ def prepare(kernel: Kernel, pairs: Mapping[str, str]) -> None:
             )
     places = tuple(SharedPlace(len(ins) + names[1].index(o), names[0].index(i), 0) for o, i in pairs.items())
     if places:
-        kernel.code_in_place(tuple(sorted(places, key=lambda p: (p.output, p.input))))
+        kernel.take_in_place(tuple(sorted(places, key=lambda p: (p.output, p.input))))
 
 
 def code_of(kernel: Kernel, places: tuple[SharedPlace, ...], name: Callable[[int], str]) -> InPlaceCode:
