@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from autotune.run.kernel import Kernel
     from schedules.model import Trace
 
+# Places that a kernel keeps code for at most, or why there is none.
+MOST_PLACES = 16
 REMEDY = (
     "give it memory of its own, or a kernel whose schedule reads each element before it overwrites it, as "
     "the plain loops of one thread may; at.repeat(kernel, times, swap=...) has two arrays take turns"

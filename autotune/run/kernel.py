@@ -296,7 +296,7 @@ class Kernel:
         ``out``: what the caller gave."""
         outs = (out,) if self._single is not None and out is not None else out
         if self._in_place and type(outs) is tuple:
-            for code in self._in_place.values():
+            for code in [*self._in_place.values()]:
                 if not isinstance(code, ArgumentError) and (status := code.fast(*inputs, *outs)) != 1:
                     return status, out
         numbers = self._numbers and not any(map(torch_calls.is_tensor, inputs))
@@ -358,6 +358,8 @@ class Kernel:
     def code_in_place(self, places: tuple[in_place.SharedPlace, ...]) -> in_place.InPlaceCode:
         """The code for outputs in the memory of inputs. Raises ArgumentError."""
         if places not in self._in_place:
+            if len(self._in_place) == in_place.MOST_PLACES:
+                self._in_place.pop(next(iter(self._in_place)))
             try:
                 self._in_place[places] = in_place.code_of(self, places, self._argument)
             except ArgumentError as err:

@@ -96,6 +96,19 @@ def test_the_pair_of_accesses_is_named() -> None:
         behind(in_place={"y": "x"})
 
 
+def test_code_for_few_places_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    from autotune.run import in_place
+
+    monkeypatch.setattr(in_place, "MOST_PLACES", 2)
+    k, memory = ahead(5), np.arange(20.0)
+    for first in (3, 2, 1, 0, 1):
+        a = memory.copy()
+        x, y = a[3:8], a[first : first + 5]
+        want = k(x)
+        assert np.array_equal(k(x, out=y), want)
+        assert len(k._in_place) <= 2
+
+
 def test_two_outputs_in_two_inputs() -> None:
     a, b = (te.placeholder((N,), "float64", n) for n in "ab")
     s = at.Schedule(
@@ -106,6 +119,8 @@ def test_two_outputs_in_two_inputs() -> None:
     for first, second in ((x.copy(), y.copy()), (x.copy(), y.copy())):
         got = k(first, second, out=(first, second))
         assert all(map(np.array_equal, got, want))
+    first, second = x.copy(), y.copy()
+    assert all(map(np.array_equal, k(first, second, out=[first, second]), want))
     with pytest.raises(
         ArgumentError, match=r"output 'c' shares memory with input 'b': c\[c_i\] is written before b"
     ):
