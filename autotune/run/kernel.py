@@ -357,14 +357,15 @@ class Kernel:
 
     def code_in_place(self, places: tuple[in_place.SharedPlace, ...]) -> in_place.InPlaceCode:
         """The code for outputs in the memory of inputs. Raises ArgumentError."""
-        if places not in self._in_place:
-            if len(self._in_place) == in_place.MOST_PLACES:
-                self._in_place.pop(next(iter(self._in_place)))
+        code = self._in_place.get(places)
+        if code is None:
             try:
-                self._in_place[places] = in_place.code_of(self, places, self._argument)
+                code = in_place.code_of(self, places, self._argument)
             except ArgumentError as err:
-                self._in_place[places] = err
-        code = self._in_place[places]
+                code = err
+            for old in [*self._in_place][: len(self._in_place) + 1 - in_place.MOST_PLACES]:
+                self._in_place.pop(old, None)
+            self._in_place[places] = code
         if isinstance(code, ArgumentError):
             raise ArgumentError(str(code))
         return code

@@ -215,7 +215,7 @@ class _Order:
     @property
     def same_dimensions(self) -> tuple[int, ...] | None:
         """By how much each index of the input is above that of the output at the same address; None where the
-        dimensions do not tell."""
+        dimensions do not tell. Programs read and write arguments inside of their dimensions alone."""
         steps = known_strides(self.input)
         if steps != known_strides(self.output) or len(set(steps)) < len(steps):
             return None
