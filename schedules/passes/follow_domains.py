@@ -35,8 +35,8 @@ def has_domains(nest: Nest) -> bool:
 
 
 def mark_domains(s: Stmt) -> Stmt:
-    """``s`` with the serial loops marked for `partition` that conditions around everything in them bound. What
-    only the first iteration of a loop does, as the start of a sum is, comes before the loop."""
+    """``s`` with the serial loops marked for `partition` that conditions around everything in them bound.
+    What only the first iteration of a loop does, as the start of a sum is, comes before the loop."""
     s = with_body(s, mark_domains)
     if isinstance(s, Loop) and s.kind == "serial" and (const(s.extent) or 0) > 0:
         first, s = _first_apart(s)
