@@ -67,9 +67,11 @@ def reduce_axis(extent: Any, name: str | None = None, where: Any = None) -> Iter
 
     Raises `WorkloadError` for ends and conditions that depend on data, or are not affine.
 
-    >>> k = te.reduce_axis(16, name="k")
     >>> x = te.placeholder((8, 8), name="x")
-    >>> y = te.compute((8,), lambda i: te.sum(x[i, k], axis=(k := te.reduce_axis((0, i + 1), "k"))), "y")
+    >>> def below(i):
+    ...     k = te.reduce_axis((0, i + 1), "k")
+    ...     return te.sum(x[i, k], axis=k)
+    >>> y = te.compute((8,), below, name="y")
     """
     label = f"reduce_axis {name}" if name else "reduce_axis"
     own = _identifier(name or "r")
