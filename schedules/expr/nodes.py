@@ -349,9 +349,8 @@ def _of_array(x: Any) -> Any:
     if isinstance(x, (int, float)) or not (hasattr(x, "__array__") and hasattr(x, "__len__")):
         return x
     if x.shape:
-        raise TypeError(
-            f"an array of shape {tuple(x.shape)} cannot be part of an expression: make it an input and index it"
-        )
+        many = f"an array of shape {tuple(x.shape)}"
+        raise TypeError(f"{many} cannot be part of an expression: make it an input and index it")
     return x.item()
 
 

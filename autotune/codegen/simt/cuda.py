@@ -22,8 +22,9 @@ _PRELUDE = """\
 #define AT_INLINE static __device__ __forceinline__
 typedef long long at_long;
 typedef unsigned long long at_ulong;
-typedef unsigned short at_bits16, at_ushort;  // floats of storage are their bits; NVRTC has no cuda_fp16.h of its own
+typedef unsigned short at_bits16;  // floats of storage are their bits; NVRTC has no cuda_fp16.h of its own
 typedef short at_short;
+typedef unsigned short at_ushort;
 typedef unsigned int at_uint;
 typedef signed char at_char;
 typedef unsigned char at_uchar, at_bool, at_bits8;
