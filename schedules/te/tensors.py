@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -28,16 +28,42 @@ NO_SIZES: Mapping[Dim, int] = MappingProxyType({})
 class IterVar(Var):
     """An axis while an expression is written. Two axes of one name stay two. ``extent``: number of points, an
     expression of dimensions where it varies. ``reduce``: whether it is a reduction axis, not one of a
-    compute's shape."""
+    compute's shape. ``start``: its first value, and ``where``: conditions for those that count, both by other
+    axes (`schedules.te.bounded_axes`)."""
 
     extent: Any
     reduce: bool
+    start: Any = 0
+    where: tuple[Expr, ...] = ()
+    ends: tuple[Any, Any] | None = None
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
+    @property
+    def least(self) -> Any:
+        """The least of its values, an integer or an expression of dimensions."""
+        return 0 if self.ends is None else self.ends[0]
+
+    @property
+    def most(self) -> Any:
+        """The largest of its values."""
+        return self.extent - 1 if self.ends is None else self.ends[1]
+
     def __repr__(self) -> str:
         return self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Carry:
+    """What makes a tensor the state of a scan. ``axes``: its dimensions along which steps run one after
+    another, the outermost first. ``step``: 1 from the first point on, -1 from the last one. ``read``: an
+    element, of the state and indices. ``stored``: the tensor that each step stores, once `te.scan` is told."""
+
+    axes: tuple[int, ...]
+    step: int
+    read: Callable[[Tensor, tuple[Expr, ...]], Expr]
+    stored: list[Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +83,7 @@ class Tensor:
     op: Op | None = None
     index: int = 0
     strides: tuple[Any, ...] | None = None
+    carry: Carry | None = None
 
     def __copy__(self) -> Tensor:
         """Itself, because a tensor does not change and is compared by identity."""
@@ -78,6 +105,8 @@ class Tensor:
                 f"[{', '.join(map(str, items))}]; give one index a dimension"
             )
         at = tuple(self._index(d, x) for d, x in enumerate(items))
+        if self.carry is not None:
+            return self.carry.read(self, at)
         return TensorLoad(self.name or "tensor", at, self.dtype, self)
 
     def _index(self, d: int, x: Any) -> Expr:
@@ -238,6 +267,11 @@ def marked_dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -
         raise WorkloadError("the operator's tensors hold no output; list the result of te.compute too")
     ops, leaves = discover([t.op for t in computed if t.op is not None])
     for t in leaves:
+        if t.carry is not None:
+            raise WorkloadError(
+                f"{t!r} is the state of a scan, and nothing is stored in it; say what a step stores: "
+                f"out = te.scan({t.name or 'state'}, value)"
+            )
         if t not in listed:
             raise WorkloadError(
                 f"{t!r} is read but not listed; list every input, "
@@ -258,6 +292,7 @@ def marked_dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -
     _check_open(inputs, ops, sizes)
     taken = {n for t in inputs for n in [t.name] if n} | {n for op in ops for n in op.names if n}
     names = _assign(inputs, ops, taken)
+    scans = scan_axes(ops)
     stages = []
     for op in ops:
         values, where, places = (
@@ -266,7 +301,7 @@ def marked_dag(tensors: Sequence[Tensor], sizes: Mapping[Dim, int] = NO_SIZES) -
         axes, reduce_axes = _axes(op.axes, sizes), _axes(op.reduce_axes, sizes)
         shape = tuple(a.extent for a in axes)
         outs = tuple(DagTensor(names[op, i], shape, E.dtype_of(v)) for i, v in enumerate(values))
-        stages.append(Stage(outs, axes, reduce_axes, values, op.reducer, where, places, op.scan))
+        stages.append(Stage(outs, axes, reduce_axes, values, op.reducer, where, places, scans.get(op, ())))
     try:
         return ComputeDAG(
             tuple(_input(names[t, 0], t, sizes) for t in inputs),
@@ -339,27 +374,111 @@ def _axes(axes: tuple[tuple[str, Any], ...], sizes: Mapping[Dim, int]) -> tuple[
 
 
 def key(t: Tensor) -> Key:
-    """The placeholder itself, or the stage and the number of its output."""
+    """The placeholder itself, or the stage and the number of its output. Of a state: that of what it stores."""
+    if t.carry is not None and t.carry.stored:
+        return key(t.carry.stored[0])
     return (t if t.op is None else t.op), t.index
 
 
 def discover(roots: Iterable[Op]) -> tuple[list[Op], list[Tensor]]:
-    """Stages in topological order (depth first, reads left to right) and the placeholders met."""
+    """Stages in topological order (depth first, reads left to right) and the placeholders met. The stages of
+    a scan, which read what later ones store, stand one after another."""
     order: dict[Op, None] = {}
     leaves: dict[Tensor, None] = {}
-    stack = [(op, False) for op in reversed(list(roots))]
-    while stack:
-        op, ready = stack.pop()
-        if op in order:
+    stored: dict[Op, None] = {}
+    todo = list(roots)
+    while todo:
+        stack = [(op, False) for op in reversed(todo)]
+        while stack:
+            op, ready = stack.pop()
+            if op in order:
+                continue
+            if ready:
+                order[op] = None
+                continue
+            stack.append((op, True))
+            reads = op.reads()
+            made = [op for t in reads if t.carry is not None and isinstance(op := key(t)[0], Op)]
+            stored |= dict.fromkeys(made)
+            leaves |= {t: None for t in reads if isinstance(key(t)[0], Tensor)}
+            stack += [(t.op, False) for t in reversed(reads) if t.op is not None]
+        todo = [op for op in stored if op not in order]
+    ops = [op for group in loops_of(list(order)) for op in group] if stored else list(order)
+    return ops, list(leaves)
+
+
+def loops_of(ops: Sequence[Op]) -> list[list[Op]]:
+    """Stages (in topological order, if no state is looked at) in groups that depend on one another in a
+    circle, as those of a scan do. Each group stands after what it reads (Tarjan's algorithm)."""
+    place = {op: n for n, op in enumerate(ops)}
+    number, low = dict[Op, int](), dict[Op, int]()
+    open_: list[Op] = []
+    inside = set[Op]()
+    groups: list[list[Op]] = []
+
+    def before(op: Op) -> list[Op]:
+        return [x for t in op.reads() if isinstance(x := key(t)[0], Op) and x in place]
+
+    for root in ops:
+        work = [] if root in number else [(root, iter(before(root)))]
+        while work:
+            op, rest = work[-1]
+            if op not in number:
+                number[op] = low[op] = len(number)
+                open_.append(op)
+                inside.add(op)
+            new = None
+            for x in rest:
+                if x not in number:
+                    new = x
+                    break
+                if x in inside:
+                    low[op] = min(low[op], number[x])
+            if new is not None:
+                work.append((new, iter(before(new))))
+                continue
+            work.pop()
+            if work:
+                low[work[-1][0]] = min(low[work[-1][0]], low[op])
+            if low[op] == number[op]:
+                at = open_.index(op)
+                group = sorted(open_[at:], key=place.__getitem__)
+                inside.difference_update(group)
+                del open_[at:]
+                groups.append(group)
+    return groups
+
+
+def scan_axes(ops: Sequence[Op]) -> dict[Op, tuple[tuple[str, int], ...]]:
+    """{stage of a scan: its (axis, step), the outermost first}. Raises `WorkloadError` for stages that have
+    not the axes of the scan that they are steps of."""
+    if not any(t.carry is not None for op in ops for t in op.reads()):
+        return {}
+    found = {}
+    for group in loops_of(ops):
+        own = set(group)
+        states = [t for op in group for t in op.reads() if t.carry is not None and key(t)[0] in own]
+        if not states:
             continue
-        if ready:
-            order[op] = None
-            continue
-        stack.append((op, True))
-        reads = op.reads()
-        leaves |= {t: None for t in reads if t.op is None}
-        stack += [(t.op, False) for t in reversed(reads) if t.op is not None]
-    return list(order), list(leaves)
+        first = states[0]
+        assert first.carry is not None
+        for t in states:
+            assert t.carry is not None
+            if (t.carry.axes, t.carry.step) != (first.carry.axes, first.carry.step):
+                raise WorkloadError(
+                    f"{first!r} and {t!r} are states of one scan, along axes {first.carry.axes} and "
+                    f"{t.carry.axes} in steps of {first.carry.step} and {t.carry.step}; give them the same"
+                )
+        for op in group:
+            name = next((n for n in op.names if n), "a stage")
+            for d in first.carry.axes:
+                if d >= len(op.axes) or repr(op.axes[d][1]) != repr(first.shape[d]):
+                    raise WorkloadError(
+                        f"stage {name}: it is a step of the scan of {first!r}, which reads it, and its axis "
+                        f"{d} is not that of the scan; give it {first.shape[d]} points there"
+                    )
+            found[op] = tuple((op.axes[d][0], first.carry.step) for d in first.carry.axes)
+    return found
 
 
 def _assign(inputs: Sequence[Tensor], ops: Sequence[Op], reserved: set[str]) -> dict[Key, str]:
@@ -373,10 +492,11 @@ def _assign(inputs: Sequence[Tensor], ops: Sequence[Op], reserved: set[str]) -> 
     names: dict[Key, str] = {}
     for i, t in enumerate(inputs):
         names[t, 0] = pick(t.name, f"I{i}")
+    states = {key(t): t.name for op in ops for t in op.reads() if t.carry is not None}
     count = 0
     for op in ops:
         for i, n in enumerate(op.names):
-            names[op, i] = pick(n, f"T{count}")
+            names[op, i] = pick(n or states.get((op, i)), f"T{count}")
             count += 1
     return names
 
