@@ -40,6 +40,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "round": tirx.nearbyint,
     "log1p": lambda x: te.log(x + tirx.const(1, x.dtype)),
     "expm1": lambda x: te.exp(x) - tirx.const(1, x.dtype),
+    "cbrt": lambda x: tirx.copysign(te.power(te.abs(x), tirx.const(1 / 3, x.dtype)), x),
+    "hypot": lambda x, y: te.sqrt(x * x + y * y),
 }
 COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {"<": lt, "<=": le, "==": eq, "!=": ne}
 
