@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import time
 from collections import deque
@@ -41,6 +42,7 @@ class Measurer:
 
     ``build``: function (ComputeDAG, Trace, Target) -> object bytes, as "module:function".
     ``in_part``: compute the right outputs of the `draws` at a few places only (`measure.sampled`).
+    ``whole_s``: if those of a draw took more seconds than this, those of later draws are computed in part.
     ``tolerance``: largest error of outputs; default: what rounding explains.
     ``nominal``: that of another measurer of the same target, so that times compare; default: measured first.
     ``control``: that of another measurer of the workload; default: chosen among the first candidates.
@@ -66,6 +68,7 @@ class Measurer:
         tolerance: Tolerance | None = None,
         options: Options | None = None,
         in_part: bool = False,
+        whole_s: float = math.inf,
         nominal: Nominal | None = None,
         control: Control | None = None,
         waiting: Callable[[], None] = lambda: None,
@@ -76,8 +79,13 @@ class Measurer:
         right, most_bytes = (sampled.judged_in_part, sampled.MOST_BYTES) if in_part else (judged, MOST_BYTES)
 
         def judge(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:
+            nonlocal right
             waiting()
-            return right(dag, inputs, **kind)
+            begin = time.monotonic()
+            draw = right(dag, inputs, **kind)
+            if time.monotonic() - begin > whole_s:  # others have the CPUs, or the estimate was wrong
+                right = sampled.judged_in_part
+            return draw
 
         plain = random_inputs(dag.largest)
         chosen = [x.within(tolerance) for x in draws(dag.largest, 0, judge, most_bytes, plain)]

@@ -138,9 +138,17 @@ class DerivedSpace:
 
 
 @gc_paused()
-def derive(dag: ComputeDAG, target: Target, compiler: Compiler | None = None) -> DerivedSpace:
+def derive(
+    dag: ComputeDAG,
+    target: Target,
+    compiler: Compiler | None = None,
+    enough: Callable[[], bool] = lambda: False,
+) -> DerivedSpace:
     """Run the sketch rules; what none of them can schedule is scheduled plainly. ``compiler``: compiles
-    limits and features for callers who ask about many rows (`schedules.space.estimate.recording`)."""
+    limits and features for callers who ask about many rows (`schedules.space.estimate.recording`).
+    ``enough``: whether the space must do with the sketches that there are, asked after each: programs of
+    hundreds of stages take seconds for each one."""
     kind = _kind(target)
-    drafts = enumerate_drafts(dag, target, kind.rules) or enumerate_drafts(dag, target, kind.last_resort)
+    drafts = enumerate_drafts(dag, target, kind.rules, enough=enough)
+    drafts = drafts or enumerate_drafts(dag, target, kind.last_resort)
     return DerivedSpace(dag.largest, target, drafts, compiler)
