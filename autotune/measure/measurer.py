@@ -42,7 +42,7 @@ class Measurer:
 
     ``build``: function (ComputeDAG, Trace, Target) -> object bytes, as "module:function".
     ``in_part``: compute the right outputs of the `draws` at a few places only (`measure.sampled`).
-    ``whole_s``: if those of a draw took more seconds than this, those of later draws are computed in part.
+    ``whole_s``: if those of a draw took more seconds than this, there are no other draws.
     ``tolerance``: largest error of outputs; default: what rounding explains.
     ``nominal``: that of another measurer of the same target, so that times compare; default: measured first.
     ``control``: that of another measurer of the workload; default: chosen among the first candidates.
@@ -78,17 +78,18 @@ class Measurer:
         named = workload.canonical if isinstance(workload, Workload) else workload
         right, most_bytes = (sampled.judged_in_part, sampled.MOST_BYTES) if in_part else (judged, MOST_BYTES)
 
+        late = False
+
         def judge(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:
-            nonlocal right
+            nonlocal late
             waiting()
             begin = time.monotonic()
             draw = right(dag, inputs, **kind)
-            if time.monotonic() - begin > whole_s:  # others have the CPUs, or the estimate was wrong
-                right = sampled.judged_in_part
+            late |= time.monotonic() - begin > whole_s  # others have the CPUs, or the estimate was wrong
             return draw
 
         plain = random_inputs(dag.largest)
-        chosen = [x.within(tolerance) for x in draws(dag.largest, 0, judge, most_bytes, plain)]
+        chosen = [x.within(tolerance) for x in draws(dag.largest, 0, judge, most_bytes, plain, lambda: late)]
 
         def at_sizes(one: ComputeDAG) -> Draw:
             return draws(one, 0, judge, 0, random_inputs(one, known=plain))[0].within(tolerance)
