@@ -99,7 +99,7 @@ def points(stage: Stage) -> int:
 
 def is_map(stage: Stage) -> bool:
     """Whether a stage makes each element from others without a reduction."""
-    return stage.reducer is None
+    return stage.reducer is None and stage.plain
 
 
 def is_plain(indices: Sequence[Expr]) -> bool:
@@ -110,7 +110,8 @@ def is_plain(indices: Sequence[Expr]) -> bool:
 
 def is_sum(stage: Stage) -> bool:
     """Whether a stage adds up one value."""
-    return stage.reducer is not None and len(stage.values) == 1 and stage.reducer.operation(0) == "+"
+    one = stage.reducer is not None and len(stage.values) == 1 and stage.plain
+    return one and stage.reducer is not None and stage.reducer.operation(0) == "+"
 
 
 def is_product(stage: Stage) -> bool:
@@ -186,6 +187,9 @@ def remade(
     names = renamed or {}
     known = dict(graph.values if values is None else values)
     kept = tuple(dict.fromkeys(names.get(n, n) for n in graph.dag.outputs))
+    if any(n in known for n in kept):  # what stands apart reads is known
+        made = {t.name for s in stages for t in s.outputs}
+        kept = tuple(n for n in kept if n in made)
     needed, live = set(kept), []
     for s in reversed(stages):
         if any(t.name in needed for t in s.outputs):
@@ -194,6 +198,7 @@ def remade(
     live.reverse()
     every = graph.dag.inputs if inputs is None else inputs
     given = {*graph.inputs, *(t.name for i in graph.islands for t in i.writes)}
+    given |= {names.get(n, n) for i in graph.islands for n in i.reads}
     given |= {s.tensor for s in graph.states.values()}
     left = tuple(t for t in every if t.name in needed or t.name in given)
     constants = tuple(t.name for t in left if t.name in known)
@@ -217,6 +222,7 @@ def without_names(s: Stage, load: Callable[[Load], Expr] | None = None) -> Any:
     axes = {a.var: Var(f"a{n}") for n, a in enumerate((*s.axes, *s.reduce_axes))}
     values = tuple(E.substitute(v, axes) for v in s.values)
     return (
+        *(() if s.plain else (id(s),)),  # equal to itself alone
         tuple(written(a.extent) for a in s.axes),
         tuple(written(a.extent) for a in s.reduce_axes),
         values if load is None else tuple(with_loads(v, load) for v in values),

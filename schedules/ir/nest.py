@@ -28,18 +28,48 @@ from schedules.ir.nest_index import index_of
 from schedules.loads import Indices, relocated
 from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
 from schedules.te.open_sizes import extents_of, open_strides
+from schedules.te.scans import groups, scan_positions
 
 
 def initial(dag: ComputeDAG) -> Nest:
     """The unscheduled program: a serial nest for each stage, in order. The loop of axis ``i`` of
-    stage ``C`` is ``C_i``, numbered where an earlier stage has a loop of that name."""
+    stage ``C`` is ``C_i``, numbered where an earlier stage has a loop of that name. Stages of a scan are in
+    common loops over its points, those of the first of them; backwards, they count from the end."""
     shapes, extents = open_extents(dag)
     made = [stage_block(s, own) for s, own in zip(dag.stages, extents, strict=True)]
     names = initial_loops([(b.name, [i.var for i in b.iters]) for b in made])
-    stmts = [wrap_loops(block, own) for block, own in zip(made, names, strict=True)]
+    together = {n: range(a, b + 1) for a, b in groups(dag) for n in range(a, b + 1)}
+    stmts = [
+        _steps(dag, own, made, names) if n in together else wrap_loops(made[n], names[n])
+        for n in range(len(made))
+        if n == (own := together.get(n, (n,)))[0]
+    ]
     buffers = tuple(_open_buffer(dag, t, shapes[t.name]) for t in dag.tensors.values())
     sizes = dag.open.sizes if dag.open is not None else ()
     return Nest(tuple(t.name for t in dag.params), dag.outputs, buffers, seq(*stmts), sizes)
+
+
+def _steps(dag: ComputeDAG, group: range, made: Sequence[Block], names: Sequence[list[str]]) -> Stmt:
+    """The stages of a scan, each in loops of its own, in loops over the points of the scan. These are called
+    after the first stage."""
+    first = dag.stages[group[0]]
+    shared = [names[group[0]][p] for p in scan_positions(first)]
+    extents = [made[group[0]].iters[p].extent for p in scan_positions(first)]
+    body = []
+    for n in group:
+        s, own = dag.stages[n], dict(enumerate(names[n]))
+        env: dict[str, Expr] = {}
+        for p, loop, extent, (_, step) in zip(scan_positions(s), shared, extents, s.scan, strict=True):
+            env[own.pop(p)] = Var(loop) if step == 1 else extent - 1 - Var(loop)
+        block = replace(made[n], binds=tuple(map(Var, names[n])))
+        inner: Stmt = bind_loops(block, env)
+        for p, loop in reversed(own.items()):
+            inner = Loop(loop, block.iters[p].extent, inner)
+        body.append(inner)
+    out = seq(*body)
+    for loop, extent in zip(reversed(shared), reversed(extents), strict=True):
+        out = Loop(loop, extent, out)
+    return out
 
 
 def open_extents(dag: ComputeDAG) -> tuple[dict[str, tuple[Expr, ...]], list[tuple[Expr, ...]]]:
@@ -85,6 +115,9 @@ def initial_loops(stages: Sequence[tuple[str, Sequence[str]]]) -> list[list[str]
     return out
 
 
+DOMAIN = "domain"  # the hint of blocks that `has_domain` is about
+
+
 def stage_block(s: Stage, extents: Sequence[Expr] | None = None) -> Block:
     """The block of a stage, whose axes, with the reduction axes after them, have these extents; those of the
     largest sizes unless given."""
@@ -102,7 +135,13 @@ def stage_block(s: Stage, extents: Sequence[Expr] | None = None) -> Block:
         reducer=s.reducer,
         init=s.reducer is not None,
         where=s.where,
+        annotations=((DOMAIN, 1),) if s.where else (),
     )
+
+
+def has_domain(b: Block) -> bool:
+    """Whether the block is that of a stage whose domain is no box (`schedules.te.domains`)."""
+    return (DOMAIN, 1) in b.annotations
 
 
 def wrap_loops(body: Block, names: list[str]) -> Stmt:
@@ -195,8 +234,12 @@ def domain(it: Iter, e: Expr) -> list[Expr]:
 def accesses(b: Block, buffer: str) -> list[tuple[Expr, ...]]:
     """Index tuples, in loop variables, of every read and write of ``buffer`` by the block."""
     places = [x.indices for x in reads(b) if x.buffer == buffer]
-    places += [w.indices for w in b.writes if w.buffer == buffer]
-    return [tuple(bound(b, i) for i in ix) for ix in places]
+    return [*(tuple(bound(b, i) for i in ix) for ix in places), *written(b, buffer)]
+
+
+def written(b: Block, buffer: str) -> list[tuple[Expr, ...]]:
+    """Index tuples, in loop variables, of every write of ``buffer`` by the block."""
+    return [tuple(bound(b, i) for i in w.indices) for w in b.writes if w.buffer == buffer]
 
 
 def vars_bound(b: Block, kind: str) -> frozenset[str]:

@@ -11,12 +11,15 @@ from schedules.ir.exprs import accesses, expressions, loads
 from schedules.ir.regions import footprint
 from schedules.ir.strides import resized
 from schedules.passes.accesses import moved
+from schedules.passes.fold_storage import fold, reads_earlier
 
 
-def compact(s: Stmt, buffers: tuple[Buffer, ...]) -> Stmt:
+def compact(s: Stmt, buffers: tuple[Buffer, ...], scans: bool = False) -> Stmt:
     """``s`` with an `Alloc` for each buffer at the innermost statement that holds all its uses. The buffer
-    has the region touched from there, and its indices begin at that region's base."""
-    named = _Named()
+    has the region touched from there, and its indices begin at that region's base. ``scans``: whether
+    iterations may read what earlier ones wrote. Buffers then stay around such loops, and keep their last
+    steps only (`fold`)."""
+    named = _Named(scans)
     used = named.by(s)
     around: list[Buffer] = []  # what is allocated around all of it
     for b in buffers:
@@ -32,9 +35,10 @@ def compact(s: Stmt, buffers: tuple[Buffer, ...]) -> Stmt:
 
 class _Named:
     """Which buffers statements name, with those in them. Most statements stay what they are while buffers
-    are placed."""
+    are placed. ``scans``: as of `compact`."""
 
-    def __init__(self) -> None:
+    def __init__(self, scans: bool) -> None:
+        self.scans = scans
         self._known: dict[int, tuple[Stmt, frozenset[str]]] = {}  # by identity; kept alive
 
     def by(self, s: Stmt) -> frozenset[str]:
@@ -67,16 +71,21 @@ def _place(s: Stmt, b: Buffer, named: _Named) -> Stmt:
         users = [k for k in users if b.name in named.by(k)]
     if not users:
         return s
-    if isinstance(s, Loop) and _goes_on(s, b):
-        return _alloc(s, b, named)
+    if isinstance(s, Loop) and (_goes_on(s, b) or (named.scans and reads_earlier(s, b))):
+        return _folded(s, b, named)
     if len(users) == 1 and not own and not (isinstance(s, Loop) and s.kind == "vectorize"):
         child = users[0]
         if not _is_entered_no_further(child):
             return with_body(s, lambda k: _place(k, b, named) if k is child else k)
-        return with_body(s, lambda k: _alloc(k, b, named) if k is child else k)
+        return with_body(s, lambda k: _folded(k, b, named) if k is child else k)
     if isinstance(s, (Loop, Guard, Alloc)):
-        return with_body(s, lambda k: _alloc(k, b, named))
-    return _alloc(s, b, named)
+        return with_body(s, lambda k: _folded(k, b, named))
+    return _folded(s, b, named)
+
+
+def _folded(s: Stmt, b: Buffer, named: _Named) -> Stmt:
+    made = _alloc(s, b, named)
+    return fold(made) if named.scans and isinstance(made, Alloc) else made
 
 
 def _goes_on(loop: Loop, b: Buffer) -> bool:

@@ -22,8 +22,11 @@ from schedules.functions import FUNCTIONS
 from schedules.te import factored
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage
 from schedules.te.contraction import Terms, blocks_of, contract, product_of
+from schedules.te.domains import masked
 from schedules.te.node_order import Outside, Parts, either, refuse, run, within
 from schedules.te.open_sizes import at, sizes_of
+from schedules.te.scan_steps import run_scan
+from schedules.te.scans import groups
 
 Array = NDArray[Any]
 # Points of a block: 4 MB for a temporary in float64.
@@ -65,13 +68,32 @@ def evaluate(dag: ComputeDAG, inputs: Sequence[Array]) -> list[Array]:
             )
         arrays[t.name] = a
     with np.errstate(all="ignore"):
-        for stage in dag.stages:
-            for t, out in zip(stage.outputs, _stage(stage, arrays), strict=True):
-                arrays[t.name] = out
+        together = {a: b for a, b in groups(dag)}
+        n = 0
+        while n < len(dag.stages):
+            last = together.get(n, n)
+            if n in together:
+                _scan(dag.stages[n : last + 1], arrays)
+            else:
+                stage = dag.stages[n]
+                arrays |= {t.name: x for t, x in zip(stage.outputs, _stage(stage, arrays), strict=True)}
+            n = last + 1
     return [arrays[n] for n in dag.outputs]
 
 
+def _scan(stages: Sequence[Stage], arrays: dict[str, Array]) -> None:
+    """Add what the stages of a scan make."""
+    arrays |= {o.name: np.zeros(o.shape, np.dtype(o.dtype)) for s in stages for o in s.outputs}
+
+    def put(s: Stage, at: tuple[Any, ...], made: Sequence[Array]) -> None:
+        for o, x in zip(s.outputs, made, strict=True):
+            arrays[o.name][at] = x
+
+    run_scan(stages, arrays, lambda s: _stage(s, arrays), put)
+
+
 def _stage(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
+    stage = masked(stage)
     if stage.reducer is None:
         return _elementwise(stage, arrays)
     op = stage.reducer.operation(0) if len(stage.outputs) == 1 else ""

@@ -42,11 +42,13 @@ class Escape:
 
 
 def check_loads(
-    stage: str, values: Sequence[Expr], extents: Mapping[str, int], shape: Callable[[Load], tuple[int, ...]]
-) -> None:
+    stage: str, values: Sequence[Expr], extents: Mapping[str, int],
+    shape: Callable[[Load], tuple[int, ...]], where: tuple[Expr, ...] = (),
+) -> None:  # fmt: skip
     """Raise `WorkloadError` unless every load of ``values`` is proved inside its tensor, for all points of
-    ``extents`` that the conditions of selects around it allow. ``shape``: the shape of a load's tensor. Also
-    raised if arithmetic on axes may leave 64 bits, because backends would differ there."""
+    ``extents`` that the conditions of selects around it, and those of ``where``, allow. ``shape``: the shape
+    of a load's tensor. Also raised if arithmetic on axes may leave 64 bits, because backends would differ
+    there."""
     ranges = {v: (0, n - 1) for v, n in extents.items()}
     inside = _Inside(ranges, shape)
     for v in values:
@@ -57,7 +59,7 @@ def check_loads(
                 'with te.cast(axis, "int64"), which wraps, or with te.cast(axis, "float64")'
             )
         inside.note(v)
-        _check(v, (), f"stage {stage}", extents, shape, inside)
+        _check(v, where, f"stage {stage}", extents, shape, inside)
 
 
 class _Inside:

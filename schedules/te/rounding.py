@@ -38,6 +38,7 @@ from schedules.te import factored
 from schedules.te.chains import CHAIN
 from schedules.te.compute_dag import ComputeDAG, Stage
 from schedules.te.contraction import Terms, contract, factors, product_of, size
+from schedules.te.domains import masked
 from schedules.te.evaluator import BINARY, blocks, grid
 from schedules.te.places import Extremes, place
 from schedules.te.rounding_expr import (
@@ -51,6 +52,8 @@ from schedules.te.rounding_expr import (
     wide,
     wrapped,
 )
+from schedules.te.scan_steps import run_scan
+from schedules.te.scans import groups
 
 Array = NDArray[Any]
 # Points of a block: its temporaries stay in the second cache.
@@ -100,7 +103,12 @@ def evaluate_with_bounds(
     )
     values, bounds = [], []
     with np.errstate(all="ignore"):
-        for stage in dag.stages:
+        together = {n: range(a, b + 1) for a, b in groups(dag) for n in range(a, b + 1)}
+        for n, stage in enumerate(dag.stages):
+            if n in together:
+                if n == together[n][0]:
+                    _scan(dag.stages[n : together[n][-1] + 1], known)
+                continue
             for t, (v, e) in zip(stage.outputs, _stage(stage, known), strict=True):
                 known.values[t.name] = v
                 if e is not None:
@@ -136,7 +144,25 @@ def _stored(v: Array, e: Array | None, dtype: str) -> tuple[Array, Array]:
     return value, bound
 
 
+def _scan(stages: Sequence[Stage], known: ComputedTensors) -> None:
+    """Add what the stages of a scan make. The error of a step is handed on to the next one."""
+    for s in stages:
+        for t in s.outputs:
+            known.values[t.name] = np.zeros(t.shape, np.float64 if E.is_float(t.dtype) else t.dtype)
+
+    def put(s: Stage, at: tuple[Any, ...], made: Sequence[Value]) -> None:
+        for t, (v, e) in zip(s.outputs, made, strict=True):
+            known.values[t.name][at] = v
+            if e is not None:
+                if t.name not in known.errors:
+                    known.errors[t.name] = np.zeros(t.shape, bound_dtype(t.dtype))
+                known.errors[t.name][at] = kept(e, t.dtype)
+
+    run_scan(stages, known.values, lambda s: _stage(s, known), put)
+
+
 def _stage(stage: Stage, known: ComputedTensors) -> list[Value]:
+    stage = masked(stage)
     if stage.reducer is None:
         return _elementwise(stage, known)
     if not stage.reducer.apart:

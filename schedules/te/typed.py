@@ -67,6 +67,9 @@ def check_types(stage: Stage, known: Mapping[str, Tensor], sizes: Collection[str
                 f"{what}: the value {_show(value)} is {d}, and its output {t.name} is {t.dtype}; "
                 f'use te.cast(value, "{t.dtype}")'
             )
+    for c in stage.where:
+        if (d := _dtype(c, axes, tensors, what)) != "bool":
+            raise ValueError(f"{what}: the where {_show(c)} is {d}, no condition")
     r = stage.reducer
     if r is None:
         if stage.reduce_axes:

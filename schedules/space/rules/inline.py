@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import prod
 
 from schedules import expr as E
@@ -38,19 +38,24 @@ Padding = Callable[[SketchBuilder, Block, list[Block]], bool | None]
 
 
 def inline_stages(
-    d: SketchBuilder, padding: Padding, costly_in_tiles: bool, ways: Sequence[str] = ("kept",)
+    d: SketchBuilder,
+    padding: Padding,
+    costly_in_tiles: bool,
+    ways: Sequence[str] = ("kept",),
+    stay: Collection[str] = (),
 ) -> str:
     """Inline every elementwise stage that is cheap or read once.
 
     ``padding(d, stage, readers)``: whether to inline a guarded copy that reductions read; None: as any other
     stage. ``costly_in_tiles``: whether a tiled reduction may compute a costly stage as it reads it. Stages
     whose values would then be computed several times may stay, all of them or none, or the one that saves
-    most: a structural choice. ``ways``: what then becomes of them. Returns the way, "" if none stay."""
+    most: a structural choice. ``ways``: what then becomes of them. ``stay``: stages that are not inlined.
+    Returns the way, "" if none stay."""
     again: str | None = None
     kept = ""
     for name in d.s.blocks():
         nest, b = d.s.nest, d.block(name)
-        if not is_map(b) or len(b.writes) != 1 or b.writes[0].buffer in nest.params or outgrows(nest, b):
+        if name in stay or not is_map(b) or len(b.writes) != 1 or b.writes[0].buffer in nest.params or outgrows(nest, b):
             continue
         users = readers(nest, b.writes[0].buffer)
         if not users:
@@ -71,7 +76,7 @@ def inline_stages(
         if computed_again(nest, b):
             large = _grows_large(nest, b)
             if again is None:
-                kept = saves_most(nest)
+                kept = saves_most(nest, stay)
                 every = [*ways, *(f"{ONE}{way}" for way in ways)] if kept else ways
                 again = d.choose("stages", (*every,) if large else ("", *every))
             if large or (name == kept if again.startswith(ONE) else again):
@@ -80,17 +85,17 @@ def inline_stages(
     return (again or "").removeprefix(ONE)
 
 
-def saves_most(nest: Nest) -> str:
+def saves_most(nest: Nest, stay: Collection[str] = ()) -> str:
     """Of two stages or more that readers would compute again, the one that spares most operations if it is
     kept while the others are computed where they are read; "" where there are fewer, or the others would
-    grow large."""
+    grow large. ``stay``: stages that are kept anyway."""
     saved: dict[str, int] = {}
     uses: dict[str, int] = {}  # how often a point of a root asks for a stage
     for b in reversed([x for x in blocks(nest.body) if is_map(x) and len(x.writes) == 1]):
         made = b.writes[0].buffer
         users = readers(nest, made)
         uses[b.name] = max(1, sum(uses.get(u.name, 1) * _places(u, made) for u in users))
-        if made not in nest.params and computed_again(nest, b):
+        if b.name not in stay and made not in nest.params and computed_again(nest, b):
             saved[b.name] = (uses[b.name] - 1) * max(1, sum(arithmetic(b)))
     if len(saved) < 2:
         return ""
