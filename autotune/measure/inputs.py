@@ -187,10 +187,8 @@ def draws(
     denied, or integers count up, as positions do. Raises `WorkloadError` where an output is NaN everywhere
     even then.
     """
-
     places = indexed_extents(dag)
     plain = random_inputs(dag, seed) if plain is None else plain
-
     found: list[Draw] = []
 
     def telling(drawn: Sequence[np.ndarray], **kind: bool) -> Draw | None:
@@ -201,10 +199,7 @@ def draws(
 
     first = telling(plain, signs=True)
     if first is None:
-        raise WorkloadError(
-            f"an output of {', '.join(dag.outputs)} is NaN everywhere for random inputs, for positive ones "
-            "and for those above 1, so no kernel can be checked; change the expression or its inputs"
-        )
+        raise _never_a_number(dag)
     found.append(first)
     longest = max((prod(a.extent for a in s.reduce_axes) for s in dag.stages), default=1)
     nbytes = sum(x.nbytes for x in found[0].arrays)
@@ -225,6 +220,13 @@ def draws(
         if longest > STEADY_FROM * CHAIN:
             more.append(telling([_steady(x) for x in first.inputs], steady=True))
     return found + [x for x in more if x is not None]
+
+
+def _never_a_number(dag: ComputeDAG) -> WorkloadError:
+    return WorkloadError(
+        f"an output of {', '.join(dag.outputs)} is NaN everywhere for random inputs, for positive ones "
+        "and for those above 1, so no kernel can be checked; change the expression or its inputs"
+    )
 
 
 def _telling(

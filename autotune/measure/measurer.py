@@ -16,7 +16,7 @@ import numpy as np
 from autotune import backends
 from autotune.measure import sampled
 from autotune.measure.control import WITNESSES, ControlKeeper
-from autotune.measure.inputs import MOST_BYTES, Draw, Tolerance, draws, judged, random_inputs
+from autotune.measure.inputs import MOST_BYTES, Draw, Judge, Tolerance, draws, judged, random_inputs
 from autotune.measure.lateness import Lateness
 from autotune.measure.open_checks import sizes_to_check, sizes_to_rank
 from autotune.measure.process import Death, Zygote
@@ -34,6 +34,22 @@ PHASE_S = 0.5  # of building, where building and running take turns: then what i
 LATE_S = 1.0  # after the deadline a candidate that runs may still end
 WAITING_S = 0.2  # between two calls of `Measurer.waiting`
 FINAL_TIMEOUT_S, FINAL_SLACK = 120.0, 3.0  # for finalists, or times what they should take, the longer
+
+
+class _Judge:
+    """Gives inputs their right outputs. ``late``: whether that took more than ``whole_s`` seconds once, as
+    others have the CPUs, or the estimate was wrong. ``waiting``: as of `Measurer`."""
+
+    def __init__(self, right: Judge, whole_s: float, waiting: Callable[[], None]) -> None:
+        self._right, self._whole_s, self._waiting = right, whole_s, waiting
+        self.late = False
+
+    def __call__(self, dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:
+        self._waiting()
+        begin = time.monotonic()
+        draw = self._right(dag, inputs, **kind)
+        self.late |= time.monotonic() - begin > self._whole_s
+        return draw
 
 
 class Measurer:
@@ -78,18 +94,11 @@ class Measurer:
         named = workload.canonical if isinstance(workload, Workload) else workload
         right, most_bytes = (sampled.judged_in_part, sampled.MOST_BYTES) if in_part else (judged, MOST_BYTES)
 
-        late = False
-
-        def judge(dag: ComputeDAG, inputs: Sequence[np.ndarray], **kind: bool) -> Draw:
-            nonlocal late
-            waiting()
-            begin = time.monotonic()
-            draw = right(dag, inputs, **kind)
-            late |= time.monotonic() - begin > whole_s  # others have the CPUs, or the estimate was wrong
-            return draw
-
+        judge = _Judge(right, whole_s, waiting)
         plain = random_inputs(dag.largest)
-        chosen = [x.within(tolerance) for x in draws(dag.largest, 0, judge, most_bytes, plain, lambda: late)]
+        chosen = [
+            x.within(tolerance) for x in draws(dag.largest, 0, judge, most_bytes, plain, lambda: judge.late)
+        ]
 
         def at_sizes(one: ComputeDAG) -> Draw:
             return draws(one, 0, judge, 0, random_inputs(one, known=plain))[0].within(tolerance)
