@@ -20,12 +20,11 @@ from schedules.ir import (
     Stmt,
     blocks,
     in_order,
-    loops_around,
-    path_to,
     seq,
     walk,
     with_body,
 )
+from schedules.ir.nest_index import index_of
 from schedules.loads import Indices, relocated
 from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
 from schedules.te.open_sizes import extents_of, open_strides
@@ -157,13 +156,13 @@ def wrap_loops(body: Block, names: list[str]) -> Stmt:
 
 
 def block_names(nest: Nest) -> list[str]:
-    return [b.name for b in blocks(nest.body)]
+    return [b.name for b in index_of(nest.body).blocks]
 
 
 def find_block(nest: Nest, name: str) -> Block:
-    for b in blocks(nest.body):
-        if b.name == name:
-            return b
+    found = index_of(nest.body).named.get((Block, name))
+    if isinstance(found, Block):
+        return found
     raise ScheduleError(f"there is no block {name!r}; the blocks are {', '.join(block_names(nest))}")
 
 
@@ -174,30 +173,25 @@ def of_kind(b: Block, kind: str) -> list[tuple[Iter, Expr]]:
 
 def block_path(nest: Nest, name: str) -> tuple[Stmt, ...]:
     """Statements from the root down to the block."""
-    b = find_block(nest, name)
-    path = path_to(nest.body, lambda s: s is b)
-    assert path is not None
-    return path
+    return index_of(nest.body).path(find_block(nest, name))
 
 
 def loops_of(nest: Nest, block: str) -> list[Loop]:
     """Loops around a block, outermost first."""
-    return loops_around(find_block(nest, block), nest.body)
+    return [x for x in block_path(nest, block) if isinstance(x, Loop)]
 
 
 def loop_path(nest: Nest, name: str) -> tuple[Stmt, ...]:
     """Statements from the root down to the loop."""
-    path = path_to(nest.body, lambda s: isinstance(s, Loop) and s.var == name)
-    if path is None:
-        have = ", ".join(s.var for s in walk(nest.body) if isinstance(s, Loop))
-        raise ScheduleError(f"there is no loop {name!r}; the loops are {have or 'none'}")
-    return path
+    return index_of(nest.body).path(find_loop(nest, name))
 
 
 def find_loop(nest: Nest, name: str) -> Loop:
-    s = loop_path(nest, name)[-1]
-    assert isinstance(s, Loop)
-    return s
+    found = index_of(nest.body).named.get((Loop, name))
+    if isinstance(found, Loop):
+        return found
+    have = ", ".join(s.var for s in walk(nest.body) if isinstance(s, Loop))
+    raise ScheduleError(f"there is no loop {name!r}; the loops are {have or 'none'}")
 
 
 def loop_vars(path: Iterable[Stmt]) -> list[str]:
@@ -205,11 +199,11 @@ def loop_vars(path: Iterable[Stmt]) -> list[str]:
 
 
 def writers(nest: Nest, buffer: str) -> list[Block]:
-    return [b for b in blocks(nest.body) if any(w.buffer == buffer for w in b.writes)]
+    return index_of(nest.body).writers(buffer)
 
 
 def readers(nest: Nest, buffer: str) -> list[Block]:
-    return [b for b in blocks(nest.body) if any(x.buffer == buffer for x in reads(b))]
+    return index_of(nest.body).readers(buffer)
 
 
 def reads(b: Block) -> tuple[Load, ...]:
@@ -287,6 +281,13 @@ def numbered_each(names: Iterable[str], taken: Iterable[str]) -> list[str]:
 
 def replace_stmt(nest: Nest, old: Stmt, new: Stmt | None) -> Nest:
     """Put ``new`` where ``old`` stands (by identity); None removes it and what it leaves empty."""
+    index = index_of(nest.body)
+    if index.once(old):  # what does not stand around it stays as it is
+        made, child = new if new is not None else Seq(()), old
+        for around in reversed(index.path(old)[:-1]):
+            made = _prune(with_body(around, lambda k: made if k is child else k))  # noqa: B023 - called here
+            child = around
+        return replace(nest, body=_prune(made))
 
     def go(s: Stmt) -> Stmt:
         if s is old:

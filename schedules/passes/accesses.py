@@ -31,13 +31,22 @@ def buffers(s: Stmt) -> set[str]:
     return out
 
 
-def moved(s: Stmt, old: str, new: str, at: Callable[[Indices], Indices]) -> Stmt:
-    """``s`` with every access ``old[i]`` replaced by ``new[at(i)]``."""
+def moved(
+    s: Stmt,
+    old: str,
+    new: str,
+    at: Callable[[Indices], Indices],
+    holds: Callable[[Stmt], bool] = lambda _: True,
+) -> Stmt:
+    """``s`` with every access ``old[i]`` replaced by ``new[at(i)]``. ``holds``: whether a statement may hold
+    one."""
 
     def f(e: Expr) -> Expr:
         return relocated(e, old, new, at)
 
     def go(x: Stmt) -> Stmt:
+        if not holds(x):
+            return x
         if isinstance(x, Guard):
             return Guard(f(x.cond), go(x.body), x.speculative)
         if not isinstance(x, (Store, AllReduce)):

@@ -108,5 +108,8 @@ class Inline(Primitive[None]):
                 return None
             return E.substitute(value, dict(zip((i.var for i in b.iters), x.indices, strict=True)))
 
-        nest = map_blocks(nest, lambda x: x if x is b else with_values(x, lambda v: with_loads(v, computed)))
+        users = {x.name for x in readers(nest, name)}
+        nest = map_blocks(
+            nest, lambda x: with_values(x, lambda v: with_loads(v, computed)) if x.name in users else x
+        )
         return drop_unused_buffers(replace_stmt(nest, subtree_of(nest, self.block), None))
