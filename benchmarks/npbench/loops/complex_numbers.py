@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def contour_integral(H, z, B, T, X, P0, P1, slabs):
+def contour_integral(H, z, B, T, X, P0, P1):
     r = B.shape[0]
     m = B.shape[1]
     for p in range(z.shape[0]):
