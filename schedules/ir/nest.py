@@ -116,6 +116,9 @@ def initial_loops(stages: Sequence[tuple[str, Sequence[str]]]) -> list[list[str]
     return out
 
 
+DOMAIN = "domain"  # the hint of blocks that `has_domain` is about
+
+
 def stage_block(s: Stage, extents: Sequence[Expr] | None = None) -> Block:
     """The block of a stage, whose axes, with the reduction axes after them, have these extents; those of the
     largest sizes unless given."""
@@ -133,7 +136,13 @@ def stage_block(s: Stage, extents: Sequence[Expr] | None = None) -> Block:
         reducer=s.reducer,
         init=s.reducer is not None,
         where=s.where,
+        annotations=((DOMAIN, 1),) if s.where else (),
     )
+
+
+def has_domain(b: Block) -> bool:
+    """Whether the block is that of a stage whose domain is no box (`schedules.te.domains`)."""
+    return (DOMAIN, 1) in b.annotations
 
 
 def wrap_loops(body: Block, names: list[str]) -> Stmt:

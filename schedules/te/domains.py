@@ -138,7 +138,12 @@ def points(stage: Stage) -> int:
     >>> points(a_sum_of_k_below_i_of_8)
     28
     """
-    return _points(tuple((a.var, int(a.extent)) for a in axes_of(stage)), _closed(stage.where))
+    return points_inside({a.var: int(a.extent) for a in axes_of(stage)}, _closed(stage.where))
+
+
+def points_inside(extents: Mapping[str, int], where: tuple[Expr, ...]) -> int:
+    """Points of a box for which affine conditions on its axes hold."""
+    return _points(tuple(extents.items()), where)
 
 
 def filled(stage: Stage) -> float:
