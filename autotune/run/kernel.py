@@ -20,8 +20,8 @@ from autotune.codegen.runtime import aligned
 from autotune.codegen.runtime.entry import layout_of, parse_signature, shape_of, signature
 from autotune.codegen.runtime.laid import laid
 from autotune.errors import ArgumentError
-from autotune.run import new_arrays, torch_calls, torch_operator
-from autotune.run.host_arrays import check_apart, is_number, memory_of, name_of, number, view
+from autotune.run import in_place, new_arrays, torch_calls, torch_operator
+from autotune.run.host_arrays import is_number, name_of, number, view
 from autotune.run.pickled import text_of
 from schedules.dtypes import DTYPES
 from schedules.errors import NotPicklable, suggest
@@ -44,7 +44,7 @@ class CallSignature:
             raise AttributeError("__signature__")
         place, out = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
         ins, outs = kernel.parameters
-        params = [inspect.Parameter(_identifier(b.name), place, annotation=_type(b)) for b in ins]
+        params = [inspect.Parameter(identifier(b.name), place, annotation=_type(b)) for b in ins]
         params.append(inspect.Parameter("out", out, default=None))
         types = ", ".join(map(_type, outs))
         return inspect.Signature(params, return_annotation=types if len(outs) == 1 else f"({types})")
@@ -55,9 +55,10 @@ class Kernel:
 
     Inputs: numpy arrays, or anything with DLPack, ``__array_interface__`` or the buffer protocol;
     C-contiguous, or with the strides that it was tuned for, element-aligned, of exactly the kernel's
-    shapes and dtypes. An input without dimensions may be a number: numpy's of its dtype, or Python's of
-    its kind and in its range. They may be given by name: ``kernel(a=x, b=y)``. ``out``: an array to
-    write, or a tuple of them when the kernel has several outputs; it may overlap nothing else. Returns
+    shapes and dtypes. An input without dimensions may be a number of Python or numpy: one in its range, and
+    a whole one for an integer. They may be given by name: ``kernel(a=x, b=y)``. ``out``: an array to
+    write, or a tuple of them when the kernel has several outputs. It may be an input, or lie in one, where
+    the schedule reads each element before it overwrites it, and overlaps nothing else. Returns
     ``out``, or new numpy arrays, or new torch tensors where the first input is one. A tensor that
     requires a gradient is refused outside ``torch.no_grad()`` (`autotune.torch.op` has gradients). Raises
     `ArgumentError`, and MemoryError for want of scratch memory. The GIL is released; calls from several
@@ -75,6 +76,7 @@ class Kernel:
     __slots__ = (
         "_fast",
         "_given",
+        "_in_place",
         "_ins",
         "_loaded",
         "_new",
@@ -123,6 +125,8 @@ class Kernel:
         self._single = self._new[0] if len(outputs) == 1 else None
         self._fast = loaded.python_function() or torch_calls.refuse
         self._torch: torch_calls.TorchCalls | None = None
+        # Code for outputs in the memory of inputs, or why there is none, by their places.
+        self._in_place: dict[tuple[in_place.SharedPlace, ...], in_place.InPlaceCode | ArgumentError] = {}
         self.workload = workload
         self.target = target
         self.record = record
@@ -151,7 +155,7 @@ class Kernel:
 
     def placed(self, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """All inputs in order, those that were given by name after the others. Raises ArgumentError."""
-        names = [_identifier(b.name) for b in self._ins]
+        names = [identifier(b.name) for b in self._ins]
         wanted = names[len(inputs) :]
         what = f"{self.workload.op} takes {', '.join(names)}"
         for name in named:
@@ -288,6 +292,10 @@ class Kernel:
         """(status, result) of a call that the fast path refuses: arrays of other libraries, or a mistake.
         ``out``: what the caller gave."""
         outs = (out,) if self._single is not None and out is not None else out
+        if self._in_place and type(outs) is tuple:
+            for code in self._in_place.values():
+                if not isinstance(code, ArgumentError) and (status := code.fast(*inputs, *outs)) != 1:
+                    return status, out
         placed = self._with_arrays(inputs) if self._numbers else inputs
         if placed is not inputs and (outs is None or type(outs) is tuple):
             made = self._made() if outs is None else outs
@@ -333,9 +341,22 @@ class Kernel:
 
     def _slow(self, inputs: tuple[Any, ...], outs: Any) -> int:
         """The status of a call without the fast path. Raises ArgumentError."""
-        pointers, _keep = self._pointers(inputs, outs)
-        self._loaded.run(pointers)
+        pointers, views = self._pointers(inputs, outs)
+        places = in_place.shared_places(views, len(self._ins))
+        (self._code_in_place(places).loaded if places else self._loaded).run(pointers)
         return 0
+
+    def _code_in_place(self, places: tuple[in_place.SharedPlace, ...]) -> in_place.InPlaceCode:
+        """The code for outputs in the memory of inputs. Raises ArgumentError."""
+        if places not in self._in_place:
+            try:
+                self._in_place[places] = in_place.code_of(self, places, self._argument)
+            except ArgumentError as err:
+                self._in_place[places] = err
+        code = self._in_place[places]
+        if isinstance(code, ArgumentError):
+            raise ArgumentError(str(code))
+        return code
 
     def _pointers(self, inputs: Sequence[Any], outs: Any) -> tuple[list[int], list[np.ndarray]]:
         """Data pointers in parameter order and what keeps them valid. Raises ArgumentError."""
@@ -348,7 +369,6 @@ class Kernel:
         views = [view(x, b, False) for x, b in zip(inputs, self._ins, strict=True)]
         views += [view(x, b, True) for x, b in zip(outs, self._outs, strict=True)]
         pointers = [v.ctypes.data for v in views]
-        check_apart([*map(memory_of, views)], self._argument, len(self._ins), views)
         return pointers, views
 
     def _check_counts(self, inputs: Sequence[Any], outs: Any) -> None:
@@ -378,7 +398,7 @@ def _type(b: Buffer) -> str:
     return f"{b.dtype}{layout_of(b)}"
 
 
-def _identifier(name: str) -> str:
+def identifier(name: str) -> str:
     """A valid parameter name: a tensor may be called ``lambda`` or ``out``."""
     return f"{name}_" if keyword.iskeyword(name) or name in ("out", "stream") else name
 

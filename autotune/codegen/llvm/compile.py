@@ -201,6 +201,7 @@ class LoadedObject:
         "_keep",
         "_sizes",
         "_support",
+        "_together",
         "address",
         "scratch_bytes",
         "signature",
@@ -218,6 +219,7 @@ class LoadedObject:
         self.signature: str = head.signature.decode()
         self._keep = keep
         self._home, self._sizes = 0, tuple[int, ...]()
+        self._together: dict[int, tuple[int, int]] = {}
         self._describe()
 
     def _describe(self) -> None:
@@ -229,7 +231,14 @@ class LoadedObject:
 
     def _words(self, table: dict[str, int]) -> list[int]:
         of = self.address, self.threads, self.scratch_bytes, self.signature
-        return abi.descriptor(*of, table, self._home, self._sizes)
+        return abi.descriptor(*of, table, self._home, self._sizes, self._together)
+
+    def lie_together(self, places: Sequence[tuple[int, int, int]]) -> None:
+        """Have the fast path take outputs that lie in the memory of inputs: (number of the output, of the
+        input, bytes between where they begin). Of several inputs of an output, it takes none. To be called
+        before `python_function`."""
+        outputs = [w for w, _, _ in places]
+        self._together = {w: (i, nbytes) for w, i, nbytes in places if outputs.count(w) == 1}
 
     def sized(self, signature: str, sizes: Sequence[int]) -> LoadedObject:
         """The same code for one size of each that a call tells: it takes the arrays of ``signature``, and is
@@ -238,9 +247,15 @@ class LoadedObject:
         other = object.__new__(LoadedObject)
         other.address, other.threads, other.scratch_bytes = self.address, self.threads, self.scratch_bytes
         other.signature, other._keep, other._sizes = signature, self, tuple(sizes)
+        other._together = {}
         other._home = ctypes.addressof(self._desc)
         other._describe()
         return other
+
+    @property
+    def told_sizes(self) -> tuple[int, ...]:
+        """What `run` gives behind the pointers by itself."""
+        return self._sizes
 
     @property
     def shared(self) -> LoadedObject:
@@ -286,7 +301,7 @@ class LoadedObject:
         import numpy as np
 
         params, _ = abi.parse_signature(self.signature)
-        table = {"ndarray": id(np.ndarray)} | {d: id(DTYPES[d].numpy) for d, _ in params}
+        table = {"ndarray": id(np.ndarray)} | {d: id(DTYPES[d].numpy) for d, _ in params} | _number_types()
         for k, word in enumerate(self._words(table)):
             if k not in (abi.BLOCK, abi.LOCK):
                 self._desc[k] = word
@@ -344,6 +359,7 @@ class _Support(Builtin):
         self.bench = ctypes.CFUNCTYPE(i64, ptr, ptr, i32, i64, i32)(at["at_bench"])
         self.release = ctypes.CFUNCTYPE(None, ptr)(at["at_release"])
         self.program = ctypes.CFUNCTYPE(None, ptr, i64, ptr)(at["at_program"])
+        self.program_repeat = ctypes.CFUNCTYPE(i64, ptr, i64, i64, i64, i64, ptr, i64)(at["at_program_repeat"])
         self.program_times = ctypes.CFUNCTYPE(None, ptr, i64, ptr, i32, ptr)(at["at_program_times"])
 
 
@@ -356,6 +372,14 @@ def run_program(steps: ctypes.Array[ctypes.c_int64], first: int, n: int, scratch
     """Run ``n`` steps from step ``first`` on (`autotune.codegen.runtime.program`), without any check. The GIL
     is released. ``scratch``: the address of memory for all of them."""
     _support().program(_step(steps, first), n, scratch)
+
+
+def repeat_program(
+    steps: ctypes.Array[ctypes.c_int64], first: int, n: int, begin: int, total: int, scratch: int, ns: int
+) -> int:
+    """Run steps number ``begin`` to ``total`` of a sequence of ``n`` steps that goes on with step ``first``, for
+    about ``ns`` nanoseconds. The number of the next one. The GIL is released."""
+    return int(_support().program_repeat(_step(steps, 0), first, n, begin, total, scratch, ns))
 
 
 def time_program(
@@ -392,6 +416,22 @@ def address_reader() -> Callable[[Any], int]:
         return lambda x: int(x.ctypes.data)
     at, place = ctypes.c_int64.from_address, abi.DATA_AT
     return lambda x: at(id(x) + place).value
+
+
+@cache
+def _number_types() -> dict[str, int]:
+    """{name in the table of `entry.descriptor`: address} of the types of numbers whose values lie where machine
+    code reads them."""
+    import numpy as np
+
+    whole = ctypes.c_double.from_address(id(1.5) + abi.VALUE_AT).value == 1.5
+    found = {"a float": id(float), "an int": id(int), "a bool": id(bool)} if whole else {}
+    for name, row in DTYPES.items():
+        if row.module == "numpy" or row.module in sys.modules:
+            x = row.numpy.type(1)
+            if ctypes.string_at(id(x) + abi.VALUE_AT, row.itemsize) == np.asarray(x).tobytes():
+                found[f"{name}()"] = id(type(x))
+    return found
 
 
 @cache
