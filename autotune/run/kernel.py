@@ -57,7 +57,7 @@ class Kernel:
     C-contiguous, or with the strides that it was tuned for, element-aligned, of exactly the kernel's
     shapes and dtypes. An input without dimensions may be a number of Python or numpy: one in its range, and
     a whole one for an integer. They may be given by name: ``kernel(a=x, b=y)``. ``out``: an array to
-    write, or a tuple of them when the kernel has several outputs. It may be an input, or lie in one, where
+    write, or a tuple or list of them when the kernel has several outputs. It may be an input, or lie in one, where
     the schedule reads each element before it overwrites it, and overlaps nothing else. Returns
     ``out``, or new numpy arrays, or new torch tensors where the first input is one. A tensor that
     requires a gradient is refused outside ``torch.no_grad()`` (`autotune.torch.op` has gradients). Raises
@@ -141,6 +141,8 @@ class Kernel:
             result = self._single() if out is None else out
             status = self._fast(*inputs, result)
         else:
+            if type(out) is list:
+                out = tuple(out)
             result = self._made() if out is None else out
             right = type(result) is tuple and len(result) == len(self._outs)
             status = self._fast(*inputs, *result) if right else 1  # which only counts all arrays together

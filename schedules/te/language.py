@@ -12,7 +12,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.errors import WorkloadError
-from schedules.expr import INDEX, Const, Expr, ExprLike, Load, Var
+from schedules.expr import INDEX, Const, Expr, ExprLike, Load, Var, numpys
 from schedules.te.any_order import check_any_order
 from schedules.te.bounded_axes import bounded, check_order, conditions, conjuncts
 from schedules.te.compute_dag import Reducer, operand
@@ -34,8 +34,9 @@ def placeholder(
     strides: int | Sequence[int] | None = None,
 ) -> Tensor:
     """An input of ``shape`` (elements) and ``dtype``: float16, bfloat16, float8_e4m3fn, float8_e5m2, float32,
-    float64, int8, uint8, int16, int32, int64 or bool. Some are for storage: floats of 16 and 8 bits are
-    computed with as float32, int8, uint8, int16 and bool as int32. `cast` makes them.
+    float64, int8, uint8, int16, uint16, int32, uint32, int64 or bool. Some are for storage: floats of 16
+    and 8 bits are computed with as float32, int8, uint8, int16, uint16 and bool as int32, uint32 as int64.
+    `cast` makes them.
 
     ``strides``: elements of memory from an index to the next, one for each dimension. None: row-major. 0
     repeats an element, a negative one walks backwards. The stride of an extent of 1 says nothing.
@@ -159,12 +160,14 @@ def _called(fn: Callable[..., Any], axes: Sequence[IterVar], label: str) -> Any:
     try:
         return fn(*axes)
     except (TypeError, ZeroDivisionError, AttributeError) as err:
-        asked = isinstance(err, AttributeError)  # numpy asks elements for methods named as its functions
-        if asked and not isinstance(getattr(err, "obj", None), (Expr, Tensor)):
-            raise  # a mistake in the function
-        numbers = asked or "ufunc" in str(err) or "real number" in str(err)
-        remedy = "; numpy and math compute with numbers: take te.exp, te.maximum and so on" if numbers else ""
-        raise WorkloadError(f"stage {label}: {err}{remedy}") from err
+        said: Exception = err
+        if isinstance(err, AttributeError):
+            if not isinstance(err.obj, (Expr, Tensor)):
+                raise  # a mistake in the function
+            said = numpys.refused(err.name or "")
+        elif "real number" in str(err):  # what math and float say
+            said = TypeError(f"{err}; {numpys.NUMBERS}")
+        raise WorkloadError(f"stage {label}: {said}") from err
     except RecursionError:
         raise too_deep(f"stage {label}") from None
 
@@ -259,9 +262,12 @@ def _reducer(
             if isinstance(v, Reduction):
                 raise WorkloadError(repr(v))
             if isinstance(v, Tensor):
+                axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+                names = [a.name for a in axes if isinstance(a, IterVar)]
+                over = "..." if not names else names[0] if len(names) == 1 else f"({', '.join(names)})"
                 raise WorkloadError(
                     f"te.{name} reduces elements, and {v!r} is a tensor; index it with axes, those that are "
-                    f"reduced too, as in te.{name}({element_of(v)}, axis=...)"
+                    f"reduced too, as in te.{name}({element_of(v, names)}, axis={over})"
                 )
             if not isinstance(v, Expr) or E.dtype_of(v) not in DTYPES:
                 got = E.dtype_of(v) if isinstance(v, Expr) else repr(v)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from schedules import expr as E
 from schedules.dtypes import DTYPES, is_integer
 from schedules.errors import WorkloadError
-from schedules.expr import INDEX, Cast, Const, Expr, Load, Var
+from schedules.expr import INDEX, Cast, Const, Expr, Load, Var, numpys
 from schedules.loads import with_loads
 from schedules.te.compute_dag import Axis, ComputeDAG, Reducer, Stage
 from schedules.te.compute_dag import Tensor as DagTensor
@@ -18,7 +18,7 @@ from schedules.te.dims import Dim, at_sizes, check_stride, dims_of, extent_at, s
 from schedules.te.extent import Extent, written
 from schedules.te.marks import unmarked
 from schedules.te.open_sizes import untold, with_room
-from schedules.te.scalars import cast
+from schedules.te.scalars import cast, element_of
 from schedules.te.unique import Taken
 
 NO_SIZES: Mapping[Dim, int] = MappingProxyType({})
@@ -72,8 +72,8 @@ class Tensor:
     integers, and expressions of dimensions where it varies. ``name``: None until `dag` gives one, unless the
     user gave one. ``strides``: of an input, in elements; None: it is row-major.
 
-    ``A[i, j]`` is one element. An index is arithmetic over axes, or an integer (int8, uint8, int16, int32,
-    int64) that is read from tensors: ``W[ids[i], j]`` is a row of ``W`` for each element of ``ids``. That is
+    ``A[i, j]`` is one element. An index is arithmetic over axes, or an integer (int8 to int64, or
+    uint8 to uint32) that is read from tensors: ``W[ids[i], j]`` is a row of ``W`` for each element of ``ids``. That is
     its first row for elements below 0, its last for those beyond. Raises `WorkloadError` for other
     indices."""
 
@@ -129,18 +129,30 @@ class Tensor:
         return E.wrap(x)
 
     def _misused(self, *_: Any, **__: Any) -> NoReturn:
-        raise WorkloadError(
-            f"{self!r} is no array that can be computed with: say what an element is, "
-            "as in te.compute(shape, lambda i, j: x[i, j] + y[i, j])"
-        )
+        self._refuse("")
+
+    def _refuse(self, word: str) -> NoReturn:
+        """Raise `WorkloadError`. ``word``: the function of `te` that was meant, if one was."""
+        how = "say what an element is, as in te.compute(shape, lambda i, j: x[i, j] + y[i, j])"
+        if word:
+            last = ("k",) if word in numpys.REDUCTIONS else ()
+            example = f"te.{word}({element_of(self, last)}, axis=k)" if last else element_of(self)
+            how = f"te.{word} takes its elements in a te.compute, as in {example}"
+        raise WorkloadError(f"{self!r} is no array that can be computed with: {how}")
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __neg__ = _misused
     __matmul__ = __rmatmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __pow__ = _misused
-    __array_function__ = __abs__ = __round__ = _misused
+    __abs__ = __round__ = _misused
 
-    def __array_ufunc__(self, ufunc: Any, *_: Any, **__: Any) -> bool:
+    def __array_function__(self, function: Any, *_: Any, **__: Any) -> NoReturn:
+        self._refuse(numpys.word(function.__name__))
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *_: Any, **__: Any) -> bool:
         """numpy asks its operands, in place of computing with each element. A tensor is no array's equal."""
-        return ufunc.__name__ == "not_equal" if "equal" in ufunc.__name__ else self._misused()
+        name = ufunc.__name__
+        if name in ("equal", "not_equal"):
+            return bool(name == "not_equal")
+        self._refuse("" if name in numpys.OPERATORS else numpys.word(name))
 
     def __iter__(self) -> NoReturn:
         raise WorkloadError(f"{self!r} cannot be iterated; index it inside te.compute")

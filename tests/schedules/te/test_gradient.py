@@ -112,6 +112,9 @@ def test_every_function_has_a_slope_or_is_flat() -> None:
 SLOPES = {name for name, row in FUNCTIONS.items() if row.slope is not None}
 UNARY = {f: lambda a, b, f=f: getattr(te, f)(a) for f in FUNCTIONS if f in SLOPES and FUNCTIONS[f].arity == 1}
 OPERATIONS = UNARY | {
+    **{f: lambda a, b, f=f: getattr(te, f)(a * 0.5 - b * 0.4) for f in ("asin", "acos", "atanh")},
+    "acosh": lambda a, b: te.acosh(a + b + 0.5),
+    "hypot": lambda a, b: te.hypot(a, b) * te.hypot(-a, 2.0) + te.hypot(te.trunc(a), b),
     "pow": lambda a, b: te.pow(a, b),
     "pow 2.5": lambda a, b: te.pow(a, 2.5) + a**-1 + a**3,
     "number to a power": lambda a, b: 2.0**b,
@@ -173,6 +176,7 @@ def test_where_there_is_no_derivative() -> None:
     assert of_numbers(lambda a: te.maximum(0.0, a) * 3.0, [-1, 0, 1]) == [[0, 0, 3]]
     assert of_numbers(lambda a: te.clip(a, 0.0, 6.0), [-1, 0, 1, 6, 7]) == [[0, 0, 1, 0, 0]]
     assert of_numbers(te.abs, [-2, 0, 2]) == [[-1, 0, 1]]
+    assert of_numbers(te.hypot, [-2, 0, 0], [0, 0, 3]) == [[-1, 0, 0], [0, 0, 1]]
     assert of_numbers(lambda a, b: te.pow(a, b), [0, 0, 2], [0, 2, 3]) == [[0, 0, 12], [0, 0, 8 * np.log(2)]]
 
 
