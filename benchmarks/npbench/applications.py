@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+import autotune as at
 from autotune import te
 from benchmarks.npbench.loops import applications as loops
 from benchmarks.npbench.program import Program, sizes, unset
@@ -178,15 +179,7 @@ CRC16 = Program(
 def _floyd_warshall(t, p):
     x, k = te.placeholder((p.N, p.N), "int32", "path"), te.placeholder((), "int32", "k")
     point = lambda i, j: te.minimum(x[i, j], x[i, k[()]] + x[k[()], j])  # noqa: E731
-    return {"step": [x, k, te.compute((p.N, p.N), point, "new")]}
-
-
-def _floyd_run(k, a, p):
-    now, new = a.path, a.spare
-    for n in range(p.N):
-        k.step(now, a.numbers[n : n + 1].reshape(()), out=new)
-        now, new = new, now
-    return (now,)
+    return {"step": [x, k, te.compute((p.N, p.N), point, "new"), te.compute((), lambda: k[()] + 1, "next")]}
 
 
 def _floyd_reference(a, p):
@@ -200,13 +193,15 @@ FLOYD_WARSHALL = Program(
     sizes({"N": 200}, {"N": 400}, {"N": 1}, {"N": 17}),
     lambda p, r: {
         "path": np.where(r.random((p.N, p.N)) < 0.3, 999, r.integers(1, 8, (p.N, p.N))).astype("int32"),
-        "spare": np.zeros((p.N, p.N), "int32"), "numbers": np.arange(p.N, dtype="int32"),
+        "spare": np.zeros((p.N, p.N), "int32"), "next": np.int32(0),
     },
     ("path",),
     _floyd_reference,
     _floyd_warshall,
-    _floyd_run,
+    lambda k, a, p: (k.steps(a.path, 0, out=(a.spare, a.next))[0],),
     loops.floyd_warshall,
+    uses="repeat",
+    repeats=lambda k, p: {"steps": at.repeat(k.step, times=p.N, swap=[("new", "path"), ("next", "k")])},
     dtype="int32",
 )  # fmt: skip
 
