@@ -345,10 +345,10 @@ class Kernel:
         """The status of a call without the fast path. Raises ArgumentError."""
         pointers, views = self._pointers(inputs, outs)
         places = in_place.shared_places(views, len(self._ins))
-        (self._code_in_place(places).loaded if places else self._loaded).run(pointers)
+        (self.code_in_place(places).loaded if places else self._loaded).run(pointers)
         return 0
 
-    def _code_in_place(self, places: tuple[in_place.SharedPlace, ...]) -> in_place.InPlaceCode:
+    def code_in_place(self, places: tuple[in_place.SharedPlace, ...]) -> in_place.InPlaceCode:
         """The code for outputs in the memory of inputs. Raises ArgumentError."""
         if places not in self._in_place:
             try:

@@ -1,4 +1,4 @@
-"""`repeat`: kernels run again and again in one native call, as the steps of a stencil or an iteration (ADR 106).
+"""`repeat`: kernels run again and again in one native call, such as the steps of a stencil (ADR 106).
 
 What a step writes, the next one reads. So no step writes where one reads that comes later: results of
 neighbouring steps lie in memory of their own, in turns, and the last ones lie where the caller wants them.
@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from autotune.codegen.llvm.compile import repeat_program
+from autotune.codegen.runtime import aligned
 from autotune.codegen.runtime.entry import layout_of
+from autotune.codegen.runtime.laid import over
 from autotune.codegen.runtime.program import STEP
 from autotune.errors import ArgumentError
 from autotune.run import new_arrays, torch_calls
@@ -38,18 +40,18 @@ Pairs = Sequence[tuple[Any, Any]]
 def repeat(kernel: Kernel | Sequence[Kernel], times: int | None = None, swap: Pairs = ()) -> Repeated:
     """A callable that runs a kernel, or kernels in order, ``times`` times.
 
-    ``kernel``: for the CPU. Kernels of a list share arrays by name: what one writes as ``"b"``, a later one that
-    reads ``"b"`` reads, and an earlier one reads it in the next step. ``times``: steps, at least 1; a call may
-    say it: ``step(x, times=100)``. ``swap``: pairs ``(a, b)`` of names or tensors: what is ``a`` in one step is
-    ``b`` in the next. ``a`` is an output, or an input that is itself second in a pair: with
+    ``kernel``: for the CPU. Kernels of a list share arrays by name: what one writes as ``"b"``, a later one
+    that reads ``"b"`` reads, and an earlier one reads it in the next step. ``times``: steps, at least 1; a
+    call may say it: ``step(x, times=100)``. ``swap``: pairs ``(a, b)`` of names or tensors: what is ``a`` in
+    one step is ``b`` in the next. ``a`` is an output, or an input that is itself second in a pair: with
     ``swap=(("next", "now"), ("now", "before"))`` each step reads the results of two. Both have one shape and
     dtype.
 
     The callable takes all arrays that a step reads and that no earlier kernel of it writes, in the order of
     the kernels' inputs, or by name, as they are before the first step. It returns what each kernel wrote in
     the last step: an array, or a tuple of them; ``out=`` as of `Kernel`. Inputs stay as they are, but for one
-    that is given as ``out`` too. Results are those of a loop that calls the kernels, bit for bit. Ctrl-C ends a
-    call between two steps. It can be pickled where its kernels can.
+    that is given as ``out`` too. Results are those of a loop that calls the kernels, bit for bit. Ctrl-C ends
+    a call between two steps. It can be pickled where its kernels can.
 
     Raises `ArgumentError` for kernels, names or numbers of steps that do not fit.
 
@@ -72,12 +74,19 @@ class _Chain:
 
 
 class Repeated:
-    """Kernels that run again and again: see `repeat`."""
+    """What `repeat` gives: ``steps(*inputs, times=None, out=None)`` runs all steps. ``times``: how many, where
+    `repeat` was not told, or others. Inputs may be given by name. Raises `ArgumentError`, and MemoryError.
+
+    >>> x = te.placeholder((8,), "float64", "x")
+    >>> y = te.compute((8,), lambda i: x[i] + 1.0, "y")
+    >>> at.repeat(at.build(at.Schedule([x, y]), threads=1), swap=[("y", "x")])
+    <Repeated (x) -> y, ? steps>
+    """
 
     __slots__ = ("_buffers", "_chains", "_codes", "_given", "_inputs", "_kernels", "_of", "_outputs", "times")
 
     def __init__(self, kernel: Kernel | Sequence[Kernel], times: int | None = None, swap: Pairs = ()) -> None:
-        kernels = (kernel,) if isinstance(kernel, Kernel) else tuple(kernel)
+        kernels: tuple[Any, ...] = tuple(kernel) if isinstance(kernel, (list, tuple)) else (kernel,)
         for k in kernels:
             _check_kernel(k)
         if not kernels:
@@ -104,7 +113,9 @@ class Repeated:
         plain = [_plain(x, name_of(b, False)) for x, b in zip(given, self._inputs, strict=True)]
         arrays = [view(x, b, False) for x, b in zip(plain, self._inputs, strict=True)]
         outs = self._outs(out)
-        results = [view(_plain(x, name_of(b, True)), b, True) for x, b in zip(outs, self._outputs, strict=True)]
+        results = [
+            view(_plain(x, name_of(b, True)), b, True) for x, b in zip(outs, self._outputs, strict=True)
+        ]
         _check_apart(results, self._outputs)
         now = dict(zip((b.name for b in self._inputs), self._kept(arrays, results, count), strict=True))
         self._run(now, dict(zip((b.name for b in self._outputs), results, strict=True)), count)
@@ -149,8 +160,8 @@ class Repeated:
                 seen = sources.get(seen, seen)
             if seen not in written:
                 raise ArgumentError(
-                    f"swap has {seen!r} as what becomes another, and no kernel writes it; begin with an output, one "
-                    f"of {', '.join(written)}"
+                    f"swap has {seen!r} which becomes another, and nothing writes it; begin with an output, "
+                    f"one of {', '.join(written)}"
                 )
 
     def _in_place(self, chains: Sequence[tuple[str, ...]]) -> tuple[list[Any], set[str]]:
@@ -261,7 +272,9 @@ class Repeated:
 def _check_kernel(k: Any) -> None:
     """Raises ArgumentError for what is no kernel of one size for the CPU."""
     if not isinstance(k, Kernel):
-        raise ArgumentError(f"repeat takes kernels, as at.build and at.load give them, not a {type(k).__name__}")
+        raise ArgumentError(
+            f"repeat takes kernels, as at.build and at.load give them, not a {type(k).__name__}"
+        )
     if type(k) is not Kernel or not hasattr(k.code, "told_sizes"):
         raise ArgumentError(
             f"repeat takes kernels of one size for the CPU, and {k!r} is none; take kernel.at(...) of one of "
@@ -290,8 +303,9 @@ def _shared(kernels: Sequence[Kernel]) -> dict[str, Buffer]:
             other = found.setdefault(b.name, b)
             if (layout_of(other), other.dtype) != (layout_of(b), b.dtype):
                 raise ArgumentError(
-                    f"{b.name!r} is {other.dtype}{layout_of(other)} in one kernel and {b.dtype}{layout_of(b)} in "
-                    "another; kernels share arrays by name: rename one, or give one shape and dtype"
+                    f"{b.name!r} is {other.dtype}{layout_of(other)} in one kernel and "
+                    f"{b.dtype}{layout_of(b)} in another; kernels share arrays by name: "
+                    "rename one, or give one shape and dtype"
                 )
         for b in outs:
             if b.name in written:
@@ -319,7 +333,11 @@ def _chain(name: str, becomes: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _new(b: Buffer) -> np.ndarray:
-    return new_arrays.maker_of(layout_of(b), DTYPES[b.dtype].numpy)()
+    """Memory for a parameter, which begins with a line of the caches."""
+    lies, dtype = layout_of(b), DTYPES[b.dtype].numpy
+    if lies.span * dtype.itemsize >= new_arrays.LARGE:
+        return new_arrays.maker_of(lies, dtype)()
+    return over(aligned.empty((lies.span,), dtype), lies)
 
 
 def _check_apart(results: Sequence[np.ndarray], outputs: Sequence[Buffer]) -> None:
@@ -328,8 +346,8 @@ def _check_apart(results: Sequence[np.ndarray], outputs: Sequence[Buffer]) -> No
         for other in range(w):
             if overlap(*memory_of(a), *memory_of(results[other])):
                 raise ArgumentError(
-                    f"output {outputs[w].name!r} shares memory with output {outputs[other].name!r}; give it memory "
-                    "of its own"
+                    f"output {outputs[w].name!r} shares memory with output {outputs[other].name!r}; give it "
+                    "memory of its own"
                 )
 
 

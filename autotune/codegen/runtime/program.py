@@ -6,7 +6,8 @@ one block of scratch memory, large enough for each and aligned for each, so that
 - ``void at_program(steps, n, scratch)``: ``n`` steps in order;
 - ``void at_program_times(steps, n, scratch, clock, ns)``: the same, and adds to ``ns``, an array of i64, the
   nanoseconds of each step on ``clock`` (`entry.MONOTONIC`, or `entry.THREAD_CPU`);
-- ``i64 at_program_repeat(steps, first, n, begin, total, scratch, ns)``: steps number ``begin`` to ``total`` of a
+- ``i64 at_program_repeat(steps, first, n, begin, total, scratch, ns)``: steps number ``begin`` to ``total``
+of a
   sequence: the ``n`` steps, and after the last number ``first`` again. It returns the number of the next step
   once about ``ns`` nanoseconds have passed: a caller looks for signals and goes on. The clock is read after
   each of the first `EACH` steps, then after some.
@@ -32,7 +33,7 @@ def _step(name: str) -> str:
 """
 
 
-# IR text of these functions. They call ``@now`` of `entry.running`.
+# IR text of these functions. They call ``@now`` of `support.running`.
 TEXT = f"""
 define void @at_program(ptr %steps, i64 %n, ptr %scratch) nounwind {{
 entry:
@@ -76,8 +77,8 @@ done:
   ret void
 }}
 
-define i64 @at_program_repeat(ptr %steps, i64 %first, i64 %n, i64 %begin, i64 %total, ptr %scratch, i64 %ns) nounwind {{
-entry:
+define i64 @at_program_repeat(ptr %steps, i64 %first, i64 %n, i64 %begin, i64 %total, ptr %scratch, i64 %ns)
+nounwind {{ entry:
   %start = call i64 @now(i32 1)
   %period = sub i64 %n, %first
   br label %head

@@ -83,7 +83,9 @@ def backwards(func: LoweredFunc) -> LoweredFunc:
     return LoweredFunc(func.name, func.params, func.outputs, go(func.body))
 
 
-def results(func: LoweredFunc, x: np.ndarray, shape: tuple[int, ...], skip: tuple[int, ...], shared: bool) -> np.ndarray:
+def results(
+    func: LoweredFunc, x: np.ndarray, shape: tuple[int, ...], skip: tuple[int, ...], shared: bool
+) -> np.ndarray:
     x = x.copy()
     inside = tuple(slice(s, s + n) for s, n in zip(skip, shape, strict=True))
     y = (x if shared else np.full_like(x, np.nan))[inside]
@@ -92,7 +94,7 @@ def results(func: LoweredFunc, x: np.ndarray, shape: tuple[int, ...], skip: tupl
 
 
 def holds(rng: Random, threads: int) -> str:
-    """"proved", "refused" or "" for a random program and schedule. AssertionError where what is proved is
+    """ "proved", "refused" or "" for a random program and schedule. AssertionError where what is proved is
     wrong."""
     dag, whole, skip = stencil(rng)
     s = random_schedule(dag, rng, rng.choice((0, 1, 2, 3, 4)))
@@ -142,7 +144,7 @@ def test_code_in_place_gives_the_same_bits() -> None:
             try:
                 assert kernel(y, out=out) is out
             except ArgumentError as err:
-                assert "output 'y' shares memory with input 'x': " in str(err)  # noqa: PT017
+                assert "output 'y' shares memory with input 'x': " in str(err)
                 refused += 1
                 break
             assert np.array_equal(out, want)
@@ -188,8 +190,10 @@ def test_the_pair_of_accesses_is_named() -> None:
     s = Schedule(te.dag([x, y]))
     wrong = conflict(lower(s.nest), Lies("y", "x"), 1)
     assert str(wrong) == (
-        "y[y_i] is written before x[max(y_i - 1, 0)] is read in a later iteration of loop y_i, and both may be "
-        "one element"
+        "y[y_i] is written before x[max(y_i - 1, 0)] is read in a later iteration of loop y_i, and both may "
+        "be one element"
     )
-    with pytest.raises(ScheduleError, match=r"output 'y' cannot lie in the memory of input 'x': y\[y_i\] is writ"):
+    with pytest.raises(
+        ScheduleError, match=r"output 'y' cannot lie in the memory of input 'x': y\[y_i\] is writ"
+    ):
         in_place(lower(s.nest), [Lies("y", "x")], 1)
