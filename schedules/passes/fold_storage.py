@@ -17,6 +17,7 @@ from schedules import affine
 from schedules import expr as E
 from schedules.expr import Const, Expr, Load, Var
 from schedules.ir import Alloc, Buffer, Guard, Loop, Seq, Stmt, Store, const, kids, walk
+from schedules.ir.deps import recovered
 from schedules.ir.exprs import expressions, loads
 from schedules.ir.regions import Span, covers, dense, footprint
 from schedules.ir.strides import resized
@@ -110,11 +111,12 @@ def _rows(s: Alloc, d: int) -> int | None:
             inside.append((x, gap * sign))
     if any(lag for x, lag in inside if x.stores) or any(lag < 0 for _, lag in inside):
         return None
-    if any(lag < 0 for lag in behind) or any(
-        y.var in E.variables(i) for x, _ in inside for y in loops for k, i in enumerate(x.indices) if k != d
-    ):
+    if any(lag < 0 for lag in behind):
         return None
-    alike = len({_others(x.indices, d) for x, _ in inside}) == 1
+    moving = any(
+        y.var in E.variables(i) for x, _ in inside for y in loops for k, i in enumerate(x.indices) if k != d
+    )
+    alike = not moving and len({_others(x.indices, d) for x, _ in inside}) == 1
     if not alike and not _together(inside, loops):
         return None
     back = max([lag for _, lag in inside] + behind)
@@ -125,7 +127,11 @@ def _rows(s: Alloc, d: int) -> int | None:
 
 
 def _others(indices: Indices, d: int) -> Indices:
-    return tuple(affine.simplify(i, {}) for k, i in enumerate(indices) if k != d)
+    return tuple(_simple(i) for k, i in enumerate(indices) if k != d)
+
+
+def _simple(e: Expr) -> Expr:
+    return affine.simplify(e, {})
 
 
 def _steps(e: Expr, around: tuple[Loop, ...]) -> tuple[list[Loop], int] | None:
@@ -160,6 +166,9 @@ def _in_place(inside: list[tuple[_Access, int]], loop: Loop, d: int) -> bool:
     if len(stores) != 1:
         return False
     (store,) = stores
+    around = {x.var: x.extent for x in store.loops}
+    if len(recovered(list(map(_simple, store.indices)), around)) < len(around):
+        return False  # tiles that are moved inwards store again, of values that are gone then
     parts = _parts(loop.body)
     own = next(n for n, p in enumerate(parts) if any(y is store.where for y in walk(p)))
     for x, lag in inside:

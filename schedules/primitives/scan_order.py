@@ -53,6 +53,6 @@ def check_scans(p: Primitive[Any], before: Nest, after: Nest, tensors: frozenset
     if p.name == "annotate" and getattr(p, "key", "") in _OVERLAP:
         where = next((x for x in (getattr(p, "where", ""),)), "")
         raise p.refused(f"iterations of {where} would overlap, and those of a scan read what was made before")
-    wrong = late_read(after, sorted(tensors | carried_buffers(after)))
+    wrong = late_read(after, sorted(tensors | carried | carried_buffers(after)))
     if wrong:
         raise p.refused(f"{wrong}; keep the loops of the scan's own axes in order, and use loops of other axes")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from schedules.expr import Expr, ExprLike
 from schedules.expr.numpys import ELSEWHERE
 from schedules.te.evaluator import evaluate
+from schedules.te.forward_mode import jvp
 from schedules.te.language import compute, max, min, placeholder, prod, reduce_axis, reducer, sum
 from schedules.te.recurrences import cummax, cummin, cumprod, cumsum, scan, state
 from schedules.te.reverse_mode import cut, gradient, inputs
@@ -58,8 +59,9 @@ from schedules.te.tensors import Reduction, Tensor, dag
 
 __all__ = [
     "Expr", "FLOAT4_E2M1", "Reduction", "Tensor", "abs", "all", "any", "bitwise_and", "bitwise_not",
-    "bitwise_or", "bitwise_xor", "cast", "clip", "compute", "const", "cummax", "cummin", "cumprod", "cumsum", "cut", "dag", "equal", "evaluate",
-    "floor_divide", "fma", "gradient", "if_then_else", "inf", "inputs", "isfinite", "isnan",
+    "bitwise_or", "bitwise_xor", "cast", "clip", "compute", "const", "cummax", "cummin", "cumprod",
+    "cumsum", "cut", "dag", "equal", "evaluate",
+    "floor_divide", "fma", "gradient", "if_then_else", "inf", "inputs", "isfinite", "isnan", "jvp",
     "left_shift", "logical_not", "lookup", "max", "max_value", "maximum", "min", "min_value", "minimum",
     "not_equal", "placeholder", "pow", "prod", "reduce_axis", "reducer", "remainder", "right_shift",
     "rsqrt", "scan", "select", "state", "sum", "where", "with_strides",

@@ -24,7 +24,7 @@ from schedules.te.compute_dag import Axis, ComputeDAG, Stage
 from schedules.te.contraction import Terms, blocks_of, contract, product_of
 from schedules.te.domains import masked
 from schedules.te.open_sizes import at, sizes_of
-from schedules.te.scan_steps import run_scan
+from schedules.te.scan_steps import accumulated, cumulative_of, first_of, run_scan, step_of
 from schedules.te.scans import groups
 
 Array = NDArray[Any]
@@ -88,7 +88,14 @@ def _scan(stages: Sequence[Stage], arrays: dict[str, Array]) -> None:
         for o, x in zip(s.outputs, made, strict=True):
             arrays[o.name][at] = x
 
-    run_scan(stages, arrays, lambda s: _stage(s, arrays), put)
+    found = cumulative_of(stages)
+    if found is None:
+        run_scan(stages, arrays, lambda s: _stage(s, arrays), put)
+        return
+    (s,) = stages
+    first = first_of(s, found)
+    (start,) = _stage(step_of(s, (first,)), arrays)
+    arrays[s.name] = accumulated(found, start, _stage(found.term, arrays)[0], BINARY[found.op])
 
 
 def _stage(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:

@@ -52,7 +52,7 @@ from schedules.te.rounding_expr import (
     wide,
     wrapped,
 )
-from schedules.te.scan_steps import run_scan
+from schedules.te.scan_steps import accumulated, cumulative_of, first_of, run_scan, step_of
 from schedules.te.scans import groups
 
 Array = NDArray[Any]
@@ -158,7 +158,23 @@ def _scan(stages: Sequence[Stage], known: ComputedTensors) -> None:
                     known.errors[t.name] = np.zeros(t.shape, bound_dtype(t.dtype))
                 known.errors[t.name][at] = kept(e, t.dtype)
 
-    run_scan(stages, known.values, lambda s: _stage(s, known), put)
+    found = cumulative_of(stages)
+    if found is None or found.op == "*":  # errors of products grow with their factors
+        run_scan(stages, known.values, lambda s: _stage(s, known), put)
+        return
+    (s,), t = stages, stages[0].outputs[0]
+    first = first_of(s, found)
+    (start, e0), (term, e) = _stage(step_of(s, (first,)), known)[0], _stage(found.term, known)[0]
+    known.values[t.name] = v = accumulated(found, start, term, BINARY[found.op])
+    own = rounded(v, None, t.dtype)[1] if found.op == "+" else None
+    if e0 is None and e is None and own is None:
+        return
+    zero = np.zeros(term.shape)
+    e = accumulated(found, 0.0 if e0 is None else e0, zero if e is None else e, np.add if found.op == "+" else np.maximum)
+    if found.op == "+" and E.is_float(t.dtype):
+        every = np.abs(v) * unit_roundoff(t.dtype)
+        e = e + accumulated(found, np.take(every, first, found.axis), every, np.add)
+    known.errors[t.name] = kept(wrapped(v, e), t.dtype)
 
 
 def _stage(stage: Stage, known: ComputedTensors) -> list[Value]:

@@ -8,7 +8,7 @@ DO loops*, 1974). A Gauss-Seidel sweep over n × n points takes some 3 n steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules import expr as E
-from schedules.expr import INDEX, Cast, Const, Expr, Load, Var
+from schedules.expr import INDEX, Binary, Cast, Const, Expr, Load, Select, Var
 from schedules.te.compute_dag import Axis, Stage
 from schedules.te.scans import own_reads, scan_extents, scan_positions
 from schedules.te.very_stage import VeryStage
@@ -39,9 +39,14 @@ def run_scan(stages: Sequence[Stage], places: dict[str, Array], stage: Evaluate,
     first = stages[0]
     weights = weights_of(tuple(map(VeryStage, stages))) if len(first.scan) > 1 else None
     if weights is None:
+        found = [Cast(INDEX, Load(f"{_PLACES}{d}", (), "int64")) for d in range(len(first.scan))]
+        # maps look the point up; sums have it as a number, as products of matrices do
+        maps = {n: _step(s, found) for n, s in enumerate(stages) if s.reducer is None}
         for point in points(first):
-            for s in stages:
-                put(s, _at(s, point), stage(step_of(s, point)))
+            for d, at in enumerate(point):
+                places[f"{_PLACES}{d}"] = np.asarray(at)
+            for n, s in enumerate(stages):
+                put(s, _at(s, point), stage(maps[n] if n in maps else step_of(s, point)))
         return
     for wave in _waves(first, weights):
         for d, own in enumerate(wave):
@@ -68,7 +73,11 @@ def points(s: Stage) -> Iterator[tuple[int, ...]]:
 
 def step_of(s: Stage, point: Sequence[int]) -> Stage:
     """What a stage does at a point of its scan: a stage of its other axes."""
-    return _without(s, {v: Const(n) for (v, _), n in zip(s.scan, point, strict=True)}, ())
+    return _step(s, [Const(n) for n in point])
+
+
+def _step(s: Stage, point: Sequence[Expr]) -> Stage:
+    return _without(s, {v: e for (v, _), e in zip(s.scan, point, strict=True)}, ())
 
 
 def _wave_of(s: Stage, count: int) -> Stage:
@@ -110,6 +119,50 @@ def _moved(x: Any, front: int) -> Any:
     if isinstance(x, tuple):  # a value with its error
         return tuple(y if y is None else _moved(y, front) for y in x)
     return np.moveaxis(np.asarray(x), 0, front)
+
+
+@dataclass(frozen=True)
+class Cumulative:
+    """A scan along ``axis`` whose value is that of the step before combined, by ``op``, with ``term``, which
+    reads no steps."""
+
+    op: str
+    axis: int
+    step: int
+    term: Stage
+
+
+def cumulative_of(stages: Sequence[Stage]) -> Cumulative | None:
+    """The cumulative sum, product, maximum or minimum that a group is; None for other scans."""
+    s = stages[0]
+    if len(stages) > 1 or len(s.scan) > 1 or len(s.outputs) > 1 or s.reducer is not None:
+        return None
+    value, ((v, step),), name = s.values[0], s.scan, s.name
+    before = tuple(Var(a.var) - step if a.var == v else Var(a.var) for a in s.axes)
+    if not isinstance(value, Binary) or value.op not in ("+", "*", "min", "max"):
+        return None
+    at = Var(v) - step
+    (axis,) = scan_positions(s)
+    there = E.compare("<=", 0, at) if step == 1 else E.compare("<", at, s.axes[axis].extent)
+    for own, term in ((value.a, value.b), (value.b, value.a)):
+        if isinstance(own, Select) and own.cond == there and own.a == Load(name, before, s.outputs[0].dtype):
+            if not any(x.buffer == name for e in (term, own.b) for x in E.loads(e)):
+                return Cumulative(value.op, axis, step, replace(s, values=(term,), scan=()))
+    return None
+
+
+def first_of(s: Stage, c: Cumulative) -> int:
+    """The first step of a cumulative scan."""
+    return 0 if c.step == 1 else int(s.axes[c.axis].extent) - 1
+
+
+def accumulated(c: Cumulative, start: Any, terms: Array, op: Any) -> Array:
+    """All steps of a cumulative scan, from its first one and the terms of the others."""
+    terms = np.moveaxis(np.array(terms), c.axis, 0)
+    into = terms if c.step == 1 else terms[::-1]
+    into[0] = start
+    out: Array = op.accumulate(into, axis=0, dtype=into.dtype)
+    return np.moveaxis(out if c.step == 1 else out[::-1], 0, c.axis)
 
 
 @lru_cache(maxsize=256)

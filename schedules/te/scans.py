@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from schedules import expr as E
+from schedules.errors import ScheduleError
 from schedules.expr import Const, Expr, Load, Logic, Select, Var
 from schedules.te.infeasible import impossible
 from schedules.te.inside import weaker
@@ -48,6 +49,15 @@ def groups(dag: ComputeDAG | Sequence[Stage]) -> tuple[tuple[int, int], ...]:
 def group_of(dag: ComputeDAG | Sequence[Stage], number: int) -> range:
     """The numbers of the stages that run together with a stage: those of its group, or itself."""
     return next((range(a, b + 1) for a, b in groups(dag) if a <= number <= b), range(number, number + 1))
+
+
+def check_no_scan(dag: ComputeDAG) -> None:
+    """Raise ScheduleError for an expression with a scan, which GPUs do not run."""
+    for _, last in groups(dag):
+        raise ScheduleError(
+            f"stage {dag.stages[last].name} is a scan, whose steps run one after another; kernels for a GPU "
+            "have none yet: tune for a CPU"
+        )
 
 
 def scan_positions(s: Stage) -> tuple[int, ...]:

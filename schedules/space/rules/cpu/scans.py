@@ -199,3 +199,4 @@ def _schedule_steps(d: SketchBuilder, group: Sequence[Stage]) -> None:
         if s.name in d.s.blocks():
             schedule_in_step(d, s.name, steps[-1], lanes=True)
             d.done.add(s.name)
+    d.s.partition(steps[-1])  # the first step reads what was given, the others do not ask
