@@ -50,16 +50,17 @@ from schedules.te.scalars import (
     rsqrt,
     select,
 )
+from schedules.te.scatter import histogram, scatter_add, scatter_max, scatter_min
 from schedules.te.strided import with_strides
 from schedules.te.tensors import Reduction, Tensor, dag
 
 __all__ = [
     "Expr", "FLOAT4_E2M1", "Reduction", "Tensor", "abs", "all", "any", "bitwise_and", "bitwise_not",
     "bitwise_or", "bitwise_xor", "cast", "clip", "compute", "const", "cut", "dag", "equal", "evaluate",
-    "floor_divide", "fma", "gradient", "if_then_else", "inf", "inputs", "isfinite", "isnan",
+    "floor_divide", "fma", "gradient", "histogram", "if_then_else", "inf", "inputs", "isfinite", "isnan",
     "left_shift", "logical_not", "lookup", "max", "max_value", "maximum", "min", "min_value", "minimum",
     "not_equal", "placeholder", "pow", "prod", "reduce_axis", "reducer", "remainder", "right_shift",
-    "rsqrt", "select", "sum", "with_strides",
+    "rsqrt", "scatter_add", "scatter_max", "scatter_min", "select", "sum", "with_strides",
 ]  # fmt: skip
 # The functions of the table, `schedules.functions`. Type checkers and editors read their names here.
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from schedules.expr_json import from_json, to_json
 from schedules.strides import flaw, row_major, settled, span
 from schedules.te.inside import check_loads
 from schedules.te.marks import opened_by, unmarked
+from schedules.te.scattered import check_places
 from schedules.te.open_sizes import OpenSizes, at_most, check_open, check_sizes, largest_sizes, read_open
 from schedules.te.size import check_size
 from schedules.te.sizes_in_values import stage_with_sizes
@@ -193,8 +194,10 @@ def _check_values(very: VeryStage, read: tuple[Tensor, ...], most: tuple[tuple[s
     s, known, sizes = very.stage, {t.name: t for t in read}, dict(most)
     check_types(s, known, sizes)
     extents = {a.var: int(a.extent) for a in (*s.axes, *s.reduce_axes)}
+    if s.places:
+        check_places(s, extents)
     values = stage_with_sizes(s, sizes).values
-    check_loads(s.name, values, extents, lambda e: tuple(map(int, known[e.buffer].shape)))
+    check_loads(s.name, (*values, *s.places), extents, lambda e: tuple(map(int, known[e.buffer].shape)))
 
 
 @dataclass(frozen=True)

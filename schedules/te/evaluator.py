@@ -23,6 +23,7 @@ from schedules.te import factored
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage
 from schedules.te.contraction import Terms, blocks_of, contract, product_of
 from schedules.te.open_sizes import at, sizes_of
+from schedules.te.scattered import term_axes
 
 Array = NDArray[Any]
 # Points of a block: 4 MB for a temporary in float64.
@@ -71,6 +72,8 @@ def evaluate(dag: ComputeDAG, inputs: Sequence[Array]) -> list[Array]:
 
 
 def _stage(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
+    if stage.places:
+        return [_scattered(stage, arrays)]
     if stage.reducer is None:
         return _elementwise(stage, arrays)
     op = stage.reducer.operation(0) if len(stage.outputs) == 1 else ""
@@ -135,6 +138,33 @@ def _reduce(stage: Stage, arrays: Mapping[str, Array], op: str) -> Array:
         at = tuple(slice(*b) for b in block[:rank])
         out[at] = ufunc(out[at], part)
     return out.astype(t.dtype)
+
+
+def _scattered(stage: Stage, arrays: Mapping[str, Array]) -> Array:
+    """A stage whose terms go to places of their own."""
+    assert stage.reducer is not None
+    t, op = stage.outputs[0], stage.reducer.operation(0)
+    wide = op == "+" and t.dtype == "float32"
+    out = np.full(t.shape, stage.reducer.identity[0].value, np.float64 if wide else t.dtype)
+    axes = term_axes(stage)
+    for block in blocks(axes, MAX_POINTS):
+        scope = BlockEvaluator(stage.name, grid(axes, block), arrays, wide)
+        ufunc: Any = BINARY[op]
+        at, v = scatter_points(scope, stage, block, scope.value(stage.values[0]))
+        ufunc.at(out, at, v)
+    return out.astype(t.dtype)
+
+
+def scatter_points(
+    scope: BlockEvaluator, stage: Stage, block: Sequence[tuple[int, int]], *values: Any
+) -> tuple[Any, ...]:
+    """(places, each of the values) of the terms of a block, without those that conditions leave out."""
+    full = tuple(hi - lo for lo, hi in block)
+    kept: Any = Ellipsis
+    if stage.where:
+        kept = np.logical_and.reduce([np.broadcast_to(scope.value(c), full) for c in stage.where])
+    found = [np.broadcast_to(x, full)[kept] for x in (*map(scope.value, stage.places), *values)]
+    return (tuple(found[: len(stage.places)]), *found[len(stage.places) :])
 
 
 def _fold(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:

@@ -40,6 +40,7 @@ from schedules.te.compute_dag import ComputeDAG, Stage
 from schedules.te.contraction import Terms, contract, factors, product_of, size
 from schedules.te.evaluator import BINARY, blocks, grid
 from schedules.te.places import Extremes, place
+from schedules.te.rounding_scatter import scattered
 from schedules.te.rounding_expr import (
     ComputedTensors,
     ErrorScope,
@@ -139,6 +140,8 @@ def _stored(v: Array, e: Array | None, dtype: str) -> tuple[Array, Array]:
 def _stage(stage: Stage, known: ComputedTensors) -> list[Value]:
     if stage.reducer is None:
         return _elementwise(stage, known)
+    if stage.places:
+        return [scattered(stage, known)]
     if not stage.reducer.apart:
         return _fold(stage, known)
     if len(stage.outputs) == 1 and stage.reducer.operation(0) == "+":

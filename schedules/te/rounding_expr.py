@@ -190,6 +190,10 @@ class ErrorScope:
         found = [self._moves(i, mask) for i in e.indices]
         return _anywhere(found)
 
+    def moves(self, places: Sequence[Expr]) -> Any:
+        """Where one of some indices may be another, as it is read from what is uncertain; None: nowhere."""
+        return _anywhere([self._moves(i, True) for i in places])
+
     def _moves(self, index: Expr, mask: Any) -> Any:
         """Where an index may be another, because of what is read for it; None: nowhere."""
         if not E.loads(index):

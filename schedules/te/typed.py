@@ -68,6 +68,9 @@ def check_types(stage: Stage, known: Mapping[str, Tensor], sizes: Collection[str
                 f"{what}: the value {_show(value)} is {d}, and its output {t.name} is {t.dtype}; "
                 f'use te.cast(value, "{t.dtype}")'
             )
+    for place in stage.places:
+        if (found := _dtype(place, axes, tensors, what)) != INDEX:
+            raise ValueError(f"{what}: its place {_show(place)} has dtype {found}, which is no index")
     r = stage.reducer
     if r is None:
         if stage.reduce_axes:
