@@ -30,14 +30,14 @@ def check_races(nest: Nest, loop: Loop, what: str) -> None:
                     f"{what} {loop.var}: block {b.name} reduces over it, so iterations would race on "
                     f"{w.buffer}; rfactor the loop first and {what} the spatial axis it makes"
                 )
-            if not _disjoint(b, w.indices, loop):
+            if not disjoint(b, w.indices, loop):
                 raise ScheduleError(
                     f"{what} {loop.var}: its iterations write overlapping parts of {w.buffer} (block "
                     f"{b.name}); choose a loop that each element of the output depends on"
                 )
 
 
-def _disjoint(b: Block, indices: tuple[Expr, ...], loop: Loop) -> bool:
+def disjoint(b: Block, indices: tuple[Expr, ...], loop: Loop) -> bool:
     """Whether different iterations of ``loop`` write different elements, all loops around it
     standing still. Some dimension must move by at least what the loops inside sweep."""
     inner = {i.var: i.extent for i in _loops_inside(loop)}

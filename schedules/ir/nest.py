@@ -29,18 +29,47 @@ from schedules.ir import (
 from schedules.loads import Indices, relocated
 from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
 from schedules.te.open_sizes import extents_of, open_strides
+from schedules.te.scattered import term_axes
 
 
 def initial(dag: ComputeDAG) -> Nest:
     """The unscheduled program: a serial nest for each stage, in order. The loop of axis ``i`` of
-    stage ``C`` is ``C_i``, numbered where an earlier stage has a loop of that name."""
+    stage ``C`` is ``C_i``, numbered where an earlier stage has a loop of that name. A stage whose terms go to
+    places of their own begins with a block ``C_init`` over its output, in loops ``C_i_init``. Its terms have
+    no loop of a scattered dimension, and those of reduction axes are around the others."""
     shapes, extents = open_extents(dag)
-    made = [stage_block(s, own) for s, own in zip(dag.stages, extents, strict=True)]
-    names = initial_loops([(b.name, [i.var for i in b.iters]) for b in made])
-    stmts = [wrap_loops(block, own) for block, own in zip(made, names, strict=True)]
+    axes = [[a.var for a in (*s.axes, *s.reduce_axes)] for s in dag.stages]
+    names = initial_loops([(s.name, own) for s, own in zip(dag.stages, axes, strict=True)])
+    stmts = [
+        stmt
+        for s, own, loops in zip(dag.stages, extents, names, strict=True)
+        for stmt in _initial_stage(s, own, loops)
+    ]
     buffers = tuple(_open_buffer(dag, t, shapes[t.name]) for t in dag.tensors.values())
     sizes = dag.open.sizes if dag.open is not None else ()
     return Nest(tuple(t.name for t in dag.params), dag.outputs, buffers, seq(*stmts), sizes)
+
+
+def _initial_stage(s: Stage, extents: Sequence[Expr], loops: Sequence[str]) -> list[Stmt]:
+    b = stage_block(s, extents)
+    if not s.places:
+        return [wrap_loops(b, list(loops))]
+    named = dict(zip((a.var for a in (*s.axes, *s.reduce_axes)), loops, strict=True))
+    at = tuple(Var(a.var) for a in s.axes)
+    whole = tuple(Iter(a.var, n, "spatial") for a, n in zip(s.axes, extents, strict=False))
+    assert s.reducer is not None
+    start = Block(
+        init_name(s.name), whole, at, tuple(Access(o.name, at) for o in s.outputs), s.reducer.identity
+    )
+    return [
+        wrap_loops(start, [f"{named[a.var]}_init" for a in s.axes]),
+        wrap_loops(b, [named[i.var] for i in b.iters]),
+    ]
+
+
+def init_name(block: str) -> str:
+    """The name of the block that sets the output of another to what it starts from."""
+    return f"{block}_init"
 
 
 def open_extents(dag: ComputeDAG) -> tuple[dict[str, tuple[Expr, ...]], list[tuple[Expr, ...]]]:
@@ -88,12 +117,16 @@ def initial_loops(stages: Sequence[tuple[str, Sequence[str]]]) -> list[list[str]
 
 def stage_block(s: Stage, extents: Sequence[Expr] | None = None) -> Block:
     """The block of a stage, whose axes, with the reduction axes after them, have these extents; those of the
-    largest sizes unless given."""
+    largest sizes unless given. Where terms go to places of their own, the block has the axes of the terms,
+    those of the reduction first, and another sets its output to what it starts from."""
     kinds = ["spatial"] * len(s.axes) + ["reduce"] * len(s.reduce_axes)
     axes = (*s.axes, *s.reduce_axes)
     extents = [Const(a.extent) for a in axes] if extents is None else extents
     iters = tuple(Iter(a.var, n, kind) for a, n, kind in zip(axes, extents, kinds, strict=True))
     at = s.places or tuple(Var(a.var) for a in s.axes)
+    if s.places:
+        kept = {a.var for a in term_axes(s)}
+        iters = tuple(sorted((i for i in iters if i.var in kept), key=lambda i: i.kind != "reduce"))
     return Block(
         name=s.name,
         iters=iters,
@@ -101,7 +134,7 @@ def stage_block(s: Stage, extents: Sequence[Expr] | None = None) -> Block:
         writes=tuple(Access(o.name, at) for o in s.outputs),
         values=s.values,
         reducer=s.reducer,
-        init=s.reducer is not None,
+        init=s.reducer is not None and not s.places,
         where=s.where,
     )
 
@@ -174,7 +207,20 @@ def readers(nest: Nest, buffer: str) -> list[Block]:
 
 
 def reads(b: Block) -> tuple[Load, ...]:
-    return tuple(x for v in (*b.values, *b.where) for x in E.loads(v))
+    """All loads of a block: of its values, its conditions, and the places that it writes."""
+    return tuple(x for v in (*b.values, *b.where, *places_of(b)) for x in E.loads(v))
+
+
+def places_of(b: Block) -> tuple[Expr, ...]:
+    """The indices of what a block writes."""
+    return tuple(i for w in b.writes for i in w.indices)
+
+
+def is_scatter(b: Block) -> bool:
+    """Whether the terms of a reduction go to places of their own: an index is neither an axis of its points
+    nor stands still, so that several terms may meet in an element that no loop tells."""
+    spatial = {i.var for i in b.iters if i.kind == "spatial"}
+    return b.reducer is not None and any(E.loads(i) or E.variables(i) - spatial for i in places_of(b))
 
 
 def bound(b: Block, e: Expr) -> Expr:
@@ -316,7 +362,7 @@ def redirect(b: Block, old: str, new: str, at: Callable[[Indices], Indices] = tu
 
 def redirect_reads(b: Block, old: str, new: str, at: Callable[[Indices], Indices] = tuple) -> Block:
     """The block with every read ``old[i]`` as ``new[at(i)]``."""
-    return with_values(b, lambda e: relocated(e, old, new, at))
+    return over_axes(b, lambda e: relocated(e, old, new, at))
 
 
 def copy_block(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from schedules import expr as E
 from schedules.expr import Expr, Load, Var
 from schedules.ir import Access, Block, Buffer, Guard, Loop, Nest, Stmt, Store, allocated, seq, with_body
-from schedules.ir.nest import apart, bound, domain, numbered_each
+from schedules.ir.nest import apart, bound, domain, is_scatter, numbered_each
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,10 @@ def _expand(b: Block, dtypes: dict[str, str], lanes: _Lanes | None) -> Stmt:
 
 def _apart(b: Block, axis: str) -> bool:
     """Whether an axis has indices of its own in all that a block writes. Where it shares one, as i and j in
-    ``C[4 * i + j]``, j = 4 is where another i writes."""
+    ``C[4 * i + j]``, j = 4 is where another i writes. Where terms go to places of their own, none has."""
     axes = {i.var for i in b.iters}
+    if is_scatter(b):
+        return False
     for w in b.writes:
         uses = [E.variables(i) & axes for i in w.indices]
         if {axis} not in uses or any(axis in u and len(u) > 1 for u in uses):
