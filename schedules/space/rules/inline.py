@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from schedules.ir import Block, Nest
-from schedules.ir.nest import readers
+from schedules.ir.nest import readers, writers
 from schedules.primitives.inline import outgrown
 from schedules.space.rules.patterns import (
     MAX_INLINED,
@@ -47,7 +47,7 @@ def inline_stages(
         if not is_map(b) or len(b.writes) != 1 or b.writes[0].buffer in nest.params or outgrows(nest, b):
             continue
         users = readers(nest, b.writes[0].buffer)
-        if not users:
+        if not users or len(writers(nest, b.writes[0].buffer)) > 1:
             continue
         reducing = [u for u in users if u.reducer is not None]
         if reducing and (_is_filled_with_zero_point(nest, b) or _is_factor(nest, b, reducing)):
