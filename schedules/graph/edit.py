@@ -99,7 +99,7 @@ def points(stage: Stage) -> int:
 
 def is_map(stage: Stage) -> bool:
     """Whether a stage makes each element from others without a reduction."""
-    return stage.reducer is None
+    return stage.reducer is None and stage.plain
 
 
 def is_plain(indices: Sequence[Expr]) -> bool:
@@ -110,7 +110,8 @@ def is_plain(indices: Sequence[Expr]) -> bool:
 
 def is_sum(stage: Stage) -> bool:
     """Whether a stage adds up one value."""
-    return stage.reducer is not None and len(stage.values) == 1 and stage.reducer.operation(0) == "+"
+    one = stage.reducer is not None and len(stage.values) == 1 and stage.plain
+    return one and stage.reducer is not None and stage.reducer.operation(0) == "+"
 
 
 def is_product(stage: Stage) -> bool:
@@ -217,6 +218,7 @@ def without_names(s: Stage, load: Callable[[Load], Expr] | None = None) -> Any:
     axes = {a.var: Var(f"a{n}") for n, a in enumerate((*s.axes, *s.reduce_axes))}
     values = tuple(E.substitute(v, axes) for v in s.values)
     return (
+        *(() if s.plain else (id(s),)),  # equal to itself alone
         tuple(written(a.extent) for a in s.axes),
         tuple(written(a.extent) for a in s.reduce_axes),
         values if load is None else tuple(with_loads(v, load) for v in values),

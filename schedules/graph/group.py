@@ -61,7 +61,11 @@ def group_of(graph: Graph, stages: Sequence[Stage], kept: Collection[str]) -> Gr
         n = cut.get(x.buffer, 0)
         return Load(names[x.buffer, _prefix(x, n)], x.indices[n:], x.dtype) if n else None
 
-    made = tuple(replace(s, values=tuple(with_loads(v, local) for v in s.values)) for s in stages)
+    def localised(s: Stage) -> Stage:
+        values, places = (tuple(with_loads(v, local) for v in every) for every in (s.values, s.places))
+        return replace(s, values=values, places=places)
+
+    made = tuple(map(localised, stages))
     weights = _weights(graph, stages)
     constants = tuple(t.name for t, a in zip(inputs, arguments, strict=True) if a.tensor in weights)
     outputs = tuple(t.name for s in stages for t in s.outputs if t.name in kept)

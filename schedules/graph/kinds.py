@@ -47,7 +47,7 @@ def makes_bytes(stage: Stage) -> bool:
 def is_row_reduction(stage: Stage) -> bool:
     """Whether a stage reduces dimensions of what it reads from end to end, or whole groups of their
     elements."""
-    if is_map(stage) or is_product(stage):
+    if not stage.plain or is_map(stage) or is_product(stage):
         return False
     reduced = {a.var: a.extent for a in stage.reduce_axes}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from schedules.graph.apart import with_others_apart
 from schedules.graph.biases import add_biases
 from schedules.graph.common import eliminate_common
 from schedules.graph.dead import eliminate_dead
@@ -57,7 +58,11 @@ REWRITES: tuple[Callable[[Graph], Graph], ...] = (
 
 
 def optimize(graph: Graph) -> Graph:
-    """The graph after every rewrite of `REWRITES`."""
-    for rewrite in REWRITES:
-        graph = rewrite(graph)
-    return graph
+    """The graph after every rewrite of `REWRITES`, which see plain stages only (`schedules.graph.apart`)."""
+
+    def rewritten(graph: Graph) -> Graph:
+        for rewrite in REWRITES:
+            graph = rewrite(graph)
+        return graph
+
+    return with_others_apart(graph, rewritten)

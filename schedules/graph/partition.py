@@ -26,6 +26,7 @@ from math import prod
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.expr import Var
+from schedules.graph.apart import together
 from schedules.graph.edit import factors, is_map, is_product, is_sum_of_products, points, readers
 from schedules.graph.graph import Graph, Group, Island
 from schedules.graph.group import group_of
@@ -63,6 +64,8 @@ def results_of_maps(graph: Graph) -> set[str]:
 def _cut(graph: Graph) -> _Cut:
     """The stages of a graph in groups."""
     cut = _Cut(graph)
+    for run in together(graph.dag.stages):
+        cut.join(run)
     cut.copies()
     cut.rows()
     cut.sums()
@@ -232,7 +235,7 @@ class _Cut:
             inside, edge = {s.name: s}, [s]
             while edge:
                 for r in self.users(edge.pop()):
-                    if r.name in inside or self.by_product(r) or self.group[r.name] in self.joined:
+                    if r.name in inside or self.by_product(r) or self.group[r.name] in self.joined or not r.plain:
                         continue
                     if self._turns_rows(inside.values(), r):
                         continue
@@ -294,7 +297,8 @@ class _Cut:
                 continue
             if any(map(self.by_product, beside)) or (not rows if of_rows else len(beside) > 1):
                 continue
-            self.join([s, *users])
+            if all(r.plain for r in readers_):
+                self.join([s, *users])
 
     def epilogues(self) -> None:
         """Maps that follow one to one what nobody else reads. Where a sum can follow either of two products,
@@ -349,6 +353,7 @@ class _Cut:
         return (
             p.name not in self.copied
             and whole
+            and not (p.places or p.scan)
             and not names & self.kept
             and [r.name for r in self.users(p)] == [s.name]
         )

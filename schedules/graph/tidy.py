@@ -30,7 +30,9 @@ def tidy(dag: ComputeDAG) -> ComputeDAG:
 
 
 def drop_units(dag: ComputeDAG, fixed: Collection[str] = ()) -> ComputeDAG:
-    """The DAG without dimensions and axes of one point. Tensors that are ``fixed`` keep their shape."""
+    """The DAG without dimensions and axes of one point. Tensors that are ``fixed`` keep their shape, and so do
+    those of stages that are not plain."""
+    fixed = {*fixed, *(t.name for s in dag.stages if not s.plain for t in s.outputs)}
 
     def used(x: Load) -> Expr | None:
         shape = dag.tensors[x.buffer].shape
@@ -39,6 +41,9 @@ def drop_units(dag: ComputeDAG, fixed: Collection[str] = ()) -> ComputeDAG:
         return replace(x, indices=tuple(i for i, n in zip(x.indices, shape, strict=True) if n > 1))
 
     def stage(s: Stage) -> Stage:
+        if not s.plain:
+            values, places = (tuple(with_loads(v, used) for v in every) for every in (s.values, s.places))
+            return replace(s, values=values, places=places)
         stays = any(t.name in fixed for t in s.outputs)
         gone = [a for a in (*(() if stays else s.axes), *s.reduce_axes) if a.extent == 1]
         one: dict[str, Expr] = {a.var: Const(0) for a in gone}
@@ -135,6 +140,14 @@ def _look(s: Stage, dag: ComputeDAG, links: list[Link], wrong: set[_Axes | _Dims
                 pair = _Axes(s.name, a.name, b.name)
                 paired[pair] = paired.get(pair, 0) + 1
                 links.append((pair, dims))
+    if not s.plain:  # axes that are named apart stay, and so do the dimensions that they walk
+        named = frozenset(spatial) | _named(s) if s.places or s.scan else _named(s)
+        wrong.update(p for p in paired if {p.first, p.second} & named)
+        for d, (x, y) in enumerate(pairwise(spatial)):
+            if {x, y} & named:
+                wrong.update((_Axes(s.name, x, y), *(_Dims(t.name, d) for t in s.outputs)))
+        loads = (x for v in s.places for x in E.loads(v))
+        wrong.update(_Dims(x.buffer, d) for x in loads for d in range(len(x.indices) - 1))
     for t in s.outputs:
         for d, (x, y) in enumerate(pairwise(spatial)):
             links.append((_Axes(s.name, x, y), _Dims(t.name, d)))
@@ -147,6 +160,12 @@ def _look(s: Stage, dag: ComputeDAG, links: list[Link], wrong: set[_Axes | _Dims
         together = (a_, b_) in pairwise(spatial) or (a_ in reduced and b_ in reduced)
         if apart or not together:
             wrong.add(pair)
+
+
+def _named(s: Stage) -> frozenset[str]:
+    """Axes of a stage that its domain, its places or its order name."""
+    every = (E.variables(e) for e in (*s.where, *s.places))
+    return frozenset(v for v, _ in s.scan).union(*every)
 
 
 def _digits(stage: str, index: Expr, extents: Mapping[str, int]) -> Iterator[_Axes]:

@@ -87,7 +87,7 @@ def fits(b: Block, ins: Instruction, *, changed: bool = False) -> list[Fit]:
     """
     stage = ins.meaning.stages[0]
     sums = [x.reducer.operation(0) if x.reducer is not None else "" for x in (b, stage)]
-    if len(b.writes) != 1 or sums[0] != sums[1] or (b.reducer is None) != (stage.reducer is None):
+    if b.where or len(b.writes) != 1 or sums[0] != sums[1] or (b.reducer is None) != (stage.reducer is None):
         return []
     moves = {x.buffer: _moving(x) for x in stage.reads()}
     spatial, reduce = ([i.var for i in b.iters if i.kind == kind] for kind in ("spatial", "reduce"))

@@ -18,6 +18,7 @@ from schedules.dtypes import DTYPES
 from schedules.expr import Binary, Const, Expr, Load
 from schedules.expr_json import from_json, to_json
 from schedules.strides import flaw, row_major, settled, span
+from schedules.te.domains import check_domain
 from schedules.te.inside import check_loads
 from schedules.te.marks import opened_by, unmarked
 from schedules.te.scattered import check_places
@@ -194,10 +195,12 @@ def _check_values(very: VeryStage, read: tuple[Tensor, ...], most: tuple[tuple[s
     s, known, sizes = very.stage, {t.name: t for t in read}, dict(most)
     check_types(s, known, sizes)
     extents = {a.var: int(a.extent) for a in (*s.axes, *s.reduce_axes)}
+    there = stage_with_sizes(s, sizes)
+    check_domain(there)
     if s.places:
-        check_places(s, extents)
-    values = stage_with_sizes(s, sizes).values
-    check_loads(s.name, (*values, *s.places), extents, lambda e: tuple(map(int, known[e.buffer].shape)))
+        check_places(there, extents)
+    read_by = (*there.values, *there.places)
+    check_loads(s.name, read_by, extents, lambda e: tuple(map(int, known[e.buffer].shape)), there.where)
 
 
 @dataclass(frozen=True)

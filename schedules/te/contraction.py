@@ -41,7 +41,7 @@ Terms = list[tuple[Array, list[str]]]
 
 def factors(stage: Stage) -> list[Load] | None:
     """The loads whose product a stage sums; None if it sums anything else."""
-    return _factors(stage.values[0])
+    return _factors(stage.values[0]) if stage.plain else None
 
 
 def is_contracted(stage: Stage) -> bool:
@@ -126,7 +126,7 @@ def _part(e: Expr, a: Axis) -> int:
 def _plan(stage: Stage) -> tuple[list[Load], list[str], dict[str, int], dict[str, int]] | None:
     """(what is multiplied, the axes that are looped over, the extents of a block, those of the whole sum);
     None for a stage that is no sum of products, or one in too many blocks."""
-    operands = _factors(stage.values[0])
+    operands = factors(stage)
     if operands is None:
         return None
     extents = {a.var: a.extent for a in (*stage.axes, *stage.reduce_axes)}

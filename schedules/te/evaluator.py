@@ -22,6 +22,7 @@ from schedules.functions import FUNCTIONS
 from schedules.te import factored
 from schedules.te.compute_dag import Axis, ComputeDAG, Stage
 from schedules.te.contraction import Terms, blocks_of, contract, product_of
+from schedules.te.domains import masked
 from schedules.te.open_sizes import at, sizes_of
 from schedules.te.scattered import term_axes
 
@@ -72,6 +73,7 @@ def evaluate(dag: ComputeDAG, inputs: Sequence[Array]) -> list[Array]:
 
 
 def _stage(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:
+    stage = masked(stage)
     if stage.places:
         return [_scattered(stage, arrays)]
     if stage.reducer is None:
@@ -150,21 +152,10 @@ def _scattered(stage: Stage, arrays: Mapping[str, Array]) -> Array:
     for block in blocks(axes, MAX_POINTS):
         scope = BlockEvaluator(stage.name, grid(axes, block), arrays, wide)
         ufunc: Any = BINARY[op]
-        at, v = scatter_points(scope, stage, block, scope.value(stage.values[0]))
-        ufunc.at(out, at, v)
+        full = tuple(hi - lo for lo, hi in block)
+        at = tuple(np.broadcast_to(scope.value(p), full) for p in stage.places)
+        ufunc.at(out, at, np.broadcast_to(scope.value(stage.values[0]), full))
     return out.astype(t.dtype)
-
-
-def scatter_points(
-    scope: BlockEvaluator, stage: Stage, block: Sequence[tuple[int, int]], *values: Any
-) -> tuple[Any, ...]:
-    """(places, each of the values) of the terms of a block, without those that conditions leave out."""
-    full = tuple(hi - lo for lo, hi in block)
-    kept: Any = Ellipsis
-    if stage.where:
-        kept = np.logical_and.reduce([np.broadcast_to(scope.value(c), full) for c in stage.where])
-    found = [np.broadcast_to(x, full)[kept] for x in (*map(scope.value, stage.places), *values)]
-    return (tuple(found[: len(stage.places)]), *found[len(stage.places) :])
 
 
 def _fold(stage: Stage, arrays: Mapping[str, Array]) -> list[Array]:

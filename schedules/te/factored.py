@@ -52,6 +52,8 @@ class Factor:
 def split_sum(stage: Stage) -> list[Factor] | None:
     """The factors whose product a stage adds up. None if it adds anything else, or if nothing is gained, as
     where a factor depends on all axes."""
+    if not stage.plain:
+        return None
     axes = (*stage.axes, *stage.reduce_axes)
     value, conds = stage.values[0], list[Expr]()
     zero = Const(0.0 if E.is_float(E.dtype_of(value)) else 0, E.dtype_of(value))

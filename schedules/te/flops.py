@@ -13,6 +13,7 @@ from schedules import expr as E
 from schedules.dtypes import computed
 from schedules.functions import FUNCTIONS
 from schedules.te.compute_dag import ComputeDAG, Stage
+from schedules.te.domains import points
 
 
 def count_flops(dag: ComputeDAG) -> int:
@@ -24,7 +25,7 @@ def count_flops(dag: ComputeDAG) -> int:
 
 def count_flops_per_point(dag: ComputeDAG) -> tuple[int, ...]:
     """`count_flops` of one point of each stage, which is the same at every size of a DAG with open sizes."""
-    return tuple(flops_of_stage(s).total() // _points(s) for s in dag.stages)
+    return tuple(flops_of_stage(s).total() // max(_points(s), 1) for s in dag.stages)
 
 
 def flops_of_points(dag: ComputeDAG, each: Sequence[int]) -> int:
@@ -33,7 +34,7 @@ def flops_of_points(dag: ComputeDAG, each: Sequence[int]) -> int:
 
 
 def _points(s: Stage) -> int:
-    return prod(a.extent for a in (*s.axes, *s.reduce_axes))
+    return points(s) if s.where else prod(a.extent for a in (*s.axes, *s.reduce_axes))
 
 
 def flops_by_dtype(dag: ComputeDAG) -> Counter[str]:

@@ -138,7 +138,8 @@ def check_end(made: ComputeDAG, end: Sample) -> None:
         return
     for s, t in zip(there.stages, end.dag.stages, strict=True):
         extents = [(*(a.extent for a in x.axes), *(a.extent for a in x.reduce_axes)) for x in (s, t)]
-        if extents[0] != extents[1] or any(map(_differ_in_numbers, s.values, t.values)):
+        both = ((*s.values, *s.where, *s.places), (*t.values, *t.where, *t.places))
+        if extents[0] != extents[1] or any(map(_differ_in_numbers, *both)):
             raise _otherwise(s.name, end)
 
 
@@ -179,7 +180,7 @@ def _check_frame(a: ComputeDAG, b: ComputeDAG) -> None:
 
 def _skeleton(s: Stage) -> object:
     axes = tuple(a.var for a in s.axes), tuple(a.var for a in s.reduce_axes)
-    return [(o.name, o.dtype) for o in s.outputs], axes, s.reducer
+    return [(o.name, o.dtype) for o in s.outputs], axes, s.reducer, len(s.where), len(s.places), s.scan
 
 
 def _stage(each: Sequence[Stage], fit: _Fit) -> tuple[Stage, list[int | Expr]]:
@@ -188,11 +189,15 @@ def _stage(each: Sequence[Stage], fit: _Fit) -> tuple[Stage, list[int | Expr]]:
     axes = [(*s.axes, *s.reduce_axes) for s in each]
     extents = [fit.extent([a.extent for a in same]) for same in zip(*axes, strict=True)]
     made = tuple(Axis(a.var, fit.largest(n)) for a, n in zip(axes[0], extents, strict=True))
-    values = tuple(fit.expr(v) for v in zip(*(s.values for s in each), strict=True))
+    values, where, places = (
+        tuple(fit.expr(v) for v in zip(*every, strict=True))
+        for every in ([s.values for s in each], [s.where for s in each], [s.places for s in each])
+    )
     own = made[: len(first.axes)]
     shape = tuple(a.extent for a in own)
     outputs = tuple(replace(o, shape=shape) for o in first.outputs)
-    return replace(first, outputs=outputs, axes=own, reduce_axes=made[len(own) :], values=values), extents
+    made_ = replace(first, outputs=outputs, axes=own, reduce_axes=made[len(own) :], values=values)
+    return replace(made_, where=where, places=places), extents
 
 
 @dataclass(frozen=True)

@@ -42,11 +42,13 @@ class Escape:
 
 
 def check_loads(
-    stage: str, values: Sequence[Expr], extents: Mapping[str, int], shape: Callable[[Load], tuple[int, ...]]
-) -> None:
+    stage: str, values: Sequence[Expr], extents: Mapping[str, int],
+    shape: Callable[[Load], tuple[int, ...]], where: tuple[Expr, ...] = (),
+) -> None:  # fmt: skip
     """Raise `WorkloadError` unless every load of ``values`` is proved inside its tensor, for all points of
-    ``extents`` that the conditions of selects around it allow. ``shape``: the shape of a load's tensor. Also
-    raised if arithmetic on axes may leave 64 bits, because backends would differ there."""
+    ``extents`` that the conditions of selects around it, and those of ``where``, allow. ``shape``: the shape
+    of a load's tensor. Also raised if arithmetic on axes may leave 64 bits, because backends would differ
+    there."""
     ranges = {v: (0, n - 1) for v, n in extents.items()}
     for v in values:
         wide = affine.leaves(v, ranges, _LITERALS[-1])
@@ -55,7 +57,7 @@ def check_loads(
                 f"stage {stage}: {E.show(wide)} may leave 64 bits, the range of axis arithmetic; compute "
                 'with te.cast(axis, "int64"), which wraps, or with te.cast(axis, "float64")'
             )
-        _check(v, (), f"stage {stage}", extents, shape)
+        _check(v, where, f"stage {stage}", extents, shape)
 
 
 def _check(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import inspect
 import keyword
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from schedules import affine
 from schedules import expr as E
 from schedules.dtypes import DTYPES
 from schedules.errors import WorkloadError
 from schedules.expr import INDEX, Const, Expr, ExprLike, Load, Var
 from schedules.te.any_order import check_any_order
+from schedules.te.bounded_axes import bounded, check_order, conditions, conjuncts
 from schedules.te.compute_dag import Reducer, operand
 from schedules.te.dims import MAX_EXTENT, Dim, dims_of
 from schedules.te.extent import Extent
@@ -52,27 +54,43 @@ def placeholder(
     return Tensor(extents, check_dtype(dtype, what), _name(name), strides=steps)
 
 
-def reduce_axis(extent: int | tuple[int, int], name: str | None = None) -> IterVar:
-    """An axis to reduce over: an extent, or ``(0, extent)``. Raises `WorkloadError`.
+def reduce_axis(extent: Any, name: str | None = None, where: Any = None) -> IterVar:
+    """An axis to reduce over: an extent, or ``(first, end)``.
+
+    The ends may be affine in other axes, those of the compute's shape and reduction axes before it: integers
+    times axes, added up. Then the axis is made inside the function of the compute. Of several lower ends
+    `maximum` takes the greatest, of upper ones `minimum` the least. A range without points gives the identity
+    of the reduction. ``where``: affine conditions of other axes, or a function of this axis that gives some,
+    as in ``where=lambda k: k + j <= i``: terms for which one does not hold are left out, and where none holds
+    nothing is computed.
+
+    Raises `WorkloadError` for ends and conditions that depend on data, or are not affine.
 
     >>> k = te.reduce_axis(16, name="k")
+    >>> x = te.placeholder((8, 8), name="x")
+    >>> y = te.compute((8,), lambda i: te.sum(x[i, k], axis=(k := te.reduce_axis((0, i + 1), "k"))), "y")
     """
     label = f"reduce_axis {name}" if name else "reduce_axis"
-    if isinstance(extent, (tuple, list)):
-        if len(extent) != 2 or extent[0] != 0:
-            remedy = ""
-            whole = all(isinstance(n, int) for n in extent)
-            if len(extent) == 2 and whole and extent[0] < extent[1]:
-                remedy = f": reduce over {extent[1] - extent[0]}, and read at {name or 'k'} + {extent[0]}"
-            raise WorkloadError(f"{label}: {extent!r} is not (0, extent); axes start at 0{remedy}")
-        extent = extent[1]
-    n: Any = extent
-    if isinstance(n, Expr) and any(isinstance(x, (IterVar, Load)) for x in E.walk(n)):
-        raise WorkloadError(
-            f"{label}: the extent {E.show(n)} changes from point to point; reduce over the largest, and "
-            f"leave out the rest: te.select({name or 'k'} < {E.show(n)}, value, 0.0)"
-        )
-    return IterVar(_identifier(name or "r"), _extent(n, label), True)
+    own = _identifier(name or "r")
+    if not isinstance(extent, (tuple, list)):
+        if isinstance(extent, Expr) and any(isinstance(x, (IterVar, Load)) for x in E.walk(extent)):
+            extent = (0, extent)
+        else:
+            extent = (0, _extent(extent, label))
+    if len(extent) != 2:
+        raise WorkloadError(f"{label}: {extent!r} is not (first, end)")
+    lo, hi = extent
+    box = bounded(lo, hi, label)
+    start: Any = box.start if box.start != Const(0) else 0
+    n, ends = _extent(box.extent, label), (box.least, box.most)
+    plain = isinstance(hi, Extent) and start == 0
+    axis = IterVar(own, hi if plain else n, True, start, (), ends)
+    known = conditions(axis, box)
+    if where is not None:
+        known += conjuncts(where, axis, label)
+    # the conditions speak of the axis, so that it is there before them
+    object.__setattr__(axis, "where", known)
+    return axis
 
 
 def compute(
@@ -96,7 +114,7 @@ def compute(
     dims = _shape(shape, f"stage {label}")
     taken = Taken()
     ivars = [IterVar(n, e, False) for n, e in zip(_parameters(fn, len(dims), label), dims, strict=True)]
-    env: dict[IterVar, Var] = {v: Var(taken.add(v.name)) for v in ivars}
+    env: dict[IterVar, Expr] = {v: Var(taken.add(v.name)) for v in ivars}
     body = _called(fn, ivars, label)
     if isinstance(body, Reduction):
         many, values, reducer, raxes = len(body.values) > 1, body.values, body.reducer, body.axes
@@ -107,14 +125,20 @@ def compute(
     if not values:
         raise WorkloadError(f"stage {label} computes nothing; return at least one value")
     check_size(values, f"stage {label}")
-    env |= {v: Var(taken.add(v.name)) for v in raxes}
+    names = {v: taken.add(v.name) for v in raxes}
+    for v in raxes:
+        env[v] = Var(names[v]) if isinstance(v.start, int) and v.start == 0 else (
+            affine.simplify(E.binary("+", _bind(E.wrap(v.start), env, label), Var(names[v])), {})
+        )
     values = tuple(_bind(v, env, label) for v in values)
+    where = tuple(_bind(c, env, label) for v in raxes for c in v.where)
     op = Op(
-        tuple((env[v].name, v.extent) for v in ivars),
-        tuple((env[v].name, v.extent) for v in raxes),
+        tuple((env[v].name, v.extent) for v in ivars),  # type: ignore[union-attr]
+        tuple((names[v], v.extent) for v in raxes),
         values,
         reducer,
         _output_names(name, len(values)),
+        tuple(dict.fromkeys(where)),
     )
     for v in values:
         if E.dtype_of(v) not in DTYPES:
@@ -125,7 +149,7 @@ def compute(
     shapes = (n for t in op.reads() for n in t.shape)
     if not dims_of([*op.parts(), *shapes]):  # else each DAG of a size checks itself
         extents = {v: int(n) for v, n in (*op.axes, *op.reduce_axes)}
-        check_loads(label, values, extents, lambda e: tuple(map(int, e.tensor.shape)))  # type: ignore[attr-defined]
+        check_loads(label, values, extents, lambda e: tuple(map(int, e.tensor.shape)), op.where)  # type: ignore[attr-defined]
     outs = tuple(Tensor(dims, E.dtype_of(v), op.names[i], op, i) for i, v in enumerate(values))
     return outs if many else outs[0]
 
@@ -163,7 +187,7 @@ def _value(x: Any, label: str) -> Expr:
     )
 
 
-def _bind(e: Expr, env: dict[IterVar, Var], label: str) -> Expr:
+def _bind(e: Expr, env: Mapping[IterVar, Expr], label: str) -> Expr:
     """``e`` over the stage's own variables. Raises `WorkloadError` for axes of other stages."""
 
     def visit(x: Expr) -> Expr | None:
@@ -328,6 +352,7 @@ def _axes(axis: ReduceAxes, name: str) -> tuple[IterVar, ...]:
             )
     if len(set(axes)) != len(axes):
         raise WorkloadError(f"te.{name}: an axis stands twice in {axes}")
+    check_order(axes, name)
     return axes
 
 

@@ -67,13 +67,17 @@ def opened_by(
 
 def _in_values(stages: Sequence[Stage]) -> list[Dim]:
     """The dimensions of the sizes that values speak of."""
-    values = (v for s in stages for v in s.values if E.holes(v))
+    values = (v for s in stages for v in (*s.values, *s.where, *s.places) if E.holes(v))
     return list(dict.fromkeys(x.dim for v in values for x in E.walk(v) if isinstance(x, SizeHole)))
 
 
 def _rewritten(s: Stage, f: Callable[[Expr], Expr | None]) -> Stage:
-    values = tuple(E.rewrite(v, f) for v in s.values)
-    return s if all(a is b for a, b in zip(values, s.values, strict=True)) else replace(s, values=values)
+    values, where, places = (
+        tuple(E.rewrite(v, f) for v in every) for every in (s.values, s.where, s.places)
+    )
+    pairs = zip((*values, *where, *places), (*s.values, *s.where, *s.places), strict=True)
+    same = all(a is b for a, b in pairs)
+    return s if same else replace(s, values=values, where=where, places=places)
 
 
 def _check_marks(s: Stage) -> None:
@@ -84,7 +88,7 @@ def _check_marks(s: Stage) -> None:
                     f"stage {s.name}: axis {a.var} has {a.extent} points and {o.name} {n} elements along it, "
                     "which is not the same at every size"
                 )
-    for v in s.values:
+    for v in (*s.values, *s.where, *s.places):
         for x in E.walk(v):
             if isinstance(x, Const) and is_open(x.value):
                 raise ValueError(

@@ -38,11 +38,15 @@ def check_open_loads(
     every = (*s.axes, *s.reduce_axes)
     axes = tuple((a.var, n) for a, n in zip(every, extents, strict=True))
     whole = sizes | {a.var: (0, a.extent - 1) for a in every}
+    where = tuple(map(without_holes, s.where))
+    for v in where:
+        if wrong := flaw_of_arithmetic(v, whole):
+            raise ValueError(f"stage {s.name}: {_unmarked(wrong)}")
     for v in map(without_holes, s.values):
-        spoken = not E.variables(v).isdisjoint(sizes)
+        spoken = not E.variables(v).union(*map(E.variables, where)).isdisjoint(sizes)
         if spoken and (wrong := flaw_of_arithmetic(v, whole)):
             raise ValueError(f"stage {s.name}: {_unmarked(wrong)}")
-        for load, guards in _loads(v, ()):
+        for load, guards in _loads(v, where):
             own = spoken and any(not E.variables(e).isdisjoint(sizes) for e in (*load.indices, *guards))
             for d, n in enumerate(shapes[load.buffer]):
                 asked = own or E.variables(n)

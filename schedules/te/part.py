@@ -62,7 +62,8 @@ def _part(dag: ComputeDAG, wanted: Mapping[str, Box], shrink: bool) -> Part:
         own = [boxes[t.name] for t in stage.outputs if t.name in boxes]
         if not own:
             continue
-        box = _hull(own)
+        whole = bool(stage.places or stage.scan)  # which of its points make a box is not known
+        box = tuple((0, a.extent) for a in stage.axes) if whole else _hull(own)
         boxes |= {t.name: box for t in stage.outputs}
         ranges = {a.var: (lo, hi - 1) for a, (lo, hi) in zip(stage.axes, box, strict=True)}
         ranges |= {a.var: (0, a.extent - 1) for a in stage.reduce_axes}
@@ -111,11 +112,17 @@ def _cut_stage(stage: Stage, boxes: Mapping[str, Box]) -> Stage:
         pairs = zip(x.indices, boxes[x.buffer], strict=True)
         return replace(x, indices=tuple(_less(i, lo) for i, (lo, _) in pairs))
 
+    values, where, places = (
+        tuple(with_loads(E.rewrite(v, place), read) for v in every)
+        for every in (stage.values, stage.where, stage.places)
+    )
     return replace(
         stage,
         outputs=tuple(_cut(t, box) for t in stage.outputs),
         axes=tuple(Axis(a.var, hi - lo) for a, (lo, hi) in zip(stage.axes, box, strict=True)),
-        values=tuple(with_loads(E.rewrite(v, place), read) for v in stage.values),
+        values=values,
+        where=where,
+        places=places,
     )
 
 

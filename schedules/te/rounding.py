@@ -38,6 +38,7 @@ from schedules.te import factored
 from schedules.te.chains import CHAIN
 from schedules.te.compute_dag import ComputeDAG, Stage
 from schedules.te.contraction import Terms, contract, factors, product_of, size
+from schedules.te.domains import masked
 from schedules.te.evaluator import BINARY, blocks, grid
 from schedules.te.places import Extremes, place
 from schedules.te.rounding_scatter import scattered
@@ -138,6 +139,7 @@ def _stored(v: Array, e: Array | None, dtype: str) -> tuple[Array, Array]:
 
 
 def _stage(stage: Stage, known: ComputedTensors) -> list[Value]:
+    stage = masked(stage)
     if stage.reducer is None:
         return _elementwise(stage, known)
     if stage.places:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from schedules import expr as E
 from schedules.dtypes import DTYPES, computed
 from schedules.te.compute_dag import Stage
-from schedules.te.evaluator import BINARY, blocks, grid, scatter_points
+from schedules.te.evaluator import BINARY, blocks, grid
 from schedules.te.rounding_expr import ComputedTensors, ErrorScope, Value, ends, rounded, unit_roundoff, wrapped
 from schedules.te.scattered import term_axes
 
@@ -41,10 +41,10 @@ def _terms(stage: Stage, known: ComputedTensors) -> Any:
         scope = ErrorScope(stage.name, grid(axes, block), known)
         v, e = scope.value(stage.values[0])
         moves = scope.moves(stage.places)
-        at, *parts = scatter_points(
-            scope.scope, stage, block, v, 0.0 if e is None else e, False if moves is None else moves
-        )
-        yield at, *parts
+        full = tuple(hi - lo for lo, hi in block)
+        at = tuple(np.broadcast_to(scope.scope.value(p), full) for p in stage.places)
+        parts = (v, 0.0 if e is None else e, False if moves is None else moves)
+        yield at, *(np.broadcast_to(x, full) for x in parts)
 
 
 def _summed(stage: Stage, known: ComputedTensors) -> Value:

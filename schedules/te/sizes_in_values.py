@@ -61,14 +61,17 @@ def with_sizes(e: Expr, sizes: Mapping[str, int]) -> Expr:
 
 def speaks_of_sizes(s: Stage) -> bool:
     """Whether a size stands in what a stage computes, not only in how much that is."""
-    return any(map(E.holes, s.values))
+    return any(map(E.holes, (*s.values, *s.where, *s.places)))
 
 
 def stage_with_sizes(s: Stage, sizes: Mapping[str, int]) -> Stage:
     """A stage with `with_sizes` of its values."""
     if not speaks_of_sizes(s):
         return s
-    return replace(s, values=tuple(with_sizes(v, sizes) for v in s.values))
+    values, where, places = (
+        tuple(with_sizes(v, sizes) for v in every) for every in (s.values, s.where, s.places)
+    )
+    return replace(s, values=values, where=where, places=places)
 
 
 def flaw_of_arithmetic(e: Expr, ranges: affine.Ranges) -> str:

@@ -114,7 +114,9 @@ def _groups(dag: ComputeDAG) -> tuple[dict[Place, frozenset[Place]], set[Place]]
                     unite((s.name, index.name), (load.buffer, d))
                 else:
                     fixed.add((load.buffer, d))
-        fixed.update((s.name, v) for value in s.values for v in _used(value))
+        fixed.update((s.name, v) for value in (*s.values, *s.places) for v in _used(value))
+        for c in s.where:  # a triangle stays one where both sides change alike
+            unite(*((s.name, v) for v in E.variables(c)))
     return groups, fixed
 
 

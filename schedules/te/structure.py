@@ -10,9 +10,11 @@ schedules inline or copy them.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from schedules import affine
 from schedules import expr as E
 from schedules.expr import INDEX, Binary, Call, Compare, Const, Expr, Fma, Load
 from schedules.loads import outside
@@ -76,8 +78,25 @@ def _stage(s: Stage) -> tuple[Any, list[int], Any]:
     orders = tuple(tuple(tuple(sorted(place[v] for v in vs)) for vs in each) for each in index)
     written = tuple(place[a.var] for a in s.axes)
     combine = None if s.reducer is None else tuple(_arithmetic(c) for c in s.reducer.combine)
-    key = (len(s.outputs), combine, _operations(s), tuple(sorted(roles)))
+    key = (len(s.outputs), combine, _operations(s), tuple(sorted(roles)), *_unusual(s, place))
     return key, [axes[n][0].extent for n in ordered], (orders, written)
+
+
+def _unusual(s: Stage, place: Mapping[str, int]) -> tuple[Any, ...]:
+    """What a stage has that few have; nothing of a plain one. Of a domain, which axes bound which from which
+    side; of axes in order, their steps; of scattered results, along which dimensions."""
+    if s.plain:
+        return ()
+
+    def sides(c: Expr) -> tuple[tuple[int, bool], ...]:
+        a, b = (x for x in E.children(c))
+        terms, _ = affine.linear(E.binary("-", a, b))
+        signs = ((place[v], E.show(n).startswith("-")) for x, n in terms.items() for v in E.variables(x))
+        return tuple(sorted(signs))
+
+    scattered = tuple(i != E.Var(a.var) for i, a in zip(s.places, s.axes, strict=False))
+    order = tuple((place[v], step) for v, step in s.scan)
+    return (tuple(sorted(map(sides, s.where))), scattered, order)
 
 
 def _operations(s: Stage) -> tuple[str, ...]:

@@ -28,13 +28,27 @@ NO_SIZES: Mapping[Dim, int] = MappingProxyType({})
 class IterVar(Var):
     """An axis while an expression is written. Two axes of one name stay two. ``extent``: number of points, an
     expression of dimensions where it varies. ``reduce``: whether it is a reduction axis, not one of a
-    compute's shape."""
+    compute's shape. ``start``: its first value, and ``where``: conditions for those that count, both by other
+    axes (`schedules.te.bounded_axes`)."""
 
     extent: Any
     reduce: bool
+    start: Any = 0
+    where: tuple[Expr, ...] = ()
+    ends: tuple[Any, Any] | None = None
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
+
+    @property
+    def least(self) -> Any:
+        """The least of its values, an integer or an expression of dimensions."""
+        return 0 if self.ends is None else self.ends[0]
+
+    @property
+    def most(self) -> Any:
+        """The largest of its values."""
+        return self.extent - 1 if self.ends is None else self.ends[1]
 
     def __repr__(self) -> str:
         return self.name

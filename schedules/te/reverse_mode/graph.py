@@ -179,7 +179,7 @@ def rebuilt(
             continue
         values = tuple(replaced(v, now) for v in op.values)
         same = all(a is b for a, b in zip(values, op.values, strict=True))
-        new = op if same else Op(op.axes, op.reduce_axes, values, op.reducer, op.names)
+        new = op if same else replace(op, values=values)
         other = change(op, new)
         if other is not None:
             now.setdefault((op, 0), other)

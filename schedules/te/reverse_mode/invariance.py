@@ -81,6 +81,8 @@ def _stage(
     if op.reducer is not None and change != _NONE:
         how = op.reducer.operation(n)
         times = math.prod(n for _, n in op.reduce_axes)
+        if op.where and how not in ("max", "min"):
+            raise _Unknown  # of as many terms as the row has
         if how == "+":
             change = _Change(change.shift * times, change.scale)
         elif how == "*" and not change.shift:

@@ -7,7 +7,7 @@ of them get an n-th each, as in torch.amax. A product hands on the product of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from schedules import expr as E
 from schedules.errors import WorkloadError
@@ -22,10 +22,10 @@ def own_element(op: Op, n: int) -> Expr:
     return _over_own_axes(op, t)
 
 
-def values_gradients(op: Op, heads: Mapping[int, Expr]) -> dict[int, Expr]:
+def values_gradients(op: Op, heads: Mapping[int, Expr], values: Sequence[Expr]) -> dict[int, Expr]:
     """{output: the gradient of the value that a point of the stage has for it}, over the stage's axes, from
-    the gradients of the outputs. Raises `WorkloadError` for reducers over tuples whose parts depend on each
-    other."""
+    the gradients of the outputs. ``values``: those of the stage over its whole box. Raises `WorkloadError`
+    for reducers over tuples whose parts depend on each other."""
     if op.reducer is None:
         return dict(heads)
     out: dict[int, Expr] = {}
@@ -37,7 +37,8 @@ def values_gradients(op: Op, heads: Mapping[int, Expr]) -> dict[int, Expr]:
                 "derivative here; te.sum, te.prod, te.max and te.min have, and reducers that do such things "
                 "to each of their values"
             )
-        out[n] = head if how == "+" else _product(op, n, head) if how == "*" else _extreme(op, n, head)
+        of_other = _product if how == "*" else _extreme
+        out[n] = head if how == "+" else of_other(op, n, head, values[n])
     return out
 
 
@@ -55,8 +56,7 @@ def _reduced(op: Op, value: Expr, name: str, product: bool = False) -> Expr:
     return _over_own_axes(op, stage(shape, placed(value, env), extents, name, product))
 
 
-def _extreme(op: Op, n: int, head: Expr) -> Expr:
-    value = op.values[n]
+def _extreme(op: Op, n: int, head: Expr, value: Expr) -> Expr:
     hit = E.compare("==", value, own_element(op, n))
     one = E.wrap(1.0, E.dtype_of(value))
     ties = _reduced(op, E.select(hit, one, 0.0), "ties")
@@ -66,8 +66,7 @@ def _extreme(op: Op, n: int, head: Expr) -> Expr:
     return E.select(hit, _over_own_axes(op, shares), 0.0)
 
 
-def _product(op: Op, n: int, head: Expr) -> Expr:
-    value = op.values[n]
+def _product(op: Op, n: int, head: Expr, value: Expr) -> Expr:
     none = E.compare("==", value, 0.0)
     one = E.wrap(1.0, E.dtype_of(value))
     others = _reduced(op, E.select(none, one, value), "others", product=True)

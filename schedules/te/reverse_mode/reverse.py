@@ -10,8 +10,10 @@ from schedules.dtypes import computed
 from schedules.errors import WorkloadError
 from schedules.expr import Const, Expr, Var
 from schedules.te.inside import check_loads
+from schedules.te.domains import masked_op, require_plain
 from schedules.te.language import placeholder
 from schedules.te.reverse_mode.copies import without_copies
+from schedules.te.reverse_mode.domains import with_domains
 from schedules.te.reverse_mode.gather import gather
 from schedules.te.reverse_mode.graph import (
     Rewrite,
@@ -111,7 +113,8 @@ def _inside(results: list[Tensor]) -> list[Tensor]:
     """The gradients, whose loads are proved inside. Raises `WorkloadError`."""
     for op in stages(results):
         extents = dict((*op.axes, *op.reduce_axes))
-        check_loads(op.names[0] or "a gradient", op.values, extents, lambda e: e.tensor.shape)  # type: ignore[attr-defined]
+        name = op.names[0] or "a gradient"
+        check_loads(name, op.values, extents, lambda e: e.tensor.shape, op.where)  # type: ignore[attr-defined]
     return results
 
 
@@ -120,13 +123,16 @@ def _derived(
 ) -> list[Tensor]:
     """The gradients, of what is checked."""
     ops, _ = discover([t.op for t in outs if t.op is not None])
+    for op in ops:
+        require_plain(op, "te.gradient", but="where")
     seeds = [E.widen(load(h)) if isinstance(h, Tensor) else h for h in heads]
     found = _Reverse(ops, outs, seeds, {key(t) for t in ins})
     results = [found.gradient(t) for t in ins]
     fixed = {*ops, *stages([h for h in heads if isinstance(h, Tensor)])}
     for rewrite in PASSES:
         results = rewrite(results, fixed)
-    return cut(_named(results, ins, fixed), kept)
+    results = cut(_named(results, ins, fixed), kept)
+    return with_domains(results, fixed) if any(op.where for op in ops) else results
 
 
 def inputs(tensors: Tensors) -> list[Tensor]:
@@ -223,8 +229,9 @@ class _Reverse:
         if not heads or not any(self.moves(x) for x in reads(op)):
             return
         parts: dict[TensorLoad, list[Term]] = {}
-        for n, head in values_gradients(op, heads).items():
-            value = op.values[n]
+        values = masked_op(op).values
+        for n, head in values_gradients(op, heads, values).items():
+            value = values[n]
             stored = own_element(op, n) if op.reducer is None else None
             for x, found in terms(value, head, stored, self.moves).items():
                 parts.setdefault(x, []).extend(found)

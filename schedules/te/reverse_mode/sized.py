@@ -8,6 +8,7 @@ are among them, as there most is special.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from schedules import expr as E
@@ -102,7 +103,8 @@ class _Forms:
             axes, reduce_axes = (
                 tuple((v, _number(n, sizes)) for v, n in own) for own in (op.axes, op.reduce_axes)
             )
-            new = Op(axes, reduce_axes, values, op.reducer, op.names)
+            where = tuple(at_sizes(c, sizes) for c in op.where)
+            new = replace(op, axes=axes, reduce_axes=reduce_axes, values=values, where=where)
             whole, shape = (tuple(n for _, n in own) for own in (op.axes, axes))
             for k, v in enumerate(op.values):
                 dtype = E.dtype_of(v)
@@ -154,7 +156,8 @@ def _tensors(
         extents = list(map(extent, own))
         every = tuple((a.var, n) for a, n in zip((*s.axes, *s.reduce_axes), extents, strict=True))
         rank = len(s.axes)
-        stage = Op(every[:rank], every[rank:], tuple(map(value, s.values)), s.reducer, op.names)
+        values, where = tuple(map(value, s.values)), tuple(map(value, s.where))
+        stage = Op(every[:rank], every[rank:], values, s.reducer, op.names, where)
         for k, o in enumerate(s.outputs):
             new = Tensor(tuple(extents[:rank]), o.dtype, op.names[k], stage, k)
             known[o.name] = origins.get((op, k), new)

@@ -1,0 +1,127 @@
+"""Stages with domains, scattered results or axes in order are set apart while a graph is rewritten.
+
+Rewrites know maps and reductions over whole boxes. All else is an island for them: something that reads
+tensors and makes tensors. So no rewrite can go wrong by what it does not know of a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from schedules.expr import Expr, Load, Var
+from schedules.graph.graph import Graph, Island
+from schedules.loads import with_loads
+from schedules.te.compute_dag import ComputeDAG, Stage
+from schedules.te.unique import Taken
+
+APART = "apart"  # what such islands are called
+
+
+def with_others_apart(graph: Graph, rewrite: Callable[[Graph], Graph]) -> Graph:
+    """``rewrite(graph)``, which sees none but plain stages. Others stay as they are, but for the names of
+    what they read."""
+    runs = [r for r in together(graph.dag.stages) if any(not s.plain for s in r)]
+    if not runs:
+        return rewrite(graph)
+    apart, islands = _set_apart(graph, runs)
+    return _put_back(rewrite(apart), islands, graph)
+
+
+def together(stages: Sequence[Stage]) -> list[tuple[Stage, ...]]:
+    """The stages in their order, those of one scan together: from one that reads what is made later up to
+    the stage that makes it."""
+    place = {t.name: n for n, s in enumerate(stages) for t in s.outputs}
+    found: list[tuple[Stage, ...]] = []
+    n = 0
+    while n < len(stages):
+        end = k = n
+        while k <= end:
+            end = max(end, *(place.get(x.buffer, k) for x in stages[k].reads()), k)
+            k += 1
+        found.append(tuple(stages[n : end + 1]))
+        n = end + 1
+    return found
+
+
+# {name of an island: (it, the stages that it stands for)}.
+_Islands = dict[str, tuple[Island, tuple[Stage, ...]]]
+
+
+def _set_apart(graph: Graph, runs: Sequence[tuple[Stage, ...]]) -> tuple[Graph, _Islands]:
+    """The graph with an island for each run, and these."""
+    dag, taken = graph.dag, Taken(graph.dag.tensors)
+    new_states = {s.new for s in graph.states.values()}
+    stages, inputs, islands = list(dag.stages), list(dag.inputs), _Islands()
+    for run in runs:
+        at = stages.index(run[0])
+        del stages[at : at + len(run)]
+        for t in [t for s in run for t in s.outputs if t.name in new_states]:
+            copied = taken.add(t.name)  # what calls keep is made by a stage, which copies it
+            run = tuple(_renamed(s, {t.name: copied}) for s in run)
+            axes = next(s.axes for s in run if any(o.name == copied for o in s.outputs))
+            load = Load(copied, tuple(Var(a.var) for a in axes), t.dtype)
+            stages.insert(at, Stage((t,), axes, (), (load,)))
+        writes = tuple(t for s in run for t in s.outputs)
+        own = {t.name for t in writes}
+        reads = tuple(dict.fromkeys(x.buffer for s in run for x in s.reads() if x.buffer not in own))
+        island = Island(f"{APART} {run[0].name}", APART, reads, writes)
+        islands[island.name] = island, run
+        inputs += writes
+    computed = {t.name for s in stages for t in s.outputs}
+    wanted = (*dag.outputs, *(n for island, _ in islands.values() for n in island.reads))
+    outputs = tuple(n for n in dict.fromkeys(wanted) if n in computed)
+    apart = replace(
+        graph,
+        dag=ComputeDAG(tuple(inputs), tuple(stages), outputs, dag.constants),
+        islands=(*graph.islands, *(island for island, _ in islands.values())),
+    )
+    return apart, islands
+
+
+def _put_back(graph: Graph, islands: _Islands, before: Graph) -> Graph:
+    """The graph with the stages of islands in their place. ``before``: the graph that had them."""
+    runs, made, read = [(s,) for s in graph.dag.stages], set[str](), set[str]()
+    origins = dict(graph.origins)
+    for now in (i for i in graph.islands if i.op == APART):
+        was, run = islands[now.name]
+        names = {a: b for a, b in zip(was.reads, now.reads, strict=True) if a != b}
+        runs.append(tuple(_renamed(s, names) for s in run))
+        made |= {t.name for t in was.writes}
+        read |= set(now.reads)
+        origins |= {s.name: before.origins[s.name] for s in run if s.name in before.origins}
+    left = tuple(i for i in graph.islands if i.op != APART)
+    needed = {*graph.outputs, *(s.new for s in graph.states.values()), *(n for i in left for n in i.reads)}
+    read -= needed | graph.views.keys() | graph.joins.keys()
+    outputs = [n for n in graph.dag.outputs if n not in read]
+    outputs += [n for n in before.dag.outputs if n in made & needed]
+    inputs = tuple(t for t in graph.dag.inputs if t.name not in made)
+    stages = tuple(s for run in _in_order(runs) for s in run)
+    dag = ComputeDAG(inputs, stages, tuple(outputs), graph.dag.constants)
+    return replace(graph, dag=dag, islands=left, origins=origins)
+
+
+def _in_order(runs: Sequence[tuple[Stage, ...]]) -> list[tuple[Stage, ...]]:
+    """Runs of stages in topological order, as they stood where that is one."""
+    makes = {t.name: n for n, run in enumerate(runs) for s in run for t in s.outputs}
+    needs = [{makes[x.buffer] for s in run for x in s.reads() if x.buffer in makes} for run in runs]
+    done: dict[int, None] = {}
+    for n in range(len(runs)):
+        todo = [n]
+        while todo:
+            missing = [k for k in sorted(needs[todo[-1]]) if k not in done and k != todo[-1]]
+            if missing:
+                todo += missing
+            else:
+                done.setdefault(todo.pop())
+    return [runs[n] for n in done]
+
+
+def _renamed(s: Stage, names: Mapping[str, str]) -> Stage:
+    """A stage with other names for what it makes and reads."""
+
+    def load(x: Load) -> Expr | None:
+        return replace(x, buffer=names[x.buffer]) if x.buffer in names else None
+
+    values, places = (tuple(with_loads(v, load) for v in every) for every in (s.values, s.places))
+    outputs = tuple(replace(t, name=names.get(t.name, t.name)) for t in s.outputs)
+    return replace(s, outputs=outputs, values=values, places=places)
