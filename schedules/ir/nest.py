@@ -29,7 +29,7 @@ from schedules.ir import (
 from schedules.loads import Indices, relocated
 from schedules.te.compute_dag import ComputeDAG, Stage, Tensor
 from schedules.te.open_sizes import extents_of, open_strides
-from schedules.te.scattered import term_axes
+from schedules.te.scattered import guarded_terms, term_axes
 
 
 def initial(dag: ComputeDAG) -> Nest:
@@ -123,8 +123,9 @@ def stage_block(s: Stage, extents: Sequence[Expr] | None = None) -> Block:
     axes = (*s.axes, *s.reduce_axes)
     extents = [Const(a.extent) for a in axes] if extents is None else extents
     iters = tuple(Iter(a.var, n, kind) for a, n, kind in zip(axes, extents, kinds, strict=True))
-    at = s.places or tuple(Var(a.var) for a in s.axes)
+    values, where, at = s.values, s.where, tuple[Expr, ...](Var(a.var) for a in s.axes)
     if s.places:
+        values, where, at = guarded_terms(s)
         kept = {a.var for a in term_axes(s)}
         iters = tuple(sorted((i for i in iters if i.var in kept), key=lambda i: i.kind != "reduce"))
     return Block(
@@ -132,10 +133,10 @@ def stage_block(s: Stage, extents: Sequence[Expr] | None = None) -> Block:
         iters=iters,
         binds=tuple(Var(f"{s.name}_{i.var}") for i in iters),
         writes=tuple(Access(o.name, at) for o in s.outputs),
-        values=s.values,
+        values=values,
         reducer=s.reducer,
         init=s.reducer is not None and not s.places,
-        where=s.where,
+        where=where,
     )
 
 

@@ -124,22 +124,29 @@ def histogram(
     if range is None and not is_integer(x.dtype):
         raise WorkloadError(f"{label}: {x!r} has no integers; say range=(least, largest)")
 
-    def place(*at: Any) -> Expr:
-        if range is None:
-            return x[at]
-        wide = E.widen(x[at])
-        v = wide if is_float(E.dtype_of(wide)) else cast(wide, "float64")
-        low, high = float(range[0]), float(range[1])
-        if not low < high:
-            raise WorkloadError(f"{label}: range {range} is empty; give (least, largest)")
-        number = cast((v - low) * (bins / (high - low)), "int32")
-        within = E.all_of(E.compare("<=", E.wrap(low, E.dtype_of(v)), v), E.compare("<=", v, high))
-        return E.select(within, E.minimum(number, bins - 1), -1)
-
     def count(*at: Any) -> Expr:
-        return const(1, dtype) if weights is None else weights[at]
+        return const(1, dtype) if weights is None else E.widen(weights[at])
 
-    return _scatter("sum", (bins,), place, count, x.shape, None, "drop", name)
+    if range is None:
+        return _scatter("sum", (bins,), lambda *at: x[at], count, x.shape, None, "drop", name)
+    low, high = map(float, range)
+    if not low < high:
+        raise WorkloadError(f"{label}: range {range} is empty; give (least, largest)")
+
+    def element(*at: Any) -> Expr:
+        v = E.widen(x[at])
+        return v if is_float(E.dtype_of(v)) else cast(v, "float64")
+
+    def place(*at: Any) -> Expr:
+        return cast((element(*at) - low) * (bins / (high - low)), "int32")
+
+    def within(*at: Any) -> Expr:  # a comparison with NaN is false
+        v = element(*at)
+        inside = E.all_of(E.compare("<=", E.wrap(low, E.dtype_of(v)), v), E.compare("<=", v, high))
+        one = count(*at)
+        return E.select(inside, one, const(0, E.dtype_of(one)))
+
+    return _scatter("sum", (bins,), place, within, x.shape, None, "clip", name)
 
 
 def _scatter(

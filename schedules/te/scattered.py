@@ -10,7 +10,7 @@ The order in which terms meet is free. So the reducer adds, or takes the largest
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from schedules import expr as E
@@ -65,6 +65,22 @@ def check_places(s: Stage, extents: Mapping[str, int]) -> None:
             )
 
 
-def of_places(places: Sequence[E.Expr], axes: Sequence[str]) -> list[int]:
-    """The dimensions that are free, of places over axes of these names."""
-    return [d for d, (p, a) in enumerate(zip(places, axes, strict=True)) if p == Var(a)]
+def guarded_terms(s: Stage) -> tuple[tuple[E.Expr, ...], tuple[E.Expr, ...], tuple[E.Expr, ...]]:
+    """(values, conditions, places) of the terms: one that is the identity where a condition fails changes
+    nothing there, and is left out. Under the conditions a place need not be cut off where they hold it."""
+    assert s.reducer is not None
+    (value,) = s.values
+    if not isinstance(value, E.Select) or value.b != s.reducer.identity[0]:
+        return s.values, s.where, s.places
+    conds = E.conjuncts(value.cond)
+    places = tuple(E.rewrite(p, lambda e: _held(e, frozenset(conds))) for p in s.places)
+    return (value.a,), (*s.where, *conds), places
+
+
+def _held(e: E.Expr, known: frozenset[E.Expr]) -> E.Expr | None:
+    """``x`` in place of ``min(max(x, 0), last)`` where conditions hold it between the two."""
+    match e:
+        case E.Binary(op="min", a=E.Binary(op="max", a=x, b=E.Const(value=0) as least), b=E.Const() as most):
+            if {E.Compare("<=", least, x), E.Compare("<=", x, most)} <= known:
+                return x
+    return None
