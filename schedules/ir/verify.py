@@ -12,6 +12,7 @@ from schedules.expr import Const, Expr
 from schedules.ir import (
     Alloc,
     AllReduce,
+    Atomic,
     Block,
     Buffer,
     Loop,
@@ -97,7 +98,7 @@ def _flaws_of_strides(s: Stmt, params: tuple[Buffer, ...]) -> Iterator[str]:
     every = walk(s)
     buffers = (*params, *(x.buffer for x in every if isinstance(x, Alloc)))
     if strided := [b for b in buffers if b.strides is not None]:
-        written = {x.buffer for x in every if isinstance(x, (Store, AllReduce))}
+        written = {x.buffer for x in every if isinstance(x, (Store, AllReduce, Atomic))}
         for b in strided:
             if wrong := _flaw(b, written):
                 yield f"buffer {b.name}: {wrong}"

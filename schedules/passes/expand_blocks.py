@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from schedules import expr as E
 from schedules.expr import Expr, Load, Var
-from schedules.ir import Access, Block, Buffer, Guard, Loop, Nest, Stmt, Store, allocated, seq, with_body
+from schedules.ir import Access, Atomic, Block, Buffer, Guard, Loop, Nest, Stmt, Store, allocated, seq, with_body
 from schedules.ir.nest import apart, bound, domain, is_scatter, numbered_each
 
 
@@ -18,15 +18,18 @@ class _Lanes:
     temps: list[Buffer] = field(default_factory=list)
 
 
-def expand_blocks(nest: Nest) -> Stmt:
+def expand_blocks(nest: Nest, atomic: bool = False) -> Stmt:
     """The body with every block written out: its domain as guards, its initialisation as a store in the
     first iteration of the reduction. Guards of a spatial axis are speculative if outside of it the block
-    writes nothing that another instance writes."""
+    writes nothing that another instance writes. ``atomic``: terms that go to places of their own are joined
+    in one step each, as threads of a grid need."""
     dtypes = {b.name: b.dtype for b in nest.buffers}
 
     def go(s: Stmt, lanes: _Lanes | None = None) -> Stmt:
         if isinstance(s, Block):
-            return _expand(s, dtypes, lanes)
+            if atomic and is_scatter(s):
+                return _expand(s, _joined(s))
+            return _expand(s, _stores(s, dtypes, lanes))
         if isinstance(s, Loop) and s.kind == "vectorize":
             own = _Lanes(s)
             body = with_body(s, lambda x: go(x, own))
@@ -36,7 +39,15 @@ def expand_blocks(nest: Nest) -> Stmt:
     return go(nest.body)
 
 
-def _expand(b: Block, dtypes: dict[str, str], lanes: _Lanes | None) -> Stmt:
+def _joined(b: Block) -> Stmt:
+    """Atomic updates of one instance."""
+    assert b.reducer is not None
+    ops = [b.reducer.operation(n) for n in range(len(b.writes))]
+    places, values = _places(b), (bound(b, v) for v in b.values)
+    return seq(*(Atomic(p.buffer, p.indices, op, v) for p, op, v in zip(places, ops, values, strict=True)))
+
+
+def _expand(b: Block, stores: Stmt) -> Stmt:
     spatial: list[Expr] = []
     shared: list[Expr] = []
     reduce: list[Expr] = []
@@ -52,7 +63,7 @@ def _expand(b: Block, dtypes: dict[str, str], lanes: _Lanes | None) -> Stmt:
     if b.reducer is not None and b.init:
         zero = [Store(p.buffer, p.indices, c) for p, c in zip(_places(b), b.reducer.identity, strict=True)]
         parts.append(_guard(E.all_of(*start), seq(*zero)))
-    parts.append(_guard(E.all_of(*reduce), _stores(b, dtypes, lanes)))
+    parts.append(_guard(E.all_of(*reduce), stores))
     return _guard(E.all_of(*shared), _guard(E.all_of(*spatial), seq(*parts), speculative=True))
 
 

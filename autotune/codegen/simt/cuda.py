@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from autotune.codegen.simt import emit
+from autotune.codegen.simt import atomics, emit
 from autotune.codegen.simt.dialect import Dialect
 from autotune.codegen.simt.expr import FUNCTIONS, with_conversions
 from schedules.dtypes import DTYPES, STORED_FLOATS
@@ -92,6 +92,7 @@ CUDA = with_conversions(
         barrier="__syncthreads();",
         load="AT_LOAD({type}, {n}, {buffer}[{at}])",
         store="AT_STORE({type}, {n}, {buffer}[{at}], {value})",
+        atomics=atomics.of_cuda,
         float_suffix="f",
         without_half="AT_EMULATED",
         shuffles=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from autotune.codegen.simt import emit
+from autotune.codegen.simt import atomics, emit
 from autotune.codegen.simt.dialect import Dialect
 from autotune.codegen.simt.expr import FUNCTIONS, with_conversions
 from schedules.dtypes import DTYPES, STORED_FLOATS
@@ -77,6 +77,7 @@ OPENCL = with_conversions(
         barrier="barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
         load="vload{n}(0, &{buffer}[{at}])",
         store="vstore{n}({value}, 0, &{buffer}[{at}])",
+        atomics=atomics.of_opencl,
         float_suffix="",
         without_half="POCL_DEVICE_ADDRESS_BITS",
         shuffles=False,
