@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from schedules import expr as E
 from schedules.expr import Expr, Load, Var
@@ -29,6 +29,8 @@ def expand_blocks(nest: Nest, atomic: bool = False) -> Stmt:
         if isinstance(s, Block):
             if atomic and is_scatter(s):
                 return _expand(s, _joined(s))
+            if is_scatter(s) and dict(s.annotations).get("masked") == 1:
+                s = _masked(s)
             return _expand(s, _stores(s, dtypes, lanes))
         if isinstance(s, Loop) and s.kind == "vectorize":
             own = _Lanes(s)
@@ -37,6 +39,19 @@ def expand_blocks(nest: Nest, atomic: bool = False) -> Stmt:
         return with_body(s, lambda x: go(x, lanes))
 
     return go(nest.body)
+
+
+def _masked(b: Block) -> Block:
+    """The block without its conditions on data: where one fails, what changes nothing goes to place 0."""
+    assert b.reducer is not None
+    conds = [c for c in b.where if E.loads(c)]
+    cond = E.all_of(*conds)
+    values = tuple(E.select(cond, v, c) for v, c in zip(b.values, b.reducer.identity, strict=True))
+    writes = tuple(
+        Access(w.buffer, tuple(E.select(cond, i, 0) if E.loads(i) else i for i in w.indices)) for w in b.writes
+    )
+    where = tuple(c for c in b.where if c not in conds)
+    return replace(b, values=values, writes=writes, where=where)
 
 
 def _joined(b: Block) -> Stmt:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from math import prod
 
+from schedules import expr as E
 from schedules.expr import Var
 from schedules.ir import Block
 from schedules.ir.nest import init_name, vars_bound
@@ -43,6 +44,8 @@ def schedule_scatter(d: SketchBuilder, name: str) -> None:
     if few and _columns(d, b) is None and size * CHAINS[0] <= MOST_COPIED and not shared:
         ways.append("chains")
     way = d.choose(f"{name}.by", ways)
+    if any(map(E.loads, b.where)) and _columns(d, b) is None:
+        d.s.annotate(name, "masked", d.choice(f"{name}.masked", (0, 1)))
     if not way:
         _push(d, name)
         return
