@@ -357,8 +357,9 @@ def with_values(b: Block, f: Callable[[Expr], Expr]) -> Block:
 
 def redirect(b: Block, old: str, new: str, at: Callable[[Indices], Indices] = tuple) -> Block:
     """The block with every access ``old[i]`` as ``new[at(i)]``."""
+    b = redirect_reads(b, old, new, at)
     writes = tuple(Access(new, at(w.indices)) if w.buffer == old else w for w in b.writes)
-    return replace(redirect_reads(b, old, new, at), writes=writes)
+    return replace(b, writes=writes)
 
 
 def redirect_reads(b: Block, old: str, new: str, at: Callable[[Indices], Indices] = tuple) -> Block:

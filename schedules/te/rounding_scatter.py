@@ -102,4 +102,5 @@ def _extreme(stage: Stage, known: ComputedTensors) -> Value:
     with np.errstate(invalid="ignore"):
         off = np.fmax(np.fmax(out - low, high - out), 0.0)
     off = np.where(np.isnan(off), 0.0, off)
-    return out, np.where(off > 0, off + 2 * np.spacing(np.abs(out) + off), off)
+    rounds = (off > 0) & np.isfinite(off) & np.isfinite(out.astype(np.float64))
+    return out, np.where(rounds, off + 2 * np.spacing(np.abs(out) + off), off)

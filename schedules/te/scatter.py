@@ -219,6 +219,7 @@ def _op(
     dtype = E.dtype_of(term)
     if dtype not in DTYPES:
         raise WorkloadError(f"{label}: the value {E.show(term)} has dtype {dtype}; convert it with te.cast")
+    loaded = (term, *places)
     word, identity = _JOIN[how]
     if mode == "drop" and inside:  # what goes nowhere joins as what changes nothing
         term = E.select(E.all_of(*inside), term, identity(dtype))
@@ -229,7 +230,7 @@ def _op(
     check_size([term, *places], label)
     op = Op(tuple(axes), reduced, (term,), reducer, (_name(name),), (), tuple(places))
     if not dims_of(n for t in op.reads() for n in t.shape):
-        check_loads(label, (term, *places), extents, lambda e: tuple(map(int, e.tensor.shape)))  # type: ignore[attr-defined]
+        check_loads(label, loaded, extents, lambda e: tuple(map(int, e.tensor.shape)))  # type: ignore[attr-defined]
     return op
 
 
